@@ -1,0 +1,528 @@
+//! The authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE (PROTOCOL.md, section 4).
+//!
+//! Each is 128 bytes; the last 16 are a truncated HMAC-SHA-256 under the job's key over the Tally
+//! header and everything before them. Two steps keep an unauthenticated field from being used:
+//! [`Key::verify`] over the whole datagram first, `parse` of the payload second. [`Key::seal`] is
+//! the last step of emitting.
+
+use crate::header::{CONTROL_UNITS, HEADER_BYTES};
+use crate::ids::{FragmentId, Rank};
+use crate::{MAX_UNITS, MAX_WORKERS, UNIT_BYTES};
+use core::fmt;
+use core::net::Ipv4Addr;
+use hmac::{Hmac, KeyInit, Mac as _};
+use sha2::Sha256;
+use thiserror::Error;
+
+/// Bytes of a control payload.
+pub const CONTROL_BYTES: usize = CONTROL_UNITS as usize * UNIT_BYTES;
+/// Bytes of a control datagram: header and payload.
+pub const DATAGRAM_BYTES: usize = HEADER_BYTES + CONTROL_BYTES;
+/// Bytes of the truncated HMAC at the end.
+pub const MAC_BYTES: usize = 16;
+/// Where the HMAC begins in the payload.
+const MAC_AT: usize = CONTROL_BYTES - MAC_BYTES;
+/// Least and most bytes of a key.
+pub const KEY_BYTES: core::ops::RangeInclusive<usize> = 16..=64;
+
+/// A job's key. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key({} bytes)", self.len)
+    }
+}
+
+/// Text that is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("not a key: 16 to 64 bytes written as 32 to 128 hexadecimal digits")]
+pub struct KeySyntax;
+
+impl core::str::FromStr for Key {
+    type Err = KeySyntax;
+
+    fn from_str(s: &str) -> Result<Self, KeySyntax> {
+        let digits = s.as_bytes();
+        let len = digits.len() / 2;
+        if !digits.len().is_multiple_of(2) || !KEY_BYTES.contains(&len) {
+            return Err(KeySyntax);
+        }
+        let mut bytes = [0; 64];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |d: u8| char::from(d).to_digit(16).ok_or(KeySyntax);
+            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+        }
+        Ok(Self { bytes, len })
+    }
+}
+
+impl Key {
+    /// A key from its bytes.
+    ///
+    /// # Errors
+    /// If there are not 16 to 64 of them.
+    pub fn new(key: &[u8]) -> Result<Self, KeySyntax> {
+        if !KEY_BYTES.contains(&key.len()) {
+            return Err(KeySyntax);
+        }
+        let mut bytes = [0; 64];
+        bytes[..key.len()].copy_from_slice(key);
+        Ok(Self {
+            bytes,
+            len: key.len(),
+        })
+    }
+
+    fn over(&self, datagram: &[u8]) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes[..self.len])
+            .expect("HMAC takes keys of any length");
+        mac.update(&datagram[..HEADER_BYTES + MAC_AT]);
+        mac
+    }
+
+    /// Writes the HMAC to the end of a control datagram (header and payload).
+    ///
+    /// # Panics
+    /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
+    pub fn seal(&self, datagram: &mut [u8]) {
+        let tag = self.over(datagram).finalize().into_bytes();
+        datagram[HEADER_BYTES + MAC_AT..DATAGRAM_BYTES].copy_from_slice(&tag[..MAC_BYTES]);
+    }
+
+    /// Whether the HMAC at the end of a control datagram is right. Takes the same time either way.
+    #[must_use]
+    pub fn verify(&self, datagram: &[u8]) -> bool {
+        datagram.len() == DATAGRAM_BYTES
+            && self
+                .over(datagram)
+                .verify_truncated_left(&datagram[HEADER_BYTES + MAC_AT..])
+                .is_ok()
+    }
+}
+
+/// A control payload whose fields are out of range, although its HMAC was right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+#[error("control payload out of range")]
+pub struct ControlError;
+
+type Payload = [u8; CONTROL_BYTES];
+
+fn u64_at(b: &Payload, at: usize) -> u64 {
+    b[at..at + 8].iter().fold(0, |n, &x| n << 8 | u64::from(x))
+}
+
+fn u32_at(b: &Payload, at: usize) -> u32 {
+    b[at..at + 4].iter().fold(0, |n, &x| n << 8 | u32::from(x))
+}
+
+fn u16_at(b: &Payload, at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+
+/// The payload of `datagram`, with everything that is not in `listed` checked to be zero.
+fn payload_of<'a>(
+    datagram: &'a [u8],
+    listed: &[core::ops::Range<usize>],
+) -> Result<&'a Payload, ControlError> {
+    let payload: &Payload = datagram
+        .get(HEADER_BYTES..)
+        .and_then(|p| p.try_into().ok())
+        .ok_or(ControlError)?;
+    let unlisted = |at: &usize| !listed.iter().any(|r| r.contains(at));
+    if (0..MAC_AT).filter(unlisted).any(|at| payload[at] != 0) {
+        return Err(ControlError);
+    }
+    Ok(payload)
+}
+
+fn blank(datagram: &mut [u8]) -> &mut Payload {
+    let payload: &mut Payload = datagram[HEADER_BYTES..DATAGRAM_BYTES]
+        .as_mut_array()
+        .expect("a slice of that length");
+    payload.fill(0);
+    payload
+}
+
+/// Who asks to join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Role {
+    /// A worker.
+    Worker = 0,
+    /// The parameter server.
+    Ps = 1,
+}
+
+/// SHA-256 over what all workers of a job must agree on.
+pub type Shape = [u8; 32];
+
+/// Payload of JOIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Join {
+    /// Random number of the member's process, not 0.
+    pub instance: u64,
+    /// The last challenge given by the switch.
+    pub challenge: u64,
+    /// Worker or PS.
+    pub role: Role,
+    /// Workers that the member expects, 1..=64; 0 from the PS.
+    pub workers: u8,
+    /// Units of every element payload, 1..=128; 0 from the PS.
+    pub units: u8,
+    /// Fragments that the worker may have unfinished, at least 1; 0 from the PS.
+    pub window: u16,
+    /// What all workers must agree on; zeros from the PS.
+    pub shape: Shape,
+}
+
+impl Join {
+    /// Reads a verified control datagram.
+    ///
+    /// # Errors
+    /// A field out of range.
+    pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
+        let b = payload_of(datagram, &[0..19, 20..22, 24..56])?;
+        let role = match b[16] {
+            0 => Role::Worker,
+            1 => Role::Ps,
+            _ => return Err(ControlError),
+        };
+        let join = Self {
+            instance: u64_at(b, 0),
+            challenge: u64_at(b, 8),
+            role,
+            workers: b[17],
+            units: b[18],
+            window: u16_at(b, 20),
+            shape: *b[24..56].as_array().ok_or(ControlError)?,
+        };
+        let fits = match role {
+            Role::Worker => {
+                (1..=MAX_WORKERS).contains(&usize::from(join.workers))
+                    && (1..=MAX_UNITS).contains(&join.units)
+                    && join.window >= 1
+            }
+            Role::Ps => join.units == 0 && join.window == 0 && join.shape == [0; 32],
+        };
+        if fits && join.instance != 0 {
+            Ok(join)
+        } else {
+            Err(ControlError)
+        }
+    }
+
+    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next.
+    ///
+    /// # Panics
+    /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
+    pub fn emit(&self, datagram: &mut [u8]) {
+        let b = blank(datagram);
+        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
+        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
+        b[16] = self.role as u8;
+        b[17] = self.workers;
+        b[18] = self.units;
+        b[20..22].copy_from_slice(&self.window.to_be_bytes());
+        b[24..56].copy_from_slice(&self.shape);
+    }
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// Members are missing.
+    Waiting = 0,
+    /// All are there.
+    Running = 1,
+    /// All workers have left.
+    Ended = 2,
+}
+
+/// Payload of ACCEPT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accept {
+    /// The member's own, echoed.
+    pub instance: u64,
+    /// To be repeated in the member's next JOIN or LEAVE.
+    pub challenge: u64,
+    /// How far the job is.
+    pub state: State,
+    /// Workers of the job, 1..=64.
+    pub workers: u8,
+    /// Units of every element payload; 0 while no worker has said.
+    pub units: u8,
+    /// UDP ports of the switch for fragments, at least 1.
+    pub shards: u8,
+    /// The first of them.
+    pub base_port: u16,
+    /// Largest window that the switch serves, in fragments.
+    pub window: u16,
+    /// Ranks that have joined.
+    pub joined: u64,
+    /// Ranks that have left.
+    pub left: u64,
+    /// Whether the PS has joined this epoch.
+    pub ps: bool,
+    /// Where results go.
+    pub group: Ipv4Addr,
+}
+
+impl Accept {
+    /// Reads a verified control datagram.
+    ///
+    /// # Errors
+    /// A field out of range.
+    pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
+        let b = payload_of(datagram, &[0..41, 44..48])?;
+        let state = match b[16] {
+            0 => State::Waiting,
+            1 => State::Running,
+            2 => State::Ended,
+            _ => return Err(ControlError),
+        };
+        let accept = Self {
+            instance: u64_at(b, 0),
+            challenge: u64_at(b, 8),
+            state,
+            workers: b[17],
+            units: b[18],
+            shards: b[19],
+            base_port: u16_at(b, 20),
+            window: u16_at(b, 22),
+            joined: u64_at(b, 24),
+            left: u64_at(b, 32),
+            ps: b[40] == 1,
+            group: Ipv4Addr::from(u32_at(b, 44)),
+        };
+        let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
+            && accept.units <= MAX_UNITS
+            && accept.shards >= 1
+            && accept
+                .base_port
+                .checked_add(u16::from(accept.shards))
+                .is_some()
+            && accept.window >= 1
+            && b[40] <= 1
+            && accept.group.is_multicast();
+        if fits { Ok(accept) } else { Err(ControlError) }
+    }
+
+    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next.
+    ///
+    /// # Panics
+    /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
+    pub fn emit(&self, datagram: &mut [u8]) {
+        let b = blank(datagram);
+        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
+        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
+        b[16] = self.state as u8;
+        b[17] = self.workers;
+        b[18] = self.units;
+        b[19] = self.shards;
+        b[20..22].copy_from_slice(&self.base_port.to_be_bytes());
+        b[22..24].copy_from_slice(&self.window.to_be_bytes());
+        b[24..32].copy_from_slice(&self.joined.to_be_bytes());
+        b[32..40].copy_from_slice(&self.left.to_be_bytes());
+        b[40] = u8::from(self.ps);
+        b[44..48].copy_from_slice(&self.group.octets());
+    }
+}
+
+/// Why the switch refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Reason {
+    /// Say it again with this challenge.
+    Challenge = 1,
+    /// No such job. A hint: not authenticated.
+    UnknownJob = 2,
+    /// Not under the job's key. A hint: not authenticated.
+    BadMac = 3,
+    /// Rank `found`, but only `allowed` workers.
+    BadRank = 4,
+    /// The member expects `found` workers, the job has `allowed`.
+    Workers = 5,
+    /// Payloads of `found` units, the job has `allowed`.
+    Payload = 6,
+    /// Another shape than that of the rank named.
+    Shape = 7,
+    /// The rank is bound to another instance.
+    RankTaken = 8,
+    /// The rank named has been silent too long.
+    MemberLost = 9,
+    /// The rank named left with code `found`.
+    MemberFailed = 10,
+    /// Not the job's epoch (any more).
+    StaleEpoch = 11,
+    /// Window of `found` fragments above `allowed`.
+    Window = 12,
+}
+
+impl Reason {
+    const ALL: [Self; 12] = [
+        Self::Challenge,
+        Self::UnknownJob,
+        Self::BadMac,
+        Self::BadRank,
+        Self::Workers,
+        Self::Payload,
+        Self::Shape,
+        Self::RankTaken,
+        Self::MemberLost,
+        Self::MemberFailed,
+        Self::StaleEpoch,
+        Self::Window,
+    ];
+
+    /// Whether REFUSE comes without a valid HMAC and so may only be remembered (J-8).
+    #[must_use]
+    pub const fn is_hint(self) -> bool {
+        matches!(self, Self::UnknownJob | Self::BadMac)
+    }
+
+    /// Whether the member must give up.
+    #[must_use]
+    pub const fn is_final(self) -> bool {
+        !self.is_hint() && !matches!(self, Self::Challenge | Self::RankTaken)
+    }
+}
+
+/// Payload of REFUSE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refuse {
+    /// The member's own, echoed.
+    pub instance: u64,
+    /// The current challenge.
+    pub challenge: u64,
+    /// Why.
+    pub reason: Reason,
+    /// The rank that the reason is about, if any.
+    pub about: Option<Rank>,
+    /// What was found (see [`Reason`]).
+    pub found: u32,
+    /// What is allowed (see [`Reason`]).
+    pub allowed: u32,
+}
+
+impl Refuse {
+    /// Reads a control datagram, verified unless its reason is a hint.
+    ///
+    /// # Errors
+    /// A field out of range.
+    pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
+        let b = payload_of(datagram, &[0..18, 20..28])?;
+        let reason = usize::from(b[16])
+            .checked_sub(1)
+            .and_then(|i| Reason::ALL.get(i))
+            .ok_or(ControlError)?;
+        let about = Rank(b[17]);
+        if !about.is_worker() && b[17] != 255 {
+            return Err(ControlError);
+        }
+        Ok(Self {
+            instance: u64_at(b, 0),
+            challenge: u64_at(b, 8),
+            reason: *reason,
+            about: about.is_worker().then_some(about),
+            found: u32_at(b, 20),
+            allowed: u32_at(b, 24),
+        })
+    }
+
+    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next, but for hints.
+    ///
+    /// # Panics
+    /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
+    pub fn emit(&self, datagram: &mut [u8]) {
+        let b = blank(datagram);
+        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
+        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
+        b[16] = self.reason as u8;
+        b[17] = self.about.map_or(255, |r| r.0);
+        b[20..24].copy_from_slice(&self.found.to_be_bytes());
+        b[24..28].copy_from_slice(&self.allowed.to_be_bytes());
+    }
+}
+
+/// With what a member leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum LeaveCode {
+    /// It has all its results.
+    Finished = 0,
+    /// It failed for a reason of its own.
+    Failed = 1,
+    /// A fragment overflowed.
+    Overflow = 2,
+    /// Its user stopped it.
+    Interrupted = 3,
+}
+
+impl LeaveCode {
+    /// The code of that number, if there is one.
+    #[must_use]
+    pub const fn from_number(n: u32) -> Option<Self> {
+        Some(match n {
+            0 => Self::Finished,
+            1 => Self::Failed,
+            2 => Self::Overflow,
+            3 => Self::Interrupted,
+            _ => return None,
+        })
+    }
+}
+
+/// Payload of LEAVE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leave {
+    /// The member's own.
+    pub instance: u64,
+    /// The last challenge given by the switch.
+    pub challenge: u64,
+    /// Why it leaves.
+    pub code: LeaveCode,
+    /// The fragment that overflowed, for that code; else 0.
+    pub fragment: FragmentId,
+}
+
+impl Leave {
+    /// Reads a verified control datagram.
+    ///
+    /// # Errors
+    /// A field out of range.
+    pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
+        let b = payload_of(datagram, &[0..17, 20..24])?;
+        let leave = Self {
+            instance: u64_at(b, 0),
+            challenge: u64_at(b, 8),
+            code: LeaveCode::from_number(u32::from(b[16])).ok_or(ControlError)?,
+            fragment: FragmentId(u32_at(b, 20)),
+        };
+        if leave.instance != 0 {
+            Ok(leave)
+        } else {
+            Err(ControlError)
+        }
+    }
+
+    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next.
+    ///
+    /// # Panics
+    /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
+    pub fn emit(&self, datagram: &mut [u8]) {
+        let b = blank(datagram);
+        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
+        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
+        b[16] = self.code as u8;
+        b[20..24].copy_from_slice(&self.fragment.0.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests;

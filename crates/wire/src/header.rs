@@ -1,0 +1,361 @@
+//! The Tally header: 22 bytes behind UDP (PROTOCOL.md, section 2).
+//!
+//! [`Header::parse`] accepts exactly the headers that the section allows, so that nobody behind it
+//! meets a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank.
+
+use crate::ids::{Epoch, FragmentId, JobId, Rank};
+use crate::{MAX_UNITS, UNIT_BYTES};
+use thiserror::Error;
+
+/// Bytes of the header on the wire.
+pub const HEADER_BYTES: usize = 22;
+/// The one version this crate speaks.
+pub const VERSION: u8 = 1;
+/// Units in a control payload.
+pub const CONTROL_UNITS: u8 = 2;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// A worker or the PS asks to take part, or shows that it lives.
+    Join = 1,
+    /// The switch's answer to a good JOIN or LEAVE.
+    Accept = 2,
+    /// The switch's answer to any other, and its news of a job's failure.
+    Refuse = 3,
+    /// A member goes.
+    Leave = 4,
+    /// One worker's contribution.
+    Data = 5,
+    /// The finished sum.
+    Result = 6,
+    /// A part of the sum, for the PS.
+    Partial = 7,
+    /// The PS asks for the switch's part.
+    Remind = 8,
+    /// The switch has none.
+    NotHere = 9,
+    /// The PS asks one worker for its contribution.
+    Nack = 10,
+}
+
+impl Kind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Self; 10] = [
+        Self::Join,
+        Self::Accept,
+        Self::Refuse,
+        Self::Leave,
+        Self::Data,
+        Self::Result,
+        Self::Partial,
+        Self::Remind,
+        Self::NotHere,
+        Self::Nack,
+    ];
+
+    #[inline]
+    const fn from_bits(bits: u8) -> Option<Self> {
+        if bits >= 1 && bits as usize <= Self::ALL.len() {
+            Some(Self::ALL[bits as usize - 1])
+        } else {
+            None
+        }
+    }
+
+    /// The flags that the section allows on this kind.
+    #[inline]
+    const fn allowed_flags(self) -> u8 {
+        match self {
+            Self::Data => Flags::RESEND.0,
+            Self::Result => Flags::OVERFLOW.0 | Flags::FROM_PS.0,
+            Self::Partial => Flags::RESEND.0 | Flags::OVERFLOW.0,
+            Self::NotHere => Flags::FINISHED.0,
+            _ => 0,
+        }
+    }
+
+    /// Whether frames of this kind carry elements of the vector.
+    #[inline]
+    #[must_use]
+    pub const fn has_elements(self) -> bool {
+        matches!(self, Self::Data | Self::Result | Self::Partial)
+    }
+
+    /// Whether frames of this kind carry an authenticated control payload.
+    #[inline]
+    #[must_use]
+    pub const fn is_control(self) -> bool {
+        matches!(self, Self::Join | Self::Accept | Self::Refuse | Self::Leave)
+    }
+}
+
+/// Flag bits of the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Self = Self(0);
+    /// Sent again; never allocates a slot.
+    pub const RESEND: Self = Self(0x01);
+    /// An i32 element saturated.
+    pub const OVERFLOW: Self = Self(0x02);
+    /// Finished by the PS.
+    pub const FROM_PS: Self = Self(0x04);
+    /// The fragment's result is out already.
+    pub const FINISHED: Self = Self(0x08);
+
+    /// Whether all bits of `other` are set.
+    #[inline]
+    #[must_use]
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Both sets of flags.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// `self` when `on`, else no flag.
+    #[inline]
+    #[must_use]
+    pub const fn when(self, on: bool) -> Self {
+        if on { self } else { Self::NONE }
+    }
+}
+
+/// How the elements of a payload are laid out and combined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Element {
+    /// No elements.
+    #[default]
+    None = 0,
+    /// Big-endian i32, saturating addition.
+    I32 = 1,
+    /// Little-endian f32, folded in rank order.
+    F32 = 2,
+    /// Bytes, maximum.
+    Scale = 3,
+}
+
+impl Element {
+    #[inline]
+    const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0 => Self::None,
+            1 => Self::I32,
+            2 => Self::F32,
+            3 => Self::Scale,
+            _ => return None,
+        })
+    }
+
+    /// Whether the order of the operands changes the bits of the result.
+    #[inline]
+    #[must_use]
+    pub const fn is_ordered(self) -> bool {
+        matches!(self, Self::F32)
+    }
+
+    /// Bytes of one element; 1 for `None`.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::I32 | Self::F32 => 4,
+            Self::None | Self::Scale => 1,
+        }
+    }
+}
+
+/// Why bytes are no Tally header. Each is a drop reason of its own in the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum HeaderError {
+    /// Fewer than 22 bytes.
+    #[error("shorter than the Tally header")]
+    Truncated,
+    /// Version other than 1.
+    #[error("unknown version")]
+    Version,
+    /// Type 0 or above 10.
+    #[error("unknown type")]
+    Kind,
+    /// A flag that this type does not have, or a reserved bit.
+    #[error("reserved bit set")]
+    Reserved,
+    /// Unknown element type, or one that this type does not carry.
+    #[error("element type does not fit")]
+    Element,
+    /// The length behind the header is not 64 bytes times `units`, or not allowed for the type.
+    #[error("payload length does not fit the header")]
+    Length,
+    /// The rank does not fit the type.
+    #[error("rank out of range")]
+    Rank,
+    /// The bitmap does not fit the type or the rank.
+    #[error("bitmap does not fit")]
+    Bitmap,
+}
+
+/// A Tally header as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// What the frame is for.
+    pub kind: Kind,
+    /// Flag bits.
+    pub flags: Flags,
+    /// 0 lowest to 255 highest.
+    pub priority: u8,
+    /// Element type of the payload.
+    pub element: Element,
+    /// The job.
+    pub job: JobId,
+    /// Incarnation of the job.
+    pub epoch: Epoch,
+    /// Serial number of the fragment; 0 in control frames.
+    pub fragment: FragmentId,
+    /// Who the frame speaks for (the table in section 2).
+    pub rank: Rank,
+    /// Payload length in units of 64 bytes.
+    pub units: u8,
+    /// Ranks whose contribution is in the payload.
+    pub bitmap: u64,
+}
+
+impl Header {
+    /// Payload bytes that `units` stands for.
+    #[inline]
+    #[must_use]
+    pub const fn payload_bytes(&self) -> usize {
+        self.units as usize * UNIT_BYTES
+    }
+
+    /// Reads the header at the start of `datagram`, the UDP payload, whole.
+    ///
+    /// # Errors
+    /// The first requirement of section 2 (H-1, H-2, H-3, F-4) that the bytes break.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
+        let Some((b, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(HeaderError::Truncated);
+        };
+        if b[0] >> 4 != VERSION {
+            return Err(HeaderError::Version);
+        }
+        let kind = Kind::from_bits(b[0] & 0xf).ok_or(HeaderError::Kind)?;
+        if b[1] & !kind.allowed_flags() != 0 || b[3] & 0xf0 != 0 {
+            return Err(HeaderError::Reserved);
+        }
+        let element = Element::from_bits(b[3]).ok_or(HeaderError::Element)?;
+        let header = Self {
+            kind,
+            flags: Flags(b[1]),
+            priority: b[2],
+            element,
+            job: JobId(u16::from_be_bytes([b[4], b[5]])),
+            epoch: Epoch(u16::from_be_bytes([b[6], b[7]])),
+            fragment: FragmentId(u32::from_be_bytes([b[8], b[9], b[10], b[11]])),
+            rank: Rank(b[12]),
+            units: b[13],
+            bitmap: u64::from_be_bytes([b[14], b[15], b[16], b[17], b[18], b[19], b[20], b[21]]),
+        };
+        header.check()?;
+        if payload.len() != header.payload_bytes() {
+            return Err(HeaderError::Length);
+        }
+        Ok(header)
+    }
+
+    /// The requirements of section 2 that relate fields to one another.
+    ///
+    /// # Errors
+    /// The first one broken.
+    #[inline]
+    pub const fn check(&self) -> Result<(), HeaderError> {
+        if self.kind.has_elements() == matches!(self.element, Element::None) {
+            return Err(HeaderError::Element);
+        }
+        let length_fits = if self.kind.has_elements() {
+            self.units >= 1 && self.units <= MAX_UNITS
+        } else if self.kind.is_control() {
+            self.units == CONTROL_UNITS
+        } else {
+            self.units == 0
+        };
+        if !length_fits {
+            return Err(HeaderError::Length);
+        }
+        let worker = self.rank.is_worker();
+        let rank_fits = match self.kind {
+            Kind::Join | Kind::Accept | Kind::Refuse | Kind::Leave => {
+                worker || self.rank.0 == Rank::PS.0
+            }
+            Kind::Data | Kind::Nack => worker,
+            Kind::Result => worker || self.rank.0 == Rank::PS.0 || self.rank.0 == Rank::SWITCH.0,
+            Kind::Partial | Kind::NotHere => self.rank.0 == Rank::SWITCH.0,
+            Kind::Remind => self.rank.0 == Rank::PS.0,
+        };
+        if !rank_fits {
+            return Err(HeaderError::Rank);
+        }
+        let bitmap_fits = match self.kind {
+            Kind::Data | Kind::Nack => self.bitmap == self.rank.bit(),
+            // All ranks of the job, so no gap; how many, only the job knows.
+            Kind::Result => self.bitmap != 0 && is_prefix(self.bitmap),
+            Kind::Partial => {
+                self.bitmap != 0
+                    && (!self.element.is_ordered()
+                        || self.bitmap.is_power_of_two()
+                        || is_prefix(self.bitmap))
+            }
+            _ => self.bitmap == 0,
+        };
+        if !bitmap_fits {
+            return Err(HeaderError::Bitmap);
+        }
+        Ok(())
+    }
+
+    /// Writes the header to the first 22 bytes of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`HEADER_BYTES`], or, in builds with debug assertions, if the
+    /// header is one that [`parse`](Self::parse) would refuse.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) {
+        debug_assert!(
+            self.check().is_ok(),
+            "emitting {self:?}: {:?}",
+            self.check()
+        );
+        let b: &mut [u8; HEADER_BYTES] = out
+            .first_chunk_mut()
+            .expect("emit: buffer shorter than the Tally header");
+        b[0] = VERSION << 4 | self.kind as u8;
+        b[1] = self.flags.0;
+        b[2] = self.priority;
+        b[3] = self.element as u8;
+        b[4..6].copy_from_slice(&self.job.0.to_be_bytes());
+        b[6..8].copy_from_slice(&self.epoch.0.to_be_bytes());
+        b[8..12].copy_from_slice(&self.fragment.0.to_be_bytes());
+        b[12] = self.rank.0;
+        b[13] = self.units;
+        b[14..22].copy_from_slice(&self.bitmap.to_be_bytes());
+    }
+}
+
+/// Whether the set bits are ranks 0..=k without a gap (0 counts).
+#[inline]
+#[must_use]
+pub const fn is_prefix(bitmap: u64) -> bool {
+    bitmap & bitmap.wrapping_add(1) == 0
+}
+
+#[cfg(test)]
+mod tests;
