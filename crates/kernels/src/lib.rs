@@ -1,1 +1,71 @@
-//! (being written)
+//! SIMD summation of gradient payloads, bit-exact on every backend.
+//!
+//! # The idea
+//!
+//! A switch that aggregates does one thing per payload byte: add it to an accumulator. Each
+//! operation is therefore written once, generic over a small trait of vectors, and compiled into
+//! thin shells, one per instruction set. A process chooses a [`Backend`] once at start and keeps
+//! a [`Kernels`]; each payload then costs one indirect call.
+//!
+//! # How it works
+//!
+//! * `simd` is the trait: a value of an implementing type is the proof that the CPU has the
+//!   instructions, so its methods are safe to call.
+//! * `sum` and `convert` are the algorithms, over that trait, in safe code.
+//! * `scalar` is the same contract as plain loops: the reference, and the fallback.
+//! * `arch` holds the implementations of the trait and the only `unsafe` code of the crate.
+//!
+//! # Payloads
+//!
+//! | operation | element on the wire | arithmetic |
+//! |---|---|---|
+//! | [`sum_i32`](Kernels::sum_i32) | big-endian `i32` | saturating add |
+//! | [`sum_f32`](Kernels::sum_f32) | little-endian `f32` | IEEE 754 add, ties to even, one canonical NaN |
+//! | [`max_u8`](Kernels::max_u8) | `u8` | unsigned maximum |
+//! | [`quantize`](Kernels::quantize), [`dequantize`](Kernels::dequantize) | big-endian `i32` | block fixed point, see [`Scale`] |
+//!
+//! Payloads may have any length that is a whole number of elements and may lie at any address;
+//! multiples of 64 bytes on 64-byte boundaries are the fast case.
+//!
+//! # The catches
+//!
+//! * All backends, scalar included, give the same bits for the same input. That needs the CPU's
+//!   floating-point environment as Rust assumes it: round to nearest, no flushing of subnormals.
+//!   Code that sets FTZ or DAZ (`-ffast-math` start-up objects do) breaks the promise.
+//! * The scalar backend is a plain Rust loop compiled for the target's baseline. On x86-64 that
+//!   baseline has SSE2, and LLVM does use it; "scalar" names the source, not the machine code.
+//!
+//! ```
+//! use tally_kernels::Kernels;
+//!
+//! let kernels = Kernels::best();
+//! let mut slot = 7i32.to_be_bytes();
+//! assert!(!kernels.sum_i32(&mut slot, &35i32.to_be_bytes()));
+//! assert_eq!(i32::from_be_bytes(slot), 42);
+//! assert!(kernels.sum_i32(&mut slot, &i32::MAX.to_be_bytes()), "saturated");
+//! ```
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+mod arch;
+mod backend;
+mod convert;
+mod kernels;
+mod scalar;
+mod scale;
+mod simd;
+mod sum;
+
+pub use backend::{Backend, ParseBackendError, Unavailable};
+pub use kernels::Kernels;
+pub use scale::{MAX_WORKERS, NON_FINITE, Scale};
+pub use sum::MAX_FUSED;
+
+/// The bits of the one NaN that leaves any operation of this crate: quiet, positive, no payload.
+pub const CANONICAL_NAN: u32 = 0x7fc0_0000;
+
+/// Size in bytes of the elements of every sum: `i32` and `f32` alike.
+pub const ELEMENT_BYTES: usize = 4;
+
+const _: () = assert!(ELEMENT_BYTES == size_of::<i32>() && ELEMENT_BYTES == size_of::<f32>());
+const _: () = assert!(f32::from_bits(CANONICAL_NAN).is_nan());

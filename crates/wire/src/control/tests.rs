@@ -58,7 +58,8 @@ fn leave() -> Leave {
 
 /// One datagram of each kind, sealed; the buffer was full of 0xa5.
 fn sealed() -> [[u8; DATAGRAM_BYTES]; 4] {
-    let emits: [&dyn Fn(&mut [u8]); 4] = [
+    type Emit<'a> = &'a dyn Fn(&mut [u8]);
+    let emits: [Emit<'_>; 4] = [
         &|b| join().emit(b),
         &|b| accept().emit(b),
         &|b| refuse().emit(b),
