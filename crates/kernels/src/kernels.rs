@@ -1,0 +1,168 @@
+//! The public face of the operations: a backend, chosen once, and one method per operation.
+
+use core::fmt;
+
+use crate::arch::Table;
+use crate::{Backend, ELEMENT_BYTES, Scale, Unavailable};
+
+/// The operations of one backend.
+///
+/// Small and `Copy`: choose once at start, hand a copy to every core. Every method makes one
+/// indirect call, whatever the length of its payload.
+///
+/// # Panics
+///
+/// Every method that takes two payloads panics when their lengths differ, and every method that
+/// takes elements of four bytes panics when a length is not a whole number of them. The caller
+/// has checked frames from outside before they come here; a panic means that it has not.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    table: &'static Table,
+}
+
+impl Kernels {
+    /// The operations of `backend`.
+    ///
+    /// # Errors
+    ///
+    /// [`Unavailable`] when this CPU, or the operating system's saved register state, lacks the
+    /// instructions.
+    pub fn new(backend: Backend) -> Result<Self, Unavailable> {
+        let table = Table::detect(backend).ok_or(Unavailable { backend })?;
+        Ok(Self { table })
+    }
+
+    /// The operations of the fastest backend that this CPU can run.
+    #[must_use]
+    pub fn best() -> Self {
+        let table = Table::detect(Backend::best()).unwrap_or(Table::scalar());
+        Self { table }
+    }
+
+    /// The backend that was chosen.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.table.backend()
+    }
+
+    /// Adds `src` to `acc`, as big-endian `i32` elements, saturating.
+    ///
+    /// Returns whether any element saturated, that is, whether the exact sum of any element left
+    /// the range of `i32`. The accumulator is written either way.
+    #[inline]
+    pub fn sum_i32(&self, acc: &mut [u8], src: &[u8]) -> bool {
+        check_payloads(acc.len(), src.len());
+        self.table.sum_i32(acc, src)
+    }
+
+    /// Adds every payload of `srcs` to `acc`, as [`sum_i32`](Self::sum_i32) of one after another
+    /// would, with the same saturation at every step, but reading and writing `acc` only once per
+    /// [`MAX_FUSED`](crate::MAX_FUSED) sources.
+    ///
+    /// Returns whether any element saturated at any step. With no sources nothing changes.
+    #[inline]
+    pub fn sum_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        for src in srcs {
+            check_payloads(acc.len(), src.len());
+        }
+        self.table.sum_i32_many(acc, srcs)
+    }
+
+    /// Adds `src` to `acc`, as little-endian `f32` elements.
+    ///
+    /// IEEE 754 addition, rounded to nearest, ties to even; subnormals are kept. Every NaN result
+    /// is [`CANONICAL_NAN`](crate::CANONICAL_NAN), whatever payload came in: IEEE 754 leaves the
+    /// choice to the hardware, and results must not depend on it.
+    #[inline]
+    pub fn sum_f32(&self, acc: &mut [u8], src: &[u8]) {
+        check_payloads(acc.len(), src.len());
+        self.table.sum_f32(acc, src);
+    }
+
+    /// Adds every payload of `srcs` to `acc`, strictly in order: `((acc + s0) + s1) + ...` per
+    /// element, bit for bit what [`sum_f32`](Self::sum_f32) of one after another gives, but
+    /// reading and writing `acc` only once per [`MAX_FUSED`](crate::MAX_FUSED) sources.
+    ///
+    /// With no sources nothing changes, not even a NaN that is not canonical.
+    #[inline]
+    pub fn sum_f32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        for src in srcs {
+            check_payloads(acc.len(), src.len());
+        }
+        self.table.sum_f32_many(acc, srcs);
+    }
+
+    /// Raises every byte of `acc` to that of `src` where `src` has the larger one, unsigned.
+    ///
+    /// This is how block exponents of several workers are agreed on: see [`Scale`].
+    #[inline]
+    pub fn max_u8(&self, acc: &mut [u8], src: &[u8]) {
+        check_same(acc.len(), src.len());
+        self.table.max_u8(acc, src);
+    }
+
+    /// The largest biased exponent (bits 23 to 30) among the elements of a block, 0 for an empty
+    /// one. [`NON_FINITE`](crate::NON_FINITE) (255) says that an infinity or a NaN is among them.
+    #[inline]
+    #[must_use]
+    pub fn max_exponent(&self, src: &[f32]) -> u8 {
+        self.table.max_exponent(src)
+    }
+
+    /// Converts a block of `f32` to big-endian `i32` in the fixed point of `scale`.
+    ///
+    /// Each element becomes `v * 2^s`, rounded to nearest, ties to even. When every worker's
+    /// elements keep the bound that `scale` stands for, the sum over the workers cannot overflow:
+    /// see [`Scale`]. An element beyond the bound saturates and a NaN becomes 0; neither can
+    /// occur when the exponent was agreed on with [`max_exponent`](Self::max_exponent). When the
+    /// exponent is [`NON_FINITE`](crate::NON_FINITE), all of `out` is zero.
+    ///
+    /// # Panics
+    ///
+    /// When `out` is not exactly four bytes for every element of `src`.
+    #[inline]
+    pub fn quantize(&self, src: &[f32], scale: Scale, out: &mut [u8]) {
+        check_same(out.len(), size_of_val(src));
+        self.table.quantize(src, scale, out);
+    }
+
+    /// Converts a block of big-endian `i32` in the fixed point of `scale` to `f32`.
+    ///
+    /// Each element becomes `(q as f32) * 2^-s`; when the exponent is
+    /// [`NON_FINITE`](crate::NON_FINITE), all of `out` is the canonical NaN. For the error of the
+    /// way there and back see [`Scale`].
+    ///
+    /// # Panics
+    ///
+    /// When `src` is not exactly four bytes for every element of `out`.
+    #[inline]
+    pub fn dequantize(&self, src: &[u8], scale: Scale, out: &mut [f32]) {
+        check_same(src.len(), size_of_val(out));
+        self.table.dequantize(src, scale, out);
+    }
+}
+
+impl fmt::Debug for Kernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Kernels").field(&self.backend()).finish()
+    }
+}
+
+#[inline]
+#[track_caller]
+fn check_same(acc_bytes: usize, src_bytes: usize) {
+    assert!(
+        acc_bytes == src_bytes,
+        "payloads of {acc_bytes} and {src_bytes} bytes differ in length"
+    );
+}
+
+#[inline]
+#[track_caller]
+fn check_payloads(acc_bytes: usize, src_bytes: usize) {
+    check_same(acc_bytes, src_bytes);
+    assert!(
+        acc_bytes.is_multiple_of(ELEMENT_BYTES),
+        "a payload of {acc_bytes} bytes is not a whole number of elements"
+    );
+}

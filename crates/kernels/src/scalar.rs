@@ -1,0 +1,80 @@
+//! The operations as plain loops: the fallback, and the shortest statement of the contract.
+//!
+//! Nothing here is written for the vectoriser, and nothing against it: see the crate's catches.
+
+use crate::{CANONICAL_NAN, ELEMENT_BYTES, Scale};
+
+pub(crate) fn sum_i32(acc: &mut [u8], src: &[u8]) -> bool {
+    let mut saturated = false;
+    for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
+        let (a, b) = (i32::from_be_bytes(*acc), i32::from_be_bytes(*src));
+        let sum = a.saturating_add(b);
+        saturated |= sum != a.wrapping_add(b);
+        *acc = sum.to_be_bytes();
+    }
+    saturated
+}
+
+pub(crate) fn sum_i32_many(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+    srcs.iter()
+        .fold(false, |saturated, src| saturated | sum_i32(acc, src))
+}
+
+pub(crate) fn sum_f32(acc: &mut [u8], src: &[u8]) {
+    for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
+        let sum = f32::from_le_bytes(*acc) + f32::from_le_bytes(*src);
+        let bits = if sum.is_nan() {
+            CANONICAL_NAN
+        } else {
+            sum.to_bits()
+        };
+        *acc = bits.to_le_bytes();
+    }
+}
+
+pub(crate) fn sum_f32_many(acc: &mut [u8], srcs: &[&[u8]]) {
+    for src in srcs {
+        sum_f32(acc, src);
+    }
+}
+
+pub(crate) fn max_u8(acc: &mut [u8], src: &[u8]) {
+    for (acc, src) in acc.iter_mut().zip(src) {
+        *acc = (*acc).max(*src);
+    }
+}
+
+pub(crate) fn max_exponent(src: &[f32]) -> u8 {
+    src.iter()
+        .map(|v| (v.to_bits() >> 23) as u8)
+        .max()
+        .unwrap_or(0)
+}
+
+pub(crate) fn quantize(src: &[f32], scale: Scale, out: &mut [u8]) {
+    if !scale.is_finite() {
+        return out.fill(0);
+    }
+    for (out, v) in elements_mut(out).iter_mut().zip(src) {
+        // `as` saturates, and turns a NaN into 0.
+        let q = (v * scale.up[0] * scale.up[1]).round_ties_even() as i32;
+        *out = q.to_be_bytes();
+    }
+}
+
+pub(crate) fn dequantize(src: &[u8], scale: Scale, out: &mut [f32]) {
+    if !scale.is_finite() {
+        return out.fill(f32::from_bits(CANONICAL_NAN));
+    }
+    for (out, q) in out.iter_mut().zip(elements(src)) {
+        *out = i32::from_be_bytes(*q) as f32 * scale.down[0] * scale.down[1];
+    }
+}
+
+fn elements(payload: &[u8]) -> &[[u8; ELEMENT_BYTES]] {
+    payload.as_chunks().0
+}
+
+fn elements_mut(payload: &mut [u8]) -> &mut [[u8; ELEMENT_BYTES]] {
+    payload.as_chunks_mut().0
+}

@@ -1,0 +1,109 @@
+//! What the algorithms need of a vector instruction set.
+
+/// An instruction set, and the proof that this CPU has it.
+///
+/// A type that implements this has no public constructor: a value exists only where the CPU was
+/// asked, or where the compiler was told to assume the instructions and the caller had asked. Its
+/// methods may therefore be safe. They are `inline(always)`, and must end up inside a function
+/// that is compiled for the instruction set (the shells in `arch`), or each would be a call.
+///
+/// A vector is `V`, of as many bytes as `Bytes`. Its lanes have no type of their own: an
+/// operation says in its name how it reads them. Lanes are in the host's byte order.
+pub(crate) trait Simd: Copy {
+    /// A register.
+    type V: Copy;
+    /// The bytes of a register in memory, with no alignment.
+    type Bytes: Chunk<u8>;
+    /// The `f32` lanes of a register in memory.
+    type Floats: Chunk<f32>;
+
+    fn zero(self) -> Self::V;
+    fn splat_u32(self, value: u32) -> Self::V;
+
+    fn load(self, from: &Self::Bytes) -> Self::V;
+    fn store(self, v: Self::V, to: &mut Self::Bytes);
+    fn load_floats(self, from: &Self::Floats) -> Self::V;
+    fn store_floats(self, v: Self::V, to: &mut Self::Floats);
+
+    /// Loads fewer bytes than a register has; the rest is zero.
+    #[inline(always)]
+    fn load_part(self, from: &[u8]) -> Self::V {
+        let mut bytes = Self::Bytes::ZERO;
+        bytes.as_mut()[..from.len()].copy_from_slice(from);
+        self.load(&bytes)
+    }
+    /// Stores as many of the first bytes as `to` has.
+    #[inline(always)]
+    fn store_part(self, v: Self::V, to: &mut [u8]) {
+        let mut bytes = Self::Bytes::ZERO;
+        self.store(v, &mut bytes);
+        to.copy_from_slice(&bytes.as_ref()[..to.len()]);
+    }
+
+    fn and(self, a: Self::V, b: Self::V) -> Self::V;
+    fn or(self, a: Self::V, b: Self::V) -> Self::V;
+    fn max_u8(self, a: Self::V, b: Self::V) -> Self::V;
+    fn max_u32(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// Reverses the bytes of every 32-bit lane.
+    fn swap_bytes_u32(self, v: Self::V) -> Self::V;
+    /// Wrapping sum.
+    fn add_i32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Wrapping difference.
+    fn sub_i32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Saturating sum.
+    fn saturating_add_i32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Lanes with the top bit set where `sum`, the wrapping sum of `a` and `b`, has overflowed.
+    /// Their other bits mean nothing.
+    fn overflow_i32(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V;
+    /// Whether any 32-bit lane has its top bit set.
+    fn any_negative_i32(self, v: Self::V) -> bool;
+
+    /// IEEE sum. A NaN may have any payload.
+    fn add_f32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// IEEE product. A NaN may have any payload.
+    fn mul_f32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Replaces every NaN by the canonical one.
+    fn canonicalize_nan_f32(self, v: Self::V) -> Self::V;
+    /// Rounds to the nearest `i32`, ties to even. Saturates; a NaN becomes 0.
+    fn round_f32_to_i32(self, v: Self::V) -> Self::V;
+    /// Rounds to the nearest `f32`, ties to even.
+    fn i32_to_f32(self, v: Self::V) -> Self::V;
+}
+
+/// The memory of a register: an array of elements.
+pub(crate) trait Chunk<T>: Copy + AsRef<[T]> + AsMut<[T]> {
+    const ZERO: Self;
+
+    /// Whole registers, and the elements that are left.
+    fn split(slice: &[T]) -> (&[Self], &[T]);
+    fn split_mut(slice: &mut [T]) -> (&mut [Self], &mut [T]);
+}
+
+impl<const N: usize> Chunk<u8> for [u8; N] {
+    const ZERO: Self = [0; N];
+
+    #[inline(always)]
+    fn split(slice: &[u8]) -> (&[Self], &[u8]) {
+        slice.as_chunks()
+    }
+
+    #[inline(always)]
+    fn split_mut(slice: &mut [u8]) -> (&mut [Self], &mut [u8]) {
+        slice.as_chunks_mut()
+    }
+}
+
+impl<const N: usize> Chunk<f32> for [f32; N] {
+    const ZERO: Self = [0.0; N];
+
+    #[inline(always)]
+    fn split(slice: &[f32]) -> (&[Self], &[f32]) {
+        slice.as_chunks()
+    }
+
+    #[inline(always)]
+    fn split_mut(slice: &mut [f32]) -> (&mut [Self], &mut [f32]) {
+        slice.as_chunks_mut()
+    }
+}
