@@ -1,1 +1,189 @@
-//! (being written)
+//! JSON configuration files, with errors that a person can act on.
+//!
+//! [`load`] reads a file into any type that serde can deserialise. Whatever is wrong, the error's
+//! text names the file, then the line and column (syntax) or the key path (content), what was
+//! found there, and what is allowed. What a type cannot express, the caller checks afterwards and
+//! reports in the same form with [`ConfigError::value`].
+//!
+//! The file goes through simd-json's document model and not straight into the type: only the
+//! model still knows what it found when a type does not fit, and it keeps keys that occur twice,
+//! so that they are an error too.
+//!
+//! The catch: unknown keys are refused only by types with `#[serde(deny_unknown_fields)]`, and
+//! inside internally tagged enums (`#[serde(tag = …)]`) the key path ends at the enum.
+
+use serde::de::DeserializeOwned;
+use simd_json::ErrorType;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why a configuration cannot be used.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The file is no JSON.
+    #[error("{}: {at}not valid JSON: {problem}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// `line 3, column 7: `, or nothing where the parser does not know.
+        at: String,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// A key is missing, unknown or given twice, or its value cannot be used.
+    #[error("{}: {key}: {problem}", path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// The path of keys to it, as in `jobs[1].key`.
+        key: String,
+        /// What was found and what is allowed.
+        problem: String,
+    },
+}
+
+impl ConfigError {
+    /// A value that has the right type, but is impossible: `found` at `key`, where only what
+    /// `allowed` says makes sense.
+    pub fn value(
+        path: impl AsRef<Path>,
+        key: impl Into<String>,
+        found: impl Display,
+        allowed: impl Display,
+    ) -> Self {
+        Self::Content {
+            path: path.as_ref().to_owned(),
+            key: key.into(),
+            problem: format!("found {found}, expected {allowed}"),
+        }
+    }
+}
+
+/// Reads the JSON file at `path` into a `T`.
+///
+/// # Errors
+/// The first thing in the file that does not fit.
+pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
+    let path = path.as_ref();
+    let text = std::fs::read(path).map_err(|source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    parse(path, &text)
+}
+
+/// As [`load`], for the text of a file; `path` is only for errors.
+///
+/// # Errors
+/// As for [`load`], without those of reading.
+pub fn parse<T: DeserializeOwned>(path: impl AsRef<Path>, text: &[u8]) -> Result<T, ConfigError> {
+    let path = path.as_ref();
+    let document = simd_json::to_owned_value(&mut text.to_vec()).map_err(|error| {
+        let (at, problem) = explain_syntax(text, &error);
+        ConfigError::Syntax {
+            path: path.to_owned(),
+            at,
+            problem,
+        }
+    })?;
+    serde_path_to_error::deserialize(document).map_err(|error| {
+        let key = match error.path().to_string().as_str() {
+            "." => "top level".to_owned(),
+            key => key.to_owned(),
+        };
+        ConfigError::Content {
+            path: path.to_owned(),
+            key,
+            problem: explain_content(error.inner()),
+        }
+    })
+}
+
+/// Where the syntax breaks, and how.
+fn explain_syntax(text: &[u8], error: &simd_json::Error) -> (String, String) {
+    if let Err(utf8) = std::str::from_utf8(text) {
+        return (position(text, utf8.valid_up_to()), "not UTF-8".into());
+    }
+    if text.trim_ascii().is_empty() {
+        return (String::new(), "the file is empty".into());
+    }
+    let problem = match error.error() {
+        ErrorType::Syntax | ErrorType::Eof | ErrorType::UnterminatedString => {
+            "a string, list or object that begins here or earlier is not closed".into()
+        }
+        ErrorType::InternalError | ErrorType::TrailingData => {
+            "brackets do not match, or something follows the end".into()
+        }
+        ErrorType::ExpectedObjectKey | ErrorType::ExpectedObjectContent => {
+            "expected a key in double quotes (no comment, no comma after the last entry)".into()
+        }
+        other => {
+            // The names are English: `ExpectedArrayComma`.
+            let mut words = String::new();
+            for c in format!("{other:?}").chars() {
+                if c.is_uppercase() && !words.is_empty() {
+                    words.push(' ');
+                }
+                words.push(c.to_ascii_lowercase());
+            }
+            words
+        }
+    };
+    match (error.error(), error.character()) {
+        // Counted from the start of an unknown string.
+        (ErrorType::InvalidEscape | ErrorType::InvalidUnicodeCodepoint, _) | (_, None) => {
+            (String::new(), problem)
+        }
+        (_, Some(c)) => (
+            position(text, error.index()),
+            format!("{problem}, found '{c}'"),
+        ),
+    }
+}
+
+fn position(text: &[u8], index: usize) -> String {
+    let before = &text[..index.min(text.len())];
+    let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+    let column = 1 + before.iter().rev().take_while(|&&b| b != b'\n').count();
+    format!("line {line}, column {column}: ")
+}
+
+/// serde's own words, with Rust's types put in the reader's.
+fn explain_content(error: &simd_json::Error) -> String {
+    match error.error() {
+        ErrorType::Serde(text) => RUST_TYPES
+            .iter()
+            .find_map(|(rust, words)| {
+                let head = text.strip_suffix(&format!("expected {rust}"))?;
+                Some(format!("{head}expected {words}"))
+            })
+            .unwrap_or_else(|| text.clone()),
+        ErrorType::Unexpected(_, Some(found)) => format!(
+            "found {}, expected an object, or a name in double quotes where one is to be chosen",
+            format!("{found:?}").to_lowercase()
+        ),
+        other => format!("{other:?}"),
+    }
+}
+
+const RUST_TYPES: [(&str, &str); 7] = [
+    ("u8", "a whole number from 0 to 255"),
+    ("u16", "a whole number from 0 to 65535"),
+    ("u32", "a whole number from 0 to 4294967295"),
+    ("u64", "a whole number, 0 or more"),
+    ("usize", "a whole number, 0 or more"),
+    ("f64", "a number"),
+    ("a boolean", "true or false"),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use super::*;
+use serde::Deserialize;
+
+#[derive(Deserialize, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    port: u16,
+    name: String,
+    mode: Mode,
+    #[serde(default)]
+    jobs: Vec<Job>,
+    pin: Option<bool>,
+}
+
+#[derive(Deserialize, Debug, PartialEq)]
+#[serde(deny_unknown_fields)]
+struct Job {
+    id: u8,
+}
+
+#[derive(Deserialize, Debug, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Esa,
+    Fcfs,
+}
+
+fn error(text: &str) -> String {
+    parse::<Config>("a.json", text.as_bytes())
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn a_good_file_loads() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("good.json");
+    std::fs::write(
+        &path,
+        r#"{"port": 1, "name": "x", "mode": "fcfs", "jobs": [{"id": 3}]}"#,
+    )
+    .unwrap();
+    let config: Config = load(&path).unwrap();
+    assert_eq!(config.jobs, [Job { id: 3 }]);
+    assert_eq!(config.mode, Mode::Fcfs);
+    assert_eq!(config.pin, None);
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let text = load::<Config>("/nowhere/x.json").unwrap_err().to_string();
+    assert!(text.starts_with("/nowhere/x.json: No such file"), "{text}");
+}
+
+#[test]
+fn unknown_keys_list_the_known_ones() {
+    assert_eq!(
+        error(r#"{"port": 1, "prot": 2}"#),
+        "a.json: prot: unknown field `prot`, expected one of `port`, `name`, `mode`, `jobs`, `pin`"
+    );
+    assert_eq!(
+        error(r#"{"port":1,"name":"","mode":"esa","jobs":[{"id":1},{"di":1}]}"#),
+        "a.json: jobs[1].di: unknown field `di`, expected `id`"
+    );
+}
+
+#[test]
+fn wrong_types_say_what_was_found_and_what_is_allowed() {
+    for (value, problem) in [
+        (
+            r#""x""#,
+            "invalid type: string \"x\", expected a whole number from 0 to 65535",
+        ),
+        (
+            "70000",
+            "invalid value: integer `70000`, expected a whole number from 0 to 65535",
+        ),
+        (
+            "-1",
+            "invalid value: integer `-1`, expected a whole number from 0 to 65535",
+        ),
+        (
+            "1.5",
+            "invalid type: floating point `1.5`, expected a whole number from 0 to 65535",
+        ),
+    ] {
+        let text = format!(r#"{{"port":{value},"name":"","mode":"esa"}}"#);
+        assert_eq!(error(&text), format!("a.json: port: {problem}"));
+    }
+    assert_eq!(
+        error(r#"{"port":1,"name":"","mode":"esa","pin":"x"}"#),
+        "a.json: pin: invalid type: string \"x\", expected true or false"
+    );
+    assert_eq!(
+        error(r#"{"port":1,"name":"","mode":"ESA"}"#),
+        "a.json: mode: unknown variant `ESA`, expected `esa` or `fcfs`"
+    );
+    assert!(error(r#"{"port":1,"name":"","mode":5}"#).contains("mode: found u64, expected"));
+    assert!(
+        error(r#"{"port":1,"name":"","mode":"esa","jobs":["a"]}"#)
+            .contains("jobs[0]: found string, expected an object")
+    );
+}
+
+#[test]
+fn missing_and_repeated_keys_are_named() {
+    assert_eq!(
+        error(r#"{"port":1,"mode":"esa"}"#),
+        "a.json: top level: missing field `name`"
+    );
+    assert_eq!(
+        error(r#"{"port":1,"name":"","mode":"esa","jobs":[{}]}"#),
+        "a.json: jobs[0]: missing field `id`"
+    );
+    assert_eq!(
+        error(r#"{"port":1,"name":"","mode":"esa","port":2}"#),
+        "a.json: top level: duplicate field `port`"
+    );
+}
+
+#[test]
+fn syntax_errors_have_a_position() {
+    assert_eq!(
+        error("{\n  \"port\": 1,\n}"),
+        "a.json: line 3, column 1: not valid JSON: expected a key in double quotes \
+         (no comment, no comma after the last entry), found '}'"
+    );
+    assert_eq!(
+        error("{\"port\" 1}"),
+        "a.json: line 1, column 9: not valid JSON: expected object colon, found '1'"
+    );
+    assert!(error("{// no\n}").contains("line 1, column 2: not valid JSON: expected a key"));
+    assert_eq!(error(" \n"), "a.json: not valid JSON: the file is empty");
+    for cut in ["{", "[1,2", "{\"port\": \"abc}", "{\"port\": 1} x"] {
+        assert!(error(cut).contains("not valid JSON"), "{cut}");
+    }
+    let text = parse::<Config>("a.json", b"{\n\xff}")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(text, "a.json: line 2, column 1: not valid JSON: not UTF-8");
+}
+
+#[test]
+fn impossible_values_read_like_the_others() {
+    let text = ConfigError::value("a.json", "jobs[0].workers", 65, "1 to 64").to_string();
+    assert_eq!(text, "a.json: jobs[0].workers: found 65, expected 1 to 64");
+}
+
+#[test]
+fn every_truncation_is_an_error_and_never_a_panic() {
+    let whole = r#"{"port":1,"name":"é\n","mode":"esa","jobs":[{"id":1}],"pin":true}"#;
+    assert!(parse::<Config>("a.json", whole.as_bytes()).is_ok());
+    for len in 0..whole.len() {
+        let result = parse::<Config>("a.json", &whole.as_bytes()[..len]);
+        assert!(result.is_err(), "length {len}");
+    }
+}
