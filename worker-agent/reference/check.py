@@ -1,0 +1,464 @@
+#!/usr/bin/python3
+"""Say whether an all-reduce gave every worker exactly the right bits.
+
+This is the second opinion on docs/PROTOCOL.md: it was written from that page, in numpy,
+and shares no code with the switch or the agent. What it computes from the inputs must
+equal the outputs bit for bit; there is no tolerance anywhere.
+
+    check.py --arithmetic fixed --payload 1024 --op sum \\
+             --inputs in0.safetensors in1.safetensors --outputs out0.safetensors out1.safetensors
+    check.py --arithmetic native --op mean --synthetic 7 --elements 1000000 --workers 8 --outputs ...
+    check.py --self-test
+
+Files are given in rank order. Exit status: 0 exact; 1 the outputs are wrong, or the inputs
+have an i32 sum that does not exist (saturation); 2 the inputs cannot be used at all.
+
+The vector
+    The float tensors (F32, F16, BF16) of a worker, in ascending byte order of their UTF-8
+    names, widened exactly, are one f32 message. The I32 tensors in the same order are one
+    i32 message. Both are filled up with zeros to whole fragments. Other types are refused,
+    and so are workers that disagree on names, types or shapes.
+
+The sum
+    native: f32 addition, folded in rank order; every NaN that an addition makes is 0x7fc00000.
+    fixed:  section 8 of PROTOCOL.md. f32(sum q) * 2^-s cannot round twice: where the product
+            is subnormal, |sum q| < 2^24 and the first rounding changes nothing.
+    i32:    exact in both. Where the exact sum fits but some order of arrival would have
+            saturated on the way, a job may rightly fail; if it delivers, it delivers this sum.
+
+The result
+    mean is the f32 sum divided by n in f32, and for i32 truncated toward zero. Then every tensor
+    is narrowed to its own type, to nearest, ties to even. A NaN keeps its sign and the upper bits
+    of its payload and is quiet afterwards.
+    With n = 1, native, nothing is added or divided: a NaN keeps its bits, also in the mean.
+
+Synthetic data, so that large runs need no input files
+    Element i of rank r, all arithmetic in u64 and wrapping:
+        x     = splitmix64(seed * 0x9E3779B97F4A7C15 + r * 2^40 + i)
+        m     = x >> 40                     24 bits
+        k     = x & 0xf
+        value = (m - 2^23) * 2^-23 * 2^-k   exact in f32
+    where splitmix64(z) is
+        z = z + 0x9E3779B97F4A7C15
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+        z ^ (z >> 31)
+    m = 2^23 gives +0. The only tensor is F32, one-dimensional and called "gradient".
+
+It works through the message in chunks that fit in the processor's cache; files are mapped,
+never read whole.
+"""
+
+import argparse
+import bisect
+import json
+import math
+import mmap
+import os
+import struct
+import sys
+
+import numpy as np
+
+WORKERS_MAX = 64
+CHUNK_ELEMENTS = 1 << 15
+DIFFERENCES_SHOWN_MAX = 10
+CANONICAL_NAN = np.uint32(0x7FC00000)
+GOLDEN = 0x9E3779B97F4A7C15
+U64 = (1 << 64) - 1
+
+# The types of the wire's vectors, as little-endian words of bits.
+WORD = {"F32": "<u4", "F16": "<u2", "BF16": "<u2", "I32": "<i4"}
+FLOATS = ("F32", "F16", "BF16")
+
+
+class Refused(Exception):
+    """The inputs cannot be summed; nothing is said about the outputs."""
+
+
+# --- safetensors -------------------------------------------------------------------------
+
+
+class Tensor:
+    def __init__(self, name, dtype, shape, words):
+        self.name, self.dtype, self.shape, self.words = name, dtype, shape, words
+
+    def kind(self):
+        return f"{self.dtype} {list(self.shape)}"
+
+
+def without_repeats(pairs):
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return dict(pairs)
+
+
+def read_safetensors(path):
+    """{name: Tensor}; `words` is a view of the mapped file, None for types we do not know."""
+    with open(path, "rb") as f:
+        if os.fstat(f.fileno()).st_size < 8:
+            raise ValueError("shorter than its own header length")
+        data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    if begin > len(data):
+        raise ValueError("the header does not fit in the file")
+    header = json.loads(data[8:begin].decode("utf-8"), object_pairs_hook=without_repeats)
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        dtype, shape = entry["dtype"], tuple(entry["shape"])
+        first, end = entry["data_offsets"]
+        if not 0 <= first <= end <= len(data) - begin:
+            raise ValueError(f"{name}: offsets {first}..{end} are outside the file")
+        words = None
+        if dtype in WORD:
+            word = np.dtype(WORD[dtype])
+            if math.prod(shape) * word.itemsize != end - first:
+                raise ValueError(f"{name}: {end - first} bytes cannot be {dtype} {list(shape)}")
+            words = np.frombuffer(data, word, math.prod(shape), begin + first)
+        tensors[name] = Tensor(name, dtype, shape, words)
+    return tensors
+
+
+# --- types -------------------------------------------------------------------------------
+
+
+def widen(words, dtype):
+    """Bits of `dtype` to the bits of the same value in f32. NaNs keep sign and payload."""
+    if dtype == "F32":
+        return words
+    wide = words.astype(np.uint32)
+    if dtype == "BF16":
+        return wide << np.uint32(16)
+    bits = words.view("<f2").astype("<f4").view("<u4")
+    nan = (wide & 0x7FFF) > 0x7C00
+    if nan.any():  # the hardware's conversion would quiet them
+        kept = (wide & 0x8000) << np.uint32(16) | np.uint32(0x7F800000) | (wide & 0x3FF) << np.uint32(13)
+        bits[nan] = kept[nan]
+    return bits
+
+
+def narrow(bits, dtype):
+    """Bits of f32 to the bits of the nearest value in `dtype`, ties to even."""
+    if dtype == "F32":
+        return bits
+    nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    if dtype == "BF16":
+        odd = (bits >> np.uint32(16)) & np.uint32(1)
+        words = ((bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)).astype("<u2")
+        quieted = (bits >> np.uint32(16)) | np.uint32(0x40)
+    else:
+        words = bits.view("<f4").astype("<f2").view("<u2")
+        quieted = (
+            (bits >> np.uint32(16)) & np.uint32(0x8000) | np.uint32(0x7E00) | (bits >> np.uint32(13)) & np.uint32(0x3FF)
+        )
+    words[nan] = quieted[nan]
+    return words
+
+
+# --- inputs ------------------------------------------------------------------------------
+
+
+class Layout:
+    """Which tensors make up a message, and where in it each begins."""
+
+    def __init__(self, tensors, dtypes):
+        names = sorted((n for n, t in tensors.items() if t.dtype in dtypes), key=lambda n: n.encode())
+        self.tensors = [tensors[n] for n in names]
+        self.starts, self.elements = [], 0
+        for t in self.tensors:
+            self.starts.append(self.elements)
+            self.elements += math.prod(t.shape)
+
+    def pieces(self, lo, hi):
+        """(tensor, first and last index in it, where that is in lo..hi) for all it touches."""
+        k = max(bisect.bisect_right(self.starts, lo) - 1, 0)
+        while k < len(self.tensors) and self.starts[k] < hi:
+            start, t = self.starts[k], self.tensors[k]
+            first, last = max(lo - start, 0), min(hi - start, math.prod(t.shape))
+            if first < last:
+                yield t, first, last, slice(start + first - lo, start + last - lo)
+            k += 1
+
+
+class FileInputs:
+    def __init__(self, paths):
+        self.workers = []
+        for path in paths:
+            try:
+                self.workers.append(read_safetensors(path))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+                raise Refused(f"{path}: {e}")
+        self.tensors = self.workers[0]
+        for t in self.tensors.values():
+            if t.dtype not in WORD:
+                raise Refused(f"{paths[0]}: {t.name} is {t.dtype}, which Tally does not sum")
+        kinds = {t.name: t.kind() for t in self.tensors.values()}
+        for path, tensors in zip(paths, self.workers):
+            if {t.name: t.kind() for t in tensors.values()} != kinds:
+                raise Refused(f"{path}: other names, types or shapes than {paths[0]}")
+
+    def floats(self, layout, rank, lo, hi, out):
+        """Elements lo..hi of the f32 message of `rank`, as bits, into `out`."""
+        for t, first, last, here in layout.pieces(lo, hi):
+            out[here] = widen(self.workers[rank][t.name].words[first:last], t.dtype)
+
+    def ints(self, layout, rank, lo, hi, out):
+        for t, first, last, here in layout.pieces(lo, hi):
+            out[here] = self.workers[rank][t.name].words[first:last]
+
+
+class SyntheticInputs:
+    def __init__(self, seed, elements):
+        self.seed = seed
+        self.tensors = {"gradient": Tensor("gradient", "F32", (elements,), None)}
+
+    def floats(self, layout, rank, lo, hi, out):
+        out[: hi - lo] = synthetic(self.seed, rank, lo, hi).view("<u4")
+
+
+def synthetic(seed, rank, lo, hi):
+    z = np.arange(lo, hi, dtype=np.uint64)
+    z += np.uint64((seed * GOLDEN + (rank << 40) + GOLDEN) & U64)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    m = (z >> np.uint64(40)).astype(np.int32) - np.int32(1 << 23)
+    z &= np.uint64(15)
+    # 2^-23 * 2^-k, made from its exponent bits
+    scale = ((np.uint32(127 - 23) - z.astype(np.uint32)) << np.uint32(23)).view("<f4")
+    value = m.astype("<f4")
+    value *= scale
+    return value
+
+
+# --- the sum -----------------------------------------------------------------------------
+
+
+def native_sum(contributions):
+    """Rows of f32 bits, one per rank, to the bits of the fold in rank order."""
+    values = contributions.view("<f4")
+    total = values[0].copy()
+    for row in values[1:]:
+        total += row
+    bits = total.view("<u4")
+    if len(values) > 1:
+        nan = np.isnan(total)
+        if nan.any():
+            bits[nan] = CANONICAL_NAN
+    return bits
+
+
+def fixed_sum(contributions, fragment_elements):
+    """Rows of f32 bits, one per rank and a whole number of fragments long, to the bits of the
+    sum in block fixed point (B-1 to B-5)."""
+    n = len(contributions)
+    by_fragment = contributions.reshape(n, -1, fragment_elements)
+    # The largest exponent belongs to the largest magnitude (B-2), and magnitudes order as integers do.
+    largest = (by_fragment & np.uint32(0x7FFFFFFF)).max(axis=(0, 2))
+    e = (largest >> np.uint32(23)).astype(np.int64)
+    c = (n - 1).bit_length()
+    s = 31 - c - (np.maximum(e, 1) - 126)
+    up = np.ldexp(1.0, s)[:, None]
+    # Integers below 2^31 are exact in f64, and so are v * 2^s: 24 bits at exponents of f64.
+    # The sum starts at +0, so that no -0 survives in it.
+    total = np.zeros(by_fragment.shape[1:], np.float64)
+    q = np.empty_like(total)
+    for row in by_fragment.view("<f4"):
+        np.multiply(row, up, out=q)
+        total += np.rint(q, out=q)
+    value = total.astype("<f4")
+    result = np.multiply(value, 1 / up, dtype=np.float64).astype("<f4")
+    bits = result.view("<u4")
+    bits[e == 255] = CANONICAL_NAN
+    return bits.reshape(-1)
+
+
+def mean_of(bits, n):
+    if n > 1:
+        values = bits.view("<f4")
+        values /= np.float32(n)
+    return bits
+
+
+def float_results(inputs, layout, n, args):
+    """Yields (lo, hi, expected bits of lo..hi of the f32 message)."""
+    unit = args.payload // 4 if args.arithmetic == "fixed" else 1
+    chunk = max(CHUNK_ELEMENTS // unit, 1) * unit
+    contributions = np.zeros((n, chunk), "<u4")
+    for lo in range(0, layout.elements, chunk):
+        hi = min(lo + chunk, layout.elements)
+        used = -(-(hi - lo) // unit) * unit
+        contributions[:, hi - lo : used] = 0
+        for rank in range(n):
+            inputs.floats(layout, rank, lo, hi, contributions[rank])
+        if args.arithmetic == "fixed":
+            bits = fixed_sum(np.ascontiguousarray(contributions[:, :used]), unit)[: hi - lo]
+        else:
+            bits = native_sum(contributions[:, : hi - lo])
+        yield lo, hi, mean_of(bits, n) if args.op == "mean" else bits
+
+
+class Saturated(Exception):
+    pass
+
+
+def int_results(inputs, layout, n, args):
+    """As float_results, for the i32 message."""
+    for lo in range(0, layout.elements, CHUNK_ELEMENTS):
+        hi = min(lo + CHUNK_ELEMENTS, layout.elements)
+        total, row = np.zeros(hi - lo, np.int64), np.empty(hi - lo, np.int64)
+        for rank in range(n):
+            inputs.ints(layout, rank, lo, hi, row)
+            total += row
+        outside = np.flatnonzero((total < -(1 << 31)) | (total >= 1 << 31))
+        if len(outside):
+            at = int(outside[0])
+            tensor, first, _, _ = next(layout.pieces(lo + at, lo + at + 1))
+            raise Saturated(
+                f"overflow: {tensor.name} index {first}: the sum {total[at]} does not fit in i32; "
+                "the job must end with an error and deliver nothing"
+            )
+        if args.op == "mean":
+            total = np.sign(total) * (np.abs(total) // n)
+        yield lo, hi, total.astype("<i4")
+
+
+# --- the comparison ----------------------------------------------------------------------
+
+
+def shown(word, dtype):
+    word = np.asarray(word)
+    if dtype == "I32":
+        return str(int(word))
+    value = widen(word.reshape(1), dtype).view("<f4")[0]
+    return f"{int(word):#0{2 + 2 * word.itemsize}x} ({value!s})"
+
+
+class Verdict:
+    def __init__(self):
+        self.lines, self.count, self.workers = [], 0, set()
+
+    def differs(self, worker, text, count=1):
+        self.count += count
+        self.workers.add(worker)
+        if len(self.lines) < DIFFERENCES_SHOWN_MAX:
+            self.lines.append(f"worker {worker}: {text}")
+
+
+def read_outputs(paths, tensors, verdict):
+    """The outputs whose structure is right: {worker: {name: Tensor}}."""
+    good = {}
+    for worker, path in enumerate(paths):
+        try:
+            found = read_safetensors(path)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            verdict.differs(worker, f"{path}: {e}")
+            continue
+        kinds = {n: t.kind() for n, t in found.items()}
+        wanted = {n: t.kind() for n, t in tensors.items()}
+        for name in sorted(kinds.keys() | wanted.keys()):
+            if kinds.get(name) != wanted.get(name):
+                verdict.differs(
+                    worker, f"tensor {name}: expected {wanted.get(name, 'none')}, found {kinds.get(name, 'none')}"
+                )
+        if kinds == wanted:
+            good[worker] = found
+    return good
+
+
+def compare(results, layout, outputs, verdict):
+    for lo, hi, bits in results:
+        for t, first, last, here in layout.pieces(lo, hi):
+            expected = bits[here] if t.dtype == "I32" else narrow(bits[here], t.dtype)
+            for worker, found in outputs.items():
+                words = found[t.name].words[first:last]
+                if np.array_equal(words, expected):
+                    continue
+                wrong = np.flatnonzero(words != expected)
+                for at in wrong[:DIFFERENCES_SHOWN_MAX]:
+                    verdict.differs(
+                        worker,
+                        f"tensor {t.name} index {first + at}: expected {shown(expected[at], t.dtype)}, "
+                        f"found {shown(words[at], t.dtype)}",
+                    )
+                verdict.count += max(len(wrong) - DIFFERENCES_SHOWN_MAX, 0)
+
+
+def check(args):
+    """(exit status, lines to print)"""
+    if args.synthetic is None:
+        inputs, n = FileInputs(args.inputs), len(args.inputs)
+    else:
+        inputs, n = SyntheticInputs(args.synthetic, args.elements), args.workers
+    if not 1 <= n <= WORKERS_MAX:
+        raise Refused(f"{n} workers; a job has 1 to {WORKERS_MAX}")
+    if len(args.outputs) != n:
+        raise Refused(f"{n} workers, but {len(args.outputs)} outputs")
+
+    floats, ints = Layout(inputs.tensors, FLOATS), Layout(inputs.tensors, ("I32",))
+    verdict = Verdict()
+    outputs = read_outputs(args.outputs, inputs.tensors, verdict)
+    # infinities, NaNs and sums above the largest f32 are part of the job, not accidents
+    with np.errstate(all="ignore"):
+        try:
+            compare(float_results(inputs, floats, n, args), floats, outputs, verdict)
+            compare(int_results(inputs, ints, n, args), ints, outputs, verdict)
+        except Saturated as e:
+            return 1, [str(e)]
+    if verdict.count:
+        where = " ".join(str(w) for w in sorted(verdict.workers))
+        return 1, verdict.lines + [f"different: {verdict.count} differences, in workers {where}"]
+    return 0, [f"exact: {n} workers x {floats.elements + ints.elements} elements"]
+
+
+def arguments(argv):
+    parser = argparse.ArgumentParser(
+        description="Say whether an all-reduce gave every worker exactly the right bits.",
+        epilog="How the expected bits come about, and the synthetic data, is at the top of this file.",
+    )
+    parser.add_argument("--arithmetic", choices=("fixed", "native"))
+    parser.add_argument("--payload", type=int, metavar="BYTES", help="payload of a fragment (fixed needs it)")
+    parser.add_argument("--op", choices=("sum", "mean"), default="sum")
+    parser.add_argument("--inputs", nargs="+", metavar="FILE", help="safetensors, in rank order")
+    parser.add_argument("--synthetic", type=int, metavar="SEED", help="instead of --inputs")
+    parser.add_argument("--elements", type=int, metavar="N", help="of the synthetic tensor")
+    parser.add_argument("--workers", type=int, metavar="N", help="of the synthetic job")
+    parser.add_argument("--outputs", nargs="+", metavar="FILE", help="safetensors, in rank order")
+    parser.add_argument("--self-test", action="store_true", help="test this program against slow exact arithmetic")
+    args = parser.parse_args(argv)
+    if args.self_test:
+        return args
+    if not args.arithmetic or not args.outputs:
+        parser.error("--arithmetic and --outputs are needed")
+    if (args.inputs is None) == (args.synthetic is None):
+        parser.error("either --inputs or --synthetic")
+    if args.synthetic is not None and (args.elements is None or args.workers is None):
+        parser.error("--synthetic needs --elements and --workers")
+    if args.synthetic is not None and not (0 <= args.synthetic <= U64 and 0 <= args.elements < 1 << 40):
+        parser.error("--synthetic SEED is a u64, --elements below 2^40")
+    if args.arithmetic == "fixed" and args.payload is None:
+        parser.error("--arithmetic fixed needs --payload")
+    if args.payload is not None and not (64 <= args.payload <= 8192 and args.payload % 64 == 0):
+        parser.error("--payload is a multiple of 64, up to 8192")
+    return args
+
+
+def main(argv=None):
+    args = arguments(argv)
+    if args.self_test:
+        import selftest
+
+        return selftest.run_all()
+    try:
+        status, lines = check(args)
+    except Refused as e:
+        status, lines = 2, [f"refused: {e}"]
+    print("\n".join(lines))
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
