@@ -57,3 +57,45 @@ pub fn max_u8(acc: &[u8], srcs: &[&[u8]]) -> Vec<u8> {
     };
     (0..acc.len()).map(largest).collect()
 }
+
+pub fn max_exponent(src: &[f32]) -> u8 {
+    let exponent = |v: &f32| {
+        if !v.is_finite() {
+            return 255;
+        }
+        // The largest k whose power of two, 2^(k - 127), is not above the value; 0 if there is none.
+        let reached = |k: &u8| f64::from(v.abs()) >= 2f64.powi(i32::from(*k) - 127);
+        (1..=254).rev().find(reached).unwrap_or(0)
+    };
+    src.iter().map(exponent).max().unwrap_or(0)
+}
+
+/// The fixed point of the specification, `s`.
+pub fn shift(exponent: u8, workers: u32) -> i32 {
+    let c = f64::from(workers).log2().ceil() as i32;
+    31 - c - (i32::from(exponent).max(1) - 126)
+}
+
+/// `v * 2^s` is exact in `f64`, whose exponents reach far beyond all that occur.
+pub fn quantize(v: f32, exponent: u8, workers: u32) -> i32 {
+    if exponent == 255 || v.is_nan() {
+        return 0;
+    }
+    let scaled = f64::from(v) * 2f64.powi(shift(exponent, workers));
+    let below = scaled.floor();
+    let odd = below.rem_euclid(2.0) != 0.0;
+    let rounded = match scaled - below {
+        part if part > 0.5 || (part == 0.5 && odd) => below + 1.0,
+        _ => below,
+    };
+    rounded.clamp(-2_147_483_648.0, 2_147_483_647.0) as i32
+}
+
+/// The product is exact in `f64`, so that it is rounded once, at the end.
+pub fn dequantize(q: i32, exponent: u8, workers: u32) -> u32 {
+    if exponent == 255 {
+        return NAN;
+    }
+    let scaled = f64::from(q as f32) * 2f64.powi(-shift(exponent, workers));
+    (scaled as f32).to_bits()
+}
