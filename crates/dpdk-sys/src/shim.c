@@ -1,0 +1,167 @@
+#include <string.h>
+
+#include "shim.h"
+
+#ifndef RTE_MBUF_REFCNT_ATOMIC
+#error "tally-dpdk shares buffers between threads: DPDK must be built with atomic refcounts"
+#endif
+
+/* The Rust side touches refcnt as an AtomicU16. */
+_Static_assert(sizeof(((struct rte_mbuf *)0)->refcnt) == 2, "refcnt is 16 bits wide");
+
+#define RX_CHECKSUM (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM)
+#define RSS_FIELDS (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP)
+
+int tally_errno(void)
+{
+	return rte_errno;
+}
+
+uint64_t tally_rdtsc(void)
+{
+	return rte_get_tsc_cycles();
+}
+
+uint16_t tally_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t n)
+{
+	return rte_eth_rx_burst(port, queue, frames, n);
+}
+
+uint16_t tally_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t n)
+{
+	return rte_eth_tx_burst(port, queue, frames, n);
+}
+
+int tally_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int n)
+{
+	return rte_pktmbuf_alloc_bulk(pool, frames, n);
+}
+
+void tally_mbuf_free(struct rte_mbuf *frame)
+{
+	rte_pktmbuf_free(frame);
+}
+
+int tally_mbuf_linearize(struct rte_mbuf *frame)
+{
+	return rte_pktmbuf_linearize(frame);
+}
+
+static void flush_one(struct rte_mempool *pool, void *unused)
+{
+	struct rte_mempool_cache *cache = rte_mempool_default_cache(pool, rte_lcore_id());
+
+	(void)unused;
+	if (cache != NULL && cache->len != 0)
+		rte_mempool_cache_flush(cache, pool);
+}
+
+void tally_flush_caches(void)
+{
+	rte_mempool_walk(flush_one, NULL);
+}
+
+uint32_t tally_mempool_size(const struct rte_mempool *pool)
+{
+	return pool->size;
+}
+
+uint32_t tally_mempool_in_ring(const struct rte_mempool *pool)
+{
+	/* rte_mempool_ops_get_count does the same, but isn't exported. */
+	return rte_mempool_get_ops(pool->ops_index)->get_count(pool);
+}
+
+void tally_ring_free_frames(struct rte_ring *ring)
+{
+	struct rte_mbuf *frames[32];
+	unsigned int n;
+
+	while ((n = rte_ring_dequeue_burst(ring, (void **)frames, RTE_DIM(frames), NULL)) != 0)
+		rte_pktmbuf_free_bulk(frames, n);
+}
+
+int tally_port_info_get(uint16_t port, struct tally_port_info *info)
+{
+	struct rte_eth_dev_info dev;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	memset(info, 0, sizeof(*info));
+	if (dev.driver_name != NULL)
+		strncpy(info->driver, dev.driver_name, sizeof(info->driver) - 1);
+	info->max_rx_queues = dev.max_rx_queues;
+	info->max_tx_queues = dev.max_tx_queues;
+	info->min_mtu = dev.min_mtu;
+	info->max_mtu = dev.max_mtu;
+	info->max_rx_pktlen = dev.max_rx_pktlen;
+	info->if_index = dev.if_index;
+	info->rx_checksum = (dev.rx_offload_capa & RX_CHECKSUM) == RX_CHECKSUM;
+	info->rx_scatter = (dev.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
+	info->tx_multi_segment = (dev.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
+	info->rss = (dev.flow_type_rss_offloads & RSS_FIELDS) != 0;
+	return 0;
+}
+
+int tally_port_configure(uint16_t port, const struct tally_port_conf *ask)
+{
+	struct rte_eth_dev_info dev;
+	struct rte_eth_conf conf;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	memset(&conf, 0, sizeof(conf));
+	conf.rxmode.mtu = ask->mtu;
+	/* An allow-list. RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE must never be on it: with it the
+	 * driver frees without looking at the reference count, and a multicast result shares
+	 * one buffer. */
+	if (ask->rx_checksum)
+		conf.rxmode.offloads |= RX_CHECKSUM;
+	if (ask->rx_scatter)
+		conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_SCATTER;
+	if (ask->tx_multi_segment)
+		conf.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
+	conf.rxmode.offloads &= dev.rx_offload_capa;
+	conf.txmode.offloads &= dev.tx_offload_capa;
+	if (ask->rss && ask->rx_queues > 1) {
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		conf.rx_adv_conf.rss_conf.rss_hf = RSS_FIELDS & dev.flow_type_rss_offloads;
+	}
+	return rte_eth_dev_configure(port, ask->rx_queues, ask->tx_queues, &conf);
+}
+
+int tally_rx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket,
+			 struct rte_mempool *pool)
+{
+	/* NULL: the driver's defaults; the port's offloads hold for all its queues. */
+	return rte_eth_rx_queue_setup(port, queue, descriptors, (unsigned int)socket, NULL, pool);
+}
+
+int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket)
+{
+	struct rte_eth_dev_info dev;
+	struct rte_eth_txconf conf;
+	int ret = rte_eth_dev_info_get(port, &dev);
+
+	if (ret != 0)
+		return ret;
+	/* A driver's default may name offloads of its own liking; ours is the port's list. */
+	conf = dev.default_txconf;
+	conf.offloads = 0;
+	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
+}
+
+int tally_link_get(uint16_t port, struct tally_link *link)
+{
+	struct rte_eth_link eth;
+	int ret;
+
+	memset(&eth, 0, sizeof(eth));
+	ret = rte_eth_link_get_nowait(port, &eth);
+	link->speed_mbps = eth.link_speed;
+	link->up = eth.link_status == RTE_ETH_LINK_UP;
+	link->full_duplex = eth.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;
+	return ret;
+}

@@ -1,0 +1,95 @@
+/* What the Rust side needs and a linker cannot give it.
+ *
+ * Two kinds of function live here. Some wrap DPDK's static inline functions, and do so once
+ * per burst. The others keep DPDK's large configuration structures on this side of the
+ * border, where the C compiler checks every field when DPDK changes. */
+#ifndef TALLY_DPDK_SHIM_H
+#define TALLY_DPDK_SHIM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include <rte_eal.h>
+#include <rte_cycles.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_eth_ring.h>
+#include <rte_lcore.h>
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+#include <rte_version.h>
+
+/* Macros that bindgen cannot evaluate by itself. */
+enum {
+	TALLY_RING_SINGLE_PRODUCER = RING_F_SP_ENQ,
+	TALLY_RING_SINGLE_CONSUMER = RING_F_SC_DEQ,
+};
+static const uint64_t TALLY_RX_IP_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK;
+static const uint64_t TALLY_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;
+static const uint64_t TALLY_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+static const uint64_t TALLY_RX_L4_CKSUM_MASK = RTE_MBUF_F_RX_L4_CKSUM_MASK;
+static const uint64_t TALLY_RX_L4_CKSUM_BAD = RTE_MBUF_F_RX_L4_CKSUM_BAD;
+static const uint64_t TALLY_RX_L4_CKSUM_GOOD = RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+
+/* What a port can do, from rte_eth_dev_info. */
+struct tally_port_info {
+	char driver[64];
+	uint16_t max_rx_queues;
+	uint16_t max_tx_queues;
+	uint16_t min_mtu;
+	uint16_t max_mtu;
+	uint32_t max_rx_pktlen;
+	uint32_t if_index;
+	bool rx_checksum;
+	bool rx_scatter;
+	bool tx_multi_segment;
+	bool rss;
+};
+
+/* What we ask of a port. Offloads not named here are off. */
+struct tally_port_conf {
+	uint16_t rx_queues;
+	uint16_t tx_queues;
+	uint16_t mtu; /* 0: leave it */
+	bool rx_checksum;
+	bool rx_scatter;
+	bool tx_multi_segment;
+	bool rss;
+};
+
+struct tally_link {
+	uint32_t speed_mbps; /* UINT32_MAX: unknown */
+	bool up;
+	bool full_duplex;
+};
+
+/* The calling thread's rte_errno. */
+int tally_errno(void);
+
+uint64_t tally_rdtsc(void);
+
+uint16_t tally_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t n);
+uint16_t tally_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t n);
+
+int tally_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int n);
+void tally_mbuf_free(struct rte_mbuf *frame);
+int tally_mbuf_linearize(struct rte_mbuf *frame);
+
+/* Gives what the calling thread's caches hold back to every pool there is. */
+void tally_flush_caches(void);
+uint32_t tally_mempool_size(const struct rte_mempool *pool);
+/* Frames in the ring that all threads share: without those in caches. */
+uint32_t tally_mempool_in_ring(const struct rte_mempool *pool);
+
+/* Frees every frame that waits in the ring; the caller is its only user. */
+void tally_ring_free_frames(struct rte_ring *ring);
+
+int tally_port_info_get(uint16_t port, struct tally_port_info *info);
+int tally_port_configure(uint16_t port, const struct tally_port_conf *conf);
+int tally_rx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket,
+			 struct rte_mempool *pool);
+int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket);
+int tally_link_get(uint16_t port, struct tally_link *link);
+
+#endif

@@ -1,0 +1,51 @@
+//! What the tests share. One file of tests is one process, and one process has one EAL; so each
+//! file has one `#[test]`, which runs its cases in turn.
+#![allow(dead_code)]
+
+use std::time::{Duration, Instant};
+
+use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig};
+
+/// An EAL without hugepages or privileges.
+pub fn eal() -> Eal {
+    Eal::init(&EalConfig::no_huge(64)).expect("the EAL starts without hugepages")
+}
+
+pub fn pool(eal: &Eal, name: &str, frames: u32, cache_frames: u32) -> Mempool {
+    let config = MempoolConfig {
+        frames,
+        cache_frames,
+        ..MempoolConfig::default()
+    };
+    Mempool::new(eal, name, &config).expect("there is memory for the pool")
+}
+
+/// The n-th frame: its length and content follow from its number.
+pub fn pattern(n: usize) -> Vec<u8> {
+    let len = 60 + (n * 37) % 1400;
+    let mut bytes: Vec<u8> = (0..len).map(|i| (n * 7 + i) as u8).collect();
+    bytes[..8].copy_from_slice(&(n as u64).to_be_bytes());
+    bytes
+}
+
+pub fn frame(pool: &Mempool, n: usize) -> Mbuf {
+    pool.alloc_copy(&pattern(n)).expect("the pool has a frame")
+}
+
+/// Whose process calls.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self")
+        .expect("/proc is there")
+        .uid()
+        == 0
+}
+
+/// Waits for something that another thread or process does.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "timed out: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
