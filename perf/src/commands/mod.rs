@@ -1,0 +1,4 @@
+//! The commands: one file each, with its `Args` and a `run` that returns a
+//! [`Report`](crate::report::Report).
+
+pub mod kernels;
