@@ -1,1 +1,38 @@
-//! (being written)
+//! The aggregation engine: everything the switch decides, without I/O.
+//!
+//! Two halves, as different as their budgets:
+//!
+//! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE,
+//!   watches over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
+//! * [`aggregator`] is the data path, one [`Aggregator`] for each shard: it takes one frame at a
+//!   time, checks it against the roster, and sums, keeps, preempts, forwards. Nanoseconds: no
+//!   allocation after start, no lock, no clock, no division.
+//!
+//! Policies ([`policy`]) say where a fragment's slot is and what a collision does; each is one file.
+//!
+//! How it is used: frames come in as a parsed [`tally_wire::Header`] and a [`Buffer`]; what leaves
+//! goes to an [`Egress`]. Both are traits, so that the switch plugs in mbufs and ports, and tests and
+//! the simulator plain memory. The accumulator of a slot is the buffer of its first contribution.
+//!
+//! Invariants, asserted in production builds where they are cheap:
+//!
+//! * a slot's bitmap has exactly the ranks whose contributions its buffers hold;
+//! * a contribution is in at most one slot, and a fragment with a result has no slot;
+//! * every buffer that comes in leaves, is held by a slot or a ring, or is given back, exactly once.
+
+pub mod aggregator;
+pub mod buffer;
+pub mod counters;
+mod held;
+pub mod policy;
+pub mod registry;
+mod ring;
+pub mod roster;
+mod slot;
+
+pub use aggregator::{Aggregator, PoolConfig};
+pub use buffer::{Buffer, Egress, To};
+pub use counters::{Counters, DropReason};
+pub use policy::{Policy, PolicyName};
+pub use registry::{Action, JobConfig, Registry, RegistryConfig};
+pub use roster::{Member, PortId, Roster};

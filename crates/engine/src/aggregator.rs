@@ -1,0 +1,644 @@
+//! One shard of the aggregator pool: the data path's state machine.
+//!
+//! A frame comes in through [`Aggregator::handle`] as a parsed header and its buffer. It is checked
+//! against the roster of its job ([`admit`](Aggregator::admit)), and then is a contribution, a result,
+//! a REMIND or a NACK. Section 6 of PROTOCOL.md is the specification; the requirement's number
+//! stands at the code that fulfils it.
+//!
+//! Budget for a contribution: one line of the job's ring, one line of the slot, the two payloads.
+
+use crate::buffer::{Buffer, Egress, To};
+use crate::counters::{Counters, DropReason};
+use crate::held::Arena;
+use crate::policy::{Collision, Completion, Placement, Policy, PolicyName, Resend};
+use crate::ring::{Ring, Standing};
+use crate::roster::{Member, Roster};
+use crate::slot::{Slot, SlotKey};
+use tally_kernels::Kernels;
+use tally_wire::{Element, Flags, Header, JobId, Kind, Rank, Time};
+
+/// Most jobs that run at a time.
+pub const MAX_JOBS: usize = 255;
+
+/// How a shard's pool is laid out. All shards of a switch have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolConfig {
+    /// Slots of this shard; a power of two, at least 1.
+    pub slots: u32,
+    /// Contributions held out of order, all slots together.
+    pub held: u32,
+    /// Largest window of a job, in fragments over all shards.
+    pub window: u16,
+    /// Number of shards; a power of two.
+    pub shards: u8,
+    /// Which shard this is.
+    pub shard: u8,
+    /// Jobs in the configuration, for policies that divide the pool.
+    pub jobs: usize,
+    /// The policy.
+    pub policy: PolicyName,
+}
+
+impl PoolConfig {
+    /// Fragments that the ring of a job spans (W-4): two windows.
+    #[must_use]
+    pub const fn ring_fragments(&self) -> u32 {
+        self.window as u32 * 2
+    }
+}
+
+struct Job<B> {
+    roster: Roster,
+    all: u64,
+    placement: Placement,
+    ring: Ring<B>,
+}
+
+/// One shard: slots, rings and rosters of all running jobs.
+pub struct Aggregator<B> {
+    config: PoolConfig,
+    shift: u32,
+    kernels: Kernels,
+    policy: &'static dyn Policy,
+    slots: Box<[Slot<B>]>,
+    arena: Arena<B>,
+    /// Place in `jobs` plus one, by job number; 0 for jobs that do not run.
+    index: Box<[u8]>,
+    jobs: Vec<Option<Job<B>>>,
+    counters: Counters,
+}
+
+impl<B: Buffer> Aggregator<B> {
+    /// An empty shard.
+    ///
+    /// # Panics
+    /// If `slots` or `shards` is no power of two, `shard` is not below `shards`, or `window` is 0.
+    #[must_use]
+    pub fn new(config: PoolConfig, kernels: Kernels) -> Self {
+        assert!(config.slots.is_power_of_two(), "slots: a power of two");
+        assert!(config.shards.is_power_of_two(), "shards: a power of two");
+        assert!(config.shard < config.shards && config.window > 0);
+        Self {
+            config,
+            shift: config.shards.trailing_zeros(),
+            kernels,
+            policy: config.policy.policy(),
+            slots: (0..config.slots).map(|_| Slot::free()).collect(),
+            arena: Arena::new(config.held),
+            index: vec![0; 1 << 16].into_boxed_slice(),
+            jobs: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// For drops that the adapter decides on before the engine sees a frame.
+    #[inline]
+    pub fn count_drop(&mut self, reason: DropReason) {
+        self.counters.drop(reason);
+    }
+
+    /// Slots taken at this moment. Walks the pool: for reports, not for the data path.
+    #[must_use]
+    pub fn slots_in_use(&self) -> usize {
+        self.slots.iter().filter(|s| s.key.is_some()).count()
+    }
+
+    /// Contributions held out of order at this moment.
+    #[must_use]
+    pub fn held_in_use(&self) -> u32 {
+        self.arena.in_use()
+    }
+
+    /// Starts an epoch of a job, the `index`-th in the configuration. What an earlier epoch held is
+    /// given up; a roster of the same epoch only replaces addresses (the PS came back).
+    ///
+    /// More than [`MAX_JOBS`] jobs at a time: the job is not started, and `false` comes back.
+    pub fn bind(&mut self, roster: Roster, index: usize, egress: &mut impl Egress<B>) -> bool {
+        let id = roster.job;
+        if let Some(job) = self.job_mut(id)
+            && job.roster.epoch == roster.epoch
+        {
+            job.roster = roster;
+            return true;
+        }
+        self.unbind(id, egress);
+        let place = self
+            .jobs
+            .iter()
+            .position(Option::is_none)
+            .unwrap_or(self.jobs.len());
+        if place >= MAX_JOBS {
+            return false;
+        }
+        let job = Job {
+            all: roster.all(),
+            placement: self
+                .policy
+                .placement(id, index, self.config.jobs, self.config.slots),
+            ring: Ring::new(self.config.ring_fragments(), self.shift),
+            roster,
+        };
+        if place == self.jobs.len() {
+            self.jobs.push(Some(job));
+        } else {
+            self.jobs[place] = Some(job);
+        }
+        self.index[usize::from(id.0)] = place as u8 + 1;
+        true
+    }
+
+    /// Ends a job: every slot and every result that it held is given up.
+    pub fn unbind(&mut self, id: JobId, egress: &mut impl Egress<B>) {
+        let place = usize::from(std::mem::take(&mut self.index[usize::from(id.0)]));
+        let Some(mut job) = place.checked_sub(1).and_then(|p| self.jobs[p].take()) else {
+            return;
+        };
+        job.ring.drain().for_each(|frame| egress.discard(frame));
+        for slot in &mut self.slots {
+            if slot.key.is_some_and(|k| k.job == id) {
+                clear(slot, &mut self.arena, egress);
+            }
+        }
+    }
+
+    #[inline]
+    fn job_mut(&mut self, id: JobId) -> Option<&mut Job<B>> {
+        let place = usize::from(self.index[usize::from(id.0)]);
+        self.jobs.get_mut(place.checked_sub(1)?)?.as_mut()
+    }
+
+    /// Takes one frame that is neither JOIN nor LEAVE: `header` parsed from it, `from` where it
+    /// came from, `buffer` the frame itself.
+    #[inline]
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: &Member,
+        header: &Header,
+        buffer: B,
+        egress: &mut impl Egress<B>,
+    ) {
+        if let Err(reason) = self.admit(from, header) {
+            self.counters.drop(reason);
+            egress.discard(buffer);
+            return;
+        }
+        match header.kind {
+            Kind::Data => self.contribution(now, header, buffer, egress),
+            Kind::Result if header.rank == Rank::PS => self.result_of_ps(header, buffer, egress),
+            Kind::Result => self.forward(To::Ps, header, buffer, egress),
+            Kind::Remind => self.remind(header, buffer, egress),
+            Kind::Nack => {
+                self.counters.nacks += 1;
+                self.forward(To::Worker(header.rank), header, buffer, egress);
+            }
+            // `admit` lets no other kind through.
+            _ => egress.discard(buffer),
+        }
+    }
+
+    /// Whether the sender may say this (A-1, H-2).
+    #[inline]
+    fn admit(&mut self, from: &Member, header: &Header) -> Result<(), DropReason> {
+        let sender = match header.kind {
+            Kind::Data => header.rank,
+            Kind::Result if header.rank != Rank::SWITCH => header.rank,
+            Kind::Remind | Kind::Nack => Rank::PS,
+            _ => return Err(DropReason::NotForSwitch),
+        };
+        let shards = u32::from(self.config.shards);
+        let shard = u32::from(self.config.shard);
+        let job = self.job_mut(header.job).ok_or(DropReason::UnknownJob)?;
+        let member = job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
+        if member != from {
+            return Err(DropReason::NotMember);
+        }
+        if header.epoch != job.roster.epoch {
+            return Err(DropReason::Epoch);
+        }
+        if header.fragment.0 & (shards - 1) != shard {
+            return Err(DropReason::Shard);
+        }
+        if header.kind.has_elements() && header.units != job.roster.units {
+            return Err(DropReason::Units);
+        }
+        match header.kind {
+            Kind::Result if header.bitmap != job.all => Err(DropReason::Bitmap),
+            Kind::Nack if job.all & header.bitmap == 0 => Err(DropReason::RankOutOfJob),
+            _ => Ok(()),
+        }
+    }
+
+    /// DATA: the table of section 6.
+    #[inline]
+    fn contribution(&mut self, now: Time, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
+        let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
+        let Some(job) = self.jobs[place].as_mut() else {
+            return;
+        };
+        let resend = header.flags.has(Flags::RESEND);
+        match job.ring.standing(header.fragment) {
+            Standing::Open => {}
+            Standing::Finished(frame) if resend => {
+                self.counters.results_again += 1;
+                egress.republish(&job.roster, header.rank, frame);
+                egress.discard(buffer);
+                return;
+            }
+            _ => {
+                self.counters.drop(DropReason::Late);
+                egress.discard(buffer);
+                return;
+            }
+        }
+        let key = SlotKey {
+            job: header.job,
+            epoch: header.epoch,
+            fragment: header.fragment,
+        };
+        let slot = &mut self.slots[job.placement.slot(header.fragment.0 >> self.shift)];
+        let mut out = Out {
+            roster: &job.roster,
+            counters: &mut self.counters,
+            egress,
+        };
+
+        if slot.key == Some(key) {
+            if resend && self.policy.resend() == Resend::Evict {
+                // The arrival follows even when its contribution was just evicted: it asks the PS
+                // for the result.
+                out.evict(slot, &mut self.arena, Flags::RESEND);
+                out.counters.resends_to_ps += 1;
+                out.send_to_ps(header, buffer);
+                return;
+            }
+            if slot.bitmap & header.bitmap != 0 {
+                out.drop(DropReason::Duplicate, buffer);
+                return;
+            }
+            if slot.element != header.element {
+                out.drop(DropReason::ElementMismatch, buffer);
+                return;
+            }
+            slot.priority = slot.priority.max(header.priority);
+            out.add(slot, &mut self.arena, &self.kernels, header, buffer);
+        } else {
+            if resend && self.policy.resend() != Resend::Allocate {
+                out.counters.resends_to_ps += 1;
+                out.send_to_ps(header, buffer);
+                return;
+            }
+            if slot.key.is_some() {
+                match self.policy.collision(&mut slot.priority, header.priority) {
+                    Collision::ToPs => {
+                        out.counters.collisions += 1;
+                        out.send_to_ps(header, buffer);
+                        return;
+                    }
+                    Collision::Preempt => {
+                        out.counters.preemptions += 1;
+                        // The held partial may be another job's: its own roster says where its PS is.
+                        let held_by = slot.key.map_or(header.job, |k| k.job);
+                        let held_place = usize::from(self.index[usize::from(held_by.0)]);
+                        if let Some(Some(owner)) =
+                            held_place.checked_sub(1).map(|p| self.jobs[p].as_ref())
+                        {
+                            let mut out = Out {
+                                roster: &owner.roster,
+                                counters: &mut self.counters,
+                                egress,
+                            };
+                            out.evict(slot, &mut self.arena, Flags::NONE);
+                        }
+                    }
+                }
+            }
+            let Some(job) = self.jobs[place].as_ref() else {
+                return;
+            };
+            let mut out = Out {
+                roster: &job.roster,
+                counters: &mut self.counters,
+                egress,
+            };
+            *slot = Slot {
+                key: Some(key),
+                born: now,
+                priority: header.priority,
+                element: header.element,
+                ..Slot::free()
+            };
+            out.counters.slots_taken += 1;
+            out.add(slot, &mut self.arena, &self.kernels, header, buffer);
+        }
+        let Some(job) = self.jobs[place].as_mut() else {
+            return;
+        };
+        if slot.bitmap == job.all {
+            debug_assert!(slot.held.is_empty() && slot.sum.is_some());
+            complete(
+                slot,
+                job,
+                self.policy.completion(),
+                &mut self.counters,
+                egress,
+            );
+        }
+    }
+
+    /// S-2: the PS has the result.
+    fn result_of_ps(&mut self, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
+        let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
+        let Some(job) = self.jobs[place].as_mut() else {
+            return;
+        };
+        if !matches!(job.ring.standing(header.fragment), Standing::Open) {
+            self.counters.drop(DropReason::Late);
+            egress.discard(buffer);
+            return;
+        }
+        let slot = &mut self.slots[job.placement.slot(header.fragment.0 >> self.shift)];
+        let key = SlotKey {
+            job: header.job,
+            epoch: header.epoch,
+            fragment: header.fragment,
+        };
+        if slot.key == Some(key) {
+            clear(slot, &mut self.arena, egress);
+        }
+        self.counters.results_from_ps += 1;
+        if header.flags.has(Flags::OVERFLOW) {
+            self.counters.overflows += 1;
+        }
+        let header = Header {
+            rank: Rank::SWITCH,
+            flags: header.flags.with(Flags::FROM_PS),
+            ..*header
+        };
+        let frame = egress.publish(&job.roster, &header, buffer, None);
+        if let Some(displaced) = job.ring.keep(header.fragment, frame) {
+            egress.discard(displaced);
+        }
+    }
+
+    /// S-3: the PS asks for what is here.
+    fn remind(&mut self, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
+        self.counters.reminds += 1;
+        let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
+        let Some(job) = self.jobs[place].as_mut() else {
+            return;
+        };
+        let finished = !matches!(job.ring.standing(header.fragment), Standing::Open);
+        let slot = &mut self.slots[job.placement.slot(header.fragment.0 >> self.shift)];
+        let key = SlotKey {
+            job: header.job,
+            epoch: header.epoch,
+            fragment: header.fragment,
+        };
+        let mut out = Out {
+            roster: &job.roster,
+            counters: &mut self.counters,
+            egress,
+        };
+        if !finished && slot.key == Some(key) && (slot.sum.is_some() || !slot.held.is_empty()) {
+            out.evict(slot, &mut self.arena, Flags::NONE);
+            out.egress.discard(buffer);
+        } else {
+            let answer = Header {
+                kind: Kind::NotHere,
+                flags: Flags::FINISHED.when(finished),
+                rank: Rank::SWITCH,
+                ..*header
+            };
+            out.egress.send(out.roster, To::Ps, &answer, buffer);
+        }
+    }
+
+    /// S-4: as it is, to somebody else.
+    fn forward(&mut self, to: To, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
+        let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
+        if let Some(job) = self.jobs[place].as_ref() {
+            egress.send(&job.roster, to, header, buffer);
+        }
+    }
+}
+
+/// The way out for frames of one job.
+struct Out<'a, E> {
+    roster: &'a Roster,
+    counters: &'a mut Counters,
+    egress: &'a mut E,
+}
+
+impl<E> Out<'_, E> {
+    fn drop<B: Buffer>(&mut self, reason: DropReason, buffer: B)
+    where
+        E: Egress<B>,
+    {
+        self.counters.drop(reason);
+        self.egress.discard(buffer);
+    }
+
+    /// A contribution that cannot be summed here becomes a PARTIAL of one.
+    fn send_to_ps<B: Buffer>(&mut self, header: &Header, buffer: B)
+    where
+        E: Egress<B>,
+    {
+        self.counters.partials += 1;
+        let partial = Header {
+            kind: Kind::Partial,
+            rank: Rank::SWITCH,
+            bitmap: header.bitmap,
+            ..*header
+        };
+        self.egress.send(self.roster, To::Ps, &partial, buffer);
+    }
+
+    /// Adds a contribution of a rank that is not in the slot (S-1).
+    #[inline]
+    fn add<B: Buffer>(
+        &mut self,
+        slot: &mut Slot<B>,
+        arena: &mut Arena<B>,
+        kernels: &Kernels,
+        header: &Header,
+        buffer: B,
+    ) where
+        E: Egress<B>,
+    {
+        if slot.element.is_ordered() {
+            if header.rank.0 != slot.folded {
+                match arena.insert(&mut slot.held, header.rank, buffer) {
+                    Ok(()) => {
+                        slot.bitmap |= header.bitmap;
+                        self.counters.contributions += 1;
+                    }
+                    Err(buffer) => {
+                        self.counters.held_full += 1;
+                        self.send_to_ps(header, buffer);
+                        if slot.bitmap == 0 {
+                            *slot = Slot::free();
+                        }
+                    }
+                }
+                return;
+            }
+            self.fold(slot, kernels, buffer);
+            while let Some((_, next)) =
+                arena.take_first_if(&mut slot.held, |rank| rank.0 == slot.folded)
+            {
+                self.fold(slot, kernels, next);
+            }
+        } else {
+            match &mut slot.sum {
+                None => slot.sum = Some(buffer),
+                Some(sum) => {
+                    match slot.element {
+                        Element::I32 => {
+                            slot.overflow |= kernels.sum_i32(sum.payload_mut(), buffer.payload());
+                        }
+                        _ => kernels.max_u8(sum.payload_mut(), buffer.payload()),
+                    }
+                    self.egress.discard(buffer);
+                }
+            }
+        }
+        slot.bitmap |= header.bitmap;
+        self.counters.contributions += 1;
+    }
+
+    /// The next rank in order.
+    #[inline]
+    fn fold<B: Buffer>(&mut self, slot: &mut Slot<B>, kernels: &Kernels, buffer: B)
+    where
+        E: Egress<B>,
+    {
+        match &mut slot.sum {
+            None => slot.sum = Some(buffer),
+            Some(sum) => {
+                kernels.sum_f32(sum.payload_mut(), buffer.payload());
+                self.egress.discard(buffer);
+            }
+        }
+        slot.folded += 1;
+    }
+
+    /// The slot's partial leaves to the PS, in as many frames as it takes, and the slot is free.
+    fn evict<B: Buffer>(&mut self, slot: &mut Slot<B>, arena: &mut Arena<B>, flags: Flags)
+    where
+        E: Egress<B>,
+    {
+        let Some(key) = slot.key else { return };
+        let header = Header {
+            kind: Kind::Partial,
+            flags,
+            priority: slot.priority,
+            element: slot.element,
+            job: key.job,
+            epoch: key.epoch,
+            fragment: key.fragment,
+            rank: Rank::SWITCH,
+            units: self.roster.units,
+            bitmap: 0,
+        };
+        let mut sent = 0;
+        if let Some(sum) = slot.sum.take() {
+            let bitmap = if slot.element.is_ordered() {
+                tally_wire::all_ranks(slot.folded)
+            } else {
+                slot.bitmap
+            };
+            sent |= bitmap;
+            self.counters.partials += 1;
+            let flags = flags.with(Flags::OVERFLOW.when(slot.overflow));
+            self.egress.send(
+                self.roster,
+                To::Ps,
+                &Header {
+                    bitmap,
+                    flags,
+                    ..header
+                },
+                sum,
+            );
+        }
+        while let Some((rank, held)) = arena.take_first_if(&mut slot.held, |_| true) {
+            debug_assert_eq!(sent & rank.bit(), 0);
+            sent |= rank.bit();
+            self.counters.partials += 1;
+            let header = Header {
+                bitmap: rank.bit(),
+                ..header
+            };
+            self.egress.send(self.roster, To::Ps, &header, held);
+        }
+        // A slot that waits for the PS (`fcfs`) has sent its sum before.
+        debug_assert!(sent == slot.bitmap || sent == 0);
+        *slot = Slot::free();
+    }
+}
+
+/// All contributions are in.
+#[inline]
+fn complete<B: Buffer>(
+    slot: &mut Slot<B>,
+    job: &mut Job<B>,
+    completion: Completion,
+    counters: &mut Counters,
+    egress: &mut impl Egress<B>,
+) {
+    let (Some(key), Some(sum)) = (slot.key, slot.sum.take()) else {
+        return;
+    };
+    let header = Header {
+        kind: Kind::Result,
+        flags: Flags::OVERFLOW.when(slot.overflow),
+        priority: slot.priority,
+        element: slot.element,
+        job: key.job,
+        epoch: key.epoch,
+        fragment: key.fragment,
+        rank: Rank::SWITCH,
+        units: job.roster.units,
+        bitmap: job.all,
+    };
+    match completion {
+        Completion::Result => {
+            counters.results += 1;
+            counters.overflows += u64::from(slot.overflow);
+            let frame = egress.publish(&job.roster, &header, sum, Some(slot.born));
+            if let Some(displaced) = job.ring.keep(key.fragment, frame) {
+                egress.discard(displaced);
+            }
+            *slot = Slot::free();
+        }
+        Completion::ToPsAndHold => {
+            counters.partials += 1;
+            let header = Header {
+                kind: Kind::Partial,
+                ..header
+            };
+            egress.send(&job.roster, To::Ps, &header, sum);
+        }
+    }
+}
+
+/// Gives up what a slot holds.
+fn clear<B: Buffer>(slot: &mut Slot<B>, arena: &mut Arena<B>, egress: &mut impl Egress<B>) {
+    if let Some(sum) = slot.sum.take() {
+        egress.discard(sum);
+    }
+    while let Some((_, held)) = arena.take_first_if(&mut slot.held, |_| true) {
+        egress.discard(held);
+    }
+    *slot = Slot::free();
+}
+
+#[cfg(test)]
+mod tests;

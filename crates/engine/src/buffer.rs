@@ -1,0 +1,41 @@
+//! What the engine asks of packet memory and of the way out.
+
+use crate::roster::Roster;
+use tally_wire::{Header, Rank, Time};
+
+/// A received frame, owned. The engine touches only its payload; headers are the adapter's.
+pub trait Buffer: Sized {
+    /// The payload behind the headers.
+    fn payload(&self) -> &[u8];
+
+    /// The payload, to be summed into. The engine calls it only on buffers it never shared.
+    fn payload_mut(&mut self) -> &mut [u8];
+}
+
+/// To whom a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// One worker, at its bound address.
+    Worker(Rank),
+    /// The job's parameter server, at its bound address.
+    Ps,
+}
+
+/// The way out of the engine.
+pub trait Egress<B: Buffer> {
+    /// Send `buffer` with `header` to one member. The caller owned it alone.
+    fn send(&mut self, roster: &Roster, to: To, header: &Header, buffer: B);
+
+    /// Send the result `buffer` with `header` to the job's group, once on each port in
+    /// `roster.ports`, and give the frame back for the ring. From then on its bytes are shared and
+    /// nobody writes to them. `born` is when the first contribution came, if the switch saw one.
+    fn publish(&mut self, roster: &Roster, header: &Header, buffer: B, born: Option<Time>) -> B;
+
+    /// Send a published frame once more, as it stands, on the port of one worker.
+    fn republish(&mut self, roster: &Roster, to: Rank, frame: &B);
+
+    /// The engine is done with this buffer.
+    fn discard(&mut self, buffer: B) {
+        drop(buffer);
+    }
+}

@@ -1,0 +1,146 @@
+//! Allocation policies: where a fragment's slot is, and what happens when it is taken.
+//!
+//! The aggregator is the same for all; a policy answers the few questions in which the published
+//! systems differ. The table of PROTOCOL.md, section 6, has them side by side.
+
+mod esa;
+mod fcfs;
+mod fixed;
+
+pub use esa::Esa;
+pub use fcfs::Fcfs;
+pub use fixed::Static;
+
+use std::fmt;
+use std::str::FromStr;
+use tally_wire::JobId;
+
+/// The slots a job may use: `base + ((hash + n) & mask)` for its n-th fragment in this shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// First slot.
+    pub base: u32,
+    /// Number of slots less one; the number is a power of two.
+    pub mask: u32,
+    /// Where the job's first fragment falls.
+    pub hash: u32,
+}
+
+impl Placement {
+    /// The slot of the job's `n`-th fragment in this shard.
+    #[inline]
+    #[must_use]
+    pub const fn slot(&self, n: u32) -> usize {
+        (self.base + (self.hash.wrapping_add(n) & self.mask)) as usize
+    }
+}
+
+/// What an arrival does that finds its slot taken by another fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collision {
+    /// The held partial goes to its PS, the arrival takes the slot.
+    Preempt,
+    /// The arrival goes to its PS.
+    ToPs,
+}
+
+/// What happens when the last contribution is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// The result leaves to the workers, the slot is free.
+    Result,
+    /// The sum goes to the PS; the slot is held until the PS's result passes.
+    ToPsAndHold,
+}
+
+/// What a contribution marked RESEND may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resend {
+    /// Join the slot that has its key; else go to the PS.
+    JoinOrPs,
+    /// Drive the slot that has its key, and itself, to the PS.
+    Evict,
+    /// Whatever it could have done the first time.
+    Allocate,
+}
+
+/// The answers of one policy.
+pub trait Policy: Send + Sync + fmt::Debug {
+    /// The slots of `job`, the `index`-th of `jobs` on a pool of `slots` (a power of two).
+    fn placement(&self, job: JobId, index: usize, jobs: usize, slots: u32) -> Placement;
+
+    /// An arrival of priority `arriving` found a slot of another fragment, of priority `held`,
+    /// which the policy may change.
+    fn collision(&self, held: &mut u8, arriving: u8) -> Collision;
+
+    /// A slot is complete.
+    fn completion(&self) -> Completion;
+
+    /// A RESEND came for a fragment without result.
+    fn resend(&self) -> Resend;
+}
+
+/// A slot number for a job that scatters jobs, while the fragments of one job stay in a row so
+/// that a job whose window fits the pool never collides with itself.
+fn scattered(job: JobId, slots: u32) -> Placement {
+    // 2^32 divided by the golden ratio: consecutive jobs fall far apart (Knuth, 6.4).
+    let hash = u32::from(job.0).wrapping_mul(0x9e37_79b9) >> 7;
+    Placement {
+        base: 0,
+        mask: slots - 1,
+        hash,
+    }
+}
+
+/// A policy by its name in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum PolicyName {
+    /// Preemptive, as in ESA.
+    #[default]
+    Esa,
+    /// First come first served, as in ATP.
+    Fcfs,
+    /// A fixed share for each job, as in SwitchML.
+    Static,
+}
+
+impl PolicyName {
+    /// All names, as they are written.
+    pub const ALL: [(&'static str, Self); 3] = [
+        ("esa", Self::Esa),
+        ("fcfs", Self::Fcfs),
+        ("static", Self::Static),
+    ];
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(self) -> &'static dyn Policy {
+        match self {
+            Self::Esa => &Esa,
+            Self::Fcfs => &Fcfs,
+            Self::Static => &Static,
+        }
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Esa => "esa",
+            Self::Fcfs => "fcfs",
+            Self::Static => "static",
+        })
+    }
+}
+
+impl FromStr for PolicyName {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        Self::ALL
+            .iter()
+            .find(|(name, _)| *name == s)
+            .map(|&(_, policy)| policy)
+            .ok_or_else(|| format!("`{s}` is no policy; allowed: esa, fcfs, static"))
+    }
+}

@@ -1,0 +1,57 @@
+//! ESA: preemption by priority (arXiv 2201.06398, "Efficient Data-Plane Memory Scheduling for
+//! In-Network Aggregation", section on the preemptive aggregator allocation).
+//!
+//! All jobs share all slots. An arrival of strictly higher priority takes the slot, and the partial
+//! it drives out goes to the PS; equal never preempts, so two jobs of one priority cannot drive each
+//! other out in turn. An arrival that does not preempt goes to the PS and halves the priority of the
+//! slot, so that a stalled job cannot hold it for ever.
+
+use super::{Collision, Completion, Placement, Policy, Resend, scattered};
+use tally_wire::JobId;
+
+/// The policy of ESA.
+#[derive(Clone, Copy, Debug)]
+pub struct Esa;
+
+impl Policy for Esa {
+    fn placement(&self, job: JobId, _index: usize, _jobs: usize, slots: u32) -> Placement {
+        scattered(job, slots)
+    }
+
+    fn collision(&self, held: &mut u8, arriving: u8) -> Collision {
+        if arriving > *held {
+            return Collision::Preempt;
+        }
+        *held /= 2;
+        Collision::ToPs
+    }
+
+    fn completion(&self) -> Completion {
+        Completion::Result
+    }
+
+    fn resend(&self) -> Resend {
+        Resend::JoinOrPs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strictly_higher_preempts_equal_never_does() {
+        let mut held = 100;
+        assert_eq!(Esa.collision(&mut held, 101), Collision::Preempt);
+        assert_eq!(held, 100);
+        assert_eq!(Esa.collision(&mut held, 100), Collision::ToPs);
+        assert_eq!(held, 50, "halved");
+    }
+
+    #[test]
+    fn a_stalled_slot_yields_to_the_lowest_but_one_in_eight_collisions() {
+        let mut held = 255;
+        let collisions = (1..).find(|_| Esa.collision(&mut held, 1) == Collision::Preempt);
+        assert_eq!(collisions, Some(9));
+    }
+}

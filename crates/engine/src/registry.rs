@@ -1,0 +1,821 @@
+//! Membership: who may take part in which job, and whether they still do.
+//!
+//! A job goes from *idle* through *forming* (some have joined) to *running* (all have) and back to
+//! idle, when all workers have left or one has failed; while its PS is gone it is *paused*. [`Registry::handle`] takes one control
+//! datagram, [`Registry::handle_timeout`] looks after silence; both answer with [`Action`]s, in the
+//! order in which they are to be carried out. PROTOCOL.md, sections 3 and 4, is the specification.
+//!
+//! The catch in here is the challenge (J-2). It is a digest of a secret of this start of the
+//! switch, the job, and a counter that moves on whenever a binding is given out that a recorded JOIN
+//! could take back: when an epoch opens or ends, and when a PS is bound.
+
+use crate::roster::{Member, Roster};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, Shape, State};
+use tally_wire::frame::group_of;
+use tally_wire::header::CONTROL_UNITS;
+use tally_wire::{
+    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank, Refuse,
+    Time, all_ranks,
+};
+
+/// After this long without a sign of life another instance may take over a place that is not in the
+/// middle of a job: three times the period of J-1.
+const TAKEOVER: Duration = Duration::from_millis(1500);
+
+/// A job as the operator configures it.
+#[derive(Clone, Debug)]
+pub struct JobConfig {
+    /// Its number.
+    pub id: JobId,
+    /// Its key.
+    pub key: Key,
+    /// Its workers, 1 to 64.
+    pub workers: u8,
+}
+
+/// What the registry tells members about the switch, and how long it waits for them.
+#[derive(Clone, Debug)]
+pub struct RegistryConfig {
+    /// First UDP port.
+    pub base_port: u16,
+    /// Number of UDP ports for fragments.
+    pub shards: u8,
+    /// Largest window, in fragments.
+    pub window: u16,
+    /// Largest payload, in units.
+    pub units: u8,
+    /// A member that is silent for longer is lost.
+    pub member_timeout: Duration,
+    /// Unpredictable, and new with every start.
+    pub secret: [u8; 32],
+    /// The epoch before the first; new with every start, so that epochs do not repeat at once.
+    pub first_epoch: u16,
+}
+
+/// A control datagram: Tally header and payload.
+pub type Datagram = [u8; DATAGRAM_BYTES];
+
+/// What the switch is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send this datagram to a member.
+    Send(Member, Box<Datagram>),
+    /// Start this epoch (or take new addresses of it) on all shards; the job is the `index`-th of
+    /// the configuration.
+    Bind(Box<Roster>, usize),
+    /// End the job on all shards.
+    Unbind(JobId),
+}
+
+/// A member that has joined.
+#[derive(Clone, Debug)]
+struct Seat {
+    member: Member,
+    instance: u64,
+    heard: Time,
+}
+
+impl Seat {
+    fn new(visit: &Visit<'_>) -> Self {
+        Self {
+            member: visit.from,
+            instance: visit.instance,
+            heard: visit.now,
+        }
+    }
+
+    fn is(&self, visit: &Visit<'_>) -> bool {
+        self.instance == visit.instance && self.member == visit.from
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nobody has joined.
+    Idle,
+    /// Members are missing, and no shard knows of the epoch yet.
+    Forming,
+    /// All are there.
+    Running,
+    /// As running, but the PS has gone and none has come in its place.
+    Paused,
+}
+
+/// What the first worker of an epoch said and the others must say too.
+#[derive(Clone, Copy, Debug)]
+struct Agreed {
+    by: Rank,
+    units: u8,
+    shape: Shape,
+}
+
+/// How the last epoch ended, for members that ask afterwards.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    epoch: Epoch,
+    /// The challenge of its last turn: who missed the news leaves with it.
+    challenge: u64,
+    outcome: Result<(), Refusal>,
+}
+
+#[derive(Debug)]
+struct Job {
+    config: JobConfig,
+    index: usize,
+    phase: Phase,
+    epoch: Epoch,
+    /// What the challenge is made from.
+    turn: u64,
+    workers: Vec<Option<Seat>>,
+    agreed: Option<Agreed>,
+    left: u64,
+    ps: Option<Seat>,
+    /// The epoch that the PS has confirmed (J-5).
+    ps_epoch: Epoch,
+    ended: Option<Ending>,
+    /// Members come from the configuration and stay.
+    fixed: bool,
+}
+
+/// All configured jobs and their members.
+#[derive(Debug)]
+pub struct Registry {
+    config: RegistryConfig,
+    jobs: BTreeMap<JobId, Job>,
+    next_epoch: u16,
+}
+
+/// The summary of one job, for reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobStatus {
+    /// The job.
+    pub id: JobId,
+    /// Its current epoch.
+    pub epoch: Epoch,
+    /// Its workers.
+    pub workers: u8,
+    /// `idle`, `waiting`, `running` or `paused` (its PS is gone).
+    pub phase: &'static str,
+    /// Ranks that have joined.
+    pub joined: u64,
+    /// Ranks that have left.
+    pub left: u64,
+    /// Whether a PS has joined.
+    pub ps: bool,
+}
+
+impl Registry {
+    /// All jobs idle.
+    #[must_use]
+    pub fn new(config: RegistryConfig, jobs: Vec<JobConfig>) -> Self {
+        let jobs = jobs.into_iter().enumerate();
+        let jobs = jobs.map(|(index, config)| (config.id, Job::new(config, index)));
+        Self {
+            next_epoch: config.first_epoch,
+            jobs: jobs.collect(),
+            config,
+        }
+    }
+
+    /// A job whose members are known beforehand and need not join: it runs from the start, for
+    /// ever, with epoch 1. For load generators that replay captures.
+    ///
+    /// # Panics
+    /// If the job is not configured or `members` are not as many as its workers.
+    #[must_use]
+    pub fn fix_members(
+        &mut self,
+        id: JobId,
+        units: u8,
+        members: Vec<Member>,
+        ps: Member,
+    ) -> Action {
+        let job = self.jobs.get_mut(&id).expect("a configured job");
+        assert_eq!(members.len(), usize::from(job.config.workers));
+        job.fixed = true;
+        job.epoch = Epoch(1);
+        job.phase = Phase::Running;
+        Action::Bind(
+            Box::new(Roster::new(id, Epoch(1), units, members, ps)),
+            job.index,
+        )
+    }
+
+    /// How the jobs stand.
+    pub fn status(&self) -> impl Iterator<Item = JobStatus> {
+        self.jobs.values().map(|job| JobStatus {
+            id: job.config.id,
+            epoch: job.epoch,
+            workers: job.config.workers,
+            phase: match job.phase {
+                Phase::Idle => "idle",
+                Phase::Forming => "waiting",
+                Phase::Running => "running",
+                Phase::Paused => "paused",
+            },
+            joined: if job.fixed {
+                all_ranks(job.config.workers)
+            } else {
+                job.joined()
+            },
+            left: job.left,
+            ps: job.fixed || job.ps.is_some(),
+        })
+    }
+
+    /// Takes one JOIN or LEAVE. `datagram` is the whole UDP payload and parses as `header`.
+    pub fn handle(
+        &mut self,
+        now: Time,
+        from: Member,
+        header: &Header,
+        datagram: &[u8],
+    ) -> Vec<Action> {
+        if !matches!(header.kind, Kind::Join | Kind::Leave) || datagram.len() != DATAGRAM_BYTES {
+            return Vec::new();
+        }
+        // The instance stands first in both payloads. Until verified, it is only echoed.
+        let instance = datagram[22..30]
+            .iter()
+            .fold(0, |n, &b| n << 8 | u64::from(b));
+        let mut visit = Visit {
+            config: &self.config,
+            next_epoch: &mut self.next_epoch,
+            now,
+            from,
+            rank: header.rank,
+            epoch: header.epoch,
+            instance,
+            actions: Vec::new(),
+        };
+        match self.jobs.get_mut(&header.job) {
+            None => visit.hint(header.job, Reason::UnknownJob),
+            Some(job) if !job.config.key.verify(datagram) => {
+                visit.hint(header.job, Reason::BadMac);
+            }
+            // What does not parse under the right key is a bug of the member; it times out.
+            Some(job) if header.kind == Kind::Join => {
+                if let Ok(join) = Join::parse(datagram) {
+                    job.join(&mut visit, &join);
+                }
+            }
+            Some(job) => {
+                if let Ok(leave) = Leave::parse(datagram) {
+                    job.leave(&mut visit, &leave);
+                }
+            }
+        }
+        visit.actions
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has something to do, if ever.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let timeout = self.config.member_timeout;
+        self.jobs
+            .values()
+            .filter_map(|job| job.first_heard())
+            .min()
+            .map(|t| t.after(timeout))
+    }
+
+    /// Looks for members that have been silent for too long (J-6).
+    pub fn handle_timeout(&mut self, now: Time) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for job in self.jobs.values_mut() {
+            job.look_for_silence(now, &self.config, &mut actions);
+        }
+        actions
+    }
+}
+
+/// One datagram being answered.
+struct Visit<'a> {
+    config: &'a RegistryConfig,
+    next_epoch: &'a mut u16,
+    now: Time,
+    from: Member,
+    rank: Rank,
+    epoch: Epoch,
+    instance: u64,
+    actions: Vec<Action>,
+}
+
+impl Visit<'_> {
+    /// A refusal that cannot be authenticated.
+    fn hint(&mut self, job: JobId, reason: Reason) {
+        let refuse = Refuse {
+            instance: self.instance,
+            challenge: 0,
+            reason,
+            about: None,
+            found: 0,
+            allowed: 0,
+        };
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);
+        refuse.emit(&mut *datagram);
+        self.actions.push(Action::Send(self.from, datagram));
+    }
+}
+
+/// Why a job refuses, with the numbers that belong to it.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    reason: Reason,
+    about: Option<Rank>,
+    found: u32,
+    allowed: u32,
+}
+
+impl Refusal {
+    fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            about: None,
+            found: 0,
+            allowed: 0,
+        }
+    }
+
+    fn numbers(reason: Reason, found: impl Into<u32>, allowed: impl Into<u32>) -> Self {
+        Self {
+            found: found.into(),
+            allowed: allowed.into(),
+            ..Self::new(reason)
+        }
+    }
+
+    fn about(self, rank: Rank) -> Self {
+        Self {
+            about: Some(rank),
+            ..self
+        }
+    }
+}
+
+impl Job {
+    fn new(config: JobConfig, index: usize) -> Self {
+        Self {
+            index,
+            phase: Phase::Idle,
+            epoch: Epoch(0),
+            turn: 0,
+            workers: vec![None; usize::from(config.workers)],
+            agreed: None,
+            left: 0,
+            ps: None,
+            ps_epoch: Epoch(0),
+            ended: None,
+            fixed: false,
+            config,
+        }
+    }
+
+    fn all(&self) -> u64 {
+        all_ranks(self.config.workers)
+    }
+
+    fn joined(&self) -> u64 {
+        let seats = self
+            .workers
+            .iter()
+            .enumerate()
+            .filter(|(_, seat)| seat.is_some());
+        seats.fold(0, |bits, (rank, _)| bits | 1 << rank)
+    }
+
+    /// The seats with their ranks, the PS last.
+    fn seats(&self) -> impl Iterator<Item = (Rank, &Seat)> {
+        let workers = self.workers.iter().enumerate();
+        let workers = workers.filter_map(|(r, seat)| Some((Rank(r as u8), seat.as_ref()?)));
+        workers.chain(self.ps.iter().map(|seat| (Rank::PS, seat)))
+    }
+
+    fn challenge(&self, config: &RegistryConfig) -> u64 {
+        let digest = Sha256::new()
+            .chain_update(config.secret)
+            .chain_update(self.config.id.0.to_be_bytes())
+            .chain_update(self.turn.to_be_bytes())
+            .finalize();
+        // Never 0: that is what a member says that has none.
+        digest.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) | 1
+    }
+
+    fn join(&mut self, visit: &mut Visit<'_>, join: &Join) {
+        if join.challenge != self.challenge(visit.config) {
+            return self.refuse(visit, Refusal::new(Reason::Challenge));
+        }
+        let joined = match join.role {
+            Role::Ps => self.join_ps(visit, join),
+            Role::Worker => self.join_worker(visit, join),
+        };
+        match joined {
+            Err(refusal) => self.refuse(visit, refusal),
+            Ok(Joined::Now) => {
+                self.run_if_complete(visit);
+                self.accept(visit, self.state());
+            }
+            Ok(Joined::Before) => self.accept(visit, State::Ended),
+        }
+    }
+
+    fn join_ps(&mut self, visit: &Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        if visit.rank != Rank::PS {
+            return Err(Refusal::numbers(
+                Reason::BadRank,
+                visit.rank.0,
+                self.config.workers,
+            ));
+        }
+        if ![0, self.config.workers].contains(&join.workers) {
+            return Err(Refusal::numbers(
+                Reason::Workers,
+                join.workers,
+                self.config.workers,
+            ));
+        }
+        if self.fixed {
+            return Err(Refusal::new(Reason::RankTaken));
+        }
+        match &self.ps {
+            Some(seat) if seat.is(visit) => {}
+            Some(seat) if visit.now.since(seat.heard) < TAKEOVER => {
+                return Err(Refusal::new(Reason::RankTaken));
+            }
+            _ => self.lose_ps(),
+        }
+        self.ps = Some(Seat::new(visit));
+        self.ps_epoch = visit.epoch;
+        Ok(Joined::Now)
+    }
+
+    /// An epoch that runs goes on as soon as a PS has confirmed it again.
+    fn lose_ps(&mut self) {
+        self.turn += 1;
+        self.ps = None;
+        self.ps_epoch = Epoch(0);
+        if self.phase == Phase::Running {
+            self.phase = Phase::Paused;
+        }
+    }
+
+    fn join_worker(&mut self, visit: &mut Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        if visit.rank.0 >= self.config.workers {
+            return Err(Refusal::numbers(
+                Reason::BadRank,
+                visit.rank.0,
+                self.config.workers,
+            ));
+        }
+        if join.workers != self.config.workers {
+            return Err(Refusal::numbers(
+                Reason::Workers,
+                join.workers,
+                self.config.workers,
+            ));
+        }
+        if join.units > visit.config.units {
+            return Err(Refusal::numbers(
+                Reason::Payload,
+                join.units,
+                visit.config.units,
+            ));
+        }
+        if join.window > visit.config.window {
+            return Err(Refusal::numbers(
+                Reason::Window,
+                join.window,
+                visit.config.window,
+            ));
+        }
+        if self.fixed {
+            return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+        }
+        if visit.epoch != Epoch(0) {
+            // A member of an epoch that has ended hears how (J-6, J-7).
+            match self.ended {
+                Some(Ending { epoch, outcome, .. }) if epoch == visit.epoch => {
+                    return outcome.map(|()| Joined::Before);
+                }
+                _ if self.phase != Phase::Idle && self.epoch != visit.epoch => {
+                    return Err(Refusal::new(Reason::StaleEpoch));
+                }
+                _ => {}
+            }
+        }
+        if let Some(agreed) = self.agreed {
+            if agreed.units != join.units {
+                let refusal = Refusal::numbers(Reason::Payload, join.units, agreed.units);
+                return Err(refusal.about(agreed.by));
+            }
+            if agreed.shape != join.shape {
+                return Err(Refusal::new(Reason::Shape).about(agreed.by));
+            }
+        }
+        match &mut self.workers[usize::from(visit.rank.0)] {
+            Some(seat) if seat.is(visit) => seat.heard = visit.now,
+            Some(seat)
+                if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
+            {
+                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+            }
+            seat => {
+                *seat = Some(Seat::new(visit));
+                if self.phase == Phase::Idle {
+                    self.open(visit);
+                }
+                self.agreed.get_or_insert(Agreed {
+                    by: visit.rank,
+                    units: join.units,
+                    shape: join.shape,
+                });
+            }
+        }
+        Ok(Joined::Now)
+    }
+
+    /// J-4.
+    fn open(&mut self, visit: &mut Visit<'_>) {
+        self.phase = Phase::Forming;
+        self.turn += 1;
+        let last = std::mem::replace(&mut self.epoch, visit.epoch);
+        while self.epoch == Epoch(0) || self.epoch == last {
+            *visit.next_epoch = visit.next_epoch.checked_add(1).unwrap_or(1);
+            self.epoch = Epoch(*visit.next_epoch);
+        }
+    }
+
+    /// J-5: run when all are there; as long as the PS has not confirmed the epoch, tell it.
+    fn run_if_complete(&mut self, visit: &mut Visit<'_>) {
+        if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
+            return;
+        }
+        let (Some(ps), Some(agreed)) = (&self.ps, self.agreed) else {
+            return;
+        };
+        if self.ps_epoch != self.epoch {
+            if visit.rank != Rank::PS {
+                let news = self.acceptance(visit.config, Rank::PS, ps.instance, State::Waiting);
+                visit.actions.push(Action::Send(ps.member, news));
+            }
+            return;
+        }
+        let workers = self
+            .workers
+            .iter()
+            .flatten()
+            .map(|seat| seat.member)
+            .collect();
+        let roster = Roster::new(self.config.id, self.epoch, agreed.units, workers, ps.member);
+        visit
+            .actions
+            .push(Action::Bind(Box::new(roster), self.index));
+        self.phase = Phase::Running;
+        for (rank, seat) in self.seats().filter(|(rank, _)| *rank != visit.rank) {
+            let news = self.acceptance(visit.config, rank, seat.instance, State::Running);
+            visit.actions.push(Action::Send(seat.member, news));
+        }
+    }
+
+    fn leave(&mut self, visit: &mut Visit<'_>, leave: &Leave) {
+        // The end of an epoch changes the challenge; who missed the news leaves with the old one.
+        match self.ended {
+            Some(end) if end.epoch == visit.epoch && end.challenge == leave.challenge => {
+                return match end.outcome {
+                    Ok(()) => self.accept(visit, State::Ended),
+                    Err(refusal) => self.refuse(visit, refusal),
+                };
+            }
+            _ if leave.challenge != self.challenge(visit.config) => {
+                return self.refuse(visit, Refusal::new(Reason::Challenge));
+            }
+            Some(Ending {
+                epoch,
+                outcome: Ok(()),
+                ..
+            }) if epoch == visit.epoch => {
+                return self.accept(visit, State::Ended);
+            }
+            _ => {}
+        }
+        let rank = visit.rank;
+        if rank == Rank::PS {
+            if self.ps.as_ref().is_some_and(|seat| seat.is(visit)) {
+                self.lose_ps();
+            }
+            return self.accept(visit, State::Ended);
+        }
+        let open = matches!(self.phase, Phase::Running | Phase::Paused);
+        let Some(seat) = self.workers.get_mut(usize::from(rank.0)) else {
+            let refusal = Refusal::numbers(Reason::BadRank, rank.0, self.config.workers);
+            return self.refuse(visit, refusal);
+        };
+        if self.phase == Phase::Idle || visit.epoch != self.epoch {
+            return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
+        }
+        match seat {
+            Some(seat) if !seat.is(visit) => {
+                return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
+            }
+            Some(seat) => seat.heard = visit.now,
+            // The switch had restarted: the others still need this one's answers.
+            None => *seat = Some(Seat::new(visit)),
+        }
+        if leave.code != LeaveCode::Finished {
+            if open {
+                let code =
+                    Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0);
+                self.fail(visit.config, code.about(rank), &mut visit.actions);
+            } else {
+                // It had joined and changed its mind before all were there.
+                self.workers[usize::from(rank.0)] = None;
+                self.close_if_empty();
+            }
+            return self.accept(visit, State::Ended);
+        }
+        self.left |= rank.bit();
+        if self.left == self.all() {
+            self.finish(visit);
+        } else {
+            self.run_if_complete(visit);
+            self.accept(visit, self.state());
+        }
+    }
+
+    /// All workers have left.
+    fn finish(&mut self, visit: &mut Visit<'_>) {
+        for (rank, seat) in self.seats().filter(|(rank, _)| *rank != Rank::PS) {
+            let news = self.acceptance(visit.config, rank, seat.instance, State::Ended);
+            visit.actions.push(Action::Send(seat.member, news));
+        }
+        visit.actions.push(Action::Unbind(self.config.id));
+        self.close(visit.config, Ok(()));
+    }
+
+    /// The epoch has failed; everybody hears why.
+    fn fail(&mut self, config: &RegistryConfig, refusal: Refusal, actions: &mut Vec<Action>) {
+        for (rank, seat) in self.seats() {
+            if refusal.about != Some(rank) && rank != Rank::PS {
+                let news = self.refused(config, rank, seat.instance, refusal);
+                actions.push(Action::Send(seat.member, news));
+            }
+        }
+        actions.push(Action::Unbind(self.config.id));
+        self.close(config, Err(refusal));
+    }
+
+    fn close(&mut self, config: &RegistryConfig, outcome: Result<(), Refusal>) {
+        let challenge = self.challenge(config);
+        self.ended = Some(Ending {
+            epoch: self.epoch,
+            challenge,
+            outcome,
+        });
+        self.workers.fill(None);
+        self.close_if_empty();
+    }
+
+    fn close_if_empty(&mut self) {
+        if self.joined() == 0 {
+            self.phase = Phase::Idle;
+            self.turn += 1;
+            self.agreed = None;
+            self.left = 0;
+        }
+    }
+
+    /// When the member that has been silent longest was heard; those that left may be silent.
+    fn first_heard(&self) -> Option<Time> {
+        let present = self.seats().filter(|(rank, _)| self.left & rank.bit() == 0);
+        present.map(|(_, seat)| seat.heard).min()
+    }
+
+    /// J-6.
+    fn look_for_silence(&mut self, now: Time, config: &RegistryConfig, actions: &mut Vec<Action>) {
+        let silent = |seat: &Seat| now.since(seat.heard) >= config.member_timeout;
+        if self.ps.as_ref().is_some_and(silent) {
+            self.lose_ps();
+        }
+        if self.phase == Phase::Forming {
+            for seat in &mut self.workers {
+                *seat = seat.take().filter(|s| !silent(s));
+            }
+            self.left &= self.joined();
+            self.close_if_empty();
+            return;
+        }
+        let lost = self
+            .seats()
+            .find(|(rank, seat)| rank.is_worker() && self.left & rank.bit() == 0 && silent(seat));
+        if let Some((rank, seat)) = lost {
+            let silence_ms = now.since(seat.heard).as_millis().min(u128::from(u32::MAX)) as u32;
+            let limit_ms = config.member_timeout.as_millis().min(u128::from(u32::MAX)) as u32;
+            let refusal = Refusal::numbers(Reason::MemberLost, silence_ms, limit_ms).about(rank);
+            self.fail(config, refusal, actions);
+        }
+    }
+
+    fn state(&self) -> State {
+        match self.phase {
+            Phase::Running => State::Running,
+            _ => State::Waiting,
+        }
+    }
+
+    fn accept(&self, visit: &mut Visit<'_>, state: State) {
+        let answer = self.acceptance(visit.config, visit.rank, visit.instance, state);
+        visit.actions.push(Action::Send(visit.from, answer));
+    }
+
+    fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
+        let answer = self.refused(visit.config, visit.rank, visit.instance, refusal);
+        visit.actions.push(Action::Send(visit.from, answer));
+    }
+
+    fn acceptance(
+        &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        state: State,
+    ) -> Box<Datagram> {
+        let accept = Accept {
+            instance,
+            challenge: self.challenge(config),
+            state,
+            workers: self.config.workers,
+            units: self.agreed.map_or(0, |agreed| agreed.units),
+            shards: config.shards,
+            base_port: config.base_port,
+            window: config.window,
+            joined: self.joined(),
+            left: self.left,
+            ps: self.ps.is_some() && self.ps_epoch == self.epoch,
+            group: group_of(self.config.id),
+        };
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Accept, self.config.id, self.epoch, rank).emit(&mut *datagram);
+        accept.emit(&mut *datagram);
+        self.config.key.seal(&mut *datagram);
+        datagram
+    }
+
+    fn refused(
+        &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        refusal: Refusal,
+    ) -> Box<Datagram> {
+        let Refusal {
+            reason,
+            about,
+            found,
+            allowed,
+        } = refusal;
+        let challenge = self.challenge(config);
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Refuse, self.config.id, self.epoch, rank).emit(&mut *datagram);
+        Refuse {
+            instance,
+            challenge,
+            reason,
+            about,
+            found,
+            allowed,
+        }
+        .emit(&mut *datagram);
+        self.config.key.seal(&mut *datagram);
+        datagram
+    }
+}
+
+/// When a JOIN that was not refused counts.
+enum Joined {
+    /// The member takes part.
+    Now,
+    /// Its epoch has ended well.
+    Before,
+}
+
+fn control_header(kind: Kind, job: JobId, epoch: Epoch, rank: Rank) -> Header {
+    Header {
+        kind,
+        flags: Flags::NONE,
+        priority: 0,
+        element: Element::None,
+        job,
+        epoch,
+        fragment: FragmentId(0),
+        rank,
+        units: CONTROL_UNITS,
+        bitmap: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

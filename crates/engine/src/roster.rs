@@ -1,0 +1,74 @@
+//! Who is a member of a running job: what the data path checks frames against.
+
+use std::net::Ipv4Addr;
+use tally_wire::{Epoch, JobId, Mac, Rank, all_ranks};
+
+/// A port of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct PortId(pub u16);
+
+/// Where a member is: what its JOIN came from, and what all its frames must come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Port of the switch.
+    pub port: PortId,
+    /// Ethernet address.
+    pub mac: Mac,
+    /// IPv4 address.
+    pub ip: Ipv4Addr,
+    /// UDP port.
+    pub udp_port: u16,
+}
+
+/// The members of one epoch of a job. Immutable; a change is a new roster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Roster {
+    /// The job.
+    pub job: JobId,
+    /// Its incarnation.
+    pub epoch: Epoch,
+    /// Payload units of its elements.
+    pub units: u8,
+    /// The workers, by rank; 1 to 64.
+    pub workers: Vec<Member>,
+    /// The parameter server.
+    pub ps: Member,
+    /// The ports that have a worker, without repetition: where results leave.
+    pub ports: Vec<PortId>,
+}
+
+impl Roster {
+    /// A roster; `ports` follows from the workers.
+    #[must_use]
+    pub fn new(job: JobId, epoch: Epoch, units: u8, workers: Vec<Member>, ps: Member) -> Self {
+        let mut ports: Vec<_> = workers.iter().map(|w| w.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        Self {
+            job,
+            epoch,
+            units,
+            workers,
+            ps,
+            ports,
+        }
+    }
+
+    /// The bitmap with all ranks of the job.
+    #[inline]
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        all_ranks(self.workers.len() as u8)
+    }
+
+    /// The member of that rank, the PS included.
+    #[inline]
+    #[must_use]
+    pub fn member(&self, rank: Rank) -> Option<&Member> {
+        if rank == Rank::PS {
+            Some(&self.ps)
+        } else {
+            self.workers.get(usize::from(rank.0))
+        }
+    }
+}
