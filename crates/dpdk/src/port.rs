@@ -19,11 +19,20 @@
 //!   than `framesz`, without a word; turn off GRO, GSO and checksum offload on the interface. Its
 //!   transmit burst blocks in `poll` when the ring is full.
 //! - `net_memif` is up only when the other end is there: poll [`Port::link`]. Frames sent before are
-//!   refused, and remain the caller's.
+//!   refused, and remain the caller's. It, too, has an MTU of 1500 at most, which it doesn't apply:
+//!   what counts is `bsize`, which must hold the longest frame. Longer ones take several
+//!   descriptors, and DPDK 22.11 doesn't clear their mark, so that later frames get glued together.
+//! - `net_memif` in the server's role can't be closed and made again in one process with the same
+//!   socket: the driver leaks the listening socket. When a peer dies, the driver unmaps the shared
+//!   rings on the EAL's interrupt thread without waiting for a burst under way.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
+use std::fs;
+use std::io;
 use std::marker::PhantomData;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -40,6 +49,9 @@ const ENOSYS: i32 = -38;
 
 /// Ethernet header and checksum, and one VLAN tag: what a frame has beyond the MTU.
 const FRAME_OVERHEAD_BYTES: usize = 14 + 4 + 4;
+
+/// Ethernet header and checksum.
+const ETHERNET_OVERHEAD_BYTES: u32 = 14 + 4;
 
 /// DPDK's number of a port.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -292,6 +304,9 @@ impl Port<Probed> {
     /// (`EEXIST`), or the driver refuses; it says why on stderr. [`Error::NoPort`] if it is no
     /// network device.
     pub fn vdev(eal: &Eal, name: &str, arguments: &str) -> Result<Self, Error> {
+        if name.starts_with("net_memif") {
+            remove_stale_socket(arguments);
+        }
         Self::plug(eal, c"vdev", name, arguments)
     }
 
@@ -583,18 +598,46 @@ impl PortInner {
                 )?;
             }
         }
-        if self.info.driver == "net_null" {
-            // It fills in the length from its `size` argument and never looks at the buffer's.
-            const DEFAULT_BYTES: usize = 64;
-            let bytes = self
-                .arguments
-                .split(',')
-                .rev()
-                .find_map(|argument| argument.trim().strip_prefix("size="))
-                .map_or(Some(DEFAULT_BYTES), parse_c_number);
-            too_much("size", bytes.unwrap_or(usize::MAX), frame_bytes_max)?;
+        // `net_null` fills in the length from its `size` and never looks at the buffer's. `net_memif`
+        // spreads a `bsize` over several buffers if it must, and leaks the first ones when the
+        // pool runs dry on the way. (net_af_packet checks `framesz` itself.)
+        for (driver, what, default) in [("net_null", "size", "64"), ("net_memif", "bsize", "2048")]
+        {
+            if self.info.driver == driver {
+                let value = driver_argument(&self.arguments, what).unwrap_or(default);
+                let bytes = parse_c_number(value).unwrap_or(usize::MAX);
+                too_much(what, bytes, frame_bytes_max)?;
+            }
         }
         Ok(())
+    }
+}
+
+/// The value of a key in a driver's arguments; the last one counts.
+fn driver_argument<'a>(arguments: &'a str, key: &str) -> Option<&'a str> {
+    arguments
+        .split(',')
+        .rev()
+        .find_map(|argument| argument.trim().strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Removes the socket that a crashed `net_memif` server left behind, at which the next one would
+/// fail. A socket that someone listens on stays.
+fn remove_stale_socket(arguments: &str) {
+    let is = |key, value| driver_argument(arguments, key) == Some(value);
+    if !(is("role", "server") && is("socket-abstract", "no")) {
+        return;
+    }
+    let Some(path) = driver_argument(arguments, "socket") else {
+        return;
+    };
+    let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
+    // A listener's socket is of another type, and says so without noticing us.
+    let is_dead =
+        || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+    if is_socket && is_dead() {
+        // Whoever can't remove it hears from the driver that the address is in use.
+        let _ = fs::remove_file(path);
     }
 }
 
@@ -621,12 +664,19 @@ fn port_info(id: u16) -> Result<PortInfo, Errno> {
     let socket = unsafe { sys::rte_eth_dev_socket_id(id) };
     // SAFETY: the shim leaves the last byte of the array zero.
     let driver = unsafe { CStr::from_ptr(info.driver.as_ptr()) };
+    // A driver that states no MTU is held to its longest frame by DPDK.
+    let mtu_max = if info.max_mtu == u16::MAX {
+        let bytes = info.max_rx_pktlen.saturating_sub(ETHERNET_OVERHEAD_BYTES);
+        u16::try_from(bytes).unwrap_or(u16::MAX)
+    } else {
+        info.max_mtu
+    };
     Ok(PortInfo {
         driver: driver.to_string_lossy().into_owned(),
         rx_queues_max: info.max_rx_queues,
         tx_queues_max: info.max_tx_queues,
         mtu_min: info.min_mtu,
-        mtu_max: info.max_mtu,
+        mtu_max,
         rx_frame_bytes_max: info.max_rx_pktlen,
         interface_index: (info.if_index != 0).then_some(info.if_index),
         socket: u32::try_from(socket).ok(),

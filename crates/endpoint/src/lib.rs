@@ -1,1 +1,62 @@
-//! (being written)
+//! Worker and parameter-server sessions of the Tally native protocol (`docs/PROTOCOL.md`).
+//!
+//! Sans-IO: no socket, no clock, no randomness, no logging. Datagrams, moments ([`Time`]) and
+//! random numbers are arguments; datagrams to send, deadlines and events are polled for. So the
+//! same code runs over UDP, over DPDK, in the simulator and in tests with virtual time.
+//!
+//! * [`Worker`] takes part in a job: joins, contributes fragments inside a window, repairs losses,
+//!   leaves. What it contributes and what becomes of the results is behind the [`Gradients`] trait.
+//! * [`Ps`] finishes what the switch could not, for one job.
+//! * [`stream`] is the order in which the fragments of a message in block fixed point are sent.
+//!
+//! # Polling order
+//!
+//! After every call of a `handle_*` method or a command, in this order:
+//!
+//! 1. `poll_transmit` until it returns `None`, sending each datagram as it comes;
+//! 2. `poll_event` until it returns `None`;
+//! 3. `poll_timeout`, and `handle_timeout` when that moment has come.
+//!
+//! It is not wrong to handle a batch of datagrams before polling; that is how it gets fast.
+//!
+//! # The catches
+//!
+//! * Whoever owns the session must pass only datagrams whose source address is the switch's: data
+//!   frames carry no authentication of their own (A-4 is what makes the address trustworthy).
+//! * Moments must not go backwards.
+//! * Nothing is allocated per frame after start. [`Ps`] allocates payload buffers until it has as
+//!   many as were ever in use at once, which is bounded (see there).
+
+pub mod stream;
+
+mod control;
+mod error;
+mod lists;
+mod ps;
+mod rtt;
+mod worker;
+
+pub use error::{Hint, Ranks, WorkerError};
+pub use ps::{Ps, PsConfig, PsEvent, PsStats};
+pub use tally_wire::Time;
+pub use worker::{
+    Contribution, Delivery, Event, Gradients, Members, Retransmissions, Worker, WorkerConfig,
+    WorkerStats,
+};
+
+/// A datagram for the switch, written to the buffer given to `poll_transmit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes of it: Tally header and payload.
+    pub len: usize,
+    /// UDP port of the switch that it goes to (F-3).
+    pub port: u16,
+}
+
+/// Bytes that a buffer for `poll_transmit` needs when element payloads have `units` units.
+#[must_use]
+pub const fn datagram_bytes(units: u8) -> usize {
+    let elements = units as usize * tally_wire::UNIT_BYTES;
+    let control = tally_wire::control::CONTROL_BYTES;
+    tally_wire::header::HEADER_BYTES + if elements > control { elements } else { control }
+}

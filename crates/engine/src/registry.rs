@@ -542,10 +542,13 @@ impl Job {
     fn open(&mut self, visit: &mut Visit<'_>) {
         self.phase = Phase::Forming;
         self.turn += 1;
-        let last = std::mem::replace(&mut self.epoch, visit.epoch);
-        while self.epoch == Epoch(0) || self.epoch == last {
-            *visit.next_epoch = visit.next_epoch.checked_add(1).unwrap_or(1);
-            self.epoch = Epoch(*visit.next_epoch);
+        let last = self.epoch;
+        self.epoch = visit.epoch;
+        if self.epoch == Epoch(0) {
+            while self.epoch == Epoch(0) || self.epoch == last {
+                *visit.next_epoch = visit.next_epoch.wrapping_add(1);
+                self.epoch = Epoch(*visit.next_epoch);
+            }
         }
     }
 

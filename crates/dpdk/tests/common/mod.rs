@@ -2,6 +2,8 @@
 //! file has one `#[test]`, which runs its cases in turn.
 #![allow(dead_code)]
 
+pub mod child;
+
 use std::time::{Duration, Instant};
 
 use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig};
