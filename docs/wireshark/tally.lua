@@ -1,0 +1,486 @@
+-- Wireshark dissector for the native protocol of Tally, version 1 (docs/PROTOCOL.md).
+--
+-- To install, copy this file to the folder that Wireshark names under
+-- Help > About Wireshark > Folders > Personal Lua Plugins, and press Ctrl+Shift+L:
+--
+--     Linux, macOS   ~/.local/lib/wireshark/plugins/tally.lua
+--     Windows        %APPDATA%\Wireshark\plugins\tally.lua
+--
+-- or try it without installing:
+--
+--     tshark -X lua_script:docs/wireshark/tally.lua -r job.pcapng
+--
+-- Where Wireshark runs as root and its init.lua says `run_user_scripts_when_superuser = false`,
+-- it ignores all such files; run it as an ordinary user, who is in the group `wireshark` to capture.
+--
+-- Ports: 31249 and the 15 after it. A switch with another base port or more shards:
+-- Edit > Preferences > Protocols > TALLY, or `-o tally.port:40000 -o tally.shards:32`.
+--
+-- Filters to begin with:
+--
+--     tally.malformed                             whatever the switch drops for its form (F-5)
+--     tally.type == 5 && tally.flags.resend       contributions that were sent again
+--     tally.job == 7 && tally.fragment == 4711    the life of one fragment
+--     tally.type == 3 && tally.reason != 1        who was refused, and why
+--     tally.type == 6 && tally.flags.from_ps      results that the parameter server had to finish
+--
+-- The dissector looks at one frame at a time. So it says nothing about what depends on the
+-- state of a job (epoch, binding, window), and it does not check MACs: it has no keys.
+
+local PORT_DEFAULT = 31249
+local SHARDS_DEFAULT = 16
+local HEADER_BYTES = 22
+local UNIT_BYTES = 64
+local UNITS_MAX = 128
+local CONTROL_UNITS = 2
+local MAC_AT = 112
+local ELEMENTS_SHOWN_MAX = 16
+local SWITCH, PS = 254, 255
+
+local tally = Proto("tally", "Tally in-network aggregation")
+
+-- Names -------------------------------------------------------------------------------------
+
+local TYPE = {
+  [1] = "JOIN", [2] = "ACCEPT", [3] = "REFUSE", [4] = "LEAVE", [5] = "DATA",
+  [6] = "RESULT", [7] = "PARTIAL", [8] = "REMIND", [9] = "NOT_HERE", [10] = "NACK",
+}
+local JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local ELEMENT = { [0] = "none", [1] = "i32", [2] = "f32", [3] = "scale" }
+local I32, F32, SCALE = 1, 2, 3
+local ROLE = { [0] = "worker", [1] = "PS" }
+local STATE = { [0] = "waiting", [1] = "running", [2] = "ended" }
+local LEAVE_CODE = { [0] = "finished", [1] = "failed", [2] = "overflow", [3] = "interrupted" }
+local REASON = {
+  [1] = "CHALLENGE", [2] = "UNKNOWN_JOB", [3] = "BAD_MAC", [4] = "BAD_RANK", [5] = "WORKERS", [6] = "PAYLOAD",
+  [7] = "SHAPE", [8] = "RANK_TAKEN", [9] = "MEMBER_LOST", [10] = "MEMBER_FAILED", [11] = "STALE_EPOCH",
+  [12] = "WINDOW",
+}
+local FINALITY = {
+  [1] = "not final: say it again with this challenge", [2] = "hint, without a MAC", [3] = "hint, without a MAC",
+  [4] = "final", [5] = "final", [6] = "final", [7] = "final", [8] = "not final", [9] = "final", [10] = "final",
+  [11] = "final", [12] = "final",
+}
+local RANK = { [SWITCH] = "switch", [PS] = "parameter server" }
+for r = 0, 63 do RANK[r] = "worker" end
+
+-- Fields ------------------------------------------------------------------------------------
+
+local f = {
+  version = ProtoField.uint8("tally.version", "Version", base.DEC, nil, 0xf0),
+  type = ProtoField.uint8("tally.type", "Type", base.DEC, TYPE, 0x0f),
+  flags = ProtoField.uint8("tally.flags", "Flags", base.HEX),
+  resend = ProtoField.bool("tally.flags.resend", "Resend", 8, nil, 0x01),
+  overflow = ProtoField.bool("tally.flags.overflow", "Overflow", 8, nil, 0x02),
+  from_ps = ProtoField.bool("tally.flags.from_ps", "From the parameter server", 8, nil, 0x04),
+  finished = ProtoField.bool("tally.flags.finished", "Finished", 8, nil, 0x08),
+  flags_reserved = ProtoField.uint8("tally.flags.reserved", "Reserved", base.HEX, nil, 0xf0),
+  priority = ProtoField.uint8("tally.priority", "Priority"),
+  element_reserved = ProtoField.uint8("tally.element.reserved", "Reserved", base.HEX, nil, 0xf0),
+  element = ProtoField.uint8("tally.element", "Element", base.DEC, ELEMENT, 0x0f),
+  job = ProtoField.uint16("tally.job", "Job"),
+  epoch = ProtoField.uint16("tally.epoch", "Epoch"),
+  fragment = ProtoField.uint32("tally.fragment", "Fragment"),
+  rank = ProtoField.uint8("tally.rank", "Rank", base.DEC, RANK),
+  units = ProtoField.uint8("tally.units", "Units"),
+  bitmap = ProtoField.uint64("tally.bitmap", "Bitmap", base.HEX),
+  contributions = ProtoField.uint8("tally.contributions", "Contributions"),
+  -- elements
+  payload = ProtoField.bytes("tally.payload", "Payload"),
+  i32 = ProtoField.int32("tally.i32", "i32"),
+  f32 = ProtoField.float("tally.f32", "f32"),
+  scale = ProtoField.uint8("tally.scale", "Scale"),
+  -- control
+  instance = ProtoField.uint64("tally.instance", "Instance", base.HEX),
+  challenge = ProtoField.uint64("tally.challenge", "Challenge", base.HEX),
+  role = ProtoField.uint8("tally.role", "Role", base.DEC, ROLE),
+  workers = ProtoField.uint8("tally.workers", "Workers"),
+  job_units = ProtoField.uint8("tally.job_units", "Units of element payloads"),
+  window = ProtoField.uint16("tally.window", "Window"),
+  shape = ProtoField.bytes("tally.shape", "Shape"),
+  state = ProtoField.uint8("tally.state", "State", base.DEC, STATE),
+  shards = ProtoField.uint8("tally.shards", "Shards"),
+  base_port = ProtoField.uint16("tally.base_port", "Base port"),
+  joined = ProtoField.uint64("tally.joined", "Joined", base.HEX),
+  left = ProtoField.uint64("tally.left", "Left", base.HEX),
+  ps_joined = ProtoField.uint8("tally.ps_joined", "Parameter server has joined"),
+  group = ProtoField.ipv4("tally.group", "Group address"),
+  reason = ProtoField.uint8("tally.reason", "Reason", base.DEC, REASON),
+  about = ProtoField.uint8("tally.about", "About rank"),
+  found = ProtoField.uint32("tally.found", "Found"),
+  allowed = ProtoField.uint32("tally.allowed", "Allowed"),
+  code = ProtoField.uint8("tally.code", "Code", base.DEC, LEAVE_CODE),
+  failed_fragment = ProtoField.uint32("tally.failed_fragment", "Fragment that failed"),
+  mac = ProtoField.bytes("tally.mac", "MAC"),
+  malformed = ProtoField.string("tally.malformed", "Malformed"),
+}
+tally.fields = f
+
+local function malformed(name, text)
+  return ProtoExpert.new("tally.malformed." .. name, text, expert.group.MALFORMED, expert.severity.ERROR)
+end
+
+local x = {
+  short = malformed("short", "Shorter than a header"),
+  version = malformed("version", "Version is not 1"),
+  type = malformed("type", "Type is not in use"),
+  flags = malformed("flags", "Flags that this type does not have"),
+  element = malformed("element", "Element type that this frame does not have"),
+  reserved = malformed("reserved", "Reserved bits are set"),
+  rank = malformed("rank", "Rank that does not send this type"),
+  units = malformed("units", "Number of units that this type does not have"),
+  length = malformed("length", "Units do not match the length"),
+  bitmap = malformed("bitmap", "Bitmap that this frame does not have"),
+  control = malformed("control", "Value out of its range"),
+  unlisted = ProtoExpert.new("tally.unlisted", "Unlisted bytes are not zero",
+    expert.group.PROTOCOL, expert.severity.WARN),
+  epoch = ProtoExpert.new("tally.epoch_zero", "Epoch 0 in a frame that needs one",
+    expert.group.PROTOCOL, expert.severity.WARN),
+  is_overflow = ProtoExpert.new("tally.overflowed", "The sum saturated and is not valid",
+    expert.group.RESPONSE_CODE, expert.severity.WARN),
+  is_refused = ProtoExpert.new("tally.refused", "Refused", expert.group.RESPONSE_CODE, expert.severity.NOTE),
+}
+tally.experts = x
+
+local ip_len = Field.new("ip.len")
+
+-- What sections 2 and 4 say of each type ----------------------------------------------------
+
+local FLAG = { { 0x01, "RESEND" }, { 0x02, "OVERFLOW" }, { 0x04, "FROM_PS" }, { 0x08, "FINISHED" } }
+
+local function is_worker(rank) return rank <= 63 end
+local function is_member(rank) return rank <= 63 or rank == PS end
+local function is_switch(rank) return rank == SWITCH end
+local function is_ps(rank) return rank == PS end
+local function is_anyone(rank) return rank <= 63 or rank >= SWITCH end
+
+local RULE = {
+  [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
+    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
+    { 18, 1, "job_units" }, { 20, 2, "window" }, { 24, 32, "shape" } } },
+  [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
+    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
+    { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
+    { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 44, 4, "group" } } },
+  [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {
+    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "reason", REASON }, { 17, 1, "about" },
+    { 20, 4, "found" }, { 24, 4, "allowed" } } },
+  [LEAVE] = { flags = 0, rank = is_member, bitmap = "none", control = {
+    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" } } },
+  [DATA] = { flags = 0x01, rank = is_worker, bitmap = "own", elements = true },
+  [RESULT] = { flags = 0x06, rank = is_anyone, bitmap = "all", elements = true },
+  [PARTIAL] = { flags = 0x03, rank = is_switch, bitmap = "some", elements = true },
+  [REMIND] = { flags = 0, rank = is_ps, bitmap = "none" },
+  [NOT_HERE] = { flags = 0x08, rank = is_switch, bitmap = "none" },
+  [NACK] = { flags = 0, rank = is_worker, bitmap = "own" },
+}
+
+-- Bitmaps. Numbers of 64 bits are awkward in Lua: a set of ranks is a list in ascending order. -
+
+local function ranks_of(range)
+  local ranks = {}
+  for half = 1, 0, -1 do
+    local word = range(half * 4, 4):uint()
+    for bit = 0, 31 do
+      if math.floor(word / 2 ^ bit) % 2 == 1 then ranks[#ranks + 1] = bit + (1 - half) * 32 end
+    end
+  end
+  return ranks
+end
+
+-- 0..k without a gap
+local function is_prefix(ranks) return #ranks > 0 and ranks[#ranks] == #ranks - 1 end
+
+local function ranks_text(ranks)
+  local text, i = {}, 1
+  while i <= #ranks do
+    local j = i
+    while ranks[j + 1] == ranks[j] + 1 do j = j + 1 end
+    text[#text + 1] = i == j and tostring(ranks[i]) or (ranks[i] .. "-" .. ranks[j])
+    i = j + 1
+  end
+  return #text == 0 and "no rank" or (#ranks == 1 and "rank " or "ranks ") .. table.concat(text, ",")
+end
+
+local function bitmap_is_right(rule, header)
+  local ranks = header.ranks
+  if rule.bitmap == "none" then return #ranks == 0 end
+  if rule.bitmap == "own" then return #ranks == 1 and ranks[1] == header.rank end
+  if rule.bitmap == "all" then return is_prefix(ranks) end
+  -- H-3: one contribution by itself, or the fold so far
+  if header.element == F32 then return #ranks == 1 or is_prefix(ranks) end
+  return #ranks > 0
+end
+
+-- Dissection --------------------------------------------------------------------------------
+
+-- A malformed frame gets an expert info and, so that one filter finds them all, a field.
+local function complain(tree, item, which, text)
+  item:add_proto_expert_info(which, text)
+  tree:add(f.malformed, text):set_generated()
+end
+
+local function flag_names(flags)
+  local names = {}
+  for _, flag in ipairs(FLAG) do
+    if math.floor(flags / flag[1]) % 2 == 1 then names[#names + 1] = flag[2] end
+  end
+  return names
+end
+
+-- flags that are not among `allowed`
+local function foreign_flags(flags, allowed)
+  local foreign = {}
+  for _, flag in ipairs(FLAG) do
+    if math.floor(flags / flag[1]) % 2 == 1 and math.floor(allowed / flag[1]) % 2 == 0 then
+      foreign[#foreign + 1] = flag[2]
+    end
+  end
+  return foreign
+end
+
+local function rank_text(rank)
+  if rank == SWITCH then return "switch" end
+  if rank == PS then return "PS" end
+  return "rank " .. rank
+end
+
+local function add_header(tree, tvb, header, rule)
+  local version_type = tvb(0, 1)
+  tree:add(f.version, version_type)
+  local type_item = tree:add(f.type, version_type)
+  if not rule then
+    complain(tree, type_item, x.type, string.format("type %d is not in use", header.type))
+  end
+
+  local flags_item = tree:add(f.flags, tvb(1, 1))
+  flags_item:append_text(" " .. table.concat(flag_names(header.flags), " "))
+  for _, name in ipairs({ "resend", "overflow", "from_ps", "finished", "flags_reserved" }) do
+    flags_item:add(f[name], tvb(1, 1))
+  end
+  if header.flags >= 0x10 then complain(tree, flags_item, x.reserved, "reserved flags are set") end
+  local foreign = rule and foreign_flags(header.flags, rule.flags) or {}
+  if #foreign > 0 then
+    complain(tree, flags_item, x.flags, TYPE[header.type] .. " does not have " .. table.concat(foreign, " "))
+  end
+  if header.overflow then flags_item:add_proto_expert_info(x.is_overflow) end
+
+  tree:add(f.priority, tvb(2, 1))
+
+  local reserved_item = tree:add(f.element_reserved, tvb(3, 1))
+  if header.element_reserved ~= 0 then
+    complain(tree, reserved_item, x.reserved, "reserved bits beside the element type are set")
+  end
+  local element_item = tree:add(f.element, tvb(3, 1))
+  if header.element > SCALE then
+    complain(tree, element_item, x.element, string.format("element type %d is not in use", header.element))
+  elseif rule and (header.element ~= 0) ~= (rule.elements == true) then
+    complain(tree, element_item, x.element,
+      string.format("%s does not have element type %s", TYPE[header.type], ELEMENT[header.element]))
+  end
+
+  tree:add(f.job, tvb(4, 2))
+  local epoch_item = tree:add(f.epoch, tvb(6, 2))
+  if header.epoch == 0 and rule and header.type ~= JOIN and header.type ~= REFUSE then
+    epoch_item:add_proto_expert_info(x.epoch)
+  end
+  tree:add(f.fragment, tvb(8, 4))
+
+  local rank_item = tree:add(f.rank, tvb(12, 1))
+  if rule and not rule.rank(header.rank) then
+    complain(tree, rank_item, x.rank, string.format("%s does not have rank %d", TYPE[header.type], header.rank))
+  end
+
+  local units_item = tree:add(f.units, tvb(13, 1))
+  units_item:append_text(string.format(" (%d bytes)", header.units * UNIT_BYTES))
+  local low, high = 0, UNITS_MAX
+  if rule then
+    low = rule.control and CONTROL_UNITS or rule.elements and 1 or 0
+    high = rule.control and CONTROL_UNITS or rule.elements and UNITS_MAX or 0
+  end
+  if header.units < low or header.units > high then
+    complain(tree, units_item, x.units,
+      string.format("%s does not have %d units", TYPE[header.type] or "a frame", header.units))
+  end
+  -- F-4: the header, UDP and IPv4 all say the same
+  local payload_bytes = tvb:reported_len() - HEADER_BYTES
+  local ip_lens = { ip_len() } -- the innermost comes last
+  local ip = ip_lens[#ip_lens]
+  if payload_bytes ~= header.units * UNIT_BYTES then
+    complain(tree, units_item, x.length, string.format("%d units are %d bytes, but UDP carries %d after the header",
+      header.units, header.units * UNIT_BYTES, payload_bytes))
+  elseif ip and ip.value ~= 20 + 8 + HEADER_BYTES + payload_bytes then
+    complain(tree, units_item, x.length, string.format("the IPv4 length %d is not 20 + 8 + %d + %d",
+      ip.value, HEADER_BYTES, payload_bytes))
+  end
+
+  local bitmap_item = tree:add(f.bitmap, tvb(14, 8))
+  bitmap_item:append_text(" (" .. ranks_text(header.ranks) .. ")")
+  bitmap_item:add(f.contributions, tvb(14, 8), #header.ranks):set_generated()
+  if rule and not bitmap_is_right(rule, header) then
+    complain(tree, bitmap_item, x.bitmap, string.format("%s of %s does not have the bitmap of %s",
+      TYPE[header.type], rank_text(header.rank), ranks_text(header.ranks)))
+  end
+end
+
+-- Bytes that the field table leaves out, up to the MAC, that are not zero.
+local function unlisted_bytes(range, fields)
+  local at, found = 0, {}
+  local function look(to)
+    while at < to do
+      if range(at, 1):uint() ~= 0 then found[#found + 1] = at end
+      at = at + 1
+    end
+  end
+  for _, field in ipairs(fields) do
+    look(field[1])
+    at = field[1] + field[2]
+  end
+  look(MAC_AT)
+  return found
+end
+
+-- Returns a few words for the info column.
+local function add_control(tree, range, header, rule)
+  local body = tree:add(tally, range, TYPE[header.type] .. " payload")
+  local values = {}
+  for _, field in ipairs(rule.control) do
+    local at, size, name, names = field[1], field[2], field[3], field[4]
+    local part = range(at, size)
+    local item = body:add(f[name], part)
+    if size <= 4 then values[name] = part:uint() end
+    if names and not names[values[name]] then
+      complain(tree, item, x.control, string.format("%s %d is not in use", name, values[name]))
+    end
+    if name == "joined" or name == "left" then item:append_text(" (" .. ranks_text(ranks_of(part)) .. ")") end
+    if name == "instance" and part:uint64() == UInt64(0) and header.type ~= REFUSE then
+      complain(tree, item, x.control, "the instance is 0")
+    end
+    if name == "reason" then
+      item:append_text(", " .. (FINALITY[values.reason] or "unknown"))
+      item:add_proto_expert_info(x.is_refused, "Refused: " .. (REASON[values.reason] or "unknown"))
+    end
+    if name == "about" and values.about == 255 then item:append_text(" (none)") end
+  end
+  local strays = unlisted_bytes(range, rule.control)
+  if #strays > 0 then
+    body:add_proto_expert_info(x.unlisted, "payload bytes that should be 0: " .. table.concat(strays, " "))
+  end
+  body:add(f.mac, range(MAC_AT, 16))
+
+  if header.type == JOIN then
+    if values.role == 1 then return header.rank ~= PS and "as PS" or nil end
+    return string.format("of %d workers, %d units, window %d", values.workers, values.job_units, values.window)
+  elseif header.type == ACCEPT then
+    return string.format("%s epoch %d", STATE[values.state] or "state " .. values.state, header.epoch)
+  elseif header.type == REFUSE then
+    local text = REASON[values.reason] or "reason " .. values.reason
+    if values.about ~= 255 then text = text .. " about rank " .. values.about end
+    if values.found ~= 0 or values.allowed ~= 0 then
+      text = text .. string.format(" (found %d, allowed %d)", values.found, values.allowed)
+    end
+    return text
+  end
+  local text = LEAVE_CODE[values.code] or "code " .. values.code
+  return values.code == 2 and text .. " in fragment " .. values.failed_fragment or text
+end
+
+local function add_elements(tree, range, element)
+  local size = element == SCALE and 1 or 4
+  local count = math.floor(range:len() / size)
+  local body = tree:add(f.payload, range)
+  body:set_text(string.format("Payload: %d x %s", count, ELEMENT[element] or "unknown"))
+  if not ELEMENT[element] or element == 0 then return end
+  for i = 0, math.min(count, ELEMENTS_SHOWN_MAX) - 1 do
+    local part = range(i * size, size)
+    local item
+    if element == I32 then
+      item = body:add(f.i32, part)
+    elseif element == F32 then
+      item = body:add_le(f.f32, part)
+    else
+      item = body:add(f.scale, part)
+    end
+    item:prepend_text(string.format("[%d] ", i))
+  end
+  if count > ELEMENTS_SHOWN_MAX then
+    body:add(tally, range, string.format("... and %d more", count - ELEMENTS_SHOWN_MAX))
+  end
+end
+
+function tally.dissector(tvb, pinfo, root)
+  pinfo.cols.protocol = "TALLY"
+  local tree = root:add(tally, tvb(), "Tally")
+  if tvb:reported_len() < HEADER_BYTES then
+    pinfo.cols.info = "malformed: shorter than a header"
+    complain(tree, tree, x.short, string.format("%d bytes are shorter than a header", tvb:reported_len()))
+    return tvb:len()
+  end
+  if tvb:len() < HEADER_BYTES then
+    pinfo.cols.info = "cut off by the capture"
+    return tvb:len()
+  end
+
+  local version, kind = math.floor(tvb(0, 1):uint() / 16), tvb(0, 1):uint() % 16
+  if version ~= 1 then
+    pinfo.cols.info = string.format("malformed: version %d", version)
+    complain(tree, tree:add(f.version, tvb(0, 1)), x.version, string.format("version %d is not 1", version))
+    return tvb:len()
+  end
+
+  local flags = tvb(1, 1):uint()
+  local header = {
+    type = kind,
+    flags = flags,
+    overflow = math.floor(flags / 2) % 2 == 1,
+    element = tvb(3, 1):uint() % 16,
+    element_reserved = math.floor(tvb(3, 1):uint() / 16),
+    job = tvb(4, 2):uint(),
+    epoch = tvb(6, 2):uint(),
+    fragment = tvb(8, 4):uint(),
+    rank = tvb(12, 1):uint(),
+    units = tvb(13, 1):uint(),
+    ranks = ranks_of(tvb(14, 8)),
+  }
+  local rule = RULE[kind]
+  add_header(tree, tvb, header, rule)
+
+  local info = { TYPE[kind] or "type " .. kind, "job " .. header.job, rank_text(header.rank) }
+  local present = tvb:len() - HEADER_BYTES
+  if rule and rule.control then
+    if present >= CONTROL_UNITS * UNIT_BYTES then
+      info[#info + 1] = add_control(tree, tvb(HEADER_BYTES, CONTROL_UNITS * UNIT_BYTES), header, rule)
+    end
+  else
+    info[#info + 1] = "fragment " .. header.fragment
+    if header.element ~= 0 then info[#info + 1] = ELEMENT[header.element] or "element " .. header.element end
+    if kind == PARTIAL then info[#info + 1] = ranks_text(header.ranks) end
+    if present > 0 then add_elements(tree, tvb(HEADER_BYTES), header.element) end
+  end
+  for _, name in ipairs(flag_names(flags)) do info[#info + 1] = name end
+  local text = table.concat(info, " ")
+  tree:set_text("Tally " .. text)
+  pinfo.cols.info = text
+  return tvb:len()
+end
+
+-- Ports -------------------------------------------------------------------------------------
+
+tally.prefs.port = Pref.uint("Base UDP port", PORT_DEFAULT, "UDP port of the switch for control frames and shard 0")
+tally.prefs.shards = Pref.uint("Shards", SHARDS_DEFAULT, "Number of UDP ports from the base port on")
+
+local registered
+local udp_ports = DissectorTable.get("udp.port")
+
+local function bind_ports()
+  if registered then udp_ports:remove(registered, tally) end
+  registered = nil
+  local first, shards = tally.prefs.port, tally.prefs.shards
+  if first >= 1 and first <= 65535 and shards >= 1 then
+    registered = string.format("%d-%d", first, math.min(first + shards - 1, 65535))
+    udp_ports:add(registered, tally)
+  end
+end
+
+tally.prefs_changed = bind_ports
+bind_ports()
