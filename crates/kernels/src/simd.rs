@@ -63,6 +63,8 @@ pub(crate) trait Simd: Copy {
     fn add_f32(self, a: Self::V, b: Self::V) -> Self::V;
     /// IEEE product. A NaN may have any payload.
     fn mul_f32(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Whether any lane is a NaN.
+    fn any_nan_f32(self, v: Self::V) -> bool;
     /// Replaces every NaN by the canonical one.
     fn canonicalize_nan_f32(self, v: Self::V) -> Self::V;
     /// Rounds to the nearest `i32`, ties to even. Saturates; a NaN becomes 0.

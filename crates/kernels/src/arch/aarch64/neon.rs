@@ -133,6 +133,15 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn any_nan_f32(self, v: uint32x4_t) -> bool {
+        proven!(self, {
+            let floats = vreinterpretq_f32_u32(v);
+            // All ones where a lane equals itself.
+            vminvq_u32(vceqq_f32(floats, floats)) == 0
+        })
+    }
+
+    #[inline(always)]
     fn canonicalize_nan_f32(self, v: uint32x4_t) -> uint32x4_t {
         let canonical = self.splat_u32(CANONICAL_NAN);
         proven!(self, {

@@ -143,6 +143,14 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn any_nan_f32(self, v: __m256i) -> bool {
+        proven!(self, {
+            let v = _mm256_castsi256_ps(v);
+            _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v)) != 0
+        })
+    }
+
+    #[inline(always)]
     fn canonicalize_nan_f32(self, v: __m256i) -> __m256i {
         let canonical = self.splat_u32(CANONICAL_NAN);
         proven!(self, {

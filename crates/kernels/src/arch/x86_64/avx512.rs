@@ -173,6 +173,14 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn any_nan_f32(self, v: __m512i) -> bool {
+        proven!(self, {
+            let v = _mm512_castsi512_ps(v);
+            _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v) != 0
+        })
+    }
+
+    #[inline(always)]
     fn canonicalize_nan_f32(self, v: __m512i) -> __m512i {
         let canonical = self.splat_u32(CANONICAL_NAN);
         proven!(self, {
