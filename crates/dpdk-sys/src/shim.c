@@ -1,4 +1,7 @@
 #include <string.h>
+#include <unistd.h>
+
+#include <rte_alarm.h>
 
 #include "shim.h"
 
@@ -151,6 +154,33 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 	conf = dev.default_txconf;
 	conf.offloads = 0;
 	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
+}
+
+struct close_job {
+	uint16_t port;
+	bool started;
+	bool done;
+};
+
+static void close_now(void *argument)
+{
+	struct close_job *job = argument;
+
+	if (job->started)
+		rte_eth_dev_stop(job->port);
+	rte_eth_dev_close(job->port);
+	__atomic_store_n(&job->done, true, __ATOMIC_RELEASE);
+}
+
+void tally_port_close(uint16_t port, bool started, bool on_interrupt_thread)
+{
+	struct close_job job = { .port = port, .started = started, .done = false };
+
+	/* Alarms run on the interrupt thread, one after the other with everything else there. */
+	if (!on_interrupt_thread || rte_eal_alarm_set(1, close_now, &job) != 0)
+		close_now(&job);
+	while (!__atomic_load_n(&job.done, __ATOMIC_ACQUIRE))
+		usleep(50);
 }
 
 int tally_link_get(uint16_t port, struct tally_link *link)

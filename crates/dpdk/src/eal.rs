@@ -20,6 +20,7 @@ use std::ffi::{CString, c_char};
 use std::fs;
 use std::process;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -219,6 +220,7 @@ impl Eal {
                 *initialised = true;
                 Ok(Self(Arc::new(EalInner {
                     orphans: Mutex::new(BTreeSet::new()),
+                    keep_mapped: AtomicBool::new(false),
                 })))
             }
             Err(Errno(EALREADY)) => Err(Error::AlreadyInitialised),
@@ -258,6 +260,8 @@ fn init_here(argv: Vec<CString>) -> Result<(), Errno> {
 pub(crate) struct EalInner {
     /// Pools without a handle that were not whole when it was dropped: see `Mempool`.
     orphans: Mutex<BTreeSet<Orphan>>,
+    /// A driver has left something with the interrupt thread, which clean-up doesn't stop.
+    keep_mapped: AtomicBool,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -271,6 +275,11 @@ impl EalInner {
     pub(crate) fn adopt(&self, pool: NonNull<sys::rte_mempool>) {
         self.orphans().insert(Orphan(pool));
         self.flush_caches();
+    }
+
+    /// Rules out clean-up: the process's end does it.
+    pub(crate) fn keep_mapped(&self) {
+        self.keep_mapped.store(true, Ordering::Relaxed);
     }
 
     /// Gives back what the calling thread's caches hold, and frees pools that are whole by that.
@@ -300,7 +309,7 @@ fn bury(orphans: &mut BTreeSet<Orphan>) {
         let whole = unsafe { sys::tally_mempool_in_ring(pool) == sys::tally_mempool_size(pool) };
         if whole {
             // Pairs with the release store of the ring's tail by the last thread that freed.
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+            fence(Ordering::Acquire);
             // SAFETY: no handle and no frame refers to the pool, as argued above, and it leaves the
             // set, so it is freed once.
             unsafe { sys::rte_mempool_free(pool) };
@@ -324,6 +333,9 @@ impl Drop for EalInner {
             );
             return;
         }
+        if *self.keep_mapped.get_mut() {
+            return;
+        }
         let _control = control();
         // SAFETY: the EAL was initialised, or there were no `EalInner`. This is its last user:
         // ports, pools and registered threads each hold an `Arc` of it, and no frame is out, since
@@ -332,8 +344,19 @@ impl Drop for EalInner {
     }
 }
 
-/// The lock around DPDK's control path, most of which is not safe to call from two threads.
-pub(crate) fn control() -> MutexGuard<'static, ()> {
-    static CONTROL: Mutex<()> = Mutex::new(());
+/// The lock around DPDK's control path, most of which is not safe to call from two threads, and what
+/// is ours there.
+pub(crate) struct Control {
+    /// Devices that have a handle: making one twice must fail, and DPDK lets it pass.
+    pub(crate) devices: BTreeSet<CString>,
+    /// Ports that have a handle.
+    pub(crate) ports: BTreeSet<u16>,
+}
+
+pub(crate) fn control() -> MutexGuard<'static, Control> {
+    static CONTROL: Mutex<Control> = Mutex::new(Control {
+        devices: BTreeSet::new(),
+        ports: BTreeSet::new(),
+    });
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -19,11 +19,14 @@
 //!   than `framesz`, without a word; turn off GRO, GSO and checksum offload on the interface. Its
 //!   transmit burst blocks in `poll` when the ring is full.
 //! - `net_memif` is up only when the other end is there: poll [`Port::link`]. Frames sent before are
-//!   refused, and remain the caller's. It, too, has an MTU of 1500 at most, which it doesn't apply:
+//!   refused, and remain the caller's. A client can't even start (`EPERM`) before its server
+//!   listens: make the port again until it does. It, too, has an MTU of 1500 at most, which it doesn't apply:
 //!   what counts is `bsize`, which must hold the longest frame. Longer ones take several
 //!   descriptors, and DPDK 22.11 doesn't clear their mark, so that later frames get glued together.
 //! - `net_memif` in the server's role can't be closed and made again in one process with the same
-//!   socket: the driver leaks the listening socket. When a peer dies, the driver unmaps the shared
+//!   socket: the driver leaks the listening socket. It also leaves the interrupt thread with a pointer to it,
+//!   so once there has been such a port, the EAL isn't cleaned up at its end, only by the
+//!   process's. When a peer dies, the driver unmaps the shared
 //!   rings on the EAL's interrupt thread without waiting for a burst under way.
 
 use std::ffi::{CStr, CString};
@@ -38,7 +41,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-use crate::eal::{Eal, EalInner, control};
+use crate::eal::{Control, Eal, EalInner, control};
 use crate::error::{Errno, Error, c_string};
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
@@ -221,7 +224,7 @@ pub(crate) struct PortInner {
     _pools: Vec<Mempool>,
     /// What the device itself uses, such as the rings of `net_ring`.
     _resources: Option<Arc<dyn Send + Sync>>,
-    _eal: Arc<EalInner>,
+    eal: Arc<EalInner>,
 }
 
 impl<S> Port<S> {
@@ -318,30 +321,37 @@ impl Port<Probed> {
     ///
     /// As [`Port::vdev`].
     pub fn pci(eal: &Eal, address: &str) -> Result<Self, Error> {
-        Self::plug(eal, c"pci", address, "")
+        // The form that DPDK names ports by.
+        let mut address = address.to_ascii_lowercase();
+        if address.matches(':').count() == 1 {
+            address.insert_str(0, "0000:");
+        }
+        Self::plug(eal, c"pci", &address, "")
     }
 
     fn plug(eal: &Eal, bus: &'static CStr, name: &str, arguments: &str) -> Result<Self, Error> {
         let c_name = c_string(name)?;
         let c_arguments = c_string(arguments)?;
-        {
-            let _control = control();
-            // SAFETY: the EAL is initialised, all three are strings that DPDK copies, and we hold
-            // the control path's lock.
-            let ret = unsafe {
-                sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_arguments.as_ptr())
-            };
-            // A PCI device on the allow-list was probed when the EAL started.
-            if !(ret == EEXIST && bus == c"pci") {
-                Error::check("rte_eal_hotplug_add", name, ret)?;
-            }
+        let mut control = control();
+        if control.devices.contains(&c_name) {
+            return Err(already_used(name));
         }
-        Self::adopt(eal, bus, c_name, arguments, None)
+        // SAFETY: the EAL is initialised, all three are strings that DPDK copies, and we hold the
+        // control path's lock.
+        let ret = unsafe {
+            sys::rte_eal_hotplug_add(bus.as_ptr(), c_name.as_ptr(), c_arguments.as_ptr())
+        };
+        // A PCI device on the allow-list was probed when the EAL started.
+        if ret != EEXIST {
+            Error::check("rte_eal_hotplug_add", name, ret)?;
+        }
+        Self::adopt(eal, &mut control, bus, c_name, arguments, None)
     }
 
     /// Makes the handle of a device that has been created and has none yet.
     pub(crate) fn adopt(
         eal: &Eal,
+        control: &mut Control,
         bus: &'static CStr,
         name: CString,
         arguments: &str,
@@ -353,12 +363,15 @@ impl Port<Probed> {
             unsafe { sys::rte_eal_hotplug_remove(bus.as_ptr(), name.as_ptr()) };
             error
         };
-        let control = control();
         let mut id = 0;
         // SAFETY: a string, and a number to write to.
         let ret = unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &raw mut id) };
         if ret != 0 {
             return Err(unplug(Error::NoPort(subject)));
+        }
+        if control.ports.contains(&id) {
+            // Not ours to unplug.
+            return Err(already_used(&subject));
         }
         let info = match port_info(id) {
             Ok(info) => info,
@@ -370,7 +383,8 @@ impl Port<Probed> {
                 }));
             }
         };
-        drop(control);
+        control.ports.insert(id);
+        control.devices.insert(name.clone());
         Ok(Self::new(PortInner {
             id,
             bus,
@@ -381,7 +395,7 @@ impl Port<Probed> {
             started: AtomicBool::new(false),
             _pools: Vec::new(),
             _resources: resources,
-            _eal: Arc::clone(eal.inner()),
+            eal: Arc::clone(eal.inner()),
         }))
     }
 
@@ -652,6 +666,14 @@ fn parse_c_number(text: &str) -> Option<usize> {
     }
 }
 
+fn already_used(device: &str) -> Error {
+    Error::Call {
+        call: "rte_eal_hotplug_add",
+        subject: device.to_owned(),
+        errno: Errno(-EEXIST),
+    }
+}
+
 fn port_info(id: u16) -> Result<PortInfo, Errno> {
     // SAFETY: a structure of numbers, flags and characters, for all of which zero is a value.
     let mut info: sys::tally_port_info = unsafe { std::mem::zeroed() };
@@ -689,15 +711,22 @@ fn port_info(id: u16) -> Result<PortInfo, Errno> {
 
 impl Drop for PortInner {
     fn drop(&mut self) {
-        let _control = control();
-        if self.started.load(Ordering::Relaxed) {
-            // SAFETY: the port exists, and no queue of it does any more: each holds this value.
-            unsafe { sys::rte_eth_dev_stop(self.id) };
+        let mut control = control();
+        let started = self.started.load(Ordering::Relaxed);
+        // Its peer may be leaving right now, which the driver handles on the EAL's interrupt thread
+        // without a lock; closing there puts the two in a row.
+        let is_memif = self.info.driver == "net_memif";
+        if is_memif {
+            // A server's listening socket stays with that thread, described in DPDK's memory.
+            self.eal.keep_mapped();
         }
-        // SAFETY: the port exists, is stopped, and is closed once. Its pools are still there.
-        unsafe { sys::rte_eth_dev_close(self.id) };
+        // SAFETY: the port exists and is closed once. No queue of it exists any more: each holds this
+        // value. Its pools are still there. The interrupt thread waits for none of our locks.
+        unsafe { sys::tally_port_close(self.id, started, is_memif) };
         // SAFETY: both are strings; the device was plugged in for this port alone.
         unsafe { sys::rte_eal_hotplug_remove(self.bus.as_ptr(), self.name.as_ptr()) };
+        control.ports.remove(&self.id);
+        control.devices.remove(&self.name);
     }
 }
 

@@ -77,22 +77,22 @@ pub fn ring_pair(
     let (forth, back) = &*resources;
     let port = |suffix: &str, rx: &Rings, tx: &Rings| {
         let short = format!("{name}{suffix}");
+        let mut control = control();
         let device = from_rings(&short, rx, tx)?;
         let resources: Arc<dyn Send + Sync> = Arc::clone(&resources) as _;
-        Port::adopt(eal, c"vdev", device, "", Some(resources))
+        Port::adopt(eal, &mut control, c"vdev", device, "", Some(resources))
     };
     let a = port("a", back, forth)?;
     let b = port("b", forth, back)?;
     Ok((a, b))
 }
 
-/// Makes a `net_ring` device and returns its name.
+/// Makes a `net_ring` device and returns its name; the caller holds the control path's lock.
 fn from_rings(name: &str, rx: &Rings, tx: &Rings) -> Result<CString, Error> {
     let c_name = c_string(name)?;
     let device = c_string(&format!("net_ring_{name}"))?;
     let mut rx: Vec<_> = rx.rings.iter().map(|ring| ring.as_ptr()).collect();
     let mut tx: Vec<_> = tx.rings.iter().map(|ring| ring.as_ptr()).collect();
-    let _control = control();
     // SAFETY: the EAL is initialised; the name is a string, and both arrays have as many rings as is
     // said. The driver copies all three. The rings outlive the device: its port holds them.
     let port = unsafe {

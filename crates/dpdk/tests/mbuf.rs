@@ -1,0 +1,246 @@
+//! What an `Mbuf` promises: freed exactly once, changed only while it is alone, aligned.
+
+mod common;
+
+use std::thread;
+
+use common::{frame, pattern, pool};
+use tally_dpdk::{
+    EalThread, Error, FRAME_ALIGN_BYTES, HEADROOM_BYTES, Mbuf, Mempool, MempoolConfig, free_bulk,
+};
+
+#[test]
+fn ownership() {
+    let eal = common::eal();
+    // First as a stranger to the EAL, then with caches.
+    cases(&pool(&eal, "stranger", 255, 32));
+    let thread = EalThread::register(&eal).expect("registered");
+    assert!(matches!(
+        EalThread::register(&eal),
+        Err(Error::ThreadRegistered)
+    ));
+    cases(&pool(&eal, "cached", 255, 32));
+    threads(&eal, &pool(&eal, "threads", 1023, 32));
+    drop(thread);
+
+    // What an unregistered thread's cache held is back for all.
+    let shared = pool(&eal, "shared", 63, 32);
+    let on_thread = || {
+        let _thread = EalThread::register(&eal).expect("registered");
+        drop((0..20).map(|n| frame(&shared, n)).collect::<Vec<_>>());
+    };
+    thread::scope(|scope| scope.spawn(on_thread).join()).expect("no panic");
+    let mut all = Vec::new();
+    assert!(shared.alloc_bulk(&mut all, 63));
+    free_bulk(&mut all);
+    assert!(shared.is_whole());
+
+    sizes(&eal);
+}
+
+fn cases(pool: &Mempool) {
+    // Alignment of every frame of the pool, and the pool run dry.
+    let mut all = Vec::new();
+    assert!(pool.alloc_bulk(&mut all, pool.size() / 2));
+    while let Some(frame) = pool.alloc() {
+        all.push(frame);
+    }
+    assert_eq!((all.len(), pool.available()), (pool.size(), 0));
+    assert!(!pool.alloc_bulk(&mut all, 1));
+    for frame in &all {
+        assert_eq!(frame.data().as_ptr().addr() % FRAME_ALIGN_BYTES, 0);
+        assert_eq!(frame.headroom(), HEADROOM_BYTES);
+        assert_eq!(frame.tailroom(), pool.frame_bytes_max());
+        assert!(frame.is_empty() && frame.is_contiguous() && frame.is_unique());
+    }
+    free_bulk(&mut all);
+    assert!(all.is_empty() && pool.is_whole());
+    free_bulk(&mut all);
+
+    // Lengths.
+    let mut m = frame(pool, 3);
+    let bytes = pattern(3);
+    assert_eq!(m.data(), bytes);
+    assert!(m.trim(10) && m.adj(14));
+    assert_eq!(m.data(), &bytes[14..bytes.len() - 10]);
+    m.prepend(14).expect("room").copy_from_slice(&bytes[..14]);
+    m.append(10)
+        .expect("room")
+        .copy_from_slice(&bytes[bytes.len() - 10..]);
+    assert_eq!(m.data(), bytes);
+    assert_eq!(m.len(), bytes.len());
+    assert!(!m.trim(bytes.len() + 1) && !m.adj(bytes.len() + 1));
+    assert!(m.append(m.tailroom() + 1).is_none());
+    assert!(m.append(usize::MAX).is_none());
+    assert!(m.prepend(HEADROOM_BYTES + 1).is_none());
+    assert!(!m.set_len(pool.frame_bytes_max() + 1));
+    assert_eq!(m.data(), bytes);
+    assert!(m.set_len(pool.frame_bytes_max()));
+    assert_eq!(m.data().len(), pool.frame_bytes_max());
+    assert!(m.linearize());
+    m.prefetch(64);
+    m.prefetch_descriptor();
+    drop(m);
+    assert!(pool.is_whole());
+    assert!(
+        pool.alloc_copy(&vec![0; pool.frame_bytes_max() + 1])
+            .is_none()
+    );
+    assert!(pool.is_whole());
+
+    // Shared: nothing can be changed; freed once, in both orders.
+    for original_first in [true, false] {
+        let mut original = frame(pool, 5);
+        let mut copy = original.share();
+        assert!(copy.is_same_buffer(&original) && !original.is_unique());
+        for m in [&mut original, &mut copy] {
+            assert!(m.data_mut().is_none() && m.append(1).is_none() && m.prepend(1).is_none());
+            assert!(!m.trim(1) && !m.adj(1) && !m.set_len(1));
+            assert_eq!(m.data(), pattern(5));
+        }
+        let (first, mut second) = if original_first {
+            (original, copy)
+        } else {
+            (copy, original)
+        };
+        drop(first);
+        assert_eq!(pool.in_use(), 1);
+        assert!(second.data_mut().is_some());
+        drop(second);
+        assert!(pool.is_whole());
+    }
+
+    // Shares in a bulk, among others.
+    let original = frame(pool, 1);
+    let mut many: Vec<Mbuf> = (0..70).map(|_| original.share()).collect();
+    many.extend((0..30).map(|n| frame(pool, n)));
+    free_bulk(&mut many);
+    assert_eq!(pool.in_use(), 1);
+    assert!(original.is_unique());
+    drop(original);
+    assert!(pool.is_whole());
+
+    // Forgetting shares can't wrap the count around.
+    let original = frame(pool, 1);
+    for _ in 0..32_766 {
+        std::mem::forget(original.share());
+    }
+    let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| original.share()));
+    assert!(one_more.is_err());
+    // Repair the count, to leave the pool whole: as many references as were forgotten. They are
+    // read from the one we have, whose type is a pointer.
+    for _ in 0..32_766 {
+        // SAFETY: each copy stands for one reference that was forgotten above.
+        drop(unsafe { std::ptr::read(&raw const original) });
+    }
+    assert!(original.is_unique());
+    drop(original);
+    assert!(pool.is_whole());
+}
+
+fn threads(eal: &tally_dpdk::Eal, pool: &Mempool) {
+    // Dropped elsewhere: on threads with a cache and without.
+    for register in [true, false] {
+        let frames: Vec<Mbuf> = (0..200).map(|n| frame(pool, n)).collect();
+        let on_thread = move || {
+            let _thread = register.then(|| EalThread::register(eal).expect("registered"));
+            for (n, frame) in frames.iter().enumerate() {
+                assert_eq!(frame.data(), pattern(n));
+            }
+            drop(frames);
+        };
+        thread::scope(|scope| scope.spawn(on_thread).join()).expect("no panic");
+        assert!(pool.is_whole());
+    }
+    // Shares of the same frames, shared on and dropped by four threads at once.
+    for _ in 0..20 {
+        let frames: Vec<Mbuf> = (0..200).map(|n| frame(pool, n)).collect();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                let mine: Vec<Mbuf> = frames.iter().map(Mbuf::share).collect();
+                scope.spawn(move || {
+                    for (n, frame) in mine.into_iter().enumerate() {
+                        let again = frame.share();
+                        drop(frame);
+                        assert_eq!(again.data()[..8], (n as u64).to_be_bytes());
+                    }
+                });
+            }
+            drop(frames);
+        });
+        assert!(pool.is_whole());
+    }
+}
+
+fn sizes(eal: &tally_dpdk::Eal) {
+    let make = |name: &str, config: MempoolConfig| Mempool::new(eal, name, &config);
+    let small = MempoolConfig {
+        frames: 15,
+        cache_frames: 0,
+        ..MempoolConfig::default()
+    };
+    let jumbo = make(
+        "jumbo",
+        MempoolConfig {
+            frame_bytes_max: 9_001,
+            ..small
+        },
+    )
+    .expect("fits");
+    assert_eq!(jumbo.frame_bytes_max(), 9_024);
+    cases(
+        &make(
+            "odd",
+            MempoolConfig {
+                frames: 100,
+                frame_bytes_max: 1_999,
+                ..small
+            },
+        )
+        .expect("ok"),
+    );
+    assert!(matches!(
+        make(
+            "j2",
+            MempoolConfig {
+                frame_bytes_max: u16::MAX,
+                ..small
+            }
+        ),
+        Err(Error::TooMuch { .. })
+    ));
+    assert!(matches!(
+        make("z", MempoolConfig { frames: 0, ..small }),
+        Err(Error::Zero { .. })
+    ));
+    assert!(matches!(
+        make(
+            "c",
+            MempoolConfig {
+                cache_frames: 513,
+                ..small
+            }
+        ),
+        Err(Error::TooMuch { .. })
+    ));
+    assert!(matches!(
+        make(
+            "big",
+            MempoolConfig {
+                frames: 1 << 20,
+                ..small
+            }
+        ),
+        Err(Error::Call { .. })
+    ));
+    assert!(matches!(make("a\0b", small), Err(Error::Nul(_))));
+    // A name is taken while its pool lives, and while its frames do.
+    assert!(make("jumbo", small).is_err());
+    let frame = jumbo.alloc().expect("one");
+    drop(jumbo);
+    assert!(make("jumbo", small).is_err());
+    drop(frame);
+    let other = make("other", small).expect("a pool");
+    drop(other);
+    assert!(make("jumbo", small).expect("free again").is_whole());
+}

@@ -1,0 +1,144 @@
+//! `net_memif` between two processes without hugepages, as root and as an ordinary user; and a
+//! second start after a crash.
+
+mod common;
+
+use std::env;
+use std::time::Instant;
+
+use common::child::{Stage, User, users};
+use common::{frame, pattern, pool, wait_until};
+use tally_dpdk::{EalThread, Mbuf, Port, PortConfig, StartedPort};
+
+/// More than a ring of 2^10 holds, so that both ends meet a full one.
+const FRAMES: usize = 5000;
+
+#[test]
+fn two_processes() {
+    match env::var("TALLY_ROLE").as_deref() {
+        Ok("server") => return server(),
+        Ok("client") => return client(),
+        Ok("crash") => return crash(),
+        _ => {}
+    }
+    for user in users() {
+        let stage = Stage::new("memif");
+        // The default is an abstract socket, which leaves nothing behind.
+        let abstract_name = format!("tally-test-{}-{user:?}", std::process::id());
+        run(&stage, user, &format!("socket={abstract_name}"));
+        // A socket in the file system, which a crash leaves behind.
+        let socket = format!("socket-abstract=no,socket={}", stage.path("memif.sock"));
+        let mut crashed = start(&stage, user, "crash", &socket);
+        crashed.wait().expect("it ends");
+        assert!(stage.folder.join("memif.sock").exists());
+        run(&stage, user, &socket);
+    }
+}
+
+fn start(stage: &Stage, user: User, role: &str, socket: &str) -> std::process::Child {
+    let environment = [("TALLY_ROLE", role), ("TALLY_SOCKET", socket)];
+    stage.start("two_processes", user, &environment)
+}
+
+fn run(stage: &Stage, user: User, socket: &str) {
+    let mut server = start(stage, user, "server", socket);
+    let mut client = start(stage, user, "client", socket);
+    let client = client.wait().expect("it ends");
+    let server = server.wait().expect("it ends");
+    assert!(
+        client.success() && server.success(),
+        "client: {client}, server: {server}, {user:?}, {socket}"
+    );
+}
+
+fn port(eal: &tally_dpdk::Eal, role: &str, pool: &tally_dpdk::Mempool) -> StartedPort {
+    let socket = env::var("TALLY_SOCKET").expect("the parent sets it");
+    let start = || {
+        Port::vdev(eal, "net_memif0", &format!("role={role},id=3,{socket}"))
+            .expect("a port")
+            .configure(&PortConfig::default(), std::slice::from_ref(pool))
+            .expect("it takes the configuration")
+            .start()
+    };
+    if role == "server" {
+        return start().expect("it starts");
+    }
+    // A client can't start before its server listens.
+    let mut started = None;
+    wait_until("the server listens", || {
+        started = start().ok();
+        started.is_some()
+    });
+    started.expect("started")
+}
+
+fn crash() {
+    let eal = common::eal();
+    let pool = pool(&eal, "p", 511, 0);
+    let _port = port(&eal, "server", &pool);
+    std::process::abort();
+}
+
+/// Sends back what it gets.
+fn server() {
+    let eal = common::eal();
+    let _thread = EalThread::register(&eal).expect("registered");
+    let pool = pool(&eal, "p", 2047, 64);
+    let mut port = port(&eal, "server", &pool);
+    let (mut echoed, mut frames) = (0, Vec::with_capacity(64));
+    wait_until("all frames are echoed", || {
+        for _ in 0..1000 {
+            let room = 32 - frames.len();
+            port.rx[0].burst(&mut frames, room);
+            echoed += port.tx[0].burst(&mut frames);
+        }
+        echoed == FRAMES
+    });
+    assert!(frames.is_empty());
+    wait_until("the client has gone", || {
+        !port.port.link().expect("link").up
+    });
+    drop(port);
+    assert!(pool.is_whole());
+}
+
+fn client() {
+    let eal = common::eal();
+    let _thread = EalThread::register(&eal).expect("registered");
+    let pool = pool(&eal, "p", 2047, 64);
+    let started = Instant::now();
+    let mut port = port(&eal, "client", &pool);
+    let mut early = vec![frame(&pool, 0)];
+    if !port.port.link().expect("link").up {
+        assert_eq!(port.tx[0].burst(&mut early), 0, "no link, no frames");
+    }
+    wait_until("the link is up", || port.port.link().expect("link").up);
+    eprintln!("link up after {:?}", started.elapsed());
+
+    let mut waiting: Vec<Mbuf> = Vec::new();
+    let mut received: Vec<Mbuf> = Vec::with_capacity(64);
+    let (mut sent, mut back) = (0, 0);
+    wait_until("all frames are back", || {
+        for _ in 0..1000 {
+            while waiting.len() < 32 && sent + waiting.len() < FRAMES {
+                waiting.push(frame(&pool, sent + waiting.len()));
+            }
+            sent += port.tx[0].burst(&mut waiting);
+            port.rx[0].burst(&mut received, 32);
+            for frame in received.drain(..) {
+                assert!(frame.is_contiguous());
+                assert_eq!(frame.data(), pattern(back));
+                assert_eq!(frame.data().as_ptr().addr() % 64, 0);
+                back += 1;
+            }
+        }
+        back == FRAMES
+    });
+    let stats = port.port.stats().expect("counters");
+    assert_eq!(
+        (stats.rx_frames, stats.tx_frames),
+        (FRAMES as u64, FRAMES as u64)
+    );
+    drop((port, early));
+    assert!(pool.is_whole());
+}
