@@ -58,5 +58,10 @@ pub struct Transmit {
 pub const fn datagram_bytes(units: u8) -> usize {
     let elements = units as usize * tally_wire::UNIT_BYTES;
     let control = tally_wire::control::CONTROL_BYTES;
-    tally_wire::header::HEADER_BYTES + if elements > control { elements } else { control }
+    tally_wire::header::HEADER_BYTES
+        + if elements > control {
+            elements
+        } else {
+            control
+        }
 }

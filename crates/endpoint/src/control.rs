@@ -1,0 +1,69 @@
+//! What worker and parameter server share of joining and leaving: identity, challenge and epoch.
+
+use tally_wire::control::DATAGRAM_BYTES;
+use tally_wire::header::CONTROL_UNITS;
+use tally_wire::{
+    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank, Refuse,
+};
+
+/// A member as the switch knows it.
+pub(crate) struct Control {
+    pub(crate) key: Key,
+    pub(crate) job: JobId,
+    pub(crate) rank: Rank,
+    pub(crate) instance: u64,
+    /// The last one given by the switch; 0 at first.
+    pub(crate) challenge: u64,
+    /// The one that ACCEPT gave; 0 at first.
+    pub(crate) epoch: Epoch,
+}
+
+impl Control {
+    fn header(&self, kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: Flags::NONE,
+            priority: 0,
+            element: Element::None,
+            job: self.job,
+            epoch: self.epoch,
+            fragment: FragmentId(0),
+            rank: self.rank,
+            units: CONTROL_UNITS,
+            bitmap: 0,
+        }
+    }
+
+    pub(crate) fn emit_join(&self, join: &Join, out: &mut [u8]) -> usize {
+        self.header(Kind::Join).emit(out);
+        join.emit(out);
+        self.key.seal(out);
+        DATAGRAM_BYTES
+    }
+
+    pub(crate) fn emit_leave(&self, leave: &Leave, out: &mut [u8]) -> usize {
+        self.header(Kind::Leave).emit(out);
+        leave.emit(out);
+        self.key.seal(out);
+        DATAGRAM_BYTES
+    }
+
+    /// ACCEPT with a good HMAC and our instance (J-8).
+    pub(crate) fn accept(&self, header: &Header, datagram: &[u8]) -> Option<Accept> {
+        if header.rank != self.rank || !self.key.verify(datagram) {
+            return None;
+        }
+        let accept = Accept::parse(datagram).ok()?;
+        (accept.instance == self.instance).then_some(accept)
+    }
+
+    /// REFUSE with our instance, and with a good HMAC unless it is a hint (J-8).
+    pub(crate) fn refuse(&self, header: &Header, datagram: &[u8]) -> Option<Refuse> {
+        if header.rank != self.rank {
+            return None;
+        }
+        let refuse = Refuse::parse(datagram).ok()?;
+        let authentic = refuse.reason.is_hint() || self.key.verify(datagram);
+        (authentic && refuse.instance == self.instance).then_some(refuse)
+    }
+}

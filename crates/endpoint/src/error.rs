@@ -1,0 +1,213 @@
+//! Why a worker's session ends without a result, in words that say what to do about it.
+
+use core::fmt;
+use core::time::Duration;
+use tally_wire::Rank;
+use tally_wire::control::LeaveCode;
+use thiserror::Error;
+
+/// Something that the switch said without a valid HMAC, or that may yet change: worth telling when
+/// time runs out, but never acted upon (J-8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Hint {
+    /// The switch has no such job.
+    #[error("the switch says that it has no such job")]
+    UnknownJob,
+    /// The switch has another key for the job.
+    #[error("the switch says that the job's key is another one")]
+    BadKey,
+    /// Another process has this rank.
+    #[error("the switch says that the rank is taken by another process that still lives")]
+    RankTaken,
+}
+
+/// A set of ranks, printed as `1, 2, 5`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ranks(pub u64);
+
+impl fmt::Display for Ranks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for rank in (0..64).filter(|r| self.0 >> r & 1 == 1) {
+            write!(f, "{separator}{rank}")?;
+            separator = ", ";
+        }
+        Ok(())
+    }
+}
+
+/// Why a worker's session failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WorkerError {
+    /// No good answer to JOIN.
+    #[error("the switch did not let us join within {after:?}{}", Also(.hint))]
+    NoAnswer {
+        /// How long it was tried.
+        after: Duration,
+        /// The last thing heard, if anything was.
+        hint: Option<Hint>,
+    },
+    /// The job never got all its members.
+    #[error(
+        "the job did not start within {after:?}: {}{}",
+        Missing(*.missing, *.ps_missing), Also(.hint)
+    )]
+    NotStarted {
+        /// How long it was waited for.
+        after: Duration,
+        /// Ranks that have not joined.
+        missing: Ranks,
+        /// Whether the parameter server has not joined.
+        ps_missing: bool,
+        /// The last thing heard besides, if anything was.
+        hint: Option<Hint>,
+    },
+    /// Our rank is not one of the job's.
+    #[error("rank {rank} is none of the job's {workers} workers (ranks count from 0)")]
+    BadRank {
+        /// Ours.
+        rank: u32,
+        /// The job's number of workers.
+        workers: u32,
+    },
+    /// We expect another number of workers than the switch's configuration has.
+    #[error("we expect {expected} workers, but the job has {workers}")]
+    Workers {
+        /// Ours.
+        expected: u32,
+        /// The job's.
+        workers: u32,
+    },
+    /// Our payload is another one than that of the member named, or too large for the switch.
+    #[error(
+        "payloads of {} bytes do not fit: {} {} bytes", found * 64,
+        ByRank(*.by), allowed * 64
+    )]
+    Payload {
+        /// Ours, in units of 64 bytes.
+        found: u32,
+        /// What is allowed, in units of 64 bytes.
+        allowed: u32,
+        /// The rank whose payload it is; none: the switch's port.
+        by: Option<Rank>,
+    },
+    /// Another worker brings other tensors or sums them in another way.
+    #[error("{} brings other tensors (names, types or shapes), arithmetic or payload than we do", ByRank(*.by))]
+    Shape {
+        /// Who.
+        by: Option<Rank>,
+    },
+    /// Our window is too large for the switch.
+    #[error("a window of {found} fragments is too large: the switch serves up to {allowed}")]
+    Window {
+        /// Ours.
+        found: u32,
+        /// The largest that the switch serves.
+        allowed: u32,
+    },
+    /// Another worker fell silent.
+    #[error("{} has been silent for too long, so the job has failed", ByRank(*.rank))]
+    MemberLost {
+        /// Who.
+        rank: Option<Rank>,
+    },
+    /// Another worker left.
+    #[error("{} left the job{}", ByRank(*.rank), Left(*.code))]
+    MemberFailed {
+        /// Who.
+        rank: Option<Rank>,
+        /// With what, if it is a code that we know.
+        code: Option<LeaveCode>,
+        /// The fragment that overflowed, counted from the start of the job, for that code.
+        fragment: Option<u64>,
+    },
+    /// The job has gone on without us.
+    #[error("the job has started anew without us")]
+    StaleEpoch,
+    /// The sum of i32 elements left their range.
+    #[error("i32 overflow in fragment {fragment}")]
+    Overflow {
+        /// Counted from the start of the job.
+        fragment: u64,
+    },
+    /// Nothing was heard from the switch.
+    #[error("the switch has been silent for {after:?}")]
+    SwitchSilent {
+        /// For how long.
+        after: Duration,
+    },
+    /// The switch answers, but no result comes.
+    #[error("no result for {after:?}, although the switch answers: {}", Suspect(*.ps_missing))]
+    Stalled {
+        /// For how long.
+        after: Duration,
+        /// Whether the switch says that the parameter server is missing.
+        ps_missing: bool,
+    },
+    /// The user of the session stopped it.
+    #[error("interrupted")]
+    Interrupted,
+    /// The user of the session could not go on.
+    #[error("given up")]
+    GivenUp,
+}
+
+struct Also<'a>(&'a Option<Hint>);
+
+impl fmt::Display for Also<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |hint| write!(f, "; {hint}"))
+    }
+}
+
+struct Missing(Ranks, bool);
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.0.count_ones(), self.1) {
+            (0, false) => write!(f, "all have joined, but the switch does not say so"),
+            (0, true) => write!(f, "the parameter server is missing"),
+            (1, false) => write!(f, "rank {} is missing", self.0),
+            (_, false) => write!(f, "ranks {} are missing", self.0),
+            (1, true) => write!(f, "rank {} and the parameter server are missing", self.0),
+            (_, true) => write!(f, "ranks {} and the parameter server are missing", self.0),
+        }
+    }
+}
+
+struct ByRank(Option<Rank>);
+
+impl fmt::Display for ByRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rank) => write!(f, "{rank}"),
+            None => write!(f, "the switch"),
+        }
+    }
+}
+
+struct Left(Option<LeaveCode>);
+
+impl fmt::Display for Left {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            None => "",
+            Some(LeaveCode::Finished) => " before it had begun",
+            Some(LeaveCode::Failed) => " because of an error of its own",
+            Some(LeaveCode::Overflow) => " because of an i32 overflow",
+            Some(LeaveCode::Interrupted) => " because it was interrupted",
+        })
+    }
+}
+
+struct Suspect(bool);
+
+impl fmt::Display for Suspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 {
+            "the parameter server is missing"
+        } else {
+            "another worker does not contribute, or the network loses too much"
+        })
+    }
+}

@@ -1,0 +1,622 @@
+//! The parameter server's session for one job: it finishes what the switch could not (section 7).
+//!
+//! It joins and stays, over as many incarnations as the workers open; a new epoch makes it forget
+//! the old one (J-5). Partials are merged per fragment; what stays incomplete is asked for, in
+//! rounds that get twice as long each time: first REMIND to the switch, then REMIND again and NACK
+//! to every missing worker (P-3). The repeated REMIND is needed: a missing worker's contribution
+//! may have opened a new slot in the switch after the first, and its answer to NACK would be
+//! dropped there as a duplicate.
+//!
+//! Memory: at most `4 · window` fragments (rounded up to a power of two) of one payload each, and
+//! of one payload for each worker while f32 fragments wait for their turn.
+
+mod table;
+
+use crate::Transmit;
+use crate::control::Control;
+use crate::error::Hint;
+use crate::rtt::Rtt;
+use core::time::Duration;
+use std::collections::VecDeque;
+use table::{Merged, ROUNDS, State, Table};
+use tally_kernels::Kernels;
+use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
+use tally_wire::header::HEADER_BYTES;
+use tally_wire::{
+    Accept, DEFAULT_PORT, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
+    Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+};
+
+/// Between JOINs while the job does not run.
+const EAGER: Duration = Duration::from_millis(50);
+/// Between JOINs as a sign of life. J-1 allows 500 ms; a busy machine may be late.
+const ALIVE: Duration = Duration::from_millis(400);
+/// How long LEAVE is repeated when nobody answers.
+const LEAVE_FOR: Duration = Duration::from_millis(300);
+/// Bounds of the first period of asking (P-3).
+const PERIOD_MIN: Duration = Duration::from_millis(2);
+const PERIOD_INITIAL: Duration = Duration::from_millis(20);
+const PERIOD_MAX: Duration = Duration::from_millis(200);
+const _: () = assert!(PERIOD_MIN.as_nanos() << (ROUNDS - 1) >= PERIOD_MAX.as_nanos());
+
+/// Which job the parameter server serves.
+#[derive(Clone, Debug)]
+pub struct PsConfig {
+    /// The job, as in the switch's configuration.
+    pub job: JobId,
+    /// Its key.
+    pub key: Key,
+    /// A random number, not 0, for this process.
+    pub instance: u64,
+    /// First UDP port of the switch.
+    pub port: u16,
+}
+
+impl PsConfig {
+    /// A configuration with the protocol's port.
+    #[must_use]
+    pub fn new(job: JobId, key: Key, instance: u64) -> Self {
+        Self {
+            job,
+            key,
+            instance,
+            port: DEFAULT_PORT,
+        }
+    }
+}
+
+/// Something that the caller may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PsEvent {
+    /// The switch has taken us in, and no incarnation runs.
+    Joined,
+    /// An incarnation runs.
+    Running {
+        /// Which.
+        epoch: Epoch,
+        /// How many workers it has.
+        workers: u8,
+    },
+    /// All workers have left.
+    Ended {
+        /// Which incarnation has ended.
+        epoch: Epoch,
+    },
+    /// The incarnation has failed; its state is forgotten.
+    Aborted {
+        /// Why.
+        reason: Reason,
+        /// Whose fault it was.
+        rank: Option<Rank>,
+    },
+    /// The switch does not take us in, it says; we go on trying.
+    Refused(Hint),
+    /// We have left. The session is closed.
+    Left,
+}
+
+/// Counters of a session, over all incarnations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PsStats {
+    /// Partials taken in.
+    pub partials: u64,
+    /// Partials that brought nothing new.
+    pub duplicates: u64,
+    /// Partials dropped because they overlapped.
+    pub overlaps: u64,
+    /// Fragments finished here.
+    pub results: u64,
+    /// Results sent again to workers that had lost them.
+    pub results_resent: u64,
+    /// Fragments finished by a worker's answer to NACK.
+    pub results_from_workers: u64,
+    /// NACKs sent.
+    pub nacks: u64,
+    /// REMINDs sent.
+    pub reminds: u64,
+    /// Answers that the switch has nothing.
+    pub not_here: u64,
+    /// Fragments forgotten, because the switch had finished them.
+    pub forgotten: u64,
+    /// Fragments with an i32 element that saturated.
+    pub overflows: u64,
+    /// Frames of another epoch, or of fragments that are too old.
+    pub late: u64,
+    /// Frames that are malformed, of another job or member, or do not fit their fragment.
+    pub foreign: u64,
+    /// Control frames whose HMAC or instance was not right.
+    pub unauthentic: u64,
+}
+
+enum Phase {
+    Serving,
+    Leaving { until: Time },
+    Closed,
+}
+
+/// A parameter server's session. See the [crate's documentation](crate) for the polling order.
+pub struct Ps {
+    port: u16,
+    control: Control,
+    kernels: Kernels,
+    phase: Phase,
+    accepted: Option<Accept>,
+    /// There is one from the first ACCEPT that names a payload on.
+    table: Option<Table>,
+    /// Slots with something pending.
+    queue: VecDeque<usize>,
+    latency: Rtt,
+    next_control: Time,
+    hint: Option<Hint>,
+    events: VecDeque<PsEvent>,
+    stats: PsStats,
+}
+
+impl Ps {
+    /// A session that starts to join at once.
+    ///
+    /// # Panics
+    /// If the instance is 0.
+    #[must_use]
+    pub fn new(now: Time, config: PsConfig, kernels: Kernels) -> Self {
+        assert!(config.instance != 0);
+        Self {
+            port: config.port,
+            control: Control {
+                key: config.key,
+                job: config.job,
+                rank: Rank::PS,
+                instance: config.instance,
+                challenge: 0,
+                epoch: Epoch(0),
+            },
+            kernels,
+            phase: Phase::Serving,
+            accepted: None,
+            table: None,
+            queue: VecDeque::new(),
+            latency: Rtt::new(PERIOD_MIN, PERIOD_INITIAL, PERIOD_MAX),
+            next_control: now,
+            hint: None,
+            events: VecDeque::with_capacity(8),
+            stats: PsStats::default(),
+        }
+    }
+
+    /// The job that is served.
+    #[must_use]
+    pub fn job(&self) -> JobId {
+        self.control.job
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> &PsStats {
+        &self.stats
+    }
+
+    /// Leaves the job.
+    pub fn leave(&mut self, now: Time) {
+        if matches!(self.phase, Phase::Serving) {
+            self.next_control = now;
+            self.phase = Phase::Leaving {
+                until: now.after(LEAVE_FOR),
+            };
+            if self.accepted.is_none() {
+                self.close();
+            }
+        }
+    }
+
+    /// Whether nothing more will be sent or happen.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.events.push_back(PsEvent::Left);
+    }
+
+    // --- what comes in ---------------------------------------------------------------------
+
+    /// Takes a datagram (Tally header and payload) that came from the switch's address.
+    pub fn handle_datagram(&mut self, now: Time, datagram: &[u8]) {
+        let Ok(header) = Header::parse(datagram) else {
+            self.stats.foreign += 1;
+            return;
+        };
+        if header.job != self.control.job || self.is_closed() {
+            self.stats.foreign += 1;
+            return;
+        }
+        match header.kind {
+            Kind::Accept => match self.control.accept(&header, datagram) {
+                Some(accept) => self.handle_accept(now, header.epoch, accept),
+                None => self.stats.unauthentic += 1,
+            },
+            Kind::Refuse => match self.control.refuse(&header, datagram) {
+                Some(refuse) => self.handle_refuse(now, &refuse),
+                None => self.stats.unauthentic += 1,
+            },
+            Kind::Partial | Kind::Result | Kind::NotHere => {
+                if header.epoch != self.control.epoch || header.epoch == Epoch(0) {
+                    self.stats.late += 1;
+                } else {
+                    self.handle_fragment(now, &header, &datagram[HEADER_BYTES..]);
+                }
+            }
+            Kind::Join | Kind::Leave | Kind::Data | Kind::Remind | Kind::Nack => {
+                self.stats.foreign += 1;
+            }
+        }
+    }
+
+    fn handle_fragment(&mut self, now: Time, header: &Header, payload: &[u8]) {
+        let Some((table, accept)) = self.table.as_mut().zip(self.accepted.as_ref()) else {
+            self.stats.late += 1;
+            return;
+        };
+        let all = all_ranks(accept.workers);
+        let sized = header.kind == Kind::NotHere || payload.len() == table.payload_bytes();
+        if header.bitmap & !all != 0 || !sized {
+            self.stats.foreign += 1;
+            return;
+        }
+        let found = if header.kind == Kind::Partial {
+            let (element, priority) = (header.element, header.priority);
+            table.find_or_take(now, header.fragment, element, priority)
+        } else {
+            table.find(header.fragment)
+        };
+        let Some(slot) = found else {
+            self.stats.late += 1;
+            return;
+        };
+        match header.kind {
+            Kind::Partial => self.handle_partial(now, slot, header, payload, all),
+            Kind::NotHere => self.handle_not_here(now, slot, header.flags.has(Flags::FINISHED)),
+            _ => self.handle_result(slot, header, payload, all),
+        }
+    }
+
+    fn handle_partial(
+        &mut self,
+        now: Time,
+        slot: usize,
+        header: &Header,
+        payload: &[u8],
+        all: u64,
+    ) {
+        let Some(table) = &mut self.table else { return };
+        let entry = &mut table.entries[slot];
+        if entry.element != header.element {
+            self.stats.foreign += 1;
+            return;
+        }
+        self.stats.partials += 1;
+        if entry.state == State::Done {
+            // P-2
+            self.stats.duplicates += 1;
+            if header.flags.has(Flags::RESEND) && !entry.pending.result {
+                self.stats.results_resent += 1;
+                entry.pending.result = true;
+                self.enqueue(slot);
+            }
+            return;
+        }
+        match table.merge(slot, header.bitmap, payload) {
+            Merged::New => {}
+            Merged::Duplicate => self.stats.duplicates += 1,
+            Merged::Overlap { missing } => {
+                self.stats.overlaps += 1;
+                table.entries[slot].pending.nack |= missing;
+                self.enqueue(slot);
+                return;
+            }
+        }
+        let entry = &mut table.entries[slot];
+        entry.overflow |= header.flags.has(Flags::OVERFLOW);
+        entry.priority = entry.priority.max(header.priority);
+        // What has come need not be asked for.
+        entry.pending.nack &= !entry.have;
+        if entry.have == all {
+            if !entry.asked {
+                self.latency.sample(now.since(entry.born));
+            }
+            self.stats.overflows += u64::from(entry.overflow);
+            self.stats.results += 1;
+            table.complete(slot);
+            self.enqueue(slot);
+        }
+    }
+
+    fn handle_result(&mut self, slot: usize, header: &Header, payload: &[u8], all: u64) {
+        let Some(table) = &mut self.table else { return };
+        let entry = &mut table.entries[slot];
+        if !header.rank.is_worker() || header.bitmap != all || header.element != entry.element {
+            self.stats.foreign += 1;
+        } else if entry.state == State::Collecting {
+            entry.overflow = header.flags.has(Flags::OVERFLOW);
+            self.stats.results_from_workers += 1;
+            table.complete_with(slot, payload);
+            self.enqueue(slot);
+        } else {
+            self.stats.duplicates += 1;
+        }
+    }
+
+    fn handle_not_here(&mut self, now: Time, slot: usize, finished: bool) {
+        let Some((table, accept)) = self.table.as_mut().zip(self.accepted.as_ref()) else {
+            return;
+        };
+        self.stats.not_here += 1;
+        let entry = &mut table.entries[slot];
+        if entry.state != State::Collecting {
+            return;
+        }
+        if finished {
+            self.stats.forgotten += 1;
+            table.free(slot);
+            return;
+        }
+        // In later rounds the workers have been asked along with the switch.
+        if entry.asked && table.lists.list_of(slot) == Some(1) {
+            entry.pending.nack |= all_ranks(accept.workers) & !entry.have;
+            entry.armed = now;
+            table.lists.remove(slot);
+            table.lists.push(2, slot);
+            self.enqueue(slot);
+        }
+    }
+
+    fn enqueue(&mut self, slot: usize) {
+        if let Some(table) = &mut self.table
+            && !table.entries[slot].queued
+        {
+            table.entries[slot].queued = true;
+            self.queue.push_back(slot);
+        }
+    }
+
+    fn handle_accept(&mut self, now: Time, epoch: Epoch, accept: Accept) {
+        if matches!(self.phase, Phase::Leaving { .. }) {
+            return self.close();
+        }
+        let before = self.accepted.as_ref().map(|a| a.state);
+        let renewed = epoch != self.control.epoch;
+        self.hint = None;
+        self.control.challenge = accept.challenge;
+        self.control.epoch = epoch;
+        if renewed {
+            // J-5
+            self.forget();
+            self.next_control = now;
+        }
+        self.accepted = Some(accept);
+        let payload_bytes = usize::from(accept.units) * UNIT_BYTES;
+        let slots = (4 * usize::from(accept.window)).next_power_of_two();
+        let fits = |t: &Table| t.payload_bytes() == payload_bytes && t.slots() == slots;
+        if payload_bytes > 0 && !self.table.as_ref().is_some_and(fits) {
+            self.queue.clear();
+            self.queue.reserve(slots);
+            self.table = Some(Table::new(accept.window, payload_bytes, self.kernels));
+        }
+        if before != Some(accept.state) || renewed {
+            if accept.state == JobState::Running && !renewed {
+                self.next_control = self.next_control.max(now.after(ALIVE));
+            }
+            self.events.push_back(match accept.state {
+                JobState::Waiting => PsEvent::Joined,
+                JobState::Running => PsEvent::Running {
+                    epoch,
+                    workers: accept.workers,
+                },
+                JobState::Ended => PsEvent::Ended { epoch },
+            });
+        }
+    }
+
+    fn handle_refuse(&mut self, now: Time, refuse: &Refuse) {
+        let hint = match refuse.reason {
+            Reason::UnknownJob => Hint::UnknownJob,
+            Reason::BadMac => Hint::BadKey,
+            Reason::RankTaken => Hint::RankTaken,
+            Reason::Challenge => {
+                if self.control.challenge != refuse.challenge {
+                    self.control.challenge = refuse.challenge;
+                    self.next_control = now;
+                }
+                return;
+            }
+            reason => {
+                if matches!(self.phase, Phase::Leaving { .. }) {
+                    return self.close();
+                }
+                if self.control.epoch != Epoch(0) {
+                    let rank = refuse.about;
+                    self.events.push_back(PsEvent::Aborted { reason, rank });
+                }
+                self.control.epoch = Epoch(0);
+                self.accepted = None;
+                self.forget();
+                return;
+            }
+        };
+        if self.hint != Some(hint) {
+            self.hint = Some(hint);
+            self.events.push_back(PsEvent::Refused(hint));
+        }
+    }
+
+    fn forget(&mut self) {
+        if let Some(table) = &mut self.table {
+            for slot in 0..table.slots() {
+                table.free(slot);
+                table.entries[slot].queued = false;
+            }
+        }
+        self.queue.clear();
+    }
+
+    // --- what goes out ---------------------------------------------------------------------
+
+    /// Writes the next datagram to `out`, if there is one to send now.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`datagram_bytes`](crate::datagram_bytes) of the units of the
+    /// job, which is never more than that of [`MAX_UNITS`](tally_wire::MAX_UNITS).
+    pub fn poll_transmit(&mut self, now: Time, out: &mut [u8]) -> Option<Transmit> {
+        if self.is_closed() {
+            return None;
+        }
+        if self.next_control <= now {
+            return Some(self.transmit_control(now, out));
+        }
+        loop {
+            let &slot = self.queue.front()?;
+            match self.transmit_pending(slot, out) {
+                Some(transmit) => return Some(transmit),
+                None => {
+                    self.queue.pop_front();
+                    if let Some(table) = &mut self.table {
+                        table.entries[slot].queued = false;
+                    }
+                }
+            }
+        }
+    }
+
+    fn transmit_control(&mut self, now: Time, out: &mut [u8]) -> Transmit {
+        let (instance, challenge) = (self.control.instance, self.control.challenge);
+        let len = if matches!(self.phase, Phase::Leaving { .. }) {
+            self.next_control = now.after(EAGER);
+            let leave = Leave {
+                instance,
+                challenge,
+                code: LeaveCode::Finished,
+                fragment: FragmentId(0),
+            };
+            self.control.emit_leave(&leave, out)
+        } else {
+            let state = self.accepted.as_ref().map(|a| a.state);
+            let running = state == Some(JobState::Running);
+            self.next_control = now.after(if running { ALIVE } else { EAGER });
+            let join = Join {
+                instance,
+                challenge,
+                role: Role::Ps,
+                workers: 0,
+                units: 0,
+                window: 0,
+                shape: [0; 32],
+            };
+            self.control.emit_join(&join, out)
+        };
+        Transmit {
+            len,
+            port: self.port,
+        }
+    }
+
+    /// One of the frames that the fragment in `slot` has to send.
+    fn transmit_pending(&mut self, slot: usize, out: &mut [u8]) -> Option<Transmit> {
+        let table = self.table.as_mut()?;
+        let accept = self.accepted.as_ref()?;
+        let entry = &mut table.entries[slot];
+        let mut header = Header {
+            kind: Kind::Remind,
+            flags: Flags::NONE,
+            priority: entry.priority,
+            element: Element::None,
+            job: self.control.job,
+            epoch: self.control.epoch,
+            fragment: entry.fragment,
+            rank: Rank::PS,
+            units: 0,
+            bitmap: 0,
+        };
+        if entry.pending.remind {
+            entry.pending.remind = false;
+            self.stats.reminds += 1;
+        } else if entry.pending.nack != 0 {
+            let rank = Rank(entry.pending.nack.trailing_zeros() as u8);
+            entry.pending.nack &= !rank.bit();
+            header.kind = Kind::Nack;
+            header.rank = rank;
+            header.bitmap = rank.bit();
+            self.stats.nacks += 1;
+        } else if entry.pending.result {
+            entry.pending.result = false;
+            header.kind = Kind::Result;
+            header.flags = Flags::FROM_PS.with(Flags::OVERFLOW.when(entry.overflow));
+            header.element = entry.element;
+            header.bitmap = all_ranks(accept.workers);
+            let sum = entry.result()?;
+            header.units = (sum.len() / UNIT_BYTES) as u8;
+            out[HEADER_BYTES..][..sum.len()].copy_from_slice(sum);
+        } else {
+            return None;
+        }
+        header.emit(out);
+        Some(Transmit {
+            len: HEADER_BYTES + header.payload_bytes(),
+            port: accept.base_port + (header.fragment.0 % u32::from(accept.shards)) as u16,
+        })
+    }
+
+    // --- time ------------------------------------------------------------------------------
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called, unless something else
+    /// happens first.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let control = match self.phase {
+            Phase::Closed => return None,
+            Phase::Serving => self.next_control,
+            Phase::Leaving { until } => self.next_control.min(until),
+        };
+        let round = |round| {
+            let table = self.table.as_ref()?;
+            let entry = &table.entries[table.lists.head(round)?];
+            Some(entry.armed.after(self.latency.timeout(round as u32)))
+        };
+        (0..ROUNDS).filter_map(round).chain([control]).min()
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time) {
+        if let Phase::Leaving { until } = self.phase
+            && until <= now
+        {
+            self.close();
+        }
+        let Some(accept) = &self.accepted else { return };
+        let all = all_ranks(accept.workers);
+        // From the last round down, so that nobody passes two rounds at once.
+        for round in (0..ROUNDS).rev() {
+            let period = self.latency.timeout(round as u32);
+            while let Some(table) = &mut self.table
+                && let Some(slot) = table.lists.head(round)
+                && table.entries[slot].armed.after(period) <= now
+            {
+                let entry = &mut table.entries[slot];
+                entry.armed = now;
+                entry.asked = true;
+                entry.pending.remind = true;
+                if round > 0 {
+                    entry.pending.nack |= all & !entry.have;
+                }
+                table.lists.remove(slot);
+                table.lists.push((round + 1).min(ROUNDS - 1), slot);
+                self.enqueue(slot);
+            }
+        }
+    }
+
+    /// The next thing that the caller may want to know.
+    pub fn poll_event(&mut self) -> Option<PsEvent> {
+        self.events.pop_front()
+    }
+}

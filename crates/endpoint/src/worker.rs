@@ -1,0 +1,814 @@
+//! A worker's session: one incarnation of one job, from JOIN to LEAVE.
+//!
+//! The session moves through four phases. *Joining* repeats JOIN until the switch says that the
+//! job runs (J-1). *Running* sends every fragment that was submitted once, inside the window, and
+//! again when it seems lost; JOIN now is a sign of life. *Leaving* repeats LEAVE until the switch
+//! lets go (J-7). *Closed* says nothing any more. What a fragment contains is the business of the
+//! caller's [`Gradients`].
+
+mod window;
+
+use crate::Transmit;
+use crate::control::Control;
+use crate::error::{Hint, Ranks, WorkerError};
+use core::time::Duration;
+use std::collections::VecDeque;
+use tally_wire::control::{LeaveCode, Reason, Role, Shape, State};
+use tally_wire::header::HEADER_BYTES;
+use tally_wire::{
+    Accept, DEFAULT_PORT, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
+    Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+};
+use window::{Asked, Cause, Taken, Window};
+
+/// Between JOINs while the job waits for members, and between LEAVEs (J-1, J-7).
+const EAGER: Duration = Duration::from_millis(50);
+/// Between JOINs as a sign of life. J-1 allows 500 ms; a busy machine may be late.
+const ALIVE: Duration = Duration::from_millis(400);
+/// How long LEAVE with an error is repeated when nobody answers.
+const LEAVE_FAILED: Duration = Duration::from_millis(300);
+
+/// What a worker wants to take part in, and how.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// The job, as in the switch's configuration.
+    pub job: JobId,
+    /// Its key.
+    pub key: Key,
+    /// Our rank, from 0.
+    pub rank: u8,
+    /// Workers of the job, 1..=64.
+    pub workers: u8,
+    /// Units of 64 bytes in every element payload, 1..=128.
+    pub units: u8,
+    /// Fragments that may be unfinished, at least 1.
+    pub window: u16,
+    /// What all workers must agree on.
+    pub shape: Shape,
+    /// A random number, not 0, for this session alone.
+    pub instance: u64,
+    /// First UDP port of the switch.
+    pub port: u16,
+    /// How long to try to join, and to wait for the other members (J-9).
+    pub join_timeout: Duration,
+    /// How long to go without a result (J-9).
+    pub stall_timeout: Duration,
+    /// How long to go on answering the others after our own last result (J-7).
+    pub linger: Duration,
+    /// The number of the first fragment: 0 (W-1), except in tests of the wrap.
+    pub first_fragment: u64,
+}
+
+impl WorkerConfig {
+    /// A configuration with the protocol's defaults: 1 KiB payloads, a window of 256, and 30, 10
+    /// and 2 seconds.
+    #[must_use]
+    pub fn new(job: JobId, key: Key, rank: u8, workers: u8, shape: Shape, instance: u64) -> Self {
+        Self {
+            job,
+            key,
+            rank,
+            workers,
+            units: 16,
+            window: 256,
+            shape,
+            instance,
+            port: DEFAULT_PORT,
+            join_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(2),
+            first_fragment: 0,
+        }
+    }
+}
+
+/// A fragment's contribution, as far as it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contribution {
+    /// Written; of this element type.
+    Ready(Element),
+    /// It depends on a result that has not come; ask again after the next one.
+    NotReady,
+}
+
+/// How a result came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Time from sending the contribution first to the result.
+    pub latency: Duration,
+    /// Whether the PS finished it.
+    pub from_ps: bool,
+}
+
+/// What the fragments contain: the caller's side of a [`Worker`].
+///
+/// Fragments have their number in the job, which does not wrap. Payloads have the configured
+/// number of units.
+pub trait Gradients {
+    /// Writes our contribution to fragment `seq`, all of `payload`. Fragments are asked for in
+    /// order; after `Ready`, again whenever one seems lost, and then the same must be written.
+    fn contribute(&mut self, seq: u64, payload: &mut [u8]) -> Contribution;
+
+    /// Takes the result of fragment `seq`. Called once for each, not always in order.
+    fn result(&mut self, seq: u64, element: Element, payload: &[u8], delivery: Delivery);
+
+    /// Writes the result of fragment `seq` as it came, for a worker that lost it; `None` when it
+    /// is not kept any more. It is asked for up to two windows back.
+    fn stored_result(&mut self, seq: u64, payload: &mut [u8]) -> Option<Element>;
+}
+
+/// Something that the caller may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody joined, and the job waits for more.
+    Waiting(Members),
+    /// All have joined; contributions go out.
+    Running {
+        /// The incarnation.
+        epoch: Epoch,
+    },
+    /// All fragments that were submitted have their results.
+    Delivered,
+    /// We have left, all is done. The session is closed.
+    Finished,
+    /// There will be no (more) results. The session is closed.
+    Failed(WorkerError),
+}
+
+/// Who takes part, as the switch said last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// Ranks that have joined.
+    pub joined: u64,
+    /// Ranks that have not.
+    pub missing: u64,
+    /// Whether the PS has.
+    pub ps: bool,
+}
+
+/// Contributions sent again, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retransmissions {
+    /// The timeout passed.
+    pub timeout: u64,
+    /// One that was sent later had its result.
+    pub early: u64,
+    /// The PS asked.
+    pub nack: u64,
+}
+
+/// Counters of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerStats {
+    /// Contributions sent for the first time.
+    pub fragments: u64,
+    /// Results that the switch finished.
+    pub from_switch: u64,
+    /// Results that the PS finished.
+    pub from_ps: u64,
+    /// Contributions sent again.
+    pub retransmissions: Retransmissions,
+    /// Results that the PS asked us for and got.
+    pub results_resent: u64,
+    /// Results that we already had.
+    pub duplicates: u64,
+    /// Frames of another epoch or before the job ran.
+    pub late: u64,
+    /// Frames that are malformed, of another job or member, or answer nothing that we sent.
+    pub foreign: u64,
+    /// Control frames whose HMAC or instance was not right.
+    pub unauthentic: u64,
+}
+
+enum Phase {
+    Joining,
+    Running,
+    /// With the error to end with, if any, and when to stop trying.
+    Leaving {
+        code: LeaveCode,
+        fragment: FragmentId,
+        error: Option<WorkerError>,
+        until: Time,
+    },
+    Closed,
+}
+
+/// A run of fragments of one priority.
+struct Submission {
+    end: u64,
+    priority: u8,
+}
+
+/// A worker's session. See the [crate's documentation](crate) for the polling order.
+pub struct Worker {
+    config: WorkerConfig,
+    control: Control,
+    phase: Phase,
+    window: Window,
+    submissions: VecDeque<Submission>,
+    /// One past the last fragment that was submitted.
+    end: u64,
+    /// No more will be submitted.
+    finishing: bool,
+    /// All that was submitted has been delivered, and said so.
+    delivered: bool,
+    /// Results that the PS asked for.
+    asked: VecDeque<u64>,
+    events: VecDeque<Event>,
+    accepted: Option<Accept>,
+    hint: Option<Hint>,
+    started: Time,
+    next_control: Time,
+    last_heard: Time,
+    /// The last result, or submission after all were delivered.
+    last_progress: Time,
+    stats: WorkerStats,
+}
+
+impl Worker {
+    /// A session that starts to join at once.
+    ///
+    /// # Panics
+    /// If the configuration's numbers are out of the ranges that it documents.
+    #[must_use]
+    pub fn new(now: Time, config: WorkerConfig) -> Self {
+        assert!((1..=64).contains(&config.workers) && config.rank < 64);
+        assert!((1..=tally_wire::MAX_UNITS).contains(&config.units));
+        assert!(config.window >= 1 && config.instance != 0);
+        Self {
+            control: Control {
+                key: config.key.clone(),
+                job: config.job,
+                rank: Rank(config.rank),
+                instance: config.instance,
+                challenge: 0,
+                epoch: Epoch(0),
+            },
+            phase: Phase::Joining,
+            window: Window::new(config.first_fragment, config.window),
+            submissions: VecDeque::with_capacity(8),
+            end: config.first_fragment,
+            finishing: false,
+            delivered: true,
+            asked: VecDeque::with_capacity(usize::from(config.window)),
+            events: VecDeque::with_capacity(8),
+            accepted: None,
+            hint: None,
+            started: now,
+            next_control: now,
+            last_heard: now,
+            last_progress: now,
+            stats: WorkerStats::default(),
+            config,
+        }
+    }
+
+    /// Appends `fragments` fragments to the stream, to be sent with `priority` (255 first).
+    /// Several messages may follow one another; all workers must submit the same ones.
+    ///
+    /// # Panics
+    /// After [`finish`](Self::finish).
+    pub fn submit(&mut self, now: Time, fragments: u64, priority: u8) {
+        assert!(!self.finishing, "submit after finish");
+        if fragments == 0 {
+            return;
+        }
+        if self.delivered {
+            self.delivered = false;
+            self.last_progress = now;
+        }
+        self.end += fragments;
+        self.submissions.push_back(Submission {
+            end: self.end,
+            priority,
+        });
+    }
+
+    /// Leaves the job once everything that was submitted has its result.
+    pub fn finish(&mut self, now: Time) {
+        self.finishing = true;
+        self.leave_if_done(now);
+    }
+
+    /// Leaves the job now, because the user of the session was interrupted.
+    pub fn interrupt(&mut self, now: Time) {
+        self.leave_with(now, LeaveCode::Interrupted, 0, WorkerError::Interrupted);
+    }
+
+    /// Leaves the job now, because the user of the session cannot go on.
+    pub fn give_up(&mut self, now: Time) {
+        self.leave_with(now, LeaveCode::Failed, 0, WorkerError::GivenUp);
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> &WorkerStats {
+        &self.stats
+    }
+
+    /// Smoothed time from a contribution to its result, once one was measured.
+    #[must_use]
+    pub fn srtt(&self) -> Option<Duration> {
+        self.window.rtt().smoothed()
+    }
+
+    /// How long a contribution waits for its result before it is sent again.
+    #[must_use]
+    pub fn rto(&self) -> Duration {
+        self.window.rto()
+    }
+
+    /// Fragments of the job, from its first, that have results without a gap.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.window.base() - self.config.first_fragment
+    }
+
+    /// Whether nothing more will be sent or happen.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        matches!(self.phase, Phase::Closed)
+    }
+
+    /// Who takes part, once the switch has said so.
+    #[must_use]
+    pub fn members(&self) -> Option<Members> {
+        self.accepted.as_ref().map(members)
+    }
+
+    // --- what comes in ---------------------------------------------------------------------
+
+    /// Takes a datagram (Tally header and payload) that came from the switch's address.
+    pub fn handle_datagram(&mut self, now: Time, datagram: &[u8], io: &mut impl Gradients) {
+        let Ok(header) = Header::parse(datagram) else {
+            self.stats.foreign += 1;
+            return;
+        };
+        if header.job != self.config.job {
+            self.stats.foreign += 1;
+            return;
+        }
+        match header.kind {
+            Kind::Result => self.handle_result(now, &header, &datagram[HEADER_BYTES..], io),
+            Kind::Nack => self.handle_nack(now, &header),
+            Kind::Accept => match self.control.accept(&header, datagram) {
+                Some(accept) => self.handle_accept(now, header.epoch, accept),
+                None => self.stats.unauthentic += 1,
+            },
+            Kind::Refuse => match self.control.refuse(&header, datagram) {
+                Some(refuse) => self.handle_refuse(now, &refuse),
+                None => self.stats.unauthentic += 1,
+            },
+            Kind::Join
+            | Kind::Leave
+            | Kind::Data
+            | Kind::Partial
+            | Kind::Remind
+            | Kind::NotHere => self.stats.foreign += 1,
+        }
+    }
+
+    fn handle_result(
+        &mut self,
+        now: Time,
+        header: &Header,
+        payload: &[u8],
+        io: &mut impl Gradients,
+    ) {
+        if header.epoch != self.control.epoch || header.epoch == Epoch(0) {
+            self.stats.late += 1;
+            return;
+        }
+        if header.rank != Rank::SWITCH
+            || header.units != self.config.units
+            || header.bitmap != all_ranks(self.config.workers)
+        {
+            self.stats.foreign += 1;
+            return;
+        }
+        self.last_heard = now;
+        match self.window.take(now, header.fragment, header.element) {
+            Taken::Foreign => self.stats.foreign += 1,
+            Taken::Duplicate => self.stats.duplicates += 1,
+            Taken::New { seq, .. } if header.flags.has(Flags::OVERFLOW) => {
+                let error = WorkerError::Overflow { fragment: seq };
+                self.leave_with(now, LeaveCode::Overflow, seq, error);
+            }
+            Taken::New { seq, latency } => {
+                let from_ps = header.flags.has(Flags::FROM_PS);
+                if from_ps {
+                    self.stats.from_ps += 1;
+                } else {
+                    self.stats.from_switch += 1;
+                }
+                self.last_progress = now;
+                let delivery = Delivery { latency, from_ps };
+                io.result(seq, header.element, payload, delivery);
+                if self.window.base() == self.end && !self.delivered {
+                    self.delivered = true;
+                    self.events.push_back(Event::Delivered);
+                    self.leave_if_done(now);
+                }
+            }
+        }
+    }
+
+    fn handle_nack(&mut self, now: Time, header: &Header) {
+        if header.epoch != self.control.epoch || header.rank != self.control.rank {
+            self.stats.late += 1;
+            return;
+        }
+        self.last_heard = now;
+        if let Asked::Result { seq } = self.window.asked(header.fragment) {
+            // Bounded: what does not fit will be asked for again (P-3).
+            if self.asked.len() < usize::from(self.config.window) && !self.asked.contains(&seq) {
+                self.asked.push_back(seq);
+            }
+        }
+    }
+
+    fn handle_accept(&mut self, now: Time, epoch: Epoch, accept: Accept) {
+        match self.phase {
+            Phase::Closed => return,
+            // Once contributions are out under an epoch, another one is not ours.
+            Phase::Running | Phase::Leaving { .. } if epoch != self.control.epoch => {
+                self.stats.late += 1;
+                return;
+            }
+            _ => {}
+        }
+        self.last_heard = now;
+        self.hint = None;
+        self.control.challenge = accept.challenge;
+        self.control.epoch = epoch;
+        let news = self.members() != Some(members(&accept));
+        self.accepted = Some(accept);
+        match (&self.phase, accept.state) {
+            (Phase::Joining, State::Running) => {
+                self.phase = Phase::Running;
+                self.next_control = now.after(ALIVE);
+                self.last_progress = now;
+                self.events.push_back(Event::Running { epoch });
+                self.leave_if_done(now);
+            }
+            (Phase::Joining, State::Waiting) if news => {
+                self.events.push_back(Event::Waiting(members(&accept)));
+            }
+            // An ACCEPT that was under way when we left with an error may be mistaken for the
+            // answer; then the switch notices our silence instead.
+            (Phase::Leaving { error, .. }, state) if error.is_some() || state == State::Ended => {
+                self.close();
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_refuse(&mut self, now: Time, refuse: &Refuse) {
+        if self.is_closed() {
+            return;
+        }
+        // Only hints come without authentication, and they do nothing else.
+        match refuse.reason {
+            Reason::UnknownJob => return self.hint = Some(Hint::UnknownJob),
+            Reason::BadMac => return self.hint = Some(Hint::BadKey),
+            _ => {}
+        }
+        self.last_heard = now;
+        if refuse.reason == Reason::Challenge {
+            if self.control.challenge != refuse.challenge {
+                self.control.challenge = refuse.challenge;
+                self.next_control = now;
+            }
+            return;
+        }
+        if matches!(self.phase, Phase::Leaving { .. }) {
+            return self.close();
+        }
+        let (found, allowed) = (refuse.found, refuse.allowed);
+        let error = match refuse.reason {
+            Reason::UnknownJob | Reason::BadMac | Reason::Challenge => return,
+            Reason::RankTaken => return self.hint = Some(Hint::RankTaken),
+            Reason::BadRank => WorkerError::BadRank {
+                rank: found,
+                workers: allowed,
+            },
+            Reason::Workers => WorkerError::Workers {
+                expected: found,
+                workers: allowed,
+            },
+            Reason::Payload => WorkerError::Payload {
+                found,
+                allowed,
+                by: refuse.about,
+            },
+            Reason::Shape => WorkerError::Shape { by: refuse.about },
+            Reason::Window => WorkerError::Window { found, allowed },
+            Reason::MemberLost => WorkerError::MemberLost { rank: refuse.about },
+            Reason::MemberFailed => {
+                let code = LeaveCode::from_number(found);
+                let overflow = code == Some(LeaveCode::Overflow);
+                let fragment = self.window.seq_of(FragmentId(allowed));
+                WorkerError::MemberFailed {
+                    rank: refuse.about,
+                    code,
+                    fragment: fragment.filter(|_| overflow),
+                }
+            }
+            Reason::StaleEpoch => WorkerError::StaleEpoch,
+        };
+        self.fail(error);
+    }
+
+    // --- ends ------------------------------------------------------------------------------
+
+    fn fail(&mut self, error: WorkerError) {
+        self.phase = Phase::Closed;
+        self.events.push_back(Event::Failed(error));
+    }
+
+    /// Ends *leaving*.
+    fn close(&mut self) {
+        if let Phase::Leaving { error, .. } = core::mem::replace(&mut self.phase, Phase::Closed) {
+            self.events.push_back(match error {
+                None => Event::Finished,
+                Some(error) => Event::Failed(error),
+            });
+        }
+    }
+
+    fn leave_if_done(&mut self, now: Time) {
+        if self.finishing && self.delivered && matches!(self.phase, Phase::Running) {
+            self.next_control = now;
+            self.phase = Phase::Leaving {
+                code: LeaveCode::Finished,
+                fragment: FragmentId(0),
+                error: None,
+                until: now.after(self.config.linger),
+            };
+        }
+    }
+
+    fn leave_with(&mut self, now: Time, code: LeaveCode, seq: u64, error: WorkerError) {
+        match self.phase {
+            Phase::Closed => {}
+            // Without an answer yet the switch knows nothing of us that it would have to forget.
+            Phase::Joining if self.accepted.is_none() => self.fail(error),
+            Phase::Leaving { error: Some(_), .. } => {}
+            _ => {
+                self.next_control = now;
+                self.phase = Phase::Leaving {
+                    code,
+                    fragment: FragmentId(seq as u32),
+                    error: Some(error),
+                    until: now.after(LEAVE_FAILED),
+                };
+            }
+        }
+    }
+
+    // --- what goes out ---------------------------------------------------------------------
+
+    /// Writes the next datagram to `out`, if there is one to send now.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`datagram_bytes`](crate::datagram_bytes) of the units.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        out: &mut [u8],
+        io: &mut impl Gradients,
+    ) -> Option<Transmit> {
+        if self.is_closed() {
+            return None;
+        }
+        if self.next_control <= now {
+            return Some(self.transmit_control(now, out));
+        }
+        match self.phase {
+            Phase::Running => {
+                if let Some(transmit) = self.transmit_again(now, out, io) {
+                    return Some(transmit);
+                }
+            }
+            Phase::Leaving { error: None, .. } => {}
+            _ => return None,
+        }
+        if let Some(transmit) = self.transmit_asked(out, io) {
+            return Some(transmit);
+        }
+        self.transmit_new(now, out, io)
+    }
+
+    fn transmit_control(&mut self, now: Time, out: &mut [u8]) -> Transmit {
+        let len = match self.phase {
+            Phase::Leaving { code, fragment, .. } => {
+                self.next_control = now.after(EAGER);
+                let leave = Leave {
+                    instance: self.control.instance,
+                    challenge: self.control.challenge,
+                    code,
+                    fragment,
+                };
+                self.control.emit_leave(&leave, out)
+            }
+            _ => {
+                let running = matches!(self.phase, Phase::Running);
+                self.next_control = now.after(if running { ALIVE } else { EAGER });
+                let join = Join {
+                    instance: self.control.instance,
+                    challenge: self.control.challenge,
+                    role: Role::Worker,
+                    workers: self.config.workers,
+                    units: self.config.units,
+                    window: self.config.window,
+                    shape: self.config.shape,
+                };
+                self.control.emit_join(&join, out)
+            }
+        };
+        Transmit {
+            len,
+            port: self.config.port,
+        }
+    }
+
+    fn transmit_again(
+        &mut self,
+        now: Time,
+        out: &mut [u8],
+        io: &mut impl Gradients,
+    ) -> Option<Transmit> {
+        let again = self.window.pop_again()?;
+        let contribution = io.contribute(again.seq, self.payload(out));
+        debug_assert_eq!(contribution, Contribution::Ready(again.element), "W-3");
+        self.window.sent_again(now, &again);
+        let causes = &mut self.stats.retransmissions;
+        match again.cause {
+            Cause::Timeout => causes.timeout += 1,
+            Cause::Early => causes.early += 1,
+            Cause::Nack => causes.nack += 1,
+        }
+        let flags = Flags::RESEND;
+        Some(self.emit_data(out, again.seq, again.element, again.priority, flags))
+    }
+
+    fn transmit_asked(&mut self, out: &mut [u8], io: &mut impl Gradients) -> Option<Transmit> {
+        while let Some(seq) = self.asked.pop_front() {
+            if let Some(element) = io.stored_result(seq, self.payload(out)) {
+                self.stats.results_resent += 1;
+                let header = Header {
+                    kind: Kind::Result,
+                    bitmap: all_ranks(self.config.workers),
+                    ..self.data_header(seq, element, 0, Flags::NONE)
+                };
+                return Some(self.emit(out, &header));
+            }
+        }
+        None
+    }
+
+    fn transmit_new(
+        &mut self,
+        now: Time,
+        out: &mut [u8],
+        io: &mut impl Gradients,
+    ) -> Option<Transmit> {
+        let seq = self.window.next();
+        if seq == self.end || !self.window.may_send() {
+            return None;
+        }
+        let Contribution::Ready(element) = io.contribute(seq, self.payload(out)) else {
+            return None;
+        };
+        while self.submissions.front().is_some_and(|s| s.end <= seq) {
+            self.submissions.pop_front();
+        }
+        let priority = self.submissions.front().map_or(0, |s| s.priority);
+        self.window.sent_new(now, element, priority);
+        self.stats.fragments += 1;
+        Some(self.emit_data(out, seq, element, priority, Flags::NONE))
+    }
+
+    fn payload<'a>(&self, out: &'a mut [u8]) -> &'a mut [u8] {
+        &mut out[HEADER_BYTES..][..usize::from(self.config.units) * UNIT_BYTES]
+    }
+
+    fn data_header(&self, seq: u64, element: Element, priority: u8, flags: Flags) -> Header {
+        Header {
+            kind: Kind::Data,
+            flags,
+            priority,
+            element,
+            job: self.config.job,
+            epoch: self.control.epoch,
+            fragment: FragmentId(seq as u32),
+            rank: self.control.rank,
+            units: self.config.units,
+            bitmap: self.control.rank.bit(),
+        }
+    }
+
+    fn emit_data(
+        &self,
+        out: &mut [u8],
+        seq: u64,
+        element: Element,
+        priority: u8,
+        flags: Flags,
+    ) -> Transmit {
+        self.emit(out, &self.data_header(seq, element, priority, flags))
+    }
+
+    fn emit(&self, out: &mut [u8], header: &Header) -> Transmit {
+        header.emit(out);
+        let (base, shards) = self
+            .accepted
+            .as_ref()
+            .map_or((self.config.port, 1), |a| (a.base_port, a.shards));
+        Transmit {
+            len: HEADER_BYTES + header.payload_bytes(),
+            port: base + (header.fragment.0 % u32::from(shards)) as u16,
+        }
+    }
+
+    // --- time ------------------------------------------------------------------------------
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called, unless something else
+    /// happens first.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let phase = match self.phase {
+            Phase::Closed => return None,
+            Phase::Joining => self.started.after(self.config.join_timeout),
+            Phase::Leaving { until, .. } => until,
+            Phase::Running => {
+                let stall = self.last_progress.after(self.config.stall_timeout);
+                [self.window.deadline(), (!self.delivered).then_some(stall)]
+                    .into_iter()
+                    .flatten()
+                    .min()
+                    .unwrap_or(self.next_control)
+            }
+        };
+        Some(phase.min(self.next_control))
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Time) {
+        match self.phase {
+            Phase::Closed => {}
+            Phase::Joining => {
+                if self.started.after(self.config.join_timeout) <= now {
+                    self.fail(self.not_started());
+                }
+            }
+            Phase::Running => {
+                self.window.expire(now);
+                let after = self.config.stall_timeout;
+                if !self.delivered && self.last_progress.after(after) <= now {
+                    let ps_missing = self.accepted.as_ref().is_some_and(|a| !a.ps);
+                    let error = if self.last_heard.after(after) <= now {
+                        WorkerError::SwitchSilent { after }
+                    } else {
+                        WorkerError::Stalled { after, ps_missing }
+                    };
+                    self.leave_with(now, LeaveCode::Failed, 0, error);
+                }
+            }
+            Phase::Leaving { until, .. } => {
+                if until <= now {
+                    self.close();
+                }
+            }
+        }
+    }
+
+    fn not_started(&self) -> WorkerError {
+        let after = self.config.join_timeout;
+        match self.members() {
+            None => WorkerError::NoAnswer {
+                after,
+                hint: self.hint,
+            },
+            Some(members) => WorkerError::NotStarted {
+                after,
+                missing: Ranks(members.missing),
+                ps_missing: !members.ps,
+                hint: self.hint,
+            },
+        }
+    }
+
+    /// The next thing that the caller may want to know.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+}
+
+fn members(accept: &Accept) -> Members {
+    Members {
+        joined: accept.joined,
+        missing: all_ranks(accept.workers) & !accept.joined,
+        ps: accept.ps,
+    }
+}

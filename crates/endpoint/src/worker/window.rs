@@ -1,0 +1,344 @@
+//! The fragments a worker has unfinished, and which of them to send again.
+//!
+//! A ring of entries indexed by sequence number. Every unfinished fragment that is not itself
+//! waiting to be sent again is in one of a few [`Lists`], by how often its timeout has doubled; in
+//! each list the head was sent first. So the next timeout is the least of the heads, and a loss
+//! shows at a head too: a fragment sent later has its result already. Both cost the same
+//! whatever the window.
+//!
+//! The catch is Karn's: when every fragment times out before its result, nothing ever measures a
+//! longer round trip. Hence the doublings that all fragments share, which only a fresh measurement
+//! takes back (RFC 6298, 5.5 and 5.7); each fragment has its own on top.
+
+use crate::lists::Lists;
+use crate::rtt::Rtt;
+use core::time::Duration;
+use std::collections::VecDeque;
+use tally_wire::{Element, FragmentId, Time};
+
+/// Bounds of the timeout.
+pub(crate) const RTO_MIN: Duration = Duration::from_millis(2);
+pub(crate) const RTO_MAX: Duration = Duration::from_secs(1);
+/// Before anything was measured. RFC 6298 has 1 s for the Internet; this is one rack.
+pub(crate) const RTO_INITIAL: Duration = Duration::from_millis(50);
+/// A quarter of the round trip, but at least this, is taken for reordering and not for loss.
+const REORDER_MIN: Duration = Duration::from_millis(1);
+
+/// Never sent again: may be taken for lost early, and its round trip is unambiguous.
+const FRESH: usize = 0;
+/// Sent again, with the timeout of its own doubled `list - RESENT` times.
+const RESENT: usize = 1;
+const DOUBLINGS_MAX: usize = 9;
+const LISTS: usize = RESENT + DOUBLINGS_MAX + 1;
+const _: () = assert!(RTO_MIN.as_nanos() << DOUBLINGS_MAX >= RTO_MAX.as_nanos());
+
+/// Why a fragment is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// Its timeout passed.
+    Timeout,
+    /// One that was sent later has its result.
+    Early,
+    /// The PS asked.
+    Nack,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// In the list given by [`Lists`].
+    InFlight,
+    /// In the queue, for this reason.
+    Queued(Cause),
+    /// Has its result.
+    Done,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    first_sent: Time,
+    last_sent: Time,
+    /// The list that it was in last.
+    list: u8,
+    priority: u8,
+    element: Element,
+    state: State,
+}
+
+/// What a result turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// The first for its fragment, that long after the contribution.
+    New { seq: u64, latency: Duration },
+    /// Its fragment has one, which may be long ago.
+    Duplicate,
+    /// Not of a fragment that was sent, or of another element type than was sent.
+    Foreign,
+}
+
+/// What a NACK asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Something that has its result.
+    Result { seq: u64 },
+    /// Something that will be sent again.
+    Data,
+    /// Something not sent yet, or too long ago.
+    Nothing,
+}
+
+/// Something to send again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Again {
+    pub(crate) seq: u64,
+    pub(crate) priority: u8,
+    pub(crate) element: Element,
+    pub(crate) cause: Cause,
+}
+
+pub(crate) struct Window {
+    entries: Box<[Entry]>,
+    lists: Lists<LISTS>,
+    /// Slots to send again, oldest reason first. An entry is in it at most once.
+    queue: VecDeque<u64>,
+    /// All before it have their results.
+    base: u64,
+    /// The next to be sent for the first time.
+    next: u64,
+    width: u64,
+    rtt: Rtt,
+    /// Doublings that all fragments share, and when the last one was.
+    doublings: u32,
+    doubled_at: Time,
+    /// The latest first sending that has a result.
+    newest_finished: Time,
+}
+
+impl Window {
+    pub(crate) fn new(first: u64, width: u16) -> Self {
+        let width = u64::from(width.max(1));
+        let slots = width.next_power_of_two() as usize;
+        let done = Entry {
+            first_sent: Time(0),
+            last_sent: Time(0),
+            list: 0,
+            priority: 0,
+            element: Element::None,
+            state: State::Done,
+        };
+        Self {
+            entries: vec![done; slots].into_boxed_slice(),
+            lists: Lists::new(slots),
+            queue: VecDeque::with_capacity(slots),
+            base: first,
+            next: first,
+            width,
+            rtt: Rtt::new(RTO_MIN, RTO_INITIAL, RTO_MAX),
+            doublings: 0,
+            doubled_at: Time(0),
+            newest_finished: Time(0),
+        }
+    }
+
+    fn slot(&self, seq: u64) -> usize {
+        seq as usize & (self.entries.len() - 1)
+    }
+
+    /// All fragments before this one have their results.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The next fragment to be sent for the first time.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(crate) fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    pub(crate) fn rto(&self) -> Duration {
+        self.rtt.timeout(self.doublings)
+    }
+
+    /// W-2: the results of every fragment up to `next - width` are there.
+    pub(crate) fn may_send(&self) -> bool {
+        self.next < self.base + self.width
+    }
+
+    /// The sequence number nearest to what is unfinished that has `fragment` as its low 32 bits.
+    pub(crate) fn seq_of(&self, fragment: FragmentId) -> Option<u64> {
+        let ahead = fragment.ahead_of(FragmentId(self.base as u32));
+        self.base.checked_add_signed(i64::from(ahead))
+    }
+
+    /// Notes that fragment `next` was sent for the first time. Nothing may wait to be sent again,
+    /// which is what bounds the queue.
+    pub(crate) fn sent_new(&mut self, now: Time, element: Element, priority: u8) {
+        debug_assert!(self.may_send(), "W-2");
+        debug_assert!(self.queue.is_empty());
+        let slot = self.slot(self.next);
+        debug_assert!(self.entries[slot].state == State::Done);
+        self.entries[slot] = Entry {
+            first_sent: now,
+            last_sent: now,
+            list: FRESH as u8,
+            priority,
+            element,
+            state: State::InFlight,
+        };
+        self.lists.push(FRESH, slot);
+        self.next += 1;
+    }
+
+    /// The next fragment to send again; [`sent_again`](Self::sent_again) must follow.
+    pub(crate) fn pop_again(&mut self) -> Option<Again> {
+        while let Some(seq) = self.queue.pop_front() {
+            // Finished while it waited, and perhaps its slot has a new owner.
+            if seq < self.base {
+                continue;
+            }
+            let entry = self.entries[self.slot(seq)];
+            if let State::Queued(cause) = entry.state {
+                return Some(Again {
+                    seq,
+                    priority: entry.priority,
+                    element: entry.element,
+                    cause,
+                });
+            }
+        }
+        None
+    }
+
+    pub(crate) fn sent_again(&mut self, now: Time, again: &Again) {
+        let slot = self.slot(again.seq);
+        let entry = &mut self.entries[slot];
+        entry.last_sent = now;
+        entry.state = State::InFlight;
+        let list = match again.cause {
+            Cause::Timeout => (usize::from(entry.list) + 1).clamp(RESENT + 1, LISTS - 1),
+            Cause::Early | Cause::Nack => usize::from(entry.list).max(RESENT),
+        };
+        entry.list = list as u8;
+        self.lists.push(list, slot);
+    }
+
+    fn enqueue(&mut self, slot: usize, seq: u64, cause: Cause) {
+        self.lists.remove(slot);
+        self.entries[slot].state = State::Queued(cause);
+        self.queue.push_back(seq);
+    }
+
+    /// The sequence number of the unfinished fragment in `slot`.
+    fn seq_in(&self, slot: usize) -> u64 {
+        let mask = self.entries.len() as u64 - 1;
+        self.base + ((slot as u64).wrapping_sub(self.base) & mask)
+    }
+
+    /// Takes note of a result.
+    pub(crate) fn take(&mut self, now: Time, fragment: FragmentId, element: Element) -> Taken {
+        let Some(seq) = self.seq_of(fragment).filter(|&seq| seq < self.next) else {
+            return Taken::Foreign;
+        };
+        if seq < self.base {
+            return Taken::Duplicate;
+        }
+        let slot = self.slot(seq);
+        let entry = self.entries[slot];
+        if entry.state == State::Done {
+            return Taken::Duplicate;
+        }
+        if entry.element != element {
+            return Taken::Foreign;
+        }
+        self.lists.remove(slot);
+        self.entries[slot].state = State::Done;
+        while self.base < self.next && self.entries[self.slot(self.base)].state == State::Done {
+            self.base += 1;
+        }
+        let latency = now.since(entry.first_sent);
+        if usize::from(entry.list) == FRESH {
+            self.rtt.sample(latency);
+            self.doublings = 0;
+            self.newest_finished = self.newest_finished.max(entry.first_sent);
+            self.find_lost();
+        }
+        Taken::New { seq, latency }
+    }
+
+    /// Every fragment passes here at most once, so the loop is constant on average.
+    fn find_lost(&mut self) {
+        let quarter = self.rtt.smoothed().unwrap_or_default() / 4;
+        let reordering = quarter.max(REORDER_MIN);
+        while let Some(slot) = self.lists.head(FRESH) {
+            if self.newest_finished.since(self.entries[slot].first_sent) <= reordering {
+                break;
+            }
+            self.enqueue(slot, self.seq_in(slot), Cause::Early);
+        }
+    }
+
+    /// Takes note of a NACK.
+    pub(crate) fn asked(&mut self, fragment: FragmentId) -> Asked {
+        let Some(seq) = self.seq_of(fragment).filter(|&seq| seq < self.next) else {
+            return Asked::Nothing;
+        };
+        if seq < self.base {
+            // Nobody can lack one that is older (W-2); two windows for the sake of slow frames.
+            let kept = seq + 2 * self.width >= self.base;
+            return if kept {
+                Asked::Result { seq }
+            } else {
+                Asked::Nothing
+            };
+        }
+        let slot = self.slot(seq);
+        match self.entries[slot].state {
+            State::Done => Asked::Result { seq },
+            State::Queued(_) => Asked::Data,
+            State::InFlight => {
+                self.enqueue(slot, seq, Cause::Nack);
+                Asked::Data
+            }
+        }
+    }
+
+    /// The timeout of the fragments in `list`.
+    fn timeout(&self, list: usize) -> Duration {
+        let own = list.saturating_sub(RESENT) as u32;
+        self.rtt.timeout(own + self.doublings)
+    }
+
+    /// When the next timeout passes.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        let of = |list| {
+            let head = self.lists.head(list)?;
+            Some(self.entries[head].last_sent.after(self.timeout(list)))
+        };
+        (0..LISTS).filter_map(of).min()
+    }
+
+    /// Queues what has timed out by `now`.
+    pub(crate) fn expire(&mut self, now: Time) {
+        let shared = self.rto();
+        let mut fresh_expired = false;
+        for list in 0..LISTS {
+            let timeout = self.timeout(list);
+            while let Some(slot) = self.lists.head(list) {
+                if self.entries[slot].last_sent.after(timeout) > now {
+                    break;
+                }
+                fresh_expired |= list == FRESH;
+                self.enqueue(slot, self.seq_in(slot), Cause::Timeout);
+            }
+        }
+        if fresh_expired && self.doubled_at.after(shared) <= now {
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX as u32);
+            self.doubled_at = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

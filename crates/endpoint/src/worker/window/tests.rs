@@ -1,0 +1,213 @@
+use super::*;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+fn at(ms: u64) -> Time {
+    Time(ms * MS)
+}
+
+fn send(w: &mut Window, now: Time) {
+    w.sent_new(now, Element::I32, 0);
+}
+
+fn take(w: &mut Window, now: Time, n: u32) -> Taken {
+    w.take(now, FragmentId(n), Element::I32)
+}
+
+fn drain(w: &mut Window, now: Time) -> Vec<(u64, Cause)> {
+    let mut out = Vec::new();
+    while let Some(again) = w.pop_again() {
+        w.sent_again(now, &again);
+        out.push((again.seq, again.cause));
+    }
+    out
+}
+
+#[test]
+fn the_window_opens_only_from_its_lower_end() {
+    let mut w = Window::new(0, 3);
+    for _ in 0..3 {
+        assert!(w.may_send());
+        send(&mut w, at(0));
+    }
+    assert!(!w.may_send());
+    take(&mut w, at(1), 1);
+    take(&mut w, at(1), 2);
+    assert!(!w.may_send(), "W-2: 0 has no result");
+    take(&mut w, at(1), 0);
+    assert_eq!(w.base(), 3);
+    assert!(w.may_send());
+}
+
+#[test]
+fn results_are_taken_once_and_only_for_what_was_sent() {
+    let mut w = Window::new(0, 4);
+    assert_eq!(take(&mut w, at(0), 0), Taken::Foreign);
+    send(&mut w, at(0));
+    let other = w.take(at(0), FragmentId(0), Element::F32);
+    assert_eq!(other, Taken::Foreign);
+    let latency = Duration::from_millis(3);
+    assert_eq!(take(&mut w, at(3), 0), Taken::New { seq: 0, latency });
+    assert_eq!(take(&mut w, at(3), 0), Taken::Duplicate);
+    assert_eq!(take(&mut w, at(3), 1), Taken::Foreign);
+    assert_eq!(take(&mut w, at(3), u32::MAX), Taken::Foreign);
+}
+
+#[test]
+fn numbers_wrap() {
+    let first = (1 << 32) - 2;
+    let mut w = Window::new(first, 4);
+    for i in 0..4u32 {
+        send(&mut w, at(0));
+        let _ = i;
+    }
+    assert_eq!(w.next(), first + 4);
+    for n in [1, u32::MAX, 0, u32::MAX - 1] {
+        assert!(matches!(take(&mut w, at(1), n), Taken::New { .. }), "{n}");
+    }
+    assert_eq!(w.base(), first + 4);
+    assert_eq!(take(&mut w, at(1), u32::MAX), Taken::Duplicate);
+}
+
+#[test]
+fn a_timeout_doubles_for_the_fragment() {
+    let mut w = Window::new(0, 4);
+    send(&mut w, at(0));
+    assert_eq!(w.deadline(), Some(at(50)));
+    w.expire(at(49));
+    assert_eq!(drain(&mut w, at(49)), []);
+    w.expire(at(50));
+    assert_eq!(w.deadline(), None, "waits in the queue");
+    assert_eq!(drain(&mut w, at(50)), [(0, Cause::Timeout)]);
+    let second = w.deadline().unwrap();
+    assert!(second >= at(150), "{second:?}");
+    w.expire(second);
+    assert_eq!(drain(&mut w, second), [(0, Cause::Timeout)]);
+    for _ in 0..20 {
+        let next = w.deadline().unwrap();
+        w.expire(next);
+        assert_eq!(drain(&mut w, next).len(), 1);
+        assert!(w.deadline().unwrap().since(next) <= RTO_MAX);
+    }
+    assert_eq!(w.rtt().smoothed(), None);
+    assert!(matches!(take(&mut w, at(9999), 0), Taken::New { .. }));
+    assert_eq!(w.rtt().smoothed(), None, "Karn");
+    assert_eq!(w.deadline(), None);
+}
+
+#[test]
+fn the_shared_doubling_ends_with_a_fresh_measurement() {
+    let mut w = Window::new(0, 8);
+    send(&mut w, at(0));
+    w.expire(at(50));
+    assert_eq!(w.rto(), Duration::from_millis(100));
+    drain(&mut w, at(50));
+    send(&mut w, at(60));
+    take(&mut w, at(64), 1);
+    assert_eq!(w.rto(), Duration::from_millis(12), "4 ms + 4 * 2 ms");
+}
+
+#[test]
+fn later_fragments_with_results_show_a_loss() {
+    let mut w = Window::new(0, 8);
+    send(&mut w, at(0));
+    send(&mut w, at(0));
+    send(&mut w, at(2));
+    take(&mut w, at(1), 1);
+    assert_eq!(drain(&mut w, at(1)), [], "sent at the same time");
+    take(&mut w, at(4), 2);
+    assert_eq!(drain(&mut w, at(4)), [(0, Cause::Early)]);
+    send(&mut w, at(9));
+    take(&mut w, at(10), 3);
+    assert_eq!(drain(&mut w, at(10)), [], "once only");
+}
+
+#[test]
+fn nacks_are_answered_as_r_3_wants() {
+    let mut w = Window::new(0, 4);
+    assert_eq!(w.asked(FragmentId(0)), Asked::Nothing, "not sent yet");
+    for _ in 0..4 {
+        send(&mut w, at(0));
+    }
+    take(&mut w, at(1), 0);
+    take(&mut w, at(1), 2);
+    assert_eq!(w.asked(FragmentId(0)), Asked::Result { seq: 0 });
+    assert_eq!(w.asked(FragmentId(2)), Asked::Result { seq: 2 });
+    assert_eq!(w.asked(FragmentId(1)), Asked::Data);
+    assert_eq!(w.asked(FragmentId(1)), Asked::Data, "queued once");
+    assert_eq!(w.asked(FragmentId(4)), Asked::Nothing);
+    assert_eq!(drain(&mut w, at(1)), [(1, Cause::Nack)]);
+    for n in [1, 3] {
+        take(&mut w, at(2), n);
+    }
+    for n in 4..20 {
+        send(&mut w, at(3));
+        take(&mut w, at(3), n);
+    }
+    assert_eq!(w.asked(FragmentId(11)), Asked::Nothing, "too old");
+    assert_eq!(w.asked(FragmentId(12)), Asked::Result { seq: 12 });
+}
+
+proptest! {
+    /// Against a model that scans: nothing in flight is forgotten, nothing is sent again after
+    /// its result, and the window rule holds.
+    #[test]
+    fn nothing_is_forgotten(
+        width in 1u16..9,
+        steps in prop::collection::vec((0u8..5, 0u32..16, 0u64..30), 0..300),
+    ) {
+        let first = (1u64 << 32) - 20;
+        let mut w = Window::new(first, width);
+        let mut done = std::collections::BTreeSet::new();
+        let mut now = Time(0);
+        for (what, n, ms) in steps {
+            now = now.after(Duration::from_millis(ms));
+            match what {
+                // As the session does: what is lost goes first.
+                0 | 1 if !drain(&mut w, now).is_empty() => {}
+                0 | 1 => if w.may_send() {
+                    let gap = (first..w.next()).find(|s| !done.contains(s)).unwrap_or(w.next());
+                    prop_assert!(w.next() < gap + u64::from(width), "W-2");
+                    send(&mut w, now);
+                },
+                2 => {
+                    let seq = w.base() + u64::from(n);
+                    let sent = seq < w.next();
+                    match w.take(now, FragmentId(seq as u32), Element::I32) {
+                        Taken::New { seq: s, .. } => {
+                            prop_assert!(s == seq && sent);
+                            prop_assert!(done.insert(seq));
+                        }
+                        Taken::Duplicate => prop_assert!(done.contains(&seq)),
+                        Taken::Foreign => prop_assert!(!sent),
+                    }
+                }
+                3 => {
+                    w.expire(now);
+                    for (seq, _) in drain(&mut w, now) {
+                        prop_assert!(!done.contains(&seq));
+                    }
+                }
+                _ => {
+                    let seq = w.base() + u64::from(n);
+                    w.asked(FragmentId(seq as u32));
+                }
+            }
+            let in_flight = (w.base()..w.next()).filter(|s| !done.contains(s)).count();
+            let timed = w.deadline().is_some();
+            let queued = w.queue.iter().any(|&s| s >= w.base());
+            prop_assert!(in_flight == 0 || timed || queued);
+            prop_assert!(w.queue.len() <= w.entries.len());
+        }
+        // From here on nothing is lost any more.
+        while w.base() < w.next() {
+            now = now.max(w.deadline().unwrap_or(now));
+            w.expire(now);
+            for (seq, _) in drain(&mut w, now) {
+                w.take(now, FragmentId(seq as u32), Element::I32);
+            }
+        }
+        prop_assert_eq!(w.deadline(), None);
+    }
+}
