@@ -1,2 +1,120 @@
-//! (being written)
-fn main() {}
+//! `tally-switch`: the appliance's command line.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tally_switch::config::Config;
+use tally_switch::report::Report;
+use tally_switch::run::Switch;
+
+/// A DPDK switch that sums gradients in the network.
+///
+/// Runs until SIGINT or SIGTERM, then prints what it did. Hosts behind its ports reach each other
+/// through it as through any switch; workers of a configured job have their gradients summed.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Configuration, JSON (see docs/OPERATIONS.md)
+    #[arg(long, value_name = "FILE", required_unless_present = "stats")]
+    config: Option<PathBuf>,
+
+    /// Only check the configuration: nothing is started
+    #[arg(long, requires = "config")]
+    check: bool,
+
+    /// Write the final report here, as JSON
+    #[arg(long, value_name = "FILE", requires = "config")]
+    report: Option<PathBuf>,
+
+    /// Ask a running switch how it is, over the socket that its configuration names in
+    /// `stats_socket`, and exit
+    #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
+    stats: Option<PathBuf>,
+
+    /// Print reports as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    match run(&Arguments::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("tally-switch: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(socket) = &arguments.stats {
+        let mut text = String::new();
+        std::os::unix::net::UnixStream::connect(socket)
+            .and_then(|mut stream| stream.read_to_string(&mut text))
+            .with_context(|| format!("no switch answers at {}", socket.display()))?;
+        let report: Report = simd_json::from_slice(&mut text.clone().into_bytes())
+            .context("the answer is no report of this version")?;
+        print(&report, arguments.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(path) = &arguments.config else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let config = Config::load(path)?;
+    if arguments.check {
+        println!(
+            "{}: {} ports, {} data cores, {} jobs, {} slots ({}), payload up to {} bytes, {} MiB",
+            path.display(),
+            config.ports.len(),
+            config.cores.len(),
+            config.jobs.len(),
+            config.slots(),
+            config.pool.policy,
+            usize::from(config.units()) * 64,
+            config.megabytes()
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // The second one kills: a way out if the first finds the switch stuck.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let switch = Switch::start(&config, stop)?;
+    eprintln!(
+        "tally-switch: running on CPU {:?}, {} ports, address {} {}, UDP port {}",
+        config.cores,
+        config.ports.len(),
+        config.address.mac,
+        config.address.ip,
+        config.address.udp_port
+    );
+    let report = switch.wait()?;
+    if let Some(path) = &arguments.report {
+        std::fs::write(path, report.json()).with_context(|| path.display().to_string())?;
+    }
+    print(&report, arguments.json)?;
+    if report.frames_missing != Some(0) {
+        eprintln!("tally-switch: frames are missing from their pool: this is a bug");
+        return Ok(ExitCode::FAILURE);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(report: &Report, json: bool) -> Result<()> {
+    let text = if json {
+        report.json()
+    } else {
+        report.to_string()
+    };
+    // A reader that went away (`| head`) is no error.
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,584 @@
+//! The operator's configuration: one JSON file.
+//!
+//! [`Config::load`] reads and checks it. What comes out is possible on paper; whether the machine
+//! agrees (devices, hugepages, CPUs) shows when the switch starts.
+
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use tally_config::ConfigError;
+use tally_engine::policy::Static;
+use tally_engine::{PolicyName, PoolConfig};
+use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, MAX_WORKERS, Mac, UNIT_BYTES};
+
+/// Most data cores: the number of shards is a power of two and fits the header's port range.
+pub const MAX_CORES: usize = 64;
+/// Bytes of a frame's headers that count against the MTU: all but Ethernet's.
+const HEADERS_IN_MTU: u16 = (HEADERS_BYTES - tally_wire::frame::ETHERNET_BYTES) as u16;
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The switch's own address.
+    pub address: AddressConfig,
+    /// Packet memory.
+    #[serde(default)]
+    pub eal: EalSection,
+    /// CPUs of the data cores; one shard each. A power of two of them.
+    #[serde(default = "default_cores")]
+    pub cores: Vec<usize>,
+    /// CPU of the control thread; by default wherever the kernel puts it.
+    pub control_core: Option<usize>,
+    /// Ports, at least one.
+    pub ports: Vec<PortSection>,
+    /// The aggregator pool.
+    #[serde(default)]
+    pub pool: PoolSection,
+    /// Jobs that workers may join.
+    #[serde(default)]
+    pub jobs: Vec<JobSection>,
+    /// Largest window of a worker, in fragments.
+    #[serde(default = "default_window")]
+    pub window: u16,
+    /// A member that is silent for longer is lost.
+    #[serde(default = "default_member_timeout_ms")]
+    pub member_timeout_ms: u64,
+    /// MAC addresses that are silent for longer are forgotten.
+    #[serde(default = "default_mac_ageing_s")]
+    pub mac_ageing_s: u32,
+    /// SIMD backend: `auto`, or one by name.
+    #[serde(default = "default_kernel")]
+    pub kernel: String,
+    /// What a data core does that has nothing to do.
+    #[serde(default)]
+    pub idle: Idle,
+    /// Where to answer requests for statistics: path of a Unix socket.
+    pub stats_socket: Option<PathBuf>,
+}
+
+/// The switch's own address, to which workers and parameter servers send.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddressConfig {
+    /// Ethernet address.
+    #[serde(deserialize_with = "from_text")]
+    pub mac: Mac,
+    /// IPv4 address.
+    pub ip: Ipv4Addr,
+    /// First UDP port.
+    #[serde(default = "default_udp_port")]
+    pub udp_port: u16,
+}
+
+/// Where packet memory comes from.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemoryKind {
+    /// Ordinary pages.
+    NoHuge,
+    /// Hugepages without files.
+    InMemory,
+    /// Hugepages as files.
+    Hugepages,
+}
+
+/// DPDK's environment.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EalSection {
+    /// Where packet memory comes from.
+    #[serde(default = "default_memory")]
+    pub memory: MemoryKind,
+    /// How much of it, in MiB; by default as much as the pool of frames needs.
+    pub megabytes: Option<u32>,
+    /// DPDK's log level.
+    #[serde(default)]
+    pub log: Log,
+}
+
+impl Default for EalSection {
+    fn default() -> Self {
+        Self {
+            memory: default_memory(),
+            megabytes: None,
+            log: Log::default(),
+        }
+    }
+}
+
+/// DPDK's log level.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Log {
+    /// What went wrong.
+    #[default]
+    Error,
+    /// What may go wrong.
+    Warning,
+    /// DPDK's own default.
+    Notice,
+    /// Everything.
+    Debug,
+}
+
+/// One port.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSection {
+    /// Its name in reports; by default that of the device.
+    pub name: Option<String>,
+    /// PCI address, or a DPDK virtual device with its arguments: `net_af_packet0,iface=eth1`.
+    pub device: String,
+    /// MTU in bytes, 576 to 9000.
+    #[serde(default = "default_mtu")]
+    pub mtu: u16,
+    /// Receive and transmit descriptors, clipped to what the device takes.
+    #[serde(default = "default_descriptors")]
+    pub descriptors: u16,
+    /// Which of the data cores owns it, counted from 0; by default they take turns.
+    pub core: Option<usize>,
+}
+
+impl PortSection {
+    /// Name in reports.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.device_name())
+    }
+
+    /// Name of the DPDK device.
+    #[must_use]
+    pub fn device_name(&self) -> &str {
+        self.device.split(',').next().unwrap_or_default()
+    }
+
+    /// Arguments of the DPDK device.
+    #[must_use]
+    pub fn device_arguments(&self) -> &str {
+        self.device
+            .split_once(',')
+            .map_or("", |(_, arguments)| arguments)
+    }
+
+    /// Whether the device is named by PCI address.
+    #[must_use]
+    pub fn is_pci(&self) -> bool {
+        self.device_name().contains(':')
+    }
+}
+
+/// The aggregator pool.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolSection {
+    /// `esa`, `fcfs` or `static`.
+    #[serde(default, deserialize_with = "from_text")]
+    pub policy: PolicyName,
+    /// Slots of all shards together, a power of two; by default what fits half of the L2 caches.
+    pub slots: Option<u32>,
+    /// Contributions held out of order, all shards together.
+    pub held: Option<u32>,
+}
+
+/// One job.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobSection {
+    /// Its number.
+    pub id: u16,
+    /// Its key: 32 to 128 hexadecimal digits.
+    #[serde(deserialize_with = "from_text")]
+    pub key: Key,
+    /// Its workers, 1 to 64.
+    pub workers: u8,
+    /// Members that need not join, for load generators that replay captures.
+    pub fixed: Option<FixedMembers>,
+}
+
+/// Members known beforehand.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedMembers {
+    /// Payload of every element frame.
+    pub payload_bytes: u16,
+    /// The workers, by rank.
+    pub workers: Vec<FixedMember>,
+    /// The parameter server.
+    pub ps: FixedMember,
+}
+
+/// Where a fixed member is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedMember {
+    /// Name of the port.
+    pub port: String,
+    /// Ethernet address.
+    #[serde(deserialize_with = "from_text")]
+    pub mac: Mac,
+    /// IPv4 address.
+    pub ip: Ipv4Addr,
+    /// UDP port.
+    pub udp_port: u16,
+}
+
+/// What a data core does that has nothing to do.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Idle {
+    /// Polls less and less often, up to every 100 µs.
+    #[default]
+    Backoff,
+    /// Polls.
+    Spin,
+}
+
+fn default_cores() -> Vec<usize> {
+    vec![0]
+}
+const fn default_udp_port() -> u16 {
+    DEFAULT_PORT
+}
+const fn default_memory() -> MemoryKind {
+    MemoryKind::NoHuge
+}
+const fn default_window() -> u16 {
+    256
+}
+const fn default_member_timeout_ms() -> u64 {
+    5000
+}
+const fn default_mac_ageing_s() -> u32 {
+    300
+}
+fn default_kernel() -> String {
+    "auto".into()
+}
+const fn default_mtu() -> u16 {
+    1500
+}
+const fn default_descriptors() -> u16 {
+    1024
+}
+
+fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(serde::de::Error::custom)
+}
+
+impl Config {
+    /// Reads and checks a configuration file.
+    ///
+    /// # Errors
+    /// The first thing in it that cannot be, naming the file, the key, what was found and what is
+    /// allowed.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let config: Self = tally_config::load(path)?;
+        config.check(path)?;
+        Ok(config)
+    }
+
+    /// Checks what the types do not say.
+    ///
+    /// # Errors
+    /// As for [`load`](Self::load).
+    pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
+        let bad = |key: String, found: &dyn std::fmt::Display, allowed: &str| {
+            Err(ConfigError::value(path, key, found, allowed))
+        };
+        let AddressConfig { mac, ip, udp_port } = self.address;
+        if mac.is_group() || mac == Mac::default() {
+            return bad(
+                "address.mac".into(),
+                &mac,
+                "an address of one station, not a group's",
+            );
+        }
+        if ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified() || ip.is_loopback() {
+            return bad("address.ip".into(), &ip, "an address of one host");
+        }
+        if udp_port == 0 || udp_port.checked_add(MAX_CORES as u16).is_none() {
+            return bad("address.udp_port".into(), &udp_port, "1 to 65471");
+        }
+        let cores = self.cores.len();
+        if !cores.is_power_of_two() || cores > MAX_CORES {
+            let found = format!("{cores} cores");
+            return bad(
+                "cores".into(),
+                &found,
+                "1, 2, 4, … or 64 of them (one shard each)",
+            );
+        }
+        if self.cores.iter().collect::<BTreeSet<_>>().len() != cores {
+            return bad(
+                "cores".into(),
+                &format!("{:?}", self.cores),
+                "each CPU once",
+            );
+        }
+        if self.ports.is_empty() {
+            return bad("ports".into(), &"none", "at least one");
+        }
+        let mut labels = BTreeSet::new();
+        let mut devices = BTreeSet::new();
+        for (i, port) in self.ports.iter().enumerate() {
+            let key = |field| format!("ports[{i}].{field}");
+            if port.device_name().is_empty() {
+                return bad(
+                    key("device"),
+                    &"nothing",
+                    "a PCI address or a DPDK virtual device",
+                );
+            }
+            if !port.is_pci() && !port.device_name().starts_with("net_") {
+                let allowed = "a PCI address (0000:01:00.0) or a DPDK virtual device (net_…)";
+                return bad(key("device"), &format!("`{}`", port.device), allowed);
+            }
+            if !devices.insert(port.device_name()) {
+                let found = format!("`{}` a second time", port.device_name());
+                return bad(
+                    key("device"),
+                    &found,
+                    "each device once; number them (net_memif0, net_memif1)",
+                );
+            }
+            if !labels.insert(port.label()) {
+                return bad(
+                    key("name"),
+                    &format!("`{}` a second time", port.label()),
+                    "a name of its own",
+                );
+            }
+            if !(576..=9000).contains(&port.mtu) {
+                return bad(key("mtu"), &port.mtu, "576 to 9000 bytes");
+            }
+            if !(64..=8192).contains(&port.descriptors) {
+                return bad(key("descriptors"), &port.descriptors, "64 to 8192");
+            }
+            if let Some(core) = port.core.filter(|&core| core >= cores) {
+                return bad(key("core"), &core, &format!("0 to {}", cores - 1));
+            }
+        }
+        if let Some(slots) = self.pool.slots
+            && (!slots.is_power_of_two() || (slots as usize) < cores || slots > 1 << 24)
+        {
+            let allowed = format!("a power of two from {cores} (one for each core) to 16777216");
+            return bad("pool.slots".into(), &slots, &allowed);
+        }
+        if self.pool.held.is_some_and(|held| held > 1 << 24) {
+            return bad(
+                "pool.held".into(),
+                &self.pool.held.unwrap_or(0),
+                "0 to 16777216",
+            );
+        }
+        if !(1..=16384).contains(&self.window) {
+            return bad("window".into(), &self.window, "1 to 16384 fragments");
+        }
+        if !(1000..=3_600_000).contains(&self.member_timeout_ms) {
+            let allowed = "1000 to 3600000 (members speak every 500 ms)";
+            return bad("member_timeout_ms".into(), &self.member_timeout_ms, allowed);
+        }
+        if self.mac_ageing_s == 0 {
+            return bad("mac_ageing_s".into(), &0, "1 or more seconds");
+        }
+        if let Err(why) = self.kernels() {
+            return bad("kernel".into(), &format!("`{}`", self.kernel), &why);
+        }
+        self.check_jobs(path)
+    }
+
+    fn check_jobs(&self, path: &Path) -> Result<(), ConfigError> {
+        let bad = |key: String, found: &dyn std::fmt::Display, allowed: &str| {
+            Err(ConfigError::value(path, key, found, allowed))
+        };
+        let limit = tally_engine::aggregator::MAX_JOBS;
+        if self.jobs.len() > limit {
+            return bad("jobs".into(), &self.jobs.len(), &format!("at most {limit}"));
+        }
+        let mut ids = BTreeSet::new();
+        for (i, job) in self.jobs.iter().enumerate() {
+            let key = |field: &str| format!("jobs[{i}].{field}");
+            if !ids.insert(job.id) {
+                return bad(
+                    key("id"),
+                    &format!("{} a second time", job.id),
+                    "a number of its own",
+                );
+            }
+            if !(1..=MAX_WORKERS).contains(&usize::from(job.workers)) {
+                return bad(key("workers"), &job.workers, "1 to 64");
+            }
+            let Some(fixed) = &job.fixed else { continue };
+            if fixed.workers.len() != usize::from(job.workers) {
+                let allowed = format!("as many as `workers`, {}", job.workers);
+                return bad(key("fixed.workers"), &fixed.workers.len(), &allowed);
+            }
+            let limit = u16::from(self.units()) * UNIT_BYTES as u16;
+            if fixed.payload_bytes == 0
+                || fixed.payload_bytes > limit
+                || !fixed.payload_bytes.is_multiple_of(UNIT_BYTES as u16)
+            {
+                let allowed = format!("a multiple of 64 up to {limit}, which the MTU allows");
+                return bad(key("fixed.payload_bytes"), &fixed.payload_bytes, &allowed);
+            }
+            for (member, at) in fixed
+                .workers
+                .iter()
+                .zip(0..)
+                .chain([(&fixed.ps, usize::MAX)])
+            {
+                if !self.ports.iter().any(|port| port.label() == member.port) {
+                    let at = if at == usize::MAX {
+                        "fixed.ps".into()
+                    } else {
+                        format!("fixed.workers[{at}]")
+                    };
+                    let names: Vec<_> = self.ports.iter().map(PortSection::label).collect();
+                    let found = format!("`{}`", member.port);
+                    return bad(
+                        key(&format!("{at}.port")),
+                        &found,
+                        &format!("one of {}", names.join(", ")),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernels that the configuration asks for.
+    ///
+    /// # Errors
+    /// What is allowed instead.
+    pub fn kernels(&self) -> Result<tally_kernels::Kernels, String> {
+        use tally_kernels::{Backend, Kernels};
+        if self.kernel == "auto" {
+            return Ok(Kernels::best());
+        }
+        let available: Vec<_> = Backend::available().map(|b| b.to_string()).collect();
+        let backend: Result<Backend, _> = self.kernel.parse();
+        backend
+            .ok()
+            .and_then(|backend| Kernels::new(backend).ok())
+            .ok_or_else(|| format!("on this machine one of auto, {}", available.join(", ")))
+    }
+
+    /// Largest payload that all ports carry, in units of 64 bytes.
+    #[must_use]
+    pub fn units(&self) -> u8 {
+        let mtu = self.ports.iter().map(|port| port.mtu).min().unwrap_or(0);
+        let units = mtu.saturating_sub(HEADERS_IN_MTU) / UNIT_BYTES as u16;
+        units.min(u16::from(MAX_UNITS)) as u8
+    }
+
+    /// The longest frame that a port receives, in bytes.
+    #[must_use]
+    pub fn frame_bytes_max(&self) -> u16 {
+        // Ethernet, two VLAN tags and the frame check sequence around the MTU.
+        self.ports.iter().map(|port| port.mtu).max().unwrap_or(0) + 26
+    }
+
+    /// Slots of all shards together.
+    #[must_use]
+    pub fn slots(&self) -> u32 {
+        self.pool.slots.unwrap_or_else(|| {
+            let frame_bytes = HEADERS_BYTES + usize::from(self.units()) * UNIT_BYTES;
+            let slots = l2_bytes(self.cores[0]) / 2 / frame_bytes * self.cores.len();
+            (1 << slots.max(1).ilog2()).max(self.cores.len() as u32)
+        })
+    }
+
+    /// Largest window that the switch serves: `static` has no more than a job's share of the slots.
+    #[must_use]
+    pub fn served_window(&self) -> u16 {
+        if self.pool.policy != PolicyName::Static {
+            return self.window;
+        }
+        let slots = Static::share(self.jobs.len(), self.slots() / self.cores.len() as u32);
+        let share = slots * self.cores.len() as u32;
+        self.window.min(u16::try_from(share).unwrap_or(u16::MAX))
+    }
+
+    /// The pool of one shard.
+    #[must_use]
+    pub fn pool(&self, shard: u8) -> PoolConfig {
+        let shards = self.cores.len() as u32;
+        PoolConfig {
+            slots: self.slots() / shards,
+            held: self.held() / shards,
+            window: self.served_window(),
+            shards: shards as u8,
+            shard,
+            jobs: self.jobs.len(),
+            policy: self.pool.policy,
+        }
+    }
+
+    /// Contributions held out of order, all shards together.
+    #[must_use]
+    pub fn held(&self) -> u32 {
+        self.pool.held.unwrap_or_else(|| {
+            // A window of every job, with all workers but the one that is waited for.
+            let others = self
+                .jobs
+                .iter()
+                .map(|job| u32::from(job.workers) - 1)
+                .sum::<u32>();
+            (others * u32::from(self.window)).min(1 << 16)
+        })
+    }
+
+    /// Frames that the switch can hold at one time, for the pool that they come from.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        let ports: u32 = self
+            .ports
+            .iter()
+            .map(|p| 2 * u32::from(p.descriptors) + crate::egress::QUEUE_FRAMES as u32)
+            .sum();
+        let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
+        let rings = rings.next_power_of_two() * 2;
+        let bursts = self.cores.len() as u32 * (2 * crate::run::HANDOVER_FRAMES as u32 + 1024);
+        ports + rings + self.slots() + self.held() + bursts
+    }
+
+    /// Packet memory, in MiB.
+    #[must_use]
+    pub fn megabytes(&self) -> u32 {
+        self.eal.megabytes.unwrap_or_else(|| {
+            let each = u64::from(self.frame_bytes_max()) + 128 + 128 + 256;
+            let frames = u64::from(self.frames()) * each;
+            // Half as much again for DPDK's own tables and the drivers' rings.
+            (frames * 3 / 2 / (1 << 20)) as u32 + 64
+        })
+    }
+}
+
+/// Size of a CPU's L2 cache as the machine reports it; 512 KiB if it does not.
+#[must_use]
+pub fn l2_bytes(cpu: usize) -> usize {
+    let cache = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
+    let read = |index: usize, name: &str| {
+        std::fs::read_to_string(format!("{cache}/index{index}/{name}")).ok()
+    };
+    (0..8)
+        .filter(|&i| read(i, "level").is_some_and(|level| level.trim() == "2"))
+        .find_map(|i| {
+            read(i, "size")?
+                .trim()
+                .strip_suffix('K')?
+                .parse::<usize>()
+                .ok()
+        })
+        .map_or(512 << 10, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! The thread beside the data path: membership, and the statistics socket.
+//!
+//! JOIN and LEAVE come from the data cores over a bounded channel (what does not fit is dropped and
+//! counted there, so a flood of them costs the data path nothing but the try). The registry answers
+//! with actions; they go back to the data cores as commands, in their order. A roster goes to all
+//! cores before the datagram that tells the members.
+
+use crate::datapath::Turns;
+use crate::egress::PortCounters;
+use crate::report::{Report, Shape};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use std::io::Write;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tally_engine::registry::Datagram;
+use tally_engine::{Action, Counters, Member, Registry, Roster};
+use tally_wire::{Header, JobId, Time};
+
+/// How often the thread looks at its socket and its clock, at least.
+const TICK: Duration = Duration::from_millis(20);
+/// How long it waits for the cores' reports.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A JOIN or LEAVE from a data core.
+pub struct ControlFrame {
+    /// Where it came from.
+    pub from: Member,
+    /// Its parsed header.
+    pub header: Header,
+    /// Header and payload.
+    pub datagram: Box<Datagram>,
+}
+
+/// What the control thread asks of a data core.
+pub enum CoreCommand {
+    /// Send this.
+    Send(Member, Box<Datagram>),
+    /// Start an epoch of the job that is the `index`-th in the configuration.
+    Bind(Arc<Roster>, usize),
+    /// End a job.
+    Unbind(JobId),
+    /// Say how things are.
+    Report(Sender<CoreReport>),
+}
+
+/// How things are on one data core.
+#[derive(Clone, Debug)]
+pub struct CoreReport {
+    /// What its shard did.
+    pub counters: Counters,
+    /// By port.
+    pub ports: Vec<PortCounters>,
+    /// Nanoseconds from a fragment's first contribution to its result.
+    pub residence_ns: hdrhistogram::Histogram<u64>,
+    /// Slots taken now.
+    pub slots_in_use: usize,
+    /// Contributions held out of order now.
+    pub held_in_use: u32,
+    /// How busy it was.
+    pub turns: Turns,
+}
+
+/// The control thread, ready to run.
+pub struct Control {
+    /// Who is a member of what.
+    pub registry: Registry,
+    /// From the data cores.
+    pub frames: Receiver<ControlFrame>,
+    /// To the data cores.
+    pub cores: Vec<Sender<CoreCommand>>,
+    /// Where to answer requests for statistics.
+    pub socket: Option<StatsSocket>,
+    /// What the reports say of the configuration.
+    pub shape: Shape,
+    /// When the switch started.
+    pub epoch: Instant,
+    /// Set when the switch is to stop.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Control {
+    /// Runs until told to stop. Returns the registry for the last report.
+    pub fn run(mut self) -> Registry {
+        while !self.stop.load(Ordering::Relaxed) {
+            match self.frames.recv_timeout(TICK) {
+                Ok(frame) => {
+                    let now = self.now();
+                    let ControlFrame {
+                        from,
+                        header,
+                        datagram,
+                    } = frame;
+                    let actions = self.registry.handle(now, from, &header, &*datagram);
+                    self.carry_out(actions);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let now = self.now();
+            if self.registry.poll_timeout().is_some_and(|at| at <= now) {
+                let actions = self.registry.handle_timeout(now);
+                self.carry_out(actions);
+            }
+            self.answer_socket();
+        }
+        self.registry
+    }
+
+    fn now(&self) -> Time {
+        Time(self.epoch.elapsed().as_nanos() as u64)
+    }
+
+    /// Hands the actions to the cores. A core that has ended is no longer there to hear.
+    pub fn carry_out(&self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send(to, datagram) => {
+                    let _ = self.cores[0].send(CoreCommand::Send(to, datagram));
+                }
+                Action::Bind(roster, index) => {
+                    let roster = Arc::new(*roster);
+                    // The core that sends comes last, so that the others know the roster by then.
+                    for core in self.cores.iter().rev() {
+                        let _ = core.send(CoreCommand::Bind(Arc::clone(&roster), index));
+                    }
+                }
+                Action::Unbind(job) => {
+                    for core in self.cores.iter().rev() {
+                        let _ = core.send(CoreCommand::Unbind(job));
+                    }
+                }
+            }
+        }
+    }
+
+    fn answer_socket(&mut self) {
+        let Some(socket) = &self.socket else { return };
+        while let Ok((mut stream, _)) = socket.listener.accept() {
+            let mut reports = Vec::new();
+            for core in &self.cores {
+                let (answer, report) = crossbeam_channel::bounded(1);
+                if core.send(CoreCommand::Report(answer)).is_ok() {
+                    reports.extend(report.recv_timeout(REPORT_PATIENCE));
+                }
+            }
+            let report = Report::new(&self.shape, self.epoch.elapsed(), &reports, &self.registry);
+            // A client that went away, or does not read, is its own problem.
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
+            let _ = stream.write_all(report.json().as_bytes());
+        }
+    }
+}
+
+/// A Unix socket that is removed with its owner.
+pub struct StatsSocket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl StatsSocket {
+    /// Listens at `path`. A socket that nobody answers is a leftover of a crash and is replaced.
+    ///
+    /// # Errors
+    /// If the path is taken by something else, or cannot be made.
+    pub fn bind(path: &Path) -> std::io::Result<Self> {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::AddrInUse,
+                "another switch answers there",
+            ));
+        }
+        let is_socket = std::fs::symlink_metadata(path)
+            .is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type()));
+        if is_socket {
+            std::fs::remove_file(path)?;
+        }
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl Drop for StatsSocket {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,353 @@
+//! One data core: receive, decide, send, without waiting for anything.
+//!
+//! [`Core::run`] is the loop. A frame to the switch's own MAC is Tally's (or ARP, or ping); all
+//! others are forwarded. The checks stand in [`Core::take`] in the order in which they are cheap.
+
+use crate::config::Idle;
+use crate::control::{ControlFrame, CoreCommand, CoreReport};
+use crate::egress::{Frame, Own, PortCounters, Ports};
+use crate::forwarding::MacTable;
+use crate::run::Handover;
+use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tally_dpdk::ChecksumState;
+use tally_dpdk::{Mbuf, Mempool, RxQueue};
+use tally_engine::{Aggregator, DropReason, Member, PortId};
+use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
+use tally_wire::{HEADERS_BYTES, Header, Mac, Time, UdpFrame, neighbour};
+
+/// Frames taken from a port at a time.
+pub const BURST: usize = 32;
+/// Frames taken from other cores in one turn.
+const HANDOVER_BURST: usize = 64;
+/// Turns without a frame before the core begins to back off.
+const SPINS: u32 = 256;
+/// After that, turns in which it yields its CPU before it begins to sleep.
+const YIELDS: u32 = 64;
+/// How long it sleeps at a time, at most.
+const SLEEP_MAX: Duration = Duration::from_micros(100);
+
+/// A data core, ready to run on its thread.
+pub struct Core {
+    /// Its number, which is that of its shard.
+    pub number: usize,
+    /// The switch's own address.
+    pub own: Own,
+    /// Number of data cores.
+    pub shards: u16,
+    /// Its ports: number and receive queue.
+    pub rx: Vec<(PortId, RxQueue)>,
+    /// Its way out.
+    pub ports: Ports,
+    /// Its shard of the engine.
+    pub aggregator: Aggregator<Frame>,
+    /// The table that all cores share.
+    pub macs: Arc<MacTable>,
+    /// Frames from other cores.
+    pub inbox: Receiver<Handover>,
+    /// Orders from the control thread.
+    pub commands: Receiver<CoreCommand>,
+    /// JOIN and LEAVE to the control thread.
+    pub control: Sender<ControlFrame>,
+    /// Frames for what the control thread says.
+    pub pool: Mempool,
+    /// What to do when there is nothing to do.
+    pub idle: Idle,
+    /// When the switch started.
+    pub epoch: Instant,
+    /// Set when the switch is to stop.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// How busy the core was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// Turns that found frames.
+    pub busy: u64,
+    /// Turns that found none.
+    pub empty: u64,
+}
+
+impl Core {
+    /// Runs until told to stop, and gives its last report.
+    pub fn run(mut self) -> CoreReport {
+        let mut burst: Vec<Mbuf> = Vec::with_capacity(BURST);
+        let mut turns = Turns::default();
+        let mut idle_turns = 0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let elapsed = self.epoch.elapsed();
+            self.ports.now = Time(elapsed.as_nanos() as u64);
+            let now_s = elapsed.as_secs() as u32;
+            let mut frames = 0;
+            for at in 0..self.rx.len() {
+                let (port, rx) = &mut self.rx[at];
+                let port = *port;
+                frames += rx.burst(&mut burst, BURST);
+                self.take_burst(port, &mut burst, now_s);
+            }
+            frames += self.take_handover(now_s);
+            let commanded = self.obey(&turns);
+            let sent = self.ports.flush();
+            if frames > 0 || commanded || sent {
+                turns.busy += 1;
+                idle_turns = 0;
+            } else {
+                turns.empty += 1;
+                idle_turns += 1;
+                if self.idle == Idle::Backoff {
+                    back_off(idle_turns);
+                }
+            }
+        }
+        self.report(&turns)
+    }
+
+    fn take_burst(&mut self, port: PortId, burst: &mut Vec<Mbuf>, now_s: u32) {
+        if burst.is_empty() {
+            return;
+        }
+        for mbuf in burst.iter() {
+            mbuf.prefetch(0);
+        }
+        let counters = &mut self.ports.counters[usize::from(port.0)];
+        counters.rx_frames += burst.len() as u64;
+        counters.rx_bytes += burst.iter().map(|mbuf| mbuf.len() as u64).sum::<u64>();
+        for mbuf in burst.drain(..) {
+            if let Err(reason) = self.take(port, mbuf, now_s) {
+                self.aggregator.count_drop(reason);
+            }
+        }
+    }
+
+    fn take_handover(&mut self, now_s: u32) -> usize {
+        for n in 0..HANDOVER_BURST {
+            match self.inbox.try_recv() {
+                Ok(Handover::Egress(port, mbuf)) => self.ports.enqueue(port, mbuf),
+                Ok(Handover::Ingress(port, mbuf)) => {
+                    if let Err(reason) = self.take(port, mbuf, now_s) {
+                        self.aggregator.count_drop(reason);
+                    }
+                }
+                Err(_) => return n,
+            }
+        }
+        HANDOVER_BURST
+    }
+
+    /// Decides on one frame. `Err`: it is dropped, and why.
+    #[inline]
+    fn take(&mut self, port: PortId, mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
+        let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =
+            mbuf.data().first_chunk::<ETHERNET_BYTES>()
+        else {
+            return Err(DropReason::Truncated);
+        };
+        if !mbuf.is_contiguous() {
+            return Err(DropReason::Segmented);
+        }
+        let source = Mac([s0, s1, s2, s3, s4, s5]);
+        if source == self.own.mac {
+            return Err(DropReason::SpoofedSwitch);
+        }
+        if Mac([d0, d1, d2, d3, d4, d5]) == self.own.mac {
+            return self.take_own(port, mbuf, source, now_s);
+        }
+        self.forward(port, mbuf, source, u16::from_be_bytes([t0, t1]), now_s)
+    }
+
+    /// A frame to the switch itself.
+    #[inline]
+    fn take_own(
+        &mut self,
+        port: PortId,
+        mut mbuf: Mbuf,
+        source: Mac,
+        now_s: u32,
+    ) -> Result<(), DropReason> {
+        if mbuf.ip_checksum() == ChecksumState::Bad || mbuf.l4_checksum() == ChecksumState::Bad {
+            return Err(DropReason::Checksum);
+        }
+        let udp = match UdpFrame::parse(mbuf.data()) {
+            Ok(udp) => udp,
+            Err(error) => return self.take_neighbour(port, mbuf, source, error, now_s),
+        };
+        let addresses = &udp.addresses;
+        if addresses.dst_ip != self.own.ip {
+            return Err(DropReason::NotOurs);
+        }
+        if addresses.src_ip == self.own.ip {
+            return Err(DropReason::SpoofedSwitch);
+        }
+        let shard = addresses.dst_port.wrapping_sub(self.own.base_port);
+        if shard >= self.shards {
+            return Err(DropReason::UdpPort);
+        }
+        let header = Header::parse(udp.datagram(mbuf.data()))?;
+        let from = Member {
+            port,
+            mac: source,
+            ip: addresses.src_ip,
+            udp_port: addresses.src_port,
+        };
+        if header.kind.is_control() {
+            let datagram = udp
+                .datagram(mbuf.data())
+                .try_into()
+                .map_err(|_| DropReason::Length)?;
+            let frame = ControlFrame {
+                from,
+                header,
+                datagram: Box::new(datagram),
+            };
+            return self
+                .control
+                .try_send(frame)
+                .map_err(|_| DropReason::ControlFull);
+        }
+        if usize::from(shard) != self.number {
+            return self.ports.hand_over(usize::from(shard), port, mbuf);
+        }
+        // Ethernet padding would otherwise be sent on with the result.
+        if !mbuf.set_len(HEADERS_BYTES + header.payload_bytes()) {
+            return Err(DropReason::Length);
+        }
+        if header.kind.has_elements() && !mbuf.is_unique() {
+            return Err(DropReason::Segmented);
+        }
+        let now = self.ports.now;
+        self.aggregator
+            .handle(now, &from, &header, Frame(mbuf), &mut self.ports);
+        Ok(())
+    }
+
+    /// A frame to the switch's MAC that is no UDP: ARP, ping, or `error`.
+    #[cold]
+    fn take_neighbour(
+        &mut self,
+        port: PortId,
+        mut mbuf: Mbuf,
+        source: Mac,
+        error: FrameError,
+        now_s: u32,
+    ) -> Result<(), DropReason> {
+        let Own { mac, ip, .. } = self.own;
+        let Some(frame) = mbuf.data_mut() else {
+            return Err(error.into());
+        };
+        let answered = match error {
+            FrameError::NotIpv4 => neighbour::answer_arp(frame, mac, ip),
+            FrameError::NotUdp => neighbour::answer_echo(frame, mac, ip),
+            _ => false,
+        };
+        if !answered {
+            return Err(error.into());
+        }
+        self.macs.learn(source, port, now_s);
+        self.ports.enqueue(port, mbuf);
+        Ok(())
+    }
+
+    /// The ordinary switch.
+    fn forward(
+        &mut self,
+        port: PortId,
+        mut mbuf: Mbuf,
+        source: Mac,
+        ethertype: u16,
+        now_s: u32,
+    ) -> Result<(), DropReason> {
+        let frame = mbuf.data();
+        let destination = Mac([frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]]);
+        // nobody else speaks with our address.
+        let claimed = match ethertype {
+            ETHERTYPE_IPV4 => frame.get(26..30),
+            ETHERTYPE_ARP => frame.get(28..32),
+            _ => None,
+        };
+        if claimed == Some(&self.own.ip.octets()) {
+            return Err(DropReason::SpoofedSwitch);
+        }
+        self.macs.learn(source, port, now_s);
+        if ethertype == ETHERTYPE_ARP
+            && let Some(frame) = mbuf.data_mut()
+            && neighbour::answer_arp(frame, self.own.mac, self.own.ip)
+        {
+            self.ports.enqueue(port, mbuf);
+            return Ok(());
+        }
+        match self.macs.port_of(destination, now_s) {
+            Some(to) if to == port => return Err(DropReason::Reflection),
+            Some(to) => self.ports.enqueue(to, mbuf),
+            None => {
+                self.ports.flood(port, &mbuf);
+                self.ports.recycle(mbuf);
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out what the control thread wants; says whether there was anything.
+    fn obey(&mut self, turns: &Turns) -> bool {
+        let mut any = false;
+        loop {
+            match self.commands.try_recv() {
+                Ok(CoreCommand::Send(to, datagram)) => {
+                    if let Err(reason) = self.ports.send_datagram(&self.pool, &to, &*datagram) {
+                        self.aggregator.count_drop(reason);
+                    }
+                }
+                Ok(CoreCommand::Bind(roster, index)) => {
+                    self.aggregator
+                        .bind((*roster).clone(), index, &mut self.ports);
+                }
+                Ok(CoreCommand::Unbind(job)) => self.aggregator.unbind(job, &mut self.ports),
+                Ok(CoreCommand::Report(answer)) => {
+                    // The asker may have gone away.
+                    let _ = answer.send(self.report(turns));
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return any,
+            }
+            any = true;
+        }
+    }
+
+    fn report(&self, turns: &Turns) -> CoreReport {
+        let mut counters = *self.aggregator.counters();
+        counters.drops[DropReason::HandoverFull as usize] += self.ports.handover_full;
+        let tx_dropped = self
+            .ports
+            .counters
+            .iter()
+            .map(|port| port.tx_dropped)
+            .sum::<u64>();
+        counters.drops[DropReason::TxFull as usize] += tx_dropped;
+        CoreReport {
+            counters,
+            ports: self.ports.counters.clone(),
+            residence_ns: self.ports.residence_ns.clone(),
+            slots_in_use: self.aggregator.slots_in_use(),
+            held_in_use: self.aggregator.held_in_use(),
+            turns: *turns,
+        }
+    }
+}
+
+/// Lets others have the CPU, the longer the less there was to do.
+fn back_off(idle_turns: u32) {
+    match idle_turns {
+        0..SPINS => std::hint::spin_loop(),
+        n if n < SPINS + YIELDS => std::thread::yield_now(),
+        n => {
+            let micros = 1 << (n - SPINS - YIELDS).min(16);
+            std::thread::sleep(Duration::from_micros(micros).min(SLEEP_MAX));
+        }
+    }
+}
+
+const _: () = assert!(UDP_END + tally_wire::header::HEADER_BYTES == HEADERS_BYTES);
+const _: () = assert!(
+    size_of::<PortCounters>() == 48,
+    "one port's counters fit a cache line"
+);

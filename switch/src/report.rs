@@ -1,0 +1,292 @@
+//! What the switch did: one value, as JSON for programs and as lines for people.
+
+use crate::config::Config;
+use crate::control::CoreReport;
+use crate::egress::PortCounters;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Duration;
+use tally_engine::{Counters, DropReason, Registry};
+
+/// What does not change while the switch runs.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Policy by name.
+    pub policy: String,
+    /// SIMD backend by name.
+    pub kernel: String,
+    /// Slots of all shards.
+    pub slots: u32,
+    /// Names of the ports.
+    pub ports: Vec<String>,
+    /// CPUs of the data cores.
+    pub cores: Vec<usize>,
+}
+
+impl Shape {
+    /// From the configuration; `kernel` is the backend that was chosen.
+    #[must_use]
+    pub fn new(config: &Config, kernel: String) -> Self {
+        Self {
+            policy: config.pool.policy.to_string(),
+            kernel,
+            slots: config.slots(),
+            ports: config
+                .ports
+                .iter()
+                .map(|port| port.label().to_owned())
+                .collect(),
+            cores: config.cores.clone(),
+        }
+    }
+}
+
+/// One port.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortReport {
+    /// Its name.
+    pub name: String,
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Frames dropped at its queue.
+    pub tx_dropped: u64,
+    /// Frames flooded to it.
+    pub flooded: u64,
+}
+
+/// One job.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct JobReport {
+    /// Its number.
+    pub id: u16,
+    /// `idle`, `waiting`, `running` or `paused`.
+    pub phase: String,
+    /// Its incarnation.
+    pub epoch: u16,
+    /// Its workers.
+    pub workers: u8,
+    /// How many have joined.
+    pub joined: u32,
+    /// How many have left.
+    pub left: u32,
+    /// Whether its PS is there.
+    pub ps: bool,
+}
+
+/// Percentiles, in microseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Latency {
+    /// How many were measured.
+    pub count: u64,
+    /// Median.
+    pub p50_us: f64,
+    /// 99th percentile.
+    pub p99_us: f64,
+    /// 99.9th percentile.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+impl Latency {
+    /// Of a histogram of nanoseconds.
+    #[must_use]
+    pub fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
+        let us = |nanos: u64| nanos as f64 / 1000.0;
+        Self {
+            count: histogram.len(),
+            p50_us: us(histogram.value_at_quantile(0.5)),
+            p99_us: us(histogram.value_at_quantile(0.99)),
+            p999_us: us(histogram.value_at_quantile(0.999)),
+            max_us: us(histogram.max()),
+        }
+    }
+}
+
+/// Everything that the switch did since it started.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// Version of the program.
+    pub version: String,
+    /// Seconds since the start.
+    pub seconds: f64,
+    /// Policy by name.
+    pub policy: String,
+    /// SIMD backend by name.
+    pub kernel: String,
+    /// CPUs of the data cores.
+    pub cores: Vec<usize>,
+    /// Slots of all shards.
+    pub slots: u32,
+    /// Of them, taken now.
+    pub slots_in_use: usize,
+    /// Contributions held out of order now.
+    pub held_in_use: u32,
+    /// What the engine did, by name.
+    pub counters: BTreeMap<String, u64>,
+    /// Frames dropped, by reason; only reasons that occurred.
+    pub drops: BTreeMap<String, u64>,
+    /// From a fragment's first contribution to its result, in the switch.
+    pub residence: Latency,
+    /// Share of turns of each core that found something to do.
+    pub busy_share: Vec<f64>,
+    /// Ports.
+    pub ports: Vec<PortReport>,
+    /// Jobs.
+    pub jobs: Vec<JobReport>,
+    /// Frames of the pool that were not back at the end; absent while the switch runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frames_missing: Option<usize>,
+}
+
+impl Report {
+    /// Adds up what the cores say.
+    #[must_use]
+    pub fn new(shape: &Shape, up: Duration, cores: &[CoreReport], registry: &Registry) -> Self {
+        let mut counters = Counters::default();
+        let mut ports = vec![PortCounters::default(); shape.ports.len()];
+        let mut residence: Option<hdrhistogram::Histogram<u64>> = None;
+        for core in cores {
+            counters.add(&core.counters);
+            for (sum, port) in ports.iter_mut().zip(&core.ports) {
+                sum.add(port);
+            }
+            match &mut residence {
+                // The cores' histograms have the same bounds, so they add without error.
+                Some(sum) => sum.add(&core.residence_ns).unwrap_or_default(),
+                None => residence = Some(core.residence_ns.clone()),
+            }
+        }
+        let named = counters.named().map(|(name, n)| (name.to_owned(), n));
+        let drops = DropReason::ALL
+            .iter()
+            .map(|&r| (r.name().to_owned(), counters.dropped(r)));
+        let share = |core: &CoreReport| {
+            let all = core.turns.busy + core.turns.empty;
+            core.turns.busy as f64 / all.max(1) as f64
+        };
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            seconds: up.as_secs_f64(),
+            policy: shape.policy.clone(),
+            kernel: shape.kernel.clone(),
+            cores: shape.cores.clone(),
+            slots: shape.slots,
+            slots_in_use: cores.iter().map(|core| core.slots_in_use).sum(),
+            held_in_use: cores.iter().map(|core| core.held_in_use).sum(),
+            counters: named.into_iter().collect(),
+            drops: drops.filter(|&(_, n)| n > 0).collect(),
+            residence: residence.as_ref().map(Latency::of).unwrap_or_default(),
+            busy_share: cores.iter().map(share).collect(),
+            ports: shape
+                .ports
+                .iter()
+                .zip(ports)
+                .map(|(name, p)| PortReport {
+                    name: name.clone(),
+                    rx_frames: p.rx_frames,
+                    rx_bytes: p.rx_bytes,
+                    tx_frames: p.tx_frames,
+                    tx_bytes: p.tx_bytes,
+                    tx_dropped: p.tx_dropped,
+                    flooded: p.flooded,
+                })
+                .collect(),
+            jobs: registry
+                .status()
+                .map(|job| JobReport {
+                    id: job.id.0,
+                    phase: job.phase.to_owned(),
+                    epoch: job.epoch.0,
+                    workers: job.workers,
+                    joined: job.joined.count_ones(),
+                    left: job.left.count_ones(),
+                    ps: job.ps,
+                })
+                .collect(),
+            frames_missing: None,
+        }
+    }
+
+    /// One JSON object on one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        // Strings, numbers, lists and maps with string keys: nothing that JSON cannot say.
+        simd_json::to_string(self).unwrap_or_default() + "\n"
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let cores: Vec<_> = self.cores.iter().map(ToString::to_string).collect();
+        writeln!(
+            f,
+            "up {:.1} s, policy {}, kernel {}, CPU {}, {} of {} slots in use, {} held",
+            self.seconds,
+            self.policy,
+            self.kernel,
+            cores.join(" "),
+            self.slots_in_use,
+            self.slots,
+            self.held_in_use
+        )?;
+        writeln!(
+            f,
+            "{:<12} {:>12} {:>15} {:>12} {:>15} {:>9} {:>9}",
+            "port", "rx frames", "rx bytes", "tx frames", "tx bytes", "dropped", "flooded"
+        )?;
+        for p in &self.ports {
+            writeln!(
+                f,
+                "{:<12} {:>12} {:>15} {:>12} {:>15} {:>9} {:>9}",
+                p.name, p.rx_frames, p.rx_bytes, p.tx_frames, p.tx_bytes, p.tx_dropped, p.flooded
+            )?;
+        }
+        for j in &self.jobs {
+            let ps = if j.ps { "with PS" } else { "no PS" };
+            writeln!(
+                f,
+                "job {:<8} {}, epoch {}, {} of {} workers, {} left, {ps}",
+                j.id, j.phase, j.epoch, j.joined, j.workers, j.left
+            )?;
+        }
+        let list = |map: &BTreeMap<String, u64>| {
+            map.iter()
+                .filter(|&(_, &n)| n > 0)
+                .fold(String::new(), |mut line, (name, n)| {
+                    let _ = write!(line, " {name} {n}");
+                    line
+                })
+        };
+        writeln!(f, "counters    {}", list(&self.counters))?;
+        writeln!(
+            f,
+            "drops       {}",
+            if self.drops.is_empty() {
+                " none".into()
+            } else {
+                list(&self.drops)
+            }
+        )?;
+        let r = &self.residence;
+        writeln!(
+            f,
+            "residence    p50 {:.1} µs, p99 {:.1} µs, p99.9 {:.1} µs, max {:.1} µs over {} fragments",
+            r.p50_us, r.p99_us, r.p999_us, r.max_us, r.count
+        )?;
+        if let Some(missing) = self.frames_missing {
+            match missing {
+                0 => writeln!(f, "buffers      all back in their pool")?,
+                n => writeln!(f, "buffers      {n} MISSING from their pool")?,
+            }
+        }
+        Ok(())
+    }
+}

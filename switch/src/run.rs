@@ -1,0 +1,348 @@
+//! Building the switch from its configuration, running it, and taking it down.
+//!
+//! The order matters in both directions. Up: EAL, pool, ports, threads. Down: data cores (they own
+//! queues and frames), control, ports, and then the pool must be whole: a frame that is missing is
+//! a bug, and the switch says so and fails.
+
+use crate::config::{Config, Log, MemoryKind, PortSection};
+use crate::control::{Control, CoreCommand, CoreReport, StatsSocket};
+use crate::datapath::Core;
+use crate::egress::{Own, Ports};
+use crate::forwarding::MacTable;
+use crate::report::{Report, Shape};
+use anyhow::{Context, Result, bail};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tally_dpdk::{
+    Eal, EalConfig, EalThread, LogLevel, Mbuf, Memory, Mempool, MempoolConfig, Port, PortConfig,
+    RxQueue, Started, TxQueue,
+};
+use tally_engine::{Action, Aggregator, JobConfig, Member, PortId, Registry, RegistryConfig};
+use tally_wire::{JobId, UNIT_BYTES};
+
+/// Frames on their way to another core at most.
+pub const HANDOVER_FRAMES: usize = 4096;
+/// JOIN and LEAVE on their way to the control thread at most.
+const CONTROL_FRAMES: usize = 256;
+/// Frames that a thread may keep for itself.
+const CACHE_FRAMES: u32 = 256;
+
+/// A frame for another data core.
+pub enum Handover {
+    /// Received on this port, for a fragment of that core's shard.
+    Ingress(PortId, Mbuf),
+    /// To be sent on that core's port.
+    Egress(PortId, Mbuf),
+}
+
+/// The ways from one data core to all others.
+#[derive(Clone)]
+pub struct Outbox(Vec<Sender<Handover>>);
+
+impl Outbox {
+    /// `false`: the other core's inbox is full, and the frame is dropped.
+    #[inline]
+    #[must_use]
+    pub fn send(&self, core: usize, handover: Handover) -> bool {
+        self.0[core].try_send(handover).is_ok()
+    }
+}
+
+/// A running switch.
+pub struct Switch {
+    stop: Arc<AtomicBool>,
+    cores: Vec<JoinHandle<CoreReport>>,
+    control: JoinHandle<Registry>,
+    /// Held so that orders find a listener until the end.
+    commands: Vec<Sender<CoreCommand>>,
+    ports: Vec<Port<Started>>,
+    pool: Mempool,
+    shape: Shape,
+    epoch: Instant,
+}
+
+impl Switch {
+    /// Starts the switch. It runs until `stop` is set and [`wait`](Self::wait) returns.
+    ///
+    /// # Errors
+    /// What the machine refuses: memory, devices, CPUs, the statistics socket.
+    pub fn start(config: &Config, stop: Arc<AtomicBool>) -> Result<Self> {
+        let kernels = config.kernels().map_err(anyhow::Error::msg)?;
+        let socket = match &config.stats_socket {
+            Some(path) => Some(
+                StatsSocket::bind(path)
+                    .with_context(|| format!("statistics socket {}", path.display()))?,
+            ),
+            None => None,
+        };
+        let eal = Eal::init(&eal_config(config))?;
+        let pool = Mempool::new(
+            &eal,
+            "frames",
+            &MempoolConfig {
+                frames: config.frames().next_power_of_two() - 1,
+                cache_frames: CACHE_FRAMES,
+                frame_bytes_max: config.frame_bytes_max(),
+                socket: None,
+            },
+        )?;
+        let epoch = Instant::now();
+        let cores = config.cores.len();
+        let (inboxes, outbox) = channels(cores, || bounded(HANDOVER_FRAMES));
+        let outbox = Outbox(outbox);
+        let (orders, commands) = channels(cores, unbounded::<CoreCommand>);
+        let (to_control, frames) = bounded(CONTROL_FRAMES);
+        let macs = Arc::new(MacTable::new(config.mac_ageing_s));
+        let own = Own {
+            mac: config.address.mac,
+            ip: config.address.ip,
+            base_port: config.address.udp_port,
+        };
+        let (ports, mut queues) = open_ports(&eal, config, &pool)?;
+        let mut threads = Vec::new();
+        for (number, (inbox, commands)) in inboxes.into_iter().zip(orders).enumerate() {
+            let mut rx = Vec::new();
+            let mut tx = Vec::new();
+            for (at, (owner, slot)) in queues.iter_mut().enumerate() {
+                tx.push(match slot.take_if(|_| *owner == number) {
+                    Some((receive, transmit)) => {
+                        rx.push((PortId(at as u16), receive));
+                        Ok(transmit)
+                    }
+                    None => Err(*owner),
+                });
+            }
+            let core = Core {
+                number,
+                own,
+                shards: cores as u16,
+                rx,
+                ports: Ports::new(own, tx, outbox.clone()),
+                aggregator: Aggregator::new(config.pool(number as u8), kernels),
+                macs: Arc::clone(&macs),
+                inbox,
+                commands,
+                control: to_control.clone(),
+                pool: pool.clone(),
+                idle: config.idle,
+                epoch,
+                stop: Arc::clone(&stop),
+            };
+            let cpu = config.cores[number];
+            let eal = eal.clone();
+            let on_end = StopOnDrop(Arc::clone(&stop));
+            let (started, wait) = bounded(1);
+            let thread = std::thread::Builder::new()
+                .name(format!("data{number}"))
+                .spawn(move || {
+                    // Whatever ends a data core ends the switch.
+                    let _on_end = on_end;
+                    let pinned = core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
+                    let registration = EalThread::register(&eal);
+                    let ready = match (&registration, pinned) {
+                        (Err(error), _) => Err(error.to_string()),
+                        (_, false) => Err(format!(
+                            "cannot run on CPU {cpu}: is it there, and allowed?"
+                        )),
+                        _ => Ok(()),
+                    };
+                    let _ = started.send(ready);
+                    core.run()
+                })?;
+            threads.push(thread);
+            let ready = wait.recv().context("a data core ended at once")?;
+            if let Err(why) = ready {
+                stop.store(true, Ordering::Relaxed);
+                bail!("data core {number}: {why}");
+            }
+        }
+        drop(to_control);
+        let shape = Shape::new(config, kernels.backend().to_string());
+        let mut control = Control {
+            registry: registry(config)?,
+            frames,
+            cores: commands.clone(),
+            socket,
+            shape: shape.clone(),
+            epoch,
+            stop: Arc::clone(&stop),
+        };
+        let fixed = fix_members(config, &mut control.registry);
+        control.carry_out(fixed);
+        let cpu = config.control_core;
+        let control = std::thread::Builder::new()
+            .name("control".into())
+            .spawn(move || {
+                if let Some(id) = cpu {
+                    core_affinity::set_for_current(core_affinity::CoreId { id });
+                }
+                control.run()
+            })?;
+        Ok(Self {
+            stop,
+            cores: threads,
+            control,
+            commands,
+            ports,
+            pool,
+            shape,
+            epoch,
+        })
+    }
+
+    /// Waits until the switch has been told to stop, takes it down, and says what it did.
+    ///
+    /// # Errors
+    /// If a thread panicked.
+    pub fn wait(self) -> Result<Report> {
+        let mut reports = Vec::new();
+        for core in self.cores {
+            reports.push(
+                core.join()
+                    .map_err(|_| anyhow::anyhow!("a data core panicked"))?,
+            );
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        let registry = self
+            .control
+            .join()
+            .map_err(|_| anyhow::anyhow!("the control thread panicked"))?;
+        drop(self.commands);
+        let up = self.epoch.elapsed();
+        drop(self.ports);
+        let mut report = Report::new(&self.shape, up, &reports, &registry);
+        report.frames_missing = Some(self.pool.in_use());
+        Ok(report)
+    }
+}
+
+struct StopOnDrop(Arc<AtomicBool>);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn channels<T>(
+    n: usize,
+    make: impl Fn() -> (Sender<T>, Receiver<T>),
+) -> (Vec<Receiver<T>>, Vec<Sender<T>>) {
+    (0..n).map(|_| make()).map(|(tx, rx)| (rx, tx)).unzip()
+}
+
+fn eal_config(config: &Config) -> EalConfig {
+    let megabytes = config.megabytes();
+    let mut eal = EalConfig::no_huge(megabytes);
+    eal.memory = match config.eal.memory {
+        MemoryKind::NoHuge => Memory::NoHuge { megabytes },
+        MemoryKind::InMemory => Memory::InMemory { megabytes },
+        MemoryKind::Hugepages => Memory::Hugepages { megabytes },
+    };
+    eal.main_cpu = config.cores.first().copied();
+    eal.pci_allow = config
+        .ports
+        .iter()
+        .filter(|port| port.is_pci())
+        .map(|port| port.device_name().to_owned())
+        .collect();
+    eal.log_level = match config.eal.log {
+        Log::Error => LogLevel::Error,
+        Log::Warning => LogLevel::Warning,
+        Log::Notice => LogLevel::Notice,
+        Log::Debug => LogLevel::Debug,
+    };
+    eal
+}
+
+type Queues = Vec<(usize, Option<(RxQueue, TxQueue)>)>;
+
+/// Opens all ports; each one's queues come with the core that owns it.
+fn open_ports(eal: &Eal, config: &Config, pool: &Mempool) -> Result<(Vec<Port<Started>>, Queues)> {
+    let mut ports = Vec::new();
+    let mut queues = Vec::new();
+    for (at, section) in config.ports.iter().enumerate() {
+        let context = || format!("port {} ({})", section.label(), section.device);
+        let (port, rx, tx) = open_port(eal, section, pool).with_context(context)?;
+        ports.push(port);
+        let owner = section.core.unwrap_or(at % config.cores.len());
+        queues.push((owner, Some((rx, tx))));
+    }
+    Ok((ports, queues))
+}
+
+fn open_port(
+    eal: &Eal,
+    section: &PortSection,
+    pool: &Mempool,
+) -> Result<(Port<Started>, RxQueue, TxQueue)> {
+    let port = if section.is_pci() {
+        Port::pci(eal, section.device_name())?
+    } else {
+        Port::vdev(eal, section.device_name(), section.device_arguments())?
+    };
+    let info = port.info().clone();
+    // A virtual device takes its MTU from its arguments or its kernel interface.
+    let mtu = (section.is_pci() && info.mtu_max >= section.mtu).then_some(section.mtu);
+    let config = PortConfig {
+        rx_descriptors: section.descriptors,
+        tx_descriptors: section.descriptors,
+        mtu,
+        ..PortConfig::default()
+    };
+    let mut started = port
+        .configure(&config, std::slice::from_ref(pool))?
+        .start()?;
+    match (started.rx.pop(), started.tx.pop()) {
+        (Some(rx), Some(tx)) => Ok((started.port, rx, tx)),
+        _ => bail!("the device has no queues"),
+    }
+}
+
+fn registry(config: &Config) -> Result<Registry> {
+    let mut random = [0; 34];
+    getrandom::fill(&mut random).context("random numbers for the challenge")?;
+    let mut secret = [0; 32];
+    secret.copy_from_slice(&random[..32]);
+    let registry = RegistryConfig {
+        base_port: config.address.udp_port,
+        shards: config.cores.len() as u8,
+        window: config.served_window(),
+        units: config.units(),
+        member_timeout: Duration::from_millis(config.member_timeout_ms),
+        secret,
+        first_epoch: u16::from_be_bytes([random[32], random[33]]),
+    };
+    let jobs = config.jobs.iter().map(|job| JobConfig {
+        id: JobId(job.id),
+        key: job.key.clone(),
+        workers: job.workers,
+    });
+    Ok(Registry::new(registry, jobs.collect()))
+}
+
+fn fix_members(config: &Config, registry: &mut Registry) -> Vec<Action> {
+    let port_of = |name: &str| {
+        let at = config.ports.iter().position(|port| port.label() == name);
+        // `Config::check` has seen to it that the name is one of them.
+        PortId(at.unwrap_or_default() as u16)
+    };
+    let member = |m: &crate::config::FixedMember| Member {
+        port: port_of(&m.port),
+        mac: m.mac,
+        ip: m.ip,
+        udp_port: m.udp_port,
+    };
+    let mut actions = Vec::new();
+    for job in &config.jobs {
+        if let Some(fixed) = &job.fixed {
+            let units = (usize::from(fixed.payload_bytes) / UNIT_BYTES) as u8;
+            let workers = fixed.workers.iter().map(member).collect();
+            actions.push(registry.fix_members(JobId(job.id), units, workers, member(&fixed.ps)));
+        }
+    }
+    actions
+}
