@@ -33,7 +33,10 @@
 //!   floating-point environment as Rust assumes it: round to nearest, no flushing of subnormals.
 //!   Code that sets FTZ or DAZ (`-ffast-math` start-up objects do) breaks the promise.
 //! * The scalar backend is a plain Rust loop compiled for the target's baseline. On x86-64 that
-//!   baseline has SSE2, and LLVM does use it; "scalar" names the source, not the machine code.
+//!   baseline has SSE2, and LLVM vectorises both sums with it; "scalar" names the source, not the
+//!   machine code.
+//! * Sums of `i32` in which an element saturates, and sums of `f32` in which a NaN comes out, take
+//!   a second pass over the payload.
 //!
 //! ```
 //! use tally_kernels::Kernels;

@@ -49,8 +49,9 @@ pub const NON_FINITE: u8 = 255;
 /// lose bits only by falling below `2^-126`, in which case the final one is far below one half
 /// and rounds to 0 either way.
 ///
-/// Source: the shared exponent of blocks is SwitchML's (Sapio et al., NSDI 2021, section 3.7 and
-/// appendix C); the headroom of `c` bits is its scaling factor, restricted to powers of two.
+/// Source: agreeing on a scale per block, one exchange ahead of the values, is SwitchML's (Sapio et
+/// al., NSDI 2021, on floating-point numbers); the `c` bits of headroom are its scaling factor,
+/// restricted to powers of two.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
     exponent: u8,

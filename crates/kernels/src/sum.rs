@@ -1,10 +1,13 @@
 //! Sums and maxima, once, over any [`Simd`].
 //!
-//! Integer sums are made on the assumption that nothing overflows: wrapping adds, with the
-//! overflow of all elements gathered in one register and looked at once, at the end. In the rare
-//! case that it did, a second pass takes the sources back out of the sums, which wrapping
-//! arithmetic allows without loss, and adds them again, saturating. The usual case so pays
-//! nothing for saturation but the detection.
+//! Both sums expect the usual case, look once at the end whether it was, and go over the payload
+//! again in the rare one:
+//!
+//! * Sums of `i32` are wrapping adds, with the overflow of all elements gathered in a register. If
+//!   there was any, a second pass takes the sources back out of the sums, which wrapping
+//!   arithmetic allows without loss, and adds them again, saturating.
+//! * Sums of `f32` are plain adds, and each result is also added to a register of no other use,
+//!   which a single NaN turns into a NaN. If it did, a second pass makes every NaN canonical.
 
 use crate::simd::{Chunk, Simd};
 

@@ -189,6 +189,29 @@ fn a_saturating_element_anywhere_is_found() {
 }
 
 #[test]
+fn a_nan_anywhere_becomes_the_canonical_one_and_nothing_else_changes() {
+    let values = |v: f32, bytes: usize| v.to_le_bytes().repeat(bytes / ELEMENT);
+    for kernels in backends() {
+        for bytes in [4, 64, 132, 256, 516] {
+            for at in (0..bytes).step_by(ELEMENT) {
+                for hard in [0x7f80_0001, 0xffc1_2345, f32::INFINITY.to_bits()] {
+                    let (acc, mut src) = (values(1.5, bytes), values(2.0, bytes));
+                    src[at..at + ELEMENT].copy_from_slice(&hard.to_le_bytes());
+                    // An infinity of the other sign elsewhere must not be taken for a NaN.
+                    let other = (at + 24) % bytes / ELEMENT * ELEMENT;
+                    if other != at {
+                        src[other..other + ELEMENT]
+                            .copy_from_slice(&f32::NEG_INFINITY.to_le_bytes());
+                    }
+                    check_one(kernels, &SumF32, &acc, &src, (0, 0));
+                    check_many(kernels, &SumF32, &acc, &vec![src.clone(); 7], 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn many_sources_match_the_oracle() {
     let mut rng = Rng::new("many_sources");
     for kernels in backends() {

@@ -30,9 +30,24 @@
 //! * A round's ratio divides neighbours in time; the reported ratio is the median of the rounds'.
 //!   That takes out a noisy machine's drift, not its noise: see the spread.
 //! * The scalar row is the plain loop as LLVM compiles it for the target's baseline, which on
-//!   x86-64 includes SSE2. LLVM makes use of it.
-//! * Values are chosen so that nothing saturates and nothing becomes subnormal. Sums that do
-//!   saturate take a second pass.
+//!   x86-64 includes SSE2. LLVM vectorises both sums with it, that of floats well.
+//! * Values are chosen so that nothing saturates and nothing becomes subnormal or a NaN. Sums that
+//!   do saturate take a second pass.
+//! * Memory is of ordinary pages. A switch on huge pages misses the TLB less.
+//! * `copy_from_slice` is whatever the C library picked for this CPU. From a few KiB on, glibc
+//!   may copy with `rep movsb`, which need not read the destination; a sum must.
+//!
+//! # Where a copy wins, and why
+//!
+//! * In L1 a copy is one load and one store per vector, and a core of today stores one vector per
+//!   cycle. A sum of big-endian integers also has three byte shuffles, of which Zen 5 makes two
+//!   per cycle, so it cannot keep up; a sum of floats can, once a payload is long enough to hide
+//!   the call. `fused` writes a seventh as often as `memcpy` does, and passes it with floats.
+//! * Out of cache the winner is who has more lines on their way. A sum has more instructions per
+//!   line than a copy, so fewer lines fit the core's window; `fused` has fewer of them than
+//!   `slot`. That is inferred from these ratios, not from counters. Prefetching within the payload
+//!   was tried and did not help: what is missing is the next frame of the burst, which the kernel
+//!   does not know and the run loop does.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
