@@ -32,7 +32,8 @@ struct Tag {
 impl<B> Ring<B> {
     /// A ring over at least the last `fragments` fragments of the job, all shards together.
     pub(crate) fn new(fragments: u32, shift: u32) -> Self {
-        let len = (fragments >> shift).max(1).next_power_of_two() as usize;
+        // Rounded up: 6 fragments over 4 shards are 2 in the shard of fragments 0 and 4.
+        let len = fragments.div_ceil(1 << shift).max(1).next_power_of_two() as usize;
         let unused = Tag {
             fragment: FragmentId(0),
             used: false,
@@ -152,6 +153,16 @@ mod tests {
         assert!(is_open(&r, 2));
         r.keep(FragmentId(6), 6);
         assert!(matches!(r.standing(FragmentId(2)), Standing::Old));
+    }
+
+    #[test]
+    fn spans_at_least_what_was_asked_for_when_the_shards_do_not_divide_it() {
+        for shift in 0..5 {
+            for fragments in 1..100 {
+                let r = Ring::<()>::new(fragments, shift);
+                assert!(r.span() >= i64::from(fragments), "{fragments} >> {shift}");
+            }
+        }
     }
 
     #[test]
