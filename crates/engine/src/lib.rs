@@ -20,6 +20,10 @@
 //! * a contribution is in at most one slot, and a fragment with a result has no slot;
 //! * every buffer that comes in leaves, is held by a slot or a ring, or is given back, exactly once.
 
+// So that unit tests can use the test support that integration tests use.
+#[cfg(test)]
+extern crate self as tally_engine;
+
 pub mod aggregator;
 pub mod buffer;
 pub mod counters;

@@ -1,0 +1,164 @@
+//! Plain memory as the engine's buffers and way out, for tests and the fuzz target.
+//!
+//! Every buffer is numbered in its [`Ledger`] from birth to the moment when the engine sends,
+//! republishes or discards it. One that merely disappears, as a value overwritten in a slot would, is
+//! counted as lost, although its memory is freed: an mbuf's would not be.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use tally_engine::{Buffer, Egress, Member, PortId, Roster, To};
+use tally_wire::{Header, Mac, Rank, Time};
+
+/// What became of the buffers.
+#[derive(Clone, Default)]
+pub struct Ledger(Rc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    live: Cell<usize>,
+    lost: Cell<usize>,
+}
+
+impl Ledger {
+    /// A received frame's payload.
+    pub fn frame(&self, payload: impl Into<Vec<u8>>) -> Plain {
+        self.0.live.set(self.0.live.get() + 1);
+        Plain {
+            payload: payload.into(),
+            shared: false,
+            settled: false,
+            counts: Rc::clone(&self.0),
+        }
+    }
+
+    /// Buffers that the engine has.
+    pub fn live(&self) -> usize {
+        self.0.live.get()
+    }
+
+    /// Buffers that disappeared.
+    pub fn lost(&self) -> usize {
+        self.0.lost.get()
+    }
+}
+
+/// A frame in plain memory.
+pub struct Plain {
+    payload: Vec<u8>,
+    shared: bool,
+    settled: bool,
+    counts: Rc<Counts>,
+}
+
+impl Plain {
+    fn settle(mut self) -> Vec<u8> {
+        self.settled = true;
+        std::mem::take(&mut self.payload)
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        self.counts.live.set(self.counts.live.get() - 1);
+        if !self.settled {
+            self.counts.lost.set(self.counts.lost.get() + 1);
+        }
+    }
+}
+
+impl Buffer for Plain {
+    fn payload(&self) -> &[u8] {
+        &self.payload
+    }
+
+    fn payload_mut(&mut self) -> &mut [u8] {
+        assert!(!self.shared, "writes to a published frame");
+        &mut self.payload
+    }
+}
+
+/// Something that left the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// To one member, at this address.
+    To(To, Member, Header, Vec<u8>),
+    /// To the group, on these ports; with the time of the first contribution.
+    Group(Vec<PortId>, Header, Vec<u8>, Option<Time>),
+    /// A published frame's payload once more, on the port of this worker.
+    Again(Rank, PortId, Vec<u8>),
+}
+
+/// Everything that left, in order.
+#[derive(Default)]
+pub struct Wire {
+    /// In order; tests take it.
+    pub sent: Vec<Sent>,
+    /// Buffers given back.
+    pub discarded: usize,
+}
+
+impl Wire {
+    /// What left since the last call.
+    pub fn take(&mut self) -> Vec<Sent> {
+        std::mem::take(&mut self.sent)
+    }
+}
+
+impl Egress<Plain> for Wire {
+    fn send(&mut self, roster: &Roster, to: To, header: &Header, buffer: Plain) {
+        assert_eq!(
+            header.check(),
+            Ok(()),
+            "emits what nobody may parse: {header:?}"
+        );
+        assert!(!buffer.shared, "sends a published frame's only buffer away");
+        let member = match to {
+            To::Ps => roster.ps,
+            To::Worker(rank) => roster.workers[usize::from(rank.0)],
+        };
+        self.sent
+            .push(Sent::To(to, member, *header, buffer.settle()));
+    }
+
+    fn publish(
+        &mut self,
+        roster: &Roster,
+        header: &Header,
+        mut buffer: Plain,
+        born: Option<Time>,
+    ) -> Plain {
+        assert_eq!(
+            header.check(),
+            Ok(()),
+            "emits what nobody may parse: {header:?}"
+        );
+        assert!(!buffer.shared, "publishes twice");
+        buffer.shared = true;
+        let payload = buffer.payload.clone();
+        self.sent
+            .push(Sent::Group(roster.ports.clone(), *header, payload, born));
+        buffer
+    }
+
+    fn republish(&mut self, roster: &Roster, to: Rank, frame: &Plain) {
+        assert!(frame.shared, "republishes what was never published");
+        let port = roster.workers[usize::from(to.0)].port;
+        self.sent.push(Sent::Again(to, port, frame.payload.clone()));
+    }
+
+    fn discard(&mut self, buffer: Plain) {
+        self.discarded += 1;
+        buffer.settle();
+    }
+}
+
+/// A member at an address of its own: the `n`-th host, on the port of that number.
+pub fn host(n: u16) -> Member {
+    let [high, low] = n.to_be_bytes();
+    Member {
+        port: PortId(n),
+        mac: Mac([2, 0, 0, 0, high, low]),
+        ip: std::net::Ipv4Addr::new(10, 0, high, low),
+        udp_port: 40_000 + n,
+    }
+}
