@@ -46,6 +46,8 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_get_mtu",
     "rte_eth_dev_adjust_nb_rx_tx_desc",
     "rte_eth_dev_start",
+    "rte_eth_dev_stop",
+    "rte_eth_dev_close",
     "rte_eth_dev_socket_id",
     "rte_eth_promiscuous_enable",
     "rte_eth_macaddr_get",

@@ -481,8 +481,10 @@ impl Config {
     /// The longest frame that a port receives, in bytes.
     #[must_use]
     pub fn frame_bytes_max(&self) -> u16 {
-        // Ethernet, two VLAN tags and the frame check sequence around the MTU.
-        self.ports.iter().map(|port| port.mtu).max().unwrap_or(0) + 26
+        // Ethernet, two VLAN tags and the frame check sequence around the MTU; some drivers
+        // (`net_af_packet`) take no buffers below 2 KiB.
+        let mtu = self.ports.iter().map(|port| port.mtu).max().unwrap_or(0);
+        (mtu + 26).max(2048)
     }
 
     /// Slots of all shards together.

@@ -156,31 +156,31 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
 }
 
-struct close_job {
-	uint16_t port;
-	bool started;
+struct errand {
+	void (*job)(void *);
+	void *argument;
 	bool done;
 };
 
-static void close_now(void *argument)
+static void run_errand(void *argument)
 {
-	struct close_job *job = argument;
+	struct errand *errand = argument;
 
-	if (job->started)
-		rte_eth_dev_stop(job->port);
-	rte_eth_dev_close(job->port);
-	__atomic_store_n(&job->done, true, __ATOMIC_RELEASE);
+	errand->job(errand->argument);
+	__atomic_store_n(&errand->done, true, __ATOMIC_RELEASE);
 }
 
-void tally_port_close(uint16_t port, bool started, bool on_interrupt_thread)
+int tally_on_interrupt_thread(void (*job)(void *), void *argument)
 {
-	struct close_job job = { .port = port, .started = started, .done = false };
+	struct errand errand = { .job = job, .argument = argument, .done = false };
+	/* Alarms run on that thread, one after the other with everything else there. */
+	int ret = rte_eal_alarm_set(1, run_errand, &errand);
 
-	/* Alarms run on the interrupt thread, one after the other with everything else there. */
-	if (!on_interrupt_thread || rte_eal_alarm_set(1, close_now, &job) != 0)
-		close_now(&job);
-	while (!__atomic_load_n(&job.done, __ATOMIC_ACQUIRE))
+	if (ret < 0)
+		return ret;
+	while (!__atomic_load_n(&errand.done, __ATOMIC_ACQUIRE))
 		usleep(50);
+	return 0;
 }
 
 int tally_link_get(uint16_t port, struct tally_link *link)

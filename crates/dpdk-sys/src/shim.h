@@ -90,9 +90,8 @@ int tally_port_configure(uint16_t port, const struct tally_port_conf *conf);
 int tally_rx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket,
 			 struct rte_mempool *pool);
 int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, int socket);
-/* Stops the port if it is started, and closes it. `on_interrupt_thread` for drivers that handle
- * their peer's leaving there, and would race with us (net_memif). */
-void tally_port_close(uint16_t port, bool started, bool on_interrupt_thread);
+/* Runs `job` on the EAL's interrupt thread and waits for it. Negative: it was not run. */
+int tally_on_interrupt_thread(void (*job)(void *), void *argument);
 int tally_link_get(uint16_t port, struct tally_link *link);
 
 #endif

@@ -37,6 +37,7 @@
 
 mod eal;
 mod error;
+mod interrupt;
 mod mbuf;
 mod mempool;
 mod port;

@@ -19,8 +19,9 @@
 //!   than `framesz`, without a word; turn off GRO, GSO and checksum offload on the interface. Its
 //!   transmit burst blocks in `poll` when the ring is full.
 //! - `net_memif` is up only when the other end is there: poll [`Port::link`]. Frames sent before are
-//!   refused, and remain the caller's. A client can't even start (`EPERM`) before its server
-//!   listens: make the port again until it does. It, too, has an MTU of 1500 at most, which it doesn't apply:
+//!   refused, and remain the caller's. A client connects once, when it is started. It
+//!   can't even start (`EPERM`) before its server's port is made, is turned away before that is
+//!   started, and doesn't come back when its server does: make the port again until it is up. It, too, has an MTU of 1500 at most, which it doesn't apply:
 //!   what counts is `bsize`, which must hold the longest frame. Longer ones take several
 //!   descriptors, and DPDK 22.11 doesn't clear their mark, so that later frames get glued together.
 //! - `net_memif` in the server's role can't be closed and made again in one process with the same
@@ -43,6 +44,7 @@ use dpdk_sys as sys;
 
 use crate::eal::{Control, Eal, EalInner, control};
 use crate::error::{Errno, Error, c_string};
+use crate::interrupt;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, TxQueue};
 
@@ -420,7 +422,8 @@ impl Port<Probed> {
         pools: &[Mempool],
     ) -> Result<Port<Configured>, Error> {
         let mut inner = Arc::into_inner(self.inner).expect("a probed port has one handle");
-        inner.configure(config, pools)?;
+        inner.check(config, pools)?;
+        interrupt::run(inner.is_memif(), || inner.configure(config, pools))?;
         Ok(Port {
             inner: Arc::new(inner),
             state: PhantomData,
@@ -440,7 +443,9 @@ impl Port<Configured> {
             let _control = control();
             // SAFETY: the port exists, is configured and has all its queues set up: the state says
             // so. We hold the control path's lock.
-            let ret = unsafe { sys::rte_eth_dev_start(inner.id) };
+            let ret = interrupt::run(inner.is_memif(), || unsafe {
+                sys::rte_eth_dev_start(inner.id)
+            });
             Error::check("rte_eth_dev_start", &inner.subject(), ret)?;
             inner.started.store(true, Ordering::Relaxed);
         }
@@ -491,12 +496,16 @@ impl PortInner {
         self.name.to_string_lossy().into_owned()
     }
 
+    /// Whether its control path must run on the interrupt thread.
+    fn is_memif(&self) -> bool {
+        self.info.driver == "net_memif"
+    }
+
     pub(crate) fn id(&self) -> u16 {
         self.id
     }
 
     fn configure(&mut self, config: &PortConfig, pools: &[Mempool]) -> Result<(), Error> {
-        self.check(config, pools)?;
         let subject = self.subject();
         let mut config = *config;
         config.tx_multi_segment &= self.info.tx_multi_segment;
@@ -713,16 +722,18 @@ impl Drop for PortInner {
     fn drop(&mut self) {
         let mut control = control();
         let started = self.started.load(Ordering::Relaxed);
-        // Its peer may be leaving right now, which the driver handles on the EAL's interrupt thread
-        // without a lock; closing there puts the two in a row.
-        let is_memif = self.info.driver == "net_memif";
-        if is_memif {
+        if self.is_memif() {
             // A server's listening socket stays with that thread, described in DPDK's memory.
             self.eal.keep_mapped();
         }
-        // SAFETY: the port exists and is closed once. No queue of it exists any more: each holds this
-        // value. Its pools are still there. The interrupt thread waits for none of our locks.
-        unsafe { sys::tally_port_close(self.id, started, is_memif) };
+        interrupt::run(self.is_memif(), || {
+            if started {
+                // SAFETY: the port exists, and no queue of it does any more: each holds this value.
+                unsafe { sys::rte_eth_dev_stop(self.id) };
+            }
+            // SAFETY: the port exists, is stopped, and is closed once. Its pools are still there.
+            unsafe { sys::rte_eth_dev_close(self.id) };
+        });
         // SAFETY: both are strings; the device was plugged in for this port alone.
         unsafe { sys::rte_eal_hotplug_remove(self.bus.as_ptr(), self.name.as_ptr()) };
         control.ports.remove(&self.id);
