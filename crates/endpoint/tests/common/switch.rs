@@ -1,0 +1,384 @@
+//! A switch of the simplest kind: it keeps every contribution by rank and adds them up when all
+//! are there. It shares no code with the engine, and none of its sums with the kernels.
+
+use super::Rng;
+use std::collections::{BTreeMap, HashMap};
+use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
+use tally_wire::header::HEADER_BYTES;
+use tally_wire::{
+    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank, Refuse,
+    all_ranks,
+};
+
+pub const JOB: JobId = JobId(7);
+pub const SHARDS: u8 = 3;
+
+pub fn key() -> Key {
+    Key::new(b"sixteen bytes or more").unwrap()
+}
+
+/// Sums as PROTOCOL.md words them, and whether an i32 saturated.
+pub fn naive_sum(element: Element, contributions: &[&[u8]]) -> (Vec<u8>, bool) {
+    let mut sum = contributions[0].to_vec();
+    let mut overflow = false;
+    for c in &contributions[1..] {
+        if element == Element::Scale {
+            sum.iter_mut().zip(*c).for_each(|(a, b)| *a = (*a).max(*b));
+            continue;
+        }
+        for (a, b) in sum.chunks_mut(4).zip(c.chunks(4)) {
+            let (x, y): ([u8; 4], [u8; 4]) = ((&*a).try_into().unwrap(), b.try_into().unwrap());
+            if element == Element::I32 {
+                let exact = i64::from(i32::from_be_bytes(x)) + i64::from(i32::from_be_bytes(y));
+                let kept = exact.clamp(i64::from(i32::MIN), i64::from(i32::MAX));
+                overflow |= kept != exact;
+                a.copy_from_slice(&(kept as i32).to_be_bytes());
+            } else {
+                let total = f32::from_le_bytes(x) + f32::from_le_bytes(y);
+                let total = if total.is_nan() {
+                    f32::from_bits(0x7fc0_0000)
+                } else {
+                    total
+                };
+                a.copy_from_slice(&total.to_le_bytes());
+            }
+        }
+    }
+    (sum, overflow)
+}
+
+/// How often, of 1000, the switch does what it may do.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Habits {
+    /// A new fragment finds its slot taken and goes to the PS.
+    pub collide: u64,
+    /// A fragment is preempted, and what is held goes to the PS.
+    pub preempt: u64,
+}
+
+struct Held {
+    element: Element,
+    by_rank: BTreeMap<u8, Vec<u8>>,
+}
+
+pub struct Switch {
+    pub epoch: u16,
+    pub state: State,
+    pub habits: Habits,
+    /// Answers nothing but JOIN when false.
+    pub sums: bool,
+    workers: u8,
+    units: u8,
+    challenge: u64,
+    members: HashMap<u8, u64>,
+    left: u64,
+    held: HashMap<u32, Held>,
+    done: HashMap<u32, (Element, Vec<u8>, Flags)>,
+}
+
+/// Datagrams by member: rank, or 255 for the PS.
+type Out = Vec<(u8, Vec<u8>)>;
+
+impl Switch {
+    pub fn new(workers: u8, habits: Habits) -> Self {
+        Self {
+            epoch: 0,
+            state: State::Waiting,
+            habits,
+            sums: true,
+            workers,
+            units: 0,
+            challenge: 1,
+            members: HashMap::new(),
+            left: 0,
+            held: HashMap::new(),
+            done: HashMap::new(),
+        }
+    }
+
+    /// Forgets everything, as after a crash.
+    pub fn restart(&mut self) {
+        let challenge = self.challenge + 100;
+        *self = Self::new(self.workers, self.habits);
+        self.challenge = challenge;
+    }
+
+    fn header(&self, kind: Kind, fragment: u32) -> Header {
+        Header {
+            kind,
+            flags: Flags::NONE,
+            priority: 0,
+            element: Element::None,
+            job: JOB,
+            epoch: Epoch(self.epoch),
+            fragment: FragmentId(fragment),
+            rank: Rank::SWITCH,
+            units: 0,
+            bitmap: 0,
+        }
+    }
+
+    fn elements(
+        &self,
+        kind: Kind,
+        flags: Flags,
+        n: u32,
+        e: Element,
+        bitmap: u64,
+        p: &[u8],
+    ) -> Vec<u8> {
+        let mut out = vec![0; HEADER_BYTES + p.len()];
+        let header = Header {
+            flags,
+            element: e,
+            units: self.units,
+            bitmap,
+            ..self.header(kind, n)
+        };
+        header.emit(&mut out);
+        out[HEADER_BYTES..].copy_from_slice(p);
+        out
+    }
+
+    fn control(&self, kind: Kind, member: u8, fill: impl Fn(&mut [u8])) -> Vec<u8> {
+        let mut out = vec![0; DATAGRAM_BYTES];
+        Header {
+            rank: Rank(member),
+            units: 2,
+            ..self.header(kind, 0)
+        }
+        .emit(&mut out);
+        fill(&mut out);
+        key().seal(&mut out);
+        out
+    }
+
+    fn accept(&self, member: u8) -> Vec<u8> {
+        let joined = (0..self.workers).filter(|r| self.members.contains_key(r));
+        let accept = Accept {
+            instance: self.members.get(&member).copied().unwrap_or(1),
+            challenge: self.challenge,
+            state: self.state,
+            workers: self.workers,
+            units: self.units,
+            shards: SHARDS,
+            base_port: 31249,
+            window: 64,
+            joined: joined.fold(0, |bits, r| bits | 1 << r),
+            left: self.left,
+            ps: self.members.contains_key(&255),
+            group: tally_wire::frame::group_of(JOB),
+        };
+        self.control(Kind::Accept, member, |out| accept.emit(out))
+    }
+
+    pub fn refuse(
+        &self,
+        member: u8,
+        instance: u64,
+        reason: Reason,
+        about: u8,
+        found: u32,
+        allowed: u32,
+    ) -> Vec<u8> {
+        let about = (about < 64).then_some(Rank(about));
+        let challenge = self.challenge;
+        let refuse = Refuse {
+            instance,
+            challenge,
+            reason,
+            about,
+            found,
+            allowed,
+        };
+        self.control(Kind::Refuse, member, |out| refuse.emit(out))
+    }
+
+    pub fn handle(&mut self, rng: &mut Rng, datagram: &[u8]) -> Out {
+        let header = Header::parse(datagram).expect("sessions send good frames");
+        let (from, n) = (header.rank.0, header.fragment.0);
+        assert_eq!(header.job, JOB);
+        if header.kind == Kind::Join {
+            assert!(key().verify(datagram));
+            return self.join(&header, Join::parse(datagram).unwrap());
+        }
+        if header.kind == Kind::Leave {
+            assert!(key().verify(datagram));
+            return self.leave(from, Leave::parse(datagram).unwrap());
+        }
+        let known = header.kind == Kind::Nack || self.members.contains_key(&from);
+        if header.epoch != Epoch(self.epoch) || !known || self.state == State::Waiting || !self.sums
+        {
+            return Vec::new();
+        }
+        let payload = &datagram[HEADER_BYTES..];
+        match header.kind {
+            Kind::Data => self.data(rng, &header, payload),
+            Kind::Nack => vec![(from, datagram.to_vec())],
+            Kind::Result if from != 255 => vec![(255, datagram.to_vec())],
+            Kind::Result if self.done.contains_key(&n) => Vec::new(),
+            Kind::Result => {
+                self.held.remove(&n);
+                let flags = Flags::FROM_PS.with(header.flags);
+                self.finish(n, header.element, payload.to_vec(), flags)
+            }
+            Kind::Remind if self.held.contains_key(&n) => self.give_up_slot(n, Flags::NONE),
+            Kind::Remind => {
+                let flags = Flags::FINISHED.when(self.done.contains_key(&n));
+                let mut out = vec![0; HEADER_BYTES];
+                Header {
+                    flags,
+                    ..self.header(Kind::NotHere, n)
+                }
+                .emit(&mut out);
+                vec![(255, out)]
+            }
+            kind => panic!("{kind:?} is not for the switch"),
+        }
+    }
+
+    fn join(&mut self, header: &Header, join: Join) -> Out {
+        let member = header.rank.0;
+        if join.challenge != self.challenge {
+            return vec![(
+                member,
+                self.refuse(member, join.instance, Reason::Challenge, 255, 0, 0),
+            )];
+        }
+        if let Some(&bound) = self.members.get(&member)
+            && bound != join.instance
+            && join.role == Role::Worker
+        {
+            return vec![(
+                member,
+                self.refuse(member, join.instance, Reason::RankTaken, 255, 0, 0),
+            )];
+        }
+        if join.role == Role::Worker {
+            if self.epoch == 0 {
+                self.epoch = if header.epoch == Epoch(0) {
+                    41
+                } else {
+                    header.epoch.0
+                };
+                self.challenge += 1;
+                self.members.clear();
+            }
+            self.units = join.units;
+            self.members.insert(member, join.instance);
+        } else if header.epoch == Epoch(self.epoch) || self.epoch == 0 {
+            self.members.insert(member, join.instance);
+        }
+        if self.state == State::Waiting
+            && self.epoch != 0
+            && self.members.len() == usize::from(self.workers) + 1
+        {
+            self.state = State::Running;
+            return self.members.keys().map(|&m| (m, self.accept(m))).collect();
+        }
+        // Also to a PS that has yet to hear of the epoch.
+        let known = self.members.insert(member, join.instance);
+        let answer = self.accept(member);
+        if known.is_none() {
+            self.members.remove(&member);
+        }
+        vec![(member, answer)]
+    }
+
+    fn leave(&mut self, from: u8, leave: Leave) -> Out {
+        if self.members.get(&from) != Some(&leave.instance) {
+            return vec![(
+                from,
+                self.refuse(from, leave.instance, Reason::StaleEpoch, 255, 0, 0),
+            )];
+        }
+        if leave.code != LeaveCode::Finished {
+            let (code, fragment) = (leave.code as u32, leave.fragment.0);
+            let refuse = |(&m, &i): (&u8, &u64)| {
+                (
+                    m,
+                    self.refuse(m, i, Reason::MemberFailed, from, code, fragment),
+                )
+            };
+            let out = self.members.iter().filter(|m| *m.0 != from).map(refuse);
+            let out = out.chain([(from, self.accept(from))]).collect();
+            self.restart();
+            return out;
+        }
+        self.left |= Rank(from).bit();
+        if self.left == all_ranks(self.workers) {
+            self.state = State::Ended;
+        }
+        vec![(from, self.accept(from))]
+    }
+
+    fn data(&mut self, rng: &mut Rng, header: &Header, payload: &[u8]) -> Out {
+        let (from, n, element) = (header.rank.0, header.fragment.0, header.element);
+        let resend = header.flags.has(Flags::RESEND);
+        if let Some((e, p, flags)) = self.done.get(&n) {
+            let all = all_ranks(self.workers);
+            let result = self.elements(Kind::Result, *flags, n, *e, all, p);
+            return if resend {
+                vec![(from, result)]
+            } else {
+                Vec::new()
+            };
+        }
+        if !self.held.contains_key(&n) && (resend || rng.chance(self.habits.collide)) {
+            let flags = Flags::RESEND.when(resend);
+            return vec![(
+                255,
+                self.elements(Kind::Partial, flags, n, element, 1 << from, payload),
+            )];
+        }
+        let by_rank = BTreeMap::new();
+        let held = self.held.entry(n).or_insert(Held { element, by_rank });
+        assert_eq!(held.element, element, "W-3");
+        let before = held.by_rank.insert(from, payload.to_vec());
+        assert!(
+            before.is_none_or(|b| b == payload),
+            "W-3: sent again with another payload"
+        );
+        if held.by_rank.len() == usize::from(self.workers) {
+            let all: Vec<&[u8]> = held.by_rank.values().map(Vec::as_slice).collect();
+            let (sum, overflow) = naive_sum(element, &all);
+            self.held.remove(&n);
+            return self.finish(n, element, sum, Flags::OVERFLOW.when(overflow));
+        }
+        if rng.chance(self.habits.preempt) {
+            return self.give_up_slot(n, Flags::NONE);
+        }
+        Vec::new()
+    }
+
+    fn finish(&mut self, n: u32, e: Element, sum: Vec<u8>, flags: Flags) -> Out {
+        let all = all_ranks(self.workers);
+        let result = self.elements(Kind::Result, flags, n, e, all, &sum);
+        self.done.insert(n, (e, sum, flags));
+        (0..self.workers).map(|r| (r, result.clone())).collect()
+    }
+
+    fn give_up_slot(&mut self, n: u32, flags: Flags) -> Out {
+        let Held { element, by_rank } = self.held.remove(&n).unwrap();
+        let partial = |ranks: &[u8]| {
+            let bitmap = ranks.iter().fold(0, |bits, r| bits | 1u64 << r);
+            let all: Vec<&[u8]> = ranks.iter().map(|r| by_rank[r].as_slice()).collect();
+            let (sum, overflow) = naive_sum(element, &all);
+            let flags = flags.with(Flags::OVERFLOW.when(overflow));
+            (
+                255,
+                self.elements(Kind::Partial, flags, n, element, bitmap, &sum),
+            )
+        };
+        let ranks: Vec<u8> = by_rank.keys().copied().collect();
+        if element != Element::F32 {
+            return vec![partial(&ranks)];
+        }
+        let fold = ranks.iter().zip(0u8..).take_while(|(r, i)| *r == i).count();
+        let (fold, single) = ranks.split_at(fold);
+        let fold = (!fold.is_empty()).then(|| partial(fold));
+        fold.into_iter()
+            .chain(single.iter().map(|&r| partial(&[r])))
+            .collect()
+    }
+}

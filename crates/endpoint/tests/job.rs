@@ -1,0 +1,430 @@
+//! Whole jobs in virtual time: workers, PS and a naive switch over links that lose, copy and
+//! reorder. Whatever happens, all workers get the same right bits, or say why not.
+
+mod common;
+
+use common::switch::Habits;
+use common::{Faults, Plan, Rng, World};
+use std::time::Duration;
+use tally_endpoint::{Event, Hint, PsEvent, Ranks, WorkerError};
+use tally_wire::control::{LeaveCode, Reason};
+use tally_wire::{Epoch, Rank};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_quiet_job_needs_no_repair() {
+    let mut world = World::new(&Plan::quiet(4));
+    world.submit(500);
+    world.finish();
+    world.run_to_end(60 * SECOND);
+    world.assert_right(500);
+    for (worker, data) in &world.workers {
+        let stats = worker.stats();
+        assert_eq!(stats.fragments, 500);
+        assert_eq!(stats.from_switch, 500);
+        assert_eq!(data.latencies, 500);
+        assert_eq!(
+            stats.retransmissions.timeout + stats.retransmissions.nack,
+            0
+        );
+        assert!(worker.srtt().is_some());
+    }
+    assert_eq!(world.ps.stats().partials, 0);
+}
+
+/// The main property. A seed that failed is a test of its own: put it in `SEEDS`.
+#[test]
+fn all_workers_get_the_same_right_bits_whatever_the_network_does() {
+    const SEEDS: std::ops::Range<u64> = 0..300;
+    let (mut from_ps, mut again) = (0, 0);
+    for seed in SEEDS {
+        let mut rng = Rng(seed);
+        let fragments = 1 + rng.below(200);
+        let wraps = rng.chance(300);
+        let plan = Plan {
+            seed,
+            workers: 1 + rng.below(6) as u8,
+            window: 1 + rng.below(40) as u16,
+            first: if wraps { (1 << 32) - fragments / 2 } else { 0 },
+            depends: rng.chance(500).then(|| 1 + rng.below(30)),
+            faults: Faults {
+                lose: rng.below(120),
+                copy: rng.below(100),
+                delay: rng.below(100),
+            },
+            habits: Habits {
+                collide: rng.below(400),
+                preempt: rng.below(300),
+            },
+        };
+        let mut world = World::new(&plan);
+        world.submit(fragments);
+        world.finish();
+        world.run_to_end(600 * SECOND);
+        println!(
+            "seed {seed}: {fragments} fragments, done at {:?}",
+            world.now
+        );
+        world.assert_right(fragments);
+        from_ps += world.workers[0].0.stats().from_ps;
+        let causes = world.workers[0].0.stats().retransmissions;
+        again += causes.timeout.min(causes.early);
+    }
+    assert!(
+        from_ps > 1000 && again > 100,
+        "the faults did nothing: {from_ps}, {again}"
+    );
+}
+
+#[test]
+fn several_messages_in_one_life_with_pauses_between() {
+    let mut world = World::new(&Plan::quiet(3));
+    for _ in 0..3 {
+        world.submit(20);
+        world.run_for(30 * SECOND);
+        for events in &mut world.events {
+            assert_eq!(events.pop(), Some(Event::Delivered));
+        }
+    }
+    world.finish();
+    world.run_to_end(SECOND);
+    world.assert_right(60);
+}
+
+#[test]
+fn nothing_to_do_is_done_at_once() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.finish();
+    world.run_to_end(SECOND);
+    world.assert_right(0);
+}
+
+#[test]
+fn a_restart_of_the_switch_is_survived() {
+    for seed in 0..20 {
+        let mut plan = Plan::quiet(3);
+        plan.seed = seed;
+        plan.habits = Habits {
+            collide: 200,
+            preempt: 200,
+        };
+        let mut world = World::new(&plan);
+        world.submit(300);
+        world.finish();
+        world.run_for(Duration::from_micros(500 + 100 * seed));
+        assert!(world.workers[0].0.delivered() < 300);
+        world.switch.restart();
+        world.run_to_end(30 * SECOND);
+        world.assert_right(300);
+    }
+}
+
+#[test]
+fn a_restart_of_the_ps_is_survived() {
+    for seed in 0..20 {
+        let mut plan = Plan::quiet(3);
+        plan.seed = seed;
+        plan.habits = Habits {
+            collide: 300,
+            preempt: 300,
+        };
+        let mut world = World::new(&plan);
+        world.submit(300);
+        world.finish();
+        world.run_for(Duration::from_micros(500 + 100 * seed));
+        world.ps = World::new_ps(world.now, 6);
+        world.run_to_end(60 * SECOND);
+        world.assert_right(300);
+    }
+}
+
+#[test]
+fn a_switch_that_never_answers_is_named() {
+    let mut world = World::new(&Plan::quiet(1));
+    world.silent.push(254);
+    world.run_to_end(60 * SECOND);
+    let after = 30 * SECOND;
+    assert_eq!(
+        world.error(0),
+        Some(&WorkerError::NoAnswer { after, hint: None })
+    );
+}
+
+#[test]
+fn hints_are_told_and_not_believed() {
+    for (reason, hint) in [
+        (Reason::UnknownJob, Hint::UnknownJob),
+        (Reason::BadMac, Hint::BadKey),
+    ] {
+        let mut world = World::new(&Plan::quiet(1));
+        world.silent.push(254);
+        let mut refuse = world.switch.refuse(0, 1000, reason, 255, 0, 0);
+        refuse[22 + 112..].fill(0);
+        world.inject(0, &refuse);
+        assert!(!world.workers[0].0.is_closed());
+        world.run_to_end(60 * SECOND);
+        let hint = Some(hint);
+        let after = 30 * SECOND;
+        assert_eq!(world.error(0), Some(&WorkerError::NoAnswer { after, hint }));
+    }
+}
+
+#[test]
+fn missing_members_are_named() {
+    let mut world = World::new(&Plan::quiet(5));
+    world.silent.extend([1, 4, 255]);
+    world.run_to_end(60 * SECOND);
+    let error = world.error(0).unwrap();
+    let missing = Ranks(0b10010);
+    assert!(
+        matches!(error, WorkerError::NotStarted { missing: m, ps_missing: true, .. } if *m == missing)
+    );
+    assert_eq!(
+        error.to_string(),
+        "the job did not start within 30s: ranks 1, 4 and the parameter server are missing"
+    );
+    assert!(
+        world.events[0]
+            .iter()
+            .any(|e| matches!(e, Event::Waiting(m) if m.joined == 0b1101))
+    );
+}
+
+#[test]
+fn a_rank_that_is_taken_is_tried_until_time_runs_out() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.silent.extend([1, 254]);
+    let refuse = world.switch.refuse(0, 1000, Reason::RankTaken, 255, 0, 0);
+    world.inject(0, &refuse);
+    world.run_to_end(60 * SECOND);
+    let hint = Some(Hint::RankTaken);
+    let after = 30 * SECOND;
+    assert_eq!(world.error(0), Some(&WorkerError::NoAnswer { after, hint }));
+}
+
+#[test]
+fn final_refusals_end_the_session_and_name_the_culprit() {
+    for (reason, about, found, allowed, want) in [
+        (
+            Reason::BadRank,
+            255,
+            4,
+            4,
+            "rank 4 is none of the job's 4 workers (ranks count from 0)",
+        ),
+        (
+            Reason::Workers,
+            255,
+            2,
+            4,
+            "we expect 2 workers, but the job has 4",
+        ),
+        (
+            Reason::Payload,
+            3,
+            16,
+            8,
+            "payloads of 1024 bytes do not fit: rank 3 512 bytes",
+        ),
+        (
+            Reason::Payload,
+            255,
+            128,
+            22,
+            "payloads of 8192 bytes do not fit: the switch 1408 bytes",
+        ),
+        (Reason::Shape, 2, 0, 0, "rank 2 brings other tensors"),
+        (
+            Reason::Window,
+            255,
+            900,
+            512,
+            "a window of 900 fragments is too large: the switch serves up to 512",
+        ),
+        (
+            Reason::MemberLost,
+            1,
+            0,
+            0,
+            "rank 1 has been silent for too long, so the job has failed",
+        ),
+        (
+            Reason::MemberFailed,
+            1,
+            3,
+            0,
+            "rank 1 left the job because it was interrupted",
+        ),
+        (
+            Reason::StaleEpoch,
+            255,
+            0,
+            0,
+            "the job has started anew without us",
+        ),
+    ] {
+        let mut world = World::new(&Plan::quiet(2));
+        world.run_for(SECOND);
+        let forged = {
+            let mut f = world.switch.refuse(0, 1000, reason, about, found, allowed);
+            *f.last_mut().unwrap() ^= 1;
+            f
+        };
+        world.inject(0, &forged);
+        let other = world.switch.refuse(0, 999, reason, about, found, allowed);
+        world.inject(0, &other);
+        assert!(!world.workers[0].0.is_closed(), "J-8");
+        assert_eq!(world.workers[0].0.stats().unauthentic, 2);
+        let good = world.switch.refuse(0, 1000, reason, about, found, allowed);
+        world.inject(0, &good);
+        world.run_for(SECOND);
+        assert!(world.workers[0].0.is_closed());
+        let text = world.error(0).unwrap().to_string();
+        assert!(text.starts_with(want), "{text}");
+    }
+}
+
+#[test]
+fn a_switch_that_falls_silent_is_named() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.run_for(SECOND);
+    world.submit(10);
+    world.silent.push(254);
+    world.run_to_end(60 * SECOND);
+    let after = 10 * SECOND;
+    assert_eq!(world.error(0), Some(&WorkerError::SwitchSilent { after }));
+}
+
+#[test]
+fn a_job_that_stalls_says_that_the_switch_answers() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.switch.sums = false;
+    world.submit(10);
+    world.run_to_end(60 * SECOND);
+    let after = 10 * SECOND;
+    let want = WorkerError::Stalled {
+        after,
+        ps_missing: false,
+    };
+    let errors = [world.error(0), world.error(1)];
+    assert!(errors.contains(&Some(&want)), "{errors:?}");
+}
+
+#[test]
+fn an_overflow_ends_the_job_for_all_and_names_the_fragment() {
+    for (collide, first) in [(0, 0), (1000, 0), (500, (1 << 32) - 60)] {
+        let mut plan = Plan::quiet(3);
+        plan.habits.collide = collide;
+        plan.first = first;
+        let mut world = World::new(&plan);
+        let bad = first + 66 - first % 3;
+        for (_, data) in &mut world.workers {
+            data.overflowing = Some(bad);
+        }
+        world.submit(500);
+        world.finish();
+        world.run_to_end(60 * SECOND);
+        let mut own = 0;
+        for rank in 0..3 {
+            match world.error(rank) {
+                Some(WorkerError::Overflow { fragment }) => {
+                    assert_eq!(*fragment, bad);
+                    own += 1;
+                }
+                Some(WorkerError::MemberFailed { code, fragment, .. }) => {
+                    assert_eq!((*code, *fragment), (Some(LeaveCode::Overflow), Some(bad)));
+                }
+                other => panic!("rank {rank}: {other:?}"),
+            }
+        }
+        assert!(own >= 1);
+    }
+}
+
+#[test]
+fn an_interrupted_worker_takes_the_others_along() {
+    let mut world = World::new(&Plan::quiet(3));
+    world.run_for(SECOND);
+    let now = world.now;
+    world.workers[1].0.interrupt(now);
+    world.run_to_end(SECOND);
+    assert_eq!(world.error(1), Some(&WorkerError::Interrupted));
+    let want = WorkerError::MemberFailed {
+        rank: Some(Rank(1)),
+        code: Some(LeaveCode::Interrupted),
+        fragment: None,
+    };
+    assert_eq!(world.error(0), Some(&want));
+    world.run_for(SECOND);
+    let aborted = |e: &PsEvent| {
+        matches!(
+            e,
+            PsEvent::Aborted {
+                rank: Some(Rank(1)),
+                ..
+            }
+        )
+    };
+    assert!(world.ps_events.iter().any(aborted), "{:?}", world.ps_events);
+}
+
+#[test]
+fn a_worker_lingers_for_the_others_and_then_goes() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.submit(5);
+    world.run_for(SECOND);
+    world.silent.push(1);
+    world.finish();
+    let begin = world.now;
+    while !world.workers[0].0.is_closed() {
+        assert!(world.step(begin.after(10 * SECOND)));
+    }
+    assert_eq!(world.now.since(begin), 2 * SECOND, "linger");
+    world.run_for(SECOND);
+    assert_eq!(world.events[0].last(), Some(&Event::Finished));
+}
+
+#[test]
+fn frames_of_another_epoch_have_no_effect() {
+    let mut world = World::new(&Plan::quiet(1));
+    world.silent.push(255);
+    world.submit(1);
+    world.run_for(Duration::from_millis(200));
+    world.silent.clear();
+    world.switch.sums = false;
+    world.run_for(Duration::from_millis(200));
+    let mut result = vec![0; 22 + 64];
+    tally_wire::Header {
+        kind: tally_wire::Kind::Result,
+        flags: tally_wire::Flags::NONE,
+        priority: 0,
+        element: common::element_of(0),
+        job: common::switch::JOB,
+        epoch: Epoch(40),
+        fragment: tally_wire::FragmentId(0),
+        rank: Rank::SWITCH,
+        units: 1,
+        bitmap: 1,
+    }
+    .emit(&mut result);
+    world.inject(0, &result);
+    assert_eq!(world.workers[0].0.stats().late, 1);
+    assert_eq!(world.workers[0].0.delivered(), 0);
+    result[7] = 41;
+    world.inject(0, &result);
+    assert_eq!(world.workers[0].0.delivered(), 1);
+    world.inject(0, &result);
+    assert_eq!(world.workers[0].0.stats().duplicates, 1);
+}
+
+#[test]
+fn the_ps_leaves_when_told() {
+    let mut world = World::new(&Plan::quiet(1));
+    world.run_for(SECOND);
+    let now = world.now;
+    world.ps.leave(now);
+    world.run_for(SECOND);
+    assert!(world.ps.is_closed());
+    assert_eq!(world.ps_events.last(), Some(&PsEvent::Left));
+}
