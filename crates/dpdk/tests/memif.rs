@@ -67,6 +67,7 @@ fn port(eal: &tally_dpdk::Eal, role: &str, pool: &tally_dpdk::Mempool) -> Starte
     // started.
     let mut started = None;
     wait_until("the link is up", || {
+        drop(started.take());
         started = start().ok();
         let deadline = Instant::now() + Duration::from_millis(200);
         while let Some(port) = &started
