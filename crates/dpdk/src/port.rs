@@ -15,7 +15,8 @@
 //!   change its configuration, make it again: some drivers (`net_af_packet`) can't restart.
 //! - `net_af_packet` takes the MTU to be at most 1500 whatever the interface's is. For jumbo frames
 //!   set the interface's MTU with `ip link`, leave [`PortConfig::mtu`] at `None`, and give the
-//!   device `framesz`/`blocksz` and the pool buffers that hold them. It truncates what is longer
+//!   device a `framesz` and the pool buffers that hold it: `blocksz=16384,framesz=16384` for 9000.
+//!   `framesz` must divide `blocksz`, and that be a multiple of the page. It truncates what is longer
 //!   than `framesz`, without a word; turn off GRO, GSO and checksum offload on the interface. Its
 //!   transmit burst blocks in `poll` when the ring is full.
 //! - `net_memif` is up only when the other end is there: poll [`Port::link`]. Frames sent before are

@@ -1,4 +1,4 @@
-//! The time-stamp counter: the cheapest clock there is, about 20 cycles a reading.
+//! The time-stamp counter: the cheapest clock there is: one instruction.
 //!
 //! The catch: it is a counter, not a time. It is synchronous between cores on every server of
 //! the last decade (`constant_tsc`, `nonstop_tsc`), but not ordered against other instructions.

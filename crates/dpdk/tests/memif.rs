@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::child::{Stage, User, users};
 use common::{frame, pattern, pool, wait_until};
-use tally_dpdk::{EalThread, Mbuf, Port, PortConfig, StartedPort};
+use tally_dpdk::{Eal, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort};
 
 /// More than a ring of 2^10 holds, so that both ends meet a full one.
 const FRAMES: usize = 5000;
@@ -26,6 +26,8 @@ fn two_processes() {
         // The default is an abstract socket, which leaves nothing behind.
         let abstract_name = format!("tally-test-{}-{user:?}", std::process::id());
         run(&stage, user, &format!("socket={abstract_name}"));
+        // Jumbo frames, each in one descriptor and one buffer.
+        run(&stage, user, &format!("socket={abstract_name},bsize=9216"));
         // A socket in the file system, which a crash leaves behind.
         let socket = format!("socket-abstract=no,socket={}", stage.path("memif.sock"));
         let mut crashed = start(&stage, user, "crash", &socket);
@@ -51,7 +53,7 @@ fn run(stage: &Stage, user: User, socket: &str) {
     );
 }
 
-fn port(eal: &tally_dpdk::Eal, role: &str, pool: &tally_dpdk::Mempool) -> StartedPort {
+fn port(eal: &Eal, role: &str, pool: &Mempool) -> StartedPort {
     let socket = env::var("TALLY_SOCKET").expect("the parent sets it");
     let start = || {
         Port::vdev(eal, "net_memif0", &format!("role={role},id=3,{socket}"))
@@ -82,6 +84,24 @@ fn port(eal: &tally_dpdk::Eal, role: &str, pool: &tally_dpdk::Mempool) -> Starte
     started.expect("started")
 }
 
+fn is_jumbo() -> bool {
+    env::var("TALLY_SOCKET").is_ok_and(|socket| socket.contains("bsize=9216"))
+}
+
+fn content(n: usize) -> Vec<u8> {
+    pattern(n).repeat(if is_jumbo() { 6 } else { 1 })
+}
+
+fn big_pool(eal: &Eal) -> Mempool {
+    let config = MempoolConfig {
+        frames: 2047,
+        cache_frames: 64,
+        frame_bytes_max: if is_jumbo() { 9216 } else { 2048 },
+        socket: None,
+    };
+    Mempool::new(eal, "p", &config).expect("memory")
+}
+
 fn crash() {
     let eal = common::eal();
     let pool = pool(&eal, "p", 511, 0);
@@ -93,7 +113,7 @@ fn crash() {
 fn server() {
     let eal = common::eal();
     let _thread = EalThread::register(&eal).expect("registered");
-    let pool = pool(&eal, "p", 2047, 64);
+    let pool = big_pool(&eal);
     let mut port = port(&eal, "server", &pool);
     let mut early = vec![frame(&pool, 0)];
     if !port.port.link().expect("link").up {
@@ -120,7 +140,7 @@ fn server() {
 fn client() {
     let eal = common::eal();
     let _thread = EalThread::register(&eal).expect("registered");
-    let pool = pool(&eal, "p", 2047, 64);
+    let pool = big_pool(&eal);
     let started = Instant::now();
     let mut port = port(&eal, "client", &pool);
     eprintln!("link up after {:?}", started.elapsed());
@@ -131,13 +151,14 @@ fn client() {
     wait_until("all frames are back", || {
         for _ in 0..1000 {
             while waiting.len() < 32 && sent + waiting.len() < FRAMES {
-                waiting.push(frame(&pool, sent + waiting.len()));
+                let bytes = content(sent + waiting.len());
+                waiting.push(pool.alloc_copy(&bytes).expect("a frame"));
             }
             sent += port.tx[0].burst(&mut waiting);
             port.rx[0].burst(&mut received, 32);
             for frame in received.drain(..) {
                 assert!(frame.is_contiguous());
-                assert_eq!(frame.data(), pattern(back));
+                assert!(frame.data() == content(back), "frame {back}");
                 assert_eq!(frame.data().as_ptr().addr() % 64, 0);
                 back += 1;
             }
