@@ -4,6 +4,7 @@
 //! process, over the same memory, and each is divided by its neighbour in the same round. Absolute
 //! numbers are reported with the machine that they belong to.
 
+pub mod cluster;
 pub mod commands;
 pub mod machine;
 pub mod report;

@@ -1,4 +1,5 @@
 //! The commands: one file each, with its `Args` and a `run` that returns a
 //! [`Report`](crate::report::Report).
 
+pub mod demo;
 pub mod kernels;

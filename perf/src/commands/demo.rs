@@ -1,0 +1,467 @@
+//! `tally-perf demo`: the main job, from start to proof.
+//!
+//! Workers all-reduce real gradients, then a larger synthetic tensor, through a real switch. Every
+//! worker's result is compared bit for bit with a reference that shares no code with Tally: a
+//! Python program that computes the sum from the specification.
+
+use crate::cluster::{Cluster, Cpus, Network, Spec, WorkerReport};
+use crate::machine::Machine;
+use crate::report::{Report, Target};
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// The sets of real gradients, with what they are.
+const REAL: [(&str, &str); 4] = [
+    ("step0", "digits, step 0"),
+    ("step40", "digits, step 40"),
+    ("step399", "digits, step 399"),
+    ("mixed", "digits, bf16 f16 f32 i32"),
+];
+/// Workers for which real gradients are recorded; further ranks take them again from the first.
+const REAL_WORKERS: u8 = 8;
+/// Time that a run may take, besides a second for each million of elements and worker.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Arguments of the demonstration.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Workers, 1 to 64
+    #[arg(long, default_value_t = 4)]
+    workers: u8,
+
+    /// Elements of the synthetic tensor: 4M is four million, 0 leaves it out
+    #[arg(long, default_value = "4M", value_parser = parse_count)]
+    elements: u64,
+
+    /// Share of all frames that each worker and the parameter server drop on purpose, each way
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+
+    /// Policy of the switch: esa, fcfs or static
+    #[arg(long, default_value = "esa")]
+    policy: String,
+
+    /// Slots of the switch, a power of two; by default what its cache holds
+    #[arg(long)]
+    slots: Option<u32>,
+
+    /// How the processes reach each other; by default namespaces for root, memif otherwise
+    #[arg(long, value_enum)]
+    network: Option<Network>,
+
+    /// Payload of a fragment in bytes, a multiple of 64 up to 8192
+    #[arg(long, default_value_t = 1024)]
+    payload: u16,
+
+    /// Fragments that a worker may have unfinished
+    #[arg(long, default_value_t = 256)]
+    window: u16,
+
+    /// Where the synthetic data and the losses start
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Folder of the real gradients
+    #[arg(long, default_value = "worker-agent/gradients")]
+    gradients: PathBuf,
+
+    /// The reference program
+    #[arg(long, default_value = "worker-agent/reference/check.py")]
+    reference: PathBuf,
+}
+
+/// A number with an optional suffix k, M or G (powers of ten).
+fn parse_count(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .and_then(|n| n.checked_mul(factor))
+        .ok_or_else(|| format!("`{text}` is no count, as 4M or 250k"))
+}
+
+/// One all-reduce.
+struct Workload {
+    name: String,
+    arithmetic: &'static str,
+    data: Data,
+}
+
+enum Data {
+    Real(PathBuf),
+    Synthetic(u64),
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    name: String,
+    arithmetic: String,
+    exact: bool,
+    verdict: String,
+    goodput_gbps: f64,
+    seconds: f64,
+    fragments: u64,
+    from_switch: u64,
+    from_ps: u64,
+    retransmissions: u64,
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+}
+
+#[derive(Serialize)]
+struct Parameters {
+    network: Network,
+    cpus: Cpus,
+    workers: u8,
+    elements: u64,
+    loss: f64,
+    seed: u64,
+    policy: String,
+    payload_bytes: u16,
+    window: u16,
+}
+
+#[derive(Serialize)]
+struct Results {
+    rows: Vec<Row>,
+    switch: tally_switch::report::Report,
+    ps: simd_json::OwnedValue,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If anything could not be run. A wrong sum is no error of the run: it is in the report.
+pub fn run(args: &Args) -> Result<Report> {
+    ensure!(
+        (0.0..0.9).contains(&args.loss),
+        "--loss {}: 0 up to 0.9",
+        args.loss
+    );
+    ensure!(
+        args.payload > 0 && args.payload <= 8192 && args.payload.is_multiple_of(64),
+        "--payload {}: a multiple of 64 up to 8192",
+        args.payload
+    );
+    let network = args.network.unwrap_or_else(Network::for_this_user);
+    let programs = std::env::current_exe()?
+        .parent()
+        .context("folder of this program")?
+        .to_owned();
+    for program in ["tally-switch", "tally-agent"] {
+        ensure!(
+            programs.join(program).exists(),
+            "{program} is not built: cargo build --release"
+        );
+    }
+    let workloads = workloads(args)?;
+    let spec = Spec {
+        network,
+        workers: args.workers,
+        payload_bytes: args.payload,
+        window: args.window,
+        policy: args.policy.clone(),
+        slots: args.slots,
+        loss: args.loss,
+        loss_seed: args.seed,
+        programs,
+    };
+    eprintln!(
+        "starting a switch and a parameter server ({})",
+        describe(network)
+    );
+    let mut cluster = Cluster::start(spec)?;
+    let cpus = cluster.cpus().clone();
+    let mut rows = Vec::new();
+    for workload in &workloads {
+        eprintln!(
+            "{} workers all-reduce: {} ({})",
+            args.workers, workload.name, workload.arithmetic
+        );
+        rows.push(run_one(args, &cluster, workload)?);
+    }
+    // The PS first: while it says goodbye, the switch must answer.
+    let ps = cluster.stop_ps()?;
+    let switch = cluster.stop_switch()?;
+    let buffers_whole = switch.frames_missing == Some(0);
+    let table = table(args, network, &cpus, &rows, &switch);
+    let wrong = rows.iter().filter(|row| !row.exact).count() as f64;
+    let targets = vec![
+        Target::at_most(
+            "inexact_runs",
+            wrong,
+            "runs",
+            0.0,
+            "every worker's result against the reference, bit for bit",
+        ),
+        Target::at_most(
+            "buffers_missing",
+            f64::from(u8::from(!buffers_whole)),
+            "pools",
+            0.0,
+            "the switch's pool of frames is whole at its end",
+        ),
+    ];
+    let parameters = Parameters {
+        network,
+        cpus,
+        workers: args.workers,
+        elements: args.elements,
+        loss: args.loss,
+        seed: args.seed,
+        policy: args.policy.clone(),
+        payload_bytes: args.payload,
+        window: args.window,
+    };
+    Report::new(
+        Machine::detect(),
+        &parameters,
+        &Results { rows, switch, ps },
+        targets,
+        table,
+    )
+}
+
+fn describe(network: Network) -> &'static str {
+    match network {
+        Network::Namespaces => "network namespaces, veth pairs, net_af_packet",
+        Network::Memif => "net_memif, no privileges, no hugepages",
+    }
+}
+
+fn workloads(args: &Args) -> Result<Vec<Workload>> {
+    let mut workloads = Vec::new();
+    for (folder, name) in REAL {
+        let digits = args.gradients.join("digits").join(folder);
+        let path = if digits.exists() {
+            digits
+        } else {
+            args.gradients.join(folder)
+        };
+        ensure!(
+            path.exists(),
+            "{}: no recorded gradients (run from the project's folder, or give --gradients)",
+            path.display()
+        );
+        workloads.push(Workload {
+            name: name.into(),
+            arithmetic: "fixed",
+            data: Data::Real(path.clone()),
+        });
+        if folder == "step40" {
+            workloads.push(Workload {
+                name: name.into(),
+                arithmetic: "native",
+                data: Data::Real(path),
+            });
+        }
+    }
+    if args.elements > 0 {
+        for arithmetic in ["fixed", "native"] {
+            workloads.push(Workload {
+                name: format!("synthetic, {} elements", args.elements),
+                arithmetic,
+                data: Data::Synthetic(args.elements),
+            });
+        }
+    }
+    Ok(workloads)
+}
+
+fn input(folder: &Path, rank: u8) -> PathBuf {
+    folder.join(format!("rank{}.safetensors", rank % REAL_WORKERS))
+}
+
+fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
+    let workers = cluster.start_workers(|rank| {
+        let mut arguments = vec!["--arithmetic".to_owned(), workload.arithmetic.to_owned()];
+        match &workload.data {
+            Data::Real(folder) => {
+                arguments.extend([
+                    "--input".to_owned(),
+                    input(folder, rank).display().to_string(),
+                ]);
+            }
+            Data::Synthetic(elements) => arguments.extend(
+                [
+                    "--synthetic",
+                    "--elements",
+                    &elements.to_string(),
+                    "--seed",
+                    &args.seed.to_string(),
+                ]
+                .map(str::to_owned),
+            ),
+        }
+        arguments
+    })?;
+    let elements = match workload.data {
+        Data::Real(_) => 0,
+        Data::Synthetic(elements) => elements,
+    };
+    let patience = PATIENCE + Duration::from_micros(elements * u64::from(args.workers));
+    for worker in workers {
+        worker.wait_ok(patience)?;
+    }
+    let reports: Vec<WorkerReport> = (0..args.workers)
+        .map(|rank| cluster.worker_report(rank))
+        .collect::<Result<_>>()?;
+    let (exact, verdict) = check(args, cluster, workload)?;
+    // Of each figure, the worst worker's: the job is as fast as its slowest.
+    let worst = |of: fn(&WorkerReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
+    let sum = |of: fn(&WorkerReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let first = reports.first().context("at least one worker")?;
+    Ok(Row {
+        name: workload.name.clone(),
+        arithmetic: workload.arithmetic.to_owned(),
+        exact,
+        verdict,
+        goodput_gbps: reports
+            .iter()
+            .map(|r| r.goodput_gbps)
+            .fold(f64::INFINITY, f64::min),
+        seconds: worst(|r| r.seconds),
+        fragments: first.fragments,
+        from_switch: first.from_switch,
+        from_ps: first.from_ps,
+        retransmissions: sum(|r| r.retransmissions),
+        p50_us: worst(|r| r.latency.p50_us),
+        p99_us: worst(|r| r.latency.p99_us),
+        p999_us: worst(|r| r.latency.p999_us),
+    })
+}
+
+/// Asks the reference.
+fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<(bool, String)> {
+    // Debian's own Python: it is the one that has Debian's numpy.
+    let mut reference = Command::new("/usr/bin/python3");
+    reference
+        .arg(&args.reference)
+        .args(["--arithmetic", workload.arithmetic]);
+    reference.args(["--payload", &args.payload.to_string(), "--op", "sum"]);
+    match &workload.data {
+        Data::Real(folder) => {
+            reference
+                .arg("--inputs")
+                .args((0..args.workers).map(|rank| input(folder, rank)));
+        }
+        Data::Synthetic(elements) => {
+            reference.args(["--synthetic", &args.seed.to_string()]);
+            reference.args(["--elements", &elements.to_string()]);
+            reference.args(["--workers", &args.workers.to_string()]);
+        }
+    }
+    reference
+        .arg("--outputs")
+        .args((0..args.workers).map(|rank| cluster.output(rank)));
+    let output = reference
+        .output()
+        .context("the reference, /usr/bin/python3")?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match output.status.code() {
+        Some(0) => Ok((true, text(&output.stdout))),
+        Some(1) => Ok((false, text(&output.stdout) + &text(&output.stderr))),
+        _ => bail!(
+            "the reference could not judge ({}): {}",
+            output.status,
+            text(&output.stderr)
+        ),
+    }
+}
+
+fn table(
+    args: &Args,
+    network: Network,
+    cpus: &Cpus,
+    rows: &[Row],
+    switch: &tally_switch::report::Report,
+) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{} workers, {}\npolicy {}, {} slots, payload {} B, window {}, loss {} %, seed {}\nswitch on CPU {}, workers and parameter server on CPU {}\n",
+        args.workers,
+        describe(network),
+        args.policy,
+        switch.slots,
+        args.payload,
+        args.window,
+        args.loss * 100.0,
+        args.seed,
+        cpus.switch,
+        cpus.hosts
+    );
+    let _ = writeln!(
+        out,
+        "{:<28} {:<7} {:>7} {:>10} {:>10} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}",
+        "gradients",
+        "sum as",
+        "exact",
+        "Gbit/s",
+        "fragments",
+        "switch",
+        "PS",
+        "resent",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs"
+    );
+    for row in rows {
+        let _ = writeln!(
+            out,
+            "{:<28} {:<7} {:>7} {:>10.3} {:>10} {:>9} {:>8} {:>8} {:>9.0} {:>9.0} {:>9.0}",
+            row.name,
+            row.arithmetic,
+            if row.exact { "yes" } else { "NO" },
+            row.goodput_gbps,
+            row.fragments,
+            row.from_switch,
+            row.from_ps,
+            row.retransmissions,
+            row.p50_us,
+            row.p99_us,
+            row.p999_us
+        );
+    }
+    let wrong: Vec<_> = rows.iter().filter(|row| !row.exact).collect();
+    let _ = match wrong.as_slice() {
+        [] => writeln!(out, "\nEXACT: every worker has every bit of every sum."),
+        _ => writeln!(out, "\nWRONG: {} of {} runs.", wrong.len(), rows.len()),
+    };
+    for row in wrong {
+        let _ = writeln!(out, "{} ({}):\n{}", row.name, row.arithmetic, row.verdict);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_count;
+
+    #[test]
+    fn counts() {
+        assert_eq!(parse_count("4M"), Ok(4_000_000));
+        assert_eq!(parse_count("250k"), Ok(250_000));
+        assert_eq!(parse_count("17"), Ok(17));
+        for bad in [
+            "",
+            "M",
+            "-1",
+            "1.5M",
+            "4MM",
+            "99999999999999999999",
+            "99999999999G",
+        ] {
+            assert!(parse_count(bad).is_err(), "{bad}");
+        }
+    }
+}
