@@ -18,7 +18,6 @@
 use std::collections::BTreeSet;
 use std::ffi::{CString, c_char};
 use std::fs;
-use std::process;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +47,8 @@ pub enum Memory {
         megabytes: u32,
     },
     /// Hugepages as files in hugetlbfs: lets secondary processes (`dpdk-pdump`) attach. The files
-    /// of a run that crashed are removed by the next one with the same prefix.
+    /// stay when the process ends, well or not, and hold their pages until the next one with the
+    /// same prefix takes them over.
     Hugepages {
         /// MiB reserved at start; more is taken when pools need it.
         megabytes: u32,
@@ -88,8 +88,8 @@ pub enum LogLevel {
 pub struct EalConfig {
     /// Where packet memory comes from.
     pub memory: Memory,
-    /// Names the runtime files; two processes with files need two prefixes. The default is made
-    /// of the process id.
+    /// Names the files of [`Memory::Hugepages`]; two processes at the same time need two names, and
+    /// one that's started again needs the same. `tally` by default.
     pub file_prefix: String,
     /// PCI devices to use, such as `0000:01:00.0`; if empty, PCI is off.
     pub pci_allow: Vec<String>,
@@ -120,7 +120,7 @@ impl EalConfig {
     fn new(memory: Memory) -> Self {
         Self {
             memory,
-            file_prefix: format!("tally{}", process::id()),
+            file_prefix: "tally".into(),
             pci_allow: Vec::new(),
             iova: Iova::default(),
             main_cpu: None,

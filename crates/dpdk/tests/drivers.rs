@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{frame, is_root, pattern, pool, wait_until};
+use common::{frame, is_root, pattern, pool, skipped, wait_until};
 use tally_dpdk::{
     Eal, EalConfig, Error, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort,
 };
@@ -17,7 +17,7 @@ fn drivers() {
     if is_root() {
         af_packet(&eal);
     } else {
-        eprintln!("SKIPPED: net_af_packet between veth interfaces needs root");
+        skipped("net_af_packet between veth interfaces needs root");
     }
 }
 

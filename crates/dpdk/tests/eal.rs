@@ -7,7 +7,7 @@ use std::env;
 use std::fs;
 
 use common::child::{Stage, User, users};
-use common::{frame, pattern, pool};
+use common::{frame, pattern, pool, skipped};
 use tally_dpdk::{Eal, EalConfig, Error, Memory, Port, PortConfig};
 
 #[test]
@@ -96,6 +96,6 @@ fn no_hugepages() {
     match Eal::init(&config) {
         Err(Error::EalInit { .. }) => {}
         Err(error) => panic!("another error: {error}"),
-        Ok(_) => eprintln!("SKIPPED: this host has hugepages for nobody"),
+        Ok(_) => skipped("no hugepages for nobody: this host has some"),
     }
 }

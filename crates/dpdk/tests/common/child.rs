@@ -68,7 +68,7 @@ pub fn users() -> Vec<User> {
     if super::is_root() {
         vec![User::Same, User::Nobody]
     } else {
-        eprintln!("SKIPPED: not root, so running as ourselves only");
+        super::skipped("not root, so running as ourselves only");
         vec![User::Same]
     }
 }

@@ -43,6 +43,13 @@ pub fn is_root() -> bool {
         == 0
 }
 
+/// Says that a part of a test can't run here: past the test harness, which hides what passing
+/// tests print.
+pub fn skipped(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {what}");
+}
+
 /// Waits for something that another thread or process does.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(20);
