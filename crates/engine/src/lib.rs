@@ -28,6 +28,10 @@ pub mod aggregator;
 pub mod buffer;
 pub mod counters;
 mod held;
+#[cfg(test)]
+#[allow(dead_code, reason = "shared with the integration tests")]
+#[path = "../tests/common/plain.rs"]
+mod plain;
 pub mod policy;
 pub mod registry;
 mod ring;

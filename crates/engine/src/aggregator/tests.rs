@@ -3,12 +3,8 @@
 use super::*;
 use crate::buffer::To;
 use crate::roster::PortId;
-use plain::{Ledger, Plain, Sent, Wire, host};
+use crate::plain::{Ledger, Plain, Sent, Wire, host};
 use tally_wire::{Epoch, FragmentId};
-
-#[allow(dead_code, reason = "shared with the integration tests")]
-#[path = "../../tests/common/plain.rs"]
-mod plain;
 
 const JOB: JobId = JobId(7);
 const OTHER: JobId = JobId(8);
