@@ -6,8 +6,9 @@
 //! order in which they are to be carried out. PROTOCOL.md, sections 3 and 4, is the specification.
 //!
 //! The catch in here is the challenge (J-2). It is a digest of a secret of this start of the
-//! switch, the job, and a counter that moves on whenever a binding is given out that a recorded JOIN
-//! could take back: when an epoch opens or ends, and when a PS is bound.
+//! switch, the job, and a counter that moves on whenever a recorded JOIN could otherwise take a place
+//! that it was not said for: when an epoch opens or ends, when a PS is bound, and when any member's
+//! place is given up. So whoever finds a place vacated has to ask for the challenge anew.
 
 use crate::roster::{Member, Roster};
 use sha2::{Digest, Sha256};
@@ -446,7 +447,12 @@ impl Job {
             Some(seat) if visit.now.since(seat.heard) < TAKEOVER => {
                 return Err(Refusal::new(Reason::RankTaken));
             }
-            _ => self.lose_ps(),
+            Some(_) => {
+                // Said by somebody new, or by the old one long ago: the next challenge will tell.
+                self.lose_ps();
+                return Err(Refusal::new(Reason::Challenge));
+            }
+            None => self.lose_ps(),
         }
         self.ps = Some(Seat::new(visit));
         self.ps_epoch = visit.epoch;
@@ -507,6 +513,20 @@ impl Job {
                 _ => {}
             }
         }
+        match &self.workers[usize::from(visit.rank.0)] {
+            Some(seat) if seat.is(visit) => {}
+            Some(seat)
+                if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
+            {
+                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+            }
+            Some(_) => {
+                // As with the PS. What the one that has gone agreed on goes with it.
+                self.vacate(visit.rank);
+                return Err(Refusal::new(Reason::Challenge));
+            }
+            None => {}
+        }
         if let Some(agreed) = self.agreed {
             if agreed.units != join.units {
                 let refusal = Refusal::numbers(Reason::Payload, join.units, agreed.units);
@@ -516,26 +536,29 @@ impl Job {
                 return Err(Refusal::new(Reason::Shape).about(agreed.by));
             }
         }
-        match &mut self.workers[usize::from(visit.rank.0)] {
-            Some(seat) if seat.is(visit) => seat.heard = visit.now,
-            Some(seat)
-                if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
-            {
-                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
-            }
-            seat => {
-                *seat = Some(Seat::new(visit));
-                if self.phase == Phase::Idle {
-                    self.open(visit);
-                }
-                self.agreed.get_or_insert(Agreed {
-                    by: visit.rank,
-                    units: join.units,
-                    shape: join.shape,
-                });
-            }
-        }
+        self.take_seat(visit);
+        self.agreed.get_or_insert(Agreed {
+            by: visit.rank,
+            units: join.units,
+            shape: join.shape,
+        });
         Ok(Joined::Now)
+    }
+
+    /// A worker that may is in its place, and in an epoch.
+    fn take_seat(&mut self, visit: &mut Visit<'_>) {
+        self.workers[usize::from(visit.rank.0)] = Some(Seat::new(visit));
+        if self.phase == Phase::Idle {
+            self.open(visit);
+        }
+    }
+
+    /// The place of a worker that has gone before the job ran.
+    fn vacate(&mut self, rank: Rank) {
+        self.workers[usize::from(rank.0)] = None;
+        self.left &= !rank.bit();
+        self.turn += 1;
+        self.close_if_empty();
     }
 
     /// J-4.
@@ -635,8 +658,7 @@ impl Job {
                 self.fail(visit.config, code.about(rank), &mut visit.actions);
             } else {
                 // It had joined and changed its mind before all were there.
-                self.workers[usize::from(rank.0)] = None;
-                self.close_if_empty();
+                self.vacate(rank);
             }
             return self.accept(visit, State::Ended);
         }
@@ -704,11 +726,11 @@ impl Job {
             self.lose_ps();
         }
         if self.phase == Phase::Forming {
-            for seat in &mut self.workers {
-                *seat = seat.take().filter(|s| !silent(s));
+            for rank in 0..self.config.workers {
+                if self.workers[usize::from(rank)].as_ref().is_some_and(silent) {
+                    self.vacate(Rank(rank));
+                }
             }
-            self.left &= self.joined();
-            self.close_if_empty();
             return;
         }
         let lost = self

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::buffer::To;
-use crate::roster::PortId;
 use crate::plain::{Ledger, Plain, Sent, Wire, host};
+use crate::roster::PortId;
 use tally_wire::{Epoch, FragmentId};
 
 const JOB: JobId = JobId(7);
