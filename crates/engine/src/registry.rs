@@ -565,10 +565,13 @@ impl Job {
     fn open(&mut self, visit: &mut Visit<'_>) {
         self.phase = Phase::Forming;
         self.turn += 1;
-        let last = self.epoch;
+        // Epochs that somebody may still mean: after a restart of the switch members bring epochs
+        // along that its own count can come to.
+        let ended = self.ended.map_or(Epoch(0), |end| end.epoch);
+        let known = [Epoch(0), self.epoch, ended, self.ps_epoch];
         self.epoch = visit.epoch;
         if self.epoch == Epoch(0) {
-            while self.epoch == Epoch(0) || self.epoch == last {
+            while known.contains(&self.epoch) {
                 *visit.next_epoch = visit.next_epoch.wrapping_add(1);
                 self.epoch = Epoch(*visit.next_epoch);
             }

@@ -460,6 +460,48 @@ fn epoch_zero_is_skipped_at_the_wrap() {
     assert_eq!(net.peers[0].epoch, Epoch(1));
 }
 
+/// An epoch number that members of an ended epoch still use must not come back: they, and the new
+/// epoch's members as well, would be told that it has ended.
+#[test]
+fn an_epoch_that_has_just_ended_is_not_given_again() {
+    let mut net = Net::new();
+    for worker in 0..3 {
+        // The switch had restarted; its counter stands just before.
+        net.peers[worker].epoch = Epoch(FIRST_EPOCH + 2);
+    }
+    for peer in [0, 1, 2, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
+    for worker in 0..3 {
+        net.leave(worker, LeaveCode::Finished);
+        net.peers[worker] = net.peers[worker].restarted();
+    }
+    // One that does not come to pass lies between.
+    net.join(0);
+    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 1));
+    net.pass(ms(5000));
+    assert_eq!(net.phase(), "idle");
+    net.peers[0] = net.peers[0].restarted();
+    net.join(0);
+    assert_eq!(net.join(0).state(), Some(State::Waiting), "not: ended");
+    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 3));
+}
+
+/// A PS that kept an epoch over a restart of the switch has state of it (J-5).
+#[test]
+fn an_epoch_that_the_ps_remembers_is_not_given_again() {
+    let mut net = Net::new();
+    net.peers[PS].epoch = Epoch(FIRST_EPOCH + 1);
+    for peer in [PS, 0, 1, 2] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "waiting", "it must confirm the new one first");
+    net.join(PS);
+    assert_eq!(net.phase(), "running");
+    assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
+}
+
 // --- J-2: challenges. ---
 
 #[test]
