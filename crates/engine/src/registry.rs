@@ -455,7 +455,10 @@ impl Job {
             None => self.lose_ps(),
         }
         self.ps = Some(Seat::new(visit));
-        self.ps_epoch = visit.epoch;
+        // What the same PS has confirmed, a JOIN that was overtaken does not take back.
+        if self.ps_epoch != self.epoch || self.epoch == Epoch(0) {
+            self.ps_epoch = visit.epoch;
+        }
         Ok(Joined::Now)
     }
 

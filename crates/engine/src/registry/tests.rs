@@ -502,6 +502,22 @@ fn an_epoch_that_the_ps_remembers_is_not_given_again() {
     assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
 }
 
+#[test]
+fn a_join_of_the_ps_that_was_overtaken_does_not_take_its_confirmation_back() {
+    let mut net = Net::new();
+    for peer in [0, 1, 2, PS] {
+        net.join(peer);
+    }
+    let mut early = net.peers[PS].clone();
+    early.epoch = Epoch(0);
+    let early = early.say_join();
+    net.join(PS);
+    assert_eq!(net.phase(), "running");
+    let actions = net.raw(host(99), &early);
+    net.carry_out(actions);
+    assert!(acceptance(net.join(0)).ps, "it has joined this epoch");
+}
+
 // --- J-2: challenges. ---
 
 #[test]
