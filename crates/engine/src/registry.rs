@@ -642,32 +642,32 @@ impl Job {
             return self.accept(visit, State::Ended);
         }
         let open = matches!(self.phase, Phase::Running | Phase::Paused);
-        let Some(seat) = self.workers.get_mut(usize::from(rank.0)) else {
+        let Some(seat) = self.workers.get(usize::from(rank.0)) else {
             let refusal = Refusal::numbers(Reason::BadRank, rank.0, self.config.workers);
             return self.refuse(visit, refusal);
         };
-        if self.phase == Phase::Idle || visit.epoch != self.epoch {
+        let finished = leave.code == LeaveCode::Finished;
+        let stale = match (self.phase, seat) {
+            // The switch had restarted: the others still need this one's answers (R-3, J-7).
+            (Phase::Idle, _) => !finished || visit.epoch == Epoch(0),
+            (_, Some(seat)) => visit.epoch != self.epoch || !seat.is(visit),
+            (_, None) => visit.epoch != self.epoch,
+        };
+        if stale {
             return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
         }
-        match seat {
-            Some(seat) if !seat.is(visit) => {
-                return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
-            }
-            Some(seat) => seat.heard = visit.now,
-            // The switch had restarted: the others still need this one's answers.
-            None => *seat = Some(Seat::new(visit)),
-        }
-        if leave.code != LeaveCode::Finished {
+        if !finished {
             if open {
                 let code =
                     Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0);
                 self.fail(visit.config, code.about(rank), &mut visit.actions);
-            } else {
+            } else if seat.is_some() {
                 // It had joined and changed its mind before all were there.
                 self.vacate(rank);
             }
             return self.accept(visit, State::Ended);
         }
+        self.take_seat(visit);
         self.left |= rank.bit();
         if self.left == self.all() {
             self.finish(visit);
@@ -719,9 +719,17 @@ impl Job {
         }
     }
 
-    /// When the member that has been silent longest was heard; those that left may be silent.
+    /// When the member that has been silent longest was heard; those that left a job that runs may
+    /// be silent.
     fn first_heard(&self) -> Option<Time> {
-        let present = self.seats().filter(|(rank, _)| self.left & rank.bit() == 0);
+        let may_be_silent = if self.phase == Phase::Forming {
+            0
+        } else {
+            self.left
+        };
+        let present = self
+            .seats()
+            .filter(|(rank, _)| may_be_silent & rank.bit() == 0);
         present.map(|(_, seat)| seat.heard).min()
     }
 

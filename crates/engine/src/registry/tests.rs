@@ -1034,6 +1034,56 @@ fn after_a_restart_the_members_epoch_is_taken_over() {
 }
 
 #[test]
+fn after_a_restart_one_that_lingers_takes_its_place_too() {
+    for order in [[0, 1, 2, PS], [PS, 2, 1, 0], [1, 0, PS, 2], [1, 2, 0, PS]] {
+        let mut net = Net::running();
+        net.leave(1, LeaveCode::Finished);
+        let roster = net.bound[0].clone();
+        net.restart_switch(900);
+        for peer in order {
+            let heard = if peer == 1 {
+                net.leave(1, LeaveCode::Finished)
+            } else {
+                net.join(peer)
+            };
+            assert!(heard.state().is_some(), "{order:?}: {heard:?}");
+        }
+        assert_eq!((net.phase(), net.status().left), ("running", 0b010));
+        assert_eq!(net.bound, [roster]);
+        net.leave(0, LeaveCode::Finished);
+        assert_eq!(
+            net.leave(2, LeaveCode::Finished).state(),
+            Some(State::Ended)
+        );
+    }
+}
+
+#[test]
+fn after_a_restart_all_may_be_lingering() {
+    let mut net = Net::running();
+    net.restart_switch(900);
+    for worker in [2, 0] {
+        let heard = net.leave(worker, LeaveCode::Finished);
+        assert_eq!(heard.state(), Some(State::Waiting));
+    }
+    assert_eq!(
+        net.leave(1, LeaveCode::Finished).state(),
+        Some(State::Ended)
+    );
+    assert_eq!(net.phase(), "idle");
+}
+
+#[test]
+fn one_that_lingers_alone_does_not_keep_the_job_open() {
+    let mut net = Net::running();
+    net.restart_switch(900);
+    net.leave(1, LeaveCode::Finished);
+    assert_eq!(net.phase(), "waiting");
+    net.pass(ms(5000));
+    assert_eq!((net.phase(), net.registry.poll_timeout()), ("idle", None));
+}
+
+#[test]
 fn a_failing_worker_after_a_restart_leaves_an_idle_job_alone() {
     let mut net = Net::running();
     net.restart_switch(900);
