@@ -679,7 +679,7 @@ impl Job {
 
     /// All workers have left.
     fn finish(&mut self, visit: &mut Visit<'_>) {
-        for (rank, seat) in self.seats().filter(|(rank, _)| *rank != Rank::PS) {
+        for (rank, seat) in self.seats() {
             let news = self.acceptance(visit.config, rank, seat.instance, State::Ended);
             visit.actions.push(Action::Send(seat.member, news));
         }
@@ -690,7 +690,7 @@ impl Job {
     /// The epoch has failed; everybody hears why.
     fn fail(&mut self, config: &RegistryConfig, refusal: Refusal, actions: &mut Vec<Action>) {
         for (rank, seat) in self.seats() {
-            if refusal.about != Some(rank) && rank != Rank::PS {
+            if refusal.about != Some(rank) {
                 let news = self.refused(config, rank, seat.instance, refusal);
                 actions.push(Action::Send(seat.member, news));
             }

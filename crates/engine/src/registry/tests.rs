@@ -871,6 +871,35 @@ fn whoever_takes_the_place_of_one_that_left_has_not_left() {
 // --- J-6: silence and failure. ---
 
 #[test]
+fn a_silent_worker_ends_the_job_for_all() {
+    let mut net = Net::running();
+    net.pass_alive(ms(4999), &[0, 2, PS]);
+    assert_eq!(net.phase(), "running");
+    net.pass(ms(1));
+    for peer in [0, 2, PS] {
+        let refuse = refusal(net.peers[peer].last());
+        assert_eq!(
+            (refuse.reason, refuse.about, refuse.allowed),
+            (Reason::MemberLost, Some(Rank(1)), 5000)
+        );
+        assert!(refuse.found >= 5000);
+    }
+    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert!(net.status().ps, "and serves on");
+    // The lost one comes back and hears the same.
+    let refuse = refusal(net.join(1));
+    assert_eq!(
+        (refuse.reason, refuse.about),
+        (Reason::MemberLost, Some(Rank(1)))
+    );
+    assert_eq!(
+        net.join(0).reason(),
+        Some(Reason::MemberLost),
+        "asked again"
+    );
+}
+
+#[test]
 fn a_silent_worker_is_forgotten_while_the_job_forms() {
     let mut net = Net::new();
     net.join(0);
@@ -937,6 +966,35 @@ fn leaving_while_the_job_forms_only_frees_the_place() {
 }
 
 // --- J-7: leaving. ---
+
+#[test]
+fn a_job_ends_when_all_workers_have_left() {
+    let mut net = Net::running();
+    assert_eq!(
+        net.leave(0, LeaveCode::Finished).state(),
+        Some(State::Running)
+    );
+    assert_eq!(acceptance(net.peers[0].last()).left, 0b001);
+    assert_eq!(
+        net.leave(0, LeaveCode::Finished).state(),
+        Some(State::Running),
+        "again"
+    );
+    assert_eq!(
+        net.leave(2, LeaveCode::Finished).state(),
+        Some(State::Running)
+    );
+    assert_eq!(net.unbound, 0);
+    assert_eq!(
+        net.leave(1, LeaveCode::Finished).state(),
+        Some(State::Ended)
+    );
+    for peer in &net.peers {
+        assert_eq!(peer.last().state(), Some(State::Ended), "told at once");
+    }
+    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert!(net.status().ps, "the PS stays");
+}
 
 #[test]
 fn the_end_is_told_again_to_who_missed_it() {
