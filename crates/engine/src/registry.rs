@@ -614,25 +614,20 @@ impl Job {
     }
 
     fn leave(&mut self, visit: &mut Visit<'_>, leave: &Leave) {
+        let current = leave.challenge == self.challenge(visit.config);
         // The end of an epoch changes the challenge; who missed the news leaves with the old one.
-        match self.ended {
-            Some(end) if end.epoch == visit.epoch && end.challenge == leave.challenge => {
-                return match end.outcome {
-                    Ok(()) => self.accept(visit, State::Ended),
-                    Err(refusal) => self.refuse(visit, refusal),
-                };
-            }
-            _ if leave.challenge != self.challenge(visit.config) => {
-                return self.refuse(visit, Refusal::new(Reason::Challenge));
-            }
-            Some(Ending {
-                epoch,
-                outcome: Ok(()),
-                ..
-            }) if epoch == visit.epoch => {
-                return self.accept(visit, State::Ended);
-            }
-            _ => {}
+        if let Some(end) = self.ended
+            && end.epoch == visit.epoch
+            && visit.rank.is_worker()
+            && (current || end.challenge == leave.challenge)
+        {
+            return match end.outcome {
+                Ok(()) => self.accept(visit, State::Ended),
+                Err(refusal) => self.refuse(visit, refusal),
+            };
+        }
+        if !current {
+            return self.refuse(visit, Refusal::new(Reason::Challenge));
         }
         let rank = visit.rank;
         if rank == Rank::PS {
@@ -766,7 +761,12 @@ impl Job {
     }
 
     fn accept(&self, visit: &mut Visit<'_>, state: State) {
-        let answer = self.acceptance(visit.config, visit.rank, visit.instance, state);
+        // What has ended is the asker's epoch, also when the next one has opened.
+        let epoch = match state {
+            State::Ended => visit.epoch,
+            _ => self.epoch,
+        };
+        let answer = self.acceptance_of(epoch, visit.config, visit.rank, visit.instance, state);
         visit.actions.push(Action::Send(visit.from, answer));
     }
 
@@ -777,6 +777,17 @@ impl Job {
 
     fn acceptance(
         &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        state: State,
+    ) -> Box<Datagram> {
+        self.acceptance_of(self.epoch, config, rank, instance, state)
+    }
+
+    fn acceptance_of(
+        &self,
+        epoch: Epoch,
         config: &RegistryConfig,
         rank: Rank,
         instance: u64,
@@ -797,7 +808,7 @@ impl Job {
             group: group_of(self.config.id),
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Accept, self.config.id, self.epoch, rank).emit(&mut *datagram);
+        control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
         accept.emit(&mut *datagram);
         self.config.key.seal(&mut *datagram);
         datagram

@@ -938,6 +938,41 @@ fn a_worker_that_is_lost_while_the_ps_is_away_ends_the_job_too() {
 }
 
 #[test]
+fn a_failing_worker_ends_the_job_and_everybody_hears_how() {
+    let codes = [
+        LeaveCode::Failed,
+        LeaveCode::Overflow,
+        LeaveCode::Interrupted,
+    ];
+    for code in codes {
+        let mut net = Net::running();
+        let fragment = if code == LeaveCode::Overflow { 77 } else { 0 };
+        let heard = net.leave_once(1, code, fragment);
+        assert_eq!(heard.state(), Some(State::Ended));
+        for peer in [0, 2, PS] {
+            let expected = (Reason::MemberFailed, Some(Rank(1)), code as u32, fragment);
+            assert_eq!(numbers(refusal(net.peers[peer].last())), expected);
+        }
+        assert_eq!((net.phase(), net.unbound), ("idle", 1));
+        // The news was lost: it is told again to JOIN, LEAVE, and to LEAVE under the old challenge.
+        for (peer, refresh) in [(0, true), (2, true), (0, false), (1, false)] {
+            let old = net.peers[peer].clone();
+            if refresh {
+                assert_eq!(net.join(peer).reason(), Some(Reason::MemberFailed));
+            }
+            let heard = net.leave(peer, LeaveCode::Finished);
+            assert_eq!(
+                heard.reason(),
+                Some(Reason::MemberFailed),
+                "{peer} {refresh}"
+            );
+            net.peers[peer] = old;
+        }
+        assert_eq!(net.unbound, 1);
+    }
+}
+
+#[test]
 fn leaving_while_the_job_forms_only_frees_the_place() {
     let mut net = Net::new();
     net.join(0);
@@ -1019,6 +1054,24 @@ fn the_end_is_told_again_to_who_missed_it() {
         );
     }
     assert_eq!((net.phase(), net.unbound), ("idle", 1));
+}
+
+/// A worker takes only what is of its own epoch.
+#[test]
+fn the_end_is_told_with_the_number_of_what_ended() {
+    let mut net = Net::running();
+    let old = net.peers[0].clone();
+    for worker in 0..3 {
+        net.leave(worker, LeaveCode::Finished);
+        net.peers[worker] = net.peers[worker].restarted();
+    }
+    net.join(1);
+    assert_ne!(net.peers[1].epoch, old.epoch);
+    let heard = net.changes_nothing(old.member, &old.say_leave(LeaveCode::Finished, 0));
+    let Some(Heard::Accept(epoch, accept)) = heard else {
+        panic!("{heard:?}");
+    };
+    assert_eq!((epoch, accept.state), (old.epoch, State::Ended));
 }
 
 #[test]
