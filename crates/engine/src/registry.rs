@@ -629,6 +629,9 @@ impl Job {
         if !current {
             return self.refuse(visit, Refusal::new(Reason::Challenge));
         }
+        if self.fixed {
+            return self.refuse(visit, Refusal::new(Reason::RankTaken));
+        }
         let rank = visit.rank;
         if rank == Rank::PS {
             if self.ps.as_ref().is_some_and(|seat| seat.is(visit)) {

@@ -1217,6 +1217,28 @@ fn a_restart_while_the_job_forms_keeps_the_epoch_of_who_had_one() {
 
 // --- Jobs with fixed members. ---
 
+#[test]
+fn a_job_with_fixed_members_runs_for_ever() {
+    let mut net = Net::new();
+    let members: Vec<_> = (0..3).map(host).collect();
+    let action = net.registry.fix_members(JOB, 8, members.clone(), host(99));
+    let roster = Roster::new(JOB, Epoch(1), 8, members, host(99));
+    assert_eq!(action, Action::Bind(Box::new(roster), 0));
+    assert_eq!((net.phase(), net.status().joined), ("running", 0b111));
+    for peer in 0..4 {
+        assert_eq!(net.join(peer).reason(), Some(Reason::RankTaken));
+        for epoch in [0, 1] {
+            net.peers[peer].epoch = Epoch(epoch);
+            for code in [LeaveCode::Finished, LeaveCode::Failed] {
+                assert_eq!(net.leave(peer, code).reason(), Some(Reason::RankTaken));
+            }
+        }
+    }
+    net.pass(ms(60_000));
+    assert_eq!((net.phase(), net.unbound), ("running", 0));
+    assert_eq!(net.registry.poll_timeout(), None);
+}
+
 // --- Properties. ---
 
 proptest! {
