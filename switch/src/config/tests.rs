@@ -1,1 +1,125 @@
+use super::*;
 
+const GOOD: &str = r#"{
+  "address": { "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254" },
+  "ports": [ { "name": "a", "device": "net_null0" }, { "device": "net_null1,size=64" } ],
+  "jobs": [ { "id": 7, "key": "00112233445566778899aabbccddeeff", "workers": 4 } ]
+}"#;
+
+fn parse(text: &str) -> Result<Config, String> {
+    let path = Path::new("switch.json");
+    let config: Config = tally_config::parse(path, text.as_bytes()).map_err(|e| e.to_string())?;
+    config.check(path).map_err(|e| e.to_string())?;
+    Ok(config)
+}
+
+/// `GOOD` with one piece of text replaced, and what the error must name.
+#[track_caller]
+fn refused(from: &str, to: &str, names: &[&str]) {
+    assert!(GOOD.contains(from), "`{from}` is not in the example");
+    let error = parse(&GOOD.replacen(from, to, 1)).expect_err(to);
+    for name in names.iter().chain(&["switch.json"]) {
+        assert!(error.contains(name), "`{error}` does not name `{name}`");
+    }
+}
+
+#[test]
+fn defaults_are_those_documented() {
+    let c = parse(GOOD).unwrap();
+    assert_eq!(c.cores, [0]);
+    assert_eq!((c.window, c.member_timeout_ms, c.mac_ageing_s), (256, 5000, 300));
+    assert_eq!(c.address.udp_port, 31249);
+    assert_eq!(c.idle, Idle::Backoff);
+    assert_eq!(c.pool.policy, PolicyName::Esa);
+    assert_eq!(c.ports[1].label(), "net_null1");
+    assert_eq!(c.ports[1].device_arguments(), "size=64");
+    assert_eq!(c.units(), 22, "1408 bytes fit 1500");
+    assert!(c.slots().is_power_of_two());
+}
+
+#[test]
+fn every_mistake_names_the_key_what_was_found_and_what_is_allowed() {
+    refused("\"ip\"", "\"ipp\"", &["address", "ipp", "expected"]);
+    refused("\"workers\": 4", "\"workers\": \"4\"", &["jobs[0].workers", "\"4\""]);
+    refused("\"workers\": 4", "\"workers\": 0", &["jobs[0].workers", "found 0", "1 to 64"]);
+    refused("\"workers\": 4", "\"workers\": 65", &["jobs[0].workers", "65", "1 to 64"]);
+    refused("\"workers\": 4", "\"workers\": 300", &["jobs[0].workers", "300"]);
+    refused("0011223344", "00112233zz", &["jobs[0].key", "hexadecimal"]);
+    refused("02:54", "03:54", &["address.mac", "03:54:41:4c:4c:59", "one station"]);
+    refused("02:54:41:4c:4c:59", "nonsense", &["address.mac", "Ethernet address"]);
+    refused("10.84.0.254", "239.1.2.3", &["address.ip", "239.1.2.3"]);
+    refused("10.84.0.254", "10.84.0.256", &["address.ip"]);
+    refused("net_null0", "null0", &["ports[0].device", "null0", "net_"]);
+    refused("net_null0", "net_null1", &["ports[1].device", "second time"]);
+    refused("\"name\": \"a\"", "\"name\": \"a\", \"mtu\": 100", &["ports[0].mtu", "100", "576"]);
+    refused("\"name\": \"a\"", "\"name\": \"a\", \"core\": 1", &["ports[0].core", "1", "0 to 0"]);
+    refused("\"name\": \"a\"", "\"name\": \"net_null1\"", &["ports[1].name", "second time"]);
+    let more = |key: &str| format!("{key}, \"ports\"");
+    for (key, names) in [
+        ("\"cores\": [0, 1, 2]", ["cores", "3 cores", "1, 2, 4"]),
+        ("\"cores\": []", ["cores", "0 cores", "1, 2, 4"]),
+        ("\"cores\": [1, 1]", ["cores", "[1, 1]", "once"]),
+        ("\"window\": 0", ["window", "found 0", "1 to 16384"]),
+        ("\"member_timeout_ms\": 10", ["member_timeout_ms", "10", "1000"]),
+        ("\"mac_ageing_s\": 0", ["mac_ageing_s", "0", "1 or more"]),
+        ("\"kernel\": \"sse9\"", ["kernel", "sse9", "scalar"]),
+        ("\"idle\": \"sleep\"", ["idle", "sleep", "backoff"]),
+        ("\"pool\": {\"slots\": 100}", ["pool.slots", "100", "power of two"]),
+        ("\"pool\": {\"policy\": \"best\"}", ["pool.policy", "best", "esa, fcfs, static"]),
+        ("\"eal\": {\"memory\": \"big\"}", ["eal.memory", "big", "no-huge"]),
+    ] {
+        refused("\"ports\"", &more(key), &names);
+    }
+    refused("\"id\": 7", "\"id\": 70000", &["jobs[0].id", "70000"]);
+    refused("}", "", &["not valid JSON"]);
+    let ports = GOOD.find("\"ports\"").unwrap();
+    let end = GOOD[ports..].find(']').unwrap() + ports + 2;
+    let without = format!("{}{}", &GOOD[..ports], &GOOD[end..]);
+    assert!(parse(&without).unwrap_err().contains("ports"));
+}
+
+#[test]
+fn fixed_members_must_be_complete_and_on_ports_that_exist() {
+    let member = |port: &str| {
+        format!(r#"{{"port":"{port}","mac":"02:00:00:00:00:01","ip":"10.84.0.1","udp_port":9}}"#)
+    };
+    let fixed = |n: usize, bytes: u32, port: &str| {
+        let workers = vec![member(port); n].join(",");
+        let fixed = format!(
+            r#""workers": 4, "fixed": {{"payload_bytes":{bytes},"workers":[{workers}],"ps":{}}}"#,
+            member("a")
+        );
+        parse(&GOOD.replacen("\"workers\": 4", &fixed, 1))
+    };
+    assert!(fixed(4, 1024, "a").is_ok());
+    assert!(fixed(3, 1024, "a").unwrap_err().contains("jobs[0].fixed.workers"));
+    assert!(fixed(4, 1000, "a").unwrap_err().contains("multiple of 64 up to 1408"));
+    assert!(fixed(4, 1472, "a").unwrap_err().contains("multiple of 64 up to 1408"));
+    let error = fixed(4, 1024, "z").unwrap_err();
+    assert!(error.contains("fixed.workers[0].port") && error.contains("a, net_null1"), "{error}");
+}
+
+#[test]
+fn static_serves_no_window_beyond_a_jobs_share() {
+    let jobs = r#""jobs": [ {"id":1,"key":"00112233445566778899aabbccddeeff","workers":2}, "#;
+    let text = GOOD
+        .replacen("\"jobs\": [", jobs, 1)
+        .replacen("\"ports\"", "\"pool\": {\"policy\":\"static\",\"slots\":64}, \"ports\"", 1);
+    assert_eq!(parse(&text).unwrap().served_window(), 32);
+    assert_eq!(parse(&text.replace("static", "esa")).unwrap().served_window(), 256);
+}
+
+#[test]
+fn every_example_is_good() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
+    let mut checked = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("switch") && name.ends_with(".json") {
+            Config::load(&path).unwrap_or_else(|error| panic!("{error}"));
+            checked += 1;
+        }
+    }
+    assert!(checked >= 3);
+}
