@@ -80,6 +80,7 @@ impl Core {
             let elapsed = self.epoch.elapsed();
             self.ports.now = Time(elapsed.as_nanos() as u64);
             let now_s = elapsed.as_secs() as u32;
+            let commanded = self.obey(&turns);
             let mut frames = 0;
             for at in 0..self.rx.len() {
                 let (port, rx) = &mut self.rx[at];
@@ -88,7 +89,6 @@ impl Core {
                 self.take_burst(port, &mut burst, now_s);
             }
             frames += self.take_handover(now_s);
-            let commanded = self.obey(&turns);
             let sent = self.ports.flush();
             if frames > 0 || commanded || sent {
                 turns.busy += 1;

@@ -101,6 +101,19 @@ impl Switch {
             ip: config.address.ip,
             base_port: config.address.udp_port,
         };
+        let shape = Shape::new(config, kernels.backend().to_string());
+        let mut control = Control {
+            registry: registry(config)?,
+            frames,
+            cores: commands.clone(),
+            socket,
+            shape: shape.clone(),
+            epoch,
+            stop: Arc::clone(&stop),
+        };
+        // In the cores' queues before their first frame.
+        let fixed = fix_members(config, &mut control.registry);
+        control.carry_out(fixed);
         let (ports, mut queues) = open_ports(&eal, config, &pool)?;
         let mut threads = Vec::new();
         for (number, (inbox, commands)) in inboxes.into_iter().zip(orders).enumerate() {
@@ -160,18 +173,6 @@ impl Switch {
             }
         }
         drop(to_control);
-        let shape = Shape::new(config, kernels.backend().to_string());
-        let mut control = Control {
-            registry: registry(config)?,
-            frames,
-            cores: commands.clone(),
-            socket,
-            shape: shape.clone(),
-            epoch,
-            stop: Arc::clone(&stop),
-        };
-        let fixed = fix_members(config, &mut control.registry);
-        control.carry_out(fixed);
         let cpu = config.control_core;
         let control = std::thread::Builder::new()
             .name("control".into())

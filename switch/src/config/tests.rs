@@ -27,7 +27,10 @@ fn refused(from: &str, to: &str, names: &[&str]) {
 fn defaults_are_those_documented() {
     let c = parse(GOOD).unwrap();
     assert_eq!(c.cores, [0]);
-    assert_eq!((c.window, c.member_timeout_ms, c.mac_ageing_s), (256, 5000, 300));
+    assert_eq!(
+        (c.window, c.member_timeout_ms, c.mac_ageing_s),
+        (256, 5000, 300)
+    );
     assert_eq!(c.address.udp_port, 31249);
     assert_eq!(c.idle, Idle::Backoff);
     assert_eq!(c.pool.policy, PolicyName::Esa);
@@ -40,33 +43,85 @@ fn defaults_are_those_documented() {
 #[test]
 fn every_mistake_names_the_key_what_was_found_and_what_is_allowed() {
     refused("\"ip\"", "\"ipp\"", &["address", "ipp", "expected"]);
-    refused("\"workers\": 4", "\"workers\": \"4\"", &["jobs[0].workers", "\"4\""]);
-    refused("\"workers\": 4", "\"workers\": 0", &["jobs[0].workers", "found 0", "1 to 64"]);
-    refused("\"workers\": 4", "\"workers\": 65", &["jobs[0].workers", "65", "1 to 64"]);
-    refused("\"workers\": 4", "\"workers\": 300", &["jobs[0].workers", "300"]);
+    refused(
+        "\"workers\": 4",
+        "\"workers\": \"4\"",
+        &["jobs[0].workers", "\"4\""],
+    );
+    refused(
+        "\"workers\": 4",
+        "\"workers\": 0",
+        &["jobs[0].workers", "found 0", "1 to 64"],
+    );
+    refused(
+        "\"workers\": 4",
+        "\"workers\": 65",
+        &["jobs[0].workers", "65", "1 to 64"],
+    );
+    refused(
+        "\"workers\": 4",
+        "\"workers\": 300",
+        &["jobs[0].workers", "300"],
+    );
     refused("0011223344", "00112233zz", &["jobs[0].key", "hexadecimal"]);
-    refused("02:54", "03:54", &["address.mac", "03:54:41:4c:4c:59", "one station"]);
-    refused("02:54:41:4c:4c:59", "nonsense", &["address.mac", "Ethernet address"]);
+    refused(
+        "02:54",
+        "03:54",
+        &["address.mac", "03:54:41:4c:4c:59", "one station"],
+    );
+    refused(
+        "02:54:41:4c:4c:59",
+        "nonsense",
+        &["address.mac", "Ethernet address"],
+    );
     refused("10.84.0.254", "239.1.2.3", &["address.ip", "239.1.2.3"]);
     refused("10.84.0.254", "10.84.0.256", &["address.ip"]);
     refused("net_null0", "null0", &["ports[0].device", "null0", "net_"]);
-    refused("net_null0", "net_null1", &["ports[1].device", "second time"]);
-    refused("\"name\": \"a\"", "\"name\": \"a\", \"mtu\": 100", &["ports[0].mtu", "100", "576"]);
-    refused("\"name\": \"a\"", "\"name\": \"a\", \"core\": 1", &["ports[0].core", "1", "0 to 0"]);
-    refused("\"name\": \"a\"", "\"name\": \"net_null1\"", &["ports[1].name", "second time"]);
+    refused(
+        "net_null0",
+        "net_null1",
+        &["ports[1].device", "second time"],
+    );
+    refused(
+        "\"name\": \"a\"",
+        "\"name\": \"a\", \"mtu\": 100",
+        &["ports[0].mtu", "100", "576"],
+    );
+    refused(
+        "\"name\": \"a\"",
+        "\"name\": \"a\", \"core\": 1",
+        &["ports[0].core", "1", "0 to 0"],
+    );
+    refused(
+        "\"name\": \"a\"",
+        "\"name\": \"net_null1\"",
+        &["ports[1].name", "second time"],
+    );
     let more = |key: &str| format!("{key}, \"ports\"");
     for (key, names) in [
         ("\"cores\": [0, 1, 2]", ["cores", "3 cores", "1, 2, 4"]),
         ("\"cores\": []", ["cores", "0 cores", "1, 2, 4"]),
         ("\"cores\": [1, 1]", ["cores", "[1, 1]", "once"]),
         ("\"window\": 0", ["window", "found 0", "1 to 16384"]),
-        ("\"member_timeout_ms\": 10", ["member_timeout_ms", "10", "1000"]),
+        (
+            "\"member_timeout_ms\": 10",
+            ["member_timeout_ms", "10", "1000"],
+        ),
         ("\"mac_ageing_s\": 0", ["mac_ageing_s", "0", "1 or more"]),
         ("\"kernel\": \"sse9\"", ["kernel", "sse9", "scalar"]),
         ("\"idle\": \"sleep\"", ["idle", "sleep", "backoff"]),
-        ("\"pool\": {\"slots\": 100}", ["pool.slots", "100", "power of two"]),
-        ("\"pool\": {\"policy\": \"best\"}", ["pool.policy", "best", "esa, fcfs, static"]),
-        ("\"eal\": {\"memory\": \"big\"}", ["eal.memory", "big", "no-huge"]),
+        (
+            "\"pool\": {\"slots\": 100}",
+            ["pool.slots", "100", "power of two"],
+        ),
+        (
+            "\"pool\": {\"policy\": \"best\"}",
+            ["pool.policy", "best", "esa, fcfs, static"],
+        ),
+        (
+            "\"eal\": {\"memory\": \"big\"}",
+            ["eal.memory", "big", "no-huge"],
+        ),
     ] {
         refused("\"ports\"", &more(key), &names);
     }
@@ -92,21 +147,43 @@ fn fixed_members_must_be_complete_and_on_ports_that_exist() {
         parse(&GOOD.replacen("\"workers\": 4", &fixed, 1))
     };
     assert!(fixed(4, 1024, "a").is_ok());
-    assert!(fixed(3, 1024, "a").unwrap_err().contains("jobs[0].fixed.workers"));
-    assert!(fixed(4, 1000, "a").unwrap_err().contains("multiple of 64 up to 1408"));
-    assert!(fixed(4, 1472, "a").unwrap_err().contains("multiple of 64 up to 1408"));
+    assert!(
+        fixed(3, 1024, "a")
+            .unwrap_err()
+            .contains("jobs[0].fixed.workers")
+    );
+    assert!(
+        fixed(4, 1000, "a")
+            .unwrap_err()
+            .contains("multiple of 64 up to 1408")
+    );
+    assert!(
+        fixed(4, 1472, "a")
+            .unwrap_err()
+            .contains("multiple of 64 up to 1408")
+    );
     let error = fixed(4, 1024, "z").unwrap_err();
-    assert!(error.contains("fixed.workers[0].port") && error.contains("a, net_null1"), "{error}");
+    assert!(
+        error.contains("fixed.workers[0].port") && error.contains("a, net_null1"),
+        "{error}"
+    );
 }
 
 #[test]
 fn static_serves_no_window_beyond_a_jobs_share() {
     let jobs = r#""jobs": [ {"id":1,"key":"00112233445566778899aabbccddeeff","workers":2}, "#;
-    let text = GOOD
-        .replacen("\"jobs\": [", jobs, 1)
-        .replacen("\"ports\"", "\"pool\": {\"policy\":\"static\",\"slots\":64}, \"ports\"", 1);
+    let text = GOOD.replacen("\"jobs\": [", jobs, 1).replacen(
+        "\"ports\"",
+        "\"pool\": {\"policy\":\"static\",\"slots\":64}, \"ports\"",
+        1,
+    );
     assert_eq!(parse(&text).unwrap().served_window(), 32);
-    assert_eq!(parse(&text.replace("static", "esa")).unwrap().served_window(), 256);
+    assert_eq!(
+        parse(&text.replace("static", "esa"))
+            .unwrap()
+            .served_window(),
+        256
+    );
 }
 
 #[test]
