@@ -1,0 +1,294 @@
+//! A small world, completely: three workers, two slots, and every order in which a bounded set of
+//! frames can arrive.
+//!
+//! Each set is chosen so that its frames meet: two fragments that share a slot, with priorities that
+//! preempt and such that do not, a RESEND of what also comes anew, a duplicate, a REMIND, and in one
+//! set the PS's own result.
+
+mod common;
+
+use common::plain::{Ledger, Plain, Sent, Wire, host};
+use common::sums;
+use tally_engine::{Aggregator, DropReason, PolicyName, PoolConfig, Roster};
+use tally_kernels::Kernels;
+use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
+
+const JOB: JobId = JobId(7);
+const ALL: u64 = 0b111;
+/// Fragments of the world; 0 and 2 share a slot.
+const FRAGMENTS: usize = 3;
+
+/// One arrival.
+#[derive(Clone, Copy, Debug)]
+enum Arrival {
+    /// DATA of rank and fragment, with this priority.
+    Data(u8, u32, u8),
+    Resend(u8, u32),
+    Remind(u32),
+    /// The PS's result.
+    Result(u32),
+}
+use Arrival::{Data, Remind, Resend, Result};
+
+struct World {
+    shard: Aggregator<Plain>,
+    wire: Wire,
+    ledger: Ledger,
+    element: Element,
+    epoch: u16,
+    /// How often each rank's contribution came, by fragment, and how often it is accounted for.
+    came: [[u32; 3]; FRAGMENTS],
+    gone: [[u32; 3]; FRAGMENTS],
+    results: [u32; FRAGMENTS],
+}
+
+impl World {
+    fn new(policy: PolicyName, element: Element, held: u32) -> Self {
+        let config = PoolConfig {
+            slots: 2,
+            held,
+            window: 4,
+            shards: 1,
+            shard: 0,
+            jobs: 1,
+            policy,
+        };
+        Self {
+            shard: Aggregator::new(config, Kernels::best()),
+            wire: Wire::default(),
+            ledger: Ledger::default(),
+            element,
+            epoch: 0,
+            came: Default::default(),
+            gone: Default::default(),
+            results: Default::default(),
+        }
+    }
+
+    /// A new epoch: the world is empty again.
+    fn reset(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1).max(1);
+        let workers = (0..3).map(host).collect();
+        let roster = Roster::new(JOB, Epoch(self.epoch), 1, workers, host(9));
+        assert!(self.shard.bind(roster, 0, &mut self.wire));
+        assert_eq!(
+            (self.shard.slots_in_use(), self.shard.held_in_use()),
+            (0, 0)
+        );
+        assert_eq!((self.ledger.live(), self.ledger.lost()), (0, 0));
+        self.came = Default::default();
+        self.gone = Default::default();
+        self.results = Default::default();
+    }
+
+    fn handle(&mut self, arrival: Arrival) {
+        let (kind, rank, fragment, flags, priority, bitmap) = match arrival {
+            Data(rank, f, priority) => {
+                (Kind::Data, Rank(rank), f, Flags::NONE, priority, 1 << rank)
+            }
+            Resend(rank, f) => (Kind::Data, Rank(rank), f, Flags::RESEND, 10, 1 << rank),
+            Remind(f) => (Kind::Remind, Rank::PS, f, Flags::NONE, 0, 0),
+            Result(f) => (Kind::Result, Rank::PS, f, Flags::NONE, 0, ALL),
+        };
+        let elements = kind.has_elements();
+        let header = Header {
+            kind,
+            flags,
+            priority,
+            element: if elements {
+                self.element
+            } else {
+                Element::None
+            },
+            job: JOB,
+            epoch: Epoch(self.epoch),
+            fragment: FragmentId(fragment),
+            rank,
+            units: u8::from(elements),
+            bitmap,
+        };
+        let payload = if elements {
+            sums::of(JOB, header.fragment, self.element, bitmap)
+        } else {
+            Vec::new()
+        };
+        let of = fragment as usize;
+        if kind == Kind::Data {
+            self.came[of][usize::from(rank.0)] += 1;
+        }
+        let from = host(if rank == Rank::PS {
+            9
+        } else {
+            u16::from(rank.0)
+        });
+        let drops = |w: &Self| w.shard.counters().drops;
+        let before = drops(self);
+        let buffer = self.ledger.frame(payload);
+        self.shard
+            .handle(Time(0), &from, &header, buffer, &mut self.wire);
+        let sent = self.wire.take();
+
+        let mut expected = before;
+        let after = drops(self);
+        if after != before {
+            assert_eq!(sent, [], "dropped and answered");
+            let reason = [DropReason::Duplicate, DropReason::Late]
+                .into_iter()
+                .find(|r| after[*r as usize] != before[*r as usize])
+                .expect("no other reason in this world");
+            expected[reason as usize] += 1;
+            if kind == Kind::Data {
+                self.gone[of][usize::from(rank.0)] += 1;
+            }
+        }
+        assert_eq!(after, expected, "one counter");
+        for sent in sent {
+            self.check(rank, sent);
+        }
+    }
+
+    fn check(&mut self, asker: Rank, sent: Sent) {
+        let (header, payload) = match sent {
+            Sent::To(_, to, header, payload) => {
+                assert_eq!(to, host(9), "all of these go to the PS");
+                (header, payload)
+            }
+            Sent::Group(_, header, payload, _) => (header, payload),
+            Sent::Again(to, ..) => {
+                assert_eq!(to, asker);
+                // Which fragment is known to the asker only; its question is accounted for.
+                let came = self.came.iter().zip(&mut self.gone).zip(self.results);
+                let open = came
+                    .filter(|((c, g), results)| *results > 0 && c[rank_of(to)] > g[rank_of(to)])
+                    .map(|((_, g), _)| g)
+                    .next();
+                open.expect("somebody asked")[rank_of(to)] += 1;
+                return;
+            }
+        };
+        let of = header.fragment.0 as usize;
+        if header.kind.has_elements() {
+            let expected = sums::of(JOB, header.fragment, self.element, header.bitmap);
+            assert_eq!(payload, expected, "{header:?}");
+        }
+        match header.kind {
+            Kind::Result => {
+                self.results[of] += 1;
+                assert_eq!((self.results[of], header.bitmap), (1, ALL), "one result");
+            }
+            Kind::Partial => assert_eq!(self.results[of], 0, "a part of what has its result"),
+            _ => return,
+        }
+        if !header.flags.has(Flags::FROM_PS) {
+            for rank in (0..3).filter(|r| header.bitmap >> r & 1 == 1) {
+                self.gone[of][rank] += 1;
+            }
+        }
+    }
+
+    /// What is left in slots goes, and then every contribution has gone exactly as often as it came.
+    fn settle(&mut self, context: &[Arrival]) {
+        for fragment in 0..FRAGMENTS {
+            self.handle(Remind(fragment as u32));
+        }
+        let counts = self.came.iter().zip(&self.gone).zip(self.results);
+        for (of, ((came, gone), results)) in counts.enumerate() {
+            let from_ps = context
+                .iter()
+                .any(|a| matches!(a, Result(f) if *f as usize == of));
+            if from_ps {
+                assert_eq!(results, 1, "{context:?}");
+                assert!(came.iter().zip(gone).all(|(c, g)| g <= c), "{context:?}");
+            } else {
+                assert_eq!(came, gone, "fragment {of} of {context:?}");
+            }
+        }
+    }
+}
+
+fn rank_of(rank: Rank) -> usize {
+    usize::from(rank.0)
+}
+
+/// Calls `visit` with every order of `items` (Heap, 1963).
+fn orders(items: &mut [Arrival], n: usize, visit: &mut impl FnMut(&[Arrival])) {
+    if n <= 1 {
+        return visit(items);
+    }
+    for i in 0..n {
+        orders(items, n - 1, visit);
+        items.swap(if n.is_multiple_of(2) { i } else { 0 }, n - 1);
+    }
+}
+
+fn every_order_of(set: &[Arrival]) {
+    for (_, policy) in PolicyName::ALL {
+        for (element, held) in [(Element::I32, 0), (Element::F32, 4), (Element::F32, 1)] {
+            let mut world = World::new(policy, element, held);
+            let mut visited = 0u32;
+            orders(&mut set.to_vec(), set.len(), &mut |order| {
+                world.reset();
+                for arrival in order {
+                    world.handle(*arrival);
+                }
+                world.settle(order);
+                visited += 1;
+            });
+            assert_eq!(visited, (1..=set.len() as u32).product());
+            world.shard.unbind(JOB, &mut world.wire);
+            assert_eq!((world.ledger.live(), world.ledger.lost()), (0, 0));
+        }
+    }
+}
+
+#[test]
+fn preemption_duplicates_and_a_remind() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Data(1, 0, 10),
+        Data(2, 0, 10),
+        Resend(1, 0),
+        Data(0, 2, 20),
+        Data(1, 2, 5),
+        Remind(0),
+    ]);
+}
+
+#[test]
+fn two_complete_fragments_in_one_slot() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Data(1, 0, 10),
+        Data(2, 0, 10),
+        Data(0, 2, 11),
+        Data(1, 2, 11),
+        Data(2, 2, 4),
+        Data(2, 1, 0),
+    ]);
+}
+
+#[test]
+fn the_result_of_the_ps_overtakes() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Data(1, 0, 10),
+        Data(2, 0, 10),
+        Resend(2, 0),
+        Result(0),
+        Remind(0),
+        Data(1, 2, 20),
+    ]);
+}
+
+#[test]
+fn everybody_resends() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Data(1, 0, 10),
+        Resend(0, 0),
+        Resend(1, 0),
+        Resend(2, 0),
+        Data(2, 2, 99),
+        Resend(2, 2),
+    ]);
+}

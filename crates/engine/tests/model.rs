@@ -1,0 +1,554 @@
+//! The aggregator against a model of its surroundings that shares no code with it.
+//!
+//! Workers and parameter servers of two jobs, as little of them as the protocol needs, around real
+//! shards and a network that delays, duplicates, reorders and loses. Whatever leaves the switch is
+//! compared, bit for bit, with the sum of the contributions that its bitmap names; in the end, when
+//! the network has become kind, every worker must have every result and no buffer may be missing.
+//!
+//! `TALLY_SEED=17 cargo test -p tally-engine --test model` repeats one seed.
+
+mod common;
+
+use common::plain::{Ledger, Plain, Sent, Wire, host};
+use common::{Rng, seeds, sums};
+use std::collections::{BTreeMap, BTreeSet};
+use tally_engine::{Aggregator, Member, PolicyName, PoolConfig, Roster, To};
+use tally_kernels::Kernels;
+use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
+
+const EPOCH: Epoch = Epoch(5);
+const FRAGMENTS: u32 = 40;
+const ELEMENTS: [Element; 3] = [Element::I32, Element::F32, Element::Scale];
+
+/// Who sends or gets a frame; `usize` is the job's place.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Node {
+    Switch,
+    Worker(usize, u8),
+    Ps(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Frame {
+    from: Node,
+    to: Node,
+    header: Header,
+    payload: Vec<u8>,
+}
+
+/// What a parameter server has of a fragment: pieces that do not overlap.
+#[derive(Default)]
+struct Pieces {
+    held: BTreeMap<u64, Vec<u8>>,
+    reminded: bool,
+}
+
+impl Pieces {
+    fn bitmap(&self) -> u64 {
+        self.held.keys().fold(0, |all, bits| all | bits)
+    }
+}
+
+struct Job {
+    id: JobId,
+    workers: u8,
+    window: u32,
+    first: u32,
+    /// Results, by rank and fragment.
+    results: Vec<BTreeMap<u32, Vec<u8>>>,
+    /// How many fragments each rank has sent.
+    sent: Vec<u32>,
+    ps: BTreeMap<u32, Pieces>,
+    done: BTreeMap<u32, Vec<u8>>,
+    ps_host: u16,
+}
+
+impl Job {
+    fn all(&self) -> u64 {
+        (1 << self.workers) - 1
+    }
+
+    fn fragment(&self, n: u32) -> FragmentId {
+        FragmentId(self.first.wrapping_add(n))
+    }
+
+    fn element(&self, n: u32) -> Element {
+        ELEMENTS[(n / 3) as usize % 3]
+    }
+
+    fn sum(&self, n: u32, bitmap: u64) -> Vec<u8> {
+        sums::of(self.id, self.fragment(n), self.element(n), bitmap)
+    }
+
+    fn header(&self, kind: Kind, n: u32, rank: Rank, bitmap: u64) -> Header {
+        let elements = kind.has_elements();
+        Header {
+            kind,
+            flags: Flags::NONE,
+            priority: 0,
+            element: if elements {
+                self.element(n)
+            } else {
+                Element::None
+            },
+            job: self.id,
+            epoch: EPOCH,
+            fragment: self.fragment(n),
+            rank,
+            units: u8::from(elements),
+            bitmap,
+        }
+    }
+}
+
+struct World {
+    rng: Rng,
+    policy: PolicyName,
+    shards: Vec<Aggregator<Plain>>,
+    ledger: Ledger,
+    wire: Wire,
+    jobs: Vec<Job>,
+    network: Vec<Frame>,
+    loss: u64,
+    published: BTreeSet<(usize, u32)>,
+}
+
+impl World {
+    fn new(seed: u64, policy: PolicyName) -> Self {
+        let mut rng = Rng(seed ^ (policy as u64) << 60);
+        let shards = 1u8 << rng.below(2);
+        let slots = 1u32 << rng.below(4);
+        let window = 1 + rng.below(8) as u16;
+        let held = rng.below(6) as u32;
+        let jobs = (0..2)
+            .map(|place| {
+                let workers = 1 + rng.below(5) as u8;
+                Job {
+                    id: JobId(7 + place),
+                    workers,
+                    window: u32::from(window),
+                    // Half of them wrap.
+                    first: if rng.percent(50) { 0 } else { u32::MAX - 20 },
+                    results: vec![BTreeMap::new(); usize::from(workers)],
+                    sent: vec![0; usize::from(workers)],
+                    ps: BTreeMap::new(),
+                    done: BTreeMap::new(),
+                    ps_host: 50 + place,
+                }
+            })
+            .collect();
+        let config = |shard| PoolConfig {
+            slots,
+            held,
+            window,
+            shards,
+            shard,
+            jobs: 2,
+            policy,
+        };
+        let mut world = Self {
+            shards: (0..shards)
+                .map(|shard| Aggregator::new(config(shard), Kernels::best()))
+                .collect(),
+            rng,
+            policy,
+            ledger: Ledger::default(),
+            wire: Wire::default(),
+            jobs,
+            network: Vec::new(),
+            loss: 0,
+            published: BTreeSet::new(),
+        };
+        world.bind(0);
+        world.bind(1);
+        world
+    }
+
+    fn member(&self, node: Node) -> Member {
+        match node {
+            Node::Switch => unreachable!("it is no member"),
+            Node::Worker(job, rank) => host(job as u16 * 20 + u16::from(rank)),
+            Node::Ps(job) => host(self.jobs[job].ps_host),
+        }
+    }
+
+    fn bind(&mut self, place: usize) {
+        let job = &self.jobs[place];
+        let workers = (0..job.workers)
+            .map(|r| self.member(Node::Worker(place, r)))
+            .collect();
+        let ps = self.member(Node::Ps(place));
+        let roster = Roster::new(job.id, EPOCH, 1, workers, ps);
+        for shard in &mut self.shards {
+            assert!(shard.bind(roster.clone(), place, &mut self.wire));
+        }
+    }
+
+    /// Something that may go wrong, happens.
+    fn step(&mut self) {
+        let place = self.rng.below(2);
+        match self.rng.below(100) {
+            0..30 => self.send_next(place),
+            30..40 => self.resend(place),
+            40..46 => self.remind(place),
+            46 if self.rng.percent(10) => {
+                // The parameter server comes back somewhere else and knows nothing.
+                let job = &mut self.jobs[place];
+                job.ps.clear();
+                job.done.clear();
+                job.ps_host = 100 - job.ps_host + 2 * place as u16;
+                self.bind(place);
+            }
+            _ => self.deliver(),
+        }
+    }
+
+    fn deliver(&mut self) {
+        if self.network.is_empty() {
+            return;
+        }
+        // Mostly in order, sometimes much later.
+        let at = if self.rng.percent(70) {
+            0
+        } else {
+            self.rng.below(self.network.len())
+        };
+        let frame = if self.rng.percent(self.loss) {
+            self.network[at].clone()
+        } else {
+            self.network.remove(at)
+        };
+        if !self.rng.percent(self.loss) {
+            self.receive(frame);
+        }
+    }
+
+    fn receive(&mut self, frame: Frame) {
+        match frame.to {
+            Node::Switch => self.switch(frame),
+            Node::Worker(place, rank) => self.worker(place, rank, &frame),
+            Node::Ps(place) => self.ps(place, &frame),
+        }
+    }
+
+    // --- The model of the workers. ---
+
+    fn send_next(&mut self, place: usize) {
+        let rank = self.rng.below(usize::from(self.jobs[place].workers)) as u8;
+        let job = &mut self.jobs[place];
+        let n = job.sent[usize::from(rank)];
+        let results = &job.results[usize::from(rank)];
+        // W-2.
+        let open = (0..).find(|f| !results.contains_key(f)).unwrap_or(0);
+        if n < FRAGMENTS && n < open + job.window {
+            job.sent[usize::from(rank)] += 1;
+            self.contribute(place, rank, n, Flags::NONE);
+        }
+    }
+
+    fn resend(&mut self, place: usize) {
+        let rank = self.rng.below(usize::from(self.jobs[place].workers));
+        let job = &self.jobs[place];
+        let waiting: Vec<_> = (0..job.sent[rank])
+            .filter(|n| !job.results[rank].contains_key(n))
+            .collect();
+        if !waiting.is_empty() {
+            let n = waiting[self.rng.below(waiting.len())];
+            self.contribute(place, rank as u8, n, Flags::RESEND);
+        }
+    }
+
+    fn contribute(&mut self, place: usize, rank: u8, n: u32, flags: Flags) {
+        let job = &self.jobs[place];
+        let header = Header {
+            flags,
+            priority: self.rng.next() as u8,
+            ..job.header(Kind::Data, n, Rank(rank), 1 << rank)
+        };
+        let payload = job.sum(n, 1 << rank);
+        self.send(Node::Worker(place, rank), Node::Switch, header, payload);
+    }
+
+    fn worker(&mut self, place: usize, rank: u8, frame: &Frame) {
+        let job = &mut self.jobs[place];
+        let n = frame.header.fragment.0.wrapping_sub(job.first);
+        match frame.header.kind {
+            Kind::Result => {
+                job.results[usize::from(rank)].insert(n, frame.payload.clone());
+            }
+            Kind::Nack => {
+                assert_eq!(frame.header.rank, Rank(rank), "somebody else's NACK");
+                if let Some(result) = job.results[usize::from(rank)].get(&n).cloned() {
+                    let header = job.header(Kind::Result, n, Rank(rank), job.all());
+                    self.send(Node::Worker(place, rank), Node::Switch, header, result);
+                } else if n < job.sent[usize::from(rank)] {
+                    self.contribute(place, rank, n, Flags::RESEND);
+                }
+            }
+            kind => panic!("a worker gets {kind:?}"),
+        }
+    }
+
+    // --- The model of the parameter servers (section 7). ---
+
+    fn remind(&mut self, place: usize) {
+        let job = &mut self.jobs[place];
+        let open: Vec<_> = job.ps.keys().copied().collect();
+        if open.is_empty() {
+            return;
+        }
+        let n = open[self.rng.below(open.len())];
+        let pieces = job.ps.entry(n).or_default();
+        if std::mem::replace(&mut pieces.reminded, true) {
+            self.nack_missing(place, n, job_all(&self.jobs[place]));
+        } else {
+            let header = job.header(Kind::Remind, n, Rank::PS, 0);
+            self.send(Node::Ps(place), Node::Switch, header, Vec::new());
+        }
+    }
+
+    fn nack_missing(&mut self, place: usize, n: u32, of: u64) {
+        let job = &self.jobs[place];
+        let have = job.ps.get(&n).map_or(0, Pieces::bitmap);
+        let missing: Vec<_> = (0..job.workers)
+            .filter(|r| of & !have & 1 << r != 0)
+            .map(|r| job.header(Kind::Nack, n, Rank(r), 1 << r))
+            .collect();
+        for header in missing {
+            self.send(Node::Ps(place), Node::Switch, header, Vec::new());
+        }
+    }
+
+    fn ps(&mut self, place: usize, frame: &Frame) {
+        let job = &mut self.jobs[place];
+        let header = &frame.header;
+        let n = header.fragment.0.wrapping_sub(job.first);
+        match header.kind {
+            Kind::Partial if job.done.contains_key(&n) => {
+                if header.flags.has(Flags::RESEND) {
+                    self.send_result(place, n);
+                }
+            }
+            Kind::Partial => {
+                let pieces = job.ps.entry(n).or_default();
+                if header.element == Element::F32 && header.bitmap & 1 == 1 {
+                    // A fold has the same bits wherever it was made: the longest one counts (P-1).
+                    let longest = pieces.held.keys().all(|b| b & 1 == 0 || *b < header.bitmap);
+                    if longest {
+                        pieces.held.retain(|bits, _| bits & header.bitmap == 0);
+                        pieces.held.insert(header.bitmap, frame.payload.clone());
+                    }
+                } else if pieces.bitmap() & header.bitmap == 0 {
+                    pieces.held.insert(header.bitmap, frame.payload.clone());
+                } else {
+                    self.nack_missing(place, n, header.bitmap);
+                }
+                let job = &mut self.jobs[place];
+                if job.ps.get(&n).is_some_and(|p| p.bitmap() == job.all()) {
+                    // The pieces have been checked against the sum of their ranks on their way.
+                    let sum = job.sum(n, job.all());
+                    job.ps.remove(&n);
+                    job.done.insert(n, sum);
+                    self.send_result(place, n);
+                }
+            }
+            Kind::Result => {
+                job.ps.remove(&n);
+                job.done.insert(n, frame.payload.clone());
+                self.send_result(place, n);
+            }
+            Kind::NotHere if header.flags.has(Flags::FINISHED) => {
+                job.ps.remove(&n);
+            }
+            Kind::NotHere => self.nack_missing(place, n, job_all(&self.jobs[place])),
+            kind => panic!("a PS gets {kind:?}"),
+        }
+    }
+
+    fn send_result(&mut self, place: usize, n: u32) {
+        let job = &self.jobs[place];
+        let header = job.header(Kind::Result, n, Rank::PS, job.all());
+        let payload = job.done[&n].clone();
+        self.send(Node::Ps(place), Node::Switch, header, payload);
+    }
+
+    // --- The switch, and the checks of all that leaves it. ---
+
+    fn send(&mut self, from: Node, to: Node, header: Header, payload: Vec<u8>) {
+        self.network.push(Frame {
+            from,
+            to,
+            header,
+            payload,
+        });
+    }
+
+    fn switch(&mut self, frame: Frame) {
+        let shard = frame.header.fragment.0 as usize % self.shards.len();
+        let place = usize::from(frame.header.job.0 - 7);
+        let n = frame.header.fragment.0.wrapping_sub(self.jobs[place].first);
+        let from = self.member(frame.from);
+        let drops = |world: &Self| world.shards[shard].counters().drops.iter().sum::<u64>();
+        let (before, discarded) = (drops(self), self.wire.discarded);
+        let live = self.ledger.live();
+        let buffer = self.ledger.frame(frame.payload);
+        self.shards[shard].handle(Time(0), &from, &frame.header, buffer, &mut self.wire);
+        let sent = self.wire.take();
+        let dropped = drops(self) - before;
+        if dropped > 0 {
+            assert_eq!((dropped, sent.len(), self.ledger.live()), (1, 0, live));
+            assert_eq!(self.wire.discarded, discarded + 1);
+        }
+        for sent in sent {
+            self.check(&sent);
+            match sent {
+                Sent::To(to, member, header, payload) => {
+                    let place = usize::from(header.job.0 - 7);
+                    let to = match to {
+                        To::Ps => Node::Ps(place),
+                        To::Worker(rank) => Node::Worker(place, rank.0),
+                    };
+                    assert_eq!(member, self.member(to), "to the job's own member");
+                    self.send(Node::Switch, to, header, payload);
+                }
+                Sent::Group(_, header, payload, _) => {
+                    let first = self.published.insert((place, n));
+                    assert!(first, "fragment {n} of job {place} published twice");
+                    for rank in 0..self.jobs[place].workers {
+                        let to = Node::Worker(place, rank);
+                        self.send(Node::Switch, to, header, payload.clone());
+                    }
+                }
+                Sent::Again(rank, _, payload) => {
+                    let job = &self.jobs[place];
+                    let header = job.header(Kind::Result, n, Rank::SWITCH, job.all());
+                    assert_eq!(payload, job.sum(n, job.all()), "from the ring");
+                    self.send(Node::Switch, Node::Worker(place, rank.0), header, payload);
+                }
+            }
+        }
+    }
+
+    /// Whatever leaves holds exactly the contributions that it says.
+    fn check(&self, sent: &Sent) {
+        let (Sent::To(_, _, header, payload) | Sent::Group(_, header, payload, _)) = sent else {
+            return;
+        };
+        let job = &self.jobs[usize::from(header.job.0 - 7)];
+        if header.kind.has_elements() {
+            let n = header.fragment.0.wrapping_sub(job.first);
+            assert_eq!(
+                *payload,
+                job.sum(n, header.bitmap),
+                "{header:?} has other contributions than it says"
+            );
+            assert!(!header.flags.has(Flags::OVERFLOW));
+        }
+        if header.kind == Kind::Result {
+            assert_eq!(header.bitmap, job.all());
+        }
+    }
+
+    fn finished(&self) -> bool {
+        let done = |r: &BTreeMap<_, _>| r.len() == FRAGMENTS as usize;
+        self.jobs.iter().all(|job| job.results.iter().all(done))
+    }
+
+    fn run(mut self) -> [u64; 3] {
+        self.loss = self.rng.below(4) as u64 * 8;
+        for _ in 0..3000 {
+            self.step();
+        }
+        // From here on the network is kind.
+        self.loss = 0;
+        for round in 0.. {
+            assert!(round < 3000, "does not converge: {}", self.report());
+            if self.finished() {
+                break;
+            }
+            for place in 0..2 {
+                for _ in 0..8 {
+                    self.send_next(place);
+                    self.resend(place);
+                    self.remind(place);
+                }
+            }
+            while !self.network.is_empty() {
+                let frame = self.network.remove(0);
+                self.receive(frame);
+            }
+        }
+        for (place, job) in self.jobs.iter().enumerate() {
+            for (rank, results) in job.results.iter().enumerate() {
+                for (&n, result) in results {
+                    assert_eq!(
+                        *result,
+                        job.sum(n, job.all()),
+                        "job {place} rank {rank} {n}"
+                    );
+                }
+            }
+        }
+        let mut counts = [0; 3];
+        for shard in &mut self.shards {
+            let c = shard.counters();
+            counts[0] += c.preemptions;
+            counts[1] += c.collisions;
+            counts[2] += c.results_from_ps;
+            for job in &self.jobs {
+                shard.unbind(job.id, &mut self.wire);
+            }
+            assert_eq!((shard.slots_in_use(), shard.held_in_use()), (0, 0));
+        }
+        assert_eq!((self.ledger.live(), self.ledger.lost()), (0, 0), "buffers");
+        counts
+    }
+
+    fn report(&self) -> String {
+        let jobs: Vec<_> = self
+            .jobs
+            .iter()
+            .map(|j| {
+                let have: Vec<_> = j.results.iter().map(BTreeMap::len).collect();
+                let at_ps: Vec<_> = j.ps.iter().map(|(n, p)| (*n, p.bitmap())).collect();
+                format!("job {} sent {:?} has {have:?} PS {at_ps:?}", j.id.0, j.sent)
+            })
+            .collect();
+        format!("{} {jobs:?}", self.policy)
+    }
+}
+
+fn job_all(job: &Job) -> u64 {
+    job.all()
+}
+
+fn run(policy: PolicyName) {
+    let mut counts = [0; 3];
+    for seed in seeds(200) {
+        println!("{policy}, seed {seed}");
+        for (sum, count) in counts.iter_mut().zip(World::new(seed, policy).run()) {
+            *sum += count;
+        }
+    }
+    if std::env::var("TALLY_SEED").is_err() {
+        // That the seeds reach what they are meant to reach.
+        let [preemptions, collisions, from_ps] = counts;
+        assert_eq!(preemptions > 100, policy == PolicyName::Esa, "{counts:?}");
+        assert!(collisions > 100 && from_ps > 100, "{counts:?}");
+    }
+}
+
+#[test]
+fn random_esa() {
+    run(PolicyName::Esa);
+}
+
+#[test]
+fn random_fcfs() {
+    run(PolicyName::Fcfs);
+}
+
+#[test]
+fn random_static() {
+    run(PolicyName::Static);
+}
