@@ -61,6 +61,8 @@ pub struct Spec {
     pub network: Network,
     /// Workers, 1 to 64.
     pub workers: u8,
+    /// Data cores of the switch, a power of two.
+    pub cores: usize,
     /// Payload of a fragment.
     pub payload_bytes: u16,
     /// Fragments a worker may have unfinished.
@@ -154,26 +156,40 @@ pub struct Cluster {
 /// Which CPUs who may use.
 #[derive(Clone, Debug, Serialize)]
 pub struct Cpus {
-    /// The switch's data core.
-    pub switch: usize,
-    /// Workers and PS, as `taskset` takes it.
-    pub hosts: String,
+    /// The switch's data cores.
+    pub switch: Vec<usize>,
+    /// Workers and PS.
+    pub hosts: Vec<usize>,
 }
 
 impl Cpus {
-    /// The first CPU for the switch and the others for the hosts; with one CPU, all share it.
+    /// The first `cores` CPUs for the switch and the others for the hosts; if that leaves them
+    /// none, they share all.
+    ///
+    /// # Errors
+    /// If there are fewer CPUs.
+    pub fn of_this_machine(cores: usize) -> Result<Self> {
+        let cpus = allowed_cpus();
+        ensure!(
+            (1..=cpus.len()).contains(&cores),
+            "{cores} data cores on {} CPUs",
+            cpus.len()
+        );
+        let (switch, hosts) = cpus.split_at(cores);
+        let hosts = if hosts.is_empty() { &cpus } else { hosts };
+        Ok(Self {
+            switch: switch.to_vec(),
+            hosts: hosts.to_vec(),
+        })
+    }
+
+    /// As `taskset` takes them.
     #[must_use]
-    pub fn of_this_machine() -> Self {
-        let mut cpus = allowed_cpus();
-        let switch = cpus.first().copied().unwrap_or(0);
-        if cpus.len() > 1 {
-            cpus.remove(0);
-        }
-        let hosts: Vec<_> = cpus.iter().map(ToString::to_string).collect();
-        Self {
-            switch,
-            hosts: hosts.join(","),
-        }
+    pub fn list(cpus: &[usize]) -> String {
+        cpus.iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join(",")
     }
 }
 
@@ -200,6 +216,7 @@ impl Cluster {
             .prefix("tally-")
             .tempdir()
             .context("temporary folder")?;
+        let cpus = Cpus::of_this_machine(spec.cores)?;
         let hosts = usize::from(spec.workers) + 1;
         let wires = match spec.network {
             Network::Namespaces => {
@@ -211,7 +228,7 @@ impl Cluster {
             spec,
             folder,
             wires,
-            cpus: Cpus::of_this_machine(),
+            cpus,
             ps: None,
             switch: None,
         };
@@ -254,7 +271,7 @@ impl Cluster {
                 mac: SWITCH_MAC,
                 ip: SWITCH_IP,
             },
-            cores: [self.cpus.switch],
+            cores: &self.cpus.switch,
             ports,
             pool: SwitchPool {
                 policy: &self.spec.policy,
@@ -513,7 +530,7 @@ fn check_run(command: &mut Command) -> Result<()> {
 #[derive(Serialize)]
 struct SwitchConfig<'a> {
     address: SwitchAddress<'a>,
-    cores: [usize; 1],
+    cores: &'a [usize],
     ports: Vec<SwitchPort>,
     pool: SwitchPool<'a>,
     jobs: [SwitchJob<'a>; 1],

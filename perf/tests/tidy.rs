@@ -18,7 +18,12 @@ const ORDER: [&str; 10] = [
 ];
 
 /// Packages that see no socket, clock, random source or log.
-const SANS_IO: [&str; 4] = ["crates/engine", "crates/endpoint", "crates/kernels", "crates/wire"];
+const SANS_IO: [&str; 4] = [
+    "crates/engine",
+    "crates/endpoint",
+    "crates/kernels",
+    "crates/wire",
+];
 
 /// What would bring one in.
 const IO: [&str; 14] = [
@@ -48,7 +53,10 @@ fn read(path: &Path) -> String {
 
 fn package_name(folder: &str) -> String {
     let manifest = read(&root().join(folder).join("Cargo.toml"));
-    let line = manifest.lines().find(|line| line.starts_with("name = ")).unwrap();
+    let line = manifest
+        .lines()
+        .find(|line| line.starts_with("name = "))
+        .unwrap();
     line.split('"').nth(1).unwrap().to_owned()
 }
 
@@ -90,7 +98,11 @@ fn dependencies_point_down() {
     for (at, folder) in ORDER.iter().enumerate() {
         for dependency in dependencies(folder) {
             if let Some(other) = names.iter().position(|name| *name == dependency) {
-                assert!(other > at, "{folder} uses {}, which is above it", ORDER[other]);
+                assert!(
+                    other > at,
+                    "{folder} uses {}, which is above it",
+                    ORDER[other]
+                );
             }
         }
     }
@@ -104,7 +116,10 @@ fn every_package_has_its_place() {
         let entry = entry.unwrap();
         if entry.path().join("Cargo.toml").exists() {
             let folder = format!("crates/{}", entry.file_name().to_string_lossy());
-            assert!(ORDER.contains(&folder.as_str()), "{folder} is not in the order");
+            assert!(
+                ORDER.contains(&folder.as_str()),
+                "{folder} is not in the order"
+            );
         }
     }
 }

@@ -49,6 +49,10 @@ pub struct Args {
     #[arg(long)]
     slots: Option<u32>,
 
+    /// Data cores of the switch, a power of two
+    #[arg(long, default_value_t = 1)]
+    cores: usize,
+
     /// How the processes reach each other; by default namespaces for root, memif otherwise
     #[arg(long, value_enum)]
     network: Option<Network>,
@@ -167,6 +171,7 @@ pub fn run(args: &Args) -> Result<Report> {
     let spec = Spec {
         network,
         workers: args.workers,
+        cores: args.cores,
         payload_bytes: args.payload,
         window: args.window,
         policy: args.policy.clone(),
@@ -397,8 +402,8 @@ fn table(
         args.window,
         args.loss * 100.0,
         args.seed,
-        cpus.switch,
-        cpus.hosts
+        Cpus::list(&cpus.switch),
+        Cpus::list(&cpus.hosts)
     );
     let _ = writeln!(
         out,
