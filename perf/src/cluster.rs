@@ -471,7 +471,7 @@ impl Spec {
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct WorkerReport {
     /// Payload bits of the input per second, in Gbit/s, from the first frame to the last result.
-    pub goodput_gbps: f64,
+    pub goodput_gbit_per_s: f64,
     /// That time.
     pub seconds: f64,
     /// Fragments.
@@ -480,21 +480,41 @@ pub struct WorkerReport {
     pub from_switch: u64,
     /// Results that the PS finished.
     pub from_ps: u64,
-    /// Contributions sent again.
-    pub retransmissions: u64,
+    /// Contributions sent again, by cause.
+    pub retransmissions: Retransmissions,
     /// From contribution to result.
-    pub latency: LatencyReport,
+    pub latency_us: LatencyReport,
 }
 
-/// Percentiles.
+/// Contributions sent again, by cause.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Retransmissions {
+    /// A timeout.
+    pub timeout: u64,
+    /// Later ones had results.
+    pub early: u64,
+    /// The PS asked.
+    pub nack: u64,
+}
+
+impl Retransmissions {
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.timeout + self.early + self.nack
+    }
+}
+
+/// Percentiles in microseconds.
 #[derive(Clone, Debug, serde::Deserialize)]
 pub struct LatencyReport {
     /// Median.
-    pub p50_us: f64,
+    pub p50: f64,
     /// 99th percentile.
-    pub p99_us: f64,
+    pub p99: f64,
     /// 99.9th percentile.
-    pub p999_us: f64,
+    #[serde(rename = "p99.9")]
+    pub p999: f64,
 }
 
 fn prefixed(prefix: &[String], program: &Path) -> Command {

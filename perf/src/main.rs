@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
-use tally_perf::commands::{demo, kernels};
+use tally_perf::commands::{datapath, demo, kernels};
 
 /// Benchmarks of Tally.
 #[derive(Parser)]
@@ -23,6 +23,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// What one core of the switch moves, beside dpdk-testpmd's macswap.
+    Datapath(datapath::Args),
     /// The main job, from start to proof: workers all-reduce real gradients through a real switch.
     Demo(demo::Args),
     /// Throughput of the summation kernels, beside memcpy of the same bytes.
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<ExitCode> {
     let report = match &cli.command {
+        Command::Datapath(args) => datapath::run(args)?,
         Command::Demo(args) => demo::run(args)?,
         Command::Kernels(args) => kernels::run(args)?,
     };

@@ -30,7 +30,7 @@ pub struct Ended {
 
 impl Program {
     /// Starts `command` with its output going to `log`.
-    pub(super) fn start(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+    pub(crate) fn start(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| log.display().to_string())?;
         command
             .stdin(Stdio::null())
@@ -61,7 +61,7 @@ impl Program {
     }
 
     /// Waits until its log satisfies `ready`.
-    pub(super) fn wait_until(
+    pub(crate) fn wait_until(
         &mut self,
         what: &str,
         patience: Duration,

@@ -338,10 +338,10 @@ fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
         fragments: first.fragments,
         from_switch: first.from_switch,
         from_ps: first.from_ps,
-        retransmissions: sum(|r| r.retransmissions),
-        p50_us: worst(|r| r.latency.p50_us),
-        p99_us: worst(|r| r.latency.p99_us),
-        p999_us: worst(|r| r.latency.p999_us),
+        retransmissions: sum(|r| r.retransmissions.sum()),
+        p50_us: worst(|r| r.latency_us.p50),
+        p99_us: worst(|r| r.latency_us.p99),
+        p999_us: worst(|r| r.latency_us.p999),
     })
 }
 
