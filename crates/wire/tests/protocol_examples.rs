@@ -1,0 +1,361 @@
+//! Section 9 of PROTOCOL.md against this crate: every example's bytes are emitted and parsed.
+//!
+//! An example is a heading `### name` and the next fenced block, whose lines are hexadecimal bytes
+//! up to an optional `|`, behind which is a remark. An example that the section lacks fails, and so
+//! does one that it has too many. On a difference the block as it ought to be is printed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
+use tally_wire::frame::{UDP_END, emit, group_of};
+use tally_wire::header::{CONTROL_UNITS, HEADER_BYTES};
+use tally_wire::{
+    Accept, Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Join, Key,
+    Kind, Leave, Mac, Rank, Refuse, UdpFrame,
+};
+
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/PROTOCOL.md");
+
+const JOB: JobId = JobId(7);
+const EPOCH: Epoch = Epoch(0x2a01);
+const INSTANCE: u64 = 0x1122_3344_5566_7788;
+const CHALLENGE: u64 = 0xa1a2_a3a4_a5a6_a7a9;
+const SWITCH: (Mac, Ipv4Addr, u16) = (
+    Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
+    Ipv4Addr::new(10, 0, 0, 254),
+    31249,
+);
+const WORKER: (Mac, Ipv4Addr, u16) = (Mac([2, 0, 0, 0, 0, 3]), Ipv4Addr::new(10, 0, 0, 3), 40003);
+const PS: (Mac, Ipv4Addr, u16) = (Mac([2, 0, 0, 0, 0, 9]), Ipv4Addr::new(10, 0, 0, 9), 40009);
+
+fn key() -> Key {
+    "000102030405060708090a0b0c0d0e0f".parse().unwrap()
+}
+
+fn shape() -> [u8; 32] {
+    std::array::from_fn(|i| 0xc0 + i as u8)
+}
+
+/// Control frames: the header that all examples share.
+fn control(kind: Kind, epoch: Epoch) -> Header {
+    Header {
+        kind,
+        flags: Flags::NONE,
+        priority: 0,
+        element: Element::None,
+        job: JOB,
+        epoch,
+        fragment: FragmentId(0),
+        rank: Rank(2),
+        units: CONTROL_UNITS,
+        bitmap: 0,
+    }
+}
+
+/// Frames about fragment 5 of the job of three workers.
+fn about(kind: Kind, rank: Rank, element: Element, bitmap: u64) -> Header {
+    Header {
+        priority: if kind.has_elements() { 96 } else { 0 },
+        element,
+        fragment: FragmentId(5),
+        rank,
+        units: u8::from(kind.has_elements()),
+        bitmap,
+        ..control(kind, EPOCH)
+    }
+}
+
+fn way(from: (Mac, Ipv4Addr, u16), to: (Mac, Ipv4Addr, u16)) -> Addresses {
+    Addresses {
+        src_mac: from.0,
+        dst_mac: to.0,
+        src_ip: from.1,
+        dst_ip: to.1,
+        src_port: from.2,
+        dst_port: to.2,
+    }
+}
+
+/// One control datagram.
+fn sealed(header: Header, hint: bool, payload: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    let mut bytes = vec![0xa5; DATAGRAM_BYTES];
+    header.emit(&mut bytes);
+    payload(&mut bytes);
+    if hint {
+        assert_eq!(bytes[DATAGRAM_BYTES - 16..], [0; 16]);
+    } else {
+        key().seal(&mut bytes);
+        assert!(key().verify(&bytes));
+    }
+    assert_eq!(Header::parse(&bytes), Ok(header));
+    bytes
+}
+
+/// One whole frame, parsed again.
+fn frame(addresses: Addresses, header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0xa5; HEADERS_BYTES];
+    emit(&mut bytes, &addresses, &header);
+    bytes.extend_from_slice(payload);
+    let parsed = UdpFrame::parse(&bytes).expect("a frame of section 1");
+    assert_eq!(parsed.addresses, addresses);
+    assert_eq!(Header::parse(parsed.datagram(&bytes)), Ok(header));
+    bytes
+}
+
+fn join(challenge: u64) -> Join {
+    Join {
+        instance: INSTANCE,
+        challenge,
+        role: Role::Worker,
+        workers: 3,
+        units: 1,
+        window: 256,
+        shape: shape(),
+    }
+}
+
+fn accept() -> Accept {
+    Accept {
+        instance: INSTANCE,
+        challenge: CHALLENGE,
+        state: State::Running,
+        workers: 3,
+        units: 1,
+        shards: 2,
+        base_port: SWITCH.2,
+        window: 256,
+        joined: 0b111,
+        left: 0,
+        ps: true,
+        group: group_of(JOB),
+    }
+}
+
+fn refuse(reason: Reason, about: Option<Rank>, found: u32, allowed: u32) -> Refuse {
+    Refuse {
+        instance: INSTANCE,
+        challenge: if reason.is_hint() { 0 } else { CHALLENGE },
+        reason,
+        about,
+        found,
+        allowed,
+    }
+}
+
+fn leave() -> Leave {
+    Leave {
+        instance: INSTANCE,
+        challenge: CHALLENGE,
+        code: LeaveCode::Overflow,
+        fragment: FragmentId(5),
+    }
+}
+
+/// 1, 2, 3, … of one payload unit.
+fn i32_payload(times: i32) -> Vec<u8> {
+    (1..=16).flat_map(|i| (i * times).to_be_bytes()).collect()
+}
+
+fn f32_payload() -> Vec<u8> {
+    (0..16)
+        .flat_map(|i| (1.5 * i as f32 - 4.0).to_le_bytes())
+        .collect()
+}
+
+/// All examples by name, each parsed back on the way.
+fn examples() -> BTreeMap<&'static str, Vec<u8>> {
+    // F-3: fragment 5 of 2 shards.
+    let shard = (SWITCH.0, SWITCH.1, SWITCH.2 + 1);
+    let group = (Mac::of_group(group_of(JOB)), group_of(JOB), SWITCH.2);
+
+    let first_join = sealed(control(Kind::Join, Epoch(0)), false, |b| join(0).emit(b));
+    assert_eq!(Join::parse(&first_join), Ok(join(0)));
+    let full_join = sealed(control(Kind::Join, EPOCH), false, |b| {
+        join(CHALLENGE).emit(b)
+    });
+    assert_eq!(Join::parse(&full_join), Ok(join(CHALLENGE)));
+    let accepted = sealed(control(Kind::Accept, EPOCH), false, |b| accept().emit(b));
+    assert_eq!(Accept::parse(&accepted), Ok(accept()));
+    let challenge = refuse(Reason::Challenge, None, 0, 0);
+    let challenged = sealed(control(Kind::Refuse, EPOCH), false, |b| challenge.emit(b));
+    assert_eq!(Refuse::parse(&challenged), Ok(challenge));
+    let differs = refuse(Reason::Payload, Some(Rank(0)), 4, 1);
+    let refused = sealed(control(Kind::Refuse, EPOCH), false, |b| differs.emit(b));
+    assert_eq!(Refuse::parse(&refused), Ok(differs));
+    let hint = refuse(Reason::BadMac, None, 0, 0);
+    let hinted = sealed(control(Kind::Refuse, Epoch(0)), true, |b| hint.emit(b));
+    assert_eq!(Refuse::parse(&hinted), Ok(hint));
+    let left = sealed(control(Kind::Leave, EPOCH), false, |b| leave().emit(b));
+    assert_eq!(Leave::parse(&left), Ok(leave()));
+
+    let data = about(Kind::Data, Rank(2), Element::I32, 0b100);
+    let result = about(Kind::Result, Rank::SWITCH, Element::F32, 0b111);
+    let partial = about(Kind::Partial, Rank::SWITCH, Element::I32, 0b011);
+    let partial = Header {
+        flags: Flags::RESEND,
+        ..partial
+    };
+    let remind = about(Kind::Remind, Rank::PS, Element::None, 0);
+    let not_here = Header {
+        flags: Flags::FINISHED,
+        ..about(Kind::NotHere, Rank::SWITCH, Element::None, 0)
+    };
+    let nack = about(Kind::Nack, Rank(2), Element::None, 0b100);
+    BTreeMap::from([
+        ("JOIN, the first, without challenge", first_join),
+        ("JOIN, with challenge and epoch", full_join),
+        ("ACCEPT", accepted),
+        ("REFUSE, CHALLENGE", challenged),
+        ("REFUSE, PAYLOAD", refused),
+        ("REFUSE, BAD_MAC, a hint", hinted),
+        ("LEAVE, overflow", left),
+        (
+            "DATA, i32, the whole frame",
+            frame(way(WORKER, shard), data, &i32_payload(1)),
+        ),
+        (
+            "RESULT, f32, to the group, the whole frame",
+            frame(way(SWITCH, group), result, &f32_payload()),
+        ),
+        (
+            "PARTIAL, i32, RESEND, the whole frame",
+            frame(way(SWITCH, PS), partial, &i32_payload(2)),
+        ),
+        (
+            "REMIND, the whole frame",
+            frame(way(PS, shard), remind, &[]),
+        ),
+        (
+            "NOT_HERE, FINISHED, the whole frame",
+            frame(way(SWITCH, PS), not_here, &[]),
+        ),
+        (
+            "NACK, to the worker, the whole frame",
+            frame(way(SWITCH, WORKER), nack, &[]),
+        ),
+    ])
+}
+
+/// The examples of the document.
+fn documented() -> BTreeMap<String, Vec<u8>> {
+    let text = std::fs::read_to_string(DOCUMENT).expect("docs/PROTOCOL.md");
+    let (_, section) = text
+        .split_once("\n## 9. Examples\n")
+        .expect("the section `## 9. Examples`");
+    let section = section.split("\n## ").next().unwrap_or(section);
+    let mut found = BTreeMap::new();
+    for example in section.split("\n### ").skip(1) {
+        let name = example.lines().next().expect("a name").trim();
+        let block = example.split("```").nth(1).expect("a fenced block");
+        let lines = block.lines().skip(1);
+        let digits = lines.flat_map(|l| l.split('|').next().unwrap_or(l).split_whitespace());
+        let bytes = digits
+            .map(|d| u8::from_str_radix(d, 16).unwrap_or_else(|_| panic!("{name}: `{d}`")))
+            .collect();
+        let before = found.insert(name.to_owned(), bytes);
+        assert!(before.is_none(), "{name} is there twice");
+    }
+    found
+}
+
+/// What the rows of a block are about: lengths in bytes and remarks.
+fn rows(bytes: &[u8]) -> Vec<(usize, &'static str)> {
+    let control = [
+        (
+            12,
+            "version and type, flags, priority, element, job, epoch, fragment",
+        ),
+        (2, "rank, units"),
+        (8, "bitmap"),
+        (16, "payload: instance, challenge"),
+    ];
+    if bytes.len() == DATAGRAM_BYTES {
+        return control
+            .into_iter()
+            .chain([(16, ""), (16, ""), (16, ""), (16, ""), (16, ""), (16, "")])
+            .chain([(16, "HMAC")])
+            .collect();
+    }
+    let mut rows = vec![
+        (14, "Ethernet: to, from, type"),
+        (12, "IPv4"),
+        (8, "  from, to"),
+        (8, "UDP: from, to, length, checksum"),
+    ];
+    rows.extend(&control[..3]);
+    rows.extend((0..(bytes.len() - HEADERS_BYTES) / 16).map(|_| (16, "")));
+    if let Some(row) = rows.get_mut(7) {
+        row.1 = "elements";
+    }
+    rows
+}
+
+fn block(name: &str, bytes: &[u8]) -> String {
+    let mut text = format!("### {name}\n\n```text\n");
+    let mut at = 0;
+    for (len, remark) in rows(bytes) {
+        let row: Vec<_> = bytes[at..at + len]
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let row = row.join(" ");
+        let line = if remark.is_empty() {
+            row
+        } else {
+            format!("{row:48}| {remark}")
+        };
+        writeln!(text, "{}", line.trim_end()).unwrap();
+        at += len;
+    }
+    assert_eq!(at, bytes.len());
+    text + "```\n"
+}
+
+#[test]
+fn the_examples_are_what_the_code_says() {
+    let expected = examples();
+    let found = documented();
+    let mut wrong = String::new();
+    for (name, bytes) in &expected {
+        if found.get(*name) != Some(bytes) {
+            writeln!(wrong, "{}", block(name, bytes)).unwrap();
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "missing in section 9 of docs/PROTOCOL.md, or different there; as they ought to be:\n\n{wrong}"
+    );
+    for name in found.keys() {
+        assert!(
+            expected.contains_key(name.as_str()),
+            "nobody checks `{name}`"
+        );
+    }
+}
+
+/// No byte of an example is there by chance: a change of any is refused, or read as something else.
+#[test]
+fn every_byte_of_an_example_matters() {
+    for (name, bytes) in examples() {
+        let is_control = bytes.len() == DATAGRAM_BYTES;
+        let header_at = if is_control { 0 } else { UDP_END };
+        for at in header_at..header_at + HEADER_BYTES {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x40;
+            let before = Header::parse(&bytes[header_at..]);
+            assert_ne!(
+                Header::parse(&changed[header_at..]),
+                before,
+                "{name}: byte {at}"
+            );
+        }
+        if is_control && key().verify(&bytes) {
+            for at in 0..bytes.len() {
+                let mut changed = bytes.clone();
+                changed[at] ^= 1;
+                assert!(!key().verify(&changed), "{name}: byte {at}");
+            }
+        }
+    }
+}
