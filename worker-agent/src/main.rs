@@ -1,2 +1,142 @@
-//! (being written)
-fn main() {}
+//! `tally-agent`: all-reduce from the command line, and the parameter server.
+
+mod cli;
+mod progress;
+
+use clap::Parser;
+use cli::{AllreduceArgs, Cli, Command, PsArgs};
+use progress::Console;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tally_agent::config::{PsConfig, WorkerConfig};
+use tally_agent::link::loss::Loss;
+use tally_agent::tensors::Tensors;
+use tally_agent::{AgentError, Options};
+use tally_endpoint::PsEvent;
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Allreduce(args) => allreduce(&args),
+        Command::Ps(args) => ps(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tally-agent: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Becomes true at SIGINT or SIGTERM. A second signal ends the process at once.
+fn stop_flag() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // In this order: the first signal finds the flag false and goes on to set it. They fail only for
+        // signals that cannot be caught.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone());
+        let _ = signal_hook::flag::register(signal, stop.clone());
+    }
+    stop
+}
+
+fn loss(probability: Option<f64>, seed: u64) -> Option<Loss> {
+    let loss = Loss {
+        probability: probability?,
+        seed,
+    };
+    eprintln!(
+        "tally-agent: losing {}% of all datagrams on purpose, in both directions, seed {seed}",
+        loss.probability * 100.0
+    );
+    Some(loss)
+}
+
+fn allreduce(args: &AllreduceArgs) -> Result<(), AgentError> {
+    let mut config = WorkerConfig::load(&args.config)?;
+    if args.rank.is_some() {
+        config.job.rank = args.rank;
+        config.check(&args.config)?;
+    }
+    let rank = config.job.rank.ok_or_else(|| {
+        let file = args.config.display();
+        AgentError::Options(format!("no rank: give --rank, or job.rank in {file}"))
+    })?;
+    let input = match (&args.input, args.synthetic) {
+        (Some(path), _) => Tensors::read(path)?,
+        (None, _) => Tensors::synthetic(args.seed, rank, args.elements),
+    };
+    let options = Options {
+        op: args.op,
+        arithmetic: args.arithmetic,
+        rounds: args.repeat,
+        loss: loss(args.loss, args.loss_seed),
+    };
+    let stop = stop_flag();
+    let mut console = Console::new(args.progress, config.job.id, rank);
+    let outcome = tally_agent::allreduce(&config, &options, &input, &mut console, &stop);
+    console.end();
+    let (output, report) = outcome?;
+    if let Some(path) = &args.output {
+        output.write(path)?;
+    }
+    if let Some(path) = &args.report {
+        tally_agent::report::write(&report, path)?;
+    }
+    let again = report.retransmissions;
+    println!(
+        "job {}: {} of {} elements from {} workers in {:.3} s, {:.3} Gbit/s; \
+         {} fragments: {} from the switch, {} from the parameter server, {} sent again; \
+         latency p50 {:.0} us, p99 {:.0} us",
+        report.job,
+        report.op,
+        report.elements,
+        report.workers,
+        report.seconds,
+        report.goodput_gbit_per_s,
+        report.fragments,
+        report.from_switch,
+        report.from_ps,
+        again.timeout + again.early + again.nack,
+        report.latency_us.p50,
+        report.latency_us.p99,
+    );
+    Ok(())
+}
+
+fn ps(args: &PsArgs) -> Result<(), AgentError> {
+    let config = PsConfig::load(&args.config)?;
+    let loss = loss(args.loss, args.loss_seed);
+    let stop = stop_flag();
+    let mut observe = |job: tally_wire::JobId, event| {
+        let job = job.0;
+        match event {
+            PsEvent::Joined => eprintln!("job {job}: joined, waiting for workers"),
+            PsEvent::Running { epoch, workers } => {
+                eprintln!(
+                    "job {job}: running with {workers} workers, epoch {}",
+                    epoch.0
+                );
+            }
+            PsEvent::Ended { epoch } => eprintln!("job {job}: epoch {} has ended", epoch.0),
+            PsEvent::Aborted { reason, rank } => {
+                let rank = rank.map_or(String::new(), |r| format!(", {r}"));
+                eprintln!("job {job}: failed: {reason:?}{rank}");
+            }
+            PsEvent::Refused(hint) => eprintln!("job {job}: not taken in: {hint}; trying again"),
+            PsEvent::Left => eprintln!("job {job}: left"),
+        }
+    };
+    let report = tally_agent::serve(&config, loss, &mut observe, &stop)?;
+    for job in &report.jobs {
+        println!(
+            "job {}: {} partials, {} results, {} sent again, {} reminds, {} nacks",
+            job.job, job.partials, job.results, job.results_resent, job.reminds, job.nacks
+        );
+    }
+    if let Some(path) = &args.report {
+        tally_agent::report::write(&report, path)?;
+    }
+    Ok(())
+}

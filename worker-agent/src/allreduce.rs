@@ -1,0 +1,358 @@
+//! One worker's all-reduce, from JOIN to LEAVE, over any link.
+
+use crate::config::{Transport, WorkerConfig};
+use crate::error::AgentError;
+use crate::link::Link;
+use crate::link::loss::{Loss, Lossy};
+use crate::link::udp::Group;
+use crate::report::{Losses, Report, micros};
+use crate::tensors::Tensors;
+use crate::vector::{Arithmetic, Vector};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tally_endpoint::{Event, Members, Time, Worker};
+use tally_kernels::Backend;
+use tally_wire::frame::group_of;
+
+/// How long to wait at most before looking at the stop flag again.
+const IDLE_MAX: Duration = Duration::from_millis(50);
+/// Between two calls of [`Observer::progress`].
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+
+/// What becomes of the tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Op {
+    /// Their sum over all workers.
+    Sum,
+    /// The sum divided by the number of workers.
+    Mean,
+}
+
+impl Op {
+    /// The name in options and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sum => "sum",
+            Self::Mean => "mean",
+        }
+    }
+}
+
+/// How to run an all-reduce.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What becomes of the tensors.
+    pub op: Op,
+    /// How floats are summed.
+    pub arithmetic: Arithmetic,
+    /// How often, for measurements; all workers need the same number.
+    pub rounds: u32,
+    /// Losses on purpose.
+    pub loss: Option<Loss>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            op: Op::Sum,
+            arithmetic: Arithmetic::Fixed,
+            rounds: 1,
+            loss: None,
+        }
+    }
+}
+
+/// Who wants to know how it goes.
+pub trait Observer {
+    /// The job waits for members.
+    fn waiting(&mut self, members: Members);
+    /// The job runs.
+    fn running(&mut self, epoch: u16);
+    /// So many fragments of all rounds have their results. Called ten times a second, and at the
+    /// end.
+    fn progress(&mut self, done: u64, total: u64);
+}
+
+/// Nobody does.
+impl Observer for () {
+    fn waiting(&mut self, _: Members) {}
+    fn running(&mut self, _: u16) {}
+    fn progress(&mut self, _: u64, _: u64) {}
+}
+
+/// Opens the link that `transport` describes.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn open_link(
+    transport: &Transport,
+    switch: crate::config::SwitchAddress,
+    group: Option<Group>,
+    units: Option<u8>,
+) -> Result<Box<dyn Link>, crate::link::LinkError> {
+    match transport {
+        Transport::Udp { bind } => {
+            let link = crate::link::udp::UdpLink::open(*bind, switch.address, group, units)?;
+            Ok(Box::new(link))
+        }
+        #[cfg(feature = "dpdk")]
+        Transport::Dpdk {
+            eal,
+            device,
+            mac,
+            address,
+            port,
+        } => {
+            let local = crate::link::dpdk::Local {
+                mac: *mac,
+                address: *address,
+                port: *port,
+            };
+            let group = group.map(|g| g.address);
+            let link = crate::link::dpdk::DpdkLink::open(
+                eal,
+                device,
+                local,
+                switch.address,
+                group,
+                units,
+            )?;
+            Ok(Box::new(link))
+        }
+        #[cfg(not(feature = "dpdk"))]
+        Transport::Dpdk { .. } => Err(crate::link::LinkError::NoDpdk),
+    }
+}
+
+/// Sums `input` with the other workers of the job. Returns the result, in the tensors' layout, and
+/// a report. When `stop` becomes true the job is left, which ends it for the others as well.
+///
+/// # Errors
+/// Whatever keeps the result from being complete and right.
+///
+/// # Panics
+/// If `config` has no rank, or has not passed its check.
+pub fn allreduce(
+    config: &WorkerConfig,
+    options: &Options,
+    input: &Tensors,
+    observer: &mut dyn Observer,
+    stop: &AtomicBool,
+) -> Result<(Tensors, Report), AgentError> {
+    let group = Group {
+        address: group_of(config.job.job_id()),
+        port: config.switch.port,
+    };
+    let units = Some(config.units());
+    let link = open_link(&config.transport, config.switch, Some(group), units)?;
+    match options.loss {
+        Some(loss) => over(
+            Lossy::new(link, loss),
+            config,
+            options,
+            input,
+            observer,
+            stop,
+        ),
+        None => over(link, config, options, input, observer, stop),
+    }
+}
+
+/// As [`allreduce`], over a link that is open.
+///
+/// # Errors
+/// As [`allreduce`].
+///
+/// # Panics
+/// As [`allreduce`].
+pub fn over(
+    mut link: impl Link,
+    config: &WorkerConfig,
+    options: &Options,
+    input: &Tensors,
+    observer: &mut dyn Observer,
+    stop: &AtomicBool,
+) -> Result<(Tensors, Report), AgentError> {
+    let job = &config.job;
+    let rank = job
+        .rank
+        .expect("the caller has made sure that there is a rank");
+    let shape = input
+        .layout
+        .digest(options.arithmetic.name(), config.payload_bytes);
+    let mut session = tally_endpoint::WorkerConfig::new(
+        job.job_id(),
+        job.key.clone(),
+        rank,
+        job.workers,
+        shape,
+        instance()?,
+    );
+    session.units = config.units();
+    session.window = config.window;
+    session.port = config.switch.port;
+    session.join_timeout = config.timeouts.join();
+    session.stall_timeout = config.timeouts.stall();
+    session.linger = config.timeouts.linger();
+
+    let payload_bytes = config.payload_bytes as usize;
+    let mut vector = Vector::new(
+        input,
+        options.arithmetic,
+        job.workers,
+        config.window,
+        payload_bytes,
+    );
+    let clock = Clock::start();
+    let mut worker = Worker::new(clock.now(), session);
+    let total = vector.fragments() * u64::from(options.rounds);
+    let mut rounds_left = options.rounds;
+    let mut submit_round = |worker: &mut Worker, vector: &mut Vector<'_>| {
+        let now = clock.now();
+        rounds_left = rounds_left.saturating_sub(1);
+        vector.next_round();
+        worker.submit(now, vector.fragments(), job.priority);
+        if rounds_left == 0 || vector.fragments() == 0 {
+            worker.finish(now);
+        }
+    };
+    submit_round(&mut worker, &mut vector);
+
+    let (mut first_sent, mut last_result) = (None, Time(0));
+    let mut epoch = None;
+    let mut next_progress = clock.now().after(PROGRESS_EVERY);
+    let outcome = 'session: loop {
+        let now = clock.now();
+        let delivered = worker.delivered();
+        let received = link.receive(&mut |datagram| {
+            worker.handle_datagram(now, datagram, &mut vector);
+        })?;
+        if worker.delivered() != delivered {
+            last_result = now;
+        }
+        if stop.load(Ordering::Relaxed) {
+            worker.interrupt(now);
+        }
+        if worker.poll_timeout().is_some_and(|at| at <= now) {
+            worker.handle_timeout(now);
+        }
+        let now = clock.now();
+        let sent = link.send(&mut |out| worker.poll_transmit(now, out, &mut vector))?;
+        if first_sent.is_none() && worker.stats().fragments > 0 {
+            first_sent = Some(now);
+        }
+        while let Some(event) = worker.poll_event() {
+            match event {
+                Event::Waiting(members) => observer.waiting(members),
+                Event::Running { epoch: e } => {
+                    epoch = Some(e.0);
+                    observer.running(e.0);
+                }
+                Event::Delivered => {
+                    if worker.delivered() < total {
+                        submit_round(&mut worker, &mut vector);
+                    }
+                }
+                Event::Finished => break 'session Ok(()),
+                Event::Failed(error) => break 'session Err(error),
+            }
+        }
+        if next_progress <= now && epoch.is_some() {
+            next_progress = now.after(PROGRESS_EVERY);
+            observer.progress(worker.delivered(), total);
+        }
+        if received == 0 && sent == 0 {
+            let until = worker.poll_timeout().map_or(IDLE_MAX, |at| at.since(now));
+            link.wait(until.min(IDLE_MAX))?;
+        }
+    };
+    if let Err(error) = outcome {
+        let trouble = link.trouble();
+        let tensors = |fragment| vector.names_in(fragment);
+        let began = epoch.is_some();
+        return Err(AgentError::of_session(
+            error, job.id, rank, began, trouble, tensors,
+        ));
+    }
+    observer.progress(worker.delivered(), total);
+
+    let stats = worker.stats();
+    let seconds = last_result
+        .since(first_sent.unwrap_or(last_result))
+        .as_secs_f64();
+    let tensor_bytes = input.layout.bytes() as u64;
+    let bits = tensor_bytes as f64 * 8.0 * f64::from(options.rounds);
+    let (dropped_sent, dropped_received) = link.dropped();
+    let report = Report {
+        job: job.id,
+        epoch: epoch.unwrap_or(0),
+        rank,
+        workers: job.workers,
+        op: options.op.name(),
+        arithmetic: options.arithmetic.name(),
+        transport: match config.transport {
+            Transport::Udp { .. } => "udp",
+            Transport::Dpdk { .. } => "dpdk",
+        },
+        kernels: Backend::best().name(),
+        payload_bytes: config.payload_bytes,
+        window: config.window,
+        rounds: options.rounds,
+        elements: (input.layout.floats + input.layout.ints) as u64,
+        tensor_bytes,
+        seconds,
+        goodput_gbit_per_s: if seconds > 0.0 {
+            bits / seconds / 1e9
+        } else {
+            0.0
+        },
+        fragments: stats.fragments,
+        from_switch: stats.from_switch,
+        from_ps: stats.from_ps,
+        retransmissions: stats.into(),
+        results_resent: stats.results_resent,
+        duplicates: stats.duplicates,
+        late: stats.late,
+        foreign: stats.foreign,
+        latency_us: (&vector.latency_ns).into(),
+        srtt_us: worker.srtt().map(micros),
+        rto_us: micros(worker.rto()),
+        loss: options.loss.map(|loss| Losses {
+            probability: loss.probability,
+            seed: loss.seed,
+            sent: dropped_sent,
+            received: dropped_received,
+        }),
+    };
+    let mut output = vector.output;
+    if options.op == Op::Mean {
+        output.divide_by(job.workers);
+    }
+    Ok((output, report))
+}
+
+/// A random number that names this session (J-1).
+pub(crate) fn instance() -> Result<u64, AgentError> {
+    loop {
+        match getrandom::u64() {
+            Ok(0) => {}
+            Ok(instance) => return Ok(instance),
+            Err(e) => return Err(AgentError::Random(e)),
+        }
+    }
+}
+
+/// The sessions' clock.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock(Instant);
+
+impl Clock {
+    pub(crate) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(crate) fn now(self) -> Time {
+        Time(0).after(self.0.elapsed())
+    }
+}

@@ -1,0 +1,180 @@
+//! The command line.
+
+use crate::progress::Progress;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use tally_agent::{Arithmetic, Op};
+
+const EXIT_CODES: &str = "\
+Exit codes:
+  0    done
+  2    the command line or the configuration cannot be used
+  3    tensors or report cannot be read or written
+  4    the network cannot be used
+  5    the switch did not let us join, or members are missing
+  6    the job failed because of another member
+  7    an i32 sum overflowed
+  8    results stopped coming
+  130  interrupted; the other workers have been told";
+
+const CONFIG: &str = r#"
+The configuration of a worker:
+  {
+    "switch": {"address": "10.84.0.254", "port": 31249},
+    "job": {"id": 7, "key": "<32 to 128 hexadecimal digits>", "workers": 4, "rank": 0},
+    "transport": {"type": "udp", "bind": "10.84.0.1:0"}
+  }
+May be added: job.priority (0 to 255: who gets a slot in the switch first; 128),
+payload_bytes (a multiple of 64 up to 8192; 1024), window (fragments; 256),
+timeouts.join_ms (30000), timeouts.stall_ms (10000), timeouts.linger_ms (2000).
+Another transport:
+  {"type": "dpdk", "device": "net_memif0,role=client,id=0,socket=/run/tally/w0.sock",
+   "mac": "02:00:00:00:00:01", "address": "10.84.0.1"}
+with eal.memory (no_huge or hugepages), eal.megabytes (64) and port (40000), if wanted.
+
+Every worker of a job needs the same tensors (names, types, shapes), arithmetic and payload."#;
+
+const PS_CONFIG: &str = r#"
+The configuration of a parameter server:
+  {
+    "switch": {"address": "10.84.0.254", "port": 31249},
+    "jobs": [{"id": 7, "key": "<32 to 128 hexadecimal digits>"}],
+    "transport": {"type": "udp", "bind": "10.84.0.9:0"}
+  }
+Transports are those of a worker: see tally-agent allreduce --help."#;
+
+/// All-reduce of tensors through a Tally switch.
+#[derive(Debug, Parser)]
+#[command(name = "tally-agent", version, after_help = EXIT_CODES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Sum tensors with the other workers of a job.
+    #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", CONFIG.trim()))]
+    Allreduce(AllreduceArgs),
+    /// Serve jobs as their parameter server, until SIGINT or SIGTERM.
+    #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", PS_CONFIG.trim()))]
+    Ps(PsArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AllreduceArgs {
+    /// The worker's configuration, JSON (--help shows one).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Our tensors, a safetensors file of F32, F16, BF16 and I32 tensors.
+    #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
+    pub(crate) input: Option<PathBuf>,
+    /// Where the result goes, a safetensors file; written whole or not at all.
+    #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
+    pub(crate) output: Option<PathBuf>,
+    /// Our rank, instead of that in the configuration.
+    #[arg(long)]
+    pub(crate) rank: Option<u8>,
+    /// What becomes of the tensors.
+    #[arg(long, value_enum, default_value = "sum")]
+    pub(crate) op: Op,
+    /// How floats are summed: as integers with one exponent per fragment, whose sum does not
+    /// depend on the order, or as f32 in the order of ranks.
+    #[arg(long, value_enum, default_value = "fixed")]
+    pub(crate) arithmetic: Arithmetic,
+    /// Sum one f32 tensor of made-up numbers instead of an input.
+    #[arg(long, conflicts_with = "input", requires = "elements")]
+    pub(crate) synthetic: bool,
+    /// Elements of the made-up tensor; K, M and G are 10^3, 10^6 and 10^9.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "0", hide_default_value = true)]
+    pub(crate) elements: usize,
+    /// Seed of the made-up numbers, the same at all workers.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Sum that often, one time after the other, for measuring.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeat: u32,
+    /// Where numbers about the run go, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Lose each datagram with this probability, in both directions, for tests.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub(crate) loss: Option<f64>,
+    /// Which datagrams are lost.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) loss_seed: u64,
+    /// How progress is shown; auto is a bar on a terminal, and lines elsewhere.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub(crate) progress: Progress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {
+    /// The parameter server's configuration, JSON (--help shows one).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Where numbers about the run go at the end, as JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Lose each datagram with this probability, in both directions, for tests.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub(crate) loss: Option<f64>,
+    /// Which datagrams are lost.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) loss_seed: u64,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1_000),
+        Some((at, 'm' | 'M')) => (&text[..at], 1_000_000),
+        Some((at, 'g' | 'G')) => (&text[..at], 1_000_000_000),
+        _ => (text, 1),
+    };
+    let number: usize = digits
+        .parse()
+        .map_err(|_| "expected a whole number, with K, M or G behind it if wanted".to_owned())?;
+    // The reference's bound; more elements than this are no memory's business anyway.
+    number
+        .checked_mul(unit)
+        .filter(|&n| n < 1 << 40)
+        .ok_or_else(|| "expected less than 2^40".to_owned())
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|p| (0.0..1.0).contains(p))
+        .ok_or_else(|| {
+            "expected a number from 0 to below 1, such as 0.01 for one in a hundred".into()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn counts_have_units() {
+        assert_eq!(count("25M"), Ok(25_000_000));
+        assert_eq!(count("3k"), Ok(3000));
+        assert_eq!(count("17"), Ok(17));
+        for bad in ["", "M", "1.5M", "-1", "9999999G"] {
+            assert!(count(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn probabilities_are_below_one() {
+        assert_eq!(probability("0.01"), Ok(0.01));
+        for bad in ["1", "-0.1", "NaN", "5%"] {
+            assert!(probability(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! What can go wrong, by what a script would do about it.
+
+use crate::link::LinkError;
+use crate::tensors::TensorError;
+use std::path::PathBuf;
+use tally_config::ConfigError;
+use tally_endpoint::WorkerError;
+use tally_wire::control::LeaveCode;
+use thiserror::Error;
+
+/// Why the agent failed. [`AgentError::exit_code`] tells the classes apart.
+#[derive(Debug, Error)]
+pub enum AgentError {
+    /// The configuration cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Options contradict each other or the configuration.
+    #[error("{0}")]
+    Options(String),
+    /// Tensors cannot be read or written.
+    #[error(transparent)]
+    Tensors(#[from] TensorError),
+    /// The report cannot be written.
+    #[error("{}: {source}", path.display())]
+    Report {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is no link to the switch.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// No randomness for the session's instance.
+    #[error("the system gives no random number: {0}")]
+    Random(getrandom::Error),
+    /// The job did not begin for us.
+    #[error("cannot join job {job} as rank {rank}: {source}{}", Also(.trouble))]
+    Join {
+        /// The job.
+        job: u16,
+        /// Our rank.
+        rank: u8,
+        /// Why.
+        source: WorkerError,
+        /// What the link says about it.
+        trouble: Option<String>,
+    },
+    /// An i32 sum does not exist.
+    #[error("job {job} failed: {source}{}", In(.tensors))]
+    Overflow {
+        /// The job.
+        job: u16,
+        /// Where.
+        source: WorkerError,
+        /// Names of the tensors with elements in that fragment.
+        tensors: Option<String>,
+    },
+    /// The job has failed, and not because of us.
+    #[error("job {job} failed: {source}")]
+    Job {
+        /// The job.
+        job: u16,
+        /// Why.
+        source: WorkerError,
+    },
+    /// No results come any more.
+    #[error("job {job} failed: {source}{}", Also(.trouble))]
+    Silence {
+        /// The job.
+        job: u16,
+        /// Why.
+        source: WorkerError,
+        /// What the link says about it.
+        trouble: Option<String>,
+    },
+    /// SIGINT or SIGTERM.
+    #[error("interrupted; the other workers have been told")]
+    Interrupted,
+}
+
+struct Also<'a>(&'a Option<String>);
+
+impl std::fmt::Display for Also<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |t| write!(f, " ({t})"))
+    }
+}
+
+struct In<'a>(&'a Option<String>);
+
+impl std::fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.0.as_ref();
+        names.map_or(Ok(()), |t| write!(f, ", which has elements of {t}"))
+    }
+}
+
+impl AgentError {
+    /// The session's error, in the agent's words.
+    pub(crate) fn of_session(
+        source: WorkerError,
+        job: u16,
+        rank: u8,
+        began: bool,
+        trouble: Option<String>,
+        tensors: impl Fn(u64) -> Option<String>,
+    ) -> Self {
+        let overflow = Some(LeaveCode::Overflow);
+        match source {
+            WorkerError::Interrupted => Self::Interrupted,
+            WorkerError::Overflow { fragment } => Self::Overflow {
+                job,
+                source,
+                tensors: tensors(fragment),
+            },
+            WorkerError::MemberFailed { code, fragment, .. } if code == overflow => {
+                Self::Overflow {
+                    job,
+                    tensors: fragment.and_then(tensors),
+                    source,
+                }
+            }
+            WorkerError::SwitchSilent { .. } | WorkerError::Stalled { .. } => Self::Silence {
+                job,
+                source,
+                trouble,
+            },
+            WorkerError::MemberLost { .. }
+            | WorkerError::MemberFailed { .. }
+            | WorkerError::StaleEpoch
+            | WorkerError::GivenUp => Self::Job { job, source },
+            source if began => Self::Job { job, source },
+            source => Self::Join {
+                job,
+                rank,
+                source,
+                trouble,
+            },
+        }
+    }
+
+    /// The process's exit code for this class of errors; the command line's help lists them.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Options(_) => 2,
+            Self::Tensors(_) | Self::Report { .. } => 3,
+            Self::Link(_) | Self::Random(_) => 4,
+            Self::Join { .. } => 5,
+            Self::Job { .. } => 6,
+            Self::Overflow { .. } => 7,
+            Self::Silence { .. } => 8,
+            Self::Interrupted => 130,
+        }
+    }
+}

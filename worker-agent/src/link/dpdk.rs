@@ -1,0 +1,391 @@
+//! Over a port of its own, through DPDK: frames are built in the buffers that leave, and read in
+//! the buffers that arrived.
+//!
+//! There is no kernel to resolve addresses, so the link asks for the switch's MAC with ARP before
+//! it takes anything to send, and answers ARP and ICMP echo for its own address. When there is nothing to do it
+//! backs off from spinning to yielding to short sleeps, because a host may run many of us.
+
+use super::{Link, LinkError};
+use crate::config::{Eal as EalOptions, Memory};
+use nix::sys::prctl::set_timerslack;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+use tally_dpdk::{
+    Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
+    TxQueue,
+};
+use tally_endpoint::{Transmit, datagram_bytes};
+use tally_wire::frame::{ETHERTYPE_ARP, UDP_END};
+use tally_wire::header::HEADER_BYTES;
+use tally_wire::neighbour::{answer_arp, answer_echo};
+use tally_wire::{
+    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, MAX_UNITS,
+    Mac, Rank, UNIT_BYTES, UdpFrame, frame,
+};
+
+/// Frames in one burst: what every driver takes.
+const BURST: usize = 32;
+/// Buffers: both rings full, and some in our hands.
+const FRAMES: u32 = 4095;
+const CACHE_FRAMES: u32 = 128;
+/// Bytes of IPv4, UDP and Tally headers, which an MTU covers.
+const HEADERS_IN_MTU: usize = HEADERS_BYTES - 14;
+const MTU_DEFAULT: usize = 1500;
+/// Shortest Ethernet frame without its check sequence.
+const FRAME_BYTES_MIN: usize = 60;
+const ARP_EVERY: Duration = Duration::from_millis(100);
+/// How long a device may take to come up and its peer to appear.
+const START_FOR: Duration = Duration::from_secs(20);
+/// Idle rounds of spinning, and of yielding after them, before sleeping.
+const SPINS: u32 = 50;
+const YIELDS: u32 = 50;
+const SLEEP_MIN: Duration = Duration::from_micros(20);
+const SLEEP_MAX: Duration = Duration::from_millis(1);
+
+/// Who we are on the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Local {
+    /// Ethernet address.
+    pub mac: Mac,
+    /// IPv4 address.
+    pub address: Ipv4Addr,
+    /// UDP port.
+    pub port: u16,
+}
+
+/// A DPDK port towards one switch.
+pub struct DpdkLink {
+    // Queues go before the port's other handles, and everything before the thread's registration.
+    rx: RxQueue,
+    tx: TxQueue,
+    port: Port<Started>,
+    pool: Mempool,
+    _thread: EalThread,
+    local: Local,
+    switch: Ipv4Addr,
+    switch_mac: Option<Mac>,
+    group: Option<Ipv4Addr>,
+    /// Ethernet, IPv4 and UDP headers for payloads of so many units, by units; made when needed.
+    templates: Vec<Option<[u8; UDP_END]>>,
+    frame_bytes: usize,
+    received: Vec<Mbuf>,
+    leaving: Vec<Mbuf>,
+    next_arp: Instant,
+    idle: u32,
+}
+
+impl DpdkLink {
+    /// Starts the EAL and the device, for datagrams of up to `units` units of elements; `None`
+    /// for any.
+    ///
+    /// # Errors
+    /// If DPDK does not let us, or the device's peer does not appear in time.
+    pub fn open(
+        eal: &EalOptions,
+        device: &str,
+        local: Local,
+        switch: Ipv4Addr,
+        group: Option<Ipv4Addr>,
+        units: Option<u8>,
+    ) -> Result<Self, LinkError> {
+        let config = match eal.memory {
+            Memory::NoHuge => EalConfig::no_huge(eal.megabytes),
+            Memory::Hugepages => EalConfig::in_memory(eal.megabytes),
+        };
+        let is_pci = device.split(',').next().is_some_and(|d| d.contains(':'));
+        let config = EalConfig {
+            pci_allow: if is_pci {
+                vec![device.to_owned()]
+            } else {
+                Vec::new()
+            },
+            ..config
+        };
+        let eal = Eal::init(&config)?;
+        let thread = EalThread::register(&eal)?;
+        let datagram = datagram_bytes(units.unwrap_or(MAX_UNITS));
+        let frame_bytes = UDP_END + datagram;
+        let mtu = frame_bytes - HEADERS_BYTES + HEADERS_IN_MTU;
+        let pool = Mempool::new(
+            &eal,
+            "tally",
+            &MempoolConfig {
+                frames: frames_in(
+                    u32::try_from(frame_bytes).unwrap_or(u32::MAX),
+                    config.memory,
+                ),
+                cache_frames: CACHE_FRAMES,
+                frame_bytes_max: frame_bytes.max(MTU_DEFAULT + 64) as u16,
+                socket: None,
+            },
+        )?;
+        let port_config = PortConfig {
+            mtu: (mtu > MTU_DEFAULT).then_some(mtu as u16),
+            ..PortConfig::default()
+        };
+        let started = start(&eal, device, is_pci, &port_config, &pool)?;
+        let (Some(rx), Some(tx)) = (started.rx.into_iter().next(), started.tx.into_iter().next())
+        else {
+            unreachable!("one queue each way was asked for");
+        };
+        // Short sleeps would else be 50 µs longer. It is a wish, not a need.
+        let _ = set_timerslack(1_000);
+        Ok(Self {
+            rx,
+            tx,
+            port: started.port,
+            pool,
+            _thread: thread,
+            local,
+            switch,
+            switch_mac: None,
+            group,
+            templates: vec![None; usize::from(MAX_UNITS) + 1],
+            frame_bytes,
+            received: Vec::with_capacity(BURST),
+            leaving: Vec::with_capacity(2 * BURST),
+            next_arp: Instant::now(),
+            idle: 0,
+        })
+    }
+
+    /// The headers in front of a datagram of `len` bytes to `port`.
+    fn headers(&mut self, len: usize, port: u16, switch_mac: Mac) -> [u8; UDP_END] {
+        let units = (len - HEADER_BYTES) / UNIT_BYTES;
+        let local = self.local;
+        let switch = self.switch;
+        let template = self.templates[units].get_or_insert_with(|| {
+            let addresses = Addresses {
+                src_mac: local.mac,
+                dst_mac: switch_mac,
+                src_ip: local.address,
+                dst_ip: switch,
+                src_port: local.port,
+                dst_port: 0,
+            };
+            let mut bytes = [0; HEADERS_BYTES];
+            frame::emit(&mut bytes, &addresses, &header_of(units as u8));
+            let mut template = [0; UDP_END];
+            template.copy_from_slice(&bytes[..UDP_END]);
+            template
+        });
+        let mut headers = *template;
+        headers[36..38].copy_from_slice(&port.to_be_bytes());
+        headers
+    }
+
+    fn ask_for_switch(&mut self) {
+        if Instant::now() < self.next_arp {
+            return;
+        }
+        self.next_arp = Instant::now() + ARP_EVERY;
+        let mut request = [0; FRAME_BYTES_MIN];
+        request[0..6].copy_from_slice(&Mac::BROADCAST.0);
+        request[6..12].copy_from_slice(&self.local.mac.0);
+        request[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
+        request[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
+        request[22..28].copy_from_slice(&self.local.mac.0);
+        request[28..32].copy_from_slice(&self.local.address.octets());
+        request[38..42].copy_from_slice(&self.switch.octets());
+        self.leaving.extend(self.pool.alloc_copy(&request));
+    }
+
+    /// Takes the switch's MAC from its ARP frames.
+    fn learn(&mut self, frame: &[u8]) {
+        if frame.len() >= 42
+            && frame[12..14] == ETHERTYPE_ARP.to_be_bytes()
+            && frame[14..20] == [0, 1, 8, 0, 6, 4]
+            && frame[28..32] == self.switch.octets()
+            && let Some(&mac) = frame[22..].first_chunk()
+        {
+            let mac = Mac(mac);
+            if !mac.is_group() && self.switch_mac != Some(mac) {
+                self.switch_mac = Some(mac);
+                self.templates.fill(None);
+            }
+        }
+    }
+
+    /// The datagram in `frame`, if it is from the switch and for us.
+    fn datagram<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let parsed = UdpFrame::parse(frame).ok()?;
+        let to = parsed.addresses;
+        let unicast = to.dst_ip == self.local.address && to.dst_port == self.local.port;
+        let ours = to.src_ip == self.switch && (unicast || Some(to.dst_ip) == self.group);
+        ours.then(|| parsed.datagram(frame))
+    }
+
+    fn flush(&mut self) {
+        if !self.leaving.is_empty() {
+            self.tx.burst(&mut self.leaving);
+        }
+    }
+}
+
+/// As many buffers as fit in three quarters of the memory, and as are of use.
+fn frames_in(frame_bytes: u32, memory: tally_dpdk::Memory) -> u32 {
+    let (tally_dpdk::Memory::NoHuge { megabytes }
+    | tally_dpdk::Memory::InMemory { megabytes }
+    | tally_dpdk::Memory::Hugepages { megabytes }) = memory;
+    // Descriptor, headroom and the pool's own header.
+    let each = u64::from(frame_bytes.max(MTU_DEFAULT as u32 + 64)) + 128 + 128 + 128;
+    let fit = (u64::from(megabytes) << 20) * 3 / 4 / each;
+    u32::try_from(fit).unwrap_or(u32::MAX).min(FRAMES)
+}
+
+/// A header with so many units; only its length matters here.
+fn header_of(units: u8) -> Header {
+    let kind = if units == 0 { Kind::Nack } else { Kind::Data };
+    Header {
+        kind,
+        flags: Flags::NONE,
+        priority: 0,
+        element: if units == 0 {
+            Element::None
+        } else {
+            Element::I32
+        },
+        job: JobId(0),
+        epoch: Epoch(0),
+        fragment: FragmentId(0),
+        rank: Rank(0),
+        units,
+        bitmap: 1,
+    }
+}
+
+/// Starts the device and waits for its peer. A `net_memif` client connects only once, when it is
+/// started, so it is made anew until its server is there.
+fn start(
+    eal: &Eal,
+    device: &str,
+    is_pci: bool,
+    config: &PortConfig,
+    pool: &Mempool,
+) -> Result<tally_dpdk::StartedPort, LinkError> {
+    let deadline = Instant::now() + START_FOR;
+    let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
+    loop {
+        let attempt = if is_pci {
+            Port::pci(eal, device)
+        } else {
+            Port::vdev(eal, name, arguments)
+        };
+        let started = attempt
+            .and_then(|port| port.configure(config, std::slice::from_ref(pool)))
+            .and_then(Port::start);
+        let late = Instant::now() >= deadline;
+        match started {
+            Ok(port) => {
+                let patience = Instant::now() + Duration::from_millis(300);
+                while Instant::now() < patience {
+                    if port.port.link()?.up {
+                        return Ok(port);
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                if late {
+                    // The session's own timeouts say what is missing.
+                    return Ok(port);
+                }
+            }
+            Err(error) if late || is_pci => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+        }
+    }
+}
+
+impl Link for DpdkLink {
+    fn send(
+        &mut self,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        let Some(switch_mac) = self.switch_mac else {
+            self.ask_for_switch();
+            self.flush();
+            return Ok(0);
+        };
+        let mut n = 0;
+        // What the driver has not taken goes first, and nothing is made until it has gone.
+        self.flush();
+        while self.leaving.len() < BURST {
+            let Some(mut mbuf) = self.pool.alloc() else {
+                break;
+            };
+            let Some(buffer) = mbuf.append(self.frame_bytes) else {
+                break;
+            };
+            let Some(transmit) = fill(&mut buffer[UDP_END..]) else {
+                break;
+            };
+            let headers = self.headers(transmit.len, transmit.port, switch_mac);
+            buffer[..UDP_END].copy_from_slice(&headers);
+            let mut bytes = UDP_END + transmit.len;
+            if bytes < FRAME_BYTES_MIN {
+                buffer[bytes..FRAME_BYTES_MIN].fill(0);
+                bytes = FRAME_BYTES_MIN;
+            }
+            if mbuf.set_len(bytes) {
+                self.leaving.push(mbuf);
+            }
+            n += 1;
+        }
+        self.flush();
+        if n > 0 {
+            self.idle = 0;
+        }
+        Ok(n)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+        let mut received = std::mem::take(&mut self.received);
+        let n = self.rx.burst(&mut received, BURST);
+        for mut mbuf in received.drain(..) {
+            if !mbuf.is_contiguous() {
+                continue;
+            }
+            if let Some(datagram) = self.datagram(mbuf.data()) {
+                take(datagram);
+                continue;
+            }
+            self.learn(mbuf.data());
+            let Local { mac, address, .. } = self.local;
+            if let Some(frame) = mbuf.data_mut()
+                && (answer_arp(frame, mac, address) || answer_echo(frame, mac, address))
+                && self.leaving.len() < BURST
+            {
+                self.leaving.push(mbuf);
+            }
+        }
+        self.received = received;
+        if n > 0 {
+            self.idle = 0;
+        }
+        Ok(n)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.flush();
+        self.idle = self.idle.saturating_add(1);
+        if self.idle <= SPINS {
+            std::hint::spin_loop();
+        } else if self.idle <= SPINS + YIELDS {
+            std::thread::yield_now();
+        } else {
+            let doublings = (self.idle - SPINS - YIELDS).min(16);
+            let sleep = SLEEP_MIN
+                .saturating_mul(1 << (doublings / 4))
+                .min(SLEEP_MAX);
+            std::thread::sleep(sleep.min(timeout));
+        }
+        Ok(())
+    }
+
+    fn trouble(&self) -> Option<String> {
+        match self.port.link() {
+            Ok(link) if !link.up => Some("the device's link is down".into()),
+            _ if self.switch_mac.is_none() => Some(format!("{} does not answer ARP", self.switch)),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Over the kernel's UDP: one socket for everything that is unicast, and one for the job's group.
+//!
+//! Batches go through `sendmmsg` and `recvmmsg`. The catch: a datagram that the kernel does not
+//! take (no route, no neighbour, no memory) is lost like any other, but the reason is kept, to be
+//! told when joining fails.
+
+use super::{Link, LinkError};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{
+    AddressFamily, IpMembershipRequest, MsgFlags, MultiHeaders, SockFlag, SockType, SockaddrIn,
+    bind, recvmmsg, sendmmsg, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeSpec;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+use tally_endpoint::{Transmit, datagram_bytes};
+use tally_wire::MAX_UNITS;
+
+/// Datagrams in one system call.
+const BATCH: usize = 64;
+/// Bytes that the kernel may keep for us, each way and socket.
+const SOCKET_BYTES: usize = 8 << 20;
+
+/// UDP sockets towards one switch.
+pub struct UdpLink {
+    unicast: UdpSocket,
+    group: Option<OwnedFd>,
+    switch: Ipv4Addr,
+    buffer_bytes: usize,
+    out: Vec<u8>,
+    out_lengths: Vec<usize>,
+    out_addresses: Vec<Option<SockaddrIn>>,
+    out_headers: MultiHeaders<SockaddrIn>,
+    inward: Vec<u8>,
+    in_lengths: Vec<Option<usize>>,
+    in_headers: MultiHeaders<SockaddrIn>,
+    refused: Option<Errno>,
+}
+
+/// A group to listen to.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// The UDP port that results go to.
+    pub port: u16,
+}
+
+impl UdpLink {
+    /// Opens the sockets, at `local` and for `group`, for datagrams of up to `units` units of
+    /// elements; `None` for any.
+    ///
+    /// # Errors
+    /// If the kernel does not let us.
+    pub fn open(
+        local: SocketAddrV4,
+        switch: Ipv4Addr,
+        group: Option<Group>,
+        units: Option<u8>,
+    ) -> Result<Self, LinkError> {
+        let unicast = UdpSocket::bind(local)
+            .map_err(|e| LinkError::system(format!("cannot bind {local}"), e))?;
+        enlarge(&unicast);
+        let group = group
+            .map(|g| {
+                listen(g, *local.ip()).map_err(|e| {
+                    let what = format!(
+                        "cannot listen to {}:{} at {}",
+                        g.address,
+                        g.port,
+                        local.ip()
+                    );
+                    LinkError::system(what, e)
+                })
+            })
+            .transpose()?;
+        let buffer_bytes = datagram_bytes(units.unwrap_or(MAX_UNITS)).next_multiple_of(64);
+        Ok(Self {
+            unicast,
+            group,
+            switch,
+            buffer_bytes,
+            out: vec![0; BATCH * buffer_bytes],
+            out_lengths: Vec::with_capacity(BATCH),
+            out_addresses: Vec::with_capacity(BATCH),
+            out_headers: MultiHeaders::preallocate(BATCH, None),
+            inward: vec![0; BATCH * buffer_bytes],
+            in_lengths: Vec::with_capacity(BATCH),
+            in_headers: MultiHeaders::preallocate(BATCH, None),
+            refused: None,
+        })
+    }
+
+    fn receive_from(&mut self, fd: RawFd, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+        self.in_lengths.clear();
+        {
+            let mut slices: Vec<_> = self
+                .inward
+                .chunks_exact_mut(self.buffer_bytes)
+                .map(|b| [IoSliceMut::new(b)])
+                .collect();
+            let flags = MsgFlags::MSG_DONTWAIT;
+            match recvmmsg(fd, &mut self.in_headers, &mut slices, flags, None) {
+                Ok(messages) => {
+                    for m in messages {
+                        // whoever else writes to us is not heard.
+                        let known = m.address.is_some_and(|a: SockaddrIn| a.ip() == self.switch);
+                        let whole = !m.flags.contains(MsgFlags::MSG_TRUNC);
+                        self.in_lengths.push((known && whole).then_some(m.bytes));
+                    }
+                }
+                Err(Errno::EAGAIN | Errno::EINTR) => {}
+                // What an ICMP message said about something that was sent.
+                Err(e @ (Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH)) => {
+                    self.refused = Some(e);
+                }
+                Err(e) => return Err(LinkError::system("receiving", e)),
+            }
+        }
+        let buffers = self.inward.chunks_exact(self.buffer_bytes);
+        for (length, buffer) in self.in_lengths.iter().zip(buffers) {
+            if let Some(length) = length {
+                take(&buffer[..*length]);
+            }
+        }
+        Ok(self.in_lengths.len())
+    }
+}
+
+fn enlarge(socket: &impl AsFd) {
+    // As root beyond the system's limit; else as far as it goes. Losses are repaired, so that
+    // less is slower and not wrong.
+    if setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BYTES).is_err() {
+        let _ = setsockopt(socket, sockopt::RcvBuf, &SOCKET_BYTES);
+    }
+    if setsockopt(socket, sockopt::SndBufForce, &SOCKET_BYTES).is_err() {
+        let _ = setsockopt(socket, sockopt::SndBuf, &SOCKET_BYTES);
+    }
+}
+
+fn listen(group: Group, interface: Ipv4Addr) -> Result<OwnedFd, Errno> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
+    // Workers of other jobs may run on this host.
+    setsockopt(&fd, sockopt::ReuseAddr, &true)?;
+    enlarge(&fd);
+    let at = SockaddrIn::from(SocketAddrV4::new(group.address, group.port));
+    bind(fd.as_raw_fd(), &at)?;
+    let membership = IpMembershipRequest::new(group.address, Some(interface));
+    setsockopt(&fd, sockopt::IpAddMembership, &membership)?;
+    Ok(fd)
+}
+
+impl Link for UdpLink {
+    fn send(
+        &mut self,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        self.out_lengths.clear();
+        self.out_addresses.clear();
+        for buffer in self.out.chunks_exact_mut(self.buffer_bytes) {
+            let Some(transmit) = fill(buffer) else { break };
+            self.out_lengths.push(transmit.len);
+            let to = SocketAddrV4::new(self.switch, transmit.port);
+            self.out_addresses.push(Some(to.into()));
+        }
+        let n = self.out_lengths.len();
+        if n == 0 {
+            return Ok(0);
+        }
+        let buffers = self.out.chunks_exact(self.buffer_bytes);
+        let slices: Vec<_> = buffers
+            .zip(&self.out_lengths)
+            .map(|(b, &len)| [IoSlice::new(&b[..len])])
+            .collect();
+        // The socket blocks, so that the kernel's queue paces us and the whole batch goes.
+        let sent = sendmmsg(
+            self.unicast.as_raw_fd(),
+            &mut self.out_headers,
+            &slices,
+            &self.out_addresses,
+            [],
+            MsgFlags::empty(),
+        );
+        match sent {
+            Ok(_) => self.refused = None,
+            Err(Errno::EINTR) => {}
+            Err(e @ (Errno::EBADF | Errno::EFAULT | Errno::ENOTSOCK | Errno::EINVAL)) => {
+                return Err(LinkError::system("sending", e));
+            }
+            Err(e) => self.refused = Some(e),
+        }
+        Ok(n)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+        let mut n = self.receive_from(self.unicast.as_raw_fd(), take)?;
+        if let Some(group) = self.group.as_ref().map(AsRawFd::as_raw_fd) {
+            n += self.receive_from(group, take)?;
+        }
+        Ok(n)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        let fds = [
+            Some(self.unicast.as_fd()),
+            self.group.as_ref().map(AsFd::as_fd),
+        ];
+        let fds = fds.into_iter().flatten();
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(e) => Err(LinkError::system("waiting", e)),
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let e = self.refused?;
+        Some(format!(
+            "the last datagram to {} failed: {}",
+            self.switch,
+            e.desc()
+        ))
+    }
+}

@@ -1,0 +1,216 @@
+//! What a run was like, in numbers, as JSON.
+
+use crate::error::AgentError;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use std::path::Path;
+use std::time::Duration;
+use tally_endpoint::{PsStats, WorkerStats};
+
+/// A worker's report.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The job.
+    pub job: u16,
+    /// Its incarnation.
+    pub epoch: u16,
+    /// Our rank.
+    pub rank: u8,
+    /// Workers of the job.
+    pub workers: u8,
+    /// `sum` or `mean`.
+    pub op: &'static str,
+    /// `fixed` or `native`.
+    pub arithmetic: &'static str,
+    /// `udp` or `dpdk`.
+    pub transport: &'static str,
+    /// The instruction set of the conversions.
+    pub kernels: &'static str,
+    /// Bytes of elements in a frame.
+    pub payload_bytes: u32,
+    /// Fragments that might be unfinished.
+    pub window: u16,
+    /// How often the tensors were summed.
+    pub rounds: u32,
+    /// Elements of the tensors.
+    pub elements: u64,
+    /// Bytes of the tensors in their own types.
+    pub tensor_bytes: u64,
+    /// From the first contribution to the last result, over all rounds.
+    pub seconds: f64,
+    /// Bits of the tensors in all rounds, by these seconds, in 10^9.
+    pub goodput_gbit_per_s: f64,
+    /// Fragments contributed.
+    pub fragments: u64,
+    /// Results finished by the switch.
+    pub from_switch: u64,
+    /// Results finished by the parameter server.
+    pub from_ps: u64,
+    /// Contributions sent again.
+    pub retransmissions: Retransmissions,
+    /// Results sent to the parameter server for workers that had lost them.
+    pub results_resent: u64,
+    /// Results that had come before.
+    pub duplicates: u64,
+    /// Frames of another epoch.
+    pub late: u64,
+    /// Frames that were none of ours.
+    pub foreign: u64,
+    /// From a contribution to its result.
+    pub latency_us: Latency,
+    /// Smoothed latency at the end.
+    pub srtt_us: Option<f64>,
+    /// Timeout at the end.
+    pub rto_us: f64,
+    /// Losses made on purpose.
+    pub loss: Option<Losses>,
+}
+
+/// Contributions sent again, by reason.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Retransmissions {
+    /// A timeout.
+    pub timeout: u64,
+    /// Later ones had results.
+    pub early: u64,
+    /// The parameter server asked.
+    pub nack: u64,
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Latency {
+    /// Half are below.
+    pub p50: f64,
+    /// 99 of 100 are below.
+    pub p99: f64,
+    /// 999 of 1000 are below.
+    #[serde(rename = "p99.9")]
+    pub p99_9: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+/// Losses made on purpose.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Losses {
+    /// Of each datagram.
+    pub probability: f64,
+    /// What decided which.
+    pub seed: u64,
+    /// Datagrams that were to leave.
+    pub sent: u64,
+    /// Datagrams that had arrived.
+    pub received: u64,
+}
+
+impl From<&WorkerStats> for Retransmissions {
+    fn from(stats: &WorkerStats) -> Self {
+        let r = stats.retransmissions;
+        Self {
+            timeout: r.timeout,
+            early: r.early,
+            nack: r.nack,
+        }
+    }
+}
+
+impl From<&Histogram<u64>> for Latency {
+    fn from(ns: &Histogram<u64>) -> Self {
+        let at = |q| ns.value_at_quantile(q) as f64 / 1e3;
+        Self {
+            p50: at(0.5),
+            p99: at(0.99),
+            p99_9: at(0.999),
+            max: ns.max() as f64 / 1e3,
+        }
+    }
+}
+
+/// A parameter server's report.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PsReport {
+    /// How long it ran.
+    pub seconds: f64,
+    /// Every job.
+    pub jobs: Vec<PsJobReport>,
+}
+
+/// One job of a parameter server.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PsJobReport {
+    /// The job.
+    pub job: u16,
+    /// Partials taken in.
+    pub partials: u64,
+    /// Partials that brought nothing new.
+    pub duplicates: u64,
+    /// Partials dropped because they overlapped.
+    pub overlaps: u64,
+    /// Fragments finished here.
+    pub results: u64,
+    /// Results sent again.
+    pub results_resent: u64,
+    /// Fragments finished by a worker's copy of the result.
+    pub results_from_workers: u64,
+    /// NACKs sent.
+    pub nacks: u64,
+    /// REMINDs sent.
+    pub reminds: u64,
+    /// Answers that the switch has nothing.
+    pub not_here: u64,
+    /// Fragments forgotten, because the switch had finished them.
+    pub forgotten: u64,
+    /// Fragments that overflowed.
+    pub overflows: u64,
+    /// Frames of another epoch or too old.
+    pub late: u64,
+    /// Frames that did not fit.
+    pub foreign: u64,
+}
+
+impl PsJobReport {
+    pub(crate) fn new(job: u16, s: &PsStats) -> Self {
+        Self {
+            job,
+            partials: s.partials,
+            duplicates: s.duplicates,
+            overlaps: s.overlaps,
+            results: s.results,
+            results_resent: s.results_resent,
+            results_from_workers: s.results_from_workers,
+            nacks: s.nacks,
+            reminds: s.reminds,
+            not_here: s.not_here,
+            forgotten: s.forgotten,
+            overflows: s.overflows,
+            late: s.late,
+            foreign: s.foreign,
+        }
+    }
+}
+
+pub(crate) fn micros(d: Duration) -> f64 {
+    d.as_nanos() as f64 / 1e3
+}
+
+/// Writes a report to the file at `path`, as JSON.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(report: &impl Serialize, path: &Path) -> Result<(), AgentError> {
+    let failed = |source| AgentError::Report {
+        path: path.to_owned(),
+        source,
+    };
+    let mut text = simd_json::serde::to_vec_pretty(report)
+        .map_err(|e| failed(std::io::Error::other(e.to_string())))?;
+    text.push(b'\n');
+    std::fs::write(path, text).map_err(failed)
+}

@@ -1,0 +1,407 @@
+//! Tensors in safetensors files, and how they become the job's two messages.
+//!
+//! Float tensors (F32, F16, BF16) in ascending byte order of their names, widened exactly, are the
+//! f32 message; I32 tensors in the same order are the i32 message. Going back, every tensor is
+//! narrowed to its own type, to nearest, ties to even; a NaN stays one, quiet, with its sign and
+//! the upper bits of its payload. `reference/check.py` says the same in numpy.
+
+use half::{bf16, f16};
+use safetensors::tensor::{Dtype as FileDtype, View};
+use safetensors::{SafeTensorError, SafeTensors};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use tally_wire::control::Shape;
+use thiserror::Error;
+
+/// Why tensors cannot be read or written.
+#[derive(Debug, Error)]
+pub enum TensorError {
+    /// The file system's reason.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// No safetensors file, or a damaged one.
+    #[error("{}: not a usable safetensors file: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: SafeTensorError,
+    },
+    /// A type that cannot be summed.
+    #[error(
+        "{}: tensor {tensor:?} is {dtype:?}, which Tally does not sum (it sums F32, F16, BF16 and I32)",
+        path.display()
+    )]
+    Dtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: FileDtype,
+    },
+}
+
+/// Types of elements that can be summed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// IEEE single.
+    F32,
+    /// IEEE half.
+    F16,
+    /// The upper half of a single.
+    Bf16,
+    /// Two's complement.
+    I32,
+}
+
+impl Dtype {
+    const fn of(dtype: FileDtype) -> Option<Self> {
+        match dtype {
+            FileDtype::F32 => Some(Self::F32),
+            FileDtype::F16 => Some(Self::F16),
+            FileDtype::BF16 => Some(Self::Bf16),
+            FileDtype::I32 => Some(Self::I32),
+            _ => None,
+        }
+    }
+
+    const fn file(self) -> FileDtype {
+        match self {
+            Self::F32 => FileDtype::F32,
+            Self::F16 => FileDtype::F16,
+            Self::Bf16 => FileDtype::BF16,
+            Self::I32 => FileDtype::I32,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::I32 => "I32",
+        }
+    }
+
+    /// Bytes of one element.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// One tensor of a [`Layout`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Its dimensions; none for a scalar.
+    pub shape: Vec<usize>,
+    /// Where it begins in its message, in elements.
+    pub start: usize,
+    /// How many elements it has.
+    pub elements: usize,
+}
+
+/// Which tensors there are and where they are in the messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Layout {
+    /// In ascending byte order of their names.
+    pub tensors: Vec<Tensor>,
+    /// Elements of the f32 message.
+    pub floats: usize,
+    /// Elements of the i32 message.
+    pub ints: usize,
+    /// The file's own remarks, passed on.
+    metadata: Option<HashMap<String, String>>,
+}
+
+impl Layout {
+    fn push(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) {
+        let elements = shape.iter().product();
+        let message = if dtype == Dtype::I32 {
+            &mut self.ints
+        } else {
+            &mut self.floats
+        };
+        let start = *message;
+        *message += elements;
+        self.tensors.push(Tensor {
+            name,
+            dtype,
+            shape,
+            start,
+            elements,
+        });
+    }
+
+    /// Bytes of all tensors in their own types.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.tensors
+            .iter()
+            .map(|t| t.elements * t.dtype.bytes())
+            .sum()
+    }
+
+    /// Tensors of the i32 message with elements in `range`.
+    pub fn ints_in(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().filter(move |t| {
+            t.dtype == Dtype::I32 && t.start < range.end && t.start + t.elements > range.start
+        })
+    }
+
+    /// What all workers of a job must agree on, for JOIN: names, types and shapes of the tensors,
+    /// `arithmetic`, and bytes in a payload. Numbers are little-endian u64, texts go behind their
+    /// length.
+    #[must_use]
+    pub fn digest(&self, arithmetic: &str, payload_bytes: u32) -> Shape {
+        fn number(hash: &mut Sha256, n: usize) {
+            hash.update((n as u64).to_le_bytes());
+        }
+        fn text(hash: &mut Sha256, s: &str) {
+            number(hash, s.len());
+            hash.update(s);
+        }
+        let mut hash = Sha256::new();
+        text(&mut hash, "tally shape 1");
+        text(&mut hash, arithmetic);
+        number(&mut hash, payload_bytes as usize);
+        for t in &self.tensors {
+            text(&mut hash, &t.name);
+            text(&mut hash, t.dtype.name());
+            number(&mut hash, t.shape.len());
+            t.shape.iter().for_each(|&d| number(&mut hash, d));
+        }
+        hash.finalize().into()
+    }
+}
+
+/// Tensors as the two messages.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tensors {
+    /// What they are.
+    pub layout: Layout,
+    /// The f32 message.
+    pub floats: Vec<f32>,
+    /// The i32 message.
+    pub ints: Vec<i32>,
+}
+
+impl Tensors {
+    /// Reads a safetensors file.
+    ///
+    /// # Errors
+    /// If it cannot be read, is no safetensors file, or has a tensor of another type than F32, F16,
+    /// BF16 or I32.
+    pub fn read(path: &Path) -> Result<Self, TensorError> {
+        let bytes = fs::read(path).map_err(|source| TensorError::Io {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(path, &bytes)
+    }
+
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, TensorError> {
+        let format = |source| TensorError::Format {
+            path: path.to_owned(),
+            source,
+        };
+        let file = SafeTensors::deserialize(bytes).map_err(format)?;
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(format)?;
+        let mut views: Vec<_> = file.iter().collect();
+        views.sort_unstable_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
+        let mut layout = Layout {
+            metadata: header.metadata().clone(),
+            ..Layout::default()
+        };
+        for (name, view) in &views {
+            let dtype = Dtype::of(view.dtype()).ok_or_else(|| TensorError::Dtype {
+                path: path.to_owned(),
+                tensor: (*name).to_owned(),
+                dtype: view.dtype(),
+            })?;
+            layout.push((*name).to_owned(), dtype, view.shape().to_vec());
+        }
+        let mut floats = Vec::with_capacity(layout.floats);
+        let mut ints = Vec::with_capacity(layout.ints);
+        for (tensor, (_, view)) in layout.tensors.iter().zip(&views) {
+            let data = view.data();
+            match tensor.dtype {
+                Dtype::F32 => floats.extend(words(data).map(f32::from_le_bytes)),
+                Dtype::F16 => floats.extend(words(data).map(|w| f16::from_le_bytes(w).to_f32())),
+                Dtype::Bf16 => floats.extend(words(data).map(|w| bf16::from_le_bytes(w).to_f32())),
+                Dtype::I32 => ints.extend(words(data).map(i32::from_le_bytes)),
+            }
+        }
+        debug_assert_eq!((floats.len(), ints.len()), (layout.floats, layout.ints));
+        Ok(Self {
+            layout,
+            floats,
+            ints,
+        })
+    }
+
+    /// One f32 tensor called `gradient` with numbers that follow from seed and rank, so that large
+    /// runs need no files. `reference/check.py` makes the same.
+    #[must_use]
+    pub fn synthetic(seed: u64, rank: u8, elements: usize) -> Self {
+        let mut layout = Layout::default();
+        layout.push("gradient".into(), Dtype::F32, vec![elements]);
+        let start = seed
+            .wrapping_mul(GOLDEN)
+            .wrapping_add(u64::from(rank) << 40);
+        let element = |i: u64| {
+            let x = splitmix64(start.wrapping_add(i));
+            let m = (x >> 40) as i32 - (1 << 23);
+            let exponent = 127 - 23 - (x & 0xf) as u32;
+            m as f32 * f32::from_bits(exponent << 23)
+        };
+        Self {
+            layout,
+            floats: (0..elements as u64).map(element).collect(),
+            ints: Vec::new(),
+        }
+    }
+
+    /// Turns the sums of `workers` workers into means: floats are divided in f32, integers are
+    /// truncated toward zero.
+    pub fn divide_by(&mut self, workers: u8) {
+        // With one worker nothing is divided, so that a NaN keeps its bits.
+        if workers > 1 {
+            for v in &mut self.floats {
+                *v = if v.is_nan() {
+                    f32::from_bits(tally_kernels::CANONICAL_NAN)
+                } else {
+                    *v / f32::from(workers)
+                };
+            }
+            self.ints.iter_mut().for_each(|v| *v /= i32::from(workers));
+        }
+    }
+
+    /// Writes a safetensors file, whole or not at all: to a new file in the same folder, which
+    /// takes the name of `path` once it is safely on the disk.
+    ///
+    /// # Errors
+    /// If it cannot be written; then what was at `path` before is still there.
+    pub fn write(&self, path: &Path) -> Result<(), TensorError> {
+        let io = |source| TensorError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        let name = path.file_name().ok_or_else(|| {
+            io(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not the name of a file",
+            ))
+        })?;
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let mut temporary = std::ffi::OsString::from(".");
+        temporary.push(name);
+        temporary.push(format!(".{}.tmp", std::process::id()));
+        let temporary = folder.join(temporary);
+        let written = self.write_to(&temporary).and_then(|()| {
+            fs::File::open(&temporary)
+                .and_then(|f| f.sync_all())
+                .and_then(|()| fs::rename(&temporary, path))
+                .and_then(|()| fs::File::open(folder)?.sync_all())
+                .map_err(io)
+        });
+        if written.is_err() {
+            // It may not be there; the first error is the one to tell.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    fn write_to(&self, path: &Path) -> Result<(), TensorError> {
+        let view = |tensor| {
+            let tensor: &Tensor = tensor;
+            let view = Narrowed { all: self, tensor };
+            (tensor.name.as_str(), view)
+        };
+        let views = self.layout.tensors.iter().map(view);
+        let metadata = self.layout.metadata.clone();
+        safetensors::serialize_to_file(views, metadata, path).map_err(|error| match error {
+            SafeTensorError::IoError(source) => TensorError::Io {
+                path: path.to_owned(),
+                source,
+            },
+            source => TensorError::Format {
+                path: path.to_owned(),
+                source,
+            },
+        })
+    }
+}
+
+/// A tensor of the output in its own type.
+struct Narrowed<'a> {
+    all: &'a Tensors,
+    tensor: &'a Tensor,
+}
+
+impl View for Narrowed<'_> {
+    fn dtype(&self) -> FileDtype {
+        self.tensor.dtype.file()
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let range = self.tensor.start..self.tensor.start + self.tensor.elements;
+        let floats = || self.all.floats[range.clone()].iter();
+        let mut bytes = Vec::with_capacity(self.data_len());
+        match self.tensor.dtype {
+            Dtype::F32 => floats().for_each(|v| bytes.extend(v.to_le_bytes())),
+            Dtype::F16 => floats().for_each(|&v| bytes.extend(f16::from_f32(v).to_le_bytes())),
+            Dtype::Bf16 => floats().for_each(|&v| bytes.extend(bf16::from_f32(v).to_le_bytes())),
+            Dtype::I32 => {
+                let ints = &self.all.ints[range];
+                ints.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
+            }
+        }
+        bytes.into()
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.elements * self.tensor.dtype.bytes()
+    }
+}
+
+fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
+    bytes.as_chunks().0.iter().copied()
+}
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const fn splitmix64(z: u64) -> u64 {
+    let z = z.wrapping_add(GOLDEN);
+    let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests;

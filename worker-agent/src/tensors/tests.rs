@@ -1,0 +1,104 @@
+use super::*;
+
+fn gradients(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("gradients")
+        .join(file)
+}
+
+#[test]
+fn mixed_types_are_laid_out_by_name() {
+    let t = Tensors::read(&gradients("mixed/rank0.safetensors")).unwrap();
+    let names: Vec<_> = t.layout.tensors.iter().map(|t| t.name.as_str()).collect();
+    assert!(names.is_sorted());
+    assert_eq!(t.floats.len(), 3706);
+    assert_eq!(t.ints.len(), 11);
+    let scalar = t.layout.tensors.iter().find(|t| t.name == "shard.examples");
+    assert!(scalar.unwrap().shape.is_empty());
+}
+
+#[test]
+fn written_files_read_back_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    for file in [
+        "mixed/rank3.safetensors",
+        "digits/step399/rank0.safetensors",
+    ] {
+        let t = Tensors::read(&gradients(file)).unwrap();
+        let out = folder.path().join("out.safetensors");
+        t.write(&out).unwrap();
+        assert_eq!(Tensors::read(&out).unwrap(), t);
+    }
+    let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+    assert_eq!(left.len(), 1, "no temporary file is left: {left:?}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_leaves_the_old_one() {
+    let t = Tensors::synthetic(1, 0, 10);
+    let error = t.write(Path::new("/nowhere/x.safetensors")).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/"), "{error}");
+    assert!(t.write(Path::new("/")).is_err());
+}
+
+#[test]
+fn other_types_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("f64.safetensors");
+    let data = [0; 16];
+    let view = safetensors::tensor::TensorView::new(FileDtype::F64, vec![2], &data).unwrap();
+    safetensors::serialize_to_file([("w", view)], None, &path).unwrap();
+    let error = Tensors::read(&path).unwrap_err().to_string();
+    assert!(error.contains("tensor \"w\" is F64"), "{error}");
+    fs::write(&path, b"no tensors").unwrap();
+    let error = Tensors::read(&path).unwrap_err().to_string();
+    assert!(error.contains("not a usable safetensors file"), "{error}");
+}
+
+/// Against numbers from `reference/check.py`.
+#[test]
+fn synthetic_numbers_are_those_of_the_reference() {
+    let t = Tensors::synthetic(7, 3, 1000);
+    assert!(t.floats.iter().all(|v| v.abs() <= 1.0));
+    let bits: Vec<u32> = t.floats[..4].iter().map(|v| v.to_bits()).collect();
+    assert_eq!(bits, SYNTHETIC_7_3);
+}
+
+/// `python3 -c 'import check; print([hex(x) for x in check.synthetic(7, 3, 0, 4).view("<u4")])'`
+const SYNTHETIC_7_3: [u32; 4] = [0x3d22_6a1c, 0x38ed_15ee, 0x3aaa_5880, 0x37e7_0548];
+
+#[test]
+fn means_truncate_integers_and_keep_nan() {
+    let mut t = Tensors::synthetic(1, 0, 2);
+    t.floats = vec![f32::from_bits(0xffc0_1234), 3.0];
+    t.ints = vec![-7, 7];
+    let mut one = t.clone();
+    one.divide_by(1);
+    assert_eq!(one.floats[0].to_bits(), 0xffc0_1234);
+    t.divide_by(2);
+    assert_eq!(t.floats[0].to_bits(), 0x7fc0_0000);
+    assert_eq!(t.floats[1], 1.5);
+    assert_eq!(t.ints, [-3, 3]);
+}
+
+#[test]
+fn the_digest_tells_apart_what_must_agree() {
+    let base = Tensors::read(&gradients("mixed/rank0.safetensors"))
+        .unwrap()
+        .layout;
+    let other = Tensors::read(&gradients("mixed/rank1.safetensors"))
+        .unwrap()
+        .layout;
+    let digest = base.digest("fixed", 1024);
+    assert_eq!(other.digest("fixed", 1024), digest);
+    assert_ne!(base.digest("native", 1024), digest);
+    assert_ne!(base.digest("fixed", 512), digest);
+    let change = |f: &dyn Fn(&mut Tensor)| {
+        let mut l = base.clone();
+        f(&mut l.tensors[0]);
+        l.digest("fixed", 1024)
+    };
+    assert_ne!(change(&|t| t.name.push('x')), digest);
+    assert_ne!(change(&|t| t.shape.push(1)), digest);
+    assert_ne!(change(&|t| t.dtype = Dtype::F16), digest);
+}
