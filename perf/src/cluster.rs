@@ -432,7 +432,7 @@ impl Cluster {
     fn on_host(&self, host: &Host) -> Command {
         let mut command = prefixed(&host.prefix, Path::new("taskset"));
         command
-            .args(["-c", &self.cpus.hosts])
+            .args(["-c", &Cpus::list(&self.cpus.hosts)])
             .arg(self.spec.programs.join("tally-agent"));
         command
     }

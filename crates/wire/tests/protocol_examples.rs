@@ -172,7 +172,7 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     let first_join = sealed(control(Kind::Join, Epoch(0)), false, |b| join(0).emit(b));
     assert_eq!(Join::parse(&first_join), Ok(join(0)));
     let full_join = sealed(control(Kind::Join, EPOCH), false, |b| {
-        join(CHALLENGE).emit(b)
+        join(CHALLENGE).emit(b);
     });
     assert_eq!(Join::parse(&full_join), Ok(join(CHALLENGE)));
     let accepted = sealed(control(Kind::Accept, EPOCH), false, |b| accept().emit(b));
@@ -305,7 +305,8 @@ fn block(name: &str, bytes: &[u8]) -> String {
         } else {
             format!("{row:48}| {remark}")
         };
-        writeln!(text, "{}", line.trim_end()).unwrap();
+        text += line.trim_end();
+        text += "\n";
         at += len;
     }
     assert_eq!(at, bytes.len());

@@ -332,7 +332,7 @@ fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
         verdict,
         goodput_gbps: reports
             .iter()
-            .map(|r| r.goodput_gbps)
+            .map(|r| r.goodput_gbit_per_s)
             .fold(f64::INFINITY, f64::min),
         seconds: worst(|r| r.seconds),
         fragments: first.fragments,
