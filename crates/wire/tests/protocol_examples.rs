@@ -30,7 +30,7 @@ const WORKER: (Mac, Ipv4Addr, u16) = (Mac([2, 0, 0, 0, 0, 3]), Ipv4Addr::new(10,
 const PS: (Mac, Ipv4Addr, u16) = (Mac([2, 0, 0, 0, 0, 9]), Ipv4Addr::new(10, 0, 0, 9), 40009);
 
 fn key() -> Key {
-    "000102030405060708090a0b0c0d0e0f".parse().unwrap()
+    "000102030405060708090a0b0c0d0e0f".parse().expect("a key")
 }
 
 fn shape() -> [u8; 32] {
