@@ -1,0 +1,340 @@
+//! `tally-perf datapath`: what one core of the switch moves, beside `dpdk-testpmd` with `macswap`.
+//!
+//! # What is compared
+//!
+//! `macswap` is what DPDK's own test program makes of a frame: it receives it, swaps two addresses,
+//! sends it. That is the least that a switch in software can do, so it is the yardstick. The switch
+//! checks who sent the frame and what it claims, sums its payload, and sends a result to all
+//! workers for every eight frames that come in: as many frames leave as arrive.
+//!
+//! Both run on the same CPU, one after the other, in every round; [`replay`](crate::replay) says
+//! what feeds them. A round's ratio divides neighbours in time, and the reported ratio is the median
+//! of the rounds'.
+//!
+//! # The catches
+//!
+//! - The switch's number counts only if it summed every single frame and finished every fragment. If
+//!   anything else happened, the command fails.
+//! - Bits per second are those of the frames from Ethernet header to the end of the payload, without
+//!   preamble, frame check sequence and gap.
+//! - Cycles are seconds times the clock that `/proc/cpuinfo` gives for the CPU at the start. Many
+//!   machines, virtual ones most of all, give a nominal one there; the ratio of two such figures
+//!   is right anyway.
+
+use crate::machine::Machine;
+use crate::replay::{Captures, Cpus, Switch, Testpmd, WORKERS};
+use crate::report::{Report, Target};
+use crate::stats::Spread;
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+/// Share of macswap's packets per second that the switch should reach.
+const TARGET_RATIO: f64 = 0.75;
+/// The payload that the target is for.
+const TARGET_PAYLOAD_BYTES: u16 = 1024;
+/// As the protocol calls them.
+const ELEMENTS: [&str; 2] = ["i32", "f32"];
+
+/// What is measured.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Payloads in bytes, multiples of 64 up to 8192
+    #[arg(long, value_delimiter = ',', default_values_t = [256, 1024, 8192])]
+    payload: Vec<u16>,
+
+    /// Element types, i32 and f32
+    #[arg(long, value_delimiter = ',', default_values_t = ELEMENTS.map(str::to_owned))]
+    element: Vec<String>,
+
+    /// Rounds in which the programs take turns
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+
+    /// Seconds for which each is measured in a round
+    #[arg(long, default_value_t = 2)]
+    seconds: u32,
+
+    /// Fragments after which a worker's fragment numbers jump; the switch's window is half of it
+    #[arg(long, default_value_t = 64)]
+    run_fragments: u16,
+
+    /// Another tally-switch to take turns with: the one before a change
+    #[arg(long, value_name = "PROGRAM")]
+    against: Option<PathBuf>,
+
+    /// Leave out dpdk-testpmd
+    #[arg(long)]
+    no_macswap: bool,
+}
+
+#[derive(Serialize)]
+struct Parameters<'a> {
+    workers: u8,
+    cpus: Cpus,
+    payload_bytes: &'a [u16],
+    elements: &'a [String],
+    rounds: u32,
+    seconds: u32,
+    run_fragments: u16,
+    testpmd: String,
+    cpu_mhz: Option<f64>,
+}
+
+/// One program at one payload.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    program: String,
+    payload_bytes: u16,
+    /// None for programs that do not look at payloads.
+    element: Option<&'static str>,
+    /// What is replayed, by all ports.
+    capture_bytes: u64,
+    frames_per_s: Spread,
+    gbit_per_s: f64,
+    ns_per_frame: f64,
+    cycles_per_frame: Option<f64>,
+    /// Frames per second divided by those of macswap in the same round.
+    to_macswap: Option<Spread>,
+    /// Frames per second divided by those of the other switch in the same round.
+    to_other: Option<Spread>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// If a program does not run, or the switch did anything else than to sum.
+pub fn run(args: &Args) -> Result<Report> {
+    let elements = elements(args)?;
+    let switch = Switch::beside_this_program()?;
+    let other = args.against.as_deref().map(Switch::at).transpose()?;
+    let testpmd = if args.no_macswap {
+        Err("left out by --no-macswap".to_owned())
+    } else {
+        Testpmd::find()
+    };
+    let bench = Bench {
+        args,
+        cpus: Cpus::of_this_machine(),
+        cpu_mhz: cpu_mhz(),
+        switch,
+        other,
+        testpmd,
+    };
+    let mut rows = Vec::new();
+    for &payload_bytes in &args.payload {
+        bench.measure(payload_bytes, &elements, &mut rows)?;
+    }
+    let parameters = Parameters {
+        workers: WORKERS,
+        cpus: bench.cpus,
+        payload_bytes: &args.payload,
+        elements: &args.element,
+        rounds: args.rounds,
+        seconds: args.seconds,
+        run_fragments: args.run_fragments,
+        testpmd: match &bench.testpmd {
+            Ok(testpmd) => testpmd.version()?,
+            Err(reason) => reason.clone(),
+        },
+        cpu_mhz: bench.cpu_mhz,
+    };
+    let targets = elements.iter().map(|e| bench.target(e, &rows)).collect();
+    let table = bench.table(&rows);
+    Report::new(Machine::detect(), &parameters, &rows, targets, table)
+}
+
+fn elements(args: &Args) -> Result<Vec<&'static str>> {
+    ensure!(
+        args.rounds > 0 && args.seconds > 0,
+        "--rounds and --seconds: at least 1"
+    );
+    let run = args.run_fragments;
+    ensure!(
+        run.is_power_of_two() && (32..=4096).contains(&run),
+        "--run-fragments {run}: a power of two from 32 to 4096"
+    );
+    for payload in &args.payload {
+        ensure!(
+            (64..=8192).contains(payload) && payload.is_multiple_of(64),
+            "--payload {payload}: a multiple of 64 up to 8192"
+        );
+    }
+    let known = |name: &String| {
+        let found = ELEMENTS.iter().find(|element| *element == name);
+        found
+            .copied()
+            .with_context(|| format!("--element {name}: i32 or f32"))
+    };
+    args.element.iter().map(known).collect()
+}
+
+/// The clock of the first CPU, as the kernel knows it.
+fn cpu_mhz() -> Option<f64> {
+    let info = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("cpu MHz"))?;
+    line.split_once(':')?.1.trim().parse().ok()
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    cpus: Cpus,
+    cpu_mhz: Option<f64>,
+    switch: Switch,
+    other: Option<Switch>,
+    testpmd: Result<Testpmd, String>,
+}
+
+impl Bench<'_> {
+    /// All programs at one payload.
+    fn measure(
+        &self,
+        payload_bytes: u16,
+        elements: &[&'static str],
+        rows: &mut Vec<Row>,
+    ) -> Result<()> {
+        let run_fragments = self.args.run_fragments;
+        let captures: Vec<_> = elements
+            .iter()
+            .map(|element| Captures::write(payload_bytes, element, run_fragments))
+            .collect::<Result<_>>()?;
+        let mut macswap = Vec::new();
+        let mut ours = vec![Vec::new(); captures.len()];
+        let mut others = vec![Vec::new(); captures.len()];
+        for round in 1..=self.args.rounds {
+            eprintln!(
+                "payload {payload_bytes} B, round {round} of {}",
+                self.args.rounds
+            );
+            let (cpus, seconds) = (self.cpus, self.args.seconds);
+            if let (Ok(testpmd), Some(captures)) = (&self.testpmd, captures.first()) {
+                macswap.push(testpmd.measure(captures, cpus, seconds)?);
+            }
+            for (at, captures) in captures.iter().enumerate() {
+                ours[at].push(self.switch.measure(captures, cpus, seconds)?);
+                if let Some(other) = &self.other {
+                    others[at].push(other.measure(captures, cpus, seconds)?);
+                }
+            }
+        }
+        if let Some(captures) = captures.first() {
+            rows.extend(self.row("macswap", None, captures, &macswap, &macswap, &[]));
+        }
+        for ((captures, ours), others) in captures.iter().zip(&ours).zip(&others) {
+            let element = Some(captures.element);
+            rows.extend(self.row("switch", element, captures, ours, &macswap, others));
+            rows.extend(self.row("other switch", element, captures, others, &macswap, others));
+        }
+        Ok(())
+    }
+
+    fn row(
+        &self,
+        program: &str,
+        element: Option<&'static str>,
+        captures: &Captures,
+        frames_per_s: &[f64],
+        macswap: &[f64],
+        other: &[f64],
+    ) -> Option<Row> {
+        let ratio = |base: &[f64]| {
+            let rounds = frames_per_s.iter().zip(base);
+            Spread::of(&rounds.map(|(ours, base)| ours / base).collect::<Vec<_>>())
+        };
+        let spread = Spread::of(frames_per_s)?;
+        let ns_per_frame = 1e9 / spread.median;
+        Some(Row {
+            program: program.to_owned(),
+            payload_bytes: captures.payload_bytes,
+            element,
+            capture_bytes: captures.size().bytes,
+            frames_per_s: spread,
+            gbit_per_s: spread.median * captures.frame_bytes() as f64 * 8.0 / 1e9,
+            ns_per_frame,
+            cycles_per_frame: self.cpu_mhz.map(|mhz| ns_per_frame * mhz / 1e3),
+            to_macswap: ratio(macswap),
+            to_other: ratio(other),
+        })
+    }
+
+    fn target(&self, element: &str, rows: &[Row]) -> Target {
+        let name = format!("rate_to_macswap_{TARGET_PAYLOAD_BYTES}_{element}");
+        let of_target = |row: &&Row| {
+            row.payload_bytes == TARGET_PAYLOAD_BYTES
+                && row.program == "switch"
+                && row.element == Some(element)
+        };
+        let ratio = rows.iter().find(of_target).and_then(|row| row.to_macswap);
+        match (ratio, &self.testpmd) {
+            (Some(ratio), _) => Target::at_least(
+                &name,
+                ratio.median,
+                "ratio",
+                TARGET_RATIO,
+                "frames per second, to those of macswap on the same core; median of the rounds",
+            ),
+            (None, Err(reason)) => Target::not_measured(&name, "ratio", TARGET_RATIO, reason),
+            (None, Ok(_)) => {
+                let reason = format!("no payload of {TARGET_PAYLOAD_BYTES} bytes asked for");
+                Target::not_measured(&name, "ratio", TARGET_RATIO, &reason)
+            }
+        }
+    }
+
+    fn table(&self, rows: &[Row]) -> String {
+        let mut out = String::new();
+        let Cpus { data, control } = self.cpus;
+        let _ = writeln!(
+            out,
+            "{WORKERS} workers on {WORKERS} ports, one core: CPU {data} for each program in turn, \
+             CPU {control} for its control thread\n\
+             {} rounds of {} s; median of the rounds, ratios with least and most",
+            self.args.rounds, self.args.seconds
+        );
+        if let Err(reason) = &self.testpmd {
+            let _ = writeln!(out, "no macswap: {reason}");
+        }
+        let _ = writeln!(
+            out,
+            "\n{:<13} {:<5} {:>7} {:>8} {:>9} {:>9} {:>10} {:>7}  {:<19}  capture",
+            "program",
+            "sums",
+            "payload",
+            "Mframe/s",
+            "Gbit/s",
+            "ns/frame",
+            "cyc/frame",
+            "spread",
+            "to macswap"
+        );
+        for row in rows {
+            let Spread { median, min, max } = row.frames_per_s;
+            let ratio = |spread: Option<Spread>| {
+                spread.map_or("-".into(), |s| {
+                    format!("{:.3} ({:.3}-{:.3})", s.median, s.min, s.max)
+                })
+            };
+            let _ = write!(
+                out,
+                "{:<13} {:<5} {:>7} {:>8.2} {:>9.1} {:>9.1} {:>10} {:>6.1}%  {:<19}  {} KiB",
+                row.program,
+                row.element.unwrap_or("-"),
+                row.payload_bytes,
+                median / 1e6,
+                row.gbit_per_s,
+                row.ns_per_frame,
+                row.cycles_per_frame
+                    .map_or("-".into(), |cycles| format!("{cycles:.0}")),
+                (max - min) / median * 100.0,
+                ratio(row.to_macswap),
+                row.capture_bytes >> 10
+            );
+            if row.program == "switch" && self.other.is_some() {
+                let _ = write!(out, ", to other switch {}", ratio(row.to_other));
+            }
+            out.push('\n');
+        }
+        out
+    }
+}

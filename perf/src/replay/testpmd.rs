@@ -1,0 +1,128 @@
+//! `dpdk-testpmd` with `macswap`: DPDK's own measure of a switch that reads and writes headers.
+
+use super::{Captures, Cpus, DESCRIPTORS, POOL_FRAMES, device, mtu};
+use crate::cluster::Program;
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+/// The program, which Debian has in the package `dpdk`.
+const NAME: &str = "dpdk-testpmd";
+/// What goes before the seconds that are measured: the first of its reports covers no time, the
+/// second one the start.
+const WARM_UP_REPORTS: usize = 2;
+/// What a buffer has in front of the frame.
+const HEADROOM_BYTES: u32 = 128;
+
+/// An installed `dpdk-testpmd`.
+#[derive(Clone, Debug)]
+pub struct Testpmd {
+    program: PathBuf,
+}
+
+impl Testpmd {
+    /// Looks for the program.
+    ///
+    /// # Errors
+    /// What to install, for people.
+    pub fn find() -> Result<Self, String> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path)
+            .map(|folder| folder.join(NAME))
+            .find(|program| program.is_file())
+            .map(|program| Self { program })
+            .ok_or_else(|| format!("{NAME} is not installed (Debian's package: dpdk)"))
+    }
+
+    /// Frames per second that it receives and sends, over that many seconds.
+    ///
+    /// # Errors
+    /// If it does not start, does not report, or loses frames.
+    pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<f64> {
+        let mut command = Command::new(&self.program);
+        command
+            .arg(format!("--lcores=0@{},1@{}", cpus.control, cpus.data))
+            .args(["--main-lcore=0", "--no-pci", "--no-telemetry"])
+            .args(["--no-huge", "--no-shconf", "--iova-mode=va"]);
+        let buffer_bytes = HEADROOM_BYTES + u32::from(mtu(captures.payload_bytes) + 26).max(2048);
+        let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
+        command.arg(format!("-m{megabytes}"));
+        for (port, file) in captures.files().iter().enumerate() {
+            command.arg(format!("--vdev={}", device(port, file)));
+        }
+        command
+            .args(["--", "--forward-mode=macswap", "--nb-cores=1", "--burst=32"])
+            .args(["--port-topology=paired", "--no-flush-rx", "--mbcache=256"])
+            .arg(format!("--total-num-mbufs={POOL_FRAMES}"))
+            .arg(format!("--mbuf-size={buffer_bytes}"))
+            .arg(format!("--rxd={DESCRIPTORS}"))
+            .arg(format!("--txd={DESCRIPTORS}"))
+            .arg("--stats-period=1");
+        let ports = captures.files().len();
+        let reports = WARM_UP_REPORTS + seconds as usize;
+        let mut program =
+            Program::start("testpmd", command, &captures.folder().join("testpmd.log"))?;
+        program.wait_until(
+            "it has reported often enough",
+            Duration::from_secs(20 + u64::from(seconds)),
+            |log| rates(log, "Tx-pps:").count() >= reports * ports,
+        )?;
+        let log = program.log();
+        // Its end is of no interest; there is nothing that it leaves behind.
+        drop(program);
+        let mean = |word| {
+            let of_ports = rates(&log, word)
+                .take(reports * ports)
+                .skip(WARM_UP_REPORTS * ports);
+            of_ports.sum::<f64>() / f64::from(seconds)
+        };
+        let (received, sent) = (mean("Rx-pps:"), mean("Tx-pps:"));
+        ensure!(
+            received > 0.0 && (sent / received - 1.0).abs() < 0.01,
+            "testpmd: {received} frames per second in, {sent} out"
+        );
+        Ok(received)
+    }
+
+    /// Which version it is.
+    ///
+    /// # Errors
+    /// If it cannot be run.
+    pub fn version(&self) -> Result<String> {
+        let output = Command::new(&self.program)
+            .arg("--version")
+            .output()
+            .with_context(|| self.program.display().to_string())?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        let version = text.lines().find(|line| line.contains("DPDK"));
+        Ok(version.unwrap_or("unknown").trim().to_owned())
+    }
+}
+
+/// The numbers behind a word, in order: one for each port and report.
+fn rates<'a>(log: &'a str, word: &'a str) -> impl Iterator<Item = f64> + 'a {
+    log.lines().filter_map(move |line| {
+        let rest = line.trim_start().strip_prefix(word)?;
+        rest.split_whitespace().next()?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rates;
+
+    #[test]
+    fn rates_are_found_in_what_testpmd_prints() {
+        let log = "  RX-packets: 10534560   RX-missed: 0\n\n  Throughput (since last show)\n  \
+                   Rx-pps:      2634426          Rx-bps:  22930047504\n  \
+                   Tx-pps:      2634427          Tx-bps:  22930047504\n  ####\n  \
+                   Rx-pps:      7 ";
+        assert_eq!(
+            rates(log, "Rx-pps:").collect::<Vec<_>>(),
+            [2_634_426.0, 7.0]
+        );
+        assert_eq!(rates(log, "Tx-pps:").collect::<Vec<_>>(), [2_634_427.0]);
+    }
+}
