@@ -11,6 +11,9 @@
 //! Both have the same command line of the EAL, pools of the same buffers, bursts of 32, the same
 //! CPU, and another CPU (if there is one) for the thread that says how things are.
 //!
+//! Rates are per second of CPU time that the core's thread had, so that other programs on a shared
+//! machine cost it its caches at most. The share of the CPU that it had is reported.
+//!
 //! # The catches
 //!
 //! - The copy is in the denominator and in the numerator of every ratio. A NIC would make it for
@@ -26,9 +29,11 @@ pub use capture::{Captures, WORKERS};
 pub use switch::Switch;
 pub use testpmd::Testpmd;
 
+use anyhow::{Context, Result};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a program runs before it is measured.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -54,6 +59,57 @@ impl Cpus {
         let data = cpus.first().map_or(0, |cpu| cpu.id);
         let control = cpus.get(1).map_or(data, |cpu| cpu.id);
         Self { data, control }
+    }
+}
+
+/// What a program did on its core.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Frames received per second of the core's time.
+    pub frames_per_s: f64,
+    /// Share of the CPU that the core's thread had.
+    pub cpu_share: f64,
+}
+
+impl Rate {
+    fn new(frames_per_wall_s: f64, cpu_share: f64) -> Self {
+        Self {
+            frames_per_s: frames_per_wall_s / cpu_share,
+            cpu_share,
+        }
+    }
+}
+
+/// A moment in the life of a program's threads.
+struct CpuTime {
+    at: Instant,
+    /// Nanoseconds on a CPU, by thread.
+    threads: BTreeMap<String, u64>,
+}
+
+impl CpuTime {
+    fn of(process: u32) -> Result<Self> {
+        let mut threads = BTreeMap::new();
+        let folder = format!("/proc/{process}/task");
+        for thread in std::fs::read_dir(&folder).context(folder)? {
+            let thread = thread?;
+            let path = thread.path().join("schedstat");
+            let text =
+                std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+            let nanos = text.split_whitespace().next().unwrap_or_default().parse()?;
+            threads.insert(thread.file_name().to_string_lossy().into_owned(), nanos);
+        }
+        let at = Instant::now();
+        Ok(Self { at, threads })
+    }
+
+    /// Share of a CPU that the busiest thread had since: the one that polls.
+    fn share_until(&self, end: &Self) -> f64 {
+        let nanos = end
+            .threads
+            .iter()
+            .map(|(id, nanos)| nanos - self.threads.get(id).unwrap_or(&0));
+        nanos.max().unwrap_or(0) as f64 / (end.at - self.at).as_nanos() as f64
     }
 }
 

@@ -15,6 +15,8 @@
 //!
 //! - The switch's number counts only if it summed every single frame and finished every fragment. If
 //!   anything else happened, the command fails.
+//! - Seconds are those that the core's thread had the CPU for: all of them on a machine that is not
+//!   shared. The column `of CPU` says how many it had.
 //! - Bits per second are those of the frames from Ethernet header to the end of the payload, without
 //!   preamble, frame check sequence and gap.
 //! - Cycles are seconds times the clock that `/proc/cpuinfo` gives for the CPU at the start. Many
@@ -22,7 +24,7 @@
 //!   is right anyway.
 
 use crate::machine::Machine;
-use crate::replay::{Captures, Cpus, Switch, Testpmd, WORKERS};
+use crate::replay::{Captures, Cpus, Rate, Switch, Testpmd, WORKERS};
 use crate::report::{Report, Target};
 use crate::stats::Spread;
 use anyhow::{Context, Result, ensure};
@@ -92,6 +94,7 @@ struct Row {
     /// What is replayed, by all ports.
     capture_bytes: u64,
     frames_per_s: Spread,
+    cpu_share: f64,
     gbit_per_s: f64,
     ns_per_frame: f64,
     cycles_per_frame: Option<f64>,
@@ -234,23 +237,27 @@ impl Bench<'_> {
         program: &str,
         element: Option<&'static str>,
         captures: &Captures,
-        frames_per_s: &[f64],
-        macswap: &[f64],
-        other: &[f64],
+        rates: &[Rate],
+        macswap: &[Rate],
+        other: &[Rate],
     ) -> Option<Row> {
-        let ratio = |base: &[f64]| {
-            let rounds = frames_per_s.iter().zip(base);
-            Spread::of(&rounds.map(|(ours, base)| ours / base).collect::<Vec<_>>())
+        let spread =
+            |values: &mut dyn Iterator<Item = f64>| Spread::of(&values.collect::<Vec<_>>());
+        let ratio = |base: &[Rate]| {
+            let rounds = rates.iter().zip(base);
+            spread(&mut rounds.map(|(ours, base)| ours.frames_per_s / base.frames_per_s))
         };
-        let spread = Spread::of(frames_per_s)?;
-        let ns_per_frame = 1e9 / spread.median;
+        let frames_per_s = spread(&mut rates.iter().map(|rate| rate.frames_per_s))?;
+        let cpu_share = spread(&mut rates.iter().map(|rate| rate.cpu_share))?.median;
+        let ns_per_frame = 1e9 / frames_per_s.median;
         Some(Row {
             program: program.to_owned(),
             payload_bytes: captures.payload_bytes,
             element,
             capture_bytes: captures.size().bytes,
-            frames_per_s: spread,
-            gbit_per_s: spread.median * captures.frame_bytes() as f64 * 8.0 / 1e9,
+            frames_per_s,
+            cpu_share,
+            gbit_per_s: frames_per_s.median * captures.frame_bytes() as f64 * 8.0 / 1e9,
             ns_per_frame,
             cycles_per_frame: self.cpu_mhz.map(|mhz| ns_per_frame * mhz / 1e3),
             to_macswap: ratio(macswap),
@@ -297,7 +304,7 @@ impl Bench<'_> {
         }
         let _ = writeln!(
             out,
-            "\n{:<13} {:<5} {:>7} {:>8} {:>9} {:>9} {:>10} {:>7}  {:<19}  capture",
+            "\n{:<13} {:<5} {:>7} {:>8} {:>9} {:>9} {:>10} {:>7} {:>6}  {:<19}  capture",
             "program",
             "sums",
             "payload",
@@ -306,6 +313,7 @@ impl Bench<'_> {
             "ns/frame",
             "cyc/frame",
             "spread",
+            "of CPU",
             "to macswap"
         );
         for row in rows {
@@ -317,7 +325,7 @@ impl Bench<'_> {
             };
             let _ = write!(
                 out,
-                "{:<13} {:<5} {:>7} {:>8.2} {:>9.1} {:>9.1} {:>10} {:>6.1}%  {:<19}  {} KiB",
+                "{:<13} {:<5} {:>7} {:>8.2} {:>9.1} {:>9.1} {:>10} {:>6.1}% {:>5.0}%  {:<19}  {} KiB",
                 row.program,
                 row.element.unwrap_or("-"),
                 row.payload_bytes,
@@ -327,6 +335,7 @@ impl Bench<'_> {
                 row.cycles_per_frame
                     .map_or("-".into(), |cycles| format!("{cycles:.0}")),
                 (max - min) / median * 100.0,
+                row.cpu_share * 100.0,
                 ratio(row.to_macswap),
                 row.capture_bytes >> 10
             );

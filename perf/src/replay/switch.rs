@@ -1,7 +1,7 @@
 //! `tally-switch` with a job of eight workers, all of whose fragments are finished in the switch.
 
 use super::capture::{JOB, SWITCH_IP, SWITCH_MAC, WORKER_PORT, WORKERS, worker};
-use super::{Captures, Cpus, DESCRIPTORS, WARM_UP, device, mtu};
+use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Rate, WARM_UP, device, mtu};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -50,12 +50,12 @@ impl Switch {
         })
     }
 
-    /// Frames per second that it sums, over that many seconds.
+    /// The rate at which it sums frames, over that many seconds.
     ///
     /// # Errors
     /// If it does not run, or if any frame had another fate than to be summed and answered: then
     /// the number would mean something else.
-    pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<f64> {
+    pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<Rate> {
         let folder = captures.folder();
         let path = folder.join("switch.json");
         let socket = folder.join("switch.sock");
@@ -69,13 +69,19 @@ impl Switch {
             log.contains("running on CPU")
         })?;
         std::thread::sleep(WARM_UP);
+        let cpu_before = CpuTime::of(program.id())?;
         let before = statistics(&socket)?;
         std::thread::sleep(Duration::from_secs(seconds.into()));
         let after = statistics(&socket)?;
+        let cpu_after = CpuTime::of(program.id())?;
         // A good end is one with all buffers back in their pool.
         program.stop(STOP_PATIENCE)?;
         let frames = check(&before, &after)?;
-        Ok(frames as f64 / (after.seconds - before.seconds))
+        let frames_per_wall_s = frames as f64 / (after.seconds - before.seconds);
+        Ok(Rate::new(
+            frames_per_wall_s,
+            cpu_before.share_until(&cpu_after),
+        ))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `dpdk-testpmd` with `macswap`: DPDK's own measure of a switch that reads and writes headers.
 
-use super::{Captures, Cpus, DESCRIPTORS, POOL_FRAMES, device, mtu};
+use super::{Captures, CpuTime, Cpus, DESCRIPTORS, POOL_FRAMES, Rate, device, mtu};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
@@ -35,11 +35,11 @@ impl Testpmd {
             .ok_or_else(|| format!("{NAME} is not installed (Debian's package: dpdk)"))
     }
 
-    /// Frames per second that it receives and sends, over that many seconds.
+    /// The rate at which it receives and sends frames, over that many seconds.
     ///
     /// # Errors
     /// If it does not start, does not report, or loses frames.
-    pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<f64> {
+    pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<Rate> {
         let mut command = Command::new(&self.program);
         command
             .arg(format!("--lcores=0@{},1@{}", cpus.control, cpus.data))
@@ -63,11 +63,15 @@ impl Testpmd {
         let reports = WARM_UP_REPORTS + seconds as usize;
         let mut program =
             Program::start("testpmd", command, &captures.folder().join("testpmd.log"))?;
-        program.wait_until(
-            "it has reported often enough",
-            Duration::from_secs(20 + u64::from(seconds)),
-            |log| rates(log, "Tx-pps:").count() >= reports * ports,
-        )?;
+        let wait_for = |reports: usize, program: &mut Program| {
+            let patience = Duration::from_secs(20 + u64::from(seconds));
+            program.wait_until("it has reported often enough", patience, |log| {
+                rates(log, "Tx-pps:").count() >= reports * ports
+            })?;
+            CpuTime::of(program.id())
+        };
+        let cpu_before = wait_for(WARM_UP_REPORTS, &mut program)?;
+        let cpu_after = wait_for(reports, &mut program)?;
         let log = program.log();
         // Its end is of no interest; there is nothing that it leaves behind.
         drop(program);
@@ -82,7 +86,7 @@ impl Testpmd {
             received > 0.0 && (sent / received - 1.0).abs() < 0.01,
             "testpmd: {received} frames per second in, {sent} out"
         );
-        Ok(received)
+        Ok(Rate::new(received, cpu_before.share_until(&cpu_after)))
     }
 
     /// Which version it is.
