@@ -537,7 +537,8 @@ impl Config {
         })
     }
 
-    /// Frames that the switch can hold at one time, for the pool that they come from.
+    /// Frames in the pool that they all come from: as many as the switch can hold at one time, rounded
+    /// up to what fills DPDK's ring.
     #[must_use]
     pub fn frames(&self) -> u32 {
         let ports: u32 = self
@@ -548,17 +549,20 @@ impl Config {
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
         let rings = rings.next_power_of_two() * 2;
         let bursts = self.cores.len() as u32 * (2 * crate::run::HANDOVER_FRAMES as u32 + 1024);
-        ports + rings + self.slots() + self.held() + bursts
+        (ports + rings + self.slots() + self.held() + bursts).next_power_of_two() - 1
     }
 
     /// Packet memory, in MiB.
     #[must_use]
     pub fn megabytes(&self) -> u32 {
         self.eal.megabytes.unwrap_or_else(|| {
-            let each = u64::from(self.frame_bytes_max()) + 128 + 128 + 256;
-            let frames = u64::from(self.frames()) * each;
-            // Half as much again for DPDK's own tables and the drivers' rings.
-            (frames * 3 / 2 / (1 << 20)) as u32 + 64
+            // Descriptor, headroom, DPDK's own header and padding.
+            let each = u64::from(self.frame_bytes_max()) + 512;
+            // No buffer crosses a page, so on ordinary pages each takes whole ones.
+            let page = if self.eal.memory == MemoryKind::NoHuge { 4096 } else { 64 };
+            let frames = u64::from(self.frames()) * each.next_multiple_of(page);
+            // DPDK's own tables and the drivers' rings.
+            (frames * 9 / 8 / (1 << 20)) as u32 + 64
         })
     }
 }

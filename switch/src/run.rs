@@ -83,7 +83,7 @@ impl Switch {
             &eal,
             "frames",
             &MempoolConfig {
-                frames: config.frames().next_power_of_two() - 1,
+                frames: config.frames(),
                 cache_frames: CACHE_FRAMES,
                 frame_bytes_max: config.frame_bytes_max(),
                 socket: None,

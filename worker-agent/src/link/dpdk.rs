@@ -31,6 +31,8 @@ const CACHE_FRAMES: u32 = 128;
 /// Bytes of IPv4, UDP and Tally headers, which an MTU covers.
 const HEADERS_IN_MTU: usize = HEADERS_BYTES - 14;
 const MTU_DEFAULT: usize = 1500;
+/// Room for any ordinary frame, and what `net_memif` uses unless told otherwise.
+const BUFFER_BYTES_MIN: usize = 2048;
 /// Shortest Ethernet frame without its check sequence.
 const FRAME_BYTES_MIN: usize = 60;
 const ARP_EVERY: Duration = Duration::from_millis(100);
@@ -106,16 +108,14 @@ impl DpdkLink {
         let datagram = datagram_bytes(units.unwrap_or(MAX_UNITS));
         let frame_bytes = UDP_END + datagram;
         let mtu = frame_bytes - HEADERS_BYTES + HEADERS_IN_MTU;
+        let buffer_bytes = buffer_bytes(device, frame_bytes);
         let pool = Mempool::new(
             &eal,
             "tally",
             &MempoolConfig {
-                frames: frames_in(
-                    u32::try_from(frame_bytes).unwrap_or(u32::MAX),
-                    config.memory,
-                ),
+                frames: frames_in(buffer_bytes, config.memory),
                 cache_frames: CACHE_FRAMES,
-                frame_bytes_max: frame_bytes.max(MTU_DEFAULT + 64) as u16,
+                frame_bytes_max: buffer_bytes,
                 socket: None,
             },
         )?;
@@ -222,13 +222,21 @@ impl DpdkLink {
     }
 }
 
+/// Bytes of a buffer: a whole frame, and as much as `net_memif` is told to use (its `bsize`).
+fn buffer_bytes(device: &str, frame_bytes: usize) -> u16 {
+    let bsize = device.split(',').find_map(|a| a.strip_prefix("bsize="));
+    let bsize = bsize.and_then(|n| n.parse().ok()).unwrap_or(0);
+    let bytes = frame_bytes.max(BUFFER_BYTES_MIN).max(bsize);
+    u16::try_from(bytes).unwrap_or(u16::MAX)
+}
+
 /// As many buffers as fit in three quarters of the memory, and as are of use.
-fn frames_in(frame_bytes: u32, memory: tally_dpdk::Memory) -> u32 {
+fn frames_in(buffer_bytes: u16, memory: tally_dpdk::Memory) -> u32 {
     let (tally_dpdk::Memory::NoHuge { megabytes }
     | tally_dpdk::Memory::InMemory { megabytes }
     | tally_dpdk::Memory::Hugepages { megabytes }) = memory;
     // Descriptor, headroom and the pool's own header.
-    let each = u64::from(frame_bytes.max(MTU_DEFAULT as u32 + 64)) + 128 + 128 + 128;
+    let each = u64::from(buffer_bytes) + 128 + 128 + 128;
     let fit = (u64::from(megabytes) << 20) * 3 / 4 / each;
     u32::try_from(fit).unwrap_or(u32::MAX).min(FRAMES)
 }
@@ -271,11 +279,10 @@ fn start(
         } else {
             Port::vdev(eal, name, arguments)
         };
-        let started = attempt
-            .and_then(|port| port.configure(config, std::slice::from_ref(pool)))
-            .and_then(Port::start);
+        // What is wrong so far will not get better.
+        let port = attempt?.configure(config, std::slice::from_ref(pool))?;
         let late = Instant::now() >= deadline;
-        match started {
+        match port.start() {
             Ok(port) => {
                 let patience = Instant::now() + Duration::from_millis(300);
                 while Instant::now() < patience {
@@ -289,8 +296,11 @@ fn start(
                     return Ok(port);
                 }
             }
-            Err(error) if late || is_pci => return Err(error.into()),
-            Err(_) => std::thread::sleep(Duration::from_millis(100)),
+            // A peer that is not there is a failed call; anything else will not get better.
+            Err(tally_dpdk::Error::Call { .. }) if !late && !is_pci => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -483,6 +483,20 @@ fn equal_or_lower_priority_goes_to_its_ps_and_halves_the_slots() {
 }
 
 #[test]
+fn a_slot_has_the_priority_of_its_highest_contribution() {
+    let mut w = World::new(PolicyName::Esa, 1);
+    for (rank, priority) in [(0, 10), (1, 30)] {
+        let header = Header {
+            priority,
+            ..data(0, rank)
+        };
+        assert_eq!(w.say(header, 1), []);
+    }
+    let expected = partial_of(other(5, 0, 30), 0b01, ints(40));
+    assert_eq!(w.say(other(5, 0, 30), 40), [expected], "equal");
+}
+
+#[test]
 fn fcfs_and_static_never_preempt() {
     for policy in [PolicyName::Fcfs, PolicyName::Static] {
         // One slot is less than two jobs need, so also static has to share it.

@@ -1,6 +1,7 @@
 //! Support of the integration tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod dispatch;
 pub mod plain;
 pub mod sums;
 
