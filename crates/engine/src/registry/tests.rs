@@ -264,7 +264,11 @@ impl Net {
             let next = self.registry.poll_timeout();
             assert!(next.is_none_or(|t| t > self.now), "wakes up for nothing");
         }
+        // And once when nothing is due, which must not matter.
         self.now = end;
+        let before = self.state();
+        assert_eq!(self.registry.handle_timeout(end), []);
+        assert_eq!(self.state(), before);
     }
 
     /// Time passes in which these members show that they live.
