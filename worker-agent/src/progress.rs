@@ -73,7 +73,12 @@ impl Observer for Console {
         let mut text = String::from("waiting for ");
         if members.missing != 0 {
             // Writing to a string does not fail.
-            let _ = write!(text, "ranks {}", Ranks(members.missing));
+            let plural = if members.missing.is_power_of_two() {
+                ""
+            } else {
+                "s"
+            };
+            let _ = write!(text, "rank{plural} {}", Ranks(members.missing));
         }
         if !members.ps {
             text.push_str(if members.missing == 0 { "" } else { " and " });

@@ -280,7 +280,11 @@ fn start(
             Port::vdev(eal, name, arguments)
         };
         // What is wrong so far will not get better.
-        let port = attempt?.configure(config, std::slice::from_ref(pool))?;
+        let port = attempt?;
+        // `net_memif` claims 1500 and carries whatever fits its ring.
+        let mtu = config.mtu.map(|mtu| mtu.min(port.info().mtu_max));
+        let config = PortConfig { mtu, ..*config };
+        let port = port.configure(&config, std::slice::from_ref(pool))?;
         let late = Instant::now() >= deadline;
         match port.start() {
             Ok(port) => {
