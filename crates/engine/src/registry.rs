@@ -510,9 +510,7 @@ impl Job {
                 Some(Ending { epoch, outcome, .. }) if epoch == visit.epoch => {
                     return outcome.map(|()| Joined::Before);
                 }
-                _ if self.phase != Phase::Idle && self.epoch != visit.epoch => {
-                    return Err(Refusal::new(Reason::StaleEpoch));
-                }
+                _ if self.is_stale(visit.epoch) => return Err(Refusal::new(Reason::StaleEpoch)),
                 _ => {}
             }
         }
@@ -546,6 +544,12 @@ impl Job {
             shape: join.shape,
         });
         Ok(Joined::Now)
+    }
+
+    /// Whether a member of this epoch has nothing to say any more: another is, or was, the last. Only
+    /// a switch that has had none since its start does not know.
+    fn is_stale(&self, epoch: Epoch) -> bool {
+        self.epoch != Epoch(0) && self.epoch != epoch
     }
 
     /// A worker that may is in its place, and in an epoch.
@@ -648,10 +652,10 @@ impl Job {
         let stale = match (self.phase, seat) {
             // The switch had restarted: the others still need this one's answers (R-3, J-7).
             (Phase::Idle, _) => !finished || visit.epoch == Epoch(0),
-            (_, Some(seat)) => visit.epoch != self.epoch || !seat.is(visit),
-            (_, None) => visit.epoch != self.epoch,
+            (_, Some(seat)) => !seat.is(visit),
+            (_, None) => false,
         };
-        if stale {
+        if stale || self.is_stale(visit.epoch) {
             return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
         }
         if !finished {

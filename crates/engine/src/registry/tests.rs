@@ -1104,6 +1104,19 @@ fn the_ps_may_leave_and_another_come() {
 }
 
 #[test]
+fn the_ps_may_leave_an_ended_job() {
+    let mut net = Net::running();
+    for worker in 0..3 {
+        net.leave(worker, LeaveCode::Finished);
+    }
+    assert_eq!(
+        net.leave(PS, LeaveCode::Finished).state(),
+        Some(State::Ended)
+    );
+    assert!(!net.status().ps);
+}
+
+#[test]
 fn a_leave_of_no_member_is_refused_and_does_nothing() {
     let mut net = Net::running();
     let challenge = net.peers[0].join.challenge;
@@ -1205,6 +1218,41 @@ fn a_failing_worker_after_a_restart_leaves_an_idle_job_alone() {
     let heard = net.leave(1, LeaveCode::Failed);
     assert_eq!(heard.reason(), Some(Reason::StaleEpoch));
     assert_eq!(net.phase(), "idle");
+}
+
+/// One that slept through the end of its epoch, and of the next: its contributions belong to another
+/// run of the job. Only a switch that has given no epoch yet takes one from a member.
+#[test]
+fn an_epoch_from_before_the_last_is_stale_also_while_the_job_is_idle() {
+    let mut net = Net::running();
+    let sleeper = net.peers[1].clone();
+    for _ in 0..2 {
+        net.leave(0, LeaveCode::Failed);
+        for peer in 0..3 {
+            net.peers[peer] = net.peers[peer].restarted();
+        }
+        for peer in [0, 1, 2, PS, PS] {
+            net.join(peer);
+        }
+    }
+    for worker in 0..3 {
+        net.leave(worker, LeaveCode::Finished);
+    }
+    assert_eq!(net.phase(), "idle");
+    for _ in 0..2 {
+        net.peers[1] = sleeper.clone();
+        assert_eq!(net.join(1).reason(), Some(Reason::StaleEpoch));
+        assert_eq!(
+            net.leave(1, LeaveCode::Finished).reason(),
+            Some(Reason::StaleEpoch)
+        );
+        assert_eq!(net.status().joined, 0);
+        // Nor after one that did not come to pass.
+        net.peers[0] = net.peers[0].restarted();
+        net.join(0);
+        net.leave(0, LeaveCode::Interrupted);
+        assert_eq!(net.phase(), "idle");
+    }
 }
 
 #[test]
