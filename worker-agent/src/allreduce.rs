@@ -16,6 +16,8 @@ use tally_wire::frame::group_of;
 
 /// How long to wait at most before looking at the stop flag again.
 const IDLE_MAX: Duration = Duration::from_millis(50);
+/// Batches received in a row before anything else gets its turn.
+const RECEIVES_MAX: usize = 32;
 /// Between two calls of [`Observer::progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -225,9 +227,18 @@ pub fn over(
     let outcome = 'session: loop {
         let now = clock.now();
         let delivered = worker.delivered();
-        let received = link.receive(&mut |datagram| {
-            worker.handle_datagram(now, datagram, &mut vector);
-        })?;
+        // All that has come, before the clock says what has not: a worker that was asleep finds its
+        // results waiting and its timers run out.
+        let mut received = 0;
+        for _ in 0..RECEIVES_MAX {
+            let batch = link.receive(&mut |datagram| {
+                worker.handle_datagram(now, datagram, &mut vector);
+            })?;
+            received += batch;
+            if batch == 0 {
+                break;
+            }
+        }
         if worker.delivered() != delivered {
             last_result = now;
         }

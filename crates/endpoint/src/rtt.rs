@@ -7,6 +7,7 @@ use core::time::Duration;
 pub(crate) struct Rtt {
     smoothed: Option<Duration>,
     variation: Duration,
+    least: Duration,
     min: Duration,
     max: Duration,
     initial: Duration,
@@ -17,6 +18,7 @@ impl Rtt {
         Self {
             smoothed: None,
             variation: Duration::ZERO,
+            least: Duration::MAX,
             min,
             max,
             initial,
@@ -25,6 +27,7 @@ impl Rtt {
 
     /// A time measured on something that was sent once (Karn's rule is the caller's).
     pub(crate) fn sample(&mut self, time: Duration) {
+        self.least = self.least.min(time);
         match self.smoothed {
             None => {
                 self.smoothed = Some(time);
@@ -34,6 +37,15 @@ impl Rtt {
                 self.variation = (self.variation * 3 + s.abs_diff(time)) / 4;
                 self.smoothed = Some((s * 7 + time) / 8);
             }
+        }
+    }
+
+    /// The shortest time measured; without any, one that nothing is shorter than.
+    pub(crate) fn least(&self) -> Duration {
+        if self.least == Duration::MAX {
+            Duration::ZERO
+        } else {
+            self.least
         }
     }
 

@@ -1,14 +1,15 @@
 //! The fragments a worker has unfinished, and which of them to send again.
 //!
-//! A ring of entries indexed by sequence number. Every unfinished fragment that is not itself
-//! waiting to be sent again is in one of a few [`Lists`], by how often its timeout has doubled; in
-//! each list the head was sent first. So the next timeout is the least of the heads, and a loss
-//! shows at a head too: a fragment sent later has its result already. Both cost the same
-//! whatever the window.
+//! A ring of entries indexed by sequence number. Two things say that a fragment is lost, as in
+//! QUIC's loss detection (RFC 9002, section 6, whose ideas these are):
 //!
-//! The catch is Karn's: when every fragment times out before its result, nothing ever measures a
-//! longer round trip. Hence the doublings that all fragments share, which only a fresh measurement
-//! takes back (RFC 6298, 5.5 and 5.7); each fragment has its own on top.
+//! * *Early* (R-2): one that was sent later has its result. Unfinished fragments are in a few
+//!   [`Lists`], by how often they were sent again; in each list the head was sent first, so a loss
+//!   shows at a head, whatever the window. Each time a fragment is sent again it gets twice the
+//!   patience, because its answer may take the longer way, over the PS.
+//! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then only the oldest fragment
+//!   is sent again, as a probe. If more are lost, its result shows them to be; if nothing is lost
+//!   and the others are only slow, one frame was wasted and not a window of them.
 
 use crate::lists::Lists;
 use crate::rtt::Rtt;
@@ -24,12 +25,12 @@ pub(crate) const RTO_INITIAL: Duration = Duration::from_millis(50);
 /// A quarter of the round trip, but at least this, is taken for reordering and not for loss.
 const REORDER_MIN: Duration = Duration::from_millis(1);
 
-/// Never sent again: may be taken for lost early, and its round trip is unambiguous.
+/// Fragments that were sent once are in the first list, others in that of how often they were sent
+/// again, or in the last.
 const FRESH: usize = 0;
-/// Sent again, with the timeout of its own doubled `list - RESENT` times.
-const RESENT: usize = 1;
-const DOUBLINGS_MAX: usize = 9;
-const LISTS: usize = RESENT + DOUBLINGS_MAX + 1;
+const LISTS: usize = 8;
+/// The timeout doubles this often at most.
+const DOUBLINGS_MAX: u32 = 9;
 const _: () = assert!(RTO_MIN.as_nanos() << DOUBLINGS_MAX >= RTO_MAX.as_nanos());
 
 /// Why a fragment is sent again.
@@ -57,7 +58,7 @@ enum State {
 struct Entry {
     first_sent: Time,
     last_sent: Time,
-    /// The list that it was in last.
+    /// The list that it was in last: how often it was sent again.
     list: u8,
     priority: u8,
     element: Element,
@@ -106,10 +107,11 @@ pub(crate) struct Window {
     next: u64,
     width: u64,
     rtt: Rtt,
-    /// Doublings that all fragments share, and when the last one was.
+    /// Timeouts since the last result.
     doublings: u32,
-    doubled_at: Time,
-    /// The latest first sending that has a result.
+    /// When something was last sent.
+    last_sent: Time,
+    /// The latest sending that has a result.
     newest_finished: Time,
 }
 
@@ -134,7 +136,7 @@ impl Window {
             width,
             rtt: Rtt::new(RTO_MIN, RTO_INITIAL, RTO_MAX),
             doublings: 0,
-            doubled_at: Time(0),
+            last_sent: Time(0),
             newest_finished: Time(0),
         }
     }
@@ -188,6 +190,7 @@ impl Window {
             state: State::InFlight,
         };
         self.lists.push(FRESH, slot);
+        self.last_sent = now;
         self.next += 1;
     }
 
@@ -216,12 +219,9 @@ impl Window {
         let entry = &mut self.entries[slot];
         entry.last_sent = now;
         entry.state = State::InFlight;
-        let list = match again.cause {
-            Cause::Timeout => (usize::from(entry.list) + 1).clamp(RESENT + 1, LISTS - 1),
-            Cause::Early | Cause::Nack => usize::from(entry.list).max(RESENT),
-        };
-        entry.list = list as u8;
-        self.lists.push(list, slot);
+        entry.list = (entry.list + 1).min(LISTS as u8 - 1);
+        self.lists.push(usize::from(entry.list), slot);
+        self.last_sent = now;
     }
 
     fn enqueue(&mut self, slot: usize, seq: u64, cause: Cause) {
@@ -257,25 +257,34 @@ impl Window {
         while self.base < self.next && self.entries[self.slot(self.base)].state == State::Done {
             self.base += 1;
         }
+        self.doublings = 0;
         let latency = now.since(entry.first_sent);
+        // Karn's rule: the result of what was sent twice measures nothing.
         if usize::from(entry.list) == FRESH {
             self.rtt.sample(latency);
-            self.doublings = 0;
-            self.newest_finished = self.newest_finished.max(entry.first_sent);
+        }
+        // It answers an earlier sending if the last one was too recent.
+        let answered = now.since(entry.last_sent) >= self.rtt.least();
+        if usize::from(entry.list) == FRESH || answered {
+            self.newest_finished = self.newest_finished.max(entry.last_sent);
             self.find_lost();
         }
         Taken::New { seq, latency }
     }
 
-    /// Every fragment passes here at most once, so the loop is constant on average.
+    /// A fragment that is sent again has twice the patience next time, so this loop is bounded
+    /// by the number of lists on average.
     fn find_lost(&mut self) {
         let quarter = self.rtt.smoothed().unwrap_or_default() / 4;
         let reordering = quarter.max(REORDER_MIN);
-        while let Some(slot) = self.lists.head(FRESH) {
-            if self.newest_finished.since(self.entries[slot].first_sent) <= reordering {
-                break;
+        for list in 0..LISTS {
+            let patience = reordering * (1 << list);
+            while let Some(slot) = self.lists.head(list) {
+                if self.newest_finished.since(self.entries[slot].last_sent) <= patience {
+                    break;
+                }
+                self.enqueue(slot, self.seq_in(slot), Cause::Early);
             }
-            self.enqueue(slot, self.seq_in(slot), Cause::Early);
         }
     }
 
@@ -304,38 +313,21 @@ impl Window {
         }
     }
 
-    /// The timeout of the fragments in `list`.
-    fn timeout(&self, list: usize) -> Duration {
-        let own = list.saturating_sub(RESENT) as u32;
-        self.rtt.timeout(own + self.doublings)
+    /// Whether the oldest unfinished fragment waits for its result and for nothing else.
+    fn waits(&self) -> bool {
+        self.base < self.next && self.entries[self.slot(self.base)].state == State::InFlight
     }
 
-    /// When the next timeout passes.
+    /// When the timeout passes.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        let of = |list| {
-            let head = self.lists.head(list)?;
-            Some(self.entries[head].last_sent.after(self.timeout(list)))
-        };
-        (0..LISTS).filter_map(of).min()
+        self.waits().then(|| self.last_sent.after(self.rto()))
     }
 
-    /// Queues what has timed out by `now`.
+    /// Queues a probe if the timeout has passed by `now`.
     pub(crate) fn expire(&mut self, now: Time) {
-        let shared = self.rto();
-        let mut fresh_expired = false;
-        for list in 0..LISTS {
-            let timeout = self.timeout(list);
-            while let Some(slot) = self.lists.head(list) {
-                if self.entries[slot].last_sent.after(timeout) > now {
-                    break;
-                }
-                fresh_expired |= list == FRESH;
-                self.enqueue(slot, self.seq_in(slot), Cause::Timeout);
-            }
-        }
-        if fresh_expired && self.doubled_at.after(shared) <= now {
-            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX as u32);
-            self.doubled_at = now;
+        if self.deadline().is_some_and(|at| at <= now) {
+            self.enqueue(self.slot(self.base), self.base, Cause::Timeout);
+            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
         }
     }
 }

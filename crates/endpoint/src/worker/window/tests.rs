@@ -71,19 +71,24 @@ fn numbers_wrap() {
 }
 
 #[test]
-fn a_timeout_doubles_for_the_fragment() {
+fn a_timeout_sends_a_probe_and_doubles() {
     let mut w = Window::new(0, 4);
-    send(&mut w, at(0));
+    for _ in 0..3 {
+        send(&mut w, at(0));
+    }
     assert_eq!(w.deadline(), Some(at(50)));
     w.expire(at(49));
     assert_eq!(drain(&mut w, at(49)), []);
     w.expire(at(50));
     assert_eq!(w.deadline(), None, "waits in the queue");
-    assert_eq!(drain(&mut w, at(50)), [(0, Cause::Timeout)]);
-    let second = w.deadline().unwrap();
-    assert!(second >= at(150), "{second:?}");
-    w.expire(second);
-    assert_eq!(drain(&mut w, second), [(0, Cause::Timeout)]);
+    assert_eq!(
+        drain(&mut w, at(50)),
+        [(0, Cause::Timeout)],
+        "the oldest only"
+    );
+    assert_eq!(w.deadline(), Some(at(150)));
+    w.expire(at(150));
+    assert_eq!(drain(&mut w, at(150)), [(0, Cause::Timeout)]);
     for _ in 0..20 {
         let next = w.deadline().unwrap();
         w.expire(next);
@@ -91,26 +96,44 @@ fn a_timeout_doubles_for_the_fragment() {
         assert!(w.deadline().unwrap().since(next) <= RTO_MAX);
     }
     assert_eq!(w.rtt().smoothed(), None);
-    assert!(matches!(take(&mut w, at(9999), 0), Taken::New { .. }));
+    assert!(matches!(take(&mut w, at(99_999), 0), Taken::New { .. }));
     assert_eq!(w.rtt().smoothed(), None, "Karn");
-    assert_eq!(w.deadline(), None);
+    assert_eq!(w.rto(), RTO_INITIAL, "progress ends the doubling");
 }
 
 #[test]
-fn the_shared_doubling_ends_with_a_fresh_measurement() {
-    let mut w = Window::new(0, 8);
-    send(&mut w, at(0));
+fn the_result_of_a_probe_shows_what_else_was_lost() {
+    let mut w = Window::new(0, 4);
+    for _ in 0..4 {
+        send(&mut w, at(0));
+    }
     w.expire(at(50));
-    assert_eq!(w.rto(), Duration::from_millis(100));
-    drain(&mut w, at(50));
-    send(&mut w, at(60));
-    take(&mut w, at(64), 1);
-    assert_eq!(w.rto(), Duration::from_millis(12), "4 ms + 4 * 2 ms");
+    assert_eq!(drain(&mut w, at(50)), [(0, Cause::Timeout)]);
+    take(&mut w, at(54), 0);
+    let lost = [1, 2, 3].map(|n| (n, Cause::Early));
+    assert_eq!(drain(&mut w, at(54)), lost);
 }
 
 #[test]
-fn later_fragments_with_results_show_a_loss() {
-    let mut w = Window::new(0, 8);
+fn a_worker_that_was_asleep_sends_one_frame_in_vain_and_not_a_window() {
+    let mut w = Window::new(0, 100);
+    send(&mut w, at(0));
+    take(&mut w, at(1), 0);
+    for _ in 0..100 {
+        send(&mut w, at(1));
+    }
+    // All results are there, but the timer is looked at first.
+    w.expire(at(40));
+    assert_eq!(drain(&mut w, at(40)).len(), 1);
+    for n in 1..=100 {
+        take(&mut w, at(40), n);
+    }
+    assert_eq!(drain(&mut w, at(40)), []);
+}
+
+#[test]
+fn later_fragments_with_results_show_a_loss_with_growing_patience() {
+    let mut w = Window::new(0, 99);
     send(&mut w, at(0));
     send(&mut w, at(0));
     send(&mut w, at(2));
@@ -118,9 +141,27 @@ fn later_fragments_with_results_show_a_loss() {
     assert_eq!(drain(&mut w, at(1)), [], "sent at the same time");
     take(&mut w, at(4), 2);
     assert_eq!(drain(&mut w, at(4)), [(0, Cause::Early)]);
-    send(&mut w, at(9));
-    take(&mut w, at(10), 3);
-    assert_eq!(drain(&mut w, at(10)), [], "once only");
+    // 1 ms is the least patience; the second time it is 2 ms.
+    send(&mut w, at(6));
+    take(&mut w, at(7), 3);
+    assert_eq!(drain(&mut w, at(7)), []);
+    send(&mut w, at(7));
+    take(&mut w, at(8), 4);
+    assert_eq!(drain(&mut w, at(8)), [(0, Cause::Early)]);
+}
+
+#[test]
+fn a_result_that_comes_too_soon_after_a_resend_says_nothing_of_it() {
+    let mut w = Window::new(0, 9);
+    send(&mut w, at(0));
+    take(&mut w, at(4), 0);
+    send(&mut w, at(5));
+    send(&mut w, at(5));
+    assert_eq!(w.asked(FragmentId(1)), Asked::Data);
+    drain(&mut w, at(20));
+    // 1 ms after the resend, where 4 ms is the least: it answers the first sending.
+    take(&mut w, at(21), 1);
+    assert_eq!(drain(&mut w, at(21)), []);
 }
 
 #[test]
