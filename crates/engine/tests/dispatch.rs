@@ -32,3 +32,94 @@ fn random_scripts() {
         );
     }
 }
+
+/// The seeds of the fuzz target: each a story that chance would be long in finding. First byte: the
+/// policy; second: slots, places to hold floats, and whether the jobs run (0xff: nobody has joined).
+fn stories() -> Vec<(&'static str, Vec<u8>)> {
+    let mut stories = Vec::new();
+    for (policy, name) in [(0, "esa"), (1, "fcfs"), (2, "static")] {
+        // Fragments of each element type complete in turn, then the first are asked for again.
+        let mut complete = vec![policy, 0x0f];
+        for fragment in 0..8 {
+            complete.extend([16, 0, fragment]);
+            // The PS's result, for what the switch has not published itself.
+            complete.extend([12, 0, 0, fragment, 4]);
+        }
+        complete.extend([0, 0, 1, 7, 0]);
+        stories.push((name, complete));
+    }
+    stories.push((
+        "preempt",
+        // One slot a shard: job 7 holds it, job 8 comes with more and with less priority.
+        vec![
+            0, 0x0c, 0, 0, 2, 2, 0x11, 0, 0, 0, 2, 0x11, 0, 1, 0, 2, 0xf1, 0, 0, 1, 4, 0x21,
+        ],
+    ));
+    stories.push((
+        "remind",
+        vec![
+            0, 0x0f, 0, 0, 0, 1, 0x11, 12, 0, 0, 1, 0, 12, 0, 0, 1, 0, 12, 0, 0, 1, 2,
+        ],
+    ));
+    stories.push((
+        "form-leave-and-form",
+        vec![
+            0, 0xff, 25, 0, 25, 0, 27, 0, 0, 27, 1, 0, 27, 2, 0, 25, 0, 30, 0, 30, 1, 30, 2, 25, 0,
+            25, 0,
+        ],
+    ));
+    stories.push((
+        "switch-restarts",
+        vec![
+            0, 0x0f, 0, 0, 0, 3, 0x11, 31, 0, 25, 0, 25, 1, 0, 0, 0, 3, 0x10,
+        ],
+    ));
+    stories.push((
+        "silence-and-takeover",
+        vec![
+            0, 0x0f, 29, 60, 30, 3, 26, 3, 26, 3, 26, 3, 29, 255, 25, 0, 28, 40, 0,
+        ],
+    ));
+    stories
+}
+
+/// `TALLY_BLESS=1` writes the files.
+#[test]
+fn the_seeds_of_the_fuzz_target_are_these() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/dispatch");
+    for (name, story) in stories() {
+        run(&story);
+        let path = format!("{dir}/{name}");
+        if std::env::var("TALLY_BLESS").is_ok() {
+            std::fs::write(&path, &story).expect("a writable checkout");
+        }
+        assert_eq!(std::fs::read(&path).ok(), Some(story), "{path}");
+    }
+}
+
+#[test]
+fn seeds_reach_what_they_are_for() {
+    let story = |wanted| {
+        let is = |(name, _): &(&str, Vec<u8>)| *name == wanted;
+        let (_, story) = stories().into_iter().find(is).expect("a story");
+        run(&story)
+    };
+    for policy in ["esa", "fcfs", "static"] {
+        assert_eq!(story(policy).results, 8, "{policy}");
+    }
+    assert_eq!(story("preempt").partials, 3);
+    assert_eq!(story("remind").partials, 1);
+    assert!(story("form-leave-and-form").binds >= 2);
+    assert_eq!(story("switch-restarts").binds, 4);
+}
+
+/// What the fuzzer has found; the folder may be empty.
+#[test]
+fn regressions() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/regressions");
+    for entry in std::fs::read_dir(dir).expect("the folder of regressions") {
+        let path = entry.expect("an entry").path();
+        println!("{}", path.display());
+        run(&std::fs::read(&path).expect("a script"));
+    }
+}

@@ -1,0 +1,15 @@
+//! Arbitrary frames into the whole dispatch of the switch, but for its ports; the oracle and what a
+//! script's bytes mean are in `crates/engine/tests/common/dispatch.rs`.
+#![no_main]
+
+#[allow(dead_code, reason = "shared with the engine's tests")]
+#[path = "../../crates/engine/tests/common"]
+mod common {
+    pub mod dispatch;
+    pub mod plain;
+    pub mod sums;
+}
+
+libfuzzer_sys::fuzz_target!(|script: &[u8]| {
+    common::dispatch::run(script);
+});
