@@ -265,8 +265,10 @@ impl Egress<Frame> for Ports {
             dst_port: self.own.base_port,
         };
         Self::write_headers(&mut mbuf, &addresses, header);
-        for &port in &roster.ports {
-            self.enqueue(port, mbuf.share());
+        // Not one by one: after the first, each would be a locked instruction.
+        let shares = mbuf.share_many(roster.ports.len() as u16);
+        for (&port, share) in roster.ports.iter().zip(shares) {
+            self.enqueue(port, share);
         }
         if let Some(born) = born {
             let nanos = self.now.since(born).as_nanos() as u64;

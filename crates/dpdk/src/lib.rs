@@ -48,7 +48,7 @@ mod tsc;
 
 pub use eal::{Eal, EalConfig, Iova, LogLevel, Memory};
 pub use error::{Errno, Error};
-pub use mbuf::{ChecksumState, Mbuf, free_bulk};
+pub use mbuf::{ChecksumState, Mbuf, Shares, free_bulk};
 pub use mempool::{FRAME_ALIGN_BYTES, HEADROOM_BYTES, Mempool, MempoolConfig};
 pub use port::{
     Configured, Link, MacAddress, Port, PortConfig, PortId, PortInfo, PortStats, Probed, Started,

@@ -195,35 +195,60 @@ impl Mbuf {
     #[inline]
     #[must_use]
     pub fn share(&self) -> Self {
-        if self.is_contiguous() {
-            self.retain();
-        } else {
-            self.retain_segments();
-        }
+        self.retain_frame(1);
         Self(self.0)
     }
 
+    /// As many references to the same frame as [`share`](Self::share) would give in `n` calls, for
+    /// the price of one.
+    ///
+    /// # Panics
+    ///
+    /// If there would be more than 32 767 references.
     #[inline]
-    fn retain(&self) {
+    #[must_use]
+    pub fn share_many(&self, n: u16) -> Shares<'_> {
+        if n != 0 {
+            self.retain_frame(n);
+        }
+        Shares {
+            frame: self,
+            left: n,
+        }
+    }
+
+    #[inline]
+    fn retain_frame(&self, n: u16) {
+        if self.is_contiguous() {
+            self.retain(n);
+        } else {
+            self.retain_segments(n);
+        }
+    }
+
+    #[inline]
+    fn retain(&self, n: u16) {
         let references = self.references();
         // As DPDK does: while the only reference is ours, nobody else can change the count, and
         // the locked instruction can be saved.
-        if references.load(Ordering::Relaxed) == 1 {
-            references.store(2, Ordering::Relaxed);
-        } else if references.fetch_add(1, Ordering::Relaxed) >= REFERENCES_MAX {
-            references.fetch_sub(1, Ordering::Relaxed);
+        if n > REFERENCES_MAX {
+            too_many_references();
+        } else if references.load(Ordering::Relaxed) == 1 {
+            references.store(1 + n, Ordering::Relaxed);
+        } else if references.fetch_add(n, Ordering::Relaxed) > REFERENCES_MAX - n {
+            references.fetch_sub(n, Ordering::Relaxed);
             too_many_references();
         }
     }
 
     #[cold]
-    fn retain_segments(&self) {
+    fn retain_segments(&self, n: u16) {
         // Each segment counts its own references.
         let mut next = Some(self.0);
         while let Some(segment) = next {
             // A borrowed view of the segment: its reference stays where it is.
             let segment = ManuallyDrop::new(Self(segment));
-            segment.retain();
+            segment.retain(n);
             next = NonNull::new(field!(segment, next));
         }
     }
@@ -423,6 +448,30 @@ impl Drop for Mbuf {
         // A contiguous frame has a count of one here, so it goes to its pool; the segments of
         // another are counted and freed by the call.
         unsafe { sys::tally_mbuf_free(self.0.as_ptr()) };
+    }
+}
+
+/// References made by [`Mbuf::share_many`]. Those that are not taken are dropped with it.
+pub struct Shares<'a> {
+    frame: &'a Mbuf,
+    left: u16,
+}
+
+impl Iterator for Shares<'_> {
+    type Item = Mbuf;
+
+    #[inline]
+    fn next(&mut self) -> Option<Mbuf> {
+        self.left = self.left.checked_sub(1)?;
+        // One of the references that were counted when this was made, each given out once.
+        Some(Mbuf(self.frame.0))
+    }
+}
+
+impl Drop for Shares<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.for_each(drop);
     }
 }
 

@@ -120,6 +120,20 @@ fn cases(pool: &Mempool) {
     drop(original);
     assert!(pool.is_whole());
 
+    // Many references at once, taken, not taken, or none.
+    let original = frame(pool, 9);
+    let mut shares = original.share_many(5);
+    let mut taken: Vec<_> = shares.by_ref().take(3).collect();
+    assert!(taken.iter().all(|copy| copy.is_same_buffer(&original)));
+    drop(shares);
+    assert_eq!(original.share_many(0).count(), 0);
+    taken.extend(taken[0].share_many(2));
+    assert_eq!(taken.len(), 5);
+    free_bulk(&mut taken);
+    assert!(original.is_unique());
+    drop(original);
+    assert!(pool.is_whole());
+
     // Forgetting shares can't wrap the count around.
     let original = frame(pool, 1);
     for _ in 0..32_766 {
@@ -127,6 +141,8 @@ fn cases(pool: &Mempool) {
     }
     let one_more = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| original.share()));
     assert!(one_more.is_err());
+    let many_more = std::panic::AssertUnwindSafe(|| drop(original.share_many(u16::MAX)));
+    assert!(std::panic::catch_unwind(many_more).is_err());
     // Repair the count, to leave the pool whole: as many references as were forgotten. They are
     // read from the one we have, whose type is a pointer.
     for _ in 0..32_766 {
