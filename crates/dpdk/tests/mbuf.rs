@@ -127,7 +127,7 @@ fn cases(pool: &Mempool) {
     assert!(taken.iter().all(|copy| copy.is_same_buffer(&original)));
     drop(shares);
     assert_eq!(original.share_many(0).count(), 0);
-    taken.extend(taken[0].share_many(2));
+    taken.extend(original.share_many(2));
     assert_eq!(taken.len(), 5);
     free_bulk(&mut taken);
     assert!(original.is_unique());
