@@ -75,8 +75,45 @@ pub struct Spec {
     pub loss: f64,
     /// Where its random numbers start.
     pub loss_seed: u64,
-    /// Where the programs are: the folder of this one by default.
+    /// When the workers give up.
+    pub timeouts: Timeouts,
+    /// The key that the workers have.
+    pub worker_key: String,
+    /// Where the programs are.
     pub programs: PathBuf,
+}
+
+/// When a worker gives up, in milliseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Timeouts {
+    /// Without an answer to JOIN, or with members missing.
+    pub join_ms: u64,
+    /// Without a result while the job runs.
+    pub stall_ms: u64,
+}
+
+impl Default for Spec {
+    /// Four workers as they are by default, on this user's network, with the programs beside this one.
+    fn default() -> Self {
+        let own = std::env::current_exe().unwrap_or_default();
+        Self {
+            network: Network::for_this_user(),
+            workers: 4,
+            cores: 1,
+            payload_bytes: 1024,
+            window: 256,
+            policy: "esa".into(),
+            slots: None,
+            loss: 0.0,
+            loss_seed: 1,
+            timeouts: Timeouts {
+                join_ms: 30_000,
+                stall_ms: 10_000,
+            },
+            worker_key: KEY.into(),
+            programs: own.parent().map(Path::to_owned).unwrap_or_default(),
+        }
+    }
 }
 
 /// One host of the network, as a program running on it must be told.
@@ -375,19 +412,21 @@ impl Cluster {
     /// # Errors
     /// If it cannot be started.
     pub fn start_worker(&self, rank: u8, arguments: Vec<String>) -> Result<Program> {
-        let ip = Ipv4Addr::new(10, 84, 0, rank + 1);
-        let host = self.wires.host(usize::from(rank), ip);
+        let host = self
+            .wires
+            .host(usize::from(rank), self.ip(usize::from(rank)));
         let config = WorkerConfig {
             switch: AgentSwitch { address: SWITCH_IP },
             job: WorkerJob {
                 id: JOB,
-                key: KEY,
+                key: &self.spec.worker_key,
                 workers: self.spec.workers,
                 rank,
             },
             transport: &host.transport,
             payload_bytes: self.spec.payload_bytes,
             window: self.spec.window,
+            timeouts: &self.spec.timeouts,
         };
         let path = self.write(&format!("worker{rank}.json"), &config)?;
         let mut command = self.on_host(&host);
@@ -419,6 +458,35 @@ impl Cluster {
     /// If there is none.
     pub fn worker_report(&self, rank: u8) -> Result<WorkerReport> {
         read_json(&self.report_path(rank))
+    }
+
+    /// A command that runs on a host (a worker's rank, or the number of workers for the PS): in its
+    /// namespace, where it has one.
+    #[must_use]
+    pub fn command_on(&self, host: usize, program: &str) -> Command {
+        let ip = self.ip(host);
+        prefixed(&self.wires.host(host, ip).prefix, Path::new(program))
+    }
+
+    /// The address of a host.
+    #[must_use]
+    pub fn ip(&self, host: usize) -> Ipv4Addr {
+        if host == usize::from(self.spec.workers) {
+            PS_IP
+        } else {
+            Ipv4Addr::new(10, 84, 0, host as u8 + 1)
+        }
+    }
+
+    /// Kills the switch on the spot.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn kill_switch(&mut self) -> Result<()> {
+        self.switch
+            .take()
+            .context("the switch does not run")?
+            .kill()
     }
 
     fn host_name(&self, host: usize) -> String {
@@ -609,6 +677,7 @@ struct WorkerConfig<'a> {
     transport: &'a Transport,
     payload_bytes: u16,
     window: u16,
+    timeouts: &'a Timeouts,
 }
 
 #[derive(Serialize)]

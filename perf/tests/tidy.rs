@@ -1,5 +1,7 @@
 //! The structure that ARCHITECTURE.md promises, enforced.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

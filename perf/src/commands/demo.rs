@@ -157,16 +157,6 @@ pub fn run(args: &Args) -> Result<Report> {
         args.payload
     );
     let network = args.network.unwrap_or_else(Network::for_this_user);
-    let programs = std::env::current_exe()?
-        .parent()
-        .context("folder of this program")?
-        .to_owned();
-    for program in ["tally-switch", "tally-agent"] {
-        ensure!(
-            programs.join(program).exists(),
-            "{program} is not built: cargo build --release"
-        );
-    }
     let workloads = workloads(args)?;
     let spec = Spec {
         network,
@@ -178,8 +168,12 @@ pub fn run(args: &Args) -> Result<Report> {
         slots: args.slots,
         loss: args.loss,
         loss_seed: args.seed,
-        programs,
+        ..Spec::default()
     };
+    for program in ["tally-switch", "tally-agent"] {
+        let built = spec.programs.join(program).exists();
+        ensure!(built, "{program} is not built: cargo build --release");
+    }
     eprintln!(
         "starting a switch and a parameter server ({})",
         describe(network)

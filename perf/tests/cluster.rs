@@ -1,0 +1,261 @@
+//! Whole clusters of real processes: what goes wrong ends in a clear error and in bounded time, and
+//! what else runs over the switch goes on.
+//!
+//! Uses the release programs (`cargo build --release`). As root in namespaces, else over memif; what
+//! needs a kernel on the hosts is skipped, loudly, without root.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tally_perf::cluster::{Cluster, Ended, Network, Program, Spec, Timeouts};
+
+/// The machine has few CPUs: one cluster at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn spec(workers: u8) -> Spec {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| project().join("target"), PathBuf::from);
+    let programs = target.join("release");
+    assert!(
+        programs.join("tally-agent").exists(),
+        "first: cargo build --release"
+    );
+    let timeouts = Timeouts {
+        join_ms: 3000,
+        stall_ms: 3000,
+    };
+    Spec {
+        workers,
+        programs,
+        timeouts,
+        ..Spec::default()
+    }
+}
+
+fn gradients(rank: u8) -> Vec<String> {
+    let file = project().join(format!(
+        "worker-agent/gradients/digits/step40/rank{rank}.safetensors"
+    ));
+    ["--input".into(), file.display().to_string()].to_vec()
+}
+
+fn synthetic(elements: &str) -> Vec<String> {
+    ["--synthetic", "--elements", elements, "--seed", "1"]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// Waits for a program that must fail, soon, with words in its output.
+#[track_caller]
+fn fails(program: Program, words: &[&str]) {
+    let Ended { status, log } = program.wait(Duration::from_secs(20)).unwrap();
+    assert!(!status.success(), "it succeeded:\n{log}");
+    for word in words {
+        assert!(log.contains(word), "no `{word}` in:\n{log}");
+    }
+}
+
+/// Waits until the job is in its middle.
+fn in_the_middle(cluster: &Cluster) {
+    let start = Instant::now();
+    while cluster.switch_report().unwrap().counters["results"] < 1000 {
+        assert!(start.elapsed() < Duration::from_secs(20), "no results");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_missing_worker_is_named() {
+    let _alone = alone();
+    let cluster = Cluster::start(spec(3)).unwrap();
+    let workers: Vec<_> = [0, 1]
+        .map(|r| cluster.start_worker(r, gradients(r)).unwrap())
+        .into();
+    for worker in workers {
+        fails(worker, &["rank 2"]);
+    }
+    assert!(!cluster.output(0).exists());
+}
+
+#[test]
+fn a_wrong_key_is_named() {
+    let _alone = alone();
+    let worker_key = "ffffffffffffffffffffffffffffffff".into();
+    let cluster = Cluster::start(Spec {
+        worker_key,
+        ..spec(1)
+    })
+    .unwrap();
+    fails(cluster.start_worker(0, gradients(0)).unwrap(), &["key"]);
+}
+
+#[test]
+fn tensors_of_another_shape_are_named() {
+    let _alone = alone();
+    let cluster = Cluster::start(spec(2)).unwrap();
+    let first = cluster.start_worker(0, gradients(0)).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let second = cluster.start_worker(1, synthetic("1000")).unwrap();
+    fails(second, &["rank 0"]);
+    fails(first, &["rank 1"]);
+}
+
+#[test]
+fn a_switch_that_dies_ends_the_workers_without_output() {
+    let _alone = alone();
+    let mut cluster = Cluster::start(spec(2)).unwrap();
+    let workers = cluster.start_workers(|_| synthetic("100M")).unwrap();
+    in_the_middle(&cluster);
+    cluster.kill_switch().unwrap();
+    for worker in workers {
+        fails(worker, &["switch"]);
+    }
+    assert!(!cluster.output(0).exists() && !cluster.output(1).exists());
+}
+
+#[test]
+fn a_worker_that_dies_is_named_to_the_others_and_the_next_job_runs() {
+    let _alone = alone();
+    let timeouts = Timeouts {
+        join_ms: 10_000,
+        stall_ms: 10_000,
+    };
+    let cluster = Cluster::start(Spec {
+        timeouts,
+        ..spec(3)
+    })
+    .unwrap();
+    let mut workers = cluster.start_workers(|_| synthetic("100M")).unwrap();
+    in_the_middle(&cluster);
+    workers.remove(1).kill().unwrap();
+    for worker in workers {
+        fails(worker, &["rank 1"]);
+    }
+    // Everything the dead job held is free: the same job runs again at once.
+    for worker in cluster.start_workers(gradients).unwrap() {
+        worker.wait_ok(Duration::from_secs(20)).unwrap();
+    }
+    assert_eq!(cluster.switch_report().unwrap().slots_in_use, 0);
+}
+
+#[test]
+fn an_interrupted_worker_tells_the_others() {
+    let _alone = alone();
+    let cluster = Cluster::start(spec(2)).unwrap();
+    let mut workers = cluster.start_workers(|_| synthetic("100M")).unwrap();
+    in_the_middle(&cluster);
+    let first = workers.remove(0);
+    first.signal("INT").unwrap();
+    let ended = first.wait(Duration::from_secs(10)).unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{}", ended.log);
+    fails(workers.remove(0), &["rank 0"]);
+    assert!(!cluster.output(0).exists() && !cluster.output(1).exists());
+}
+
+#[test]
+fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_reads_it() {
+    let _alone = alone();
+    if Network::for_this_user() != Network::Namespaces {
+        println!("SKIPPED: needs root (network namespaces)");
+        return;
+    }
+    let cluster = Cluster::start(spec(2)).unwrap();
+    let capture = cluster.folder().join("capture.pcap");
+    let run = |command: &mut Command| {
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {text}{errors}");
+        text
+    };
+    let mut tshark = cluster
+        .command_on(0, "tshark")
+        .args([
+            "-q",
+            "-i",
+            "eth0",
+            "-f",
+            "udp portrange 31249-31264",
+            "-a",
+            "duration:15",
+            "-F",
+            "pcap",
+            "-w",
+        ])
+        .arg(&capture)
+        .stderr(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while std::fs::metadata(&capture).map_or(0, |file| file.len()) == 0 {
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "tshark does not begin"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut server = cluster
+        .command_on(2, "iperf3")
+        .args(["-s", "-1"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let to_ps = cluster.ip(2).to_string();
+    let mut stream = cluster
+        .command_on(1, "iperf3")
+        .args(["-c", &to_ps, "-t", "4", "-b", "50M"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Small enough for a capture to hold all of it, with floats, halves and integers.
+    for _ in 0..3 {
+        for worker in cluster.start_workers(gradients).unwrap() {
+            worker.wait_ok(Duration::from_secs(20)).unwrap();
+        }
+    }
+    for to in [to_ps, cluster.ip(1).to_string(), "10.84.0.254".into()] {
+        let text = run(cluster
+            .command_on(0, "ping")
+            .args(["-c", "3", "-i", "0.2", "-W", "2", &to]));
+        assert!(text.contains(" 0% packet loss"), "{text}");
+    }
+    assert!(
+        stream.wait().unwrap().success(),
+        "iperf3 through the switch"
+    );
+    assert!(server.wait().unwrap().success());
+    run(Command::new("kill").args(["-INT", &tshark.id().to_string()]));
+    tshark.wait().unwrap();
+    let output = cluster.output(0).display().to_string();
+    let inputs = [0, 1].map(|r| gradients(r).remove(1));
+    run(Command::new("/usr/bin/python3")
+        .arg(project().join("worker-agent/reference/check.py"))
+        .args(["--arithmetic", "fixed", "--payload", "1024", "--inputs"])
+        .args(inputs)
+        .args([
+            "--outputs",
+            &output,
+            &cluster.output(1).display().to_string(),
+        ]));
+    run(Command::new("/usr/bin/python3")
+        .arg(project().join("docs/wireshark/test.py"))
+        .arg(&capture));
+    let report = cluster.switch_report().unwrap();
+    assert!(
+        report.counters["results"] > 0 && report.drops.is_empty(),
+        "{report}"
+    );
+}
