@@ -127,8 +127,9 @@ pub struct Layout {
     pub floats: usize,
     /// Elements of the i32 message.
     pub ints: usize,
-    /// The file's own remarks, passed on.
-    metadata: Option<HashMap<String, String>>,
+    /// What kind of program the file is for (`pt` for PyTorch), which some ask for. Other remarks
+    /// of the file are about one worker's tensors, and not passed on.
+    format: Option<String>,
 }
 
 impl Layout {
@@ -227,7 +228,10 @@ impl Tensors {
         let mut views: Vec<_> = file.iter().collect();
         views.sort_unstable_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
         let mut layout = Layout {
-            metadata: header.metadata().clone(),
+            format: header
+                .metadata()
+                .as_ref()
+                .and_then(|m| m.get("format").cloned()),
             ..Layout::default()
         };
         for (name, view) in &views {
@@ -340,7 +344,8 @@ impl Tensors {
             (tensor.name.as_str(), view)
         };
         let views = self.layout.tensors.iter().map(view);
-        let metadata = self.layout.metadata.clone();
+        let format = self.layout.format.clone();
+        let metadata = format.map(|f| HashMap::from([("format".to_owned(), f)]));
         safetensors::serialize_to_file(views, metadata, path).map_err(|error| match error {
             SafeTensorError::IoError(source) => TensorError::Io {
                 path: path.to_owned(),

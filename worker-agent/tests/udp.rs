@@ -1,0 +1,460 @@
+//! The agent over real sockets on the loopback interface, against the endpoint tests' naive switch.
+//! Results are compared with sums that share no code with the agent.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "this is a test, also outside of its test functions"
+)]
+
+#[path = "../../crates/endpoint/tests/common/mod.rs"]
+mod common;
+
+use common::Rng;
+use common::switch::{Habits, SHARDS, Switch};
+use nix::sys::socket::{IpMembershipRequest, setsockopt, sockopt};
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tally_agent::config::{PsConfig, WorkerConfig};
+use tally_agent::link::loss::Loss;
+use tally_agent::tensors::Tensors;
+use tally_agent::{AgentError, Arithmetic, Op, Options, allreduce, serve};
+use tally_wire::frame::group_of;
+use tally_wire::{Kind, MAX_PAYLOAD_BYTES};
+
+const BASE_PORT: u16 = 31249;
+/// The key of the naive switch, in hexadecimal.
+const KEY: &str = "7369787465656e206279746573206f72206d6f7265";
+
+/// A network of its own: 127.0.`net`.0/24, with the switch at .254.
+struct Rig {
+    net: u8,
+    workers: u8,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Rig {
+    fn address(&self, host: u8) -> Ipv4Addr {
+        Ipv4Addr::new(127, 0, self.net, host)
+    }
+
+    fn new(net: u8, workers: u8, habits: Habits, with_ps: bool) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let threads = Vec::new();
+        let mut rig = Self {
+            net,
+            workers,
+            stop,
+            threads,
+        };
+        let at = rig.address(254);
+        let sockets: Vec<_> = (0..u16::from(SHARDS))
+            .map(|shard| UdpSocket::bind((at, BASE_PORT + shard)).unwrap())
+            .collect();
+        let stop = rig.stop.clone();
+        let switch = Switch::new(workers, habits);
+        let run = move || run_switch(&sockets, at, switch, &stop);
+        rig.threads.push(std::thread::spawn(run));
+        if with_ps {
+            let text = format!(
+                r#"{{"switch": {{"address": "{at}"}}, "jobs": [{{"id": 7, "key": "{KEY}"}}],
+                    "transport": {{"type": "udp", "bind": "{}:0"}}}}"#,
+                rig.address(200)
+            );
+            let config: PsConfig = tally_config::parse("ps.json", text.as_bytes()).unwrap();
+            let stop = rig.stop.clone();
+            rig.threads.push(std::thread::spawn(move || {
+                let loss = Some(Loss {
+                    probability: 0.02,
+                    seed: 9,
+                });
+                serve(&config, loss, &mut |_, _| {}, &stop).unwrap();
+            }));
+        }
+        rig
+    }
+
+    fn worker_json(&self, rank: u8, join_ms: u64) -> String {
+        format!(
+            r#"{{"switch": {{"address": "{}"}},
+                "job": {{"id": 7, "key": "{KEY}", "workers": {}, "rank": {rank}}},
+                "transport": {{"type": "udp", "bind": "{}:0"}},
+                "payload_bytes": 256, "window": 32, "timeouts": {{"join_ms": {join_ms}}}}}"#,
+            self.address(254),
+            self.workers,
+            self.address(rank + 1)
+        )
+    }
+
+    fn worker(&self, rank: u8) -> WorkerConfig {
+        tally_config::parse("w.json", self.worker_json(rank, 20_000).as_bytes()).unwrap()
+    }
+
+    /// All workers' outcomes.
+    fn allreduce(&self, inputs: &[Tensors], options: Options) -> Vec<Result<Tensors, AgentError>> {
+        let stop = AtomicBool::new(false);
+        let run = |rank: u8| {
+            let (input, stop) = (&inputs[usize::from(rank)], &stop);
+            let config = self.worker(rank);
+            let loss = options.loss.map(|l| Loss {
+                seed: l.seed + u64::from(rank),
+                ..l
+            });
+            let options = Options { loss, ..options };
+            move || {
+                allreduce(&config, &options, input, &mut (), stop).map(|(out, report)| {
+                    assert_eq!(report.fragments, report.from_switch + report.from_ps);
+                    assert!(report.latency_us.p50 > 0.0);
+                    out
+                })
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.workers).map(|r| scope.spawn(run(r))).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking());
+        }
+    }
+}
+
+fn run_switch(sockets: &[UdpSocket], at: Ipv4Addr, mut switch: Switch, stop: &AtomicBool) {
+    let group = group_of(common::switch::JOB);
+    let to_group = SocketAddrV4::new(group, BASE_PORT);
+    // Joined nowhere but on the loopback interface, and sent there.
+    setsockopt(
+        &sockets[0],
+        sockopt::IpAddMembership,
+        &IpMembershipRequest::new(group, Some(at)),
+    )
+    .unwrap();
+    setsockopt(&sockets[0], sockopt::IpMulticastLoop, &true).unwrap();
+    let mut rng = Rng(1);
+    let mut members: HashMap<u8, SocketAddr> = HashMap::new();
+    let mut buffer = vec![0; MAX_PAYLOAD_BYTES + 64];
+    sockets
+        .iter()
+        .for_each(|s| s.set_nonblocking(true).unwrap());
+    while !stop.load(Ordering::Relaxed) {
+        let mut idle = true;
+        for socket in sockets {
+            let Ok((len, from)) = socket.recv_from(&mut buffer) else {
+                continue;
+            };
+            idle = false;
+            if buffer[0] & 0xf == Kind::Join as u8 {
+                members.insert(buffer[12], from);
+            }
+            let mut last = Vec::new();
+            for (to, datagram) in switch.handle(&mut rng, &buffer[..len]) {
+                if datagram[0] & 0xf == Kind::Result as u8 && to != 255 {
+                    if datagram != last {
+                        sockets[0].send_to(&datagram, to_group).unwrap();
+                        last = datagram;
+                    }
+                } else if let Some(to) = members.get(&to) {
+                    // The PS may be gone.
+                    let _ = sockets[0].send_to(&datagram, to);
+                }
+            }
+        }
+        if idle {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+fn gradients(folder: &str, workers: u8) -> Vec<Tensors> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("gradients")
+        .join(folder);
+    (0..workers)
+        .map(|rank| Tensors::read(&folder.join(format!("rank{rank}.safetensors"))).unwrap())
+        .collect()
+}
+
+/// Section 8 with exact arithmetic: integers below 2^31 are exact in f64.
+fn fixed_sum(inputs: &[Tensors], per_fragment: usize) -> Vec<f32> {
+    let n = inputs.len() as u32;
+    let c = n.next_power_of_two().trailing_zeros() as i32;
+    let mut sum = Vec::new();
+    let len = inputs[0].floats.len();
+    for start in (0..len).step_by(per_fragment) {
+        let range = start..len.min(start + per_fragment);
+        let exponent = |v: &f32| (v.to_bits() >> 23 & 0xff) as i32;
+        let all = inputs.iter().flat_map(|t| &t.floats[range.clone()]);
+        let e = all.map(exponent).max().unwrap();
+        let s = 31 - c - (e.max(1) - 126);
+        for i in range {
+            let q = |t: &Tensors| (f64::from(t.floats[i]) * 2f64.powi(s)).round_ties_even();
+            let total: f64 = inputs.iter().map(q).sum();
+            sum.push((f64::from(total as f32) * 2f64.powi(-s)) as f32);
+        }
+    }
+    sum
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn fixed_point_is_exact_whatever_gets_lost() {
+    let habits = Habits {
+        collide: 200,
+        preempt: 200,
+    };
+    let rig = Rig::new(11, 3, habits, true);
+    let inputs = gradients("mixed", 3);
+    let options = Options {
+        op: Op::Mean,
+        loss: Some(Loss {
+            probability: 0.05,
+            seed: 40,
+        }),
+        ..Options::default()
+    };
+    let want = fixed_sum(&inputs, 64)
+        .iter()
+        .map(|v| v / 3.0)
+        .collect::<Vec<_>>();
+    let ints = |i: usize| inputs.iter().map(|t| t.ints[i]).sum::<i32>() / 3;
+    for output in rig.allreduce(&inputs, options) {
+        let output = output.unwrap();
+        assert_eq!(bits(&output.floats), bits(&want));
+        assert!(output.ints.iter().enumerate().all(|(i, &v)| v == ints(i)));
+        assert_eq!(output.layout, inputs[0].layout);
+    }
+}
+
+#[test]
+fn native_is_the_fold_in_rank_order_over_several_rounds() {
+    let habits = Habits {
+        collide: 300,
+        preempt: 300,
+    };
+    let rig = Rig::new(12, 4, habits, true);
+    let inputs = gradients("digits/step40", 4);
+    let options = Options {
+        arithmetic: Arithmetic::Native,
+        rounds: 3,
+        loss: Some(Loss {
+            probability: 0.02,
+            seed: 7,
+        }),
+        ..Options::default()
+    };
+    let fold = |i: usize| {
+        inputs[1..]
+            .iter()
+            .fold(inputs[0].floats[i], |s, t| s + t.floats[i])
+    };
+    let want: Vec<_> = (0..inputs[0].floats.len()).map(fold).collect();
+    for output in rig.allreduce(&inputs, options) {
+        assert_eq!(bits(&output.unwrap().floats), bits(&want));
+    }
+}
+
+#[test]
+fn infinities_and_nan_are_the_whole_fragments_nan() {
+    let rig = Rig::new(13, 2, Habits::default(), true);
+    let mut inputs: Vec<_> = (0..2).map(|r| Tensors::synthetic(3, r, 1000)).collect();
+    inputs[1].floats[100] = f32::NEG_INFINITY;
+    for output in rig.allreduce(&inputs, Options::default()) {
+        let got = output.unwrap().floats;
+        assert!(got[64..128].iter().all(|v| v.to_bits() == 0x7fc0_0000));
+        inputs[1].floats[100] = 0.0;
+        let want = fixed_sum(&inputs, 64);
+        assert_eq!(bits(&got[..64]), bits(&want[..64]));
+        assert_eq!(bits(&got[128..]), bits(&want[128..]));
+    }
+}
+
+#[test]
+fn an_overflow_names_the_tensor() {
+    let rig = Rig::new(14, 2, Habits::default(), true);
+    let mut inputs = gradients("mixed", 2);
+    let at = inputs[0]
+        .layout
+        .tensors
+        .iter()
+        .find(|t| t.name == "shard.examples")
+        .unwrap()
+        .start;
+    inputs.iter_mut().for_each(|t| t.ints[at] = i32::MAX);
+    for output in rig.allreduce(&inputs, Options::default()) {
+        let error = output.unwrap_err();
+        assert_eq!(error.exit_code(), 7);
+        assert!(error.to_string().contains("shard.examples"), "{error}");
+    }
+}
+
+struct Cli {
+    rig: Rig,
+    folder: tempfile::TempDir,
+}
+
+impl Cli {
+    fn new(net: u8, workers: u8, with_ps: bool) -> Self {
+        Self {
+            rig: Rig::new(net, workers, Habits::default(), with_ps),
+            folder: tempfile::tempdir().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, rank: u8, arguments: &[&str]) -> Command {
+        let config = self.path(&format!("w{rank}.json"));
+        std::fs::write(&config, self.rig.worker_json(rank, 1000)).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tally-agent"));
+        command
+            .arg("allreduce")
+            .arg("--config")
+            .arg(config)
+            .args(arguments);
+        command
+            .arg("--output")
+            .arg(self.path(&format!("out{rank}.safetensors")));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+#[track_caller]
+fn fails_with(output: &Output, code: i32, text: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(stderr.contains(text), "{stderr}");
+}
+
+#[test]
+fn the_program_sums_files_and_reports() {
+    let cli = Cli::new(21, 2, true);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gradients/mixed");
+    let start = |rank: u8| {
+        let input = folder.join(format!("rank{rank}.safetensors"));
+        let report = cli.path(&format!("report{rank}.json"));
+        let (input, report) = (input.to_str().unwrap(), report.to_str().unwrap());
+        let arguments = ["--input", input, "--report", report, "--loss", "0.01"];
+        cli.command(rank, &arguments).spawn().unwrap()
+    };
+    for child in [start(0), start(1)] {
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("losing 1% of all datagrams on purpose"),
+            "{said}"
+        );
+        assert!(said.contains("seed 1"), "{said}");
+    }
+    let read = |name| Tensors::read(&cli.path(name)).unwrap();
+    let (a, b) = (read("out0.safetensors"), read("out1.safetensors"));
+    assert!(a == b, "the outputs differ");
+    let mut report = std::fs::read(cli.path("report0.json")).unwrap();
+    let report = simd_json::to_borrowed_value(&mut report)
+        .unwrap()
+        .to_string();
+    for key in [
+        "goodput_gbit_per_s",
+        "\"p99.9\"",
+        "retransmissions",
+        "from_ps",
+        "srtt_us",
+    ] {
+        assert!(report.contains(key), "{key} in {report}");
+    }
+}
+
+#[test]
+fn the_program_tells_classes_of_errors_apart() {
+    let cli = Cli::new(22, 2, false);
+    let run = |arguments: &[&str]| cli.command(0, arguments).output().unwrap();
+    fails_with(&run(&[]), 2, "--input");
+    fails_with(
+        &run(&["--input", "/nowhere.safetensors"]),
+        3,
+        "/nowhere.safetensors: No such file",
+    );
+    let synthetic = ["--synthetic", "--elements", "1K"];
+    let bad_rank = [&synthetic[..], &["--rank", "2"]].concat();
+    fails_with(
+        &run(&bad_rank),
+        2,
+        "job.rank: found 2, expected 0 to 1, as there are 2 workers",
+    );
+    let alone = run(&synthetic);
+    fails_with(
+        &alone,
+        5,
+        "cannot join job 7 as rank 0: the job did not start within 1s: \
+        rank 1 and the parameter server are missing",
+    );
+    let config = cli.path("bad.json");
+    std::fs::write(&config, "{\"swich\": 1}").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tally-agent"));
+    let output = command
+        .args(["ps", "--config"])
+        .arg(&config)
+        .output()
+        .unwrap();
+    fails_with(
+        &output,
+        2,
+        "bad.json: swich: unknown field `swich`, expected one of",
+    );
+    assert!(!cli.path("out0.safetensors").exists());
+}
+
+#[test]
+fn an_interrupted_program_tells_the_others_and_leaves_no_output() {
+    use std::io::{BufRead, BufReader};
+    let cli = Cli::new(23, 2, true);
+    // Enough that it is still busy when the signal comes.
+    let arguments = ["--synthetic", "--elements", "1M", "--repeat", "100000"];
+    let start = |rank| cli.command(rank, &arguments).spawn().unwrap();
+    let (mut first, second) = (start(0), start(1));
+    let mut log = BufReader::new(first.stderr.take().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut line = String::new();
+    while !line.contains("running") {
+        assert!(Instant::now() < deadline);
+        line.clear();
+        assert!(log.read_line(&mut line).unwrap() > 0, "it ended");
+    }
+    let pid = nix::unistd::Pid::from_raw(i32::try_from(first.id()).unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    assert_eq!(first.wait().unwrap().code(), Some(130));
+    let output = second.wait_with_output().unwrap();
+    fails_with(&output, 6, "rank 0 left the job because it was interrupted");
+    let left: Vec<_> = std::fs::read_dir(cli.folder.path())
+        .unwrap()
+        .flatten()
+        .collect();
+    assert!(
+        left.iter()
+            .all(|f| !f.path().to_string_lossy().contains("out")),
+        "{left:?}"
+    );
+}
