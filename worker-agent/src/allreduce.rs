@@ -327,7 +327,7 @@ pub fn over(
         late: stats.late,
         foreign: stats.foreign,
         latency_us: (&vector.latency_ns).into(),
-        srtt_us: worker.srtt().map(micros),
+        typical_us: worker.typical_latency().map(micros),
         rto_us: micros(worker.rto()),
         loss: options.loss.map(|loss| Losses {
             probability: loss.probability,

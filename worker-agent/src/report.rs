@@ -59,8 +59,8 @@ pub struct Report {
     pub foreign: u64,
     /// From a contribution to its result.
     pub latency_us: Latency,
-    /// Smoothed latency at the end.
-    pub srtt_us: Option<f64>,
+    /// Typical latency (lower quartile) at the end.
+    pub typical_us: Option<f64>,
     /// Timeout at the end.
     pub rto_us: f64,
     /// Losses made on purpose.

@@ -381,7 +381,7 @@ fn the_program_sums_files_and_reports() {
         "\"p99.9\"",
         "retransmissions",
         "from_ps",
-        "srtt_us",
+        "typical_us",
     ] {
         assert!(report.contains(key), "{key} in {report}");
     }

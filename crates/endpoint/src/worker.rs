@@ -306,10 +306,10 @@ impl Worker {
         &self.stats
     }
 
-    /// Smoothed time from a contribution to its result, once one was measured.
+    /// Typical time (lower quartile) from a contribution to its result, once one was measured.
     #[must_use]
-    pub fn srtt(&self) -> Option<Duration> {
-        self.window.rtt().smoothed()
+    pub fn typical_latency(&self) -> Option<Duration> {
+        self.window.rtt().typical()
     }
 
     /// How long a contribution waits for its result before it is sent again.

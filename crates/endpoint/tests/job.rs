@@ -28,7 +28,7 @@ fn a_quiet_job_needs_no_repair() {
             stats.retransmissions.timeout + stats.retransmissions.nack,
             0
         );
-        assert!(worker.srtt().is_some());
+        assert!(worker.typical_latency().is_some());
     }
     assert_eq!(world.ps.stats().partials, 0);
 }

@@ -39,8 +39,8 @@ const ARP_EVERY: Duration = Duration::from_millis(100);
 /// How long a device may take to come up and its peer to appear.
 const START_FOR: Duration = Duration::from_secs(20);
 /// Idle rounds of spinning, and of yielding after them, before sleeping.
-const SPINS: u32 = 50;
-const YIELDS: u32 = 50;
+const SPINS: u32 = 200;
+const YIELDS: u32 = 0;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 

@@ -19,7 +19,7 @@ use tally_wire::{Element, FragmentId, Time};
 
 /// Bounds of the timeout.
 pub(crate) const RTO_MIN: Duration = Duration::from_millis(2);
-pub(crate) const RTO_MAX: Duration = Duration::from_secs(1);
+pub(crate) const RTO_MAX: Duration = Duration::from_millis(250);
 /// Before anything was measured. RFC 6298 has 1 s for the Internet; this is one rack.
 pub(crate) const RTO_INITIAL: Duration = Duration::from_millis(50);
 /// A quarter of the round trip, but at least this, is taken for reordering and not for loss.
@@ -30,7 +30,7 @@ const REORDER_MIN: Duration = Duration::from_millis(1);
 const FRESH: usize = 0;
 const LISTS: usize = 8;
 /// The timeout doubles this often at most.
-const DOUBLINGS_MAX: u32 = 9;
+const DOUBLINGS_MAX: u32 = 7;
 const _: () = assert!(RTO_MIN.as_nanos() << DOUBLINGS_MAX >= RTO_MAX.as_nanos());
 
 /// Why a fragment is sent again.
@@ -275,7 +275,7 @@ impl Window {
     /// A fragment that is sent again has twice the patience next time, so this loop is bounded
     /// by the number of lists on average.
     fn find_lost(&mut self) {
-        let quarter = self.rtt.smoothed().unwrap_or_default() / 4;
+        let quarter = self.rtt.typical().unwrap_or_default() / 4;
         let reordering = quarter.max(REORDER_MIN);
         for list in 0..LISTS {
             let patience = reordering * (1 << list);

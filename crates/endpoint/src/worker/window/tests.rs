@@ -95,9 +95,9 @@ fn a_timeout_sends_a_probe_and_doubles() {
         assert_eq!(drain(&mut w, next).len(), 1);
         assert!(w.deadline().unwrap().since(next) <= RTO_MAX);
     }
-    assert_eq!(w.rtt().smoothed(), None);
+    assert_eq!(w.rtt().typical(), None);
     assert!(matches!(take(&mut w, at(99_999), 0), Taken::New { .. }));
-    assert_eq!(w.rtt().smoothed(), None, "Karn");
+    assert_eq!(w.rtt().typical(), None, "Karn");
     assert_eq!(w.rto(), RTO_INITIAL, "progress ends the doubling");
 }
 
