@@ -250,16 +250,17 @@ impl World {
             }
             17..22 => {
                 // Nearly valid: a few bytes differ.
-                let kind = script.below(4);
+                let kind = script.below(6);
                 let (from, mut frame) = match kind {
                     0 => self.sensible_other(script),
                     1 => self.control(script),
+                    2 => self.wrong_for_the_job(script),
                     _ => self.sensible_data(script),
                 };
                 // Who can change the addresses of a member's first JOIN on its way, and keep the
                 // original, is that member for the switch: no key covers them.
                 let first = if kind == 1 { UDP_END } else { 0 };
-                for _ in 0..=script.below(3) {
+                for _ in 0..script.below(4) {
                     let at = first + script.below(HEADERS_BYTES + 40);
                     let flip = script.byte();
                     if let Some(byte) = frame.get_mut(at) {
@@ -481,6 +482,31 @@ impl World {
         (from, self.framed(from, header, &canonical(&header)))
     }
 
+    /// What only the job's roster shows to be wrong: other units, or a RESULT of other ranks.
+    fn wrong_for_the_job(&self, script: &mut Script<'_>) -> (Member, Vec<u8>) {
+        let peer = script.below(self.peers.len());
+        let fragment = script.byte() % FRAGMENTS;
+        let (rank, job) = (self.peers[peer].rank, self.peers[peer].job);
+        let choice = script.byte();
+        let mut header = if rank.is_worker() && choice & 1 == 0 {
+            self.header(peer, Kind::Data, fragment, rank, rank.bit())
+        } else {
+            let bitmap = if choice & 2 == 0 {
+                1
+            } else {
+                all_of(job) << 1 | 1
+            };
+            self.header(peer, Kind::Result, fragment, rank, bitmap)
+        };
+        let mut payload = canonical(&header);
+        if choice & 4 == 0 {
+            header.units = 2;
+            payload.extend_from_within(..);
+        }
+        let from = self.peers[peer].home;
+        (from, self.framed(from, header, &payload))
+    }
+
     fn framed(&self, from: Member, header: Header, payload: &[u8]) -> Vec<u8> {
         let mut datagram = vec![0; 22];
         header.emit(&mut datagram);
@@ -681,7 +707,8 @@ impl World {
         let bound = &mut self.bound[place];
         let Some(roster) = &bound.roster else { return };
         let rank = match header.kind {
-            Kind::Data | Kind::Result => header.rank,
+            Kind::Data => header.rank,
+            Kind::Result if header.bitmap == all_of(place) => header.rank,
             _ => return,
         };
         let is_bound = match rank {
