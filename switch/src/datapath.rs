@@ -2,6 +2,10 @@
 //!
 //! [`Core::run`] is the loop. A frame to the switch's own MAC is Tally's (or ARP, or ping); all
 //! others are forwarded. The checks stand in [`Core::take`] in the order in which they are cheap.
+//!
+//! Most frames need none of them: a port's frames come in trains of one worker's contributions, which
+//! differ in fragment and priority only. What was found out about one is remembered and holds for
+//! the next ([`Coupling`]), until a member changes.
 
 use crate::config::Idle;
 use crate::control::{ControlFrame, CoreCommand, CoreReport};
@@ -14,9 +18,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_dpdk::ChecksumState;
 use tally_dpdk::{Mbuf, Mempool, RxQueue};
-use tally_engine::{Aggregator, DropReason, Member, PortId};
+use tally_engine::{Admission, Aggregator, DropReason, Member, PortId};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
-use tally_wire::{HEADERS_BYTES, Header, Mac, Time, UdpFrame, neighbour};
+use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
 
 /// Frames taken from a port at a time.
 pub const BURST: usize = 32;
@@ -39,6 +43,8 @@ pub struct Core {
     pub shards: u16,
     /// Its ports: number and receive queue.
     pub rx: Vec<(PortId, RxQueue)>,
+    /// By port, its own and those of other cores; at first none.
+    pub couplings: Vec<Option<Coupling>>,
     /// Its way out.
     pub ports: Ports,
     /// Its shard of the engine.
@@ -59,6 +65,13 @@ pub struct Core {
     pub epoch: Instant,
     /// Set when the switch is to stop.
     pub stop: Arc<AtomicBool>,
+}
+
+/// What the last admitted frame of a port was, and that frames like it are admitted.
+#[derive(Clone, Copy, Debug)]
+pub struct Coupling {
+    train: Train,
+    admission: Admission,
 }
 
 /// How busy the core was.
@@ -147,6 +160,15 @@ impl Core {
         if !mbuf.is_contiguous() {
             return Err(DropReason::Segmented);
         }
+        if let Some(coupling) = &self.couplings[usize::from(port.0)]
+            && let Some(header) = coupling.train.header_of(mbuf.data())
+            && self
+                .aggregator
+                .still_admits(coupling.admission, header.fragment)
+            && !is_damaged(&mbuf)
+        {
+            return self.take_admitted(coupling.admission, &header, mbuf);
+        }
         let source = Mac([s0, s1, s2, s3, s4, s5]);
         if source == self.own.mac {
             return Err(DropReason::SpoofedSwitch);
@@ -162,11 +184,11 @@ impl Core {
     fn take_own(
         &mut self,
         port: PortId,
-        mut mbuf: Mbuf,
+        mbuf: Mbuf,
         source: Mac,
         now_s: u32,
     ) -> Result<(), DropReason> {
-        if mbuf.ip_checksum() == ChecksumState::Bad || mbuf.l4_checksum() == ChecksumState::Bad {
+        if is_damaged(&mbuf) {
             return Err(DropReason::Checksum);
         }
         let udp = match UdpFrame::parse(mbuf.data()) {
@@ -209,6 +231,22 @@ impl Core {
         if usize::from(shard) != self.number {
             return self.ports.hand_over(usize::from(shard), port, mbuf);
         }
+        let admission = self.aggregator.admit(&from, &header)?;
+        self.couplings[usize::from(port.0)] = mbuf.data().first_chunk().map(|headers| Coupling {
+            train: Train::new(headers, header),
+            admission,
+        });
+        self.take_admitted(admission, &header, mbuf)
+    }
+
+    /// A frame for the engine.
+    #[inline]
+    fn take_admitted(
+        &mut self,
+        admission: Admission,
+        header: &Header,
+        mut mbuf: Mbuf,
+    ) -> Result<(), DropReason> {
         // Ethernet padding would otherwise be sent on with the result.
         if !mbuf.set_len(HEADERS_BYTES + header.payload_bytes()) {
             return Err(DropReason::Length);
@@ -218,7 +256,7 @@ impl Core {
         }
         let now = self.ports.now;
         self.aggregator
-            .handle(now, &from, &header, Frame(mbuf), &mut self.ports);
+            .handle_admitted(now, admission, header, Frame(mbuf), &mut self.ports);
         Ok(())
     }
 
@@ -332,6 +370,12 @@ impl Core {
             turns: *turns,
         }
     }
+}
+
+/// Whether the port's hardware found a checksum wrong.
+#[inline]
+fn is_damaged(mbuf: &Mbuf) -> bool {
+    mbuf.ip_checksum() == ChecksumState::Bad || mbuf.l4_checksum() == ChecksumState::Bad
 }
 
 /// Lets others have the CPU, the longer the less there was to do.

@@ -133,6 +133,7 @@ impl Switch {
                 own,
                 shards: cores as u16,
                 rx,
+                couplings: vec![None; config.ports.len()],
                 ports: Ports::new(own, tx, outbox.clone()),
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 macs: Arc::clone(&macs),

@@ -2,7 +2,7 @@
 //!
 //! A frame comes in through [`Aggregator::handle`] as a parsed header and its buffer. It is checked
 //! against the roster of its job ([`admit`](Aggregator::admit)), and then is a contribution, a result,
-//! a REMIND or a NACK. Section 6 of PROTOCOL.md is the specification; the requirement's number
+//! a REMIND or a NACK ([`handle_admitted`](Aggregator::handle_admitted)). Section 6 of PROTOCOL.md is the specification; the requirement's number
 //! stands at the code that fulfils it.
 //!
 //! Budget for a contribution: one line of the job's ring, one line of the slot, the two payloads.
@@ -15,7 +15,7 @@ use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
 use crate::slot::{Slot, SlotKey};
 use tally_kernels::Kernels;
-use tally_wire::{Element, Flags, Header, JobId, Kind, Rank, Time};
+use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
 /// Most jobs that run at a time.
 pub const MAX_JOBS: usize = 255;
@@ -47,6 +47,16 @@ impl PoolConfig {
     }
 }
 
+/// A frame's right to be handled: what [`Aggregator::admit`] says of it, and
+/// [`Aggregator::still_admits`] of frames like it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Place of its job.
+    place: u8,
+    /// The rosters that it was checked against.
+    rosters: u64,
+}
+
 struct Job<B> {
     roster: Roster,
     all: u64,
@@ -65,6 +75,8 @@ pub struct Aggregator<B> {
     /// Place in `jobs` plus one, by job number; 0 for jobs that do not run.
     index: Box<[u8]>,
     jobs: Vec<Option<Job<B>>>,
+    /// How often a roster has changed.
+    rosters: u64,
     counters: Counters,
 }
 
@@ -87,6 +99,7 @@ impl<B: Buffer> Aggregator<B> {
             arena: Arena::new(config.held),
             index: vec![0; 1 << 16].into_boxed_slice(),
             jobs: Vec::new(),
+            rosters: 0,
             counters: Counters::default(),
         }
     }
@@ -121,6 +134,7 @@ impl<B: Buffer> Aggregator<B> {
     /// More than [`MAX_JOBS`] jobs at a time: the job is not started, and `false` comes back.
     pub fn bind(&mut self, roster: Roster, index: usize, egress: &mut impl Egress<B>) -> bool {
         let id = roster.job;
+        self.rosters += 1;
         if let Some(job) = self.job_mut(id)
             && job.roster.epoch == roster.epoch
         {
@@ -155,6 +169,7 @@ impl<B: Buffer> Aggregator<B> {
 
     /// Ends a job: every slot and every result that it held is given up.
     pub fn unbind(&mut self, id: JobId, egress: &mut impl Egress<B>) {
+        self.rosters += 1;
         let place = usize::from(std::mem::take(&mut self.index[usize::from(id.0)]));
         let Some(mut job) = place.checked_sub(1).and_then(|p| self.jobs[p].take()) else {
             return;
@@ -184,13 +199,29 @@ impl<B: Buffer> Aggregator<B> {
         buffer: B,
         egress: &mut impl Egress<B>,
     ) {
-        if let Err(reason) = self.admit(from, header) {
-            self.counters.drop(reason);
-            egress.discard(buffer);
-            return;
+        match self.admit(from, header) {
+            Ok(admission) => self.handle_admitted(now, admission, header, buffer, egress),
+            Err(reason) => {
+                self.counters.drop(reason);
+                egress.discard(buffer);
+            }
         }
+    }
+
+    /// As [`handle`](Self::handle), of a frame that has been admitted since rosters last changed.
+    #[inline]
+    pub fn handle_admitted(
+        &mut self,
+        now: Time,
+        admission: Admission,
+        header: &Header,
+        buffer: B,
+        egress: &mut impl Egress<B>,
+    ) {
+        debug_assert_eq!(admission.rosters, self.rosters);
+        let place = usize::from(admission.place);
         match header.kind {
-            Kind::Data => self.contribution(now, header, buffer, egress),
+            Kind::Data => self.contribution(now, place, header, buffer, egress),
             Kind::Result if header.rank == Rank::PS => self.result_of_ps(header, buffer, egress),
             Kind::Result => self.forward(To::Ps, header, buffer, egress),
             Kind::Remind => self.remind(header, buffer, egress),
@@ -204,17 +235,22 @@ impl<B: Buffer> Aggregator<B> {
     }
 
     /// Whether the sender may say this (A-1, H-2).
+    ///
+    /// # Errors
+    /// Why not.
     #[inline]
-    fn admit(&mut self, from: &Member, header: &Header) -> Result<(), DropReason> {
+    pub fn admit(&self, from: &Member, header: &Header) -> Result<Admission, DropReason> {
         let sender = match header.kind {
             Kind::Data => header.rank,
             Kind::Result if header.rank != Rank::SWITCH => header.rank,
             Kind::Remind | Kind::Nack => Rank::PS,
             _ => return Err(DropReason::NotForSwitch),
         };
-        let shards = u32::from(self.config.shards);
-        let shard = u32::from(self.config.shard);
-        let job = self.job_mut(header.job).ok_or(DropReason::UnknownJob)?;
+        let place = usize::from(self.index[usize::from(header.job.0)]).wrapping_sub(1);
+        let job = match self.jobs.get(place) {
+            Some(Some(job)) => job,
+            _ => return Err(DropReason::UnknownJob),
+        };
         let member = job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
         if member != from {
             return Err(DropReason::NotMember);
@@ -222,7 +258,7 @@ impl<B: Buffer> Aggregator<B> {
         if header.epoch != job.roster.epoch {
             return Err(DropReason::Epoch);
         }
-        if header.fragment.0 & (shards - 1) != shard {
+        if !self.is_of_this_shard(header.fragment) {
             return Err(DropReason::Shard);
         }
         if header.kind.has_elements() && header.units != job.roster.units {
@@ -231,14 +267,36 @@ impl<B: Buffer> Aggregator<B> {
         match header.kind {
             Kind::Result if header.bitmap != job.all => Err(DropReason::Bitmap),
             Kind::Nack if job.all & header.bitmap == 0 => Err(DropReason::RankOutOfJob),
-            _ => Ok(()),
+            _ => Ok(Admission {
+                place: place as u8,
+                rosters: self.rosters,
+            }),
         }
+    }
+
+    /// Whether `admit` would say the same of another frame, from the same sender and with the same
+    /// header but for this fragment and any priority.
+    #[inline]
+    #[must_use]
+    pub fn still_admits(&self, admission: Admission, fragment: FragmentId) -> bool {
+        admission.rosters == self.rosters && self.is_of_this_shard(fragment)
+    }
+
+    #[inline]
+    fn is_of_this_shard(&self, fragment: FragmentId) -> bool {
+        fragment.0 & (u32::from(self.config.shards) - 1) == u32::from(self.config.shard)
     }
 
     /// DATA: the table of section 6.
     #[inline]
-    fn contribution(&mut self, now: Time, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
-        let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
+    fn contribution(
+        &mut self,
+        now: Time,
+        place: usize,
+        header: &Header,
+        buffer: B,
+        egress: &mut impl Egress<B>,
+    ) {
         let Some(job) = self.jobs[place].as_mut() else {
             return;
         };

@@ -38,7 +38,7 @@ mod ring;
 pub mod roster;
 mod slot;
 
-pub use aggregator::{Aggregator, PoolConfig};
+pub use aggregator::{Admission, Aggregator, PoolConfig};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason};
 pub use policy::{Policy, PolicyName};

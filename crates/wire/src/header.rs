@@ -11,6 +11,10 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 22;
 /// The one version this crate speaks.
 pub const VERSION: u8 = 1;
+/// Where the priority is in the header, one byte.
+pub const PRIORITY_AT: usize = 2;
+/// Where the fragment is in the header, four bytes.
+pub const FRAGMENT_AT: usize = 8;
 /// Units in a control payload.
 pub const CONTROL_UNITS: u8 = 2;
 

@@ -21,11 +21,13 @@ pub mod frame;
 pub mod header;
 pub mod ids;
 pub mod neighbour;
+pub mod train;
 
 pub use control::{Accept, Join, Key, Leave, Refuse};
 pub use frame::{Addresses, FrameError, Mac, UdpFrame};
 pub use header::{Element, Flags, Header, HeaderError, Kind};
 pub use ids::{Epoch, FragmentId, JobId, Rank, Time};
+pub use train::Train;
 
 /// First UDP port of the switch unless configured (F-3).
 pub const DEFAULT_PORT: u16 = 31249;

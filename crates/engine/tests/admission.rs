@@ -1,0 +1,89 @@
+//! An admission holds for frames like the one it was given for, until rosters change.
+
+mod common;
+
+use common::plain::{Plain, Wire, host};
+use tally_engine::{Admission, Aggregator, DropReason, PolicyName, PoolConfig, Roster};
+use tally_kernels::Kernels;
+use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank};
+
+const JOB: JobId = JobId(7);
+
+fn roster(epoch: u16) -> Roster {
+    let workers = (0..2).map(host).collect();
+    Roster::new(JOB, Epoch(epoch), 1, workers, host(9))
+}
+
+fn data(fragment: u32) -> Header {
+    Header {
+        kind: Kind::Data,
+        flags: Flags::NONE,
+        priority: 1,
+        element: Element::I32,
+        job: JOB,
+        epoch: Epoch(1),
+        fragment: FragmentId(fragment),
+        rank: Rank(0),
+        units: 1,
+        bitmap: 1,
+    }
+}
+
+fn shard() -> (Aggregator<Plain>, Wire, Admission) {
+    let config = PoolConfig {
+        slots: 4,
+        held: 4,
+        window: 4,
+        shards: 2,
+        shard: 1,
+        jobs: 1,
+        policy: PolicyName::Esa,
+    };
+    let (mut shard, mut wire) = (Aggregator::new(config, Kernels::best()), Wire::default());
+    assert!(shard.bind(roster(1), 0, &mut wire));
+    let admission = shard.admit(&host(0), &data(1)).unwrap();
+    (shard, wire, admission)
+}
+
+#[test]
+fn it_holds_for_other_fragments_of_the_shard() {
+    let (shard, _, admission) = shard();
+    for fragment in 0..9 {
+        assert_eq!(
+            shard.still_admits(admission, FragmentId(fragment)),
+            shard.admit(&host(0), &data(fragment)) == Ok(admission),
+            "{fragment}"
+        );
+    }
+}
+
+#[test]
+fn it_ends_with_the_epoch() {
+    let (mut shard, mut wire, admission) = shard();
+    assert!(shard.bind(roster(2), 0, &mut wire));
+    assert!(!shard.still_admits(admission, FragmentId(1)));
+    assert_eq!(shard.admit(&host(0), &data(1)), Err(DropReason::Epoch));
+}
+
+#[test]
+fn it_ends_with_the_job_also_when_another_takes_its_place() {
+    let (mut shard, mut wire, admission) = shard();
+    shard.unbind(JOB, &mut wire);
+    assert!(!shard.still_admits(admission, FragmentId(1)));
+    let other = Roster {
+        job: JobId(8),
+        ..roster(1)
+    };
+    assert!(shard.bind(other, 0, &mut wire));
+    assert!(!shard.still_admits(admission, FragmentId(1)));
+}
+
+#[test]
+fn it_ends_when_members_move_within_the_epoch() {
+    let (mut shard, mut wire, admission) = shard();
+    let mut moved = roster(1);
+    moved.workers[0] = host(5);
+    assert!(shard.bind(moved, 0, &mut wire));
+    assert!(!shard.still_admits(admission, FragmentId(1)));
+    assert_eq!(shard.admit(&host(0), &data(1)), Err(DropReason::NotMember));
+}

@@ -1,0 +1,199 @@
+//! Frames that follow one another and differ in next to nothing.
+//!
+//! A worker's frames have the same headers but for fragment and priority, so what one of them was
+//! found to be, the next one is too. [`Train::header_of`] sees that in one comparison of the 64
+//! bytes and saves reading them field by field. It accepts no frame that
+//! [`UdpFrame::parse`](crate::UdpFrame::parse) and [`Header::parse`] would not, and says of it what
+//! they would say.
+
+use crate::frame::{ETHERNET_BYTES, UDP_END};
+use crate::header::{FRAGMENT_AT, Header, PRIORITY_AT};
+use crate::ids::FragmentId;
+use crate::{HEADERS_BYTES, UNIT_BYTES};
+
+/// Where in a frame the two fields are that may differ.
+const PRIORITY: usize = UDP_END + PRIORITY_AT;
+const FRAGMENT: usize = UDP_END + FRAGMENT_AT;
+
+/// Words in the headers.
+const WORDS: usize = HEADERS_BYTES / 8;
+
+/// The bits of the headers that must be the same: all that are read, but for the two fields.
+const MASK: [u64; WORDS] = {
+    let mut mask = [0xff_u8; HEADERS_BYTES];
+    // Type of service; identification and the bit that says don't fragment; time to live and checksum.
+    mask[ETHERNET_BYTES + 1] = 0;
+    mask[ETHERNET_BYTES + 4] = 0;
+    mask[ETHERNET_BYTES + 5] = 0;
+    mask[ETHERNET_BYTES + 6] = 0x3f;
+    mask[ETHERNET_BYTES + 8] = 0;
+    mask[ETHERNET_BYTES + 10] = 0;
+    mask[ETHERNET_BYTES + 11] = 0;
+    // The UDP checksum, which may be anything (F-2).
+    mask[UDP_END - 2] = 0;
+    mask[UDP_END - 1] = 0;
+    mask[PRIORITY] = 0;
+    mask[FRAGMENT] = 0;
+    mask[FRAGMENT + 1] = 0;
+    mask[FRAGMENT + 2] = 0;
+    mask[FRAGMENT + 3] = 0;
+    words(&mask)
+};
+
+/// Frames like one that was parsed.
+#[derive(Clone, Copy, Debug)]
+pub struct Train {
+    words: [u64; WORDS],
+    header: Header,
+}
+
+impl Train {
+    /// Frames like `frame`, which begins with these headers and was parsed to `header`.
+    #[inline]
+    #[must_use]
+    pub const fn new(frame: &[u8; HEADERS_BYTES], header: Header) -> Self {
+        Self {
+            words: words(frame),
+            header,
+        }
+    }
+
+    /// The header of `frame` if it is like the first one in all that is read of it, but for fragment
+    /// and priority. `None` says nothing of it: it must be parsed.
+    #[inline]
+    #[must_use]
+    pub fn header_of(&self, frame: &[u8]) -> Option<Header> {
+        let (headers, payload) = frame.split_first_chunk::<HEADERS_BYTES>()?;
+        let other = words(headers)
+            .iter()
+            .zip(self.words)
+            .zip(MASK)
+            .fold(0, |other, ((a, b), mask)| other | (a ^ b) & mask);
+        if other != 0 || payload.len() < usize::from(self.header.units) * UNIT_BYTES {
+            return None;
+        }
+        Some(Header {
+            priority: headers[PRIORITY],
+            fragment: FragmentId(u32::from_be_bytes([
+                headers[FRAGMENT],
+                headers[FRAGMENT + 1],
+                headers[FRAGMENT + 2],
+                headers[FRAGMENT + 3],
+            ])),
+            ..self.header
+        })
+    }
+}
+
+/// The bytes in words, in the machine's order.
+#[inline]
+const fn words(bytes: &[u8; HEADERS_BYTES]) -> [u64; WORDS] {
+    let mut words = [0; WORDS];
+    let (chunks, _) = bytes.as_chunks::<8>();
+    let mut i = 0;
+    while i < WORDS {
+        words[i] = u64::from_ne_bytes(chunks[i]);
+        i += 1;
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Addresses, Element, Epoch, Flags, JobId, Kind, Mac, Rank, UdpFrame};
+    use core::net::Ipv4Addr;
+    use proptest::prelude::*;
+    use std::vec;
+    use std::vec::Vec;
+
+    fn frame(fragment: u32, priority: u8) -> (Vec<u8>, Header) {
+        let header = Header {
+            kind: Kind::Data,
+            flags: Flags::NONE,
+            priority,
+            element: Element::I32,
+            job: JobId(7),
+            epoch: Epoch(3),
+            fragment: FragmentId(fragment),
+            rank: Rank(2),
+            units: 1,
+            bitmap: Rank(2).bit(),
+        };
+        let addresses = Addresses {
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            src_ip: Ipv4Addr::new(10, 84, 0, 1),
+            dst_ip: Ipv4Addr::new(10, 84, 0, 2),
+            src_port: 40_000,
+            dst_port: 31_249,
+        };
+        let mut frame = vec![0xa5; HEADERS_BYTES + 64];
+        crate::frame::emit(&mut frame, &addresses, &header);
+        (frame, header)
+    }
+
+    fn train() -> Train {
+        let (frame, header) = frame(5, 9);
+        Train::new(frame.first_chunk().unwrap(), header)
+    }
+
+    #[test]
+    fn fragment_and_priority_may_differ_and_are_read() {
+        let (frame, header) = frame(0xfedc_ba98, 77);
+        assert_eq!(train().header_of(&frame), Some(header));
+    }
+
+    #[test]
+    fn a_payload_that_is_cut_off_is_not_like_one_that_is_whole() {
+        let (mut frame, _) = frame(6, 9);
+        frame.push(0);
+        assert!(train().header_of(&frame).is_some(), "padding");
+        assert_eq!(train().header_of(&frame[..127]), None);
+        assert_eq!(train().header_of(&frame[..63]), None);
+    }
+
+    #[test]
+    fn any_other_bit_that_is_read_makes_a_difference() {
+        let (good, header) = frame(5, 9);
+        let parsed = |frame: &[u8]| {
+            let udp = UdpFrame::parse(frame).ok()?;
+            Some((udp, Header::parse(udp.datagram(frame)).ok()?))
+        };
+        let of_good = parsed(&good).unwrap();
+        for bit in 0..HEADERS_BYTES * 8 {
+            let mut frame = good.clone();
+            frame[bit / 8] ^= 1 << (bit % 8);
+            let alike = parsed(&frame).filter(|(udp, found)| {
+                let fields = Header {
+                    fragment: header.fragment,
+                    priority: header.priority,
+                    ..*found
+                };
+                (*udp, fields) == of_good
+            });
+            let header = alike.map(|(_, header)| header);
+            assert_eq!(train().header_of(&frame), header, "bit {bit}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_it_accepts_is_what_parsing_says(
+            changes in proptest::collection::vec((0..HEADERS_BYTES, any::<u8>()), 0..6),
+            len in 0..200_usize,
+        ) {
+            let (mut bytes, _) = frame(5, 9);
+            for (at, byte) in changes {
+                bytes[at] = byte;
+            }
+            bytes.resize(len, 0);
+            if let Some(header) = train().header_of(&bytes) {
+                let udp = UdpFrame::parse(&bytes).unwrap();
+                prop_assert_eq!(Header::parse(udp.datagram(&bytes)), Ok(header));
+                let (first, _) = frame(5, 9);
+                prop_assert_eq!(udp, UdpFrame::parse(&first).unwrap());
+            }
+        }
+    }
+}
