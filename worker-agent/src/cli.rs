@@ -30,7 +30,7 @@ timeouts.join_ms (30000), timeouts.stall_ms (10000), timeouts.linger_ms (2000).
 Another transport:
   {"type": "dpdk", "device": "net_memif0,role=client,id=0,socket=/run/tally/w0.sock",
    "mac": "02:00:00:00:00:01", "address": "10.84.0.1"}
-with eal.memory (no_huge or hugepages), eal.megabytes (64) and port (40000), if wanted.
+with eal.memory (no-huge or hugepages), eal.megabytes (64) and port (40000), if wanted.
 
 Every worker of a job needs the same tensors (names, types, shapes), arithmetic and payload."#;
 

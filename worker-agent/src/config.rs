@@ -124,7 +124,7 @@ pub struct Eal {
 
 /// Where DPDK's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Memory {
     /// Ordinary pages: enough for virtual devices.
     NoHuge,

@@ -39,21 +39,10 @@ const ARP_EVERY: Duration = Duration::from_millis(100);
 /// How long a device may take to come up and its peer to appear.
 const START_FOR: Duration = Duration::from_secs(20);
 /// Idle rounds of spinning, and of yielding after them, before sleeping.
-const SPINS: u32 = 200;
-const YIELDS: u32 = 0;
+const SPINS: u32 = 50;
+const YIELDS: u32 = 50;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
-
-/// Who we are on the wire.
-#[derive(Clone, Copy, Debug)]
-pub struct Local {
-    /// Ethernet address.
-    pub mac: Mac,
-    /// IPv4 address.
-    pub address: Ipv4Addr,
-    /// UDP port.
-    pub port: u16,
-}
 
 /// A DPDK port towards one switch.
 pub struct DpdkLink {
@@ -63,12 +52,7 @@ pub struct DpdkLink {
     port: Port<Started>,
     pool: Mempool,
     _thread: EalThread,
-    local: Local,
-    switch: Ipv4Addr,
-    switch_mac: Option<Mac>,
-    group: Option<Ipv4Addr>,
-    /// Ethernet, IPv4 and UDP headers for payloads of so many units, by units; made when needed.
-    templates: Vec<Option<[u8; UDP_END]>>,
+    station: Station,
     frame_bytes: usize,
     received: Vec<Mbuf>,
     leaving: Vec<Mbuf>,
@@ -136,11 +120,7 @@ impl DpdkLink {
             port: started.port,
             pool,
             _thread: thread,
-            local,
-            switch,
-            switch_mac: None,
-            group,
-            templates: vec![None; usize::from(MAX_UNITS) + 1],
+            station: Station::new(local, switch, group),
             frame_bytes,
             received: Vec::with_capacity(BURST),
             leaving: Vec::with_capacity(2 * BURST),
@@ -149,70 +129,13 @@ impl DpdkLink {
         })
     }
 
-    /// The headers in front of a datagram of `len` bytes to `port`.
-    fn headers(&mut self, len: usize, port: u16, switch_mac: Mac) -> [u8; UDP_END] {
-        let units = (len - HEADER_BYTES) / UNIT_BYTES;
-        let local = self.local;
-        let switch = self.switch;
-        let template = self.templates[units].get_or_insert_with(|| {
-            let addresses = Addresses {
-                src_mac: local.mac,
-                dst_mac: switch_mac,
-                src_ip: local.address,
-                dst_ip: switch,
-                src_port: local.port,
-                dst_port: 0,
-            };
-            let mut bytes = [0; HEADERS_BYTES];
-            frame::emit(&mut bytes, &addresses, &header_of(units as u8));
-            let mut template = [0; UDP_END];
-            template.copy_from_slice(&bytes[..UDP_END]);
-            template
-        });
-        let mut headers = *template;
-        headers[36..38].copy_from_slice(&port.to_be_bytes());
-        headers
-    }
-
     fn ask_for_switch(&mut self) {
-        if Instant::now() < self.next_arp {
-            return;
+        let now = Instant::now();
+        if now >= self.next_arp {
+            self.next_arp = now + ARP_EVERY;
+            let request = self.pool.alloc_copy(&self.station.request());
+            self.leaving.extend(request);
         }
-        self.next_arp = Instant::now() + ARP_EVERY;
-        let mut request = [0; FRAME_BYTES_MIN];
-        request[0..6].copy_from_slice(&Mac::BROADCAST.0);
-        request[6..12].copy_from_slice(&self.local.mac.0);
-        request[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
-        request[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
-        request[22..28].copy_from_slice(&self.local.mac.0);
-        request[28..32].copy_from_slice(&self.local.address.octets());
-        request[38..42].copy_from_slice(&self.switch.octets());
-        self.leaving.extend(self.pool.alloc_copy(&request));
-    }
-
-    /// Takes the switch's MAC from its ARP frames.
-    fn learn(&mut self, frame: &[u8]) {
-        if frame.len() >= 42
-            && frame[12..14] == ETHERTYPE_ARP.to_be_bytes()
-            && frame[14..20] == [0, 1, 8, 0, 6, 4]
-            && frame[28..32] == self.switch.octets()
-            && let Some(&mac) = frame[22..].first_chunk()
-        {
-            let mac = Mac(mac);
-            if !mac.is_group() && self.switch_mac != Some(mac) {
-                self.switch_mac = Some(mac);
-                self.templates.fill(None);
-            }
-        }
-    }
-
-    /// The datagram in `frame`, if it is from the switch and for us.
-    fn datagram<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
-        let parsed = UdpFrame::parse(frame).ok()?;
-        let to = parsed.addresses;
-        let unicast = to.dst_ip == self.local.address && to.dst_port == self.local.port;
-        let ours = to.src_ip == self.switch && (unicast || Some(to.dst_ip) == self.group);
-        ours.then(|| parsed.datagram(frame))
     }
 
     fn flush(&mut self) {
@@ -239,27 +162,6 @@ fn frames_in(buffer_bytes: u16, memory: tally_dpdk::Memory) -> u32 {
     let each = u64::from(buffer_bytes) + 128 + 128 + 128;
     let fit = (u64::from(megabytes) << 20) * 3 / 4 / each;
     u32::try_from(fit).unwrap_or(u32::MAX).min(FRAMES)
-}
-
-/// A header with so many units; only its length matters here.
-fn header_of(units: u8) -> Header {
-    let kind = if units == 0 { Kind::Nack } else { Kind::Data };
-    Header {
-        kind,
-        flags: Flags::NONE,
-        priority: 0,
-        element: if units == 0 {
-            Element::None
-        } else {
-            Element::I32
-        },
-        job: JobId(0),
-        epoch: Epoch(0),
-        fragment: FragmentId(0),
-        rank: Rank(0),
-        units,
-        bitmap: 1,
-    }
 }
 
 /// Starts the device and waits for its peer. A `net_memif` client connects only once, when it is
