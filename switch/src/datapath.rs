@@ -132,6 +132,7 @@ impl Core {
                 self.aggregator.count_drop(reason);
             }
         }
+        self.ports.give_back();
     }
 
     fn take_handover(&mut self, now_s: u32) -> usize {

@@ -171,8 +171,15 @@ impl Ports {
             counters.tx_bytes += before - bytes(queue);
             progress |= sent > 0;
         }
-        tally_dpdk::free_bulk(&mut self.done);
+        self.give_back();
         progress
+    }
+
+    /// Gives the frames that are done with back to their pools. After every burst: the next one is
+    /// then received into buffers that are still in the cache.
+    #[inline]
+    pub fn give_back(&mut self) {
+        tally_dpdk::free_bulk(&mut self.done);
     }
 
     /// Hands a frame to the core whose shard it is for.
@@ -189,11 +196,11 @@ impl Ports {
         }
     }
 
-    /// Gives a frame back to its pool, with others.
+    /// Done with a frame: it goes back to its pool with others.
     #[inline]
     pub fn recycle(&mut self, mbuf: Mbuf) {
         if self.done.len() == self.done.capacity() {
-            tally_dpdk::free_bulk(&mut self.done);
+            self.give_back();
         }
         self.done.push(mbuf);
     }
