@@ -106,7 +106,7 @@ pub fn open_link(
             address,
             port,
         } => {
-            let local = crate::link::dpdk::Local {
+            let local = crate::link::ethernet::Local {
                 mac: *mac,
                 address: *address,
                 port: *port,

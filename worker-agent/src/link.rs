@@ -5,6 +5,7 @@
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod ethernet;
 pub mod loss;
 pub mod udp;
 

@@ -2,9 +2,11 @@
 //! the buffers that arrived.
 //!
 //! There is no kernel to resolve addresses, so the link asks for the switch's MAC with ARP before
-//! it takes anything to send, and answers ARP and ICMP echo for its own address. When there is nothing to do it
-//! backs off from spinning to yielding to short sleeps, because a host may run many of us.
+//! it takes anything to send, and answers ARP and ICMP echo for its own address ([`Station`]).
+//! When there is nothing to do it backs off from spinning to yielding to short sleeps, because
+//! a host may run many of us.
 
+use super::ethernet::{Local, Station};
 use super::{Link, LinkError};
 use crate::config::{Eal as EalOptions, Memory};
 use nix::sys::prctl::set_timerslack;
@@ -15,13 +17,8 @@ use tally_dpdk::{
     TxQueue,
 };
 use tally_endpoint::{Transmit, datagram_bytes};
-use tally_wire::frame::{ETHERTYPE_ARP, UDP_END};
-use tally_wire::header::HEADER_BYTES;
-use tally_wire::neighbour::{answer_arp, answer_echo};
-use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, MAX_UNITS,
-    Mac, Rank, UNIT_BYTES, UdpFrame, frame,
-};
+use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
+use tally_wire::{HEADERS_BYTES, MAX_UNITS};
 
 /// Frames in one burst: what every driver takes.
 const BURST: usize = 32;
@@ -29,12 +26,10 @@ const BURST: usize = 32;
 const FRAMES: u32 = 4095;
 const CACHE_FRAMES: u32 = 128;
 /// Bytes of IPv4, UDP and Tally headers, which an MTU covers.
-const HEADERS_IN_MTU: usize = HEADERS_BYTES - 14;
+const HEADERS_IN_MTU: usize = HEADERS_BYTES - ETHERNET_BYTES;
 const MTU_DEFAULT: usize = 1500;
 /// Room for any ordinary frame, and what `net_memif` uses unless told otherwise.
 const BUFFER_BYTES_MIN: usize = 2048;
-/// Shortest Ethernet frame without its check sequence.
-const FRAME_BYTES_MIN: usize = 60;
 const ARP_EVERY: Duration = Duration::from_millis(100);
 /// How long a device may take to come up and its peer to appear.
 const START_FOR: Duration = Duration::from_secs(20);
@@ -216,11 +211,11 @@ impl Link for DpdkLink {
         &mut self,
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> Result<usize, LinkError> {
-        let Some(switch_mac) = self.switch_mac else {
+        if !self.station.knows_switch() {
             self.ask_for_switch();
             self.flush();
             return Ok(0);
-        };
+        }
         let mut n = 0;
         // What the driver has not taken goes first, and nothing is made until it has gone.
         self.flush();
@@ -234,14 +229,8 @@ impl Link for DpdkLink {
             let Some(transmit) = fill(&mut buffer[UDP_END..]) else {
                 break;
             };
-            let headers = self.headers(transmit.len, transmit.port, switch_mac);
-            buffer[..UDP_END].copy_from_slice(&headers);
-            let mut bytes = UDP_END + transmit.len;
-            if bytes < FRAME_BYTES_MIN {
-                buffer[bytes..FRAME_BYTES_MIN].fill(0);
-                bytes = FRAME_BYTES_MIN;
-            }
-            if mbuf.set_len(bytes) {
+            let bytes = self.station.finish(buffer, transmit.len, transmit.port);
+            if bytes.is_some_and(|bytes| mbuf.set_len(bytes)) {
                 self.leaving.push(mbuf);
             }
             n += 1;
@@ -260,14 +249,13 @@ impl Link for DpdkLink {
             if !mbuf.is_contiguous() {
                 continue;
             }
-            if let Some(datagram) = self.datagram(mbuf.data()) {
+            if let Some(datagram) = self.station.datagram(mbuf.data()) {
                 take(datagram);
                 continue;
             }
-            self.learn(mbuf.data());
-            let Local { mac, address, .. } = self.local;
+            self.station.learn(mbuf.data());
             if let Some(frame) = mbuf.data_mut()
-                && (answer_arp(frame, mac, address) || answer_echo(frame, mac, address))
+                && self.station.answer(frame)
                 && self.leaving.len() < BURST
             {
                 self.leaving.push(mbuf);
@@ -300,8 +288,31 @@ impl Link for DpdkLink {
     fn trouble(&self) -> Option<String> {
         match self.port.link() {
             Ok(link) if !link.up => Some("the device's link is down".into()),
-            _ if self.switch_mac.is_none() => Some(format!("{} does not answer ARP", self.switch)),
+            _ if !self.station.knows_switch() => Some("the switch does not answer ARP".into()),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_hold_a_frame_and_what_memif_is_told_to_use() {
+        let memif = "net_memif0,role=client,bsize=9088,id=1";
+        assert_eq!(buffer_bytes(memif, 1100), 9088);
+        assert_eq!(buffer_bytes("net_memif0,bsize=x", 1100), 2048);
+        assert_eq!(buffer_bytes("0000:01:00.0", 8256), 8256);
+    }
+
+    #[test]
+    fn frames_fit_the_memory() {
+        for megabytes in [16, 64, 1024] {
+            let memory = tally_dpdk::Memory::NoHuge { megabytes };
+            let frames = frames_in(9088, memory);
+            assert!(u64::from(frames) * (9088 + 384) < u64::from(megabytes) << 20);
+            assert!(frames > 1000 && frames <= FRAMES, "{frames}");
         }
     }
 }
