@@ -1,7 +1,7 @@
 //! One data core: receive, decide, send, without waiting for anything.
 //!
 //! [`Core::run`] is the loop. A frame to the switch's own MAC is Tally's (or ARP, or ping); all
-//! others are forwarded. The checks stand in [`Core::take`] in the order in which they are cheap.
+//! others are forwarded. The checks stand in [`Core::classify`] in the order in which they are cheap.
 //!
 //! Most frames need none of them: a port's frames come in trains of one worker's contributions, which
 //! differ in fragment and priority only. What was found out about one is remembered and holds for
@@ -153,6 +153,21 @@ impl Core {
     /// Decides on one frame. `Err`: it is dropped, and why.
     #[inline]
     fn take(&mut self, port: PortId, mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
+        if let Some(coupling) = &self.couplings[usize::from(port.0)]
+            && let Some(header) = coupling.train.header_of(mbuf.data())
+            && self
+                .aggregator
+                .still_admits(coupling.admission, header.fragment)
+            && mbuf.is_contiguous()
+            && !is_damaged(&mbuf)
+        {
+            return self.take_admitted(coupling.admission, &header, mbuf);
+        }
+        self.classify(port, mbuf, now_s)
+    }
+
+    /// A frame that is not like the last one: it may be anything.
+    fn classify(&mut self, port: PortId, mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
         let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =
             mbuf.data().first_chunk::<ETHERNET_BYTES>()
         else {
@@ -160,15 +175,6 @@ impl Core {
         };
         if !mbuf.is_contiguous() {
             return Err(DropReason::Segmented);
-        }
-        if let Some(coupling) = &self.couplings[usize::from(port.0)]
-            && let Some(header) = coupling.train.header_of(mbuf.data())
-            && self
-                .aggregator
-                .still_admits(coupling.admission, header.fragment)
-            && !is_damaged(&mbuf)
-        {
-            return self.take_admitted(coupling.admission, &header, mbuf);
         }
         let source = Mac([s0, s1, s2, s3, s4, s5]);
         if source == self.own.mac {
