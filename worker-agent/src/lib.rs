@@ -1,7 +1,7 @@
 //! The training host's side of Tally: all-reduce of tensors through the switch, and the parameter
 //! server that finishes what the switch could not.
 //!
-//! [`allreduce`] takes [`Tensors`](tensors::Tensors) and gives back their sum over all workers of
+//! [`allreduce()`] takes [`Tensors`](tensors::Tensors) and gives back their sum over all workers of
 //! a job; the `tally-agent` program is a thin layer over it. The protocol is in `tally-endpoint`, which
 //! knows no sockets; here are the sockets ([`link`]), the clock, the files and the fragments'
 //! content.
