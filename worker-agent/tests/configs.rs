@@ -22,7 +22,10 @@ fn every_example_is_good() {
             PsConfig::load(&path).unwrap_or_else(|e| panic!("{e}"));
             servers += 1;
         } else {
-            assert!(name.starts_with("switch"), "{name}: whose configuration is it?");
+            assert!(
+                name.starts_with("switch"),
+                "{name}: whose configuration is it?"
+            );
         }
     }
     assert!(workers >= 2 && servers >= 1);

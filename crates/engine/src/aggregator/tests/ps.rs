@@ -1,0 +1,121 @@
+//! S-2 to S-4: what the PS says, and what is forwarded.
+
+use super::*;
+
+// --- S-2: the PS's result. ---
+
+#[test]
+fn a_result_of_the_ps_frees_the_slot_and_leaves_to_the_group() {
+    for policy in POLICIES {
+        let mut w = World::new(policy, 8);
+        w.data(0, 0, 1);
+        let from_ps = Header {
+            flags: Flags::OVERFLOW,
+            ..result_of(Rank::PS, 0)
+        };
+        let expected = published(result_of(Rank::SWITCH, 0), ints(111), None);
+        let flags = Flags::OVERFLOW.with(Flags::FROM_PS);
+        assert_eq!(w.say(from_ps, 111), [flagged(expected, flags)], "{policy}");
+        assert_eq!(w.taken(), 0);
+        assert_eq!(w.shard.counters().results_from_ps, 1);
+        assert_eq!(w.shard.counters().overflows, 1);
+        assert_eq!(
+            w.resend(0, 2, 100),
+            [Sent::Again(Rank(2), PortId(2), ints(111))]
+        );
+        w.dropped(DropReason::Late, |w| w.say(result_of(Rank::PS, 0), 111));
+        w.dropped(DropReason::Late, |w| w.data(0, 1, 10));
+    }
+}
+
+#[test]
+fn a_result_of_the_ps_leaves_other_fragments_alone() {
+    let mut w = World::new(PolicyName::Esa, 1);
+    w.data(0, 0, 1);
+    assert_eq!(w.say(result_of(Rank::PS, 1), 5).len(), 1);
+    assert_eq!(w.taken(), 1);
+    w.data(0, 1, 10);
+    assert_eq!(w.data(0, 2, 100), [result(0, 111)]);
+}
+
+#[test]
+fn a_result_older_than_the_ring_is_dropped() {
+    let mut w = World::new(PolicyName::Esa, 8);
+    for fragment in 1..9 {
+        finish(&mut w, fragment, 1);
+    }
+    w.dropped(DropReason::Late, |w| w.say(result_of(Rank::PS, 0), 5));
+}
+
+// --- S-3: REMIND. ---
+
+#[test]
+fn remind_takes_the_partial_once() {
+    for policy in POLICIES {
+        let mut w = World::new(policy, 8);
+        w.data(0, 0, 1);
+        w.data(0, 2, 100);
+        assert_eq!(
+            w.say(ps(Kind::Remind, 0), 0),
+            [partial(0, 0b101, 101)],
+            "{policy}"
+        );
+        assert_eq!(w.taken(), 0);
+        assert_eq!(w.say(ps(Kind::Remind, 0), 0), [not_here(0, Flags::NONE)]);
+        // Another fragment in the slot of the one that is asked for is not what was asked for.
+        w.data(8, 0, 1);
+        assert_eq!(w.say(ps(Kind::Remind, 0), 0), [not_here(0, Flags::NONE)]);
+        assert_eq!(w.taken(), 1);
+        assert_eq!(w.shard.counters().reminds, 3);
+    }
+}
+
+fn not_here(fragment: u32, flags: Flags) -> Sent {
+    let header = Header {
+        kind: Kind::NotHere,
+        rank: Rank::SWITCH,
+        flags,
+        ..ps(Kind::Remind, fragment)
+    };
+    Sent::To(To::Ps, host(9), header, Vec::new())
+}
+
+#[test]
+fn remind_of_a_finished_fragment_says_so() {
+    for policy in POLICIES {
+        let mut w = World::new(policy, 8);
+        for fragment in 0..9 {
+            finish(&mut w, fragment, 1);
+        }
+        for fragment in [0, 1, 8] {
+            let expected = not_here(fragment, Flags::FINISHED);
+            assert_eq!(w.say(ps(Kind::Remind, fragment), 0), [expected], "{policy}");
+        }
+    }
+}
+
+#[test]
+fn remind_of_a_sum_that_fcfs_has_sent_finds_nothing_and_leaves_the_slot() {
+    let mut w = World::new(PolicyName::Fcfs, 8);
+    for rank in 0..3 {
+        w.data(0, rank, 1);
+    }
+    assert_eq!(w.say(ps(Kind::Remind, 0), 0), [not_here(0, Flags::NONE)]);
+    assert_eq!(w.taken(), 1);
+}
+
+// --- S-4: forwarding. ---
+
+#[test]
+fn nack_goes_to_its_worker_and_a_workers_result_to_the_ps() {
+    for policy in POLICIES {
+        let mut w = World::new(policy, 8);
+        let expected = Sent::To(To::Worker(Rank(1)), host(1), nack(5, 1), Vec::new());
+        assert_eq!(w.say(nack(5, 1), 0), [expected]);
+        assert_eq!(w.shard.counters().nacks, 1);
+        let answer = result_of(Rank(2), 5);
+        let expected = Sent::To(To::Ps, host(9), answer, ints(111));
+        assert_eq!(w.say(answer, 111), [expected]);
+        assert_eq!(w.taken(), 0);
+    }
+}

@@ -1,0 +1,676 @@
+//! One job's members: from idle over forming and running back to idle.
+//!
+//! The registry finds the job and checks the key; everything that follows from a good JOIN or LEAVE,
+//! and from silence, is decided here.
+
+use super::{Action, Datagram, JobConfig, RegistryConfig};
+use crate::roster::{Member, Roster};
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, Shape, State};
+use tally_wire::frame::group_of;
+use tally_wire::header::CONTROL_UNITS;
+use tally_wire::{
+    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Kind, Leave, Rank, Refuse,
+    Time, all_ranks,
+};
+
+/// After this long without a sign of life another instance may take over a place that is not in the
+/// middle of a job: three times the period of J-1.
+const TAKEOVER: Duration = Duration::from_millis(1500);
+
+/// A member that has joined.
+#[derive(Clone, Debug)]
+pub(super) struct Seat {
+    member: Member,
+    instance: u64,
+    heard: Time,
+}
+
+impl Seat {
+    fn new(visit: &Visit<'_>) -> Self {
+        Self {
+            member: visit.from,
+            instance: visit.instance,
+            heard: visit.now,
+        }
+    }
+
+    fn is(&self, visit: &Visit<'_>) -> bool {
+        self.instance == visit.instance && self.member == visit.from
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nobody has joined.
+    Idle,
+    /// Members are missing, and no shard knows of the epoch yet.
+    Forming,
+    /// All are there.
+    Running,
+    /// As running, but the PS has gone and none has come in its place.
+    Paused,
+}
+
+/// What the first worker of an epoch said and the others must say too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    by: Rank,
+    units: u8,
+    shape: Shape,
+}
+
+/// How the last epoch ended, for members that ask afterwards.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    epoch: Epoch,
+    /// The challenge of its last turn: who missed the news leaves with it.
+    challenge: u64,
+    outcome: Result<(), Refusal>,
+}
+
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) config: JobConfig,
+    pub(super) index: usize,
+    pub(super) phase: Phase,
+    pub(super) epoch: Epoch,
+    /// What the challenge is made from.
+    pub(super) turn: u64,
+    pub(super) workers: Vec<Option<Seat>>,
+    pub(super) agreed: Option<Agreed>,
+    pub(super) left: u64,
+    pub(super) ps: Option<Seat>,
+    /// The epoch that the PS has confirmed (J-5).
+    pub(super) ps_epoch: Epoch,
+    pub(super) ended: Option<Ending>,
+    /// Members come from the configuration and stay.
+    pub(super) fixed: bool,
+}
+
+/// One datagram being answered.
+pub(super) struct Visit<'a> {
+    pub(super) config: &'a RegistryConfig,
+    pub(super) next_epoch: &'a mut u16,
+    pub(super) now: Time,
+    pub(super) from: Member,
+    pub(super) rank: Rank,
+    pub(super) epoch: Epoch,
+    pub(super) instance: u64,
+    pub(super) actions: Vec<Action>,
+}
+
+impl Visit<'_> {
+    /// A refusal that cannot be authenticated.
+    pub(super) fn hint(&mut self, job: JobId, reason: Reason) {
+        let refuse = Refuse {
+            instance: self.instance,
+            challenge: 0,
+            reason,
+            about: None,
+            found: 0,
+            allowed: 0,
+        };
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);
+        refuse.emit(&mut *datagram);
+        self.actions.push(Action::Send(self.from, datagram));
+    }
+}
+
+/// Why a job refuses, with the numbers that belong to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    reason: Reason,
+    about: Option<Rank>,
+    found: u32,
+    allowed: u32,
+}
+
+impl Refusal {
+    fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            about: None,
+            found: 0,
+            allowed: 0,
+        }
+    }
+
+    fn numbers(reason: Reason, found: impl Into<u32>, allowed: impl Into<u32>) -> Self {
+        Self {
+            found: found.into(),
+            allowed: allowed.into(),
+            ..Self::new(reason)
+        }
+    }
+
+    fn about(self, rank: Rank) -> Self {
+        Self {
+            about: Some(rank),
+            ..self
+        }
+    }
+}
+
+impl Job {
+    pub(super) fn new(config: JobConfig, index: usize) -> Self {
+        Self {
+            index,
+            phase: Phase::Idle,
+            epoch: Epoch(0),
+            turn: 0,
+            workers: vec![None; usize::from(config.workers)],
+            agreed: None,
+            left: 0,
+            ps: None,
+            ps_epoch: Epoch(0),
+            ended: None,
+            fixed: false,
+            config,
+        }
+    }
+
+    pub(super) fn all(&self) -> u64 {
+        all_ranks(self.config.workers)
+    }
+
+    pub(super) fn joined(&self) -> u64 {
+        let seats = self
+            .workers
+            .iter()
+            .enumerate()
+            .filter(|(_, seat)| seat.is_some());
+        seats.fold(0, |bits, (rank, _)| bits | 1 << rank)
+    }
+
+    /// The seats with their ranks, the PS last.
+    fn seats(&self) -> impl Iterator<Item = (Rank, &Seat)> {
+        let workers = self.workers.iter().enumerate();
+        let workers = workers.filter_map(|(r, seat)| Some((Rank(r as u8), seat.as_ref()?)));
+        workers.chain(self.ps.iter().map(|seat| (Rank::PS, seat)))
+    }
+
+    pub(super) fn challenge(&self, config: &RegistryConfig) -> u64 {
+        let digest = Sha256::new()
+            .chain_update(config.secret)
+            .chain_update(self.config.id.0.to_be_bytes())
+            .chain_update(self.turn.to_be_bytes())
+            .finalize();
+        // Never 0: that is what a member says that has none.
+        digest.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) | 1
+    }
+
+    pub(super) fn join(&mut self, visit: &mut Visit<'_>, join: &Join) {
+        if join.challenge != self.challenge(visit.config) {
+            return self.refuse(visit, Refusal::new(Reason::Challenge));
+        }
+        let joined = match join.role {
+            Role::Ps => self.join_ps(visit, join),
+            Role::Worker => self.join_worker(visit, join),
+        };
+        match joined {
+            Err(refusal) => self.refuse(visit, refusal),
+            Ok(Joined::Now) => {
+                self.run_if_complete(visit);
+                self.accept(visit, self.state());
+            }
+            Ok(Joined::Before) => self.accept(visit, State::Ended),
+        }
+    }
+
+    fn join_ps(&mut self, visit: &Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        if visit.rank != Rank::PS {
+            return Err(Refusal::numbers(
+                Reason::BadRank,
+                visit.rank.0,
+                self.config.workers,
+            ));
+        }
+        if ![0, self.config.workers].contains(&join.workers) {
+            return Err(Refusal::numbers(
+                Reason::Workers,
+                join.workers,
+                self.config.workers,
+            ));
+        }
+        if self.fixed {
+            return Err(Refusal::new(Reason::RankTaken));
+        }
+        match &self.ps {
+            Some(seat) if seat.is(visit) => {}
+            Some(seat) if visit.now.since(seat.heard) < TAKEOVER => {
+                return Err(Refusal::new(Reason::RankTaken));
+            }
+            Some(_) => {
+                // Said by somebody new, or by the old one long ago: the next challenge will tell.
+                self.lose_ps();
+                return Err(Refusal::new(Reason::Challenge));
+            }
+            None => self.lose_ps(),
+        }
+        self.ps = Some(Seat::new(visit));
+        // What the same PS has confirmed, a JOIN that was overtaken does not take back.
+        if self.ps_epoch != self.epoch || self.epoch == Epoch(0) {
+            self.ps_epoch = visit.epoch;
+        }
+        Ok(Joined::Now)
+    }
+
+    /// An epoch that runs goes on as soon as a PS has confirmed it again.
+    fn lose_ps(&mut self) {
+        self.turn += 1;
+        self.ps = None;
+        self.ps_epoch = Epoch(0);
+        if self.phase == Phase::Running {
+            self.phase = Phase::Paused;
+        }
+    }
+
+    fn join_worker(&mut self, visit: &mut Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        if visit.rank.0 >= self.config.workers {
+            return Err(Refusal::numbers(
+                Reason::BadRank,
+                visit.rank.0,
+                self.config.workers,
+            ));
+        }
+        if join.workers != self.config.workers {
+            return Err(Refusal::numbers(
+                Reason::Workers,
+                join.workers,
+                self.config.workers,
+            ));
+        }
+        if join.units > visit.config.units {
+            return Err(Refusal::numbers(
+                Reason::Payload,
+                join.units,
+                visit.config.units,
+            ));
+        }
+        if join.window > visit.config.window {
+            return Err(Refusal::numbers(
+                Reason::Window,
+                join.window,
+                visit.config.window,
+            ));
+        }
+        if self.fixed {
+            return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+        }
+        if visit.epoch != Epoch(0) {
+            // A member of an epoch that has ended hears how (J-6, J-7).
+            match self.ended {
+                Some(Ending { epoch, outcome, .. }) if epoch == visit.epoch => {
+                    return outcome.map(|()| Joined::Before);
+                }
+                _ if self.is_stale(visit.epoch) => return Err(Refusal::new(Reason::StaleEpoch)),
+                _ => {}
+            }
+        }
+        match &self.workers[usize::from(visit.rank.0)] {
+            Some(seat) if seat.is(visit) => {}
+            Some(seat)
+                if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
+            {
+                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+            }
+            Some(_) => {
+                // As with the PS. What the one that has gone agreed on goes with it.
+                self.vacate(visit.rank);
+                return Err(Refusal::new(Reason::Challenge));
+            }
+            None => {}
+        }
+        if let Some(agreed) = self.agreed {
+            if agreed.units != join.units {
+                let refusal = Refusal::numbers(Reason::Payload, join.units, agreed.units);
+                return Err(refusal.about(agreed.by));
+            }
+            if agreed.shape != join.shape {
+                return Err(Refusal::new(Reason::Shape).about(agreed.by));
+            }
+        }
+        self.take_seat(visit);
+        self.agreed.get_or_insert(Agreed {
+            by: visit.rank,
+            units: join.units,
+            shape: join.shape,
+        });
+        Ok(Joined::Now)
+    }
+
+    /// Whether a member of this epoch has nothing to say any more: another is, or was, the last. Only
+    /// a switch that has had none since its start does not know.
+    fn is_stale(&self, epoch: Epoch) -> bool {
+        self.epoch != Epoch(0) && self.epoch != epoch
+    }
+
+    /// A worker that may is in its place, and in an epoch.
+    fn take_seat(&mut self, visit: &mut Visit<'_>) {
+        self.workers[usize::from(visit.rank.0)] = Some(Seat::new(visit));
+        if self.phase == Phase::Idle {
+            self.open(visit);
+        }
+    }
+
+    /// The place of a worker that has gone before the job ran.
+    fn vacate(&mut self, rank: Rank) {
+        self.workers[usize::from(rank.0)] = None;
+        self.left &= !rank.bit();
+        self.turn += 1;
+        self.close_if_empty();
+    }
+
+    /// J-4.
+    fn open(&mut self, visit: &mut Visit<'_>) {
+        self.phase = Phase::Forming;
+        self.turn += 1;
+        // Epochs that somebody may still mean: after a restart of the switch members bring epochs
+        // along that its own count can come to.
+        let ended = self.ended.map_or(Epoch(0), |end| end.epoch);
+        let known = [Epoch(0), self.epoch, ended, self.ps_epoch];
+        self.epoch = visit.epoch;
+        if self.epoch == Epoch(0) {
+            while known.contains(&self.epoch) {
+                *visit.next_epoch = visit.next_epoch.wrapping_add(1);
+                self.epoch = Epoch(*visit.next_epoch);
+            }
+        }
+    }
+
+    /// J-5: run when all are there; as long as the PS has not confirmed the epoch, tell it.
+    fn run_if_complete(&mut self, visit: &mut Visit<'_>) {
+        if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
+            return;
+        }
+        let (Some(ps), Some(agreed)) = (&self.ps, self.agreed) else {
+            return;
+        };
+        if self.ps_epoch != self.epoch {
+            if visit.rank != Rank::PS {
+                let news = self.acceptance(visit.config, Rank::PS, ps.instance, State::Waiting);
+                visit.actions.push(Action::Send(ps.member, news));
+            }
+            return;
+        }
+        let workers = self
+            .workers
+            .iter()
+            .flatten()
+            .map(|seat| seat.member)
+            .collect();
+        let roster = Roster::new(self.config.id, self.epoch, agreed.units, workers, ps.member);
+        visit
+            .actions
+            .push(Action::Bind(Box::new(roster), self.index));
+        self.phase = Phase::Running;
+        for (rank, seat) in self.seats().filter(|(rank, _)| *rank != visit.rank) {
+            let news = self.acceptance(visit.config, rank, seat.instance, State::Running);
+            visit.actions.push(Action::Send(seat.member, news));
+        }
+    }
+
+    pub(super) fn leave(&mut self, visit: &mut Visit<'_>, leave: &Leave) {
+        let current = leave.challenge == self.challenge(visit.config);
+        // The end of an epoch changes the challenge; who missed the news leaves with the old one.
+        if let Some(end) = self.ended
+            && end.epoch == visit.epoch
+            && visit.rank.is_worker()
+            && (current || end.challenge == leave.challenge)
+        {
+            return match end.outcome {
+                Ok(()) => self.accept(visit, State::Ended),
+                Err(refusal) => self.refuse(visit, refusal),
+            };
+        }
+        if !current {
+            return self.refuse(visit, Refusal::new(Reason::Challenge));
+        }
+        if self.fixed {
+            return self.refuse(visit, Refusal::new(Reason::RankTaken));
+        }
+        let rank = visit.rank;
+        if rank == Rank::PS {
+            if self.ps.as_ref().is_some_and(|seat| seat.is(visit)) {
+                self.lose_ps();
+            }
+            return self.accept(visit, State::Ended);
+        }
+        let open = matches!(self.phase, Phase::Running | Phase::Paused);
+        let Some(seat) = self.workers.get(usize::from(rank.0)) else {
+            let refusal = Refusal::numbers(Reason::BadRank, rank.0, self.config.workers);
+            return self.refuse(visit, refusal);
+        };
+        let finished = leave.code == LeaveCode::Finished;
+        let stale = match (self.phase, seat) {
+            // The switch had restarted: the others still need this one's answers (R-3, J-7).
+            (Phase::Idle, _) => !finished || visit.epoch == Epoch(0),
+            (_, Some(seat)) => !seat.is(visit),
+            (_, None) => false,
+        };
+        if stale || self.is_stale(visit.epoch) {
+            return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
+        }
+        if !finished {
+            if open {
+                let code =
+                    Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0);
+                self.fail(visit.config, code.about(rank), &mut visit.actions);
+            } else if seat.is_some() {
+                // It had joined and changed its mind before all were there.
+                self.vacate(rank);
+            }
+            return self.accept(visit, State::Ended);
+        }
+        self.take_seat(visit);
+        self.left |= rank.bit();
+        if self.left == self.all() {
+            self.finish(visit);
+        } else {
+            self.run_if_complete(visit);
+            self.accept(visit, self.state());
+        }
+    }
+
+    /// All workers have left.
+    fn finish(&mut self, visit: &mut Visit<'_>) {
+        for (rank, seat) in self.seats() {
+            let news = self.acceptance(visit.config, rank, seat.instance, State::Ended);
+            visit.actions.push(Action::Send(seat.member, news));
+        }
+        visit.actions.push(Action::Unbind(self.config.id));
+        self.close(visit.config, Ok(()));
+    }
+
+    /// The epoch has failed; everybody hears why.
+    fn fail(&mut self, config: &RegistryConfig, refusal: Refusal, actions: &mut Vec<Action>) {
+        for (rank, seat) in self.seats() {
+            if refusal.about != Some(rank) {
+                let news = self.refused(config, rank, seat.instance, refusal);
+                actions.push(Action::Send(seat.member, news));
+            }
+        }
+        actions.push(Action::Unbind(self.config.id));
+        self.close(config, Err(refusal));
+    }
+
+    fn close(&mut self, config: &RegistryConfig, outcome: Result<(), Refusal>) {
+        let challenge = self.challenge(config);
+        self.ended = Some(Ending {
+            epoch: self.epoch,
+            challenge,
+            outcome,
+        });
+        self.workers.fill(None);
+        self.close_if_empty();
+    }
+
+    fn close_if_empty(&mut self) {
+        if self.joined() == 0 {
+            self.phase = Phase::Idle;
+            self.turn += 1;
+            self.agreed = None;
+            self.left = 0;
+        }
+    }
+
+    /// When the member that has been silent longest was heard; those that left a job that runs may
+    /// be silent.
+    pub(super) fn first_heard(&self) -> Option<Time> {
+        let may_be_silent = if self.phase == Phase::Forming {
+            0
+        } else {
+            self.left
+        };
+        let present = self
+            .seats()
+            .filter(|(rank, _)| may_be_silent & rank.bit() == 0);
+        present.map(|(_, seat)| seat.heard).min()
+    }
+
+    /// J-6.
+    pub(super) fn look_for_silence(
+        &mut self,
+        now: Time,
+        config: &RegistryConfig,
+        actions: &mut Vec<Action>,
+    ) {
+        let silent = |seat: &Seat| now.since(seat.heard) >= config.member_timeout;
+        if self.ps.as_ref().is_some_and(silent) {
+            self.lose_ps();
+        }
+        if self.phase == Phase::Forming {
+            for rank in 0..self.config.workers {
+                if self.workers[usize::from(rank)].as_ref().is_some_and(silent) {
+                    self.vacate(Rank(rank));
+                }
+            }
+            return;
+        }
+        let lost = self
+            .seats()
+            .find(|(rank, seat)| rank.is_worker() && self.left & rank.bit() == 0 && silent(seat));
+        if let Some((rank, seat)) = lost {
+            let silence_ms = now.since(seat.heard).as_millis().min(u128::from(u32::MAX)) as u32;
+            let limit_ms = config.member_timeout.as_millis().min(u128::from(u32::MAX)) as u32;
+            let refusal = Refusal::numbers(Reason::MemberLost, silence_ms, limit_ms).about(rank);
+            self.fail(config, refusal, actions);
+        }
+    }
+
+    fn state(&self) -> State {
+        match self.phase {
+            Phase::Running => State::Running,
+            _ => State::Waiting,
+        }
+    }
+
+    fn accept(&self, visit: &mut Visit<'_>, state: State) {
+        // What has ended is the asker's epoch, also when the next one has opened.
+        let epoch = match state {
+            State::Ended => visit.epoch,
+            _ => self.epoch,
+        };
+        let answer = self.acceptance_of(epoch, visit.config, visit.rank, visit.instance, state);
+        visit.actions.push(Action::Send(visit.from, answer));
+    }
+
+    fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
+        let answer = self.refused(visit.config, visit.rank, visit.instance, refusal);
+        visit.actions.push(Action::Send(visit.from, answer));
+    }
+
+    fn acceptance(
+        &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        state: State,
+    ) -> Box<Datagram> {
+        self.acceptance_of(self.epoch, config, rank, instance, state)
+    }
+
+    fn acceptance_of(
+        &self,
+        epoch: Epoch,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        state: State,
+    ) -> Box<Datagram> {
+        let accept = Accept {
+            instance,
+            challenge: self.challenge(config),
+            state,
+            workers: self.config.workers,
+            units: self.agreed.map_or(0, |agreed| agreed.units),
+            shards: config.shards,
+            base_port: config.base_port,
+            window: config.window,
+            joined: self.joined(),
+            left: self.left,
+            ps: self.ps.is_some() && self.ps_epoch == self.epoch,
+            group: group_of(self.config.id),
+        };
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
+        accept.emit(&mut *datagram);
+        self.config.key.seal(&mut *datagram);
+        datagram
+    }
+
+    fn refused(
+        &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        refusal: Refusal,
+    ) -> Box<Datagram> {
+        let Refusal {
+            reason,
+            about,
+            found,
+            allowed,
+        } = refusal;
+        let challenge = self.challenge(config);
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Refuse, self.config.id, self.epoch, rank).emit(&mut *datagram);
+        Refuse {
+            instance,
+            challenge,
+            reason,
+            about,
+            found,
+            allowed,
+        }
+        .emit(&mut *datagram);
+        self.config.key.seal(&mut *datagram);
+        datagram
+    }
+}
+
+/// When a JOIN that was not refused counts.
+enum Joined {
+    /// The member takes part.
+    Now,
+    /// Its epoch has ended well.
+    Before,
+}
+
+pub(super) fn control_header(kind: Kind, job: JobId, epoch: Epoch, rank: Rank) -> Header {
+    Header {
+        kind,
+        flags: Flags::NONE,
+        priority: 0,
+        element: Element::None,
+        job,
+        epoch,
+        fragment: FragmentId(0),
+        rank,
+        units: CONTROL_UNITS,
+        bitmap: 0,
+    }
+}

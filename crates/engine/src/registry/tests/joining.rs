@@ -1,0 +1,171 @@
+//! J-1 to J-5: how a job forms and runs.
+
+use super::*;
+
+// --- J-1 to J-5: joining. ---
+
+#[test]
+fn a_job_forms_and_runs() {
+    let mut net = Net::new();
+    assert_eq!(net.phase(), "idle");
+    let first = refusal(net.join_once(0));
+    assert_eq!(first.reason, Reason::Challenge);
+    assert_ne!(first.challenge, 0);
+    let accept = acceptance(net.join_once(0));
+    assert_eq!(accept.instance, 0x1000);
+    assert_eq!(accept.state, State::Waiting);
+    assert_eq!(
+        (
+            accept.workers,
+            accept.units,
+            accept.shards,
+            accept.base_port
+        ),
+        (3, 8, 2, 31249)
+    );
+    assert_eq!((accept.window, accept.joined, accept.left), (64, 1, 0));
+    assert!(!accept.ps);
+    assert_eq!(accept.group, group_of(JOB));
+    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 1));
+    assert_ne!(accept.challenge, first.challenge, "an epoch opened");
+
+    assert_eq!(net.join(2).state(), Some(State::Waiting));
+    assert_eq!(net.join(1).state(), Some(State::Waiting));
+    assert_eq!(acceptance(net.peers[1].last()).joined, 0b111);
+    assert_eq!(net.bound, [], "the PS is missing");
+    // It does not know the epoch yet, and is told at once.
+    assert_eq!(net.join(PS).state(), Some(State::Waiting));
+    assert_eq!(net.join(PS).state(), Some(State::Running));
+    assert_eq!(net.phase(), "running");
+    for peer in &net.peers {
+        assert_eq!(peer.last().state(), Some(State::Running), "told at once");
+        assert!(acceptance(peer.last()).ps);
+    }
+    let members = (0..3).map(host).collect();
+    let epoch = Epoch(FIRST_EPOCH + 1);
+    assert_eq!(net.bound, [Roster::new(JOB, epoch, 8, members, host(99))]);
+}
+
+#[test]
+fn a_ps_that_is_there_first_hears_of_the_epoch_when_all_workers_are() {
+    let mut net = Net::new();
+    assert_eq!(net.join(PS).state(), Some(State::Waiting));
+    for worker in 0..3 {
+        net.join(worker);
+    }
+    let Heard::Accept(epoch, accept) = net.peers[PS].last() else {
+        panic!()
+    };
+    assert_eq!(
+        (epoch, accept.state),
+        (Epoch(FIRST_EPOCH + 1), State::Waiting)
+    );
+    assert!(!accept.ps, "this epoch it has not joined");
+    assert_eq!(
+        net.join_once(PS).state(),
+        Some(State::Running),
+        "with that challenge"
+    );
+}
+
+#[test]
+fn join_is_idempotent() {
+    let mut net = Net::running();
+    let (status, roster) = (net.status(), net.bound.clone());
+    for peer in [0, 1, 2, PS, PS, 2, 0] {
+        assert_eq!(net.join(peer).state(), Some(State::Running));
+    }
+    assert_eq!(net.status(), status);
+    assert_eq!(net.bound, roster);
+    let heard = net.peers[1].heard.len();
+    net.join_once(0);
+    assert_eq!(
+        net.peers[1].heard.len(),
+        heard,
+        "only the asker is answered"
+    );
+}
+
+#[test]
+fn every_epoch_is_new() {
+    let mut net = Net::running();
+    let mut epochs = vec![net.bound[0].epoch];
+    for _ in 0..5 {
+        for worker in 0..3 {
+            net.leave(worker, LeaveCode::Finished);
+            net.peers[worker] = net.peers[worker].restarted();
+        }
+        for peer in [0, 1, 2, PS, PS] {
+            net.join(peer);
+        }
+        let epoch = net.bound.last().unwrap().epoch;
+        assert!(!epochs.contains(&epoch) && epoch != Epoch(0));
+        epochs.push(epoch);
+    }
+}
+
+#[test]
+fn epoch_zero_is_skipped_at_the_wrap() {
+    let mut net = Net::new();
+    net.restart_switch(u16::MAX);
+    net.join(0);
+    assert_eq!(net.peers[0].epoch, Epoch(1));
+}
+
+/// An epoch number that members of an ended epoch still use must not come back: they, and the new
+/// epoch's members as well, would be told that it has ended.
+#[test]
+fn an_epoch_that_has_just_ended_is_not_given_again() {
+    let mut net = Net::new();
+    for worker in 0..3 {
+        // The switch had restarted; its counter stands just before.
+        net.peers[worker].epoch = Epoch(FIRST_EPOCH + 2);
+    }
+    for peer in [0, 1, 2, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
+    for worker in 0..3 {
+        net.leave(worker, LeaveCode::Finished);
+        net.peers[worker] = net.peers[worker].restarted();
+    }
+    // One that does not come to pass lies between.
+    net.join(0);
+    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 1));
+    net.pass(ms(5000));
+    assert_eq!(net.phase(), "idle");
+    net.peers[0] = net.peers[0].restarted();
+    net.join(0);
+    assert_eq!(net.join(0).state(), Some(State::Waiting), "not: ended");
+    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 3));
+}
+
+/// A PS that kept an epoch over a restart of the switch has state of it (J-5).
+#[test]
+fn an_epoch_that_the_ps_remembers_is_not_given_again() {
+    let mut net = Net::new();
+    net.peers[PS].epoch = Epoch(FIRST_EPOCH + 1);
+    for peer in [PS, 0, 1, 2] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "waiting", "it must confirm the new one first");
+    net.join(PS);
+    assert_eq!(net.phase(), "running");
+    assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
+}
+
+#[test]
+fn a_join_of_the_ps_that_was_overtaken_does_not_take_its_confirmation_back() {
+    let mut net = Net::new();
+    for peer in [0, 1, 2, PS] {
+        net.join(peer);
+    }
+    let mut early = net.peers[PS].clone();
+    early.epoch = Epoch(0);
+    let early = early.say_join();
+    net.join(PS);
+    assert_eq!(net.phase(), "running");
+    let actions = net.raw(host(99), &early);
+    net.carry_out(actions);
+    assert!(acceptance(net.join(0)).ps, "it has joined this epoch");
+}

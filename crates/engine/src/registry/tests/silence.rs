@@ -1,0 +1,200 @@
+//! Taking over a place; J-6: silence and failure.
+
+use super::*;
+
+// --- Taking over a place. ---
+
+#[test]
+fn another_instance_takes_a_workers_place_only_after_silence_and_before_the_job_runs() {
+    let mut net = Net::new();
+    net.join(0);
+    net.join(1);
+    net.peers[1] = net.peers[1].restarted();
+    net.pass(ms(1499));
+    assert_eq!(net.join(0).state(), Some(State::Waiting));
+    assert_eq!(net.join(1).reason(), Some(Reason::RankTaken));
+    net.pass(ms(1));
+    assert_eq!(net.join(1).state(), Some(State::Waiting));
+    for peer in [2, PS, 0, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "running");
+
+    net.peers[1] = net.peers[1].restarted();
+    net.pass_alive(ms(4900), &[0, 2, PS]);
+    assert_eq!(net.join(1).reason(), Some(Reason::RankTaken));
+    assert_eq!(net.phase(), "running");
+    net.pass_alive(ms(500), &[0, 2, PS]);
+    assert_eq!(net.phase(), "idle", "lost");
+    assert_eq!(net.join(1).state(), Some(State::Waiting), "the next epoch");
+}
+
+#[test]
+fn another_ps_takes_the_place_after_silence_also_in_a_running_job() {
+    let mut net = Net::running();
+    let epoch = net.bound[0].epoch;
+    net.peers[PS] = net.peers[PS].restarted();
+    net.peers[PS].member = host(98);
+    net.pass_alive(ms(1499), &[]);
+    assert_eq!(net.join(PS).reason(), Some(Reason::RankTaken));
+    net.pass(ms(1));
+    net.join(PS);
+    assert_eq!(net.phase(), "paused", "it does not know the epoch yet");
+    assert_eq!(net.join(0).state(), Some(State::Waiting));
+    net.join(PS);
+    assert_eq!(net.phase(), "running");
+    assert_eq!(net.unbound, 0, "what the shards hold stays");
+    assert_eq!(net.bound.len(), 2);
+    assert_eq!((net.bound[1].epoch, net.bound[1].ps), (epoch, host(98)));
+    assert_eq!(net.bound[1].workers, net.bound[0].workers);
+    for peer in &net.peers {
+        assert_eq!(peer.last().state(), Some(State::Running));
+    }
+}
+
+#[test]
+fn whoever_takes_the_place_of_one_that_left_has_not_left() {
+    let mut net = Net::running();
+    let epoch = net.peers[0].epoch;
+    net.restart_switch(900);
+    net.join(0);
+    net.leave(1, LeaveCode::Finished);
+    assert_eq!(net.status().left, 0b010);
+    net.peers[1] = net.peers[1].restarted();
+    net.pass_alive(ms(1600), &[0]);
+    assert_eq!(net.join(1).state(), Some(State::Waiting));
+    assert_eq!((net.status().epoch, net.status().joined), (epoch, 0b011));
+    assert_eq!(net.status().left, 0);
+}
+
+// --- J-6: silence and failure. ---
+
+#[test]
+fn a_silent_worker_ends_the_job_for_all() {
+    let mut net = Net::running();
+    net.pass_alive(ms(4999), &[0, 2, PS]);
+    assert_eq!(net.phase(), "running");
+    net.pass(ms(1));
+    for peer in [0, 2, PS] {
+        let refuse = refusal(net.peers[peer].last());
+        assert_eq!(
+            (refuse.reason, refuse.about, refuse.allowed),
+            (Reason::MemberLost, Some(Rank(1)), 5000)
+        );
+        assert!(refuse.found >= 5000);
+    }
+    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert!(net.status().ps, "and serves on");
+    // The lost one comes back and hears the same.
+    let refuse = refusal(net.join(1));
+    assert_eq!(
+        (refuse.reason, refuse.about),
+        (Reason::MemberLost, Some(Rank(1)))
+    );
+    assert_eq!(
+        net.join(0).reason(),
+        Some(Reason::MemberLost),
+        "asked again"
+    );
+}
+
+#[test]
+fn a_silent_worker_is_forgotten_while_the_job_forms() {
+    let mut net = Net::new();
+    net.join(0);
+    net.pass(ms(1000));
+    net.join(1);
+    net.pass(ms(4000));
+    assert_eq!(net.status().joined, 0b010);
+    net.pass(ms(1000));
+    assert_eq!((net.phase(), net.status().joined), ("idle", 0));
+    assert_eq!((net.unbound, net.registry.poll_timeout()), (0, None));
+}
+
+#[test]
+fn the_loss_of_the_ps_pauses_the_job_until_it_is_back() {
+    let mut net = Net::running();
+    net.pass_alive(ms(5500), &[0, 1, 2]);
+    assert_eq!((net.phase(), net.unbound), ("paused", 0));
+    assert_eq!(net.peers[0].last().state(), Some(State::Waiting));
+    assert!(!acceptance(net.peers[0].last()).ps);
+    net.pass_alive(ms(20_000), &[0, 1, 2]);
+    assert_eq!(net.phase(), "paused");
+    // The same process, which was only cut off.
+    assert_eq!(net.join(PS).state(), Some(State::Running));
+    assert_eq!(net.bound.len(), 2);
+    assert_eq!(net.bound[0], net.bound[1]);
+}
+
+#[test]
+fn a_worker_that_is_lost_while_the_ps_is_away_ends_the_job_too() {
+    let mut net = Net::running();
+    net.leave(PS, LeaveCode::Finished);
+    assert_eq!(net.phase(), "paused");
+    net.pass_alive(ms(5500), &[0, 1]);
+    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert_eq!(net.peers[0].last().reason(), Some(Reason::MemberLost));
+}
+
+#[test]
+fn a_failing_worker_ends_the_job_and_everybody_hears_how() {
+    let codes = [
+        LeaveCode::Failed,
+        LeaveCode::Overflow,
+        LeaveCode::Interrupted,
+    ];
+    for code in codes {
+        let mut net = Net::running();
+        let fragment = if code == LeaveCode::Overflow { 77 } else { 0 };
+        let heard = net.leave_once(1, code, fragment);
+        assert_eq!(heard.state(), Some(State::Ended));
+        for peer in [0, 2, PS] {
+            let expected = (Reason::MemberFailed, Some(Rank(1)), code as u32, fragment);
+            assert_eq!(numbers(refusal(net.peers[peer].last())), expected);
+        }
+        assert_eq!((net.phase(), net.unbound), ("idle", 1));
+        // The news was lost: it is told again to JOIN, LEAVE, and to LEAVE under the old challenge.
+        for (peer, refresh) in [(0, true), (2, true), (0, false), (1, false)] {
+            let old = net.peers[peer].clone();
+            if refresh {
+                assert_eq!(net.join(peer).reason(), Some(Reason::MemberFailed));
+            }
+            let heard = net.leave(peer, LeaveCode::Finished);
+            assert_eq!(
+                heard.reason(),
+                Some(Reason::MemberFailed),
+                "{peer} {refresh}"
+            );
+            net.peers[peer] = old;
+        }
+        assert_eq!(net.unbound, 1);
+    }
+}
+
+#[test]
+fn leaving_while_the_job_forms_only_frees_the_place() {
+    let mut net = Net::new();
+    net.join(0);
+    net.join(1);
+    assert_eq!(
+        net.leave(1, LeaveCode::Interrupted).state(),
+        Some(State::Ended)
+    );
+    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b001));
+    assert_eq!(
+        net.leave(1, LeaveCode::Interrupted).state(),
+        Some(State::Ended),
+        "again"
+    );
+    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b001));
+    assert_eq!(net.leave(0, LeaveCode::Failed).state(), Some(State::Ended));
+    assert_eq!((net.phase(), net.unbound), ("idle", 0));
+    assert_eq!(
+        net.peers[1]
+            .heard
+            .iter()
+            .filter(|h| h.reason() == Some(Reason::MemberFailed))
+            .count(),
+        0
+    );
+}
