@@ -22,8 +22,10 @@ pub(crate) const RTO_MIN: Duration = Duration::from_millis(2);
 pub(crate) const RTO_MAX: Duration = Duration::from_millis(250);
 /// Before anything was measured. RFC 6298 has 1 s for the Internet; this is one rack.
 pub(crate) const RTO_INITIAL: Duration = Duration::from_millis(50);
-/// A quarter of the round trip, but at least this, is taken for reordering and not for loss.
+/// What is taken for reordering and not for loss: a quarter of the typical time, but at least
+/// this, or so many transmissions.
 const REORDER_MIN: Duration = Duration::from_millis(1);
+const REORDER_TRANSMISSIONS: u64 = 16;
 
 /// Fragments that were sent once are in the first list, others in that of how often they were sent
 /// again, or in the last.
@@ -58,6 +60,8 @@ enum State {
 struct Entry {
     first_sent: Time,
     last_sent: Time,
+    /// Which transmission of the session that was.
+    transmission: u64,
     /// The list that it was in last: how often it was sent again.
     list: u8,
     priority: u8,
@@ -109,10 +113,11 @@ pub(crate) struct Window {
     rtt: Rtt,
     /// Timeouts since the last result.
     doublings: u32,
-    /// When something was last sent.
+    /// When something was last sent, and how often something was.
     last_sent: Time,
-    /// The latest sending that has a result.
-    newest_finished: Time,
+    transmissions: u64,
+    /// The latest transmission that has a result: when it was, and which.
+    newest_finished: (Time, u64),
 }
 
 impl Window {
@@ -122,6 +127,7 @@ impl Window {
         let done = Entry {
             first_sent: Time(0),
             last_sent: Time(0),
+            transmission: 0,
             list: 0,
             priority: 0,
             element: Element::None,
@@ -137,7 +143,8 @@ impl Window {
             rtt: Rtt::new(RTO_MIN, RTO_INITIAL, RTO_MAX),
             doublings: 0,
             last_sent: Time(0),
-            newest_finished: Time(0),
+            transmissions: 0,
+            newest_finished: (Time(0), 0),
         }
     }
 
@@ -184,6 +191,7 @@ impl Window {
         self.entries[slot] = Entry {
             first_sent: now,
             last_sent: now,
+            transmission: self.transmissions,
             list: FRESH as u8,
             priority,
             element,
@@ -191,6 +199,7 @@ impl Window {
         };
         self.lists.push(FRESH, slot);
         self.last_sent = now;
+        self.transmissions += 1;
         self.next += 1;
     }
 
@@ -218,10 +227,12 @@ impl Window {
         let slot = self.slot(again.seq);
         let entry = &mut self.entries[slot];
         entry.last_sent = now;
+        entry.transmission = self.transmissions;
         entry.state = State::InFlight;
         entry.list = (entry.list + 1).min(LISTS as u8 - 1);
         self.lists.push(usize::from(entry.list), slot);
         self.last_sent = now;
+        self.transmissions += 1;
     }
 
     fn enqueue(&mut self, slot: usize, seq: u64, cause: Cause) {
@@ -266,7 +277,8 @@ impl Window {
         // It answers an earlier sending if the last one was too recent.
         let answered = now.since(entry.last_sent) >= self.rtt.least();
         if usize::from(entry.list) == FRESH || answered {
-            self.newest_finished = self.newest_finished.max(entry.last_sent);
+            let this = (entry.last_sent, entry.transmission);
+            self.newest_finished = self.newest_finished.max(this);
             self.find_lost();
         }
         Taken::New { seq, latency }
@@ -279,8 +291,13 @@ impl Window {
         let reordering = quarter.max(REORDER_MIN);
         for list in 0..LISTS {
             let patience = reordering * (1 << list);
+            let transmissions = REORDER_TRANSMISSIONS << list;
+            let (newest, newest_transmission) = self.newest_finished;
             while let Some(slot) = self.lists.head(list) {
-                if self.newest_finished.since(self.entries[slot].last_sent) <= patience {
+                let entry = &self.entries[slot];
+                if newest.since(entry.last_sent) <= patience
+                    && newest_transmission <= entry.transmission + transmissions
+                {
                     break;
                 }
                 self.enqueue(slot, self.seq_in(slot), Cause::Early);
