@@ -152,9 +152,9 @@ impl Wires {
         }
     }
 
-    fn device(&self, host: usize) -> String {
+    fn device(&self, host: usize, mtu: u16) -> String {
         match self {
-            Self::Namespaces(_) => namespaces::device(host),
+            Self::Namespaces(_) => namespaces::device(host, mtu),
             Self::Memif(wires) => wires.device(host),
         }
     }
@@ -299,7 +299,7 @@ impl Cluster {
         let ports: Vec<_> = (0..hosts)
             .map(|host| SwitchPort {
                 name: self.host_name(host),
-                device: self.wires.device(host),
+                device: self.wires.device(host, self.spec.mtu()),
                 mtu: self.spec.mtu(),
             })
             .collect();

@@ -162,6 +162,17 @@ impl PortSection {
             .map_or("", |(_, arguments)| arguments)
     }
 
+    /// The buffer that the driver's own arguments ask for: `bsize` of `net_memif`, `framesz` of
+    /// `net_af_packet`.
+    fn driver_frame_bytes(&self) -> u16 {
+        let arguments = self.device_arguments().split(',');
+        let sizes = arguments.filter_map(|argument| match argument.split_once('=')? {
+            ("bsize" | "framesz", bytes) => bytes.parse().ok(),
+            _ => None,
+        });
+        sizes.max().unwrap_or(0)
+    }
+
     /// Whether the device is named by PCI address.
     #[must_use]
     pub fn is_pci(&self) -> bool {
@@ -483,8 +494,11 @@ impl Config {
     pub fn frame_bytes_max(&self) -> u16 {
         // Ethernet, two VLAN tags and the frame check sequence around the MTU; some drivers
         // (`net_af_packet`) take no buffers below 2 KiB.
-        let mtu = self.ports.iter().map(|port| port.mtu).max().unwrap_or(0);
-        (mtu + 26).max(2048)
+        let longest = self
+            .ports
+            .iter()
+            .map(|port| port.driver_frame_bytes().max(port.mtu + 26));
+        longest.max().unwrap_or(0).max(2048)
     }
 
     /// Slots of all shards together.
@@ -559,7 +573,11 @@ impl Config {
             // Descriptor, headroom, DPDK's own header and padding.
             let each = u64::from(self.frame_bytes_max()) + 512;
             // No buffer crosses a page, so on ordinary pages each takes whole ones.
-            let page = if self.eal.memory == MemoryKind::NoHuge { 4096 } else { 64 };
+            let page = if self.eal.memory == MemoryKind::NoHuge {
+                4096
+            } else {
+                64
+            };
             let frames = u64::from(self.frames()) * each.next_multiple_of(page);
             // DPDK's own tables and the drivers' rings.
             (frames * 9 / 8 / (1 << 20)) as u32 + 64

@@ -23,9 +23,14 @@ pub(super) struct Namespaces {
 }
 
 /// The switch's device for a host.
-pub(super) fn device(host: usize) -> String {
-    // 1024 frames of up to 2016 bytes in each direction; jumbo frames ask for more in a later issue.
-    format!("net_af_packet{host},iface=port{host},framecnt=1024,qdisc_bypass=1")
+pub(super) fn device(host: usize, mtu: u16) -> String {
+    // The driver cuts off what is longer than its frames.
+    let ring = if mtu > 1500 {
+        "blocksz=16384,framesz=16384,framecnt=256"
+    } else {
+        "framecnt=1024"
+    };
+    format!("net_af_packet{host},iface=port{host},{ring},qdisc_bypass=1")
 }
 
 impl Namespaces {

@@ -170,6 +170,20 @@ fn fixed_members_must_be_complete_and_on_ports_that_exist() {
 }
 
 #[test]
+fn buffers_hold_what_the_drivers_arguments_ask_for() {
+    let bytes = |device: &str| {
+        let config = parse(&GOOD.replacen("net_null0", device, 1));
+        config.unwrap().frame_bytes_max()
+    };
+    assert_eq!(bytes("net_null0"), 2048);
+    assert_eq!(bytes("net_memif0,role=server,bsize=9216,rsize=10"), 9216);
+    assert_eq!(
+        bytes("net_af_packet0,iface=a,blocksz=16384,framesz=16384"),
+        16384
+    );
+}
+
+#[test]
 fn static_serves_no_window_beyond_a_jobs_share() {
     let jobs = r#""jobs": [ {"id":1,"key":"00112233445566778899aabbccddeeff","workers":2}, "#;
     let text = GOOD.replacen("\"jobs\": [", jobs, 1).replacen(
