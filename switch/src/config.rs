@@ -511,15 +511,16 @@ impl Config {
         })
     }
 
-    /// Largest window that the switch serves: `static` has no more than a job's share of the slots.
+    /// Largest window that the switch serves: no more than a job's slots, beyond which the job would
+    /// only collide with itself.
     #[must_use]
     pub fn served_window(&self) -> u16 {
-        if self.pool.policy != PolicyName::Static {
-            return self.window;
-        }
-        let slots = Static::share(self.jobs.len(), self.slots() / self.cores.len() as u32);
-        let share = slots * self.cores.len() as u32;
-        self.window.min(u16::try_from(share).unwrap_or(u16::MAX))
+        let shards = self.cores.len() as u32;
+        let slots = match self.pool.policy {
+            PolicyName::Static => shards * Static::share(self.jobs.len(), self.slots() / shards),
+            PolicyName::Esa | PolicyName::Fcfs => self.slots(),
+        };
+        self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }
 
     /// The pool of one shard.

@@ -97,7 +97,7 @@ pub enum WorkerError {
         /// Who.
         by: Option<Rank>,
     },
-    /// Our window is too large for the switch.
+    /// Our window has become too large for the switch: it was started anew with less.
     #[error("a window of {found} fragments is too large: the switch serves up to {allowed}")]
     Window {
         /// Ours.

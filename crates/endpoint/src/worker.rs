@@ -502,6 +502,12 @@ impl Worker {
                 by: refuse.about,
             },
             Reason::Shape => WorkerError::Shape { by: refuse.about },
+            Reason::Window if matches!(self.phase, Phase::Joining) && allowed >= 1 => {
+                let allowed = u16::try_from(allowed).unwrap_or(u16::MAX);
+                self.config.window = self.config.window.min(allowed);
+                self.window.narrow(self.config.window);
+                return self.next_control = now;
+            }
             Reason::Window => WorkerError::Window { found, allowed },
             Reason::MemberLost => WorkerError::MemberLost { rank: refuse.about },
             Reason::MemberFailed => {

@@ -360,7 +360,7 @@ pub enum Reason {
     MemberFailed = 10,
     /// Not the job's epoch (any more).
     StaleEpoch = 11,
-    /// Window of `found` fragments above `allowed`.
+    /// Window of `found` fragments above `allowed`: say it again with that.
     Window = 12,
 }
 
@@ -389,7 +389,7 @@ impl Reason {
     /// Whether the member must give up.
     #[must_use]
     pub const fn is_final(self) -> bool {
-        !self.is_hint() && !matches!(self, Self::Challenge | Self::RankTaken)
+        !self.is_hint() && !matches!(self, Self::Challenge | Self::RankTaken | Self::Window)
     }
 }
 

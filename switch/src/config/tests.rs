@@ -184,7 +184,7 @@ fn buffers_hold_what_the_drivers_arguments_ask_for() {
 }
 
 #[test]
-fn static_serves_no_window_beyond_a_jobs_share() {
+fn no_window_is_served_beyond_a_jobs_slots() {
     let jobs = r#""jobs": [ {"id":1,"key":"00112233445566778899aabbccddeeff","workers":2}, "#;
     let text = GOOD.replacen("\"jobs\": [", jobs, 1).replacen(
         "\"ports\"",
@@ -196,7 +196,7 @@ fn static_serves_no_window_beyond_a_jobs_share() {
         parse(&text.replace("static", "esa"))
             .unwrap()
             .served_window(),
-        256
+        64
     );
 }
 

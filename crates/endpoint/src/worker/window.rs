@@ -148,6 +148,12 @@ impl Window {
         }
     }
 
+    /// Makes the window smaller, before anything is sent.
+    pub(crate) fn narrow(&mut self, width: u16) {
+        debug_assert_eq!(self.base, self.next);
+        self.width = self.width.min(u64::from(width.max(1)));
+    }
+
     fn slot(&self, seq: u64) -> usize {
         seq as usize & (self.entries.len() - 1)
     }

@@ -41,6 +41,16 @@ fn the_window_opens_only_from_its_lower_end() {
 }
 
 #[test]
+fn a_window_can_be_made_smaller_and_not_larger() {
+    let mut w = Window::new(0, 3);
+    w.narrow(2);
+    w.narrow(9);
+    send(&mut w, at(0));
+    send(&mut w, at(0));
+    assert!(!w.may_send());
+}
+
+#[test]
 fn results_are_taken_once_and_only_for_what_was_sent() {
     let mut w = Window::new(0, 4);
     assert_eq!(take(&mut w, at(0), 0), Taken::Foreign);
