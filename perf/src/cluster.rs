@@ -1,7 +1,7 @@
 //! A whole Tally on one machine: a switch, a parameter server and workers as real processes.
 //!
-//! Two networks: [`namespaces`] (root: each host in its own network namespace, on veth pairs, the
-//! switch on `net_af_packet`) and [`memif`] (any user: shared memory between the processes, no
+//! Two networks: `namespaces.rs` (root: each host in its own network namespace, on veth pairs, the
+//! switch on `net_af_packet`) and `memif.rs` (any user: shared memory between the processes, no
 //! kernel in between). What runs on them is the same, with the same configuration files but for the
 //! devices.
 //!

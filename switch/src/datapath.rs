@@ -1,7 +1,7 @@
 //! One data core: receive, decide, send, without waiting for anything.
 //!
 //! [`Core::run`] is the loop. A frame to the switch's own MAC is Tally's (or ARP, or ping); all
-//! others are forwarded. The checks stand in [`Core::classify`] in the order in which they are cheap.
+//! others are forwarded. The checks stand in `Core::classify` in the order in which they are cheap.
 //!
 //! Most frames need none of them: a port's frames come in trains of one worker's contributions, which
 //! differ in fragment and priority only. What was found out about one is remembered and holds for

@@ -4,6 +4,8 @@
 //! The frames come from a capture file over `net_pcap`, so that the switch runs as its users run it,
 //! as a process, without privileges.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! A job goes from *idle* through *forming* (some have joined) to *running* (all have) and back to
 //! idle, when all workers have left or one has failed; while its PS is gone it is *paused*: that is
-//! [`job`]. [`Registry::handle`] takes one control datagram, [`Registry::handle_timeout`] looks after
+//! `job.rs`. [`Registry::handle`] takes one control datagram, [`Registry::handle_timeout`] looks after
 //! silence; both answer with [`Action`]s, in the order in which they are to be carried out.
 //! PROTOCOL.md, sections 3 and 4, is the specification.
 //!

@@ -1,5 +1,7 @@
 //! An admission holds for frames like the one it was given for, until rosters change.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::plain::{Plain, Wire, host};
