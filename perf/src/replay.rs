@@ -8,7 +8,7 @@
 //! pool and counts it as sent. So there is no other process to generate or to swallow frames, the
 //! device costs both programs the same, and all that differs is what they do with a frame.
 //!
-//! Both have the same command line of the EAL, pools of the same buffers, bursts of 32, the same
+//! Both have the same command line of the EAL, pools of the same buffers, the same bursts, the same
 //! CPU, and another CPU (if there is one) for the thread that says how things are.
 //!
 //! Rates are per second of CPU time that the core's thread had, so that other programs on a shared
@@ -18,6 +18,9 @@
 //!
 //! - The copy is in the denominator and in the numerator of every ratio. A NIC would make it for
 //!   nothing, and both programs would be faster.
+//! - Bursts of 16 make both programs faster here than those of 32 that DPDK's programs are used to
+//!   (`macswap` by a fifth, the switch by a twentieth): what a burst has copied then stays in L1.
+//!   A NIC copies into no core's L1, so it is no reason to prefer them.
 //! - A program that receives faster is fed faster: there is no loss and no queue, so this says
 //!   nothing of latency.
 

@@ -31,6 +31,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use tally_switch::datapath::BURST;
 
 /// Share of macswap's packets per second that the switch should reach.
 const TARGET_RATIO: f64 = 0.75;
@@ -80,6 +81,7 @@ struct Parameters<'a> {
     rounds: u32,
     seconds: u32,
     run_fragments: u16,
+    burst_frames: usize,
     testpmd: String,
     cpu_mhz: Option<f64>,
 }
@@ -137,6 +139,7 @@ pub fn run(args: &Args) -> Result<Report> {
         rounds: args.rounds,
         seconds: args.seconds,
         run_fragments: args.run_fragments,
+        burst_frames: BURST,
         testpmd: match &bench.testpmd {
             Ok(testpmd) => testpmd.version()?,
             Err(reason) => reason.clone(),

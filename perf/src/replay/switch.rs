@@ -11,12 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tally_switch::datapath::BURST;
 use tally_switch::report::Report;
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 /// Results that were decided on and not yet sent when a report was made: those of a turn.
-const TURN_FRAMES: u64 = 32 * WORKERS as u64;
+const TURN_FRAMES: u64 = BURST as u64 * WORKERS as u64;
 
 /// A `tally-switch` program.
 #[derive(Clone, Debug)]

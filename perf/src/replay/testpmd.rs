@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use tally_switch::datapath::BURST;
 
 /// The program, which Debian has in the package `dpdk`.
 const NAME: &str = "dpdk-testpmd";
@@ -52,7 +53,8 @@ impl Testpmd {
             command.arg(format!("--vdev={}", device(port, file)));
         }
         command
-            .args(["--", "--forward-mode=macswap", "--nb-cores=1", "--burst=32"])
+            .args(["--", "--forward-mode=macswap", "--nb-cores=1"])
+            .arg(format!("--burst={BURST}"))
             .args(["--port-topology=paired", "--no-flush-rx", "--mbcache=256"])
             .arg(format!("--total-num-mbufs={POOL_FRAMES}"))
             .arg(format!("--mbuf-size={buffer_bytes}"))
