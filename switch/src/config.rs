@@ -559,11 +559,11 @@ impl Config {
         let ports: u32 = self
             .ports
             .iter()
-            .map(|p| 2 * u32::from(p.descriptors) + crate::egress::QUEUE_FRAMES as u32)
+            .map(|p| 2 * u32::from(p.descriptors) + crate::messages::QUEUE_FRAMES as u32)
             .sum();
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
         let rings = rings.next_power_of_two() * 2;
-        let bursts = self.cores.len() as u32 * (2 * crate::run::HANDOVER_FRAMES as u32 + 1024);
+        let bursts = self.cores.len() as u32 * (2 * crate::messages::HANDOVER_FRAMES as u32 + 1024);
         (ports + rings + self.slots() + self.held() + bursts).next_power_of_two() - 1
     }
 

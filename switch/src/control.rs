@@ -5,8 +5,7 @@
 //! with actions; they go back to the data cores as commands, in their order. A roster goes to all
 //! cores before the datagram that tells the members.
 
-use crate::datapath::Turns;
-use crate::egress::PortCounters;
+use crate::messages::{ControlFrame, CoreCommand};
 use crate::report::{Report, Shape};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::io::Write;
@@ -15,53 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_engine::registry::Datagram;
-use tally_engine::{Action, Counters, Member, Registry, Roster};
-use tally_wire::{Header, JobId, Time};
+use tally_engine::{Action, Registry};
+use tally_wire::Time;
 
 /// How often the thread looks at its socket and its clock, at least.
 const TICK: Duration = Duration::from_millis(20);
 /// How long it waits for the cores' reports.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// A JOIN or LEAVE from a data core.
-pub struct ControlFrame {
-    /// Where it came from.
-    pub from: Member,
-    /// Its parsed header.
-    pub header: Header,
-    /// Header and payload.
-    pub datagram: Box<Datagram>,
-}
-
-/// What the control thread asks of a data core.
-pub enum CoreCommand {
-    /// Send this.
-    Send(Member, Box<Datagram>),
-    /// Start an epoch of the job that is the `index`-th in the configuration.
-    Bind(Arc<Roster>, usize),
-    /// End a job.
-    Unbind(JobId),
-    /// Say how things are.
-    Report(Sender<CoreReport>),
-}
-
-/// How things are on one data core.
-#[derive(Clone, Debug)]
-pub struct CoreReport {
-    /// What its shard did.
-    pub counters: Counters,
-    /// By port.
-    pub ports: Vec<PortCounters>,
-    /// Nanoseconds from a fragment's first contribution to its result.
-    pub residence_ns: hdrhistogram::Histogram<u64>,
-    /// Slots taken now.
-    pub slots_in_use: usize,
-    /// Contributions held out of order now.
-    pub held_in_use: u32,
-    /// How busy it was.
-    pub turns: Turns,
-}
 
 /// The control thread, ready to run.
 pub struct Control {

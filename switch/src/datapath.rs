@@ -8,10 +8,9 @@
 //! the next ([`Coupling`]), until a member changes.
 
 use crate::config::Idle;
-use crate::control::{ControlFrame, CoreCommand, CoreReport};
-use crate::egress::{Frame, Own, PortCounters, Ports};
+use crate::egress::{Frame, Own, Ports};
 use crate::forwarding::MacTable;
-use crate::run::Handover;
+use crate::messages::{ControlFrame, CoreCommand, CoreReport, Handover, PortCounters, Turns};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,15 +71,6 @@ pub struct Core {
 pub struct Coupling {
     train: Train,
     admission: Admission,
-}
-
-/// How busy the core was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns {
-    /// Turns that found frames.
-    pub busy: u64,
-    /// Turns that found none.
-    pub empty: u64,
 }
 
 impl Core {

@@ -1,18 +1,16 @@
 //! One data core's way out: a bounded queue for each port, and the engine's frames put into them.
 //!
 //! A port's transmit queue belongs to one core. Frames for a port of another core go there through
-//! its [`Inbox`](crate::run::Handover). What does not fit a queue is dropped and counted: waiting
+//! its inbox ([`Handover`]). What does not fit a queue is dropped and counted: waiting
 //! would let one slow port stop all others.
 
-use crate::run::{Handover, Outbox};
+use crate::messages::{Handover, Outbox, PortCounters, QUEUE_FRAMES};
 use std::net::Ipv4Addr;
 use tally_dpdk::{Mbuf, TxQueue};
 use tally_engine::{Buffer, DropReason, Egress, Member, PortId, Roster, To};
 use tally_wire::frame::group_of;
 use tally_wire::{Addresses, HEADERS_BYTES, Header, Mac, Time};
 
-/// Frames that wait for a port at most.
-pub const QUEUE_FRAMES: usize = 2048;
 /// A received frame with exactly its headers and payload: what the engine calls a buffer.
 pub struct Frame(pub Mbuf);
 
@@ -41,35 +39,6 @@ pub struct Own {
     pub ip: Ipv4Addr,
     /// First UDP port.
     pub base_port: u16,
-}
-
-/// Frames and bytes of one port, in both directions, as this core saw them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Frames sent.
-    pub tx_frames: u64,
-    /// Bytes sent.
-    pub tx_bytes: u64,
-    /// Frames dropped because the port's queue was full.
-    pub tx_dropped: u64,
-    /// Frames flooded to it.
-    pub flooded: u64,
-}
-
-impl PortCounters {
-    /// Adds another core's counts.
-    pub fn add(&mut self, other: &Self) {
-        self.rx_frames += other.rx_frames;
-        self.rx_bytes += other.rx_bytes;
-        self.tx_frames += other.tx_frames;
-        self.tx_bytes += other.tx_bytes;
-        self.tx_dropped += other.tx_dropped;
-        self.flooded += other.flooded;
-    }
 }
 
 enum Way {

@@ -3,7 +3,8 @@
 //! Read in this order: [`config`] is what the operator says; [`run`] builds ports, threads and
 //! channels from it and tears them down; [`datapath`] is one data core's loop, which hands frames to
 //! the engine or to [`forwarding`]; [`egress`] is its way out; [`control`] is the thread beside it that
-//! admits members and answers the statistics socket; [`report`] is what all of it looked like.
+//! admits members and answers the statistics socket; [`messages`] is what they say to each other;
+//! [`report`] is what all of it looked like.
 //!
 //! Threads own what they use. A port belongs to one data core, for receiving and sending; a fragment
 //! belongs to one data core, by its UDP port. Where the two are different cores, the frame is handed
@@ -14,5 +15,6 @@ pub mod control;
 pub mod datapath;
 pub mod egress;
 pub mod forwarding;
+pub mod messages;
 pub mod report;
 pub mod run;

@@ -1,8 +1,7 @@
 //! What the switch did: one value, as JSON for programs and as lines for people.
 
 use crate::config::Config;
-use crate::control::CoreReport;
-use crate::egress::PortCounters;
+use crate::messages::{CoreReport, PortCounters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

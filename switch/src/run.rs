@@ -5,10 +5,11 @@
 //! a bug, and the switch says so and fails.
 
 use crate::config::{Config, Log, MemoryKind, PortSection};
-use crate::control::{Control, CoreCommand, CoreReport, StatsSocket};
+use crate::control::{Control, StatsSocket};
 use crate::datapath::Core;
 use crate::egress::{Own, Ports};
 use crate::forwarding::MacTable;
+use crate::messages::{CoreCommand, CoreReport, HANDOVER_FRAMES, Outbox};
 use crate::report::{Report, Shape};
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -17,39 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
-    Eal, EalConfig, EalThread, LogLevel, Mbuf, Memory, Mempool, MempoolConfig, Port, PortConfig,
-    RxQueue, Started, TxQueue,
+    Eal, EalConfig, EalThread, LogLevel, Memory, Mempool, MempoolConfig, Port, PortConfig, RxQueue,
+    Started, TxQueue,
 };
 use tally_engine::{Action, Aggregator, JobConfig, Member, PortId, Registry, RegistryConfig};
 use tally_wire::{JobId, UNIT_BYTES};
 
-/// Frames on their way to another core at most.
-pub const HANDOVER_FRAMES: usize = 4096;
 /// JOIN and LEAVE on their way to the control thread at most.
 const CONTROL_FRAMES: usize = 256;
 /// Frames that a thread may keep for itself.
 const CACHE_FRAMES: u32 = 256;
-
-/// A frame for another data core.
-pub enum Handover {
-    /// Received on this port, for a fragment of that core's shard.
-    Ingress(PortId, Mbuf),
-    /// To be sent on that core's port.
-    Egress(PortId, Mbuf),
-}
-
-/// The ways from one data core to all others.
-#[derive(Clone)]
-pub struct Outbox(Vec<Sender<Handover>>);
-
-impl Outbox {
-    /// `false`: the other core's inbox is full, and the frame is dropped.
-    #[inline]
-    #[must_use]
-    pub fn send(&self, core: usize, handover: Handover) -> bool {
-        self.0[core].try_send(handover).is_ok()
-    }
-}
 
 /// A running switch.
 pub struct Switch {

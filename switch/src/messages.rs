@@ -1,0 +1,115 @@
+//! What threads tell each other.
+//!
+//! Data cores hand frames to each other ([`Handover`], through an [`Outbox`]) and JOIN and LEAVE to the
+//! control thread ([`ControlFrame`]); it gives them orders ([`CoreCommand`]), to which one answer is
+//! how they are ([`CoreReport`]). All ways from a data core are bounded, and it never waits on one.
+
+use crossbeam_channel::Sender;
+use std::sync::Arc;
+use tally_dpdk::Mbuf;
+use tally_engine::registry::Datagram;
+use tally_engine::{Counters, Member, PortId, Roster};
+use tally_wire::{Header, JobId};
+
+/// Frames on their way to another core at most.
+pub const HANDOVER_FRAMES: usize = 4096;
+/// Frames that wait for a port at most.
+pub const QUEUE_FRAMES: usize = 2048;
+
+/// A frame for another data core.
+pub enum Handover {
+    /// Received on this port, for a fragment of that core's shard.
+    Ingress(PortId, Mbuf),
+    /// To be sent on that core's port.
+    Egress(PortId, Mbuf),
+}
+
+/// The ways from one data core to all others.
+#[derive(Clone)]
+pub struct Outbox(pub Vec<Sender<Handover>>);
+
+impl Outbox {
+    /// `false`: the other core's inbox is full, and the frame is dropped.
+    #[inline]
+    #[must_use]
+    pub fn send(&self, core: usize, handover: Handover) -> bool {
+        self.0[core].try_send(handover).is_ok()
+    }
+}
+
+/// A JOIN or LEAVE from a data core.
+pub struct ControlFrame {
+    /// Where it came from.
+    pub from: Member,
+    /// Its parsed header.
+    pub header: Header,
+    /// Header and payload.
+    pub datagram: Box<Datagram>,
+}
+
+/// What the control thread asks of a data core.
+pub enum CoreCommand {
+    /// Send this.
+    Send(Member, Box<Datagram>),
+    /// Start an epoch of the job that is the `index`-th in the configuration.
+    Bind(Arc<Roster>, usize),
+    /// End a job.
+    Unbind(JobId),
+    /// Say how things are.
+    Report(Sender<CoreReport>),
+}
+
+/// How things are on one data core.
+#[derive(Clone, Debug)]
+pub struct CoreReport {
+    /// What its shard did.
+    pub counters: Counters,
+    /// By port.
+    pub ports: Vec<PortCounters>,
+    /// Nanoseconds from a fragment's first contribution to its result.
+    pub residence_ns: hdrhistogram::Histogram<u64>,
+    /// Slots taken now.
+    pub slots_in_use: usize,
+    /// Contributions held out of order now.
+    pub held_in_use: u32,
+    /// How busy it was.
+    pub turns: Turns,
+}
+
+/// How busy the core was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    /// Turns that found frames.
+    pub busy: u64,
+    /// Turns that found none.
+    pub empty: u64,
+}
+
+/// Frames and bytes of one port, in both directions, as this core saw them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames sent.
+    pub tx_frames: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Frames dropped because the port's queue was full.
+    pub tx_dropped: u64,
+    /// Frames flooded to it.
+    pub flooded: u64,
+}
+
+impl PortCounters {
+    /// Adds another core's counts.
+    pub fn add(&mut self, other: &Self) {
+        self.rx_frames += other.rx_frames;
+        self.rx_bytes += other.rx_bytes;
+        self.tx_frames += other.tx_frames;
+        self.tx_bytes += other.tx_bytes;
+        self.tx_dropped += other.tx_dropped;
+        self.flooded += other.flooded;
+    }
+}
