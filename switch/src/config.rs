@@ -173,6 +173,13 @@ impl PortSection {
         sizes.max().unwrap_or(0)
     }
 
+    /// Whether the driver keeps frames beyond its end: DPDK 22.11's `net_af_xdp` never frees what is
+    /// in its fill queue.
+    #[must_use]
+    pub fn keeps_frames(&self) -> bool {
+        self.device_name().starts_with("net_af_xdp")
+    }
+
     /// Whether the device is named by PCI address.
     #[must_use]
     pub fn is_pci(&self) -> bool {

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
     /// Workers, 1 to 64
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
 
     /// Elements of the synthetic tensor: 4M is four million, 0 leaves it out
@@ -41,8 +41,8 @@ pub struct Args {
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
 
-    /// Policy of the switch: esa, fcfs or static
-    #[arg(long, default_value = "esa")]
+    /// Policy of the switch
+    #[arg(long, default_value = "esa", value_parser = ["esa", "fcfs", "static"])]
     policy: String,
 
     /// Slots of the switch, a power of two; by default what its cache holds
