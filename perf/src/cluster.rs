@@ -22,6 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// What everything of ours is called, before the process id.
+const PREFIX: &str = "tally-";
 /// The job that the cluster runs.
 pub const JOB: u16 = 7;
 /// Its key. Not secret: the network is private to the cluster.
@@ -249,8 +251,9 @@ impl Cluster {
             "--workers {}: 1 to 64",
             spec.workers
         );
+        remove_leftover_folders();
         let folder = tempfile::Builder::new()
-            .prefix("tally-")
+            .prefix(&format!("{PREFIX}{}-", std::process::id()))
             .tempdir()
             .context("temporary folder")?;
         let cpus = Cpus::of_this_machine(spec.cores)?;
@@ -478,6 +481,15 @@ impl Cluster {
         }
     }
 
+    /// Kills the parameter server on the spot.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn kill_ps(&mut self) -> Result<()> {
+        let ps = self.ps.take();
+        ps.context("the parameter server does not run")?.kill()
+    }
+
     /// Kills the switch on the spot.
     ///
     /// # Errors
@@ -585,13 +597,30 @@ pub struct LatencyReport {
     pub p999: f64,
 }
 
+/// A command that ends with this process, however that ends.
 fn prefixed(prefix: &[String], program: &Path) -> Command {
-    match prefix {
-        [] => Command::new(program),
-        [first, rest @ ..] => {
-            let mut command = Command::new(first);
-            command.args(rest).arg(program);
-            command
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]);
+    command.args(prefix).arg(program);
+    command
+}
+
+/// Whether this is the name of something of ours whose process is gone.
+fn is_leftover(name: &str) -> bool {
+    let id = name
+        .strip_prefix(PREFIX)
+        .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
+    id.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists())
+}
+
+/// Removes the folders of runs whose process is gone, as far as this user may.
+fn remove_leftover_folders() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        if is_leftover(&entry.file_name().to_string_lossy()) {
+            let _ = std::fs::remove_dir_all(entry.path());
         }
     }
 }

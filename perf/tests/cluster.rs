@@ -149,6 +149,68 @@ fn a_worker_that_dies_is_named_to_the_others_and_the_next_job_runs() {
     assert_eq!(cluster.switch_report().unwrap().slots_in_use, 0);
 }
 
+/// What all workers of a synthetic job wrote is right, bit for bit.
+fn synthetic_is_exact(cluster: &Cluster, workers: u8, elements: &str) {
+    let outputs = (0..workers).map(|rank| cluster.output(rank));
+    let check = Command::new("/usr/bin/python3")
+        .arg(project().join("worker-agent/reference/check.py"))
+        .args(["--arithmetic", "fixed", "--payload", "1024"])
+        .args(["--synthetic", "1", "--elements", elements])
+        .args(["--workers", &workers.to_string(), "--outputs"])
+        .args(outputs)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&check.stdout).into_owned();
+    assert!(
+        check.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&check.stderr)
+    );
+}
+
+#[test]
+fn a_parameter_server_may_die_and_come_back_in_the_middle() {
+    let _alone = alone();
+    if Network::for_this_user() != Network::Namespaces {
+        println!("SKIPPED: needs root (a memif client connects once)");
+        return;
+    }
+    // Few slots and some loss, so that there is work for it.
+    let slots = Some(64);
+    let mut cluster = Cluster::start(Spec {
+        slots,
+        loss: 0.02,
+        ..spec(2)
+    })
+    .unwrap();
+    let workers = cluster.start_workers(|_| synthetic("4000000")).unwrap();
+    in_the_middle(&cluster);
+    cluster.kill_ps().unwrap();
+    cluster.start_ps().unwrap();
+    for worker in workers {
+        worker.wait_ok(Duration::from_secs(60)).unwrap();
+    }
+    synthetic_is_exact(&cluster, 2, "4000000");
+}
+
+#[test]
+fn the_switch_may_die_and_come_back_in_the_middle() {
+    let _alone = alone();
+    if Network::for_this_user() != Network::Namespaces {
+        println!("SKIPPED: needs root (a memif client connects once)");
+        return;
+    }
+    let mut cluster = Cluster::start(spec(2)).unwrap();
+    let workers = cluster.start_workers(|_| synthetic("20000000")).unwrap();
+    in_the_middle(&cluster);
+    cluster.kill_switch().unwrap();
+    cluster.start_switch().unwrap();
+    for worker in workers {
+        worker.wait_ok(Duration::from_secs(60)).unwrap();
+    }
+    synthetic_is_exact(&cluster, 2, "20000000");
+}
+
 #[test]
 fn an_interrupted_worker_tells_the_others() {
     let _alone = alone();

@@ -1,11 +1,8 @@
 //! Network namespaces: one for the switch, one for each host, a veth pair between the two.
 
-use super::check_run;
+use super::{PREFIX, check_run, is_leftover};
 use anyhow::{Context, Result};
 use std::process::Command;
-
-/// What every namespace of ours is called, before the process id.
-const PREFIX: &str = "tally-";
 
 /// Whether this user may make namespaces: root may.
 pub(super) fn allowed() -> bool {
@@ -119,10 +116,7 @@ fn remove_leftovers() -> Result<()> {
         let Some(name) = line.split_whitespace().next() else {
             continue;
         };
-        let process = name
-            .strip_prefix(PREFIX)
-            .and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if process.is_some_and(|id| !std::path::Path::new(&format!("/proc/{id}")).exists()) {
+        if is_leftover(name) {
             ip(&["netns", "delete", name])?;
         }
     }
