@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,11 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says so past the harness, which keeps what a passing test prints.
+fn skipped(why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }
 
 fn project() -> PathBuf {
@@ -172,7 +178,7 @@ fn synthetic_is_exact(cluster: &Cluster, workers: u8, elements: &str) {
 fn a_parameter_server_may_die_and_come_back_in_the_middle() {
     let _alone = alone();
     if Network::for_this_user() != Network::Namespaces {
-        println!("SKIPPED: needs root (a memif client connects once)");
+        skipped("needs root (a memif client connects once)");
         return;
     }
     // Few slots and some loss, so that there is work for it.
@@ -197,7 +203,7 @@ fn a_parameter_server_may_die_and_come_back_in_the_middle() {
 fn the_switch_may_die_and_come_back_in_the_middle() {
     let _alone = alone();
     if Network::for_this_user() != Network::Namespaces {
-        println!("SKIPPED: needs root (a memif client connects once)");
+        skipped("needs root (a memif client connects once)");
         return;
     }
     let mut cluster = Cluster::start(spec(2)).unwrap();
@@ -229,7 +235,7 @@ fn an_interrupted_worker_tells_the_others() {
 fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_reads_it() {
     let _alone = alone();
     if Network::for_this_user() != Network::Namespaces {
-        println!("SKIPPED: needs root (network namespaces)");
+        skipped("needs root (network namespaces)");
         return;
     }
     let cluster = Cluster::start(spec(2)).unwrap();
