@@ -219,7 +219,7 @@ impl Core {
         if shard >= self.shards {
             return Err(DropReason::UdpPort);
         }
-        let header = Header::parse(udp.datagram(mbuf.data()))?;
+        let header = Header::parse(udp.datagram(mbuf.data()))?.received_with(udp.ecn);
         let from = Member {
             port,
             mac: source,

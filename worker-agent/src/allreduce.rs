@@ -10,7 +10,7 @@ use crate::tensors::Tensors;
 use crate::vector::{Arithmetic, Vector};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_endpoint::{Event, Members, Time, Worker};
+use tally_endpoint::{Ecn, Event, Members, Time, Worker};
 use tally_kernels::Backend;
 use tally_wire::frame::group_of;
 
@@ -232,7 +232,7 @@ pub fn over(
         let mut received = 0;
         for _ in 0..RECEIVES_MAX {
             let batch = link.receive(&mut |datagram| {
-                worker.handle_datagram(now, datagram, &mut vector);
+                worker.handle_datagram(now, Ecn::Ect0, datagram, &mut vector);
             })?;
             received += batch;
             if batch == 0 {

@@ -38,7 +38,7 @@ mod worker;
 
 pub use error::{Hint, Ranks, WorkerError};
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
-pub use tally_wire::Time;
+pub use tally_wire::{Ecn, Time};
 pub use worker::{
     Contribution, Delivery, Event, Gradients, Members, Retransmissions, Worker, WorkerConfig,
     WorkerStats,

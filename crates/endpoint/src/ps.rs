@@ -23,8 +23,8 @@ use tally_kernels::Kernels;
 use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, DEFAULT_PORT, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
-    Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Accept, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind,
+    Leave, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 
 /// Between JOINs while the job does not run.
@@ -221,9 +221,10 @@ impl Ps {
 
     // --- what comes in ---------------------------------------------------------------------
 
-    /// Takes a datagram (Tally header and payload) that came from the switch's address.
-    pub fn handle_datagram(&mut self, now: Time, datagram: &[u8]) {
-        let Ok(header) = Header::parse(datagram) else {
+    /// Takes a datagram (Tally header and payload) that came from the switch's address, and what
+    /// its IP header said of congestion.
+    pub fn handle_datagram(&mut self, now: Time, ecn: Ecn, datagram: &[u8]) {
+        let Ok(header) = Header::parse(datagram).map(|header| header.received_with(ecn)) else {
             self.stats.foreign += 1;
             return;
         };

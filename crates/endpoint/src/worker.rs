@@ -16,8 +16,8 @@ use std::collections::VecDeque;
 use tally_wire::control::{LeaveCode, Reason, Role, Shape, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, DEFAULT_PORT, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
-    Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Accept, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind,
+    Leave, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 use window::{Asked, Cause, Taken, Window};
 
@@ -338,9 +338,16 @@ impl Worker {
 
     // --- what comes in ---------------------------------------------------------------------
 
-    /// Takes a datagram (Tally header and payload) that came from the switch's address.
-    pub fn handle_datagram(&mut self, now: Time, datagram: &[u8], io: &mut impl Gradients) {
-        let Ok(header) = Header::parse(datagram) else {
+    /// Takes a datagram (Tally header and payload) that came from the switch's address, and what
+    /// its IP header said of congestion.
+    pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        ecn: Ecn,
+        datagram: &[u8],
+        io: &mut impl Gradients,
+    ) {
+        let Ok(header) = Header::parse(datagram).map(|header| header.received_with(ecn)) else {
             self.stats.foreign += 1;
             return;
         };

@@ -6,7 +6,7 @@ use common::{Plan, Rng, World, expected};
 use proptest::prelude::*;
 use std::time::Duration;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::{Element, Epoch, Flags, FragmentId, Header, Kind, Rank};
+use tally_wire::{Ecn, Element, Epoch, Flags, FragmentId, Header, Kind, Rank};
 
 /// Frames near the good ones: a header with fields from small sets, and some bytes flipped.
 fn nearly_good(rng: &mut Rng) -> Vec<u8> {
@@ -64,9 +64,9 @@ proptest! {
             while world.step(end) {}
             let f = nearly_good(&mut rng);
             world.inject(0, &f);
-            world.ps.handle_datagram(world.now, &f);
+            world.ps.handle_datagram(world.now, Ecn::Ect0, &f);
             world.inject(1, &noise);
-            world.ps.handle_datagram(world.now, &noise);
+            world.ps.handle_datagram(world.now, Ecn::Ect0, &noise);
         }
     }
 
@@ -82,7 +82,7 @@ proptest! {
             let f = nearly_good(&mut rng);
             if is_harmless(&f) {
                 world.inject(rng.below(3) as usize, &f);
-                world.ps.handle_datagram(world.now, &f);
+                world.ps.handle_datagram(world.now, Ecn::Ect0, &f);
             }
         }
         world.run_to_end(Duration::from_secs(60));

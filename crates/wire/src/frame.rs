@@ -136,6 +136,61 @@ pub enum FrameError {
     UdpLength,
 }
 
+/// What a frame's IPv4 header says of congestion (RFC 3168, section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The sender does not take part.
+    NotEct = 0,
+    /// It does; nothing was full.
+    Ect1 = 1,
+    /// The same. What all Tally frames leave with.
+    #[default]
+    Ect0 = 2,
+    /// Congestion experienced: a queue on the way was too long.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// The two low bits of the byte that was the type of service.
+    #[inline]
+    #[must_use]
+    pub const fn from_tos(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+}
+
+/// Marks a frame, which begins at Ethernet, as having met congestion, and says whether it is marked
+/// now: only IPv4 whose sender takes part can be. The header checksum stays right (RFC 1624).
+#[inline]
+pub fn mark(frame: &mut [u8]) -> bool {
+    let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else {
+        return false;
+    };
+    if b[12..14] != ETHERTYPE_IPV4.to_be_bytes() || b[14] >> 4 != 4 {
+        return false;
+    }
+    match Ecn::from_tos(b[15]) {
+        Ecn::NotEct => false,
+        Ecn::Ce => true,
+        Ecn::Ect0 | Ecn::Ect1 => {
+            let word = |b: &[u8; 34], at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
+            let before = word(b, 14);
+            b[15] |= Ecn::Ce as u8;
+            let sum = u32::from(!word(b, 24)) + u32::from(!before) + u32::from(word(b, 14));
+            let sum = (sum & 0xffff) + (sum >> 16);
+            let sum = (sum & 0xffff) + (sum >> 16);
+            b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            true
+        }
+    }
+}
+
 /// Source and destination of a UDP datagram on Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Addresses {
@@ -158,6 +213,8 @@ pub struct Addresses {
 pub struct UdpFrame {
     /// Who sent it to whom.
     pub addresses: Addresses,
+    /// Whether it met congestion.
+    pub ecn: Ecn,
     /// Bytes behind the UDP header, which is at [`UDP_END`].
     pub datagram_bytes: usize,
 }
@@ -226,6 +283,7 @@ impl UdpFrame {
                 src_port: be16(b, 34),
                 dst_port: be16(b, 36),
             },
+            ecn: Ecn::from_tos(b[15]),
             datagram_bytes: ip_bytes - IPV4_BYTES - UDP_BYTES,
         })
     }
@@ -239,7 +297,7 @@ impl UdpFrame {
 }
 
 /// Writes all 64 bytes in front of the payload to the start of `out`: Ethernet, IPv4 (don't
-/// fragment, TTL 64, valid checksum), UDP (checksum 0) and the Tally header.
+/// fragment, ECT(0), TTL 64, valid checksum), UDP (checksum 0) and the Tally header.
 ///
 /// # Panics
 /// If `out` is shorter than [`crate::HEADERS_BYTES`].
@@ -252,7 +310,7 @@ pub fn emit(out: &mut [u8], addresses: &Addresses, header: &Header) {
     b[0..6].copy_from_slice(&addresses.dst_mac.0);
     b[6..12].copy_from_slice(&addresses.src_mac.0);
     b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    b[14..16].copy_from_slice(&[0x45, 0]);
+    b[14..16].copy_from_slice(&[0x45, Ecn::Ect0 as u8]);
     b[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
     b[18..26].copy_from_slice(&[0, 0, 0x40, 0, 64, PROTOCOL_UDP, 0, 0]);
     b[26..30].copy_from_slice(&addresses.src_ip.octets());

@@ -3,6 +3,7 @@
 //! [`Header::parse`] accepts exactly the headers that the section allows, so that nobody behind it
 //! meets a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank.
 
+use crate::frame::Ecn;
 use crate::ids::{Epoch, FragmentId, JobId, Rank};
 use crate::{MAX_UNITS, UNIT_BYTES};
 use thiserror::Error;
@@ -72,9 +73,13 @@ impl Kind {
     #[inline]
     const fn allowed_flags(self) -> u8 {
         match self {
-            Self::Data => Flags::RESEND.0,
-            Self::Result => Flags::OVERFLOW.0 | Flags::FROM_PS.0,
-            Self::Partial => Flags::RESEND.0 | Flags::OVERFLOW.0,
+            Self::Data => Flags::RESEND.0 | Flags::MARKED.0,
+            Self::Result => {
+                Flags::OVERFLOW.0 | Flags::FROM_PS.0 | Flags::MARKED.0 | Flags::COLLISION.0
+            }
+            Self::Partial => {
+                Flags::RESEND.0 | Flags::OVERFLOW.0 | Flags::MARKED.0 | Flags::COLLISION.0
+            }
             Self::NotHere => Flags::FINISHED.0,
             _ => 0,
         }
@@ -110,6 +115,10 @@ impl Flags {
     pub const FROM_PS: Self = Self(0x04);
     /// The fragment's result is out already.
     pub const FINISHED: Self = Self(0x08);
+    /// A link was full on the way of this frame, or of one that was summed into it (C-1).
+    pub const MARKED: Self = Self(0x10);
+    /// A contribution in it found the pool full, or was driven out of it (C-2).
+    pub const COLLISION: Self = Self(0x20);
 
     /// Whether all bits of `other` are set.
     #[inline]
@@ -324,6 +333,20 @@ impl Header {
             return Err(HeaderError::Bitmap);
         }
         Ok(())
+    }
+
+    /// The header, MARKED if its frame came with `ecn` (C-1).
+    #[inline]
+    #[must_use]
+    pub const fn received_with(self, ecn: Ecn) -> Self {
+        if matches!(ecn, Ecn::Ce) && self.kind.has_elements() {
+            Self {
+                flags: self.flags.with(Flags::MARKED),
+                ..self
+            }
+        } else {
+            self
+        }
     }
 
     /// Writes the header to the first 22 bytes of `out`.

@@ -24,7 +24,7 @@ pub mod neighbour;
 pub mod train;
 
 pub use control::{Accept, Join, Key, Leave, Refuse};
-pub use frame::{Addresses, FrameError, Mac, UdpFrame};
+pub use frame::{Addresses, Ecn, FrameError, Mac, UdpFrame};
 pub use header::{Element, Flags, Header, HeaderError, Kind};
 pub use ids::{Epoch, FragmentId, JobId, Rank, Time};
 pub use train::Train;

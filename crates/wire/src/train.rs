@@ -21,8 +21,9 @@ const WORDS: usize = HEADERS_BYTES / 8;
 /// The bits of the headers that must be the same: all that are read, but for the two fields.
 const MASK: [u64; WORDS] = {
     let mut mask = [0xff_u8; HEADERS_BYTES];
-    // Type of service; identification and the bit that says don't fragment; time to live and checksum.
-    mask[ETHERNET_BYTES + 1] = 0;
+    // Differentiated services, but not ECN; identification and the bit that says don't fragment;
+    // time to live and checksum.
+    mask[ETHERNET_BYTES + 1] = 0x03;
     mask[ETHERNET_BYTES + 4] = 0;
     mask[ETHERNET_BYTES + 5] = 0;
     mask[ETHERNET_BYTES + 6] = 0x3f;

@@ -14,7 +14,7 @@ use tally_endpoint::{
     WorkerError, datagram_bytes,
 };
 use tally_kernels::Kernels;
-use tally_wire::Element;
+use tally_wire::{Ecn, Element};
 
 /// splitmix64.
 pub struct Rng(pub u64);
@@ -322,10 +322,10 @@ impl World {
     fn deliver(&mut self, to: Option<u8>, datagram: &[u8]) {
         match to {
             Some(member) if self.silent.contains(&member) => {}
-            Some(255) => self.ps.handle_datagram(self.now, datagram),
+            Some(255) => self.ps.handle_datagram(self.now, Ecn::Ect0, datagram),
             Some(rank) => {
                 let (worker, data) = &mut self.workers[usize::from(rank)];
-                worker.handle_datagram(self.now, datagram, data);
+                worker.handle_datagram(self.now, Ecn::Ect0, datagram, data);
             }
             None => {
                 if !self.silent.contains(&254) {
@@ -340,7 +340,7 @@ impl World {
     /// Hands a datagram to a worker as if it came from the switch.
     pub fn inject(&mut self, rank: usize, datagram: &[u8]) {
         let (worker, data) = &mut self.workers[rank];
-        worker.handle_datagram(self.now, datagram, data);
+        worker.handle_datagram(self.now, Ecn::Ect0, datagram, data);
     }
 
     pub fn run_for(&mut self, time: Duration) {

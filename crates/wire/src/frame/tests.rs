@@ -102,6 +102,58 @@ fn each_requirement_has_its_own_error() {
 }
 
 #[test]
+fn marks_only_what_takes_part_and_keeps_the_checksum() {
+    let mut f = frame();
+    assert_eq!(UdpFrame::parse(&f).unwrap().ecn, Ecn::Ect0);
+    for _ in 0..2 {
+        assert!(mark(&mut f));
+        assert_eq!(UdpFrame::parse(&f).unwrap().ecn, Ecn::Ce);
+        assert_eq!(internet_checksum(&f[14..34]), 0);
+    }
+    let mut others = vec![frame(), frame(), frame(), frame()[..33].to_vec()];
+    others[0][15] = 0;
+    others[1][12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
+    others[2][14] = 0x65;
+    for mut other in others {
+        let before = other.clone();
+        assert!(!mark(&mut other));
+        assert_eq!(other, before);
+    }
+}
+
+#[test]
+fn a_header_is_marked_by_congestion_if_it_carries_elements() {
+    let data = header(1);
+    for ecn in [Ecn::NotEct, Ecn::Ect0, Ecn::Ect1] {
+        assert_eq!(data.received_with(ecn), data);
+    }
+    let marked = data.received_with(Ecn::Ce);
+    assert!(marked.flags.has(Flags::MARKED) && marked.check().is_ok());
+    let nack = Header {
+        kind: Kind::Nack,
+        element: Element::None,
+        units: 0,
+        ..data
+    };
+    assert_eq!(nack.received_with(Ecn::Ce), nack);
+}
+
+proptest! {
+    #[test]
+    fn the_checksum_of_a_marked_frame_is_right(ip in any::<u32>(), id in any::<u16>(), tos in any::<u8>()) {
+        let mut f = frame();
+        f[15] = tos;
+        f[18..20].copy_from_slice(&id.to_be_bytes());
+        f[26..30].copy_from_slice(&ip.to_be_bytes());
+        f[24..26].fill(0);
+        let checksum = internet_checksum(&f[14..34]);
+        f[24..26].copy_from_slice(&checksum.to_be_bytes());
+        prop_assert_eq!(mark(&mut f), tos & 3 != 0);
+        prop_assert_eq!(internet_checksum(&f[14..34]), 0);
+    }
+}
+
+#[test]
 fn groups_and_macs() {
     assert_eq!(group_of(JobId(0x0102)), Ipv4Addr::new(239, 84, 1, 2));
     let mac = Mac::of_group(group_of(JobId(0x0102)));

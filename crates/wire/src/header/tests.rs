@@ -75,7 +75,7 @@ fn each_requirement_has_its_own_error() {
     assert_eq!(with(0, 0x25), Err(HeaderError::Version));
     assert_eq!(with(0, 0x10), Err(HeaderError::Kind));
     assert_eq!(with(0, 0x1b), Err(HeaderError::Kind));
-    for bit in 1..8 {
+    for bit in (1..8).filter(|&bit| bit != 4) {
         assert_eq!(
             with(1, 1 << bit),
             Err(HeaderError::Reserved),
