@@ -6,7 +6,4 @@
 
 pub mod cluster;
 pub mod commands;
-pub mod machine;
 pub mod replay;
-pub mod report;
-pub mod stats;

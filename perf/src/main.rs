@@ -5,7 +5,6 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use std::io::Write;
 use std::process::ExitCode;
 use tally_perf::commands::{datapath, demo, kernels};
 
@@ -47,23 +46,10 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Demo(args) => demo::run(args)?,
         Command::Kernels(args) => kernels::run(args)?,
     };
-    let text = if cli.json {
-        report.to_json()? + "\n"
-    } else {
-        report.to_string()
-    };
-    // A reader that went away (`| head`) is no error.
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
-    }
+    report.print(cli.json)?;
     // A benchmark that misses a target has measured well. A wrong sum is a failure.
     let is_proof = matches!(cli.command, Command::Demo(_));
-    let missed = report
-        .targets()
-        .iter()
-        .any(|target| target.met == Some(false));
-    Ok(if is_proof && missed {
+    Ok(if is_proof && report.is_missed() {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS

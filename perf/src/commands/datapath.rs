@@ -23,14 +23,12 @@
 //!   machines, virtual ones most of all, give a nominal one there; the ratio of two such figures
 //!   is right anyway.
 
-use crate::machine::Machine;
 use crate::replay::{Captures, Cpus, Rate, Switch, Testpmd, WORKERS};
-use crate::report::{Report, Target};
-use crate::stats::Spread;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use tally_report::{Machine, Report, Spread, Target};
 use tally_switch::datapath::BURST;
 
 /// Share of macswap's packets per second that the switch should reach.

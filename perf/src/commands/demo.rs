@@ -5,14 +5,13 @@
 //! Python program that computes the sum from the specification.
 
 use crate::cluster::{Cluster, Cpus, Network, Spec, WorkerReport};
-use crate::machine::Machine;
-use crate::report::{Report, Target};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tally_report::{Machine, Report, Target};
 
 /// The sets of real gradients, with what they are.
 const REAL: [(&str, &str); 4] = [

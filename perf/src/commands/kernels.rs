@@ -57,9 +57,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use tally_kernels::{Backend, Kernels};
 
-use crate::machine::Machine;
-use crate::report::{Report, Target};
-use crate::stats::Spread;
+use tally_report::{Machine, Report, Spread, Target};
 
 /// What the kernels are measured with.
 #[derive(clap::Args, Clone, Debug)]

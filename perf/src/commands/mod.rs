@@ -1,5 +1,5 @@
 //! The commands: one file each, with its `Args` and a `run` that returns a
-//! [`Report`](crate::report::Report).
+//! [`Report`](tally_report::Report).
 
 pub mod datapath;
 pub mod demo;

@@ -1,9 +1,8 @@
-//! What every command reports, and how it is printed.
-//!
-//! One envelope for all: the machine, the commit, the parameters, the results, and the targets,
-//! each with the value that was measured or the reason why none was.
+//! The envelope: the machine, the commit, the parameters, the results, and the targets, each with
+//! the value that was measured or the reason why none was.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -11,7 +10,7 @@ use serde::Serialize;
 use simd_json::OwnedValue;
 use simd_json::serde::to_owned_value;
 
-use crate::machine::Machine;
+use crate::Machine;
 
 /// The outcome of a command. [`Display`](fmt::Display) writes it for people,
 /// [`to_json`](Report::to_json) for programs.
@@ -54,6 +53,32 @@ impl Report {
     #[must_use]
     pub fn targets(&self) -> &[Target] {
         &self.targets
+    }
+
+    /// Writes it to standard output, as a table or as JSON. A reader that went away (`| head`) is
+    /// no error.
+    ///
+    /// # Errors
+    ///
+    /// When the serialiser or standard output fails.
+    pub fn print(&self, json: bool) -> Result<()> {
+        let text = if json {
+            self.to_json()? + "\n"
+        } else {
+            self.to_string()
+        };
+        match io::stdout().write_all(text.as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(error).context("standard output")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a target was measured and missed.
+    #[must_use]
+    pub fn is_missed(&self) -> bool {
+        self.targets.iter().any(|target| target.met == Some(false))
     }
 
     /// One JSON object, on one line.

@@ -1,0 +1,13 @@
+//! What every measuring command of Tally reports, and how it is printed.
+//!
+//! One envelope for all ([`Report`]): the [`Machine`], the commit, the parameters, the results, and
+//! the [`Target`]s. People read it as a table, programs as one JSON object; [`Spread`] is how several
+//! samples of one figure are summed up.
+
+mod machine;
+mod report;
+mod stats;
+
+pub use machine::Machine;
+pub use report::{Report, Target};
+pub use stats::Spread;
