@@ -510,6 +510,7 @@ impl Ps {
                 role: Role::Ps,
                 workers: 0,
                 units: 0,
+                running: false,
                 window: 0,
                 shape: [0; 32],
             };

@@ -633,6 +633,7 @@ impl Worker {
                     role: Role::Worker,
                     workers: self.config.workers,
                     units: self.config.units,
+                    running,
                     window: self.config.window,
                     shape: self.config.shape,
                 };

@@ -174,6 +174,8 @@ pub struct Join {
     pub workers: u8,
     /// Units of every element payload, 1..=128; 0 from the PS.
     pub units: u8,
+    /// Whether the worker has been told that this epoch of the job runs; never from the PS.
+    pub running: bool,
     /// Fragments that the worker may have unfinished, at least 1; 0 from the PS.
     pub window: u16,
     /// What all workers must agree on; zeros from the PS.
@@ -186,7 +188,7 @@ impl Join {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..19, 20..22, 24..56])?;
+        let b = payload_of(datagram, &[0..22, 24..56])?;
         let role = match b[16] {
             0 => Role::Worker,
             1 => Role::Ps,
@@ -198,6 +200,11 @@ impl Join {
             role,
             workers: b[17],
             units: b[18],
+            running: match b[19] {
+                0 => false,
+                1 => true,
+                _ => return Err(ControlError),
+            },
             window: u16_at(b, 20),
             shape: *b[24..56].as_array().ok_or(ControlError)?,
         };
@@ -207,7 +214,9 @@ impl Join {
                     && (1..=MAX_UNITS).contains(&join.units)
                     && join.window >= 1
             }
-            Role::Ps => join.units == 0 && join.window == 0 && join.shape == [0; 32],
+            Role::Ps => {
+                join.units == 0 && !join.running && join.window == 0 && join.shape == [0; 32]
+            }
         };
         if fits && join.instance != 0 {
             Ok(join)
@@ -227,6 +236,7 @@ impl Join {
         b[16] = self.role as u8;
         b[17] = self.workers;
         b[18] = self.units;
+        b[19] = u8::from(self.running);
         b[20..22].copy_from_slice(&self.window.to_be_bytes());
         b[24..56].copy_from_slice(&self.shape);
     }

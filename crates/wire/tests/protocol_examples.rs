@@ -111,6 +111,7 @@ fn join(challenge: u64) -> Join {
         workers: 3,
         units: 1,
         window: 256,
+        running: false,
         shape: shape(),
     }
 }

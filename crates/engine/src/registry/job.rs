@@ -25,6 +25,8 @@ pub(super) struct Seat {
     member: Member,
     instance: u64,
     heard: Time,
+    /// It came to the job without an epoch, and has not been told since that it runs.
+    fresh: bool,
 }
 
 impl Seat {
@@ -33,6 +35,7 @@ impl Seat {
             member: visit.from,
             instance: visit.instance,
             heard: visit.now,
+            fresh: visit.epoch == Epoch(0),
         }
     }
 
@@ -81,6 +84,9 @@ pub(super) struct Job {
     pub(super) workers: Vec<Option<Seat>>,
     pub(super) agreed: Option<Agreed>,
     pub(super) left: u64,
+    /// Since when it is known that an epoch that forms has run before, under the switch's last
+    /// start (J-4): all its workers are known, and no others may take part.
+    pub(super) resumed: Option<Time>,
     pub(super) ps: Option<Seat>,
     /// The epoch that the PS has confirmed (J-5).
     pub(super) ps_epoch: Epoch,
@@ -164,6 +170,7 @@ impl Job {
             workers: vec![None; usize::from(config.workers)],
             agreed: None,
             left: 0,
+            resumed: None,
             ps: None,
             ps_epoch: Epoch(0),
             ended: None,
@@ -310,8 +317,14 @@ impl Job {
                 _ => {}
             }
         }
+        if join.running {
+            self.resume(visit);
+        }
         match &self.workers[usize::from(visit.rank.0)] {
             Some(seat) if seat.is(visit) => {}
+            _ if self.resumed.is_some() && visit.epoch == Epoch(0) => {
+                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+            }
             Some(seat)
                 if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
             {
@@ -350,10 +363,41 @@ impl Job {
 
     /// A worker that may is in its place, and in an epoch.
     fn take_seat(&mut self, visit: &mut Visit<'_>) {
-        self.workers[usize::from(visit.rank.0)] = Some(Seat::new(visit));
+        let seat = &mut self.workers[usize::from(visit.rank.0)];
+        let fresh = match seat {
+            Some(seat) if seat.is(visit) => seat.fresh,
+            _ => visit.epoch == Epoch(0),
+        };
+        *seat = Some(Seat {
+            fresh,
+            ..Seat::new(visit)
+        });
         if self.phase == Phase::Idle {
             self.open(visit);
         }
+    }
+
+    /// A worker says that this epoch has run already: then the switch had restarted. Whoever has
+    /// come without an epoch since is not the one that the others have summed with, but a new process
+    /// in its place, and nothing that it says may meet what they say.
+    fn resume(&mut self, visit: &Visit<'_>) {
+        let known = matches!(self.phase, Phase::Running | Phase::Paused);
+        if known || self.resumed.is_some() {
+            return;
+        }
+        for rank in 0..self.config.workers {
+            let seat = &self.workers[usize::from(rank)];
+            if seat.as_ref().is_some_and(|seat| seat.fresh) {
+                self.vacate(Rank(rank));
+            }
+        }
+        self.resumed = Some(visit.now);
+    }
+
+    /// The first rank that has not come back to an epoch that has run.
+    fn absent(&self) -> Option<Rank> {
+        let missing = self.all() & !self.joined();
+        (missing != 0).then(|| Rank(missing.trailing_zeros() as u8))
     }
 
     /// The place of a worker that has gone before the job ran.
@@ -407,6 +451,7 @@ impl Job {
             .actions
             .push(Action::Bind(Box::new(roster), self.index));
         self.phase = Phase::Running;
+        self.resumed = None;
         for (rank, seat) in self.seats().filter(|(rank, _)| *rank != visit.rank) {
             let news = self.acceptance(visit.config, rank, seat.instance, State::Running);
             visit.actions.push(Action::Send(seat.member, news));
@@ -465,6 +510,7 @@ impl Job {
             }
             return self.accept(visit, State::Ended);
         }
+        self.resume(visit);
         self.take_seat(visit);
         self.left |= rank.bit();
         if self.left == self.all() {
@@ -514,13 +560,14 @@ impl Job {
             self.turn += 1;
             self.agreed = None;
             self.left = 0;
+            self.resumed = None;
         }
     }
 
     /// When the member that has been silent longest was heard; those that left a job that runs may
     /// be silent.
     pub(super) fn first_heard(&self) -> Option<Time> {
-        let may_be_silent = if self.phase == Phase::Forming {
+        let may_be_silent = if self.phase == Phase::Forming && self.resumed.is_none() {
             0
         } else {
             self.left
@@ -528,7 +575,8 @@ impl Job {
         let present = self
             .seats()
             .filter(|(rank, _)| may_be_silent & rank.bit() == 0);
-        present.map(|(_, seat)| seat.heard).min()
+        let absent = self.resumed.filter(|_| self.absent().is_some());
+        present.map(|(_, seat)| seat.heard).chain(absent).min()
     }
 
     /// J-6.
@@ -542,6 +590,18 @@ impl Job {
         if self.ps.as_ref().is_some_and(silent) {
             self.lose_ps();
         }
+        if let Some(since) = self.resumed {
+            // Those that left may be silent, as in a job that runs.
+            let silent = |rank: &Rank| {
+                let seat = self.workers[usize::from(rank.0)].as_ref();
+                let heard = seat.map_or(since, |seat| seat.heard);
+                self.left & rank.bit() == 0 && now.since(heard) >= config.member_timeout
+            };
+            if let Some(rank) = (0..self.config.workers).map(Rank).find(silent) {
+                self.lose(now, rank, config, actions);
+            }
+            return;
+        }
         if self.phase == Phase::Forming {
             for rank in 0..self.config.workers {
                 if self.workers[usize::from(rank)].as_ref().is_some_and(silent) {
@@ -553,12 +613,20 @@ impl Job {
         let lost = self
             .seats()
             .find(|(rank, seat)| rank.is_worker() && self.left & rank.bit() == 0 && silent(seat));
-        if let Some((rank, seat)) = lost {
-            let silence_ms = now.since(seat.heard).as_millis().min(u128::from(u32::MAX)) as u32;
-            let limit_ms = config.member_timeout.as_millis().min(u128::from(u32::MAX)) as u32;
-            let refusal = Refusal::numbers(Reason::MemberLost, silence_ms, limit_ms).about(rank);
-            self.fail(config, refusal, actions);
+        if let Some((rank, _)) = lost {
+            self.lose(now, rank, config, actions);
         }
+    }
+
+    /// The job ends because of a worker's silence.
+    fn lose(&mut self, now: Time, rank: Rank, config: &RegistryConfig, actions: &mut Vec<Action>) {
+        let seat = self.workers[usize::from(rank.0)].as_ref();
+        let heard = seat.map(|seat| seat.heard).or(self.resumed);
+        let silence = heard.map_or(config.member_timeout, |heard| now.since(heard));
+        let millis = |d: Duration| d.as_millis().min(u128::from(u32::MAX)) as u32;
+        let numbers = (millis(silence), millis(config.member_timeout));
+        let refusal = Refusal::numbers(Reason::MemberLost, numbers.0, numbers.1).about(rank);
+        self.fail(config, refusal, actions);
     }
 
     fn state(&self) -> State {

@@ -93,6 +93,7 @@ impl Peer {
                 role: Role::Worker,
                 workers: WORKERS,
                 units: 8,
+                running: false,
                 window: 32,
                 shape: [9; 32],
             },
@@ -111,6 +112,7 @@ impl Peer {
                 role: Role::Ps,
                 workers: 0,
                 units: 0,
+                running: false,
                 window: 0,
                 shape: [0; 32],
             },
@@ -124,6 +126,7 @@ impl Peer {
         new.join.instance += 0x10_0000;
         new.join.challenge = 0;
         new.epoch = Epoch(0);
+        new.join.running = false;
         new.heard.clear();
         new
     }
@@ -221,6 +224,8 @@ impl Net {
                             && accept.state != State::Ended
                         {
                             peer.epoch = epoch;
+                            let worker = peer.join.role == Role::Worker;
+                            peer.join.running |= worker && accept.state == State::Running;
                         }
                         peer.heard.push(heard);
                     }

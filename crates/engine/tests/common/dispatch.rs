@@ -383,6 +383,7 @@ impl World {
             role: if ps { Role::Ps } else { Role::Worker },
             workers: if ps { 0 } else { WORKERS[peer.job] },
             units: if ps { 0 } else { units },
+            running: false,
             window: if ps { 0 } else { 8 },
             shape: [0; 32],
         };

@@ -14,6 +14,7 @@ fn join() -> Join {
         role: Role::Worker,
         workers: 8,
         units: 16,
+        running: true,
         window: 256,
         shape: [0x5a; 32],
     }

@@ -53,7 +53,7 @@ fn another_ps_takes_the_place_after_silence_also_in_a_running_job() {
 }
 
 #[test]
-fn whoever_takes_the_place_of_one_that_left_has_not_left() {
+fn nobody_takes_the_place_of_one_that_left_an_epoch_that_ran() {
     let mut net = Net::running();
     let epoch = net.peers[0].epoch;
     net.restart_switch(900);
@@ -62,9 +62,98 @@ fn whoever_takes_the_place_of_one_that_left_has_not_left() {
     assert_eq!(net.status().left, 0b010);
     net.peers[1] = net.peers[1].restarted();
     net.pass_alive(ms(1600), &[0]);
-    assert_eq!(net.join(1).state(), Some(State::Waiting));
+    assert_eq!(net.join(1).reason(), Some(Reason::RankTaken));
     assert_eq!((net.status().epoch, net.status().joined), (epoch, 0b011));
-    assert_eq!(net.status().left, 0);
+    assert_eq!(net.status().left, 0b010);
+}
+
+// --- J-4: a switch that has restarted. ---
+
+/// All workers of the epoch are known to one another. A new process would begin again at its first
+/// fragment, and nobody could sum with it.
+#[test]
+fn a_new_process_does_not_get_into_an_epoch_that_has_run() {
+    let mut net = Net::running();
+    let epoch = net.peers[0].epoch;
+    net.restart_switch(900);
+    net.join(0);
+    net.peers[1] = net.peers[1].restarted();
+    for peer in [1, 2, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.peers[1].last().reason(), Some(Reason::RankTaken));
+    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b101));
+    net.pass_alive(ms(4900), &[0, 2, PS]);
+    assert_eq!(net.phase(), "waiting", "the old process may still come");
+    net.pass_alive(ms(200), &[0, 2, PS]);
+    let refuse = refusal(net.peers[0].last());
+    assert_eq!(
+        (refuse.reason, refuse.about),
+        (Reason::MemberLost, Some(Rank(1)))
+    );
+    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.join(1).state(), Some(State::Waiting), "the next epoch");
+    assert_ne!(net.status().epoch, epoch);
+}
+
+#[test]
+fn a_new_process_has_to_go_when_it_turns_out_that_the_epoch_has_run() {
+    let mut net = Net::running();
+    let epoch = net.peers[0].epoch;
+    net.restart_switch(900);
+    // This one was not told in time that the job runs.
+    net.peers[0].join.running = false;
+    let old = net.peers[1].clone();
+    net.peers[1] = net.peers[1].restarted();
+    assert_eq!(net.join(0).state(), Some(State::Waiting));
+    assert_eq!(net.join(1).state(), Some(State::Waiting));
+    assert_eq!(
+        net.join(1).state(),
+        Some(State::Waiting),
+        "not fresh for that"
+    );
+    assert_eq!((net.status().epoch, net.status().joined), (epoch, 0b011));
+    net.join(2);
+    assert_eq!(net.status().joined, 0b101, "rank 1 was another one");
+    net.peers[1] = old;
+    for peer in [1, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "running");
+    assert_eq!(net.bound.last().unwrap().epoch, epoch);
+}
+
+#[test]
+fn a_late_starter_gets_into_an_epoch_that_has_not_run() {
+    let mut net = Net::new();
+    for peer in [0, 1] {
+        net.join(peer);
+    }
+    let epoch = net.peers[0].epoch;
+    net.restart_switch(900);
+    for peer in [0, 2, 1, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "running");
+    assert_eq!(net.bound[0].epoch, epoch);
+}
+
+/// As in a job that runs: what left may be silent, what has not may not.
+#[test]
+fn silence_in_an_epoch_that_comes_back_ends_it() {
+    let mut net = Net::running();
+    net.restart_switch(900);
+    net.join(0);
+    net.leave(1, LeaveCode::Finished);
+    net.join(2);
+    net.pass_alive(ms(4000), &[2]);
+    assert_eq!(net.phase(), "waiting");
+    net.pass_alive(ms(1000), &[2]);
+    let refuse = refusal(net.peers[2].last());
+    assert_eq!(
+        (refuse.reason, refuse.about),
+        (Reason::MemberLost, Some(Rank(0)))
+    );
 }
 
 // --- J-6: silence and failure. ---
