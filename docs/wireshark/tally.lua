@@ -74,7 +74,9 @@ local f = {
   overflow = ProtoField.bool("tally.flags.overflow", "Overflow", 8, nil, 0x02),
   from_ps = ProtoField.bool("tally.flags.from_ps", "From the parameter server", 8, nil, 0x04),
   finished = ProtoField.bool("tally.flags.finished", "Finished", 8, nil, 0x08),
-  flags_reserved = ProtoField.uint8("tally.flags.reserved", "Reserved", base.HEX, nil, 0xf0),
+  marked = ProtoField.bool("tally.flags.marked", "Met congestion", 8, nil, 0x10),
+  collision = ProtoField.bool("tally.flags.collision", "Met a full pool", 8, nil, 0x20),
+  flags_reserved = ProtoField.uint8("tally.flags.reserved", "Reserved", base.HEX, nil, 0xc0),
   priority = ProtoField.uint8("tally.priority", "Priority"),
   element_reserved = ProtoField.uint8("tally.element.reserved", "Reserved", base.HEX, nil, 0xf0),
   element = ProtoField.uint8("tally.element", "Element", base.DEC, ELEMENT, 0x0f),
@@ -96,6 +98,7 @@ local f = {
   role = ProtoField.uint8("tally.role", "Role", base.DEC, ROLE),
   workers = ProtoField.uint8("tally.workers", "Workers"),
   job_units = ProtoField.uint8("tally.job_units", "Units of element payloads"),
+  running = ProtoField.bool("tally.running", "Has run in this epoch"),
   window = ProtoField.uint16("tally.window", "Window"),
   shape = ProtoField.bytes("tally.shape", "Shape"),
   state = ProtoField.uint8("tally.state", "State", base.DEC, STATE),
@@ -146,7 +149,8 @@ local ip_len = Field.new("ip.len")
 
 -- What sections 2 and 4 say of each type ----------------------------------------------------
 
-local FLAG = { { 0x01, "RESEND" }, { 0x02, "OVERFLOW" }, { 0x04, "FROM_PS" }, { 0x08, "FINISHED" } }
+local FLAG = { { 0x01, "RESEND" }, { 0x02, "OVERFLOW" }, { 0x04, "FROM_PS" }, { 0x08, "FINISHED" },
+  { 0x10, "MARKED" }, { 0x20, "COLLISION" } }
 
 local function is_worker(rank) return rank <= 63 end
 local function is_member(rank) return rank <= 63 or rank == PS end
@@ -157,7 +161,7 @@ local function is_anyone(rank) return rank <= 63 or rank >= SWITCH end
 local RULE = {
   [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
-    { 18, 1, "job_units" }, { 20, 2, "window" }, { 24, 32, "shape" } } },
+    { 18, 1, "job_units" }, { 19, 1, "running" }, { 20, 2, "window" }, { 24, 32, "shape" } } },
   [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
@@ -167,9 +171,9 @@ local RULE = {
     { 20, 4, "found" }, { 24, 4, "allowed" } } },
   [LEAVE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" } } },
-  [DATA] = { flags = 0x01, rank = is_worker, bitmap = "own", elements = true },
-  [RESULT] = { flags = 0x06, rank = is_anyone, bitmap = "all", elements = true },
-  [PARTIAL] = { flags = 0x03, rank = is_switch, bitmap = "some", elements = true },
+  [DATA] = { flags = 0x11, rank = is_worker, bitmap = "own", elements = true },
+  [RESULT] = { flags = 0x36, rank = is_anyone, bitmap = "all", elements = true },
+  [PARTIAL] = { flags = 0x33, rank = is_switch, bitmap = "some", elements = true },
   [REMIND] = { flags = 0, rank = is_ps, bitmap = "none" },
   [NOT_HERE] = { flags = 0x08, rank = is_switch, bitmap = "none" },
   [NACK] = { flags = 0, rank = is_worker, bitmap = "own" },
@@ -255,10 +259,11 @@ local function add_header(tree, tvb, header, rule)
 
   local flags_item = tree:add(f.flags, tvb(1, 1))
   flags_item:append_text(" " .. table.concat(flag_names(header.flags), " "))
-  for _, name in ipairs({ "resend", "overflow", "from_ps", "finished", "flags_reserved" }) do
+  for _, name in ipairs({ "resend", "overflow", "from_ps", "finished", "marked", "collision",
+    "flags_reserved" }) do
     flags_item:add(f[name], tvb(1, 1))
   end
-  if header.flags >= 0x10 then complain(tree, flags_item, x.reserved, "reserved flags are set") end
+  if header.flags >= 0x40 then complain(tree, flags_item, x.reserved, "reserved flags are set") end
   local foreign = rule and foreign_flags(header.flags, rule.flags) or {}
   if #foreign > 0 then
     complain(tree, flags_item, x.flags, TYPE[header.type] .. " does not have " .. table.concat(foreign, " "))

@@ -35,12 +35,12 @@ FAILURES_SHOWN_MAX = 5
 SEPARATOR, LIST = "\x1f", "\x1e"
 TYPES = "? JOIN ACCEPT REFUSE LEAVE DATA RESULT PARTIAL REMIND NOT_HERE NACK".split()
 JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = range(1, 11)
-RESEND, OVERFLOW, FROM_PS, FINISHED = 1, 2, 4, 8
+RESEND, OVERFLOW, FROM_PS, FINISHED, MARKED, COLLISION = 1, 2, 4, 8, 16, 32
 NONE, I32, F32, SCALE = range(4)
 SWITCH, PS = 254, 255
 CONTROL_FIELDS = {
     JOIN: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "role"), (17, "B", "workers"), (18, "B", "job_units"),
-           (20, "H", "window"), (24, "32s", "shape")],
+           (19, "B", "running"), (20, "H", "window"), (24, "32s", "shape")],
     ACCEPT: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "state"), (17, "B", "workers"),
              (18, "B", "job_units"), (19, "B", "shards"), (20, "H", "base_port"), (22, "H", "window"),
              (24, "Q", "joined"), (32, "Q", "left"), (40, "B", "ps_joined"), (44, "4s", "group")],
@@ -49,8 +49,8 @@ CONTROL_FIELDS = {
     LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (20, "I", "failed_fragment")],
 }  # fmt: skip
 SHOWN = (
-    ["version", "type", "flags", "flags.resend", "flags.overflow", "flags.from_ps", "flags.finished", "priority",
-     "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "i32", "f32", "scale", "mac"]
+    ["version", "type", "flags", "flags.resend", "flags.overflow", "flags.from_ps", "flags.finished", "flags.marked",
+     "flags.collision", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "i32", "f32", "scale", "mac"]
     + sorted({name for fields in CONTROL_FIELDS.values() for _, _, name in fields})
 )  # fmt: skip
 
@@ -99,7 +99,7 @@ def expected_fields(udp_payload):
     want.update({
         "version": [version_type >> 4], "type": [kind], "flags": [flags], "priority": [priority],
         "flags.resend": [flags & 1], "flags.overflow": [flags >> 1 & 1], "flags.from_ps": [flags >> 2 & 1],
-        "flags.finished": [flags >> 3 & 1], "element": [element & 15], "job": [job], "epoch": [epoch],
+        "flags.finished": [flags >> 3 & 1], "flags.marked": [flags >> 4 & 1], "flags.collision": [flags >> 5 & 1], "element": [element & 15], "job": [job], "epoch": [epoch],
         "fragment": [fragment], "rank": [rank], "units": [units], "bitmap": [bitmap],
         "contributions": [bin(bitmap).count("1")],
     })  # fmt: skip
@@ -116,7 +116,12 @@ def expected_fields(udp_payload):
     return want
 
 
-FLAGS = {DATA: RESEND, RESULT: OVERFLOW | FROM_PS, PARTIAL: RESEND | OVERFLOW, NOT_HERE: FINISHED}
+FLAGS = {
+    DATA: RESEND | MARKED,
+    RESULT: OVERFLOW | FROM_PS | MARKED | COLLISION,
+    PARTIAL: RESEND | OVERFLOW | MARKED | COLLISION,
+    NOT_HERE: FINISHED,
+}
 WORKERS, MEMBERS = set(range(64)), set(range(64)) | {PS}
 RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: WORKERS, RESULT: MEMBERS | {SWITCH},
          PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS}  # fmt: skip
@@ -311,8 +316,8 @@ GOOD = [
      tally(RESULT, element=F32, fragment=5, rank=SWITCH, bitmap=2**64 - 1, payload=f32s), 0, 1),
     ("RESULT job 7 PS fragment 5 f32", tally(RESULT, element=F32, fragment=5, rank=PS, bitmap=255, payload=f32s), 5, 0),
     ("RESULT job 7 rank 2 fragment 5 f32", tally(RESULT, element=F32, fragment=5, bitmap=255, payload=f32s), 5, 0),
-    ("PARTIAL job 7 switch fragment 6 i32 ranks 0,2-4,63 RESEND OVERFLOW",
-     tally(PARTIAL, flags=RESEND | OVERFLOW, element=I32, fragment=6, rank=SWITCH, bitmap=1 << 63 | 29, payload=i32s), 0, 1),
+    ("PARTIAL job 7 switch fragment 6 i32 ranks 0,2-4,63 RESEND OVERFLOW MARKED COLLISION",
+     tally(PARTIAL, flags=RESEND | OVERFLOW | MARKED | COLLISION, element=I32, fragment=6, rank=SWITCH, bitmap=1 << 63 | 29, payload=i32s), 0, 1),
     ("PARTIAL job 7 switch fragment 6 f32 ranks 0-33",
      tally(PARTIAL, element=F32, fragment=6, rank=SWITCH, bitmap=2**34 - 1, payload=f32s), 0, 1),
     ("PARTIAL job 7 switch fragment 6 f32 rank 33",
