@@ -49,6 +49,7 @@ local JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK
 local ELEMENT = { [0] = "none", [1] = "i32", [2] = "f32", [3] = "scale" }
 local I32, F32, SCALE = 1, 2, 3
 local ROLE = { [0] = "worker", [1] = "PS" }
+local RUNNING = { [0] = "no", [1] = "yes" }
 local STATE = { [0] = "waiting", [1] = "running", [2] = "ended" }
 local LEAVE_CODE = { [0] = "finished", [1] = "failed", [2] = "overflow", [3] = "interrupted" }
 local REASON = {
@@ -98,7 +99,7 @@ local f = {
   role = ProtoField.uint8("tally.role", "Role", base.DEC, ROLE),
   workers = ProtoField.uint8("tally.workers", "Workers"),
   job_units = ProtoField.uint8("tally.job_units", "Units of element payloads"),
-  running = ProtoField.bool("tally.running", "Has run in this epoch"),
+  running = ProtoField.uint8("tally.running", "Has run in this epoch", base.DEC, RUNNING),
   window = ProtoField.uint16("tally.window", "Window"),
   shape = ProtoField.bytes("tally.shape", "Shape"),
   state = ProtoField.uint8("tally.state", "State", base.DEC, STATE),
@@ -161,7 +162,7 @@ local function is_anyone(rank) return rank <= 63 or rank >= SWITCH end
 local RULE = {
   [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
-    { 18, 1, "job_units" }, { 19, 1, "running" }, { 20, 2, "window" }, { 24, 32, "shape" } } },
+    { 18, 1, "job_units" }, { 19, 1, "running", RUNNING }, { 20, 2, "window" }, { 24, 32, "shape" } } },
   [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },

@@ -125,7 +125,7 @@ FLAGS = {
 WORKERS, MEMBERS = set(range(64)), set(range(64)) | {PS}
 RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: WORKERS, RESULT: MEMBERS | {SWITCH},
          PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS}  # fmt: skip
-LIMITS = {"role": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 3)}
+LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 3)}
 
 
 def well_formed(udp_payload):
@@ -339,7 +339,8 @@ BAD = [
     ("type 0 is not in use", tally(0), {}),
     ("type 11 is not in use", tally(11), {}),
     ("type 15 is not in use", tally(15), {}),
-    *[("reserved flags are set", tally(DATA, flags=1 << bit, **data), {}) for bit in (4, 5, 6, 7)],
+    *[("reserved flags are set", tally(DATA, flags=1 << bit, **data), {}) for bit in (6, 7)],
+    ("DATA does not have COLLISION", tally(DATA, flags=COLLISION, **data), {}),
     ("DATA does not have OVERFLOW", tally(DATA, flags=OVERFLOW, **data), {}),
     ("DATA does not have FROM_PS", tally(DATA, flags=FROM_PS, **data), {}),
     ("RESULT does not have RESEND", tally(RESULT, flags=RESEND | FROM_PS, **result), {}),
@@ -374,6 +375,7 @@ BAD = [
     ("REMIND of PS does not have the bitmap of rank 0", tally(REMIND, rank=PS, bitmap=1), {}),
     ("NACK of rank 2 does not have the bitmap of no rank", tally(NACK), {}),
     ("role 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, role=2)), {}),
+    ("running 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, running=2)), {}),
     ("the instance is 0", tally(JOIN, payload=control(JOIN)), {}),
     ("state 3 is not in use", tally(ACCEPT, payload=control(ACCEPT, **ids, state=3)), {}),
     ("reason 13 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=13)), {}),
@@ -423,8 +425,8 @@ def check_bad(start, folder):
 def check_warnings(start, folder):
     checks, path = Checks(), folder / "warnings.pcap"
     stray = bytearray(tally(JOIN, payload=control(JOIN, **ids)))
-    stray[22 + 19] = stray[22 + 56] = stray[22 + 111] = 1
-    cases = [("payload bytes that should be 0: 19 56 111", bytes(stray)),
+    stray[22 + 22] = stray[22 + 56] = stray[22 + 111] = 1
+    cases = [("payload bytes that should be 0: 22 56 111", bytes(stray)),
              ("Epoch 0 in a frame that needs one", tally(DATA, epoch=0, **data)),
              ("The sum saturated and is not valid", tally(RESULT, flags=OVERFLOW, **{**result, "element": I32}))]  # fmt: skip
     write_pcap(path, [frame(octets) for _, octets in cases])
