@@ -40,8 +40,8 @@ pub use error::{Hint, Ranks, WorkerError};
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
 pub use tally_wire::{Ecn, Time};
 pub use worker::{
-    Contribution, Delivery, Event, Gradients, Members, Retransmissions, Worker, WorkerConfig,
-    WorkerStats,
+    CongestionStats, Contribution, Delivery, Event, Gradients, Members, Retransmissions, Worker,
+    WorkerConfig, WorkerStats,
 };
 
 /// A datagram for the switch, written to the buffer given to `poll_transmit`.

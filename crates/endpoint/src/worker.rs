@@ -6,11 +6,14 @@
 //! lets go (J-7). *Closed* says nothing any more. What a fragment contains is the business of the
 //! caller's [`Gradients`].
 
+mod congestion;
 mod window;
 
 use crate::Transmit;
 use crate::control::Control;
 use crate::error::{Hint, Ranks, WorkerError};
+use congestion::Congestion;
+pub use congestion::CongestionStats;
 use core::time::Duration;
 use std::collections::VecDeque;
 use tally_wire::control::{LeaveCode, Reason, Role, Shape, State};
@@ -178,6 +181,8 @@ pub struct WorkerStats {
     pub foreign: u64,
     /// Control frames whose HMAC or instance was not right.
     pub unauthentic: u64,
+    /// What the windows did.
+    pub congestion: CongestionStats,
 }
 
 enum Phase {
@@ -205,6 +210,7 @@ pub struct Worker {
     control: Control,
     phase: Phase,
     window: Window,
+    congestion: Congestion,
     submissions: VecDeque<Submission>,
     /// One past the last fragment that was submitted.
     end: u64,
@@ -246,6 +252,7 @@ impl Worker {
             },
             phase: Phase::Joining,
             window: Window::new(config.first_fragment, config.window),
+            congestion: Congestion::new(config.window),
             submissions: VecDeque::with_capacity(8),
             end: config.first_fragment,
             finishing: false,
@@ -316,6 +323,12 @@ impl Worker {
     #[must_use]
     pub fn rto(&self) -> Duration {
         self.window.rto()
+    }
+
+    /// The link window and the aggregation window, in fragments (C-3).
+    #[must_use]
+    pub fn windows(&self) -> (u32, u32) {
+        self.congestion.windows()
     }
 
     /// Fragments of the job, from its first, that have results without a gap.
@@ -409,6 +422,10 @@ impl Worker {
                     self.stats.from_switch += 1;
                 }
                 self.last_progress = now;
+                let [marked, collided] =
+                    [Flags::MARKED, Flags::COLLISION].map(|f| header.flags.has(f));
+                let stats = &mut self.stats.congestion;
+                self.congestion.result(marked, collided, stats);
                 let delivery = Delivery { latency, from_ps };
                 io.result(seq, header.element, payload, delivery);
                 if self.window.base() == self.end && !self.delivered {
@@ -513,6 +530,7 @@ impl Worker {
                 let allowed = u16::try_from(allowed).unwrap_or(u16::MAX);
                 self.config.window = self.config.window.min(allowed);
                 self.window.narrow(self.config.window);
+                self.congestion = Congestion::new(self.config.window);
                 return self.next_control = now;
             }
             Reason::Window => WorkerError::Window { found, allowed },
@@ -688,7 +706,8 @@ impl Worker {
         io: &mut impl Gradients,
     ) -> Option<Transmit> {
         let seq = self.window.next();
-        if seq == self.end || !self.window.may_send() {
+        let open = self.window.unfinished() < self.congestion.limit() && self.window.may_send();
+        if seq == self.end || !open {
             return None;
         }
         let Contribution::Ready(element) = io.contribute(seq, self.payload(out)) else {

@@ -109,6 +109,8 @@ pub(crate) struct Window {
     base: u64,
     /// The next to be sent for the first time.
     next: u64,
+    /// Sent and without a result.
+    unfinished: u64,
     width: u64,
     rtt: Rtt,
     /// Timeouts since the last result.
@@ -139,6 +141,7 @@ impl Window {
             queue: VecDeque::with_capacity(slots),
             base: first,
             next: first,
+            unfinished: 0,
             width,
             rtt: Rtt::new(RTO_MIN, RTO_INITIAL, RTO_MAX),
             doublings: 0,
@@ -166,6 +169,11 @@ impl Window {
     /// The next fragment to be sent for the first time.
     pub(crate) fn next(&self) -> u64 {
         self.next
+    }
+
+    /// How many fragments were sent and have no result.
+    pub(crate) fn unfinished(&self) -> u64 {
+        self.unfinished
     }
 
     pub(crate) fn rtt(&self) -> &Rtt {
@@ -207,6 +215,7 @@ impl Window {
         self.last_sent = now;
         self.transmissions += 1;
         self.next += 1;
+        self.unfinished += 1;
     }
 
     /// The next fragment to send again; [`sent_again`](Self::sent_again) must follow.
@@ -271,6 +280,7 @@ impl Window {
         }
         self.lists.remove(slot);
         self.entries[slot].state = State::Done;
+        self.unfinished -= 1;
         while self.base < self.next && self.entries[self.slot(self.base)].state == State::Done {
             self.base += 1;
         }

@@ -264,6 +264,7 @@ proptest! {
                 }
             }
             let in_flight = (w.base()..w.next()).filter(|s| !done.contains(s)).count();
+            prop_assert_eq!(w.unfinished(), in_flight as u64);
             let timed = w.deadline().is_some();
             let queued = w.queue.iter().any(|&s| s >= w.base());
             prop_assert!(in_flight == 0 || timed || queued);
