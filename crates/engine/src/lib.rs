@@ -9,6 +9,7 @@
 //!   allocation after start, no lock, no clock, no division.
 //!
 //! Policies ([`policy`]) say where a fragment's slot is and what a collision does; each is one file.
+//! What leaves waits for its port in a [`queue`] by priority, one for each port.
 //!
 //! How it is used: frames come in as a parsed [`tally_wire::Header`] and a [`Buffer`]; what leaves
 //! goes to an [`Egress`]. Both are traits, so that the switch plugs in mbufs and ports, and tests and
@@ -33,6 +34,7 @@ mod held;
 #[path = "../tests/common/plain.rs"]
 mod plain;
 pub mod policy;
+pub mod queue;
 pub mod registry;
 mod ring;
 pub mod roster;
