@@ -6,10 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Packages from the top; each may use those after it.
-const ORDER: [&str; 11] = [
+const ORDER: [&str; 12] = [
     "perf",
     "switch",
     "worker-agent",
+    "crates/sim",
     "crates/report",
     "crates/config",
     "crates/engine",

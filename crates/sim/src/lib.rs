@@ -1,0 +1,28 @@
+//! The whole system in simulated time.
+//!
+//! The production code runs unchanged: [`tally_engine`]'s registry, aggregators and port queues in a
+//! [`switch`], [`tally_endpoint`]'s workers and parameter servers on [`host`]s, with [`link`]s that
+//! delay, lose, copy and reorder between them. Time is a number, and everything random comes from
+//! one seed, so that whatever happened once happens again.
+//!
+//! The core is [`world`], which says how to use it; its parts are a file each. The idea is that of
+//! TigerBeetle's VOPR and of FoundationDB's simulation.
+//!
+//! Catches:
+//!
+//! * Processing takes no time, but for the registry's (`control_delay`) and what `Host::ahead`
+//!   keeps back: all time is spent on links.
+//! * Payloads are real and small; what they stand for on the wire may be larger
+//!   ([`world::WorldConfig::nominal_payload_bytes`]).
+//! * A damaged frame is a lost one: Ethernet's check sequence sees to that. Bytes that nobody should
+//!   believe are sent on purpose instead, from hosts that are no members.
+
+pub mod events;
+pub mod frame;
+pub mod host;
+pub mod link;
+pub mod oracle;
+pub mod rng;
+pub mod switch;
+pub mod trace;
+pub mod world;

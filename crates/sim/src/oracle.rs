@@ -1,0 +1,180 @@
+//! What workers contribute, and what the sums ought to be, computed from the contributions
+//! themselves and in no other way: no code is shared with the engine, the endpoints or the kernels.
+
+use crate::rng::{MILLION, mix};
+use tally_wire::Element;
+
+/// The contributions of one incarnation of a job.
+#[derive(Clone, Copy, Debug)]
+pub struct Contributions {
+    /// Makes them unlike those of every other incarnation and job.
+    pub salt: u64,
+    /// Workers of the job.
+    pub workers: u8,
+    /// How many of the f32 are infinite, in a million.
+    pub infinite_ppm: u32,
+}
+
+impl Contributions {
+    /// Two 32-bit words of `rank`'s contribution to fragment `seq`.
+    #[inline]
+    fn words(&self, rank: u8, seq: u64, pair: u64) -> u64 {
+        let n = seq << 12 | u64::from(rank) << 6 | pair & 63;
+        mix(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.salt)
+    }
+
+    #[inline]
+    fn i32_at(&self, rank: u8, seq: u64, at: usize) -> i32 {
+        let words = self.words(rank, seq, at as u64 / 2);
+        // 64 of these do not saturate.
+        ((words >> (32 * (at % 2))) as u32).cast_signed() >> 7
+    }
+
+    #[inline]
+    fn f32_at(&self, rank: u8, seq: u64, at: usize) -> f32 {
+        let word = (self.words(rank, seq, at as u64 / 2) >> (32 * (at % 2))) as u32;
+        if self.infinite_ppm > 0
+            && mix(u64::from(word)) % u64::from(MILLION) < u64::from(self.infinite_ppm)
+        {
+            return if word & 1 == 0 {
+                f32::INFINITY
+            } else {
+                f32::NEG_INFINITY
+            };
+        }
+        // Exponents far enough apart that any other order of adding gives other bits somewhere.
+        let exponent = 127 + (word >> 23 & 0xff) % 6;
+        f32::from_bits(word & 0x807f_ffff | exponent << 23)
+    }
+
+    #[inline]
+    fn byte_at(&self, rank: u8, seq: u64, at: usize) -> u8 {
+        (self.words(rank, seq, at as u64 / 8) >> (8 * (at % 8))) as u8
+    }
+
+    /// Writes what `rank` contributes to fragment `seq`.
+    pub fn write(&self, rank: u8, seq: u64, element: Element, payload: &mut [u8]) {
+        match element {
+            Element::I32 => {
+                for (at, out) in payload.chunks_exact_mut(4).enumerate() {
+                    out.copy_from_slice(&self.i32_at(rank, seq, at).to_be_bytes());
+                }
+            }
+            Element::F32 => {
+                for (at, out) in payload.chunks_exact_mut(4).enumerate() {
+                    out.copy_from_slice(&self.f32_at(rank, seq, at).to_le_bytes());
+                }
+            }
+            _ => {
+                for (at, out) in payload.iter_mut().enumerate() {
+                    *out = self.byte_at(rank, seq, at);
+                }
+            }
+        }
+    }
+
+    /// Writes what the result of fragment `seq` must be.
+    pub fn write_sum(&self, seq: u64, element: Element, payload: &mut [u8]) {
+        match element {
+            Element::I32 => {
+                for (at, out) in payload.chunks_exact_mut(4).enumerate() {
+                    let terms = (0..self.workers).map(|r| i64::from(self.i32_at(r, seq, at)));
+                    out.copy_from_slice(&(terms.sum::<i64>() as i32).to_be_bytes());
+                }
+            }
+            Element::F32 => {
+                for (at, out) in payload.chunks_exact_mut(4).enumerate() {
+                    let mut sum = self.f32_at(0, seq, at);
+                    for rank in 1..self.workers {
+                        sum += self.f32_at(rank, seq, at);
+                        if sum.is_nan() {
+                            sum = f32::from_bits(0x7fc0_0000);
+                        }
+                    }
+                    out.copy_from_slice(&sum.to_le_bytes());
+                }
+            }
+            _ => {
+                for (at, out) in payload.iter_mut().enumerate() {
+                    let bytes = (0..self.workers).map(|r| self.byte_at(r, seq, at));
+                    *out = bytes.max().unwrap_or(0);
+                }
+            }
+        }
+    }
+}
+
+/// The sums of the last fragments, so that each is computed once and not once for each worker.
+pub struct Sums {
+    contributions: Contributions,
+    payload_bytes: usize,
+    /// By fragment modulo their number: the fragment plus one, and its sum.
+    cached: Box<[(u64, Box<[u8]>)]>,
+}
+
+impl Sums {
+    /// For jobs whose workers are less than `span` fragments apart; more only costs time.
+    #[must_use]
+    pub fn new(contributions: Contributions, payload_bytes: usize, span: usize) -> Self {
+        let nothing = || (0, vec![0; payload_bytes].into_boxed_slice());
+        Self {
+            contributions,
+            payload_bytes,
+            cached: (0..span.next_power_of_two()).map(|_| nothing()).collect(),
+        }
+    }
+
+    /// What the result of fragment `seq` must be.
+    pub fn sum(&mut self, seq: u64, element: Element) -> &[u8] {
+        let slot = seq as usize & (self.cached.len() - 1);
+        let (cached, payload) = &mut self.cached[slot];
+        if *cached != seq + 1 {
+            *cached = seq + 1;
+            debug_assert_eq!(payload.len(), self.payload_bytes);
+            self.contributions.write_sum(seq, element, payload);
+        }
+        payload
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contributions(workers: u8) -> Contributions {
+        Contributions {
+            salt: 5,
+            workers,
+            infinite_ppm: 0,
+        }
+    }
+
+    #[test]
+    fn a_sum_of_one_is_the_contribution_and_of_more_is_not() {
+        for element in [Element::I32, Element::F32, Element::Scale] {
+            let (mut own, mut one, mut two) = ([0; 64], [0; 64], [0; 64]);
+            contributions(1).write(0, 77, element, &mut own);
+            contributions(1).write_sum(77, element, &mut one);
+            contributions(2).write_sum(77, element, &mut two);
+            assert_eq!(own, one);
+            assert_ne!(own, two);
+        }
+    }
+
+    #[test]
+    fn the_order_of_f32_matters_in_nearly_every_fragment() {
+        let c = contributions(3);
+        let differs = |seq: &u64| {
+            let other = |at| {
+                let backward =
+                    c.f32_at(2, *seq, at) + c.f32_at(1, *seq, at) + c.f32_at(0, *seq, at);
+                backward.to_le_bytes()
+            };
+            let mut sum = [0; 64];
+            c.write_sum(*seq, Element::F32, &mut sum);
+            (0..16).any(|at| sum[4 * at..][..4] != other(at))
+        };
+        let n = (0..1000).filter(differs).count();
+        assert!(n > 950, "{n}");
+    }
+}

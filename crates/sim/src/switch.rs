@@ -1,0 +1,494 @@
+//! The switch: the real registry and aggregators, with simulated ports around them.
+//!
+//! What `switch/src/datapath.rs` does with mbufs, [`Switch::handle`] does with [`Frame`]s: it checks
+//! who sent them, takes JOIN and LEAVE to the registry (after `control_delay`, as the control thread
+//! takes its time), and everything else to the aggregator of the shard that the UDP port names. Each
+//! port sends through the eight queues of the engine's [`PortQueue`] onto a [`Link`].
+//!
+//! Every frame that the engine gets is counted in a [`Ledger`] until the engine sends, keeps or gives
+//! it back. One that merely disappears is *lost*: its memory would be gone for ever in the switch.
+
+use crate::events::EventQueue;
+use crate::frame::{Address, Destination, Frame, HostId, Pool};
+use crate::link::{Link, LinkConfig, OVERHEAD_BYTES};
+use crate::rng::Rng;
+use crate::world::Event;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+use tally_engine::queue::{PortQueue, QueueConfig, class_of_header};
+use tally_engine::{
+    Action, Aggregator, Buffer, Counters, DropReason, Egress, JobConfig, Member, PoolConfig,
+    PortId, Registry, RegistryConfig, Roster, To,
+};
+use tally_kernels::Kernels;
+use tally_wire::control::DATAGRAM_BYTES;
+use tally_wire::header::HEADER_BYTES;
+use tally_wire::{Ecn, Header, Rank, Time};
+
+/// The host number that stands for the switch's own addresses.
+pub const SWITCH_HOST: HostId = HostId(u16::MAX);
+/// JOIN and LEAVE on their way to the registry at most.
+const CONTROL_FRAMES: usize = 256;
+
+/// What a switch is started with.
+#[derive(Clone)]
+pub struct SwitchConfig {
+    /// Each shard's pool; `shard` is filled in.
+    pub pool: PoolConfig,
+    /// What the registry is told.
+    pub registry: RegistryConfig,
+    /// The jobs.
+    pub jobs: Vec<JobConfig>,
+    /// The queues of each port.
+    pub queue: QueueConfig,
+    /// How long the registry takes.
+    pub control_delay: Duration,
+    /// The kernels that sum.
+    pub kernels: Kernels,
+}
+
+/// What became of the frames that the engine was given.
+#[derive(Clone, Default)]
+pub struct Ledger(Rc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    live: Cell<u64>,
+    lost: Cell<u64>,
+}
+
+impl Ledger {
+    /// Frames that the engine has.
+    #[must_use]
+    pub fn live(&self) -> u64 {
+        self.0.live.get()
+    }
+
+    /// Frames that disappeared.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.0.lost.get()
+    }
+
+    fn enter(&self, frame: Frame) -> Held {
+        self.0.live.set(self.0.live.get() + 1);
+        Held {
+            frame: Some(frame),
+            counts: Rc::clone(&self.0),
+        }
+    }
+}
+
+/// A frame that the engine has.
+pub struct Held {
+    frame: Option<Frame>,
+    counts: Rc<Counts>,
+}
+
+impl Held {
+    fn leave(mut self) -> Frame {
+        self.frame.take().expect("a frame leaves once")
+    }
+
+    fn frame(&self) -> &Frame {
+        self.frame.as_ref().expect("it has not left")
+    }
+}
+
+impl Drop for Held {
+    #[inline]
+    fn drop(&mut self) {
+        self.counts.live.set(self.counts.live.get() - 1);
+        if self.frame.is_some() {
+            self.counts.lost.set(self.counts.lost.get() + 1);
+        }
+    }
+}
+
+impl Buffer for Held {
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        self.frame().payload()
+    }
+
+    #[inline]
+    fn payload_mut(&mut self) -> &mut [u8] {
+        let frame = self.frame.as_mut().expect("it has not left");
+        &mut frame.body_mut().datagram_mut()[HEADER_BYTES..]
+    }
+}
+
+/// A port: its queues, its cable, and the host at the other end.
+pub struct Port {
+    /// Frames that wait.
+    pub queue: PortQueue<Frame>,
+    /// To the host.
+    pub link: Link,
+    /// An event is on its way that goes on with the queue.
+    is_armed: bool,
+}
+
+/// What the switch's parts need of the world: the way out of the engine.
+pub struct Outside<'a> {
+    /// The moment.
+    pub now: Time,
+    /// Where frames arrive.
+    pub events: &'a mut EventQueue<Event>,
+    /// Where frames come from and go to.
+    pub pool: &'a mut Pool,
+    /// For faults.
+    pub rng: &'a mut Rng,
+}
+
+struct Way<'a, 'b> {
+    ports: &'a mut [Port],
+    out: &'a mut Outside<'b>,
+}
+
+impl Way<'_, '_> {
+    /// Puts a frame onto the cable; says when it has left.
+    fn depart(port: &mut Port, number: PortId, frame: Frame, out: &mut Outside<'_>) {
+        let Some(left) = port.link.take(out.now, frame.wire_bytes) else {
+            return out.pool.give(frame);
+        };
+        let arrivals = port.link.fly(left, out.rng);
+        if let Some(at) = arrivals.copy {
+            let copy = out.pool.copy(&frame);
+            out.events.push(at, Event::ToHost(HostId(number.0), copy));
+        }
+        match arrivals.first {
+            Some(at) => out.events.push(at, Event::ToHost(HostId(number.0), frame)),
+            None => out.pool.give(frame),
+        }
+    }
+
+    fn enqueue(&mut self, number: PortId, class: usize, frame: Frame) {
+        let port = &mut self.ports[usize::from(number.0)];
+        let idle_at = port.link.idle_at();
+        if idle_at <= self.out.now && port.queue.is_empty() {
+            return Self::depart(port, number, frame, self.out);
+        }
+        if let Err(frame) = port.queue.push(class, frame) {
+            return self.out.pool.give(frame);
+        }
+        if !port.is_armed {
+            port.is_armed = true;
+            self.out.events.push(idle_at, Event::PortIdle(number));
+        }
+    }
+
+    /// C-1.
+    fn mark_if_long(&mut self, numbers: &[PortId], class: usize, frame: &mut Frame) {
+        let long = |number: &&PortId| self.ports[usize::from(number.0)].queue.is_long(class);
+        if let Some(number) = numbers.iter().find(long) {
+            frame.body_mut().ecn = Ecn::Ce;
+            self.ports[usize::from(number.0)].queue.count_mark();
+        }
+    }
+
+    fn send_to(&mut self, member: &Member, header: &Header, mut frame: Frame) {
+        assert_eq!(
+            header.check(),
+            Ok(()),
+            "emits what nobody may parse: {header:?}"
+        );
+        let body = frame.body_mut();
+        assert_eq!(body.payload().len(), header.payload_bytes());
+        header.emit(body.datagram_mut());
+        body.to = Destination::Member(Address::of(member));
+        body.from = Address {
+            host: SWITCH_HOST,
+            udp_port: 0,
+        };
+        body.ecn = Ecn::Ect0;
+        let class = class_of_header(header);
+        self.mark_if_long(&[member.port], class, &mut frame);
+        self.enqueue(member.port, class, frame);
+    }
+}
+
+impl Egress<Held> for Way<'_, '_> {
+    fn send(&mut self, roster: &Roster, to: To, header: &Header, buffer: Held) {
+        let member = match to {
+            To::Ps => &roster.ps,
+            To::Worker(rank) => &roster.workers[usize::from(rank.0)],
+        };
+        self.send_to(member, header, buffer.leave());
+    }
+
+    fn publish(
+        &mut self,
+        roster: &Roster,
+        header: &Header,
+        mut buffer: Held,
+        _born: Option<Time>,
+    ) -> Held {
+        assert_eq!(
+            header.check(),
+            Ok(()),
+            "emits what nobody may parse: {header:?}"
+        );
+        let frame = buffer.frame.as_mut().expect("it has not left");
+        let body = frame.body_mut();
+        assert_eq!(body.payload().len(), header.payload_bytes());
+        header.emit(body.datagram_mut());
+        body.to = Destination::Group(roster.job);
+        body.from = Address {
+            host: SWITCH_HOST,
+            udp_port: 0,
+        };
+        body.ecn = Ecn::Ect0;
+        let class = class_of_header(header);
+        self.mark_if_long(&roster.ports, class, frame);
+        for &port in &roster.ports {
+            self.enqueue(port, class, frame.clone());
+        }
+        buffer
+    }
+
+    fn republish(&mut self, roster: &Roster, to: Rank, frame: &Held) {
+        let frame = frame.frame();
+        let port = roster.workers[usize::from(to.0)].port;
+        if let Ok(header) = Header::parse(frame.datagram()) {
+            self.enqueue(port, class_of_header(&header), frame.clone());
+        }
+    }
+
+    fn discard(&mut self, buffer: Held) {
+        self.out.pool.give(buffer.leave());
+    }
+}
+
+/// A running switch.
+pub struct Switch {
+    config: SwitchConfig,
+    /// Who is a member of what.
+    pub registry: Registry,
+    /// The data path, by shard.
+    pub shards: Vec<Aggregator<Held>>,
+    /// By number, as hosts.
+    pub ports: Vec<Port>,
+    /// What the engine has.
+    pub ledger: Ledger,
+    /// Frames dropped before the engine saw them.
+    adapter: Counters,
+    /// Frames for the registry, each with when it will be taken.
+    control: VecDeque<(Time, PortId, Frame)>,
+    /// When the registry's next timeout has been scheduled for.
+    timer_at: Option<Time>,
+    is_up: bool,
+}
+
+impl Switch {
+    /// A switch without ports, just started.
+    #[must_use]
+    pub fn new(config: SwitchConfig) -> Self {
+        let (registry, shards) = Self::parts(&config);
+        Self {
+            registry,
+            shards,
+            ports: Vec::new(),
+            ledger: Ledger::default(),
+            adapter: Counters::default(),
+            control: VecDeque::new(),
+            timer_at: None,
+            is_up: true,
+            config,
+        }
+    }
+
+    fn parts(config: &SwitchConfig) -> (Registry, Vec<Aggregator<Held>>) {
+        let shard = |shard| {
+            let pool = PoolConfig {
+                shard,
+                ..config.pool
+            };
+            Aggregator::new(pool, config.kernels)
+        };
+        (
+            Registry::new(config.registry.clone(), config.jobs.clone()),
+            (0..config.pool.shards).map(shard).collect(),
+        )
+    }
+
+    /// What it was started with.
+    #[must_use]
+    pub const fn config(&self) -> &SwitchConfig {
+        &self.config
+    }
+
+    /// Stops: all state is gone, and frames come to nobody.
+    pub fn stop(&mut self) {
+        self.is_up = false;
+        let (registry, shards) = Self::parts(&self.config);
+        (self.registry, self.shards) = (registry, shards);
+        self.ledger = Ledger::default();
+        self.control.clear();
+        self.timer_at = None;
+        for port in &mut self.ports {
+            while port.queue.pop().is_some() {}
+        }
+    }
+
+    /// Starts again, with another secret and another count of epochs.
+    pub fn start(&mut self, secret: [u8; 32], first_epoch: u16) {
+        self.config.registry.secret = secret;
+        self.config.registry.first_epoch = first_epoch;
+        self.registry = Registry::new(self.config.registry.clone(), self.config.jobs.clone());
+        self.is_up = true;
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub const fn is_up(&self) -> bool {
+        self.is_up
+    }
+
+    /// What all shards did since the start, and what was dropped in front of them.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut sum = self.adapter;
+        self.shards.iter().for_each(|s| sum.add(s.counters()));
+        sum
+    }
+
+    pub(crate) fn add_port(&mut self, link: LinkConfig) {
+        self.ports.push(Port {
+            queue: PortQueue::new(self.config.queue),
+            link: Link::new(link),
+            is_armed: false,
+        });
+    }
+
+    /// Takes a frame that arrived on `port`.
+    pub(crate) fn handle(&mut self, port: PortId, frame: Frame, out: &mut Outside<'_>) {
+        if !self.is_up {
+            return out.pool.give(frame);
+        }
+        match self.classify(&frame) {
+            Err(reason) => {
+                self.adapter.drop(reason);
+                out.pool.give(frame);
+            }
+            Ok((header, _)) if header.kind.is_control() => {
+                if self.control.len() == CONTROL_FRAMES {
+                    self.adapter.drop(DropReason::ControlFull);
+                    return out.pool.give(frame);
+                }
+                let at = out.now.after(self.config.control_delay);
+                self.control.push_back((at, port, frame));
+                out.events.push(at, Event::Control);
+            }
+            Ok((header, shard)) => {
+                let from = frame.from.member(port);
+                let buffer = self.ledger.enter(frame);
+                let mut way = Way {
+                    ports: &mut self.ports,
+                    out,
+                };
+                let now = way.out.now;
+                self.shards[shard].handle(now, &from, &header, buffer, &mut way);
+            }
+        }
+    }
+
+    /// What the adapter checks before the engine, and the shard that the frame is for.
+    fn classify(&self, frame: &Frame) -> Result<(Header, usize), DropReason> {
+        if frame.from.host == SWITCH_HOST {
+            return Err(DropReason::SpoofedSwitch);
+        }
+        let Destination::Switch(udp_port) = frame.to else {
+            return Err(DropReason::NotOurs);
+        };
+        let shard = usize::from(udp_port.wrapping_sub(self.config.registry.base_port));
+        if shard >= self.shards.len() {
+            return Err(DropReason::UdpPort);
+        }
+        let header = Header::parse(frame.datagram())?.received_with(frame.ecn);
+        Ok((header, shard))
+    }
+
+    /// Takes the next control frame to the registry.
+    pub(crate) fn handle_control(&mut self, out: &mut Outside<'_>) {
+        // Of a switch that has been stopped meanwhile, there is none.
+        let Some((_, port, frame)) = self.control.pop_front_if(|(at, ..)| *at <= out.now) else {
+            return;
+        };
+        if let Ok(header) = Header::parse(frame.datagram()) {
+            let from = frame.from.member(port);
+            let actions = self
+                .registry
+                .handle(out.now, from, &header, frame.datagram());
+            self.carry_out(actions, out);
+        }
+        out.pool.give(frame);
+    }
+
+    /// The registry's clock. `at` is when this was scheduled for.
+    pub(crate) fn handle_timer(&mut self, out: &mut Outside<'_>) {
+        if self.timer_at != Some(out.now) {
+            return;
+        }
+        self.timer_at = None;
+        let due = self.registry.poll_timeout();
+        let actions = if due.is_some_and(|at| at <= out.now) {
+            self.registry.handle_timeout(out.now)
+        } else {
+            Vec::new()
+        };
+        self.carry_out(actions, out);
+    }
+
+    fn carry_out(&mut self, actions: Vec<Action>, out: &mut Outside<'_>) {
+        let mut way = Way {
+            ports: &mut self.ports,
+            out,
+        };
+        for action in actions {
+            match action {
+                Action::Send(to, datagram) => {
+                    let mut frame = way.out.pool.take();
+                    let body = frame.body_mut();
+                    body.set_len(DATAGRAM_BYTES);
+                    body.datagram_mut().copy_from_slice(&*datagram);
+                    body.wire_bytes = DATAGRAM_BYTES as u32 + OVERHEAD_BYTES;
+                    if let Ok(header) = Header::parse(&*datagram) {
+                        way.send_to(&to, &header, frame);
+                    }
+                }
+                Action::Bind(roster, index) => {
+                    for shard in &mut self.shards {
+                        shard.bind((*roster).clone(), index, &mut way);
+                    }
+                }
+                Action::Unbind(job) => {
+                    for shard in &mut self.shards {
+                        shard.unbind(job, &mut way);
+                    }
+                }
+            }
+        }
+        if let Some(at) = self.registry.poll_timeout()
+            && self.timer_at.is_none_or(|timer| at < timer)
+        {
+            self.timer_at = Some(at.max(way.out.now));
+            way.out.events.push(at, Event::SwitchTimer);
+        }
+    }
+
+    /// A port has sent what it had; the next frame of its queues leaves.
+    pub(crate) fn handle_port_idle(&mut self, number: PortId, out: &mut Outside<'_>) {
+        let port = &mut self.ports[usize::from(number.0)];
+        port.is_armed = false;
+        if let Some(frame) = port.queue.pop() {
+            Way::depart(port, number, frame, out);
+        }
+        if !port.queue.is_empty() {
+            port.is_armed = true;
+            let at = port.link.idle_at().max(out.now);
+            out.events.push(at, Event::PortIdle(number));
+        }
+    }
+}
