@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
 use tally_engine::policy::Static;
+use tally_engine::queue::{CLASSES, QueueConfig};
 use tally_engine::{PolicyName, PoolConfig};
 use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, MAX_WORKERS, Mac, UNIT_BYTES};
 
@@ -36,6 +37,9 @@ pub struct Config {
     /// The aggregator pool.
     #[serde(default)]
     pub pool: PoolSection,
+    /// What waits for a port.
+    #[serde(default)]
+    pub queue: QueueSection,
     /// Jobs that workers may join.
     #[serde(default)]
     pub jobs: Vec<JobSection>,
@@ -198,6 +202,33 @@ pub struct PoolSection {
     pub slots: Option<u32>,
     /// Contributions held out of order, all shards together.
     pub held: Option<u32>,
+}
+
+/// The queues of each port: eight classes of them. [`QueueConfig`] says what the numbers are for.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueueSection {
+    /// Frames that wait in one class at most.
+    pub frames: u32,
+    /// A frame that finds as many before it is marked.
+    pub mark_frames: u32,
+    /// Frames from above that a waiting class lets pass.
+    pub guard: u32,
+}
+
+impl Default for QueueSection {
+    fn default() -> Self {
+        let QueueConfig {
+            frames,
+            mark_frames,
+            guard,
+        } = QueueConfig::default();
+        Self {
+            frames,
+            mark_frames,
+            guard,
+        }
+    }
 }
 
 /// One job.
@@ -396,6 +427,7 @@ impl Config {
                 "0 to 16777216",
             );
         }
+        self.check_queue(path)?;
         if !(1..=16384).contains(&self.window) {
             return bad("window".into(), &self.window, "1 to 16384 fragments");
         }
@@ -410,6 +442,29 @@ impl Config {
             return bad("kernel".into(), &format!("`{}`", self.kernel), &why);
         }
         self.check_jobs(path)
+    }
+
+    fn check_queue(&self, path: &Path) -> Result<(), ConfigError> {
+        let bad = |key: &str, found: u32, allowed: &str| {
+            Err(ConfigError::value(path, key, found, allowed))
+        };
+        let QueueSection {
+            frames,
+            mark_frames,
+            guard,
+        } = self.queue;
+        if !(32..=65536).contains(&frames) {
+            return bad("queue.frames", frames, "32 to 65536 frames in each class");
+        }
+        let never = CLASSES as u32 * frames;
+        if !(1..=never).contains(&mark_frames) {
+            let allowed = format!("1 to 8 × queue.frames, {never}, which is never reached");
+            return bad("queue.mark_frames", mark_frames, &allowed);
+        }
+        if !(1..=65535).contains(&guard) {
+            return bad("queue.guard", guard, "1 to 65535 frames");
+        }
+        Ok(())
     }
 
     fn check_jobs(&self, path: &Path) -> Result<(), ConfigError> {
@@ -530,6 +585,21 @@ impl Config {
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }
 
+    /// The queues of one port.
+    #[must_use]
+    pub fn queue(&self) -> QueueConfig {
+        let QueueSection {
+            frames,
+            mark_frames,
+            guard,
+        } = self.queue;
+        QueueConfig {
+            frames,
+            mark_frames,
+            guard,
+        }
+    }
+
     /// The pool of one shard.
     #[must_use]
     pub fn pool(&self, shard: u8) -> PoolConfig {
@@ -566,7 +636,7 @@ impl Config {
         let ports: u32 = self
             .ports
             .iter()
-            .map(|p| 2 * u32::from(p.descriptors) + crate::messages::QUEUE_FRAMES as u32)
+            .map(|p| 2 * u32::from(p.descriptors) + CLASSES as u32 * self.queue.frames)
             .sum();
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
         let rings = rings.next_power_of_two() * 2;

@@ -136,10 +136,15 @@ impl<T> PortQueue<T> {
     /// An empty queue, with all the memory that it will ever need.
     ///
     /// # Panics
-    /// If there is no room, or no guard: `frames` or `guard` is 0.
+    /// If one of the numbers is 0.
     #[must_use]
     pub fn new(config: QueueConfig) -> Self {
-        assert!(config.frames > 0 && config.guard > 0, "{config:?}");
+        let QueueConfig {
+            frames,
+            mark_frames,
+            guard,
+        } = config;
+        assert!(frames > 0 && mark_frames > 0 && guard > 0, "{config:?}");
         Self {
             config,
             classes: std::array::from_fn(|_| VecDeque::with_capacity(config.frames as usize)),

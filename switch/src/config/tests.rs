@@ -38,6 +38,13 @@ fn defaults_are_those_documented() {
     assert_eq!(c.ports[1].device_arguments(), "size=64");
     assert_eq!(c.units(), 22, "1408 bytes fit 1500");
     assert!(c.slots().is_power_of_two());
+    assert_eq!(c.queue(), QueueConfig::default());
+    let QueueConfig {
+        frames,
+        mark_frames,
+        guard,
+    } = c.queue();
+    assert_eq!((frames, mark_frames, guard), (512, 64, 31));
 }
 
 #[test]
@@ -102,6 +109,27 @@ fn every_mistake_names_the_key_what_was_found_and_what_is_allowed() {
         ("\"cores\": [0, 1, 2]", ["cores", "3 cores", "1, 2, 4"]),
         ("\"cores\": []", ["cores", "0 cores", "1, 2, 4"]),
         ("\"cores\": [1, 1]", ["cores", "[1, 1]", "once"]),
+        (
+            "\"queue\": {\"frames\": 16}",
+            ["queue.frames", "found 16", "32 to 65536"],
+        ),
+        (
+            "\"queue\": {\"frames\": 32, \"mark_frames\": 257}",
+            [
+                "queue.mark_frames",
+                "found 257",
+                "1 to 8 × queue.frames, 256",
+            ],
+        ),
+        (
+            "\"queue\": {\"mark_frames\": 0}",
+            ["queue.mark_frames", "found 0", "never reached"],
+        ),
+        (
+            "\"queue\": {\"guard\": 0}",
+            ["queue.guard", "found 0", "1 to 65535"],
+        ),
+        ("\"queue\": {\"gard\": 1}", ["queue", "gard", "expected"]),
         ("\"window\": 0", ["window", "found 0", "1 to 16384"]),
         (
             "\"member_timeout_ms\": 10",
