@@ -606,11 +606,13 @@ impl Config {
         let shards = self.cores.len() as u32;
         PoolConfig {
             slots: self.slots() / shards,
+            ways: 1,
             held: self.held() / shards,
             window: self.served_window(),
             shards: shards as u8,
             shard,
             jobs: self.jobs.len(),
+            limits: Vec::new(),
             policy: self.pool.policy,
         }
     }

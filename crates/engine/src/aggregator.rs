@@ -10,7 +10,8 @@
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::held::Arena;
-use crate::policy::{Collision, Completion, Placement, Policy, PolicyName, Resend};
+use crate::policy::{Collision, Completion, Placement, Policy, Resend};
+use crate::pool::PoolConfig;
 use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
 use crate::slot::{Slot, SlotKey};
@@ -19,33 +20,6 @@ use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
 /// Most jobs that run at a time.
 pub const MAX_JOBS: usize = 255;
-
-/// How a shard's pool is laid out. All shards of a switch have the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolConfig {
-    /// Slots of this shard; a power of two, at least 1.
-    pub slots: u32,
-    /// Contributions held out of order, all slots together.
-    pub held: u32,
-    /// Largest window of a job, in fragments over all shards.
-    pub window: u16,
-    /// Number of shards; a power of two.
-    pub shards: u8,
-    /// Which shard this is.
-    pub shard: u8,
-    /// Jobs in the configuration, for policies that divide the pool.
-    pub jobs: usize,
-    /// The policy.
-    pub policy: PolicyName,
-}
-
-impl PoolConfig {
-    /// Fragments that the ring of a job spans (W-4): two windows.
-    #[must_use]
-    pub const fn ring_fragments(&self) -> u32 {
-        self.window as u32 * 2
-    }
-}
 
 /// A frame's right to be handled: what [`Aggregator::admit`] says of it, and
 /// [`Aggregator::still_admits`] of frames like it.
@@ -84,14 +58,12 @@ impl<B: Buffer> Aggregator<B> {
     /// An empty shard.
     ///
     /// # Panics
-    /// If `slots` or `shards` is no power of two, `shard` is not below `shards`, or `window` is 0.
+    /// If `slots` or `shards` is no power of two, `ways` is not 1, 2, 4 or 8 or above `slots`, `shard` is
+    /// not below `shards`, or `window` is 0.
     #[must_use]
     pub fn new(config: PoolConfig, kernels: Kernels) -> Self {
-        assert!(config.slots.is_power_of_two(), "slots: a power of two");
-        assert!(config.shards.is_power_of_two(), "shards: a power of two");
-        assert!(config.shard < config.shards && config.window > 0);
+        config.check();
         Self {
-            config,
             shift: config.shards.trailing_zeros(),
             kernels,
             policy: config.policy.policy(),
@@ -101,6 +73,7 @@ impl<B: Buffer> Aggregator<B> {
             jobs: Vec::new(),
             rosters: 0,
             counters: Counters::default(),
+            config,
         }
     }
 

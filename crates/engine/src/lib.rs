@@ -34,15 +34,17 @@ mod held;
 #[path = "../tests/common/plain.rs"]
 mod plain;
 pub mod policy;
+pub mod pool;
 pub mod queue;
 pub mod registry;
 mod ring;
 pub mod roster;
 mod slot;
 
-pub use aggregator::{Admission, Aggregator, PoolConfig};
+pub use aggregator::{Admission, Aggregator};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason};
 pub use policy::{Policy, PolicyName};
+pub use pool::{Limits, PoolConfig};
 pub use registry::{Action, JobConfig, Registry, RegistryConfig};
 pub use roster::{Member, PortId, Roster};

@@ -34,11 +34,13 @@ fn data(fragment: u32) -> Header {
 fn shard() -> (Aggregator<Plain>, Wire, Admission) {
     let config = PoolConfig {
         slots: 4,
+        ways: 1,
         held: 4,
         window: 4,
         shards: 2,
         shard: 1,
         jobs: 1,
+        limits: Vec::new(),
         policy: PolicyName::Esa,
     };
     let (mut shard, mut wire) = (Aggregator::new(config, Kernels::best()), Wire::default());

@@ -46,11 +46,13 @@ impl World {
     fn new(policy: PolicyName, element: Element, held: u32) -> Self {
         let config = PoolConfig {
             slots: 2,
+            ways: 1,
             held,
             window: 4,
             shards: 1,
             shard: 0,
             jobs: 1,
+            limits: Vec::new(),
             policy,
         };
         Self {

@@ -139,11 +139,13 @@ impl World {
             .collect();
         let config = |shard| PoolConfig {
             slots,
+            ways: 1,
             held,
             window,
             shards,
             shard,
             jobs: 2,
+            limits: Vec::new(),
             policy,
         };
         let mut world = Self {

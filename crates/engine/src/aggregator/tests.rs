@@ -3,6 +3,7 @@
 use super::*;
 use crate::buffer::To;
 use crate::plain::{Ledger, Plain, Sent, Wire, host};
+use crate::policy::PolicyName;
 use crate::roster::PortId;
 use tally_wire::{Epoch, FragmentId};
 
@@ -39,11 +40,13 @@ impl World {
     fn new(policy: PolicyName, slots: u32) -> Self {
         let mut world = Self::with(PoolConfig {
             slots,
+            ways: 1,
             held: 16,
             window: 4,
             shards: 1,
             shard: 0,
             jobs: 2,
+            limits: Vec::new(),
             policy,
         });
         world.bind(roster(JOB, 3, 0), 0);

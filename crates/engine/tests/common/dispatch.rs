@@ -181,11 +181,13 @@ impl World {
         let layout = script.byte();
         let config = |shard| PoolConfig {
             slots: 1 << (layout & 3),
+            ways: 1,
             held: u32::from(layout >> 2 & 3),
             window: 8,
             shards: SHARDS,
             shard,
             jobs: 2,
+            limits: Vec::new(),
             policy,
         };
         let mut peers = Vec::new();

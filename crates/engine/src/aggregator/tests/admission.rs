@@ -145,11 +145,13 @@ fn a_shard_takes_only_its_own_fragments() {
     for shard in 0..4 {
         let mut w = World::with(PoolConfig {
             slots: 8,
+            ways: 1,
             held: 4,
             window: 4,
             shards: 4,
             shard,
             jobs: 1,
+            limits: Vec::new(),
             policy: PolicyName::Esa,
         });
         w.bind(roster(JOB, 3, 0), 0);
@@ -177,11 +179,13 @@ fn the_ring_spans_two_windows_for_any_number_of_shards() {
         for window in 1..40u16 {
             let mut w = World::with(PoolConfig {
                 slots: 64,
+                ways: 1,
                 held: 4,
                 window,
                 shards,
                 shard: 0,
                 jobs: 1,
+                limits: Vec::new(),
                 policy: PolicyName::Esa,
             });
             w.bind(roster(JOB, 3, 0), 0);
@@ -272,11 +276,13 @@ fn unbind_gives_up_everything_of_the_job_and_only_of_it() {
 fn more_jobs_than_the_shard_serves_are_refused_and_places_are_reused() {
     let mut w = World::with(PoolConfig {
         slots: 1,
+        ways: 1,
         held: 0,
         window: 1,
         shards: 1,
         shard: 0,
         jobs: 300,
+        limits: Vec::new(),
         policy: PolicyName::Static,
     });
     for job in 0..MAX_JOBS as u16 {
