@@ -3,22 +3,23 @@
 //! It joins and stays, over as many incarnations as the workers open; a new epoch makes it forget
 //! the old one (J-5). Partials are merged per fragment; what stays incomplete is asked for, in
 //! rounds that get twice as long each time: first REMIND to the switch, then REMIND again and NACK
-//! to every missing worker (P-3). The repeated REMIND is needed: a missing worker's contribution
+//! to every missing worker (P-3). When to ask first is learnt from how asking goes. The repeated REMIND is needed: a missing worker's contribution
 //! may have opened a new slot in the switch after the first, and its answer to NACK would be
 //! dropped there as a duplicate.
 //!
 //! Memory: at most `4 · window` fragments (rounded up to a power of two) of one payload each, and
 //! of one payload for each worker while f32 fragments wait for their turn.
 
+mod patience;
 mod table;
 
 use crate::Transmit;
 use crate::control::Control;
 use crate::error::Hint;
-use crate::rtt::Rtt;
 use core::time::Duration;
+use patience::{PERIOD_MAX, PERIOD_MIN, Patience};
 use std::collections::VecDeque;
-use table::{Merged, ROUNDS, State, Table};
+use table::{Asked, Merged, ROUNDS, State, Table};
 use tally_kernels::Kernels;
 use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
@@ -33,10 +34,7 @@ const EAGER: Duration = Duration::from_millis(50);
 const ALIVE: Duration = Duration::from_millis(400);
 /// How long LEAVE is repeated when nobody answers.
 const LEAVE_FOR: Duration = Duration::from_millis(300);
-/// Bounds of the first period of asking (P-3).
-const PERIOD_MIN: Duration = Duration::from_millis(2);
-const PERIOD_INITIAL: Duration = Duration::from_millis(20);
-const PERIOD_MAX: Duration = Duration::from_millis(200);
+/// The last round comes at the longest period.
 const _: () = assert!(PERIOD_MIN.as_nanos() << (ROUNDS - 1) >= PERIOD_MAX.as_nanos());
 
 /// Which job the parameter server serves.
@@ -145,7 +143,7 @@ pub struct Ps {
     table: Option<Table>,
     /// Slots with something pending.
     queue: VecDeque<usize>,
-    latency: Rtt,
+    patience: Patience,
     next_control: Time,
     hint: Option<Hint>,
     events: VecDeque<PsEvent>,
@@ -175,7 +173,7 @@ impl Ps {
             accepted: None,
             table: None,
             queue: VecDeque::new(),
-            latency: Rtt::new(PERIOD_MIN, PERIOD_INITIAL, PERIOD_MAX),
+            patience: Patience::new(),
             next_control: now,
             hint: None,
             events: VecDeque::with_capacity(8),
@@ -319,12 +317,22 @@ impl Ps {
         }
         let entry = &mut table.entries[slot];
         entry.overflow |= header.flags.has(Flags::OVERFLOW);
+        entry.congestion = entry.congestion.with(congestion_of(header));
         entry.priority = entry.priority.max(header.priority);
+        if !header.flags.has(Flags::RESEND) && entry.asked.was_too_early() {
+            self.patience.too_early(now, entry.born);
+        }
         // What has come need not be asked for.
         entry.pending.nack &= !entry.have;
         if entry.have == all {
-            if !entry.asked {
-                self.latency.sample(now.since(entry.born));
+            match entry.asked {
+                Asked { times: 0, .. } => self.patience.whole(now, entry.born),
+                Asked {
+                    times: 1,
+                    nothing: false,
+                    ..
+                } => self.patience.enough(now, entry.born, entry.armed),
+                _ => {}
             }
             self.stats.overflows += u64::from(entry.overflow);
             self.stats.results += 1;
@@ -340,6 +348,7 @@ impl Ps {
             self.stats.foreign += 1;
         } else if entry.state == State::Collecting {
             entry.overflow = header.flags.has(Flags::OVERFLOW);
+            entry.congestion = entry.congestion.with(congestion_of(header));
             self.stats.results_from_workers += 1;
             table.complete_with(slot, payload);
             self.enqueue(slot);
@@ -359,11 +368,16 @@ impl Ps {
         }
         if finished {
             self.stats.forgotten += 1;
+            // All contributions were there.
+            if entry.asked.times == 1 {
+                self.patience.enough(now, entry.born, entry.armed);
+            }
             table.free(slot);
             return;
         }
+        entry.asked.nothing = entry.asked.times > 0;
         // In later rounds the workers have been asked along with the switch.
-        if entry.asked && table.lists.list_of(slot) == Some(1) {
+        if entry.asked.nothing && table.lists.list_of(slot) == Some(1) {
             entry.pending.nack |= all_ranks(accept.workers) & !entry.have;
             entry.armed = now;
             table.lists.remove(slot);
@@ -552,7 +566,9 @@ impl Ps {
         } else if entry.pending.result {
             entry.pending.result = false;
             header.kind = Kind::Result;
-            header.flags = Flags::FROM_PS.with(Flags::OVERFLOW.when(entry.overflow));
+            header.flags = Flags::FROM_PS
+                .with(Flags::OVERFLOW.when(entry.overflow))
+                .with(entry.congestion);
             header.element = entry.element;
             header.bitmap = all_ranks(accept.workers);
             let sum = entry.result()?;
@@ -582,7 +598,7 @@ impl Ps {
         let round = |round| {
             let table = self.table.as_ref()?;
             let entry = &table.entries[table.lists.head(round)?];
-            Some(entry.armed.after(self.latency.timeout(round as u32)))
+            Some(entry.armed.after(self.patience.period(round as u32)))
         };
         (0..ROUNDS).filter_map(round).chain([control]).min()
     }
@@ -598,14 +614,14 @@ impl Ps {
         let all = all_ranks(accept.workers);
         // From the last round down, so that nobody passes two rounds at once.
         for round in (0..ROUNDS).rev() {
-            let period = self.latency.timeout(round as u32);
+            let period = self.patience.period(round as u32);
             while let Some(table) = &mut self.table
                 && let Some(slot) = table.lists.head(round)
                 && table.entries[slot].armed.after(period) <= now
             {
                 let entry = &mut table.entries[slot];
                 entry.armed = now;
-                entry.asked = true;
+                entry.asked.times = entry.asked.times.saturating_add(1);
                 entry.pending.remind = true;
                 if round > 0 {
                     entry.pending.nack |= all & !entry.have;
@@ -621,4 +637,10 @@ impl Ps {
     pub fn poll_event(&mut self) -> Option<PsEvent> {
         self.events.pop_front()
     }
+}
+
+/// What the header says of congestion (C-1, C-2).
+fn congestion_of(header: &Header) -> Flags {
+    let flag = |flag: Flags| flag.when(header.flags.has(flag));
+    flag(Flags::MARKED).with(flag(Flags::COLLISION))
 }

@@ -37,7 +37,7 @@ fn a_quiet_job_needs_no_repair() {
 #[test]
 fn all_workers_get_the_same_right_bits_whatever_the_network_does() {
     const SEEDS: std::ops::Range<u64> = 0..300;
-    let (mut from_ps, mut again) = (0, 0);
+    let (mut from_ps, mut again, mut narrowed) = (0, 0, 0);
     for seed in SEEDS {
         let mut rng = Rng(seed);
         let fragments = 1 + rng.below(200);
@@ -52,10 +52,12 @@ fn all_workers_get_the_same_right_bits_whatever_the_network_does() {
                 lose: rng.below(120),
                 copy: rng.below(100),
                 delay: rng.below(100),
+                mark: rng.below(50),
             },
             habits: Habits {
                 collide: rng.below(400),
                 preempt: rng.below(300),
+                mark: rng.below(50),
             },
         };
         let mut world = World::new(&plan);
@@ -70,11 +72,104 @@ fn all_workers_get_the_same_right_bits_whatever_the_network_does() {
         from_ps += world.workers[0].0.stats().from_ps;
         let causes = world.workers[0].0.stats().retransmissions;
         again += causes.timeout.min(causes.early);
+        let congestion = world.workers[0].0.stats().congestion;
+        narrowed += congestion.rounds_marked.min(congestion.rounds_collided);
     }
     assert!(
-        from_ps > 1000 && again > 100,
-        "the faults did nothing: {from_ps}, {again}"
+        from_ps > 1000 && again > 100 && narrowed > 100,
+        "the faults did nothing: {from_ps}, {again}, {narrowed}"
     );
+}
+
+/// A job of three workers over a network without faults but for these.
+fn congested(collide: u64, at_switch: u64, at_members: u64) -> World {
+    let mut plan = Plan::quiet(3);
+    plan.window = 64;
+    plan.habits.collide = collide;
+    plan.habits.mark = at_switch;
+    plan.faults.mark = at_members;
+    let mut world = World::new(&plan);
+    world.submit(5000);
+    world.finish();
+    world.run_to_end(60 * SECOND);
+    world.assert_right(5000);
+    world
+}
+
+#[test]
+fn a_full_link_and_a_full_pool_are_told_apart() {
+    for (worker, _) in &congested(0, 0, 0).workers {
+        assert_eq!(worker.windows(), (64, 64));
+        assert_eq!(worker.stats().congestion.rounds, 5000 / 64);
+    }
+    for (at_switch, at_members) in [(300, 0), (0, 300)] {
+        for (worker, _) in &congested(0, at_switch, at_members).workers {
+            let c = worker.stats().congestion;
+            assert!(
+                c.rounds_marked > c.rounds / 2 && c.rounds_collided == 0,
+                "{c:?}"
+            );
+            assert!(c.link_window_min < 8, "{c:?}");
+            assert_eq!(c.aggregation_window_min, c.link_window_min);
+        }
+    }
+    for (worker, data) in &congested(500, 0, 0).workers {
+        let c = worker.stats().congestion;
+        assert!(
+            c.rounds_collided > c.rounds / 2 && c.rounds_marked == 0,
+            "{c:?}"
+        );
+        assert_eq!(c.link_window_min, 64);
+        assert!(c.aggregation_window_min < 8, "{c:?}");
+        assert!(data.from_ps > 100, "{}", data.from_ps);
+    }
+}
+
+#[test]
+fn a_mark_reaches_the_workers_also_by_way_of_the_ps() {
+    // All go to the PS, and only what comes to the switch is marked: contributions.
+    for (worker, data) in &congested(1000, 1000, 0).workers {
+        assert_eq!(data.from_ps, 5000);
+        let c = worker.stats().congestion;
+        assert_eq!((c.rounds_marked, c.rounds_collided), (c.rounds, c.rounds));
+        assert_eq!(worker.windows(), (1, 1));
+    }
+}
+
+#[test]
+fn results_that_the_ps_finished_after_losses_shrink_no_window() {
+    let mut plan = Plan::quiet(3);
+    plan.window = 64;
+    plan.faults.lose = 150;
+    plan.faults.delay = 300;
+    let mut world = World::new(&plan);
+    world.submit(5000);
+    world.finish();
+    world.run_to_end(600 * SECOND);
+    world.assert_right(5000);
+    for (worker, data) in &world.workers {
+        assert_eq!(worker.windows(), (64, 64));
+        assert!(data.from_ps > 0, "no fragment was lost to the PS");
+    }
+}
+
+/// The first contribution finds no slot, the others do, and theirs will never be full: only the PS
+/// can tell, and the window waits for it.
+#[test]
+fn what_sits_in_the_switch_while_a_part_is_at_the_ps_is_fetched_within_a_few_round_trips() {
+    let mut plan = Plan::quiet(4);
+    plan.habits.collide = 50;
+    let mut world = World::new(&plan);
+    world.submit(10_000);
+    world.finish();
+    let begin = world.now;
+    world.run_to_end(60 * SECOND);
+    world.assert_right(10_000);
+    let (stats, took) = (world.ps.stats(), world.now.since(begin));
+    println!("{took:?}, {stats:?} {:?}", world.workers[0].0.stats());
+    assert!(stats.reminds > 400);
+    // Up to 55 us each way to the switch, so 110 us from a contribution to its result.
+    assert!(took < Duration::from_millis(400), "{took:?}");
 }
 
 #[test]
@@ -108,6 +203,7 @@ fn a_restart_of_the_switch_is_survived() {
         plan.habits = Habits {
             collide: 200,
             preempt: 200,
+            mark: 0,
         };
         let mut world = World::new(&plan);
         world.submit(300);
@@ -128,6 +224,7 @@ fn a_restart_of_the_ps_is_survived() {
         plan.habits = Habits {
             collide: 300,
             preempt: 300,
+            mark: 0,
         };
         let mut world = World::new(&plan);
         world.submit(300);

@@ -7,10 +7,10 @@
 
 use crate::lists::Lists;
 use tally_kernels::Kernels;
-use tally_wire::{Element, FragmentId, Time};
+use tally_wire::{Element, Flags, FragmentId, Time};
 
 /// Rounds of asking: the first is REMIND alone; each period is twice the one before.
-pub(super) const ROUNDS: usize = 9;
+pub(super) const ROUNDS: usize = 13;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -28,14 +28,36 @@ pub(super) struct Pending {
     pub(super) result: bool,
 }
 
+/// How asking for a fragment went, from which [`Patience`](super::patience::Patience) learns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    /// How often REMIND was sent.
+    pub(super) times: u8,
+    /// How often it had been when the switch last gave something.
+    pub(super) given: u8,
+    /// The switch has said that it had nothing.
+    pub(super) nothing: bool,
+}
+
+impl Asked {
+    /// Takes note of a partial of contributions that were sent for the first time. Says whether they
+    /// reached the switch after it had been asked.
+    pub(super) fn was_too_early(&mut self) -> bool {
+        let answered = self.nothing || (1..self.times).contains(&self.given);
+        self.given = self.times;
+        answered
+    }
+}
+
 pub(super) struct Entry {
     pub(super) state: State,
     pub(super) fragment: FragmentId,
     pub(super) element: Element,
     pub(super) priority: u8,
     pub(super) overflow: bool,
-    /// Asked for it already, so that its age says nothing about the job's latency.
-    pub(super) asked: bool,
+    /// MARKED and COLLISION, as far as parts of it had them.
+    pub(super) congestion: Flags,
+    pub(super) asked: Asked,
     /// Ranks whose contributions are here.
     pub(super) have: u64,
     /// f32: ranks `0..folded` are in `sum`.
@@ -60,7 +82,8 @@ impl Entry {
             element: Element::None,
             priority: 0,
             overflow: false,
-            asked: false,
+            congestion: Flags::NONE,
+            asked: Asked::default(),
             have: 0,
             folded: 0,
             sum: None,

@@ -44,6 +44,8 @@ pub struct Faults {
     pub copy: u64,
     /// Delayed by up to 5 ms instead of up to 50 µs.
     pub delay: u64,
+    /// Meets a full link on its way from the switch.
+    pub mark: u64,
 }
 
 pub const UNITS: u8 = 1;
@@ -93,6 +95,14 @@ pub struct Data {
     base: u64,
     pub results: BTreeMap<u64, (Element, Vec<u8>)>,
     pub latencies: u64,
+    pub from_ps: u64,
+}
+
+impl Data {
+    /// Contributions without a result.
+    fn unfinished(&self) -> u64 {
+        self.asked - self.first - self.results.len() as u64
+    }
 }
 
 impl Gradients for Data {
@@ -123,13 +133,14 @@ impl Gradients for Data {
         Contribution::Ready(element_of(seq))
     }
 
-    fn result(&mut self, seq: u64, element: Element, payload: &[u8], _: Delivery) {
+    fn result(&mut self, seq: u64, element: Element, payload: &[u8], d: Delivery) {
         let before = self.results.insert(seq, (element, payload.to_vec()));
         assert!(before.is_none(), "a result is delivered once");
         while self.results.contains_key(&self.base) {
             self.base += 1;
         }
         self.latencies += 1;
+        self.from_ps += u64::from(d.from_ps);
     }
 
     fn stored_result(&mut self, seq: u64, payload: &mut [u8]) -> Option<Element> {
@@ -205,6 +216,7 @@ impl World {
                 base: plan.first,
                 results: BTreeMap::new(),
                 latencies: 0,
+                from_ps: 0,
             };
             (Worker::new(now, config), data)
         };
@@ -265,9 +277,16 @@ impl World {
             }
             loop {
                 let (worker, data) = &mut self.workers[rank];
+                let (asked, unfinished) = (data.asked, data.unfinished());
                 let Some(t) = worker.poll_transmit(self.now, &mut out, data) else {
                     break;
                 };
+                let (link, aggregation) = worker.windows();
+                assert!(aggregation <= link && u64::from(link) <= data.window, "C-3");
+                assert!(
+                    data.asked == asked || unfinished < u64::from(aggregation),
+                    "C-3: {unfinished} unfinished with a window of {aggregation}"
+                );
                 assert_eq!(t.port, fragment_port(&out), "F-3");
                 self.fly(None, &out[..t.len]);
             }
@@ -320,12 +339,17 @@ impl World {
     }
 
     fn deliver(&mut self, to: Option<u8>, datagram: &[u8]) {
+        let ecn = if self.rng.chance(self.faults.mark) {
+            Ecn::Ce
+        } else {
+            Ecn::Ect0
+        };
         match to {
             Some(member) if self.silent.contains(&member) => {}
-            Some(255) => self.ps.handle_datagram(self.now, Ecn::Ect0, datagram),
+            Some(255) => self.ps.handle_datagram(self.now, ecn, datagram),
             Some(rank) => {
                 let (worker, data) = &mut self.workers[usize::from(rank)];
-                worker.handle_datagram(self.now, Ecn::Ect0, datagram, data);
+                worker.handle_datagram(self.now, ecn, datagram, data);
             }
             None => {
                 if !self.silent.contains(&254) {

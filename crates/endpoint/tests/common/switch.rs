@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, HashMap};
 use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank, Refuse,
-    all_ranks,
+    Accept, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank,
+    Refuse, all_ranks,
 };
 
 pub const JOB: JobId = JobId(7);
@@ -54,10 +54,14 @@ pub struct Habits {
     pub collide: u64,
     /// A fragment is preempted, and what is held goes to the PS.
     pub preempt: u64,
+    /// A link was full on the way of a frame that comes to the switch.
+    pub mark: u64,
 }
 
 struct Held {
     element: Element,
+    /// MARKED, if a part of it was.
+    flags: Flags,
     by_rank: BTreeMap<u8, Vec<u8>>,
 }
 
@@ -195,7 +199,10 @@ impl Switch {
     }
 
     pub fn handle(&mut self, rng: &mut Rng, datagram: &[u8]) -> Out {
-        let header = Header::parse(datagram).expect("sessions send good frames");
+        let mut header = Header::parse(datagram).expect("sessions send good frames");
+        if rng.chance(self.habits.mark) {
+            header = header.received_with(Ecn::Ce);
+        }
         let (from, n) = (header.rank.0, header.fragment.0);
         assert_eq!(header.job, JOB);
         if header.kind == Kind::Join {
@@ -315,6 +322,7 @@ impl Switch {
     fn data(&mut self, rng: &mut Rng, header: &Header, payload: &[u8]) -> Out {
         let (from, n, element) = (header.rank.0, header.fragment.0, header.element);
         let resend = header.flags.has(Flags::RESEND);
+        let marked = Flags::MARKED.when(header.flags.has(Flags::MARKED));
         if let Some((e, p, flags)) = self.done.get(&n) {
             let all = all_ranks(self.workers);
             let result = self.elements(Kind::Result, *flags, n, *e, all, p);
@@ -325,14 +333,24 @@ impl Switch {
             };
         }
         if !self.held.contains_key(&n) && (resend || rng.chance(self.habits.collide)) {
-            let flags = Flags::RESEND.when(resend);
+            let flags = Flags::RESEND
+                .when(resend)
+                .with(Flags::COLLISION.when(!resend));
+            let flags = flags.with(marked);
             return vec![(
                 255,
                 self.elements(Kind::Partial, flags, n, element, 1 << from, payload),
             )];
         }
         let by_rank = BTreeMap::new();
-        let held = self.held.entry(n).or_insert(Held { element, by_rank });
+        let flags = Flags::NONE;
+        let held = Held {
+            element,
+            flags,
+            by_rank,
+        };
+        let held = self.held.entry(n).or_insert(held);
+        held.flags = held.flags.with(marked);
         assert_eq!(held.element, element, "W-3");
         let before = held.by_rank.insert(from, payload.to_vec());
         assert!(
@@ -342,11 +360,12 @@ impl Switch {
         if held.by_rank.len() == usize::from(self.workers) {
             let all: Vec<&[u8]> = held.by_rank.values().map(Vec::as_slice).collect();
             let (sum, overflow) = naive_sum(element, &all);
+            let flags = held.flags.with(Flags::OVERFLOW.when(overflow));
             self.held.remove(&n);
-            return self.finish(n, element, sum, Flags::OVERFLOW.when(overflow));
+            return self.finish(n, element, sum, flags);
         }
         if rng.chance(self.habits.preempt) {
-            return self.give_up_slot(n, Flags::NONE);
+            return self.give_up_slot(n, Flags::COLLISION);
         }
         Vec::new()
     }
@@ -359,7 +378,12 @@ impl Switch {
     }
 
     fn give_up_slot(&mut self, n: u32, flags: Flags) -> Out {
-        let Held { element, by_rank } = self.held.remove(&n).unwrap();
+        let Held {
+            element,
+            flags: held,
+            by_rank,
+        } = self.held.remove(&n).unwrap();
+        let flags = flags.with(held);
         let partial = |ranks: &[u8]| {
             let bitmap = ranks.iter().fold(0, |bits, r| bits | 1u64 << r);
             let all: Vec<&[u8]> = ranks.iter().map(|r| by_rank[r].as_slice()).collect();
