@@ -5,6 +5,10 @@
 //! one stall makes everybody's timeout longer, the next stall lasts longer for it, and under loss
 //! the timeouts of all workers talk each other up to their bound (seen with 8 workers at 2 %).
 //! So this tracks the lower quartile, which stalls hardly move.
+//!
+//! What is shorter than a stall of the machine needs room for one: 2 ms on hosts whose kernels carry
+//! the frames. On a fabric with round trips of 10 µs that would be for ever, and its hosts do not
+//! stall like this. So that room is in proportion to the typical time as well, up to its usual size.
 
 use core::time::Duration;
 
@@ -14,25 +18,36 @@ const UP: u32 = 32;
 const DOWN: u32 = 3;
 /// The timeout, in typical times.
 const TIMES: u32 = 4;
+/// The same while that is less than the usual room for a stall.
+const TIMES_SHORT: u32 = 10;
 
 /// The typical time of a session's fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     typical: Option<Duration>,
     least: Duration,
-    min: Duration,
-    max: Duration,
-    initial: Duration,
+    bounds: Bounds,
+}
+
+/// Bounds of a timeout.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// It is never shorter.
+    pub(crate) min: Duration,
+    /// It has this room for stalls, unless the typical time is very short.
+    pub(crate) usual: Duration,
+    /// It is never longer.
+    pub(crate) max: Duration,
+    /// Before anything was measured.
+    pub(crate) initial: Duration,
 }
 
 impl Rtt {
-    pub(crate) fn new(min: Duration, initial: Duration, max: Duration) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
         Self {
             typical: None,
             least: Duration::MAX,
-            min,
-            max,
-            initial,
+            bounds,
         }
     }
 
@@ -61,11 +76,17 @@ impl Rtt {
 
     /// The timeout, doubled `doublings` times.
     pub(crate) fn timeout(&self, doublings: u32) -> Duration {
+        let Bounds {
+            min,
+            usual,
+            max,
+            initial,
+        } = self.bounds;
         let base = match self.typical {
-            None => self.initial,
-            Some(t) => (t * TIMES).max(self.min),
+            None => initial,
+            Some(t) => (t * TIMES).max((t * TIMES_SHORT).clamp(min, usual)),
         };
-        base.saturating_mul(1 << doublings.min(31)).min(self.max)
+        base.saturating_mul(1 << doublings.min(31)).min(max)
     }
 }
 
@@ -76,7 +97,12 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn rtt() -> Rtt {
-        Rtt::new(2 * MS, 50 * MS, 250 * MS)
+        Rtt::new(Bounds {
+            min: MS / 5,
+            usual: 2 * MS,
+            max: 250 * MS,
+            initial: 50 * MS,
+        })
     }
 
     #[test]
@@ -99,7 +125,7 @@ mod tests {
         let mut r = rtt();
         r.sample(20 * MS);
         for _ in 0..100 {
-            r.sample(MS / 10);
+            r.sample(MS / 4);
         }
         assert_eq!(r.timeout(0), 2 * MS);
         for _ in 0..256 {
@@ -125,6 +151,17 @@ mod tests {
         for n in 0..1000 {
             r.sample(Duration::from_nanos(n % 2));
         }
-        assert_eq!(r.timeout(0), 2 * MS);
+        assert_eq!(r.timeout(0), MS / 5);
+    }
+
+    #[test]
+    fn the_room_for_stalls_shrinks_on_a_fast_fabric_only() {
+        for (typical_us, timeout_us) in
+            [(10, 200), (50, 500), (200, 2000), (450, 2000), (900, 3600)]
+        {
+            let mut r = rtt();
+            r.sample(Duration::from_micros(typical_us));
+            assert_eq!(r.timeout(0), Duration::from_micros(timeout_us));
+        }
     }
 }

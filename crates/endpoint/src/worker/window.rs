@@ -12,19 +12,23 @@
 //!   and the others are only slow, one frame was wasted and not a window of them.
 
 use crate::lists::Lists;
-use crate::rtt::Rtt;
+use crate::rtt::{Bounds, Rtt};
 use core::time::Duration;
 use std::collections::VecDeque;
 use tally_wire::{Element, FragmentId, Time};
 
-/// Bounds of the timeout.
-pub(crate) const RTO_MIN: Duration = Duration::from_millis(2);
-pub(crate) const RTO_MAX: Duration = Duration::from_millis(250);
-/// Before anything was measured. RFC 6298 has 1 s for the Internet; this is one rack.
-pub(crate) const RTO_INITIAL: Duration = Duration::from_millis(50);
-/// What is taken for reordering and not for loss: a quarter of the typical time, but at least
-/// this, or so many transmissions.
-const REORDER_MIN: Duration = Duration::from_millis(1);
+/// Bounds of the timeout. RFC 6298 begins with 1 s, for the Internet; this is one rack.
+pub(crate) const RTO: Bounds = Bounds {
+    min: Duration::from_micros(200),
+    usual: Duration::from_millis(2),
+    max: Duration::from_millis(250),
+    initial: Duration::from_millis(50),
+};
+/// What is taken for reordering and not for loss: a quarter of the typical time; below the
+/// usual least as many typical times as this, between the bounds; or so many transmissions.
+const REORDER_MIN: Duration = Duration::from_micros(50);
+const REORDER_USUAL: Duration = Duration::from_millis(1);
+const REORDER_TIMES_SHORT: u32 = 2;
 const REORDER_TRANSMISSIONS: u64 = 16;
 
 /// Fragments that were sent once are in the first list, others in that of how often they were sent
@@ -32,8 +36,8 @@ const REORDER_TRANSMISSIONS: u64 = 16;
 const FRESH: usize = 0;
 const LISTS: usize = 8;
 /// The timeout doubles this often at most.
-const DOUBLINGS_MAX: u32 = 7;
-const _: () = assert!(RTO_MIN.as_nanos() << DOUBLINGS_MAX >= RTO_MAX.as_nanos());
+const DOUBLINGS_MAX: u32 = 11;
+const _: () = assert!(RTO.min.as_nanos() << DOUBLINGS_MAX >= RTO.max.as_nanos());
 
 /// Why a fragment is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +147,7 @@ impl Window {
             next: first,
             unfinished: 0,
             width,
-            rtt: Rtt::new(RTO_MIN, RTO_INITIAL, RTO_MAX),
+            rtt: Rtt::new(RTO),
             doublings: 0,
             last_sent: Time(0),
             transmissions: 0,
@@ -303,8 +307,9 @@ impl Window {
     /// A fragment that is sent again has twice the patience next time, so this loop is bounded
     /// by the number of lists on average.
     fn find_lost(&mut self) {
-        let quarter = self.rtt.typical().unwrap_or_default() / 4;
-        let reordering = quarter.max(REORDER_MIN);
+        let typical = self.rtt.typical().unwrap_or(REORDER_USUAL);
+        let short = typical * REORDER_TIMES_SHORT;
+        let reordering = (typical / 4).max(short.clamp(REORDER_MIN, REORDER_USUAL));
         for list in 0..LISTS {
             let patience = reordering * (1 << list);
             let transmissions = REORDER_TRANSMISSIONS << list;

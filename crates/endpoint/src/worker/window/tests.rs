@@ -103,12 +103,12 @@ fn a_timeout_sends_a_probe_and_doubles() {
         let next = w.deadline().unwrap();
         w.expire(next);
         assert_eq!(drain(&mut w, next).len(), 1);
-        assert!(w.deadline().unwrap().since(next) <= RTO_MAX);
+        assert!(w.deadline().unwrap().since(next) <= RTO.max);
     }
     assert_eq!(w.rtt().typical(), None);
     assert!(matches!(take(&mut w, at(99_999), 0), Taken::New { .. }));
     assert_eq!(w.rtt().typical(), None, "Karn");
-    assert_eq!(w.rto(), RTO_INITIAL, "progress ends the doubling");
+    assert_eq!(w.rto(), RTO.initial, "progress ends the doubling");
 }
 
 #[test]
@@ -158,6 +158,23 @@ fn later_fragments_with_results_show_a_loss_with_growing_patience() {
     send(&mut w, at(7));
     take(&mut w, at(8), 4);
     assert_eq!(drain(&mut w, at(8)), [(0, Cause::Early)]);
+}
+
+#[test]
+fn on_a_fast_fabric_a_loss_shows_within_microseconds() {
+    let us = |n: u64| Time(n * 1000);
+    let mut w = Window::new(0, 99);
+    send(&mut w, us(0));
+    take(&mut w, us(10), 0);
+    // 1 is lost.
+    for n in 1..=3 {
+        send(&mut w, us(10 + 30 * n));
+    }
+    assert_eq!(w.rto(), Duration::from_micros(200));
+    take(&mut w, us(80), 2);
+    assert_eq!(drain(&mut w, us(80)), [], "30 us later may be reordering");
+    take(&mut w, us(110), 3);
+    assert_eq!(drain(&mut w, us(110)), [(1, Cause::Early)], "60 us may not");
 }
 
 #[test]
