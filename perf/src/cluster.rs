@@ -1,21 +1,32 @@
-//! A whole Tally on one machine: a switch, a parameter server and workers as real processes.
+//! A whole Tally on one machine: a switch, and the workers and parameter servers of one or several
+//! jobs, as real processes.
 //!
 //! Two networks: `namespaces.rs` (root: each host in its own network namespace, on veth pairs, the
 //! switch on `net_af_packet`) and `memif.rs` (any user: shared memory between the processes, no
 //! kernel in between). What runs on them is the same, with the same configuration files but for the
 //! devices.
 //!
+//! Every worker and every parameter server is a host of its own. A memif host connects once in the
+//! life of the process at either end, so only namespaces carry restarts.
+//!
 //! Everything a cluster makes has the process id in its name or lies in one temporary folder, and
 //! goes away with the value, also when something fails half way; what a killed run left behind is
 //! removed by the next one.
 
+mod cpus;
+mod files;
 mod memif;
 mod namespaces;
 mod process;
+mod restart;
 
+pub use cpus::Cpus;
+pub use files::{LatencyReport, Retransmissions, WorkerReport};
 pub use process::{Ended, Program};
+pub use restart::{Process, Restarted};
 
 use anyhow::{Context, Result, bail, ensure};
+use files::{Transport, read_json};
 use serde::Serialize;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -24,15 +35,13 @@ use std::time::Duration;
 
 /// What everything of ours is called, before the process id.
 const PREFIX: &str = "tally-";
-/// The job that the cluster runs.
-pub const JOB: u16 = 7;
-/// Its key. Not secret: the network is private to the cluster.
-pub const KEY: &str = "00112233445566778899aabbccddeeff";
+/// The number of the first job; the others follow.
+const FIRST_JOB: u16 = 7;
 /// The switch's address.
 pub const SWITCH_IP: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 254);
 const SWITCH_MAC: &str = "02:54:41:4c:4c:59";
-/// The parameter server's address.
-const PS_IP: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 253);
+/// Hosts that have addresses beside the switch's.
+const HOSTS_MAX: usize = 253;
 
 /// How the processes reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
@@ -45,6 +54,21 @@ pub enum Network {
 }
 
 impl Network {
+    /// What it is made of, for people.
+    #[must_use]
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Namespaces => "network namespaces, veth pairs, net_af_packet",
+            Self::Memif => "net_memif, no privileges, no hugepages",
+        }
+    }
+
+    /// Whether a process may be killed and started again.
+    #[must_use]
+    pub fn carries_restarts(self) -> bool {
+        self == Self::Namespaces
+    }
+
     /// Namespaces for root, memif for everybody else.
     #[must_use]
     pub fn for_this_user() -> Self {
@@ -61,8 +85,8 @@ impl Network {
 pub struct Spec {
     /// How the processes reach each other.
     pub network: Network,
-    /// Workers, 1 to 64.
-    pub workers: u8,
+    /// Workers of each job, 1 to 64.
+    pub jobs: Vec<u8>,
     /// Data cores of the switch, a power of two.
     pub cores: usize,
     /// Payload of a fragment.
@@ -79,8 +103,8 @@ pub struct Spec {
     pub loss_seed: u64,
     /// When the workers give up.
     pub timeouts: Timeouts,
-    /// The key that the workers have.
-    pub worker_key: String,
+    /// The key that the workers have, if it is not their job's.
+    pub worker_key: Option<String>,
     /// Where the programs are.
     pub programs: PathBuf,
 }
@@ -95,12 +119,12 @@ pub struct Timeouts {
 }
 
 impl Default for Spec {
-    /// Four workers as they are by default, on this user's network, with the programs beside this one.
+    /// One job of four workers as they are by default, on this user's network, with the programs beside this one.
     fn default() -> Self {
         let own = std::env::current_exe().unwrap_or_default();
         Self {
             network: Network::for_this_user(),
-            workers: 4,
+            jobs: vec![4],
             cores: 1,
             payload_bytes: 1024,
             window: 256,
@@ -112,33 +136,23 @@ impl Default for Spec {
                 join_ms: 30_000,
                 stall_ms: 10_000,
             },
-            worker_key: KEY.into(),
+            worker_key: None,
             programs: own.parent().map(Path::to_owned).unwrap_or_default(),
         }
     }
 }
 
-/// One host of the network, as a program running on it must be told.
+/// One host of the network: the workers and the PS of the first job, of the second, and so on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostId(usize);
+
+/// A host, as a program running on it must be told.
 #[derive(Clone, Debug)]
 struct Host {
     /// Words in front of the command, as `ip netns exec NAME`.
     prefix: Vec<String>,
     /// The `transport` of its configuration.
     transport: Transport,
-}
-
-/// The `transport` of an agent's configuration.
-#[derive(Clone, Debug, Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum Transport {
-    Udp {
-        bind: String,
-    },
-    Dpdk {
-        device: String,
-        mac: String,
-        address: Ipv4Addr,
-    },
 }
 
 enum Wires {
@@ -154,14 +168,16 @@ impl Wires {
         }
     }
 
-    fn device(&self, host: usize, mtu: u16) -> String {
+    fn device(&self, host: HostId, mtu: u16) -> String {
         match self {
-            Self::Namespaces(_) => namespaces::device(host, mtu),
-            Self::Memif(wires) => wires.device(host),
+            Self::Namespaces(_) => namespaces::device(host.0, mtu),
+            Self::Memif(wires) => wires.device(host.0),
         }
     }
 
-    fn host(&self, host: usize, ip: Ipv4Addr) -> Host {
+    fn host(&self, host: HostId) -> Host {
+        let ip = address(host);
+        let HostId(host) = host;
         match self {
             Self::Namespaces(wires) => Host {
                 prefix: wires.host_prefix(host),
@@ -181,75 +197,49 @@ impl Wires {
     }
 }
 
-/// A running cluster. Hosts are numbered: workers by rank, then the PS.
+/// The address of a host.
+fn address(HostId(host): HostId) -> Ipv4Addr {
+    Ipv4Addr::new(10, 84, 0, host as u8 + 1)
+}
+
+/// A cluster, some of whose programs run. Jobs are numbered from 0, in the order of the
+/// specification.
 pub struct Cluster {
     spec: Spec,
     folder: tempfile::TempDir,
     wires: Wires,
     cpus: Cpus,
     // Dropped in this order, before the wires.
-    ps: Option<Program>,
+    ps: Vec<Option<Program>>,
     switch: Option<Program>,
 }
 
-/// Which CPUs who may use.
-#[derive(Clone, Debug, Serialize)]
-pub struct Cpus {
-    /// The switch's data cores.
-    pub switch: Vec<usize>,
-    /// Workers and PS.
-    pub hosts: Vec<usize>,
-}
-
-impl Cpus {
-    /// The first `cores` CPUs for the switch and the others for the hosts; if that leaves them
-    /// none, they share all.
-    ///
-    /// # Errors
-    /// If there are fewer CPUs.
-    pub fn of_this_machine(cores: usize) -> Result<Self> {
-        let cpus = allowed_cpus();
-        ensure!(
-            (1..=cpus.len()).contains(&cores),
-            "{cores} data cores on {} CPUs",
-            cpus.len()
-        );
-        let (switch, hosts) = cpus.split_at(cores);
-        let hosts = if hosts.is_empty() { &cpus } else { hosts };
-        Ok(Self {
-            switch: switch.to_vec(),
-            hosts: hosts.to_vec(),
-        })
-    }
-
-    /// As `taskset` takes them.
-    #[must_use]
-    pub fn list(cpus: &[usize]) -> String {
-        cpus.iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(",")
-    }
-}
-
-fn allowed_cpus() -> Vec<usize> {
-    core_affinity::get_core_ids()
-        .unwrap_or_default()
-        .iter()
-        .map(|core| core.id)
-        .collect()
-}
-
 impl Cluster {
-    /// Makes the network and starts the switch and the PS on it.
+    /// Makes the network and starts the switch and the parameter servers on it.
     ///
     /// # Errors
     /// What the machine refuses, and whatever a program says that ends at once.
     pub fn start(spec: Spec) -> Result<Self> {
+        let mut cluster = Self::new(spec)?;
+        cluster.start_switch()?;
+        for job in 0..cluster.spec.jobs.len() {
+            cluster.start_ps(job)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Makes the network, on which nothing runs.
+    ///
+    /// # Errors
+    /// What the machine refuses.
+    pub fn new(spec: Spec) -> Result<Self> {
+        for &workers in &spec.jobs {
+            ensure!((1..=64).contains(&workers), "{workers} workers: 1 to 64");
+        }
+        let hosts = spec.hosts();
         ensure!(
-            (1..=64).contains(&spec.workers),
-            "--workers {}: 1 to 64",
-            spec.workers
+            (1..=HOSTS_MAX).contains(&hosts),
+            "{hosts} workers and parameter servers: 1 to {HOSTS_MAX}"
         );
         remove_leftover_folders();
         let folder = tempfile::Builder::new()
@@ -257,24 +247,21 @@ impl Cluster {
             .tempdir()
             .context("temporary folder")?;
         let cpus = Cpus::of_this_machine(spec.cores)?;
-        let hosts = usize::from(spec.workers) + 1;
         let wires = match spec.network {
             Network::Namespaces => {
                 Wires::Namespaces(namespaces::Namespaces::new(hosts, spec.mtu())?)
             }
             Network::Memif => Wires::Memif(memif::Memif::new(folder.path(), &spec)),
         };
-        let mut cluster = Self {
+        let ps = spec.jobs.iter().map(|_| None).collect();
+        Ok(Self {
             spec,
             folder,
             wires,
             cpus,
-            ps: None,
+            ps,
             switch: None,
-        };
-        cluster.start_switch()?;
-        cluster.start_ps()?;
-        Ok(cluster)
+        })
     }
 
     /// The CPUs that its processes may use.
@@ -293,35 +280,53 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
+    /// Has the switch use another policy from its next start on.
+    pub fn set_policy(&mut self, policy: &str) {
+        policy.clone_into(&mut self.spec.policy);
+    }
+
+    /// The switch's ports, one for each host.
+    fn ports(&self) -> Vec<files::SwitchPort> {
+        let mtu = self.spec.mtu();
+        let mut ports = Vec::new();
+        let mut add = |name, host| {
+            let device = self.wires.device(host, mtu);
+            ports.push(files::SwitchPort { name, device, mtu });
+        };
+        for (job, &workers) in self.spec.jobs.iter().enumerate() {
+            for rank in 0..workers {
+                add(self.worker_name(job, rank), self.worker_host(job, rank));
+            }
+            add(self.ps_name(job), self.ps_host(job));
+        }
+        ports
+    }
+
     /// Starts the switch, which must not run.
     ///
     /// # Errors
     /// If it ends at once.
     pub fn start_switch(&mut self) -> Result<()> {
-        let hosts = usize::from(self.spec.workers) + 1;
-        let ports: Vec<_> = (0..hosts)
-            .map(|host| SwitchPort {
-                name: self.host_name(host),
-                device: self.wires.device(host, self.spec.mtu()),
-                mtu: self.spec.mtu(),
-            })
-            .collect();
-        let config = SwitchConfig {
-            address: SwitchAddress {
+        ensure!(self.switch.is_none(), "the switch runs already");
+        let jobs = self.spec.jobs.iter().enumerate();
+        let config = files::SwitchConfig {
+            address: files::SwitchAddress {
                 mac: SWITCH_MAC,
                 ip: SWITCH_IP,
             },
             cores: &self.cpus.switch,
-            ports,
-            pool: SwitchPool {
+            ports: self.ports(),
+            pool: files::SwitchPool {
                 policy: &self.spec.policy,
                 slots: self.spec.slots,
             },
-            jobs: [SwitchJob {
-                id: JOB,
-                key: KEY,
-                workers: self.spec.workers,
-            }],
+            jobs: jobs
+                .map(|(job, &workers)| files::SwitchJob {
+                    id: job_id(job),
+                    key: key(job),
+                    workers,
+                })
+                .collect(),
             window: self.spec.window,
             stats_socket: self.file("switch.sock"),
         };
@@ -343,23 +348,29 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts the parameter server, which must not run.
+    /// Starts the parameter server of a job, which must not run.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start_ps(&mut self) -> Result<()> {
-        let host = self.wires.host(usize::from(self.spec.workers), PS_IP);
-        let config = PsConfig {
-            switch: AgentSwitch { address: SWITCH_IP },
-            jobs: [PsJob { id: JOB, key: KEY }],
+    pub fn start_ps(&mut self, job: usize) -> Result<()> {
+        let name = self.ps_name(job);
+        ensure!(self.ps[job].is_none(), "{name} runs already");
+        let host = self.wires.host(self.ps_host(job));
+        let config = files::PsConfig {
+            switch: files::AgentSwitch { address: SWITCH_IP },
+            jobs: [files::PsJob {
+                id: job_id(job),
+                key: key(job),
+            }],
             transport: &host.transport,
         };
-        let path = self.write("ps.json", &config)?;
+        let path = self.write(&format!("{name}.json"), &config)?;
         let mut command = self.on_host(&host);
         command.arg("ps").arg("--config").arg(path);
-        command.arg("--report").arg(self.file("ps-report.json"));
-        self.add_loss(&mut command, 255);
-        self.ps = Some(Program::start("ps", command, &self.file("ps.log"))?);
+        command.arg("--report").arg(self.ps_report_path(job));
+        self.add_loss(&mut command, job, 255);
+        let log = self.file(&format!("{name}.log"));
+        self.ps[job] = Some(Program::start(&name, command, &log)?);
         Ok(())
     }
 
@@ -373,17 +384,18 @@ impl Cluster {
         read_json(&self.file("switch-report.json"))
     }
 
-    /// Stops the PS and gives its report.
+    /// Stops the PS of a job and gives its report.
     ///
     /// # Errors
     /// If it does not run, does not stop, or says that it failed.
-    pub fn stop_ps(&mut self) -> Result<simd_json::OwnedValue> {
-        let program = self
-            .ps
-            .take()
-            .context("the parameter server does not run")?;
-        program.stop(Duration::from_secs(10))?;
-        read_json(&self.file("ps-report.json"))
+    pub fn stop_ps(&mut self, job: usize) -> Result<simd_json::OwnedValue> {
+        self.running_ps(job)?.stop(Duration::from_secs(10))?;
+        read_json(&self.ps_report_path(job))
+    }
+
+    fn running_ps(&mut self, job: usize) -> Result<Program> {
+        let program = self.ps[job].take();
+        program.with_context(|| format!("the {} does not run", self.ps_name(job)))
     }
 
     /// The running switch's counters.
@@ -399,14 +411,18 @@ impl Cluster {
         simd_json::from_slice(&mut text).context("the switch's statistics")
     }
 
-    /// Starts all workers on one all-reduce, the worker of rank r with the arguments `arguments(r)`
-    /// and its output at [`output`](Self::output).
+    /// Starts all workers of a job on one all-reduce, the worker of rank r with the arguments
+    /// `arguments(r)` and its output at [`output`](Self::output).
     ///
     /// # Errors
     /// If one cannot be started.
-    pub fn start_workers(&self, arguments: impl Fn(u8) -> Vec<String>) -> Result<Vec<Program>> {
-        (0..self.spec.workers)
-            .map(|rank| self.start_worker(rank, arguments(rank)))
+    pub fn start_workers(
+        &self,
+        job: usize,
+        arguments: impl Fn(u8) -> Vec<String>,
+    ) -> Result<Vec<Program>> {
+        (0..self.spec.jobs[job])
+            .map(|rank| self.start_worker(job, rank, arguments(rank)))
             .collect()
     }
 
@@ -414,16 +430,16 @@ impl Cluster {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start_worker(&self, rank: u8, arguments: Vec<String>) -> Result<Program> {
-        let host = self
-            .wires
-            .host(usize::from(rank), self.ip(usize::from(rank)));
-        let config = WorkerConfig {
-            switch: AgentSwitch { address: SWITCH_IP },
-            job: WorkerJob {
-                id: JOB,
-                key: &self.spec.worker_key,
-                workers: self.spec.workers,
+    pub fn start_worker(&self, job: usize, rank: u8, arguments: Vec<String>) -> Result<Program> {
+        let host = self.wires.host(self.worker_host(job, rank));
+        let name = self.worker_name(job, rank);
+        let key = self.spec.worker_key.clone();
+        let config = files::WorkerConfig {
+            switch: files::AgentSwitch { address: SWITCH_IP },
+            job: files::WorkerJob {
+                id: job_id(job),
+                key: key.unwrap_or_else(|| self::key(job)),
+                workers: self.spec.jobs[job],
                 rank,
             },
             transport: &host.transport,
@@ -431,63 +447,70 @@ impl Cluster {
             window: self.spec.window,
             timeouts: &self.spec.timeouts,
         };
-        let path = self.write(&format!("worker{rank}.json"), &config)?;
+        let path = self.write(&format!("{name}.json"), &config)?;
         let mut command = self.on_host(&host);
         command.arg("allreduce").arg("--config").arg(path);
-        command.arg("--output").arg(self.output(rank));
-        command.arg("--report").arg(self.report_path(rank));
+        command.arg("--output").arg(self.output(job, rank));
+        command
+            .arg("--report")
+            .arg(self.worker_report_path(job, rank));
         command.args(arguments);
-        self.add_loss(&mut command, u64::from(rank));
-        Program::start(
-            &format!("worker {rank}"),
-            command,
-            &self.file(&format!("worker{rank}.log")),
-        )
+        self.add_loss(&mut command, job, rank);
+        Program::start(&name, command, &self.file(&format!("{name}.log")))
     }
 
-    /// Where the worker of that rank writes its result.
+    /// Where a worker writes its result.
     #[must_use]
-    pub fn output(&self, rank: u8) -> PathBuf {
-        self.file(&format!("sum{rank}.safetensors"))
+    pub fn output(&self, job: usize, rank: u8) -> PathBuf {
+        self.file(&format!("{}.safetensors", self.worker_name(job, rank)))
     }
 
-    fn report_path(&self, rank: u8) -> PathBuf {
-        self.file(&format!("worker{rank}-report.json"))
+    fn worker_report_path(&self, job: usize, rank: u8) -> PathBuf {
+        self.file(&format!("{}-report.json", self.worker_name(job, rank)))
     }
 
-    /// The report of the worker of that rank, once it has ended.
+    fn ps_report_path(&self, job: usize) -> PathBuf {
+        self.file(&format!("{}-report.json", self.ps_name(job)))
+    }
+
+    /// A worker's report, once it has ended.
     ///
     /// # Errors
     /// If there is none.
-    pub fn worker_report(&self, rank: u8) -> Result<WorkerReport> {
-        read_json(&self.report_path(rank))
+    pub fn worker_report(&self, job: usize, rank: u8) -> Result<WorkerReport> {
+        read_json(&self.worker_report_path(job, rank))
     }
 
-    /// A command that runs on a host (a worker's rank, or the number of workers for the PS): in its
-    /// namespace, where it has one.
+    /// A command that runs on a host: in its namespace, where it has one.
     #[must_use]
-    pub fn command_on(&self, host: usize, program: &str) -> Command {
-        let ip = self.ip(host);
-        prefixed(&self.wires.host(host, ip).prefix, Path::new(program))
+    pub fn command_on(&self, host: HostId, program: &str) -> Command {
+        prefixed(&self.wires.host(host).prefix, Path::new(program))
+    }
+
+    /// The host of a worker.
+    #[must_use]
+    pub fn worker_host(&self, job: usize, rank: u8) -> HostId {
+        HostId(hosts_of(&self.spec.jobs[..job]) + usize::from(rank))
+    }
+
+    /// The host of a job's parameter server.
+    #[must_use]
+    pub fn ps_host(&self, job: usize) -> HostId {
+        HostId(hosts_of(&self.spec.jobs[..=job]) - 1)
     }
 
     /// The address of a host.
     #[must_use]
-    pub fn ip(&self, host: usize) -> Ipv4Addr {
-        if host == usize::from(self.spec.workers) {
-            PS_IP
-        } else {
-            Ipv4Addr::new(10, 84, 0, host as u8 + 1)
-        }
+    pub fn ip(&self, host: HostId) -> Ipv4Addr {
+        address(host)
     }
 
-    /// Kills the parameter server on the spot.
+    /// Kills the parameter server of a job on the spot.
     ///
     /// # Errors
     /// If it does not run.
-    pub fn kill_ps(&mut self) -> Result<()> {
-        let ps = self.ps.take();
-        ps.context("the parameter server does not run")?.kill()
+    pub fn kill_ps(&mut self, job: usize) -> Result<()> {
+        self.running_ps(job)?.kill()
     }
 
     /// Kills the switch on the spot.
@@ -501,11 +524,18 @@ impl Cluster {
             .kill()
     }
 
-    fn host_name(&self, host: usize) -> String {
-        if host == usize::from(self.spec.workers) {
-            "ps".into()
-        } else {
-            format!("worker{host}")
+    /// What a worker is called in logs; its job is left out where there is one.
+    fn worker_name(&self, job: usize, rank: u8) -> String {
+        match self.spec.jobs.len() {
+            1 => format!("worker{rank}"),
+            _ => format!("job{job}-worker{rank}"),
+        }
+    }
+
+    fn ps_name(&self, job: usize) -> String {
+        match self.spec.jobs.len() {
+            1 => "ps".into(),
+            _ => format!("job{job}-ps"),
         }
     }
 
@@ -517,12 +547,17 @@ impl Cluster {
         command
     }
 
-    fn add_loss(&self, command: &mut Command, who: u64) {
+    fn add_loss(&self, command: &mut Command, job: usize, who: u8) {
         if self.spec.loss > 0.0 {
             command.arg("--loss").arg(self.spec.loss.to_string());
-            command
-                .arg("--loss-seed")
-                .arg((self.spec.loss_seed * 1000 + who).to_string());
+            // Every process draws its own numbers.
+            let who = job as u64 * 256 + u64::from(who);
+            let seed = self
+                .spec
+                .loss_seed
+                .wrapping_mul(1_000_000)
+                .wrapping_add(who);
+            command.arg("--loss-seed").arg(seed.to_string());
         }
     }
 
@@ -534,7 +569,29 @@ impl Cluster {
     }
 }
 
+/// The number of a job on the wire.
+fn job_id(job: usize) -> u16 {
+    FIRST_JOB + job as u16
+}
+
+/// Its key. Not secret: the network is private to the cluster.
+fn key(job: usize) -> String {
+    format!(
+        "{:032x}",
+        0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128 + job as u128
+    )
+}
+
+/// Hosts of some jobs: their workers and a PS for each.
+fn hosts_of(jobs: &[u8]) -> usize {
+    jobs.iter().map(|&workers| usize::from(workers) + 1).sum()
+}
+
 impl Spec {
+    fn hosts(&self) -> usize {
+        hosts_of(&self.jobs)
+    }
+
     /// MTU of all links: the ordinary one where the payload fits it.
     #[must_use]
     pub fn mtu(&self) -> u16 {
@@ -545,56 +602,6 @@ impl Spec {
             9000
         }
     }
-}
-
-/// What an agent reports of one all-reduce, as far as the cluster's users read it.
-#[derive(Clone, Debug, serde::Deserialize)]
-pub struct WorkerReport {
-    /// Payload bits of the input per second, in Gbit/s, from the first frame to the last result.
-    pub goodput_gbit_per_s: f64,
-    /// That time.
-    pub seconds: f64,
-    /// Fragments.
-    pub fragments: u64,
-    /// Results that the switch finished.
-    pub from_switch: u64,
-    /// Results that the PS finished.
-    pub from_ps: u64,
-    /// Contributions sent again, by cause.
-    pub retransmissions: Retransmissions,
-    /// From contribution to result.
-    pub latency_us: LatencyReport,
-}
-
-/// Contributions sent again, by cause.
-#[derive(Clone, Debug, serde::Deserialize)]
-pub struct Retransmissions {
-    /// A timeout.
-    pub timeout: u64,
-    /// Later ones had results.
-    pub early: u64,
-    /// The PS asked.
-    pub nack: u64,
-}
-
-impl Retransmissions {
-    /// All of them.
-    #[must_use]
-    pub fn sum(&self) -> u64 {
-        self.timeout + self.early + self.nack
-    }
-}
-
-/// Percentiles in microseconds.
-#[derive(Clone, Debug, serde::Deserialize)]
-pub struct LatencyReport {
-    /// Median.
-    pub p50: f64,
-    /// 99th percentile.
-    pub p99: f64,
-    /// 99.9th percentile.
-    #[serde(rename = "p99.9")]
-    pub p999: f64,
 }
 
 /// A command that ends with this process, however that ends.
@@ -625,11 +632,6 @@ fn remove_leftover_folders() {
     }
 }
 
-fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let mut text = std::fs::read(path).with_context(|| path.display().to_string())?;
-    simd_json::from_slice(&mut text).with_context(|| path.display().to_string())
-}
-
 /// Runs a command to its end; its standard error is part of the error.
 fn check_run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
@@ -640,79 +642,4 @@ fn check_run(command: &mut Command) -> Result<()> {
         );
     }
     Ok(())
-}
-
-// The configuration files, as far as the cluster fills them in.
-
-#[derive(Serialize)]
-struct SwitchConfig<'a> {
-    address: SwitchAddress<'a>,
-    cores: &'a [usize],
-    ports: Vec<SwitchPort>,
-    pool: SwitchPool<'a>,
-    jobs: [SwitchJob<'a>; 1],
-    window: u16,
-    stats_socket: PathBuf,
-}
-
-#[derive(Serialize)]
-struct SwitchAddress<'a> {
-    mac: &'a str,
-    ip: Ipv4Addr,
-}
-
-#[derive(Serialize)]
-struct SwitchPort {
-    name: String,
-    device: String,
-    mtu: u16,
-}
-
-#[derive(Serialize)]
-struct SwitchPool<'a> {
-    policy: &'a str,
-    slots: Option<u32>,
-}
-
-#[derive(Serialize)]
-struct SwitchJob<'a> {
-    id: u16,
-    key: &'a str,
-    workers: u8,
-}
-
-#[derive(Serialize)]
-struct AgentSwitch {
-    address: Ipv4Addr,
-}
-
-#[derive(Serialize)]
-struct PsConfig<'a> {
-    switch: AgentSwitch,
-    jobs: [PsJob<'a>; 1],
-    transport: &'a Transport,
-}
-
-#[derive(Serialize)]
-struct PsJob<'a> {
-    id: u16,
-    key: &'a str,
-}
-
-#[derive(Serialize)]
-struct WorkerConfig<'a> {
-    switch: AgentSwitch,
-    job: WorkerJob<'a>,
-    transport: &'a Transport,
-    payload_bytes: u16,
-    window: u16,
-    timeouts: &'a Timeouts,
-}
-
-#[derive(Serialize)]
-struct WorkerJob<'a> {
-    id: u16,
-    key: &'a str,
-    workers: u8,
-    rank: u8,
 }

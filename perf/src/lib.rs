@@ -6,4 +6,5 @@
 
 pub mod cluster;
 pub mod commands;
+pub mod reference;
 pub mod replay;

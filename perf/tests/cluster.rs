@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tally_perf::cluster::{Cluster, Ended, Network, Program, Spec, Timeouts};
+use tally_perf::cluster::{Cluster, Ended, Network, Process, Program, Spec, Timeouts};
+use tally_perf::reference::{Inputs, Reference};
 
 /// The machine has few CPUs: one cluster at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -42,7 +43,7 @@ fn spec(workers: u8) -> Spec {
         stall_ms: 3000,
     };
     Spec {
-        workers,
+        jobs: vec![workers],
         programs,
         timeouts,
         ..Spec::default()
@@ -74,11 +75,9 @@ fn fails(program: Program, words: &[&str]) {
 
 /// Waits until the job is in its middle.
 fn in_the_middle(cluster: &Cluster) {
-    let start = Instant::now();
-    while cluster.switch_report().unwrap().counters["results"] < 1000 {
-        assert!(start.elapsed() < Duration::from_secs(20), "no results");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    cluster
+        .wait_for_results(1000, Duration::from_secs(20))
+        .unwrap();
 }
 
 #[test]
@@ -86,33 +85,33 @@ fn a_missing_worker_is_named() {
     let _alone = alone();
     let cluster = Cluster::start(spec(3)).unwrap();
     let workers: Vec<_> = [0, 1]
-        .map(|r| cluster.start_worker(r, gradients(r)).unwrap())
+        .map(|r| cluster.start_worker(0, r, gradients(r)).unwrap())
         .into();
     for worker in workers {
         fails(worker, &["rank 2"]);
     }
-    assert!(!cluster.output(0).exists());
+    assert!(!cluster.output(0, 0).exists());
 }
 
 #[test]
 fn a_wrong_key_is_named() {
     let _alone = alone();
-    let worker_key = "ffffffffffffffffffffffffffffffff".into();
+    let worker_key = Some("ffffffffffffffffffffffffffffffff".into());
     let cluster = Cluster::start(Spec {
         worker_key,
         ..spec(1)
     })
     .unwrap();
-    fails(cluster.start_worker(0, gradients(0)).unwrap(), &["key"]);
+    fails(cluster.start_worker(0, 0, gradients(0)).unwrap(), &["key"]);
 }
 
 #[test]
 fn tensors_of_another_shape_are_named() {
     let _alone = alone();
     let cluster = Cluster::start(spec(2)).unwrap();
-    let first = cluster.start_worker(0, gradients(0)).unwrap();
+    let first = cluster.start_worker(0, 0, gradients(0)).unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    let second = cluster.start_worker(1, synthetic("1000")).unwrap();
+    let second = cluster.start_worker(0, 1, synthetic("1000")).unwrap();
     fails(second, &["rank 0"]);
     fails(first, &["rank 1"]);
 }
@@ -121,13 +120,13 @@ fn tensors_of_another_shape_are_named() {
 fn a_switch_that_dies_ends_the_workers_without_output() {
     let _alone = alone();
     let mut cluster = Cluster::start(spec(2)).unwrap();
-    let workers = cluster.start_workers(|_| synthetic("100M")).unwrap();
+    let workers = cluster.start_workers(0, |_| synthetic("100M")).unwrap();
     in_the_middle(&cluster);
     cluster.kill_switch().unwrap();
     for worker in workers {
         fails(worker, &["switch"]);
     }
-    assert!(!cluster.output(0).exists() && !cluster.output(1).exists());
+    assert!(!cluster.output(0, 0).exists() && !cluster.output(0, 1).exists());
 }
 
 #[test]
@@ -142,36 +141,36 @@ fn a_worker_that_dies_is_named_to_the_others_and_the_next_job_runs() {
         ..spec(3)
     })
     .unwrap();
-    let mut workers = cluster.start_workers(|_| synthetic("100M")).unwrap();
+    let mut workers = cluster.start_workers(0, |_| synthetic("100M")).unwrap();
     in_the_middle(&cluster);
     workers.remove(1).kill().unwrap();
     for worker in workers {
         fails(worker, &["rank 1"]);
     }
     // Everything the dead job held is free: the same job runs again at once.
-    for worker in cluster.start_workers(gradients).unwrap() {
+    for worker in cluster.start_workers(0, gradients).unwrap() {
         worker.wait_ok(Duration::from_secs(20)).unwrap();
     }
     assert_eq!(cluster.switch_report().unwrap().slots_in_use, 0);
 }
 
+fn reference() -> Reference {
+    Reference {
+        program: project().join("worker-agent/reference/check.py"),
+    }
+}
+
 /// What all workers of a synthetic job wrote is right, bit for bit.
-fn synthetic_is_exact(cluster: &Cluster, workers: u8, elements: &str) {
-    let outputs = (0..workers).map(|rank| cluster.output(rank));
-    let check = Command::new("/usr/bin/python3")
-        .arg(project().join("worker-agent/reference/check.py"))
-        .args(["--arithmetic", "fixed", "--payload", "1024"])
-        .args(["--synthetic", "1", "--elements", elements])
-        .args(["--workers", &workers.to_string(), "--outputs"])
-        .args(outputs)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&check.stdout).into_owned();
-    assert!(
-        check.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&check.stderr)
-    );
+#[track_caller]
+fn synthetic_is_exact(cluster: &Cluster, job: usize, workers: u8, elements: &str) {
+    let inputs = Inputs::Synthetic {
+        seed: 1,
+        elements: elements.parse().unwrap(),
+        workers,
+    };
+    let outputs = (0..workers).map(|rank| cluster.output(job, rank));
+    let verdict = reference().check("fixed", 1024, &inputs, outputs).unwrap();
+    assert!(verdict.exact, "{}", verdict.text);
 }
 
 #[test]
@@ -189,14 +188,13 @@ fn a_parameter_server_may_die_and_come_back_in_the_middle() {
         ..spec(2)
     })
     .unwrap();
-    let workers = cluster.start_workers(|_| synthetic("4000000")).unwrap();
+    let workers = cluster.start_workers(0, |_| synthetic("4000000")).unwrap();
     in_the_middle(&cluster);
-    cluster.kill_ps().unwrap();
-    cluster.start_ps().unwrap();
+    cluster.restart(Process::Ps).unwrap();
     for worker in workers {
         worker.wait_ok(Duration::from_secs(60)).unwrap();
     }
-    synthetic_is_exact(&cluster, 2, "4000000");
+    synthetic_is_exact(&cluster, 0, 2, "4000000");
 }
 
 #[test]
@@ -207,28 +205,27 @@ fn the_switch_may_die_and_come_back_in_the_middle() {
         return;
     }
     let mut cluster = Cluster::start(spec(2)).unwrap();
-    let workers = cluster.start_workers(|_| synthetic("20000000")).unwrap();
+    let workers = cluster.start_workers(0, |_| synthetic("20000000")).unwrap();
     in_the_middle(&cluster);
-    cluster.kill_switch().unwrap();
-    cluster.start_switch().unwrap();
+    cluster.restart(Process::Switch).unwrap();
     for worker in workers {
         worker.wait_ok(Duration::from_secs(60)).unwrap();
     }
-    synthetic_is_exact(&cluster, 2, "20000000");
+    synthetic_is_exact(&cluster, 0, 2, "20000000");
 }
 
 #[test]
 fn an_interrupted_worker_tells_the_others() {
     let _alone = alone();
     let cluster = Cluster::start(spec(2)).unwrap();
-    let mut workers = cluster.start_workers(|_| synthetic("100M")).unwrap();
+    let mut workers = cluster.start_workers(0, |_| synthetic("100M")).unwrap();
     in_the_middle(&cluster);
     let first = workers.remove(0);
     first.signal("INT").unwrap();
     let ended = first.wait(Duration::from_secs(10)).unwrap();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.log);
     fails(workers.remove(0), &["rank 0"]);
-    assert!(!cluster.output(0).exists() && !cluster.output(1).exists());
+    assert!(!cluster.output(0, 0).exists() && !cluster.output(0, 1).exists());
 }
 
 #[test]
@@ -248,7 +245,7 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         text
     };
     let mut tshark = cluster
-        .command_on(0, "tshark")
+        .command_on(cluster.worker_host(0, 0), "tshark")
         .args([
             "-q",
             "-i",
@@ -275,28 +272,32 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         std::thread::sleep(Duration::from_millis(50));
     }
     let mut server = cluster
-        .command_on(2, "iperf3")
+        .command_on(cluster.ps_host(0), "iperf3")
         .args(["-s", "-1"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    let to_ps = cluster.ip(2).to_string();
+    let to_ps = cluster.ip(cluster.ps_host(0)).to_string();
     let mut stream = cluster
-        .command_on(1, "iperf3")
+        .command_on(cluster.worker_host(0, 1), "iperf3")
         .args(["-c", &to_ps, "-t", "4", "-b", "50M"])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     // Small enough for a capture to hold all of it, with floats, halves and integers.
     for _ in 0..3 {
-        for worker in cluster.start_workers(gradients).unwrap() {
+        for worker in cluster.start_workers(0, gradients).unwrap() {
             worker.wait_ok(Duration::from_secs(20)).unwrap();
         }
     }
-    for to in [to_ps, cluster.ip(1).to_string(), "10.84.0.254".into()] {
+    for to in [
+        to_ps,
+        cluster.ip(cluster.worker_host(0, 1)).to_string(),
+        "10.84.0.254".into(),
+    ] {
         let text = run(cluster
-            .command_on(0, "ping")
+            .command_on(cluster.worker_host(0, 0), "ping")
             .args(["-c", "3", "-i", "0.2", "-W", "2", &to]));
         assert!(text.contains(" 0% packet loss"), "{text}");
     }
@@ -307,17 +308,10 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
     assert!(server.wait().unwrap().success());
     run(Command::new("kill").args(["-INT", &tshark.id().to_string()]));
     tshark.wait().unwrap();
-    let output = cluster.output(0).display().to_string();
-    let inputs = [0, 1].map(|r| gradients(r).remove(1));
-    run(Command::new("/usr/bin/python3")
-        .arg(project().join("worker-agent/reference/check.py"))
-        .args(["--arithmetic", "fixed", "--payload", "1024", "--inputs"])
-        .args(inputs)
-        .args([
-            "--outputs",
-            &output,
-            &cluster.output(1).display().to_string(),
-        ]));
+    let inputs = Inputs::Files([0, 1].map(|r| gradients(r).remove(1).into()).into());
+    let outputs = [0, 1].map(|rank| cluster.output(0, rank));
+    let verdict = reference().check("fixed", 1024, &inputs, outputs).unwrap();
+    assert!(verdict.exact, "{}", verdict.text);
     run(Command::new("/usr/bin/python3")
         .arg(project().join("docs/wireshark/test.py"))
         .arg(&capture));

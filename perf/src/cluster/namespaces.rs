@@ -43,10 +43,7 @@ impl Namespaces {
                 "link", "add", &port, "mtu", &mtu, "netns", &switch, "type", "veth", "peer",
                 "name", "eth0", "mtu", &mtu, "netns", &name,
             ])?;
-            let address = match hosts - host {
-                1 => "10.84.0.253/24".to_owned(),
-                _ => format!("10.84.0.{}/24", host + 1),
-            };
+            let address = format!("{}/24", super::address(super::HostId(host)));
             ip(&["-n", &name, "address", "add", &address, "dev", "eth0"])?;
             ip(&["-n", &name, "link", "set", "lo", "up"])?;
             ip(&["-n", &name, "link", "set", "eth0", "up"])?;

@@ -60,6 +60,14 @@ impl Program {
         self.child.id()
     }
 
+    /// Whether it still runs.
+    ///
+    /// # Errors
+    /// If that cannot be known.
+    pub fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
     /// Waits until its log satisfies `ready`.
     pub(crate) fn wait_until(
         &mut self,

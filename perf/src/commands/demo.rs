@@ -3,13 +3,16 @@
 //! Workers all-reduce real gradients, then a larger synthetic tensor, through a real switch. Every
 //! worker's result is compared bit for bit with a reference that shares no code with Tally: a
 //! Python program that computes the sum from the specification.
+//!
+//! With `--restart` the switch, the parameter server or both are killed and started again in the
+//! middle of each synthetic all-reduce, which must be exact all the same.
 
-use crate::cluster::{Cluster, Cpus, Network, Spec, WorkerReport};
-use anyhow::{Context, Result, bail, ensure};
+use crate::cluster::{Cluster, Cpus, Network, Process, Program, Restarted, Spec, WorkerReport};
+use crate::reference::{Inputs, Reference, Verdict};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 use tally_report::{Machine, Report, Target};
 
@@ -44,6 +47,10 @@ pub struct Args {
     #[arg(long, default_value = "esa", value_parser = ["esa", "fcfs", "static"])]
     policy: String,
 
+    /// Kill a process in the middle of each synthetic all-reduce, and start it again (needs root)
+    #[arg(long, value_enum, value_name = "WHAT")]
+    restart: Option<Restart>,
+
     /// Slots of the switch, a power of two; by default what its cache holds
     #[arg(long)]
     slots: Option<u32>,
@@ -75,6 +82,29 @@ pub struct Args {
     /// The reference program
     #[arg(long, default_value = "worker-agent/reference/check.py")]
     reference: PathBuf,
+}
+
+/// What `--restart` kills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Restart {
+    /// The switch, half way
+    Switch,
+    /// The parameter server, half way
+    Ps,
+    /// The parameter server after a third, the switch after two
+    Both,
+}
+
+impl Restart {
+    /// Which processes, each after how many of how many parts of the fragments.
+    fn plan(self) -> &'static [(Process, u64, u64)] {
+        match self {
+            Self::Switch => &[(Process::Switch, 1, 2)],
+            Self::Ps => &[(Process::Ps, 1, 2)],
+            Self::Both => &[(Process::Ps, 1, 3), (Process::Switch, 2, 3)],
+        }
+    }
 }
 
 /// A number with an optional suffix k, M or G (powers of ten).
@@ -118,6 +148,7 @@ struct Row {
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
+    restarts: Vec<Restarted>,
 }
 
 #[derive(Serialize)]
@@ -129,6 +160,7 @@ struct Parameters {
     loss: f64,
     seed: u64,
     policy: String,
+    restart: Option<Restart>,
     payload_bytes: u16,
     window: u16,
 }
@@ -156,10 +188,21 @@ pub fn run(args: &Args) -> Result<Report> {
         args.payload
     );
     let network = args.network.unwrap_or_else(Network::for_this_user);
+    if args.restart.is_some() {
+        ensure!(
+            network.carries_restarts(),
+            "--restart: over memif a process connects once in its life, so none can come back; \
+             restarts need --network namespaces, as root"
+        );
+        ensure!(
+            args.elements > 0,
+            "--restart happens in the synthetic all-reduces, which --elements 0 leaves out"
+        );
+    }
     let workloads = workloads(args)?;
     let spec = Spec {
         network,
-        workers: args.workers,
+        jobs: vec![args.workers],
         cores: args.cores,
         payload_bytes: args.payload,
         window: args.window,
@@ -175,7 +218,7 @@ pub fn run(args: &Args) -> Result<Report> {
     }
     eprintln!(
         "starting a switch and a parameter server ({})",
-        describe(network)
+        network.describe()
     );
     let mut cluster = Cluster::start(spec)?;
     let cpus = cluster.cpus().clone();
@@ -185,10 +228,10 @@ pub fn run(args: &Args) -> Result<Report> {
             "{} workers all-reduce: {} ({})",
             args.workers, workload.name, workload.arithmetic
         );
-        rows.push(run_one(args, &cluster, workload)?);
+        rows.push(run_one(args, &mut cluster, workload)?);
     }
     // The PS first: while it says goodbye, the switch must answer.
-    let ps = cluster.stop_ps()?;
+    let ps = cluster.stop_ps(0)?;
     let switch = cluster.stop_switch()?;
     let buffers_whole = switch.frames_missing == Some(0);
     let table = table(args, network, &cpus, &rows, &switch);
@@ -217,6 +260,7 @@ pub fn run(args: &Args) -> Result<Report> {
         loss: args.loss,
         seed: args.seed,
         policy: args.policy.clone(),
+        restart: args.restart,
         payload_bytes: args.payload,
         window: args.window,
     };
@@ -227,13 +271,6 @@ pub fn run(args: &Args) -> Result<Report> {
         targets,
         table,
     )
-}
-
-fn describe(network: Network) -> &'static str {
-    match network {
-        Network::Namespaces => "network namespaces, veth pairs, net_af_packet",
-        Network::Memif => "net_memif, no privileges, no hugepages",
-    }
 }
 
 fn workloads(args: &Args) -> Result<Vec<Workload>> {
@@ -279,8 +316,9 @@ fn input(folder: &Path, rank: u8) -> PathBuf {
     folder.join(format!("rank{}.safetensors", rank % REAL_WORKERS))
 }
 
-fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
-    let workers = cluster.start_workers(|rank| {
+fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Row> {
+    let before = cluster.results()?;
+    let mut workers = cluster.start_workers(0, |rank| {
         let mut arguments = vec!["--arithmetic".to_owned(), workload.arithmetic.to_owned()];
         match &workload.data {
             Data::Real(folder) => {
@@ -307,13 +345,20 @@ fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
         Data::Synthetic(elements) => elements,
     };
     let patience = PATIENCE + Duration::from_micros(elements * u64::from(args.workers));
+    let restarts = match args.restart {
+        Some(restart) if elements > 0 => {
+            let fragments = (elements * 4).div_ceil(u64::from(args.payload));
+            restart_all(restart, cluster, &mut workers, before, fragments)?
+        }
+        _ => Vec::new(),
+    };
     for worker in workers {
         worker.wait_ok(patience)?;
     }
     let reports: Vec<WorkerReport> = (0..args.workers)
-        .map(|rank| cluster.worker_report(rank))
+        .map(|rank| cluster.worker_report(0, rank))
         .collect::<Result<_>>()?;
-    let (exact, verdict) = check(args, cluster, workload)?;
+    let verdict = check(args, cluster, workload)?;
     // Of each figure, the worst worker's: the job is as fast as its slowest.
     let worst = |of: fn(&WorkerReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
     let sum = |of: fn(&WorkerReport) -> u64| reports.iter().map(of).sum::<u64>();
@@ -321,8 +366,8 @@ fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
     Ok(Row {
         name: workload.name.clone(),
         arithmetic: workload.arithmetic.to_owned(),
-        exact,
-        verdict,
+        exact: verdict.exact,
+        verdict: verdict.text,
         goodput_gbps: reports
             .iter()
             .map(|r| r.goodput_gbit_per_s)
@@ -335,45 +380,59 @@ fn run_one(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Row> {
         p50_us: worst(|r| r.latency_us.p50),
         p99_us: worst(|r| r.latency_us.p99),
         p999_us: worst(|r| r.latency_us.p999),
+        restarts,
     })
 }
 
+/// Kills and starts again, each process when its share of the fragments has results. `before` have
+/// left the switch in earlier jobs.
+fn restart_all(
+    restart: Restart,
+    cluster: &mut Cluster,
+    workers: &mut [Program],
+    before: u64,
+    fragments: u64,
+) -> Result<Vec<Restarted>> {
+    let mut restarts = Vec::new();
+    for &(process, part, parts) in restart.plan() {
+        let at = before + fragments * part / parts;
+        let results = cluster.wait_for_results(at, PATIENCE)? - before;
+        let down = cluster.restart(process)?;
+        for worker in &mut *workers {
+            ensure!(
+                results < fragments && worker.is_running()?,
+                "the all-reduce was over before the {process} had come back: \
+                 --restart needs more --elements"
+            );
+        }
+        eprintln!("  {process} killed after {results} of {fragments} fragments, and back");
+        restarts.push(Restarted {
+            process,
+            results,
+            fragments,
+            down_ms: down.as_secs_f64() * 1e3,
+        });
+    }
+    Ok(restarts)
+}
+
 /// Asks the reference.
-fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<(bool, String)> {
-    // Debian's own Python: it is the one that has Debian's numpy.
-    let mut reference = Command::new("/usr/bin/python3");
-    reference
-        .arg(&args.reference)
-        .args(["--arithmetic", workload.arithmetic]);
-    reference.args(["--payload", &args.payload.to_string(), "--op", "sum"]);
-    match &workload.data {
+fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Verdict> {
+    let inputs = match &workload.data {
         Data::Real(folder) => {
-            reference
-                .arg("--inputs")
-                .args((0..args.workers).map(|rank| input(folder, rank)));
+            Inputs::Files((0..args.workers).map(|rank| input(folder, rank)).collect())
         }
-        Data::Synthetic(elements) => {
-            reference.args(["--synthetic", &args.seed.to_string()]);
-            reference.args(["--elements", &elements.to_string()]);
-            reference.args(["--workers", &args.workers.to_string()]);
-        }
-    }
-    reference
-        .arg("--outputs")
-        .args((0..args.workers).map(|rank| cluster.output(rank)));
-    let output = reference
-        .output()
-        .context("the reference, /usr/bin/python3")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    match output.status.code() {
-        Some(0) => Ok((true, text(&output.stdout))),
-        Some(1) => Ok((false, text(&output.stdout) + &text(&output.stderr))),
-        _ => bail!(
-            "the reference could not judge ({}): {}",
-            output.status,
-            text(&output.stderr)
-        ),
-    }
+        &Data::Synthetic(elements) => Inputs::Synthetic {
+            seed: args.seed,
+            elements,
+            workers: args.workers,
+        },
+    };
+    let reference = Reference {
+        program: args.reference.clone(),
+    };
+    let outputs = (0..args.workers).map(|rank| cluster.output(0, rank));
+    reference.check(workload.arithmetic, args.payload, &inputs, outputs)
 }
 
 fn table(
@@ -388,7 +447,7 @@ fn table(
         out,
         "{} workers, {}\npolicy {}, {} slots, payload {} B, window {}, loss {} %, seed {}\nswitch on CPU {}, workers and parameter server on CPU {}\n",
         args.workers,
-        describe(network),
+        network.describe(),
         args.policy,
         switch.slots,
         args.payload,
@@ -429,6 +488,23 @@ fn table(
             row.p99_us,
             row.p999_us
         );
+    }
+    if args.restart.is_some() {
+        let _ = writeln!(out, "\nkilled in mid-run, and started again");
+    }
+    for row in rows {
+        for restarted in &row.restarts {
+            let _ = writeln!(
+                out,
+                "{:<28} {:<7} {} after {} of {} fragments, back in {:.0} ms",
+                row.name,
+                row.arithmetic,
+                restarted.process,
+                restarted.results,
+                restarted.fragments,
+                restarted.down_ms
+            );
+        }
     }
     let wrong: Vec<_> = rows.iter().filter(|row| !row.exact).collect();
     let _ = match wrong.as_slice() {

@@ -1,0 +1,150 @@
+//! The files through which programs are told what to do and say what they did: configurations, as far
+//! as a cluster fills them in, and reports, as far as its users read them.
+
+use super::Timeouts;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let mut text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    simd_json::from_slice(&mut text).with_context(|| path.display().to_string())
+}
+
+#[derive(Serialize)]
+pub(super) struct SwitchConfig<'a> {
+    pub(super) address: SwitchAddress<'a>,
+    pub(super) cores: &'a [usize],
+    pub(super) ports: Vec<SwitchPort>,
+    pub(super) pool: SwitchPool<'a>,
+    pub(super) jobs: Vec<SwitchJob>,
+    pub(super) window: u16,
+    pub(super) stats_socket: PathBuf,
+}
+
+#[derive(Serialize)]
+pub(super) struct SwitchAddress<'a> {
+    pub(super) mac: &'a str,
+    pub(super) ip: Ipv4Addr,
+}
+
+#[derive(Serialize)]
+pub(super) struct SwitchPort {
+    pub(super) name: String,
+    pub(super) device: String,
+    pub(super) mtu: u16,
+}
+
+#[derive(Serialize)]
+pub(super) struct SwitchPool<'a> {
+    pub(super) policy: &'a str,
+    pub(super) slots: Option<u32>,
+}
+
+#[derive(Serialize)]
+pub(super) struct SwitchJob {
+    pub(super) id: u16,
+    pub(super) key: String,
+    pub(super) workers: u8,
+}
+
+#[derive(Serialize)]
+pub(super) struct AgentSwitch {
+    pub(super) address: Ipv4Addr,
+}
+
+#[derive(Serialize)]
+pub(super) struct PsConfig<'a> {
+    pub(super) switch: AgentSwitch,
+    pub(super) jobs: [PsJob; 1],
+    pub(super) transport: &'a Transport,
+}
+
+#[derive(Serialize)]
+pub(super) struct PsJob {
+    pub(super) id: u16,
+    pub(super) key: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct WorkerConfig<'a> {
+    pub(super) switch: AgentSwitch,
+    pub(super) job: WorkerJob,
+    pub(super) transport: &'a Transport,
+    pub(super) payload_bytes: u16,
+    pub(super) window: u16,
+    pub(super) timeouts: &'a Timeouts,
+}
+
+#[derive(Serialize)]
+pub(super) struct WorkerJob {
+    pub(super) id: u16,
+    pub(super) key: String,
+    pub(super) workers: u8,
+    pub(super) rank: u8,
+}
+
+/// The `transport` of an agent's configuration.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum Transport {
+    Udp {
+        bind: String,
+    },
+    Dpdk {
+        device: String,
+        mac: String,
+        address: Ipv4Addr,
+    },
+}
+
+/// What an agent reports of one all-reduce, as far as the cluster's users read it.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct WorkerReport {
+    /// Payload bits of the input per second, in Gbit/s, from the first frame to the last result.
+    pub goodput_gbit_per_s: f64,
+    /// That time.
+    pub seconds: f64,
+    /// Fragments.
+    pub fragments: u64,
+    /// Results that the switch finished.
+    pub from_switch: u64,
+    /// Results that the PS finished.
+    pub from_ps: u64,
+    /// Contributions sent again, by cause.
+    pub retransmissions: Retransmissions,
+    /// From contribution to result.
+    pub latency_us: LatencyReport,
+}
+
+/// Contributions sent again, by cause.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Retransmissions {
+    /// A timeout.
+    pub timeout: u64,
+    /// Later ones had results.
+    pub early: u64,
+    /// The PS asked.
+    pub nack: u64,
+}
+
+impl Retransmissions {
+    /// All of them.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.timeout + self.early + self.nack
+    }
+}
+
+/// Percentiles in microseconds.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct LatencyReport {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    #[serde(rename = "p99.9")]
+    pub p999: f64,
+}
