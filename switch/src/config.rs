@@ -639,6 +639,7 @@ impl Config {
             .ports
             .iter()
             .map(|p| 2 * u32::from(p.descriptors) + CLASSES as u32 * self.queue.frames)
+            .map(|frames| frames + crate::egress::STAGE_FRAMES as u32)
             .sum();
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
         let rings = rings.next_power_of_two() * 2;

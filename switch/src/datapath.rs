@@ -8,7 +8,7 @@
 //! the next ([`Coupling`]), until a member changes.
 
 use crate::config::Idle;
-use crate::egress::{Frame, Own, Ports};
+use crate::egress::{Frame, Own, Ports, class_of_frame};
 use crate::forwarding::MacTable;
 use crate::messages::{ControlFrame, CoreCommand, CoreReport, Handover, PortCounters, Turns};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_dpdk::ChecksumState;
 use tally_dpdk::{Mbuf, Mempool, RxQueue};
+use tally_engine::queue::QueueCounters;
 use tally_engine::{Admission, Aggregator, DropReason, Member, PortId};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
 use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
@@ -144,7 +145,9 @@ impl Core {
     fn take_handover(&mut self, now_s: u32) -> usize {
         for n in 0..HANDOVER_BURST {
             match self.inbox.try_recv() {
-                Ok(Handover::Egress(port, mbuf)) => self.ports.enqueue(port, mbuf),
+                Ok(Handover::Egress(port, class, mbuf)) => {
+                    self.ports.enqueue(port, usize::from(class), mbuf);
+                }
                 Ok(Handover::Ingress(port, mbuf)) => {
                     if let Err(reason) = self.take(port, mbuf, now_s) {
                         self.aggregator.count_drop(reason);
@@ -296,7 +299,8 @@ impl Core {
             return Err(error.into());
         }
         self.macs.learn(source, port, now_s);
-        self.ports.enqueue(port, mbuf);
+        let class = class_of_frame(mbuf.data());
+        self.ports.enqueue(port, class, mbuf);
         Ok(())
     }
 
@@ -325,12 +329,16 @@ impl Core {
             && let Some(frame) = mbuf.data_mut()
             && neighbour::answer_arp(frame, self.own.mac, self.own.ip)
         {
-            self.ports.enqueue(port, mbuf);
+            let class = class_of_frame(mbuf.data());
+            self.ports.enqueue(port, class, mbuf);
             return Ok(());
         }
         match self.macs.port_of(destination, now_s) {
             Some(to) if to == port => return Err(DropReason::Reflection),
-            Some(to) => self.ports.enqueue(to, mbuf),
+            Some(to) => {
+                let class = class_of_frame(mbuf.data());
+                self.ports.enqueue(to, class, mbuf);
+            }
             None => {
                 self.ports.flood(port, &mbuf);
                 self.ports.recycle(mbuf);
@@ -367,16 +375,13 @@ impl Core {
     fn report(&self, turns: &Turns) -> CoreReport {
         let mut counters = *self.aggregator.counters();
         counters.drops[DropReason::HandoverFull as usize] += self.ports.handover_full;
-        let tx_dropped = self
-            .ports
-            .counters
-            .iter()
-            .map(|port| port.tx_dropped)
-            .sum::<u64>();
-        counters.drops[DropReason::TxFull as usize] += tx_dropped;
+        let queues = self.ports.queue_counters();
+        counters.drops[DropReason::TxFull as usize] +=
+            queues.iter().map(QueueCounters::dropped_total).sum::<u64>();
         CoreReport {
             counters,
             ports: self.ports.counters.clone(),
+            queues,
             residence_ns: self.ports.residence_ns.clone(),
             slots_in_use: self.aggregator.slots_in_use(),
             held_in_use: self.aggregator.held_in_use(),
@@ -405,6 +410,6 @@ fn back_off(idle_turns: u32) {
 
 const _: () = assert!(UDP_END + tally_wire::header::HEADER_BYTES == HEADERS_BYTES);
 const _: () = assert!(
-    size_of::<PortCounters>() == 48,
+    size_of::<PortCounters>() <= 64,
     "one port's counters fit a cache line"
 );

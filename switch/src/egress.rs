@@ -1,15 +1,33 @@
-//! One data core's way out: a bounded queue for each port, and the engine's frames put into them.
+//! One data core's way out: bounded queues for each port, and the engine's frames put into them.
 //!
 //! A port's transmit queue belongs to one core. Frames for a port of another core go there through
 //! its inbox ([`Handover`]). What does not fit a queue is dropped and counted: waiting
 //! would let one slow port stop all others.
+//!
+//! A port has a [`PortQueue`] of eight classes (C-4). Frames are taken from it, in the order of their
+//! turns, to a short stage from which the driver takes them; while nothing waits behind the stage, a
+//! frame goes there directly. What the driver does not take stays on the stage, so a frame of the
+//! highest class can stand behind [`STAGE_FRAMES`] of lower ones, and behind the descriptors that the
+//! driver has filled.
+//!
+//! A frame that joins a long queue is marked (C-1) if nobody shares it and its sender takes part. A
+//! result is marked before it is shared, for all of its ports, if one of them has a long queue. Frames
+//! that are sent once more from the ring of results stay as they are.
+//!
+//! The catch: a core does not see the queues of other cores' ports. A result that it hands to
+//! them is shared by then, so it is marked only for this core's own ports.
 
-use crate::messages::{Handover, Outbox, PortCounters, QUEUE_FRAMES};
+use crate::messages::{Handover, Outbox, PortCounters};
 use std::net::Ipv4Addr;
 use tally_dpdk::{Mbuf, TxQueue};
+use tally_engine::queue::{PortQueue, QueueConfig, QueueCounters, class_of, class_of_header};
 use tally_engine::{Buffer, DropReason, Egress, Member, PortId, Roster, To};
-use tally_wire::frame::group_of;
+use tally_wire::frame::{ETHERTYPE_IPV4, UDP_END, group_of, mark};
+use tally_wire::header::PRIORITY_AT;
 use tally_wire::{Addresses, HEADERS_BYTES, Header, Mac, Time};
+
+/// Frames that a driver is offered at a time.
+pub const STAGE_FRAMES: usize = 32;
 
 /// A received frame with exactly its headers and payload: what the engine calls a buffer.
 pub struct Frame(pub Mbuf);
@@ -30,6 +48,12 @@ impl Buffer for Frame {
     }
 }
 
+/// The class of a result that was published: by the priority that is written in it.
+#[inline]
+fn class_of_published(frame: &[u8]) -> usize {
+    class_of(frame[UDP_END + PRIORITY_AT])
+}
+
 /// The switch's own address.
 #[derive(Clone, Copy, Debug)]
 pub struct Own {
@@ -43,9 +67,85 @@ pub struct Own {
 
 enum Way {
     /// This core's own port.
-    Queue(TxQueue, Vec<Mbuf>),
+    Own(Box<Line>),
     /// The port of the core with this number.
     Core(usize),
+}
+
+/// What waits for one port.
+struct Line {
+    tx: TxQueue,
+    /// Next to leave, in this order.
+    stage: Vec<Mbuf>,
+    queue: PortQueue<Mbuf>,
+}
+
+impl Line {
+    fn new(tx: TxQueue, config: QueueConfig) -> Self {
+        Self {
+            tx,
+            stage: Vec::with_capacity(STAGE_FRAMES),
+            queue: PortQueue::new(config),
+        }
+    }
+
+    #[inline]
+    fn join(&mut self, class: usize, mbuf: Mbuf) {
+        if self.queue.is_empty() && self.stage.len() < STAGE_FRAMES {
+            self.stage.push(mbuf);
+        } else {
+            self.wait(class, mbuf);
+        }
+    }
+
+    /// Joins the queue: the port has more to do than it gets done.
+    #[inline(never)]
+    fn wait(&mut self, class: usize, mut mbuf: Mbuf) {
+        let marked = self.queue.is_long(class) && mbuf.data_mut().is_some_and(mark);
+        // If its class is full, the queue counts the frame as dropped.
+        if self.queue.push(class, mbuf).is_ok() && marked {
+            self.queue.count_mark();
+        }
+    }
+
+    /// Offers what waits to the driver, and says whether anything left.
+    fn flush(&mut self, counters: &mut PortCounters) -> bool {
+        let bytes = |stage: &[Mbuf]| stage.iter().map(|m| m.len() as u64).sum::<u64>();
+        let mut progress = false;
+        loop {
+            let room = STAGE_FRAMES - self.stage.len();
+            self.queue.pop_burst(&mut self.stage, room);
+            if self.stage.is_empty() {
+                return progress;
+            }
+            let before = bytes(&self.stage);
+            let sent = self.tx.burst(&mut self.stage);
+            counters.tx_frames += sent as u64;
+            counters.tx_bytes += before - bytes(&self.stage);
+            progress |= sent > 0;
+            if !self.stage.is_empty() {
+                return progress;
+            }
+        }
+    }
+}
+
+/// The class of an ordinary frame: its precedence if it is IP (the upper three bits of what was the
+/// type of service; C-4), else the lowest. That is where ARP and most logins are: what the guard
+/// leaves to a class is plenty for them.
+#[inline]
+#[must_use]
+pub fn class_of_frame(frame: &[u8]) -> usize {
+    const ETHERTYPE_IPV6: u16 = 0x86dd;
+    let Some(&[high, low, first, second]) = frame.get(12..16).and_then(<[u8]>::first_chunk) else {
+        return 0;
+    };
+    match u16::from_be_bytes([high, low]) {
+        ETHERTYPE_IPV4 => class_of(second),
+        // Version, then eight bits of traffic class.
+        ETHERTYPE_IPV6 => class_of(first << 4),
+        _ => 0,
+    }
 }
 
 /// The way out of one data core.
@@ -66,13 +166,19 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// `queues` has this core's transmit queue for each port, or the core that has it.
+    /// `queues` has this core's transmit queue for each port, or the core that has it; `config` is
+    /// of what waits for each.
     #[must_use]
-    pub fn new(own: Own, queues: Vec<Result<TxQueue, usize>>, outbox: Outbox) -> Self {
+    pub fn new(
+        own: Own,
+        queues: Vec<Result<TxQueue, usize>>,
+        config: QueueConfig,
+        outbox: Outbox,
+    ) -> Self {
         let ways: Vec<_> = queues
             .into_iter()
             .map(|queue| match queue {
-                Ok(queue) => Way::Queue(queue, Vec::with_capacity(QUEUE_FRAMES)),
+                Ok(tx) => Way::Own(Box::new(Line::new(tx, config))),
                 Err(core) => Way::Core(core),
             })
             .collect();
@@ -102,26 +208,51 @@ impl Ports {
         self.ways.is_empty()
     }
 
-    /// Puts a frame into a port's queue; drops and counts it if that is full.
+    /// Puts a frame into a port's queue of that class; drops and counts it if that is full.
     #[inline]
-    pub fn enqueue(&mut self, port: PortId, mbuf: Mbuf) {
-        let at = usize::from(port.0);
-        match &mut self.ways[at] {
-            Way::Queue(_, queue) if queue.len() < QUEUE_FRAMES => queue.push(mbuf),
-            Way::Queue(..) => self.counters[at].tx_dropped += 1,
+    pub fn enqueue(&mut self, port: PortId, class: usize, mbuf: Mbuf) {
+        match &mut self.ways[usize::from(port.0)] {
+            Way::Own(line) => line.join(class, mbuf),
             Way::Core(core) => {
-                if !self.outbox.send(*core, Handover::Egress(port, mbuf)) {
+                let handover = Handover::Egress(port, class as u8, mbuf);
+                if !self.outbox.send(*core, handover) {
                     self.handover_full += 1;
                 }
             }
         }
     }
 
+    /// What the queue of each port saw; of ports of other cores, nothing.
+    #[must_use]
+    pub fn queue_counters(&self) -> Vec<QueueCounters> {
+        let of = |way: &Way| match way {
+            Way::Own(line) => *line.queue.counters(),
+            Way::Core(_) => QueueCounters::default(),
+        };
+        self.ways.iter().map(of).collect()
+    }
+
+    /// Whether one of the ports has a long queue for this class, which is counted as a mark there.
+    #[inline]
+    fn is_long(&mut self, ports: &[PortId], class: usize) -> bool {
+        let mut long = false;
+        for port in ports {
+            if let Way::Own(line) = &mut self.ways[usize::from(port.0)]
+                && line.queue.is_long(class)
+            {
+                line.queue.count_mark();
+                long = true;
+            }
+        }
+        long
+    }
+
     /// Sends a frame on all ports but the one it came from.
     pub fn flood(&mut self, ingress: PortId, mbuf: &Mbuf) {
+        let class = class_of_frame(mbuf.data());
         for at in (0..self.ways.len()).filter(|&at| at != usize::from(ingress.0)) {
             self.counters[at].flooded += 1;
-            self.enqueue(PortId(at as u16), mbuf.share());
+            self.enqueue(PortId(at as u16), class, mbuf.share());
         }
     }
 
@@ -129,16 +260,9 @@ impl Ports {
     pub fn flush(&mut self) -> bool {
         let mut progress = false;
         for (way, counters) in self.ways.iter_mut().zip(&mut self.counters) {
-            let Way::Queue(tx, queue) = way else { continue };
-            if queue.is_empty() {
-                continue;
+            if let Way::Own(line) = way {
+                progress |= line.flush(counters);
             }
-            let bytes = |queue: &[Mbuf]| queue.iter().map(|m| m.len() as u64).sum::<u64>();
-            let before = bytes(queue);
-            let sent = tx.burst(queue);
-            counters.tx_frames += sent as u64;
-            counters.tx_bytes += before - bytes(queue);
-            progress |= sent > 0;
         }
         self.give_back();
         progress
@@ -193,12 +317,12 @@ impl Ports {
         datagram: &[u8],
     ) -> Result<(), DropReason> {
         let mut mbuf = pool.alloc().ok_or(DropReason::NoBuffer)?;
-        let len = tally_wire::frame::UDP_END + datagram.len();
+        let len = UDP_END + datagram.len();
         let header = Header::parse(datagram).map_err(DropReason::from)?;
         let frame = mbuf.append(len).ok_or(DropReason::NoBuffer)?;
         tally_wire::frame::emit(frame, &self.address(to), &header);
-        frame[tally_wire::frame::UDP_END..].copy_from_slice(datagram);
-        self.enqueue(to.port, mbuf);
+        frame[UDP_END..].copy_from_slice(datagram);
+        self.enqueue(to.port, class_of_header(&header), mbuf);
         Ok(())
     }
 
@@ -219,7 +343,7 @@ impl Egress<Frame> for Ports {
         };
         if let Some(member) = member {
             Self::write_headers(&mut mbuf, &self.address(member), header);
-            self.enqueue(member.port, mbuf);
+            self.enqueue(member.port, class_of_header(header), mbuf);
         }
     }
 
@@ -241,10 +365,16 @@ impl Egress<Frame> for Ports {
             dst_port: self.own.base_port,
         };
         Self::write_headers(&mut mbuf, &addresses, header);
+        let class = class_of_header(header);
+        if self.is_long(&roster.ports, class)
+            && let Some(frame) = mbuf.data_mut()
+        {
+            mark(frame);
+        }
         // Not one by one: after the first, each would be a locked instruction.
         let shares = mbuf.share_many(roster.ports.len() as u16);
         for (&port, share) in roster.ports.iter().zip(shares) {
-            self.enqueue(port, share);
+            self.enqueue(port, class, share);
         }
         if let Some(born) = born {
             let nanos = self.now.since(born).as_nanos() as u64;
@@ -256,7 +386,8 @@ impl Egress<Frame> for Ports {
     #[inline]
     fn republish(&mut self, roster: &Roster, to: tally_wire::Rank, frame: &Frame) {
         if let Some(member) = roster.member(to) {
-            self.enqueue(member.port, frame.0.share());
+            let mbuf = frame.0.share();
+            self.enqueue(member.port, class_of_published(mbuf.data()), mbuf);
         }
     }
 

@@ -7,21 +7,20 @@
 use crossbeam_channel::Sender;
 use std::sync::Arc;
 use tally_dpdk::Mbuf;
+use tally_engine::queue::QueueCounters;
 use tally_engine::registry::Datagram;
 use tally_engine::{Counters, Member, PortId, Roster};
 use tally_wire::{Header, JobId};
 
 /// Frames on their way to another core at most.
 pub const HANDOVER_FRAMES: usize = 4096;
-/// Frames that wait for a port at most.
-pub const QUEUE_FRAMES: usize = 2048;
 
 /// A frame for another data core.
 pub enum Handover {
     /// Received on this port, for a fragment of that core's shard.
     Ingress(PortId, Mbuf),
-    /// To be sent on that core's port.
-    Egress(PortId, Mbuf),
+    /// To be sent on that core's port, in this class.
+    Egress(PortId, u8, Mbuf),
 }
 
 /// The ways from one data core to all others.
@@ -66,6 +65,8 @@ pub struct CoreReport {
     pub counters: Counters,
     /// By port.
     pub ports: Vec<PortCounters>,
+    /// What waited for each port, if it is one of this core's.
+    pub queues: Vec<QueueCounters>,
     /// Nanoseconds from a fragment's first contribution to its result.
     pub residence_ns: hdrhistogram::Histogram<u64>,
     /// Slots taken now.
@@ -96,8 +97,6 @@ pub struct PortCounters {
     pub tx_frames: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames dropped because the port's queue was full.
-    pub tx_dropped: u64,
     /// Frames flooded to it.
     pub flooded: u64,
 }
@@ -109,7 +108,6 @@ impl PortCounters {
         self.rx_bytes += other.rx_bytes;
         self.tx_frames += other.tx_frames;
         self.tx_bytes += other.tx_bytes;
-        self.tx_dropped += other.tx_dropped;
         self.flooded += other.flooded;
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
+use tally_engine::queue::{CLASSES, QueueCounters};
 use tally_engine::{Counters, DropReason, Registry};
 
 /// What does not change while the switch runs.
@@ -54,10 +55,19 @@ pub struct PortReport {
     pub tx_frames: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Frames dropped at its queue.
-    pub tx_dropped: u64,
     /// Frames flooded to it.
     pub flooded: u64,
+    /// Frames dropped at its queue.
+    pub tx_dropped: u64,
+    /// The same, by class.
+    #[serde(default)]
+    pub tx_dropped_by_class: [u64; CLASSES],
+    /// Frames marked because its queue was long.
+    #[serde(default)]
+    pub ecn_marked: u64,
+    /// Most frames that waited for it at one time.
+    #[serde(default)]
+    pub queue_frames_max: u32,
 }
 
 /// One job.
@@ -151,11 +161,15 @@ impl Report {
     pub fn new(shape: &Shape, up: Duration, cores: &[CoreReport], registry: &Registry) -> Self {
         let mut counters = Counters::default();
         let mut ports = vec![PortCounters::default(); shape.ports.len()];
+        let mut queues = vec![QueueCounters::default(); shape.ports.len()];
         let mut residence: Option<hdrhistogram::Histogram<u64>> = None;
         for core in cores {
             counters.add(&core.counters);
             for (sum, port) in ports.iter_mut().zip(&core.ports) {
                 sum.add(port);
+            }
+            for (sum, queue) in queues.iter_mut().zip(&core.queues) {
+                sum.add(queue);
             }
             match &mut residence {
                 // The cores' histograms have the same bounds, so they add without error.
@@ -187,15 +201,18 @@ impl Report {
             ports: shape
                 .ports
                 .iter()
-                .zip(ports)
-                .map(|(name, p)| PortReport {
+                .zip(ports.iter().zip(&queues))
+                .map(|(name, (p, queue))| PortReport {
                     name: name.clone(),
                     rx_frames: p.rx_frames,
                     rx_bytes: p.rx_bytes,
                     tx_frames: p.tx_frames,
                     tx_bytes: p.tx_bytes,
-                    tx_dropped: p.tx_dropped,
                     flooded: p.flooded,
+                    tx_dropped: queue.dropped_total(),
+                    tx_dropped_by_class: queue.dropped,
+                    ecn_marked: queue.marked,
+                    queue_frames_max: queue.frames_max,
                 })
                 .collect(),
             jobs: registry
@@ -238,14 +255,39 @@ impl std::fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "{:<12} {:>12} {:>15} {:>12} {:>15} {:>9} {:>9}",
-            "port", "rx frames", "rx bytes", "tx frames", "tx bytes", "dropped", "flooded"
+            "{:<12} {:>12} {:>15} {:>12} {:>15} {:>9} {:>9} {:>9} {:>7}",
+            "port",
+            "rx frames",
+            "rx bytes",
+            "tx frames",
+            "tx bytes",
+            "flooded",
+            "dropped",
+            "marked",
+            "waited"
         )?;
         for p in &self.ports {
             writeln!(
                 f,
-                "{:<12} {:>12} {:>15} {:>12} {:>15} {:>9} {:>9}",
-                p.name, p.rx_frames, p.rx_bytes, p.tx_frames, p.tx_bytes, p.tx_dropped, p.flooded
+                "{:<12} {:>12} {:>15} {:>12} {:>15} {:>9} {:>9} {:>9} {:>7}",
+                p.name,
+                p.rx_frames,
+                p.rx_bytes,
+                p.tx_frames,
+                p.tx_bytes,
+                p.flooded,
+                p.tx_dropped,
+                p.ecn_marked,
+                p.queue_frames_max
+            )?;
+        }
+        for p in self.ports.iter().filter(|p| p.tx_dropped > 0) {
+            let classes: Vec<_> = p.tx_dropped_by_class.iter().map(u64::to_string).collect();
+            writeln!(
+                f,
+                "{:<12} dropped by class, 0 to 7: {}",
+                p.name,
+                classes.join(" ")
             )?;
         }
         for j in &self.jobs {

@@ -112,7 +112,7 @@ impl Switch {
                 shards: cores as u16,
                 rx,
                 couplings: vec![None; config.ports.len()],
-                ports: Ports::new(own, tx, outbox.clone()),
+                ports: Ports::new(own, tx, config.queue(), outbox.clone()),
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 macs: Arc::clone(&macs),
                 inbox,
