@@ -7,6 +7,7 @@
 //! * [`Worker`] takes part in a job: joins, contributes fragments inside a window, repairs losses,
 //!   leaves. What it contributes and what becomes of the results is behind the [`Gradients`] trait.
 //! * [`Ps`] finishes what the switch could not, for one job.
+//! * [`Profile`] measures a job at one worker, and says which of its fragments are how urgent.
 //! * [`stream`] is the order in which the fragments of a message in block fixed point are sent.
 //!
 //! # Polling order
@@ -32,11 +33,13 @@ pub mod stream;
 mod control;
 mod error;
 mod lists;
+mod profile;
 mod ps;
 mod rtt;
 mod worker;
 
 pub use error::{Hint, Ranks, WorkerError};
+pub use profile::Profile;
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
 pub use tally_wire::{Ecn, Time};
 pub use worker::{
