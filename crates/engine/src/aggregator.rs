@@ -306,7 +306,7 @@ impl<B: Buffer> Aggregator<B> {
                 // for the result.
                 out.evict(slot, &mut self.arena, Flags::RESEND);
                 out.counters.resends_to_ps += 1;
-                out.send_to_ps(header, buffer);
+                out.send_to_ps(header, Flags::NONE, buffer);
                 return;
             }
             if slot.bitmap & header.bitmap != 0 {
@@ -322,14 +322,14 @@ impl<B: Buffer> Aggregator<B> {
         } else {
             if resend && self.policy.resend() != Resend::Allocate {
                 out.counters.resends_to_ps += 1;
-                out.send_to_ps(header, buffer);
+                out.send_to_ps(header, Flags::NONE, buffer);
                 return;
             }
             if slot.key.is_some() {
                 match self.policy.collision(&mut slot.priority, header.priority) {
                     Collision::ToPs => {
                         out.counters.collisions += 1;
-                        out.send_to_ps(header, buffer);
+                        out.send_to_ps(header, Flags::COLLISION, buffer);
                         return;
                     }
                     Collision::Preempt => {
@@ -345,7 +345,7 @@ impl<B: Buffer> Aggregator<B> {
                                 counters: &mut self.counters,
                                 egress,
                             };
-                            out.evict(slot, &mut self.arena, Flags::NONE);
+                            out.evict(slot, &mut self.arena, Flags::COLLISION);
                         }
                     }
                 }
@@ -477,13 +477,14 @@ impl<E> Out<'_, E> {
     }
 
     /// A contribution that cannot be summed here becomes a PARTIAL of one.
-    fn send_to_ps<B: Buffer>(&mut self, header: &Header, buffer: B)
+    fn send_to_ps<B: Buffer>(&mut self, header: &Header, why: Flags, buffer: B)
     where
         E: Egress<B>,
     {
         self.counters.partials += 1;
         let partial = Header {
             kind: Kind::Partial,
+            flags: header.flags.with(why),
             rank: Rank::SWITCH,
             bitmap: header.bitmap,
             ..*header
@@ -508,11 +509,12 @@ impl<E> Out<'_, E> {
                 match arena.insert(&mut slot.held, header.rank, buffer) {
                     Ok(()) => {
                         slot.bitmap |= header.bitmap;
+                        slot.flags = slot.flags.with(marked(header));
                         self.counters.contributions += 1;
                     }
                     Err(buffer) => {
                         self.counters.held_full += 1;
-                        self.send_to_ps(header, buffer);
+                        self.send_to_ps(header, Flags::NONE, buffer);
                         if slot.bitmap == 0 {
                             *slot = Slot::free();
                         }
@@ -532,7 +534,8 @@ impl<E> Out<'_, E> {
                 Some(sum) => {
                     match slot.element {
                         Element::I32 => {
-                            slot.overflow |= kernels.sum_i32(sum.payload_mut(), buffer.payload());
+                            let saturated = kernels.sum_i32(sum.payload_mut(), buffer.payload());
+                            slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
                         }
                         _ => kernels.max_u8(sum.payload_mut(), buffer.payload()),
                     }
@@ -541,6 +544,7 @@ impl<E> Out<'_, E> {
             }
         }
         slot.bitmap |= header.bitmap;
+        slot.flags = slot.flags.with(marked(header));
         self.counters.contributions += 1;
     }
 
@@ -560,15 +564,16 @@ impl<E> Out<'_, E> {
         slot.folded += 1;
     }
 
-    /// The slot's partial leaves to the PS, in as many frames as it takes, and the slot is free.
-    fn evict<B: Buffer>(&mut self, slot: &mut Slot<B>, arena: &mut Arena<B>, flags: Flags)
+    /// The slot's partial leaves to the PS, in as many frames as it takes, and the slot is free. Each
+    /// says `why`, and that it is MARKED if any part of the slot was.
+    fn evict<B: Buffer>(&mut self, slot: &mut Slot<B>, arena: &mut Arena<B>, why: Flags)
     where
         E: Egress<B>,
     {
         let Some(key) = slot.key else { return };
         let header = Header {
             kind: Kind::Partial,
-            flags,
+            flags: why.with(Flags::MARKED.when(slot.flags.has(Flags::MARKED))),
             priority: slot.priority,
             element: slot.element,
             job: key.job,
@@ -587,7 +592,7 @@ impl<E> Out<'_, E> {
             };
             sent |= bitmap;
             self.counters.partials += 1;
-            let flags = flags.with(Flags::OVERFLOW.when(slot.overflow));
+            let flags = why.with(slot.flags);
             self.egress.send(
                 self.roster,
                 To::Ps,
@@ -615,6 +620,12 @@ impl<E> Out<'_, E> {
     }
 }
 
+/// MARKED if the frame is (C-1).
+#[inline]
+fn marked(header: &Header) -> Flags {
+    Flags::MARKED.when(header.flags.has(Flags::MARKED))
+}
+
 /// All contributions are in.
 #[inline]
 fn complete<B: Buffer>(
@@ -629,7 +640,7 @@ fn complete<B: Buffer>(
     };
     let header = Header {
         kind: Kind::Result,
-        flags: Flags::OVERFLOW.when(slot.overflow),
+        flags: slot.flags,
         priority: slot.priority,
         element: slot.element,
         job: key.job,
@@ -642,7 +653,7 @@ fn complete<B: Buffer>(
     match completion {
         Completion::Result => {
             counters.results += 1;
-            counters.overflows += u64::from(slot.overflow);
+            counters.overflows += u64::from(slot.flags.has(Flags::OVERFLOW));
             let frame = egress.publish(&job.roster, &header, sum, Some(slot.born));
             if let Some(displaced) = job.ring.keep(key.fragment, frame) {
                 egress.discard(displaced);

@@ -1,7 +1,7 @@
 //! One aggregator slot.
 
 use crate::held::List;
-use tally_wire::{Element, Epoch, FragmentId, JobId, Time};
+use tally_wire::{Element, Epoch, Flags, FragmentId, JobId, Time};
 
 /// Whose slot it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,9 @@ pub(crate) struct Slot<B> {
     pub(crate) element: Element,
     /// For ordered elements: `sum` is the fold of ranks `0..folded`.
     pub(crate) folded: u8,
-    pub(crate) overflow: bool,
+    /// OVERFLOW and MARKED, as a sum of what is in it has them. COLLISION is of what leaves: nothing
+    /// comes into a slot that had one.
+    pub(crate) flags: Flags,
 }
 
 impl<B> Slot<B> {
@@ -42,7 +44,7 @@ impl<B> Slot<B> {
             priority: 0,
             element: Element::None,
             folded: 0,
-            overflow: false,
+            flags: Flags::NONE,
         }
     }
 }

@@ -58,6 +58,8 @@ struct Job {
     results: Vec<BTreeMap<u32, Vec<u8>>>,
     /// How many fragments each rank has sent.
     sent: Vec<u32>,
+    /// Ranks that have sent a fragment with MARKED, and without.
+    marked: BTreeMap<u32, [u64; 2]>,
     ps: BTreeMap<u32, Pieces>,
     done: BTreeMap<u32, Vec<u8>>,
     ps_host: u16,
@@ -131,6 +133,7 @@ impl World {
                     first: if rng.percent(50) { 0 } else { u32::MAX - 20 },
                     results: vec![BTreeMap::new(); usize::from(workers)],
                     sent: vec![0; usize::from(workers)],
+                    marked: BTreeMap::new(),
                     ps: BTreeMap::new(),
                     done: BTreeMap::new(),
                     ps_host: 50 + place,
@@ -261,7 +264,10 @@ impl World {
     }
 
     fn contribute(&mut self, place: usize, rank: u8, n: u32, flags: Flags) {
-        let job = &self.jobs[place];
+        let marked = self.rng.percent(10);
+        let flags = flags.with(Flags::MARKED.when(marked));
+        let job = &mut self.jobs[place];
+        job.marked.entry(n).or_default()[usize::from(!marked)] |= 1 << rank;
         let header = Header {
             flags,
             priority: self.rng.next() as u8,
@@ -391,7 +397,12 @@ impl World {
         let n = frame.header.fragment.0.wrapping_sub(self.jobs[place].first);
         let from = self.member(frame.from);
         let drops = |world: &Self| world.shards[shard].counters().drops.iter().sum::<u64>();
+        let collisions = |world: &Self| {
+            let c = world.shards[shard].counters();
+            c.collisions + c.preemptions
+        };
         let (before, discarded) = (drops(self), self.wire.discarded);
+        let collisions_before = collisions(self);
         let live = self.ledger.live();
         let buffer = self.ledger.frame(frame.payload);
         self.shards[shard].handle(Time(0), &from, &frame.header, buffer, &mut self.wire);
@@ -401,6 +412,11 @@ impl World {
             assert_eq!((dropped, sent.len(), self.ledger.live()), (1, 0, live));
             assert_eq!(self.wire.discarded, discarded + 1);
         }
+        let collided = sent.iter().any(|sent| match sent {
+            Sent::To(To::Ps, _, header, _) => header.flags.has(Flags::COLLISION),
+            _ => false,
+        });
+        assert_eq!(collided, collisions(self) > collisions_before, "C-2");
         for sent in sent {
             self.check(&sent);
             match sent {
@@ -445,6 +461,16 @@ impl World {
                 "{header:?} has other contributions than it says"
             );
             assert!(!header.flags.has(Flags::OVERFLOW));
+            // C-1, of what the switch has summed itself.
+            if header.rank == Rank::SWITCH && !header.flags.has(Flags::FROM_PS) {
+                let [marked, unmarked] = job.marked[&n];
+                let is_marked = header.flags.has(Flags::MARKED);
+                assert!(!is_marked || marked != 0, "{header:?}");
+                assert!(
+                    is_marked || header.bitmap & marked & !unmarked == 0,
+                    "{header:?}"
+                );
+            }
         }
         if header.kind == Kind::Result {
             assert_eq!(header.bitmap, job.all());

@@ -9,6 +9,7 @@ use tally_wire::{Epoch, FragmentId};
 
 mod admission;
 mod combining;
+mod congestion;
 mod ps;
 mod slots;
 
@@ -246,6 +247,15 @@ fn flagged(sent: Sent, flags: Flags) -> Sent {
         }
         again @ Sent::Again(..) => again,
     }
+}
+
+/// As `sent`, because of a collision or a preemption (C-2).
+fn collided(sent: Sent) -> Sent {
+    let flags = match &sent {
+        Sent::To(_, _, header, _) | Sent::Group(_, header, _, _) => header.flags,
+        Sent::Again(..) => Flags::NONE,
+    };
+    flagged(sent, flags.with(Flags::COLLISION))
 }
 
 /// Takes fragment `f` of job 7 to its result, by whatever way the policy has.

@@ -56,7 +56,10 @@ fn a_saturated_sum_is_flagged_wherever_it_goes() {
     let sent = w.say(other(0, 0, 99), 0);
     assert_eq!(
         sent,
-        [flagged(partial(1, 0b011, i32::MIN), Flags::OVERFLOW)]
+        [collided(flagged(
+            partial(1, 0b011, i32::MIN),
+            Flags::OVERFLOW
+        ))]
     );
 
     // The slot's next fragment starts clean.
@@ -169,10 +172,12 @@ fn a_preempted_float_slot_leaves_as_its_fold_and_the_rest_one_by_one() {
             let mut expected = Vec::new();
             if folded > 0 {
                 let bits = all_of(folded);
-                expected.push(partial_of(float_data(0, 0), bits, floats(fold(0..folded))));
+                let fold = floats(fold(0..folded));
+                expected.push(collided(partial_of(float_data(0, 0), bits, fold)));
             }
             for rank in (folded..4).filter(|r| here >> r & 1 == 1) {
-                expected.push(partial_of(float_data(0, 0), 1 << rank, floats(TERMS[rank])));
+                let own = partial_of(float_data(0, 0), 1 << rank, floats(TERMS[rank]));
+                expected.push(collided(own));
             }
             assert_eq!(
                 w.say(other(0, 0, 99), 1),

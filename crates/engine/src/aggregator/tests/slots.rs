@@ -68,7 +68,7 @@ fn fcfs_sends_a_complete_sum_to_the_ps_and_holds_the_slot_until_its_result() {
     assert_eq!(w.taken(), 1, "held");
     // What comes meanwhile is a duplicate, and other fragments find the slot taken.
     w.dropped(DropReason::Duplicate, |w| w.data(0, 1, 10));
-    assert_eq!(w.data(1, 0, 5), [partial(1, 0b001, 5)]);
+    assert_eq!(w.data(1, 0, 5), [collided(partial(1, 0b001, 5))]);
     let sent = w.say(result_of(Rank::PS, 0), 111);
     let expected = published(result_of(Rank::SWITCH, 0), ints(111), None);
     assert_eq!(sent, [flagged(expected, Flags::FROM_PS)]);
@@ -159,7 +159,7 @@ fn a_resend_never_allocates_but_for_static() {
     assert_eq!(w.taken(), 1);
     // Also for static, a taken slot stays taken: job 7 has 4 slots, so 4 falls on 0.
     let expected = flagged(partial(4, 0b001, 6), Flags::RESEND);
-    assert_eq!(w.resend(4, 0, 6), [expected]);
+    assert_eq!(w.resend(4, 0, 6), [collided(expected)]);
 }
 
 #[test]
@@ -191,7 +191,10 @@ fn strictly_higher_priority_preempts_in_esa_and_the_partial_goes_to_its_own_ps()
     let mut w = World::new(PolicyName::Esa, 1);
     w.data(0, 0, 1);
     w.data(0, 2, 100);
-    assert_eq!(w.say(other(5, 0, 11), 40), [partial(0, 0b101, 101)]);
+    assert_eq!(
+        w.say(other(5, 0, 11), 40),
+        [collided(partial(0, 0b101, 101))]
+    );
     assert_eq!(w.shard.counters().preemptions, 1);
     assert_eq!(w.shard.counters().collisions, 0);
     let done = Header {
@@ -214,7 +217,7 @@ fn strictly_higher_priority_preempts_in_esa_and_the_partial_goes_to_its_own_ps()
 fn equal_or_lower_priority_goes_to_its_ps_and_halves_the_slots() {
     let mut w = World::new(PolicyName::Esa, 1);
     w.data(0, 0, 1);
-    let expected = |p| partial_of(other(5, 0, p), 0b01, ints(40));
+    let expected = |p| collided(partial_of(other(5, 0, p), 0b01, ints(40)));
     assert_eq!(w.say(other(5, 0, 10), 40), [expected(10)], "equal");
     assert_eq!(
         w.say(other(5, 0, 5), 40),
@@ -231,7 +234,11 @@ fn equal_or_lower_priority_goes_to_its_ps_and_halves_the_slots() {
     if let Sent::To(_, _, header, _) = &mut held {
         header.priority = 1;
     }
-    assert_eq!(w.say(other(5, 0, 2), 40), [held], "2 was halved to 1");
+    assert_eq!(
+        w.say(other(5, 0, 2), 40),
+        [collided(held)],
+        "2 was halved to 1"
+    );
 }
 
 #[test]
@@ -244,7 +251,7 @@ fn a_slot_has_the_priority_of_its_highest_contribution() {
         };
         assert_eq!(w.say(header, 1), []);
     }
-    let expected = partial_of(other(5, 0, 30), 0b01, ints(40));
+    let expected = collided(partial_of(other(5, 0, 30), 0b01, ints(40)));
     assert_eq!(w.say(other(5, 0, 30), 40), [expected], "equal");
 }
 
@@ -255,7 +262,7 @@ fn fcfs_and_static_never_preempt() {
         let mut w = World::new(policy, 1);
         w.data(0, 0, 1);
         for priority in [255, 10, 0, 1] {
-            let expected = partial_of(other(5, 0, priority), 0b01, ints(40));
+            let expected = collided(partial_of(other(5, 0, priority), 0b01, ints(40)));
             assert_eq!(w.say(other(5, 0, priority), 40), [expected], "{policy}");
         }
         assert_eq!(w.shard.counters().collisions, 4);
@@ -282,7 +289,7 @@ fn static_jobs_do_not_meet() {
 fn a_job_collides_with_itself_when_the_pool_is_smaller_than_its_window() {
     let mut w = World::new(PolicyName::Esa, 2);
     w.data(0, 0, 1);
-    assert_eq!(w.data(2, 0, 5), [partial(2, 0b001, 5)]);
+    assert_eq!(w.data(2, 0, 5), [collided(partial(2, 0b001, 5))]);
     let urgent = Header {
         priority: 200,
         ..data(4, 0)
@@ -291,5 +298,5 @@ fn a_job_collides_with_itself_when_the_pool_is_smaller_than_its_window() {
     if let Sent::To(_, _, header, _) = &mut held {
         header.priority = 5;
     }
-    assert_eq!(w.say(urgent, 5), [held]);
+    assert_eq!(w.say(urgent, 5), [collided(held)]);
 }
