@@ -10,7 +10,7 @@ use crate::tensors::Tensors;
 use crate::vector::{Arithmetic, Vector};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_endpoint::{Ecn, Event, Members, Time, Worker};
+use tally_endpoint::{Event, Members, Time, Worker};
 use tally_kernels::Backend;
 use tally_wire::frame::group_of;
 
@@ -231,8 +231,8 @@ pub fn over(
         // results waiting and its timers run out.
         let mut received = 0;
         for _ in 0..RECEIVES_MAX {
-            let batch = link.receive(&mut |datagram| {
-                worker.handle_datagram(now, Ecn::Ect0, datagram, &mut vector);
+            let batch = link.receive(&mut |ecn, datagram| {
+                worker.handle_datagram(now, ecn, datagram, &mut vector);
             })?;
             received += batch;
             if batch == 0 {

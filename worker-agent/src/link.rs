@@ -10,7 +10,7 @@ pub mod loss;
 pub mod udp;
 
 use std::time::Duration;
-use tally_endpoint::Transmit;
+use tally_endpoint::{Ecn, Transmit};
 use thiserror::Error;
 
 /// Why there is no link, or no more.
@@ -55,12 +55,12 @@ pub trait Link {
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> Result<usize, LinkError>;
 
-    /// Lends `take` one datagram from the switch after the other, up to a batch. Returns how many
-    /// there were.
+    /// Lends `take` one datagram from the switch after the other, up to a batch, with what its IP
+    /// header says of congestion. Returns how many there were.
     ///
     /// # Errors
     /// If the link is broken for good.
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError>;
+    fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError>;
 
     /// Waits until something may have arrived, but not longer than `timeout`. For calling when
     /// there was nothing to do.
@@ -88,7 +88,7 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).send(fill)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+    fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
         (**self).receive(take)
     }
 

@@ -8,7 +8,7 @@ use crate::link::loss::{Loss, Lossy};
 use crate::report::{PsJobReport, PsReport};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tally_endpoint::{Ecn, Ps, PsEvent};
+use tally_endpoint::{Ps, PsEvent};
 use tally_kernels::Kernels;
 use tally_wire::JobId;
 
@@ -50,9 +50,9 @@ fn over(
     let mut leaving = false;
     while !sessions.iter().all(Ps::is_closed) {
         let now = clock.now();
-        let received = link.receive(&mut |datagram| {
+        let received = link.receive(&mut |ecn, datagram| {
             if let Some(session) = session_of(&mut sessions, datagram) {
-                session.handle_datagram(now, Ecn::Ect0, datagram);
+                session.handle_datagram(now, ecn, datagram);
             }
         })?;
         let stopped = stop.load(Ordering::Relaxed);

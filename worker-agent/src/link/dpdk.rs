@@ -16,7 +16,7 @@ use tally_dpdk::{
     Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
     TxQueue,
 };
-use tally_endpoint::{Transmit, datagram_bytes};
+use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
 use tally_wire::{HEADERS_BYTES, MAX_UNITS};
 
@@ -242,15 +242,15 @@ impl Link for DpdkLink {
         Ok(n)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+    fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
         let mut received = std::mem::take(&mut self.received);
         let n = self.rx.burst(&mut received, BURST);
         for mut mbuf in received.drain(..) {
             if !mbuf.is_contiguous() {
                 continue;
             }
-            if let Some(datagram) = self.station.datagram(mbuf.data()) {
-                take(datagram);
+            if let Some((ecn, datagram)) = self.station.datagram(mbuf.data()) {
+                take(ecn, datagram);
                 continue;
             }
             self.station.learn(mbuf.data());

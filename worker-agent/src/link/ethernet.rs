@@ -2,6 +2,7 @@
 //! datagrams, the datagrams in what arrives, and the switch's MAC by ARP.
 
 use std::net::Ipv4Addr;
+use tally_endpoint::Ecn;
 use tally_wire::frame::{ETHERTYPE_ARP, UDP_END};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::neighbour::{answer_arp, answer_echo};
@@ -100,14 +101,15 @@ impl Station {
         Some(UDP_END + len)
     }
 
-    /// The datagram in `frame`, if it is from the switch and for us.
+    /// The datagram in `frame`, if it is from the switch and for us, and what the frame says of
+    /// congestion.
     #[must_use]
-    pub fn datagram<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+    pub fn datagram<'a>(&self, frame: &'a [u8]) -> Option<(Ecn, &'a [u8])> {
         let parsed = UdpFrame::parse(frame).ok()?;
         let to = parsed.addresses;
         let unicast = to.dst_ip == self.local.address && to.dst_port == self.local.port;
         let ours = to.src_ip == self.switch && (unicast || Some(to.dst_ip) == self.group);
-        ours.then(|| parsed.datagram(frame))
+        ours.then(|| (parsed.ecn, parsed.datagram(frame)))
     }
 
     /// Takes the switch's MAC from its ARP frames.
@@ -237,7 +239,11 @@ mod tests {
             };
             let mut f = vec![0; HEADERS_BYTES];
             frame::emit(&mut f, &addresses, &header_of(0));
-            s.datagram(&f).map(<[u8]>::len)
+            let (ecn, len) = s.datagram(&f).map(|(ecn, d)| (ecn, d.len()))?;
+            assert_eq!(ecn, Ecn::Ect0);
+            assert!(frame::mark(&mut f));
+            assert_eq!(s.datagram(&f)?.0, Ecn::Ce);
+            Some(len)
         };
         let ours = Some(HEADER_BYTES);
         assert_eq!(frame(SWITCH, LOCAL.address, LOCAL.port), ours);

@@ -2,7 +2,7 @@
 
 use super::{Link, LinkError};
 use std::time::Duration;
-use tally_endpoint::Transmit;
+use tally_endpoint::{Ecn, Transmit};
 
 /// How much is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,13 +64,13 @@ impl<L: Link> Link for Lossy<L> {
         Ok(sent + (self.dropped[0] - before) as usize)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+    fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
         let (state, dropped) = (&mut self.states[1], &mut self.dropped[1]);
-        self.inner.receive(&mut |datagram| {
+        self.inner.receive(&mut |ecn, datagram| {
             if loses(self.threshold, state) {
                 *dropped += 1;
             } else {
-                take(datagram);
+                take(ecn, datagram);
             }
         })
     }
@@ -107,8 +107,8 @@ mod tests {
             Ok(n)
         }
 
-        fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
-            (0..1000u16).for_each(|n| take(&n.to_be_bytes()));
+        fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
+            (0..1000u16).for_each(|n| take(Ecn::Ect0, &n.to_be_bytes()));
             Ok(1000)
         }
 
@@ -127,7 +127,7 @@ mod tests {
         });
         assert_eq!(sent.unwrap(), sends, "losing is work done, too");
         let mut got = Vec::new();
-        link.receive(&mut |d| got.push(d.to_vec())).unwrap();
+        link.receive(&mut |_, d| got.push(d.to_vec())).unwrap();
         let (out, inward) = link.dropped();
         assert_eq!(got.len() as u64, 1000 - inward);
         assert!((50..200).contains(&inward), "{inward}");

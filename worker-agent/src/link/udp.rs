@@ -1,6 +1,7 @@
 //! Over the kernel's UDP: one socket for everything that is unicast, and one for the job's group.
 //!
-//! Batches go through `sendmmsg` and `recvmmsg`. The catch: a datagram that the kernel does not
+//! Batches go through `sendmmsg` and `recvmmsg`. Datagrams leave with ECT(0), and the kernel hands us
+//! the type of service of each that comes, for its ECN (C-1). The catch: a datagram that the kernel does not
 //! take (no route, no neighbour, no memory) is lost like any other, but the reason is kept, to be
 //! told when joining fails.
 
@@ -8,21 +9,23 @@ use super::{Link, LinkError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{
-    AddressFamily, IpMembershipRequest, MsgFlags, MultiHeaders, SockFlag, SockType, SockaddrIn,
-    bind, recvmmsg, sendmmsg, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessageOwned, IpMembershipRequest, MsgFlags, MultiHeaders, SockFlag,
+    SockType, SockaddrIn, bind, recvmmsg, sendmmsg, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeSpec;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
-use tally_endpoint::{Transmit, datagram_bytes};
+use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::MAX_UNITS;
 
 /// Datagrams in one system call.
 const BATCH: usize = 64;
 /// Bytes that the kernel may keep for us, each way and socket.
 const SOCKET_BYTES: usize = 8 << 20;
+/// Type of service of what we send: no class, ECT(0).
+const TOS: i32 = Ecn::Ect0 as i32;
 
 /// UDP sockets towards one switch.
 pub struct UdpLink {
@@ -35,7 +38,7 @@ pub struct UdpLink {
     out_addresses: Vec<Option<SockaddrIn>>,
     out_headers: MultiHeaders<SockaddrIn>,
     inward: Vec<u8>,
-    in_lengths: Vec<Option<usize>>,
+    in_lengths: Vec<Option<(usize, Ecn)>>,
     in_headers: MultiHeaders<SockaddrIn>,
     refused: Option<Errno>,
 }
@@ -64,6 +67,9 @@ impl UdpLink {
         let unicast = UdpSocket::bind(local)
             .map_err(|e| LinkError::system(format!("cannot bind {local}"), e))?;
         enlarge(&unicast);
+        setsockopt(&unicast, sockopt::Ipv4Tos, &TOS)
+            .and_then(|()| setsockopt(&unicast, sockopt::IpRecvTos, &true))
+            .map_err(|e| LinkError::system("cannot use ECN", e))?;
         let group = group
             .map(|g| {
                 listen(g, *local.ip()).map_err(|e| {
@@ -89,13 +95,18 @@ impl UdpLink {
             out_headers: MultiHeaders::preallocate(BATCH, None),
             inward: vec![0; BATCH * buffer_bytes],
             in_lengths: Vec::with_capacity(BATCH),
-            in_headers: MultiHeaders::preallocate(BATCH, None),
+            in_headers: in_headers(),
             refused: None,
         })
     }
 
-    fn receive_from(&mut self, fd: RawFd, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+    fn receive_from(
+        &mut self,
+        fd: RawFd,
+        take: &mut dyn FnMut(Ecn, &[u8]),
+    ) -> Result<usize, LinkError> {
         self.in_lengths.clear();
+        let mut without_tos = false;
         {
             let mut slices: Vec<_> = self
                 .inward
@@ -109,7 +120,11 @@ impl UdpLink {
                         // whoever else writes to us is not heard.
                         let known = m.address.is_some_and(|a: SockaddrIn| a.ip() == self.switch);
                         let whole = !m.flags.contains(MsgFlags::MSG_TRUNC);
-                        self.in_lengths.push((known && whole).then_some(m.bytes));
+                        let tos = m.cmsgs().ok().and_then(|mut all| all.find_map(tos_of));
+                        without_tos |= tos.is_none();
+                        let ecn = tos.map_or(Ecn::NotEct, Ecn::from_tos);
+                        let taken = (known && whole).then_some((m.bytes, ecn));
+                        self.in_lengths.push(taken);
                     }
                 }
                 Err(Errno::EAGAIN | Errno::EINTR) => {}
@@ -120,13 +135,30 @@ impl UdpLink {
                 Err(e) => return Err(LinkError::system("receiving", e)),
             }
         }
+        if without_tos {
+            // The kernel has written to the header that there is no room for any, which it would
+            // believe the next time.
+            self.in_headers = in_headers();
+        }
         let buffers = self.inward.chunks_exact(self.buffer_bytes);
         for (length, buffer) in self.in_lengths.iter().zip(buffers) {
-            if let Some(length) = length {
-                take(&buffer[..*length]);
+            if let Some((length, ecn)) = length {
+                take(*ecn, &buffer[..*length]);
             }
         }
         Ok(self.in_lengths.len())
+    }
+}
+
+/// Room for the addresses and the type of service of a batch.
+fn in_headers() -> MultiHeaders<SockaddrIn> {
+    MultiHeaders::preallocate(BATCH, Some(nix::cmsg_space!(u8)))
+}
+
+fn tos_of(message: ControlMessageOwned) -> Option<u8> {
+    match message {
+        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
+        _ => None,
     }
 }
 
@@ -147,6 +179,7 @@ fn listen(group: Group, interface: Ipv4Addr) -> Result<OwnedFd, Errno> {
     // Workers of other jobs may run on this host.
     setsockopt(&fd, sockopt::ReuseAddr, &true)?;
     enlarge(&fd);
+    setsockopt(&fd, sockopt::IpRecvTos, &true)?;
     let at = SockaddrIn::from(SocketAddrV4::new(group.address, group.port));
     bind(fd.as_raw_fd(), &at)?;
     let membership = IpMembershipRequest::new(group.address, Some(interface));
@@ -196,7 +229,7 @@ impl Link for UdpLink {
         Ok(n)
     }
 
-    fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize, LinkError> {
+    fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
         let mut n = self.receive_from(self.unicast.as_raw_fd(), take)?;
         if let Some(group) = self.group.as_ref().map(AsRawFd::as_raw_fd) {
             n += self.receive_from(group, take)?;
@@ -224,5 +257,71 @@ impl Link for UdpLink {
             self.switch,
             e.desc()
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    const SWITCH: Ipv4Addr = Ipv4Addr::new(127, 0, 47, 254);
+    const HOST: Ipv4Addr = Ipv4Addr::new(127, 0, 47, 1);
+    const GROUP: Group = Group {
+        address: Ipv4Addr::new(239, 84, 47, 1),
+        port: 31_947,
+    };
+
+    /// What came, in order: the first byte, and the ECN.
+    fn receive(link: &mut UdpLink, n: usize) -> Vec<(u8, Ecn)> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut got = Vec::new();
+        while got.len() < n && Instant::now() < deadline {
+            link.wait(Duration::from_millis(100)).unwrap();
+            link.receive(&mut |ecn, datagram| got.push((datagram[0], ecn)))
+                .unwrap();
+        }
+        got
+    }
+
+    #[test]
+    fn congestion_on_the_way_is_noticed_again_and_again() {
+        let mut link =
+            UdpLink::open(SocketAddrV4::new(HOST, 0), SWITCH, Some(GROUP), Some(1)).unwrap();
+        let switch = UdpSocket::bind((SWITCH, 0)).unwrap();
+        let interface = IpMembershipRequest::new(GROUP.address, Some(SWITCH));
+        // Sends to the group by way of the loopback interface.
+        setsockopt(&switch, sockopt::IpAddMembership, &interface).unwrap();
+        let unicast = link.unicast.local_addr().unwrap();
+        let group = SocketAddrV4::new(GROUP.address, GROUP.port).into();
+        for to in [unicast, group] {
+            // More than a batch, so that every header is used more than once.
+            let sent: Vec<_> = (0..3 * BATCH as u8)
+                .map(|n| (n, Ecn::from_tos(n.wrapping_mul(7) >> 2)))
+                .collect();
+            for batch in sent.chunks(32) {
+                for (n, ecn) in batch {
+                    setsockopt(&switch, sockopt::Ipv4Tos, &(*ecn as i32)).unwrap();
+                    switch.send_to(&[*n], to).unwrap();
+                }
+                assert_eq!(receive(&mut link, batch.len()), batch, "to {to}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_we_send_can_be_marked() {
+        let mut link = UdpLink::open(SocketAddrV4::new(HOST, 0), SWITCH, None, Some(1)).unwrap();
+        // Another link stands for the switch.
+        let mut switch = UdpLink::open(SocketAddrV4::new(SWITCH, 0), HOST, None, Some(1)).unwrap();
+        let port = switch.unicast.local_addr().unwrap().port();
+        let mut left = 3;
+        let sent = link.send(&mut |out| {
+            left -= 1;
+            out[0] = left;
+            (left > 0).then_some(Transmit { len: 1, port })
+        });
+        assert_eq!(sent.unwrap(), 2);
+        assert_eq!(receive(&mut switch, 2), [(2, Ecn::Ect0), (1, Ecn::Ect0)]);
     }
 }
