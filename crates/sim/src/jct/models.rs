@@ -209,7 +209,11 @@ mod tests {
         layers.extend([102_764_544, 16_781_312, 4_097_000]);
         assert_eq!(parameters(Model::Vgg19), layers);
         assert_eq!(layers.iter().sum::<u64>(), 143_667_240);
-        let all: u64 = Model::Vgg19.layers().iter().map(|l| l.multiplications).sum();
+        let all: u64 = Model::Vgg19
+            .layers()
+            .iter()
+            .map(|l| l.multiplications)
+            .sum();
         // torchvision says 19.63 billion.
         assert_eq!(all / 10_000_000, 1963);
     }
@@ -241,7 +245,10 @@ mod tests {
                 // 1112 bytes on the wire at 100 Gbit/s.
                 let sending = plan.fragments() as f64 * 88.96e-9;
                 let found = sending / plan.computation().as_secs_f64();
-                assert!((found / ratio - 1.0).abs() < 0.02, "{model:?} {scale}: {found}");
+                assert!(
+                    (found / ratio - 1.0).abs() < 0.02,
+                    "{model:?} {scale}: {found}"
+                );
                 assert!(plan.layers.iter().all(|l| l.fragments > 0));
             }
         }
