@@ -195,7 +195,7 @@ impl PortSection {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolSection {
-    /// `esa`, `fcfs` or `static`.
+    /// `esa`, `fcfs`, `static` or `none`.
     #[serde(default, deserialize_with = "from_text")]
     pub policy: PolicyName,
     /// Slots of all shards together, a power of two; by default what fits half of the L2 caches.
@@ -581,6 +581,7 @@ impl Config {
         let slots = match self.pool.policy {
             PolicyName::Static => shards * Static::share(self.jobs.len(), self.slots() / shards),
             PolicyName::Esa | PolicyName::Fcfs => self.slots(),
+            PolicyName::None => u32::MAX,
         };
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }

@@ -10,13 +10,16 @@
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::held::Arena;
-use crate::policy::{Collision, Completion, Placement, Policy, Resend};
+use crate::policy::{Completion, Placement, Policy, Resend};
 use crate::pool::PoolConfig;
 use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
 use crate::slot::{Slot, SlotKey};
+use std::ops::Range;
 use tally_kernels::Kernels;
 use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
+
+mod room;
 
 /// Most jobs that run at a time.
 pub const MAX_JOBS: usize = 255;
@@ -125,9 +128,7 @@ impl<B: Buffer> Aggregator<B> {
         }
         let job = Job {
             all: roster.all(),
-            placement: self
-                .policy
-                .placement(id, index, self.config.jobs, self.config.slots),
+            placement: self.policy.placement(id, index, &self.config),
             ring: Ring::new(self.config.ring_fragments(), self.shift),
             roster,
         };
@@ -288,19 +289,15 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
         }
-        let key = SlotKey {
-            job: header.job,
-            epoch: header.epoch,
-            fragment: header.fragment,
-        };
-        let slot = &mut self.slots[job.placement.slot(header.fragment.0 >> self.shift)];
+        let key = key_of(header);
+        let set = job.placement.set(header.fragment.0 >> self.shift);
         let mut out = Out {
             roster: &job.roster,
             counters: &mut self.counters,
             egress,
         };
-
-        if slot.key == Some(key) {
+        let at = if let Some(at) = find(&self.slots, &set, key) {
+            let slot = &mut self.slots[at];
             if resend && self.policy.resend() == Resend::Evict {
                 // The arrival follows even when its contribution was just evicted: it asks the PS
                 // for the result.
@@ -319,38 +316,17 @@ impl<B: Buffer> Aggregator<B> {
             }
             slot.priority = slot.priority.max(header.priority);
             out.add(slot, &mut self.arena, &self.kernels, header, buffer);
+            at
         } else {
             if resend && self.policy.resend() != Resend::Allocate {
                 out.counters.resends_to_ps += 1;
                 out.send_to_ps(header, Flags::NONE, buffer);
                 return;
             }
-            if slot.key.is_some() {
-                match self.policy.collision(&mut slot.priority, header.priority) {
-                    Collision::ToPs => {
-                        out.counters.collisions += 1;
-                        out.send_to_ps(header, Flags::COLLISION, buffer);
-                        return;
-                    }
-                    Collision::Preempt => {
-                        out.counters.preemptions += 1;
-                        // The held partial may be another job's: its own roster says where its PS is.
-                        let held_by = slot.key.map_or(header.job, |k| k.job);
-                        let held_place = usize::from(self.index[usize::from(held_by.0)]);
-                        if let Some(Some(owner)) =
-                            held_place.checked_sub(1).map(|p| self.jobs[p].as_ref())
-                        {
-                            let mut out = Out {
-                                roster: &owner.roster,
-                                counters: &mut self.counters,
-                                egress,
-                            };
-                            out.evict(slot, &mut self.arena, Flags::COLLISION);
-                        }
-                    }
-                }
-            }
-            let Some(job) = self.jobs[place].as_ref() else {
+            // A policy that keeps nothing has no set to be full.
+            let full = Flags::COLLISION.when(!set.is_empty());
+            let room = self.room(set, header.priority, egress);
+            let Some(job) = self.jobs[place].as_mut() else {
                 return;
             };
             let mut out = Out {
@@ -358,6 +334,12 @@ impl<B: Buffer> Aggregator<B> {
                 counters: &mut self.counters,
                 egress,
             };
+            let Some(at) = room else {
+                out.counters.collisions += u64::from(full == Flags::COLLISION);
+                out.send_to_ps(header, full, buffer);
+                return;
+            };
+            let slot = &mut self.slots[at];
             *slot = Slot {
                 key: Some(key),
                 born: now,
@@ -367,10 +349,12 @@ impl<B: Buffer> Aggregator<B> {
             };
             out.counters.slots_taken += 1;
             out.add(slot, &mut self.arena, &self.kernels, header, buffer);
-        }
+            at
+        };
         let Some(job) = self.jobs[place].as_mut() else {
             return;
         };
+        let slot = &mut self.slots[at];
         if slot.bitmap == job.all {
             debug_assert!(slot.held.is_empty() && slot.sum.is_some());
             complete(
@@ -394,14 +378,9 @@ impl<B: Buffer> Aggregator<B> {
             egress.discard(buffer);
             return;
         }
-        let slot = &mut self.slots[job.placement.slot(header.fragment.0 >> self.shift)];
-        let key = SlotKey {
-            job: header.job,
-            epoch: header.epoch,
-            fragment: header.fragment,
-        };
-        if slot.key == Some(key) {
-            clear(slot, &mut self.arena, egress);
+        let set = job.placement.set(header.fragment.0 >> self.shift);
+        if let Some(at) = find(&self.slots, &set, key_of(header)) {
+            clear(&mut self.slots[at], &mut self.arena, egress);
         }
         self.counters.results_from_ps += 1;
         if header.flags.has(Flags::OVERFLOW) {
@@ -426,19 +405,19 @@ impl<B: Buffer> Aggregator<B> {
             return;
         };
         let finished = !matches!(job.ring.standing(header.fragment), Standing::Open);
-        let slot = &mut self.slots[job.placement.slot(header.fragment.0 >> self.shift)];
-        let key = SlotKey {
-            job: header.job,
-            epoch: header.epoch,
-            fragment: header.fragment,
+        let set = job.placement.set(header.fragment.0 >> self.shift);
+        let has_parts = |at: &usize| {
+            let slot = &self.slots[*at];
+            !finished && (slot.sum.is_some() || !slot.held.is_empty())
         };
+        let at = find(&self.slots, &set, key_of(header)).filter(has_parts);
         let mut out = Out {
             roster: &job.roster,
             counters: &mut self.counters,
             egress,
         };
-        if !finished && slot.key == Some(key) && (slot.sum.is_some() || !slot.held.is_empty()) {
-            out.evict(slot, &mut self.arena, Flags::NONE);
+        if let Some(at) = at {
+            out.evict(&mut self.slots[at], &mut self.arena, Flags::NONE);
             out.egress.discard(buffer);
         } else {
             let answer = Header {
@@ -618,6 +597,24 @@ impl<E> Out<'_, E> {
         debug_assert!(sent == slot.bitmap || sent == 0);
         *slot = Slot::free();
     }
+}
+
+#[inline]
+fn key_of(header: &Header) -> SlotKey {
+    SlotKey {
+        job: header.job,
+        epoch: header.epoch,
+        fragment: header.fragment,
+    }
+}
+
+/// The slot of the set that has this key.
+#[inline]
+fn find<B>(slots: &[Slot<B>], set: &Range<usize>, key: SlotKey) -> Option<usize> {
+    let way = slots[set.clone()]
+        .iter()
+        .position(|slot| slot.key == Some(key))?;
+    Some(set.start + way)
 }
 
 /// MARKED if the frame is (C-1).

@@ -6,36 +6,44 @@
 mod esa;
 mod fcfs;
 mod fixed;
+mod none;
 
 pub use esa::Esa;
 pub use fcfs::Fcfs;
 pub use fixed::Static;
+pub use none::NoAggregation;
 
+use crate::pool::PoolConfig;
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 use tally_wire::JobId;
 
-/// The slots a job may use: `base + ((hash + n) & mask)` for its n-th fragment in this shard.
+/// The slots a job may use: for its n-th fragment in this shard the `ways` slots from
+/// `base + ((hash + n) & mask) * ways`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// First slot.
     pub base: u32,
-    /// Number of slots less one; the number is a power of two.
+    /// Number of sets less one; the number is a power of two.
     pub mask: u32,
-    /// Where the job's first fragment falls.
+    /// The set where the job's first fragment falls.
     pub hash: u32,
+    /// Slots of a set; none: the job has no slots at all.
+    pub ways: u32,
 }
 
 impl Placement {
-    /// The slot of the job's `n`-th fragment in this shard.
+    /// The slots for the job's `n`-th fragment in this shard.
     #[inline]
     #[must_use]
-    pub const fn slot(&self, n: u32) -> usize {
-        (self.base + (self.hash.wrapping_add(n) & self.mask)) as usize
+    pub const fn set(&self, n: u32) -> Range<usize> {
+        let first = self.base + (self.hash.wrapping_add(n) & self.mask) * self.ways;
+        first as usize..(first + self.ways) as usize
     }
 }
 
-/// What an arrival does that finds its slot taken by another fragment.
+/// What an arrival does that finds its set taken by other fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collision {
     /// The held partial goes to its PS, the arrival takes the slot.
@@ -66,11 +74,11 @@ pub enum Resend {
 
 /// The answers of one policy.
 pub trait Policy: Send + Sync + fmt::Debug {
-    /// The slots of `job`, the `index`-th of `jobs` on a pool of `slots` (a power of two).
-    fn placement(&self, job: JobId, index: usize, jobs: usize, slots: u32) -> Placement;
+    /// The slots of `job`, the `index`-th in the configuration, on this pool.
+    fn placement(&self, job: JobId, index: usize, pool: &PoolConfig) -> Placement;
 
-    /// An arrival of priority `arriving` found a slot of another fragment, of priority `held`,
-    /// which the policy may change.
+    /// An arrival of priority `arriving` found its set full; `held` is the priority of the slot in
+    /// it that would have to yield, which the policy may change.
     fn collision(&self, held: &mut u8, arriving: u8) -> Collision;
 
     /// A slot is complete.
@@ -80,15 +88,16 @@ pub trait Policy: Send + Sync + fmt::Debug {
     fn resend(&self) -> Resend;
 }
 
-/// A slot number for a job that scatters jobs, while the fragments of one job stay in a row so
+/// All slots, beginning for each job at another set, while the fragments of one job stay in a row so
 /// that a job whose window fits the pool never collides with itself.
-fn scattered(job: JobId, slots: u32) -> Placement {
+fn scattered(job: JobId, pool: &PoolConfig) -> Placement {
     // 2^32 divided by the golden ratio: consecutive jobs fall far apart (Knuth, 6.4).
     let hash = u32::from(job.0).wrapping_mul(0x9e37_79b9) >> 7;
     Placement {
         base: 0,
-        mask: slots - 1,
+        mask: pool.slots / pool.ways - 1,
         hash,
+        ways: pool.ways,
     }
 }
 
@@ -102,14 +111,17 @@ pub enum PolicyName {
     Fcfs,
     /// A fixed share for each job, as in SwitchML.
     Static,
+    /// No aggregation, to compare with.
+    None,
 }
 
 impl PolicyName {
     /// All names, as they are written.
-    pub const ALL: [(&'static str, Self); 3] = [
+    pub const ALL: [(&'static str, Self); 4] = [
         ("esa", Self::Esa),
         ("fcfs", Self::Fcfs),
         ("static", Self::Static),
+        ("none", Self::None),
     ];
 
     /// The policy.
@@ -119,6 +131,7 @@ impl PolicyName {
             Self::Esa => &Esa,
             Self::Fcfs => &Fcfs,
             Self::Static => &Static,
+            Self::None => &NoAggregation,
         }
     }
 }
@@ -129,6 +142,7 @@ impl fmt::Display for PolicyName {
             Self::Esa => "esa",
             Self::Fcfs => "fcfs",
             Self::Static => "static",
+            Self::None => "none",
         })
     }
 }
@@ -141,6 +155,6 @@ impl FromStr for PolicyName {
             .iter()
             .find(|(name, _)| *name == s)
             .map(|&(_, policy)| policy)
-            .ok_or_else(|| format!("`{s}` is no policy; allowed: esa, fcfs, static"))
+            .ok_or_else(|| format!("`{s}` is no policy; allowed: esa, fcfs, static, none"))
     }
 }

@@ -34,10 +34,16 @@ fn random_scripts() {
 }
 
 /// The seeds of the fuzz target: each a story that chance would be long in finding. First byte: the
-/// policy; second: slots, places to hold floats, and whether the jobs run (0xff: nobody has joined).
+/// policy and the ways; second: slots, places to hold floats, and whether the jobs run (0xff: nobody has joined).
 fn stories() -> Vec<(&'static str, Vec<u8>)> {
     let mut stories = Vec::new();
-    for (policy, name) in [(0, "esa"), (1, "fcfs"), (2, "static")] {
+    for (policy, name) in [
+        (0, "esa"),
+        (1, "fcfs"),
+        (2, "static"),
+        (3, "none"),
+        (4, "esa-2-ways"),
+    ] {
         // Fragments of each element type complete in turn, then the first are asked for again.
         let mut complete = vec![policy, 0x0f];
         for fragment in 0..8 {

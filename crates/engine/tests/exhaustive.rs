@@ -15,7 +15,7 @@ use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, T
 
 const JOB: JobId = JobId(7);
 const ALL: u64 = 0b111;
-/// Fragments of the world; 0 and 2 share a slot.
+/// Fragments of the world; 0 and 2 share a slot, or with two ways all of them a set.
 const FRAGMENTS: usize = 3;
 
 /// One arrival.
@@ -43,10 +43,10 @@ struct World {
 }
 
 impl World {
-    fn new(policy: PolicyName, element: Element, held: u32) -> Self {
+    fn new(policy: PolicyName, ways: u32, element: Element, held: u32) -> Self {
         let config = PoolConfig {
             slots: 2,
-            ways: 1,
+            ways,
             held,
             window: 4,
             shards: 1,
@@ -225,8 +225,17 @@ fn orders(items: &mut [Arrival], n: usize, visit: &mut impl FnMut(&[Arrival])) {
 
 fn every_order_of(set: &[Arrival]) {
     for (_, policy) in PolicyName::ALL {
-        for (element, held) in [(Element::I32, 0), (Element::F32, 4), (Element::F32, 1)] {
-            let mut world = World::new(policy, element, held);
+        // All three in one set, for what is not told apart by the payload.
+        for (ways, element, held) in [
+            (1, Element::I32, 0),
+            (2, Element::I32, 0),
+            (1, Element::F32, 4),
+            (1, Element::F32, 1),
+        ] {
+            if policy == PolicyName::None && (ways, held) != (1, 0) {
+                continue;
+            }
+            let mut world = World::new(policy, ways, element, held);
             let mut visited = 0u32;
             orders(&mut set.to_vec(), set.len(), &mut |order| {
                 world.reset();

@@ -120,6 +120,7 @@ impl World {
         let mut rng = Rng(seed ^ (policy as u64) << 60);
         let shards = 1u8 << rng.below(2);
         let slots = 1u32 << rng.below(4);
+        let ways = slots.min(1 << rng.below(4));
         let window = 1 + rng.below(8) as u16;
         let held = rng.below(6) as u32;
         let jobs = (0..2)
@@ -142,7 +143,7 @@ impl World {
             .collect();
         let config = |shard| PoolConfig {
             slots,
-            ways: 1,
+            ways,
             held,
             window,
             shards,
@@ -562,7 +563,8 @@ fn run(policy: PolicyName) {
         // That the seeds reach what they are meant to reach.
         let [preemptions, collisions, from_ps] = counts;
         assert_eq!(preemptions > 100, policy == PolicyName::Esa, "{counts:?}");
-        assert!(collisions > 100 && from_ps > 100, "{counts:?}");
+        assert_eq!(collisions > 100, policy != PolicyName::None, "{counts:?}");
+        assert!(from_ps > 100, "{counts:?}");
     }
 }
 
@@ -579,4 +581,9 @@ fn random_fcfs() {
 #[test]
 fn random_static() {
     run(PolicyName::Static);
+}
+
+#[test]
+fn random_none() {
+    run(PolicyName::None);
 }

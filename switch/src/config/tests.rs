@@ -144,7 +144,7 @@ fn every_mistake_names_the_key_what_was_found_and_what_is_allowed() {
         ),
         (
             "\"pool\": {\"policy\": \"best\"}",
-            ["pool.policy", "best", "esa, fcfs, static"],
+            ["pool.policy", "best", "esa, fcfs, static, none"],
         ),
         (
             "\"eal\": {\"memory\": \"big\"}",

@@ -4,13 +4,16 @@ use super::*;
 use crate::buffer::To;
 use crate::plain::{Ledger, Plain, Sent, Wire, host};
 use crate::policy::PolicyName;
+use crate::pool::Limits;
 use crate::roster::PortId;
 use tally_wire::{Epoch, FragmentId};
 
 mod admission;
 mod combining;
 mod congestion;
+mod none;
 mod ps;
+mod sets;
 mod slots;
 
 const JOB: JobId = JobId(7);
@@ -39,15 +42,20 @@ impl World {
 
     /// A pool of `slots`, with job 7 of 3 workers (hosts 0..) and job 8 of 2 (hosts 10..) bound.
     fn new(policy: PolicyName, slots: u32) -> Self {
+        Self::of_ways(policy, slots, 1, Vec::new())
+    }
+
+    /// As `new`, in sets, and with limits for jobs 7 and 8.
+    fn of_ways(policy: PolicyName, slots: u32, ways: u32, limits: Vec<Limits>) -> Self {
         let mut world = Self::with(PoolConfig {
             slots,
-            ways: 1,
+            ways,
             held: 16,
             window: 4,
             shards: 1,
             shard: 0,
             jobs: 2,
-            limits: Vec::new(),
+            limits,
             policy,
         });
         world.bind(roster(JOB, 3, 0), 0);

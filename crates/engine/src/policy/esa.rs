@@ -7,6 +7,7 @@
 //! slot, so that a stalled job cannot hold it for ever.
 
 use super::{Collision, Completion, Placement, Policy, Resend, scattered};
+use crate::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of ESA.
@@ -14,8 +15,8 @@ use tally_wire::JobId;
 pub struct Esa;
 
 impl Policy for Esa {
-    fn placement(&self, job: JobId, _index: usize, _jobs: usize, slots: u32) -> Placement {
-        scattered(job, slots)
+    fn placement(&self, job: JobId, _index: usize, pool: &PoolConfig) -> Placement {
+        scattered(job, pool)
     }
 
     fn collision(&self, held: &mut u8, arriving: u8) -> Collision {

@@ -6,6 +6,7 @@
 //! RESEND drives the slot's partial to the PS and follows it there.
 
 use super::{Collision, Completion, Placement, Policy, Resend, scattered};
+use crate::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of ATP.
@@ -13,8 +14,8 @@ use tally_wire::JobId;
 pub struct Fcfs;
 
 impl Policy for Fcfs {
-    fn placement(&self, job: JobId, _index: usize, _jobs: usize, slots: u32) -> Placement {
-        scattered(job, slots)
+    fn placement(&self, job: JobId, _index: usize, pool: &PoolConfig) -> Placement {
+        scattered(job, pool)
     }
 
     fn collision(&self, _held: &mut u8, _arriving: u8) -> Collision {

@@ -8,6 +8,7 @@
 //! allocate: nothing of its fragment can be anywhere else.
 
 use super::{Collision, Completion, Placement, Policy, Resend};
+use crate::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of SwitchML.
@@ -24,14 +25,16 @@ impl Static {
 }
 
 impl Policy for Static {
-    fn placement(&self, _job: JobId, index: usize, jobs: usize, slots: u32) -> Placement {
-        let share = Self::share(jobs, slots);
-        // More jobs than slots: they share after all, and collisions go to the PS.
-        let base = (index as u32 * share) & (slots - 1);
+    fn placement(&self, _job: JobId, index: usize, pool: &PoolConfig) -> Placement {
+        let share = Self::share(pool.jobs, pool.slots);
+        // A set lies within the share, also when that is smaller than the pool's sets.
+        let ways = pool.ways.min(share);
         Placement {
-            base,
-            mask: share - 1,
+            // More jobs than slots: they share after all, and collisions go to the PS.
+            base: (index as u32 * share) & (pool.slots - 1),
+            mask: share / ways - 1,
             hash: 0,
+            ways,
         }
     }
 
@@ -51,17 +54,37 @@ impl Policy for Static {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::PolicyName;
+
+    fn pool(jobs: usize, slots: u32, ways: u32) -> PoolConfig {
+        PoolConfig {
+            slots,
+            ways,
+            held: 0,
+            window: 1,
+            shards: 1,
+            shard: 0,
+            jobs,
+            limits: Vec::new(),
+            policy: PolicyName::Static,
+        }
+    }
 
     #[test]
-    fn shares_are_disjoint_and_inside_the_pool() {
-        for jobs in 1..20 {
-            let mut used = [false; 64];
-            for index in 0..jobs {
-                let p = Static.placement(JobId(9), index, jobs, 64);
-                for n in 0..=p.mask {
-                    let slot = p.slot(n);
-                    assert!(!used[slot], "{jobs} jobs, slot {slot} twice");
-                    used[slot] = true;
+    fn shares_are_disjoint_and_inside_the_pool_whatever_the_ways() {
+        for ways in [1, 2, 4, 8] {
+            for jobs in 1..20 {
+                let pool = pool(jobs, 64, ways);
+                let mut used = [false; 64];
+                for index in 0..jobs {
+                    let p = Static.placement(JobId(9), index, &pool);
+                    let mut slots = 0;
+                    for slot in (0..=p.mask).flat_map(|n| p.set(n)) {
+                        assert!(!used[slot], "{jobs} jobs, slot {slot} twice");
+                        used[slot] = true;
+                        slots += 1;
+                    }
+                    assert_eq!(slots, Static::share(jobs, 64), "the whole share");
                 }
             }
         }
@@ -69,9 +92,11 @@ mod tests {
 
     #[test]
     fn more_jobs_than_slots_stay_inside_the_pool() {
-        for index in 0..100 {
-            let p = Static.placement(JobId(9), index, 100, 8);
-            assert!(p.slot(12345) < 8);
+        for ways in [1, 2, 4, 8] {
+            for index in 0..100 {
+                let p = Static.placement(JobId(9), index, &pool(100, 8, ways));
+                assert!(p.set(12345).end <= 8);
+            }
         }
     }
 }

@@ -177,11 +177,13 @@ pub fn run(bytes: &[u8]) -> Summary {
 
 impl World {
     fn new(script: &mut Script<'_>) -> Self {
-        let (_, policy) = PolicyName::ALL[script.below(3)];
+        let choice = usize::from(script.byte());
+        let (_, policy) = PolicyName::ALL[choice % 4];
         let layout = script.byte();
+        let slots = 1 << (layout & 3);
         let config = |shard| PoolConfig {
-            slots: 1 << (layout & 3),
-            ways: 1,
+            slots,
+            ways: slots.min(1 << (choice >> 2 & 3)),
             held: u32::from(layout >> 2 & 3),
             window: 8,
             shards: SHARDS,

@@ -113,7 +113,7 @@ fn say_float(w: &mut World, header: Header) -> Vec<Sent> {
     w.handle(host(u16::from(header.rank.0)), header, &payload)
 }
 
-fn fold(ranks: std::ops::Range<usize>) -> f32 {
+fn fold(ranks: Range<usize>) -> f32 {
     TERMS[ranks].iter().copied().reduce(|a, b| a + b).unwrap()
 }
 
