@@ -5,7 +5,8 @@ use crate::error::AgentError;
 use crate::link::Link;
 use crate::link::loss::{Loss, Lossy};
 use crate::link::udp::Group;
-use crate::report::{Losses, Report, micros};
+use crate::report::{Congestion, Losses, Report, micros};
+use crate::rounds::{Plan, Rounds};
 use crate::tensors::Tensors;
 use crate::vector::{Arithmetic, Vector};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +51,9 @@ pub struct Options {
     pub arithmetic: Arithmetic,
     /// How often, for measurements; all workers need the same number.
     pub rounds: u32,
+    /// The pause before each round, which stands for a framework's computing. Where workers' pauses
+    /// differ, the stall timeout bounds by how much.
+    pub compute: Duration,
     /// Losses on purpose.
     pub loss: Option<Loss>,
 }
@@ -60,6 +64,7 @@ impl Default for Options {
             op: Op::Sum,
             arithmetic: Arithmetic::Fixed,
             rounds: 1,
+            compute: Duration::ZERO,
             loss: None,
         }
     }
@@ -208,18 +213,13 @@ pub fn over(
     );
     let clock = Clock::start();
     let mut worker = Worker::new(clock.now(), session);
-    let total = vector.fragments() * u64::from(options.rounds);
-    let mut rounds_left = options.rounds;
-    let mut submit_round = |worker: &mut Worker, vector: &mut Vector<'_>| {
-        let now = clock.now();
-        rounds_left = rounds_left.saturating_sub(1);
-        vector.next_round();
-        worker.submit(now, vector.fragments(), job.priority);
-        if rounds_left == 0 || vector.fragments() == 0 {
-            worker.finish(now);
-        }
-    };
-    submit_round(&mut worker, &mut vector);
+    let mut rounds = Rounds::new(Plan {
+        rounds: options.rounds,
+        fragments: vector.fragments(),
+        compute: options.compute,
+        priority: job.priority,
+    });
+    let total = rounds.fragments();
 
     let (mut first_sent, mut last_result) = (None, Time(0));
     let mut epoch = None;
@@ -259,22 +259,22 @@ pub fn over(
                 Event::Running { epoch: e } => {
                     epoch = Some(e.0);
                     observer.running(e.0);
+                    rounds.running(now);
                 }
-                Event::Delivered => {
-                    if worker.delivered() < total {
-                        submit_round(&mut worker, &mut vector);
-                    }
-                }
+                Event::Delivered => rounds.delivered(now),
                 Event::Finished => break 'session Ok(()),
                 Event::Failed(error) => break 'session Err(error),
             }
         }
+        let begun = rounds.poll(now, &mut worker, || vector.next_round());
         if next_progress <= now && epoch.is_some() {
             next_progress = now.after(PROGRESS_EVERY);
             observer.progress(worker.delivered(), total);
         }
-        if received == 0 && sent == 0 {
-            let until = worker.poll_timeout().map_or(IDLE_MAX, |at| at.since(now));
+        if received == 0 && sent == 0 && !begun {
+            let next = [worker.poll_timeout(), rounds.deadline()];
+            let next = next.into_iter().flatten().min();
+            let until = next.map_or(IDLE_MAX, |at| at.since(now));
             link.wait(until.min(IDLE_MAX))?;
         }
     };
@@ -313,6 +313,10 @@ pub fn over(
         elements: (input.layout.floats + input.layout.ints) as u64,
         tensor_bytes,
         seconds,
+        job_seconds: last_result
+            .since(rounds.began().unwrap_or(last_result))
+            .as_secs_f64(),
+        compute_ms: options.compute.as_secs_f64() * 1e3,
         goodput_gbit_per_s: if seconds > 0.0 {
             bits / seconds / 1e9
         } else {
@@ -326,6 +330,9 @@ pub fn over(
         duplicates: stats.duplicates,
         late: stats.late,
         foreign: stats.foreign,
+        priority_min: rounds.priorities().map(|p| p.0),
+        priority_max: rounds.priorities().map(|p| p.1),
+        congestion: Congestion::new(worker.windows(), &stats.congestion),
         latency_us: (&vector.latency_ns).into(),
         typical_us: worker.typical_latency().map(micros),
         rto_us: micros(worker.rto()),

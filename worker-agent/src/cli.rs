@@ -24,8 +24,9 @@ The configuration of a worker:
     "job": {"id": 7, "key": "<32 to 128 hexadecimal digits>", "workers": 4, "rank": 0},
     "transport": {"type": "udp", "bind": "10.84.0.1:0"}
   }
-May be added: job.priority (0 to 255: who gets a slot in the switch first; 128),
-payload_bytes (a multiple of 64 up to 8192; 1024), window (fragments; 256),
+May be added: job.priority (0 to 255: who gets a slot in the switch first; without it, computed
+from what the worker measures of the job: how long it communicates and computes, how much is
+left of it, and the tensor's place), payload_bytes (a multiple of 64 up to 8192; 1024), window (fragments; 256),
 timeouts.join_ms (30000), timeouts.stall_ms (10000), timeouts.linger_ms (2000).
 Another transport:
   {"type": "dpdk", "device": "net_memif0,role=client,id=0,socket=/run/tally/w0.sock",
@@ -94,6 +95,9 @@ pub(crate) struct AllreduceArgs {
     /// Sum that often, one time after the other, for measuring.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeat: u32,
+    /// Pause before each of them, in milliseconds, in place of a framework that computes.
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub(crate) compute: u64,
     /// Where numbers about the run go, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,

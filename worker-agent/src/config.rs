@@ -69,9 +69,9 @@ pub struct WorkerJob {
     pub workers: u8,
     /// Which of them this is, from 0. May be given on the command line instead.
     pub rank: Option<u8>,
-    /// Who gets a slot in the switch when there are not enough: 0 lowest to 255 highest.
-    #[serde(default = "default_priority")]
-    pub priority: u8,
+    /// Who gets a slot in the switch when there are not enough, and leaves a full port first: 0
+    /// lowest to 255 highest. Without it each fragment's is computed from what the worker measures.
+    pub priority: Option<u8>,
 }
 
 /// A job, as its parameter server knows it.
@@ -197,10 +197,6 @@ const fn default_payload_bytes() -> u32 {
 
 const fn default_window() -> u16 {
     256
-}
-
-const fn default_priority() -> u8 {
-    128
 }
 
 fn key<'de, D: Deserializer<'de>>(d: D) -> Result<Key, D::Error> {
@@ -345,8 +341,10 @@ mod tests {
         let config = worker(WORKER).unwrap();
         assert_eq!(config.timeouts.stall_ms, 10_000);
         assert_eq!(config.timeouts.join_ms, 5000);
-        assert_eq!(config.job.priority, 128);
+        assert_eq!(config.job.priority, None);
         assert_eq!(config.units(), 16);
+        let fixed = WORKER.replace("\"rank\": 0", "\"rank\": 0, \"priority\": 9");
+        assert_eq!(worker(&fixed).unwrap().job.priority, Some(9));
     }
 
     #[test]

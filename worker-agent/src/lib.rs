@@ -28,6 +28,7 @@ mod error;
 pub mod link;
 mod ps;
 pub mod report;
+mod rounds;
 pub mod tensors;
 mod vector;
 

@@ -9,6 +9,7 @@ use progress::Console;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tally_agent::config::{PsConfig, WorkerConfig};
 use tally_agent::link::loss::Loss;
 use tally_agent::tensors::Tensors;
@@ -71,6 +72,7 @@ fn allreduce(args: &AllreduceArgs) -> Result<(), AgentError> {
         op: args.op,
         arithmetic: args.arithmetic,
         rounds: args.repeat,
+        compute: Duration::from_millis(args.compute),
         loss: loss(args.loss, args.loss_seed),
     };
     let stop = stop_flag();

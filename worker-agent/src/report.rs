@@ -5,7 +5,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use std::path::Path;
 use std::time::Duration;
-use tally_endpoint::{PsStats, WorkerStats};
+use tally_endpoint::{CongestionStats, PsStats, WorkerStats};
 
 /// A worker's report.
 #[derive(Clone, Debug, Serialize)]
@@ -37,8 +37,12 @@ pub struct Report {
     pub elements: u64,
     /// Bytes of the tensors in their own types.
     pub tensor_bytes: u64,
-    /// From the first contribution to the last result, over all rounds.
+    /// From the first contribution to the last result, over all rounds and the pauses between.
     pub seconds: f64,
+    /// From the beginning of the first round's pause to the last result.
+    pub job_seconds: f64,
+    /// The pause before each round.
+    pub compute_ms: f64,
     /// Bits of the tensors in all rounds, by these seconds, in 10^9.
     pub goodput_gbit_per_s: f64,
     /// Fragments contributed.
@@ -57,6 +61,12 @@ pub struct Report {
     pub late: u64,
     /// Frames that were none of ours.
     pub foreign: u64,
+    /// The lowest priority that a fragment had.
+    pub priority_min: Option<u8>,
+    /// The highest.
+    pub priority_max: Option<u8>,
+    /// What the network said, and what it made of the windows.
+    pub congestion: Congestion,
     /// From a contribution to its result.
     pub latency_us: Latency,
     /// Typical latency (lower quartile) at the end.
@@ -77,6 +87,40 @@ pub struct Retransmissions {
     pub early: u64,
     /// The parameter server asked.
     pub nack: u64,
+}
+
+/// Congestion, by its two causes.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Congestion {
+    /// Windows of results.
+    pub rounds: u64,
+    /// Those in which a link was full.
+    pub rounds_marked: u64,
+    /// Those in which the pool was.
+    pub rounds_collided: u64,
+    /// The link window at the end, in fragments.
+    pub link_window: u32,
+    /// The least that it was.
+    pub link_window_min: u32,
+    /// The aggregation window at the end, in fragments.
+    pub aggregation_window: u32,
+    /// The least that it was.
+    pub aggregation_window_min: u32,
+}
+
+impl Congestion {
+    pub(crate) const fn new((link, aggregation): (u32, u32), stats: &CongestionStats) -> Self {
+        Self {
+            rounds: stats.rounds,
+            rounds_marked: stats.rounds_marked,
+            rounds_collided: stats.rounds_collided,
+            link_window: link,
+            link_window_min: stats.link_window_min,
+            aggregation_window: aggregation,
+            aggregation_window_min: stats.aggregation_window_min,
+        }
+    }
 }
 
 /// Percentiles in microseconds.

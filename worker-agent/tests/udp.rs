@@ -22,6 +22,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_agent::config::{PsConfig, WorkerConfig};
 use tally_agent::link::loss::Loss;
+use tally_agent::report::Report;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Arithmetic, Op, Options, allreduce, serve};
 use tally_wire::frame::group_of;
@@ -98,6 +99,16 @@ impl Rig {
 
     /// All workers' outcomes.
     fn allreduce(&self, inputs: &[Tensors], options: Options) -> Vec<Result<Tensors, AgentError>> {
+        let reported = self.reported(inputs, options).into_iter();
+        reported.map(|r| r.map(|(output, _)| output)).collect()
+    }
+
+    /// With their reports.
+    fn reported(
+        &self,
+        inputs: &[Tensors],
+        options: Options,
+    ) -> Vec<Result<(Tensors, Report), AgentError>> {
         let stop = AtomicBool::new(false);
         let run = |rank: u8| {
             let (input, stop) = (&inputs[usize::from(rank)], &stop);
@@ -108,10 +119,9 @@ impl Rig {
             });
             let options = Options { loss, ..options };
             move || {
-                allreduce(&config, &options, input, &mut (), stop).map(|(out, report)| {
+                allreduce(&config, &options, input, &mut (), stop).inspect(|(_, report)| {
                     assert_eq!(report.fragments, report.from_switch + report.from_ps);
                     assert!(report.latency_us.p50 > 0.0);
-                    out
                 })
             }
         };
@@ -217,6 +227,7 @@ fn fixed_point_is_exact_whatever_gets_lost() {
     let habits = Habits {
         collide: 200,
         preempt: 200,
+        mark: 100,
     };
     let rig = Rig::new(11, 3, habits, true);
     let inputs = gradients("mixed", 3);
@@ -246,6 +257,7 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
     let habits = Habits {
         collide: 300,
         preempt: 300,
+        mark: 0,
     };
     let rig = Rig::new(12, 4, habits, true);
     let inputs = gradients("digits/step40", 4);
@@ -266,6 +278,38 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
     let want: Vec<_> = (0..inputs[0].floats.len()).map(fold).collect();
     for output in rig.allreduce(&inputs, options) {
         assert_eq!(bits(&output.unwrap().floats), bits(&want));
+    }
+}
+
+#[test]
+fn pauses_before_rounds_count_and_priorities_follow_from_them() {
+    let compute = Duration::from_millis(80);
+    let rig = Rig::new(17, 2, Habits::default(), true);
+    let inputs: Vec<_> = (0..2).map(|r| Tensors::synthetic(3, r, 5000)).collect();
+    let options = Options {
+        rounds: 5,
+        compute,
+        ..Options::default()
+    };
+    let want = bits(&fixed_sum(&inputs, 64));
+    for reported in rig.reported(&inputs, options) {
+        let (output, report) = reported.unwrap();
+        assert_eq!(bits(&output.floats), want);
+        assert!(report.job_seconds >= 5.0 * 0.08, "{}", report.job_seconds);
+        // The first contribution comes after the first pause.
+        let pause = report.job_seconds - report.seconds;
+        assert!((0.079..0.3).contains(&pause), "{pause}");
+        let (least, most) = (report.priority_min.unwrap(), report.priority_max.unwrap());
+        assert_eq!(
+            least.min(128 - 24),
+            least,
+            "of the first round's last layer, or less"
+        );
+        // 80 ms and some to go: at least as urgent as 1 s at 1 : 32 would be.
+        assert!(most > 128, "{most}");
+        let c = report.congestion;
+        assert_eq!((c.rounds_marked, c.rounds_collided), (0, 0));
+        assert_eq!((c.link_window, c.aggregation_window), (32, 32));
     }
 }
 
