@@ -11,7 +11,7 @@ use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::held::Arena;
 use crate::policy::{Completion, Placement, Policy, Resend};
-use crate::pool::PoolConfig;
+use crate::pool::{Limits, PoolConfig};
 use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
 use crate::slot::{Slot, SlotKey};
@@ -39,6 +39,9 @@ struct Job<B> {
     all: u64,
     placement: Placement,
     ring: Ring<B>,
+    limits: Limits,
+    /// Slots that it holds.
+    slots: u32,
 }
 
 /// One shard: slots, rings and rosters of all running jobs.
@@ -62,7 +65,7 @@ impl<B: Buffer> Aggregator<B> {
     ///
     /// # Panics
     /// If `slots` or `shards` is no power of two, `ways` is not 1, 2, 4 or 8 or above `slots`, `shard` is
-    /// not below `shards`, or `window` is 0.
+    /// not below `shards`, `window` is 0, or the `limits` contradict each other, the pool or the policy.
     #[must_use]
     pub fn new(config: PoolConfig, kernels: Kernels) -> Self {
         config.check();
@@ -95,7 +98,19 @@ impl<B: Buffer> Aggregator<B> {
     /// Slots taken at this moment. Walks the pool: for reports, not for the data path.
     #[must_use]
     pub fn slots_in_use(&self) -> usize {
-        self.slots.iter().filter(|s| s.key.is_some()).count()
+        self.holders().count()
+    }
+
+    /// Whose the taken slots are, one by one. Walks the pool, for reports and tests.
+    pub fn holders(&self) -> impl Iterator<Item = JobId> {
+        self.slots.iter().filter_map(|s| Some(s.key?.job))
+    }
+
+    /// Slots that a job holds, as its limits are applied to it.
+    #[must_use]
+    pub fn slots_of(&self, id: JobId) -> u32 {
+        let job = room::place(&self.index, id).and_then(|place| self.jobs[place].as_ref());
+        job.map_or(0, |job| job.slots)
     }
 
     /// Contributions held out of order at this moment.
@@ -130,6 +145,8 @@ impl<B: Buffer> Aggregator<B> {
             all: roster.all(),
             placement: self.policy.placement(id, index, &self.config),
             ring: Ring::new(self.config.ring_fragments(), self.shift),
+            limits: self.config.limits.get(index).copied().unwrap_or_default(),
+            slots: 0,
             roster,
         };
         if place == self.jobs.len() {
@@ -304,6 +321,7 @@ impl<B: Buffer> Aggregator<B> {
                 out.evict(slot, &mut self.arena, Flags::RESEND);
                 out.counters.resends_to_ps += 1;
                 out.send_to_ps(header, Flags::NONE, buffer);
+                job.slots -= 1;
                 return;
             }
             if slot.bitmap & header.bitmap != 0 {
@@ -325,7 +343,7 @@ impl<B: Buffer> Aggregator<B> {
             }
             // A policy that keeps nothing has no set to be full.
             let full = Flags::COLLISION.when(!set.is_empty());
-            let room = self.room(set, header.priority, egress);
+            let room = self.room(place, set, header.priority, egress);
             let Some(job) = self.jobs[place].as_mut() else {
                 return;
             };
@@ -349,6 +367,8 @@ impl<B: Buffer> Aggregator<B> {
             };
             out.counters.slots_taken += 1;
             out.add(slot, &mut self.arena, &self.kernels, header, buffer);
+            // One that could only be held, and found no place to, has gone to the PS.
+            job.slots += u32::from(slot.key.is_some());
             at
         };
         let Some(job) = self.jobs[place].as_mut() else {
@@ -381,6 +401,7 @@ impl<B: Buffer> Aggregator<B> {
         let set = job.placement.set(header.fragment.0 >> self.shift);
         if let Some(at) = find(&self.slots, &set, key_of(header)) {
             clear(&mut self.slots[at], &mut self.arena, egress);
+            job.slots -= 1;
         }
         self.counters.results_from_ps += 1;
         if header.flags.has(Flags::OVERFLOW) {
@@ -419,6 +440,7 @@ impl<B: Buffer> Aggregator<B> {
         if let Some(at) = at {
             out.evict(&mut self.slots[at], &mut self.arena, Flags::NONE);
             out.egress.discard(buffer);
+            job.slots -= 1;
         } else {
             let answer = Header {
                 kind: Kind::NotHere,
@@ -656,6 +678,7 @@ fn complete<B: Buffer>(
                 egress.discard(displaced);
             }
             *slot = Slot::free();
+            job.slots -= 1;
         }
         Completion::ToPsAndHold => {
             counters.partials += 1;

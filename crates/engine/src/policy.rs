@@ -81,6 +81,11 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// it that would have to yield, which the policy may change.
     fn collision(&self, held: &mut u8, arriving: u8) -> Collision;
 
+    /// Whether an arrival may take a slot from another, as it must where jobs have minimums.
+    fn preempts(&self) -> bool {
+        false
+    }
+
     /// A slot is complete.
     fn completion(&self) -> Completion;
 

@@ -69,5 +69,17 @@ impl PoolConfig {
             self.ways.is_power_of_two() && self.ways <= MAX_WAYS.min(self.slots),
             "ways: 1, 2, 4 or 8, at most the slots"
         );
+        let minimums = self.limits.iter().map(|l| u64::from(l.min_slots));
+        assert!(
+            minimums.sum::<u64>() <= u64::from(self.slots),
+            "more slots for certain than there are"
+        );
+        for limits in &self.limits {
+            assert!(limits.min_slots <= limits.max_slots && limits.max_slots > 0);
+            assert!(
+                limits.min_slots == 0 || self.policy.policy().preempts(),
+                "a minimum that the policy cannot keep"
+            );
+        }
     }
 }

@@ -34,7 +34,7 @@ fn random_scripts() {
 }
 
 /// The seeds of the fuzz target: each a story that chance would be long in finding. First byte: the
-/// policy and the ways; second: slots, places to hold floats, and whether the jobs run (0xff: nobody has joined).
+/// policy, the ways and the limits; second: slots, places to hold floats, and whether the jobs run (0xff: nobody has joined).
 fn stories() -> Vec<(&'static str, Vec<u8>)> {
     let mut stories = Vec::new();
     for (policy, name) in [

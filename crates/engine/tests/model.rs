@@ -12,7 +12,7 @@ mod common;
 use common::plain::{Ledger, Plain, Sent, Wire, host};
 use common::{Rng, seeds, sums};
 use std::collections::{BTreeMap, BTreeSet};
-use tally_engine::{Aggregator, Member, PolicyName, PoolConfig, Roster, To};
+use tally_engine::{Aggregator, Limits, Member, PolicyName, PoolConfig, Roster, To};
 use tally_kernels::Kernels;
 use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
@@ -107,6 +107,8 @@ struct World {
     rng: Rng,
     policy: PolicyName,
     shards: Vec<Aggregator<Plain>>,
+    /// Of each job, on each shard.
+    limits: Vec<Limits>,
     ledger: Ledger,
     wire: Wire,
     jobs: Vec<Job>,
@@ -141,6 +143,23 @@ impl World {
                 }
             })
             .collect();
+        // Half of them are free to take what they get.
+        let limits: Vec<_> = (0..2)
+            .map(|_| {
+                let certain = policy == PolicyName::Esa && slots > 1 && rng.percent(50);
+                let min_slots = if certain {
+                    1 + rng.below(slots as usize / 2) as u32
+                } else {
+                    0
+                };
+                let max_slots = min_slots.max(1) + rng.below(slots as usize) as u32;
+                let limited = rng.percent(50);
+                Limits {
+                    min_slots,
+                    max_slots: if limited { max_slots } else { u32::MAX },
+                }
+            })
+            .collect();
         let config = |shard| PoolConfig {
             slots,
             ways,
@@ -149,7 +168,7 @@ impl World {
             shards,
             shard,
             jobs: 2,
-            limits: Vec::new(),
+            limits: limits.clone(),
             policy,
         };
         let mut world = Self {
@@ -158,6 +177,7 @@ impl World {
                 .collect(),
             rng,
             policy,
+            limits,
             ledger: Ledger::default(),
             wire: Wire::default(),
             jobs,
@@ -404,10 +424,12 @@ impl World {
         };
         let (before, discarded) = (drops(self), self.wire.discarded);
         let collisions_before = collisions(self);
+        let slots_before = self.slots(shard);
         let live = self.ledger.live();
         let buffer = self.ledger.frame(frame.payload);
         self.shards[shard].handle(Time(0), &from, &frame.header, buffer, &mut self.wire);
         let sent = self.wire.take();
+        self.check_slots(shard, slots_before, place);
         let dropped = drops(self) - before;
         if dropped > 0 {
             assert_eq!((dropped, sent.len(), self.ledger.live()), (1, 0, live));
@@ -445,6 +467,33 @@ impl World {
                     self.send(Node::Switch, Node::Worker(place, rank.0), header, payload);
                 }
             }
+        }
+    }
+
+    /// Slots of each job on a shard.
+    fn slots(&self, shard: usize) -> [u32; 2] {
+        let shard = &self.shards[shard];
+        let slots = [0, 1].map(|place| {
+            let id = self.jobs[place].id;
+            let held = shard.holders().filter(|holder| *holder == id).count();
+            assert_eq!(shard.slots_of(id) as usize, held, "counted wrong");
+            held as u32
+        });
+        assert_eq!(slots[0] + slots[1], shard.slots_in_use() as u32);
+        slots
+    }
+
+    /// S-6: who may have lost and gained a slot by a frame of the job at `place`.
+    fn check_slots(&self, shard: usize, before: [u32; 2], place: usize) {
+        let after = self.slots(shard);
+        let other = 1 - place;
+        assert!(after[place] <= before[place].max(self.limits[place].max_slots));
+        assert!(after[place] <= before[place] + 1 && after[other] <= before[other]);
+        if after[other] < before[other] {
+            assert_eq!(after[other] + 1, before[other]);
+            assert_eq!(self.policy, PolicyName::Esa, "only it preempts");
+            assert!(before[other] > self.limits[other].min_slots, "had no more");
+            assert!(before[place] < self.limits[place].max_slots, "had enough");
         }
     }
 

@@ -1,61 +1,98 @@
 //! Where an arrival goes whose fragment has no slot yet: a free way of its set, or that of a victim.
+//!
+//! The policy says whether the victim yields. Before it come the limits of jobs: nobody is made to
+//! yield what it has for certain, and nobody takes more than its maximum.
 
 use super::{Aggregator, Out};
 use crate::buffer::{Buffer, Egress};
 use crate::policy::Collision;
 use std::ops::Range;
-use tally_wire::{Flags, JobId};
+use tally_wire::{Flags, JobId, Time};
+
+/// A slot that would have to yield.
+struct Victim {
+    at: usize,
+    owner: usize,
+    /// Whether it may yield, as the policy says, or must.
+    may: bool,
+    priority: u8,
+    born: Time,
+}
 
 impl<B: Buffer> Aggregator<B> {
-    /// A slot of the set that is free, or that is made so; `None`: the arrival goes to its PS.
+    /// A slot of the set that is free, or that is made so, for a job by its place; `None`: the arrival
+    /// goes to its PS.
     #[inline]
     pub(super) fn room(
         &mut self,
+        arriving: usize,
         set: Range<usize>,
         priority: u8,
         egress: &mut impl Egress<B>,
     ) -> Option<usize> {
-        let free = self.slots[set.clone()].iter().position(|s| s.key.is_none());
-        match free {
-            Some(way) => Some(set.start + way),
-            None => self.drive_out(set, priority, egress),
-        }
-    }
-
-    /// All ways are taken. The policy decides about the slot of lowest priority, the oldest of them.
-    fn drive_out(
-        &mut self,
-        set: Range<usize>,
-        priority: u8,
-        egress: &mut impl Egress<B>,
-    ) -> Option<usize> {
-        let victim = set.min_by_key(|&at| (self.slots[at].priority, self.slots[at].born))?;
-        let slot = &mut self.slots[victim];
-        match self.policy.collision(&mut slot.priority, priority) {
-            Collision::ToPs => None,
-            Collision::Preempt => {
-                self.counters.preemptions += 1;
-                // The partial may be another job's: its own roster says where its PS is.
-                let owner = slot
-                    .key
-                    .map(|key| key.job)
-                    .and_then(|id| place(&self.index, id));
-                if let Some(Some(owner)) = owner.map(|place| &self.jobs[place]) {
-                    let mut out = Out {
-                        roster: &owner.roster,
-                        counters: &mut self.counters,
-                        egress,
-                    };
-                    out.evict(slot, &mut self.arena, Flags::COLLISION);
-                }
-                Some(victim)
+        let job = self.jobs[arriving].as_ref()?;
+        if job.slots < job.limits.max_slots {
+            let free = self.slots[set.clone()].iter().position(|s| s.key.is_none());
+            if let Some(way) = free {
+                return Some(set.start + way);
             }
         }
+        self.drive_out(arriving, set, priority, egress)
+    }
+
+    /// No way is free, or none for this job (S-6).
+    fn drive_out(
+        &mut self,
+        arriving: usize,
+        set: Range<usize>,
+        priority: u8,
+        egress: &mut impl Egress<B>,
+    ) -> Option<usize> {
+        let victim = self.victim(arriving, set)?;
+        let slot = &mut self.slots[victim.at];
+        if victim.may && self.policy.collision(&mut slot.priority, priority) == Collision::ToPs {
+            return None;
+        }
+        self.counters.preemptions += 1;
+        // The partial may be another job's: its own roster says where its PS is.
+        let owner = self.jobs[victim.owner].as_mut()?;
+        let mut out = Out {
+            roster: &owner.roster,
+            counters: &mut self.counters,
+            egress,
+        };
+        out.evict(slot, &mut self.arena, Flags::COLLISION);
+        owner.slots -= 1;
+        Some(victim.at)
+    }
+
+    /// The slot of the set that would have to yield; `None` if nobody has to.
+    fn victim(&self, arriving: usize, set: Range<usize>) -> Option<Victim> {
+        let job = self.jobs[arriving].as_ref()?;
+        let is_below_minimum = job.slots < job.limits.min_slots;
+        let is_at_maximum = job.slots >= job.limits.max_slots;
+        let candidates = set.filter_map(|at| {
+            let slot = &self.slots[at];
+            let owner = place(&self.index, slot.key?.job)?;
+            let holder = self.jobs[owner].as_ref()?;
+            let is_own = owner == arriving;
+            if !is_own && (is_at_maximum || holder.slots <= holder.limits.min_slots) {
+                return None;
+            }
+            Some(Victim {
+                at,
+                owner,
+                may: !is_below_minimum || is_own,
+                priority: slot.priority,
+                born: slot.born,
+            })
+        });
+        candidates.min_by_key(|v| (v.may, v.priority, v.born))
     }
 }
 
 /// The place in `jobs` of a job that runs.
 #[inline]
-fn place(index: &[u8], id: JobId) -> Option<usize> {
+pub(super) fn place(index: &[u8], id: JobId) -> Option<usize> {
     usize::from(index[usize::from(id.0)]).checked_sub(1)
 }

@@ -11,6 +11,7 @@ use tally_wire::{Epoch, FragmentId};
 mod admission;
 mod combining;
 mod congestion;
+mod limits;
 mod none;
 mod ps;
 mod sets;
@@ -47,11 +48,21 @@ impl World {
 
     /// As `new`, in sets, and with limits for jobs 7 and 8.
     fn of_ways(policy: PolicyName, slots: u32, ways: u32, limits: Vec<Limits>) -> Self {
+        Self::of_window(policy, slots, ways, 4, limits)
+    }
+
+    fn of_window(
+        policy: PolicyName,
+        slots: u32,
+        ways: u32,
+        window: u16,
+        limits: Vec<Limits>,
+    ) -> Self {
         let mut world = Self::with(PoolConfig {
             slots,
             ways,
             held: 16,
-            window: 4,
+            window,
             shards: 1,
             shard: 0,
             jobs: 2,
@@ -74,6 +85,10 @@ impl World {
         let buffer = self.ledger.frame(payload);
         self.shard
             .handle(self.now, &from, &header, buffer, &mut self.wire);
+        for job in [JOB, OTHER] {
+            let held = self.shard.holders().filter(|holder| *holder == job);
+            assert_eq!(self.shard.slots_of(job) as usize, held.count());
+        }
         self.wire.take()
     }
 

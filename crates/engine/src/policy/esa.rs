@@ -27,6 +27,10 @@ impl Policy for Esa {
         Collision::ToPs
     }
 
+    fn preempts(&self) -> bool {
+        true
+    }
+
     fn completion(&self) -> Completion {
         Completion::Result
     }

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tally_engine::registry::JobStatus;
 use tally_engine::{
-    Action, Aggregator, DropReason, JobConfig, Member, PolicyName, PoolConfig, Registry,
+    Action, Aggregator, DropReason, JobConfig, Limits, Member, PolicyName, PoolConfig, Registry,
     RegistryConfig, Roster, To,
 };
 use tally_kernels::Kernels;
@@ -181,6 +181,15 @@ impl World {
         let (_, policy) = PolicyName::ALL[choice % 4];
         let layout = script.byte();
         let slots = 1 << (layout & 3);
+        let limit = (choice >> 4) as u32;
+        let limits = Limits {
+            min_slots: if policy == PolicyName::Esa {
+                limit & (slots / 2)
+            } else {
+                0
+            },
+            max_slots: if limit < 8 { u32::MAX } else { limit - 7 },
+        };
         let config = |shard| PoolConfig {
             slots,
             ways: slots.min(1 << (choice >> 2 & 3)),
@@ -189,7 +198,7 @@ impl World {
             shards: SHARDS,
             shard,
             jobs: 2,
-            limits: Vec::new(),
+            limits: vec![limits; 2],
             policy,
         };
         let mut peers = Vec::new();
@@ -689,6 +698,9 @@ impl World {
         let buffer = self.ledger.frame(payload);
         self.shards[at].handle(self.now, &sender, header, buffer, &mut self.wire);
         let sent = self.wire.take();
+        let shard = &self.shards[at];
+        let held: u32 = (0..2).map(|place| shard.slots_of(job_id(place))).sum();
+        assert_eq!(held as usize, shard.slots_in_use(), "counted wrong");
         let after = counts(self);
         let effect = !sent.is_empty() || after.contributions > before.contributions;
         if !effect {

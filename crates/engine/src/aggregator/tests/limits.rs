@@ -1,0 +1,141 @@
+//! What jobs have for certain, and what they may have at most.
+
+use super::*;
+
+const fn limits(min_slots: u32, max_slots: u32) -> Limits {
+    Limits {
+        min_slots,
+        max_slots,
+    }
+}
+
+fn world(policy: PolicyName, slots: u32, ways: u32, first: Limits, second: Limits) -> World {
+    World::of_ways(policy, slots, ways, vec![first, second])
+}
+
+fn urgent(fragment: u32, rank: u8, priority: u8) -> Header {
+    Header {
+        priority,
+        ..data(fragment, rank)
+    }
+}
+
+#[test]
+fn a_job_at_its_maximum_takes_no_free_slot() {
+    for policy in POLICIES {
+        for ways in [1, 4] {
+            let mut w = world(policy, 16, ways, limits(0, 2), Limits::NONE);
+            assert_eq!(w.data(0, 0, 1), []);
+            assert_eq!(w.data(1, 0, 1), []);
+            assert_eq!(w.data(2, 0, 5), [collided(partial(2, 1, 5))], "{policy}");
+            assert_eq!(w.shard.slots_of(JOB), 2);
+            assert_eq!(w.data(0, 1, 1), [], "it goes on with those it has");
+            assert_eq!(w.say(ps(Kind::Remind, 0), 0).len(), 1);
+            assert_eq!(w.data(2, 1, 1), [], "one is free again");
+            assert_eq!(w.shard.slots_of(JOB), 2);
+        }
+    }
+}
+
+#[test]
+fn a_job_at_its_maximum_preempts_nobody_but_itself() {
+    let mut w = world(PolicyName::Esa, 2, 2, limits(0, 1), Limits::NONE);
+    w.say(urgent(0, 0, 20), 1);
+    w.say(other(0, 0, 10), 1);
+    let sent = w.say(urgent(1, 0, 19), 5);
+    let expected = partial_of(urgent(1, 0, 19), 1, ints(5));
+    assert_eq!(sent, [collided(expected)], "its own is higher");
+    // That halved the job's own slot to 10, and not the other's.
+    let expected = partial_of(urgent(0, 0, 10), 1, ints(1));
+    assert_eq!(w.say(urgent(1, 0, 11), 5), [collided(expected)]);
+    assert_eq!((w.shard.slots_of(JOB), w.shard.slots_of(OTHER)), (1, 1));
+    assert_eq!(w.say(other(0, 1, 0), 1).len(), 1, "the other completes");
+}
+
+#[test]
+fn what_a_job_has_for_certain_does_not_yield() {
+    let mut w = world(PolicyName::Esa, 2, 1, Limits::NONE, limits(1, 9));
+    w.say(other(0, 0, 1), 1);
+    for priority in [2, 255] {
+        let mut collisions = 0;
+        for fragment in 0..2 {
+            let sent = w.say(urgent(fragment, 0, priority), 5);
+            collisions += sent.len();
+        }
+        assert_eq!(collisions, 1, "one set is the other job's");
+    }
+    assert_eq!(w.say(other(0, 1, 1), 1).len(), 1);
+    assert_eq!(w.shard.counters().preemptions, 0);
+}
+
+#[test]
+fn more_than_that_yields_again() {
+    let mut w = world(PolicyName::Esa, 2, 2, Limits::NONE, limits(1, 9));
+    w.say(other(0, 0, 1), 1);
+    w.say(other(1, 0, 2), 1);
+    let sent = w.say(urgent(0, 0, 3), 5);
+    assert_eq!(sent, [collided(partial_of(other(0, 0, 1), 1, ints(1)))]);
+    assert_eq!(w.shard.slots_of(OTHER), 1);
+    let sent = w.say(urgent(1, 0, 2), 5);
+    let expected = partial_of(urgent(1, 0, 2), 1, ints(5));
+    assert_eq!(sent, [collided(expected)], "against its own, which is 3");
+}
+
+#[test]
+fn a_job_below_its_minimum_takes_the_lowest_slot_of_one_that_has_more() {
+    let mut w = world(PolicyName::Esa, 2, 2, limits(1, 9), limits(1, 9));
+    w.say(urgent(0, 0, 200), 1);
+    w.say(urgent(1, 0, 100), 1);
+    let sent = w.say(other(0, 0, 0), 1);
+    assert_eq!(sent, [collided(partial_of(urgent(1, 0, 100), 1, ints(1)))]);
+    // Both have what is theirs: now priorities decide, each job against itself.
+    let expected = partial_of(other(1, 0, 0), 1, ints(1));
+    assert_eq!(w.say(other(1, 0, 0), 1), [collided(expected)]);
+    assert_eq!((w.shard.slots_of(JOB), w.shard.slots_of(OTHER)), (1, 1));
+}
+
+/// A tenant that claims the highest priority for everything, and never completes, floods the pool. The
+/// other gets its minimum all the same.
+#[test]
+fn who_always_claims_the_highest_priority_does_not_starve_the_others() {
+    for ways in [1, 2, 4, 8] {
+        for (minimum, finished_here) in [(0, 0), (4, 4)] {
+            let certain = limits(minimum, u32::MAX);
+            let limits = vec![Limits::NONE, certain];
+            let mut w = World::of_window(PolicyName::Esa, 32, ways, 64, limits);
+            let flood = |w: &mut World| {
+                // Some fragments again and again: some are in slots, some found none.
+                for fragment in 0..64 {
+                    w.say(urgent(fragment, 0, 255), 1);
+                }
+            };
+            for round in 0..20 {
+                let mine = round * 4..round * 4 + 4;
+                flood(&mut w);
+                for fragment in mine.clone() {
+                    w.say(other(fragment, 0, 1), 1);
+                    flood(&mut w);
+                }
+                let mut results = 0;
+                for fragment in mine.clone() {
+                    let sent = w.say(other(fragment, 1, 1), 1);
+                    results += sent.iter().filter(|s| matches!(s, Sent::Group(..))).count();
+                    flood(&mut w);
+                }
+                assert_eq!(results, finished_here, "{ways} ways, round {round}");
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "a minimum that the policy cannot keep")]
+fn first_come_first_served_keeps_no_minimum() {
+    world(PolicyName::Fcfs, 2, 1, limits(1, 2), Limits::NONE);
+}
+
+#[test]
+#[should_panic(expected = "more slots for certain than there are")]
+fn minimums_fit_the_pool() {
+    world(PolicyName::Esa, 2, 1, limits(1, 2), limits(2, 2));
+}
