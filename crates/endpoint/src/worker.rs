@@ -407,7 +407,9 @@ impl Worker {
             return;
         }
         self.last_heard = now;
-        match self.window.take(now, header.fragment, header.element) {
+        let [marked, collided] = [Flags::MARKED, Flags::COLLISION].map(|f| header.flags.has(f));
+        let (fragment, element) = (header.fragment, header.element);
+        match self.window.take(now, fragment, element, collided) {
             Taken::Foreign => self.stats.foreign += 1,
             Taken::Duplicate => self.stats.duplicates += 1,
             Taken::New { seq, .. } if header.flags.has(Flags::OVERFLOW) => {
@@ -422,8 +424,6 @@ impl Worker {
                     self.stats.from_switch += 1;
                 }
                 self.last_progress = now;
-                let [marked, collided] =
-                    [Flags::MARKED, Flags::COLLISION].map(|f| header.flags.has(f));
                 let stats = &mut self.stats.congestion;
                 self.congestion.result(marked, collided, stats);
                 let delivery = Delivery { latency, from_ps };

@@ -7,13 +7,17 @@
 //!   [`Lists`], by how often they were sent again; in each list the head was sent first, so a loss
 //!   shows at a head, whatever the window. Each time a fragment is sent again it gets twice the
 //!   patience, because its answer may take the longer way, over the PS.
+//!   What went over the PS is late without being lost; see [`detour`].
 //! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then only the oldest fragment
 //!   is sent again, as a probe. If more are lost, its result shows them to be; if nothing is lost
 //!   and the others are only slow, one frame was wasted and not a window of them.
 
+mod detour;
+
 use crate::lists::Lists;
 use crate::rtt::{Bounds, Rtt};
 use core::time::Duration;
+use detour::Detour;
 use std::collections::VecDeque;
 use tally_wire::{Element, FragmentId, Time};
 
@@ -30,6 +34,8 @@ const REORDER_MIN: Duration = Duration::from_micros(50);
 const REORDER_USUAL: Duration = Duration::from_millis(1);
 const REORDER_TIMES_SHORT: u32 = 2;
 const REORDER_TRANSMISSIONS: u64 = 16;
+/// For how many windows a collision is remembered.
+const DETOUR_WINDOWS: u64 = 8;
 
 /// Fragments that were sent once are in the first list, others in that of how often they were sent
 /// again, or in the last.
@@ -117,6 +123,7 @@ pub(crate) struct Window {
     unfinished: u64,
     width: u64,
     rtt: Rtt,
+    detour: Detour,
     /// Timeouts since the last result.
     doublings: u32,
     /// When something was last sent, and how often something was.
@@ -148,6 +155,7 @@ impl Window {
             unfinished: 0,
             width,
             rtt: Rtt::new(RTO),
+            detour: Detour::default(),
             doublings: 0,
             last_sent: Time(0),
             transmissions: 0,
@@ -266,8 +274,14 @@ impl Window {
         self.base + ((slot as u64).wrapping_sub(self.base) & mask)
     }
 
-    /// Takes note of a result.
-    pub(crate) fn take(&mut self, now: Time, fragment: FragmentId, element: Element) -> Taken {
+    /// Takes note of a result, and of whether its fragment met a collision.
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        fragment: FragmentId,
+        element: Element,
+        collided: bool,
+    ) -> Taken {
         let Some(seq) = self.seq_of(fragment).filter(|&seq| seq < self.next) else {
             return Taken::Foreign;
         };
@@ -294,6 +308,9 @@ impl Window {
         if usize::from(entry.list) == FRESH {
             self.rtt.sample(latency);
         }
+        if collided {
+            self.detour.sample(latency, self.transmissions);
+        }
         // It answers an earlier sending if the last one was too recent.
         let answered = now.since(entry.last_sent) >= self.rtt.least();
         if usize::from(entry.list) == FRESH || answered {
@@ -309,15 +326,22 @@ impl Window {
     fn find_lost(&mut self) {
         let typical = self.rtt.typical().unwrap_or(REORDER_USUAL);
         let short = typical * REORDER_TIMES_SHORT;
-        let reordering = (typical / 4).max(short.clamp(REORDER_MIN, REORDER_USUAL));
+        let mut reordering = (typical / 4).max(short.clamp(REORDER_MIN, REORDER_USUAL));
+        let mut transmissions = REORDER_TRANSMISSIONS;
+        let memory = DETOUR_WINDOWS * self.width;
+        if let Some(detour) = self.detour.patience(self.transmissions, memory) {
+            reordering = reordering.max(detour.min(self.rtt.timeout(0)));
+            transmissions = u64::MAX >> LISTS;
+        }
         for list in 0..LISTS {
             let patience = reordering * (1 << list);
-            let transmissions = REORDER_TRANSMISSIONS << list;
+            let transmissions = transmissions << list;
             let (newest, newest_transmission) = self.newest_finished;
             while let Some(slot) = self.lists.head(list) {
                 let entry = &self.entries[slot];
                 if newest.since(entry.last_sent) <= patience
-                    && newest_transmission <= entry.transmission + transmissions
+                    && newest_transmission - entry.transmission.min(newest_transmission)
+                        <= transmissions
                 {
                     break;
                 }

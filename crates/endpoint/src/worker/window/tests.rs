@@ -12,7 +12,7 @@ fn send(w: &mut Window, now: Time) {
 }
 
 fn take(w: &mut Window, now: Time, n: u32) -> Taken {
-    w.take(now, FragmentId(n), Element::I32)
+    w.take(now, FragmentId(n), Element::I32, false)
 }
 
 fn drain(w: &mut Window, now: Time) -> Vec<(u64, Cause)> {
@@ -55,7 +55,7 @@ fn results_are_taken_once_and_only_for_what_was_sent() {
     let mut w = Window::new(0, 4);
     assert_eq!(take(&mut w, at(0), 0), Taken::Foreign);
     send(&mut w, at(0));
-    let other = w.take(at(0), FragmentId(0), Element::F32);
+    let other = w.take(at(0), FragmentId(0), Element::F32, false);
     assert_eq!(other, Taken::Foreign);
     let latency = Duration::from_millis(3);
     assert_eq!(take(&mut w, at(3), 0), Taken::New { seq: 0, latency });
@@ -260,7 +260,7 @@ proptest! {
                 2 => {
                     let seq = w.base() + u64::from(n);
                     let sent = seq < w.next();
-                    match w.take(now, FragmentId(seq as u32), Element::I32) {
+                    match take(&mut w, now, seq as u32) {
                         Taken::New { seq: s, .. } => {
                             prop_assert!(s == seq && sent);
                             prop_assert!(done.insert(seq));
@@ -292,9 +292,37 @@ proptest! {
             now = now.max(w.deadline().unwrap_or(now));
             w.expire(now);
             for (seq, _) in drain(&mut w, now) {
-                w.take(now, FragmentId(seq as u32), Element::I32);
+                take(&mut w, now, seq as u32);
             }
         }
         prop_assert_eq!(w.deadline(), None);
     }
+}
+
+/// The fragments of others overtake one that the PS finishes; that does not make it lost.
+#[test]
+fn what_takes_the_way_over_the_ps_has_the_time_for_it() {
+    let us = |n: u64| Time(n * 1000);
+    let mut w = Window::new(0, 256);
+    for n in 0..4 {
+        send(&mut w, us(n));
+    }
+    for n in [1, 2, 3] {
+        take(&mut w, us(10), n);
+    }
+    w.take(us(70), FragmentId(0), Element::I32, true);
+    for n in 4..104_u32 {
+        send(&mut w, us(70 + u64::from(n)));
+    }
+    for n in 5..104 {
+        take(&mut w, us(80 + u64::from(n)), n);
+    }
+    assert_eq!(w.pop_again(), None, "99 have overtaken it");
+    for n in 104..250_u32 {
+        send(&mut w, us(70 + u64::from(n)));
+    }
+    for n in 104..250_u32 {
+        take(&mut w, us(80 + u64::from(n)), n);
+    }
+    assert_eq!(w.pop_again().map(|again| again.seq), Some(4), "too late");
 }
