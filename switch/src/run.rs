@@ -29,6 +29,10 @@ const CONTROL_FRAMES: usize = 256;
 /// Frames that a thread may keep for itself.
 const CACHE_FRAMES: u32 = 256;
 
+/// Transmit descriptors of a NIC at most. What the NIC has taken is out of reach of priorities and marks, so it
+/// is no more than bridges the time between two turns of the core: 22 µs of 1 KiB frames at 100 Gbit/s.
+const TX_DESCRIPTORS: u16 = 256;
+
 /// A running switch.
 pub struct Switch {
     stop: Arc<AtomicBool>,
@@ -269,7 +273,7 @@ fn open_port(
     let mtu = (section.is_pci() && info.mtu_max >= section.mtu).then_some(section.mtu);
     let config = PortConfig {
         rx_descriptors: section.descriptors,
-        tx_descriptors: section.descriptors,
+        tx_descriptors: section.descriptors.min(TX_DESCRIPTORS),
         mtu,
         ..PortConfig::default()
     };
