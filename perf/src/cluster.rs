@@ -103,6 +103,8 @@ pub struct Spec {
     pub loss_seed: u64,
     /// When the workers give up.
     pub timeouts: Timeouts,
+    /// How long a member may be silent before the switch gives its job up; by default the switch's own.
+    pub member_timeout_ms: Option<u32>,
     /// The key that the workers have, if it is not their job's.
     pub worker_key: Option<String>,
     /// Where the programs are.
@@ -136,6 +138,7 @@ impl Default for Spec {
                 join_ms: 30_000,
                 stall_ms: 10_000,
             },
+            member_timeout_ms: None,
             worker_key: None,
             programs: own.parent().map(Path::to_owned).unwrap_or_default(),
         }
@@ -241,6 +244,14 @@ impl Cluster {
             (1..=HOSTS_MAX).contains(&hosts),
             "{hosts} workers and parameter servers: 1 to {HOSTS_MAX}"
         );
+        for program in ["tally-switch", "tally-agent"] {
+            let path = spec.programs.join(program);
+            ensure!(
+                path.exists(),
+                "{} is missing: cargo build --release -p tally-switch -p tally-agent",
+                path.display()
+            );
+        }
         remove_leftover_folders();
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{}-", std::process::id()))
@@ -328,6 +339,7 @@ impl Cluster {
                 })
                 .collect(),
             window: self.spec.window,
+            member_timeout_ms: self.spec.member_timeout_ms,
             stats_socket: self.file("switch.sock"),
         };
         let path = self.write("switch.json", &config)?;

@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tally_perf::commands::{datapath, demo, kernels};
+use tally_perf::commands::{datapath, demo, kernels, policies};
 
 /// Benchmarks of Tally.
 #[derive(Parser)]
@@ -28,6 +28,8 @@ enum Command {
     Demo(demo::Args),
     /// Throughput of the summation kernels, beside memcpy of the same bytes.
     Kernels(kernels::Args),
+    /// Several jobs share a switch with little memory, under each of its policies in turn.
+    Policies(policies::Args),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +47,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Datapath(args) => datapath::run(args)?,
         Command::Demo(args) => demo::run(args)?,
         Command::Kernels(args) => kernels::run(args)?,
+        Command::Policies(args) => policies::run(args)?,
     };
     report.print(cli.json)?;
     // A benchmark that misses a target has measured well. A wrong sum is a failure.

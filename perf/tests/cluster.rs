@@ -214,6 +214,84 @@ fn the_switch_may_die_and_come_back_in_the_middle() {
     synthetic_is_exact(&cluster, 0, 2, "20000000");
 }
 
+/// Two jobs of two workers each on few slots, with much patience: what fails, fails for a reason.
+fn two_jobs(policy: &str) -> Spec {
+    let patient_ms = 60_000;
+    Spec {
+        jobs: vec![2, 2],
+        policy: policy.into(),
+        slots: Some(64),
+        timeouts: Timeouts {
+            join_ms: patient_ms,
+            stall_ms: patient_ms,
+        },
+        ..spec(2)
+    }
+}
+
+/// Waits until the switch has a job running.
+fn wait_until_it_runs(cluster: &Cluster, job: usize) {
+    let start = Instant::now();
+    loop {
+        let report = cluster.switch_report().unwrap();
+        if report.jobs[job].phase == "running" {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "{report}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_worker_that_dies_ends_its_own_job_only() {
+    let _alone = alone();
+    let cluster = Cluster::start(two_jobs("esa")).unwrap();
+    let mut dying = cluster.start_workers(0, |_| synthetic("100M")).unwrap();
+    in_the_middle(&cluster);
+    let other = cluster.start_workers(1, |_| synthetic("20000000")).unwrap();
+    wait_until_it_runs(&cluster, 1);
+    dying.remove(1).kill().unwrap();
+    for worker in other {
+        worker.wait_ok(Duration::from_secs(60)).unwrap();
+    }
+    synthetic_is_exact(&cluster, 1, 2, "20000000");
+    fails(dying.remove(0), &["rank 1"]);
+    assert_eq!(cluster.switch_report().unwrap().slots_in_use, 0);
+}
+
+#[test]
+fn a_straggler_delays_its_own_job_only() {
+    let _alone = alone();
+    for policy in ["esa", "fcfs", "static"] {
+        let cluster = Cluster::start(Spec {
+            // A stopped worker gives no sign of life.
+            member_timeout_ms: Some(60_000),
+            ..two_jobs(policy)
+        })
+        .unwrap();
+        let mut delayed = cluster.start_workers(0, |_| synthetic("4000000")).unwrap();
+        in_the_middle(&cluster);
+        delayed[1].signal("STOP").unwrap();
+        // All of the other job, from its start to its end.
+        let other = cluster.start_workers(1, |_| synthetic("1000000")).unwrap();
+        for worker in other {
+            worker.wait_ok(Duration::from_secs(60)).unwrap();
+        }
+        synthetic_is_exact(&cluster, 1, 2, "1000000");
+        assert!(
+            delayed[0].is_running().unwrap(),
+            "{policy}: it did not wait for the straggler: {}",
+            delayed[0].log()
+        );
+        delayed[1].signal("CONT").unwrap();
+        for worker in delayed {
+            worker.wait_ok(Duration::from_secs(60)).unwrap();
+        }
+        synthetic_is_exact(&cluster, 0, 2, "4000000");
+        assert_eq!(cluster.switch_report().unwrap().slots_in_use, 0);
+    }
+}
+
 #[test]
 fn an_interrupted_worker_tells_the_others() {
     let _alone = alone();

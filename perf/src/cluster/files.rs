@@ -20,6 +20,8 @@ pub(super) struct SwitchConfig<'a> {
     pub(super) pool: SwitchPool<'a>,
     pub(super) jobs: Vec<SwitchJob>,
     pub(super) window: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) member_timeout_ms: Option<u32>,
     pub(super) stats_socket: PathBuf,
 }
 

@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tally_engine::PolicyName;
 use tally_report::{Machine, Report, Target};
 
 /// The sets of real gradients, with what they are.
@@ -44,7 +45,7 @@ pub struct Args {
     loss: f64,
 
     /// Policy of the switch
-    #[arg(long, default_value = "esa", value_parser = ["esa", "fcfs", "static"])]
+    #[arg(long, default_value = "esa", value_parser = policy_names())]
     policy: String,
 
     /// Kill a process in the middle of each synthetic all-reduce, and start it again (needs root)
@@ -105,6 +106,11 @@ impl Restart {
             Self::Both => &[(Process::Ps, 1, 3), (Process::Switch, 2, 3)],
         }
     }
+}
+
+/// What the switch has.
+fn policy_names() -> Vec<&'static str> {
+    PolicyName::ALL.iter().map(|(name, _)| *name).collect()
 }
 
 /// A number with an optional suffix k, M or G (powers of ten).
@@ -212,10 +218,6 @@ pub fn run(args: &Args) -> Result<Report> {
         loss_seed: args.seed,
         ..Spec::default()
     };
-    for program in ["tally-switch", "tally-agent"] {
-        let built = spec.programs.join(program).exists();
-        ensure!(built, "{program} is not built: cargo build --release");
-    }
     eprintln!(
         "starting a switch and a parameter server ({})",
         network.describe()

@@ -4,3 +4,4 @@
 pub mod datapath;
 pub mod demo;
 pub mod kernels;
+pub mod policies;
