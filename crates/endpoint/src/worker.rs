@@ -526,6 +526,8 @@ impl Worker {
                 by: refuse.about,
             },
             Reason::Shape => WorkerError::Shape { by: refuse.about },
+            // A copy of a JOIN from before the window was made smaller.
+            Reason::Window if u32::from(self.config.window) <= allowed => return,
             Reason::Window if matches!(self.phase, Phase::Joining) && allowed >= 1 => {
                 let allowed = u16::try_from(allowed).unwrap_or(u16::MAX);
                 self.config.window = self.config.window.min(allowed);
@@ -792,7 +794,9 @@ impl Worker {
             Phase::Closed => {}
             Phase::Joining => {
                 if self.started.after(self.config.join_timeout) <= now {
-                    self.fail(self.not_started());
+                    // Or our place would be taken for a member by those that come after us.
+                    let error = self.not_started();
+                    self.leave_with(now, LeaveCode::Failed, 0, error);
                 }
             }
             Phase::Running => {

@@ -288,6 +288,31 @@ fn missing_members_are_named() {
     );
 }
 
+/// A JOIN from before the window was made smaller may come to the switch once more.
+#[test]
+fn a_refusal_of_a_window_that_is_ours_no_more_is_ignored() {
+    let mut world = World::new(&Plan::quiet(1));
+    world.run_for(SECOND / 10);
+    let refuse = world.switch.refuse(0, 1000, Reason::Window, 255, 128, 8);
+    world.inject(0, &refuse);
+    world.submit(10);
+    world.finish();
+    world.run_to_end(10 * SECOND);
+    world.assert_right(10);
+}
+
+#[test]
+fn a_worker_that_gives_up_joining_gives_up_its_place() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.silent.push(1);
+    world.run_to_end(60 * SECOND);
+    assert!(matches!(
+        world.error(0),
+        Some(WorkerError::NotStarted { .. })
+    ));
+    assert_eq!(world.switch.epoch, 0, "no place is taken, no epoch open");
+}
+
 #[test]
 fn a_rank_that_is_taken_is_tried_until_time_runs_out() {
     let mut world = World::new(&Plan::quiet(2));
@@ -335,9 +360,9 @@ fn final_refusals_end_the_session_and_name_the_culprit() {
         (
             Reason::Window,
             255,
-            900,
-            512,
-            "a window of 900 fragments is too large: the switch serves up to 512",
+            8,
+            5,
+            "a window of 8 fragments is too large: the switch serves up to 5",
         ),
         (
             Reason::MemberLost,

@@ -19,6 +19,11 @@ use tally_wire::{
 /// middle of a job: three times the period of J-1.
 const TAKEOVER: Duration = Duration::from_millis(1500);
 
+/// A job begins only with workers that were heard so lately: five times the period at which those
+/// repeat JOIN that wait (J-1). Of a process that has died, the place stays for a while; others would
+/// begin with it, and fail.
+const FRESH: Duration = Duration::from_millis(250);
+
 /// A member that has joined.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
@@ -313,8 +318,11 @@ impl Job {
                 Some(Ending { epoch, outcome, .. }) if epoch == visit.epoch => {
                     return outcome.map(|()| Joined::Before);
                 }
-                _ if self.is_stale(visit.epoch) => return Err(Refusal::new(Reason::StaleEpoch)),
-                _ => {}
+                _ if !self.is_stale(visit.epoch) => {}
+                // The switch restarted while the job formed. Who has not been told that the epoch
+                // runs has sent nothing in it, and is as good as new.
+                _ if !join.running => visit.epoch = Epoch(0),
+                _ => return Err(Refusal::new(Reason::StaleEpoch)),
             }
         }
         if join.running {
@@ -433,6 +441,13 @@ impl Job {
         let (Some(ps), Some(agreed)) = (&self.ps, self.agreed) else {
             return;
         };
+        let stale = |seat: &Seat| visit.now.since(seat.heard) >= FRESH;
+        if self.phase == Phase::Forming
+            && self.resumed.is_none()
+            && self.workers.iter().flatten().any(stale)
+        {
+            return;
+        }
         if self.ps_epoch != self.epoch {
             if visit.rank != Rank::PS {
                 let news = self.acceptance(visit.config, Rank::PS, ps.instance, State::Waiting);

@@ -201,7 +201,13 @@ fn each_reason_has_its_numbers() {
             |p| p.rank = Rank(0),
             (Reason::RankTaken, Some(Rank(0)), 0, 0),
         ),
-        (|p| p.epoch.0 += 1, (Reason::StaleEpoch, None, 0, 0)),
+        (
+            |p| {
+                p.epoch.0 += 1;
+                p.join.running = true;
+            },
+            (Reason::StaleEpoch, None, 0, 0),
+        ),
         (|p| p.join.window = 65, (Reason::Window, None, 65, 64)),
     ];
     for (change, expected) in cases {

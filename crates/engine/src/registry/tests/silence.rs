@@ -123,6 +123,39 @@ fn a_new_process_has_to_go_when_it_turns_out_that_the_epoch_has_run() {
     assert_eq!(net.bound.last().unwrap().epoch, epoch);
 }
 
+/// Found by the simulator: each worker that had heard of the first epoch failed for good.
+#[test]
+fn workers_of_an_epoch_that_has_not_run_get_into_another() {
+    let mut net = Net::new();
+    for peer in [0, 1] {
+        net.join(peer);
+    }
+    let epoch = net.peers[0].epoch;
+    net.restart_switch(900);
+    // The first to come has never heard of that epoch.
+    for peer in [2, 0, 1, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "running");
+    assert_ne!(net.bound[0].epoch, epoch);
+}
+
+/// Found by the simulator: a job began with the place of a process that had died, and failed.
+#[test]
+fn a_job_does_not_begin_with_a_worker_that_has_not_been_heard_lately() {
+    let mut net = Net::new();
+    net.join(PS);
+    net.join(0);
+    net.pass(ms(250));
+    for peer in [1, 2, PS, PS, 1] {
+        net.join(peer);
+    }
+    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b111));
+    net.join(0);
+    net.join(PS);
+    assert_eq!(net.phase(), "running");
+}
+
 #[test]
 fn a_late_starter_gets_into_an_epoch_that_has_not_run() {
     let mut net = Net::new();
