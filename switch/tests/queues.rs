@@ -16,13 +16,17 @@ use tally_dpdk::{
     ring_pair,
 };
 use tally_engine::queue::QueueConfig;
-use tally_engine::{Aggregator, DropReason, Member, PolicyName, PoolConfig, PortId, Roster};
+use tally_engine::{
+    Aggregator, DropReason, Member, PolicyName, PoolConfig, PortId, Registry, RegistryConfig,
+    Roster,
+};
 use tally_kernels::Kernels;
 use tally_switch::config::Idle;
 use tally_switch::datapath::Core;
 use tally_switch::egress::{Own, Ports, STAGE_FRAMES, class_of_frame};
 use tally_switch::forwarding::MacTable;
 use tally_switch::messages::{ControlFrame, CoreCommand, CoreReport, Handover, Outbox};
+use tally_switch::report::{Report, Shape};
 use tally_wire::frame::{Ecn, emit, internet_checksum, mark};
 use tally_wire::{
     Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
@@ -336,6 +340,15 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     let expected = [3001, taken, taken + 1, 3000].map(Left::Ordinary);
     assert_eq!(seen[TAKEN..], expected);
 
+    // And so does what this core hands over.
+    let (to_other, inbox) = bounded(1);
+    let outbox = Outbox(vec![w.inbox.clone(), to_other]);
+    let mut ports = Ports::new(OWN, vec![Err(1)], queue, outbox);
+    ports.enqueue(PortId(0), 5, w.pool.alloc().unwrap());
+    let handed = inbox.recv().unwrap();
+    assert!(matches!(handed, Handover::Egress(PortId(0), 5, _)));
+    drop((handed, ports));
+
     let report = w.end();
     assert_eq!(report.queues[2].dropped_total(), 0);
     assert!(report.queues[2].frames_max >= 104);
@@ -356,6 +369,17 @@ fn a_full_class_drops_and_counts(eal: &Eal) {
     assert_eq!(report.queues[2].dropped, [0, 0, 0, 7, 0, 0, 0, 1]);
     assert_eq!(report.counters.dropped(DropReason::TxFull), 8);
     assert_eq!(report.queues[2].frames_max, 120);
+    let shown = shown(&report);
+    assert_eq!(shown.ports[2].tx_dropped, 8);
+    assert_eq!(shown.ports[2].tx_dropped_by_class, [0, 0, 0, 7, 0, 0, 0, 1]);
+    assert_eq!(shown.ports[2].queue_frames_max, 120);
+    assert_eq!(shown.drops["tx-full"], 8);
+    let text = shown.to_string();
+    assert!(
+        text.contains("c            dropped by class, 0 to 7: 0 0 0 7 0 0 0 1\n"),
+        "{text}"
+    );
+    assert!(!text.contains("a            dropped"), "{text}");
     // Other ports go on.
     w.send_ordinary(0, 1, LOW, 0..1);
     assert_eq!(w.receive(1, 1), [Left::Ordinary(0)]);
@@ -372,6 +396,33 @@ fn a_full_class_drops_and_counts(eal: &Eal) {
     // What still waits when the switch ends goes back as well.
     w.send_ordinary(0, 2, LOW, 0..taken + 47);
     w.end();
+}
+
+/// What the operator sees of it.
+fn shown(core: &CoreReport) -> Report {
+    let shape = Shape {
+        policy: "esa".into(),
+        kernel: "scalar".into(),
+        slots: 64,
+        ports: ["a", "b", "c"].map(str::to_owned).into(),
+        cores: vec![0],
+    };
+    let config = RegistryConfig {
+        base_port: OWN.base_port,
+        shards: 1,
+        window: 16,
+        units: 1,
+        member_timeout: Duration::from_secs(5),
+        secret: [0; 32],
+        first_epoch: 1,
+    };
+    let registry = Registry::new(config, Vec::new());
+    Report::new(
+        &shape,
+        Duration::from_secs(1),
+        std::slice::from_ref(core),
+        &registry,
+    )
 }
 
 fn what_joins_a_long_queue_is_marked(eal: &Eal) {
