@@ -20,6 +20,7 @@
 pub mod events;
 pub mod frame;
 pub mod host;
+pub mod jct;
 pub mod link;
 pub mod oracle;
 pub mod rng;

@@ -303,7 +303,7 @@ impl Switch {
         let shard = |shard| {
             let pool = PoolConfig {
                 shard,
-                ..config.pool
+                ..config.pool.clone()
             };
             Aggregator::new(pool, config.kernels)
         };

@@ -53,6 +53,8 @@ pub struct Scenario {
     pub workers: Vec<u8>,
     /// Slots of the pool.
     pub slots: u32,
+    /// Slots that a fragment may be in.
+    pub ways: u32,
     /// Fragments that a worker may have unfinished, if the switch serves so many.
     pub window: u16,
     /// What parameters and computation are divided by.
@@ -91,7 +93,7 @@ impl Scenario {
         SwitchConfig {
             pool: PoolConfig {
                 slots: self.slots,
-                ways: 1,
+                ways: self.ways,
                 held: 0,
                 window,
                 shards: 1,

@@ -1,0 +1,238 @@
+//! The command line of `tally-sim jct`.
+
+use super::plot::{Line, Plot};
+use super::run::{Outcome, run};
+use super::summary::{OfPoint, table, targets};
+use super::sweep::{POLICIES, Point, all, quick, sweep};
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+use tally_engine::PolicyName;
+use tally_report::{Machine, Report};
+
+/// What sizes and computation are divided by: docs/JCT.md says why.
+const SCALE: u64 = 16;
+/// The same of `--quick`.
+const SCALE_QUICK: u64 = 128;
+
+/// What to compare.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Three points and one seed at a larger scale: proves sums, and judges no times.
+    #[arg(long)]
+    quick: bool,
+
+    /// Writes plots there, as SVG.
+    #[arg(long)]
+    out: Option<PathBuf>,
+
+    /// Only these points, by name.
+    #[arg(long = "point")]
+    points: Vec<String>,
+
+    /// Only these policies.
+    #[arg(long = "policy")]
+    policies: Vec<PolicyName>,
+
+    /// Seeds, from 1.
+    #[arg(long, default_value_t = 3)]
+    seeds: u64,
+
+    /// This seed alone.
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// Divide sizes and computation by so much.
+    #[arg(long)]
+    scale: Option<u64>,
+
+    /// Slots that a fragment may be in, for all policies: 1 as in the papers, 2, 4 or 8.
+    #[arg(long, default_value_t = 1)]
+    ways: u32,
+
+    /// Threads; as many as there are cores unless given.
+    #[arg(long)]
+    threads: Option<usize>,
+
+    /// Say of every run where time and fragments went.
+    #[arg(long)]
+    explain: bool,
+}
+
+#[derive(Serialize)]
+struct Parameters<'a> {
+    scale: u64,
+    ways: u32,
+    seeds: &'a [u64],
+    threads: usize,
+}
+
+#[derive(Serialize)]
+struct Results {
+    points: Vec<OfPoint>,
+    runs: usize,
+    wall_s: f64,
+    /// Real time of the slowest run at the default point.
+    default_run_wall_s: f64,
+}
+
+/// Compares, and prints what came of it.
+///
+/// # Errors
+/// When a run fails: a wrong sum, a job that does not end, a lost frame. Or when plots cannot be
+/// written.
+pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
+    let started = Instant::now();
+    let scale = args
+        .scale
+        .unwrap_or(if args.quick { SCALE_QUICK } else { SCALE });
+    ensure!(scale > 0, "a scale of 0");
+    ensure!([1, 2, 4, 8].contains(&args.ways), "ways: 1, 2, 4 or 8");
+    let seeds: Vec<u64> = match args.seed {
+        Some(seed) => vec![seed],
+        None if args.quick => vec![1],
+        None => (1..=args.seeds.max(1)).collect(),
+    };
+    let mut points = if args.quick {
+        quick(scale, args.ways)
+    } else {
+        all(scale, args.ways)
+    };
+    if !args.points.is_empty() {
+        for name in &args.points {
+            let known = || {
+                let names: Vec<_> = points.iter().map(|p| p.name.as_str()).collect();
+                names.join(", ")
+            };
+            let found = points.iter().any(|p| p.name == *name);
+            ensure!(found, "no point {name}; there are: {}", known());
+        }
+        points.retain(|p| args.points.contains(&p.name));
+    }
+    let policies = if args.policies.is_empty() {
+        POLICIES.to_vec()
+    } else {
+        args.policies.clone()
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = args.threads.unwrap_or(cores);
+    let count = points.len() * policies.len() * seeds.len();
+    if args.explain {
+        return explain(&points, &policies, &seeds);
+    }
+    let told = |point: &Point, outcome: &Outcome| {
+        eprintln!(
+            "{} {} seed {}: {:.2} ms, {:.1} s",
+            point.name,
+            outcome.policy,
+            outcome.seed,
+            outcome.jct_ms(),
+            outcome.wall_s
+        );
+    };
+    let quiet = |_: &Point, _: &Outcome| ();
+    let measured = if args.quick {
+        sweep(points, &policies, &seeds, threads, &quiet)?
+    } else {
+        sweep(points, &policies, &seeds, threads, &told)?
+    };
+    let points: Vec<_> = measured.into_iter().map(OfPoint::new).collect();
+    if let Some(out) = &args.out {
+        plots(&points, out)?;
+    }
+    let default_run = points
+        .iter()
+        .filter(|p| p.point == "default")
+        .flat_map(|p| p.policies.iter().flat_map(|p| &p.runs))
+        .map(|run| run.wall_s)
+        .fold(0.0, f64::max);
+    let wall_s = started.elapsed().as_secs_f64();
+    let text = format!(
+        "scale 1/{scale}, {} way(s), seeds {seeds:?}, every sum right\n\n{}\n{count} runs in {wall_s:.0} s on {threads} threads; \
+         the slowest at the default point took {default_run:.1} s\n",
+        args.ways,
+        table(&points)
+    );
+    let parameters = Parameters {
+        scale,
+        ways: args.ways,
+        seeds: &seeds,
+        threads,
+    };
+    let targets = targets(&points, !args.quick);
+    let results = Results {
+        points,
+        runs: count,
+        wall_s,
+        default_run_wall_s: default_run,
+    };
+    Report::new(Machine::detect(), &parameters, &results, targets, text)?.print(json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what each run did, one after another.
+fn explain(points: &[Point], policies: &[PolicyName], seeds: &[u64]) -> Result<ExitCode> {
+    for point in points {
+        for &policy in policies {
+            for &seed in seeds {
+                let outcome = run(&point.scenario, policy, seed)?;
+                println!(
+                    "{} {policy} seed {seed}: mean completion time {:.3} ms; {} events in {:.1} s",
+                    point.name,
+                    outcome.jct_ms(),
+                    outcome.events,
+                    outcome.wall_s
+                );
+                println!("{}", outcome.breakdown);
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+const COLOURS: [&str; 4] = ["#c0392b", "#2471a3", "#1e8449", "#7d6608"];
+const AXES: [(&str, &str); 4] = [
+    ("slots", "slots of the pool (1 KiB each)"),
+    ("jobs", "jobs"),
+    ("workers", "workers of each job"),
+    ("mix", "mix of models"),
+];
+
+/// A plot for each axis of the sweep.
+fn plots(points: &[OfPoint], out: &Path) -> Result<()> {
+    fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+    for (axis, label) in AXES {
+        let mut at: Vec<_> = points.iter().filter(|p| p.axes.contains(&axis)).collect();
+        at.sort_by_key(|p| match axis {
+            "slots" => p.scenario.slots as usize,
+            "jobs" => p.scenario.jobs,
+            "workers" => usize::from(p.scenario.workers[0]),
+            _ => 0,
+        });
+        if at.len() < 2 {
+            continue;
+        }
+        let lines = POLICIES.iter().zip(COLOURS).map(|(&policy, colour)| Line {
+            name: policy.to_string(),
+            colour,
+            values: at
+                .iter()
+                .map(|p| p.policy(policy).map(|p| p.jct_ms))
+                .map(|s| s.map(|s| (s.median, s.min, s.max)))
+                .collect(),
+        });
+        let plot = Plot {
+            title: format!("Mean job completion time by {axis}"),
+            x: label.to_owned(),
+            y: "mean job completion time, ms".to_owned(),
+            places: at.iter().map(|p| p.scenario.label(axis)).collect(),
+            lines: lines.collect(),
+        };
+        let path = out.join(format!("jct-{axis}.svg"));
+        fs::write(&path, plot.svg()).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}

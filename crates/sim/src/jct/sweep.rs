@@ -1,0 +1,201 @@
+//! The points that are compared, and the runs at each: policies times seeds, over the cores there are.
+
+use super::models::Model;
+use super::run::{Outcome, Scenario, run};
+use anyhow::Result;
+use serde::Serialize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use tally_engine::PolicyName;
+
+/// What is compared, in the order of reports; the first is what the others are divided by.
+pub const POLICIES: [PolicyName; 4] = [
+    PolicyName::Esa,
+    PolicyName::Fcfs,
+    PolicyName::Static,
+    PolicyName::None,
+];
+
+/// What is changed from point to point, each from the default point. docs/JCT.md says why these.
+const SLOTS: [u32; 6] = [64, 128, 256, 512, 1024, 2048];
+const JOBS: [usize; 4] = [2, 4, 8, 16];
+const WORKERS: [u8; 4] = [2, 4, 8, 16];
+const MIXES: [(&str, &[Model]); 3] = [
+    ("half", &[Model::Vgg19, Model::Resnet50]),
+    ("vgg19", &[Model::Vgg19]),
+    ("resnet50", &[Model::Resnet50]),
+];
+
+/// A place in the sweep.
+#[derive(Clone, Debug, Serialize)]
+pub struct Point {
+    /// What is changed: `slots`, `jobs`, `workers` or `mix`; all of them at the default point.
+    pub axes: Vec<&'static str>,
+    /// Its name: what differs from the default point.
+    pub name: String,
+    /// What is simulated.
+    pub scenario: Scenario,
+}
+
+impl Scenario {
+    /// Where it is on an axis of the sweep, to be written there.
+    #[must_use]
+    pub fn label(&self, axis: &str) -> String {
+        match axis {
+            "slots" => self.slots.to_string(),
+            "jobs" => self.jobs.to_string(),
+            "workers" => self.workers[0].to_string(),
+            _ => match self.mix[..] {
+                [model] => format!("all {}", model.name()),
+                _ => "half and half".to_owned(),
+            },
+        }
+    }
+}
+
+/// The default point.
+#[must_use]
+pub fn middle(scale: u64, ways: u32) -> Scenario {
+    Scenario {
+        mix: MIXES[0].1.to_vec(),
+        jobs: 8,
+        workers: vec![8],
+        slots: 512,
+        ways,
+        window: 256,
+        scale,
+        iterations: 5,
+    }
+}
+
+/// The whole sweep: the default point first.
+#[must_use]
+pub fn all(scale: u64, ways: u32) -> Vec<Point> {
+    let default = middle(scale, ways);
+    let mut points = vec![Point {
+        axes: vec!["slots", "jobs", "workers", "mix"],
+        name: "default".to_owned(),
+        scenario: default.clone(),
+    }];
+    let mut add = |axis, name: String, change: &dyn Fn(&mut Scenario)| {
+        let mut scenario = default.clone();
+        change(&mut scenario);
+        if scenario != default {
+            points.push(Point {
+                axes: vec![axis],
+                name,
+                scenario,
+            });
+        }
+    };
+    for slots in SLOTS {
+        add("slots", format!("slots-{slots}"), &|s| s.slots = slots);
+    }
+    for jobs in JOBS {
+        add("jobs", format!("jobs-{jobs}"), &|s| s.jobs = jobs);
+    }
+    for workers in WORKERS {
+        add("workers", format!("workers-{workers}"), &|s| {
+            s.workers = vec![workers];
+        });
+    }
+    for (name, mix) in MIXES {
+        add("mix", format!("mix-{name}"), &|s| s.mix = mix.to_vec());
+    }
+    points
+}
+
+/// The points of `--quick`.
+#[must_use]
+pub fn quick(scale: u64, ways: u32) -> Vec<Point> {
+    let mut points = all(scale, ways);
+    points.retain(|p| ["default", "slots-128", "mix-vgg19"].contains(&p.name.as_str()));
+    points
+}
+
+/// All runs at a point, by policy and then by seed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// Where.
+    pub point: Point,
+    /// The outcomes of each policy, in the order of [`POLICIES`], by seed.
+    pub outcomes: Vec<Vec<Outcome>>,
+}
+
+/// Runs every policy with seeds 1 to `seeds` at every point, on `threads` threads.
+///
+/// # Errors
+/// The first run that failed.
+pub fn sweep(
+    points: Vec<Point>,
+    policies: &[PolicyName],
+    seeds: &[u64],
+    threads: usize,
+    told: &(dyn Fn(&Point, &Outcome) + Sync),
+) -> Result<Vec<Measured>> {
+    let mut tasks = Vec::new();
+    for point in 0..points.len() {
+        for &policy in policies {
+            tasks.extend(seeds.iter().map(|&seed| (point, policy, seed)));
+        }
+    }
+    let next = AtomicUsize::new(0);
+    let done: Mutex<Vec<Option<Result<Outcome>>>> =
+        Mutex::new(tasks.iter().map(|_| None).collect());
+    thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, tasks.len().max(1)) {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(&(point, policy, seed)) = tasks.get(at) else {
+                        return;
+                    };
+                    let outcome = run(&points[point].scenario, policy, seed);
+                    if let Ok(outcome) = &outcome {
+                        told(&points[point], outcome);
+                    }
+                    if let Ok(mut done) = done.lock() {
+                        done[at] = Some(outcome);
+                    }
+                }
+            });
+        }
+    });
+    let done = done
+        .into_inner()
+        .unwrap_or_else(|poison| poison.into_inner());
+    let outcomes: Vec<Outcome> = done.into_iter().flatten().collect::<Result<_>>()?;
+    let mut outcomes = outcomes.into_iter();
+    let measured = points.into_iter().map(|point| Measured {
+        point,
+        outcomes: policies
+            .iter()
+            .map(|_| outcomes.by_ref().take(seeds.len()).collect())
+            .collect(),
+    });
+    Ok(measured.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sweep_has_each_point_once() {
+        let points = all(16, 1);
+        assert_eq!(points.len(), 1 + 5 + 3 + 3 + 2);
+        for axis in ["slots", "jobs", "workers", "mix"] {
+            let mut labels: Vec<_> = points
+                .iter()
+                .filter(|p| p.axes.contains(&axis))
+                .map(|p| p.scenario.label(axis))
+                .collect();
+            let count = labels.len();
+            labels.sort();
+            labels.dedup();
+            assert_eq!(labels.len(), count, "{axis}");
+        }
+        assert_eq!(quick(64, 1).len(), 3);
+    }
+}
