@@ -28,11 +28,11 @@ pub(crate) const RTO: Bounds = Bounds {
     max: Duration::from_millis(250),
     initial: Duration::from_millis(50),
 };
-/// What is taken for reordering and not for loss: a quarter of the typical time; below the
-/// usual least as many typical times as this, between the bounds; or so many transmissions.
+/// What is taken for reordering and not for loss: a quarter of the typical time, but at least so
+/// many medians between the bounds; or so many transmissions.
 const REORDER_MIN: Duration = Duration::from_micros(50);
 const REORDER_USUAL: Duration = Duration::from_millis(1);
-const REORDER_TIMES_SHORT: u32 = 2;
+const REORDER_ROOM_TIMES: u32 = 2;
 const REORDER_TRANSMISSIONS: u64 = 16;
 /// For how many windows a collision is remembered.
 const DETOUR_WINDOWS: u64 = 8;
@@ -324,9 +324,11 @@ impl Window {
     /// A fragment that is sent again has twice the patience next time, so this loop is bounded
     /// by the number of lists on average.
     fn find_lost(&mut self) {
-        let typical = self.rtt.typical().unwrap_or(REORDER_USUAL);
-        let short = typical * REORDER_TIMES_SHORT;
-        let mut reordering = (typical / 4).max(short.clamp(REORDER_MIN, REORDER_USUAL));
+        let quarter = self.rtt.typical().unwrap_or_default() / 4;
+        let room = self
+            .rtt
+            .room(REORDER_ROOM_TIMES, REORDER_MIN, REORDER_USUAL);
+        let mut reordering = quarter.max(room);
         let mut transmissions = REORDER_TRANSMISSIONS;
         let memory = DETOUR_WINDOWS * self.width;
         if let Some(detour) = self.detour.patience(self.transmissions, memory) {
