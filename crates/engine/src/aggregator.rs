@@ -42,6 +42,28 @@ struct Job<B> {
     limits: Limits,
     /// Slots that it holds.
     slots: u32,
+    /// The newest fragment that DATA or a result of it was of, in this shard.
+    newest: Option<FragmentId>,
+}
+
+impl<B> Job<B> {
+    /// DATA or a result of this fragment is here.
+    #[inline]
+    fn has_reached(&mut self, fragment: FragmentId) {
+        if self
+            .newest
+            .is_none_or(|newest| fragment.ahead_of(newest) > 0)
+        {
+            self.newest = Some(fragment);
+        }
+    }
+
+    /// Whether the fragment has its result for certain, although this switch need not have seen it
+    /// (S-5): who sends fragment f has all results up to f − window (W-2).
+    fn is_past(&self, fragment: FragmentId, window: u16) -> bool {
+        self.newest
+            .is_some_and(|newest| newest.ahead_of(fragment) >= i32::from(window))
+    }
 }
 
 /// One shard: slots, rings and rosters of all running jobs.
@@ -147,6 +169,7 @@ impl<B: Buffer> Aggregator<B> {
             ring: Ring::new(self.config.ring_fragments(), self.shift),
             limits: self.config.limits.get(index).copied().unwrap_or_default(),
             slots: 0,
+            newest: None,
             roster,
         };
         if place == self.jobs.len() {
@@ -306,6 +329,7 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
         }
+        job.has_reached(header.fragment);
         let key = key_of(header);
         let set = job.placement.set(header.fragment.0 >> self.shift);
         let mut out = Out {
@@ -325,6 +349,17 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
             if slot.bitmap & header.bitmap != 0 {
+                if resend && slot.again & header.bitmap != 0 {
+                    // S-7. What it would bring has just left.
+                    out.evict(slot, &mut self.arena, Flags::RESEND);
+                    out.counters.resends_to_ps += 1;
+                    out.egress.discard(buffer);
+                    job.slots -= 1;
+                    return;
+                }
+                if resend {
+                    slot.again |= header.bitmap;
+                }
                 out.drop(DropReason::Duplicate, buffer);
                 return;
             }
@@ -398,6 +433,7 @@ impl<B: Buffer> Aggregator<B> {
             egress.discard(buffer);
             return;
         }
+        job.has_reached(header.fragment);
         let set = job.placement.set(header.fragment.0 >> self.shift);
         if let Some(at) = find(&self.slots, &set, key_of(header)) {
             clear(&mut self.slots[at], &mut self.arena, egress);

@@ -147,7 +147,9 @@ pub struct Counters {
     pub results_again: u64,
     /// Slots given up to an arrival of higher priority.
     pub preemptions: u64,
-    /// Arrivals that found their slot taken and went to the PS.
+    /// Slots freed of a fragment that had its result from elsewhere.
+    pub abandoned: u64,
+    /// Arrivals that found no slot and went to the PS.
     pub collisions: u64,
     /// RESENDs that went to the PS.
     pub resends_to_ps: u64,
@@ -174,6 +176,7 @@ impl Default for Counters {
             results_from_ps: 0,
             results_again: 0,
             preemptions: 0,
+            abandoned: 0,
             collisions: 0,
             resends_to_ps: 0,
             held_full: 0,
@@ -201,7 +204,7 @@ impl Counters {
 
     /// The named counters that are not drops, with their values.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 13] {
+    pub fn named(&self) -> [(&'static str, u64); 14] {
         [
             ("contributions", self.contributions),
             ("slots_taken", self.slots_taken),
@@ -209,6 +212,7 @@ impl Counters {
             ("results_from_ps", self.results_from_ps),
             ("results_again", self.results_again),
             ("preemptions", self.preemptions),
+            ("abandoned", self.abandoned),
             ("collisions", self.collisions),
             ("resends_to_ps", self.resends_to_ps),
             ("held_full", self.held_full),
@@ -227,6 +231,7 @@ impl Counters {
         self.results_from_ps += other.results_from_ps;
         self.results_again += other.results_again;
         self.preemptions += other.preemptions;
+        self.abandoned += other.abandoned;
         self.collisions += other.collisions;
         self.resends_to_ps += other.resends_to_ps;
         self.held_full += other.held_full;

@@ -106,14 +106,17 @@ impl Job {
 struct World {
     rng: Rng,
     policy: PolicyName,
+    /// Of all shards.
+    pool: PoolConfig,
     shards: Vec<Aggregator<Plain>>,
-    /// Of each job, on each shard.
-    limits: Vec<Limits>,
+    /// Preemptions, collisions, results of a PS, abandoned slots.
+    counts: [u64; 4],
     ledger: Ledger,
     wire: Wire,
     jobs: Vec<Job>,
     network: Vec<Frame>,
     loss: u64,
+    /// Since the switch started.
     published: BTreeSet<(usize, u32)>,
 }
 
@@ -160,24 +163,23 @@ impl World {
                 }
             })
             .collect();
-        let config = |shard| PoolConfig {
+        let pool = PoolConfig {
             slots,
             ways,
             held,
             window,
             shards,
-            shard,
+            shard: 0,
             jobs: 2,
-            limits: limits.clone(),
+            limits,
             policy,
         };
         let mut world = Self {
-            shards: (0..shards)
-                .map(|shard| Aggregator::new(config(shard), Kernels::best()))
-                .collect(),
+            shards: Vec::new(),
+            counts: [0; 4],
             rng,
             policy,
-            limits,
+            pool,
             ledger: Ledger::default(),
             wire: Wire::default(),
             jobs,
@@ -185,9 +187,35 @@ impl World {
             loss: 0,
             published: BTreeSet::new(),
         };
-        world.bind(0);
-        world.bind(1);
+        world.start();
         world
+    }
+
+    fn start(&mut self) {
+        let shard = |shard| PoolConfig {
+            shard,
+            ..self.pool.clone()
+        };
+        self.shards = (0..self.pool.shards)
+            .map(|at| Aggregator::new(shard(at), Kernels::best()))
+            .collect();
+        self.published.clear();
+        (0..2).for_each(|place| self.bind(place));
+    }
+
+    fn stop(&mut self) {
+        for shard in &mut self.shards {
+            let c = shard.counters();
+            let counts = [c.preemptions, c.collisions, c.results_from_ps, c.abandoned];
+            for (sum, count) in self.counts.iter_mut().zip(counts) {
+                *sum += count;
+            }
+            for job in &self.jobs {
+                shard.unbind(job.id, &mut self.wire);
+            }
+            assert_eq!((shard.slots_in_use(), shard.held_in_use()), (0, 0));
+        }
+        assert_eq!((self.ledger.live(), self.ledger.lost()), (0, 0), "buffers");
     }
 
     fn member(&self, node: Node) -> Member {
@@ -225,7 +253,26 @@ impl World {
                 job.ps_host = 100 - job.ps_host + 2 * place as u16;
                 self.bind(place);
             }
+            47 if self.rng.percent(5) => self.restart(),
             _ => self.deliver(),
+        }
+    }
+
+    /// All that the switch had is gone, but not what is on its way to it.
+    fn restart(&mut self) {
+        self.stop();
+        self.start();
+        // What was long on its way.
+        for _ in 0..8 {
+            let place = self.rng.below(2);
+            let rank = self.rng.below(usize::from(self.jobs[place].workers));
+            let results = &self.jobs[place].results[rank];
+            if !results.is_empty() {
+                let back = self.rng.below(results.len().min(16));
+                if let Some(&n) = results.keys().rev().nth(back) {
+                    self.contribute(place, rank as u8, n, Flags::NONE);
+                }
+            }
         }
     }
 
@@ -425,11 +472,13 @@ impl World {
         let (before, discarded) = (drops(self), self.wire.discarded);
         let collisions_before = collisions(self);
         let slots_before = self.slots(shard);
+        let abandoned_before = self.shards[shard].counters().abandoned;
         let live = self.ledger.live();
         let buffer = self.ledger.frame(frame.payload);
         self.shards[shard].handle(Time(0), &from, &frame.header, buffer, &mut self.wire);
         let sent = self.wire.take();
-        self.check_slots(shard, slots_before, place);
+        let abandoned = self.shards[shard].counters().abandoned - abandoned_before;
+        self.check_slots(shard, slots_before, place, abandoned);
         let dropped = drops(self) - before;
         if dropped > 0 {
             assert_eq!((dropped, sent.len(), self.ledger.live()), (1, 0, live));
@@ -484,16 +533,20 @@ impl World {
     }
 
     /// S-6: who may have lost and gained a slot by a frame of the job at `place`.
-    fn check_slots(&self, shard: usize, before: [u32; 2], place: usize) {
+    fn check_slots(&self, shard: usize, before: [u32; 2], place: usize, abandoned: u64) {
+        let limits = &self.pool.limits;
         let after = self.slots(shard);
         let other = 1 - place;
-        assert!(after[place] <= before[place].max(self.limits[place].max_slots));
+        assert!(after[place] <= before[place].max(limits[place].max_slots));
         assert!(after[place] <= before[place] + 1 && after[other] <= before[other]);
         if after[other] < before[other] {
             assert_eq!(after[other] + 1, before[other]);
+            assert!(before[place] < limits[place].max_slots, "had enough");
+            if abandoned > 0 {
+                return;
+            }
             assert_eq!(self.policy, PolicyName::Esa, "only it preempts");
-            assert!(before[other] > self.limits[other].min_slots, "had no more");
-            assert!(before[place] < self.limits[place].max_slots, "had enough");
+            assert!(before[other] > limits[other].min_slots, "had no more");
         }
     }
 
@@ -532,7 +585,7 @@ impl World {
         self.jobs.iter().all(|job| job.results.iter().all(done))
     }
 
-    fn run(mut self) -> [u64; 3] {
+    fn run(mut self) -> [u64; 4] {
         self.loss = self.rng.below(4) as u64 * 8;
         for _ in 0..3000 {
             self.step();
@@ -567,19 +620,8 @@ impl World {
                 }
             }
         }
-        let mut counts = [0; 3];
-        for shard in &mut self.shards {
-            let c = shard.counters();
-            counts[0] += c.preemptions;
-            counts[1] += c.collisions;
-            counts[2] += c.results_from_ps;
-            for job in &self.jobs {
-                shard.unbind(job.id, &mut self.wire);
-            }
-            assert_eq!((shard.slots_in_use(), shard.held_in_use()), (0, 0));
-        }
-        assert_eq!((self.ledger.live(), self.ledger.lost()), (0, 0), "buffers");
-        counts
+        self.stop();
+        self.counts
     }
 
     fn report(&self) -> String {
@@ -601,7 +643,7 @@ fn job_all(job: &Job) -> u64 {
 }
 
 fn run(policy: PolicyName) {
-    let mut counts = [0; 3];
+    let mut counts = [0; 4];
     for seed in seeds(200) {
         println!("{policy}, seed {seed}");
         for (sum, count) in counts.iter_mut().zip(World::new(seed, policy).run()) {
@@ -610,10 +652,11 @@ fn run(policy: PolicyName) {
     }
     if std::env::var("TALLY_SEED").is_err() {
         // That the seeds reach what they are meant to reach.
-        let [preemptions, collisions, from_ps] = counts;
+        let [preemptions, collisions, from_ps, abandoned] = counts;
         assert_eq!(preemptions > 100, policy == PolicyName::Esa, "{counts:?}");
         assert_eq!(collisions > 100, policy != PolicyName::None, "{counts:?}");
         assert!(from_ps > 100, "{counts:?}");
+        assert_eq!(abandoned > 10, policy != PolicyName::None, "{counts:?}");
     }
 }
 

@@ -1,9 +1,11 @@
 //! Where an arrival goes whose fragment has no slot yet: a free way of its set, or that of a victim.
 //!
 //! The policy says whether the victim yields. Before it come the limits of jobs: nobody is made to
-//! yield what it has for certain, and nobody takes more than its maximum.
+//! yield what it has for certain, and nobody takes more than its maximum. And before all that comes a
+//! slot that nobody will complete: one that a frame took which had been on its way while the switch
+//! started anew, of a fragment that all others have finished.
 
-use super::{Aggregator, Out};
+use super::{Aggregator, Out, clear};
 use crate::buffer::{Buffer, Egress};
 use crate::policy::Collision;
 use std::ops::Range;
@@ -17,6 +19,8 @@ struct Victim {
     may: bool,
     priority: u8,
     born: Time,
+    /// Its fragment has its result: nobody needs what it holds (S-5).
+    is_past: bool,
 }
 
 impl<B: Buffer> Aggregator<B> {
@@ -50,6 +54,12 @@ impl<B: Buffer> Aggregator<B> {
     ) -> Option<usize> {
         let victim = self.victim(arriving, set)?;
         let slot = &mut self.slots[victim.at];
+        if victim.is_past {
+            clear(slot, &mut self.arena, egress);
+            self.jobs[victim.owner].as_mut()?.slots -= 1;
+            self.counters.abandoned += 1;
+            return Some(victim.at);
+        }
         if victim.may && self.policy.collision(&mut slot.priority, priority) == Collision::ToPs {
             return None;
         }
@@ -76,7 +86,11 @@ impl<B: Buffer> Aggregator<B> {
             let owner = place(&self.index, slot.key?.job)?;
             let holder = self.jobs[owner].as_ref()?;
             let is_own = owner == arriving;
-            if !is_own && (is_at_maximum || holder.slots <= holder.limits.min_slots) {
+            if !is_own && is_at_maximum {
+                return None;
+            }
+            let is_past = holder.is_past(slot.key?.fragment, self.config.window);
+            if !is_past && !is_own && holder.slots <= holder.limits.min_slots {
                 return None;
             }
             Some(Victim {
@@ -85,9 +99,10 @@ impl<B: Buffer> Aggregator<B> {
                 may: !is_below_minimum || is_own,
                 priority: slot.priority,
                 born: slot.born,
+                is_past,
             })
         });
-        candidates.min_by_key(|v| (v.may, v.priority, v.born))
+        candidates.min_by_key(|v| (!v.is_past, v.may, v.priority, v.born))
     }
 }
 

@@ -8,6 +8,7 @@ use crate::pool::Limits;
 use crate::roster::PortId;
 use tally_wire::{Epoch, FragmentId};
 
+mod abandoned;
 mod admission;
 mod combining;
 mod congestion;

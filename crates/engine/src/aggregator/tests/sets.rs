@@ -3,7 +3,7 @@
 use super::*;
 
 fn sets(policy: PolicyName, slots: u32, ways: u32) -> World {
-    World::of_ways(policy, slots, ways, Vec::new())
+    World::of_window(policy, slots, ways, 128, Vec::new())
 }
 
 fn urgent(fragment: u32, rank: u8, priority: u8) -> Header {

@@ -154,12 +154,12 @@ fn a_resend_never_allocates_but_for_static() {
         assert_eq!(w.taken(), 0);
         assert_eq!(w.shard.counters().slots_taken, 0);
     }
-    let mut w = World::new(PolicyName::Static, 8);
+    let mut w = World::new(PolicyName::Static, 4);
     assert_eq!(w.resend(0, 1, 5), []);
     assert_eq!(w.taken(), 1);
-    // Also for static, a taken slot stays taken: job 7 has 4 slots, so 4 falls on 0.
-    let expected = flagged(partial(4, 0b001, 6), Flags::RESEND);
-    assert_eq!(w.resend(4, 0, 6), [collided(expected)]);
+    // Also for static, a taken slot stays taken: job 7 has 2 slots, so 2 falls on 0.
+    let expected = flagged(partial(2, 0b001, 6), Flags::RESEND);
+    assert_eq!(w.resend(2, 0, 6), [collided(expected)]);
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_job_collides_with_itself_when_the_pool_is_smaller_than_its_window() {
     assert_eq!(w.data(2, 0, 5), [collided(partial(2, 0b001, 5))]);
     let urgent = Header {
         priority: 200,
-        ..data(4, 0)
+        ..data(2, 1)
     };
     let mut held = partial(0, 0b001, 1);
     if let Sent::To(_, _, header, _) = &mut held {
