@@ -89,13 +89,16 @@ impl Line {
         }
     }
 
+    /// Puts a frame on the stage or into the queue, and says whether into the queue.
     #[inline]
-    fn join(&mut self, class: usize, mbuf: Mbuf) {
-        if self.queue.is_empty() && self.stage.len() < STAGE_FRAMES {
-            self.stage.push(mbuf);
-        } else {
+    fn join(&mut self, class: usize, mbuf: Mbuf) -> bool {
+        let waits = !self.queue.is_empty() || self.stage.len() == STAGE_FRAMES;
+        if waits {
             self.wait(class, mbuf);
+        } else {
+            self.stage.push(mbuf);
         }
+        waits
     }
 
     /// Joins the queue: the port has more to do than it gets done.
@@ -153,6 +156,9 @@ pub struct Ports {
     own: Own,
     ways: Vec<Way>,
     outbox: Outbox,
+    /// Whether a queue of this core's ports may have a frame: nearly never, and then results need
+    /// not look at each.
+    any_waits: bool,
     /// By port.
     pub counters: Vec<PortCounters>,
     /// Frames that are done with, given back in bulk.
@@ -187,6 +193,7 @@ impl Ports {
             counters: vec![PortCounters::default(); ways.len()],
             ways,
             outbox,
+            any_waits: false,
             done: Vec::with_capacity(256),
             handover_full: 0,
             // Two digits from 1 ns to 100 s: 32 KiB.
@@ -212,7 +219,7 @@ impl Ports {
     #[inline]
     pub fn enqueue(&mut self, port: PortId, class: usize, mbuf: Mbuf) {
         match &mut self.ways[usize::from(port.0)] {
-            Way::Own(line) => line.join(class, mbuf),
+            Way::Own(line) => self.any_waits |= line.join(class, mbuf),
             Way::Core(core) => {
                 let handover = Handover::Egress(port, class as u8, mbuf);
                 if !self.outbox.send(*core, handover) {
@@ -259,9 +266,11 @@ impl Ports {
     /// Offers what waits to the ports, and says whether anything left.
     pub fn flush(&mut self) -> bool {
         let mut progress = false;
+        self.any_waits = false;
         for (way, counters) in self.ways.iter_mut().zip(&mut self.counters) {
             if let Way::Own(line) = way {
                 progress |= line.flush(counters);
+                self.any_waits |= !line.queue.is_empty();
             }
         }
         self.give_back();
@@ -366,7 +375,8 @@ impl Egress<Frame> for Ports {
         };
         Self::write_headers(&mut mbuf, &addresses, header);
         let class = class_of_header(header);
-        if self.is_long(&roster.ports, class)
+        if self.any_waits
+            && self.is_long(&roster.ports, class)
             && let Some(frame) = mbuf.data_mut()
         {
             mark(frame);
