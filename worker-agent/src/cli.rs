@@ -26,7 +26,8 @@ The configuration of a worker:
   }
 May be added: job.priority (0 to 255: who gets a slot in the switch first; without it, computed
 from what the worker measures of the job: how long it communicates and computes, how much is
-left of it, and the tensor's place), payload_bytes (a multiple of 64 up to 8192; 1024), window (fragments; 256),
+left of it, and the tensor's place), payload_bytes (a multiple of 64 up to 8192; 1024),
+window (fragments; 256),
 timeouts.join_ms (30000), timeouts.stall_ms (10000), timeouts.linger_ms (2000).
 Another transport:
   {"type": "dpdk", "device": "net_memif0,role=client,id=0,socket=/run/tally/w0.sock",
