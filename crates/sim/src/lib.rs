@@ -17,6 +17,7 @@
 //! * A damaged frame is a lost one: Ethernet's check sequence sees to that. Bytes that nobody should
 //!   believe are sent on purpose instead, from hosts that are no members.
 
+pub mod check;
 pub mod events;
 pub mod frame;
 pub mod host;

@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tally_sim::jct;
+use tally_sim::{check, jct};
 
 /// Simulates Tally: switch, workers and parameter servers as they are, in a network that is not.
 #[derive(Parser)]
@@ -18,6 +18,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Random worlds with everything going wrong, and checkers that share no code with what they check.
+    Check(check::command::Args),
     /// Job completion times of training jobs that share a switch, policy beside policy.
     Jct(jct::command::Args),
     /// One large simulation: how long it takes, and how much memory.
@@ -27,6 +29,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
+        Command::Check(args) => check::command::run_args(args, cli.json),
         Command::Jct(args) => jct::command::run_args(args, cli.json),
         Command::Scale(args) => jct::scale::run_args(args, cli.json),
     };

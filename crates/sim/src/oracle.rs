@@ -75,33 +75,50 @@ impl Contributions {
 
     /// Writes what the result of fragment `seq` must be.
     pub fn write_sum(&self, seq: u64, element: Element, payload: &mut [u8]) {
+        let all = u64::MAX >> (64 - self.workers.clamp(1, 64));
+        self.write_partial(seq, element, all, payload);
+    }
+
+    /// Writes what the contributions of the ranks in `bitmap`, at least one, add up to.
+    pub fn write_partial(&self, seq: u64, element: Element, bitmap: u64, payload: &mut [u8]) {
         match element {
             Element::I32 => {
                 for (at, out) in payload.chunks_exact_mut(4).enumerate() {
-                    let terms = (0..self.workers).map(|r| i64::from(self.i32_at(r, seq, at)));
+                    let terms = ranks(bitmap).map(|r| i64::from(self.i32_at(r, seq, at)));
                     out.copy_from_slice(&(terms.sum::<i64>() as i32).to_be_bytes());
                 }
             }
             Element::F32 => {
                 for (at, out) in payload.chunks_exact_mut(4).enumerate() {
-                    let mut sum = self.f32_at(0, seq, at);
-                    for rank in 1..self.workers {
-                        sum += self.f32_at(rank, seq, at);
+                    let terms = ranks(bitmap).map(|r| self.f32_at(r, seq, at));
+                    let sum = terms.reduce(|sum, term| {
+                        let sum = sum + term;
                         if sum.is_nan() {
-                            sum = f32::from_bits(0x7fc0_0000);
+                            f32::from_bits(0x7fc0_0000)
+                        } else {
+                            sum
                         }
-                    }
-                    out.copy_from_slice(&sum.to_le_bytes());
+                    });
+                    out.copy_from_slice(&sum.unwrap_or(0.0).to_le_bytes());
                 }
             }
             _ => {
                 for (at, out) in payload.iter_mut().enumerate() {
-                    let bytes = (0..self.workers).map(|r| self.byte_at(r, seq, at));
+                    let bytes = ranks(bitmap).map(|r| self.byte_at(r, seq, at));
                     *out = bytes.max().unwrap_or(0);
                 }
             }
         }
     }
+}
+
+/// The ranks whose bit is set, from 0.
+fn ranks(mut bitmap: u64) -> impl Iterator<Item = u8> {
+    std::iter::from_fn(move || {
+        let rank = bitmap.trailing_zeros();
+        bitmap &= bitmap.wrapping_sub(1);
+        (rank < 64).then_some(rank as u8)
+    })
 }
 
 /// The sums of the last fragments, so that each is computed once and not once for each worker.

@@ -51,6 +51,15 @@ pub enum Event {
     Alarm(u64),
 }
 
+/// Where a frame has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The switch, at this port.
+    Switch(PortId),
+    /// A host.
+    Host(HostId),
+}
+
 /// What the sessions compute, and what happens to them.
 pub trait App<D: Data> {
     /// A worker said something.
@@ -61,6 +70,10 @@ pub trait App<D: Data> {
 
     /// A worker's data has news.
     fn news(&mut self, _world: &mut World<D>, _session: SessionId) {}
+
+    /// A frame has come to the switch or to a host, and nobody has looked at it yet. For checkers.
+    #[inline]
+    fn observe(&mut self, _now: Time, _place: Place, _frame: &Frame) {}
 
     /// What was asked for with [`World::alarm`].
     fn alarm(&mut self, world: &mut World<D>, token: u64);
@@ -393,18 +406,19 @@ impl<D: Data> World<D> {
             };
             self.now = self.now.max(at);
             self.happened += 1;
-            self.happen(event);
+            self.happen(app, event);
         }
     }
 
     #[inline]
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, app: &mut impl App<D>, event: Event) {
         match event {
-            Event::ToHost(host, frame) => self.at_host(host, frame),
+            Event::ToHost(host, frame) => self.at_host(app, host, frame),
             Event::Wake(id) => self.wake(id),
             Event::HostIdle(host) => self.host_idle(host),
             Event::Alarm(token) => self.news.push_back(News::Alarm(token)),
             Event::ToSwitch(port, frame) => {
+                app.observe(self.now, Place::Switch(port), &frame);
                 if let Some(trace) = &mut self.trace {
                     trace.frame(self.now, Step::AtSwitch, port.0, frame.datagram());
                 }
@@ -442,7 +456,7 @@ impl<D: Data> World<D> {
         (&mut self.switch, outside)
     }
 
-    fn at_host(&mut self, id: HostId, frame: Frame) {
+    fn at_host(&mut self, app: &mut impl App<D>, id: HostId, frame: Frame) {
         let host = &mut self.hosts[usize::from(id.0)];
         if host.asleep_until > self.now {
             let at = host.asleep_until;
@@ -451,6 +465,7 @@ impl<D: Data> World<D> {
         if let Some(trace) = &mut self.trace {
             trace.frame(self.now, Step::AtHost, id.0, frame.datagram());
         }
+        app.observe(self.now, Place::Host(id), &frame);
         let mut claimed = false;
         // Sessions may come and go while they are served, but only the app makes them do so.
         for n in 0..host.sessions.len() {

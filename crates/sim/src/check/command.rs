@@ -1,0 +1,179 @@
+//! The command line of `tally-sim check`.
+
+use super::options::Options;
+use super::{Outcome, Totals, run, run_many};
+use anyhow::Result;
+use serde::Serialize;
+use std::process::ExitCode;
+use std::time::Instant;
+use tally_report::{Machine, Report, Target};
+
+/// Records of a trace that are kept for a failing seed.
+const TAIL_RECORDS: usize = 60;
+/// Records that `--trace` keeps: all, for any run that people would read.
+const TRACE_RECORDS: usize = 5_000_000;
+
+/// What to check.
+#[derive(clap::Args)]
+pub struct Args {
+    /// How many seeds to run, from 0.
+    #[arg(long, default_value_t = 500)]
+    seeds: u64,
+
+    /// Run this seed alone, and print its options.
+    #[arg(long)]
+    seed: Option<u64>,
+
+    /// The first seed.
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+
+    /// Threads.
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+
+    /// Run the other seeds, too, when one has failed.
+    #[arg(long)]
+    keep_going: bool,
+
+    /// Print the events of the seed.
+    #[arg(long, requires = "seed")]
+    trace: bool,
+}
+
+#[derive(Serialize)]
+struct Parameters {
+    first: u64,
+    seeds: u64,
+    threads: usize,
+}
+
+#[derive(Serialize)]
+struct Found {
+    seed: u64,
+    checker: String,
+    text: String,
+    options: String,
+}
+
+#[derive(Serialize)]
+struct Results {
+    seeds_run: u64,
+    incarnations: u64,
+    incidents: u64,
+    worker_fragments: u64,
+    events: u64,
+    simulated_s: u64,
+    wall_s: f64,
+    failed: Vec<Found>,
+}
+
+/// Runs it. The exit code says whether everything held.
+///
+/// # Errors
+/// If the report cannot be printed.
+pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
+    super::quiet_panics();
+    let seeds = match args.seed {
+        Some(seed) => seed..seed + 1,
+        None => args.first..args.first + args.seeds,
+    };
+    if let Some(seed) = args.seed
+        && !json
+    {
+        println!("seed {seed}\n{}", Options::draw(seed));
+    }
+    let start = Instant::now();
+    let mut totals = Totals::default();
+    let (mut ran, mut failed) = (0, Vec::new());
+    if args.trace {
+        let outcome = run(seeds.start, TRACE_RECORDS);
+        print!("{}", outcome.trace.as_deref().unwrap_or_default());
+        take(outcome, &mut totals, &mut failed);
+        ran = 1;
+    } else {
+        run_many(seeds.clone(), args.threads.max(1), |outcome| {
+            ran += 1;
+            take(outcome, &mut totals, &mut failed);
+            failed.is_empty() || args.keep_going
+        });
+    }
+    failed.sort_by_key(|outcome| outcome.seed);
+    for outcome in &failed {
+        explain(outcome, args.trace);
+    }
+    let results = Results {
+        seeds_run: ran,
+        incarnations: totals.incarnations,
+        incidents: totals.incidents,
+        worker_fragments: totals.fragments,
+        events: totals.events,
+        simulated_s: totals.simulated_ms / 1000,
+        wall_s: start.elapsed().as_secs_f64(),
+        failed: failed.iter().filter_map(found).collect(),
+    };
+    let parameters = Parameters {
+        first: seeds.start,
+        seeds: seeds.end - seeds.start,
+        threads: args.threads,
+    };
+    let target = Target::at_most(
+        "seeds in which something did not hold",
+        failed.len() as f64,
+        "seeds",
+        0.0,
+        "every property of crates/sim/src/check/findings.rs, in every seed",
+    );
+    let table = format!(
+        "{} seeds, {} incarnations of jobs, {} incidents, {} fragments of workers, {} events\n\
+         {} simulated seconds in {:.1} s\n",
+        results.seeds_run,
+        results.incarnations,
+        results.incidents,
+        results.worker_fragments,
+        results.events,
+        results.simulated_s,
+        results.wall_s
+    );
+    let machine = Machine::detect();
+    Report::new(machine, &parameters, &results, vec![target], table)?.print(json)?;
+    Ok(if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn take(outcome: Outcome, totals: &mut Totals, failed: &mut Vec<Outcome>) {
+    totals.add(&outcome.totals);
+    if outcome.finding.is_some() {
+        failed.push(outcome);
+    }
+}
+
+fn found(outcome: &Outcome) -> Option<Found> {
+    let finding = outcome.finding.as_ref()?;
+    Some(Found {
+        seed: outcome.seed,
+        checker: format!("{:?}", finding.checker),
+        text: finding.text.clone(),
+        options: Options::draw(outcome.seed).to_string(),
+    })
+}
+
+/// Runs a failing seed again, with a trace, and says everything about it.
+fn explain(outcome: &Outcome, traced: bool) {
+    let Some(finding) = &outcome.finding else {
+        return;
+    };
+    eprintln!("\nseed {} FAILED: {finding}", outcome.seed);
+    eprintln!("{}", Options::draw(outcome.seed));
+    if !traced {
+        let again = run(outcome.seed, TAIL_RECORDS);
+        eprint!("the last events:\n{}", again.trace.unwrap_or_default());
+    }
+    eprintln!(
+        "again: cargo run --release -p tally-sim -- check --seed {} [--trace]",
+        outcome.seed
+    );
+}

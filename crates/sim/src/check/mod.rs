@@ -1,0 +1,147 @@
+//! `tally-sim check`: hundreds of random worlds in which nothing may go wrong, whatever goes wrong.
+//!
+//! A seed stands for the [`options`] of a run: jobs, switch, network, and incidents. [`scenario`] runs
+//! it, in three phases: faults; no faults, when everything must end as the rules of membership say
+//! ([`judge`]); and each job once more from the start. [`data`] and [`watch`] check all the while, and
+//! the first violation ends the run.
+//!
+//! A seed that fails is run again with a trace, and its last events are printed.
+
+pub mod command;
+pub mod data;
+pub mod findings;
+pub mod forge;
+pub mod judge;
+pub mod options;
+pub mod scenario;
+pub mod watch;
+
+use crate::trace::Trace;
+use findings::{Checker, Finding, Findings};
+use options::Options;
+use scenario::Scenario;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What became of a seed.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Which.
+    pub seed: u64,
+    /// What was found, if anything.
+    pub finding: Option<Finding>,
+    /// The last events, if asked for.
+    pub trace: Option<String>,
+    /// What happened, in numbers.
+    pub totals: Totals,
+}
+
+/// What happened, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Simulated time, in milliseconds.
+    pub simulated_ms: u64,
+    /// Events.
+    pub events: u64,
+    /// Fragments of workers that were to be summed.
+    pub fragments: u64,
+    /// Incarnations of jobs.
+    pub incarnations: u64,
+    /// Things that went wrong on purpose.
+    pub incidents: u64,
+}
+
+impl Totals {
+    /// Adds another seed's.
+    pub fn add(&mut self, other: &Self) {
+        self.simulated_ms += other.simulated_ms;
+        self.events += other.events;
+        self.fragments += other.fragments;
+        self.incarnations += other.incarnations;
+        self.incidents += other.incidents;
+    }
+}
+
+/// Runs one seed.
+#[must_use]
+pub fn run(seed: u64, trace_records: usize) -> Outcome {
+    let options = Options::draw(seed);
+    let findings = Findings::default();
+    let (mut world, mut scenario) = Scenario::new(options, findings.clone());
+    if trace_records > 0 {
+        world.trace = Some(Trace::new(trace_records));
+    }
+    let end = world.now.after(scenario.deadline());
+    IN_RUN.set(true);
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        if !world.run(&mut scenario, end) {
+            let text = || format!("the run has not ended at {} ns", world.now.0);
+            findings.report(Checker::Convergence, text);
+        }
+    }));
+    IN_RUN.set(false);
+    if let Err(panic) = ran {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        findings.report(Checker::Panic, || text.unwrap_or("a panic").to_owned());
+    }
+    Outcome {
+        seed,
+        finding: findings.first(),
+        trace: world.trace.as_ref().map(ToString::to_string),
+        totals: Totals {
+            simulated_ms: world.now.0 / 1_000_000,
+            events: world.happened,
+            fragments: scenario.expected_fragments,
+            incarnations: scenario.incarnations.len() as u64,
+            incidents: scenario.options.incidents.len() as u64,
+        },
+    }
+}
+
+thread_local! {
+    /// Panics are caught, and reported with their seed.
+    static IN_RUN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps panics that are caught from being printed as they happen.
+pub fn quiet_panics() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !IN_RUN.get() {
+            loud(info);
+        }
+    }));
+}
+
+/// Runs seeds on several threads until `take` says that it has seen enough. Outcomes come in any
+/// order.
+pub fn run_many(
+    seeds: std::ops::Range<u64>,
+    threads: usize,
+    take: impl FnMut(Outcome) -> bool + Send,
+) {
+    let next = AtomicU64::new(seeds.start);
+    let enough = AtomicBool::new(false);
+    let take = Mutex::new(take);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !enough.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let outcome = run(seed, 0);
+                    // What panics in a run is caught there; nothing panics with the lock.
+                    let Ok(mut take) = take.lock() else { return };
+                    if !take(outcome) {
+                        enough.store(true, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}

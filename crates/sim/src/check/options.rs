@@ -1,0 +1,362 @@
+//! What a seed stands for: everything about a run that may vary, drawn first and printed.
+
+use crate::link::Faults;
+use crate::rng::Rng;
+use std::fmt;
+use std::time::Duration;
+use tally_engine::PolicyName;
+use tally_wire::Element;
+
+/// What the fragments of a job may take, one by one.
+const WORK: Duration = Duration::from_secs(3);
+/// Restarts of switch and parameter servers in a run at most.
+const LONG_INCIDENTS: usize = 2;
+const MS: Duration = Duration::from_millis(1);
+
+/// One job, over all its incarnations.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    /// Workers.
+    pub workers: u8,
+    /// Units of its payloads.
+    pub units: u8,
+    /// Window of each of its workers.
+    pub window: u16,
+    /// Fragments of each message.
+    pub messages: Vec<u64>,
+    /// Which element types its fragments have, in turn.
+    pub elements: Vec<Element>,
+    /// The first fragment's number, for the wrap at 2^32.
+    pub first: u64,
+    /// A fragment can be sent only after the result of the one so many before it.
+    pub depends: Option<u64>,
+    /// Priority of each message; the last one goes on.
+    pub priorities: Vec<u8>,
+    /// Infinite f32, in a million.
+    pub infinite_ppm: u32,
+    /// A fragment of the first incarnation in which i32 overflow.
+    pub overflow: Option<u64>,
+}
+
+impl JobOptions {
+    /// All fragments of an incarnation.
+    #[must_use]
+    pub fn fragments(&self) -> u64 {
+        self.messages.iter().sum()
+    }
+
+    /// Element type of fragment `seq`.
+    #[must_use]
+    pub fn element(&self, seq: u64) -> Element {
+        self.elements[(seq % self.elements.len() as u64) as usize]
+    }
+}
+
+/// Something that goes wrong at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Incident {
+    /// The switch is gone for so long, and starts anew.
+    SwitchRestart {
+        /// So long.
+        down: Duration,
+    },
+    /// A job's parameter server dies, and after so long there is another.
+    PsRestart {
+        /// Whose.
+        job: usize,
+        /// So long.
+        down: Duration,
+    },
+    /// A worker dies for ever.
+    WorkerDeath {
+        /// Of which job.
+        job: usize,
+        /// Which.
+        rank: u8,
+    },
+    /// A user stops one worker.
+    Interrupt {
+        /// Of which job.
+        job: usize,
+        /// Which.
+        rank: u8,
+    },
+    /// All workers of a job die, and a new incarnation starts while their frames are under way.
+    JobRestart {
+        /// Which.
+        job: usize,
+    },
+    /// A host hears nothing and is not heard.
+    Partition {
+        /// Which.
+        host: usize,
+        /// For so long.
+        lasting: Duration,
+    },
+    /// A host's processes do not run.
+    Straggler {
+        /// Which.
+        host: usize,
+        /// For so long.
+        lasting: Duration,
+    },
+    /// All frames of a host take longer.
+    Spike {
+        /// Which.
+        host: usize,
+        /// For so long.
+        lasting: Duration,
+        /// By so much.
+        delay: Duration,
+    },
+}
+
+/// Everything about a run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What it was drawn from.
+    pub seed: u64,
+    /// Allocation policy.
+    pub policy: PolicyName,
+    /// Shards of the switch.
+    pub shards: u8,
+    /// Slots of each.
+    pub slots: u32,
+    /// Slots that a fragment may take.
+    pub ways: u32,
+    /// Least and most slots of each job in each shard; most 0: no limits.
+    pub limits: Vec<(u32, u32)>,
+    /// Contributions that each may hold out of order.
+    pub held: u32,
+    /// Largest window that the switch serves.
+    pub switch_window: u16,
+    /// Frames in each class of a port, frames from which on they are marked, and the guard.
+    pub queue: (u32, u32, u32),
+    /// How long the control thread takes.
+    pub control_delay: Duration,
+    /// J-6.
+    pub member_timeout: Duration,
+    /// J-9.
+    pub join_timeout: Duration,
+    /// J-9.
+    pub stall_timeout: Duration,
+    /// Gbit/s of each cable.
+    pub gbit_per_s: u64,
+    /// One way.
+    pub delay: Duration,
+    /// What a host's cable keeps waiting at most, in bytes.
+    pub backlog_bytes: u64,
+    /// What hosts write ahead of their cables.
+    pub ahead: Duration,
+    /// What cables do to frames during the safety phase.
+    pub faults: Faults,
+    /// Forged frames a second during the safety phase.
+    pub forged_per_s: u64,
+    /// How long faults happen.
+    pub safety: Duration,
+    /// The jobs.
+    pub jobs: Vec<JobOptions>,
+    /// All parameter servers share one host.
+    pub shared_ps_host: bool,
+    /// New incarnations reuse the UDP ports of the old.
+    pub reuse_ports: bool,
+    /// What happens, and when after the start.
+    pub incidents: Vec<(Duration, Incident)>,
+}
+
+impl Options {
+    /// What the seed stands for.
+    #[must_use]
+    pub fn draw(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let policy = rng.pick(&PolicyName::ALL).1;
+        let jobs_n = rng.between(1, 3) as usize;
+        let many = rng.chance(40_000);
+        let slots = 1 << rng.pick(&[0, 1, 2, 3, 4, 6, 8, 10]);
+        let quiet = rng.chance(100_000);
+        let ppm = |rng: &mut Rng, most: u64| {
+            if quiet || rng.chance(300_000) {
+                0
+            } else {
+                rng.below(most) as u32
+            }
+        };
+        let faults = Faults {
+            loss_ppm: ppm(rng, 100_000),
+            damage_ppm: ppm(rng, 20_000),
+            duplicate_ppm: ppm(rng, 100_000),
+            reorder_ppm: ppm(rng, 200_000),
+            reorder_ns: rng.pick(&[1_000, 50_000, 1_000_000, 20_000_000]),
+        };
+        let delay = Duration::from_nanos(rng.pick(&[200, 2_000, 20_000, 200_000]));
+        let member_timeout = (4000 + rng.below(2000) as u32) * MS;
+        let jobs = (0..jobs_n)
+            .map(|_| Self::draw_job(rng, many, delay))
+            .collect::<Vec<_>>();
+        let workers = jobs.iter().map(|j| usize::from(j.workers)).sum::<usize>();
+        let safety = rng.between(20, 3000) as u32 * MS;
+        let incidents_n = if quiet { 0 } else { rng.below(5) };
+        let mut incidents: Vec<_> = (0..incidents_n)
+            .map(|_| {
+                // Most of them early, while the first incarnations are at work.
+                let range = rng.pick(&[10, 100, safety.as_millis() as u64]);
+                let at = Duration::from_micros(rng.below(range * 1000));
+                (at.min(safety), Self::draw_incident(rng, &jobs, workers))
+            })
+            .collect();
+        incidents.sort_by_key(|(at, _)| *at);
+        // Nothing that is survived alone is survived many times over.
+        let mut n = 0;
+        incidents.retain(|(_, incident)| {
+            n += usize::from(is_long(incident));
+            !is_long(incident) || n <= LONG_INCIDENTS
+        });
+        Self {
+            seed,
+            policy,
+            shards: 1 << rng.below(3),
+            slots,
+            ways: (1 << rng.below(4)).min(slots),
+            limits: if rng.chance(300_000) {
+                let share = if policy.policy().preempts() {
+                    u64::from(slots) / jobs_n as u64
+                } else {
+                    0
+                };
+                let limit = |rng: &mut Rng| {
+                    let least = rng.below(share + 1);
+                    let most = rng.between(least.max(1), u64::from(slots));
+                    (least as u32, most as u32)
+                };
+                (0..jobs_n).map(|_| limit(rng)).collect()
+            } else {
+                Vec::new()
+            },
+            held: rng.pick(&[0, 1, 4, 64, 1024]),
+            switch_window: rng.pick(&[1, 4, 16, 64, 64, 256]),
+            queue: (
+                rng.pick(&[8, 64, 512]),
+                rng.pick(&[1, 8, 64, 100_000]),
+                rng.pick(&[1, 3, 31]),
+            ),
+            control_delay: Duration::from_nanos(rng.pick(&[0, 1_000, 50_000, 2_000_000])),
+            member_timeout,
+            join_timeout: 15_000 * MS,
+            stall_timeout: member_timeout + 6_000 * MS,
+            gbit_per_s: rng.pick(&[1, 10, 100]),
+            delay,
+            backlog_bytes: rng.pick(&[10_000, 100_000, 1_000_000_000]),
+            ahead: Duration::from_micros(rng.pick(&[0, 0, 2, 20])),
+            faults,
+            forged_per_s: if quiet {
+                0
+            } else {
+                rng.pick(&[0, 1_000, 10_000])
+            },
+            safety,
+            jobs,
+            shared_ps_host: rng.chance(300_000),
+            reuse_ports: rng.chance(500_000),
+            incidents,
+        }
+    }
+
+    fn draw_job(rng: &mut Rng, many: bool, delay: Duration) -> JobOptions {
+        let workers = if many {
+            rng.between(7, 64)
+        } else {
+            rng.between(1, 6)
+        } as u8;
+        let messages_n = rng.between(1, 4);
+        // About as much work whatever the number of workers; and one by one, each over the PS, it
+        // must not take longer than so.
+        let one = 6 * delay + Duration::from_micros(50);
+        let most = WORK.as_nanos() as u64 / one.as_nanos() as u64 / messages_n;
+        let budget = (rng.pick(&[50, 300, 1_000]) * 6 / u64::from(workers)).min(most);
+        let messages = (0..messages_n)
+            .map(|_| 1 + rng.below(budget.max(1)))
+            .collect::<Vec<_>>();
+        let fragments = messages.iter().sum::<u64>();
+        let types = [Element::I32, Element::F32, Element::Scale];
+        let elements = match rng.below(5) {
+            0 => vec![Element::I32],
+            1 => vec![Element::F32],
+            2 => types.to_vec(),
+            3 => vec![Element::Scale, Element::I32, Element::I32],
+            _ => (0..7).map(|_| rng.pick(&types)).collect(),
+        };
+        let first = if rng.chance(250_000) {
+            (1 << 32) - rng.below(fragments + 1)
+        } else {
+            0
+        };
+        let overflows = workers > 1 && rng.chance(60_000) && elements.contains(&Element::I32);
+        let overflow = overflows.then(|| {
+            let n = elements.len() as u64;
+            let seq = first + rng.below(fragments);
+            // The next i32, or the one before.
+            (seq..seq + n)
+                .find(|s| elements[(s % n) as usize] == Element::I32)
+                .unwrap_or(seq)
+        });
+        JobOptions {
+            workers,
+            units: rng.pick(&[1, 1, 1, 2]),
+            window: rng.pick(&[1, 2, 7, 16, 40, 64, 128]),
+            depends: rng.chance(300_000).then(|| rng.between(1, 30)),
+            priorities: (0..messages_n).map(|_| rng.below(256) as u8).collect(),
+            infinite_ppm: rng.pick(&[0, 0, 10_000]),
+            overflow: overflow.filter(|&seq| seq < first + fragments),
+            messages,
+            elements,
+            first,
+        }
+    }
+
+    fn draw_incident(rng: &mut Rng, jobs: &[JobOptions], workers: usize) -> Incident {
+        let job = rng.below(jobs.len() as u64) as usize;
+        let rank = rng.below(u64::from(jobs[job].workers)) as u8;
+        let host = rng.below(workers as u64 + 1) as usize;
+        let ms = |rng: &mut Rng, most: u64| Duration::from_micros(rng.below(most * 1000));
+        match rng.below(9) {
+            0 | 1 => Incident::SwitchRestart { down: ms(rng, 500) },
+            2 => Incident::PsRestart {
+                job,
+                down: ms(rng, 500),
+            },
+            3 => Incident::WorkerDeath { job, rank },
+            4 => Incident::Interrupt { job, rank },
+            5 => Incident::JobRestart { job },
+            6 => Incident::Partition {
+                host,
+                lasting: ms(rng, 700),
+            },
+            7 => Incident::Straggler {
+                host,
+                lasting: ms(rng, 700),
+            },
+            _ => Incident::Spike {
+                host,
+                lasting: ms(rng, 700),
+                delay: ms(rng, 20),
+            },
+        }
+    }
+}
+
+/// Whether an incident keeps a job from its work for a good part of what its timeouts allow.
+const fn is_long(incident: &Incident) -> bool {
+    matches!(
+        incident,
+        Incident::SwitchRestart { .. } | Incident::PsRestart { .. }
+    )
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // One thing a line, but short lists on theirs.
+        let text = format!("{self:?}").replace("JobOptions {", "\n  JobOptions {");
+        write!(f, "{}", text.replace(", incidents:", ",\n  incidents:"))
+    }
+}
