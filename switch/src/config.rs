@@ -3,14 +3,16 @@
 //! [`Config::load`] reads and checks it. What comes out is possible on paper; whether the machine
 //! agrees (devices, hugepages, CPUs) shows when the switch starts.
 
+mod pool;
+
+pub use pool::{DEFAULT_WAYS, PoolSection};
+
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
-use tally_engine::policy::Static;
 use tally_engine::queue::{CLASSES, QueueConfig};
-use tally_engine::{PolicyName, PoolConfig};
 use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, MAX_WORKERS, Mac, UNIT_BYTES};
 
 /// Most data cores: the number of shards is a power of two and fits the header's port range.
@@ -191,19 +193,6 @@ impl PortSection {
     }
 }
 
-/// The aggregator pool.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PoolSection {
-    /// `esa`, `fcfs`, `static` or `none`.
-    #[serde(default, deserialize_with = "from_text")]
-    pub policy: PolicyName,
-    /// Slots of all shards together, a power of two; by default what fits half of the L2 caches.
-    pub slots: Option<u32>,
-    /// Contributions held out of order, all shards together.
-    pub held: Option<u32>,
-}
-
 /// The queues of each port: eight classes of them. [`QueueConfig`] says what the numbers are for.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -242,6 +231,10 @@ pub struct JobSection {
     pub key: Key,
     /// Its workers, 1 to 64.
     pub workers: u8,
+    /// Slots that the job has for certain, of all shards together; by default a little under `esa`.
+    pub min_slots: Option<u32>,
+    /// Slots that it has at most, of all shards together.
+    pub max_slots: Option<u32>,
     /// Members that need not join, for load generators that replay captures.
     pub fixed: Option<FixedMembers>,
 }
@@ -414,20 +407,6 @@ impl Config {
                 return bad(key("core"), &core, &format!("0 to {}", cores - 1));
             }
         }
-        if let Some(slots) = self.pool.slots
-            && (!slots.is_power_of_two() || (slots as usize) < cores || slots > 1 << 24)
-        {
-            let allowed = format!("a power of two from {cores} (one for each core) to 16777216");
-            return bad("pool.slots".into(), &slots, &allowed);
-        }
-        if self.pool.held.is_some_and(|held| held > 1 << 24) {
-            return bad(
-                "pool.held".into(),
-                &self.pool.held.unwrap_or(0),
-                "0 to 16777216",
-            );
-        }
-        self.check_queue(path)?;
         if !(1..=16384).contains(&self.window) {
             return bad("window".into(), &self.window, "1 to 16384 fragments");
         }
@@ -441,7 +420,10 @@ impl Config {
         if let Err(why) = self.kernels() {
             return bad("kernel".into(), &format!("`{}`", self.kernel), &why);
         }
-        self.check_jobs(path)
+        self.check_queue(path)?;
+        self.check_pool(path)?;
+        self.check_jobs(path)?;
+        self.check_limits(path)
     }
 
     fn check_queue(&self, path: &Path) -> Result<(), ConfigError> {
@@ -563,29 +545,6 @@ impl Config {
         longest.max().unwrap_or(0).max(2048)
     }
 
-    /// Slots of all shards together.
-    #[must_use]
-    pub fn slots(&self) -> u32 {
-        self.pool.slots.unwrap_or_else(|| {
-            let frame_bytes = HEADERS_BYTES + usize::from(self.units()) * UNIT_BYTES;
-            let slots = l2_bytes(self.cores[0]) / 2 / frame_bytes * self.cores.len();
-            (1 << slots.max(1).ilog2()).max(self.cores.len() as u32)
-        })
-    }
-
-    /// Largest window that the switch serves: no more than a job's slots, beyond which the job would
-    /// only collide with itself.
-    #[must_use]
-    pub fn served_window(&self) -> u16 {
-        let shards = self.cores.len() as u32;
-        let slots = match self.pool.policy {
-            PolicyName::Static => shards * Static::share(self.jobs.len(), self.slots() / shards),
-            PolicyName::Esa | PolicyName::Fcfs => self.slots(),
-            PolicyName::None => u32::MAX,
-        };
-        self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
-    }
-
     /// The queues of one port.
     #[must_use]
     pub fn queue(&self) -> QueueConfig {
@@ -598,23 +557,6 @@ impl Config {
             frames,
             mark_frames,
             guard,
-        }
-    }
-
-    /// The pool of one shard.
-    #[must_use]
-    pub fn pool(&self, shard: u8) -> PoolConfig {
-        let shards = self.cores.len() as u32;
-        PoolConfig {
-            slots: self.slots() / shards,
-            ways: 1,
-            held: self.held() / shards,
-            window: self.served_window(),
-            shards: shards as u8,
-            shard,
-            jobs: self.jobs.len(),
-            limits: Vec::new(),
-            policy: self.pool.policy,
         }
     }
 
@@ -665,25 +607,6 @@ impl Config {
             (frames * 9 / 8 / (1 << 20)) as u32 + 64
         })
     }
-}
-
-/// Size of a CPU's L2 cache as the machine reports it; 512 KiB if it does not.
-#[must_use]
-pub fn l2_bytes(cpu: usize) -> usize {
-    let cache = format!("/sys/devices/system/cpu/cpu{cpu}/cache");
-    let read = |index: usize, name: &str| {
-        std::fs::read_to_string(format!("{cache}/index{index}/{name}")).ok()
-    };
-    (0..8)
-        .filter(|&i| read(i, "level").is_some_and(|level| level.trim() == "2"))
-        .find_map(|i| {
-            read(i, "size")?
-                .trim()
-                .strip_suffix('K')?
-                .parse::<usize>()
-                .ok()
-        })
-        .map_or(512 << 10, |kib| kib << 10)
 }
 
 #[cfg(test)]

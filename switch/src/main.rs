@@ -65,14 +65,19 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     let config = Config::load(path)?;
+    if let Some(warning) = config.pool_warning() {
+        eprintln!("tally-switch: {warning}");
+    }
     if arguments.check {
         println!(
-            "{}: {} ports, {} data cores, {} jobs, {} slots ({}), payload up to {} bytes, {} MiB",
+            "{}: {} ports, {} data cores, {} jobs, {} slots of {} ways, {} KiB ({}), payload up to {} bytes, {} MiB",
             path.display(),
             config.ports.len(),
             config.cores.len(),
             config.jobs.len(),
             config.slots(),
+            config.pool.ways,
+            config.pool_bytes() >> 10,
             config.pool.policy,
             usize::from(config.units()) * 64,
             config.megabytes()

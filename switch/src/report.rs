@@ -18,6 +18,10 @@ pub struct Shape {
     pub kernel: String,
     /// Slots of all shards.
     pub slots: u32,
+    /// Slots that a fragment may be in.
+    pub ways: u32,
+    /// Bytes of frames that the slots may hold.
+    pub pool_bytes: u64,
     /// Names of the ports.
     pub ports: Vec<String>,
     /// CPUs of the data cores.
@@ -32,6 +36,8 @@ impl Shape {
             policy: config.pool.policy.to_string(),
             kernel,
             slots: config.slots(),
+            ways: config.pool.ways,
+            pool_bytes: config.pool_bytes(),
             ports: config
                 .ports
                 .iter()
@@ -134,6 +140,10 @@ pub struct Report {
     pub cores: Vec<usize>,
     /// Slots of all shards.
     pub slots: u32,
+    /// Slots that a fragment may be in.
+    pub ways: u32,
+    /// Bytes of frames that the slots may hold.
+    pub pool_bytes: u64,
     /// Of them, taken now.
     pub slots_in_use: usize,
     /// Contributions held out of order now.
@@ -192,6 +202,8 @@ impl Report {
             kernel: shape.kernel.clone(),
             cores: shape.cores.clone(),
             slots: shape.slots,
+            ways: shape.ways,
+            pool_bytes: shape.pool_bytes,
             slots_in_use: cores.iter().map(|core| core.slots_in_use).sum(),
             held_in_use: cores.iter().map(|core| core.held_in_use).sum(),
             counters: named.into_iter().collect(),
@@ -244,13 +256,15 @@ impl std::fmt::Display for Report {
         let cores: Vec<_> = self.cores.iter().map(ToString::to_string).collect();
         writeln!(
             f,
-            "up {:.1} s, policy {}, kernel {}, CPU {}, {} of {} slots in use, {} held",
+            "up {:.1} s, policy {}, kernel {}, CPU {}, {} of {} slots in use ({} ways, {} KiB), {} held",
             self.seconds,
             self.policy,
             self.kernel,
             cores.join(" "),
             self.slots_in_use,
             self.slots,
+            self.ways,
+            self.pool_bytes >> 10,
             self.held_in_use
         )?;
         writeln!(

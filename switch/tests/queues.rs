@@ -404,6 +404,8 @@ fn shown(core: &CoreReport) -> Report {
         policy: "esa".into(),
         kernel: "scalar".into(),
         slots: 64,
+        ways: 1,
+        pool_bytes: 64 << 10,
         ports: ["a", "b", "c"].map(str::to_owned).into(),
         cores: vec![0],
     };

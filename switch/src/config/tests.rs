@@ -1,4 +1,5 @@
 use super::*;
+use tally_engine::PolicyName;
 
 const GOOD: &str = r#"{
   "address": { "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254" },
@@ -34,6 +35,7 @@ fn defaults_are_those_documented() {
     assert_eq!(c.address.udp_port, 31249);
     assert_eq!(c.idle, Idle::Backoff);
     assert_eq!(c.pool.policy, PolicyName::Esa);
+    assert_eq!(c.pool.ways, DEFAULT_WAYS);
     assert_eq!(c.ports[1].label(), "net_null1");
     assert_eq!(c.ports[1].device_arguments(), "size=64");
     assert_eq!(c.units(), 22, "1408 bytes fit 1500");
@@ -143,6 +145,22 @@ fn every_mistake_names_the_key_what_was_found_and_what_is_allowed() {
             ["pool.slots", "100", "power of two"],
         ),
         (
+            "\"pool\": {\"slots\": 64, \"bytes\": 65536}",
+            ["pool.bytes", "65536", "not both"],
+        ),
+        (
+            "\"pool\": {\"bytes\": 100}",
+            ["pool.bytes", "100", "at least 1472"],
+        ),
+        (
+            "\"pool\": {\"slots\": 64, \"ways\": 3}",
+            ["pool.ways", "3", "1, 2, 4 or 8"],
+        ),
+        (
+            "\"pool\": {\"slots\": 2, \"ways\": 4}",
+            ["pool.ways", "4", "the 2 slots of a core"],
+        ),
+        (
             "\"pool\": {\"policy\": \"best\"}",
             ["pool.policy", "best", "esa, fcfs, static, none"],
         ),
@@ -226,6 +244,87 @@ fn no_window_is_served_beyond_a_jobs_slots() {
             .served_window(),
         64
     );
+}
+
+/// A switch of two jobs and 64 slots on two cores, with limits.
+fn limited(pool: &str, first: &str, second: &str) -> Result<Config, String> {
+    let job = |id: u16, limits: &str| {
+        format!(r#"{{"id":{id},"key":"00112233445566778899aabbccddeeff","workers":2{limits}}}"#)
+    };
+    let start = GOOD.find("\"jobs\"").unwrap();
+    let jobs = [job(1, first), job(2, second)].join(",");
+    let pool = format!(r#""cores":[0,1],"pool":{{"slots":64{pool}}},"#);
+    parse(&format!("{}{pool}\"jobs\":[{jobs}]}}", &GOOD[..start]))
+}
+
+#[test]
+fn limits_are_divided_among_cores_and_each_job_has_a_little_for_certain() {
+    let limits = |pool: &str, first: &str, second: &str| {
+        let config = limited(pool, first, second).unwrap();
+        let limits = config.pool(1).limits;
+        [0, 1].map(|job: usize| (limits[job].min_slots, limits[job].max_slots))
+    };
+    let all = u32::MAX;
+    // An eighth of 64 slots for two jobs on two cores.
+    assert_eq!(limits("", "", ""), [(2, all), (2, all)]);
+    for policy in ["fcfs", "static", "none"] {
+        let pool = format!(r#","policy":"{policy}""#);
+        assert_eq!(limits(&pool, "", ""), [(0, all), (0, all)]);
+        assert_eq!(limits(&pool, r#","max_slots":8"#, ""), [(0, 4), (0, all)]);
+    }
+    let given = r#","min_slots":9,"max_slots":20"#;
+    assert_eq!(limits("", given, r#","min_slots":0"#), [(4, 10), (0, all)]);
+    // At least 1 a core, and no default above a maximum or where all is given.
+    assert_eq!(limits("", r#","min_slots":1"#, ""), [(1, all), (2, all)]);
+    assert_eq!(limits("", r#","max_slots":2"#, ""), [(1, 1), (2, all)]);
+    assert_eq!(limits("", r#","min_slots":64"#, ""), [(32, all), (0, all)]);
+}
+
+#[test]
+fn limits_that_cannot_be_kept_are_refused() {
+    let refused = |pool: &str, first: &str, second: &str, names: [&str; 3]| {
+        let error = limited(pool, first, second).unwrap_err();
+        for name in names {
+            assert!(error.contains(name), "`{error}` does not name `{name}`");
+        }
+    };
+    let names = ["jobs[0].min_slots", "found 9", "max_slots, 8"];
+    refused("", r#","min_slots":9,"max_slots":8"#, "", names);
+    let names = ["jobs[1].min_slots", "found 2", "fcfs"];
+    refused(r#","policy":"fcfs""#, "", r#","min_slots":2"#, names);
+    let names = ["jobs[].min_slots", "72 slots", "64"];
+    refused("", r#","min_slots":40"#, r#","min_slots":32"#, names);
+    let names = ["jobs[0].max_slots", "found 0", "leave it out"];
+    refused("", r#","max_slots":0"#, "", names);
+}
+
+#[test]
+fn a_pool_is_given_in_slots_or_in_bytes() {
+    let pool = |pool: &str| {
+        let text = format!("\"pool\": {{{pool}}}, \"ports\"");
+        let config = parse(&GOOD.replacen("\"ports\"", &text, 1)).unwrap();
+        (config.slots(), config.pool_bytes(), config.pool_warning())
+    };
+    // A frame of 22 units has 1472 bytes.
+    assert_eq!(pool("\"slots\": 64"), (64, 64 * 1472, None));
+    assert_eq!(pool("\"bytes\": 94208"), (64, 64 * 1472, None));
+    assert_eq!(pool("\"bytes\": 94207"), (32, 32 * 1472, None));
+    assert_eq!(pool("\"bytes\": 188415"), (64, 64 * 1472, None));
+}
+
+#[test]
+fn a_machine_that_does_not_report_its_cache_is_talked_about() {
+    let mut config = parse(GOOD).unwrap();
+    config.cores = vec![1 << 40];
+    // Half of 512 KiB holds 178 frames of 1472 bytes.
+    assert_eq!(config.slots(), 128);
+    let warning = config.pool_warning().unwrap();
+    assert!(
+        warning.contains("128 slots") && warning.contains("pool.slots"),
+        "{warning}"
+    );
+    config.pool.slots = Some(64);
+    assert_eq!(config.pool_warning(), None);
 }
 
 #[test]
