@@ -11,7 +11,12 @@
 //! compared within it; of the ratios the median is reported. In the first repetition of each policy
 //! every worker's result is compared with the reference, bit for bit, and later ones with that.
 //!
-//! Catches: with few CPUs the hosts share one, and what costs them time (a parameter server that has
+//! The pool has as many slots as the window with which one of these jobs alone reaches its full speed
+//! on two CPUs in namespaces (`tally-perf demo --workers 3 --window N`: 4 are too few, more than 8 bring
+//! little): enough for one, too few for three. With several times as many there is nothing to share.
+//!
+//! Catches: under `fcfs` every sum passes through the parameter server, so none counts as finished
+//! by the switch. With few CPUs the hosts share one, and what costs them time (a parameter server that has
 //! to finish much) weighs more than on machines of their own; a JCT of a small job moves with
 //! whatever else the kernel schedules. The table says who had which CPU. The numbers of the mix are
 //! fixed: a policy is improved, never its scenario.
@@ -82,8 +87,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "repetitions")]
     quick: bool,
 
-    /// Slots of the switch, a power of two; the windows of the jobs want several times as many
-    #[arg(long, default_value_t = 64)]
+    /// Slots of the switch, a power of two; by default as many as one job alone can use
+    #[arg(long, default_value_t = 8)]
     slots: u32,
 
     /// How the processes reach each other; by default namespaces for root, memif otherwise
