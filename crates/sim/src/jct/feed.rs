@@ -156,7 +156,11 @@ impl Gradients for Feed {
         } else {
             self.by_switch.add(delivery.latency);
         }
-        let at = self.messages.partition_point(|m| m.end <= seq);
+        // Nearly always the first.
+        let at = match self.messages.front() {
+            Some(first) if seq < first.end => 0,
+            _ => self.messages.partition_point(|m| m.end <= seq),
+        };
         let message = &mut self.messages[at];
         message.left -= 1;
         if message.left == 0 {
