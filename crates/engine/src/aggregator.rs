@@ -371,7 +371,7 @@ impl<B: Buffer> Aggregator<B> {
             out.add(slot, &mut self.arena, &self.kernels, header, buffer);
             at
         } else {
-            if resend && self.policy.resend() != Resend::Allocate {
+            if resend {
                 out.counters.resends_to_ps += 1;
                 out.send_to_ps(header, Flags::NONE, buffer);
                 return;

@@ -68,8 +68,6 @@ pub enum Resend {
     JoinOrPs,
     /// Drive the slot that has its key, and itself, to the PS.
     Evict,
-    /// Whatever it could have done the first time.
-    Allocate,
 }
 
 /// The answers of one policy.

@@ -4,8 +4,10 @@
 //! The pool is divided evenly among the configured jobs, whether they run or not. A job whose window
 //! is at most its share never finds its slot taken, because a worker sends fragment f only after it
 //! has the result of f − window. SwitchML's two sets of slots, which let a lost result be answered,
-//! are here the ring of results, which all policies have. There is no PS in SwitchML, so a RESEND may
-//! allocate: nothing of its fragment can be anywhere else.
+//! are here the ring of results, which all policies have. There is no PS in SwitchML, and a RESEND may
+//! allocate. Here it may not: once a part of a fragment is at the PS, a slot that fills again with
+//! what is sent again would only hold back what the PS lacks (the simulator found jobs that never
+//! ended).
 
 use super::{Collision, Completion, Placement, Policy, Resend};
 use crate::pool::PoolConfig;
@@ -47,7 +49,7 @@ impl Policy for Static {
     }
 
     fn resend(&self) -> Resend {
-        Resend::Allocate
+        Resend::JoinOrPs
     }
 }
 

@@ -147,19 +147,13 @@ fn fcfs_lets_a_resend_ask_the_ps_even_if_its_contribution_was_in_the_slot() {
 
 #[test]
 fn a_resend_never_allocates_but_for_static() {
-    for policy in [PolicyName::Esa, PolicyName::Fcfs] {
+    for policy in POLICIES {
         let mut w = World::new(policy, 8);
         let expected = flagged(partial(0, 0b010, 5), Flags::RESEND);
         assert_eq!(w.resend(0, 1, 5), [expected], "{policy}");
         assert_eq!(w.taken(), 0);
         assert_eq!(w.shard.counters().slots_taken, 0);
     }
-    let mut w = World::new(PolicyName::Static, 4);
-    assert_eq!(w.resend(0, 1, 5), []);
-    assert_eq!(w.taken(), 1);
-    // Also for static, a taken slot stays taken: job 7 has 2 slots, so 2 falls on 0.
-    let expected = flagged(partial(2, 0b001, 6), Flags::RESEND);
-    assert_eq!(w.resend(2, 0, 6), [collided(expected)]);
 }
 
 #[test]
