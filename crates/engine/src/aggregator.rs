@@ -9,6 +9,7 @@
 
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
+use crate::elsewhere::Elsewhere;
 use crate::held::Arena;
 use crate::policy::{Completion, Placement, Policy, Resend};
 use crate::pool::{Limits, PoolConfig};
@@ -39,6 +40,7 @@ struct Job<B> {
     all: u64,
     placement: Placement,
     ring: Ring<B>,
+    elsewhere: Elsewhere,
     limits: Limits,
     /// Slots that it holds.
     slots: u32,
@@ -167,6 +169,7 @@ impl<B: Buffer> Aggregator<B> {
             all: roster.all(),
             placement: self.policy.placement(id, index, &self.config),
             ring: Ring::new(self.config.ring_fragments(), self.shift),
+            elsewhere: Elsewhere::new(self.config.ring_fragments(), self.shift),
             limits: self.config.limits.get(index).copied().unwrap_or_default(),
             slots: 0,
             newest: None,
@@ -351,6 +354,7 @@ impl<B: Buffer> Aggregator<B> {
             if slot.bitmap & header.bitmap != 0 {
                 if resend && slot.again & header.bitmap != 0 {
                     // S-7. What it would bring has just left.
+                    job.elsewhere.add(header.fragment, slot.bitmap);
                     out.evict(slot, &mut self.arena, Flags::RESEND);
                     out.counters.resends_to_ps += 1;
                     out.egress.discard(buffer);
@@ -361,6 +365,16 @@ impl<B: Buffer> Aggregator<B> {
                     slot.again |= header.bitmap;
                 }
                 out.drop(DropReason::Duplicate, buffer);
+                return;
+            }
+            if slot.is_split && job.elsewhere.ranks(header.fragment) & header.bitmap != 0 {
+                if resend {
+                    // It may have been lost on the way to the PS.
+                    out.counters.resends_to_ps += 1;
+                    out.send_to_ps(header, Flags::NONE, buffer);
+                } else {
+                    out.drop(DropReason::Duplicate, buffer);
+                }
                 return;
             }
             if slot.element != header.element {
@@ -374,6 +388,13 @@ impl<B: Buffer> Aggregator<B> {
             if resend {
                 out.counters.resends_to_ps += 1;
                 out.send_to_ps(header, Flags::NONE, buffer);
+                job.elsewhere.add(header.fragment, header.bitmap);
+                return;
+            }
+            if self.policy.follows_to_ps()
+                && job.elsewhere.ranks(header.fragment) & header.bitmap != 0
+            {
+                out.drop(DropReason::Duplicate, buffer);
                 return;
             }
             // A policy that keeps nothing has no set to be full.
@@ -390,14 +411,17 @@ impl<B: Buffer> Aggregator<B> {
             let Some(at) = room else {
                 out.counters.collisions += u64::from(full == Flags::COLLISION);
                 out.send_to_ps(header, full, buffer);
+                job.elsewhere.add(header.fragment, header.bitmap);
                 return;
             };
+            let elsewhere = job.elsewhere.ranks(header.fragment);
             let slot = &mut self.slots[at];
             *slot = Slot {
                 key: Some(key),
                 born: now,
                 priority: header.priority,
                 element: header.element,
+                is_split: elsewhere != 0 && self.policy.follows_to_ps(),
                 ..Slot::free()
             };
             out.counters.slots_taken += 1;
@@ -410,7 +434,21 @@ impl<B: Buffer> Aggregator<B> {
             return;
         };
         let slot = &mut self.slots[at];
-        if slot.bitmap == job.all {
+        if slot.bitmap & header.bitmap == 0 && self.policy.follows_to_ps() {
+            // There was no room to hold it out of its turn.
+            job.elsewhere.add(header.fragment, header.bitmap);
+            slot.is_split = slot.key.is_some();
+        }
+        if slot.is_split {
+            follow(
+                slot,
+                job,
+                &mut self.arena,
+                header.fragment,
+                &mut self.counters,
+                egress,
+            );
+        } else if slot.bitmap == job.all {
             debug_assert!(slot.held.is_empty() && slot.sum.is_some());
             complete(
                 slot,
@@ -474,6 +512,7 @@ impl<B: Buffer> Aggregator<B> {
             egress,
         };
         if let Some(at) = at {
+            job.elsewhere.add(header.fragment, self.slots[at].bitmap);
             out.evict(&mut self.slots[at], &mut self.arena, Flags::NONE);
             out.egress.discard(buffer);
             job.slots -= 1;
@@ -679,6 +718,30 @@ fn find<B>(slots: &[Slot<B>], set: &Range<usize>, key: SlotKey) -> Option<usize>
 #[inline]
 fn marked(header: &Header) -> Flags {
     Flags::MARKED.when(header.flags.has(Flags::MARKED))
+}
+
+/// What the slot has goes to the PS once it is all that is missing there (S-8).
+#[cold]
+fn follow<B: Buffer>(
+    slot: &mut Slot<B>,
+    job: &mut Job<B>,
+    arena: &mut Arena<B>,
+    fragment: FragmentId,
+    counters: &mut Counters,
+    egress: &mut impl Egress<B>,
+) {
+    if slot.bitmap | job.elsewhere.ranks(fragment) != job.all {
+        return;
+    }
+    counters.followed += 1;
+    job.elsewhere.add(fragment, slot.bitmap);
+    let mut out = Out {
+        roster: &job.roster,
+        counters,
+        egress,
+    };
+    out.evict(slot, arena, Flags::NONE);
+    job.slots -= 1;
 }
 
 /// All contributions are in.

@@ -149,6 +149,8 @@ pub struct Counters {
     pub preemptions: u64,
     /// Slots freed of a fragment that had its result from elsewhere.
     pub abandoned: u64,
+    /// Slots that left to the PS because the rest of their fragment was there.
+    pub followed: u64,
     /// Arrivals that found no slot and went to the PS.
     pub collisions: u64,
     /// RESENDs that went to the PS.
@@ -177,6 +179,7 @@ impl Default for Counters {
             results_again: 0,
             preemptions: 0,
             abandoned: 0,
+            followed: 0,
             collisions: 0,
             resends_to_ps: 0,
             held_full: 0,
@@ -204,7 +207,7 @@ impl Counters {
 
     /// The named counters that are not drops, with their values.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 14] {
+    pub fn named(&self) -> [(&'static str, u64); 15] {
         [
             ("contributions", self.contributions),
             ("slots_taken", self.slots_taken),
@@ -213,6 +216,7 @@ impl Counters {
             ("results_again", self.results_again),
             ("preemptions", self.preemptions),
             ("abandoned", self.abandoned),
+            ("followed", self.followed),
             ("collisions", self.collisions),
             ("resends_to_ps", self.resends_to_ps),
             ("held_full", self.held_full),
@@ -232,6 +236,7 @@ impl Counters {
         self.results_again += other.results_again;
         self.preemptions += other.preemptions;
         self.abandoned += other.abandoned;
+        self.followed += other.followed;
         self.collisions += other.collisions;
         self.resends_to_ps += other.resends_to_ps;
         self.held_full += other.held_full;

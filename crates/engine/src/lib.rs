@@ -28,6 +28,7 @@ extern crate self as tally_engine;
 pub mod aggregator;
 pub mod buffer;
 pub mod counters;
+mod elsewhere;
 mod held;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the integration tests")]

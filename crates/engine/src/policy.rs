@@ -89,6 +89,12 @@ pub trait Policy: Send + Sync + fmt::Debug {
 
     /// A RESEND came for a fragment without result.
     fn resend(&self) -> Resend;
+
+    /// Whether a slot leaves to the PS as soon as what it has and what is there already are all of its
+    /// fragment (S-8); else the PS has to ask for it.
+    fn follows_to_ps(&self) -> bool {
+        false
+    }
 }
 
 /// All slots, beginning for each job at another set, while the fragments of one job stay in a row so

@@ -33,6 +33,8 @@ pub(crate) struct Slot<B> {
     /// OVERFLOW and MARKED, as a sum of what is in it has them. COLLISION is of what leaves: nothing
     /// comes into a slot that had one.
     pub(crate) flags: Flags,
+    /// A part of the fragment is with the PS (S-8).
+    pub(crate) is_split: bool,
 }
 
 impl<B> Slot<B> {
@@ -48,6 +50,7 @@ impl<B> Slot<B> {
             element: Element::None,
             folded: 0,
             flags: Flags::NONE,
+            is_split: false,
         }
     }
 }

@@ -71,6 +71,9 @@ impl<B: Buffer> Aggregator<B> {
             counters: &mut self.counters,
             egress,
         };
+        if let Some(key) = slot.key {
+            owner.elsewhere.add(key.fragment, slot.bitmap);
+        }
         out.evict(slot, &mut self.arena, Flags::COLLISION);
         owner.slots -= 1;
         Some(victim.at)

@@ -5,6 +5,11 @@
 //! it drives out goes to the PS; equal never preempts, so two jobs of one priority cannot drive each
 //! other out in turn. An arrival that does not preempt goes to the PS and halves the priority of the
 //! slot, so that a stalled job cannot hold it for ever.
+//!
+//! Where it departs: the paper's PS asks for the rest of a fragment that has come apart, after a while
+//! (REMIND). Here the rest follows by itself once it is all ([`crate::elsewhere`]), and asking is for
+//! what was lost. Nearly every fragment that meets a collision comes apart, and while one waits to be
+//! asked for, the windows of all its workers stand still behind it.
 
 use super::{Collision, Completion, Placement, Policy, Resend, scattered};
 use crate::pool::PoolConfig;
@@ -37,6 +42,10 @@ impl Policy for Esa {
 
     fn resend(&self) -> Resend {
         Resend::JoinOrPs
+    }
+
+    fn follows_to_ps(&self) -> bool {
+        true
     }
 }
 

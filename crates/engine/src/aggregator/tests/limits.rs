@@ -47,7 +47,7 @@ fn a_job_at_its_maximum_preempts_nobody_but_itself() {
     assert_eq!(sent, [collided(expected)], "its own is higher");
     // That halved the job's own slot to 10, and not the other's.
     let expected = partial_of(urgent(0, 0, 10), 1, ints(1));
-    assert_eq!(w.say(urgent(1, 0, 11), 5), [collided(expected)]);
+    assert_eq!(w.say(urgent(2, 0, 11), 5), [collided(expected)]);
     assert_eq!((w.shard.slots_of(JOB), w.shard.slots_of(OTHER)), (1, 1));
     assert_eq!(w.say(other(0, 1, 0), 1).len(), 1, "the other completes");
 }
@@ -56,10 +56,10 @@ fn a_job_at_its_maximum_preempts_nobody_but_itself() {
 fn what_a_job_has_for_certain_does_not_yield() {
     let mut w = world(PolicyName::Esa, 2, 1, Limits::NONE, limits(1, 9));
     w.say(other(0, 0, 1), 1);
-    for priority in [2, 255] {
+    for (rank, priority) in [(0, 2), (1, 255)] {
         let mut collisions = 0;
         for fragment in 0..2 {
-            let sent = w.say(urgent(fragment, 0, priority), 5);
+            let sent = w.say(urgent(fragment, rank, priority), 5);
             collisions += sent.len();
         }
         assert_eq!(collisions, 1, "one set is the other job's");
@@ -103,11 +103,12 @@ fn who_always_claims_the_highest_priority_does_not_starve_the_others() {
             let certain = limits(minimum, u32::MAX);
             let limits = vec![Limits::NONE, certain];
             let mut w = World::of_window(PolicyName::Esa, 32, ways, 64, limits);
-            let flood = |w: &mut World| {
-                // Some fragments again and again: some are in slots, some found none.
-                for fragment in 0..64 {
+            let mut next = 0;
+            let mut flood = |w: &mut World| {
+                for fragment in next..next + 64 {
                     w.say(urgent(fragment, 0, 255), 1);
                 }
+                next += 64;
             };
             for round in 0..20 {
                 let mine = round * 4..round * 4 + 4;

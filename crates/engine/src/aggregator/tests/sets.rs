@@ -90,11 +90,15 @@ fn an_arrival_that_does_not_preempt_halves_its_victim_and_no_other_way() {
     w.say(urgent(0, 0, 40), 1);
     w.say(urgent(1, 0, 20), 1);
     // 20 is halved to 10, 5, 2; 40 never.
-    for priority in [20, 10, 5] {
-        let sent = w.say(other(9, 0, priority), 1);
+    for (fragment, priority) in [(9, 20), (10, 10), (11, 5)] {
+        let sent = w.say(other(fragment, 0, priority), 1);
         assert_eq!(
             sent,
-            [collided(partial_of(other(9, 0, priority), 1, ints(1)))]
+            [collided(partial_of(
+                other(fragment, 0, priority),
+                1,
+                ints(1)
+            ))]
         );
     }
     let at = |fragment, priority| {

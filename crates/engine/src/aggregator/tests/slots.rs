@@ -103,6 +103,61 @@ fn a_resend_joins_the_slot_of_its_fragment() {
     }
 }
 
+// --- S-8: the rest of a fragment follows what went to the PS. ---
+
+#[test]
+fn a_slot_follows_what_found_no_slot() {
+    let mut w = World::new(PolicyName::Esa, 1);
+    w.say(other(0, 0, 10), 1);
+    assert_eq!(w.data(0, 1, 10), [collided(partial(0, 0b010, 10))]);
+    w.say(other(0, 1, 10), 1);
+    assert_eq!(w.taken(), 0, "the other completes");
+    assert_eq!(w.data(0, 0, 1), []);
+    w.dropped(DropReason::Duplicate, |w| w.data(0, 1, 10));
+    let again = flagged(partial(0, 0b010, 10), Flags::RESEND);
+    assert_eq!(w.resend(0, 1, 10), [again], "lost on the way, perhaps");
+    assert_eq!(w.data(0, 2, 100), [partial(0, 0b101, 101)]);
+    assert_eq!(w.taken(), 0);
+    assert_eq!(w.shard.counters().followed, 1);
+    w.dropped(DropReason::Duplicate, |w| w.data(0, 2, 100));
+    assert_eq!(w.taken(), 0, "nothing is left to wait for");
+}
+
+#[test]
+fn a_slot_follows_what_was_driven_out_or_reminded() {
+    for remind in [false, true] {
+        let mut w = World::new(PolicyName::Esa, 1);
+        w.data(0, 0, 1);
+        w.data(0, 1, 10);
+        if remind {
+            w.say(ps(Kind::Remind, 0), 0);
+        } else {
+            w.say(other(0, 0, 99), 1);
+            w.say(other(0, 1, 99), 1);
+        }
+        assert_eq!(w.taken(), 0);
+        assert_eq!(w.data(0, 2, 100), [partial(0, 0b100, 100)]);
+        assert_eq!(w.taken(), 0);
+    }
+}
+
+#[test]
+fn baselines_wait_to_be_asked() {
+    let mut w = World::new(PolicyName::Fcfs, 1);
+    w.say(other(0, 0, 10), 1);
+    w.data(0, 1, 10);
+    w.say(other(0, 1, 10), 1);
+    let done = Header {
+        job: OTHER,
+        bitmap: 0b11,
+        ..result_of(Rank::PS, 0)
+    };
+    assert_eq!(w.say(done, 2).len(), 1);
+    w.data(0, 0, 1);
+    assert_eq!(w.data(0, 2, 100), []);
+    assert_eq!(w.taken(), 1);
+}
+
 #[test]
 fn fcfs_drives_the_slot_and_the_resend_to_the_ps() {
     let mut w = World::new(PolicyName::Fcfs, 8);
@@ -211,16 +266,16 @@ fn strictly_higher_priority_preempts_in_esa_and_the_partial_goes_to_its_own_ps()
 fn equal_or_lower_priority_goes_to_its_ps_and_halves_the_slots() {
     let mut w = World::new(PolicyName::Esa, 1);
     w.data(0, 0, 1);
-    let expected = |p| collided(partial_of(other(5, 0, p), 0b01, ints(40)));
-    assert_eq!(w.say(other(5, 0, 10), 40), [expected(10)], "equal");
+    let expected = |f, p| collided(partial_of(other(f, 0, p), 0b01, ints(40)));
+    assert_eq!(w.say(other(5, 0, 10), 40), [expected(5, 10)], "equal");
     assert_eq!(
-        w.say(other(5, 0, 5), 40),
-        [expected(5)],
+        w.say(other(6, 0, 5), 40),
+        [expected(6, 5)],
         "10 was halved to 5"
     );
     assert_eq!(
-        w.say(other(5, 0, 1), 40),
-        [expected(1)],
+        w.say(other(7, 0, 1), 40),
+        [expected(7, 1)],
         "5 was halved to 2"
     );
     assert_eq!(w.shard.counters().collisions, 3);
@@ -229,7 +284,7 @@ fn equal_or_lower_priority_goes_to_its_ps_and_halves_the_slots() {
         header.priority = 1;
     }
     assert_eq!(
-        w.say(other(5, 0, 2), 40),
+        w.say(other(8, 0, 2), 40),
         [collided(held)],
         "2 was halved to 1"
     );
