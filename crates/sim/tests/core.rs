@@ -64,11 +64,13 @@ fn world(jobs: u16, workers: u8, window: u16, seed: u64) -> (World<Numbers>, Vec
     let switch = SwitchConfig {
         pool: PoolConfig {
             slots: 4096,
+            ways: 1,
             held: 64,
             window,
             shards: 1,
             shard: 0,
             jobs: usize::from(jobs),
+            limits: Vec::new(),
             policy: PolicyName::Esa,
         },
         registry: RegistryConfig {
