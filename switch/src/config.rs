@@ -5,7 +5,7 @@
 
 mod pool;
 
-pub use pool::{DEFAULT_WAYS, PoolSection};
+pub use pool::PoolSection;
 
 use serde::Deserialize;
 use std::collections::BTreeSet;

@@ -76,7 +76,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             config.cores.len(),
             config.jobs.len(),
             config.slots(),
-            config.pool.ways,
+            config.ways(),
             config.pool_bytes() >> 10,
             config.pool.policy,
             usize::from(config.units()) * 64,

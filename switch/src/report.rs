@@ -36,7 +36,7 @@ impl Shape {
             policy: config.pool.policy.to_string(),
             kernel,
             slots: config.slots(),
-            ways: config.pool.ways,
+            ways: config.ways(),
             pool_bytes: config.pool_bytes(),
             ports: config
                 .ports

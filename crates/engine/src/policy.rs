@@ -133,6 +133,17 @@ impl PolicyName {
         ("none", Self::None),
     ];
 
+    /// Slots that a fragment may be in unless configured. The baselines have what their papers have.
+    /// For `esa` four are worth most of what eight are: jobs that walk the pool side by side otherwise
+    /// meet at every step while three quarters of it are free (docs/JCT.md has the figures).
+    #[must_use]
+    pub const fn default_ways(self) -> u32 {
+        match self {
+            Self::Esa => 4,
+            Self::Fcfs | Self::Static | Self::None => 1,
+        }
+    }
+
     /// The policy.
     #[must_use]
     pub fn policy(self) -> &'static dyn Policy {

@@ -16,8 +16,6 @@ use tally_engine::pool::MAX_WAYS;
 use tally_engine::{Limits, PolicyName, PoolConfig};
 use tally_wire::{HEADERS_BYTES, UNIT_BYTES};
 
-/// Ways of a set unless configured: what the papers have.
-pub const DEFAULT_WAYS: u32 = 1;
 /// Most slots of a switch.
 const MAX_SLOTS: u32 = 1 << 24;
 /// What jobs have for certain by default, all together: the pool divided by this.
@@ -26,7 +24,7 @@ const CERTAIN_DIVISOR: u32 = 8;
 const L2_BYTES_UNKNOWN: u64 = 512 << 10;
 
 /// The aggregator pool.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolSection {
     /// `esa`, `fcfs`, `static` or `none`.
@@ -36,22 +34,10 @@ pub struct PoolSection {
     pub slots: Option<u32>,
     /// Instead of `slots`: bytes of frames that they may hold, all shards together.
     pub bytes: Option<u64>,
-    /// Slots that a fragment may be in.
-    pub ways: u32,
+    /// Slots that a fragment may be in; by default what suits the policy.
+    pub ways: Option<u32>,
     /// Contributions held out of order, all shards together.
     pub held: Option<u32>,
-}
-
-impl Default for PoolSection {
-    fn default() -> Self {
-        Self {
-            policy: PolicyName::default(),
-            slots: None,
-            bytes: None,
-            ways: DEFAULT_WAYS,
-            held: None,
-        }
-    }
 }
 
 impl Config {
@@ -119,13 +105,21 @@ impl Config {
         self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
     }
 
+    /// Slots that a fragment may be in.
+    #[must_use]
+    pub fn ways(&self) -> u32 {
+        let each = self.slots() / self.cores.len() as u32;
+        let default = self.pool.policy.default_ways().min(each);
+        self.pool.ways.unwrap_or(default)
+    }
+
     /// The pool of one shard.
     #[must_use]
     pub fn pool(&self, shard: u8) -> PoolConfig {
         let shards = self.cores.len() as u32;
         PoolConfig {
             slots: self.slots() / shards,
-            ways: self.pool.ways,
+            ways: self.ways(),
             held: self.held() / shards,
             window: self.served_window(),
             shards: shards as u8,
@@ -190,9 +184,11 @@ impl Config {
             }
         }
         let each = self.slots() / cores as u32;
-        if !pool.ways.is_power_of_two() || pool.ways > MAX_WAYS.min(each) {
+        if let Some(ways) = pool.ways
+            && (!ways.is_power_of_two() || ways > MAX_WAYS.min(each))
+        {
             let allowed = format!("1, 2, 4 or 8, at most the {each} slots of a core");
-            return bad("pool.ways", &pool.ways, &allowed);
+            return bad("pool.ways", &ways, &allowed);
         }
         if let Some(held) = pool.held.filter(|&held| held > MAX_SLOTS) {
             return bad("pool.held", &held, &format!("0 to {MAX_SLOTS}"));

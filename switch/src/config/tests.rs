@@ -35,7 +35,17 @@ fn defaults_are_those_documented() {
     assert_eq!(c.address.udp_port, 31249);
     assert_eq!(c.idle, Idle::Backoff);
     assert_eq!(c.pool.policy, PolicyName::Esa);
-    assert_eq!(c.pool.ways, DEFAULT_WAYS);
+    assert_eq!(c.ways(), 4);
+    let with = |pool: &str| {
+        let pool = format!("\"pool\": {{{pool}}}, \"jobs\"");
+        parse(&GOOD.replacen("\"jobs\"", &pool, 1)).unwrap()
+    };
+    for policy in ["fcfs", "static", "none"] {
+        let pool = with(&format!("\"policy\": \"{policy}\""));
+        assert_eq!(pool.ways(), 1, "{policy}: as the papers");
+    }
+    let small = with("\"slots\": 2");
+    assert_eq!((small.slots(), small.ways()), (2, 2));
     assert_eq!(c.ports[1].label(), "net_null1");
     assert_eq!(c.ports[1].device_arguments(), "size=64");
     assert_eq!(c.units(), 22, "1408 bytes fit 1500");
