@@ -182,3 +182,20 @@ fn no_source_file_tells_more_than_one_story() {
         }
     }
 }
+
+/// Bugs planted on purpose are in the simulator's own build with them, and nowhere else.
+#[test]
+fn bugs_are_planted_for_the_simulator_only() {
+    for folder in ORDER {
+        let manifest = read(&root().join(folder).join("Cargo.toml"));
+        let mentions = manifest.lines().filter(|line| line.contains("planted"));
+        let mentions: Vec<_> = mentions.filter(|line| !line.starts_with('#')).collect();
+        let allowed: &[&str] = match folder {
+            "crates/sim" => &["planted = [\"tally-engine/planted\", \"tally-endpoint/planted\"]"],
+            "crates/engine" | "crates/endpoint" => &["planted = []"],
+            _ => &[],
+        };
+        assert_eq!(mentions, allowed, "{folder}");
+        assert!(!manifest.contains("default = [\"planted"), "{folder}");
+    }
+}

@@ -33,6 +33,10 @@ pub mod stream;
 mod control;
 mod error;
 mod lists;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 mod profile;
 mod ps;
 mod rtt;

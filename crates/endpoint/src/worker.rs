@@ -12,6 +12,7 @@ mod window;
 use crate::Transmit;
 use crate::control::Control;
 use crate::error::{Hint, Ranks, WorkerError};
+use crate::planted::{self, Bug};
 use congestion::Congestion;
 pub use congestion::CongestionStats;
 use core::time::Duration;
@@ -395,7 +396,8 @@ impl Worker {
         payload: &[u8],
         io: &mut impl Gradients,
     ) {
-        if header.epoch != self.control.epoch || header.epoch == Epoch(0) {
+        let stale = header.epoch != self.control.epoch && !planted::is(Bug::StaleEpoch);
+        if stale || header.epoch == Epoch(0) {
             self.stats.late += 1;
             return;
         }
@@ -411,7 +413,15 @@ impl Worker {
         let (fragment, element) = (header.fragment, header.element);
         match self.window.take(now, fragment, element, collided) {
             Taken::Foreign => self.stats.foreign += 1,
-            Taken::Duplicate => self.stats.duplicates += 1,
+            Taken::Duplicate => {
+                self.stats.duplicates += 1;
+                if planted::is(Bug::ResultTwice)
+                    && let Some(seq) = self.window.seq_of(header.fragment)
+                {
+                    let (latency, from_ps) = (Duration::ZERO, false);
+                    io.result(seq, header.element, payload, Delivery { latency, from_ps });
+                }
+            }
             Taken::New { seq, .. } if header.flags.has(Flags::OVERFLOW) => {
                 let error = WorkerError::Overflow { fragment: seq };
                 self.leave_with(now, LeaveCode::Overflow, seq, error);
@@ -683,7 +693,8 @@ impl Worker {
             Cause::Nack => causes.nack += 1,
         }
         let flags = Flags::RESEND;
-        Some(self.emit_data(out, again.seq, again.element, again.priority, flags))
+        let seq = again.seq + u64::from(planted::is(Bug::WrongFragment));
+        Some(self.emit_data(out, seq, again.element, again.priority, flags))
     }
 
     fn transmit_asked(&mut self, out: &mut [u8], io: &mut impl Gradients) -> Option<Transmit> {

@@ -11,6 +11,7 @@ use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::elsewhere::Elsewhere;
 use crate::held::Arena;
+use crate::planted::{self, Bug};
 use crate::policy::{Completion, Placement, Policy, Resend};
 use crate::pool::{Limits, PoolConfig};
 use crate::ring::{Ring, Standing};
@@ -193,7 +194,10 @@ impl<B: Buffer> Aggregator<B> {
         };
         job.ring.drain().for_each(|frame| egress.discard(frame));
         for slot in &mut self.slots {
-            if slot.key.is_some_and(|k| k.job == id) {
+            if slot.key.is_some_and(|k| k.job == id) && !planted::is(Bug::SlotLeak) {
+                if planted::is(Bug::BufferLeak) {
+                    slot.sum = None;
+                }
                 clear(slot, &mut self.arena, egress);
             }
         }
@@ -351,7 +355,7 @@ impl<B: Buffer> Aggregator<B> {
                 job.slots -= 1;
                 return;
             }
-            if slot.bitmap & header.bitmap != 0 {
+            if slot.bitmap & header.bitmap != 0 && !planted::is(Bug::DoubleCount) {
                 if resend && slot.again & header.bitmap != 0 {
                     // S-7. What it would bring has just left.
                     job.elsewhere.add(header.fragment, slot.bitmap);
@@ -448,7 +452,12 @@ impl<B: Buffer> Aggregator<B> {
                 &mut self.counters,
                 egress,
             );
-        } else if slot.bitmap == job.all {
+        } else if slot.bitmap == job.all
+            || planted::is(Bug::EarlyResult)
+                && (job.all & !slot.bitmap).count_ones() == 1
+                && slot.held.is_empty()
+                && slot.sum.is_some()
+        {
             debug_assert!(slot.held.is_empty() && slot.sum.is_some());
             complete(
                 slot,
@@ -473,7 +482,8 @@ impl<B: Buffer> Aggregator<B> {
         }
         job.has_reached(header.fragment);
         let set = job.placement.set(header.fragment.0 >> self.shift);
-        if let Some(at) = find(&self.slots, &set, key_of(header)) {
+        let anyone = Some(set.start).filter(|_| planted::is(Bug::WrongDeallocation));
+        if let Some(at) = find(&self.slots, &set, key_of(header)).or(anyone) {
             clear(&mut self.slots[at], &mut self.arena, egress);
             job.slots -= 1;
         }
@@ -581,7 +591,7 @@ impl<E> Out<'_, E> {
         E: Egress<B>,
     {
         if slot.element.is_ordered() {
-            if header.rank.0 != slot.folded {
+            if header.rank.0 != slot.folded && !planted::is(Bug::ArrivalOrder) {
                 match arena.insert(&mut slot.held, header.rank, buffer) {
                     Ok(()) => {
                         slot.bitmap |= header.bitmap;

@@ -34,6 +34,10 @@ mod held;
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[path = "../tests/common/plain.rs"]
 mod plain;
+#[cfg(feature = "planted")]
+pub mod planted;
+#[cfg(not(feature = "planted"))]
+mod planted;
 pub mod policy;
 pub mod pool;
 pub mod queue;

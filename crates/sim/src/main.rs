@@ -20,6 +20,8 @@ struct Cli {
 enum Command {
     /// Random worlds with everything going wrong, and checkers that share no code with what they check.
     Check(check::command::Args),
+    /// Bugs planted on purpose, each of which `check` must find.
+    Planted(check::planted::Args),
     /// Job completion times of training jobs that share a switch, policy beside policy.
     Jct(jct::command::Args),
     /// One large simulation: how long it takes, and how much memory.
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Command::Check(args) => check::command::run_args(args, cli.json),
+        Command::Planted(args) => check::planted::run_args(args, cli.json),
         Command::Jct(args) => jct::command::run_args(args, cli.json),
         Command::Scale(args) => jct::scale::run_args(args, cli.json),
     };

@@ -120,6 +120,15 @@ impl Buffer for Held {
     }
 }
 
+/// What the engine did with a frame, for checkers.
+#[derive(Clone, Copy, Debug)]
+pub enum Did {
+    /// It took this contribution into a slot.
+    Took(Header),
+    /// It sent this.
+    Sent(Header),
+}
+
 /// A port: its queues, its cable, and the host at the other end.
 pub struct Port {
     /// Frames that wait.
@@ -144,6 +153,7 @@ pub struct Outside<'a> {
 
 struct Way<'a, 'b> {
     ports: &'a mut [Port],
+    did: &'a mut Option<Vec<Did>>,
     out: &'a mut Outside<'b>,
 }
 
@@ -203,6 +213,9 @@ impl Way<'_, '_> {
             udp_port: 0,
         };
         body.ecn = Ecn::Ect0;
+        if let Some(did) = self.did {
+            did.push(Did::Sent(*header));
+        }
         let class = class_of_header(header);
         self.mark_if_long(&[member.port], class, &mut frame);
         self.enqueue(member.port, class, frame);
@@ -240,6 +253,9 @@ impl Egress<Held> for Way<'_, '_> {
             udp_port: 0,
         };
         body.ecn = Ecn::Ect0;
+        if let Some(did) = self.did {
+            did.push(Did::Sent(*header));
+        }
         let class = class_of_header(header);
         self.mark_if_long(&roster.ports, class, frame);
         for &port in &roster.ports {
@@ -272,6 +288,8 @@ pub struct Switch {
     pub ports: Vec<Port>,
     /// What the engine has.
     pub ledger: Ledger,
+    /// What the engine did since somebody last looked, if anybody does.
+    pub did: Option<Vec<Did>>,
     /// Frames dropped before the engine saw them.
     adapter: Counters,
     /// Frames for the registry, each with when it will be taken.
@@ -291,6 +309,7 @@ impl Switch {
             shards,
             ports: Vec::new(),
             ledger: Ledger::default(),
+            did: None,
             adapter: Counters::default(),
             control: VecDeque::new(),
             timer_at: None,
@@ -386,10 +405,19 @@ impl Switch {
                 let buffer = self.ledger.enter(frame);
                 let mut way = Way {
                     ports: &mut self.ports,
+                    did: &mut self.did,
                     out,
                 };
                 let now = way.out.now;
+                let taken = self.shards[shard].counters().contributions;
+                let first = way.did.as_ref().map_or(0, Vec::len);
                 self.shards[shard].handle(now, &from, &header, buffer, &mut way);
+                if let Some(did) = &mut self.did
+                    && self.shards[shard].counters().contributions > taken
+                {
+                    // What left because of it left later.
+                    did.insert(first, Did::Took(header));
+                }
             }
         }
     }
@@ -444,6 +472,7 @@ impl Switch {
     fn carry_out(&mut self, actions: Vec<Action>, out: &mut Outside<'_>) {
         let mut way = Way {
             ports: &mut self.ports,
+            did: &mut self.did,
             out,
         };
         for action in actions {

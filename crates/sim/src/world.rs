@@ -21,7 +21,7 @@ use crate::frame::{Address, Destination, Frame, HostId, Pool};
 use crate::host::{Data, Host, Kind, Session, SessionId};
 use crate::link::{Arrivals, Link, LinkConfig, OVERHEAD_BYTES, SHORTEST_BYTES};
 use crate::rng::Rng;
-use crate::switch::{Outside, Switch, SwitchConfig};
+use crate::switch::{Did, Outside, Switch, SwitchConfig};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -74,6 +74,9 @@ pub trait App<D: Data> {
     /// A frame has come to the switch or to a host, and nobody has looked at it yet. For checkers.
     #[inline]
     fn observe(&mut self, _now: Time, _place: Place, _frame: &Frame) {}
+
+    /// What the engine did in this event; [`Switch::did`] must be `Some`. For checkers.
+    fn engine_did(&mut self, _now: Time, _did: &[Did]) {}
 
     /// What was asked for with [`World::alarm`].
     fn alarm(&mut self, world: &mut World<D>, token: u64);
@@ -430,6 +433,12 @@ impl<D: Data> World<D> {
                 }
                 let (switch, mut outside) = self.split();
                 switch.handle(port, frame, &mut outside);
+                if let Some(did) = &mut self.switch.did
+                    && !did.is_empty()
+                {
+                    app.engine_did(self.now, did);
+                    did.clear();
+                }
             }
             Event::PortIdle(port) => {
                 let (switch, mut outside) = self.split();

@@ -7,6 +7,7 @@
 
 use super::{Aggregator, Out, clear};
 use crate::buffer::{Buffer, Egress};
+use crate::planted::{self, Bug};
 use crate::policy::Collision;
 use std::ops::Range;
 use tally_wire::{Flags, JobId, Time};
@@ -64,6 +65,11 @@ impl<B: Buffer> Aggregator<B> {
             return None;
         }
         self.counters.preemptions += 1;
+        if planted::is(Bug::LostPartial) {
+            clear(slot, &mut self.arena, egress);
+            self.jobs[victim.owner].as_mut()?.slots -= 1;
+            return Some(victim.at);
+        }
         // The partial may be another job's: its own roster says where its PS is.
         let owner = self.jobs[victim.owner].as_mut()?;
         let mut out = Out {

@@ -17,8 +17,8 @@ pub enum Checker {
     Window,
     /// W-3, R-3: what is sent again is what was sent.
     Payload,
-    /// A frame says what the protocol does not let its sender say.
-    Frames,
+    /// What came into a slot leaves it, once.
+    Custody,
     /// Each worker ends as it must: with its results, or with an error that names the right rank.
     Outcome,
     /// All of it within bounded time.

@@ -8,11 +8,13 @@
 //! A seed that fails is run again with a trace, and its last events are printed.
 
 pub mod command;
+pub mod custody;
 pub mod data;
 pub mod findings;
 pub mod forge;
 pub mod judge;
 pub mod options;
+pub mod planted;
 pub mod scenario;
 pub mod watch;
 

@@ -236,7 +236,7 @@ impl Options {
             held: rng.pick(&[0, 1, 4, 64, 1024]),
             switch_window: rng.pick(&[1, 4, 16, 64, 64, 256]),
             queue: (
-                rng.pick(&[8, 64, 512]),
+                rng.pick(&[8, 64, 512]).max(if many { 256 } else { 8 }),
                 rng.pick(&[1, 8, 64, 100_000]),
                 rng.pick(&[1, 3, 31]),
             ),

@@ -1,6 +1,7 @@
 //! One run: jobs come and go while things go wrong (the safety phase), then nothing goes wrong any
 //! more and everything must end (convergence), and then each job runs once more from the start.
 
+use super::custody::Custody;
 use super::data::{Contributor, Facts};
 use super::findings::{Checker, Findings};
 use super::judge::{Ending, Incarnation, Member, SLACK};
@@ -10,7 +11,7 @@ use crate::frame::{Address, Frame, HostId};
 use crate::host::{Kind, SessionId};
 use crate::link::{Faults, LinkConfig};
 use crate::rng::Rng;
-use crate::switch::SwitchConfig;
+use crate::switch::{Did, SwitchConfig};
 use crate::world::{App, Place, World, WorldConfig};
 use std::rc::Rc;
 use std::time::Duration;
@@ -69,7 +70,10 @@ pub struct Scenario {
     plans: Vec<Plan>,
     phase: Phase,
     pub(super) quiet_since: Time,
+    custody: Custody,
     instances: u64,
+    /// Incarnations that will start.
+    launches: usize,
     rng: Rng,
     /// Fragments contributed to by all workers of all incarnations, for bounds.
     pub(super) expected_fragments: u64,
@@ -97,6 +101,7 @@ impl Scenario {
             },
             switch_config(&options, units_max, &mut rng),
         );
+        world.switch.did = Some(Vec::new());
         world.tap = (options.forged_per_s > 0).then(Default::default);
         let link = link_config(&options, options.faults);
         let total = options.jobs.iter().map(|j| usize::from(j.workers)).sum();
@@ -125,7 +130,9 @@ impl Scenario {
             plans: Vec::new(),
             phase: Phase::Safety,
             quiet_since: Time(0),
+            custody: Custody::default(),
             instances: 0,
+            launches: 0,
             rng,
             expected_fragments: 0,
             options,
@@ -185,6 +192,7 @@ impl Scenario {
             interrupted: 0,
             hurt_at: world.now,
             switch_started_at: None,
+            torn: false,
             progress: (0, world.now),
         });
         self.current[job] = number;
@@ -280,6 +288,7 @@ impl Scenario {
             Incident::SwitchRestart { down } => {
                 self.check_ledger(world);
                 world.stop_switch();
+                self.custody.forget();
                 self.plan(world, now.after(down), Plan::SwitchStarts);
             }
             Incident::PsRestart { job, down } => {
@@ -307,6 +316,7 @@ impl Scenario {
                 // starts processes anew takes longer. When it has run, the next may come at once.
                 let has_run = self.incarnations[current].members.iter().all(|m| m.has_run);
                 let at = if has_run { now } else { now.after(RESTART) };
+                self.launches += 1;
                 self.plan(
                     world,
                     at,
@@ -386,7 +396,7 @@ impl Scenario {
     }
 
     fn all_over(&self) -> bool {
-        self.current.iter().all(|&n| self.incarnations[n].is_over())
+        self.launches == 0 && self.current.iter().all(|&n| self.incarnations[n].is_over())
     }
 
     fn tick(&mut self, world: &mut World<Contributor>) {
@@ -559,6 +569,14 @@ impl App<Contributor> for Scenario {
         watch::look_at_frame(self, place, frame);
     }
 
+    fn engine_did(&mut self, _: Time, did: &[Did]) {
+        // A refusal may name a job that does not exist.
+        let jobs = &self.options.jobs;
+        let workers = |job: u16| jobs.get(usize::from(job / 3)).map_or(0, |job| job.workers);
+        let window = self.options.switch_window;
+        self.custody.note(did, &self.findings, workers, window);
+    }
+
     fn alarm(&mut self, world: &mut World<Contributor>, token: u64) {
         match self.plans[token as usize] {
             Plan::Incident(n) => self.incident(world, self.options.incidents[n].1),
@@ -569,6 +587,8 @@ impl App<Contributor> for Scenario {
                 for incarnation in &mut self.incarnations {
                     if !incarnation.is_over() {
                         incarnation.switch_started_at = Some(world.now);
+                        let told = incarnation.members.iter().filter(|m| m.has_run).count();
+                        incarnation.torn |= told != 0 && told != incarnation.members.len();
                     }
                 }
             }
@@ -578,6 +598,7 @@ impl App<Contributor> for Scenario {
             }
             Plan::Submit { incarnation, rank } => self.submit(world, incarnation, rank),
             Plan::Launch { job, after } => {
+                self.launches -= 1;
                 if self.current[job] == after {
                     self.launch(world, job);
                 }

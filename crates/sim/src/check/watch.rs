@@ -88,7 +88,7 @@ pub fn look(scenario: &Scenario, world: &World<Contributor>) {
         .iter()
         .map(|&n| windows(&scenario.incarnations[n]));
     // Each unfinished fragment has a few frames at each worker and at the PS, and copies of them.
-    let bound = 5_000 + 40 * windows.sum::<u64>();
+    let bound = 8_000 + 60 * windows.sum::<u64>();
     let pending = world.pending() as u64;
     scenario
         .findings
