@@ -121,7 +121,7 @@ pub struct WorkerReport {
 }
 
 /// Contributions sent again, by cause.
-#[derive(Clone, Debug, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, serde::Deserialize)]
 pub struct Retransmissions {
     /// A timeout.
     pub timeout: u64,
@@ -136,6 +136,16 @@ impl Retransmissions {
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.timeout + self.early + self.nack
+    }
+
+    /// Those of several workers.
+    #[must_use]
+    pub fn of_all(workers: impl IntoIterator<Item = Self>) -> Self {
+        workers.into_iter().fold(Self::default(), |all, one| Self {
+            timeout: all.timeout + one.timeout,
+            early: all.early + one.early,
+            nack: all.nack + one.nack,
+        })
     }
 }
 

@@ -7,7 +7,9 @@
 //! With `--restart` the switch, the parameter server or both are killed and started again in the
 //! middle of each synthetic all-reduce, which must be exact all the same.
 
-use crate::cluster::{Cluster, Cpus, Network, Process, Program, Restarted, Spec, WorkerReport};
+use crate::cluster::{
+    Cluster, Cpus, Network, Process, Program, Restarted, Retransmissions, Spec, WorkerReport,
+};
 use crate::reference::{Inputs, Reference, Verdict};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -150,7 +152,7 @@ struct Row {
     fragments: u64,
     from_switch: u64,
     from_ps: u64,
-    retransmissions: u64,
+    retransmissions: Retransmissions,
     p50_us: f64,
     p99_us: f64,
     p999_us: f64,
@@ -363,7 +365,6 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
     let verdict = check(args, cluster, workload)?;
     // Of each figure, the worst worker's: the job is as fast as its slowest.
     let worst = |of: fn(&WorkerReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
-    let sum = |of: fn(&WorkerReport) -> u64| reports.iter().map(of).sum::<u64>();
     let first = reports.first().context("at least one worker")?;
     Ok(Row {
         name: workload.name.clone(),
@@ -378,7 +379,7 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
         fragments: first.fragments,
         from_switch: first.from_switch,
         from_ps: first.from_ps,
-        retransmissions: sum(|r| r.retransmissions.sum()),
+        retransmissions: Retransmissions::of_all(reports.iter().map(|r| r.retransmissions)),
         p50_us: worst(|r| r.latency_us.p50),
         p99_us: worst(|r| r.latency_us.p99),
         p999_us: worst(|r| r.latency_us.p999),
@@ -485,7 +486,7 @@ fn table(
             row.fragments,
             row.from_switch,
             row.from_ps,
-            row.retransmissions,
+            row.retransmissions.sum(),
             row.p50_us,
             row.p99_us,
             row.p999_us

@@ -21,7 +21,7 @@
 //! whatever else the kernel schedules. The table says who had which CPU. The numbers of the mix are
 //! fixed: a policy is improved, never its scenario.
 
-use crate::cluster::{Cluster, Cpus, Network, Program, Spec, WorkerReport};
+use crate::cluster::{Cluster, Cpus, Network, Program, Retransmissions, Spec, WorkerReport};
 use crate::reference::{Inputs, Reference};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
@@ -111,7 +111,7 @@ struct JobRun {
     jct_s: f64,
     from_switch: u64,
     from_ps: u64,
-    retransmissions: u64,
+    retransmissions: Retransmissions,
 }
 
 /// The mix under one policy, once.
@@ -201,12 +201,9 @@ pub fn run(args: &Args) -> Result<Report> {
     let mut runs = Vec::new();
     for repetition in 1..=repetitions {
         for (policy, _) in PolicyName::ALL {
-            eprint!("repetition {repetition} of {repetitions}: {policy}");
-            let run = mixed
-                .run(policy)
-                .with_context(|| format!("under {policy}"))?;
-            eprintln!(", mean job completion {:.2} s", run.jct_s);
-            runs.push(run);
+            eprintln!("repetition {repetition} of {repetitions}: {policy}");
+            let run = mixed.run(policy);
+            runs.push(run.with_context(|| format!("under {policy}"))?);
         }
     }
     drop(cluster);
@@ -321,7 +318,7 @@ impl Mixed<'_> {
             jct_s: reports.iter().map(|r| r.seconds).fold(0.0, f64::max),
             from_switch: first.from_switch,
             from_ps: first.from_ps,
-            retransmissions: reports.iter().map(|r| r.retransmissions.sum()).sum(),
+            retransmissions: Retransmissions::of_all(reports.iter().map(|r| r.retransmissions)),
         })
     }
 
@@ -415,7 +412,8 @@ fn summary(policy: &str, runs: &[Run], jobs: usize) -> Result<Summary> {
             switch / (switch + sum(|job| job.from_ps))
         })?,
         retransmissions: of(|run| {
-            run.jobs.iter().map(|job| job.retransmissions).sum::<u64>() as f64
+            let all = run.jobs.iter().map(|job| job.retransmissions);
+            Retransmissions::of_all(all).sum() as f64
         })?,
     })
 }
