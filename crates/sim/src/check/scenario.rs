@@ -205,6 +205,22 @@ impl Scenario {
         }
     }
 
+    /// Starts the next incarnation after one that is over, as soon as somebody would.
+    fn relaunch(&mut self, world: &mut World<Contributor>, job: usize) {
+        let after = self.current[job];
+        // While a job forms, the place of a process that died is kept for a quarter of a second
+        // (J-5), and who starts processes anew takes longer. When it has run, the next may come at once.
+        let before = &self.incarnations[after];
+        let has_run = before.members.iter().all(|m| m.has_run);
+        let at = if has_run || before.killed == 0 {
+            world.now
+        } else {
+            world.now.after(RESTART)
+        };
+        self.launches += 1;
+        self.plan(world, at, Plan::Launch { job, after });
+    }
+
     fn start_worker(&mut self, world: &mut World<Contributor>, incarnation: usize, rank: u8) {
         if self.incarnations[incarnation].members[usize::from(rank)]
             .ending
@@ -312,19 +328,7 @@ impl Scenario {
                 for rank in 0..self.options.jobs[job].workers {
                     self.kill(world, current, rank);
                 }
-                // While a job forms, a place is its process's for a quarter of a second (J-5), and who
-                // starts processes anew takes longer. When it has run, the next may come at once.
-                let has_run = self.incarnations[current].members.iter().all(|m| m.has_run);
-                let at = if has_run { now } else { now.after(RESTART) };
-                self.launches += 1;
-                self.plan(
-                    world,
-                    at,
-                    Plan::Launch {
-                        job,
-                        after: current,
-                    },
-                );
+                self.relaunch(world, job);
             }
             Incident::Partition { host: n, lasting } => {
                 let n = host(n);
@@ -390,7 +394,7 @@ impl Scenario {
         if self.current[job] == n && self.incarnations[n].is_over() && self.phase == Phase::Safety {
             let of_job = self.incarnations.iter().filter(|i| i.facts.job == job);
             if of_job.count() < INCARNATIONS {
-                self.launch(world, job);
+                self.relaunch(world, job);
             }
         }
     }
