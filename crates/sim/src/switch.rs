@@ -1,6 +1,6 @@
 //! The switch: the real registry and aggregators, with simulated ports around them.
 //!
-//! What `switch/src/datapath.rs` does with mbufs, [`Switch::handle`] does with [`Frame`]s: it checks
+//! What `switch/src/datapath.rs` does with mbufs, `Switch::handle` does with [`Frame`]s: it checks
 //! who sent them, takes JOIN and LEAVE to the registry (after `control_delay`, as the control thread
 //! takes its time), and everything else to the aggregator of the shard that the UDP port names. Each
 //! port sends through the eight queues of the engine's [`PortQueue`] onto a [`Link`].

@@ -53,8 +53,8 @@ pub struct Scenario {
     pub workers: Vec<u8>,
     /// Slots of the pool.
     pub slots: u32,
-    /// Slots that a fragment may be in.
-    pub ways: u32,
+    /// Slots that a fragment may be in; none: as many as the policy has unless configured.
+    pub ways: Option<u32>,
     /// Fragments that a worker may have unfinished, if the switch serves so many.
     pub window: u16,
     /// What parameters and computation are divided by.
@@ -93,7 +93,7 @@ impl Scenario {
         SwitchConfig {
             pool: PoolConfig {
                 slots: self.slots,
-                ways: self.ways,
+                ways: self.ways.unwrap_or(policy.default_ways()).min(self.slots),
                 held: 0,
                 window,
                 shards: 1,
@@ -459,7 +459,7 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
         "{policy}, seed {seed}: the engine lost {lost} frames"
     );
 
-    let frame_s = crate::link::OVERHEAD_BYTES as f64 + 22.0 + FRAGMENT_BYTES as f64;
+    let frame_s = f64::from(crate::link::OVERHEAD_BYTES) + 22.0 + FRAGMENT_BYTES as f64;
     let frame_s = frame_s * 8e-9 / GBIT_PER_S;
     let jobs = app.jobs.iter().zip(&plans).map(|(job, plan)| {
         let took = job.ends.map_or(Duration::ZERO, |at| at.since(job.starts));

@@ -63,7 +63,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
             .map(|job| (per_job + usize::from(job < more)) as u8)
             .collect(),
         slots: args.slots,
-        ways: 1,
+        ways: None,
         window: 256,
         scale: 8,
         iterations: args.iterations,

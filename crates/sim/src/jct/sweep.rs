@@ -56,7 +56,7 @@ impl Scenario {
 
 /// The default point.
 #[must_use]
-pub fn middle(scale: u64, ways: u32) -> Scenario {
+pub fn middle(scale: u64, ways: Option<u32>) -> Scenario {
     Scenario {
         mix: MIXES[0].1.to_vec(),
         jobs: 8,
@@ -71,7 +71,7 @@ pub fn middle(scale: u64, ways: u32) -> Scenario {
 
 /// The whole sweep: the default point first.
 #[must_use]
-pub fn all(scale: u64, ways: u32) -> Vec<Point> {
+pub fn all(scale: u64, ways: Option<u32>) -> Vec<Point> {
     let default = middle(scale, ways);
     let mut points = vec![Point {
         axes: vec!["slots", "jobs", "workers", "mix"],
@@ -108,7 +108,7 @@ pub fn all(scale: u64, ways: u32) -> Vec<Point> {
 
 /// The points of `--quick`.
 #[must_use]
-pub fn quick(scale: u64, ways: u32) -> Vec<Point> {
+pub fn quick(scale: u64, ways: Option<u32>) -> Vec<Point> {
     let mut points = all(scale, ways);
     points.retain(|p| ["default", "slots-128", "mix-vgg19"].contains(&p.name.as_str()));
     points
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_sweep_has_each_point_once() {
-        let points = all(16, 1);
+        let points = all(16, None);
         assert_eq!(points.len(), 1 + 5 + 3 + 3 + 2);
         for axis in ["slots", "jobs", "workers", "mix"] {
             let mut labels: Vec<_> = points
@@ -196,6 +196,6 @@ mod tests {
             labels.dedup();
             assert_eq!(labels.len(), count, "{axis}");
         }
-        assert_eq!(quick(64, 1).len(), 3);
+        assert_eq!(quick(64, None).len(), 3);
     }
 }
