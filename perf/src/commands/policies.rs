@@ -11,9 +11,10 @@
 //! compared within it; of the ratios the median is reported. In the first repetition of each policy
 //! every worker's result is compared with the reference, bit for bit, and later ones with that.
 //!
-//! The pool has as many slots as the window with which one of these jobs alone reaches its full speed
-//! on two CPUs in namespaces (`tally-perf demo --workers 3 --window N`: 4 are too few, more than 8 bring
-//! little): enough for one, too few for three. With several times as many there is nothing to share.
+//! The pool is small: with as many slots as its default for a window, one job of three workers alone
+//! reaches about four fifths of its speed on two CPUs in namespaces, with a third of them less than half
+//! (`tally-perf demo --workers 3 --window N`). The comparison with `static` turns with the pool's size
+//! (docs/PERFORMANCE.md), so look at several.
 //!
 //! Catches: under `fcfs` every sum passes through the parameter server, so none counts as finished
 //! by the switch. With few CPUs the hosts share one, and what costs them time (a parameter server that has
@@ -87,7 +88,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "repetitions")]
     quick: bool,
 
-    /// Slots of the switch, a power of two; by default as many as one job alone can use
+    /// Slots of the switch, a power of two; few, so that the jobs must share them
     #[arg(long, default_value_t = 8)]
     slots: u32,
 
