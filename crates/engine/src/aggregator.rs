@@ -18,10 +18,15 @@ use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
 use crate::slot::{Slot, SlotKey};
 use std::ops::Range;
+use std::time::Duration;
 use tally_kernels::Kernels;
 use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
 mod room;
+
+/// A slot that did not grow for so long may be one that nobody will complete (S-7). Longer than a worker
+/// that lost its contribution takes to send it again a few times.
+pub const STUCK: Duration = Duration::from_millis(100);
 
 /// Most jobs that run at a time.
 pub const MAX_JOBS: usize = 255;
@@ -356,7 +361,7 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
             if slot.bitmap & header.bitmap != 0 && !planted::is(Bug::DoubleCount) {
-                if resend && slot.again & header.bitmap != 0 {
+                if resend && now.since(slot.grew) >= STUCK {
                     // S-7. What it would bring has just left.
                     job.elsewhere.add(header.fragment, slot.bitmap);
                     out.evict(slot, &mut self.arena, Flags::RESEND);
@@ -364,9 +369,6 @@ impl<B: Buffer> Aggregator<B> {
                     out.egress.discard(buffer);
                     job.slots -= 1;
                     return;
-                }
-                if resend {
-                    slot.again |= header.bitmap;
                 }
                 out.drop(DropReason::Duplicate, buffer);
                 return;
@@ -386,6 +388,7 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
             slot.priority = slot.priority.max(header.priority);
+            slot.grew = now;
             out.add(slot, &mut self.arena, &self.kernels, header, buffer);
             at
         } else {
@@ -423,6 +426,7 @@ impl<B: Buffer> Aggregator<B> {
             *slot = Slot {
                 key: Some(key),
                 born: now,
+                grew: now,
                 priority: header.priority,
                 element: header.element,
                 is_split: elsewhere != 0 && self.policy.follows_to_ps(),

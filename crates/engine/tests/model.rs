@@ -117,6 +117,8 @@ struct World {
     network: Vec<Frame>,
     loss: u64,
     /// Since the switch started.
+    /// A millisecond passes with each frame.
+    now: Time,
     published: BTreeSet<(usize, u32)>,
 }
 
@@ -185,6 +187,7 @@ impl World {
             jobs,
             network: Vec::new(),
             loss: 0,
+            now: Time(0),
             published: BTreeSet::new(),
         };
         world.start();
@@ -475,7 +478,8 @@ impl World {
         let abandoned_before = self.shards[shard].counters().abandoned;
         let live = self.ledger.live();
         let buffer = self.ledger.frame(frame.payload);
-        self.shards[shard].handle(Time(0), &from, &frame.header, buffer, &mut self.wire);
+        self.now = Time(self.now.0 + 1_000_000);
+        self.shards[shard].handle(self.now, &from, &frame.header, buffer, &mut self.wire);
         let sent = self.wire.take();
         let abandoned = self.shards[shard].counters().abandoned - abandoned_before;
         self.check_slots(shard, slots_before, place, abandoned);
