@@ -83,6 +83,11 @@ impl Rtt {
         self.typical
     }
 
+    /// The time that half of all take.
+    pub(crate) fn median(&self) -> Option<Duration> {
+        self.median
+    }
+
     /// Room for stalls: so many medians, from `min` to `usual`.
     pub(crate) fn room(&self, times: u32, min: Duration, usual: Duration) -> Duration {
         self.median.map_or(usual, |m| (m * times).clamp(min, usual))

@@ -7,6 +7,7 @@
 //! caller's [`Gradients`].
 
 mod congestion;
+mod flight;
 mod window;
 
 use crate::Transmit;
@@ -16,6 +17,7 @@ use crate::planted::{self, Bug};
 use congestion::Congestion;
 pub use congestion::CongestionStats;
 use core::time::Duration;
+use flight::Flight;
 use std::collections::VecDeque;
 use tally_wire::control::{LeaveCode, Reason, Role, Shape, State};
 use tally_wire::header::HEADER_BYTES;
@@ -212,6 +214,7 @@ pub struct Worker {
     phase: Phase,
     window: Window,
     congestion: Congestion,
+    flight: Flight,
     submissions: VecDeque<Submission>,
     /// One past the last fragment that was submitted.
     end: u64,
@@ -254,6 +257,7 @@ impl Worker {
             phase: Phase::Joining,
             window: Window::new(config.first_fragment, config.window),
             congestion: Congestion::new(config.window),
+            flight: Flight::default(),
             submissions: VecDeque::with_capacity(8),
             end: config.first_fragment,
             finishing: false,
@@ -436,6 +440,7 @@ impl Worker {
                 self.last_progress = now;
                 let stats = &mut self.stats.congestion;
                 self.congestion.result(marked, collided, stats);
+                self.flight.result(now, self.window.rtt().least());
                 let delivery = Delivery { latency, from_ps };
                 io.result(seq, header.element, payload, delivery);
                 if self.window.base() == self.end && !self.delivered {
@@ -719,7 +724,10 @@ impl Worker {
         io: &mut impl Gradients,
     ) -> Option<Transmit> {
         let seq = self.window.next();
-        let open = self.window.unfinished() < self.congestion.limit() && self.window.may_send();
+        let width = u64::from(self.config.window);
+        let worth = self.flight.limit(width, self.window.rtt().median());
+        let limit = self.congestion.limit().min(worth);
+        let open = self.window.unfinished() < limit && self.window.may_send();
         if seq == self.end || !open {
             return None;
         }
