@@ -26,7 +26,7 @@ mod room;
 
 /// A slot that did not grow for so long may be one that nobody will complete (S-7). Longer than a worker
 /// that lost its contribution takes to send it again a few times.
-pub const STUCK: Duration = Duration::from_millis(100);
+pub const STUCK: Duration = Duration::from_millis(500);
 
 /// Most jobs that run at a time.
 pub const MAX_JOBS: usize = 255;
