@@ -108,6 +108,12 @@ impl OfPoint {
         self.policies.iter().find(|p| p.policy == name)
     }
 
+    /// How much completion times differ between seeds, as a share of them.
+    fn noise(&self, policy: PolicyName) -> Option<f64> {
+        let jct = self.policy(policy)?.jct_ms;
+        Some((jct.max - jct.min) / jct.median)
+    }
+
     fn ratio(&self, policy: PolicyName) -> Option<Spread> {
         self.policy(policy)?.ratio
     }
@@ -157,32 +163,34 @@ pub fn table(points: &[OfPoint]) -> String {
 pub fn targets(points: &[OfPoint], judged: bool) -> Vec<Target> {
     let mut targets = Vec::new();
     for policy in [PolicyName::Fcfs, PolicyName::Static] {
-        let at = |point: &OfPoint| Some((point.point.clone(), point.ratio(policy)?));
-        let ratios: Vec<(String, Spread)> = points.iter().filter_map(at).collect();
-        let best = ratios
-            .iter()
-            .max_by(|a, b| a.1.median.total_cmp(&b.1.median));
-        // Beyond noise: not even the best seed reaches 1.
-        let least = ratios.iter().min_by(|a, b| a.1.max.total_cmp(&b.1.max));
+        let at = |point: &OfPoint| Some((point.point.clone(), point.ratio(policy)?.median));
+        let ratios: Vec<(String, f64)> = points.iter().filter_map(at).collect();
+        let best = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let least = points.iter().filter_map(|point| {
+            let ratio = point.ratio(policy)?.median;
+            let noise = point.noise(policy)?.max(point.noise(PolicyName::Esa)?);
+            Some((&point.point, ratio, noise))
+        });
+        let least = least.min_by(|a, b| (a.1 + a.2).total_cmp(&(b.1 + b.2)));
         let names = [
             format!("best {policy}/esa"),
-            format!("least {policy}/esa, beyond noise"),
+            format!("least {policy}/esa with its noise"),
         ];
         match (best, least) {
-            (Some(best), Some(least)) if judged => {
+            (Some(best), Some((least, ratio, noise))) if judged => {
                 let how = format!("median of seeds, at {}", best.0);
+                targets.push(Target::at_least(&names[0], best.1, "ratio", 1.35, &how));
+                let how = format!(
+                    "at {least}: the median is {ratio:.4}, and completion times differ by {:.2} % between seeds",
+                    100.0 * noise
+                );
                 targets.push(Target::at_least(
-                    &names[0],
-                    best.1.median,
+                    &names[1],
+                    ratio + noise,
                     "ratio",
-                    1.35,
+                    1.0,
                     &how,
                 ));
-                let how = format!(
-                    "best of seeds at {}, where the median is {:.3}",
-                    least.0, least.1.median
-                );
-                targets.push(Target::at_least(&names[1], least.1.max, "ratio", 1.0, &how));
             }
             _ => {
                 for (name, target) in names.iter().zip([1.35, 1.0]) {
@@ -197,4 +205,55 @@ pub fn targets(points: &[OfPoint], judged: bool) -> Vec<Target> {
         }
     }
     targets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sweep;
+    use super::*;
+
+    /// A point with completion times of esa and static, and none of fcfs.
+    fn point(name: &str, esa: [f64; 3], fixed: [f64; 3]) -> OfPoint {
+        let of = |policy: PolicyName, jct: [f64; 3]| {
+            let ratios: Vec<f64> = jct.iter().zip(esa).map(|(a, b)| a / b).collect();
+            OfPolicy {
+                policy: policy.to_string(),
+                jct_ms: Spread::of(&jct).unwrap(),
+                jct_ms_by_model: Vec::new(),
+                ratio: Spread::of(&ratios),
+                from_ps: 0.0,
+                collisions: 0.0,
+                preemptions: 0.0,
+                ps_link: 0.0,
+                goodput_gbit_per_s: 0.0,
+                runs: Vec::new(),
+            }
+        };
+        OfPoint {
+            point: name.to_owned(),
+            axes: vec!["slots"],
+            scenario: sweep::middle(16, None),
+            computation_ms: 1.0,
+            policies: vec![of(PolicyName::Esa, esa), of(PolicyName::Static, fixed)],
+        }
+    }
+
+    fn verdicts(points: &[OfPoint]) -> Vec<Option<bool>> {
+        targets(points, true).iter().map(|t| t.met).collect()
+    }
+
+    #[test]
+    fn the_claim_is_judged_by_medians_and_the_floor_beyond_noise() {
+        let good = point("good", [10.0; 3], [14.0; 3]);
+        assert_eq!(verdicts(&[good]), [None, None, Some(true), Some(true)]);
+        // A hundredth below, and seeds differ by two.
+        let noisy = point("noisy", [10.0, 10.1, 10.2], [9.9, 10.0, 10.1]);
+        assert_eq!(verdicts(&[noisy]), [None, None, Some(false), Some(true)]);
+        let good = point("good", [10.0; 3], [14.0; 3]);
+        let bad = point("bad", [10.0; 3], [9.9; 3]);
+        assert_eq!(
+            verdicts(&[good, bad]),
+            [None, None, Some(true), Some(false)]
+        );
+    }
 }
