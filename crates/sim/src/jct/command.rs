@@ -240,6 +240,7 @@ fn plots(points: &[OfPoint], out: &Path) -> Result<()> {
             x: label.to_owned(),
             y: "mean job completion time, ms".to_owned(),
             places: at.iter().map(|p| p.scenario.label(axis)).collect(),
+            is_joined: axis != "mix",
             lines: lines.collect(),
         };
         let path = out.join(format!("jct-{axis}.svg"));

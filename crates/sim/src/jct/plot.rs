@@ -22,7 +22,9 @@ pub struct Plot {
     pub y: String,
     /// At the places of the horizontal axis.
     pub places: Vec<String>,
-    /// The lines.
+    /// Whether what is between two places means something.
+    pub is_joined: bool,
+    /// The lines; the first is drawn last, and those under it are thicker, so that all are seen.
     pub lines: Vec<Line>,
 }
 
@@ -88,7 +90,9 @@ impl Plot {
         for (n, place) in self.places.iter().enumerate() {
             put(word(x(n), HEIGHT - BOTTOM + 18.0, "middle", "", place));
         }
-        for (n, line) in self.lines.iter().enumerate() {
+        for (n, line) in self.lines.iter().enumerate().rev() {
+            let radius = 3.0 + 1.2 * n as f64;
+            let width = 1.5 + n as f64;
             let colour = line.colour;
             let points: Vec<_> = line.values.iter().enumerate().collect();
             let mut path = String::new();
@@ -102,20 +106,22 @@ impl Plot {
                         y(*high)
                     ));
                     put(format!(
-                        r#"<circle cx="{:.1}" cy="{:.1}" r="3.5" fill="{colour}"/>"#,
+                        r#"<circle cx="{:.1}" cy="{:.1}" r="{radius:.1}" fill="{colour}"/>"#,
                         x(at),
                         y(*median)
                     ));
                 }
             }
-            put(format!(
-                r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="2"/>"#,
-                path.trim_end()
-            ));
+            if self.is_joined {
+                put(format!(
+                    r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}"/>"#,
+                    path.trim_end()
+                ));
+            }
             let at = TOP + 12.0 + 20.0 * n as f64;
             let from = WIDTH - RIGHT + 12.0;
             put(format!(
-                r#"<line x1="{from:.1}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}" stroke="{colour}" stroke-width="2"/>"#,
+                r#"<line x1="{from:.1}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}" stroke="{colour}" stroke-width="{width}"/>"#,
                 from + 20.0
             ));
             put(word(from + 26.0, at + 4.0, "start", "", &line.name));
@@ -159,6 +165,7 @@ mod tests {
             x: "slots".to_owned(),
             y: "ms".to_owned(),
             places: vec!["a".to_owned(), "b".to_owned()],
+            is_joined: true,
             lines: vec![Line {
                 name: "esa".to_owned(),
                 colour: "black",
