@@ -108,12 +108,6 @@ impl OfPoint {
         self.policies.iter().find(|p| p.policy == name)
     }
 
-    /// How much completion times differ between seeds, as a share of them.
-    fn noise(&self, policy: PolicyName) -> Option<f64> {
-        let jct = self.policy(policy)?.jct_ms;
-        Some((jct.max - jct.min) / jct.median)
-    }
-
     fn ratio(&self, policy: PolicyName) -> Option<Spread> {
         self.policy(policy)?.ratio
     }
@@ -163,34 +157,33 @@ pub fn table(points: &[OfPoint]) -> String {
 pub fn targets(points: &[OfPoint], judged: bool) -> Vec<Target> {
     let mut targets = Vec::new();
     for policy in [PolicyName::Fcfs, PolicyName::Static] {
-        let at = |point: &OfPoint| Some((point.point.clone(), point.ratio(policy)?.median));
-        let ratios: Vec<(String, f64)> = points.iter().filter_map(at).collect();
-        let best = ratios.iter().max_by(|a, b| a.1.total_cmp(&b.1));
-        let least = points.iter().filter_map(|point| {
-            let ratio = point.ratio(policy)?.median;
-            let noise = point.noise(policy)?.max(point.noise(PolicyName::Esa)?);
-            Some((&point.point, ratio, noise))
-        });
-        let least = least.min_by(|a, b| (a.1 + a.2).total_cmp(&(b.1 + b.2)));
+        let at = |point: &OfPoint| Some((point.point.clone(), point.ratio(policy)?));
+        let ratios: Vec<(String, Spread)> = points.iter().filter_map(at).collect();
+        let best = ratios
+            .iter()
+            .max_by(|a, b| a.1.median.total_cmp(&b.1.median));
+        // Beyond noise: not even the best seed reaches 1. Seeds are paired, so that what all policies have
+        // in common, such as when jobs start, is no noise.
+        let least = ratios.iter().min_by(|a, b| a.1.max.total_cmp(&b.1.max));
         let names = [
             format!("best {policy}/esa"),
-            format!("least {policy}/esa with its noise"),
+            format!("least {policy}/esa, beyond noise"),
         ];
         match (best, least) {
-            (Some(best), Some((least, ratio, noise))) if judged => {
+            (Some(best), Some(least)) if judged => {
                 let how = format!("median of seeds, at {}", best.0);
-                targets.push(Target::at_least(&names[0], best.1, "ratio", 1.35, &how));
-                let how = format!(
-                    "at {least}: the median is {ratio:.4}, and completion times differ by {:.2} % between seeds",
-                    100.0 * noise
-                );
                 targets.push(Target::at_least(
-                    &names[1],
-                    ratio + noise,
+                    &names[0],
+                    best.1.median,
                     "ratio",
-                    1.0,
+                    1.35,
                     &how,
                 ));
+                let how = format!(
+                    "best of seeds at {}, where the median is {:.4}",
+                    least.0, least.1.median
+                );
+                targets.push(Target::at_least(&names[1], least.1.max, "ratio", 1.0, &how));
             }
             _ => {
                 for (name, target) in names.iter().zip([1.35, 1.0]) {
@@ -246,8 +239,8 @@ mod tests {
     fn the_claim_is_judged_by_medians_and_the_floor_beyond_noise() {
         let good = point("good", [10.0; 3], [14.0; 3]);
         assert_eq!(verdicts(&[good]), [None, None, Some(true), Some(true)]);
-        // A hundredth below, and seeds differ by two.
-        let noisy = point("noisy", [10.0, 10.1, 10.2], [9.9, 10.0, 10.1]);
+        // A hundredth below, but not with every seed.
+        let noisy = point("noisy", [10.0, 10.1, 10.2], [9.9, 10.0, 10.2]);
         assert_eq!(verdicts(&[noisy]), [None, None, Some(false), Some(true)]);
         let good = point("good", [10.0; 3], [14.0; 3]);
         let bad = point("bad", [10.0; 3], [9.9; 3]);
