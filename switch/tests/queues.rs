@@ -27,7 +27,8 @@ use tally_switch::egress::{Own, Ports, STAGE_FRAMES, class_of_frame};
 use tally_switch::forwarding::MacTable;
 use tally_switch::messages::{ControlFrame, CoreCommand, CoreReport, Handover, Outbox};
 use tally_switch::report::{Report, Shape};
-use tally_wire::frame::{Ecn, emit, internet_checksum, mark};
+use tally_wire::Ecn;
+use tally_wire::frame::{emit, internet_checksum, mark};
 use tally_wire::{
     Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
     UdpFrame,

@@ -3,7 +3,7 @@
 //! [`Header::parse`] accepts exactly the headers that the section allows, so that nobody behind it
 //! meets a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank.
 
-use crate::frame::Ecn;
+use crate::ecn::Ecn;
 use crate::ids::{Epoch, FragmentId, JobId, Rank};
 use crate::{MAX_UNITS, UNIT_BYTES};
 use thiserror::Error;

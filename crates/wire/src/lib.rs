@@ -17,6 +17,7 @@
 extern crate std;
 
 pub mod control;
+mod ecn;
 pub mod frame;
 pub mod header;
 pub mod ids;
@@ -24,7 +25,8 @@ pub mod neighbour;
 pub mod train;
 
 pub use control::{Accept, Join, Key, Leave, Refuse};
-pub use frame::{Addresses, Ecn, FrameError, Mac, UdpFrame};
+pub use ecn::Ecn;
+pub use frame::{Addresses, FrameError, Mac, UdpFrame};
 pub use header::{Element, Flags, Header, HeaderError, Kind};
 pub use ids::{Epoch, FragmentId, JobId, Rank, Time};
 pub use train::Train;
