@@ -141,8 +141,10 @@ pub struct Report {
     /// Slots of all shards.
     pub slots: u32,
     /// Slots that a fragment may be in.
+    #[serde(default)]
     pub ways: u32,
     /// Bytes of frames that the slots may hold.
+    #[serde(default)]
     pub pool_bytes: u64,
     /// Of them, taken now.
     pub slots_in_use: usize,
