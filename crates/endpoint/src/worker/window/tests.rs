@@ -178,6 +178,29 @@ fn on_a_fast_fabric_a_loss_shows_within_microseconds() {
 }
 
 #[test]
+fn in_a_burst_on_a_slow_host_the_number_of_later_fragments_shows_a_loss() {
+    for (slow, lost) in [(true, vec![(0, Cause::Early)]), (false, vec![])] {
+        let mut w = Window::new(0, 99);
+        for _ in 0..60 {
+            send(&mut w, at(0));
+        }
+        let then = if slow { at(1) } else { Time(MS / 10) };
+        for n in 1..=16 {
+            take(&mut w, then, n);
+        }
+        assert_eq!(drain(&mut w, then), [], "16 later ones may be reordering");
+        take(&mut w, then, 17);
+        assert_eq!(drain(&mut w, then), lost, "slow: {slow}");
+        if slow {
+            for n in 18..60 {
+                take(&mut w, at(2), n);
+            }
+            assert_eq!(drain(&mut w, at(2)), [], "sent again after all of them");
+        }
+    }
+}
+
+#[test]
 fn a_result_that_comes_too_soon_after_a_resend_says_nothing_of_it() {
     let mut w = Window::new(0, 9);
     send(&mut w, at(0));
