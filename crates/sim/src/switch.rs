@@ -198,7 +198,8 @@ impl Way<'_, '_> {
         }
     }
 
-    fn send_to(&mut self, member: &Member, header: &Header, mut frame: Frame) {
+    /// Gives a frame that leaves its header and addresses.
+    fn dress(&mut self, frame: &mut Frame, header: &Header, to: Destination) {
         assert_eq!(
             header.check(),
             Ok(()),
@@ -207,7 +208,7 @@ impl Way<'_, '_> {
         let body = frame.body_mut();
         assert_eq!(body.payload().len(), header.payload_bytes());
         header.emit(body.datagram_mut());
-        body.to = Destination::Member(Address::of(member));
+        body.to = to;
         body.from = Address {
             host: SWITCH_HOST,
             udp_port: 0,
@@ -216,6 +217,10 @@ impl Way<'_, '_> {
         if let Some(did) = self.did {
             did.push(Did::Sent(*header));
         }
+    }
+
+    fn send_to(&mut self, member: &Member, header: &Header, mut frame: Frame) {
+        self.dress(&mut frame, header, Destination::Member(Address::of(member)));
         let class = class_of_header(header);
         self.mark_if_long(&[member.port], class, &mut frame);
         self.enqueue(member.port, class, frame);
@@ -238,24 +243,8 @@ impl Egress<Held> for Way<'_, '_> {
         mut buffer: Held,
         _born: Option<Time>,
     ) -> Held {
-        assert_eq!(
-            header.check(),
-            Ok(()),
-            "emits what nobody may parse: {header:?}"
-        );
         let frame = buffer.frame.as_mut().expect("it has not left");
-        let body = frame.body_mut();
-        assert_eq!(body.payload().len(), header.payload_bytes());
-        header.emit(body.datagram_mut());
-        body.to = Destination::Group(roster.job);
-        body.from = Address {
-            host: SWITCH_HOST,
-            udp_port: 0,
-        };
-        body.ecn = Ecn::Ect0;
-        if let Some(did) = self.did {
-            did.push(Did::Sent(*header));
-        }
+        self.dress(frame, header, Destination::Group(roster.job));
         let class = class_of_header(header);
         self.mark_if_long(&roster.ports, class, frame);
         for &port in &roster.ports {
