@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tally_endpoint::{Contribution, Delivery, Event, Gradients, PsConfig, WorkerConfig};
 use tally_engine::queue::QueueConfig;
 use tally_engine::{JobConfig, PolicyName, PoolConfig, RegistryConfig};
@@ -139,7 +139,7 @@ fn at(host: HostId) -> Address {
     }
 }
 
-fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> (World<Numbers>, f64) {
+fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> World<Numbers> {
     let (mut world, sessions) = world(jobs, workers, window, 1);
     for &id in &sessions {
         world.with_worker(id, |now, worker, _| {
@@ -148,9 +148,7 @@ fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> (World<Numbers>, 
         });
     }
     let mut count = Count::default();
-    let start = Instant::now();
     world.run(&mut count, Time(20_000_000_000));
-    let rate = sessions.len() as f64 * fragments as f64 / start.elapsed().as_secs_f64();
     assert_eq!(count.finished, sessions.len());
     for id in sessions {
         let data = world.worker(id).unwrap().1;
@@ -161,34 +159,20 @@ fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> (World<Numbers>, 
     }
     assert_eq!(world.switch.ledger.live(), 0);
     assert_eq!(world.switch.ledger.lost(), 0);
-    (world, rate)
+    world
 }
 
 #[test]
 fn jobs_on_a_good_network_end_well() {
-    let (world, _) = run(3, 4, 64, 500);
+    let world = run(3, 4, 64, 500);
     assert_eq!(world.switch.counters().contributions, 3 * 4 * 500);
 }
 
 #[test]
 fn the_same_seed_is_the_same_run() {
     let happened = |_| {
-        let (world, _) = run(2, 3, 16, 300);
+        let world = run(2, 3, 16, 300);
         (world.happened, world.now, world.hosts[0].uplink.stats)
     };
     assert_eq!(happened(0), happened(1));
-}
-
-/// `cargo test --release -p tally-sim --test core -- --ignored --nocapture`
-#[test]
-#[ignore = "a measurement"]
-fn speed() {
-    for (jobs, workers, fragments) in [(1, 8, 400_000), (8, 8, 50_000), (100, 10, 3_000)] {
-        let (world, rate) = run(jobs, workers, 256, fragments);
-        println!(
-            "{jobs} jobs of {workers}: {:.2} million fragments of a worker a second, {} events",
-            rate / 1e6,
-            world.happened
-        );
-    }
 }
