@@ -6,15 +6,14 @@
 //! which was fixed before anything was measured.
 //!
 //! [`models`] and [`training`] say what is computed and when it may be; [`feed`] what is summed, and
-//! checks it; [`run`] puts them on a simulated network; [`breakdown`] says where time went; [`sweep`],
-//! [`summary`] and [`plot`] make a comparison of many runs. [`command`] is the command line, and
+//! checks it; [`run`] puts them on a simulated network; [`breakdown`] says where time went; [`sweep`]
+//! and [`summary`] make a comparison of many runs. [`command`] is the command line, and
 //! [`scale`] another use of the same: very many workers at a time.
 
 pub mod breakdown;
 pub mod command;
 pub mod feed;
 pub mod models;
-pub mod plot;
 pub mod run;
 pub mod scale;
 pub mod summary;

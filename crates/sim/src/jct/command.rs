@@ -1,6 +1,5 @@
 //! The command line of `tally-sim jct`.
 
-use super::plot::{Line, Plot};
 use super::run::{Outcome, run};
 use super::summary::{OfPoint, table, targets};
 use super::sweep::{POLICIES, Point, all, quick, sweep};
@@ -12,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 use tally_engine::PolicyName;
-use tally_report::{Machine, Report};
+use tally_report::{Line, Machine, Plot, Report};
 
 /// What sizes and computation are divided by: docs/JCT.md says why.
 const SCALE: u64 = 16;

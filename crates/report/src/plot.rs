@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 /// A line: a name, a colour, and a value with its least and most at each place.
+#[derive(Clone, Debug)]
 pub struct Line {
     /// What it is.
     pub name: String,
@@ -13,6 +14,7 @@ pub struct Line {
 }
 
 /// A plot. Its places are evenly spaced, its values on a logarithmic scale.
+#[derive(Clone, Debug)]
 pub struct Plot {
     /// Above it.
     pub title: String,
