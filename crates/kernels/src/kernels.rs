@@ -3,7 +3,7 @@
 use core::fmt;
 
 use crate::arch::Table;
-use crate::{Backend, ELEMENT_BYTES, Scale, Unavailable};
+use crate::{Backend, ELEMENT_BYTES, MAX_WORKERS, Scale, Unavailable};
 
 /// The operations of one backend.
 ///
@@ -12,8 +12,8 @@ use crate::{Backend, ELEMENT_BYTES, Scale, Unavailable};
 ///
 /// # Panics
 ///
-/// Every method that takes two payloads panics when their lengths differ, and every method that
-/// takes elements of four bytes panics when a length is not a whole number of them. The caller
+/// Every method that takes several payloads panics when their lengths differ, and every method that
+/// takes elements of two or four bytes panics when a length is not a whole number of them. The caller
 /// has checked frames from outside before they come here; a panic means that it has not.
 #[derive(Clone, Copy)]
 pub struct Kernels {
@@ -62,7 +62,7 @@ impl Kernels {
     /// Returns whether any element saturated at any step. With no sources nothing changes.
     #[inline]
     pub fn sum_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
-        check_all(acc.len(), srcs);
+        check_all(acc.len(), srcs, ELEMENT_BYTES);
         self.table.sum_i32_many(acc, srcs)
     }
 
@@ -84,8 +84,49 @@ impl Kernels {
     /// With no sources nothing changes, not even a NaN that is not canonical.
     #[inline]
     pub fn sum_f32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
-        check_all(acc.len(), srcs);
+        check_all(acc.len(), srcs, ELEMENT_BYTES);
         self.table.sum_f32_many(acc, srcs);
+    }
+
+    /// Adds every payload of `srcs` to `acc`, as little-endian `f16` elements (IEEE 754 binary16).
+    ///
+    /// The sum is folded in order in `f32`, `((acc + s0) + s1) + ...`, and rounded to `f16` once, at
+    /// the end: to nearest, ties to even, infinite when too large. Subnormals are kept. Every NaN
+    /// result is [`CANONICAL_NAN_F16`](crate::CANONICAL_NAN_F16). With no sources nothing changes.
+    ///
+    /// # Panics
+    ///
+    /// Also when the accumulator and `srcs` are more than [`MAX_WORKERS`] payloads; so do all folds.
+    #[inline]
+    pub fn fold_f16(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        check_fold(acc.len(), srcs, 2);
+        self.table.fold_f16(acc, srcs);
+    }
+
+    /// Adds every payload of `srcs` to `acc`, as little-endian `bf16` elements, the upper halves of
+    /// `f32`. As [`fold_f16`](Self::fold_f16), with
+    /// [`CANONICAL_NAN_BF16`](crate::CANONICAL_NAN_BF16).
+    #[inline]
+    pub fn fold_bf16(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        check_fold(acc.len(), srcs, 2);
+        self.table.fold_bf16(acc, srcs);
+    }
+
+    /// Adds every payload of `srcs` to `acc`, as big-endian `i16` elements.
+    ///
+    /// The exact sum of each element is cut to the range of `i16` once, at the end. Returns whether
+    /// any was. With no sources nothing changes.
+    #[inline]
+    pub fn fold_i16(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        check_fold(acc.len(), srcs, 2);
+        self.table.fold_i16(acc, srcs)
+    }
+
+    /// Adds every payload of `srcs` to `acc`, as `i8` elements: as [`fold_i16`](Self::fold_i16).
+    #[inline]
+    pub fn fold_i8(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        check_fold(acc.len(), srcs, 1);
+        self.table.fold_i8(acc, srcs)
     }
 
     /// Raises every byte of `acc` to that of `src` where `src` has the larger one, unsigned.
@@ -156,23 +197,41 @@ fn check_same(acc_bytes: usize, src_bytes: usize) {
 /// As [`check_payloads`] of every source, in one branch: short payloads feel each.
 #[inline]
 #[track_caller]
-fn check_all(acc_bytes: usize, srcs: &[&[u8]]) {
+fn check_all(acc_bytes: usize, srcs: &[&[u8]], element_bytes: usize) {
     let different = srcs
         .iter()
         .fold(0, |bits, src| bits | (src.len() ^ acc_bytes));
-    if different != 0 || !acc_bytes.is_multiple_of(ELEMENT_BYTES) {
+    if different != 0 || !acc_bytes.is_multiple_of(element_bytes) {
         for src in srcs {
-            check_payloads(acc_bytes, src.len());
+            check_same(acc_bytes, src.len());
+            check_whole(acc_bytes, element_bytes);
         }
     }
 }
 
 #[inline]
 #[track_caller]
+fn check_fold(acc_bytes: usize, srcs: &[&[u8]], element_bytes: usize) {
+    assert!(
+        srcs.len() < MAX_WORKERS as usize,
+        "a fold of {} payloads: the most are {MAX_WORKERS}",
+        1 + srcs.len()
+    );
+    check_all(acc_bytes, srcs, element_bytes);
+}
+
+#[inline]
+#[track_caller]
 fn check_payloads(acc_bytes: usize, src_bytes: usize) {
     check_same(acc_bytes, src_bytes);
+    check_whole(acc_bytes, ELEMENT_BYTES);
+}
+
+#[inline]
+#[track_caller]
+fn check_whole(acc_bytes: usize, element_bytes: usize) {
     assert!(
-        acc_bytes.is_multiple_of(ELEMENT_BYTES),
+        acc_bytes.is_multiple_of(element_bytes),
         "a payload of {acc_bytes} bytes is not a whole number of elements"
     );
 }

@@ -11,7 +11,7 @@
 //!
 //! * `simd` is the trait: a value of an implementing type is the proof that the CPU has the
 //!   instructions, so its methods are safe to call.
-//! * `sum` and `convert` are the algorithms, over that trait, in safe code.
+//! * `sum`, `fold` and `convert` are the algorithms, over that trait, in safe code.
 //! * `scalar` is the same contract as plain loops: the reference, and the fallback.
 //! * `arch` holds the implementations of the trait and the only `unsafe` code of the crate.
 //!
@@ -21,6 +21,8 @@
 //! |---|---|---|
 //! | [`sum_i32`](Kernels::sum_i32) | big-endian `i32` | saturating add |
 //! | [`sum_f32`](Kernels::sum_f32) | little-endian `f32` | IEEE 754 add, ties to even, one canonical NaN |
+//! | [`fold_f16`](Kernels::fold_f16), [`fold_bf16`](Kernels::fold_bf16) | little-endian `f16`, `bf16` | as `f32`, rounded once, one canonical NaN |
+//! | [`fold_i16`](Kernels::fold_i16), [`fold_i8`](Kernels::fold_i8) | big-endian `i16`, `i8` | exact, saturated once |
 //! | [`max_u8`](Kernels::max_u8) | `u8` | unsigned maximum |
 //! | [`quantize`](Kernels::quantize), [`dequantize`](Kernels::dequantize) | big-endian `i32` | block fixed point, see [`Scale`] |
 //!
@@ -53,6 +55,8 @@
 mod arch;
 mod backend;
 mod convert;
+mod fold;
+mod half;
 mod kernels;
 mod scalar;
 mod scale;
@@ -67,7 +71,13 @@ pub use sum::MAX_FUSED;
 /// The bits of the one NaN that leaves any operation of this crate: quiet, positive, no payload.
 pub const CANONICAL_NAN: u32 = 0x7fc0_0000;
 
-/// Size in bytes of the elements of every sum: `i32` and `f32` alike.
+/// [`CANONICAL_NAN`] as `f16`.
+pub const CANONICAL_NAN_F16: u16 = 0x7e00;
+
+/// [`CANONICAL_NAN`] as `bf16`.
+pub const CANONICAL_NAN_BF16: u16 = 0x7fc0;
+
+/// Size in bytes of the elements of every sum that is not a fold: `i32` and `f32` alike.
 pub const ELEMENT_BYTES: usize = 4;
 
 const _: () = assert!(ELEMENT_BYTES == size_of::<i32>() && ELEMENT_BYTES == size_of::<f32>());

@@ -2,7 +2,7 @@
 //!
 //! Nothing here is written for the vectoriser, and nothing against it: see the crate's catches.
 
-use crate::{CANONICAL_NAN, ELEMENT_BYTES, Scale};
+use crate::{CANONICAL_NAN, ELEMENT_BYTES, Scale, half};
 
 pub(crate) fn sum_i32(acc: &mut [u8], src: &[u8]) -> bool {
     let mut saturated = false;
@@ -36,6 +36,60 @@ pub(crate) fn sum_f32_many(acc: &mut [u8], srcs: &[&[u8]]) {
     for src in srcs {
         sum_f32(acc, src);
     }
+}
+
+pub(crate) fn fold_f16(acc: &mut [u8], srcs: &[&[u8]]) {
+    fold_floats(acc, srcs, half::f16_to_f32, half::f32_to_f16);
+}
+
+pub(crate) fn fold_bf16(acc: &mut [u8], srcs: &[&[u8]]) {
+    fold_floats(acc, srcs, half::bf16_to_f32, half::f32_to_bf16);
+}
+
+fn fold_floats(
+    acc: &mut [u8],
+    srcs: &[&[u8]],
+    widen: impl Fn(u16) -> f32,
+    narrow: impl Fn(f32) -> u16,
+) {
+    if srcs.is_empty() {
+        return;
+    }
+    for (i, acc) in acc.as_chunks_mut().0.iter_mut().enumerate() {
+        let mut sum = widen(u16::from_le_bytes(*acc));
+        for src in srcs {
+            sum += widen(u16::from_le_bytes(src.as_chunks().0[i]));
+        }
+        *acc = narrow(sum).to_le_bytes();
+    }
+}
+
+pub(crate) fn fold_i16(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+    let mut saturated = false;
+    for (i, acc) in acc.as_chunks_mut().0.iter_mut().enumerate() {
+        let mut sum = i32::from(i16::from_be_bytes(*acc));
+        for src in srcs {
+            sum += i32::from(i16::from_be_bytes(src.as_chunks().0[i]));
+        }
+        let cut = sum.clamp(i16::MIN.into(), i16::MAX.into());
+        saturated |= cut != sum;
+        *acc = (cut as i16).to_be_bytes();
+    }
+    saturated
+}
+
+pub(crate) fn fold_i8(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+    let mut saturated = false;
+    for (i, acc) in acc.iter_mut().enumerate() {
+        let mut sum = i32::from(acc.cast_signed());
+        for src in srcs {
+            sum += i32::from(src[i].cast_signed());
+        }
+        let cut = sum.clamp(i8::MIN.into(), i8::MAX.into());
+        saturated |= cut != sum;
+        *acc = (cut as i8).cast_unsigned();
+    }
+    saturated
 }
 
 pub(crate) fn max_u8(acc: &mut [u8], src: &[u8]) {

@@ -42,9 +42,34 @@ pub(crate) trait Simd: Copy {
 
     fn and(self, a: Self::V, b: Self::V) -> Self::V;
     fn or(self, a: Self::V, b: Self::V) -> Self::V;
+    fn xor(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a & !b`.
+    fn and_not(self, a: Self::V, b: Self::V) -> Self::V;
     fn max_u8(self, a: Self::V, b: Self::V) -> Self::V;
     fn max_u32(self, a: Self::V, b: Self::V) -> Self::V;
 
+    /// Whether any bit is set.
+    fn any_nonzero(self, v: Self::V) -> bool;
+
+    /// Every 16-bit lane shifted left by 8 bits.
+    fn low_byte_up(self, v: Self::V) -> Self::V;
+    /// Every 16-bit lane shifted right by 8 bits, without its sign.
+    fn high_byte_down_u16(self, v: Self::V) -> Self::V;
+    /// Every 16-bit lane shifted right by 8 bits, with its sign.
+    fn high_byte_down_i16(self, v: Self::V) -> Self::V;
+    /// All ones in every 16-bit lane that is negative, zeros in the others.
+    fn sign_i16(self, v: Self::V) -> Self::V;
+    /// Wrapping sum.
+    fn add_i16(self, a: Self::V, b: Self::V) -> Self::V;
+    /// Wrapping difference.
+    fn sub_i16(self, a: Self::V, b: Self::V) -> Self::V;
+    fn min_i16(self, a: Self::V, b: Self::V) -> Self::V;
+    fn max_i16(self, a: Self::V, b: Self::V) -> Self::V;
+
+    /// Every 32-bit lane shifted left by 16 bits.
+    fn low_half_up(self, v: Self::V) -> Self::V;
+    /// Every 32-bit lane shifted right by 16 bits, without its sign.
+    fn high_half_down(self, v: Self::V) -> Self::V;
     /// Reverses the bytes of every 32-bit lane.
     fn swap_bytes_u32(self, v: Self::V) -> Self::V;
     /// Wrapping sum.
@@ -67,6 +92,12 @@ pub(crate) trait Simd: Copy {
     fn any_nan_f32(self, v: Self::V) -> bool;
     /// Replaces every NaN by the canonical one.
     fn canonicalize_nan_f32(self, v: Self::V) -> Self::V;
+    /// Little-endian `f16` as `f32`, exactly: the first half of them, and the second. A NaN may
+    /// have any payload.
+    fn load_f16(self, from: &Self::Bytes) -> [Self::V; 2];
+    /// `f32` to the nearest little-endian `f16`, ties to even, infinite when too large. The
+    /// canonical NaN becomes that of `f16`; no other may be among them.
+    fn narrow_f16(self, halves: [Self::V; 2]) -> Self::V;
     /// Rounds to the nearest `i32`, ties to even. Saturates; a NaN becomes 0.
     fn round_f32_to_i32(self, v: Self::V) -> Self::V;
     /// Rounds to the nearest `f32`, ties to even.

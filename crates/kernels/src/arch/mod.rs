@@ -22,6 +22,10 @@ pub(crate) struct Table {
     sum_i32_many: unsafe fn(&mut [u8], &[&[u8]]) -> bool,
     sum_f32: unsafe fn(&mut [u8], &[u8]),
     sum_f32_many: unsafe fn(&mut [u8], &[&[u8]]),
+    fold_f16: unsafe fn(&mut [u8], &[&[u8]]),
+    fold_bf16: unsafe fn(&mut [u8], &[&[u8]]),
+    fold_i16: unsafe fn(&mut [u8], &[&[u8]]) -> bool,
+    fold_i8: unsafe fn(&mut [u8], &[&[u8]]) -> bool,
     max_u8: unsafe fn(&mut [u8], &[u8]),
     max_exponent: unsafe fn(&[f32]) -> u8,
     quantize: unsafe fn(&[f32], Scale, &mut [u8]),
@@ -34,6 +38,10 @@ static SCALAR: Table = Table {
     sum_i32_many: scalar::sum_i32_many,
     sum_f32: scalar::sum_f32,
     sum_f32_many: scalar::sum_f32_many,
+    fold_f16: scalar::fold_f16,
+    fold_bf16: scalar::fold_bf16,
+    fold_i16: scalar::fold_i16,
+    fold_i8: scalar::fold_i8,
     max_u8: scalar::max_u8,
     max_exponent: scalar::max_exponent,
     quantize: scalar::quantize,
@@ -89,6 +97,30 @@ impl Table {
     }
 
     #[inline]
+    pub(crate) fn fold_f16(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.fold_f16)(acc, srcs) }
+    }
+
+    #[inline]
+    pub(crate) fn fold_bf16(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.fold_bf16)(acc, srcs) }
+    }
+
+    #[inline]
+    pub(crate) fn fold_i16(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.fold_i16)(acc, srcs) }
+    }
+
+    #[inline]
+    pub(crate) fn fold_i8(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.fold_i8)(acc, srcs) }
+    }
+
+    #[inline]
     pub(crate) fn max_u8(&self, acc: &mut [u8], src: &[u8]) {
         // SAFETY: the CPU has the instructions, by the invariant of `Table`.
         unsafe { (self.max_u8)(acc, src) }
@@ -127,6 +159,10 @@ macro_rules! shells {
             sum_i32_many,
             sum_f32,
             sum_f32_many,
+            fold_f16,
+            fold_bf16,
+            fold_i16,
+            fold_i8,
             max_u8,
             max_exponent,
             quantize,
@@ -151,6 +187,26 @@ macro_rules! shells {
         #[target_feature(enable = $features)]
         fn sum_f32_many(acc: &mut [u8], srcs: &[&[u8]]) {
             $crate::sum::sum_f32_many($isa(()), acc, srcs)
+        }
+
+        #[target_feature(enable = $features)]
+        fn fold_f16(acc: &mut [u8], srcs: &[&[u8]]) {
+            $crate::fold::fold_f16($isa(()), acc, srcs)
+        }
+
+        #[target_feature(enable = $features)]
+        fn fold_bf16(acc: &mut [u8], srcs: &[&[u8]]) {
+            $crate::fold::fold_bf16($isa(()), acc, srcs)
+        }
+
+        #[target_feature(enable = $features)]
+        fn fold_i16(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+            $crate::fold::fold_i16($isa(()), acc, srcs)
+        }
+
+        #[target_feature(enable = $features)]
+        fn fold_i8(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+            $crate::fold::fold_i8($isa(()), acc, srcs)
         }
 
         #[target_feature(enable = $features)]

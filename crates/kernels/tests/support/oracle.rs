@@ -99,3 +99,123 @@ pub fn dequantize(q: i32, exponent: u8, workers: u32) -> u32 {
     let scaled = f64::from(q as f32) * 2f64.powi(-shift(exponent, workers));
     (scaled as f32).to_bits()
 }
+
+/// A type of 16 bits with a sign, `exponent_bits` and a fraction, by the definition of IEEE 754.
+#[derive(Clone, Copy, Debug)]
+pub struct Half {
+    exponent_bits: u32,
+}
+
+pub const F16: Half = Half { exponent_bits: 5 };
+pub const BF16: Half = Half { exponent_bits: 8 };
+
+impl Half {
+    fn fraction_bits(self) -> u32 {
+        15 - self.exponent_bits
+    }
+
+    /// The bits of infinity.
+    pub fn infinity(self) -> u16 {
+        ((1 << self.exponent_bits) - 1) << self.fraction_bits()
+    }
+
+    /// The quiet, positive NaN without a payload.
+    pub fn nan(self) -> u16 {
+        self.infinity() | 1 << (self.fraction_bits() - 1)
+    }
+
+    /// The value, but that infinity is the power of two that follows the largest number.
+    fn magnitude(self, bits: u16) -> f64 {
+        let bits = i32::from(bits & 0x7fff);
+        let places = self.fraction_bits().cast_signed();
+        let bias = (1 << (self.exponent_bits - 1)) - 1;
+        let fraction = f64::from(bits % (1 << places)) / f64::from(1 << places);
+        match bits >> places {
+            0 => fraction * 2f64.powi(1 - bias),
+            exponent => (1.0 + fraction) * 2f64.powi(exponent - bias),
+        }
+    }
+
+    fn widen(self, bits: u16) -> f64 {
+        let magnitude = match bits & 0x7fff {
+            b if b > self.infinity() => f64::NAN,
+            b if b == self.infinity() => f64::INFINITY,
+            b => self.magnitude(b),
+        };
+        if bits >> 15 == 1 {
+            -magnitude
+        } else {
+            magnitude
+        }
+    }
+
+    /// The nearest by bisection, of two that are as near the one with the even fraction.
+    fn narrow(self, value: f64) -> u16 {
+        if value.is_nan() {
+            return self.nan();
+        }
+        let sign = if value.is_sign_negative() { 0x8000 } else { 0 };
+        let value = value.abs();
+        let (mut low, mut high) = (0, self.infinity());
+        if value >= self.magnitude(high) {
+            return sign | high;
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.magnitude(middle) <= value {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        let (down, up) = (value - self.magnitude(low), self.magnitude(high) - value);
+        let up_it_is = up < down || (up == down && low % 2 == 1);
+        sign | if up_it_is { high } else { low }
+    }
+}
+
+/// Sums rounded to `f32` at every step, as [`sum_f32`] does it, and to the half type at the end.
+pub fn fold_half(half: Half, acc: &[u8], srcs: &[&[u8]]) -> Vec<u8> {
+    if srcs.is_empty() {
+        return acc.to_vec();
+    }
+    let mut out = Vec::new();
+    for at in (0..acc.len()).step_by(2) {
+        let element =
+            |payload: &[u8]| half.widen(u16::from(payload[at + 1]) << 8 | u16::from(payload[at]));
+        let mut sum = element(acc) as f32;
+        for src in srcs {
+            sum = (f64::from(sum) + element(src)) as f32;
+        }
+        let bits = half.narrow(f64::from(sum));
+        out.extend([bits as u8, (bits >> 8) as u8]);
+    }
+    out
+}
+
+/// Big-endian elements of `bytes` bytes.
+pub fn fold_int(bytes: usize, acc: &[u8], srcs: &[&[u8]]) -> (Vec<u8>, bool) {
+    if srcs.is_empty() {
+        return (acc.to_vec(), false);
+    }
+    let limit = 1i64 << (8 * bytes - 1);
+    let mut out = Vec::new();
+    let mut saturated = false;
+    for at in (0..acc.len()).step_by(bytes) {
+        let element = |payload: &[u8]| {
+            let bits = payload[at..at + bytes]
+                .iter()
+                .fold(0i64, |v, byte| v * 256 + i64::from(*byte));
+            if bits >= limit {
+                bits - 2 * limit
+            } else {
+                bits
+            }
+        };
+        let sum = element(acc) + srcs.iter().map(|src| element(src)).sum::<i64>();
+        saturated |= sum >= limit || sum < -limit;
+        let cut = sum.clamp(-limit, limit - 1);
+        out.extend((0..bytes).rev().map(|i| (cut >> (8 * i)) as u8));
+    }
+    (out, saturated)
+}

@@ -1,6 +1,7 @@
 //! NEON: 16 bytes at a time. Little-endian hosts only.
 
 use core::arch::aarch64::*;
+use core::arch::asm;
 
 use crate::CANONICAL_NAN;
 use crate::arch::{Table, proven, shells};
@@ -67,6 +68,16 @@ impl Simd for Neon {
     }
 
     #[inline(always)]
+    fn xor(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        proven!(self, veorq_u32(a, b))
+    }
+
+    #[inline(always)]
+    fn and_not(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        proven!(self, vbicq_u32(a, b))
+    }
+
+    #[inline(always)]
     fn max_u8(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
         proven!(self, {
             let max = vmaxq_u8(vreinterpretq_u8_u32(a), vreinterpretq_u8_u32(b));
@@ -77,6 +88,85 @@ impl Simd for Neon {
     #[inline(always)]
     fn max_u32(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
         proven!(self, vmaxq_u32(a, b))
+    }
+
+    #[inline(always)]
+    fn any_nonzero(self, v: uint32x4_t) -> bool {
+        proven!(self, vmaxvq_u32(v) != 0)
+    }
+
+    #[inline(always)]
+    fn low_byte_up(self, v: uint32x4_t) -> uint32x4_t {
+        proven!(
+            self,
+            vreinterpretq_u32_u16(vshlq_n_u16::<8>(vreinterpretq_u16_u32(v)))
+        )
+    }
+
+    #[inline(always)]
+    fn high_byte_down_u16(self, v: uint32x4_t) -> uint32x4_t {
+        proven!(
+            self,
+            vreinterpretq_u32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_u32(v)))
+        )
+    }
+
+    #[inline(always)]
+    fn high_byte_down_i16(self, v: uint32x4_t) -> uint32x4_t {
+        proven!(
+            self,
+            vreinterpretq_u32_s16(vshrq_n_s16::<8>(vreinterpretq_s16_u32(v)))
+        )
+    }
+
+    #[inline(always)]
+    fn sign_i16(self, v: uint32x4_t) -> uint32x4_t {
+        proven!(
+            self,
+            vreinterpretq_u32_s16(vshrq_n_s16::<15>(vreinterpretq_s16_u32(v)))
+        )
+    }
+
+    #[inline(always)]
+    fn add_i16(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        proven!(self, {
+            let result = vaddq_s16(vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
+            vreinterpretq_u32_s16(result)
+        })
+    }
+
+    #[inline(always)]
+    fn sub_i16(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        proven!(self, {
+            let result = vsubq_s16(vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
+            vreinterpretq_u32_s16(result)
+        })
+    }
+
+    #[inline(always)]
+    fn min_i16(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        proven!(self, {
+            let result = vminq_s16(vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
+            vreinterpretq_u32_s16(result)
+        })
+    }
+
+    #[inline(always)]
+    fn max_i16(self, a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        proven!(self, {
+            let result = vmaxq_s16(vreinterpretq_s16_u32(a), vreinterpretq_s16_u32(b));
+            vreinterpretq_u32_s16(result)
+        })
+    }
+
+    #[inline(always)]
+    fn low_half_up(self, v: uint32x4_t) -> uint32x4_t {
+        proven!(self, vshlq_n_u32::<16>(v))
+    }
+
+    #[inline(always)]
+    fn high_half_down(self, v: uint32x4_t) -> uint32x4_t {
+        proven!(self, vshrq_n_u32::<16>(v))
     }
 
     #[inline(always)]
@@ -149,6 +239,44 @@ impl Simd for Neon {
             // Equal to itself: not a NaN.
             vbslq_u32(vceqq_f32(floats, floats), v, canonical)
         })
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 16]) -> [uint32x4_t; 2] {
+        let v = self.load(from);
+        let (first, second);
+        // The intrinsics for this want the type `f16`, which is not stable.
+        // SAFETY: `self` proves NEON, whose first version has both instructions; they read one
+        // register and write another.
+        unsafe {
+            asm!(
+                "fcvtl {first:v}.4s, {v:v}.4h",
+                "fcvtl2 {second:v}.4s, {v:v}.8h",
+                v = in(vreg) v,
+                first = out(vreg) first,
+                second = lateout(vreg) second,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        [first, second]
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, [first, second]: [uint32x4_t; 2]) -> uint32x4_t {
+        let v;
+        // SAFETY: `self` proves NEON, whose first version has both instructions; they read two
+        // registers and write a third. FPCR says to round to nearest, as Rust assumes.
+        unsafe {
+            asm!(
+                "fcvtn {v:v}.4h, {first:v}.4s",
+                "fcvtn2 {v:v}.8h, {second:v}.4s",
+                first = in(vreg) first,
+                second = in(vreg) second,
+                v = out(vreg) v,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+        }
+        v
     }
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! AVX2: 32 bytes at a time.
+//! AVX2 and F16C, which every CPU with AVX2 has: 32 bytes at a time.
 
 use core::arch::x86_64::*;
 
@@ -6,15 +6,15 @@ use crate::CANONICAL_NAN;
 use crate::arch::{Table, proven, shells};
 use crate::simd::Simd;
 
-/// Proof that the CPU has AVX2.
+/// Proof that the CPU has AVX2 and F16C.
 #[derive(Clone, Copy)]
 struct Avx2(());
 
 pub(in crate::arch) fn detect() -> Option<&'static Table> {
-    is_x86_feature_detected!("avx2").then_some(&TABLE)
+    (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")).then_some(&TABLE)
 }
 
-shells!(Avx2, crate::Backend::Avx2, "avx2");
+shells!(Avx2, crate::Backend::Avx2, "avx2,f16c");
 
 impl Simd for Avx2 {
     type V = __m256i;
@@ -67,6 +67,17 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn xor(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(self, _mm256_xor_si256(a, b))
+    }
+
+    #[inline(always)]
+    fn and_not(self, a: __m256i, b: __m256i) -> __m256i {
+        // The instruction negates its first operand.
+        proven!(self, _mm256_andnot_si256(b, a))
+    }
+
+    #[inline(always)]
     fn max_u8(self, a: __m256i, b: __m256i) -> __m256i {
         proven!(self, _mm256_max_epu8(a, b))
     }
@@ -74,6 +85,61 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn max_u32(self, a: __m256i, b: __m256i) -> __m256i {
         proven!(self, _mm256_max_epu32(a, b))
+    }
+
+    #[inline(always)]
+    fn any_nonzero(self, v: __m256i) -> bool {
+        proven!(self, _mm256_testz_si256(v, v) == 0)
+    }
+
+    #[inline(always)]
+    fn low_byte_up(self, v: __m256i) -> __m256i {
+        proven!(self, _mm256_slli_epi16::<8>(v))
+    }
+
+    #[inline(always)]
+    fn high_byte_down_u16(self, v: __m256i) -> __m256i {
+        proven!(self, _mm256_srli_epi16::<8>(v))
+    }
+
+    #[inline(always)]
+    fn high_byte_down_i16(self, v: __m256i) -> __m256i {
+        proven!(self, _mm256_srai_epi16::<8>(v))
+    }
+
+    #[inline(always)]
+    fn sign_i16(self, v: __m256i) -> __m256i {
+        proven!(self, _mm256_srai_epi16::<15>(v))
+    }
+
+    #[inline(always)]
+    fn add_i16(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(self, _mm256_add_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_i16(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(self, _mm256_sub_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn min_i16(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(self, _mm256_min_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn max_i16(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(self, _mm256_max_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn low_half_up(self, v: __m256i) -> __m256i {
+        proven!(self, _mm256_slli_epi32::<16>(v))
+    }
+
+    #[inline(always)]
+    fn high_half_down(self, v: __m256i) -> __m256i {
+        proven!(self, _mm256_srli_epi32::<16>(v))
     }
 
     #[inline(always)]
@@ -157,6 +223,29 @@ impl Simd for Avx2 {
             let v = _mm256_castsi256_ps(v);
             let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(v, v);
             _mm256_castps_si256(_mm256_blendv_ps(v, _mm256_castsi256_ps(canonical), is_nan))
+        })
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 32]) -> [__m256i; 2] {
+        let (halves, _) = from.as_chunks::<16>();
+        let widened = |half: &[u8; 16]| {
+            // SAFETY: `self` proves F16C; the reference is good for 16 bytes, and none need
+            // aligning.
+            unsafe {
+                let half = _mm_loadu_si128(half.as_ptr().cast());
+                _mm256_castps_si256(_mm256_cvtph_ps(half))
+            }
+        };
+        [widened(&halves[0]), widened(&halves[1])]
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, [first, second]: [__m256i; 2]) -> __m256i {
+        proven!(self, {
+            let first = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_castsi256_ps(first));
+            let second = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_castsi256_ps(second));
+            _mm256_set_m128i(second, first)
         })
     }
 

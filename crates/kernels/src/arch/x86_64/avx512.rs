@@ -101,6 +101,17 @@ impl Simd for Avx512 {
     }
 
     #[inline(always)]
+    fn xor(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(self, _mm512_xor_si512(a, b))
+    }
+
+    #[inline(always)]
+    fn and_not(self, a: __m512i, b: __m512i) -> __m512i {
+        // The instruction negates its first operand.
+        proven!(self, _mm512_andnot_si512(b, a))
+    }
+
+    #[inline(always)]
     fn max_u8(self, a: __m512i, b: __m512i) -> __m512i {
         proven!(self, _mm512_max_epu8(a, b))
     }
@@ -108,6 +119,61 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn max_u32(self, a: __m512i, b: __m512i) -> __m512i {
         proven!(self, _mm512_max_epu32(a, b))
+    }
+
+    #[inline(always)]
+    fn any_nonzero(self, v: __m512i) -> bool {
+        proven!(self, _mm512_test_epi32_mask(v, v) != 0)
+    }
+
+    #[inline(always)]
+    fn low_byte_up(self, v: __m512i) -> __m512i {
+        proven!(self, _mm512_slli_epi16::<8>(v))
+    }
+
+    #[inline(always)]
+    fn high_byte_down_u16(self, v: __m512i) -> __m512i {
+        proven!(self, _mm512_srli_epi16::<8>(v))
+    }
+
+    #[inline(always)]
+    fn high_byte_down_i16(self, v: __m512i) -> __m512i {
+        proven!(self, _mm512_srai_epi16::<8>(v))
+    }
+
+    #[inline(always)]
+    fn sign_i16(self, v: __m512i) -> __m512i {
+        proven!(self, _mm512_srai_epi16::<15>(v))
+    }
+
+    #[inline(always)]
+    fn add_i16(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(self, _mm512_add_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn sub_i16(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(self, _mm512_sub_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn min_i16(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(self, _mm512_min_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn max_i16(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(self, _mm512_max_epi16(a, b))
+    }
+
+    #[inline(always)]
+    fn low_half_up(self, v: __m512i) -> __m512i {
+        proven!(self, _mm512_slli_epi32::<16>(v))
+    }
+
+    #[inline(always)]
+    fn high_half_down(self, v: __m512i) -> __m512i {
+        proven!(self, _mm512_srli_epi32::<16>(v))
     }
 
     #[inline(always)]
@@ -187,6 +253,30 @@ impl Simd for Avx512 {
             let floats = _mm512_castsi512_ps(v);
             let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(floats, floats);
             _mm512_mask_mov_epi32(v, is_nan, canonical)
+        })
+    }
+
+    #[inline(always)]
+    fn load_f16(self, from: &[u8; 64]) -> [__m512i; 2] {
+        let (halves, _) = from.as_chunks::<32>();
+        let widened = |half: &[u8; 32]| {
+            // SAFETY: `self` proves AVX-512 F; the reference is good for 32 bytes, and none need
+            // aligning.
+            unsafe {
+                let half = _mm256_loadu_si256(half.as_ptr().cast());
+                _mm512_castps_si512(_mm512_cvtph_ps(half))
+            }
+        };
+        [widened(&halves[0]), widened(&halves[1])]
+    }
+
+    #[inline(always)]
+    fn narrow_f16(self, [first, second]: [__m512i; 2]) -> __m512i {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        proven!(self, {
+            let first = _mm512_cvtps_ph::<NEAREST>(_mm512_castsi512_ps(first));
+            let second = _mm512_cvtps_ph::<NEAREST>(_mm512_castsi512_ps(second));
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
         })
     }
 
