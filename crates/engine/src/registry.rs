@@ -8,8 +8,8 @@
 //!
 //! The catch in here is the challenge (J-2). It is a digest of a secret of this start of the
 //! switch, the job, and a counter that moves on whenever a recorded JOIN could otherwise take a place
-//! that it was not said for: when an epoch opens or ends, when a PS is bound, and when any member's
-//! place is given up. So whoever finds a place vacated has to ask for the challenge anew.
+//! that it was not said for: when an epoch opens or ends, when a PS is bound, when the roll is called
+//! (J-5), and when any member's place is given up. So whoever finds a place vacated has to ask for the challenge anew.
 
 mod job;
 

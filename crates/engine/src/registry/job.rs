@@ -19,11 +19,6 @@ use tally_wire::{
 /// middle of a job: three times the period of J-1.
 const TAKEOVER: Duration = Duration::from_millis(1500);
 
-/// A job begins only with workers that were heard so lately: five times the period at which those
-/// repeat JOIN that wait (J-1). Of a process that has died, the place stays for a while; others would
-/// begin with it, and fail.
-const FRESH: Duration = Duration::from_millis(250);
-
 /// A member that has joined.
 #[derive(Clone, Debug)]
 pub(super) struct Seat {
@@ -32,6 +27,10 @@ pub(super) struct Seat {
     heard: Time,
     /// It came to the job without an epoch, and has not been told since that it runs.
     fresh: bool,
+    /// The turn in which it said last that it is in the job's epoch.
+    turn: u64,
+    /// The instance that asked for its place, and for which the roll was called once more.
+    rival: u64,
 }
 
 impl Seat {
@@ -41,6 +40,8 @@ impl Seat {
             instance: visit.instance,
             heard: visit.now,
             fresh: visit.epoch == Epoch(0),
+            turn: 0,
+            rival: 0,
         }
     }
 
@@ -86,6 +87,8 @@ pub(super) struct Job {
     pub(super) epoch: Epoch,
     /// What the challenge is made from.
     pub(super) turn: u64,
+    /// The turn of the last roll call (J-5): while it lasts, who is in its place says so.
+    pub(super) called: u64,
     pub(super) workers: Vec<Option<Seat>>,
     pub(super) agreed: Option<Agreed>,
     pub(super) left: u64,
@@ -172,6 +175,7 @@ impl Job {
             phase: Phase::Idle,
             epoch: Epoch(0),
             turn: 0,
+            called: 0,
             workers: vec![None; usize::from(config.workers)],
             agreed: None,
             left: 0,
@@ -225,8 +229,11 @@ impl Job {
         match joined {
             Err(refusal) => self.refuse(visit, refusal),
             Ok(Joined::Now) => {
+                let called = self.called;
                 self.run_if_complete(visit);
-                self.accept(visit, self.state());
+                if self.called == called {
+                    self.accept(visit, self.state());
+                }
             }
             Ok(Joined::Before) => self.accept(visit, State::Ended),
         }
@@ -262,7 +269,11 @@ impl Job {
             }
             None => self.lose_ps(),
         }
-        self.ps = Some(Seat::new(visit));
+        let before = self.ps.as_ref().map_or(0, |seat| seat.turn);
+        self.ps = Some(Seat {
+            turn: self.said(visit).unwrap_or(before),
+            ..Seat::new(visit)
+        });
         // What the same PS has confirmed, a JOIN that was overtaken does not take back.
         if self.ps_epoch != self.epoch || self.epoch == Epoch(0) {
             self.ps_epoch = visit.epoch;
@@ -328,7 +339,8 @@ impl Job {
         if join.running {
             self.resume(visit);
         }
-        match &self.workers[usize::from(visit.rank.0)] {
+        let called = self.called == self.turn;
+        match &mut self.workers[usize::from(visit.rank.0)] {
             Some(seat) if seat.is(visit) => {}
             _ if self.resumed.is_some() && visit.epoch == Epoch(0) => {
                 return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
@@ -336,6 +348,12 @@ impl Job {
             Some(seat)
                 if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
             {
+                // It may have died since it answered; but once for each that asks is enough.
+                let doubtful = called && seat.turn == self.turn && seat.rival != visit.instance;
+                if doubtful && self.phase == Phase::Forming {
+                    seat.rival = visit.instance;
+                    self.call(visit);
+                }
                 return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
             }
             Some(_) => {
@@ -371,18 +389,25 @@ impl Job {
 
     /// A worker that may is in its place, and in an epoch.
     fn take_seat(&mut self, visit: &mut Visit<'_>) {
-        let seat = &mut self.workers[usize::from(visit.rank.0)];
-        let fresh = match seat {
-            Some(seat) if seat.is(visit) => seat.fresh,
-            _ => visit.epoch == Epoch(0),
-        };
-        *seat = Some(Seat {
-            fresh,
-            ..Seat::new(visit)
-        });
         if self.phase == Phase::Idle {
             self.open(visit);
         }
+        let said = self.said(visit);
+        let seat = &mut self.workers[usize::from(visit.rank.0)];
+        let before = match seat.take() {
+            Some(seat) if seat.is(visit) => seat,
+            _ => Seat::new(visit),
+        };
+        *seat = Some(Seat {
+            heard: visit.now,
+            turn: said.unwrap_or(before.turn),
+            ..before
+        });
+    }
+
+    /// The turn, if the visitor is in the job's epoch.
+    fn said(&self, visit: &Visit<'_>) -> Option<u64> {
+        (visit.epoch == self.epoch).then_some(self.turn)
     }
 
     /// A worker says that this epoch has run already: then the switch had restarted. Whoever has
@@ -433,7 +458,7 @@ impl Job {
         }
     }
 
-    /// J-5: run when all are there; as long as the PS has not confirmed the epoch, tell it.
+    /// J-5: run when all are there and say so, or have come back to an epoch that has run.
     fn run_if_complete(&mut self, visit: &mut Visit<'_>) {
         if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
             return;
@@ -441,14 +466,14 @@ impl Job {
         let (Some(ps), Some(agreed)) = (&self.ps, self.agreed) else {
             return;
         };
-        let stale = |seat: &Seat| visit.now.since(seat.heard) >= FRESH;
-        if self.phase == Phase::Forming
-            && self.resumed.is_none()
-            && self.workers.iter().flatten().any(stale)
-        {
-            return;
-        }
-        if self.ps_epoch != self.epoch {
+        if self.phase == Phase::Forming && self.resumed.is_none() {
+            if self.called != self.turn {
+                return self.call(visit);
+            }
+            if self.seats().any(|(_, seat)| seat.turn != self.turn) {
+                return;
+            }
+        } else if self.ps_epoch != self.epoch {
             if visit.rank != Rank::PS {
                 let news = self.acceptance(visit.config, Rank::PS, ps.instance, State::Waiting);
                 visit.actions.push(Action::Send(ps.member, news));
@@ -471,6 +496,25 @@ impl Job {
             let news = self.acceptance(visit.config, rank, seat.instance, State::Running);
             visit.actions.push(Action::Send(seat.member, news));
         }
+    }
+
+    /// Calls the roll: a place may be that of a process that has died, and who has joined may not know
+    /// the epoch. So all hear of it, and that they are to say JOIN with it under a new challenge.
+    fn call(&mut self, visit: &mut Visit<'_>) {
+        let news = |job: &Self, rank, seat: &Seat| {
+            let news = job.acceptance(visit.config, rank, seat.instance, State::Waiting);
+            Action::Send(seat.member, news)
+        };
+        let news: Vec<_> = self.seats().map(|(r, seat)| news(self, r, seat)).collect();
+        self.turn += 1;
+        self.called = self.turn;
+        let call = |(rank, seat): (Rank, &Seat)| {
+            let call = Refusal::new(Reason::Challenge);
+            let call = self.refused(visit.config, rank, seat.instance, call);
+            Action::Send(seat.member, call)
+        };
+        let calls: Vec<_> = self.seats().map(call).collect();
+        visit.actions.extend(news.into_iter().chain(calls));
     }
 
     pub(super) fn leave(&mut self, visit: &mut Visit<'_>, leave: &Leave) {

@@ -241,16 +241,19 @@ impl Net {
         self.peers[peer].last()
     }
 
-    /// JOIN, said again with the challenge if one is asked for.
+    /// JOIN, said again with the challenge if one is asked for; also by the others, if the roll is called.
     fn join(&mut self, peer: usize) -> Heard {
-        // Once because it has none, and once more when it finds a place vacated.
-        for _ in 0..2 {
-            let heard = self.join_once(peer);
-            if heard.reason() != Some(Reason::Challenge) {
-                return heard;
-            }
+        self.join_once(peer);
+        self.answer_calls();
+        self.peers[peer].last()
+    }
+
+    /// Whoever was asked for a challenge says JOIN with it.
+    fn answer_calls(&mut self) {
+        let asked = |p: &Peer| p.heard.last().and_then(|h| h.reason()) == Some(Reason::Challenge);
+        while let Some(peer) = self.peers.iter().position(asked) {
+            self.join_once(peer);
         }
-        self.join_once(peer)
     }
 
     fn leave_once(&mut self, peer: usize, code: LeaveCode, fragment: u32) -> Heard {

@@ -311,7 +311,7 @@ impl World {
             25 => {
                 // All members of a job show that they live, and open it if it is idle.
                 let place = script.below(2);
-                for _ in 0..3 {
+                for _ in 0..5 {
                     for peer in 0..self.peers.len() {
                         if self.peers[peer].job == place {
                             self.join(peer, 1);

@@ -49,9 +49,6 @@ pub struct Incarnation {
     pub hurt_at: Time,
     /// When the switch last started during its life.
     pub switch_started_at: Option<Time>,
-    /// The switch started when some had been told that the epoch runs, and some had not. Which of
-    /// them comes first decides whether the epoch goes on or is stale.
-    pub torn: bool,
     /// Results that its workers had together when there was progress last, and when that was.
     pub progress: (u64, Time),
 }
@@ -120,7 +117,6 @@ impl Incarnation {
                 ps_missing: false,
                 ..
             } => missing.0 != 0 && missing.0 & !excused == 0,
-            WorkerError::StaleEpoch => self.torn,
             _ => false,
         };
         if ok {

@@ -25,8 +25,6 @@ use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
 const TICK: Duration = Duration::from_millis(20);
 /// Incarnations of a job during the safety phase at most.
 const INCARNATIONS: usize = 4;
-/// What it takes to start the processes of a job that has not run anew.
-const RESTART: Duration = Duration::from_millis(300);
 /// Time for the last frames to arrive.
 const DRAIN: Duration = Duration::from_millis(500);
 
@@ -192,7 +190,6 @@ impl Scenario {
             interrupted: 0,
             hurt_at: world.now,
             switch_started_at: None,
-            torn: false,
             progress: (0, world.now),
         });
         self.current[job] = number;
@@ -205,20 +202,11 @@ impl Scenario {
         }
     }
 
-    /// Starts the next incarnation after one that is over, as soon as somebody would.
+    /// Starts the next incarnation at once: places of processes that have died may still be taken.
     fn relaunch(&mut self, world: &mut World<Contributor>, job: usize) {
         let after = self.current[job];
-        // While a job forms, the place of a process that died is kept for a quarter of a second
-        // (J-5), and who starts processes anew takes longer. When it has run, the next may come at once.
-        let before = &self.incarnations[after];
-        let has_run = before.members.iter().all(|m| m.has_run);
-        let at = if has_run || before.killed == 0 {
-            world.now
-        } else {
-            world.now.after(RESTART)
-        };
         self.launches += 1;
-        self.plan(world, at, Plan::Launch { job, after });
+        self.plan(world, world.now, Plan::Launch { job, after });
     }
 
     fn start_worker(&mut self, world: &mut World<Contributor>, incarnation: usize, rank: u8) {
@@ -591,8 +579,6 @@ impl App<Contributor> for Scenario {
                 for incarnation in &mut self.incarnations {
                     if !incarnation.is_over() {
                         incarnation.switch_started_at = Some(world.now);
-                        let told = incarnation.members.iter().filter(|m| m.has_run).count();
-                        incarnation.torn |= told != 0 && told != incarnation.members.len();
                     }
                 }
             }

@@ -33,10 +33,24 @@ fn a_job_forms_and_runs() {
     assert_eq!(net.join(1).state(), Some(State::Waiting));
     assert_eq!(acceptance(net.peers[1].last()).joined, 0b111);
     assert_eq!(net.bound, [], "the PS is missing");
-    // It does not know the epoch yet, and is told at once.
-    assert_eq!(net.join(PS).state(), Some(State::Waiting));
-    assert_eq!(net.join(PS).state(), Some(State::Running));
+    // With it all are there. They hear the epoch, and are to say so once more, which is all it takes.
+    net.join_once(PS);
+    let heard: Vec<_> = net.peers.iter().map(|p| p.heard.len()).collect();
+    net.join_once(PS);
+    for peer in &net.peers {
+        let [.., epoch, call] = &peer.heard[..] else {
+            panic!()
+        };
+        assert_eq!(epoch.state(), Some(State::Waiting));
+        assert_eq!(call.reason(), Some(Reason::Challenge));
+        assert_ne!(refusal(*call).challenge, acceptance(*epoch).challenge);
+    }
+    for peer in 0..4 {
+        assert_eq!(net.phase(), "waiting");
+        net.join_once(peer);
+    }
     assert_eq!(net.phase(), "running");
+    assert_eq!(net.peers[PS].heard.len(), heard[PS] + 3);
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Running), "told at once");
         assert!(acceptance(peer.last()).ps);
@@ -53,7 +67,7 @@ fn a_ps_that_is_there_first_hears_of_the_epoch_when_all_workers_are() {
     for worker in 0..3 {
         net.join(worker);
     }
-    let Heard::Accept(epoch, accept) = net.peers[PS].last() else {
+    let [.., Heard::Accept(epoch, accept), _, last] = net.peers[PS].heard[..] else {
         panic!()
     };
     assert_eq!(
@@ -61,11 +75,7 @@ fn a_ps_that_is_there_first_hears_of_the_epoch_when_all_workers_are() {
         (Epoch(FIRST_EPOCH + 1), State::Waiting)
     );
     assert!(!accept.ps, "this epoch it has not joined");
-    assert_eq!(
-        net.join_once(PS).state(),
-        Some(State::Running),
-        "with that challenge"
-    );
+    assert_eq!(last.state(), Some(State::Running), "said once more");
 }
 
 #[test]
@@ -145,8 +155,12 @@ fn an_epoch_that_has_just_ended_is_not_given_again() {
 fn an_epoch_that_the_ps_remembers_is_not_given_again() {
     let mut net = Net::new();
     net.peers[PS].epoch = Epoch(FIRST_EPOCH + 1);
-    for peer in [PS, 0, 1, 2] {
+    for peer in [PS, 0, 1] {
         net.join(peer);
+    }
+    net.join_once(2);
+    for peer in [2, 0, 1, 2] {
+        net.join_once(peer);
     }
     assert_eq!(net.phase(), "waiting", "it must confirm the new one first");
     net.join(PS);
@@ -168,4 +182,104 @@ fn a_join_of_the_ps_that_was_overtaken_does_not_take_its_confirmation_back() {
     let actions = net.raw(host(99), &early);
     net.carry_out(actions);
     assert!(acceptance(net.join(0)).ps, "it has joined this epoch");
+}
+
+// --- J-5: the roll call. ---
+
+/// Found by the simulator: a job began with the place of a process that had died, and failed.
+#[test]
+fn a_job_does_not_begin_with_the_place_of_a_process_that_has_died() {
+    for silent_ms in [0, 1, 100, 1000] {
+        let mut net = Net::new();
+        net.join(PS);
+        net.join(0);
+        // Its next process starts at once.
+        net.peers[0] = net.peers[0].restarted();
+        net.pass(ms(silent_ms));
+        for peer in [1, 2, PS, 1, 2, PS] {
+            net.join(peer);
+        }
+        assert_eq!((net.phase(), net.status().joined), ("waiting", 0b111));
+        assert_eq!(net.join(0).reason(), Some(Reason::RankTaken), "not final");
+        assert_eq!((net.phase(), net.bound.len()), ("waiting", 0));
+        net.pass(ms(1500));
+        for peer in [0, 1, 2, PS] {
+            net.join(peer);
+        }
+        assert_eq!(net.phase(), "running");
+        net.pass_alive(ms(6000), &[0, 1, 2, PS]);
+        assert_eq!(net.phase(), "running", "with the process that lives");
+    }
+}
+
+#[test]
+fn who_dies_after_it_has_answered_is_asked_again_when_its_next_process_comes() {
+    let mut net = Net::new();
+    for peer in [PS, 0, 1] {
+        net.join(peer);
+    }
+    net.join_once(2);
+    net.join_once(2);
+    net.join_once(0);
+    // Others have not answered yet.
+    net.peers[0] = net.peers[0].restarted();
+    net.join_once(0);
+    assert_eq!(net.join_once(0).reason(), Some(Reason::RankTaken));
+    for peer in [1, 2, PS, 1, 2, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "waiting");
+    net.pass(ms(1500));
+    for peer in [0, 1, 2, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), "running");
+}
+
+/// Two processes are told the same rank, which is somebody's mistake: the first one works.
+#[test]
+fn who_lives_is_not_kept_from_its_job_by_another_that_asks_for_its_place() {
+    let mut net = Net::new();
+    let mut second = net.peers[0].restarted();
+    second.member = host(50);
+    net.peers.push(second);
+    for peer in [PS, 0, 1] {
+        net.join(peer);
+    }
+    net.join_once(2);
+    net.join_once(2);
+    // All answer slowly, and the other one asks in between.
+    for peer in [0, 4, 4, 0, 1, 4, 4, 2, 0, 4, 4, 0, 1, 4, 4, 2, PS] {
+        net.join_once(peer);
+    }
+    assert_eq!(net.phase(), "running");
+    assert_eq!(net.bound[0].workers[0], host(0));
+    assert_eq!(net.peers[4].last().reason(), Some(Reason::RankTaken));
+}
+
+/// Or the switch, started anew, could meet it first, and would open another epoch than that which runs.
+#[test]
+fn who_does_not_know_the_epoch_has_not_answered() {
+    let mut net = Net::new();
+    for peer in [PS, 0, 1] {
+        net.join(peer);
+    }
+    net.join_once(2);
+    // No ACCEPT reaches it.
+    let challenge = net.registry.jobs[&JOB].challenge(&config());
+    net.peers[2].join.challenge = challenge;
+    let (from, deaf) = (net.peers[2].member, net.peers[2].say_join());
+    net.raw(from, &deaf);
+    let challenge = net.registry.jobs[&JOB].challenge(&config());
+    net.peers[2].join.challenge = challenge;
+    let deaf = net.peers[2].say_join();
+    net.raw(from, &deaf);
+    assert_eq!(net.peers[2].epoch, Epoch(0));
+    net.peers[2].heard.clear();
+    for peer in [0, 1, PS, PS] {
+        net.join(peer);
+    }
+    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b111));
+    assert_eq!(net.join_once(2).state(), Some(State::Waiting));
+    assert_eq!(net.join_once(2).state(), Some(State::Running));
 }

@@ -140,22 +140,6 @@ fn workers_of_an_epoch_that_has_not_run_get_into_another() {
     assert_ne!(net.bound[0].epoch, epoch);
 }
 
-/// Found by the simulator: a job began with the place of a process that had died, and failed.
-#[test]
-fn a_job_does_not_begin_with_a_worker_that_has_not_been_heard_lately() {
-    let mut net = Net::new();
-    net.join(PS);
-    net.join(0);
-    net.pass(ms(250));
-    for peer in [1, 2, PS, PS, 1] {
-        net.join(peer);
-    }
-    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b111));
-    net.join(0);
-    net.join(PS);
-    assert_eq!(net.phase(), "running");
-}
-
 #[test]
 fn a_late_starter_gets_into_an_epoch_that_has_not_run() {
     let mut net = Net::new();
