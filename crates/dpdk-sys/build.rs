@@ -35,6 +35,7 @@ const FUNCTIONS: &[&str] = &[
     // Pools, buffers and rings
     "rte_pktmbuf_pool_create",
     "rte_pktmbuf_free_bulk",
+    "rte_pktmbuf_copy",
     "rte_mempool_free",
     "rte_mempool_avail_count",
     "rte_ring_create",

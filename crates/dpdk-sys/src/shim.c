@@ -1,3 +1,5 @@
+#include <errno.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -194,4 +196,48 @@ int tally_link_get(uint16_t port, struct tally_link *link)
 	link->up = eth.link_status == RTE_ETH_LINK_UP;
 	link->full_duplex = eth.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;
 	return ret;
+}
+
+int tally_udp_rule_apply(uint16_t port, const struct tally_udp_rule *rule, bool make,
+			 char *why, size_t why_bytes)
+{
+	struct rte_flow_attr attr = { .ingress = 1 };
+	struct rte_flow_item_ipv4 ip = { .hdr = { .dst_addr = rule->ip,
+						  .next_proto_id = IPPROTO_UDP } };
+	struct rte_flow_item_ipv4 ip_mask = { .hdr = { .dst_addr = UINT32_MAX,
+						       .next_proto_id = UINT8_MAX } };
+	struct rte_flow_item_udp udp = { .hdr.dst_port = rte_cpu_to_be_16(rule->udp_port) };
+	struct rte_flow_item_udp udp_mask = { .hdr.dst_port = UINT16_MAX };
+	struct rte_flow_item pattern[] = {
+		{ .type = RTE_FLOW_ITEM_TYPE_ETH },
+		{ .type = RTE_FLOW_ITEM_TYPE_IPV4 },
+		{ .type = RTE_FLOW_ITEM_TYPE_UDP, .spec = &udp, .mask = &udp_mask },
+		{ .type = RTE_FLOW_ITEM_TYPE_END },
+	};
+	struct rte_flow_action_queue queue = { .index = rule->queue };
+	struct rte_flow_action actions[] = {
+		{ .type = RTE_FLOW_ACTION_TYPE_QUEUE, .conf = &queue },
+		{ .type = RTE_FLOW_ACTION_TYPE_END },
+	};
+	struct rte_flow_error error = { 0 };
+	int ret;
+
+	if (rule->ip != 0) {
+		pattern[1].spec = &ip;
+		pattern[1].mask = &ip_mask;
+	}
+	ret = rte_flow_validate(port, &attr, pattern, actions, &error);
+	if (ret == 0 && make && rte_flow_create(port, &attr, pattern, actions, &error) == NULL)
+		ret = rte_errno != 0 ? -rte_errno : -EIO;
+	why[0] = '\0';
+	if (ret != 0 && error.message != NULL)
+		strncat(why, error.message, why_bytes - 1);
+	return ret > 0 ? -ret : ret;
+}
+
+void tally_rules_flush(uint16_t port)
+{
+	struct rte_flow_error error;
+
+	rte_flow_flush(port, &error);
 }

@@ -13,6 +13,7 @@
 #include <rte_cycles.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
+#include <rte_flow.h>
 #include <rte_eth_ring.h>
 #include <rte_lcore.h>
 #include <rte_mbuf.h>
@@ -93,5 +94,18 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 /* Runs `job` on the EAL's interrupt thread and waits for it. Negative: it was not run. */
 int tally_on_interrupt_thread(void (*job)(void *), void *argument);
 int tally_link_get(uint16_t port, struct tally_link *link);
+
+/* UDP datagrams to that port of that IPv4 address go to a queue. */
+struct tally_udp_rule {
+	uint32_t ip; /* network byte order; 0: of any address */
+	uint16_t udp_port;
+	uint16_t queue;
+};
+
+/* Asks the driver whether it would take the rule, and makes it if `make`. Negative: it does not; then
+ * `why` has its words, or is empty. */
+int tally_udp_rule_apply(uint16_t port, const struct tally_udp_rule *rule, bool make,
+			 char *why, size_t why_bytes);
+void tally_rules_flush(uint16_t port);
 
 #endif

@@ -66,6 +66,16 @@ pub enum Error {
         /// Receive queues asked for.
         rx_queues: u16,
     },
+    /// The driver takes no such flow rule.
+    #[error("{subject} takes no flow rule for UDP port {udp_port}: {why}")]
+    Rule {
+        /// Which port.
+        subject: String,
+        /// Where the datagrams of the rule go to.
+        udp_port: u16,
+        /// The driver's words, or those for its errno.
+        why: String,
+    },
     /// The thread is registered already.
     #[error("this thread is already registered with the EAL")]
     ThreadRegistered,

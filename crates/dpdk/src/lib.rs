@@ -43,6 +43,7 @@ mod mempool;
 mod port;
 mod queue;
 mod ring_pair;
+mod steer;
 mod thread;
 mod tsc;
 

@@ -79,6 +79,12 @@ impl Mbuf {
         Self(raw)
     }
 
+    /// The descriptor, to be read.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *const sys::rte_mbuf {
+        self.0.as_ptr()
+    }
+
     /// Where the first segment's data is in its buffer: offset and length in bytes.
     #[inline]
     fn span(&self) -> (usize, usize) {

@@ -202,6 +202,19 @@ impl Mempool {
         Some(frame)
     }
 
+    /// A copy of a frame, in one segment; `None` if the pool is dry or the frame is longer than its
+    /// buffers.
+    #[must_use]
+    pub fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
+        if frame.len() > self.frame_bytes_max() {
+            return None;
+        }
+        // SAFETY: the pool is alive, and the frame is only read, all of it.
+        let copy = unsafe { sys::rte_pktmbuf_copy(frame.as_ptr(), self.as_ptr(), 0, u32::MAX) };
+        // SAFETY: a fresh buffer, filled, with a reference count of one, which is now ours.
+        NonNull::new(copy).map(|copy| unsafe { Mbuf::from_raw(copy) })
+    }
+
     /// Appends `n` empty frames to `out`, all or none; `false` if the pool has not as many. Nothing
     /// is allocated on Rust's heap if `out` has the capacity.
     pub fn alloc_bulk(&self, out: &mut Vec<Mbuf>, n: usize) -> bool {

@@ -108,6 +108,12 @@ pub struct PortInfo {
     pub tx_multi_segment: bool,
     /// Whether it can spread flows over queues by hash.
     pub rss: bool,
+    /// Whether it needs as many transmit queues as receive queues: `net_tap` refuses other numbers,
+    /// `net_memif`'s peer has one of each, and a virtio device sends into as many as it is given.
+    pub queue_pairs: bool,
+    /// Whether every queue that it has must be received from, because frames arrive in all of them:
+    /// virtual devices whose arguments say how many they have.
+    pub fixed_queues: bool,
 }
 
 /// What is asked of a port.
@@ -467,6 +473,10 @@ impl Port<Configured> {
 }
 
 impl Port<Started> {
+    pub(crate) fn rx_queues(&self) -> u16 {
+        self.inner.config.rx_queues
+    }
+
     /// Its counters.
     ///
     /// # Errors
@@ -703,8 +713,11 @@ fn port_info(id: u16) -> Result<PortInfo, Errno> {
     } else {
         info.max_mtu
     };
+    let driver = driver.to_string_lossy().into_owned();
+    let is = |drivers: &[&str]| drivers.contains(&&*driver);
     Ok(PortInfo {
-        driver: driver.to_string_lossy().into_owned(),
+        queue_pairs: is(&["net_tap", "net_memif", "net_virtio", "net_virtio_user"]),
+        fixed_queues: is(&["net_af_packet", "net_af_xdp", "net_pcap", "net_vhost"]),
         rx_queues_max: info.max_rx_queues,
         tx_queues_max: info.max_tx_queues,
         mtu_min: info.min_mtu,
@@ -716,6 +729,7 @@ fn port_info(id: u16) -> Result<PortInfo, Errno> {
         rx_scatter: info.rx_scatter,
         tx_multi_segment: info.tx_multi_segment,
         rss: info.rss,
+        driver,
     })
 }
 
