@@ -586,8 +586,9 @@ impl Config {
             .sum();
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
         let rings = rings.next_power_of_two() * 2;
-        let bursts = self.cores.len() as u32 * (2 * crate::messages::HANDOVER_FRAMES as u32 + 1024);
-        (ports + rings + self.slots() + self.held() + bursts).next_power_of_two() - 1
+        let bursts = self.cores.len() as u32 * 1024;
+        let handover = crate::handover::frames_max(self.cores.len()) as u32;
+        (ports + rings + self.slots() + self.held() + bursts + handover).next_power_of_two() - 1
     }
 
     /// Packet memory, in MiB.

@@ -10,7 +10,8 @@
 use crate::config::Idle;
 use crate::egress::{Frame, Own, Ports, class_of_frame};
 use crate::forwarding::MacTable;
-use crate::messages::{ControlFrame, CoreCommand, CoreReport, Handover, PortCounters, Turns};
+use crate::handover::{Handover, Inbox};
+use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters, Turns};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,8 +27,6 @@ use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
 pub const BURST: usize = 32;
 /// Bursts taken from each port at the end, at most.
 const DRAIN_BURSTS: usize = 1 << 12;
-/// Frames taken from other cores in one turn.
-const HANDOVER_BURST: usize = 64;
 /// Turns without a frame before the core begins to back off.
 const SPINS: u32 = 256;
 /// After that, turns in which it yields its CPU before it begins to sleep.
@@ -54,7 +53,7 @@ pub struct Core {
     /// The table that all cores share.
     pub macs: Arc<MacTable>,
     /// Frames from other cores.
-    pub inbox: Receiver<Handover>,
+    pub inbox: Inbox,
     /// Orders from the control thread.
     pub commands: Receiver<CoreCommand>,
     /// JOIN and LEAVE to the control thread.
@@ -80,6 +79,7 @@ impl Core {
     /// Runs until told to stop, and gives its last report.
     pub fn run(mut self) -> CoreReport {
         let mut burst: Vec<Mbuf> = Vec::with_capacity(BURST);
+        let mut handed: Vec<Handover> = Vec::with_capacity(BURST);
         let mut turns = Turns::default();
         let mut idle_turns = 0;
         while !self.stop.load(Ordering::Relaxed) {
@@ -88,13 +88,19 @@ impl Core {
             let now_s = elapsed.as_secs() as u32;
             let commanded = self.obey(&turns);
             let mut frames = 0;
-            for at in 0..self.rx.len() {
+            // What others hand over is taken in any case, so none waits for ever.
+            let queues = if self.ports.is_short_of_room() {
+                0
+            } else {
+                self.rx.len()
+            };
+            for at in 0..queues {
                 let (port, rx) = &mut self.rx[at];
                 let port = *port;
                 frames += rx.burst(&mut burst, BURST);
                 self.take_burst(port, &mut burst, now_s);
             }
-            frames += self.take_handover(now_s);
+            frames += self.take_handover(&mut handed, now_s);
             let sent = self.ports.flush();
             if frames > 0 || commanded || sent {
                 turns.busy += 1;
@@ -142,21 +148,34 @@ impl Core {
         self.ports.give_back();
     }
 
-    fn take_handover(&mut self, now_s: u32) -> usize {
-        for n in 0..HANDOVER_BURST {
-            match self.inbox.try_recv() {
-                Ok(Handover::Egress(port, class, mbuf)) => {
-                    self.ports.enqueue(port, usize::from(class), mbuf);
-                }
-                Ok(Handover::Ingress(port, mbuf)) => {
-                    if let Err(reason) = self.take(port, mbuf, now_s) {
-                        self.aggregator.count_drop(reason);
+    fn take_handover(&mut self, handed: &mut Vec<Handover>, now_s: u32) -> usize {
+        self.inbox.take(handed);
+        let n = handed.len();
+        let mut rest = handed.drain(..);
+        while !rest.as_slice().is_empty() {
+            let burst = rest.as_slice().len().min(BURST);
+            // All that another core has touched is in its cache, the descriptors too.
+            for handover in &rest.as_slice()[..burst] {
+                handover.frame().prefetch_descriptor();
+            }
+            for handover in &rest.as_slice()[..burst] {
+                handover.frame().prefetch(0);
+            }
+            for handover in rest.by_ref().take(burst) {
+                match handover {
+                    Handover::Egress(port, class, mbuf) => {
+                        self.ports.enqueue(port, usize::from(class), mbuf);
+                    }
+                    Handover::Ingress(port, mbuf) => {
+                        if let Err(reason) = self.take(port, mbuf, now_s) {
+                            self.aggregator.count_drop(reason);
+                        }
                     }
                 }
-                Err(_) => return n,
             }
+            self.ports.give_back();
         }
-        HANDOVER_BURST
+        n
     }
 
     /// Decides on one frame. `Err`: it is dropped, and why.
@@ -245,7 +264,8 @@ impl Core {
                 .map_err(|_| DropReason::ControlFull);
         }
         if usize::from(shard) != self.number {
-            return self.ports.hand_over(usize::from(shard), port, mbuf);
+            self.ports.hand_over(usize::from(shard), port, mbuf);
+            return Ok(());
         }
         let admission = self.aggregator.admit(&from, &header)?;
         self.couplings[usize::from(port.0)] = mbuf.data().first_chunk().map(|headers| Coupling {

@@ -1,7 +1,7 @@
 //! One data core's way out: bounded queues for each port, and the engine's frames put into them.
 //!
 //! A port's transmit queue belongs to one core. Frames for a port of another core go there through
-//! its inbox ([`Handover`]). What does not fit a queue is dropped and counted: waiting
+//! its inbox ([`handover`](crate::handover)). What does not fit a queue is dropped and counted: waiting
 //! would let one slow port stop all others.
 //!
 //! A port has a [`PortQueue`] of eight classes (C-4). Frames are taken from it, in the order of their
@@ -17,7 +17,8 @@
 //! The catch: a core does not see the queues of other cores' ports. A result that it hands to
 //! them is shared by then, so it is marked only for this core's own ports.
 
-use crate::messages::{Handover, Outbox, PortCounters};
+use crate::handover::{Handover, Outbox};
+use crate::messages::PortCounters;
 use std::net::Ipv4Addr;
 use tally_dpdk::{Mbuf, TxQueue};
 use tally_engine::queue::{PortQueue, QueueConfig, QueueCounters, class_of, class_of_header};
@@ -163,7 +164,7 @@ pub struct Ports {
     pub counters: Vec<PortCounters>,
     /// Frames that are done with, given back in bulk.
     done: Vec<Mbuf>,
-    /// Frames dropped on the way out, by reason.
+    /// Frames dropped on their way to another core.
     pub handover_full: u64,
     /// Nanoseconds from a fragment's first contribution to its result.
     pub residence_ns: hdrhistogram::Histogram<u64>,
@@ -222,9 +223,7 @@ impl Ports {
             Way::Own(line) => self.any_waits |= line.join(class, mbuf),
             Way::Core(core) => {
                 let handover = Handover::Egress(port, class as u8, mbuf);
-                if !self.outbox.send(*core, handover) {
-                    self.handover_full += 1;
-                }
+                self.handover_full += self.outbox.send(*core, handover);
             }
         }
     }
@@ -267,6 +266,7 @@ impl Ports {
     pub fn flush(&mut self) -> bool {
         let mut progress = false;
         self.any_waits = false;
+        self.handover_full += self.outbox.flush();
         for (way, counters) in self.ways.iter_mut().zip(&mut self.counters) {
             if let Way::Own(line) = way {
                 progress |= line.flush(counters);
@@ -285,17 +285,16 @@ impl Ports {
     }
 
     /// Hands a frame to the core whose shard it is for.
-    pub fn hand_over(
-        &mut self,
-        core: usize,
-        ingress: PortId,
-        mbuf: Mbuf,
-    ) -> Result<(), DropReason> {
-        if self.outbox.send(core, Handover::Ingress(ingress, mbuf)) {
-            Ok(())
-        } else {
-            Err(DropReason::HandoverFull)
-        }
+    pub fn hand_over(&mut self, core: usize, ingress: PortId, mbuf: Mbuf) {
+        self.counters[usize::from(ingress.0)].handed_over += 1;
+        self.handover_full += self.outbox.send(core, Handover::Ingress(ingress, mbuf));
+    }
+
+    /// Whether what is received now might find no room on its way to another core.
+    #[inline]
+    #[must_use]
+    pub fn is_short_of_room(&self) -> bool {
+        self.outbox.is_short_of_room()
     }
 
     /// Done with a frame: it goes back to its pool with others.

@@ -15,6 +15,7 @@ pub mod control;
 pub mod datapath;
 pub mod egress;
 pub mod forwarding;
+pub mod handover;
 pub mod messages;
 pub mod report;
 pub mod run;

@@ -1,40 +1,16 @@
 //! What threads tell each other.
 //!
-//! Data cores hand frames to each other ([`Handover`], through an [`Outbox`]) and JOIN and LEAVE to the
-//! control thread ([`ControlFrame`]); it gives them orders ([`CoreCommand`]), to which one answer is
-//! how they are ([`CoreReport`]). All ways from a data core are bounded, and it never waits on one.
+//! Data cores hand JOIN and LEAVE to the control thread ([`ControlFrame`]); it gives them orders
+//! ([`CoreCommand`]), to which one answer is how they are ([`CoreReport`]). The way from a data core is
+//! bounded, and it never waits on it. What data cores hand to each other is in
+//! [`handover`](crate::handover).
 
 use crossbeam_channel::Sender;
 use std::sync::Arc;
-use tally_dpdk::Mbuf;
 use tally_engine::queue::QueueCounters;
 use tally_engine::registry::Datagram;
-use tally_engine::{Counters, Member, PortId, Roster};
+use tally_engine::{Counters, Member, Roster};
 use tally_wire::{Header, JobId};
-
-/// Frames on their way to another core at most.
-pub const HANDOVER_FRAMES: usize = 4096;
-
-/// A frame for another data core.
-pub enum Handover {
-    /// Received on this port, for a fragment of that core's shard.
-    Ingress(PortId, Mbuf),
-    /// To be sent on that core's port, in this class.
-    Egress(PortId, u8, Mbuf),
-}
-
-/// The ways from one data core to all others.
-#[derive(Clone)]
-pub struct Outbox(pub Vec<Sender<Handover>>);
-
-impl Outbox {
-    /// `false`: the other core's inbox is full, and the frame is dropped.
-    #[inline]
-    #[must_use]
-    pub fn send(&self, core: usize, handover: Handover) -> bool {
-        self.0[core].try_send(handover).is_ok()
-    }
-}
 
 /// A JOIN or LEAVE from a data core.
 pub struct ControlFrame {
@@ -99,6 +75,8 @@ pub struct PortCounters {
     pub tx_bytes: u64,
     /// Frames flooded to it.
     pub flooded: u64,
+    /// Frames received for another core's shard.
+    pub handed_over: u64,
 }
 
 impl PortCounters {
@@ -109,5 +87,6 @@ impl PortCounters {
         self.tx_frames += other.tx_frames;
         self.tx_bytes += other.tx_bytes;
         self.flooded += other.flooded;
+        self.handed_over += other.handed_over;
     }
 }

@@ -9,7 +9,8 @@ use crate::control::{Control, StatsSocket};
 use crate::datapath::Core;
 use crate::egress::{Own, Ports};
 use crate::forwarding::MacTable;
-use crate::messages::{CoreCommand, CoreReport, HANDOVER_FRAMES, Outbox};
+use crate::handover::handover;
+use crate::messages::{CoreCommand, CoreReport};
 use crate::report::{Report, Shape};
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -73,8 +74,6 @@ impl Switch {
         )?;
         let epoch = Instant::now();
         let cores = config.cores.len();
-        let (inboxes, outbox) = channels(cores, || bounded(HANDOVER_FRAMES));
-        let outbox = Outbox(outbox);
         let (orders, commands) = channels(cores, unbounded::<CoreCommand>);
         let (to_control, frames) = bounded(CONTROL_FRAMES);
         let macs = Arc::new(MacTable::new(config.mac_ageing_s));
@@ -98,7 +97,9 @@ impl Switch {
         control.carry_out(fixed);
         let (ports, mut queues) = open_ports(&eal, config, &pool)?;
         let mut threads = Vec::new();
-        for (number, (inbox, commands)) in inboxes.into_iter().zip(orders).enumerate() {
+        for (number, ((inbox, outbox), commands)) in
+            handover(cores).into_iter().zip(orders).enumerate()
+        {
             let mut rx = Vec::new();
             let mut tx = Vec::new();
             for (at, (owner, slot)) in queues.iter_mut().enumerate() {
@@ -116,7 +117,7 @@ impl Switch {
                 shards: cores as u16,
                 rx,
                 couplings: vec![None; config.ports.len()],
-                ports: Ports::new(own, tx, config.queue(), outbox.clone()),
+                ports: Ports::new(own, tx, config.queue(), outbox),
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 macs: Arc::clone(&macs),
                 inbox,

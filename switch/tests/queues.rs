@@ -25,7 +25,8 @@ use tally_switch::config::Idle;
 use tally_switch::datapath::Core;
 use tally_switch::egress::{Own, Ports, STAGE_FRAMES, class_of_frame};
 use tally_switch::forwarding::MacTable;
-use tally_switch::messages::{ControlFrame, CoreCommand, CoreReport, Handover, Outbox};
+use tally_switch::handover::{Handover, Inbox, Outbox, handover};
+use tally_switch::messages::{ControlFrame, CoreCommand, CoreReport};
 use tally_switch::report::{Report, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
@@ -142,7 +143,8 @@ struct World {
     sent: [u64; 3],
     core: JoinHandle<CoreReport>,
     commands: Sender<CoreCommand>,
-    inbox: Sender<Handover>,
+    /// Of another core, which is played by the test.
+    other: (Inbox, Outbox),
     stop: Arc<AtomicBool>,
     _control: Receiver<ControlFrame>,
 }
@@ -186,7 +188,9 @@ impl World {
             policy: PolicyName::Esa,
         };
         let (commands, orders) = unbounded();
-        let (inbox, handed) = bounded(64);
+        let mut ways = handover(2);
+        let other = ways.pop().unwrap();
+        let (inbox, outbox) = ways.pop().unwrap();
         let (control, from_core) = bounded(1);
         let stop = Arc::new(AtomicBool::new(false));
         let core = Core {
@@ -195,10 +199,10 @@ impl World {
             shards: 1,
             rx,
             couplings: vec![None; 3],
-            ports: Ports::new(OWN, tx, queue, Outbox(vec![inbox.clone()])),
+            ports: Ports::new(OWN, tx, queue, outbox),
             aggregator: Aggregator::new(config, Kernels::best()),
             macs: Arc::new(MacTable::new(300)),
-            inbox: handed,
+            inbox,
             commands: orders,
             control,
             pool: pool.clone(),
@@ -219,7 +223,7 @@ impl World {
             sent: [0; 3],
             core,
             commands,
-            inbox,
+            other,
             stop,
             _control: from_core,
         };
@@ -275,7 +279,7 @@ impl World {
     fn end(self) -> CoreReport {
         self.stop.store(true, Ordering::Relaxed);
         let report = self.core.join().unwrap();
-        drop((self.hosts, self.ports, self.inbox, self.commands));
+        drop((self.hosts, self.ports, self.other, self.commands));
         assert_eq!(self.pool.in_use(), 0, "buffers missing");
         report
     }
@@ -330,10 +334,10 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     w.send_ordinary(0, 2, LOW, 0..taken + 2);
     for (class, n) in [(0, 3000), (7, 3001)] {
         let mbuf = w.pool.alloc_copy(&ordinary(0, 2, 0, n)).unwrap();
-        w.inbox
-            .send(Handover::Egress(PortId(2), class, mbuf))
-            .unwrap();
+        let handed = Handover::Egress(PortId(2), class, mbuf);
+        assert_eq!(w.other.1.send(0, handed), 0);
     }
+    assert_eq!(w.other.1.flush(), 0);
     // It takes them between one answer and the next.
     w.report();
     w.report();
@@ -342,12 +346,15 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     assert_eq!(seen[TAKEN..], expected);
 
     // And so does what this core hands over.
-    let (to_other, inbox) = bounded(1);
-    let outbox = Outbox(vec![w.inbox.clone(), to_other]);
+    let mut ways = handover(2);
+    let (mut inbox, _) = ways.pop().unwrap();
+    let (_, outbox) = ways.pop().unwrap();
     let mut ports = Ports::new(OWN, vec![Err(1)], queue, outbox);
     ports.enqueue(PortId(0), 5, w.pool.alloc().unwrap());
-    let handed = inbox.recv().unwrap();
-    assert!(matches!(handed, Handover::Egress(PortId(0), 5, _)));
+    ports.flush();
+    let mut handed = Vec::new();
+    inbox.take(&mut handed);
+    assert!(matches!(handed[..], [Handover::Egress(PortId(0), 5, _)]));
     drop((handed, ports));
 
     let report = w.end();
