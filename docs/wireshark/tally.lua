@@ -46,8 +46,9 @@ local TYPE = {
   [6] = "RESULT", [7] = "PARTIAL", [8] = "REMIND", [9] = "NOT_HERE", [10] = "NACK",
 }
 local JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local ELEMENT = { [0] = "none", [1] = "i32", [2] = "f32", [3] = "scale" }
-local I32, F32, SCALE = 1, 2, 3
+local ELEMENT = { [0] = "none", [1] = "i32", [2] = "f32", [3] = "scale", [4] = "f16", [5] = "bf16", [6] = "i16", [7] = "i8" }
+local I32, F32, SCALE, F16, BF16, I16, I8 = 1, 2, 3, 4, 5, 6, 7
+local ELEMENT_BYTES = { [I32] = 4, [F32] = 4, [SCALE] = 1, [F16] = 2, [BF16] = 2, [I16] = 2, [I8] = 1 }
 local ROLE = { [0] = "worker", [1] = "PS" }
 local RUNNING = { [0] = "no", [1] = "yes" }
 local STATE = { [0] = "waiting", [1] = "running", [2] = "ended" }
@@ -93,6 +94,10 @@ local f = {
   i32 = ProtoField.int32("tally.i32", "i32"),
   f32 = ProtoField.float("tally.f32", "f32"),
   scale = ProtoField.uint8("tally.scale", "Scale"),
+  f16 = ProtoField.float("tally.f16", "f16"),
+  bf16 = ProtoField.float("tally.bf16", "bf16"),
+  i16 = ProtoField.int16("tally.i16", "i16"),
+  i8 = ProtoField.int8("tally.i8", "i8"),
   -- control
   instance = ProtoField.uint64("tally.instance", "Instance", base.HEX),
   challenge = ProtoField.uint64("tally.challenge", "Challenge", base.HEX),
@@ -213,7 +218,7 @@ local function bitmap_is_right(rule, header)
   if rule.bitmap == "own" then return #ranks == 1 and ranks[1] == header.rank end
   if rule.bitmap == "all" then return is_prefix(ranks) end
   -- H-3: one contribution by itself, or the fold so far
-  if header.element == F32 then return #ranks == 1 or is_prefix(ranks) end
+  if header.element ~= I32 and header.element ~= SCALE then return #ranks == 1 or is_prefix(ranks) end
   return #ranks > 0
 end
 
@@ -278,7 +283,7 @@ local function add_header(tree, tvb, header, rule)
     complain(tree, reserved_item, x.reserved, "reserved bits beside the element type are set")
   end
   local element_item = tree:add(f.element, tvb(3, 1))
-  if header.element > SCALE then
+  if header.element > I8 then
     complain(tree, element_item, x.element, string.format("element type %d is not in use", header.element))
   elseif rule and (header.element ~= 0) ~= (rule.elements == true) then
     complain(tree, element_item, x.element,
@@ -391,8 +396,25 @@ local function add_control(tree, range, header, rule)
   return values.code == 2 and text .. " in fragment " .. values.failed_fragment or text
 end
 
+-- A number of 16 bits, of which so many are the fraction.
+local function half_value(bits, fraction_bits)
+  local places = 2 ^ fraction_bits
+  local exponents = 2 ^ (15 - fraction_bits)
+  local sign = bits >= 0x8000 and -1 or 1
+  local exponent = math.floor(bits % 0x8000 / places)
+  local fraction = bits % places / places
+  if exponent == exponents - 1 then return fraction == 0 and sign * math.huge or 0 / 0 end
+  local bias = exponents / 2 - 1
+  if exponent == 0 then return sign * fraction * 2 ^ (1 - bias) end
+  return sign * (1 + fraction) * 2 ^ (exponent - bias)
+end
+
+local function f16_value(bits) return half_value(bits, 10) end
+
+local function bf16_value(bits) return half_value(bits, 7) end
+
 local function add_elements(tree, range, element)
-  local size = element == SCALE and 1 or 4
+  local size = ELEMENT_BYTES[element] or 4
   local count = math.floor(range:len() / size)
   local body = tree:add(f.payload, range)
   body:set_text(string.format("Payload: %d x %s", count, ELEMENT[element] or "unknown"))
@@ -404,6 +426,14 @@ local function add_elements(tree, range, element)
       item = body:add(f.i32, part)
     elseif element == F32 then
       item = body:add_le(f.f32, part)
+    elseif element == F16 then
+      item = body:add(f.f16, part, f16_value(part:le_uint()))
+    elseif element == BF16 then
+      item = body:add(f.bf16, part, bf16_value(part:le_uint()))
+    elseif element == I16 then
+      item = body:add(f.i16, part)
+    elseif element == I8 then
+      item = body:add(f.i8, part)
     else
       item = body:add(f.scale, part)
     end

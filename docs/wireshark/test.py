@@ -36,7 +36,7 @@ SEPARATOR, LIST = "\x1f", "\x1e"
 TYPES = "? JOIN ACCEPT REFUSE LEAVE DATA RESULT PARTIAL REMIND NOT_HERE NACK".split()
 JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = range(1, 11)
 RESEND, OVERFLOW, FROM_PS, FINISHED, MARKED, COLLISION = 1, 2, 4, 8, 16, 32
-NONE, I32, F32, SCALE = range(4)
+NONE, I32, F32, SCALE, F16, BF16, I16, I8 = range(8)
 SWITCH, PS = 254, 255
 CONTROL_FIELDS = {
     JOIN: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "role"), (17, "B", "workers"), (18, "B", "job_units"),
@@ -50,7 +50,7 @@ CONTROL_FIELDS = {
 }  # fmt: skip
 SHOWN = (
     ["version", "type", "flags", "flags.resend", "flags.overflow", "flags.from_ps", "flags.finished", "flags.marked",
-     "flags.collision", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "i32", "f32", "scale", "mac"]
+     "flags.collision", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "i32", "f32", "scale", "f16", "bf16", "i16", "i8", "mac"]
     + sorted({name for fields in CONTROL_FIELDS.values() for _, _, name in fields})
 )  # fmt: skip
 
@@ -113,6 +113,15 @@ def expected_fields(udp_payload):
         want["f32"] = list(struct.unpack_from("<16f", payload))
     elif element == SCALE:
         want["scale"] = list(payload[:16])
+    elif element == F16:
+        want["f16"] = list(struct.unpack_from("<16e", payload))
+    elif element == BF16:
+        # The upper half of an f32.
+        want["bf16"] = [struct.unpack("<f", bytes(2) + payload[2 * i : 2 * i + 2])[0] for i in range(16)]
+    elif element == I16:
+        want["i16"] = list(struct.unpack_from(">16h", payload))
+    elif element == I8:
+        want["i8"] = list(struct.unpack_from("16b", payload))
     return want
 
 
@@ -140,12 +149,12 @@ def well_formed(udp_payload):
         return False
     prefix = bitmap != 0 and bitmap & (bitmap + 1) == 0
     if kind in (DATA, RESULT, PARTIAL):
-        if units == 0 or element not in (I32, F32, SCALE):
+        if units == 0 or not I32 <= element <= I8:
             return False
         if kind == RESULT:
             return prefix
         if kind == PARTIAL:
-            return bitmap != 0 and (element != F32 or prefix or bitmap & (bitmap - 1) == 0)
+            return bitmap != 0 and (element in (I32, SCALE) or prefix or bitmap & (bitmap - 1) == 0)
         return bitmap == 1 << rank
     if element != NONE or bitmap != (1 << rank if kind == NACK else 0):
         return False
@@ -277,6 +286,9 @@ ids = {"instance": 0x1122334455667788, "challenge": 0xFEDCBA9876543210}
 i32s = struct.pack(">16i", *range(-3, 11), 2**31 - 1, -(2**31)) * 4
 f32s = struct.pack("<16f", 1.5, -0.0, 3.4e38, 1e-45, float("inf"), float("-inf"), float("nan"), *range(1, 10)) * 16
 scales = bytes(range(100, 164))
+f16s = struct.pack("<16H", 0x3C01, 0x8000, 0x0001, 0x83FF, 0x7BFF, 0x7C00, 0xFC00, 0x7E00, *range(0x4000, 0x4008)) * 2
+bf16s = struct.pack("<16H", 0x3F81, 0x8000, 0x0001, 0x807F, 0x7F7F, 0x7F80, 0xFF80, 0x7FC0, *range(0x4000, 0x4008)) * 2
+i16s = struct.pack(">16h", *range(-3, 11), 2**15 - 1, -(2**15)) * 2
 
 # (info column, frame's UDP payload, port on the switch's side, whether the switch sends it)
 GOOD = [
@@ -322,6 +334,10 @@ GOOD = [
      tally(PARTIAL, element=F32, fragment=6, rank=SWITCH, bitmap=2**34 - 1, payload=f32s), 0, 1),
     ("PARTIAL job 7 switch fragment 6 f32 rank 33",
      tally(PARTIAL, element=F32, fragment=6, rank=SWITCH, bitmap=1 << 33, payload=f32s), 0, 1),
+    *[(f"DATA job 7 rank 2 fragment 9 {name}", tally(DATA, element=element, fragment=9, bitmap=4, payload=payload), 9, 0)
+      for name, element, payload in [("f16", F16, f16s), ("bf16", BF16, bf16s), ("i16", I16, i16s), ("i8", I8, scales)]],
+    ("PARTIAL job 7 switch fragment 6 i16 rank 33",
+     tally(PARTIAL, element=I16, fragment=6, rank=SWITCH, bitmap=1 << 33, payload=i16s), 0, 1),
     ("REMIND job 7 PS fragment 8", tally(REMIND, fragment=8, rank=PS), 8, 0),
     ("NOT_HERE job 7 switch fragment 8", tally(NOT_HERE, fragment=8, rank=SWITCH), 0, 1),
     ("NOT_HERE job 7 switch fragment 8 FINISHED", tally(NOT_HERE, flags=FINISHED, fragment=8, rank=SWITCH), 0, 1),
@@ -349,7 +365,7 @@ BAD = [
     ("REMIND does not have FINISHED", tally(REMIND, flags=FINISHED, rank=PS), {}),
     ("JOIN does not have RESEND", tally(JOIN, flags=RESEND, payload=control(JOIN, **ids)), {}),
     ("reserved bits beside the element type are set", tally(DATA, **{**data, "element": 0x80 | F32}), {}),
-    ("element type 4 is not in use", tally(DATA, **{**data, "element": 4}), {}),
+    ("element type 8 is not in use", tally(DATA, **{**data, "element": 8}), {}),
     ("DATA does not have element type none", tally(DATA, **{**data, "element": NONE}), {}),
     ("NACK does not have element type f32", tally(NACK, element=F32, bitmap=4), {}),
     ("LEAVE does not have element type i32", tally(LEAVE, element=I32, payload=control(LEAVE, **ids)), {}),

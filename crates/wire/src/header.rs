@@ -109,7 +109,7 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// Sent again; never allocates a slot.
     pub const RESEND: Self = Self(0x01);
-    /// An i32 element saturated.
+    /// An element of integers saturated.
     pub const OVERFLOW: Self = Self(0x02);
     /// Finished by the PS.
     pub const FROM_PS: Self = Self(0x04);
@@ -155,9 +155,28 @@ pub enum Element {
     F32 = 2,
     /// Bytes, maximum.
     Scale = 3,
+    /// Little-endian f16, folded in rank order in f32, rounded once.
+    F16 = 4,
+    /// Little-endian bf16, as `F16`.
+    Bf16 = 5,
+    /// Big-endian i16, summed exactly, saturated once.
+    I16 = 6,
+    /// i8, as `I16`.
+    I8 = 7,
 }
 
 impl Element {
+    /// All types that a payload can have, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::I32,
+        Self::F32,
+        Self::Scale,
+        Self::F16,
+        Self::Bf16,
+        Self::I16,
+        Self::I8,
+    ];
+
     #[inline]
     const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
@@ -165,15 +184,28 @@ impl Element {
             1 => Self::I32,
             2 => Self::F32,
             3 => Self::Scale,
+            4 => Self::F16,
+            5 => Self::Bf16,
+            6 => Self::I16,
+            7 => Self::I8,
             _ => return None,
         })
     }
 
-    /// Whether the order of the operands changes the bits of the result.
+    /// Whether contributions may only be combined in an order, from rank 0 on, so that what is out of
+    /// its turn is kept as it is (H-3).
     #[inline]
     #[must_use]
     pub const fn is_ordered(self) -> bool {
-        matches!(self, Self::F32)
+        matches!(self, Self::F32) || self.is_narrow()
+    }
+
+    /// Whether the sum is computed wider than the element, so that there is none but of all
+    /// contributions (H-3).
+    #[inline]
+    #[must_use]
+    pub const fn is_narrow(self) -> bool {
+        matches!(self, Self::F16 | Self::Bf16 | Self::I16 | Self::I8)
     }
 
     /// Bytes of one element; 1 for `None`.
@@ -182,7 +214,23 @@ impl Element {
     pub const fn bytes(self) -> usize {
         match self {
             Self::I32 | Self::F32 => 4,
-            Self::None | Self::Scale => 1,
+            Self::F16 | Self::Bf16 | Self::I16 => 2,
+            Self::None | Self::Scale | Self::I8 => 1,
+        }
+    }
+
+    /// The name in options and reports, as in the table of section 2.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::I32 => "i32",
+            Self::F32 => "f32",
+            Self::Scale => "scale",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I16 => "i16",
+            Self::I8 => "i8",
         }
     }
 }

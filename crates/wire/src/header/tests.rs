@@ -90,7 +90,7 @@ fn each_requirement_has_its_own_error() {
         );
     }
     assert_eq!(with(3, 0), Err(HeaderError::Element));
-    assert_eq!(with(3, 4), Err(HeaderError::Element));
+    assert_eq!(with(3, 8), Err(HeaderError::Element));
     assert_eq!(with(12, 64), Err(HeaderError::Rank));
     assert_eq!(with(12, 254), Err(HeaderError::Rank));
     assert_eq!(with(13, 0), Err(HeaderError::Length));
@@ -122,6 +122,30 @@ fn an_f32_partial_is_a_fold_or_a_single_contribution() {
     assert_eq!(i32_partial.check(), Ok(()));
 }
 
+#[test]
+fn narrow_partials_are_single_contributions_or_whole() {
+    for element in Element::ALL {
+        let partial = |bitmap| Header {
+            kind: Kind::Partial,
+            flags: Flags::NONE,
+            element,
+            rank: Rank::SWITCH,
+            bitmap,
+            ..data()
+        };
+        assert_eq!(partial(0b100).check(), Ok(()));
+        // All of them, for all that a header knows.
+        assert_eq!(partial(0b111).check(), Ok(()));
+        assert_eq!(partial(0b101).check().is_err(), element.is_ordered());
+        let mut bytes = datagram(&DATA_BYTES, 64);
+        bytes[3] = element as u8;
+        let parsed = Header::parse(&bytes).map(|h| h.element);
+        assert_eq!(parsed, Ok(element));
+    }
+    let narrow = Element::ALL.iter().filter(|e| e.is_narrow());
+    assert_eq!(narrow.map(|e| e.bytes()).collect::<Vec<_>>(), [2, 2, 2, 1]);
+}
+
 proptest! {
     #[test]
     fn arbitrary_bytes_never_panic_and_reemit_themselves(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
@@ -134,7 +158,7 @@ proptest! {
 
     #[test]
     fn plausible_bytes_reemit_themselves(
-        first in 0x10u8..0x1c, flags in 0u8..16, element in 0u8..5,
+        first in 0x10u8..0x1c, flags in 0u8..16, element in 0u8..9,
         rank in prop_oneof![0u8..64, 250u8..=255], units in 0u8..4, bitmap in any::<u64>(), own in any::<bool>(),
     ) {
         let mut b = vec![first, flags, 7, element, 0, 1, 0, 2, 0, 0, 0, 3, rank, units];
