@@ -116,7 +116,7 @@ pub struct PsStats {
     pub not_here: u64,
     /// Fragments forgotten, because the switch had finished them.
     pub forgotten: u64,
-    /// Fragments with an i32 element that saturated.
+    /// Fragments with an element of integers that saturated.
     pub overflows: u64,
     /// Frames of another epoch, or of fragments that are too old.
     pub late: u64,
@@ -290,7 +290,10 @@ impl Ps {
     ) {
         let Some(table) = &mut self.table else { return };
         let entry = &mut table.entries[slot];
-        if entry.element != header.element {
+        // H-3
+        let is_part =
+            header.element.is_narrow() && !header.bitmap.is_power_of_two() && header.bitmap != all;
+        if entry.element != header.element || is_part {
             self.stats.foreign += 1;
             return;
         }
@@ -334,9 +337,9 @@ impl Ps {
                 } => self.patience.enough(now, entry.born, entry.armed),
                 _ => {}
             }
-            self.stats.overflows += u64::from(entry.overflow);
             self.stats.results += 1;
             table.complete(slot);
+            self.stats.overflows += u64::from(table.entries[slot].overflow);
             self.enqueue(slot);
         }
     }

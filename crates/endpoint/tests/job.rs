@@ -435,12 +435,15 @@ fn a_job_that_stalls_says_that_the_switch_answers() {
 
 #[test]
 fn an_overflow_ends_the_job_for_all_and_names_the_fragment() {
-    for (collide, first) in [(0, 0), (1000, 0), (500, (1 << 32) - 60)] {
+    let plans = [(0, 0), (1000, 0), (500, (1 << 32) - 60)];
+    // An i32, an i16 and an i8.
+    let plans = [0, 5, 6].into_iter().flat_map(|k| plans.map(|p| (p, k)));
+    for ((collide, first), place) in plans {
         let mut plan = Plan::quiet(3);
         plan.habits.collide = collide;
         plan.first = first;
         let mut world = World::new(&plan);
-        let bad = first + 66 - first % 3;
+        let bad = first + 70 - first % 7 + place;
         for (_, data) in &mut world.workers {
             data.overflowing = Some(bad);
         }

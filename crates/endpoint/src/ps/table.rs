@@ -7,7 +7,7 @@
 
 use crate::lists::Lists;
 use crate::planted::{self, Bug};
-use tally_kernels::Kernels;
+use tally_kernels::{Kernels, MAX_WORKERS};
 use tally_wire::{Element, Flags, FragmentId, Time};
 
 /// Rounds of asking: the first is REMIND alone; each period is twice the one before.
@@ -63,9 +63,10 @@ pub(super) struct Entry {
     pub(super) have: u64,
     /// f32: ranks `0..folded` are in `sum`.
     folded: u8,
-    /// The sum so far; none before the first integer contribution or rank 0's f32.
+    /// The sum so far; none before the first integer contribution or rank 0's f32. Of narrow
+    /// elements the sum of all, once they are there.
     sum: Option<Box<[u8]>>,
-    /// f32: contributions that came ahead of their turn.
+    /// f32: contributions that came ahead of their turn. Narrow elements: all.
     ahead: Vec<(u8, Box<[u8]>)>,
     pub(super) born: Time,
     /// When its round of asking began.
@@ -220,7 +221,10 @@ impl Table {
     /// Combines a partial with what the slot holds (P-1). `payload` has the table's length and
     /// the entry's element type.
     pub(super) fn merge(&mut self, slot: usize, bitmap: u64, payload: &[u8]) -> Merged {
-        if self.entries[slot].element.is_ordered() {
+        let element = self.entries[slot].element;
+        if element.is_narrow() {
+            self.merge_narrow(slot, bitmap, payload)
+        } else if element.is_ordered() {
             self.merge_ordered(slot, bitmap, payload)
         } else {
             self.merge_unordered(slot, bitmap, payload)
@@ -290,8 +294,61 @@ impl Table {
         Merged::New
     }
 
-    /// Marks the slot's fragment complete.
+    /// Narrow elements. A bitmap is one rank or all of the job: the caller has made sure.
+    fn merge_narrow(&mut self, slot: usize, bitmap: u64, payload: &[u8]) -> Merged {
+        if self.entries[slot].have & bitmap == bitmap {
+            return Merged::Duplicate;
+        }
+        let buffer = self.buffer_with(payload);
+        let entry = &mut self.entries[slot];
+        if bitmap.is_power_of_two() {
+            entry.ahead.push((bitmap.trailing_zeros() as u8, buffer));
+        } else {
+            entry.sum = Some(buffer);
+        }
+        entry.have |= bitmap;
+        Merged::New
+    }
+
+    /// Sums the contributions of all ranks, unless their sum came from the switch.
+    fn fold_narrow(&mut self, slot: usize) {
+        let entry = &mut self.entries[slot];
+        if entry.sum.is_some() {
+            return;
+        }
+        entry.ahead.sort_unstable_by_key(|&(rank, _)| rank);
+        let Some(((_, sum), rest)) = entry.ahead.split_first_mut() else {
+            return;
+        };
+        let mut payloads: [&[u8]; MAX_WORKERS as usize] = [&[]; MAX_WORKERS as usize];
+        for (to, (_, payload)) in payloads.iter_mut().zip(&*rest) {
+            *to = payload;
+        }
+        let payloads = &payloads[..rest.len()];
+        entry.overflow |= match entry.element {
+            Element::I16 => self.kernels.fold_i16(sum, payloads),
+            Element::I8 => self.kernels.fold_i8(sum, payloads),
+            Element::F16 => {
+                self.kernels.fold_f16(sum, payloads);
+                false
+            }
+            _ => {
+                self.kernels.fold_bf16(sum, payloads);
+                false
+            }
+        };
+        entry.sum = Some(entry.ahead.swap_remove(0).1);
+    }
+
+    /// Marks the slot's fragment complete: all contributions are there.
     pub(super) fn complete(&mut self, slot: usize) {
+        if self.entries[slot].element.is_narrow() {
+            self.fold_narrow(slot);
+        }
+        self.close(slot);
+    }
+
+    fn close(&mut self, slot: usize) {
         self.lists.remove(slot);
         self.drop_ahead(slot);
         let entry = &mut self.entries[slot];
@@ -311,7 +368,7 @@ impl Table {
                 self.entries[slot].sum = Some(buffer);
             }
         }
-        self.complete(slot);
+        self.close(slot);
     }
 }
 

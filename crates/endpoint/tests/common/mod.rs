@@ -53,7 +53,7 @@ const PAYLOAD: usize = 64;
 
 /// Element type of fragment `seq`: some of each.
 pub fn element_of(seq: u64) -> Element {
-    [Element::I32, Element::F32, Element::Scale][(seq % 3) as usize]
+    Element::ALL[(seq % 7) as usize]
 }
 
 /// What `rank` contributes to `seq`.
@@ -68,6 +68,11 @@ pub fn contribution(rank: u8, seq: u64) -> Vec<u8> {
             Element::F32 => {
                 ((f32::from(x as u16) - 3e4) * 2f32.powi((x >> 58) as i32)).to_le_bytes()
             }
+            Element::I16 => {
+                let two = |x: u64| ((x as i16) >> 6).to_be_bytes();
+                [two(x)[0], two(x)[1], two(x >> 16)[0], two(x >> 16)[1]]
+            }
+            Element::I8 => (x as u32).to_be_bytes().map(|b| (b % 3).wrapping_sub(1)),
             _ => (x as u32).to_be_bytes(),
         })
         .collect()

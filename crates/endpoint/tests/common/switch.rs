@@ -2,6 +2,7 @@
 //! are there. It shares no code with the engine, and none of its sums with the kernels.
 
 use super::Rng;
+use half::{bf16, f16};
 use std::collections::{BTreeMap, HashMap};
 use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
 use tally_wire::header::HEADER_BYTES;
@@ -17,8 +18,11 @@ pub fn key() -> Key {
     Key::new(b"sixteen bytes or more").unwrap()
 }
 
-/// Sums as PROTOCOL.md words them, and whether an i32 saturated.
+/// Sums as PROTOCOL.md words them, and whether an integer saturated.
 pub fn naive_sum(element: Element, contributions: &[&[u8]]) -> (Vec<u8>, bool) {
+    if element.is_narrow() {
+        return narrow_sum(element, contributions);
+    }
     let mut sum = contributions[0].to_vec();
     let mut overflow = false;
     for c in &contributions[1..] {
@@ -45,6 +49,48 @@ pub fn naive_sum(element: Element, contributions: &[&[u8]]) -> (Vec<u8>, bool) {
         }
     }
     (sum, overflow)
+}
+
+fn narrow_sum(element: Element, contributions: &[&[u8]]) -> (Vec<u8>, bool) {
+    if let [one] = contributions {
+        return (one.to_vec(), false);
+    }
+    let mut overflow = false;
+    let sums = (0..contributions[0].len()).step_by(element.bytes());
+    let sum = sums.flat_map(|at| {
+        let two = |c: &&[u8]| [c[at], c[at + 1]];
+        let float = |widen: fn([u8; 2]) -> f32| {
+            let terms = contributions.iter().map(|c| widen(two(c)));
+            terms.reduce(|a, b| a + b).unwrap()
+        };
+        match element {
+            Element::F16 => {
+                let sum = float(|b| f16::from_le_bytes(b).to_f32());
+                let half = f16::from_f32(sum).to_le_bytes();
+                if sum.is_nan() { [0, 0x7e] } else { half }.to_vec()
+            }
+            Element::Bf16 => {
+                let sum = float(|b| bf16::from_le_bytes(b).to_f32());
+                let half = bf16::from_f32(sum).to_le_bytes();
+                if sum.is_nan() { [0xc0, 0x7f] } else { half }.to_vec()
+            }
+            Element::I16 => {
+                let terms = contributions
+                    .iter()
+                    .map(|c| i64::from(i16::from_be_bytes(two(c))));
+                let sum: i64 = terms.sum();
+                overflow |= i16::try_from(sum).is_err();
+                let kept = sum.clamp(-32768, 32767) as i16;
+                kept.to_be_bytes().to_vec()
+            }
+            _ => {
+                let sum: i64 = contributions.iter().map(|c| i64::from(c[at] as i8)).sum();
+                overflow |= i8::try_from(sum).is_err();
+                vec![sum.clamp(-128, 127) as u8]
+            }
+        }
+    });
+    (sum.collect(), overflow)
 }
 
 /// How often, of 1000, the switch does what it may do.
@@ -395,6 +441,9 @@ impl Switch {
             )
         };
         let ranks: Vec<u8> = by_rank.keys().copied().collect();
+        if element.is_narrow() {
+            return ranks.iter().map(|&r| partial(&[r])).collect();
+        }
         if element != Element::F32 {
             return vec![partial(&ranks)];
         }

@@ -79,7 +79,76 @@ fn buffers_are_reused() {
     assert!(held + t.spare.len() <= 4 + 4, "{held} + {}", t.spare.len());
 }
 
+#[test]
+fn narrow_elements_are_folded_once_all_are_there() {
+    // 2048 + 1 + 1 in f16, where 2049 is not: each step rounded would leave 2048.
+    let halves = |bits: u16| bits.to_le_bytes().repeat(32);
+    let mut t = table(4);
+    let slot = t.find_or_take(T0, FragmentId(0), Element::F16, 0).unwrap();
+    for (rank, bits) in [(2, 0x3c00), (0, 0x6800), (1, 0x3c00)] {
+        assert_eq!(t.merge(slot, 1 << rank, &halves(bits)), Merged::New);
+        assert_eq!(t.merge(slot, 1 << rank, &halves(bits)), Merged::Duplicate);
+        assert!(t.entries[slot].sum.is_none());
+    }
+    t.complete(slot);
+    assert_eq!(t.entries[slot].result(), Some(&halves(0x6801)[..]));
+
+    // Larger than it may be on the way, and not in the end.
+    let ints = |value: i16| value.to_be_bytes().repeat(32);
+    for (last, sum, overflow) in [(-30_000, 30_000, false), (1, i16::MAX, true)] {
+        let fragment = FragmentId(sum as u32);
+        let slot = t.find_or_take(T0, fragment, Element::I16, 0).unwrap();
+        for (rank, value) in [(1, last), (0, 30_000), (2, 30_000)] {
+            t.merge(slot, 1 << rank, &ints(value));
+        }
+        t.complete(slot);
+        assert_eq!(t.entries[slot].result(), Some(&ints(sum)[..]));
+        assert_eq!(t.entries[slot].overflow, overflow);
+    }
+}
+
+#[test]
+fn the_switch_may_send_a_narrow_sum_of_all() {
+    let mut t = table(4);
+    for (n, element) in (0..).zip(Element::ALL.into_iter().filter(|e| e.is_narrow())) {
+        let slot = t.find_or_take(T0, FragmentId(n), element, 0).unwrap();
+        t.merge(slot, 0b010, &[1; 64]);
+        assert_eq!(t.merge(slot, 0b111, &[9; 64]), Merged::New);
+        assert_eq!(t.merge(slot, 0b100, &[1; 64]), Merged::Duplicate);
+        t.complete(slot);
+        assert_eq!(t.entries[slot].result(), Some(&[9; 64][..]), "{element:?}");
+        assert!(t.entries[slot].ahead.is_empty());
+    }
+}
+
 proptest! {
+    /// Contributions of narrow elements in any order have one sum: that of the kernels in rank order.
+    #[test]
+    fn narrow_elements_are_folded_in_rank_order(
+        order in Just((0u8..9).collect::<Vec<_>>()).prop_shuffle(),
+        payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 64), 9),
+    ) {
+        let mut t = table(4);
+        let k = Kernels::best();
+        for (n, element) in (0..).zip(Element::ALL.into_iter().filter(|e| e.is_narrow())) {
+            let slot = t.find_or_take(T0, FragmentId(n), element, 0).unwrap();
+            for &rank in &order {
+                t.merge(slot, 1 << rank, &payloads[usize::from(rank)]);
+            }
+            t.complete(slot);
+            let mut sum = payloads[0].clone();
+            let rest: Vec<&[u8]> = payloads[1..].iter().map(Vec::as_slice).collect();
+            let overflow = match element {
+                Element::F16 => { k.fold_f16(&mut sum, &rest); false }
+                Element::Bf16 => { k.fold_bf16(&mut sum, &rest); false }
+                Element::I16 => k.fold_i16(&mut sum, &rest),
+                _ => k.fold_i8(&mut sum, &rest),
+            };
+            prop_assert_eq!(t.entries[slot].result(), Some(&sum[..]));
+            prop_assert_eq!(t.entries[slot].overflow, overflow);
+        }
+    }
+
     /// Whatever folds and single contributions come in whatever order, however often: once all
     /// are there, the bits are those of the fold in rank order.
     #[test]
