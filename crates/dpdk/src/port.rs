@@ -81,7 +81,7 @@ impl fmt::Debug for MacAddress {
 }
 
 /// What a port can do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PortInfo {
     /// The driver's name, such as `net_memif`.
