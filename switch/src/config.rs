@@ -17,6 +17,12 @@ use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, MAX_WORKERS, Mac, 
 
 /// Most data cores: the number of shards is a power of two and fits the header's port range.
 pub const MAX_CORES: usize = 64;
+/// The MTU of Ethernet without jumbo frames.
+pub const MTU_ORDINARY: u16 = 1500;
+/// What a port's queues need for each core at least, however many share them: frames in a class, two
+/// bursts; and frames before marks, as the engine's default has it.
+const SHARE_FRAMES_MIN: u32 = 128;
+const SHARE_MARK_FRAMES_MIN: u32 = 64;
 /// Bytes of a frame's headers that count against the MTU: all but Ethernet's.
 const HEADERS_IN_MTU: u16 = (HEADERS_BYTES - tally_wire::frame::ETHERNET_BYTES) as u16;
 
@@ -145,6 +151,26 @@ pub struct PortSection {
     pub descriptors: u16,
     /// Which of the data cores owns it, counted from 0; by default they take turns.
     pub core: Option<usize>,
+    /// Who puts frames into the receive queue of the core whose shard they are for.
+    #[serde(default)]
+    pub steering: Steering,
+}
+
+/// Who puts frames into the receive queue of the core whose shard they are for.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "kebab-case")]
+pub enum Steering {
+    /// A NIC by flow rules if it has them, else by RSS if it has that. Other devices: nobody.
+    #[default]
+    Auto,
+    /// The device, by flow rules; without them the switch does not start.
+    Rules,
+    /// The device, by a hash of addresses and ports, which knows nothing of shards.
+    Rss,
+    /// The other end: what concerns shard s it sends into queue s.
+    Peer,
+    /// Nobody: there is one queue.
+    Handover,
 }
 
 impl PortSection {
@@ -560,6 +586,19 @@ impl Config {
         }
     }
 
+    /// What each of that many data cores may let wait for one port: its part, but no less than is good
+    /// for bursts.
+    #[must_use]
+    pub fn queue_share(&self, cores: u16) -> QueueConfig {
+        let whole = self.queue();
+        let part = |of: u32, least: u32| of.div_ceil(u32::from(cores)).max(of.min(least));
+        QueueConfig {
+            frames: part(whole.frames, SHARE_FRAMES_MIN),
+            mark_frames: part(whole.mark_frames, SHARE_MARK_FRAMES_MIN),
+            guard: whole.guard,
+        }
+    }
+
     /// Contributions held out of order, all shards together.
     #[must_use]
     pub fn held(&self) -> u32 {
@@ -578,12 +617,13 @@ impl Config {
     /// up to what fills DPDK's ring.
     #[must_use]
     pub fn frames(&self) -> u32 {
-        let ports: u32 = self
-            .ports
-            .iter()
-            .map(|p| 2 * u32::from(p.descriptors) + CLASSES as u32 * self.queue.frames)
-            .map(|frames| frames + crate::egress::STAGE_FRAMES as u32)
-            .sum();
+        let cores = self.cores.len() as u16;
+        let waiting = CLASSES as u32 * self.queue_share(cores).frames;
+        // A port has no more queues than there are cores, of those that hold frames.
+        let each = |port: &PortSection| {
+            2 * u32::from(port.descriptors) + waiting + crate::egress::STAGE_FRAMES as u32
+        };
+        let ports = u32::from(cores) * self.ports.iter().map(each).sum::<u32>();
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;
         let rings = rings.next_power_of_two() * 2;
         let bursts = self.cores.len() as u32 * 1024;

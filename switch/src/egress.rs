@@ -1,6 +1,7 @@
 //! One data core's way out: bounded queues for each port, and the engine's frames put into them.
 //!
-//! A port's transmit queue belongs to one core. Frames for a port of another core go there through
+//! A port has a transmit queue for each core, or if its driver has not as many, one that belongs to one
+//! core. Frames for a port of another core go there through
 //! its inbox ([`handover`](crate::handover)). What does not fit a queue is dropped and counted: waiting
 //! would let one slow port stop all others.
 //!
@@ -14,8 +15,9 @@
 //! result is marked before it is shared, for all of its ports, if one of them has a long queue. Frames
 //! that are sent once more from the ring of results stay as they are.
 //!
-//! The catch: a core does not see the queues of other cores' ports. A result that it hands to
-//! them is shared by then, so it is marked only for this core's own ports.
+//! The catch: a core does not see what waits in other cores' queues of a port; each has its part of
+//! what may wait. Where it has no queue of its own, it hands over a result that is shared by then, and so
+//! not marked for that port.
 
 use crate::handover::{Handover, Outbox};
 use crate::messages::PortCounters;
@@ -173,19 +175,18 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// `queues` has this core's transmit queue for each port, or the core that has it; `config` is
-    /// of what waits for each.
+    /// `queues` has for each port this core's transmit queue and how much may wait for it, or the core
+    /// that sends for this one.
     #[must_use]
     pub fn new(
         own: Own,
-        queues: Vec<Result<TxQueue, usize>>,
-        config: QueueConfig,
+        queues: Vec<Result<(TxQueue, QueueConfig), usize>>,
         outbox: Outbox,
     ) -> Self {
         let ways: Vec<_> = queues
             .into_iter()
             .map(|queue| match queue {
-                Ok(tx) => Way::Own(Box::new(Line::new(tx, config))),
+                Ok((tx, config)) => Way::Own(Box::new(Line::new(tx, config))),
                 Err(core) => Way::Core(core),
             })
             .collect();

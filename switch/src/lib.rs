@@ -17,5 +17,7 @@ pub mod egress;
 pub mod forwarding;
 pub mod handover;
 pub mod messages;
+pub mod pools;
+pub mod ports;
 pub mod report;
 pub mod run;

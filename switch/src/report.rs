@@ -22,27 +22,40 @@ pub struct Shape {
     pub ways: u32,
     /// Bytes of frames that the slots may hold.
     pub pool_bytes: u64,
-    /// Names of the ports.
-    pub ports: Vec<String>,
+    /// The ports.
+    pub ports: Vec<PortShape>,
     /// CPUs of the data cores.
     pub cores: Vec<usize>,
 }
 
+/// How a port's frames are divided among the data cores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortShape {
+    /// Its name.
+    pub name: String,
+    /// Receive queues.
+    pub rx_queues: u16,
+    /// Transmit queues.
+    pub tx_queues: u16,
+    /// Who steers frames into them.
+    pub steering: String,
+    /// Flow rules that the device has for it.
+    pub rules: u16,
+    /// Why it has none, if it was asked.
+    pub rules_refused: Option<String>,
+}
+
 impl Shape {
-    /// From the configuration; `kernel` is the backend that was chosen.
+    /// From the configuration; `kernel` is the backend that was chosen, and `ports` are as they came up.
     #[must_use]
-    pub fn new(config: &Config, kernel: String) -> Self {
+    pub fn new(config: &Config, kernel: String, ports: Vec<PortShape>) -> Self {
         Self {
             policy: config.pool.policy.to_string(),
             kernel,
             slots: config.slots(),
             ways: config.ways(),
             pool_bytes: config.pool_bytes(),
-            ports: config
-                .ports
-                .iter()
-                .map(|port| port.label().to_owned())
-                .collect(),
+            ports,
             cores: config.cores.clone(),
         }
     }
@@ -63,6 +76,25 @@ pub struct PortReport {
     pub tx_bytes: u64,
     /// Frames flooded to it.
     pub flooded: u64,
+    /// Frames received by one data core for the shard of another.
+    #[serde(default)]
+    pub handed_over: u64,
+    /// Receive queues.
+    #[serde(default)]
+    pub rx_queues: u16,
+    /// Transmit queues.
+    #[serde(default)]
+    pub tx_queues: u16,
+    /// Who steers frames into the receive queues: `rules`, `rss`, `peer`, `device`, or `hand-over`;
+    /// `single core` if there is nothing to steer.
+    #[serde(default)]
+    pub steering: String,
+    /// Flow rules that the device has for it.
+    #[serde(default)]
+    pub rules: u16,
+    /// Why it has none, in the driver's words, if it was asked for some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules_refused: Option<String>,
     /// Frames dropped at its queue.
     pub tx_dropped: u64,
     /// The same, by class.
@@ -216,8 +248,14 @@ impl Report {
                 .ports
                 .iter()
                 .zip(ports.iter().zip(&queues))
-                .map(|(name, (p, queue))| PortReport {
-                    name: name.clone(),
+                .map(|(shape, (p, queue))| PortReport {
+                    name: shape.name.clone(),
+                    handed_over: p.handed_over,
+                    rx_queues: shape.rx_queues,
+                    tx_queues: shape.tx_queues,
+                    steering: shape.steering.clone(),
+                    rules: shape.rules,
+                    rules_refused: shape.rules_refused.clone(),
                     rx_frames: p.rx_frames,
                     rx_bytes: p.rx_bytes,
                     tx_frames: p.tx_frames,
@@ -296,6 +334,18 @@ impl std::fmt::Display for Report {
                 p.ecn_marked,
                 p.queue_frames_max
             )?;
+        }
+        // On one core there is nothing to steer.
+        for p in self.ports.iter().filter(|_| self.cores.len() > 1) {
+            write!(
+                f,
+                "{:<12} steering {}, {} queues in, {} out, {} frames handed over",
+                p.name, p.steering, p.rx_queues, p.tx_queues, p.handed_over
+            )?;
+            match &p.rules_refused {
+                Some(why) => writeln!(f, "; {why}")?,
+                None => writeln!(f)?,
+            }
         }
         for p in self.ports.iter().filter(|p| p.tx_dropped > 0) {
             let classes: Vec<_> = p.tx_dropped_by_class.iter().map(u64::to_string).collect();

@@ -1,16 +1,18 @@
 //! Building the switch from its configuration, running it, and taking it down.
 //!
-//! The order matters in both directions. Up: EAL, pool, ports, threads. Down: data cores (they own
-//! queues and frames), control, ports, and then the pool must be whole: a frame that is missing is
+//! The order matters in both directions. Up: EAL, ports and pools, threads. Down: data cores (they own
+//! queues and frames), control, ports, and then the pools must be whole: a frame that is missing is
 //! a bug, and the switch says so and fails.
 
-use crate::config::{Config, Log, MemoryKind, PortSection};
+use crate::config::{Config, Log, MemoryKind};
 use crate::control::{Control, StatsSocket};
 use crate::datapath::Core;
 use crate::egress::{Own, Ports};
 use crate::forwarding::MacTable;
 use crate::handover::handover;
 use crate::messages::{CoreCommand, CoreReport};
+use crate::pools::{Pools, node_of_cpu};
+use crate::ports::Opened;
 use crate::report::{Report, Shape};
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -18,22 +20,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tally_dpdk::{
-    Eal, EalConfig, EalThread, LogLevel, Memory, Mempool, MempoolConfig, Port, PortConfig, RxQueue,
-    Started, TxQueue,
-};
+use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Memory, Port, Started};
 use tally_engine::{Action, Aggregator, JobConfig, Member, PortId, Registry, RegistryConfig};
 use tally_wire::{JobId, UNIT_BYTES};
 
 /// JOIN and LEAVE on their way to the control thread at most.
 const CONTROL_FRAMES: usize = 256;
-/// Frames that a thread may keep for itself.
-const CACHE_FRAMES: u32 = 256;
-
-/// Transmit descriptors of a NIC at most. What the NIC has taken is out of reach of priorities and marks, so it
-/// is no more than bridges the time between two turns of the core: 22 µs of 1 KiB frames at 100 Gbit/s.
-const TX_DESCRIPTORS: u16 = 256;
-
 /// A running switch.
 pub struct Switch {
     stop: Arc<AtomicBool>,
@@ -42,7 +34,7 @@ pub struct Switch {
     /// Held so that orders find a listener until the end.
     commands: Vec<Sender<CoreCommand>>,
     ports: Vec<Port<Started>>,
-    pool: Mempool,
+    pools: Pools,
     shape: Shape,
     epoch: Instant,
 }
@@ -62,16 +54,12 @@ impl Switch {
             None => None,
         };
         let eal = Eal::init(&eal_config(config))?;
-        let pool = Mempool::new(
-            &eal,
-            "frames",
-            &MempoolConfig {
-                frames: config.frames(),
-                cache_frames: CACHE_FRAMES,
-                frame_bytes_max: config.frame_bytes_max(),
-                socket: None,
-            },
-        )?;
+        let Opened {
+            ports,
+            cores: queues,
+            pools,
+            shapes,
+        } = crate::ports::open(&eal, config)?;
         let epoch = Instant::now();
         let cores = config.cores.len();
         let (orders, commands) = channels(cores, unbounded::<CoreCommand>);
@@ -82,7 +70,7 @@ impl Switch {
             ip: config.address.ip,
             base_port: config.address.udp_port,
         };
-        let shape = Shape::new(config, kernels.backend().to_string());
+        let shape = Shape::new(config, kernels.backend().to_string(), shapes);
         let mut control = Control {
             registry: registry(config)?,
             frames,
@@ -95,40 +83,31 @@ impl Switch {
         // In the cores' queues before their first frame.
         let fixed = fix_members(config, &mut control.registry);
         control.carry_out(fixed);
-        let (ports, mut queues) = open_ports(&eal, config, &pool)?;
         let mut threads = Vec::new();
-        for (number, ((inbox, outbox), commands)) in
-            handover(cores).into_iter().zip(orders).enumerate()
+        for (number, (((inbox, outbox), commands), queues)) in handover(cores)
+            .into_iter()
+            .zip(orders)
+            .zip(queues)
+            .enumerate()
         {
-            let mut rx = Vec::new();
-            let mut tx = Vec::new();
-            for (at, (owner, slot)) in queues.iter_mut().enumerate() {
-                tx.push(match slot.take_if(|_| *owner == number) {
-                    Some((receive, transmit)) => {
-                        rx.push((PortId(at as u16), receive));
-                        Ok(transmit)
-                    }
-                    None => Err(*owner),
-                });
-            }
+            let cpu = config.cores[number];
             let core = Core {
                 number,
                 own,
                 shards: cores as u16,
-                rx,
+                rx: queues.rx,
                 couplings: vec![None; config.ports.len()],
-                ports: Ports::new(own, tx, config.queue(), outbox),
+                ports: Ports::new(own, queues.tx, outbox),
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 macs: Arc::clone(&macs),
                 inbox,
                 commands,
                 control: to_control.clone(),
-                pool: pool.clone(),
+                pool: pools.on(node_of_cpu(cpu)).clone(),
                 idle: config.idle,
                 epoch,
                 stop: Arc::clone(&stop),
             };
-            let cpu = config.cores[number];
             let eal = eal.clone();
             let on_end = StopOnDrop(Arc::clone(&stop));
             let (started, wait) = bounded(1);
@@ -172,7 +151,7 @@ impl Switch {
             control,
             commands,
             ports,
-            pool,
+            pools,
             shape,
             epoch,
         })
@@ -199,7 +178,7 @@ impl Switch {
         let up = self.epoch.elapsed();
         drop(self.ports);
         let mut report = Report::new(&self.shape, up, &reports, &registry);
-        report.frames_missing = Some(self.pool.in_use());
+        report.frames_missing = Some(self.pools.in_use());
         Ok(report)
     }
 }
@@ -241,50 +220,6 @@ fn eal_config(config: &Config) -> EalConfig {
         Log::Debug => LogLevel::Debug,
     };
     eal
-}
-
-type Queues = Vec<(usize, Option<(RxQueue, TxQueue)>)>;
-
-/// Opens all ports; each one's queues come with the core that owns it.
-fn open_ports(eal: &Eal, config: &Config, pool: &Mempool) -> Result<(Vec<Port<Started>>, Queues)> {
-    let mut ports = Vec::new();
-    let mut queues = Vec::new();
-    for (at, section) in config.ports.iter().enumerate() {
-        let context = || format!("port {} ({})", section.label(), section.device);
-        let (port, rx, tx) = open_port(eal, section, pool).with_context(context)?;
-        ports.push(port);
-        let owner = section.core.unwrap_or(at % config.cores.len());
-        queues.push((owner, Some((rx, tx))));
-    }
-    Ok((ports, queues))
-}
-
-fn open_port(
-    eal: &Eal,
-    section: &PortSection,
-    pool: &Mempool,
-) -> Result<(Port<Started>, RxQueue, TxQueue)> {
-    let port = if section.is_pci() {
-        Port::pci(eal, section.device_name())?
-    } else {
-        Port::vdev(eal, section.device_name(), section.device_arguments())?
-    };
-    let info = port.info().clone();
-    // A virtual device takes its MTU from its arguments or its kernel interface.
-    let mtu = (section.is_pci() && info.mtu_max >= section.mtu).then_some(section.mtu);
-    let config = PortConfig {
-        rx_descriptors: section.descriptors,
-        tx_descriptors: section.descriptors.min(TX_DESCRIPTORS),
-        mtu,
-        ..PortConfig::default()
-    };
-    let mut started = port
-        .configure(&config, std::slice::from_ref(pool))?
-        .start()?;
-    match (started.rx.pop(), started.tx.pop()) {
-        (Some(rx), Some(tx)) => Ok((started.port, rx, tx)),
-        _ => bail!("the device has no queues"),
-    }
 }
 
 fn registry(config: &Config) -> Result<Registry> {

@@ -27,7 +27,7 @@ use tally_switch::egress::{Own, Ports, STAGE_FRAMES, class_of_frame};
 use tally_switch::forwarding::MacTable;
 use tally_switch::handover::{Handover, Inbox, Outbox, handover};
 use tally_switch::messages::{ControlFrame, CoreCommand, CoreReport};
-use tally_switch::report::{Report, Shape};
+use tally_switch::report::{PortShape, Report, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
 use tally_wire::{
@@ -172,7 +172,7 @@ impl World {
             };
             let mut inner = start(inner);
             rx.push((PortId(n), inner.rx.pop().unwrap()));
-            tx.push(Ok(inner.tx.pop().unwrap()));
+            tx.push(Ok((inner.tx.pop().unwrap(), queue)));
             ports.push(inner.port);
             hosts.push(start(outer));
         }
@@ -199,7 +199,7 @@ impl World {
             shards: 1,
             rx,
             couplings: vec![None; 3],
-            ports: Ports::new(OWN, tx, queue, outbox),
+            ports: Ports::new(OWN, tx, outbox),
             aggregator: Aggregator::new(config, Kernels::best()),
             macs: Arc::new(MacTable::new(300)),
             inbox,
@@ -349,7 +349,7 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     let mut ways = handover(2);
     let (mut inbox, _) = ways.pop().unwrap();
     let (_, outbox) = ways.pop().unwrap();
-    let mut ports = Ports::new(OWN, vec![Err(1)], queue, outbox);
+    let mut ports = Ports::new(OWN, vec![Err(1)], outbox);
     ports.enqueue(PortId(0), 5, w.pool.alloc().unwrap());
     ports.flush();
     let mut handed = Vec::new();
@@ -408,13 +408,17 @@ fn a_full_class_drops_and_counts(eal: &Eal) {
 
 /// What the operator sees of it.
 fn shown(core: &CoreReport) -> Report {
+    let port = |name: &str| PortShape {
+        name: name.to_owned(),
+        ..PortShape::default()
+    };
     let shape = Shape {
         policy: "esa".into(),
         kernel: "scalar".into(),
         slots: 64,
         ways: 1,
         pool_bytes: 64 << 10,
-        ports: ["a", "b", "c"].map(str::to_owned).into(),
+        ports: ["a", "b", "c"].map(port).into(),
         cores: vec![0],
     };
     let config = RegistryConfig {

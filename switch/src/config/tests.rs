@@ -57,6 +57,48 @@ fn defaults_are_those_documented() {
         guard,
     } = c.queue();
     assert_eq!((frames, mark_frames, guard), (512, 64, 31));
+    assert!(c.ports.iter().all(|port| port.steering == Steering::Auto));
+}
+
+#[test]
+fn each_core_has_its_part_of_what_waits_for_a_port() {
+    let with = |frames: u32, mark_frames: u32| {
+        let queue =
+            format!("\"queue\": {{\"frames\": {frames}, \"mark_frames\": {mark_frames}}}, ");
+        let c = parse(&GOOD.replacen("\"ports\"", &format!("{queue}\"ports\""), 1)).unwrap();
+        move |cores| {
+            let share = c.queue_share(cores);
+            (share.frames, share.mark_frames, share.guard)
+        }
+    };
+    let default = with(512, 64);
+    assert_eq!(default(1), (512, 64, 31));
+    assert_eq!(default(2), (256, 64, 31), "two bursts are no long queue");
+    assert_eq!(default(64), (128, 64, 31));
+    assert_eq!(with(8001, 1000)(4), (2001, 250, 31), "none is lost");
+    assert_eq!(with(32, 1)(4), (32, 1, 31), "what is asked for, not more");
+}
+
+#[test]
+fn steering_is_one_of_five() {
+    let with = |steering: &str| {
+        let to = format!("\"device\": \"net_null0\", \"steering\": \"{steering}\"");
+        GOOD.replacen("\"device\": \"net_null0\"", &to, 1)
+    };
+    for (name, steering) in [
+        ("auto", Steering::Auto),
+        ("rules", Steering::Rules),
+        ("rss", Steering::Rss),
+        ("peer", Steering::Peer),
+        ("handover", Steering::Handover),
+    ] {
+        assert_eq!(parse(&with(name)).unwrap().ports[0].steering, steering);
+    }
+    let error = parse(&with("magic")).unwrap_err();
+    assert!(
+        error.contains("steering") && error.contains("peer"),
+        "{error}"
+    );
 }
 
 #[test]

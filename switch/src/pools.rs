@@ -1,0 +1,109 @@
+//! Packet memory: a pool for each NUMA node that has a port or a data core.
+//!
+//! A NIC writes into memory of its own node, whoever looks at it later. A frame may end up anywhere, so
+//! each pool has as many as the whole switch can hold. Memory of ordinary pages has no node, and then
+//! there is one pool.
+
+use crate::config::{Config, MemoryKind};
+use anyhow::Result;
+use std::collections::BTreeSet;
+use tally_dpdk::{Eal, Mempool, MempoolConfig};
+
+/// Frames that a thread may keep for itself.
+const CACHE_FRAMES: u32 = 256;
+
+/// The pools, by node.
+pub struct Pools(Vec<(Option<u32>, Mempool)>);
+
+impl Pools {
+    /// Makes them. `ports` has the node of each port, if it has one.
+    ///
+    /// # Errors
+    /// If a node has not enough memory.
+    pub fn new(
+        eal: &Eal,
+        config: &Config,
+        ports: impl Iterator<Item = Option<u32>>,
+    ) -> Result<Self> {
+        let cores = config.cores.iter().map(|&cpu| node_of_cpu(cpu));
+        let nodes = nodes(config.eal.memory, ports.chain(cores));
+        let pool = |node: Option<u32>| {
+            let name = node.map_or_else(|| "frames".to_owned(), |node| format!("frames{node}"));
+            let size = MempoolConfig {
+                frames: config.frames(),
+                cache_frames: CACHE_FRAMES,
+                frame_bytes_max: config.frame_bytes_max(),
+                socket: node,
+            };
+            Ok((node, Mempool::new(eal, &name, &size)?))
+        };
+        nodes.into_iter().map(pool).collect::<Result<_>>().map(Self)
+    }
+
+    /// The pool of that node, or another one if it has none.
+    #[must_use]
+    pub fn on(&self, node: Option<u32>) -> &Mempool {
+        let found = self.0.iter().find(|(on, _)| *on == node);
+        &found.unwrap_or(&self.0[0]).1
+    }
+
+    /// Frames that are not back in their pools.
+    #[must_use]
+    pub fn in_use(&self) -> usize {
+        self.0.iter().map(|(_, pool)| pool.in_use()).sum()
+    }
+}
+
+/// Where pools are needed: never nowhere.
+fn nodes(memory: MemoryKind, needed: impl Iterator<Item = Option<u32>>) -> BTreeSet<Option<u32>> {
+    let mut nodes = BTreeSet::new();
+    if memory != MemoryKind::NoHuge {
+        nodes.extend(needed.filter(Option::is_some));
+    }
+    if nodes.is_empty() {
+        nodes.insert(None);
+    }
+    nodes
+}
+
+/// The NUMA node of a CPU; `None` if the machine does not say.
+#[must_use]
+pub fn node_of_cpu(cpu: usize) -> Option<u32> {
+    let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{cpu}")).ok()?;
+    entries.flatten().find_map(|entry| {
+        let name = entry.file_name();
+        name.to_str()?.strip_prefix("node")?.parse().ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_a_port_or_a_core_has_a_pool() {
+        use MemoryKind::{Hugepages, InMemory, NoHuge};
+        let on = |memory, needed: &[Option<u32>]| {
+            nodes(memory, needed.iter().copied())
+                .into_iter()
+                .collect::<Vec<_>>()
+        };
+        // One node, and virtual ports, which have none.
+        assert_eq!(on(InMemory, &[None, None, Some(0), Some(0)]), [Some(0)]);
+        assert_eq!(
+            on(Hugepages, &[Some(1), Some(0), Some(1)]),
+            [Some(0), Some(1)]
+        );
+        // The machine does not say.
+        assert_eq!(on(InMemory, &[None]), [None]);
+        assert_eq!(on(NoHuge, &[Some(1), Some(0)]), [None]);
+    }
+
+    #[test]
+    fn this_machine_says_where_its_cpus_are_or_nothing() {
+        let nodes = std::fs::read_to_string("/sys/devices/system/node/online");
+        let only = nodes.ok().filter(|nodes| nodes.trim() == "0");
+        assert_eq!(node_of_cpu(0), only.map(|_| 0).or(node_of_cpu(0)));
+        assert_eq!(node_of_cpu(1 << 20), None);
+    }
+}

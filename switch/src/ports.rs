@@ -1,0 +1,237 @@
+//! Opening the ports: how many queues each has, who steers frames into them, and whose they are.
+//!
+//! # How it works
+//!
+//! Each data core wants a transmit queue of its own on every port, so that what it makes leaves without
+//! a hand-over, and a receive queue of its own that gets the frames of its shard. [`Plan`] says what of that a
+//! port can have, from what its driver says of itself and the operator of its other end:
+//!
+//! | steering | who puts frames into queues |
+//! |---|---|
+//! | `rules` | the NIC, by flow rules: UDP port of shard s to queue s |
+//! | `rss` | the NIC, by a hash that knows nothing of shards |
+//! | `peer` | the other end: what it sends from its queue s |
+//! | `device` | the device, as it likes |
+//! | `hand-over` | nobody: there is one queue, of the core that owns the port |
+//!
+//! Whoever does it, a frame of another shard is handed to its core. So steering is a matter of speed
+//! and never of being right.
+//!
+//! # The catches
+//!
+//! - Drivers say that they have flow rules only when asked for one, on a port that runs. A port whose
+//!   rules are refused goes on with RSS, or with what else the device does.
+//! - Both ends of a `net_memif` must have as many queues: the driver writes into the first ring what is for
+//!   one that the other end does not have.
+
+use crate::config::{Config, PortSection, Steering};
+use crate::pools::{Pools, node_of_cpu};
+use crate::report::PortShape;
+use anyhow::{Context, Result, bail};
+use tally_dpdk::{Eal, Port, PortConfig, PortInfo, Probed, RxQueue, Started, TxQueue};
+use tally_engine::PortId;
+use tally_engine::queue::QueueConfig;
+
+/// Transmit descriptors of a NIC at most, all its queues together. What the NIC has taken is out of reach of
+/// priorities and marks, so it is no more than bridges the time between two turns of the core: 22 µs of
+/// 1 KiB frames at 100 Gbit/s.
+const TX_DESCRIPTORS: u16 = 256;
+/// Of one of its queues, at least: two bursts.
+const TX_DESCRIPTORS_MIN: u16 = 64;
+
+/// What the ports and their frames come to.
+pub struct Opened {
+    /// The ports, for as long as the switch runs.
+    pub ports: Vec<Port<Started>>,
+    /// What each data core has of them.
+    pub cores: Vec<CoreQueues>,
+    /// Their frames.
+    pub pools: Pools,
+    /// What reports say of them.
+    pub shapes: Vec<PortShape>,
+}
+
+/// The queues of one data core.
+#[derive(Default)]
+pub struct CoreQueues {
+    /// What it receives from.
+    pub rx: Vec<(PortId, RxQueue)>,
+    /// For each port what it sends to and how much waits for it, or the core that does so for it.
+    pub tx: Vec<Result<(TxQueue, QueueConfig), usize>>,
+}
+
+/// Opens all ports.
+///
+/// # Errors
+/// What devices refuse, and queues that they do not have.
+pub fn open(eal: &Eal, config: &Config) -> Result<Opened> {
+    let context = |section: &PortSection| format!("port {} ({})", section.label(), section.device);
+    let mut found = Vec::new();
+    for section in &config.ports {
+        found.push(find(eal, section).with_context(|| context(section))?);
+    }
+    let nodes = found.iter().map(|port| port.info().socket);
+    let pools = Pools::new(eal, config, nodes)?;
+    let cores = config.cores.len();
+    let mut opened = Opened {
+        ports: Vec::new(),
+        cores: (0..cores).map(|_| CoreQueues::default()).collect(),
+        pools,
+        shapes: Vec::new(),
+    };
+    for (at, (section, port)) in config.ports.iter().zip(found).enumerate() {
+        let owner = section.core.unwrap_or(at % cores);
+        let id = PortId(at as u16);
+        opened
+            .open_one(config, section, port, id, owner)
+            .with_context(|| context(section))?;
+    }
+    Ok(opened)
+}
+
+fn find(eal: &Eal, section: &PortSection) -> Result<Port<Probed>> {
+    Ok(if section.is_pci() {
+        Port::pci(eal, section.device_name())?
+    } else {
+        Port::vdev(eal, section.device_name(), section.device_arguments())?
+    })
+}
+
+impl Opened {
+    fn open_one(
+        &mut self,
+        config: &Config,
+        section: &PortSection,
+        port: Port<Probed>,
+        id: PortId,
+        owner: usize,
+    ) -> Result<()> {
+        let cores = config.cores.len() as u16;
+        let info = port.info().clone();
+        let plan = match Plan::new(section.steering, section.is_pci(), &info, cores) {
+            Ok(plan) => plan,
+            Err(why) => bail!("{why}"),
+        };
+        let core_node = config.cores.get(owner).and_then(|&cpu| node_of_cpu(cpu));
+        let pool = self.pools.on(info.socket.or(core_node));
+        let jumbo = section.mtu > crate::config::MTU_ORDINARY;
+        let ask = PortConfig {
+            rx_queues: plan.rx,
+            tx_queues: plan.tx,
+            rx_descriptors: section.descriptors,
+            tx_descriptors: section
+                .descriptors
+                .min((TX_DESCRIPTORS / plan.tx).max(TX_DESCRIPTORS_MIN)),
+            // A virtual device takes its MTU from its arguments or its kernel interface.
+            mtu: (section.is_pci() && info.mtu_max >= section.mtu).then_some(section.mtu),
+            rss: plan.rss,
+            // Some NICs use less of a buffer than there is, and need two for a long frame.
+            rx_scatter: section.is_pci() && jumbo,
+            ..PortConfig::default()
+        };
+        let started = port.configure(&ask, std::slice::from_ref(pool))?.start()?;
+        let mut shape = PortShape {
+            name: section.label().to_owned(),
+            rx_queues: plan.rx,
+            tx_queues: plan.tx,
+            steering: plan.spread_by.to_owned(),
+            rules: 0,
+            rules_refused: None,
+        };
+        if plan.rules {
+            let address = &config.address;
+            match started.port.steer_udp(address.ip, address.udp_port) {
+                Ok(rules) => {
+                    shape.rules = rules;
+                    "rules".clone_into(&mut shape.steering);
+                }
+                Err(why) if section.steering == Steering::Rules => return Err(why.into()),
+                Err(why) => shape.rules_refused = Some(why.to_string()),
+            }
+        }
+        self.shapes.push(shape);
+        self.ports.push(started.port);
+        for (queue, rx) in started.rx.into_iter().enumerate() {
+            let core = match plan.rx {
+                1 => owner,
+                _ => queue % usize::from(cores),
+            };
+            self.cores[core].rx.push((id, rx));
+        }
+        let share = config.queue_share(plan.tx);
+        let mut queues = started.tx.into_iter();
+        for (number, core) in self.cores.iter_mut().enumerate() {
+            let has_one = plan.tx == cores || number == owner;
+            let queue = has_one.then(|| queues.next()).flatten();
+            core.tx.push(queue.map(|tx| (tx, share)).ok_or(owner));
+        }
+        Ok(())
+    }
+}
+
+/// The queues of one port, and who fills those for receiving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    rx: u16,
+    tx: u16,
+    rss: bool,
+    /// Whether to ask for flow rules.
+    rules: bool,
+    /// Without flow rules, and with more than one queue.
+    spread_by: &'static str,
+}
+
+impl Plan {
+    fn new(steering: Steering, is_pci: bool, info: &PortInfo, cores: u16) -> Result<Self, String> {
+        let pairs = if info.queue_pairs {
+            info.rx_queues_max.min(info.tx_queues_max)
+        } else {
+            info.rx_queues_max
+        };
+        // Others put frames into no queue but the first unless somebody makes them.
+        let steers = is_pci || info.driver == "net_tap";
+        let one_each = match steering {
+            Steering::Handover => false,
+            Steering::Auto => steers && pairs >= cores,
+            Steering::Rules | Steering::Rss | Steering::Peer if pairs < cores => {
+                return Err(format!(
+                    "`steering` wants a receive queue for each of {cores} data cores, and the device has {pairs}"
+                ));
+            }
+            Steering::Rss if !info.rss => {
+                return Err("`steering` wants RSS, and the device has none".to_owned());
+            }
+            Steering::Rules | Steering::Rss | Steering::Peer => true,
+        };
+        let rx = match (info.fixed_queues, one_each) {
+            (true, _) => info.rx_queues_max.max(1),
+            (false, true) => cores,
+            (false, false) => 1,
+        };
+        let tx = if info.queue_pairs {
+            rx
+        } else if info.tx_queues_max >= cores {
+            cores
+        } else {
+            1
+        };
+        let steered = one_each && rx > 1 && steering != Steering::Peer;
+        let rss = steered && info.rss;
+        Ok(Self {
+            rx,
+            tx,
+            rss,
+            rules: steered && steering != Steering::Rss,
+            spread_by: match (rx, steering) {
+                (1, _) if cores == 1 => "single core",
+                (1, _) => "hand-over",
+                _ if rss => "rss",
+                (_, Steering::Peer) => "peer",
+                _ => "device",
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
