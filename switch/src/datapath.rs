@@ -195,15 +195,15 @@ impl Core {
     }
 
     /// A frame that is not like the last one: it may be anything.
-    fn classify(&mut self, port: PortId, mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
+    fn classify(&mut self, port: PortId, mut mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
+        if !mbuf.is_contiguous() {
+            mbuf = self.linearise(port, &mbuf)?;
+        }
         let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =
             mbuf.data().first_chunk::<ETHERNET_BYTES>()
         else {
             return Err(DropReason::Truncated);
         };
-        if !mbuf.is_contiguous() {
-            return Err(DropReason::Segmented);
-        }
         let source = Mac([s0, s1, s2, s3, s4, s5]);
         if source == self.own.mac {
             return Err(DropReason::SpoofedSwitch);
@@ -212,6 +212,16 @@ impl Core {
             return self.take_own(port, mbuf, source, now_s);
         }
         self.forward(port, mbuf, source, u16::from_be_bytes([t0, t1]), now_s)
+    }
+
+    /// A copy, in one buffer, of a frame that came in several: all else wants to see the whole of it.
+    #[cold]
+    fn linearise(&mut self, port: PortId, mbuf: &Mbuf) -> Result<Mbuf, DropReason> {
+        if mbuf.len() > self.pool.frame_bytes_max() {
+            return Err(DropReason::Segmented);
+        }
+        self.ports.counters[usize::from(port.0)].linearised += 1;
+        self.pool.copy(mbuf).ok_or(DropReason::NoBuffer)
     }
 
     /// A frame to the switch itself.

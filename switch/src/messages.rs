@@ -77,6 +77,8 @@ pub struct PortCounters {
     pub flooded: u64,
     /// Frames received for another core's shard.
     pub handed_over: u64,
+    /// Frames received in several buffers and copied into one.
+    pub linearised: u64,
 }
 
 impl PortCounters {
@@ -88,5 +90,6 @@ impl PortCounters {
         self.tx_bytes += other.tx_bytes;
         self.flooded += other.flooded;
         self.handed_over += other.handed_over;
+        self.linearised += other.linearised;
     }
 }

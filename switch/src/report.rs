@@ -79,6 +79,9 @@ pub struct PortReport {
     /// Frames received by one data core for the shard of another.
     #[serde(default)]
     pub handed_over: u64,
+    /// Frames received in several buffers and copied into one.
+    #[serde(default)]
+    pub linearised: u64,
     /// Receive queues.
     #[serde(default)]
     pub rx_queues: u16,
@@ -251,6 +254,7 @@ impl Report {
                 .map(|(shape, (p, queue))| PortReport {
                     name: shape.name.clone(),
                     handed_over: p.handed_over,
+                    linearised: p.linearised,
                     rx_queues: shape.rx_queues,
                     tx_queues: shape.tx_queues,
                     steering: shape.steering.clone(),
@@ -346,6 +350,13 @@ impl std::fmt::Display for Report {
                 Some(why) => writeln!(f, "; {why}")?,
                 None => writeln!(f)?,
             }
+        }
+        for p in self.ports.iter().filter(|p| p.linearised > 0) {
+            writeln!(
+                f,
+                "{:<12} {} frames came in several buffers and were copied into one",
+                p.name, p.linearised
+            )?;
         }
         for p in self.ports.iter().filter(|p| p.tx_dropped > 0) {
             let classes: Vec<_> = p.tx_dropped_by_class.iter().map(u64::to_string).collect();
