@@ -112,6 +112,14 @@ impl Opened {
             Ok(plan) => plan,
             Err(why) => bail!("{why}"),
         };
+        // It would never send what is longer, and nothing that is behind.
+        if info.driver == "net_tap" && section.mtu > info.mtu_max {
+            bail!(
+                "`mtu` is {}, and net_tap has {} at most",
+                section.mtu,
+                info.mtu_max
+            );
+        }
         let core_node = config.cores.get(owner).and_then(|&cpu| node_of_cpu(cpu));
         let pool = self.pools.on(info.socket.or(core_node));
         let jumbo = section.mtu > crate::config::MTU_ORDINARY;
