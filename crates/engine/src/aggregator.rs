@@ -388,8 +388,11 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
             slot.priority = slot.priority.max(header.priority);
-            slot.grew = now;
+            let before = slot.bitmap;
             out.add(slot, &mut self.arena, &self.kernels, header, buffer);
+            if slot.bitmap != before {
+                slot.grew = now;
+            }
             at
         } else {
             if resend {
@@ -462,6 +465,15 @@ impl<B: Buffer> Aggregator<B> {
                 && slot.held.is_empty()
                 && slot.sum.is_some()
         {
+            if slot.element.is_narrow()
+                && let Some(sum) = &mut slot.sum
+            {
+                let (held, kernels) = (&mut slot.held, &self.kernels);
+                let saturated = self
+                    .arena
+                    .fold_narrow(held, slot.element, sum, kernels, egress);
+                slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
+            }
             debug_assert!(slot.held.is_empty() && slot.sum.is_some());
             complete(
                 slot,
@@ -595,7 +607,9 @@ impl<E> Out<'_, E> {
         E: Egress<B>,
     {
         if slot.element.is_ordered() {
-            if header.rank.0 != slot.folded && !planted::is(Bug::ArrivalOrder) {
+            let is_narrow = slot.element.is_narrow();
+            let turn = if is_narrow { 0 } else { slot.folded };
+            if header.rank.0 != turn && (is_narrow || !planted::is(Bug::ArrivalOrder)) {
                 match arena.insert(&mut slot.held, header.rank, buffer) {
                     Ok(()) => {
                         slot.bitmap |= header.bitmap;
@@ -613,8 +627,9 @@ impl<E> Out<'_, E> {
                 return;
             }
             self.fold(slot, kernels, buffer);
-            while let Some((_, next)) =
-                arena.take_first_if(&mut slot.held, |rank| rank.0 == slot.folded)
+            while !is_narrow
+                && let Some((_, next)) =
+                    arena.take_first_if(&mut slot.held, |rank| rank.0 == slot.folded)
             {
                 self.fold(slot, kernels, next);
             }

@@ -1,8 +1,11 @@
-//! Contributions that came ahead of their turn, for element types whose sum has an order (S-1).
+//! Contributions that came ahead of their turn, for element types whose sum has an order, and all
+//! but rank 0's of those whose sum is computed wider than they are (S-1).
 //!
 //! Each slot has a list, sorted by rank, in one arena of fixed size. Lists are at most 63 long.
 
-use tally_wire::Rank;
+use crate::buffer::{Buffer, Egress};
+use tally_kernels::{Kernels, MAX_WORKERS};
+use tally_wire::{Element, Rank};
 
 const NIL: u32 = u32::MAX;
 
@@ -99,6 +102,51 @@ impl<B> Arena<B> {
         self.free = at;
         self.in_use -= 1;
         Some((node.rank, buffer))
+    }
+}
+
+impl<B: Buffer> Arena<B> {
+    /// Sums all contributions of the list, in order of rank, and that of rank 0, `sum`, which becomes the
+    /// sum; the list is empty then. Says whether an integer saturated.
+    pub(crate) fn fold_narrow(
+        &mut self,
+        list: &mut List,
+        element: Element,
+        sum: &mut B,
+        kernels: &Kernels,
+        egress: &mut impl Egress<B>,
+    ) -> bool {
+        let mut payloads: [&[u8]; MAX_WORKERS as usize] = [&[]; MAX_WORKERS as usize];
+        let mut count = 0;
+        let mut at = list.0;
+        while let Some(Node {
+            buffer: Some(buffer),
+            next,
+            ..
+        }) = self.nodes.get(at as usize)
+        {
+            payloads[count] = buffer.payload();
+            count += 1;
+            at = *next;
+        }
+        let (sum, payloads) = (sum.payload_mut(), &payloads[..count]);
+        let saturated = match element {
+            Element::I16 => kernels.fold_i16(sum, payloads),
+            Element::I8 => kernels.fold_i8(sum, payloads),
+            Element::F16 => {
+                kernels.fold_f16(sum, payloads);
+                false
+            }
+            _ => {
+                debug_assert_eq!(element, Element::Bf16);
+                kernels.fold_bf16(sum, payloads);
+                false
+            }
+        };
+        while let Some((_, held)) = self.take_first_if(list, |_| true) {
+            egress.discard(held);
+        }
+        saturated
     }
 }
 

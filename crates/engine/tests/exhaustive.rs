@@ -172,6 +172,8 @@ impl World {
         if header.kind.has_elements() {
             let expected = sums::of(JOB, header.fragment, self.element, header.bitmap);
             assert_eq!(payload, expected, "{header:?}");
+            let fits = sums::may_be_one_frame(self.element, header.bitmap, ALL);
+            assert!(fits, "H-3: {header:?}");
         }
         match header.kind {
             Kind::Result => {
@@ -231,6 +233,8 @@ fn every_order_of(set: &[Arrival]) {
             (2, Element::I32, 0),
             (1, Element::F32, 4),
             (1, Element::F32, 1),
+            (1, Element::F16, 4),
+            (1, Element::I8, 1),
         ] {
             if policy == PolicyName::None && (ways, held) != (1, 0) {
                 continue;

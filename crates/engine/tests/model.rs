@@ -18,7 +18,6 @@ use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, T
 
 const EPOCH: Epoch = Epoch(5);
 const FRAGMENTS: u32 = 40;
-const ELEMENTS: [Element; 3] = [Element::I32, Element::F32, Element::Scale];
 
 /// Who sends or gets a frame; `usize` is the job's place.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,7 +74,7 @@ impl Job {
     }
 
     fn element(&self, n: u32) -> Element {
-        ELEMENTS[(n / 3) as usize % 3]
+        Element::ALL[(n / 3) as usize % 7]
     }
 
     fn sum(&self, n: u32, bitmap: u64) -> Vec<u8> {
@@ -567,6 +566,8 @@ impl World {
                 job.sum(n, header.bitmap),
                 "{header:?} has other contributions than it says"
             );
+            let fits = sums::may_be_one_frame(header.element, header.bitmap, job.all());
+            assert!(fits, "H-3: {header:?}");
             assert!(!header.flags.has(Flags::OVERFLOW));
             // C-1, of what the switch has summed itself.
             if header.rank == Rank::SWITCH && !header.flags.has(Flags::FROM_PS) {

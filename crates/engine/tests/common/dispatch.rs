@@ -130,8 +130,9 @@ fn key(place: usize) -> Key {
     Key::new(&[place as u8 + 1; 16]).expect("a key of 16 bytes")
 }
 
+/// Every type in any seven fragments that follow one another; f32 in 2, as the seeds have it.
 fn element_of(fragment: u32) -> Element {
-    [Element::I32, Element::F32, Element::Scale][fragment as usize / 2 % 3]
+    Element::ALL[4 * fragment as usize % 7]
 }
 
 fn all_of(place: usize) -> u64 {
@@ -803,6 +804,9 @@ impl World {
             self.summary.partials += u64::from(header.kind == Kind::Partial);
             let said = bound.said.get(&header.fragment.0).copied().unwrap_or(0);
             assert_eq!(header.bitmap & !said, 0, "nobody said that: {header:?}");
+            let all = all_of(place);
+            let fits = sums::may_be_one_frame(header.element, header.bitmap, all);
+            assert!(fits, "H-3: {header:?}");
         }
         if !bound.tainted.contains(&header.fragment.0) {
             assert_eq!(payload, canonical(&header), "{header:?}");

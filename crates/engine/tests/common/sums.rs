@@ -3,6 +3,7 @@
 //! The contributions of a fragment are made up such that a payload tells which ranks are in it, and
 //! how often. This shares no code with the engine or its kernels.
 
+use half::{bf16, f16};
 use tally_wire::{Element, FragmentId, JobId};
 
 /// Payload bytes of all made-up contributions.
@@ -32,9 +33,37 @@ fn term(job: JobId, fragment: FragmentId, element: Element, rank: u8, i: usize) 
             let value = (1.0 + (noise >> 9) as f32 / 8_388_608.0) * magnitude;
             (if noise >> 8 & 1 == 1 { -value } else { value }).to_bits()
         }
+        // Half of them large and of one magnitude, the others lost in part beside them, as in f32: any
+        // other order and any rounding on the way gives other bits somewhere.
+        Element::F16 | Element::Bf16 => {
+            let (large, small) = if element == Element::F16 {
+                (14, -13)
+            } else {
+                (20, -7)
+            };
+            let fraction = 1.0 + (noise >> 8 & 127) as f32 / 128.0;
+            let value = match noise & 2 {
+                0 => 2f32.powi(large),
+                _ => fraction * 2f32.powi(small + (noise >> 2 & 3).cast_signed()),
+            };
+            (if noise & 1 == 1 { -value } else { value }).to_bits()
+        }
+        // 12 of these do not saturate.
+        Element::I16 => (noise.cast_signed() >> 20).cast_unsigned(),
+        Element::I8 => (noise.cast_signed() >> 28).cast_unsigned(),
         _ if i == usize::from(rank) => 255,
         _ if i < 16 => 0,
         _ => noise & 0xff,
+    }
+}
+
+/// Whether one frame may carry the sum of these ranks, of a job of `all` (H-3).
+pub fn may_be_one_frame(element: Element, bitmap: u64, all: u64) -> bool {
+    let single = bitmap.count_ones() == 1;
+    match element {
+        Element::I32 | Element::Scale => true,
+        Element::F32 => single || bitmap & (bitmap + 1) == 0,
+        _ => single || bitmap == all,
     }
 }
 
@@ -57,6 +86,28 @@ pub fn of(job: JobId, fragment: FragmentId, element: Element, bitmap: u64) -> Ve
             .flat_map(|i| {
                 let folded = terms(i).map(f32::from_bits).reduce(|a, b| a + b);
                 folded.expect("at least one").to_le_bytes()
+            })
+            .collect(),
+        Element::F16 | Element::Bf16 => (0..BYTES / 2)
+            .flat_map(|i| {
+                let folded = terms(i).map(f32::from_bits).reduce(|a, b| a + b);
+                let folded = folded.expect("at least one");
+                match element {
+                    Element::F16 => f16::from_f32(folded).to_le_bytes(),
+                    _ => bf16::from_f32(folded).to_le_bytes(),
+                }
+            })
+            .collect(),
+        Element::I16 => (0..BYTES / 2)
+            .flat_map(|i| {
+                let sum: i32 = terms(i).map(u32::cast_signed).sum();
+                i16::try_from(sum).expect("terms are small").to_be_bytes()
+            })
+            .collect(),
+        Element::I8 => (0..BYTES)
+            .map(|i| {
+                let sum: i32 = terms(i).map(u32::cast_signed).sum();
+                i8::try_from(sum).expect("terms are small").cast_unsigned()
             })
             .collect(),
         _ => (0..BYTES)
