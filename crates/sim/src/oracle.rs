@@ -2,6 +2,7 @@
 //! themselves and in no other way: no code is shared with the engine, the endpoints or the kernels.
 
 use crate::rng::{MILLION, mix};
+use half::{bf16, f16};
 use tally_wire::Element;
 
 /// The contributions of one incarnation of a job.
@@ -11,7 +12,7 @@ pub struct Contributions {
     pub salt: u64,
     /// Workers of the job.
     pub workers: u8,
-    /// How many of the f32 are infinite, in a million.
+    /// How many of the floats are infinite, in a million.
     pub infinite_ppm: u32,
 }
 
@@ -47,6 +48,52 @@ impl Contributions {
         f32::from_bits(word & 0x807f_ffff | exponent << 23)
     }
 
+    /// An f16 or bf16, as an f32, which it is exactly.
+    ///
+    /// Half of them are large and of one magnitude, and the others so small beside them that a sum in
+    /// f32 loses parts of them: where the large ones cancel, any other order, and any rounding on the
+    /// way, gives other bits.
+    fn half_at(&self, rank: u8, seq: u64, at: usize, element: Element) -> f32 {
+        let word = self.words(rank, seq, at as u64 / 4) >> (16 * (at % 4));
+        let sign = if word & 1 == 0 { 1.0 } else { -1.0 };
+        if self.infinite_ppm > 0 && mix(word) % u64::from(MILLION) < u64::from(self.infinite_ppm) {
+            return sign * f32::INFINITY;
+        }
+        let (large, small) = match element {
+            Element::F16 => (14, -13),
+            _ => (20, -7),
+        };
+        if word & 2 == 0 {
+            return sign * 2f32.powi(large);
+        }
+        let fraction = 1.0 + (word >> 4 & 127) as f32 / 128.0;
+        sign * fraction * 2f32.powi(small + (word >> 2 & 3) as i32)
+    }
+
+    /// An i16 or i8. Two neighbours in rank are of nearly the same size and of opposite signs, those
+    /// of even ranks positive: sums of some leave the range of the type, and the sum of all does not.
+    fn integer_at(&self, rank: u8, seq: u64, at: usize, element: Element) -> i32 {
+        let (large, small) = match element {
+            Element::I16 => (32_000, 5),
+            _ => (110, 1),
+        };
+        let few = |word: u64, n: i32| (word % (2 * n as u64 + 1)) as i32 - n;
+        let own = few(
+            self.words(rank, seq, at as u64 / 4) >> (16 * (at % 4)) & 0xffff,
+            small,
+        );
+        if rank.is_multiple_of(2) && rank + 1 == self.workers {
+            return own;
+        }
+        let shared = self.words(rank & !1, !seq, at as u64 / 4) >> (16 * (at % 4)) & 0xffff;
+        let shared = (shared % large) as i32;
+        if rank.is_multiple_of(2) {
+            shared + own
+        } else {
+            own - shared
+        }
+    }
+
     #[inline]
     fn byte_at(&self, rank: u8, seq: u64, at: usize) -> u8 {
         (self.words(rank, seq, at as u64 / 8) >> (8 * (at % 8))) as u8
@@ -55,6 +102,29 @@ impl Contributions {
     /// Writes what `rank` contributes to fragment `seq`.
     pub fn write(&self, rank: u8, seq: u64, element: Element, payload: &mut [u8]) {
         match element {
+            Element::F16 => {
+                for (at, out) in payload.chunks_exact_mut(2).enumerate() {
+                    let value = f16::from_f32(self.half_at(rank, seq, at, element));
+                    out.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+            Element::Bf16 => {
+                for (at, out) in payload.chunks_exact_mut(2).enumerate() {
+                    let value = bf16::from_f32(self.half_at(rank, seq, at, element));
+                    out.copy_from_slice(&value.to_le_bytes());
+                }
+            }
+            Element::I16 => {
+                for (at, out) in payload.chunks_exact_mut(2).enumerate() {
+                    let value = self.integer_at(rank, seq, at, element) as i16;
+                    out.copy_from_slice(&value.to_be_bytes());
+                }
+            }
+            Element::I8 => {
+                for (at, out) in payload.iter_mut().enumerate() {
+                    *out = self.integer_at(rank, seq, at, element) as u8;
+                }
+            }
             Element::I32 => {
                 for (at, out) in payload.chunks_exact_mut(4).enumerate() {
                     out.copy_from_slice(&self.i32_at(rank, seq, at).to_be_bytes());
@@ -79,9 +149,60 @@ impl Contributions {
         self.write_partial(seq, element, all, payload);
     }
 
+    /// The fold of f16 or bf16 in f32, before it is rounded.
+    fn wide_fold(&self, seq: u64, at: usize, element: Element, bitmap: u64) -> f32 {
+        let terms = ranks(bitmap).map(|r| self.half_at(r, seq, at, element));
+        terms.reduce(|sum, term| sum + term).unwrap_or(0.0)
+    }
+
+    /// The exact sum of i16 or i8.
+    fn exact_sum(&self, seq: u64, at: usize, element: Element, bitmap: u64) -> i32 {
+        let terms = ranks(bitmap).map(|r| self.integer_at(r, seq, at, element));
+        terms.sum()
+    }
+
+    /// Whether a frame may carry what the contributions of the ranks in `bitmap` add up to (H-3).
+    #[must_use]
+    pub fn may_be_partial(&self, element: Element, bitmap: u64) -> bool {
+        let all = u64::MAX >> (64 - self.workers.clamp(1, 64));
+        match element {
+            Element::I32 | Element::Scale => true,
+            Element::F32 => bitmap.count_ones() == 1 || bitmap & (bitmap + 1) == 0,
+            _ => bitmap.count_ones() == 1 || bitmap == all,
+        }
+    }
+
     /// Writes what the contributions of the ranks in `bitmap`, at least one, add up to.
     pub fn write_partial(&self, seq: u64, element: Element, bitmap: u64, payload: &mut [u8]) {
         match element {
+            Element::F16 => {
+                for (at, out) in payload.chunks_exact_mut(2).enumerate() {
+                    let sum = self.wide_fold(seq, at, element, bitmap);
+                    let bits = f16::from_f32(sum).to_bits();
+                    let bits = if sum.is_nan() { 0x7e00 } else { bits };
+                    out.copy_from_slice(&bits.to_le_bytes());
+                }
+            }
+            Element::Bf16 => {
+                for (at, out) in payload.chunks_exact_mut(2).enumerate() {
+                    let sum = self.wide_fold(seq, at, element, bitmap);
+                    let bits = bf16::from_f32(sum).to_bits();
+                    let bits = if sum.is_nan() { 0x7fc0 } else { bits };
+                    out.copy_from_slice(&bits.to_le_bytes());
+                }
+            }
+            Element::I16 => {
+                for (at, out) in payload.chunks_exact_mut(2).enumerate() {
+                    let sum = self.exact_sum(seq, at, element, bitmap);
+                    out.copy_from_slice(&(sum.clamp(-32_768, 32_767) as i16).to_be_bytes());
+                }
+            }
+            Element::I8 => {
+                for (at, out) in payload.iter_mut().enumerate() {
+                    let sum = self.exact_sum(seq, at, element, bitmap);
+                    *out = sum.clamp(-128, 127) as u8;
+                }
+            }
             Element::I32 => {
                 for (at, out) in payload.chunks_exact_mut(4).enumerate() {
                     let terms = ranks(bitmap).map(|r| i64::from(self.i32_at(r, seq, at)));
@@ -168,13 +289,49 @@ mod tests {
 
     #[test]
     fn a_sum_of_one_is_the_contribution_and_of_more_is_not() {
-        for element in [Element::I32, Element::F32, Element::Scale] {
+        for element in Element::ALL {
             let (mut own, mut one, mut two) = ([0; 64], [0; 64], [0; 64]);
             contributions(1).write(0, 77, element, &mut own);
             contributions(1).write_sum(77, element, &mut one);
             contributions(2).write_sum(77, element, &mut two);
             assert_eq!(own, one);
             assert_ne!(own, two);
+        }
+    }
+
+    #[test]
+    fn narrow_sums_neither_fit_on_the_way_nor_fail_to_in_the_end() {
+        for workers in [2, 3, 64] {
+            let c = contributions(workers);
+            let all = u64::MAX >> (64 - workers);
+            for (element, limit) in [(Element::I16, 32_767), (Element::I8, 127)] {
+                let mut beyond = 0;
+                for (seq, at) in (0..20).flat_map(|seq| (0..64).map(move |at| (seq, at))) {
+                    for rank in 0..workers {
+                        assert!(c.integer_at(rank, seq, at, element).abs() <= limit);
+                    }
+                    assert!(c.exact_sum(seq, at, element, all).abs() <= limit);
+                    let even = c.exact_sum(seq, at, element, all & 0x5555_5555_5555_5555);
+                    beyond += u32::from(even > limit);
+                }
+                assert!(workers < 64 || beyond > 1000, "{beyond}");
+            }
+            // Another order, and a rounding on the way, where the sum has three terms.
+            let mut others = [0; 2];
+            for (n, element) in (0..).zip([Element::F16, Element::Bf16]) {
+                let mut sum = [0; 64];
+                c.write_sum(3, element, &mut sum);
+                for at in 0..32 {
+                    let terms = |r| c.half_at(r, 3, at, element);
+                    let backward = terms(2) + terms(1) + terms(0);
+                    let bits = match element {
+                        Element::F16 => f16::from_f32(backward).to_le_bytes(),
+                        _ => bf16::from_f32(backward).to_le_bytes(),
+                    };
+                    others[n] += u32::from(workers == 3 && bits != sum[2 * at..][..2]);
+                }
+            }
+            assert!(workers != 3 || others.iter().all(|&n| n > 0), "{others:?}");
         }
     }
 

@@ -21,7 +21,7 @@ pub struct Facts {
     pub contributions: Contributions,
     /// W-2: the window that the switch lets them have.
     pub window: u64,
-    /// The fragment in which i32 overflow.
+    /// The fragment in which integers overflow.
     pub overflow: Option<u64>,
     sums: RefCell<Sums>,
 }
@@ -57,8 +57,11 @@ impl Facts {
     /// Writes `rank`'s contribution to fragment `seq`.
     pub fn write(&self, rank: u8, seq: u64, payload: &mut [u8]) {
         if self.overflow == Some(seq) {
-            for out in payload.chunks_exact_mut(4) {
-                out.copy_from_slice(&i32::MAX.to_be_bytes());
+            let element = self.options.element(seq);
+            for out in payload.chunks_exact_mut(element.bytes()) {
+                // The largest there is, big-endian.
+                out.fill(0xff);
+                out[0] = 0x7f;
             }
         } else {
             let element = self.options.element(seq);
@@ -80,7 +83,7 @@ impl Facts {
         let element = self.options.element(seq);
         self.contributions
             .write_partial(seq, element, bitmap, &mut expected);
-        expected == payload
+        self.contributions.may_be_partial(element, bitmap) && expected == payload
     }
 
     /// The fragment that a frame's number means, which is one of this incarnation.

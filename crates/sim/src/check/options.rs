@@ -34,7 +34,7 @@ pub struct JobOptions {
     pub priorities: Vec<u8>,
     /// Infinite f32, in a million.
     pub infinite_ppm: u32,
-    /// A fragment of the first incarnation in which i32 overflow.
+    /// A fragment of the first incarnation in which integers overflow.
     pub overflow: Option<u64>,
 }
 
@@ -278,12 +278,14 @@ impl Options {
             .map(|_| 1 + rng.below(budget.max(1)))
             .collect::<Vec<_>>();
         let fragments = messages.iter().sum::<u64>();
-        let types = [Element::I32, Element::F32, Element::Scale];
-        let elements = match rng.below(5) {
+        let types = Element::ALL;
+        let elements = match rng.below(7) {
             0 => vec![Element::I32],
             1 => vec![Element::F32],
             2 => types.to_vec(),
             3 => vec![Element::Scale, Element::I32, Element::I32],
+            4 => vec![rng.pick(&types[3..])],
+            5 => (0..7).map(|_| rng.pick(&types[3..])).collect(),
             _ => (0..7).map(|_| rng.pick(&types)).collect(),
         };
         let first = if rng.chance(250_000) {
@@ -291,13 +293,14 @@ impl Options {
         } else {
             0
         };
-        let overflows = workers > 1 && rng.chance(60_000) && elements.contains(&Element::I32);
+        let is_int = |e: &Element| matches!(e, Element::I32 | Element::I16 | Element::I8);
+        let overflows = workers > 1 && rng.chance(60_000) && elements.iter().any(is_int);
         let overflow = overflows.then(|| {
             let n = elements.len() as u64;
             let seq = first + rng.below(fragments);
-            // The next i32, or the one before.
+            // The next integer, or the one before.
             (seq..seq + n)
-                .find(|s| elements[(s % n) as usize] == Element::I32)
+                .find(|s| is_int(&elements[(s % n) as usize]))
                 .unwrap_or(seq)
         });
         JobOptions {

@@ -87,8 +87,9 @@ pub fn look(scenario: &Scenario, world: &World<Contributor>) {
         .current
         .iter()
         .map(|&n| windows(&scenario.incarnations[n]));
-    // Each unfinished fragment has a few frames at each worker and at the PS, and copies of them.
-    let bound = 8_000 + 60 * windows.sum::<u64>();
+    // Each unfinished fragment has a few frames at each worker and at the PS, and copies of them. An alarm
+    // that is brought forward leaves the later one behind, which rings to no effect.
+    let bound = 20_000 + 60 * windows.sum::<u64>();
     let pending = world.pending() as u64;
     scenario
         .findings
