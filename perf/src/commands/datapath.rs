@@ -36,7 +36,7 @@ const TARGET_RATIO: f64 = 0.75;
 /// The payload that the target is for.
 const TARGET_PAYLOAD_BYTES: u16 = 1024;
 /// As the protocol calls them.
-const ELEMENTS: [&str; 2] = ["i32", "f32"];
+const ELEMENTS: [&str; 6] = ["i32", "f32", "f16", "bf16", "i16", "i8"];
 
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
@@ -45,8 +45,8 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [256, 1024, 8192])]
     payload: Vec<u16>,
 
-    /// Element types, i32 and f32
-    #[arg(long, value_delimiter = ',', default_values_t = ELEMENTS.map(str::to_owned))]
+    /// Element types: i32, f32, f16, bf16, i16, i8
+    #[arg(long, value_delimiter = ',', default_values_t = ["i32", "f32"].map(str::to_owned))]
     element: Vec<String>,
 
     /// Rounds in which the programs take turns
@@ -169,7 +169,7 @@ fn elements(args: &Args) -> Result<Vec<&'static str>> {
         let found = ELEMENTS.iter().find(|element| *element == name);
         found
             .copied()
-            .with_context(|| format!("--element {name}: i32 or f32"))
+            .with_context(|| format!("--element {name}: one of {}", ELEMENTS.join(", ")))
     };
     args.element.iter().map(known).collect()
 }

@@ -16,6 +16,9 @@
 //! `slot` is what the data path does and is the main row. `pair` is the sum without the help of a
 //! hot accumulator: it reads two streams where a copy reads one.
 //!
+//! Folds of narrow elements (f16, bf16, i16, i8) have no row `slot`: they are made once, of all
+//! payloads. In `pair` a fold widens, adds and narrows for a single contribution.
+//!
 //! # Working sets
 //!
 //! The working set is the payload bytes of all frames, accumulators included: half of L1d, half
@@ -53,7 +56,8 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use half::{bf16, f16};
 use serde::Serialize;
 use tally_kernels::{Backend, Kernels};
 
@@ -103,6 +107,10 @@ const TARGET_SCALAR_RATIO: f64 = 4.0;
 enum Op {
     SumI32,
     SumF32,
+    FoldF16,
+    FoldBf16,
+    FoldI16,
+    FoldI8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -135,13 +143,31 @@ impl Serialize for Contender {
 }
 
 impl Op {
-    const ALL: [Self; 2] = [Self::SumI32, Self::SumF32];
+    const ALL: [Self; 6] = [
+        Self::SumI32,
+        Self::SumF32,
+        Self::FoldF16,
+        Self::FoldBf16,
+        Self::FoldI16,
+        Self::FoldI8,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
             Self::SumI32 => "sum_i32",
             Self::SumF32 => "sum_f32",
+            Self::FoldF16 => "fold_f16",
+            Self::FoldBf16 => "fold_bf16",
+            Self::FoldI16 => "fold_i16",
+            Self::FoldI8 => "fold_i8",
         }
+    }
+
+    /// Narrow elements are not summed one by one.
+    fn rows(self) -> impl Iterator<Item = Row> {
+        let is_fold = !matches!(self, Self::SumI32 | Self::SumF32);
+        let rows = Row::ALL.into_iter();
+        rows.filter(move |row| !is_fold || *row != Row::Slot)
     }
 }
 
@@ -247,7 +273,7 @@ pub fn run(args: &Args) -> Result<Report> {
     let mut cells = Vec::new();
     for op in Op::ALL {
         for working_set in &working_sets {
-            for row in Row::ALL {
+            for row in op.rows() {
                 cells.extend(
                     PAYLOAD_BYTES
                         .into_iter()
@@ -374,7 +400,7 @@ impl Arena {
 
 impl Op {
     /// Values of which each slot's contributions cancel, and those of a pair stay small, so that
-    /// sums neither saturate nor grow however often they are made.
+    /// sums neither saturate nor grow however often they are made. Four bytes of them.
     fn element(self, frame_in_group: usize, index: usize) -> [u8; 4] {
         let pair = 1 + frame_in_group.saturating_sub(1) / 2 * (index % 7);
         let value = match frame_in_group {
@@ -382,9 +408,14 @@ impl Op {
             frame if frame.is_multiple_of(2) => -(pair as i32),
             _ => pair as i32,
         };
+        let twice = |[a, b]: [u8; 2]| [a, b, a, b];
         match self {
             Self::SumI32 => value.to_be_bytes(),
             Self::SumF32 => (value as f32).to_le_bytes(),
+            Self::FoldF16 => twice(f16::from_f32(value as f32).to_le_bytes()),
+            Self::FoldBf16 => twice(bf16::from_f32(value as f32).to_le_bytes()),
+            Self::FoldI16 => twice((value as i16).to_be_bytes()),
+            Self::FoldI8 => [value as u8; 4],
         }
     }
 }
@@ -475,6 +506,7 @@ fn one_by_one<const K: usize>(
                 kernels.sum_f32(slot, contribution);
             }
         }),
+        _ => return fold::<K>(arena, op, kernels, groups),
     }
     let elapsed = start.elapsed();
     ensure!(!saturated, "sums of values chosen not to saturate did");
@@ -495,6 +527,35 @@ fn in_one_pass(arena: &mut Arena, op: Op, contender: Contender, groups: usize) -
         Op::SumF32 => arena.visit::<CONTRIBUTIONS>(groups, |slot, contributions| {
             kernels.sum_f32_many(slot, &contributions);
         }),
+        _ => return fold::<CONTRIBUTIONS>(arena, op, kernels, groups),
+    }
+    let elapsed = start.elapsed();
+    ensure!(!saturated, "sums of values chosen not to saturate did");
+    Ok(elapsed)
+}
+
+fn fold<const K: usize>(
+    arena: &mut Arena,
+    op: Op,
+    kernels: Kernels,
+    groups: usize,
+) -> Result<Duration> {
+    let mut saturated = false;
+    let start = Instant::now();
+    match op {
+        Op::FoldF16 => arena.visit::<K>(groups, |slot, contributions| {
+            kernels.fold_f16(slot, &contributions);
+        }),
+        Op::FoldBf16 => arena.visit::<K>(groups, |slot, contributions| {
+            kernels.fold_bf16(slot, &contributions);
+        }),
+        Op::FoldI16 => arena.visit::<K>(groups, |slot, contributions| {
+            saturated |= kernels.fold_i16(slot, &contributions);
+        }),
+        Op::FoldI8 => arena.visit::<K>(groups, |slot, contributions| {
+            saturated |= kernels.fold_i8(slot, &contributions);
+        }),
+        Op::SumI32 | Op::SumF32 => bail!("{} is no fold", op.name()),
     }
     let elapsed = start.elapsed();
     ensure!(!saturated, "sums of values chosen not to saturate did");
@@ -548,8 +609,8 @@ fn targets(results: &[Measured], working_sets: &[WorkingSet]) -> Vec<Target> {
             None => Target::not_measured(&name, "ratio", goal, "left out, or no payload size fits"),
         });
     };
-    for row in Row::ALL {
-        for op in Op::ALL {
+    for op in Op::ALL {
+        for row in op.rows() {
             for set in working_sets {
                 let lowest = lowest(results, (op, row, set.name), to_memcpy);
                 let name = format!("{} {} {}: best/memcpy", row.name(), op.name(), set.name);
@@ -562,8 +623,8 @@ fn targets(results: &[Measured], working_sets: &[WorkingSet]) -> Vec<Target> {
             }
         }
     }
-    for row in Row::ALL {
-        for op in Op::ALL {
+    for op in Op::ALL {
+        for row in op.rows() {
             let lowest = lowest(results, (op, row, "L2"), to_scalar);
             let name = format!("{} {} L2: best/scalar", row.name(), op.name());
             push(name, lowest, TARGET_SCALAR_RATIO, "ratio of medians");
@@ -670,7 +731,7 @@ mod tests {
     fn a_short_cell_measures_every_contender() {
         let contenders = [Contender::Memcpy, Contender::Backend(Backend::Scalar)];
         for op in Op::ALL {
-            for row in Row::ALL {
+            for row in op.rows() {
                 let mut arena = Arena::new(op, row, 256, 16 << 10).unwrap();
                 let turn = Duration::from_micros(50);
                 let spreads = measure(&mut arena, op, row, &contenders, 3, turn).unwrap();
@@ -688,7 +749,8 @@ mod tests {
             bytes: 1,
         }];
         let targets = targets(&[], &sets);
-        assert_eq!(targets.len(), 12);
+        // Two of three rows for each of four folds.
+        assert_eq!(targets.len(), 2 * (2 * 3 + 4 * 2));
         assert!(
             targets
                 .iter()

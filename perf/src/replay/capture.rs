@@ -9,6 +9,7 @@
 //! is in the ring any more when it comes again.
 
 use anyhow::{Context, Result};
+use half::{bf16, f16};
 use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -58,8 +59,8 @@ pub struct Size {
 }
 
 impl Captures {
-    /// Writes the captures. Frames with 32-bit integers (`i32`) or floats (`f32`) whose sums are
-    /// nothing special: no overflow, no NaN.
+    /// Writes the captures. Frames with elements of the type of this name, whose sums are nothing
+    /// special: no overflow, no NaN.
     ///
     /// # Errors
     /// If the files cannot be written.
@@ -123,15 +124,27 @@ impl Captures {
         let mut number: u32 = 0x9e37_79b9 ^ u32::from(rank);
         for fragment in self.fragments() {
             tally_wire::frame::emit(&mut frame, &addresses(rank), &self.header(rank, fragment));
-            for element in frame[HEADERS_BYTES..].chunks_exact_mut(4) {
-                // Marsaglia's xorshift: eight of these halves or floats add up to no overflow.
+            let kind = self.element();
+            for element in frame[HEADERS_BYTES..].chunks_exact_mut(kind.bytes()) {
+                // Marsaglia's xorshift: eight of these integers or floats add up to no overflow.
                 number ^= number << 13;
                 number ^= number >> 17;
                 number ^= number << 5;
-                element.copy_from_slice(&match self.element() {
-                    Element::F32 => (f32::from((number >> 16) as u16) - 32_768.0).to_le_bytes(),
-                    _ => (number.cast_signed() >> 4).to_be_bytes(),
-                });
+                let int = number.cast_signed();
+                match kind {
+                    Element::F32 => element.copy_from_slice(&((int >> 16) as f32).to_le_bytes()),
+                    Element::F16 => {
+                        let value = f16::from_f32((int >> 21) as f32);
+                        element.copy_from_slice(&value.to_le_bytes());
+                    }
+                    Element::Bf16 => {
+                        let value = bf16::from_f32((int >> 24) as f32);
+                        element.copy_from_slice(&value.to_le_bytes());
+                    }
+                    Element::I16 => element.copy_from_slice(&((int >> 20) as i16).to_be_bytes()),
+                    Element::I8 => element[0] = (int >> 28) as u8,
+                    _ => element.copy_from_slice(&(int >> 4).to_be_bytes()),
+                }
             }
             // Time, length in the file, length on the wire.
             for word in [0, 0, frame.len() as u32, frame.len() as u32] {
@@ -150,11 +163,8 @@ impl Captures {
     }
 
     fn element(&self) -> Element {
-        if self.element == "f32" {
-            Element::F32
-        } else {
-            Element::I32
-        }
+        let named = |e: &Element| e.name() == self.element;
+        Element::ALL.into_iter().find(named).unwrap_or(Element::I32)
     }
 
     fn header(&self, rank: u8, fragment: FragmentId) -> Header {
