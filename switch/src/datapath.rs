@@ -3,7 +3,10 @@
 //! [`Core::run`] is the loop. A frame to the switch's own MAC is Tally's (or ARP, or ping); all
 //! others are forwarded. The checks stand in `Core::classify` in the order in which they are cheap.
 //!
-//! Most frames need none of them: a port's frames come in trains of one worker's contributions, which
+//! A turn takes a burst from every port, and only then sums: contributions of one fragment, which
+//! come in on as many ports as there are workers, are summed together ([`Batch`]).
+//!
+//! Most frames need none of the checks: a port's frames come in trains of one worker's contributions, which
 //! differ in fragment and priority only. What was found out about one is remembered and holds for
 //! the next ([`Coupling`]), until a member changes.
 
@@ -19,12 +22,17 @@ use std::time::{Duration, Instant};
 use tally_dpdk::ChecksumState;
 use tally_dpdk::{Mbuf, Mempool, RxQueue};
 use tally_engine::queue::QueueCounters;
-use tally_engine::{Admission, Aggregator, DropReason, Member, PortId};
+use tally_engine::{Aggregator, Batch, Contribution, DropReason, Member, PortId};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
 use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
 
-/// Frames taken from a port at a time.
+/// Frames taken from a port in a turn, at most and at least. Some drivers give nothing if asked for
+/// fewer than eight.
 pub const BURST: usize = 32;
+const BURST_MIN: usize = 8;
+/// Bytes that a turn takes from all ports together, about: what is summed at its end should still be in
+/// the core's own cache.
+const TURN_BYTES: u64 = 128 << 10;
 /// Bursts taken from each port at the end, at most.
 const DRAIN_BURSTS: usize = 1 << 12;
 /// Turns without a frame before the core begins to back off.
@@ -50,6 +58,8 @@ pub struct Core {
     pub ports: Ports,
     /// Its shard of the engine.
     pub aggregator: Aggregator<Frame>,
+    /// Contributions of the turn; empty between turns.
+    pub batch: Batch<Frame>,
     /// The table that all cores share.
     pub macs: Arc<MacTable>,
     /// Frames from other cores.
@@ -68,11 +78,11 @@ pub struct Core {
     pub stop: Arc<AtomicBool>,
 }
 
-/// What the last admitted frame of a port was, and that frames like it are admitted.
+/// What the last contribution of a port was, and that others like it are admitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Coupling {
     train: Train,
-    admission: Admission,
+    contribution: Contribution,
 }
 
 impl Core {
@@ -82,6 +92,7 @@ impl Core {
         let mut handed: Vec<Handover> = Vec::with_capacity(BURST);
         let mut turns = Turns::default();
         let mut idle_turns = 0;
+        let mut frames_of_port = BURST;
         while !self.stop.load(Ordering::Relaxed) {
             let elapsed = self.epoch.elapsed();
             self.ports.now = Time(elapsed.as_nanos() as u64);
@@ -94,13 +105,20 @@ impl Core {
             } else {
                 self.rx.len()
             };
+            let mut bytes = 0;
             for at in 0..queues {
                 let (port, rx) = &mut self.rx[at];
                 let port = *port;
-                frames += rx.burst(&mut burst, BURST);
-                self.take_burst(port, &mut burst, now_s);
+                frames += rx.burst(&mut burst, frames_of_port);
+                bytes += self.take_burst(port, &mut burst, now_s);
+            }
+            if bytes > TURN_BYTES && frames_of_port > BURST_MIN {
+                frames_of_port /= 2;
+            } else if bytes < TURN_BYTES / 2 && frames_of_port < BURST {
+                frames_of_port *= 2;
             }
             frames += self.take_handover(&mut handed, now_s);
+            self.settle();
             let sent = self.ports.flush();
             if frames > 0 || commanded || sent {
                 turns.busy += 1;
@@ -130,22 +148,24 @@ impl Core {
         }
     }
 
-    fn take_burst(&mut self, port: PortId, burst: &mut Vec<Mbuf>, now_s: u32) {
+    /// Decides on the frames of one port, and says how many bytes they have.
+    fn take_burst(&mut self, port: PortId, burst: &mut Vec<Mbuf>, now_s: u32) -> u64 {
         if burst.is_empty() {
-            return;
+            return 0;
         }
         for mbuf in burst.iter() {
             mbuf.prefetch(0);
         }
         let counters = &mut self.ports.counters[usize::from(port.0)];
         counters.rx_frames += burst.len() as u64;
-        counters.rx_bytes += burst.iter().map(|mbuf| mbuf.len() as u64).sum::<u64>();
+        let bytes = burst.iter().map(|mbuf| mbuf.len() as u64).sum::<u64>();
+        counters.rx_bytes += bytes;
         for mbuf in burst.drain(..) {
             if let Err(reason) = self.take(port, mbuf, now_s) {
                 self.aggregator.count_drop(reason);
             }
         }
-        self.ports.give_back();
+        bytes
     }
 
     fn take_handover(&mut self, handed: &mut Vec<Handover>, now_s: u32) -> usize {
@@ -180,16 +200,20 @@ impl Core {
 
     /// Decides on one frame. `Err`: it is dropped, and why.
     #[inline]
-    fn take(&mut self, port: PortId, mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
+    fn take(&mut self, port: PortId, mut mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
         if let Some(coupling) = &self.couplings[usize::from(port.0)]
-            && let Some(header) = coupling.train.header_of(mbuf.data())
+            && let Some((fragment, priority)) = coupling.train.follows(mbuf.data())
             && self
                 .aggregator
-                .still_admits(coupling.admission, header.fragment)
-            && mbuf.is_contiguous()
+                .still_admits(coupling.contribution.admission(), fragment)
             && !is_damaged(&mbuf)
+            // Padding would be sent on with the result. Only of a frame that nobody shares, and that
+            // is in one piece, the length can be set.
+            && mbuf.set_len(HEADERS_BYTES + coupling.train.payload_bytes())
         {
-            return self.take_admitted(coupling.admission, &header, mbuf);
+            let contribution = coupling.contribution.of(fragment, priority);
+            self.collect(contribution, mbuf);
+            return Ok(());
         }
         self.classify(port, mbuf, now_s)
     }
@@ -229,7 +253,7 @@ impl Core {
     fn take_own(
         &mut self,
         port: PortId,
-        mbuf: Mbuf,
+        mut mbuf: Mbuf,
         source: Mac,
         now_s: u32,
     ) -> Result<(), DropReason> {
@@ -278,32 +302,46 @@ impl Core {
             return Ok(());
         }
         let admission = self.aggregator.admit(&from, &header)?;
-        self.couplings[usize::from(port.0)] = mbuf.data().first_chunk().map(|headers| Coupling {
-            train: Train::new(headers, header),
-            admission,
-        });
-        self.take_admitted(admission, &header, mbuf)
-    }
-
-    /// A frame for the engine.
-    #[inline]
-    fn take_admitted(
-        &mut self,
-        admission: Admission,
-        header: &Header,
-        mut mbuf: Mbuf,
-    ) -> Result<(), DropReason> {
-        // Ethernet padding would otherwise be sent on with the result.
+        let contribution = Contribution::new(admission, &header);
+        if let Some(contribution) = contribution {
+            self.couplings[usize::from(port.0)] =
+                mbuf.data().first_chunk().map(|headers| Coupling {
+                    train: Train::new(headers, header),
+                    contribution,
+                });
+        }
+        // Padding, as in `take`.
         if !mbuf.set_len(HEADERS_BYTES + header.payload_bytes()) {
             return Err(DropReason::Length);
         }
-        if header.kind.has_elements() && !mbuf.is_unique() {
-            return Err(DropReason::Segmented);
+        if let Some(contribution) = contribution {
+            self.collect(contribution, mbuf);
+        } else {
+            // What came before it is done before it.
+            self.settle();
+            let now = self.ports.now;
+            let frame = Frame(mbuf);
+            self.aggregator
+                .handle_admitted(now, admission, &header, frame, &mut self.ports);
         }
+        Ok(())
+    }
+
+    /// A contribution, for the end of the turn.
+    #[inline(always)]
+    fn collect(&mut self, contribution: Contribution, mbuf: Mbuf) {
+        if self.batch.is_full() {
+            self.settle();
+        }
+        self.batch.push(contribution, Frame(mbuf));
+    }
+
+    /// Adds up what has come in.
+    #[inline]
+    fn settle(&mut self) {
         let now = self.ports.now;
         self.aggregator
-            .handle_admitted(now, admission, header, Frame(mbuf), &mut self.ports);
-        Ok(())
+            .handle_batch(now, &mut self.batch, &mut self.ports);
     }
 
     /// A frame to the switch's MAC that is no UDP: ARP, ping, or `error`.

@@ -21,7 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Memory, Port, Started};
-use tally_engine::{Action, Aggregator, JobConfig, Member, PortId, Registry, RegistryConfig};
+use tally_engine::{
+    Action, Aggregator, Batch, JobConfig, Member, PortId, Registry, RegistryConfig,
+};
 use tally_wire::{JobId, UNIT_BYTES};
 
 /// JOIN and LEAVE on their way to the control thread at most.
@@ -99,6 +101,7 @@ impl Switch {
                 couplings: vec![None; config.ports.len()],
                 ports: Ports::new(own, queues.tx, outbox),
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
+                batch: Batch::new(),
                 macs: Arc::clone(&macs),
                 inbox,
                 commands,

@@ -201,6 +201,7 @@ impl World {
             couplings: vec![None; 3],
             ports: Ports::new(OWN, tx, outbox),
             aggregator: Aggregator::new(config, Kernels::best()),
+            batch: tally_engine::Batch::new(),
             macs: Arc::new(MacTable::new(300)),
             inbox,
             commands: orders,

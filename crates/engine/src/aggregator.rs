@@ -22,6 +22,7 @@ use std::time::Duration;
 use tally_kernels::Kernels;
 use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
+mod group;
 mod room;
 
 /// A slot that did not grow for so long may be one that nobody will complete (S-7). Longer than a worker
@@ -36,7 +37,7 @@ pub const MAX_JOBS: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Place of its job.
-    place: u8,
+    pub(crate) place: u8,
     /// The rosters that it was checked against.
     rosters: u64,
 }

@@ -137,7 +137,9 @@ impl From<HeaderError> for DropReason {
 pub struct Counters {
     /// Contributions taken into slots.
     pub contributions: u64,
-    /// Slots taken.
+    /// Of them, those that were added together with others of their turn.
+    pub grouped: u64,
+    /// Slots taken; none by a fragment that came whole in one turn.
     pub slots_taken: u64,
     /// Results finished here.
     pub results: u64,
@@ -173,6 +175,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             contributions: 0,
+            grouped: 0,
             slots_taken: 0,
             results: 0,
             results_from_ps: 0,
@@ -207,9 +210,10 @@ impl Counters {
 
     /// The named counters that are not drops, with their values.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 15] {
+    pub fn named(&self) -> [(&'static str, u64); 16] {
         [
             ("contributions", self.contributions),
+            ("grouped", self.grouped),
             ("slots_taken", self.slots_taken),
             ("results", self.results),
             ("results_from_ps", self.results_from_ps),
@@ -230,6 +234,7 @@ impl Counters {
     /// Adds the counts of another shard.
     pub fn add(&mut self, other: &Self) {
         self.contributions += other.contributions;
+        self.grouped += other.grouped;
         self.slots_taken += other.slots_taken;
         self.results += other.results;
         self.results_from_ps += other.results_from_ps;

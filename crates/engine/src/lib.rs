@@ -26,6 +26,7 @@
 extern crate self as tally_engine;
 
 pub mod aggregator;
+pub mod batch;
 pub mod buffer;
 pub mod counters;
 mod elsewhere;
@@ -47,6 +48,7 @@ pub mod roster;
 mod slot;
 
 pub use aggregator::{Admission, Aggregator};
+pub use batch::{Batch, Contribution};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason};
 pub use policy::{Policy, PolicyName};

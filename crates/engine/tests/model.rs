@@ -12,7 +12,9 @@ mod common;
 use common::plain::{Ledger, Plain, Sent, Wire, host};
 use common::{Rng, seeds, sums};
 use std::collections::{BTreeMap, BTreeSet};
-use tally_engine::{Aggregator, Limits, Member, PolicyName, PoolConfig, Roster, To};
+use tally_engine::{
+    Aggregator, Batch, Contribution, Limits, Member, PolicyName, PoolConfig, Roster, To,
+};
 use tally_kernels::Kernels;
 use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
@@ -108,12 +110,14 @@ struct World {
     /// Of all shards.
     pool: PoolConfig,
     shards: Vec<Aggregator<Plain>>,
-    /// Preemptions, collisions, results of a PS, abandoned slots.
-    counts: [u64; 4],
+    /// Preemptions, collisions, results of a PS, abandoned slots, contributions added in groups.
+    counts: [u64; 5],
     ledger: Ledger,
     wire: Wire,
     jobs: Vec<Job>,
     network: Vec<Frame>,
+    /// By shard, what waits for the end of a turn; none: frames are taken one by one.
+    batches: Option<Vec<Batch<Plain>>>,
     loss: u64,
     /// Since the switch started.
     /// A millisecond passes with each frame.
@@ -175,9 +179,11 @@ impl World {
             limits,
             policy,
         };
+        // Half of the switches take frames turn by turn.
+        let in_turns = rng.percent(50);
         let mut world = Self {
             shards: Vec::new(),
-            counts: [0; 4],
+            counts: [0; 5],
             rng,
             policy,
             pool,
@@ -185,6 +191,7 @@ impl World {
             wire: Wire::default(),
             jobs,
             network: Vec::new(),
+            batches: in_turns.then(|| (0..shards).map(|_| Batch::new()).collect()),
             loss: 0,
             now: Time(0),
             published: BTreeSet::new(),
@@ -206,9 +213,16 @@ impl World {
     }
 
     fn stop(&mut self) {
+        self.settle();
         for shard in &mut self.shards {
             let c = shard.counters();
-            let counts = [c.preemptions, c.collisions, c.results_from_ps, c.abandoned];
+            let counts = [
+                c.preemptions,
+                c.collisions,
+                c.results_from_ps,
+                c.abandoned,
+                c.grouped,
+            ];
             for (sum, count) in self.counts.iter_mut().zip(counts) {
                 *sum += count;
             }
@@ -229,6 +243,8 @@ impl World {
     }
 
     fn bind(&mut self, place: usize) {
+        // Rosters change between turns.
+        self.settle();
         let job = &self.jobs[place];
         let workers = (0..job.workers)
             .map(|r| self.member(Node::Worker(place, r)))
@@ -461,10 +477,50 @@ impl World {
         });
     }
 
+    /// A switch that takes what came in one turn together.
+    fn collect(&mut self, frame: &Frame) -> bool {
+        let shard = frame.header.fragment.0 as usize % self.shards.len();
+        let from = self.member(frame.from);
+        let Some(batches) = &mut self.batches else {
+            return false;
+        };
+        let admitted = self.shards[shard].admit(&from, &frame.header);
+        let contribution = admitted
+            .ok()
+            .and_then(|a| Contribution::new(a, &frame.header));
+        if let Some(contribution) = contribution {
+            let buffer = self.ledger.frame(frame.payload.clone());
+            batches[shard].push(contribution, buffer);
+        }
+        if contribution.is_none() || self.rng.percent(6) {
+            self.settle();
+        }
+        contribution.is_some()
+    }
+
+    /// The turn ends.
+    fn settle(&mut self) {
+        let Some(batches) = &mut self.batches else {
+            return;
+        };
+        for (shard, batch) in self.shards.iter_mut().zip(batches) {
+            self.now = Time(self.now.0 + 1_000_000);
+            shard.handle_batch(self.now, batch, &mut self.wire);
+            assert!(batch.is_empty());
+        }
+        let sent = self.wire.take();
+        self.depart(sent, None);
+        for shard in 0..self.shards.len() {
+            self.slots(shard);
+        }
+    }
+
     fn switch(&mut self, frame: Frame) {
+        if self.collect(&frame) {
+            return;
+        }
         let shard = frame.header.fragment.0 as usize % self.shards.len();
         let place = usize::from(frame.header.job.0 - 7);
-        let n = frame.header.fragment.0.wrapping_sub(self.jobs[place].first);
         let from = self.member(frame.from);
         let drops = |world: &Self| world.shards[shard].counters().drops.iter().sum::<u64>();
         let collisions = |world: &Self| {
@@ -492,6 +548,12 @@ impl World {
             _ => false,
         });
         assert_eq!(collided, collisions(self) > collisions_before, "C-2");
+        self.depart(sent, Some(&frame.header));
+    }
+
+    /// Checks what the switch sent, and puts it on the network. `because` is the frame that made it
+    /// send, if it was one.
+    fn depart(&mut self, sent: Vec<Sent>, because: Option<&Header>) {
         for sent in sent {
             self.check(&sent);
             match sent {
@@ -505,6 +567,8 @@ impl World {
                     self.send(Node::Switch, to, header, payload);
                 }
                 Sent::Group(_, header, payload, _) => {
+                    let place = usize::from(header.job.0 - 7);
+                    let n = header.fragment.0.wrapping_sub(self.jobs[place].first);
                     let first = self.published.insert((place, n));
                     assert!(first, "fragment {n} of job {place} published twice");
                     for rank in 0..self.jobs[place].workers {
@@ -513,7 +577,12 @@ impl World {
                     }
                 }
                 Sent::Again(rank, _, payload) => {
+                    let Some(resend) = because else {
+                        panic!("a result of the ring, and nobody asked for it")
+                    };
+                    let place = usize::from(resend.job.0 - 7);
                     let job = &self.jobs[place];
+                    let n = resend.fragment.0.wrapping_sub(job.first);
                     let header = job.header(Kind::Result, n, Rank::SWITCH, job.all());
                     assert_eq!(payload, job.sum(n, job.all()), "from the ring");
                     self.send(Node::Switch, Node::Worker(place, rank.0), header, payload);
@@ -590,7 +659,7 @@ impl World {
         self.jobs.iter().all(|job| job.results.iter().all(done))
     }
 
-    fn run(mut self) -> [u64; 4] {
+    fn run(mut self) -> [u64; 5] {
         self.loss = self.rng.below(4) as u64 * 8;
         for _ in 0..3000 {
             self.step();
@@ -612,6 +681,9 @@ impl World {
             while !self.network.is_empty() {
                 let frame = self.network.remove(0);
                 self.receive(frame);
+                if self.network.is_empty() {
+                    self.settle();
+                }
             }
         }
         for (place, job) in self.jobs.iter().enumerate() {
@@ -648,7 +720,7 @@ fn job_all(job: &Job) -> u64 {
 }
 
 fn run(policy: PolicyName) {
-    let mut counts = [0; 4];
+    let mut counts = [0; 5];
     for seed in seeds(200) {
         println!("{policy}, seed {seed}");
         for (sum, count) in counts.iter_mut().zip(World::new(seed, policy).run()) {
@@ -657,11 +729,12 @@ fn run(policy: PolicyName) {
     }
     if std::env::var("TALLY_SEED").is_err() {
         // That the seeds reach what they are meant to reach.
-        let [preemptions, collisions, from_ps, abandoned] = counts;
+        let [preemptions, collisions, from_ps, abandoned, grouped] = counts;
         assert_eq!(preemptions > 100, policy == PolicyName::Esa, "{counts:?}");
         assert_eq!(collisions > 100, policy != PolicyName::None, "{counts:?}");
         assert!(from_ps > 100, "{counts:?}");
         assert_eq!(abandoned > 10, policy != PolicyName::None, "{counts:?}");
+        assert_eq!(grouped > 100, policy != PolicyName::None, "{counts:?}");
     }
 }
 

@@ -177,8 +177,10 @@ impl Element {
         Self::I8,
     ];
 
+    /// The type with this number.
     #[inline]
-    const fn from_bits(bits: u8) -> Option<Self> {
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Option<Self> {
         Some(match bits {
             0 => Self::None,
             1 => Self::I32,

@@ -59,28 +59,44 @@ impl Train {
         }
     }
 
-    /// The header of `frame` if it is like the first one in all that is read of it, but for fragment
-    /// and priority. `None` says nothing of it: it must be parsed.
+    /// Fragment and priority of `frame` if it is like the first one in all else that is read of it.
+    /// `None` says nothing of it: it must be parsed.
     #[inline]
     #[must_use]
-    pub fn header_of(&self, frame: &[u8]) -> Option<Header> {
+    pub fn follows(&self, frame: &[u8]) -> Option<(FragmentId, u8)> {
         let (headers, payload) = frame.split_first_chunk::<HEADERS_BYTES>()?;
         let other = words(headers)
             .iter()
             .zip(self.words)
             .zip(MASK)
             .fold(0, |other, ((a, b), mask)| other | (a ^ b) & mask);
-        if other != 0 || payload.len() < usize::from(self.header.units) * UNIT_BYTES {
+        if other != 0 || payload.len() < self.payload_bytes() {
             return None;
         }
+        let fragment = FragmentId(u32::from_be_bytes([
+            headers[FRAGMENT],
+            headers[FRAGMENT + 1],
+            headers[FRAGMENT + 2],
+            headers[FRAGMENT + 3],
+        ]));
+        Some((fragment, headers[PRIORITY]))
+    }
+
+    /// Bytes of payload behind the headers.
+    #[inline]
+    #[must_use]
+    pub const fn payload_bytes(&self) -> usize {
+        self.header.units as usize * UNIT_BYTES
+    }
+
+    /// The header of `frame`, as [`follows`](Self::follows) says it.
+    #[inline]
+    #[must_use]
+    pub fn header_of(&self, frame: &[u8]) -> Option<Header> {
+        let (fragment, priority) = self.follows(frame)?;
         Some(Header {
-            priority: headers[PRIORITY],
-            fragment: FragmentId(u32::from_be_bytes([
-                headers[FRAGMENT],
-                headers[FRAGMENT + 1],
-                headers[FRAGMENT + 2],
-                headers[FRAGMENT + 3],
-            ])),
+            priority,
+            fragment,
             ..self.header
         })
     }
