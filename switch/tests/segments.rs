@@ -166,6 +166,7 @@ fn run(eal: &Eal, name: &str, bytes: u16, frames: &[Vec<u8>]) -> (CoreReport, [V
         couplings: vec![None; 2],
         ports: Ports::new(OWN, tx, outbox),
         aggregator: Aggregator::new(config, Kernels::best()),
+        batch: tally_engine::Batch::new(),
         macs: Arc::new(MacTable::new(300)),
         inbox,
         commands: orders,
