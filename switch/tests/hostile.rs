@@ -107,7 +107,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         ("type", with(42, &[0x1f])),
         ("reserved-bits", with(43, &[0x80])),
         ("reserved-bits", with(45, &[0x11])),
-        ("element-type", with(45, &[0x07])),
+        ("element-type", with(45, &[0x08])),
         ("element-type", with(45, &[0x00])),
         ("rank-range", with(54, &[64])),
         ("payload-length", with(55, &[1])),
