@@ -308,7 +308,8 @@ impl Ps {
             }
             return;
         }
-        match table.merge(slot, header.bitmap, payload) {
+        let merged = table.merge(slot, header.bitmap, payload);
+        match merged {
             Merged::New => {}
             Merged::Duplicate => self.stats.duplicates += 1,
             Merged::Overlap { missing } => {
@@ -341,7 +342,33 @@ impl Ps {
             table.complete(slot);
             self.stats.overflows += u64::from(table.entries[slot].overflow);
             self.enqueue(slot);
+            return;
         }
+        // Whoever sends again what is here waits as we do, and an answer to NACK may have been lost.
+        let in_vain = merged == Merged::Duplicate && header.flags.has(Flags::RESEND);
+        let waited = now.since(entry.armed) >= self.patience.period(0);
+        if in_vain
+            && waited
+            && entry.asked.nothing
+            && let Some(round) = table.lists.list_of(slot)
+        {
+            self.ask(now, slot, round, all);
+        }
+    }
+
+    /// The switch, and after the first round the workers that are missing, for a fragment in this round.
+    fn ask(&mut self, now: Time, slot: usize, round: usize, all: u64) {
+        let Some(table) = &mut self.table else { return };
+        let entry = &mut table.entries[slot];
+        entry.armed = now;
+        entry.asked.times = entry.asked.times.saturating_add(1);
+        entry.pending.remind = true;
+        if round > 0 {
+            entry.pending.nack |= all & !entry.have;
+        }
+        table.lists.remove(slot);
+        table.lists.push((round + 1).min(ROUNDS - 1), slot);
+        self.enqueue(slot);
     }
 
     fn handle_result(&mut self, slot: usize, header: &Header, payload: &[u8], all: u64) {
@@ -618,20 +645,11 @@ impl Ps {
         // From the last round down, so that nobody passes two rounds at once.
         for round in (0..ROUNDS).rev() {
             let period = self.patience.period(round as u32);
-            while let Some(table) = &mut self.table
+            while let Some(table) = &self.table
                 && let Some(slot) = table.lists.head(round)
                 && table.entries[slot].armed.after(period) <= now
             {
-                let entry = &mut table.entries[slot];
-                entry.armed = now;
-                entry.asked.times = entry.asked.times.saturating_add(1);
-                entry.pending.remind = true;
-                if round > 0 {
-                    entry.pending.nack |= all & !entry.have;
-                }
-                table.lists.remove(slot);
-                table.lists.push((round + 1).min(ROUNDS - 1), slot);
-                self.enqueue(slot);
+                self.ask(now, slot, round, all);
             }
         }
     }
@@ -647,3 +665,6 @@ fn congestion_of(header: &Header) -> Flags {
     let flag = |flag: Flags| flag.when(header.flags.has(flag));
     flag(Flags::MARKED).with(flag(Flags::COLLISION))
 }
+
+#[cfg(test)]
+mod tests;

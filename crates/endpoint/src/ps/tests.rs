@@ -1,0 +1,103 @@
+use super::*;
+use tally_wire::control::DATAGRAM_BYTES;
+
+const JOB: JobId = JobId(3);
+const EPOCH: Epoch = Epoch(9);
+
+fn ms(n: u64) -> Time {
+    Time(n * 1_000_000)
+}
+
+/// A parameter server of a job of two workers that runs, with payloads of one unit.
+fn serving() -> Ps {
+    let key = Key::new(&[5; 16]).unwrap();
+    let mut ps = Ps::new(ms(0), PsConfig::new(JOB, key.clone(), 77), Kernels::best());
+    let accept = Accept {
+        instance: 77,
+        challenge: 1,
+        state: JobState::Running,
+        workers: 2,
+        units: 1,
+        shards: 1,
+        base_port: DEFAULT_PORT,
+        window: 4,
+        joined: 0b11,
+        left: 0,
+        ps: true,
+        group: [239, 84, 0, 3].into(),
+    };
+    let mut datagram = [0; DATAGRAM_BYTES];
+    header(Kind::Accept, 0, Flags::NONE).emit(&mut datagram);
+    accept.emit(&mut datagram);
+    key.seal(&mut datagram);
+    ps.handle_datagram(ms(0), Ecn::Ect0, &datagram);
+    assert_eq!(sent(&mut ps, ms(0)), [(Kind::Join, Rank::PS)]);
+    ps
+}
+
+fn header(kind: Kind, bitmap: u64, flags: Flags) -> Header {
+    let to_ps = kind == Kind::Accept;
+    Header {
+        kind,
+        flags,
+        priority: 0,
+        element: match kind {
+            Kind::Partial => Element::I32,
+            _ => Element::None,
+        },
+        job: JOB,
+        epoch: EPOCH,
+        fragment: FragmentId(0),
+        rank: if to_ps { Rank::PS } else { Rank::SWITCH },
+        units: match kind {
+            Kind::Accept => tally_wire::header::CONTROL_UNITS,
+            Kind::Partial => 1,
+            _ => 0,
+        },
+        bitmap,
+    }
+}
+
+fn hear(ps: &mut Ps, now: Time, kind: Kind, bitmap: u64, flags: Flags) {
+    let header = header(kind, bitmap, flags);
+    let mut datagram = vec![0; HEADER_BYTES + header.payload_bytes()];
+    header.emit(&mut datagram);
+    ps.handle_datagram(now, Ecn::Ect0, &datagram);
+}
+
+/// All that it has to send, by kind and rank.
+fn sent(ps: &mut Ps, now: Time) -> Vec<(Kind, Rank)> {
+    let mut out = [0; 1024];
+    let mut sent = Vec::new();
+    while let Some(transmit) = ps.poll_transmit(now, &mut out) {
+        let header = Header::parse(&out[..transmit.len]).map(|h| (h.kind, h.rank));
+        sent.push(header.unwrap());
+    }
+    sent
+}
+
+/// Found in the comparison of completion times: answers to NACK met a full queue, and the worker whose
+/// answer was lost was asked again after four times as long, while the others repeated theirs.
+#[test]
+fn a_worker_whose_answer_was_lost_is_asked_again_when_another_repeats_its_contribution() {
+    let mut ps = serving();
+    hear(&mut ps, ms(0), Kind::Partial, 0b01, Flags::NONE);
+    // Before anybody was asked, a repetition says nothing.
+    hear(&mut ps, ms(1), Kind::Partial, 0b01, Flags::RESEND);
+    assert_eq!(sent(&mut ps, ms(1)), []);
+    ps.handle_timeout(ms(2));
+    assert_eq!(sent(&mut ps, ms(2)), [(Kind::Remind, Rank::PS)]);
+    hear(&mut ps, ms(2), Kind::NotHere, 0, Flags::NONE);
+    assert_eq!(sent(&mut ps, ms(2)), [(Kind::Nack, Rank(1))]);
+    // Its answer may be on its way.
+    hear(&mut ps, ms(3), Kind::Partial, 0b01, Flags::RESEND);
+    assert_eq!(sent(&mut ps, ms(3)), []);
+    let again = [(Kind::Remind, Rank::PS), (Kind::Nack, Rank(1))];
+    hear(&mut ps, ms(4), Kind::Partial, 0b01, Flags::RESEND);
+    hear(&mut ps, ms(4), Kind::Partial, 0b01, Flags::RESEND);
+    assert_eq!(sent(&mut ps, ms(4)), again);
+    hear(&mut ps, ms(5), Kind::Partial, 0b01, Flags::RESEND);
+    assert_eq!(sent(&mut ps, ms(5)), [], "once for each period");
+    hear(&mut ps, ms(5), Kind::Partial, 0b10, Flags::RESEND);
+    assert_eq!(sent(&mut ps, ms(5)), [(Kind::Result, Rank::PS)]);
+}
