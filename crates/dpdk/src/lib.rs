@@ -35,6 +35,7 @@
 //!   (`net_memif` and `net_pcap` do, if a frame is longer than a buffer of the pool): check
 //!   [`Mbuf::is_contiguous`] where [`Mbuf::data`] must be the whole frame.
 
+mod connect;
 mod eal;
 mod error;
 mod interrupt;
@@ -47,6 +48,7 @@ mod steer;
 mod thread;
 mod tsc;
 
+pub use connect::{connect, is_pci};
 pub use eal::{Eal, EalConfig, Iova, LogLevel, Memory};
 pub use error::{Errno, Error};
 pub use mbuf::{ChecksumState, Mbuf, Shares, free_bulk};

@@ -1,4 +1,5 @@
-//! ARP and ICMP echo for the switch's own address: both answers reuse the request's bytes.
+//! ARP and ICMP echo: the two answers that an address owes, which reuse the request's bytes, and the
+//! ARP request of a host that looks for the switch.
 
 use crate::frame::{
     ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES, Mac, internet_checksum,
@@ -9,6 +10,34 @@ const ARP_BYTES: usize = 28;
 const ICMP_BYTES: usize = 8;
 /// Ethernet and IPv4 as ARP's hardware and protocol types, with their address lengths.
 const ARP_ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+/// Shortest Ethernet frame without its check sequence.
+pub const FRAME_BYTES_MIN: usize = 60;
+
+/// The ARP request of the host at `own_ip` for the MAC of `wanted`.
+#[must_use]
+pub fn arp_request(own_mac: Mac, own_ip: Ipv4Addr, wanted: Ipv4Addr) -> [u8; FRAME_BYTES_MIN] {
+    let mut frame = [0; FRAME_BYTES_MIN];
+    frame[0..6].copy_from_slice(&Mac::BROADCAST.0);
+    frame[6..12].copy_from_slice(&own_mac.0);
+    frame[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
+    frame[14..20].copy_from_slice(&ARP_ETHERNET_IPV4);
+    frame[20..22].copy_from_slice(&[0, 1]);
+    frame[22..28].copy_from_slice(&own_mac.0);
+    frame[28..32].copy_from_slice(&own_ip.octets());
+    frame[38..42].copy_from_slice(&wanted.octets());
+    frame
+}
+
+/// The MAC that an ARP frame, request or answer, gives for its sender, if that is `sender`. Never a
+/// group's.
+#[must_use]
+pub fn arp_sender(frame: &[u8], sender: Ipv4Addr) -> Option<Mac> {
+    let b = frame.first_chunk::<{ ETHERNET_BYTES + ARP_BYTES }>()?;
+    let is_arp = b[12..14] == ETHERTYPE_ARP.to_be_bytes() && b[14..20] == ARP_ETHERNET_IPV4;
+    let mac = Mac([b[22], b[23], b[24], b[25], b[26], b[27]]);
+    (is_arp && b[28..32] == sender.octets() && !mac.is_group()).then_some(mac)
+}
 
 /// Turns an ARP request for `own_ip`, in `frame`, into the reply and says so with `true`; leaves
 /// anything else alone. Gratuitous requests and probes for other addresses are anything else.
@@ -113,6 +142,21 @@ mod tests {
         want.extend_from_slice(&HOST);
         want.extend_from_slice(&[10, 84, 0, 1]);
         assert_eq!(f, want);
+    }
+
+    #[test]
+    fn the_answer_to_our_request_names_who_was_asked_for() {
+        let mut f = super::arp_request(Mac(HOST), Ipv4Addr::new(10, 84, 0, 1), IP);
+        assert_eq!(f[..42], arp_request()[..]);
+        assert_eq!(arp_sender(&f, IP), None, "our own request");
+        assert!(answer_arp(&mut f, MAC, IP));
+        assert_eq!(arp_sender(&f, IP), Some(MAC));
+        assert_eq!(arp_sender(&f, Ipv4Addr::new(10, 84, 0, 9)), None);
+        for len in 0..42 {
+            assert_eq!(arp_sender(&f[..len], IP), None, "length {len}");
+        }
+        f[22] |= 1;
+        assert_eq!(arp_sender(&f, IP), None, "a group's");
     }
 
     #[test]

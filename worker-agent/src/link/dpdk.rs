@@ -14,7 +14,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
     Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
-    TxQueue,
+    TxQueue, connect, is_pci,
 };
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
@@ -73,9 +73,8 @@ impl DpdkLink {
             Memory::NoHuge => EalConfig::no_huge(eal.megabytes),
             Memory::Hugepages => EalConfig::in_memory(eal.megabytes),
         };
-        let is_pci = device.split(',').next().is_some_and(|d| d.contains(':'));
         let config = EalConfig {
-            pci_allow: if is_pci {
+            pci_allow: if is_pci(device) {
                 vec![device.to_owned()]
             } else {
                 Vec::new()
@@ -102,7 +101,7 @@ impl DpdkLink {
             mtu: (mtu > MTU_DEFAULT).then_some(mtu as u16),
             ..PortConfig::default()
         };
-        let started = start(&eal, device, is_pci, &port_config, &pool)?;
+        let started = connect(&eal, device, &port_config, &pool, START_FOR)?;
         let (Some(rx), Some(tx)) = (started.rx.into_iter().next(), started.tx.into_iter().next())
         else {
             unreachable!("one queue each way was asked for");
@@ -157,53 +156,6 @@ fn frames_in(buffer_bytes: u16, memory: tally_dpdk::Memory) -> u32 {
     let each = u64::from(buffer_bytes) + 128 + 128 + 128;
     let fit = (u64::from(megabytes) << 20) * 3 / 4 / each;
     u32::try_from(fit).unwrap_or(u32::MAX).min(FRAMES)
-}
-
-/// Starts the device and waits for its peer. A `net_memif` client connects only once, when it is
-/// started, so it is made anew until its server is there.
-fn start(
-    eal: &Eal,
-    device: &str,
-    is_pci: bool,
-    config: &PortConfig,
-    pool: &Mempool,
-) -> Result<tally_dpdk::StartedPort, LinkError> {
-    let deadline = Instant::now() + START_FOR;
-    let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
-    loop {
-        let attempt = if is_pci {
-            Port::pci(eal, device)
-        } else {
-            Port::vdev(eal, name, arguments)
-        };
-        // What is wrong so far will not get better.
-        let port = attempt?;
-        // `net_memif` claims 1500 and carries whatever fits its ring.
-        let mtu = config.mtu.map(|mtu| mtu.min(port.info().mtu_max));
-        let config = PortConfig { mtu, ..*config };
-        let port = port.configure(&config, std::slice::from_ref(pool))?;
-        let late = Instant::now() >= deadline;
-        match port.start() {
-            Ok(port) => {
-                let patience = Instant::now() + Duration::from_millis(300);
-                while Instant::now() < patience {
-                    if port.port.link()?.up {
-                        return Ok(port);
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                if late {
-                    // The session's own timeouts say what is missing.
-                    return Ok(port);
-                }
-            }
-            // A peer that is not there is a failed call; anything else will not get better.
-            Err(tally_dpdk::Error::Call { .. }) if !late && !is_pci => {
-                std::thread::sleep(Duration::from_millis(100));
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 impl Link for DpdkLink {

@@ -3,16 +3,16 @@
 
 use std::net::Ipv4Addr;
 use tally_endpoint::Ecn;
-use tally_wire::frame::{ETHERTYPE_ARP, UDP_END};
+use tally_wire::frame::UDP_END;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::neighbour::{answer_arp, answer_echo};
+use tally_wire::neighbour::{
+    FRAME_BYTES_MIN, answer_arp, answer_echo, arp_request, arp_sender,
+};
 use tally_wire::{
     Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, MAX_UNITS,
     Mac, Rank, UNIT_BYTES, UdpFrame, frame,
 };
 
-/// Shortest Ethernet frame without its check sequence.
-const FRAME_BYTES_MIN: usize = 60;
 /// So that frames with a Tally header need no padding.
 const _: () = assert!(HEADERS_BYTES >= FRAME_BYTES_MIN);
 
@@ -59,15 +59,7 @@ impl Station {
     /// The ARP request for the switch's MAC.
     #[must_use]
     pub fn request(&self) -> [u8; FRAME_BYTES_MIN] {
-        let mut frame = [0; FRAME_BYTES_MIN];
-        frame[0..6].copy_from_slice(&Mac::BROADCAST.0);
-        frame[6..12].copy_from_slice(&self.local.mac.0);
-        frame[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
-        frame[14..22].copy_from_slice(&[0, 1, 8, 0, 6, 4, 0, 1]);
-        frame[22..28].copy_from_slice(&self.local.mac.0);
-        frame[28..32].copy_from_slice(&self.local.address.octets());
-        frame[38..42].copy_from_slice(&self.switch.octets());
-        frame
+        arp_request(self.local.mac, self.local.address, self.switch)
     }
 
     /// Writes Ethernet, IPv4 and UDP headers in front of the datagram of `len` bytes to the
@@ -114,17 +106,11 @@ impl Station {
 
     /// Takes the switch's MAC from its ARP frames.
     pub fn learn(&mut self, frame: &[u8]) {
-        if frame.len() >= 42
-            && frame[12..14] == ETHERTYPE_ARP.to_be_bytes()
-            && frame[14..20] == [0, 1, 8, 0, 6, 4]
-            && frame[28..32] == self.switch.octets()
-            && let Some(&mac) = frame[22..].first_chunk()
+        if let Some(mac) = arp_sender(frame, self.switch)
+            && self.switch_mac != Some(mac)
         {
-            let mac = Mac(mac);
-            if !mac.is_group() && self.switch_mac != Some(mac) {
-                self.switch_mac = Some(mac);
-                self.templates.fill(None);
-            }
+            self.switch_mac = Some(mac);
+            self.templates.fill(None);
         }
     }
 
