@@ -145,6 +145,8 @@ pub struct Ps {
     queue: VecDeque<usize>,
     patience: Patience,
     next_control: Time,
+    /// The seat is the configuration's: there is nobody to join or to leave.
+    is_seated: bool,
     hint: Option<Hint>,
     events: VecDeque<PsEvent>,
     stats: PsStats,
@@ -175,10 +177,31 @@ impl Ps {
             queue: VecDeque::new(),
             patience: Patience::new(),
             next_control: now,
+            is_seated: false,
             hint: None,
             events: VecDeque::with_capacity(8),
             stats: PsStats::default(),
         }
+    }
+
+    /// A session for a job whose members are fixed in the switch's configuration: nobody joins, and the
+    /// job runs from the start and for ever. `accept` is what the switch would say in `epoch`.
+    ///
+    /// # Panics
+    /// If the instance is 0.
+    #[must_use]
+    pub fn seated(
+        now: Time,
+        config: PsConfig,
+        kernels: Kernels,
+        epoch: Epoch,
+        accept: Accept,
+    ) -> Self {
+        let mut ps = Self::new(now, config, kernels);
+        ps.handle_accept(now, epoch, accept);
+        ps.is_seated = true;
+        ps.next_control = Time(u64::MAX);
+        ps
     }
 
     /// The job that is served.
@@ -200,7 +223,7 @@ impl Ps {
             self.phase = Phase::Leaving {
                 until: now.after(LEAVE_FOR),
             };
-            if self.accepted.is_none() {
+            if self.accepted.is_none() || self.is_seated {
                 self.close();
             }
         }

@@ -5,9 +5,7 @@ use std::net::Ipv4Addr;
 use tally_endpoint::Ecn;
 use tally_wire::frame::UDP_END;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::neighbour::{
-    FRAME_BYTES_MIN, answer_arp, answer_echo, arp_request, arp_sender,
-};
+use tally_wire::neighbour::{FRAME_BYTES_MIN, answer_arp, answer_echo, arp_request, arp_sender};
 use tally_wire::{
     Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, MAX_UNITS,
     Mac, Rank, UNIT_BYTES, UdpFrame, frame,
