@@ -6,5 +6,6 @@
 
 pub mod cluster;
 pub mod commands;
+pub mod load;
 pub mod reference;
 pub mod replay;

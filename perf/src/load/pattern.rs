@@ -180,7 +180,10 @@ impl Sums {
         let parts = if all {
             [WORD_BYTES..self.payload.len(), 0..0]
         } else {
-            [WORD_BYTES..UNIT_BYTES, turn.max(WORD_BYTES)..turn + UNIT_BYTES]
+            [
+                WORD_BYTES..UNIT_BYTES,
+                turn.max(WORD_BYTES)..turn + UNIT_BYTES,
+            ]
         };
         let same = payload.len() == self.payload.len()
             && payload[..WORD_BYTES] == self.first(fragment)
@@ -309,7 +312,10 @@ mod tests {
             sums.write(FragmentId(5), &mut payload);
             payload[at * 4 + 3] ^= 1;
             let wrong = sums.check(FragmentId(5), &payload, true).unwrap_err();
-            assert_eq!((wrong.word, (wrong.found - wrong.expected).abs()), (at, 1.0));
+            assert_eq!(
+                (wrong.word, (wrong.found - wrong.expected).abs()),
+                (at, 1.0)
+            );
             // Without --verify the line that the fragment's turn is on, and the first.
             let seen = sums.check(FragmentId(5), &payload, false).is_err();
             assert_eq!(seen, at < 32, "word {at}");
@@ -327,10 +333,7 @@ mod tests {
             ranks.iter().for_each(|&rank| {
                 kernels.sum_i32(&mut sum, &of(rank));
             });
-            assert!(
-                sums.check(FragmentId(4), &sum, false).is_err(),
-                "{ranks:?}"
-            );
+            assert!(sums.check(FragmentId(4), &sum, false).is_err(), "{ranks:?}");
         }
     }
 }
