@@ -30,6 +30,7 @@ mod testpmd;
 
 pub use capture::{Captures, WORKERS};
 pub use switch::Switch;
+pub(crate) use switch::statistics;
 pub use testpmd::Testpmd;
 
 use anyhow::{Context, Result};

@@ -337,6 +337,8 @@ struct Results {
 /// If it cannot begin, if a job breaks off, or if a sum is wrong.
 pub fn run(args: &Args) -> Result<Report> {
     args.check()?;
+    // Before this thread is put on one CPU, of which alone it would then know.
+    let machine = Machine::detect();
     let plan = Plan::new(&args.config, &args.wishes())?;
     let cpu = args.cpu.or_else(|| own_cpu(&plan));
     let stop = stop_on_signals()?;
@@ -355,10 +357,11 @@ pub fn run(args: &Args) -> Result<Report> {
     let results = results(&plan, &outcome);
     let lost = results.all.counts.lost;
     let seconds = LOST_AFTER_NS / 1_000_000_000;
-    let how = format!("fragments that had no result within {seconds} s, although sent again and again");
+    let how =
+        format!("fragments that had no result within {seconds} s, although sent again and again");
     let targets = vec![Target::at_most("lost", lost as f64, "fragments", 0.0, &how)];
     let table = table(&parameters, &results);
-    Report::new(Machine::detect(), &parameters, &results, targets, table)
+    Report::new(machine, &parameters, &results, targets, table)
 }
 
 /// A flag that SIGINT and SIGTERM set. The second one kills.
@@ -380,7 +383,11 @@ fn parameters(args: &Args, plan: &Plan, cpu: Option<usize>) -> Parameters {
         ),
         ports: plan.ports.iter().map(port).collect(),
         cpu,
-        loop_is: if args.rate.is_some() { "open" } else { "closed" },
+        loop_is: if args.rate.is_some() {
+            "open"
+        } else {
+            "closed"
+        },
         element: args.element,
         seconds: args.seconds,
         warm_up_s: args.warm_up,
@@ -388,7 +395,11 @@ fn parameters(args: &Args, plan: &Plan, cpu: Option<usize>) -> Parameters {
         loss: args.loss,
         reorder: args.reorder,
         seed: args.seed,
-        verify: if args.verify { "all words" } else { "two lines" },
+        verify: if args.verify {
+            "all words"
+        } else {
+            "two lines"
+        },
         external_ps: args.external_ps,
         jobs: plan.jobs.iter().map(JobParameters::of).collect(),
     }
@@ -488,7 +499,11 @@ fn all_of(jobs: &[JobResults], outcome: &Outcome) -> Figures {
         latencies.late += &job.latencies.late;
     }
     let due: Option<u64> = outcome.jobs.iter().map(|job| job.due).sum();
-    let made: u64 = outcome.jobs.iter().map(|job| job.measured.frames_sent).sum();
+    let made: u64 = outcome
+        .jobs
+        .iter()
+        .map(|job| job.measured.frames_sent)
+        .sum();
     let counts = jobs.iter().map(|job| job.figures.counts);
     Figures {
         frames_per_s: sum(|f| f.frames_per_s),
@@ -572,7 +587,7 @@ fn table(parameters: &Parameters, results: &Results) -> String {
     }
     let _ = writeln!(
         out,
-        "\n{:<26} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  us",
+        "\n{:<26} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "all jobs, us", "p50", "p90", "p99", "p99.9", "p99.99", "max"
     );
     let mut row = |name: &str, p: &Percentiles| {

@@ -4,4 +4,6 @@
 pub mod datapath;
 pub mod demo;
 pub mod kernels;
+pub mod latency;
+pub mod load;
 pub mod policies;

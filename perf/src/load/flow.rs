@@ -8,8 +8,11 @@
 //! stopped by a slow answer would else leave out the very waits that it stands for (coordinated omission).
 //!
 //! The window is the job's: no worker sends fragment f before all of them have the results up to f − window
-//! (W-2, a little stricter). What has no result is sent again by a timer, after eight times the usual
-//! time, then twice that; there is no congestion control, because a load is to be what was asked for.
+//! (W-2, a little stricter). There is no congestion control, because a load is to be what was asked for.
+//!
+//! A fragment is sent again after eight times the usual time if one that was sent later has its result; if
+//! none has, it is not the fragment that stands still, and it waits much longer. Then twice that time, and so
+//! on.
 
 use std::ops::Range;
 use tally_wire::{FragmentId, all_ranks};
@@ -20,6 +23,8 @@ pub const BATCH_FRAGMENTS: u64 = 32;
 const RETRY_TIMES: u64 = 8;
 const RETRY_NS_MIN: u64 = 1_000_000;
 const RETRY_NS_MAX: u64 = 250_000_000;
+/// When it is although no later one has a result.
+const STILL_NS: u64 = 50_000_000;
 
 /// Who decides when a contribution is due.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,6 +110,8 @@ pub struct Flow {
     end: u64,
     /// Usual time from sending to result, smoothed.
     usual_ns: u64,
+    /// When the fragment was sent that was sent last of those that have a result.
+    newest_sent: u64,
 }
 
 impl Flow {
@@ -129,6 +136,7 @@ impl Flow {
             cursor: 0,
             end: u64::MAX,
             usual_ns: 0,
+            newest_sent: 0,
         }
     }
 
@@ -280,6 +288,7 @@ impl Flow {
         if entry.tries == 0 {
             let took = now.saturating_sub(entry.sent);
             self.usual_ns = (7 * self.usual_ns + took) / 8;
+            self.newest_sent = self.newest_sent.max(entry.sent);
         }
         entry.have |= ranks;
         let complete = entry.have == self.all;
@@ -345,7 +354,10 @@ impl Flow {
         for seq in self.base..self.cursor / self.workers {
             let slot = self.slot(seq);
             let entry = &mut self.entries[slot];
-            if entry.have != self.all && entry.retry <= now {
+            let stands_still = entry.tries == 0
+                && self.newest_sent <= entry.sent
+                && now.saturating_sub(entry.sent) < STILL_NS;
+            if entry.have != self.all && entry.retry <= now && !stands_still {
                 entry.tries = entry.tries.saturating_add(1);
                 let patience = retry_ns << entry.tries.min(8);
                 entry.retry = now + patience.min(RETRY_NS_MAX);

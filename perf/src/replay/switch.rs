@@ -51,6 +51,20 @@ impl Switch {
         })
     }
 
+    /// Starts it with a configuration and waits until it runs.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn start(&self, config: &Path, log: &Path) -> Result<Program> {
+        let mut command = Command::new(&self.program);
+        command.arg("--config").arg(config);
+        let mut program = Program::start("switch", command, log)?;
+        program.wait_until("it runs", START_PATIENCE, |log| {
+            log.contains("running on CPU")
+        })?;
+        Ok(program)
+    }
+
     /// The rate at which it sums frames, over that many seconds.
     ///
     /// # Errors
@@ -63,12 +77,7 @@ impl Switch {
         let config = config(captures, cpus, &socket);
         std::fs::write(&path, simd_json::to_string(&config)?)
             .with_context(|| path.display().to_string())?;
-        let mut command = Command::new(&self.program);
-        command.arg("--config").arg(&path);
-        let mut program = Program::start("switch", command, &folder.join("switch.log"))?;
-        program.wait_until("it runs", START_PATIENCE, |log| {
-            log.contains("running on CPU")
-        })?;
+        let program = self.start(&path, &folder.join("switch.log"))?;
         std::thread::sleep(WARM_UP);
         let cpu_before = CpuTime::of(program.id())?;
         let before = statistics(&socket)?;
@@ -86,7 +95,8 @@ impl Switch {
     }
 }
 
-fn statistics(socket: &Path) -> Result<Report> {
+/// What the switch behind that socket says of itself.
+pub(crate) fn statistics(socket: &Path) -> Result<Report> {
     let mut text = Vec::new();
     UnixStream::connect(socket)
         .and_then(|mut stream| stream.read_to_end(&mut text))

@@ -3,12 +3,12 @@
 use super::{Captures, CpuTime, Cpus, DESCRIPTORS, POOL_FRAMES, Rate, device, mtu};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tally_switch::datapath::BURST;
 
-/// The program, which Debian has in the package `dpdk`.
+/// The program, which Debian has in the package `dpdk-dev`.
 const NAME: &str = "dpdk-testpmd";
 /// What goes before the seconds that are measured: the first of its reports covers no time, the
 /// second one the start.
@@ -33,7 +33,7 @@ impl Testpmd {
             .map(|folder| folder.join(NAME))
             .find(|program| program.is_file())
             .map(|program| Self { program })
-            .ok_or_else(|| format!("{NAME} is not installed (Debian's package: dpdk)"))
+            .ok_or_else(|| format!("{NAME} is not installed (Debian's package: dpdk-dev)"))
     }
 
     /// The rate at which it receives and sends frames, over that many seconds.
@@ -89,6 +89,37 @@ impl Testpmd {
             "testpmd: {received} frames per second in, {sent} out"
         );
         Ok(Rate::new(received, cpu_before.share_until(&cpu_after)))
+    }
+
+    /// Starts it on these devices, where it sends every frame back whence it came, with its Ethernet addresses
+    /// swapped, until it is dropped. Frames are up to `frame_bytes` long.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn reflect(
+        &self,
+        devices: &[String],
+        frame_bytes: u16,
+        cpus: Cpus,
+        log: &Path,
+    ) -> Result<Program> {
+        let mut command = Command::new(&self.program);
+        let buffer_bytes = HEADROOM_BYTES + u32::from(frame_bytes).max(2048);
+        let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
+        command
+            .arg(format!("--lcores=0@{},1@{}", cpus.control, cpus.data))
+            .args(["--main-lcore=0", "--no-pci", "--no-telemetry"])
+            .args(["--no-huge", "--no-shconf", "--iova-mode=va"])
+            .arg(format!("-m{megabytes}"))
+            .args(devices.iter().map(|device| format!("--vdev={device}")))
+            .args(["--", "--forward-mode=macswap", "--nb-cores=1"])
+            .arg(format!("--burst={BURST}"))
+            .args(["--port-topology=loop", "--no-flush-rx", "--mbcache=256"])
+            .arg(format!("--total-num-mbufs={POOL_FRAMES}"))
+            .arg(format!("--mbuf-size={buffer_bytes}"))
+            // Its peers come later. It reports rarely, or it would wait for a key, and end.
+            .args(["--disable-link-check", "--stats-period=3600"]);
+        Program::start("testpmd", command, log)
     }
 
     /// Which version it is.

@@ -124,7 +124,10 @@ fn results_count_once_for_each_port_and_are_never_early() {
 #[test]
 fn what_has_no_result_is_sent_again_ever_more_rarely_and_given_up_in_the_end() {
     let mut f = flow(2, 4, Pace::Closed);
+    f.stop_before(2);
     f.take(1000);
+    f.stop_before(u64::MAX);
+    f.take(1500);
     for seq in [0, 2, 3] {
         new(f.result(2000, FIRST.plus(seq), 0b11));
     }
@@ -145,6 +148,17 @@ fn what_has_no_result_is_sent_again_ever_more_rarely_and_given_up_in_the_end() {
     assert_eq!(f.give_up(6000, 1001), 1);
     assert_eq!(f.take(6000), 10..16, "the window goes on");
     assert_eq!(f.result(6001, FIRST.plus(1), 0b11), Taken::Duplicate);
+}
+
+#[test]
+fn a_peer_that_stands_still_is_not_sent_everything_again() {
+    let mut f = flow(2, 4, Pace::Closed);
+    f.take(1000);
+    let mut first = None;
+    for now in (0..100).map(|ms| ms * RETRY_NS_MIN) {
+        f.overdue(now, |_, _| first = first.or(Some(now)));
+    }
+    assert!(first.is_some_and(|at| (STILL_NS..STILL_NS + 3 * RETRY_NS_MIN).contains(&at)));
 }
 
 #[test]
