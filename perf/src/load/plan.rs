@@ -95,7 +95,7 @@ impl FromStr for Rate {
         let digits = number.trim_end_matches(['k', 'M', 'G']);
         ensure_one_letter(number, digits).ok_or_else(wrong)?;
         let value = digits.parse::<f64>().map_err(|_| wrong())? * scale;
-        if !(value >= 1.0 && value <= 1e13) {
+        if !(1.0..=1e13).contains(&value) {
             return Err(wrong());
         }
         Ok(if is_frames {
@@ -162,7 +162,8 @@ impl Priorities {
         }
         let total: u64 = self.0.iter().map(|(_, weight)| u64::from(*weight)).sum();
         // Fibonacci hashing: its upper bits are spread evenly.
-        let mut left = (seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) * total >> 32;
+        let spread = seq.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let mut left = (spread * total) >> 32;
         for (at, &(priority, weight)) in self.0.iter().enumerate() {
             match left.checked_sub(weight.into()) {
                 Some(rest) => left = rest,
