@@ -1,6 +1,8 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <rte_alarm.h>
@@ -183,6 +185,24 @@ int tally_on_interrupt_thread(void (*job)(void *), void *argument)
 	while (!__atomic_load_n(&errand.done, __ATOMIC_ACQUIRE))
 		usleep(50);
 	return 0;
+}
+
+/* Longer than any burst, also of a thread that lost its CPU on the way. */
+#define BURST_US_MAX 10000
+
+/*
+ * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the port as not connected
+ * and unmaps the shared rings at once, on the interrupt thread, although a burst on another thread may be reading
+ * them: a crash (DPDK 22.11). No burst begins after the mark, so on that thread it is enough to wait for
+ * those that have begun.
+ */
+int munmap(void *address, size_t bytes)
+{
+	char name[16] = "";
+
+	if (prctl(PR_GET_NAME, name) == 0 && strncmp(name, "eal-intr", 8) == 0)
+		usleep(BURST_US_MAX);
+	return (int)syscall(SYS_munmap, address, bytes);
 }
 
 int tally_link_get(uint16_t port, struct tally_link *link)
