@@ -28,8 +28,8 @@
 //! - `net_memif` in the server's role can't be closed and made again in one process with the same
 //!   socket: the driver leaks the listening socket. It also leaves the interrupt thread with a pointer to it,
 //!   so once there has been such a port, the EAL isn't cleaned up at its end, only by the
-//!   process's. When a peer dies, the driver unmaps the shared
-//!   rings on the EAL's interrupt thread without waiting for a burst under way.
+//!   process's. When a peer goes, the driver unmaps the shared rings on the EAL's interrupt thread without
+//!   waiting for a burst under way; so our `munmap` (`shim.c` of `dpdk-sys`) waits there.
 
 use std::ffi::{CStr, CString};
 use std::fmt;

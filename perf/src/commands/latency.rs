@@ -215,8 +215,8 @@ struct Bench<'a> {
     testpmd: Result<Testpmd, String>,
 }
 
-/// A program and our ports to it. The program ends first: a driver that sees its peer go while it polls may
-/// crash.
+/// A program and our ports to it. The program ends first: testpmd's driver may crash when its peer goes
+/// while it polls.
 struct Contender {
     program: Program,
     wire: Wire,
