@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tally_perf::commands::{datapath, demo, kernels, latency, load, policies};
+use tally_perf::commands::{datapath, demo, kernels, latency, load, pktgen, policies};
 
 /// Benchmarks of Tally.
 #[derive(Parser)]
@@ -32,6 +32,8 @@ enum Command {
     Latency(latency::Args),
     /// Loads a running switch with simulated workers, as hard as it takes or at a rate.
     Load(load::Args),
+    /// Writes captures, scripts and a configuration for Pktgen-DPDK.
+    Pktgen(pktgen::Args),
     /// Several jobs share a switch with little memory, under each of its policies in turn.
     Policies(policies::Args),
 }
@@ -53,6 +55,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Kernels(args) => kernels::run(args)?,
         Command::Latency(args) => latency::run(args)?,
         Command::Load(args) => load::run(args)?,
+        Command::Pktgen(args) => pktgen::run(args)?,
         Command::Policies(args) => policies::run(args)?,
     };
     report.print(cli.json)?;

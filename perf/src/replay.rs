@@ -25,10 +25,12 @@
 //!   nothing of latency.
 
 mod capture;
+mod config;
 mod switch;
 mod testpmd;
 
-pub use capture::{Captures, WORKERS};
+pub use capture::{Captures, Shape, WORKERS};
+pub(crate) use config::{Config, Setting};
 pub use switch::Switch;
 pub(crate) use switch::statistics;
 pub use testpmd::Testpmd;

@@ -226,7 +226,7 @@ impl Bench<'_> {
             rows.extend(self.row("macswap", None, captures, &macswap, &macswap, &[]));
         }
         for ((captures, ours), others) in captures.iter().zip(&ours).zip(&others) {
-            let element = Some(captures.element);
+            let element = Some(captures.shape.element);
             rows.extend(self.row("switch", element, captures, ours, &macswap, others));
             rows.extend(self.row("other switch", element, captures, others, &macswap, others));
         }
@@ -253,12 +253,12 @@ impl Bench<'_> {
         let ns_per_frame = 1e9 / frames_per_s.median;
         Some(Row {
             program: program.to_owned(),
-            payload_bytes: captures.payload_bytes,
+            payload_bytes: captures.shape.payload_bytes,
             element,
-            capture_bytes: captures.size().bytes,
+            capture_bytes: captures.bytes(),
             frames_per_s,
             cpu_share,
-            gbit_per_s: frames_per_s.median * captures.frame_bytes() as f64 * 8.0 / 1e9,
+            gbit_per_s: frames_per_s.median * captures.shape.frame_bytes() as f64 * 8.0 / 1e9,
             ns_per_frame,
             cycles_per_frame: self.cpu_mhz.map(|mhz| ns_per_frame * mhz / 1e3),
             to_macswap: ratio(macswap),

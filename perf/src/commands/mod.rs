@@ -6,4 +6,5 @@ pub mod demo;
 pub mod kernels;
 pub mod latency;
 pub mod load;
+pub mod pktgen;
 pub mod policies;

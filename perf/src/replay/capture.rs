@@ -5,8 +5,10 @@
 //! A switch takes a fragment once: what comes again is late (W-4). But fragment numbers are serial,
 //! and 2^32 of them make a circle. A capture has three runs of fragments that begin at a third of
 //! the circle from one another, so each run is ahead of the one before, the first one of the next
-//! round included. A run is as long as the switch's ring of results, so that none of its fragments
-//! is in the ring any more when it comes again.
+//! round included. A run is at least as long as the switch's ring of results, so that none of its
+//! fragments is in the ring any more when it comes again. Each run begins at a multiple of its length:
+//! in a pool of as many slots, all fragments that follow one another have slots of their own, also
+//! where a run ends and another begins.
 
 use anyhow::{Context, Result};
 use half::{bf16, f16};
@@ -20,7 +22,7 @@ use tally_wire::{
     Mac, Rank, UNIT_BYTES,
 };
 
-/// Workers of the job, each on a port of its own.
+/// Workers of `datapath`'s job, each on a port of its own.
 pub const WORKERS: u8 = 8;
 /// The job.
 pub(super) const JOB: JobId = JobId(7);
@@ -32,85 +34,63 @@ pub(super) const SWITCH_IP: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 254);
 /// A worker's UDP port.
 pub(super) const WORKER_PORT: u16 = 40_000;
 
-/// Runs of fragments in a capture, and how far apart they begin.
+/// Runs of fragments in a capture.
 const RUNS: u32 = 3;
-const RUN_DISTANCE: u32 = u32::MAX / RUNS;
 
-/// One capture for each worker, in a folder that goes away with the value.
-#[derive(Debug)]
-pub struct Captures {
+/// What is replayed: one job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Shape {
+    /// Its workers.
+    pub workers: u8,
+    /// Ports that they come in at: rank r at port r mod `ports`. A capture for each.
+    pub ports: u8,
     /// Payload of every frame.
     pub payload_bytes: u16,
     /// Its element type, as the protocol names it.
     pub element: &'static str,
-    /// Fragments in each run.
-    pub run_fragments: u16,
-    files: Vec<PathBuf>,
-    folder: tempfile::TempDir,
+    /// Fragments in each run; a power of two.
+    pub run_fragments: u32,
+    /// Fragments in a row that a worker sends before the next one at its port sends the same ones.
+    /// Divides `run_fragments`.
+    pub turn_fragments: u32,
+    /// Shards of the switch, which are in the UDP ports.
+    pub shards: u16,
 }
 
-/// How much memory the captures take when they are replayed.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Size {
-    /// Frames of all workers.
-    pub frames: u32,
-    /// Their bytes.
-    pub bytes: u64,
-}
-
-impl Captures {
-    /// Writes the captures. Frames with elements of the type of this name, whose sums are nothing
-    /// special: no overflow, no NaN.
-    ///
-    /// # Errors
-    /// If the files cannot be written.
-    pub fn write(payload_bytes: u16, element: &'static str, run_fragments: u16) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("tally-replay-")
-            .tempdir()
-            .context("temporary folder")?;
-        let mut captures = Self {
-            payload_bytes,
-            element,
-            run_fragments,
-            files: Vec::new(),
-            folder,
-        };
-        for rank in 0..WORKERS {
-            let path = captures.folder().join(format!("worker{rank}.pcap"));
-            captures
-                .write_one(&path, rank)
-                .with_context(|| path.display().to_string())?;
-            captures.files.push(path);
-        }
-        Ok(captures)
-    }
-
-    /// The captures, by rank.
-    pub(super) fn files(&self) -> &[PathBuf] {
-        &self.files
-    }
-
-    /// Where they are, with room for more.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
+impl Shape {
     /// Bytes of each frame.
     #[must_use]
     pub fn frame_bytes(&self) -> usize {
         HEADERS_BYTES + usize::from(self.payload_bytes)
     }
 
-    /// What is replayed.
+    /// Frames of all workers.
     #[must_use]
-    pub fn size(&self) -> Size {
-        let frames = RUNS * u32::from(self.run_fragments) * u32::from(WORKERS);
-        let bytes = u64::from(frames) * self.frame_bytes() as u64;
-        Size { frames, bytes }
+    pub fn frames(&self) -> u32 {
+        RUNS * self.run_fragments * u32::from(self.workers)
     }
 
-    fn write_one(&self, path: &Path, rank: u8) -> Result<()> {
+    /// Ranks at a port.
+    pub fn ranks(&self, port: u8) -> impl Iterator<Item = u8> + Clone + use<> {
+        (port..self.workers).step_by(self.ports.into())
+    }
+
+    /// Writes the captures into a folder, and returns their paths by port. Frames hold integers or
+    /// floats whose sums are nothing special: no overflow, no NaN.
+    ///
+    /// # Errors
+    /// If the files cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
+        let write = |port| {
+            let path = folder.join(format!("port{port}.pcap"));
+            self.write_one(&path, port)
+                .with_context(|| path.display().to_string())?;
+            Ok(path)
+        };
+        (0..self.ports).map(write).collect()
+    }
+
+    fn write_one(&self, path: &Path, port: u8) -> Result<()> {
         let mut file = BufWriter::new(File::create(path)?);
         // The format's magic number for microseconds, version 2.4, no time zone, the longest frame,
         // Ethernet. All in the writer's byte order.
@@ -121,12 +101,14 @@ impl Captures {
             file.write_all(&word.to_ne_bytes())?;
         }
         let mut frame = vec![0; self.frame_bytes()];
-        let mut number: u32 = 0x9e37_79b9 ^ u32::from(rank);
-        for fragment in self.fragments() {
-            tally_wire::frame::emit(&mut frame, &addresses(rank), &self.header(rank, fragment));
-            let kind = self.element();
+        let mut number: u32 = 0x9e37_79b9 ^ u32::from(port);
+        let kind = self.wire_element();
+        for (rank, fragment) in self.contributions(port) {
+            let addresses = self.addresses(rank, fragment);
+            tally_wire::frame::emit(&mut frame, &addresses, &self.header(rank, fragment));
             for element in frame[HEADERS_BYTES..].chunks_exact_mut(kind.bytes()) {
-                // Marsaglia's xorshift: eight of these integers or floats add up to no overflow.
+                // Marsaglia's xorshift: eight of these integers or floats add up to no overflow, nor do
+                // 64 of 32 bits.
                 number ^= number << 13;
                 number ^= number >> 17;
                 number ^= number << 5;
@@ -143,7 +125,7 @@ impl Captures {
                     }
                     Element::I16 => element.copy_from_slice(&((int >> 20) as i16).to_be_bytes()),
                     Element::I8 => element[0] = (int >> 28) as u8,
-                    _ => element.copy_from_slice(&(int >> 4).to_be_bytes()),
+                    _ => element.copy_from_slice(&(int >> 6).to_be_bytes()),
                 }
             }
             // Time, length in the file, length on the wire.
@@ -155,14 +137,24 @@ impl Captures {
         Ok(file.flush()?)
     }
 
-    fn fragments(&self) -> impl Iterator<Item = FragmentId> + use<> {
-        let run_fragments = u32::from(self.run_fragments);
-        (0..RUNS).flat_map(move |run| {
-            (0..run_fragments).map(move |n| FragmentId(run * RUN_DISTANCE).plus(n))
+    /// Rank and fragment of each frame of a port, in order.
+    fn contributions(&self, port: u8) -> impl Iterator<Item = (u8, FragmentId)> + use<> {
+        let turn_fragments = self.turn_fragments;
+        let turns = self.run_fragments / turn_fragments;
+        // As far apart as they can be, at multiples of their length.
+        let distance = (u32::MAX / RUNS) & !(self.run_fragments - 1);
+        let ranks = self.ranks(port);
+        let starts = (0..RUNS).flat_map(move |run| {
+            (0..turns).map(move |turn| run * distance + turn * turn_fragments)
+        });
+        starts.flat_map(move |start| {
+            ranks.clone().flat_map(move |rank| {
+                (0..turn_fragments).map(move |n| (rank, FragmentId(start).plus(n)))
+            })
         })
     }
 
-    fn element(&self) -> Element {
+    fn wire_element(&self) -> Element {
         let named = |e: &Element| e.name() == self.element;
         Element::ALL.into_iter().find(named).unwrap_or(Element::I32)
     }
@@ -172,7 +164,7 @@ impl Captures {
             kind: Kind::Data,
             flags: Flags::NONE,
             priority: 0,
-            element: self.element(),
+            element: self.wire_element(),
             job: JOB,
             epoch: EPOCH,
             fragment,
@@ -180,6 +172,78 @@ impl Captures {
             units: (usize::from(self.payload_bytes) / UNIT_BYTES) as u8,
             bitmap: Rank(rank).bit(),
         }
+    }
+
+    fn addresses(&self, rank: u8, fragment: FragmentId) -> Addresses {
+        let (src_mac, src_ip) = worker(rank);
+        Addresses {
+            src_mac,
+            dst_mac: SWITCH_MAC,
+            src_ip,
+            dst_ip: SWITCH_IP,
+            src_port: WORKER_PORT,
+            dst_port: DEFAULT_PORT + (fragment.0 % u32::from(self.shards)) as u16,
+        }
+    }
+}
+
+/// Captures in a folder that goes away with the value.
+#[derive(Debug)]
+pub struct Captures {
+    /// What is in them.
+    pub shape: Shape,
+    files: Vec<PathBuf>,
+    folder: tempfile::TempDir,
+}
+
+impl Captures {
+    /// Writes the captures of [`WORKERS`] workers, each at a port of its own.
+    ///
+    /// # Errors
+    /// If the files cannot be written.
+    pub fn write(payload_bytes: u16, element: &'static str, run_fragments: u16) -> Result<Self> {
+        Self::of(Shape {
+            workers: WORKERS,
+            ports: WORKERS,
+            payload_bytes,
+            element,
+            run_fragments: run_fragments.into(),
+            turn_fragments: 1,
+            shards: 1,
+        })
+    }
+
+    /// Writes captures.
+    ///
+    /// # Errors
+    /// If the files cannot be written.
+    pub fn of(shape: Shape) -> Result<Self> {
+        let folder = tempfile::Builder::new()
+            .prefix("tally-replay-")
+            .tempdir()
+            .context("temporary folder")?;
+        let files = shape.write(folder.path())?;
+        Ok(Self {
+            shape,
+            files,
+            folder,
+        })
+    }
+
+    /// The captures, by port.
+    pub(super) fn files(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    /// Where they are, with room for more.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Bytes of all frames: the memory that they take when they are replayed.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.shape.frames()) * self.shape.frame_bytes() as u64
     }
 }
 
@@ -191,35 +255,41 @@ pub(super) fn worker(rank: u8) -> (Mac, Ipv4Addr) {
     )
 }
 
-fn addresses(rank: u8) -> Addresses {
-    let (src_mac, src_ip) = worker(rank);
-    Addresses {
-        src_mac,
-        dst_mac: SWITCH_MAC,
-        src_ip,
-        dst_ip: SWITCH_IP,
-        src_port: WORKER_PORT,
-        dst_port: DEFAULT_PORT,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use tally_wire::UdpFrame;
+
+    fn shape(workers: u8, ports: u8, run_fragments: u32, turn_fragments: u32) -> Shape {
+        Shape {
+            workers,
+            ports,
+            payload_bytes: 256,
+            element: "f32",
+            run_fragments,
+            turn_fragments,
+            shards: 2,
+        }
+    }
 
     #[test]
     fn a_capture_has_whole_frames_that_parse_back() {
-        let captures = Captures::write(256, "f32", 4).unwrap();
-        assert_eq!(captures.size().frames, 96);
+        let shape = shape(8, 8, 4, 1);
+        let captures = Captures::of(shape.clone()).unwrap();
+        assert_eq!(shape.frames(), 96);
         let file = std::fs::read(&captures.files()[3]).unwrap();
         let records = file[24..].chunks_exact(16 + 320);
         assert_eq!((records.len(), records.remainder().len()), (12, 0));
-        for (record, fragment) in records.zip(captures.fragments()) {
+        for (record, (rank, fragment)) in records.zip(shape.contributions(3)) {
             assert_eq!(record[8..12], 320_u32.to_ne_bytes());
             let frame = &record[16..];
             let udp = UdpFrame::parse(frame).unwrap();
-            assert_eq!(udp.addresses, addresses(3));
+            assert_eq!(udp.addresses, shape.addresses(rank, fragment));
+            assert_eq!(
+                udp.addresses.dst_port,
+                DEFAULT_PORT + (fragment.0 & 1) as u16
+            );
             let header = Header::parse(udp.datagram(frame)).unwrap();
             assert_eq!((header.fragment, header.rank), (fragment, Rank(3)));
         }
@@ -227,10 +297,49 @@ mod tests {
 
     #[test]
     fn each_run_is_ahead_of_the_one_before_also_round_the_circle() {
-        let captures = Captures::write(64, "i32", 64).unwrap();
-        let fragments: Vec<_> = captures.fragments().collect();
-        for (fragment, next) in fragments.iter().zip(fragments.iter().cycle().skip(1)) {
-            assert!(next.ahead_of(*fragment) > 0, "{fragment:?} then {next:?}");
+        for run_fragments in [1, 64, 1 << 17] {
+            let shape = shape(1, 1, run_fragments, 1);
+            let fragments: Vec<_> = shape.contributions(0).map(|(_, f)| f).collect();
+            for (fragment, next) in fragments.iter().zip(fragments.iter().cycle().skip(1)) {
+                assert!(next.ahead_of(*fragment) > 0, "{fragment:?} then {next:?}");
+                // In a pool of as many slots as a run has fragments.
+                assert_eq!(
+                    next.0.wrapping_sub(fragment.0) % run_fragments,
+                    1 % run_fragments
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn workers_take_turns_and_each_fragment_has_all_of_them_once() {
+        let shape = shape(5, 2, 8, 4);
+        let first: Vec<_> = shape
+            .contributions(1)
+            .map(|(rank, f)| (rank, f.0))
+            .collect();
+        let turns = [
+            (1, 0),
+            (1, 1),
+            (1, 2),
+            (1, 3),
+            (3, 0),
+            (3, 1),
+            (3, 2),
+            (3, 3),
+            (1, 4),
+        ];
+        assert_eq!(first[..9], turns);
+        let mut ranks: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for port in 0..2 {
+            for (rank, fragment) in shape.contributions(port) {
+                ranks.entry(fragment.0).or_default().push(rank);
+            }
+        }
+        assert_eq!(ranks.len(), 24);
+        for (fragment, mut ranks) in ranks {
+            ranks.sort_unstable();
+            assert_eq!(ranks, [0, 1, 2, 3, 4], "{fragment}");
         }
     }
 }

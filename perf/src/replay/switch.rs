@@ -1,12 +1,10 @@
 //! `tally-switch` with a job of eight workers, all of whose fragments are finished in the switch.
 
-use super::capture::{JOB, SWITCH_IP, SWITCH_MAC, WORKER_PORT, WORKERS, worker};
-use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Rate, WARM_UP, device, mtu};
+use super::config::{Config, Setting};
+use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Rate, Shape, WARM_UP, WORKERS, device};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
 use std::io::Read;
-use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,8 +14,6 @@ use tally_switch::report::Report;
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Results that were decided on and not yet sent when a report was made: those of a turn.
-const TURN_FRAMES: u64 = BURST as u64 * WORKERS as u64;
 
 /// A `tally-switch` program.
 #[derive(Clone, Debug)]
@@ -74,9 +70,19 @@ impl Switch {
         let folder = captures.folder();
         let path = folder.join("switch.json");
         let socket = folder.join("switch.sock");
-        let config = config(captures, cpus, &socket);
-        std::fs::write(&path, simd_json::to_string(&config)?)
-            .with_context(|| path.display().to_string())?;
+        let devices = captures.files().iter().enumerate();
+        let config = Config::new(
+            &captures.shape,
+            devices.map(|(port, file)| device(port, file)).collect(),
+            Setting {
+                cores: vec![cpus.data],
+                control_core: Some(cpus.control),
+                descriptors: DESCRIPTORS,
+                stats_socket: socket.clone(),
+                memory: "no-huge",
+            },
+        );
+        config.write(&path)?;
         let program = self.start(&path, &folder.join("switch.log"))?;
         std::thread::sleep(WARM_UP);
         let cpu_before = CpuTime::of(program.id())?;
@@ -86,7 +92,7 @@ impl Switch {
         let cpu_after = CpuTime::of(program.id())?;
         // A good end is one with all buffers back in their pool.
         program.stop(STOP_PATIENCE)?;
-        let frames = check(&before, &after)?;
+        let frames = check(&captures.shape, &before, &after)?;
         let frames_per_wall_s = frames as f64 / (after.seconds - before.seconds);
         Ok(Rate::new(
             frames_per_wall_s,
@@ -105,7 +111,7 @@ pub(crate) fn statistics(socket: &Path) -> Result<Report> {
 }
 
 /// The frames that came in between two reports, every one of which was summed and answered.
-fn check(before: &Report, after: &Report) -> Result<u64> {
+fn check(shape: &Shape, before: &Report, after: &Report) -> Result<u64> {
     let count = |report: &Report, name: &str| report.counters.get(name).copied().unwrap_or(0);
     let counted = |name| count(after, name) - count(before, name);
     let moved = |of: fn(&tally_switch::report::PortReport) -> u64| {
@@ -126,122 +132,22 @@ fn check(before: &Report, after: &Report) -> Result<u64> {
         let n = counted(name);
         ensure!(n == 0, "the switch did not only sum: {n} {name}");
     }
-    let workers = u64::from(WORKERS);
+    let (workers, ports) = (u64::from(shape.workers), u64::from(shape.ports));
+    // While a turn of all workers at a port is under way, so are their sums.
+    let under_way = u64::from(shape.turn_fragments) * workers;
+    let is_whole = match shape.turn_fragments {
+        1 => results * workers == summed,
+        _ => summed.abs_diff(results * workers) <= under_way,
+    };
     ensure!(
-        received > 0 && summed == received && results * workers == summed,
+        received > 0 && summed == received && is_whole,
         "of {received} frames the switch summed {summed}, to {results} results for {workers} workers"
     );
+    // Results that were decided on and not yet sent when a report was made: those of a turn of the core.
+    let staged = (BURST * WORKERS as usize) as u64;
     ensure!(
-        sent.abs_diff(results * workers) <= TURN_FRAMES,
-        "{results} results for {workers} workers, but {sent} frames left"
+        sent.abs_diff(results * ports) <= staged,
+        "{results} results for {ports} ports, but {sent} frames left"
     );
     Ok(received)
-}
-
-#[derive(Serialize)]
-struct Config {
-    address: Address,
-    cores: [usize; 1],
-    control_core: usize,
-    ports: Vec<Port>,
-    pool: Pool,
-    jobs: [Job; 1],
-    window: u16,
-    idle: &'static str,
-    stats_socket: PathBuf,
-}
-
-#[derive(Serialize)]
-struct Address {
-    mac: String,
-    ip: Ipv4Addr,
-}
-
-#[derive(Serialize)]
-struct Port {
-    name: String,
-    device: String,
-    mtu: u16,
-    descriptors: u16,
-}
-
-#[derive(Serialize)]
-struct Pool {
-    slots: u32,
-}
-
-#[derive(Serialize)]
-struct Job {
-    id: u16,
-    key: &'static str,
-    workers: u8,
-    fixed: Fixed,
-}
-
-#[derive(Serialize)]
-struct Fixed {
-    payload_bytes: u16,
-    workers: Vec<Member>,
-    ps: Member,
-}
-
-#[derive(Serialize)]
-struct Member {
-    port: String,
-    mac: String,
-    ip: Ipv4Addr,
-    udp_port: u16,
-}
-
-fn config(captures: &Captures, cpus: Cpus, socket: &Path) -> Config {
-    let name = |rank: u8| format!("worker{rank}");
-    let member = |rank: u8, port: String| {
-        let (mac, ip) = worker(rank);
-        Member {
-            port,
-            mac: mac.to_string(),
-            ip,
-            udp_port: WORKER_PORT,
-        }
-    };
-    let mtu = mtu(captures.payload_bytes);
-    Config {
-        address: Address {
-            mac: SWITCH_MAC.to_string(),
-            ip: SWITCH_IP,
-        },
-        cores: [cpus.data],
-        control_core: cpus.control,
-        ports: captures
-            .files()
-            .iter()
-            .zip(0..)
-            .map(|(file, rank)| Port {
-                name: name(rank),
-                device: device(usize::from(rank), file),
-                mtu,
-                descriptors: DESCRIPTORS,
-            })
-            .collect(),
-        // As many as there are fragments in a run: no two of those under way share one.
-        pool: Pool {
-            slots: u32::from(captures.run_fragments),
-        },
-        jobs: [Job {
-            id: JOB.0,
-            // Nobody joins.
-            key: "00112233445566778899aabbccddeeff",
-            workers: WORKERS,
-            fixed: Fixed {
-                payload_bytes: captures.payload_bytes,
-                workers: (0..WORKERS).map(|rank| member(rank, name(rank))).collect(),
-                // Nothing ever goes to it.
-                ps: member(WORKERS, name(0)),
-            },
-        }],
-        // The ring holds two windows, and must hold no more than a run.
-        window: captures.run_fragments / 2,
-        idle: "spin",
-        stats_socket: socket.to_owned(),
-    }
 }

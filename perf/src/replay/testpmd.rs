@@ -46,7 +46,8 @@ impl Testpmd {
             .arg(format!("--lcores=0@{},1@{}", cpus.control, cpus.data))
             .args(["--main-lcore=0", "--no-pci", "--no-telemetry"])
             .args(["--no-huge", "--no-shconf", "--iova-mode=va"]);
-        let buffer_bytes = HEADROOM_BYTES + u32::from(mtu(captures.payload_bytes) + 26).max(2048);
+        let buffer_bytes =
+            HEADROOM_BYTES + u32::from(mtu(captures.shape.payload_bytes) + 26).max(2048);
         let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
         command.arg(format!("-m{megabytes}"));
         for (port, file) in captures.files().iter().enumerate() {
