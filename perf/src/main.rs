@@ -6,7 +6,7 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tally_perf::commands::{datapath, demo, kernels, latency, load, pktgen, policies};
+use tally_perf::commands::{datapath, demo, kernels, latency, load, pktgen, policies, pool};
 
 /// Benchmarks of Tally.
 #[derive(Parser)]
@@ -36,6 +36,8 @@ enum Command {
     Pktgen(pktgen::Args),
     /// Several jobs share a switch with little memory, under each of its policies in turn.
     Policies(policies::Args),
+    /// What one core sums, by the size of the pool: from L1 to main memory.
+    Pool(pool::Args),
 }
 
 fn main() -> ExitCode {
@@ -57,6 +59,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Load(args) => load::run(args)?,
         Command::Pktgen(args) => pktgen::run(args)?,
         Command::Policies(args) => policies::run(args)?,
+        Command::Pool(args) => pool::run(args)?,
     };
     report.print(cli.json)?;
     // A benchmark that misses a target has measured well. A wrong sum is a failure, and so is a fragment

@@ -26,6 +26,8 @@ pub struct Plot {
     pub places: Vec<String>,
     /// Whether what is between two places means something.
     pub is_joined: bool,
+    /// Words at a place, or between two: where a cache ends.
+    pub marks: Vec<(f64, String)>,
     /// The lines; the first is drawn last, and those under it are thicker, so that all are seen.
     pub lines: Vec<Line>,
 }
@@ -50,7 +52,8 @@ impl Plot {
             HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
         };
         let step = (WIDTH - LEFT - RIGHT) / self.places.len().max(1) as f64;
-        let x = |place: usize| LEFT + step * (place as f64 + 0.5);
+        let between = |place: f64| LEFT + step * (place + 0.5);
+        let x = |place: usize| between(place as f64);
         let mut out = String::new();
         // Writing to a string cannot fail.
         let mut put = |text: String| {
@@ -91,6 +94,20 @@ impl Plot {
         ));
         for (n, place) in self.places.iter().enumerate() {
             put(word(x(n), HEIGHT - BOTTOM + 18.0, "middle", "", place));
+        }
+        for (place, text) in &self.marks {
+            let at = between(*place);
+            put(format!(
+                r##"<line x1="{at:.1}" x2="{at:.1}" y1="{TOP}" y2="{:.1}" stroke="#888888" stroke-dasharray="4 3"/>"##,
+                HEIGHT - BOTTOM
+            ));
+            put(word(
+                at - 4.0,
+                TOP + 14.0,
+                "end",
+                r##" fill="#555555""##,
+                text,
+            ));
         }
         for (n, line) in self.lines.iter().enumerate().rev() {
             let radius = 3.0 + 1.2 * n as f64;
@@ -168,6 +185,7 @@ mod tests {
             y: "ms".to_owned(),
             places: vec!["a".to_owned(), "b".to_owned()],
             is_joined: true,
+            marks: vec![(0.5, "L2".to_owned())],
             lines: vec![Line {
                 name: "esa".to_owned(),
                 colour: "black",
@@ -179,6 +197,7 @@ mod tests {
         let cy = svg.split("cy=\"").nth(1).unwrap();
         let cy: f64 = cy.split('"').next().unwrap().parse().unwrap();
         assert!((TOP..HEIGHT - BOTTOM).contains(&cy), "{cy}");
+        assert!(svg.contains(">L2</text>"));
         assert!(svg.ends_with("</svg>\n"));
     }
 }

@@ -8,3 +8,4 @@ pub mod latency;
 pub mod load;
 pub mod pktgen;
 pub mod policies;
+pub mod pool;

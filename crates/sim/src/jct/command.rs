@@ -240,6 +240,7 @@ fn plots(points: &[OfPoint], out: &Path) -> Result<()> {
             y: "mean job completion time, ms".to_owned(),
             places: at.iter().map(|p| p.scenario.label(axis)).collect(),
             is_joined: axis != "mix",
+            marks: Vec::new(),
             lines: lines.collect(),
         };
         let path = out.join(format!("jct-{axis}.svg"));
