@@ -7,5 +7,6 @@
 pub mod cluster;
 pub mod commands;
 pub mod load;
+pub mod record;
 pub mod reference;
 pub mod replay;
