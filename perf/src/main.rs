@@ -6,7 +6,9 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tally_perf::commands::{datapath, demo, kernels, latency, load, pktgen, policies, pool};
+use tally_perf::commands::{
+    compare, datapath, demo, kernels, latency, load, pktgen, policies, pool,
+};
 
 /// Benchmarks of Tally.
 #[derive(Parser)]
@@ -22,6 +24,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Writes a page: what was recorded here, beside what others published of hardware.
+    Compare(compare::Args),
     /// What one core of the switch moves, beside dpdk-testpmd's macswap.
     Datapath(datapath::Args),
     /// The main job, from start to proof: workers all-reduce real gradients through a real switch.
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<ExitCode> {
     let report = match &cli.command {
+        Command::Compare(args) => compare::run(args)?,
         Command::Datapath(args) => datapath::run(args)?,
         Command::Demo(args) => demo::run(args)?,
         Command::Kernels(args) => kernels::run(args)?,

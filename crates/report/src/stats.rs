@@ -1,9 +1,9 @@
 //! The few statistics that a report needs.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A median and how far the samples spread about it.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     /// The middle sample; of an even number, the mean of the middle two.
     pub median: f64,

@@ -1,6 +1,7 @@
 //! The commands: one file each, with its `Args` and a `run` that returns a
 //! [`Report`](tally_report::Report).
 
+pub mod compare;
 pub mod datapath;
 pub mod demo;
 pub mod kernels;

@@ -23,9 +23,12 @@
 
 mod engine;
 
+use crate::record::Record;
 use crate::replay::{Captures, Cpus, Shape, Switch};
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use simd_json::prelude::*;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use tally_report::{Line, Machine, Plot, Report, Spread};
@@ -97,9 +100,9 @@ struct Parameters<'a> {
 }
 
 /// One program with one pool.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Row {
-    program: &'static str,
+    program: String,
     payload_bytes: u16,
     pool_bytes: u64,
     fragments: u32,
@@ -128,7 +131,7 @@ pub fn run(args: &Args) -> Result<Report> {
         measure(args, switch.as_ref(), cpus, payload_bytes, &mut rows)?;
     }
     if let Some(path) = &args.plot {
-        std::fs::write(path, plot(args, &machine, &rows).svg())
+        std::fs::write(path, plot(args.workers, &machine.cache_bytes, &rows).svg())
             .with_context(|| path.display().to_string())?;
     }
     let parameters = Parameters {
@@ -240,7 +243,7 @@ fn measure(
                 .collect();
             let frames = shape(args, payload_bytes, pools[at]).frames();
             rows.push(Row {
-                program,
+                program: program.to_owned(),
                 payload_bytes,
                 pool_bytes: u64::from(args.pool[at]) << 10,
                 fragments: pools[at],
@@ -257,61 +260,76 @@ fn measure(
     Ok(())
 }
 
-fn plot(args: &Args, machine: &Machine, rows: &[Row]) -> Plot {
+/// The plot of a record; none if it has other results.
+pub(super) fn plot_of(record: &Record) -> Option<Plot> {
+    let workers = record.content.parameters.get_u8("workers")?;
+    let rows: Vec<Row> = simd_json::serde::from_owned_value(record.content.results.clone()).ok()?;
+    Some(plot(workers, &record.content.machine.cache_bytes, &rows))
+}
+
+fn plot(workers: u8, cache_bytes: &BTreeMap<String, usize>, rows: &[Row]) -> Plot {
     const COLOURS: [&str; 6] = [
         "#c0392b", "#2471a3", "#1e8449", "#7d6608", "#6c3483", "#5d6d7e",
     ];
-    let mut lines = Vec::new();
-    for program in ["switch", "engine"] {
-        for &payload_bytes in &args.payload {
-            let of_line = rows
-                .iter()
-                .filter(|row| row.program == program && row.payload_bytes == payload_bytes);
-            let values: Vec<_> = of_line
-                .map(|row| row.gbit_per_s.map(|s| (s.median, s.min, s.max)))
-                .collect();
-            if !values.is_empty() {
-                lines.push(Line {
-                    name: format!("{program}, {payload_bytes} B"),
-                    colour: COLOURS[lines.len() % COLOURS.len()],
-                    values,
-                });
-            }
+    let mut pools: Vec<_> = rows.iter().map(|row| row.pool_bytes).collect();
+    pools.sort_unstable();
+    pools.dedup();
+    let mut names: Vec<_> = rows
+        .iter()
+        .map(|row| (row.program.clone(), row.payload_bytes))
+        .collect();
+    names.dedup();
+    let line = |((program, payload_bytes), colour): ((String, u16), &&'static str)| {
+        let of_pool = |pool: &u64| {
+            let row = rows.iter().find(|row| {
+                (&row.program, row.payload_bytes, row.pool_bytes)
+                    == (&program, payload_bytes, *pool)
+            });
+            row.and_then(|row| row.gbit_per_s)
+                .map(|s| (s.median, s.min, s.max))
+        };
+        Line {
+            values: pools.iter().map(of_pool).collect(),
+            name: format!("{program}, {payload_bytes} B"),
+            colour,
         }
-    }
+    };
     let marks = USUAL_BYTES.iter().filter_map(|&(name, usual)| {
-        let bytes = machine.cache(name, usual);
-        let place = place(&args.pool, bytes as f64 / 1024.0)?;
-        Some((place, format!("{name} {}", kib(bytes as u64 >> 10))))
+        let bytes = cache_bytes.get(name).copied().unwrap_or(usual);
+        Some((
+            place(&pools, bytes as f64)?,
+            format!("{name} {}", kib(bytes as u64 >> 10)),
+        ))
     });
     Plot {
-        title: format!(
-            "One core's goodput by the size of the pool, {} workers",
-            args.workers
-        ),
+        title: format!("One core's goodput by the size of the pool, {workers} workers"),
         x: "payload bytes in slots at a time".to_owned(),
         y: "Gbit/s of payload".to_owned(),
-        places: args.pool.iter().map(|&n| kib(n.into())).collect(),
+        places: pools.iter().map(|&bytes| kib(bytes >> 10)).collect(),
         is_joined: true,
         marks: marks.collect(),
-        lines,
+        lines: names
+            .into_iter()
+            .zip(COLOURS.iter().cycle())
+            .map(line)
+            .collect(),
     }
 }
 
 /// Where a size lies among those that were measured; none outside of them.
-fn place(pools: &[u32], size_kib: f64) -> Option<f64> {
+fn place(pools: &[u64], size: f64) -> Option<f64> {
     let at = pools
         .windows(2)
-        .position(|pair| (f64::from(pair[0])..=f64::from(pair[1])).contains(&size_kib))?;
-    let (low, high) = (f64::from(pools[at]), f64::from(pools[at + 1]));
-    Some(at as f64 + (size_kib / low).ln() / (high / low).ln())
+        .position(|pair| (pair[0] as f64..=pair[1] as f64).contains(&size))?;
+    let (low, high) = (pools[at] as f64, pools[at + 1] as f64);
+    Some(at as f64 + (size / low).ln() / (high / low).ln())
 }
 
 fn kib(n: u64) -> String {
     if n >= 1 << 10 {
-        format!("{} MiB", n >> 10)
+        format!("{}M", n >> 10)
     } else {
-        format!("{n} KiB")
+        format!("{n}K")
     }
 }
 
