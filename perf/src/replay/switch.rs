@@ -8,11 +8,13 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tally_switch::datapath::BURST;
 use tally_switch::report::Report;
 
 const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Rounds of the captures before it is measured.
+const ROUNDS_BEFORE: u64 = 2;
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A `tally-switch` program.
@@ -85,6 +87,16 @@ impl Switch {
         config.write(&path)?;
         let program = self.start(&path, &folder.join("switch.log"))?;
         std::thread::sleep(WARM_UP);
+        // Every buffer has been in use once: the kernel gives a page when it is first touched.
+        let enough = ROUNDS_BEFORE * u64::from(captures.shape.frames());
+        let deadline = Instant::now() + START_PATIENCE;
+        while received(&statistics(&socket)?) < enough {
+            ensure!(
+                Instant::now() < deadline,
+                "the switch: not {enough} frames within {START_PATIENCE:?}"
+            );
+            std::thread::sleep(WARM_UP / 10);
+        }
         let cpu_before = CpuTime::of(program.id())?;
         let before = statistics(&socket)?;
         std::thread::sleep(Duration::from_secs(seconds.into()));
@@ -110,16 +122,17 @@ pub(crate) fn statistics(socket: &Path) -> Result<Report> {
     simd_json::from_slice(&mut text).context("the switch's statistics")
 }
 
+fn received(report: &Report) -> u64 {
+    report.ports.iter().map(|port| port.rx_frames).sum()
+}
+
 /// The frames that came in between two reports, every one of which was summed and answered.
 fn check(shape: &Shape, before: &Report, after: &Report) -> Result<u64> {
     let count = |report: &Report, name: &str| report.counters.get(name).copied().unwrap_or(0);
     let counted = |name| count(after, name) - count(before, name);
-    let moved = |of: fn(&tally_switch::report::PortReport) -> u64| {
-        let sum = |report: &Report| report.ports.iter().map(of).sum::<u64>();
-        sum(after) - sum(before)
-    };
-    let received = moved(|port| port.rx_frames);
-    let sent = moved(|port| port.tx_frames);
+    let received = received(after) - received(before);
+    let sent_by = |report: &Report| report.ports.iter().map(|port| port.tx_frames).sum::<u64>();
+    let sent = sent_by(after) - sent_by(before);
     let summed = counted("contributions");
     let results = counted("results");
     ensure!(
