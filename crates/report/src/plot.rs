@@ -103,7 +103,7 @@ impl Plot {
             ));
             put(word(
                 at - 4.0,
-                TOP + 14.0,
+                HEIGHT - BOTTOM - 8.0,
                 "end",
                 r##" fill="#555555""##,
                 text,

@@ -325,7 +325,7 @@ fn figures() -> String {
 fn bars(bars: &[Bar], unit: &str, line: Option<f64>) -> String {
     const WIDTH: f64 = 820.0;
     const LEFT: f64 = 400.0;
-    const RIGHT: f64 = 110.0;
+    const RIGHT: f64 = 160.0;
     const STEP: f64 = 24.0;
     let most = bars
         .iter()
