@@ -3,6 +3,7 @@
 use crate::progress::Progress;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use tally_agent::tensors::Dtype;
 use tally_agent::{Arithmetic, Op};
 
 const EXIT_CODES: &str = "\
@@ -13,7 +14,7 @@ Exit codes:
   4    the network cannot be used
   5    the switch did not let us join, or members are missing
   6    the job failed because of another member
-  7    an i32 sum overflowed
+  7    a sum of integers overflowed
   8    results stopped coming
   130  interrupted; the other workers have been told";
 
@@ -68,7 +69,7 @@ pub(crate) struct AllreduceArgs {
     /// The worker's configuration, JSON (--help shows one).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Our tensors, a safetensors file of F32, F16, BF16 and I32 tensors.
+    /// Our tensors, a safetensors file of F32, F16, BF16, I32, I16 and I8 tensors.
     #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
     pub(crate) input: Option<PathBuf>,
     /// Where the result goes, a safetensors file; written whole or not at all.
@@ -81,15 +82,25 @@ pub(crate) struct AllreduceArgs {
     #[arg(long, value_enum, default_value = "sum")]
     pub(crate) op: Op,
     /// How floats are summed: as integers with one exponent per fragment, whose sum does not
-    /// depend on the order, or as f32 in the order of ranks.
+    /// depend on the order; all as f32, in the order of ranks; or each tensor in its own type,
+    /// F16 and BF16 in half the bytes. Integers always travel in their own type.
     #[arg(long, value_enum, default_value = "fixed")]
     pub(crate) arithmetic: Arithmetic,
-    /// Sum one f32 tensor of made-up numbers instead of an input.
+    /// Sum one tensor of made-up numbers instead of an input.
     #[arg(long, conflicts_with = "input", requires = "elements")]
     pub(crate) synthetic: bool,
     /// Elements of the made-up tensor; K, M and G are 10^3, 10^6 and 10^9.
     #[arg(long, value_name = "N", value_parser = count, default_value = "0", hide_default_value = true)]
     pub(crate) elements: usize,
+    /// Type of the made-up tensor.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "TYPE",
+        default_value = "f32",
+        requires = "synthetic"
+    )]
+    pub(crate) element: Dtype,
     /// Seed of the made-up numbers, the same at all workers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,

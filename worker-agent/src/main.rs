@@ -66,7 +66,7 @@ fn allreduce(args: &AllreduceArgs) -> Result<(), AgentError> {
     })?;
     let input = match (&args.input, args.synthetic) {
         (Some(path), _) => Tensors::read(path)?,
-        (None, _) => Tensors::synthetic(args.seed, rank, args.elements),
+        (None, _) => Tensors::synthetic(args.seed, rank, args.elements, args.element),
     };
     let options = Options {
         op: args.op,

@@ -1,7 +1,8 @@
 //! Tensors in safetensors files, and how they become the job's two messages.
 //!
-//! Float tensors (F32, F16, BF16) in ascending byte order of their names, widened exactly, are the
-//! f32 message; I32 tensors in the same order are the i32 message. Going back, every tensor is
+//! Float tensors (F32, F16, BF16) in ascending byte order of their names, widened exactly, are kept
+//! as f32; integer tensors (I32, I16, I8) in the same order as i32. Which of them travel together, and
+//! as what, [`Vector`](crate::vector::Vector) decides. Going back, every tensor is
 //! narrowed to its own type, to nearest, ties to even; a NaN stays one, quiet, with its sign and
 //! the upper bits of its payload. `reference/check.py` says the same in numpy.
 
@@ -14,6 +15,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use tally_wire::Element;
 use tally_wire::control::Shape;
 use thiserror::Error;
 
@@ -38,7 +40,7 @@ pub enum TensorError {
     },
     /// A type that cannot be summed.
     #[error(
-        "{}: tensor {tensor:?} is {dtype:?}, which Tally does not sum (it sums F32, F16, BF16 and I32)",
+        "{}: tensor {tensor:?} is {dtype:?}, which Tally does not sum (it sums F32, F16, BF16, I32, I16 and I8)",
         path.display()
     )]
     Dtype {
@@ -52,7 +54,7 @@ pub enum TensorError {
 }
 
 /// Types of elements that can be summed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Dtype {
     /// IEEE single.
     F32,
@@ -62,6 +64,10 @@ pub enum Dtype {
     Bf16,
     /// Two's complement.
     I32,
+    /// Two's complement.
+    I16,
+    /// Two's complement.
+    I8,
 }
 
 impl Dtype {
@@ -71,6 +77,8 @@ impl Dtype {
             FileDtype::F16 => Some(Self::F16),
             FileDtype::BF16 => Some(Self::Bf16),
             FileDtype::I32 => Some(Self::I32),
+            FileDtype::I16 => Some(Self::I16),
+            FileDtype::I8 => Some(Self::I8),
             _ => None,
         }
     }
@@ -81,6 +89,8 @@ impl Dtype {
             Self::F16 => FileDtype::F16,
             Self::Bf16 => FileDtype::BF16,
             Self::I32 => FileDtype::I32,
+            Self::I16 => FileDtype::I16,
+            Self::I8 => FileDtype::I8,
         }
     }
 
@@ -90,6 +100,27 @@ impl Dtype {
             Self::F16 => "F16",
             Self::Bf16 => "BF16",
             Self::I32 => "I32",
+            Self::I16 => "I16",
+            Self::I8 => "I8",
+        }
+    }
+
+    /// Whether its tensors are kept as i32, and not as f32.
+    #[must_use]
+    pub const fn is_int(self) -> bool {
+        matches!(self, Self::I32 | Self::I16 | Self::I8)
+    }
+
+    /// The type of the wire that has the same values.
+    #[must_use]
+    pub const fn element(self) -> Element {
+        match self {
+            Self::F32 => Element::F32,
+            Self::F16 => Element::F16,
+            Self::Bf16 => Element::Bf16,
+            Self::I32 => Element::I32,
+            Self::I16 => Element::I16,
+            Self::I8 => Element::I8,
         }
     }
 
@@ -98,7 +129,8 @@ impl Dtype {
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
-            Self::F16 | Self::Bf16 => 2,
+            Self::F16 | Self::Bf16 | Self::I16 => 2,
+            Self::I8 => 1,
         }
     }
 }
@@ -112,7 +144,7 @@ pub struct Tensor {
     pub dtype: Dtype,
     /// Its dimensions; none for a scalar.
     pub shape: Vec<usize>,
-    /// Where it begins in its message, in elements.
+    /// Where it begins in the f32 or i32 that are kept, in elements.
     pub start: usize,
     /// How many elements it has.
     pub elements: usize,
@@ -123,9 +155,9 @@ pub struct Tensor {
 pub struct Layout {
     /// In ascending byte order of their names.
     pub tensors: Vec<Tensor>,
-    /// Elements of the f32 message.
+    /// Elements of float tensors.
     pub floats: usize,
-    /// Elements of the i32 message.
+    /// Elements of integer tensors.
     pub ints: usize,
     /// What kind of program the file is for (`pt` for PyTorch), which some ask for. Other remarks
     /// of the file are about one worker's tensors, and not passed on.
@@ -135,7 +167,7 @@ pub struct Layout {
 impl Layout {
     fn push(&mut self, name: String, dtype: Dtype, shape: Vec<usize>) {
         let elements = shape.iter().product();
-        let message = if dtype == Dtype::I32 {
+        let message = if dtype.is_int() {
             &mut self.ints
         } else {
             &mut self.floats
@@ -160,10 +192,10 @@ impl Layout {
             .sum()
     }
 
-    /// Tensors of the i32 message with elements in `range`.
+    /// Integer tensors with elements in `range`.
     pub fn ints_in(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &Tensor> {
         self.tensors.iter().filter(move |t| {
-            t.dtype == Dtype::I32 && t.start < range.end && t.start + t.elements > range.start
+            t.dtype.is_int() && t.start < range.end && t.start + t.elements > range.start
         })
     }
 
@@ -193,14 +225,14 @@ impl Layout {
     }
 }
 
-/// Tensors as the two messages.
+/// Tensors, as f32 and as i32.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tensors {
     /// What they are.
     pub layout: Layout,
-    /// The f32 message.
+    /// Of the float tensors, one after the other.
     pub floats: Vec<f32>,
-    /// The i32 message.
+    /// Of the integer tensors, one after the other.
     pub ints: Vec<i32>,
 }
 
@@ -209,7 +241,7 @@ impl Tensors {
     ///
     /// # Errors
     /// If it cannot be read, is no safetensors file, or has a tensor of another type than F32, F16,
-    /// BF16 or I32.
+    /// BF16, I32, I16 or I8.
     pub fn read(path: &Path) -> Result<Self, TensorError> {
         let bytes = fs::read(path).map_err(|source| TensorError::Io {
             path: path.to_owned(),
@@ -251,6 +283,8 @@ impl Tensors {
                 Dtype::F16 => floats.extend(words(data).map(|w| f16::from_le_bytes(w).to_f32())),
                 Dtype::Bf16 => floats.extend(words(data).map(|w| bf16::from_le_bytes(w).to_f32())),
                 Dtype::I32 => ints.extend(words(data).map(i32::from_le_bytes)),
+                Dtype::I16 => ints.extend(words(data).map(|w| i32::from(i16::from_le_bytes(w)))),
+                Dtype::I8 => ints.extend(words(data).map(|w| i32::from(i8::from_le_bytes(w)))),
             }
         }
         debug_assert_eq!((floats.len(), ints.len()), (layout.floats, layout.ints));
@@ -261,25 +295,42 @@ impl Tensors {
         })
     }
 
-    /// One f32 tensor called `gradient` with numbers that follow from seed and rank, so that large
-    /// runs need no files. `reference/check.py` makes the same.
+    /// One tensor called `gradient` with numbers that follow from seed and rank, so that large
+    /// runs need no files. `reference/check.py` makes the same. No sum of up to 64 saturates.
     #[must_use]
-    pub fn synthetic(seed: u64, rank: u8, elements: usize) -> Self {
+    pub fn synthetic(seed: u64, rank: u8, elements: usize, dtype: Dtype) -> Self {
         let mut layout = Layout::default();
-        layout.push("gradient".into(), Dtype::F32, vec![elements]);
+        layout.push("gradient".into(), dtype, vec![elements]);
         let start = seed
             .wrapping_mul(GOLDEN)
             .wrapping_add(u64::from(rank) << 40);
-        let element = |i: u64| {
-            let x = splitmix64(start.wrapping_add(i));
+        let words = (0..elements as u64).map(|i| splitmix64(start.wrapping_add(i)));
+        let float = |x: u64| {
             let m = (x >> 40) as i32 - (1 << 23);
             let exponent = 127 - 23 - (x & 0xf) as u32;
-            m as f32 * f32::from_bits(exponent << 23)
+            let value = m as f32 * f32::from_bits(exponent << 23);
+            match dtype {
+                Dtype::F16 => f16::from_f32(value).to_f32(),
+                Dtype::Bf16 => bf16::from_f32(value).to_f32(),
+                _ => value,
+            }
+        };
+        // The upper bits of the same numbers.
+        let shift = match dtype {
+            Dtype::I16 => 14,
+            Dtype::I8 => 22,
+            _ => 0,
+        };
+        let int = |x: u64| ((x >> 40) as i32 - (1 << 23)) >> shift;
+        let (floats, ints) = if dtype.is_int() {
+            (Vec::new(), words.map(int).collect())
+        } else {
+            (words.map(float).collect(), Vec::new())
         };
         Self {
             layout,
-            floats: (0..elements as u64).map(element).collect(),
-            ints: Vec::new(),
+            floats,
+            ints,
         }
     }
 
@@ -377,15 +428,16 @@ impl View for Narrowed<'_> {
     fn data(&self) -> Cow<'_, [u8]> {
         let range = self.tensor.start..self.tensor.start + self.tensor.elements;
         let floats = || self.all.floats[range.clone()].iter();
+        let ints = || self.all.ints[range.clone()].iter();
         let mut bytes = Vec::with_capacity(self.data_len());
         match self.tensor.dtype {
             Dtype::F32 => floats().for_each(|v| bytes.extend(v.to_le_bytes())),
             Dtype::F16 => floats().for_each(|&v| bytes.extend(f16::from_f32(v).to_le_bytes())),
             Dtype::Bf16 => floats().for_each(|&v| bytes.extend(bf16::from_f32(v).to_le_bytes())),
-            Dtype::I32 => {
-                let ints = &self.all.ints[range];
-                ints.iter().for_each(|v| bytes.extend(v.to_le_bytes()));
-            }
+            Dtype::I32 => ints().for_each(|v| bytes.extend(v.to_le_bytes())),
+            // Sums that do not fit have failed the job.
+            Dtype::I16 => ints().for_each(|&v| bytes.extend((v as i16).to_le_bytes())),
+            Dtype::I8 => ints().for_each(|&v| bytes.push(v as u8)),
         }
         bytes.into()
     }

@@ -1,15 +1,19 @@
 //! The job's fragments: tensors on one side, payloads on the other.
 //!
-//! The stream of fragments is the f32 message, in block fixed point (section 8 of PROTOCOL.md) or
-//! as it is, and behind it the i32 message. Contributions are made from the input when they are
+//! The stream of fragments is the float message in block fixed point (section 8 of PROTOCOL.md), if
+//! that is how floats are summed, and behind it one message for each type of element: f32, f16, bf16,
+//! i32, i16, i8. Integers always travel in their own type, floats in their own or all as f32.
+//! Contributions are made from the input when they are
 //! asked for, also when they are sent again; results are turned into the output at once, and kept
 //! as they came for two windows, for workers that lose them.
 //!
 //! With several rounds the stream repeats. A round begins when all results of the one before are
 //! there, so that the state of one round is enough.
 
-use crate::tensors::{Layout, Tensors};
+use crate::tensors::{Dtype, Layout, Tensor, Tensors};
+use half::{bf16, f16};
 use hdrhistogram::Histogram;
+use std::ops::Range;
 use tally_endpoint::stream::{FixedPoint, Part};
 use tally_endpoint::{Contribution, Delivery, Gradients};
 use tally_kernels::{ELEMENT_BYTES, Kernels, Scale};
@@ -22,6 +26,9 @@ pub enum Arithmetic {
     Fixed,
     /// As f32, in the order of ranks.
     Native,
+    /// Each tensor in its own type, in the order of ranks: f16 and bf16 are added in f32, and rounded
+    /// once.
+    Own,
 }
 
 impl Arithmetic {
@@ -31,6 +38,7 @@ impl Arithmetic {
         match self {
             Self::Fixed => "fixed",
             Self::Native => "native",
+            Self::Own => "own",
         }
     }
 }
@@ -40,11 +48,73 @@ impl Arithmetic {
 enum Fragment {
     /// The scales of a group of data fragments.
     Scales(usize),
-    /// Block fixed point of the f32 message.
+    /// Block fixed point of the float message.
     Quantized(usize),
-    /// f32 as they are.
-    Floats(usize),
-    Ints(usize),
+    /// Elements of a message as they are.
+    Plain { message: usize, fragment: usize },
+}
+
+/// Tensors that travel one after the other, as elements of one type.
+struct Message {
+    element: Element,
+    elements: usize,
+    pieces: Vec<Piece>,
+}
+
+/// Elements of a message that are neighbours also where they are kept.
+struct Piece {
+    /// Where it begins in the message.
+    at: usize,
+    /// Where it is in the floats or ints.
+    kept: Range<usize>,
+}
+
+impl Message {
+    fn of(layout: &Layout, element: Element, travels_as: impl Fn(Dtype) -> Element) -> Self {
+        let mut message = Self {
+            element,
+            elements: 0,
+            pieces: Vec::new(),
+        };
+        let is_in = |t: &&Tensor| travels_as(t.dtype) == element && t.elements > 0;
+        for t in layout.tensors.iter().filter(is_in) {
+            let kept = t.start..t.start + t.elements;
+            match message.pieces.last_mut() {
+                Some(last) if last.kept.end == kept.start => last.kept.end = kept.end,
+                _ => message.pieces.push(Piece {
+                    at: message.elements,
+                    kept,
+                }),
+            }
+            message.elements += t.elements;
+        }
+        message
+    }
+
+    fn fragments(&self, payload_bytes: usize) -> u64 {
+        (self.elements * self.element.bytes()).div_ceil(payload_bytes) as u64
+    }
+
+    /// Where the elements of a fragment are kept, in order.
+    fn pieces(
+        &self,
+        fragment: usize,
+        payload_bytes: usize,
+    ) -> impl Iterator<Item = Range<usize>> + use<'_> {
+        let per_fragment = payload_bytes / self.element.bytes();
+        let (begin, end) = (fragment * per_fragment, (fragment + 1) * per_fragment);
+        let first = self
+            .pieces
+            .partition_point(|piece| piece.at + piece.kept.len() <= begin);
+        let in_it = self.pieces[first..]
+            .iter()
+            .take_while(move |piece| piece.at < end);
+        in_it.map(move |piece| {
+            let skipped = begin.saturating_sub(piece.at);
+            let length = piece.kept.len().min(end - piece.at);
+            piece.kept.start + skipped..piece.kept.start + length
+        })
+    }
 }
 
 /// Results as they came, by fragment.
@@ -64,7 +134,7 @@ impl Kept {
         }
     }
 
-    fn slot(&self, seq: u64) -> (usize, std::ops::Range<usize>) {
+    fn slot(&self, seq: u64) -> (usize, Range<usize>) {
         let slot = seq as usize & (self.tags.len() - 1);
         let at = slot * self.payload_bytes;
         (slot, at..at + self.payload_bytes)
@@ -83,6 +153,16 @@ impl Kept {
     }
 }
 
+/// The types of messages, in the order in which they travel.
+const MESSAGES: [Element; 6] = [
+    Element::F32,
+    Element::F16,
+    Element::Bf16,
+    Element::I32,
+    Element::I16,
+    Element::I8,
+];
+
 /// Latencies above this count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
@@ -93,6 +173,8 @@ pub(crate) struct Vector<'a> {
     kernels: Kernels,
     arithmetic: Arithmetic,
     order: FixedPoint,
+    /// In the order in which they travel, each with the round's first fragment behind it.
+    messages: Vec<(Message, u64)>,
     payload_bytes: usize,
     per_fragment: usize,
     /// Our exponents, one for each data fragment; by group, when first asked for.
@@ -119,8 +201,23 @@ impl<'a> Vector<'a> {
         let order = FixedPoint::new(input.floats.len() as u64, payload_bytes as u64);
         let (data, groups) = match arithmetic {
             Arithmetic::Fixed => (order.data_fragments() as usize, order.groups() as usize),
-            Arithmetic::Native => (0, 0),
+            Arithmetic::Native | Arithmetic::Own => (0, 0),
         };
+        let travels_as = |dtype: Dtype| match arithmetic {
+            _ if dtype.is_int() || arithmetic == Arithmetic::Own => dtype.element(),
+            Arithmetic::Native => Element::F32,
+            // Not as it is.
+            _ => Element::None,
+        };
+        let mut end = match arithmetic {
+            Arithmetic::Fixed => order.fragments(),
+            Arithmetic::Native | Arithmetic::Own => 0,
+        };
+        let messages = MESSAGES.map(|element| {
+            let message = Message::of(&input.layout, element, travels_as);
+            end += message.fragments(payload_bytes);
+            (message, end)
+        });
         let scale = |e| Scale::new(e, u32::from(workers));
         Self {
             output: Tensors {
@@ -132,6 +229,7 @@ impl<'a> Vector<'a> {
             kernels: Kernels::best(),
             arithmetic,
             order,
+            messages: messages.into(),
             payload_bytes,
             per_fragment: payload_bytes / ELEMENT_BYTES,
             own: vec![0; data],
@@ -146,16 +244,9 @@ impl<'a> Vector<'a> {
         }
     }
 
-    fn float_fragments(&self) -> u64 {
-        match self.arithmetic {
-            Arithmetic::Fixed => self.order.fragments(),
-            Arithmetic::Native => self.order.data_fragments(),
-        }
-    }
-
     /// Fragments of one round.
     pub(crate) fn fragments(&self) -> u64 {
-        self.float_fragments() + self.input.ints.len().div_ceil(self.per_fragment) as u64
+        self.messages.last().map_or(0, |(_, end)| *end)
     }
 
     /// Forgets what was agreed on, as everything is sent anew.
@@ -165,40 +256,90 @@ impl<'a> Vector<'a> {
 
     fn at(&self, seq: u64) -> Fragment {
         let index = seq % self.fragments().max(1);
-        let floats = self.float_fragments();
-        if index >= floats {
-            return Fragment::Ints((index - floats) as usize);
-        }
-        match (self.arithmetic, index) {
-            (Arithmetic::Native, index) => Fragment::Floats(index as usize),
-            (Arithmetic::Fixed, index) => match self.order.at(index) {
+        let mut begin = match self.arithmetic {
+            Arithmetic::Fixed => self.order.fragments(),
+            Arithmetic::Native | Arithmetic::Own => 0,
+        };
+        if index < begin {
+            return match self.order.at(index) {
                 Part::Scales { group } => Fragment::Scales(group as usize),
                 Part::Data { fragment } => Fragment::Quantized(fragment as usize),
-            },
+            };
+        }
+        let mut message = 0;
+        while let Some(&(_, end)) = self.messages.get(message)
+            && end <= index
+        {
+            begin = end;
+            message += 1;
+        }
+        Fragment::Plain {
+            message,
+            fragment: (index - begin) as usize,
         }
     }
 
-    /// Elements of data fragment `i` of a message of `elements`.
-    fn range(&self, i: usize, elements: usize) -> std::ops::Range<usize> {
+    /// Elements of data fragment `i` of a message of `elements`, in block fixed point.
+    fn range(&self, i: usize, elements: usize) -> Range<usize> {
         let start = i * self.per_fragment;
         start..elements.min(start + self.per_fragment)
     }
 
     /// Data fragments that group `group` has the scales of.
-    fn group(&self, group: usize) -> std::ops::Range<usize> {
+    fn group(&self, group: usize) -> Range<usize> {
         let start = group * self.payload_bytes;
         start..self.own.len().min(start + self.payload_bytes)
     }
 
-    /// Names the tensors that i32 fragment `seq` has elements of.
+    /// Names the tensors that fragment `seq`, of integers, has elements of.
     pub(crate) fn names_in(&self, seq: u64) -> Option<String> {
-        let Fragment::Ints(i) = self.at(seq) else {
+        let Fragment::Plain { message, fragment } = self.at(seq) else {
             return None;
         };
+        let (message, _) = &self.messages[message];
+        if !matches!(message.element, Element::I32 | Element::I16 | Element::I8) {
+            return None;
+        }
         let layout: &Layout = &self.input.layout;
-        let range = self.range(i, self.input.ints.len());
-        let names: Vec<_> = layout.ints_in(range).map(|t| t.name.as_str()).collect();
+        let pieces = message.pieces(fragment, self.payload_bytes);
+        let tensors = pieces.flat_map(|piece| layout.ints_in(piece));
+        let names: Vec<_> = tensors.map(|t| t.name.as_str()).collect();
         Some(names.join(", "))
+    }
+}
+
+/// Writes the values at `pieces` one after the other, and zeros behind them.
+fn fill<const N: usize, T: Copy>(
+    payload: &mut [u8],
+    values: &[T],
+    pieces: impl Iterator<Item = Range<usize>>,
+    bytes: impl Fn(T) -> [u8; N],
+) {
+    let mut rest = payload;
+    for piece in pieces {
+        let (used, after) = rest.split_at_mut(N * piece.len());
+        for (out, v) in used.as_chunks_mut().0.iter_mut().zip(&values[piece]) {
+            *out = bytes(*v);
+        }
+        rest = after;
+    }
+    rest.fill(0);
+}
+
+/// Reads the values at `pieces`.
+fn spread<const N: usize, T>(
+    payload: &[u8],
+    values: &mut [T],
+    pieces: impl Iterator<Item = Range<usize>>,
+    value: impl Fn([u8; N]) -> T,
+) {
+    let mut rest = payload;
+    for piece in pieces {
+        let (used, after) = rest.split_at(N * piece.len());
+        for (v, bytes) in values[piece].iter_mut().zip(used.as_chunks().0) {
+            *v = value(*bytes);
+        }
+        rest = after;
     }
 }
 
@@ -230,23 +371,21 @@ impl Gradients for Vector<'_> {
                 rest.fill(0);
                 Contribution::Ready(Element::I32)
             }
-            Fragment::Floats(i) => {
-                let values = &self.input.floats[self.range(i, self.input.floats.len())];
-                let (used, rest) = payload.split_at_mut(size_of_val(values));
-                for (out, v) in used.as_chunks_mut().0.iter_mut().zip(values) {
-                    *out = v.to_le_bytes();
+            Fragment::Plain { message, fragment } => {
+                let (message, _) = &self.messages[message];
+                let pieces = message.pieces(fragment, self.payload_bytes);
+                let (floats, ints) = (&self.input.floats, &self.input.ints);
+                let f16 = |v| f16::from_f32(v).to_le_bytes();
+                let bf16 = |v| bf16::from_f32(v).to_le_bytes();
+                match message.element {
+                    Element::F32 => fill(payload, floats, pieces, f32::to_le_bytes),
+                    Element::F16 => fill(payload, floats, pieces, f16),
+                    Element::Bf16 => fill(payload, floats, pieces, bf16),
+                    Element::I16 => fill(payload, ints, pieces, |v| (v as i16).to_be_bytes()),
+                    Element::I8 => fill(payload, ints, pieces, |v| [v as u8]),
+                    _ => fill(payload, ints, pieces, i32::to_be_bytes),
                 }
-                rest.fill(0);
-                Contribution::Ready(Element::F32)
-            }
-            Fragment::Ints(i) => {
-                let values = &self.input.ints[self.range(i, self.input.ints.len())];
-                let (used, rest) = payload.split_at_mut(size_of_val(values));
-                for (out, v) in used.as_chunks_mut().0.iter_mut().zip(values) {
-                    *out = v.to_be_bytes();
-                }
-                rest.fill(0);
-                Contribution::Ready(Element::I32)
+                Contribution::Ready(message.element)
             }
         }
     }
@@ -269,18 +408,19 @@ impl Gradients for Vector<'_> {
                 self.kernels
                     .dequantize(&payload[..size_of_val(out)], scale, out);
             }
-            Fragment::Floats(i) => {
-                let range = self.range(i, self.output.floats.len());
-                let words = payload.as_chunks().0;
-                for (out, word) in self.output.floats[range].iter_mut().zip(words) {
-                    *out = f32::from_le_bytes(*word);
-                }
-            }
-            Fragment::Ints(i) => {
-                let range = self.range(i, self.output.ints.len());
-                let words = payload.as_chunks().0;
-                for (out, word) in self.output.ints[range].iter_mut().zip(words) {
-                    *out = i32::from_be_bytes(*word);
+            Fragment::Plain { message, fragment } => {
+                let (message, _) = &self.messages[message];
+                let pieces = message.pieces(fragment, self.payload_bytes);
+                let Tensors { floats, ints, .. } = &mut self.output;
+                let f16 = |b| f16::from_le_bytes(b).to_f32();
+                let bf16 = |b| bf16::from_le_bytes(b).to_f32();
+                match message.element {
+                    Element::F32 => spread(payload, floats, pieces, f32::from_le_bytes),
+                    Element::F16 => spread(payload, floats, pieces, f16),
+                    Element::Bf16 => spread(payload, floats, pieces, bf16),
+                    Element::I16 => spread(payload, ints, pieces, |b| i16::from_be_bytes(b).into()),
+                    Element::I8 => spread(payload, ints, pieces, |b| i8::from_be_bytes(b).into()),
+                    _ => spread(payload, ints, pieces, i32::from_be_bytes),
                 }
             }
         }
@@ -292,3 +432,6 @@ impl Gradients for Vector<'_> {
         Some(element)
     }
 }
+
+#[cfg(test)]
+mod tests;

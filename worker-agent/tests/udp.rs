@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use tally_agent::config::{PsConfig, WorkerConfig};
 use tally_agent::link::loss::Loss;
 use tally_agent::report::Report;
+use tally_agent::tensors::Dtype;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Arithmetic, Op, Options, allreduce, serve};
 use tally_wire::frame::group_of;
@@ -285,7 +286,9 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
 fn pauses_before_rounds_count_and_priorities_follow_from_them() {
     let compute = Duration::from_millis(80);
     let rig = Rig::new(17, 2, Habits::default(), true);
-    let inputs: Vec<_> = (0..2).map(|r| Tensors::synthetic(3, r, 5000)).collect();
+    let inputs: Vec<_> = (0..2)
+        .map(|r| Tensors::synthetic(3, r, 5000, Dtype::F32))
+        .collect();
     let options = Options {
         rounds: 5,
         compute,
@@ -316,7 +319,9 @@ fn pauses_before_rounds_count_and_priorities_follow_from_them() {
 #[test]
 fn infinities_and_nan_are_the_whole_fragments_nan() {
     let rig = Rig::new(13, 2, Habits::default(), true);
-    let mut inputs: Vec<_> = (0..2).map(|r| Tensors::synthetic(3, r, 1000)).collect();
+    let mut inputs: Vec<_> = (0..2)
+        .map(|r| Tensors::synthetic(3, r, 1000, Dtype::F32))
+        .collect();
     inputs[1].floats[100] = f32::NEG_INFINITY;
     for output in rig.allreduce(&inputs, Options::default()) {
         let got = output.unwrap().floats;

@@ -35,7 +35,7 @@ fn written_files_read_back_the_same() {
 
 #[test]
 fn a_file_that_cannot_be_written_leaves_the_old_one() {
-    let t = Tensors::synthetic(1, 0, 10);
+    let t = Tensors::synthetic(1, 0, 10, Dtype::F32);
     let error = t.write(Path::new("/nowhere/x.safetensors")).unwrap_err();
     assert!(error.to_string().contains("/nowhere/"), "{error}");
     assert!(t.write(Path::new("/")).is_err());
@@ -58,7 +58,7 @@ fn other_types_are_named() {
 /// Against numbers from `reference/check.py`.
 #[test]
 fn synthetic_numbers_are_those_of_the_reference() {
-    let t = Tensors::synthetic(7, 3, 1000);
+    let t = Tensors::synthetic(7, 3, 1000, Dtype::F32);
     assert!(t.floats.iter().all(|v| v.abs() <= 1.0));
     let bits: Vec<u32> = t.floats[..4].iter().map(|v| v.to_bits()).collect();
     assert_eq!(bits, SYNTHETIC_7_3);
@@ -69,7 +69,7 @@ const SYNTHETIC_7_3: [u32; 4] = [0x3d22_6a1c, 0x38ed_15ee, 0x3aaa_5880, 0x37e7_0
 
 #[test]
 fn means_truncate_integers_and_keep_nan() {
-    let mut t = Tensors::synthetic(1, 0, 2);
+    let mut t = Tensors::synthetic(1, 0, 2, Dtype::F32);
     t.floats = vec![f32::from_bits(0xffc0_1234), 3.0];
     t.ints = vec![-7, 7];
     let mut one = t.clone();
