@@ -129,24 +129,33 @@ impl<B: Buffer> Arena<B> {
             count += 1;
             at = *next;
         }
-        let (sum, payloads) = (sum.payload_mut(), &payloads[..count]);
-        let saturated = match element {
-            Element::I16 => kernels.fold_i16(sum, payloads),
-            Element::I8 => kernels.fold_i8(sum, payloads),
-            Element::F16 => {
-                kernels.fold_f16(sum, payloads);
-                false
-            }
-            _ => {
-                debug_assert_eq!(element, Element::Bf16);
-                kernels.fold_bf16(sum, payloads);
-                false
-            }
-        };
+        let saturated = fold_narrow(kernels, element, sum.payload_mut(), &payloads[..count]);
         while let Some((_, held)) = self.take_first_if(list, |_| true) {
             egress.discard(held);
         }
         saturated
+    }
+}
+
+/// Sums the payloads of all ranks but 0 and that of rank 0, `sum`. Says whether an integer saturated.
+pub(crate) fn fold_narrow(
+    kernels: &Kernels,
+    element: Element,
+    sum: &mut [u8],
+    payloads: &[&[u8]],
+) -> bool {
+    match element {
+        Element::I16 => kernels.fold_i16(sum, payloads),
+        Element::I8 => kernels.fold_i8(sum, payloads),
+        Element::F16 => {
+            kernels.fold_f16(sum, payloads);
+            false
+        }
+        _ => {
+            debug_assert_eq!(element, Element::Bf16);
+            kernels.fold_bf16(sum, payloads);
+            false
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 use super::{Aggregator, Out, complete, find};
 use crate::batch::{Arrival, Batch, NONE};
 use crate::buffer::{Buffer, Egress};
+use crate::held::fold_narrow;
 use crate::policy::Completion;
 use crate::ring::Standing;
 use crate::slot::{Slot, SlotKey};
@@ -183,7 +184,7 @@ impl<B: Buffer> Aggregator<B> {
         if slot.element != element
             || slot.bitmap & members.bitmap != 0
             || slot.is_split
-            || !in_turn(slot, &members)
+            || !in_turn(slot, &members, job.all)
         {
             return false;
         }
@@ -213,16 +214,45 @@ impl<B: Buffer> Aggregator<B> {
     }
 }
 
-/// Whether the slot can take them all at once: for ordered elements, if they are the next ones.
+/// Whether the slot can take them all at once: for ordered elements, if they are the next ones, for narrow
+/// ones if they are all.
 #[inline]
-fn in_turn<B>(slot: &Slot<B>, members: &Members) -> bool {
+fn in_turn<B>(slot: &Slot<B>, members: &Members, all: u64) -> bool {
     match slot.element {
         Element::I32 => true,
         Element::F32 => {
             members.lowest == u32::from(slot.folded)
                 && (members.highest - members.lowest) as usize + 1 == members.len
         }
-        _ => false,
+        Element::Scale | Element::None => false,
+        _ => members.bitmap == all,
+    }
+}
+
+/// Payloads of up to `N` contributions.
+struct Payloads<'a, const N: usize> {
+    payloads: [&'a [u8]; N],
+    len: usize,
+}
+
+impl<'a, const N: usize> Payloads<'a, N> {
+    #[inline(always)]
+    fn of<B: Buffer>(batch: &'a Batch<B>, order: &[u16]) -> Self {
+        let mut payloads: [&[u8]; N] = [&[]; N];
+        for (payload, &at) in payloads.iter_mut().zip(order) {
+            if let Some(buffer) = &batch.arrivals[usize::from(at)].buffer {
+                *payload = buffer.payload();
+            }
+        }
+        Self {
+            payloads,
+            len: order.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn get(&self) -> &[&'a [u8]] {
+        &self.payloads[..self.len]
     }
 }
 
@@ -246,19 +276,21 @@ impl<E> Out<'_, E> {
             order = rest;
         }
         let Some(sum) = &mut slot.sum else { return };
+        if slot.element.is_narrow() {
+            let payloads = Payloads::<MAX_MEMBERS>::of(batch, order);
+            let (element, sum) = (slot.element, sum.payload_mut());
+            let saturated = fold_narrow(kernels, element, sum, payloads.get());
+            slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
+        }
         for part in order.chunks(MAX_FUSED) {
-            let mut payloads: [&[u8]; MAX_FUSED] = [&[]; MAX_FUSED];
-            for (payload, &at) in payloads.iter_mut().zip(part) {
-                if let Some(buffer) = &batch.arrivals[usize::from(at)].buffer {
-                    *payload = buffer.payload();
+            let payloads = Payloads::<MAX_FUSED>::of(batch, part);
+            match slot.element {
+                Element::F32 => kernels.sum_f32_many(sum.payload_mut(), payloads.get()),
+                Element::I32 => {
+                    let saturated = kernels.sum_i32_many(sum.payload_mut(), payloads.get());
+                    slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
                 }
-            }
-            let payloads = &payloads[..part.len()];
-            if slot.element == Element::F32 {
-                kernels.sum_f32_many(sum.payload_mut(), payloads);
-            } else {
-                let saturated = kernels.sum_i32_many(sum.payload_mut(), payloads);
-                slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
+                _ => {}
             }
             for &at in part {
                 if let Some(buffer) = batch.arrivals[usize::from(at)].buffer.take() {
