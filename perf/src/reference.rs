@@ -17,6 +17,8 @@ pub enum Inputs {
     Synthetic {
         /// As the workers were told.
         seed: u64,
+        /// Type of the elements, as the workers were told.
+        element: &'static str,
         /// As the workers were told.
         elements: u64,
         /// How many there are.
@@ -60,10 +62,12 @@ impl Reference {
             Inputs::Files(files) => command.arg("--inputs").args(files),
             Inputs::Synthetic {
                 seed,
+                element,
                 elements,
                 workers,
             } => command
                 .args(["--synthetic", &seed.to_string()])
+                .args(["--element", element])
                 .args(["--elements", &elements.to_string()])
                 .args(["--workers", &workers.to_string()]),
         };

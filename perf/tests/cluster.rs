@@ -164,6 +164,7 @@ fn reference() -> Reference {
 #[track_caller]
 fn synthetic_is_exact(cluster: &Cluster, job: usize, workers: u8, elements: &str) {
     let inputs = Inputs::Synthetic {
+        element: "f32",
         seed: 1,
         elements: elements.parse().unwrap(),
         workers,

@@ -8,22 +8,26 @@ equal the outputs bit for bit; there is no tolerance anywhere.
     check.py --arithmetic fixed --payload 1024 --op sum \\
              --inputs in0.safetensors in1.safetensors --outputs out0.safetensors out1.safetensors
     check.py --arithmetic native --op mean --synthetic 7 --elements 1000000 --workers 8 --outputs ...
+    check.py --arithmetic own --synthetic 7 --element i8 --elements 1000000 --workers 8 --outputs ...
     check.py --self-test
 
 Files are given in rank order. Exit status: 0 exact; 1 the outputs are wrong, or the inputs
-have an i32 sum that does not exist (saturation); 2 the inputs cannot be used at all.
+have a sum of integers that does not exist (saturation); 2 the inputs cannot be used at all.
 
 The vector
     The float tensors (F32, F16, BF16) of a worker, in ascending byte order of their UTF-8
-    names, widened exactly, are one f32 message. The I32 tensors in the same order are one
-    i32 message. Both are filled up with zeros to whole fragments. Other types are refused,
+    names, widened exactly, are one f32 message; or, if arithmetic is own, those of each type
+    are one of theirs. The I32 tensors in the same order are one i32 message, and so are those
+    of I16 and I8. All are filled up with zeros to whole fragments. Other types are refused,
     and so are workers that disagree on names, types or shapes.
 
 The sum
     native: f32 addition, folded in rank order; every NaN that an addition makes is 0x7fc00000.
     fixed:  section 8 of PROTOCOL.md. f32(sum q) * 2^-s cannot round twice: where the product
             is subnormal, |sum q| < 2^24 and the first rounding changes nothing.
-    i32:    exact in both. Where the exact sum fits but some order of arrival would have
+    own:    as native, and then rounded to the tensor's type, to nearest, ties to even.
+    i16, i8: exact; a job whose sum does not fit must fail.
+    i32:    exact. Where the exact sum fits but some order of arrival would have
             saturated on the way, a job may rightly fail; if it delivers, it delivers this sum.
 
 The result
@@ -43,7 +47,9 @@ Synthetic data, so that large runs need no input files
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB
         z ^ (z >> 31)
-    m = 2^23 gives +0. The only tensor is F32, one-dimensional and called "gradient".
+    m = 2^23 gives +0. The only tensor is one-dimensional and called "gradient", F32 or of the
+    type that --element names: f16 and bf16 round that value, i32 is m - 2^23, and i16 and
+    i8 are the same shifted right by 14 and by 22 bits.
 
 It works through the message in chunks that fit in the processor's cache; files are mapped,
 never read whole.
@@ -68,8 +74,9 @@ GOLDEN = 0x9E3779B97F4A7C15
 U64 = (1 << 64) - 1
 
 # The types of the wire's vectors, as little-endian words of bits.
-WORD = {"F32": "<u4", "F16": "<u2", "BF16": "<u2", "I32": "<i4"}
+WORD = {"F32": "<u4", "F16": "<u2", "BF16": "<u2", "I32": "<i4", "I16": "<i2", "I8": "<i1"}
 FLOATS = ("F32", "F16", "BF16")
+INTS = {"I32": 32, "I16": 16, "I8": 8}
 
 
 class Refused(Exception):
@@ -209,15 +216,20 @@ class FileInputs:
 
 
 class SyntheticInputs:
-    def __init__(self, seed, elements):
-        self.seed = seed
-        self.tensors = {"gradient": Tensor("gradient", "F32", (elements,), None)}
+    def __init__(self, seed, elements, dtype="F32"):
+        self.seed, self.dtype = seed, dtype
+        self.tensors = {"gradient": Tensor("gradient", dtype, (elements,), None)}
 
     def floats(self, layout, rank, lo, hi, out):
-        out[: hi - lo] = synthetic(self.seed, rank, lo, hi).view("<u4")
+        bits = synthetic(self.seed, rank, lo, hi).view("<u4")
+        out[: hi - lo] = widen(narrow(bits, self.dtype), self.dtype)
+
+    def ints(self, layout, rank, lo, hi, out):
+        m = (synthetic_words(self.seed, rank, lo, hi) >> np.uint64(40)).astype(np.int64) - (1 << 23)
+        out[: hi - lo] = m >> {"I32": 0, "I16": 14, "I8": 22}[self.dtype]
 
 
-def synthetic(seed, rank, lo, hi):
+def synthetic_words(seed, rank, lo, hi):
     z = np.arange(lo, hi, dtype=np.uint64)
     z += np.uint64((seed * GOLDEN + (rank << 40) + GOLDEN) & U64)
     z ^= z >> np.uint64(30)
@@ -225,6 +237,11 @@ def synthetic(seed, rank, lo, hi):
     z ^= z >> np.uint64(27)
     z *= np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
+    return z
+
+
+def synthetic(seed, rank, lo, hi):
+    z = synthetic_words(seed, rank, lo, hi)
     m = (z >> np.uint64(40)).astype(np.int32) - np.int32(1 << 23)
     z &= np.uint64(15)
     # 2^-23 * 2^-k, made from its exponent bits
@@ -283,8 +300,8 @@ def mean_of(bits, n):
     return bits
 
 
-def float_results(inputs, layout, n, args):
-    """Yields (lo, hi, expected bits of lo..hi of the f32 message)."""
+def float_results(inputs, layout, n, args, dtype):
+    """Yields (lo, hi, expected bits of lo..hi of the float message, which is of type `dtype`)."""
     unit = args.payload // 4 if args.arithmetic == "fixed" else 1
     chunk = max(CHUNK_ELEMENTS // unit, 1) * unit
     contributions = np.zeros((n, chunk), "<u4")
@@ -298,6 +315,8 @@ def float_results(inputs, layout, n, args):
             bits = fixed_sum(np.ascontiguousarray(contributions[:, :used]), unit)[: hi - lo]
         else:
             bits = native_sum(contributions[:, : hi - lo])
+            if args.arithmetic == "own":
+                bits = widen(narrow(bits, dtype), dtype)
         yield lo, hi, mean_of(bits, n) if args.op == "mean" else bits
 
 
@@ -305,25 +324,26 @@ class Saturated(Exception):
     pass
 
 
-def int_results(inputs, layout, n, args):
-    """As float_results, for the i32 message."""
+def int_results(inputs, layout, n, args, dtype):
+    """As float_results, for the message of `dtype`."""
+    limit = 1 << (INTS[dtype] - 1)
     for lo in range(0, layout.elements, CHUNK_ELEMENTS):
         hi = min(lo + CHUNK_ELEMENTS, layout.elements)
         total, row = np.zeros(hi - lo, np.int64), np.empty(hi - lo, np.int64)
         for rank in range(n):
             inputs.ints(layout, rank, lo, hi, row)
             total += row
-        outside = np.flatnonzero((total < -(1 << 31)) | (total >= 1 << 31))
+        outside = np.flatnonzero((total < -limit) | (total >= limit))
         if len(outside):
             at = int(outside[0])
             tensor, first, _, _ = next(layout.pieces(lo + at, lo + at + 1))
             raise Saturated(
-                f"overflow: {tensor.name} index {first}: the sum {total[at]} does not fit in i32; "
+                f"overflow: {tensor.name} index {first}: the sum {total[at]} does not fit in {dtype.lower()}; "
                 "the job must end with an error and deliver nothing"
             )
         if args.op == "mean":
             total = np.sign(total) * (np.abs(total) // n)
-        yield lo, hi, total.astype("<i4")
+        yield lo, hi, total.astype(WORD[dtype])
 
 
 # --- the comparison ----------------------------------------------------------------------
@@ -331,7 +351,7 @@ def int_results(inputs, layout, n, args):
 
 def shown(word, dtype):
     word = np.asarray(word)
-    if dtype == "I32":
+    if dtype in INTS:
         return str(int(word))
     value = widen(word.reshape(1), dtype).view("<f4")[0]
     return f"{int(word):#0{2 + 2 * word.itemsize}x} ({value!s})"
@@ -372,7 +392,7 @@ def read_outputs(paths, tensors, verdict):
 def compare(results, layout, outputs, verdict):
     for lo, hi, bits in results:
         for t, first, last, here in layout.pieces(lo, hi):
-            expected = bits[here] if t.dtype == "I32" else narrow(bits[here], t.dtype)
+            expected = bits[here] if t.dtype in INTS else narrow(bits[here], t.dtype)
             for worker, found in outputs.items():
                 words = found[t.name].words[first:last]
                 if np.array_equal(words, expected):
@@ -392,26 +412,30 @@ def check(args):
     if args.synthetic is None:
         inputs, n = FileInputs(args.inputs), len(args.inputs)
     else:
-        inputs, n = SyntheticInputs(args.synthetic, args.elements), args.workers
+        inputs, n = SyntheticInputs(args.synthetic, args.elements, args.element.upper()), args.workers
     if not 1 <= n <= WORKERS_MAX:
         raise Refused(f"{n} workers; a job has 1 to {WORKERS_MAX}")
     if len(args.outputs) != n:
         raise Refused(f"{n} workers, but {len(args.outputs)} outputs")
 
-    floats, ints = Layout(inputs.tensors, FLOATS), Layout(inputs.tensors, ("I32",))
+    # The types that a message consists of, and the type that it has.
+    own = [((dtype,), dtype) for dtype in FLOATS]
+    floats = own if args.arithmetic == "own" else [(FLOATS, "F32")]
+    messages = [(Layout(inputs.tensors, dtypes), dtype, float_results) for dtypes, dtype in floats]
+    messages += [(Layout(inputs.tensors, (dtype,)), dtype, int_results) for dtype in INTS]
     verdict = Verdict()
     outputs = read_outputs(args.outputs, inputs.tensors, verdict)
     # infinities, NaNs and sums above the largest f32 are part of the job, not accidents
     with np.errstate(all="ignore"):
         try:
-            compare(float_results(inputs, floats, n, args), floats, outputs, verdict)
-            compare(int_results(inputs, ints, n, args), ints, outputs, verdict)
+            for layout, dtype, results in messages:
+                compare(results(inputs, layout, n, args, dtype), layout, outputs, verdict)
         except Saturated as e:
             return 1, [str(e)]
     if verdict.count:
         where = " ".join(str(w) for w in sorted(verdict.workers))
         return 1, verdict.lines + [f"different: {verdict.count} differences, in workers {where}"]
-    return 0, [f"exact: {n} workers x {floats.elements + ints.elements} elements"]
+    return 0, [f"exact: {n} workers x {sum(m[0].elements for m in messages)} elements"]
 
 
 def arguments(argv):
@@ -419,11 +443,12 @@ def arguments(argv):
         description="Say whether an all-reduce gave every worker exactly the right bits.",
         epilog="How the expected bits come about, and the synthetic data, is at the top of this file.",
     )
-    parser.add_argument("--arithmetic", choices=("fixed", "native"))
+    parser.add_argument("--arithmetic", choices=("fixed", "native", "own"))
     parser.add_argument("--payload", type=int, metavar="BYTES", help="payload of a fragment (fixed needs it)")
     parser.add_argument("--op", choices=("sum", "mean"), default="sum")
     parser.add_argument("--inputs", nargs="+", metavar="FILE", help="safetensors, in rank order")
     parser.add_argument("--synthetic", type=int, metavar="SEED", help="instead of --inputs")
+    parser.add_argument("--element", choices=[d.lower() for d in WORD], default="f32", help="type of the synthetic tensor")
     parser.add_argument("--elements", type=int, metavar="N", help="of the synthetic tensor")
     parser.add_argument("--workers", type=int, metavar="N", help="of the synthetic job")
     parser.add_argument("--outputs", nargs="+", metavar="FILE", help="safetensors, in rank order")

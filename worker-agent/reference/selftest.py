@@ -377,6 +377,41 @@ class CommandLine(unittest.TestCase):
             pathlib.Path(outs[worker]).write_bytes(good)
         self.assertEqual(run(*command)[0], 0)
 
+    def test_tensors_in_their_own_types(self):
+        # A sum is rounded once either way; a mean is that of the rounded sum.
+        n = 3
+        inputs, results = self.mixed_job(n)
+        ins, outs = self.files("in", inputs), self.files("out", [results] * n)
+        command = ["--arithmetic", "own", "--inputs", *ins, "--outputs", *outs]
+        self.assertEqual(run(*command)[0], 0, f"seed {SEED}")
+        # 2048 + 1 is 2048 in f16, so that the mean of two is 1024; unrounded it would be 1024.5.
+        job = lambda row, dtype, size: {"h": (dtype, [1], words(row, size))}
+        ins = self.files("in", [job([0x6800], "F16", 2), job([0x3C00], "F16", 2)])
+        for arithmetic, mean in (("own", 0x6400), ("native", 0x6400), ("own", 0x6401)):
+            outs = self.files("out", [job([mean], "F16", 2)] * 2)
+            status, _ = run("--arithmetic", arithmetic, "--op", "mean", "--inputs", *ins, "--outputs", *outs)
+            self.assertEqual(status, mean != 0x6400)
+        for dtype, size, limit in (("I16", 2, 2**15), ("I8", 1, 2**7)):
+            ins = self.files("in", [job([v], dtype, size) for v in (limit - 1, limit - 1, 1 - limit, 1 - limit)])
+            outs = self.files("out", [job([0], dtype, size)] * 4)
+            self.assertEqual(run("--arithmetic", "own", "--inputs", *ins, "--outputs", *outs)[0], 0)
+            ins = self.files("in", [job([v], dtype, size) for v in (limit - 1, 0, 0, 1)])
+            status, said = run("--arithmetic", "own", "--inputs", *ins, "--outputs", *outs)
+            self.assertEqual((status, said[:26]), (1, "overflow: h index 0: the s"))
+
+    def test_synthetic_tensors_of_every_type(self):
+        x = [int(v) >> 40 for v in check.synthetic_words(7, 0, 0, 50)]
+        for dtype, shift, size in (("i32", 0, 4), ("i16", 14, 2), ("i8", 22, 1)):
+            result = [(v - 2**23) >> shift for v in x]
+            outs = self.files("out", [{"gradient": (dtype.upper(), [50], words(result, size))}])
+            command = ["--synthetic", 7, "--elements", 50, "--workers", 1, "--element", dtype, "--outputs", *outs]
+            self.assertEqual(run("--arithmetic", "own", *command)[0], 0, dtype)
+        for dtype, fmt in (("f16", F16), ("bf16", BF16)):
+            result = [slow_narrow(int(v), fmt) for v in check.synthetic(7, 0, 0, 50).view("<u4")]
+            outs = self.files("out", [{"gradient": (dtype.upper(), [50], words(result, 2))}])
+            command = ["--synthetic", 7, "--elements", 50, "--workers", 1, "--element", dtype, "--outputs", *outs]
+            self.assertEqual(run("--arithmetic", "own", *command)[0], 0, dtype)
+
     def test_fixed_point_runs_over_tensor_boundaries(self):
         # 16-element fragments: "a" ends in the middle of the second, which "b" goes on with.
         n, rows = 2, [[random_f32(self.rng, "alike") for _ in range(53)] for _ in range(2)]

@@ -138,7 +138,8 @@ struct Workload {
 
 enum Data {
     Real(PathBuf),
-    Synthetic(u64),
+    /// So many elements, of this type.
+    Synthetic(u64, &'static str),
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -296,6 +297,13 @@ fn workloads(args: &Args) -> Result<Vec<Workload>> {
             arithmetic: "fixed",
             data: Data::Real(path.clone()),
         });
+        if folder == "mixed" {
+            workloads.push(Workload {
+                name: name.into(),
+                arithmetic: "own",
+                data: Data::Real(path.clone()),
+            });
+        }
         if folder == "step40" {
             workloads.push(Workload {
                 name: name.into(),
@@ -309,7 +317,14 @@ fn workloads(args: &Args) -> Result<Vec<Workload>> {
             workloads.push(Workload {
                 name: format!("synthetic, {} elements", args.elements),
                 arithmetic,
-                data: Data::Synthetic(args.elements),
+                data: Data::Synthetic(args.elements, "f32"),
+            });
+        }
+        for element in ["f16", "i8"] {
+            workloads.push(Workload {
+                name: format!("synthetic, {} elements {element}", args.elements),
+                arithmetic: "own",
+                data: Data::Synthetic(args.elements, element),
             });
         }
     }
@@ -331,9 +346,11 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
                     input(folder, rank).display().to_string(),
                 ]);
             }
-            Data::Synthetic(elements) => arguments.extend(
+            Data::Synthetic(elements, element) => arguments.extend(
                 [
                     "--synthetic",
+                    "--element",
+                    element,
                     "--elements",
                     &elements.to_string(),
                     "--seed",
@@ -344,14 +361,16 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
         }
         arguments
     })?;
-    let elements = match workload.data {
-        Data::Real(_) => 0,
-        Data::Synthetic(elements) => elements,
+    let (elements, element_bytes) = match workload.data {
+        Data::Real(_) => (0, 0),
+        Data::Synthetic(elements, "f16") => (elements, 2),
+        Data::Synthetic(elements, "i8") => (elements, 1),
+        Data::Synthetic(elements, _) => (elements, 4),
     };
     let patience = PATIENCE + Duration::from_micros(elements * u64::from(args.workers));
     let restarts = match args.restart {
         Some(restart) if elements > 0 => {
-            let fragments = (elements * 4).div_ceil(u64::from(args.payload));
+            let fragments = (elements * element_bytes).div_ceil(u64::from(args.payload));
             restart_all(restart, cluster, &mut workers, before, fragments)?
         }
         _ => Vec::new(),
@@ -425,8 +444,9 @@ fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Verdict>
         Data::Real(folder) => {
             Inputs::Files((0..args.workers).map(|rank| input(folder, rank)).collect())
         }
-        &Data::Synthetic(elements) => Inputs::Synthetic {
+        &Data::Synthetic(elements, element) => Inputs::Synthetic {
             seed: args.seed,
+            element,
             elements,
             workers: args.workers,
         },

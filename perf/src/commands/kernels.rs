@@ -17,7 +17,7 @@
 //! hot accumulator: it reads two streams where a copy reads one.
 //!
 //! Folds of narrow elements (f16, bf16, i16, i8) have no row `slot`: they are made once, of all
-//! payloads. In `pair` a fold widens, adds and narrows for a single contribution.
+//! payloads. In `pair` a fold widens, adds and narrows for a single contribution, of zeros.
 //!
 //! # Working sets
 //!
@@ -163,11 +163,15 @@ impl Op {
         }
     }
 
+    /// Of narrow elements.
+    const fn is_fold(self) -> bool {
+        !matches!(self, Self::SumI32 | Self::SumF32)
+    }
+
     /// Narrow elements are not summed one by one.
     fn rows(self) -> impl Iterator<Item = Row> {
-        let is_fold = !matches!(self, Self::SumI32 | Self::SumF32);
         let rows = Row::ALL.into_iter();
-        rows.filter(move |row| !is_fold || *row != Row::Slot)
+        rows.filter(move |row| !self.is_fold() || *row != Row::Slot)
     }
 }
 
@@ -358,7 +362,10 @@ impl Arena {
                 .iter_mut()
                 .enumerate()
             {
-                *element = op.element(frame_in_group, j);
+                // A pair's sums would leave a narrow type's range after a few visits.
+                if row != Row::Pair || !op.is_fold() {
+                    *element = op.element(frame_in_group, j);
+                }
             }
         }
         Some(Self {

@@ -350,6 +350,7 @@ impl Mixed<'_> {
         for (number, job) in self.mix.iter().enumerate() {
             let inputs = Inputs::Synthetic {
                 seed: self.seed(number),
+                element: "f32",
                 elements: job.elements,
                 workers: job.workers,
             };
