@@ -14,7 +14,8 @@ use crate::config::Idle;
 use crate::egress::{Frame, Own, Ports, class_of_frame};
 use crate::forwarding::MacTable;
 use crate::handover::{Handover, Inbox};
-use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters, Turns};
+use crate::load::{Load, Meter, Stage};
+use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters};
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,14 +91,14 @@ impl Core {
     pub fn run(mut self) -> CoreReport {
         let mut burst: Vec<Mbuf> = Vec::with_capacity(BURST);
         let mut handed: Vec<Handover> = Vec::with_capacity(BURST);
-        let mut turns = Turns::default();
+        let mut meter = Meter::default();
         let mut idle_turns = 0;
         let mut frames_of_port = BURST;
         while !self.stop.load(Ordering::Relaxed) {
             let elapsed = self.epoch.elapsed();
             self.ports.now = Time(elapsed.as_nanos() as u64);
             let now_s = elapsed.as_secs() as u32;
-            let commanded = self.obey(&turns);
+            let commanded = self.obey(&meter.load);
             let mut frames = 0;
             // What others hand over is taken in any case, so none waits for ever.
             let queues = if self.ports.is_short_of_room() {
@@ -109,8 +110,14 @@ impl Core {
             for at in 0..queues {
                 let (port, rx) = &mut self.rx[at];
                 let port = *port;
-                frames += rx.burst(&mut burst, frames_of_port);
-                bytes += self.take_burst(port, &mut burst, now_s);
+                let taken = rx.burst(&mut burst, frames_of_port);
+                meter.polled(taken);
+                if taken > 0 {
+                    frames += taken;
+                    meter.end(Stage::Receive);
+                    bytes += self.take_burst(port, &mut burst, now_s);
+                    meter.end(Stage::Classify);
+                }
             }
             if bytes > TURN_BYTES && frames_of_port > BURST_MIN {
                 frames_of_port /= 2;
@@ -118,13 +125,19 @@ impl Core {
                 frames_of_port *= 2;
             }
             frames += self.take_handover(&mut handed, now_s);
-            self.settle();
+            if frames > 0 {
+                meter.end(Stage::Classify);
+                self.settle();
+                meter.end(Stage::Aggregate);
+            }
             let sent = self.ports.flush();
             if frames > 0 || commanded || sent {
-                turns.busy += 1;
+                meter.end(Stage::Send);
+                meter.load.busy_turns += 1;
                 idle_turns = 0;
             } else {
-                turns.empty += 1;
+                meter.end(Stage::Idle);
+                meter.load.empty_turns += 1;
                 idle_turns += 1;
                 if self.idle == Idle::Backoff {
                     back_off(idle_turns);
@@ -132,7 +145,7 @@ impl Core {
             }
         }
         self.drain(&mut burst);
-        self.report(&turns)
+        self.report(&meter.load)
     }
 
     /// Takes what has arrived and nobody will look at any more: some drivers (`net_ring`) would keep
@@ -150,9 +163,6 @@ impl Core {
 
     /// Decides on the frames of one port, and says how many bytes they have.
     fn take_burst(&mut self, port: PortId, burst: &mut Vec<Mbuf>, now_s: u32) -> u64 {
-        if burst.is_empty() {
-            return 0;
-        }
         for mbuf in burst.iter() {
             mbuf.prefetch(0);
         }
@@ -416,7 +426,7 @@ impl Core {
     }
 
     /// Carries out what the control thread wants; says whether there was anything.
-    fn obey(&mut self, turns: &Turns) -> bool {
+    fn obey(&mut self, load: &Load) -> bool {
         let mut any = false;
         loop {
             match self.commands.try_recv() {
@@ -432,7 +442,7 @@ impl Core {
                 Ok(CoreCommand::Unbind(job)) => self.aggregator.unbind(job, &mut self.ports),
                 Ok(CoreCommand::Report(answer)) => {
                     // The asker may have gone away.
-                    let _ = answer.send(self.report(turns));
+                    let _ = answer.send(self.report(load));
                 }
                 Err(TryRecvError::Empty | TryRecvError::Disconnected) => return any,
             }
@@ -440,7 +450,7 @@ impl Core {
         }
     }
 
-    fn report(&self, turns: &Turns) -> CoreReport {
+    fn report(&self, load: &Load) -> CoreReport {
         let mut counters = *self.aggregator.counters();
         counters.drops[DropReason::HandoverFull as usize] += self.ports.handover_full;
         let queues = self.ports.queue_counters();
@@ -453,7 +463,7 @@ impl Core {
             residence_ns: self.ports.residence_ns.clone(),
             slots_in_use: self.aggregator.slots_in_use(),
             held_in_use: self.aggregator.held_in_use(),
-            turns: *turns,
+            load: *load,
         }
     }
 }

@@ -16,6 +16,7 @@ pub mod datapath;
 pub mod egress;
 pub mod forwarding;
 pub mod handover;
+pub mod load;
 pub mod messages;
 pub mod pools;
 pub mod ports;

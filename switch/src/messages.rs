@@ -5,6 +5,7 @@
 //! bounded, and it never waits on it. What data cores hand to each other is in
 //! [`handover`](crate::handover).
 
+use crate::load::Load;
 use crossbeam_channel::Sender;
 use std::sync::Arc;
 use tally_engine::queue::QueueCounters;
@@ -49,17 +50,8 @@ pub struct CoreReport {
     pub slots_in_use: usize,
     /// Contributions held out of order now.
     pub held_in_use: u32,
-    /// How busy it was.
-    pub turns: Turns,
-}
-
-/// How busy the core was.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Turns {
-    /// Turns that found frames.
-    pub busy: u64,
-    /// Turns that found none.
-    pub empty: u64,
+    /// Where its time went.
+    pub load: Load,
 }
 
 /// Frames and bytes of one port, in both directions, as this core saw them.

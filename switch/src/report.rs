@@ -1,6 +1,7 @@
 //! What the switch did: one value, as JSON for programs and as lines for people.
 
 use crate::config::Config;
+use crate::load::{Load, Stage};
 use crate::messages::{CoreReport, PortCounters};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -130,6 +131,65 @@ pub struct JobReport {
     pub ps: bool,
 }
 
+/// Where a data core's time went since the switch started.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CoreLoad {
+    /// Its CPU.
+    pub cpu: usize,
+    /// Share of the time in which there was something to do.
+    pub busy_share: f64,
+    /// Turns that found something to do.
+    pub busy_turns: u64,
+    /// Turns that found nothing.
+    pub empty_turns: u64,
+    /// Times that a queue was asked for frames.
+    pub polls: u64,
+    /// Of them, those that brought none.
+    pub empty_polls: u64,
+    /// Frames received from ports.
+    pub frames: u64,
+    /// Frames that a poll brought which brought any.
+    pub frames_per_burst: f64,
+    /// Cycles of the time-stamp counter by stage: `receive`, `classify`, `aggregate`, `send`, `idle`.
+    pub cycles: BTreeMap<String, u64>,
+    /// The same for each frame, without `idle`.
+    pub cycles_per_frame: BTreeMap<String, f64>,
+}
+
+impl CoreLoad {
+    fn new(cpu: usize, load: &Load) -> Self {
+        let by_stage = || Stage::ALL.map(|(name, stage)| (name.to_owned(), stage));
+        let cycles = |stage| load.cycles[stage as usize];
+        let frames = load.frames.max(1) as f64;
+        Self {
+            cpu,
+            busy_share: load.busy_share(),
+            busy_turns: load.busy_turns,
+            empty_turns: load.empty_turns,
+            polls: load.polls,
+            empty_polls: load.empty_polls,
+            frames: load.frames,
+            frames_per_burst: load.frames as f64 / (load.polls - load.empty_polls).max(1) as f64,
+            cycles: by_stage().map(|(name, s)| (name, cycles(s))).into(),
+            cycles_per_frame: by_stage()
+                .into_iter()
+                .filter(|&(_, stage)| stage != Stage::Idle)
+                .map(|(name, stage)| (name, cycles(stage) as f64 / frames))
+                .collect(),
+        }
+    }
+}
+
+/// Share of arrivals that were added up here; 1 if there were none.
+fn hit_rate(counters: &Counters) -> f64 {
+    let missed = counters.collisions + counters.held_full;
+    let all = counters.contributions + missed;
+    if all == 0 {
+        return 1.0;
+    }
+    counters.contributions as f64 / all as f64
+}
+
 /// Percentiles, in microseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
@@ -191,8 +251,12 @@ pub struct Report {
     pub drops: BTreeMap<String, u64>,
     /// From a fragment's first contribution to its result, in the switch.
     pub residence: Latency,
-    /// Share of turns of each core that found something to do.
-    pub busy_share: Vec<f64>,
+    /// Share of arrivals that found a slot, or needed none because their fragment came whole.
+    #[serde(default)]
+    pub hit_rate: f64,
+    /// Where each core's time went.
+    #[serde(default)]
+    pub load: Vec<CoreLoad>,
     /// Ports.
     pub ports: Vec<PortReport>,
     /// Jobs.
@@ -228,10 +292,6 @@ impl Report {
         let drops = DropReason::ALL
             .iter()
             .map(|&r| (r.name().to_owned(), counters.dropped(r)));
-        let share = |core: &CoreReport| {
-            let all = core.turns.busy + core.turns.empty;
-            core.turns.busy as f64 / all.max(1) as f64
-        };
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             seconds: up.as_secs_f64(),
@@ -246,7 +306,13 @@ impl Report {
             counters: named.into_iter().collect(),
             drops: drops.filter(|&(_, n)| n > 0).collect(),
             residence: residence.as_ref().map(Latency::of).unwrap_or_default(),
-            busy_share: cores.iter().map(share).collect(),
+            hit_rate: hit_rate(&counters),
+            load: shape
+                .cores
+                .iter()
+                .zip(cores)
+                .map(|(&cpu, core)| CoreLoad::new(cpu, &core.load))
+                .collect(),
             ports: shape
                 .ports
                 .iter()
@@ -310,6 +376,29 @@ impl std::fmt::Display for Report {
             self.ways,
             self.pool_bytes >> 10,
             self.held_in_use
+        )?;
+        for core in &self.load {
+            writeln!(
+                f,
+                "CPU {:<8} busy {:.1} %, {:.1} frames a burst, {:.1} % of polls empty; cycles a frame:{}",
+                core.cpu,
+                core.busy_share * 100.0,
+                core.frames_per_burst,
+                core.empty_polls as f64 * 100.0 / core.polls.max(1) as f64,
+                Stage::ALL
+                    .iter()
+                    .fold(String::new(), |mut line, (name, _)| {
+                        if let Some(cycles) = core.cycles_per_frame.get(*name) {
+                            let _ = write!(line, " {name} {cycles:.0}");
+                        }
+                        line
+                    })
+            )?;
+        }
+        writeln!(
+            f,
+            "pool         {:.2} % of arrivals hit",
+            self.hit_rate * 100.0
         )?;
         writeln!(
             f,
