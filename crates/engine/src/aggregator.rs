@@ -82,6 +82,9 @@ pub struct Aggregator<B> {
     kernels: Kernels,
     policy: &'static dyn Policy,
     slots: Box<[Slot<B>]>,
+    /// By slot, of the key that it had last: says where a look is worth it. A set's tags are side by side, so
+    /// more ways cost no more lines of the cache.
+    tags: Box<[u32]>,
     arena: Arena<B>,
     /// Place in `jobs` plus one, by job number; 0 for jobs that do not run.
     index: Box<[u8]>,
@@ -105,6 +108,7 @@ impl<B: Buffer> Aggregator<B> {
             kernels,
             policy: config.policy.policy(),
             slots: (0..config.slots).map(|_| Slot::free()).collect(),
+            tags: vec![0; config.slots as usize].into_boxed_slice(),
             arena: Arena::new(config.held),
             index: vec![0; 1 << 16].into_boxed_slice(),
             jobs: Vec::new(),
@@ -350,7 +354,7 @@ impl<B: Buffer> Aggregator<B> {
             counters: &mut self.counters,
             egress,
         };
-        let at = if let Some(at) = find(&self.slots, &set, key) {
+        let at = if let Some(at) = find(&self.slots, &self.tags, &set, key) {
             let slot = &mut self.slots[at];
             if resend && self.policy.resend() == Resend::Evict {
                 // The arrival follows even when its contribution was just evicted: it asks the PS
@@ -427,6 +431,7 @@ impl<B: Buffer> Aggregator<B> {
             };
             let elsewhere = job.elsewhere.ranks(header.fragment);
             let slot = &mut self.slots[at];
+            self.tags[at] = tag_of(key);
             *slot = Slot {
                 key: Some(key),
                 born: now,
@@ -500,7 +505,7 @@ impl<B: Buffer> Aggregator<B> {
         job.has_reached(header.fragment);
         let set = job.placement.set(header.fragment.0 >> self.shift);
         let anyone = Some(set.start).filter(|_| planted::is(Bug::WrongDeallocation));
-        if let Some(at) = find(&self.slots, &set, key_of(header)).or(anyone) {
+        if let Some(at) = find(&self.slots, &self.tags, &set, key_of(header)).or(anyone) {
             clear(&mut self.slots[at], &mut self.arena, egress);
             job.slots -= 1;
         }
@@ -532,7 +537,7 @@ impl<B: Buffer> Aggregator<B> {
             let slot = &self.slots[*at];
             !finished && (slot.sum.is_some() || !slot.held.is_empty())
         };
-        let at = find(&self.slots, &set, key_of(header)).filter(has_parts);
+        let at = find(&self.slots, &self.tags, &set, key_of(header)).filter(has_parts);
         let mut out = Out {
             roster: &job.roster,
             counters: &mut self.counters,
@@ -735,13 +740,21 @@ fn key_of(header: &Header) -> SlotKey {
     }
 }
 
+/// What tells most keys of a set apart.
+#[inline]
+fn tag_of(key: SlotKey) -> u32 {
+    key.fragment.0 ^ u32::from(key.job.0) << 16
+}
+
 /// The slot of the set that has this key.
 #[inline]
-fn find<B>(slots: &[Slot<B>], set: &Range<usize>, key: SlotKey) -> Option<usize> {
-    let way = slots[set.clone()]
-        .iter()
-        .position(|slot| slot.key == Some(key))?;
-    Some(set.start + way)
+fn find<B>(slots: &[Slot<B>], tags: &[u32], set: &Range<usize>, key: SlotKey) -> Option<usize> {
+    let tag = tag_of(key);
+    let likely = set.clone().zip(&tags[set.clone()]);
+    likely
+        .filter(|&(_, &other)| other == tag)
+        .map(|(at, _)| at)
+        .find(|&at| slots[at].key == Some(key))
 }
 
 /// MARKED if the frame is (C-1).

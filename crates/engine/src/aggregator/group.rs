@@ -166,7 +166,7 @@ impl<B: Buffer> Aggregator<B> {
         }
         let set = job.placement.set(fragment.0 >> self.shift);
         let completion = self.policy.completion();
-        let found = find(&self.slots, &set, key);
+        let found = find(&self.slots, &self.tags, &set, key);
         let mut whole = Slot::free();
         let slot = match found {
             Some(at) => &mut self.slots[at],
