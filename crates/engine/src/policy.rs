@@ -134,12 +134,12 @@ impl PolicyName {
     ];
 
     /// Slots that a fragment may be in unless configured. The baselines have what their papers have.
-    /// For `esa` four are worth most of what eight are: jobs that walk the pool side by side otherwise
-    /// meet at every step while three quarters of it are free (docs/JCT.md has the figures).
+    /// Under `esa` jobs that walk the pool side by side would meet at every step while most of it is
+    /// free; with four ways they still do now and then (docs/JCT.md has the figures).
     #[must_use]
     pub const fn default_ways(self) -> u32 {
         match self {
-            Self::Esa => 4,
+            Self::Esa => 8,
             Self::Fcfs | Self::Static | Self::None => 1,
         }
     }
