@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    compare, datapath, demo, kernels, latency, load, pktgen, policies, pool,
+    compare, cores, datapath, demo, kernels, latency, load, pktgen, policies, pool,
 };
 
 /// Benchmarks of Tally.
@@ -26,6 +26,8 @@ struct Cli {
 enum Command {
     /// Writes a page: what was recorded here, beside what others published of hardware.
     Compare(compare::Args),
+    /// What several data cores of the switch move, to what one does.
+    Cores(cores::Args),
     /// What one core of the switch moves, beside dpdk-testpmd's macswap.
     Datapath(datapath::Args),
     /// The main job, from start to proof: workers all-reduce real gradients through a real switch.
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<ExitCode> {
     let report = match &cli.command {
         Command::Compare(args) => compare::run(args)?,
+        Command::Cores(args) => cores::run(args)?,
         Command::Datapath(args) => datapath::run(args)?,
         Command::Demo(args) => demo::run(args)?,
         Command::Kernels(args) => kernels::run(args)?,

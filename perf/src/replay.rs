@@ -31,14 +31,14 @@ mod testpmd;
 
 pub use capture::{Captures, Shape, WORKERS};
 pub(crate) use config::{Config, Setting};
-pub use switch::Switch;
 pub(crate) use switch::statistics;
+pub use switch::{Running, Switch};
 pub use testpmd::Testpmd;
 
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How long a program runs before it is measured.
@@ -111,11 +111,19 @@ impl CpuTime {
 
     /// Share of a CPU that the busiest thread had since: the one that polls.
     fn share_until(&self, end: &Self) -> f64 {
-        let nanos = end
+        self.share_of_each_until(end, 1)
+    }
+
+    /// Share of a CPU that each of that many busiest threads had since, on average: those that poll.
+    fn share_of_each_until(&self, end: &Self, threads: usize) -> f64 {
+        let mut nanos: Vec<_> = end
             .threads
             .iter()
-            .map(|(id, nanos)| nanos - self.threads.get(id).unwrap_or(&0));
-        nanos.max().unwrap_or(0) as f64 / (end.at - self.at).as_nanos() as f64
+            .map(|(id, nanos)| nanos - self.threads.get(id).unwrap_or(&0))
+            .collect();
+        nanos.sort_unstable_by(|a, b| b.cmp(a));
+        let nanos = nanos.iter().take(threads).sum::<u64>() as f64 / threads as f64;
+        nanos / (end.at - self.at).as_nanos() as f64
     }
 }
 
@@ -129,7 +137,10 @@ fn mtu(payload_bytes: u16) -> u16 {
     }
 }
 
-/// The device of a worker's port, as DPDK takes it.
-fn device(port: usize, capture: &Path) -> String {
-    format!("net_pcap{port},rx_pcap={},infinite_rx=1", capture.display())
+/// The device of a worker's port, as DPDK takes it: a queue for each capture.
+fn device(port: usize, captures: &[PathBuf]) -> String {
+    let queues = captures
+        .iter()
+        .map(|capture| format!("rx_pcap={},", capture.display()));
+    format!("net_pcap{port},{}infinite_rx=1", queues.collect::<String>())
 }

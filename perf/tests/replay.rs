@@ -26,6 +26,7 @@ fn loops(shape: Shape) {
 #[test]
 fn captures_loop_without_loss() {
     let shape = Shape {
+        jobs: 1,
         workers: 4,
         ports: 4,
         payload_bytes: 1024,

@@ -2,6 +2,7 @@
 //! [`Report`](tally_report::Report).
 
 pub mod compare;
+pub mod cores;
 pub mod datapath;
 pub mod demo;
 pub mod kernels;

@@ -122,6 +122,7 @@ pub fn run(args: &Args) -> Result<Report> {
         (args.ports.clone(), args.generator_ports.clone())
     };
     let shape = Shape {
+        jobs: 1,
         workers: args.workers,
         ports: ports.len() as u8,
         payload_bytes: args.payload,

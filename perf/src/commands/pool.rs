@@ -179,6 +179,7 @@ fn check(args: &Args) -> Result<()> {
 
 fn shape(args: &Args, payload_bytes: u16, fragments: u32) -> Shape {
     let mut shape = Shape {
+        jobs: 1,
         workers: args.workers,
         ports: 1,
         payload_bytes,

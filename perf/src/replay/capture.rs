@@ -9,6 +9,9 @@
 //! fragments is in the ring any more when it comes again. Each run begins at a multiple of its length:
 //! in a pool of as many slots, all fragments that follow one another have slots of their own, also
 //! where a run ends and another begins.
+//!
+//! A port has one capture, or, where it is [steered](Captures::steered), one for each shard, which its driver
+//! replays into a queue of its own.
 
 use anyhow::{Context, Result};
 use half::{bf16, f16};
@@ -37,11 +40,14 @@ pub(super) const WORKER_PORT: u16 = 40_000;
 /// Runs of fragments in a capture.
 const RUNS: u32 = 3;
 
-/// What is replayed: one job.
+/// What is replayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shape {
-    /// Its workers.
+    /// Workers of all jobs.
     pub workers: u8,
+    /// Jobs, among which the workers are divided in order of their ranks. More than one only where each
+    /// worker has a port.
+    pub jobs: u8,
     /// Ports that they come in at: rank r at port r mod `ports`. A capture for each.
     pub ports: u8,
     /// Payload of every frame.
@@ -83,14 +89,31 @@ impl Shape {
     pub fn write(&self, folder: &Path) -> Result<Vec<PathBuf>> {
         let write = |port| {
             let path = folder.join(format!("port{port}.pcap"));
-            self.write_one(&path, port)
+            self.write_one(&path, port, None)
                 .with_context(|| path.display().to_string())?;
             Ok(path)
         };
         (0..self.ports).map(write).collect()
     }
 
-    fn write_one(&self, path: &Path, port: u8) -> Result<()> {
+    /// The job of a worker, and its rank there.
+    pub(super) fn at(&self, worker: u8) -> (JobId, Rank) {
+        let each = self.workers_of_job();
+        (JobId(JOB.0 + u16::from(worker / each)), Rank(worker % each))
+    }
+
+    /// Workers of each job.
+    #[must_use]
+    pub fn workers_of_job(&self) -> u8 {
+        self.workers / self.jobs
+    }
+
+    fn shard(&self, fragment: FragmentId) -> u16 {
+        (fragment.0 % u32::from(self.shards)) as u16
+    }
+
+    /// All that arrives at a port, or of it what concerns one shard.
+    fn write_one(&self, path: &Path, port: u8, shard: Option<u16>) -> Result<()> {
         let mut file = BufWriter::new(File::create(path)?);
         // The format's magic number for microseconds, version 2.4, no time zone, the longest frame,
         // Ethernet. All in the writer's byte order.
@@ -104,6 +127,9 @@ impl Shape {
         let mut number: u32 = 0x9e37_79b9 ^ u32::from(port);
         let kind = self.wire_element();
         for (rank, fragment) in self.contributions(port) {
+            if shard.is_some_and(|shard| shard != self.shard(fragment)) {
+                continue;
+            }
             let addresses = self.addresses(rank, fragment);
             tally_wire::frame::emit(&mut frame, &addresses, &self.header(rank, fragment));
             for element in frame[HEADERS_BYTES..].chunks_exact_mut(kind.bytes()) {
@@ -159,18 +185,19 @@ impl Shape {
         Element::ALL.into_iter().find(named).unwrap_or(Element::I32)
     }
 
-    fn header(&self, rank: u8, fragment: FragmentId) -> Header {
+    fn header(&self, worker: u8, fragment: FragmentId) -> Header {
+        let (job, rank) = self.at(worker);
         Header {
             kind: Kind::Data,
             flags: Flags::NONE,
             priority: 0,
             element: self.wire_element(),
-            job: JOB,
+            job,
             epoch: EPOCH,
             fragment,
-            rank: Rank(rank),
+            rank,
             units: (usize::from(self.payload_bytes) / UNIT_BYTES) as u8,
-            bitmap: Rank(rank).bit(),
+            bitmap: rank.bit(),
         }
     }
 
@@ -182,7 +209,7 @@ impl Shape {
             src_ip,
             dst_ip: SWITCH_IP,
             src_port: WORKER_PORT,
-            dst_port: DEFAULT_PORT + (fragment.0 % u32::from(self.shards)) as u16,
+            dst_port: DEFAULT_PORT + self.shard(fragment),
         }
     }
 }
@@ -192,7 +219,8 @@ impl Shape {
 pub struct Captures {
     /// What is in them.
     pub shape: Shape,
-    files: Vec<PathBuf>,
+    /// By port, and then by queue.
+    files: Vec<Vec<PathBuf>>,
     folder: tempfile::TempDir,
 }
 
@@ -204,6 +232,7 @@ impl Captures {
     pub fn write(payload_bytes: u16, element: &'static str, run_fragments: u16) -> Result<Self> {
         Self::of(Shape {
             workers: WORKERS,
+            jobs: 1,
             ports: WORKERS,
             payload_bytes,
             element,
@@ -213,16 +242,36 @@ impl Captures {
         })
     }
 
-    /// Writes captures.
+    /// Writes captures, one for each port.
     ///
     /// # Errors
     /// If the files cannot be written.
     pub fn of(shape: Shape) -> Result<Self> {
-        let folder = tempfile::Builder::new()
-            .prefix("tally-replay-")
-            .tempdir()
-            .context("temporary folder")?;
+        let folder = folder()?;
         let files = shape.write(folder.path())?;
+        Ok(Self {
+            shape,
+            files: files.into_iter().map(|file| vec![file]).collect(),
+            folder,
+        })
+    }
+
+    /// Writes captures, one for each shard and port.
+    ///
+    /// # Errors
+    /// If the files cannot be written.
+    pub fn steered(shape: Shape) -> Result<Self> {
+        let folder = folder()?;
+        let write = |port: u8, shard: u16| {
+            let path = folder.path().join(format!("port{port}-{shard}.pcap"));
+            shape
+                .write_one(&path, port, Some(shard))
+                .with_context(|| path.display().to_string())?;
+            Ok(path)
+        };
+        let files = (0..shape.ports)
+            .map(|port| (0..shape.shards).map(|shard| write(port, shard)).collect())
+            .collect::<Result<_>>()?;
         Ok(Self {
             shape,
             files,
@@ -230,8 +279,14 @@ impl Captures {
         })
     }
 
-    /// The captures, by port.
-    pub(super) fn files(&self) -> &[PathBuf] {
+    /// Whether each shard has a queue of its own.
+    pub(super) fn is_steered(&self) -> bool {
+        let shards = usize::from(self.shape.shards);
+        self.files.iter().all(|queues| queues.len() == shards)
+    }
+
+    /// The captures, by port and queue.
+    pub(super) fn files(&self) -> &[Vec<PathBuf>] {
         &self.files
     }
 
@@ -245,6 +300,13 @@ impl Captures {
     pub fn bytes(&self) -> u64 {
         u64::from(self.shape.frames()) * self.shape.frame_bytes() as u64
     }
+}
+
+fn folder() -> Result<tempfile::TempDir> {
+    tempfile::Builder::new()
+        .prefix("tally-replay-")
+        .tempdir()
+        .context("temporary folder")
 }
 
 /// A worker's Ethernet and IPv4 address.
@@ -264,6 +326,7 @@ mod tests {
     fn shape(workers: u8, ports: u8, run_fragments: u32, turn_fragments: u32) -> Shape {
         Shape {
             workers,
+            jobs: 1,
             ports,
             payload_bytes: 256,
             element: "f32",
@@ -278,7 +341,7 @@ mod tests {
         let shape = shape(8, 8, 4, 1);
         let captures = Captures::of(shape.clone()).unwrap();
         assert_eq!(shape.frames(), 96);
-        let file = std::fs::read(&captures.files()[3]).unwrap();
+        let file = std::fs::read(&captures.files()[3][0]).unwrap();
         let records = file[24..].chunks_exact(16 + 320);
         assert_eq!((records.len(), records.remainder().len()), (12, 0));
         for (record, (rank, fragment)) in records.zip(shape.contributions(3)) {
@@ -340,6 +403,31 @@ mod tests {
         for (fragment, mut ranks) in ranks {
             ranks.sort_unstable();
             assert_eq!(ranks, [0, 1, 2, 3, 4], "{fragment}");
+        }
+    }
+
+    #[test]
+    fn each_shard_has_its_fragments_in_its_queue_and_each_worker_its_job() {
+        let shape = Shape {
+            jobs: 4,
+            ..shape(8, 8, 8, 1)
+        };
+        let captures = Captures::steered(shape.clone()).unwrap();
+        assert!(captures.is_steered());
+        assert!(!Captures::of(shape.clone()).unwrap().is_steered());
+        for (port, shard) in [(0, 0), (5, 1)] {
+            let file = &captures.files()[usize::from(port)][usize::from(shard)];
+            let file = std::fs::read(file).unwrap();
+            let records = file[24..].chunks_exact(16 + 320);
+            assert_eq!(records.len(), 12);
+            for record in records {
+                let udp = UdpFrame::parse(&record[16..]).unwrap();
+                assert_eq!(udp.addresses.dst_port, DEFAULT_PORT + shard);
+                let header = Header::parse(udp.datagram(&record[16..])).unwrap();
+                assert_eq!(header.fragment.0 & 1, u32::from(shard));
+                assert_eq!(header.job, JobId(JOB.0 + u16::from(port / 2)));
+                assert_eq!(header.rank, Rank(port % 2));
+            }
         }
     }
 }

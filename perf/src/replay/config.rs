@@ -36,7 +36,7 @@ pub(crate) struct Config {
     ports: Vec<Port>,
     pool: Pool,
     queue: Queue,
-    jobs: [Job; 1],
+    jobs: Vec<Job>,
     window: u32,
     idle: &'static str,
     stats_socket: PathBuf,
@@ -59,6 +59,8 @@ struct Port {
     device: String,
     mtu: u16,
     descriptors: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core: Option<usize>,
 }
 
 #[derive(Debug, Serialize)]
@@ -107,11 +109,33 @@ impl Config {
                 udp_port: WORKER_PORT,
             }
         };
+        let each = shape.workers_of_job();
+        let cores = setting.cores.len();
         let port = |(at, device)| Port {
             name: name(at),
             device,
             mtu: mtu(shape.payload_bytes),
             descriptors: setting.descriptors,
+            // One core for all ports of a job: where there is no steering, nothing else keeps its workers
+            // in step.
+            core: (shape.jobs > 1).then_some(at / usize::from(each) % cores),
+        };
+        let job = |number: u8| {
+            let workers = number * each..(number + 1) * each;
+            Job {
+                id: JOB.0 + u16::from(number),
+                // Nobody joins.
+                key: "00112233445566778899aabbccddeeff",
+                workers: each,
+                fixed: Fixed {
+                    payload_bytes: shape.payload_bytes,
+                    workers: workers
+                        .map(|worker| member(worker, worker % shape.ports))
+                        .collect(),
+                    // Nothing ever goes to it.
+                    ps: member(shape.workers, 0),
+                },
+            }
         };
         Self {
             address: Address {
@@ -130,20 +154,7 @@ impl Config {
             queue: Queue {
                 frames: queue_frames(shape),
             },
-            jobs: [Job {
-                id: JOB.0,
-                // Nobody joins.
-                key: "00112233445566778899aabbccddeeff",
-                workers: shape.workers,
-                fixed: Fixed {
-                    payload_bytes: shape.payload_bytes,
-                    workers: (0..shape.workers)
-                        .map(|rank| member(rank, rank % shape.ports))
-                        .collect(),
-                    // Nothing ever goes to it.
-                    ps: member(shape.workers, 0),
-                },
-            }],
+            jobs: (0..shape.jobs).map(job).collect(),
             window: window(shape),
             idle: "spin",
             stats_socket: setting.stats_socket,
@@ -162,7 +173,7 @@ fn slots(shape: &Shape) -> u32 {
     if shape.turn_fragments > 1 {
         shape.turn_fragments
     } else {
-        shape.run_fragments
+        shape.run_fragments * u32::from(shape.jobs)
     }
 }
 

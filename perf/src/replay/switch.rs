@@ -1,7 +1,7 @@
 //! `tally-switch` with a job of eight workers, all of whose fragments are finished in the switch.
 
 use super::config::{Config, Setting};
-use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Rate, Shape, WARM_UP, WORKERS, device};
+use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Rate, WARM_UP, WORKERS, device};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use std::io::Read;
@@ -69,47 +69,97 @@ impl Switch {
     /// If it does not run, or if any frame had another fate than to be summed and answered: then
     /// the number would mean something else.
     pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<Rate> {
-        let folder = captures.folder();
-        let path = folder.join("switch.json");
-        let socket = folder.join("switch.sock");
+        let running = self.replay(captures, &[cpus.data], cpus.control)?;
+        Running::measure(vec![running], seconds)
+    }
+
+    /// Starts it with what is replayed into it, and with a data core on each of those CPUs.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn replay<'a>(
+        &self,
+        captures: &'a Captures,
+        cores: &[usize],
+        control: usize,
+    ) -> Result<Running<'a>> {
+        let name = cores
+            .iter()
+            .fold("switch".to_owned(), |name, cpu| format!("{name}-{cpu}"));
+        let file = |suffix: &str| captures.folder().join(format!("{name}.{suffix}"));
+        let (path, socket) = (file("json"), file("sock"));
         let devices = captures.files().iter().enumerate();
         let config = Config::new(
             &captures.shape,
-            devices.map(|(port, file)| device(port, file)).collect(),
+            devices.map(|(port, files)| device(port, files)).collect(),
             Setting {
-                cores: vec![cpus.data],
-                control_core: Some(cpus.control),
+                cores: cores.to_vec(),
+                control_core: Some(control),
                 descriptors: DESCRIPTORS,
                 stats_socket: socket.clone(),
                 memory: "no-huge",
             },
         );
         config.write(&path)?;
-        let program = self.start(&path, &folder.join("switch.log"))?;
+        Ok(Running {
+            program: self.start(&path, &file("log"))?,
+            socket,
+            captures,
+            cores: cores.len(),
+        })
+    }
+}
+
+/// A switch into which captures are replayed.
+pub struct Running<'a> {
+    program: Program,
+    socket: PathBuf,
+    captures: &'a Captures,
+    cores: usize,
+}
+
+impl Running<'_> {
+    /// The rate at which switches that run at the same time sum frames, all together, over that many
+    /// seconds.
+    ///
+    /// # Errors
+    /// As [`Switch::measure`].
+    pub fn measure(switches: Vec<Self>, seconds: u32) -> Result<Rate> {
         std::thread::sleep(WARM_UP);
-        // Every buffer has been in use once: the kernel gives a page when it is first touched.
-        let enough = ROUNDS_BEFORE * u64::from(captures.shape.frames());
+        for switch in &switches {
+            switch.warm_up()?;
+        }
+        let sample = |switch: &Self| {
+            let cpu = CpuTime::of(switch.program.id())?;
+            Ok((cpu, statistics(&switch.socket)?))
+        };
+        let before = switches.iter().map(sample).collect::<Result<Vec<_>>>()?;
+        std::thread::sleep(Duration::from_secs(seconds.into()));
+        let after = switches.iter().map(sample).collect::<Result<Vec<_>>>()?;
+        let (mut frames_per_wall_s, mut cpu_share, mut cores) = (0.0, 0.0, 0);
+        for ((switch, before), after) in switches.into_iter().zip(before).zip(after) {
+            // A good end is one with all buffers back in their pool.
+            switch.program.stop(STOP_PATIENCE)?;
+            let frames = check(switch.captures, &before.1, &after.1)?;
+            frames_per_wall_s += frames as f64 / (after.1.seconds - before.1.seconds);
+            cpu_share += before.0.share_of_each_until(&after.0, switch.cores) * switch.cores as f64;
+            cores += switch.cores;
+        }
+        Ok(Rate::new(frames_per_wall_s, cpu_share / cores as f64))
+    }
+
+    /// Until every buffer has been in use once: the kernel gives a page when it is first touched.
+    fn warm_up(&self) -> Result<()> {
+        let enough = ROUNDS_BEFORE * u64::from(self.captures.shape.frames());
         let deadline = Instant::now() + START_PATIENCE;
-        while received(&statistics(&socket)?) < enough {
+        while received(&statistics(&self.socket)?) < enough {
             ensure!(
                 Instant::now() < deadline,
                 "the switch: not {enough} frames within {START_PATIENCE:?}"
             );
             std::thread::sleep(WARM_UP / 10);
         }
-        let cpu_before = CpuTime::of(program.id())?;
-        let before = statistics(&socket)?;
-        std::thread::sleep(Duration::from_secs(seconds.into()));
-        let after = statistics(&socket)?;
-        let cpu_after = CpuTime::of(program.id())?;
-        // A good end is one with all buffers back in their pool.
-        program.stop(STOP_PATIENCE)?;
-        let frames = check(&captures.shape, &before, &after)?;
-        let frames_per_wall_s = frames as f64 / (after.seconds - before.seconds);
-        Ok(Rate::new(
-            frames_per_wall_s,
-            cpu_before.share_until(&cpu_after),
-        ))
+        Ok(())
     }
 }
 
@@ -127,7 +177,12 @@ fn received(report: &Report) -> u64 {
 }
 
 /// The frames that came in between two reports, every one of which was summed and answered.
-fn check(shape: &Shape, before: &Report, after: &Report) -> Result<u64> {
+///
+/// Data cores say how they are one after the other. What one has received is then summed by another, if
+/// there is no steering, and is under way meanwhile: a hundredth of the frames may be so, and as many as
+/// fit the rings between the cores.
+fn check(captures: &Captures, before: &Report, after: &Report) -> Result<u64> {
+    let shape = &captures.shape;
     let count = |report: &Report, name: &str| report.counters.get(name).copied().unwrap_or(0);
     let counted = |name| count(after, name) - count(before, name);
     let received = received(after) - received(before);
@@ -145,21 +200,28 @@ fn check(shape: &Shape, before: &Report, after: &Report) -> Result<u64> {
         let n = counted(name);
         ensure!(n == 0, "the switch did not only sum: {n} {name}");
     }
-    let (workers, ports) = (u64::from(shape.workers), u64::from(shape.ports));
-    // While a turn of all workers at a port is under way, so are their sums.
-    let under_way = u64::from(shape.turn_fragments) * workers;
-    let is_whole = match shape.turn_fragments {
-        1 => results * workers == summed,
-        _ => summed.abs_diff(results * workers) <= under_way,
+    let cores = usize::from(shape.shards);
+    let handed = if captures.is_steered() {
+        0
+    } else {
+        received / 100 + tally_switch::handover::frames_max(cores) as u64
     };
+    let workers = u64::from(shape.workers_of_job());
+    let ports = u64::from(shape.ports / shape.jobs);
+    // While a turn of all workers at a port is under way, so are their sums.
+    let turn = match shape.turn_fragments {
+        1 => 0,
+        fragments => u64::from(fragments) * workers,
+    };
+    let is_whole = summed.abs_diff(results * workers) <= turn + handed;
     ensure!(
-        received > 0 && summed == received && is_whole,
+        received > 0 && summed.abs_diff(received) <= handed && is_whole,
         "of {received} frames the switch summed {summed}, to {results} results for {workers} workers"
     );
-    // Results that were decided on and not yet sent when a report was made: those of a turn of the core.
-    let staged = (BURST * WORKERS as usize) as u64;
+    // Results that were decided on and not yet sent when a report was made: those of a turn of each core.
+    let staged = (BURST * WORKERS as usize * cores) as u64;
     ensure!(
-        sent.abs_diff(results * ports) <= staged,
+        sent.abs_diff(results * ports) <= staged + handed,
         "{results} results for {ports} ports, but {sent} frames left"
     );
     Ok(received)

@@ -50,8 +50,8 @@ impl Testpmd {
             HEADROOM_BYTES + u32::from(mtu(captures.shape.payload_bytes) + 26).max(2048);
         let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
         command.arg(format!("-m{megabytes}"));
-        for (port, file) in captures.files().iter().enumerate() {
-            command.arg(format!("--vdev={}", device(port, file)));
+        for (port, files) in captures.files().iter().enumerate() {
+            command.arg(format!("--vdev={}", device(port, files)));
         }
         command
             .args(["--", "--forward-mode=macswap", "--nb-cores=1"])
