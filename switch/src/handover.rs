@@ -4,8 +4,8 @@
 //!
 //! There is a ring from each data core to each other one, with one producer and one consumer: no lock, and
 //! one shared word written by each side. A core collects what it has for another during its turn and
-//! puts it into the ring in bursts, so that the words change hands once a burst and not once a frame; it
-//! takes all that waits for it once a turn.
+//! puts it into the ring in bursts, so that the words change hands once a burst and not once a frame. Once a
+//! turn it takes what waits for it, but no more than a turn's worth, which its ports' queues can hold.
 //!
 //! What finds a ring full is dropped and counted. It should not come to that: while a ring is half full
 //! ([`Outbox::is_short_of_room`]) the core takes nothing new from its ports, where frames may wait in
@@ -25,6 +25,8 @@ const FRAMES: usize = 4096;
 const FRAMES_MIN: usize = 256;
 /// Frames that are handed over at a time, unless the turn ends before.
 const BURST: usize = 32;
+/// Frames taken from others in one turn, unless there are many others: bursts of eight ports.
+const TURN_FRAMES: usize = 256;
 
 /// A frame for another data core.
 pub enum Handover {
@@ -82,10 +84,11 @@ fn ring_frames(cores: usize) -> usize {
 pub struct Inbox(Vec<Consumer<Handover>>);
 
 impl Inbox {
-    /// Takes all that there is now: appends it to `out`, in the order of each sender.
+    /// Takes what there is now, a turn's worth at most: appends it to `out`, in the order of each sender.
     pub fn take(&mut self, out: &mut Vec<Handover>) {
+        let each = (TURN_FRAMES / self.0.len().max(1)).max(BURST);
         for ring in &mut self.0 {
-            let waiting = ring.slots();
+            let waiting = ring.slots().min(each);
             // As many as there are: nobody else takes from the ring.
             if let Ok(frames) = ring.read_chunk(waiting) {
                 out.extend(frames);
@@ -205,7 +208,12 @@ mod tests {
         assert!(short_at.is_some_and(|n| (room / 2..room / 2 + 2 * BURST).contains(&n)));
         assert_eq!(cores[0].1.flush(), 1);
         assert!(!cores[1].1.is_short_of_room());
-        assert_eq!(taken(&mut cores[2].0).len(), room);
+        // A turn's worth at a time: two cores share it.
+        let turns: Vec<_> = (0..room / 128)
+            .map(|_| taken(&mut cores[2].0).len())
+            .collect();
+        assert!(turns.iter().all(|&frames| frames == 128), "{turns:?}");
+        assert!(taken(&mut cores[2].0).is_empty());
         assert!(!cores[0].1.is_short_of_room());
 
         // What nobody took goes back, from the rings and from the stages.
