@@ -32,6 +32,8 @@ const SCRIPTS: [(&str, &str); 3] = [
         include_str!("../../pktgen/throughput.lua"),
     ),
 ];
+/// Room for a file's name in the path of a socket.
+const SOCKET_FOLDER_BYTES_MAX: usize = 90;
 /// Most seconds of a trial: a mistyped one should not run for a week.
 const SECONDS_MAX: u32 = 3600;
 
@@ -59,7 +61,7 @@ pub struct Args {
     run_fragments: u32,
 
     /// A port of the switch: a PCI address or a DPDK virtual device. Once for each port; workers take
-    /// turns at them. Without: a `net_memif` for each worker, to a Pktgen on the same machine
+    /// turns at them. Without: shared memory for each worker, `net_vhost`, to a Pktgen on this machine
     #[arg(long = "port", value_name = "DEVICE", requires = "generator_ports")]
     ports: Vec<String>,
 
@@ -115,8 +117,13 @@ pub fn run(args: &Args) -> Result<Report> {
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     // The commands work from anywhere.
     let folder = fs::canonicalize(&args.out)?;
+    ensure!(
+        folder.as_os_str().len() <= SOCKET_FOLDER_BYTES_MAX,
+        "{}: sockets there would have names of more than 107 bytes",
+        folder.display()
+    );
     let (ports, generator_ports) = if args.ports.is_empty() {
-        let both = (0..args.workers).map(|n| memif(&folder, n, args.payload));
+        let both = (0..args.workers).map(|n| shared_memory(&folder, n));
         both.unzip()
     } else {
         (args.ports.clone(), args.generator_ports.clone())
@@ -251,16 +258,15 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The two ends of a connection through shared memory: the switch's and Pktgen's.
-fn memif(folder: &Path, n: u8, payload_bytes: u16) -> (String, String) {
-    let bytes = if payload_bytes > 1408 { 9216 } else { 2048 };
-    let end = |role| {
-        format!(
-            "net_memif{n},role={role},id={n},socket={},socket-abstract=no,bsize={bytes},rsize=10",
-            folder.join("memif.sock").display()
-        )
-    };
-    (end("server"), end("client"))
+/// The two ends of a connection through shared memory: the switch's and Pktgen's. (Not `net_memif`, which has no
+/// MTU to set: Pktgen ends at that.)
+fn shared_memory(folder: &Path, n: u8) -> (String, String) {
+    let socket = folder.join(format!("port{n}.sock"));
+    let socket = socket.display();
+    (
+        format!("net_vhost{n},iface={socket}"),
+        format!("net_virtio_user{n},path={socket},queue_size=1024"),
+    )
 }
 
 fn settings(args: &Args, shape: &Shape) -> String {
