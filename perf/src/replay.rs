@@ -26,6 +26,7 @@
 
 mod capture;
 mod config;
+pub mod roofline;
 mod switch;
 mod testpmd;
 

@@ -27,13 +27,13 @@ use tally_engine::{Aggregator, Batch, Contribution, DropReason, Member, PortId};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
 use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
 
-/// Frames taken from a port in a turn, at most and at least. Some drivers give nothing if asked for
-/// fewer than eight.
+/// Frames taken from a port in a turn, at most.
 pub const BURST: usize = 32;
-const BURST_MIN: usize = 8;
+/// Frames asked of a port in a turn, at least: some drivers give nothing if asked for fewer.
+pub const BURST_MIN: usize = 8;
 /// Bytes that a turn takes from all ports together, about: what is summed at its end should still be in
 /// the core's own cache.
-const TURN_BYTES: u64 = 128 << 10;
+pub const TURN_BYTES: u64 = 128 << 10;
 /// Bursts taken from each port at the end, at most.
 const DRAIN_BURSTS: usize = 1 << 12;
 /// Turns without a frame before the core begins to back off.

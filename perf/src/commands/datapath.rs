@@ -19,11 +19,14 @@
 //!   shared. The column `of CPU` says how many it had.
 //! - Bits per second are those of the frames from Ethernet header to the end of the payload, without
 //!   preamble, frame check sequence and gap.
+//! - The roof is macswap's time for a frame and the time to read and sum its payload, added up
+//!   ([`replay::roofline`](crate::replay::roofline)): what a switch would take that did nothing else. A
+//!   processor can do a part of both at once, so the roof is not a hard limit.
 //! - Cycles are seconds times the clock that `/proc/cpuinfo` gives for the CPU at the start. Many
 //!   machines, virtual ones most of all, give a nominal one there; the ratio of two such figures
 //!   is right anyway.
 
-use crate::replay::{Captures, Cpus, Rate, Switch, Testpmd, WORKERS};
+use crate::replay::{Captures, Cpus, Rate, Switch, Testpmd, WORKERS, roofline};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -33,7 +36,9 @@ use tally_switch::datapath::BURST;
 
 /// Share of macswap's packets per second that the switch should reach.
 const TARGET_RATIO: f64 = 0.75;
-/// The payload that the target is for.
+/// Share of the roof that the switch should reach, at every payload.
+const TARGET_ROOF: f64 = 0.85;
+/// The payload that the target for macswap is for.
 const TARGET_PAYLOAD_BYTES: u16 = 1024;
 /// As the protocol calls them.
 const ELEMENTS: [&str; 6] = ["i32", "f32", "f16", "bf16", "i16", "i8"];
@@ -100,6 +105,11 @@ struct Row {
     cycles_per_frame: Option<f64>,
     /// Frames per second divided by those of macswap in the same round.
     to_macswap: Option<Spread>,
+    /// Nanoseconds to read and sum a payload.
+    sum_ns: Option<f64>,
+    /// Frames per second divided by those of a program that takes macswap's time in the same round and
+    /// that for the sum.
+    to_roof: Option<Spread>,
     /// Frames per second divided by those of the other switch in the same round.
     to_other: Option<Spread>,
 }
@@ -144,7 +154,10 @@ pub fn run(args: &Args) -> Result<Report> {
         },
         cpu_mhz: bench.cpu_mhz,
     };
-    let targets = elements.iter().map(|e| bench.target(e, &rows)).collect();
+    let ours = rows.iter().filter(|row| row.program == "switch");
+    let targets = elements.iter().map(|e| bench.target(e, &rows));
+    let targets = targets.chain(ours.map(|row| bench.roof_target(row)));
+    let targets = targets.collect();
     let table = bench.table(&rows);
     Report::new(Machine::detect(), &parameters, &rows, targets, table)
 }
@@ -172,6 +185,15 @@ fn elements(args: &Args) -> Result<Vec<&'static str>> {
             .with_context(|| format!("--element {name}: one of {}", ELEMENTS.join(", ")))
     };
     args.element.iter().map(known).collect()
+}
+
+/// By round, the rate to that of the roof.
+fn to_roof(ours: &[Rate], macswap: &[Rate], sum_ns: f64) -> Option<Spread> {
+    let ratios = ours.iter().zip(macswap).map(|(ours, macswap)| {
+        let roof_ns = 1e9 / macswap.frames_per_s + sum_ns;
+        ours.frames_per_s * roof_ns / 1e9
+    });
+    Spread::of(&ratios.collect::<Vec<_>>())
 }
 
 /// The clock of the first CPU, as the kernel knows it.
@@ -227,7 +249,18 @@ impl Bench<'_> {
         }
         for ((captures, ours), others) in captures.iter().zip(&ours).zip(&others) {
             let element = Some(captures.shape.element);
-            rows.extend(self.row("switch", element, captures, ours, &macswap, others));
+            let sum_ns = roofline::sum_ns(
+                self.cpus.data,
+                payload_bytes,
+                captures.shape.frame_bytes(),
+                captures.shape.element,
+            )?;
+            let ours_row = self.row("switch", element, captures, ours, &macswap, others);
+            rows.extend(ours_row.map(|row| Row {
+                sum_ns: Some(sum_ns),
+                to_roof: to_roof(ours, &macswap, sum_ns),
+                ..row
+            }));
             rows.extend(self.row("other switch", element, captures, others, &macswap, others));
         }
         Ok(())
@@ -262,8 +295,26 @@ impl Bench<'_> {
             ns_per_frame,
             cycles_per_frame: self.cpu_mhz.map(|mhz| ns_per_frame * mhz / 1e3),
             to_macswap: ratio(macswap),
+            sum_ns: None,
+            to_roof: None,
             to_other: ratio(other),
         })
+    }
+
+    fn roof_target(&self, row: &Row) -> Target {
+        let element = row.element.unwrap_or("-");
+        let name = format!("rate_to_roof_{}_{element}", row.payload_bytes);
+        match (row.to_roof, &self.testpmd) {
+            (Some(ratio), _) => Target::at_least(
+                &name,
+                ratio.median,
+                "ratio",
+                TARGET_ROOF,
+                "frames per second, to macswap's time and that for the sum; median of the rounds",
+            ),
+            (None, Err(reason)) => Target::not_measured(&name, "ratio", TARGET_ROOF, reason),
+            (None, Ok(_)) => Target::not_measured(&name, "ratio", TARGET_ROOF, "no round"),
+        }
     }
 
     fn target(&self, element: &str, rows: &[Row]) -> Target {
@@ -305,7 +356,7 @@ impl Bench<'_> {
         }
         let _ = writeln!(
             out,
-            "\n{:<13} {:<5} {:>7} {:>8} {:>9} {:>9} {:>10} {:>7} {:>6}  {:<19}  capture",
+            "\n{:<13} {:<5} {:>7} {:>8} {:>9} {:>9} {:>10} {:>7} {:>6}  {:<19}  {:<19}  capture",
             "program",
             "sums",
             "payload",
@@ -315,7 +366,8 @@ impl Bench<'_> {
             "cyc/frame",
             "spread",
             "of CPU",
-            "to macswap"
+            "to macswap",
+            "to roof"
         );
         for row in rows {
             let Spread { median, min, max } = row.frames_per_s;
@@ -326,7 +378,7 @@ impl Bench<'_> {
             };
             let _ = write!(
                 out,
-                "{:<13} {:<5} {:>7} {:>8.2} {:>9.1} {:>9.1} {:>10} {:>6.1}% {:>5.0}%  {:<19}  {} KiB",
+                "{:<13} {:<5} {:>7} {:>8.2} {:>9.1} {:>9.1} {:>10} {:>6.1}% {:>5.0}%  {:<19}  {:<19}  {} KiB",
                 row.program,
                 row.element.unwrap_or("-"),
                 row.payload_bytes,
@@ -338,6 +390,7 @@ impl Bench<'_> {
                 (max - min) / median * 100.0,
                 row.cpu_share * 100.0,
                 ratio(row.to_macswap),
+                ratio(row.to_roof),
                 row.capture_bytes >> 10
             );
             if row.program == "switch" && self.other.is_some() {
