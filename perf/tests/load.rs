@@ -363,6 +363,38 @@ fn a_wrong_key_and_a_missing_ps_are_named() {
 }
 
 #[test]
+fn round_trips_are_measured_at_shares_of_the_highest_rate() {
+    let _alone = alone();
+    let output = Command::new(program("tally-perf"))
+        .args([
+            "latency",
+            "--json",
+            "--no-macswap",
+            "--workers",
+            "2",
+            "--payload",
+            "256",
+        ])
+        .args(["--rounds", "1", "--seconds", "1", "--load", "10,50"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let report = simd_json::to_owned_value(&mut output.stdout.clone()).unwrap();
+    let rows = &report["results"]["rows"];
+    assert_eq!(rows.as_array().unwrap().len(), 2);
+    for (at, share) in [(0, 0.1), (1, 0.5)] {
+        let figure = |name: &str| rows[at][name]["median"].cast_f64().unwrap();
+        assert_eq!(rows[at]["program"].as_str(), Some("switch"));
+        let asked = share * figure("highest_frames_per_s") * figure("made_share");
+        let ratio = figure("frames_per_s") / asked;
+        assert!((0.9..1.1).contains(&ratio), "{ratio}");
+        assert!(figure("p50_us") > 0.0 && figure("p50_us") <= figure("p999_us"));
+        assert!(figure("residence_p50_us") > 0.0);
+    }
+}
+
+#[test]
 fn what_has_no_bounds_or_no_job_is_refused_before_anything_is_opened() {
     let stage = Stage::new(1, &jobs(&[1]), "");
     for (arguments, words) in [

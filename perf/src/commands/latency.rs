@@ -235,7 +235,7 @@ impl<'a> Bench<'a> {
             "the generator needs a CPU beside the program's: this machine lets us have one"
         );
         let config = folder.join("switch.json");
-        std::fs::write(&config, config_of(args, folder, cpus))?;
+        std::fs::write(&config, config_of(args, folder, cpus)?)?;
         let wishes = Wishes {
             payload_bytes: Some(args.payload),
             window: Some(args.window),
@@ -554,13 +554,13 @@ fn device(args: &Args, folder: &Path, at: usize) -> String {
     )
 }
 
-fn config_of(args: &Args, folder: &Path, cpus: Cpus) -> String {
+fn config_of(args: &Args, folder: &Path, cpus: Cpus) -> Result<String> {
     let ports: Vec<_> = (0..ports(args))
         .map(|at| {
             json!({ "name": format!("worker{at}"), "device": device(args, folder, at), "mtu": mtu(args) })
         })
         .collect();
-    json!({
+    let config = json!({
         "address": { "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254" },
         "cores": [cpus.data],
         "control_core": cpus.control,
@@ -570,6 +570,6 @@ fn config_of(args: &Args, folder: &Path, cpus: Cpus) -> String {
         "window": 512,
         "jobs": [{ "id": 7, "key": "00112233445566778899aabbccddeeff", "workers": args.workers }],
         "stats_socket": folder.join("switch.stat").display().to_string(),
-    })
-    .to_string()
+    });
+    simd_json::to_string(&config).context("configuration as JSON")
 }

@@ -366,14 +366,14 @@ impl Flow {
         }
     }
 
-    /// Gives up the fragments that were due before `before` and still lack a result somewhere. Returns
+    /// Gives up the fragments that were sent before `before` and still lack a result somewhere. Returns
     /// how many.
     pub fn give_up(&mut self, now: u64, before: u64) -> u64 {
         let mut lost = 0;
         for seq in self.base..self.cursor / self.workers {
             let slot = self.slot(seq);
             let entry = &mut self.entries[slot];
-            if entry.have != self.all && entry.due_last < before {
+            if entry.have != self.all && entry.sent < before {
                 entry.have = self.all;
                 lost += 1;
             }

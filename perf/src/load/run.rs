@@ -31,7 +31,7 @@ use tally_wire::{
     Epoch, Flags, FragmentId, HEADERS_BYTES, Header, Kind, Rank, Train, UdpFrame, all_ranks,
 };
 
-/// A fragment whose last contribution was due so long ago is given up.
+/// A fragment whose last contribution was sent so long ago is given up.
 pub const LOST_AFTER_NS: u64 = 2_000_000_000;
 /// Between two looks at what is overdue.
 const OVERDUE_EVERY_NS: u64 = 200_000;
@@ -623,7 +623,7 @@ impl<'a> Run<'a> {
                 Some(due) => {
                     run.counts.results += 1;
                     run.counts.fragments += u64::from(header.rank.0 == 0);
-                    if due >= self.measured_from {
+                    if now >= self.measured_from {
                         run.latencies.corrected[0]
                             .saturating_record(now.saturating_sub(due).max(1));
                     }
@@ -672,7 +672,8 @@ impl<'a> Run<'a> {
             header.fragment.0
         );
         run.count(header, &times);
-        if times.due_last >= self.measured_from {
+        // By when it was sent: behind its schedule, a load has latencies all the same.
+        if times.sent >= self.measured_from {
             run.record(now, &times);
             if let Some(live) = &mut self.live {
                 let nanos = now.saturating_sub(times.due_last).max(1);

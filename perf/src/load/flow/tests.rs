@@ -77,6 +77,8 @@ fn open_loop_is_due_by_the_clock_whatever_comes_back() {
     new(f.result(2006, FIRST.plus(1), 0b11));
     // What was held up counts from when it was due.
     assert_eq!(f.take(2010), 4..8);
+    // What is sent late has all its time still.
+    assert_eq!(f.give_up(2011, 2010), 0);
     let times = new(f.result(2020, FIRST.plus(3), 0b11));
     assert_eq!(
         (times.due_first, times.due_last, times.sent),
