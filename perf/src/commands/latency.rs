@@ -366,7 +366,8 @@ impl<'a> Bench<'a> {
                 self.switch.start(&self.config, &log)?
             }
         };
-        let wire = self.rig.open(&self.plan.ports)?;
+        let wire = self.rig.open(&self.plan.ports);
+        let wire = wire.with_context(|| format!("its peer said:\n{}", program.log()))?;
         Ok(Contender { program, wire })
     }
 

@@ -104,7 +104,12 @@ impl Testpmd {
         cpus: Cpus,
         log: &Path,
     ) -> Result<Program> {
-        let mut command = Command::new(&self.program);
+        // We may have put ourselves on one CPU, and DPDK takes none that it does not inherit.
+        let mut command = Command::new("taskset");
+        command
+            .arg("-c")
+            .arg(format!("{},{}", cpus.data, cpus.control))
+            .arg(&self.program);
         let buffer_bytes = HEADROOM_BYTES + u32::from(frame_bytes).max(2048);
         let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
         command
