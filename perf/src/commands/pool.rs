@@ -52,7 +52,7 @@ const POOLS_KIB: [u32; 13] = [
 /// Captures of fewer bytes than this are made longer: none should fit a cache.
 const CAPTURE_BYTES_MIN: u64 = 160 << 20;
 /// Frames of a capture at most; each takes a page or three of memory.
-const CAPTURE_FRAMES_MAX: u32 = 800_000;
+const CAPTURE_FRAMES_MAX: u32 = 400_000;
 /// L1d, L2 and L3 where the machine does not say.
 const USUAL_BYTES: [(&str, usize); 3] = [("L1d", 32 << 10), ("L2", 1 << 20), ("L3", 32 << 20)];
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tally_switch::datapath::BURST;
 use tally_switch::report::Report;
 
-const START_PATIENCE: Duration = Duration::from_secs(20);
+const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds of the captures before it is measured.
 const ROUNDS_BEFORE: u64 = 2;
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
