@@ -316,6 +316,7 @@ pub fn over(
         job_seconds: last_result
             .since(rounds.began().unwrap_or(last_result))
             .as_secs_f64(),
+        round_seconds: rounds.times().iter().map(Duration::as_secs_f64).collect(),
         compute_ms: options.compute.as_secs_f64() * 1e3,
         goodput_gbit_per_s: if seconds > 0.0 {
             bits / seconds / 1e9

@@ -41,6 +41,8 @@ pub struct Report {
     pub seconds: f64,
     /// From the beginning of the first round's pause to the last result.
     pub job_seconds: f64,
+    /// Of each round, from its first contribution to its last result.
+    pub round_seconds: Vec<f64>,
     /// The pause before each round.
     pub compute_ms: f64,
     /// Bits of the tensors in all rounds, by these seconds, in 10^9.

@@ -21,6 +21,8 @@ pub(crate) struct Rounds {
     left: u32,
     stage: Stage,
     began: Option<Time>,
+    submitted: Time,
+    times: Vec<Duration>,
     profile: Option<Profile>,
     /// The lowest and the highest priority so far.
     priorities: Option<(u8, u8)>,
@@ -51,6 +53,8 @@ impl Rounds {
             left: plan.rounds,
             stage: Stage::Idle,
             began: None,
+            submitted: Time(0),
+            times: Vec::with_capacity(plan.rounds as usize),
             profile: None,
             priorities: None,
         }
@@ -64,6 +68,11 @@ impl Rounds {
     /// When the first round began, its pause included.
     pub(crate) fn began(&self) -> Option<Time> {
         self.began
+    }
+
+    /// Of each round that is over, the time from its submission to its last result.
+    pub(crate) fn times(&self) -> &[Duration] {
+        &self.times
     }
 
     /// The lowest and the highest priority that fragments had.
@@ -88,6 +97,7 @@ impl Rounds {
 
     /// All results of a round are there.
     pub(crate) fn delivered(&mut self, now: Time) {
+        self.times.push(now.since(self.submitted));
         if let Some(profile) = &mut self.profile {
             profile.communication_ends(now);
             profile.step_ended(now);
@@ -113,6 +123,7 @@ impl Rounds {
             return false;
         }
         self.stage = Stage::Communicating;
+        self.submitted = now;
         if let Some(profile) = &mut self.profile {
             profile.compute_ends(now);
             profile.communication_begins(now);
