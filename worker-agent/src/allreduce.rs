@@ -19,6 +19,11 @@ use tally_wire::frame::group_of;
 const IDLE_MAX: Duration = Duration::from_millis(50);
 /// Batches received in a row before anything else gets its turn.
 const RECEIVES_MAX: usize = 32;
+/// The part of a result's typical time for which more may gather. Less is too short for a sleep, more
+/// would delay others.
+const GATHER_DIVISOR: u32 = 16;
+const GATHER_MIN: Duration = Duration::from_micros(60);
+const GATHER_MAX: Duration = Duration::from_micros(500);
 /// Between two calls of [`Observer::progress`].
 const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
@@ -275,7 +280,7 @@ pub fn over(
             let next = [worker.poll_timeout(), rounds.deadline()];
             let next = next.into_iter().flatten().min();
             let until = next.map_or(IDLE_MAX, |at| at.since(now));
-            link.wait(until.min(IDLE_MAX))?;
+            link.wait(until.min(IDLE_MAX), gather(&worker))?;
         }
     };
     if let Err(error) = outcome {
@@ -349,6 +354,18 @@ pub fn over(
         output.divide_by(job.workers);
     }
     Ok((output, report))
+}
+
+/// How long it pays to let results gather: a small part of the time that they take, where they take
+/// long because many are under way.
+fn gather(worker: &Worker) -> Duration {
+    let typical = worker.typical_latency().unwrap_or_default();
+    let part = typical / GATHER_DIVISOR;
+    if part < GATHER_MIN {
+        Duration::ZERO
+    } else {
+        part.min(GATHER_MAX)
+    }
 }
 
 /// A random number that names this session (J-1).

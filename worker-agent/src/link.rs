@@ -63,11 +63,12 @@ pub trait Link {
     fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError>;
 
     /// Waits until something may have arrived, but not longer than `timeout`. For calling when
-    /// there was nothing to do.
+    /// there was nothing to do. Once something has arrived, it may wait for `gather` longer, for more
+    /// to be done at a time.
     ///
     /// # Errors
     /// If the link is broken for good.
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
+    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError>;
 
     /// What makes it unlikely that the switch hears us, if there is something.
     fn trouble(&self) -> Option<String> {
@@ -92,8 +93,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).receive(take)
     }
 
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        (**self).wait(timeout)
+    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
+        (**self).wait(timeout, gather)
     }
 
     fn trouble(&self) -> Option<String> {

@@ -79,6 +79,12 @@ impl DpdkLink {
             } else {
                 Vec::new()
             },
+            // For `net_memif` to lend its peer the buffers themselves.
+            extra_arguments: if device.split(',').any(|a| a == "zero-copy=yes") {
+                vec!["--single-file-segments".to_owned()]
+            } else {
+                Vec::new()
+            },
             ..config
         };
         let eal = Eal::init(&config)?;
@@ -220,7 +226,7 @@ impl Link for DpdkLink {
         Ok(n)
     }
 
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+    fn wait(&mut self, timeout: Duration, _: Duration) -> Result<(), LinkError> {
         self.flush();
         self.idle = self.idle.saturating_add(1);
         if self.idle <= SPINS {

@@ -75,8 +75,8 @@ impl<L: Link> Link for Lossy<L> {
         })
     }
 
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.inner.wait(timeout)
+    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
+        self.inner.wait(timeout, gather)
     }
 
     fn trouble(&self) -> Option<String> {
@@ -112,7 +112,7 @@ mod tests {
             Ok(1000)
         }
 
-        fn wait(&mut self, _: Duration) -> Result<(), LinkError> {
+        fn wait(&mut self, _: Duration, _: Duration) -> Result<(), LinkError> {
             Ok(())
         }
     }

@@ -1,6 +1,8 @@
 //! Over the kernel's UDP: one socket for everything that is unicast, and one for the job's group.
 //!
-//! Batches go through `sendmmsg` and `recvmmsg`. Datagrams leave with ECT(0), and the kernel hands us
+//! Batches go through `sendmmsg` and `recvmmsg`. Datagrams of one length to one port are handed over as one
+//! long one, which the kernel cuts up behind its network stack (`UDP_SEGMENT`), as far as it can: the
+//! stack's cost is then one for many. Datagrams leave with ECT(0), and the kernel hands us
 //! the type of service of each that comes, for its ECN (C-1). The catch: a datagram that the kernel does not
 //! take (no route, no neighbour, no memory) is lost like any other, but the reason is kept, to be
 //! told when joining fails.
@@ -9,8 +11,9 @@ use super::{Link, LinkError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, IpMembershipRequest, MsgFlags, MultiHeaders, SockFlag,
-    SockType, SockaddrIn, bind, recvmmsg, sendmmsg, setsockopt, socket, sockopt,
+    AddressFamily, ControlMessage, ControlMessageOwned, IpMembershipRequest, MsgFlags,
+    MultiHeaders, SockFlag, SockType, SockaddrIn, bind, recvmmsg, sendmmsg, sendmsg, setsockopt,
+    socket, sockopt,
 };
 use nix::sys::time::TimeSpec;
 use std::io::{IoSlice, IoSliceMut};
@@ -26,6 +29,8 @@ const BATCH: usize = 64;
 const SOCKET_BYTES: usize = 8 << 20;
 /// Type of service of what we send: no class, ECT(0).
 const TOS: i32 = Ecn::Ect0 as i32;
+/// Bytes that the kernel takes at a time, to cut up: the longest UDP datagram.
+const SEGMENTED_BYTES_MAX: usize = 65_507;
 
 /// UDP sockets towards one switch.
 pub struct UdpLink {
@@ -34,7 +39,10 @@ pub struct UdpLink {
     switch: Ipv4Addr,
     buffer_bytes: usize,
     out: Vec<u8>,
-    out_lengths: Vec<usize>,
+    /// What is in `out`, one behind the other.
+    out_lengths: Vec<(usize, u16)>,
+    /// Whether the kernel cuts up.
+    segments: bool,
     out_addresses: Vec<Option<SockaddrIn>>,
     out_headers: MultiHeaders<SockaddrIn>,
     inward: Vec<u8>,
@@ -91,6 +99,7 @@ impl UdpLink {
             buffer_bytes,
             out: vec![0; BATCH * buffer_bytes],
             out_lengths: Vec::with_capacity(BATCH),
+            segments: true,
             out_addresses: Vec::with_capacity(BATCH),
             out_headers: MultiHeaders::preallocate(BATCH, None),
             inward: vec![0; BATCH * buffer_bytes],
@@ -98,6 +107,41 @@ impl UdpLink {
             in_headers: in_headers(),
             refused: None,
         })
+    }
+
+    /// How many of what leaves, from `first` on, the kernel may get as one.
+    fn alike(&self, first: usize) -> usize {
+        let of = self.out_lengths[first];
+        let most = SEGMENTED_BYTES_MAX / of.0.max(1);
+        let same = self.out_lengths[first..].iter().take(most);
+        same.take_while(|&&other| other == of).count()
+    }
+
+    /// How many, from `first` on, must go one by one before there are some that need not.
+    fn singles(&self, first: usize) -> usize {
+        let all = first..self.out_lengths.len();
+        if self.segments {
+            all.take_while(|&at| self.alike(at) == 1).count()
+        } else {
+            all.len()
+        }
+    }
+
+    /// Sends datagrams one by one, from `first` on, which is `at` bytes into the buffer; says how many.
+    fn send_each(&mut self, first: usize, mut at: usize) -> Result<usize, Errno> {
+        let lengths = &self.out_lengths[first..first + self.singles(first)];
+        self.out_addresses.clear();
+        let mut slices = Vec::with_capacity(lengths.len());
+        for &(len, port) in lengths {
+            slices.push([IoSlice::new(&self.out[at..at + len])]);
+            let to = SocketAddrV4::new(self.switch, port);
+            self.out_addresses.push(Some(to.into()));
+            at += len;
+        }
+        let fd = self.unicast.as_raw_fd();
+        let (headers, to) = (&mut self.out_headers, &self.out_addresses);
+        sendmmsg(fd, headers, &slices, to, [], MsgFlags::empty())?;
+        Ok(slices.len())
     }
 
     fn receive_from(
@@ -193,40 +237,53 @@ impl Link for UdpLink {
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> Result<usize, LinkError> {
         self.out_lengths.clear();
-        self.out_addresses.clear();
-        for buffer in self.out.chunks_exact_mut(self.buffer_bytes) {
-            let Some(transmit) = fill(buffer) else { break };
-            self.out_lengths.push(transmit.len);
-            let to = SocketAddrV4::new(self.switch, transmit.port);
-            self.out_addresses.push(Some(to.into()));
+        let mut end = 0;
+        for _ in 0..BATCH {
+            let Some(transmit) = fill(&mut self.out[end..][..self.buffer_bytes]) else {
+                break;
+            };
+            self.out_lengths.push((transmit.len, transmit.port));
+            end += transmit.len;
         }
-        let n = self.out_lengths.len();
-        if n == 0 {
-            return Ok(0);
-        }
-        let buffers = self.out.chunks_exact(self.buffer_bytes);
-        let slices: Vec<_> = buffers
-            .zip(&self.out_lengths)
-            .map(|(b, &len)| [IoSlice::new(&b[..len])])
-            .collect();
         // The socket blocks, so that the kernel's queue paces us and the whole batch goes.
-        let sent = sendmmsg(
-            self.unicast.as_raw_fd(),
-            &mut self.out_headers,
-            &slices,
-            &self.out_addresses,
-            [],
-            MsgFlags::empty(),
-        );
-        match sent {
-            Ok(_) => self.refused = None,
-            Err(Errno::EINTR) => {}
-            Err(e @ (Errno::EBADF | Errno::EFAULT | Errno::ENOTSOCK | Errno::EINVAL)) => {
-                return Err(LinkError::system("sending", e));
-            }
-            Err(e) => self.refused = Some(e),
+        let (mut first, mut at) = (0, 0);
+        while first < self.out_lengths.len() {
+            let alike = if self.segments { self.alike(first) } else { 1 };
+            let (len, port) = self.out_lengths[first];
+            let sent = if alike > 1 {
+                let all = [IoSlice::new(&self.out[at..at + alike * len])];
+                let cut = u16::try_from(len).unwrap_or(u16::MAX);
+                let to = SockaddrIn::from(SocketAddrV4::new(self.switch, port));
+                let cut = [ControlMessage::UdpGsoSegments(&cut)];
+                let fd = self.unicast.as_raw_fd();
+                sendmsg(fd, &all, &cut, MsgFlags::empty(), Some(&to)).map(|_| alike)
+            } else {
+                self.send_each(first, at)
+            };
+            let done = match sent {
+                Ok(done) => {
+                    self.refused = None;
+                    done
+                }
+                // What it cannot cut up, it may send one by one.
+                Err(_) if alike > 1 => {
+                    self.segments = false;
+                    continue;
+                }
+                Err(e @ (Errno::EBADF | Errno::EFAULT | Errno::ENOTSOCK | Errno::EINVAL)) => {
+                    return Err(LinkError::system("sending", e));
+                }
+                Err(Errno::EINTR) => self.singles(first),
+                Err(e) => {
+                    self.refused = Some(e);
+                    self.singles(first)
+                }
+            };
+            let lengths = &self.out_lengths[first..first + done];
+            at += lengths.iter().map(|(len, _)| len).sum::<usize>();
+            first += done;
         }
-        Ok(n)
+        Ok(self.out_lengths.len())
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
@@ -237,7 +294,7 @@ impl Link for UdpLink {
         Ok(n)
     }
 
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
         let fds = [
             Some(self.unicast.as_fd()),
             self.group.as_ref().map(AsFd::as_fd),
@@ -245,7 +302,13 @@ impl Link for UdpLink {
         let fds = fds.into_iter().flatten();
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
-            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Ok(0) | Err(Errno::EINTR) => Ok(()),
+            Ok(_) => {
+                if !gather.is_zero() {
+                    std::thread::sleep(gather.min(timeout));
+                }
+                Ok(())
+            }
             Err(e) => Err(LinkError::system("waiting", e)),
         }
     }
@@ -277,7 +340,8 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut got = Vec::new();
         while got.len() < n && Instant::now() < deadline {
-            link.wait(Duration::from_millis(100)).unwrap();
+            link.wait(Duration::from_millis(100), Duration::ZERO)
+                .unwrap();
             link.receive(&mut |ecn, datagram| got.push((datagram[0], ecn)))
                 .unwrap();
         }
