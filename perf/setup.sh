@@ -38,3 +38,5 @@ need_rust() {
 BUILD_PACKAGES=(gcc libc6-dev pkg-config libdpdk-dev libclang-dev)
 RUN_PACKAGES=(python3-numpy)
 NAMESPACE_PACKAGES=(iproute2 ethtool procps)
+# What `tally-perf allreduce` compares with.
+PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)

@@ -22,6 +22,7 @@ mod restart;
 
 pub use cpus::Cpus;
 pub use files::{LatencyReport, Retransmissions, WorkerReport};
+pub use namespaces::{Links, Namespaces, allowed};
 pub use process::{Ended, Program};
 pub use restart::{Process, Restarted};
 
@@ -72,7 +73,7 @@ impl Network {
     /// Namespaces for root, memif for everybody else.
     #[must_use]
     pub fn for_this_user() -> Self {
-        if namespaces::allowed() {
+        if allowed() {
             Self::Namespaces
         } else {
             Self::Memif
@@ -89,6 +90,14 @@ pub struct Spec {
     pub jobs: Vec<u8>,
     /// Data cores of the switch, a power of two.
     pub cores: usize,
+    /// Whether workers and parameter servers may use the switch's CPUs as well.
+    pub share_cpus: bool,
+    /// Whether hosts send nothing through the switch but Tally's frames, whose UDP checksums it does not read.
+    pub only_tally: bool,
+    /// MTU of all links; by default the ordinary one where the payload fits it.
+    pub mtu: Option<u16>,
+    /// What each link carries each way, in Mbit/s, in namespaces; by default what the kernel can.
+    pub rate_mbit: Option<u32>,
     /// Payload of a fragment.
     pub payload_bytes: u16,
     /// Fragments a worker may have unfinished.
@@ -128,6 +137,10 @@ impl Default for Spec {
             network: Network::for_this_user(),
             jobs: vec![4],
             cores: 1,
+            share_cpus: false,
+            only_tally: false,
+            mtu: None,
+            rate_mbit: None,
             payload_bytes: 1024,
             window: 256,
             policy: "esa".into(),
@@ -159,7 +172,7 @@ struct Host {
 }
 
 enum Wires {
-    Namespaces(namespaces::Namespaces),
+    Namespaces(Namespaces),
     Memif(memif::Memif),
 }
 
@@ -171,9 +184,9 @@ impl Wires {
         }
     }
 
-    fn device(&self, host: HostId, mtu: u16) -> String {
+    fn device(&self, host: HostId, links: Links) -> String {
         match self {
-            Self::Namespaces(_) => namespaces::device(host.0, mtu),
+            Self::Namespaces(_) => namespaces::device(host.0, links),
             Self::Memif(wires) => wires.device(host.0),
         }
     }
@@ -202,6 +215,11 @@ impl Wires {
 
 /// The address of a host.
 fn address(HostId(host): HostId) -> Ipv4Addr {
+    host_address(host)
+}
+
+/// The address of the host of that number in its network.
+pub(crate) fn host_address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 84, 0, host as u8 + 1)
 }
 
@@ -209,6 +227,8 @@ fn address(HostId(host): HostId) -> Ipv4Addr {
 /// specification.
 pub struct Cluster {
     spec: Spec,
+    /// Whether workers write their results to files.
+    outputs: bool,
     folder: tempfile::TempDir,
     wires: Wires,
     cpus: Cpus,
@@ -257,16 +277,22 @@ impl Cluster {
             .prefix(&format!("{PREFIX}{}-", std::process::id()))
             .tempdir()
             .context("temporary folder")?;
-        let cpus = Cpus::of_this_machine(spec.cores)?;
+        let mut cpus = Cpus::of_this_machine(spec.cores)?;
+        if spec.share_cpus {
+            cpus.share();
+        }
         let wires = match spec.network {
             Network::Namespaces => {
-                Wires::Namespaces(namespaces::Namespaces::new(hosts, spec.mtu())?)
+                let wires = Namespaces::new(hosts, spec.links())?;
+                wires.finish_frames(spec.only_tally)?;
+                Wires::Namespaces(wires)
             }
             Network::Memif => Wires::Memif(memif::Memif::new(folder.path(), &spec)),
         };
         let ps = spec.jobs.iter().map(|_| None).collect();
         Ok(Self {
             spec,
+            outputs: true,
             folder,
             wires,
             cpus,
@@ -296,12 +322,18 @@ impl Cluster {
         policy.clone_into(&mut self.spec.policy);
     }
 
+    /// Has workers that are started from now on write their results to files, as they do at first, or not.
+    pub fn set_outputs(&mut self, outputs: bool) {
+        self.outputs = outputs;
+    }
+
     /// The switch's ports, one for each host.
     fn ports(&self) -> Vec<files::SwitchPort> {
-        let mtu = self.spec.mtu();
+        let links = self.spec.links();
+        let mtu = links.mtu;
         let mut ports = Vec::new();
         let mut add = |name, host| {
-            let device = self.wires.device(host, mtu);
+            let device = self.wires.device(host, links);
             ports.push(files::SwitchPort { name, device, mtu });
         };
         for (job, &workers) in self.spec.jobs.iter().enumerate() {
@@ -462,7 +494,9 @@ impl Cluster {
         let path = self.write(&format!("{name}.json"), &config)?;
         let mut command = self.on_host(&host);
         command.arg("allreduce").arg("--config").arg(path);
-        command.arg("--output").arg(self.output(job, rank));
+        if self.outputs {
+            command.arg("--output").arg(self.output(job, rank));
+        }
         command
             .arg("--report")
             .arg(self.worker_report_path(job, rank));
@@ -604,20 +638,24 @@ impl Spec {
         hosts_of(&self.jobs)
     }
 
-    /// MTU of all links: the ordinary one where the payload fits it.
+    /// What its links are like.
     #[must_use]
-    pub fn mtu(&self) -> u16 {
+    pub fn links(&self) -> Links {
         // IPv4, UDP and Tally headers in front of the payload.
-        if self.payload_bytes + 50 <= 1500 {
+        let fitting = if self.payload_bytes + 50 <= 1500 {
             1500
         } else {
             9000
+        };
+        Links {
+            mtu: self.mtu.unwrap_or(fitting),
+            rate_mbit: self.rate_mbit,
         }
     }
 }
 
 /// A command that ends with this process, however that ends.
-fn prefixed(prefix: &[String], program: &Path) -> Command {
+pub(crate) fn prefixed(prefix: &[String], program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
     command.args(prefix).arg(program);

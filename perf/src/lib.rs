@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod commands;
 pub mod load;
+pub mod peers;
 pub mod record;
 pub mod reference;
 pub mod replay;

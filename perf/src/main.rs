@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    compare, cores, datapath, demo, kernels, latency, load, pktgen, policies, pool,
+    allreduce, compare, cores, datapath, demo, kernels, latency, load, pktgen, policies, pool,
 };
 
 /// Benchmarks of Tally.
@@ -24,6 +24,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// An all-reduce from end to end, beside Gloo, Open MPI and a parameter server, on the same links.
+    Allreduce(allreduce::Args),
     /// Writes a page: what was recorded here, beside what others published of hardware.
     Compare(compare::Args),
     /// What several data cores of the switch move, to what one does.
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<ExitCode> {
     let report = match &cli.command {
+        Command::Allreduce(args) => allreduce::run(args)?,
         Command::Compare(args) => compare::run(args)?,
         Command::Cores(args) => cores::run(args)?,
         Command::Datapath(args) => datapath::run(args)?,

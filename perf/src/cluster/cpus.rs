@@ -33,6 +33,13 @@ impl Cpus {
         })
     }
 
+    /// Lets the hosts use the switch's as well.
+    pub fn share(&mut self) {
+        self.hosts = [&self.switch[..], &self.hosts[..]].concat();
+        self.hosts.sort_unstable();
+        self.hosts.dedup();
+    }
+
     /// As `taskset` takes them.
     #[must_use]
     pub fn list(cpus: &[usize]) -> String {

@@ -108,6 +108,8 @@ pub struct WorkerReport {
     pub goodput_gbit_per_s: f64,
     /// That time.
     pub seconds: f64,
+    /// Of each round, from its first contribution to its last result.
+    pub round_seconds: Vec<f64>,
     /// Fragments.
     pub fragments: u64,
     /// Results that the switch finished.

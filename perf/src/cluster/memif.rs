@@ -14,7 +14,7 @@ pub(super) struct Memif {
 
 impl Memif {
     pub(super) fn new(folder: &Path, spec: &Spec) -> Self {
-        let buffer_bytes = if spec.mtu() > 1500 { 9216 } else { 2048 };
+        let buffer_bytes = if spec.links().mtu > 1500 { 9216 } else { 2048 };
         Self {
             socket: folder.join("memif.sock"),
             buffer_bytes,
@@ -36,6 +36,10 @@ impl Memif {
 
     /// The host's own device.
     pub(super) fn client_device(&self, host: usize) -> String {
-        format!("net_memif0,{}", self.arguments(host, "client"))
+        // The client's buffers are what is shared, so that nothing is copied at its end.
+        format!(
+            "net_memif0,{},zero-copy=yes",
+            self.arguments(host, "client")
+        )
     }
 }

@@ -1,11 +1,16 @@
 //! Network namespaces: one for the switch, one for each host, a veth pair between the two.
+//!
+//! Links may be shaped, by the same token bucket in each direction. What sits in the middle is the
+//! caller's: Tally's switch on the ends of the pairs, or the kernel's own bridge ([`Namespaces::bridge`]).
 
 use super::{PREFIX, check_run, is_leftover};
 use anyhow::{Context, Result};
+use serde::Serialize;
 use std::process::Command;
 
 /// Whether this user may make namespaces: root may.
-pub(super) fn allowed() -> bool {
+#[must_use]
+pub fn allowed() -> bool {
     std::fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|status| {
@@ -15,30 +20,53 @@ pub(super) fn allowed() -> bool {
         .unwrap_or(false)
 }
 
-pub(super) struct Namespaces {
+/// What all links are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Links {
+    /// Largest IP packet, in bytes.
+    pub mtu: u16,
+    /// Bits of Ethernet frames each way, in Mbit/s; without, as fast as the kernel is.
+    pub rate_mbit: Option<u32>,
+}
+
+/// What a shaped link sends at once after a pause: two of the kernel's largest segments, so that it
+/// need not cut them up.
+const BURST_BYTES: u32 = 131_072;
+/// What may wait for a shaped link.
+const WAITING_BYTES: u32 = 16 << 20;
+
+/// Namespaces, joined by veth pairs, that go away with the value.
+pub struct Namespaces {
     names: Vec<String>,
 }
 
 /// The switch's device for a host.
-pub(super) fn device(host: usize, mtu: u16) -> String {
+pub(super) fn device(host: usize, links: Links) -> String {
     // The driver cuts off what is longer than its frames.
-    let ring = if mtu > 1500 {
+    let ring = if links.mtu > 1500 {
         "blocksz=16384,framesz=16384,framecnt=256"
     } else {
         "framecnt=1024"
     };
-    format!("net_af_packet{host},iface=port{host},{ring},qdisc_bypass=1")
+    // Shaping is done by the queueing discipline.
+    let bypass = u8::from(links.rate_mbit.is_none());
+    format!("net_af_packet{host},iface=port{host},{ring},qdisc_bypass={bypass}")
 }
 
 impl Namespaces {
-    pub(super) fn new(hosts: usize, mtu: u16) -> Result<Self> {
+    /// A namespace for the switch and `hosts` for hosts, each with `eth0` on one end of a pair whose
+    /// other is `port` and its number at the switch.
+    ///
+    /// # Errors
+    /// What the machine refuses.
+    pub fn new(hosts: usize, links: Links) -> Result<Self> {
         remove_leftovers()?;
         let mut namespaces = Self { names: Vec::new() };
         let switch = namespaces.add("switch")?;
         for host in 0..hosts {
             let name = namespaces.add(&format!("host{host}"))?;
             let port = format!("port{host}");
-            let mtu = mtu.to_string();
+            let mtu = links.mtu.to_string();
             ip(&[
                 "link", "add", &port, "mtu", &mtu, "netns", &switch, "type", "veth", "peer",
                 "name", "eth0", "mtu", &mtu, "netns", &name,
@@ -48,14 +76,53 @@ impl Namespaces {
             ip(&["-n", &name, "link", "set", "lo", "up"])?;
             ip(&["-n", &name, "link", "set", "eth0", "up"])?;
             ip(&["-n", &switch, "link", "set", &port, "up"])?;
-            // A veth pair has no wire on which a checksum or a segment would be finished: who
-            // reads frames from it raw, as the switch does, must get them finished.
-            check_run(
-                Command::new("ip")
-                    .args(["netns", "exec", &name, "ethtool", "-K", "eth0", "tx", "off"]),
-            )?;
+            if let Some(rate_mbit) = links.rate_mbit {
+                shape(&name, "eth0", rate_mbit)?;
+                shape(&switch, &port, rate_mbit)?;
+            }
         }
         Ok(namespaces)
+    }
+
+    /// Prepares the hosts for a switch that reads frames raw. A veth pair has no wire on which a checksum
+    /// or a segment would be finished: such a switch must get them finished.
+    ///
+    /// Only UDP checksums may stay as they are if `only_tally`: the switch does not read those of its own
+    /// frames, which a NIC would finish for nothing.
+    ///
+    /// # Errors
+    /// What the machine refuses.
+    pub(super) fn finish_frames(&self, only_tally: bool) -> Result<()> {
+        let off: &[&str] = if only_tally {
+            &["tx-udp-segmentation", "off", "tso", "off"]
+        } else {
+            &["tx", "off"]
+        };
+        for name in &self.names[1..] {
+            let run = ["netns", "exec", name, "ethtool", "-K", "eth0"];
+            check_run(Command::new("ip").args(run).args(off))?;
+        }
+        Ok(())
+    }
+
+    /// Joins all hosts by the kernel's bridge, in place of a switch of ours.
+    ///
+    /// # Errors
+    /// What the machine refuses.
+    pub fn bridge(&self) -> Result<()> {
+        let switch = &self.names[0];
+        ip(&["-n", switch, "link", "add", "bridge", "type", "bridge"])?;
+        for host in 0..self.names.len() - 1 {
+            let port = format!("port{host}");
+            ip(&["-n", switch, "link", "set", &port, "master", "bridge"])?;
+        }
+        ip(&["-n", switch, "link", "set", "bridge", "up"])
+    }
+
+    /// The name of a host's namespace.
+    #[must_use]
+    pub fn host_name(&self, host: usize) -> &str {
+        &self.names[host + 1]
     }
 
     fn add(&mut self, role: &str) -> Result<String> {
@@ -82,7 +149,9 @@ impl Namespaces {
         enter(&self.names[0])
     }
 
-    pub(super) fn host_prefix(&self, host: usize) -> Vec<String> {
+    /// Words in front of a command that is to run on a host.
+    #[must_use]
+    pub fn host_prefix(&self, host: usize) -> Vec<String> {
         enter(&self.names[host + 1])
     }
 }
@@ -95,6 +164,19 @@ impl Drop for Namespaces {
     }
 }
 
+fn shape(namespace: &str, device: &str, rate_mbit: u32) -> Result<()> {
+    check_run(
+        Command::new("tc")
+            .args([
+                "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
+            ])
+            .args(["rate", &format!("{rate_mbit}mbit")])
+            .args(["burst", &BURST_BYTES.to_string()])
+            .args(["limit", &WAITING_BYTES.to_string()]),
+    )
+}
+
+/// The command words that run a program in a namespace.
 fn enter(name: &str) -> Vec<String> {
     ["ip", "netns", "exec", name].map(str::to_owned).to_vec()
 }

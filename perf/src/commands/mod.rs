@@ -1,6 +1,7 @@
 //! The commands: one file each, with its `Args` and a `run` that returns a
 //! [`Report`](tally_report::Report).
 
+pub mod allreduce;
 pub mod compare;
 pub mod cores;
 pub mod datapath;

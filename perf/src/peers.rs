@@ -1,0 +1,205 @@
+//! What Tally is compared with: PyTorch's Gloo and Open MPI, as real processes.
+//!
+//! Each host runs one process of a small program (`perf/peers/`) in its own namespace; or all run on this
+//! host, over the fastest transport that they have there: the loopback interface for Gloo, shared memory
+//! for Open MPI. The programs time themselves, check every element of their sums, and say both in JSON.
+
+use crate::cluster::{Namespaces, Program, host_address, prefixed};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Debian's own Python: it is the one that has Debian's packages.
+const PYTHON: &str = "/usr/bin/python3";
+const GLOO: &str = include_str!("../peers/gloo.py");
+const MPI: &str = include_str!("../peers/mpi.py");
+
+/// A program to be compared with, in one of its ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Gloo's ring.
+    GlooRing,
+    /// A parameter server over Gloo's point-to-point messages.
+    GlooServer,
+    /// Open MPI's all-reduce as it chooses it.
+    OpenMpi,
+}
+
+/// One all-reduce after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Workers.
+    pub workers: u8,
+    /// Elements of the vector, f32.
+    pub elements: u64,
+    /// How often.
+    pub rounds: u32,
+}
+
+/// What one process says at its end.
+#[derive(serde::Deserialize)]
+struct Said {
+    seconds: Vec<f64>,
+    exact: bool,
+}
+
+impl Peer {
+    /// Hosts that it needs for so many workers.
+    #[must_use]
+    pub fn hosts(self, workers: u8) -> usize {
+        usize::from(workers) + usize::from(self == Self::GlooServer)
+    }
+
+    /// Whether it is installed.
+    ///
+    /// # Errors
+    /// What to install, for people.
+    pub fn find(self) -> Result<(), String> {
+        let (module, packages) = match self {
+            Self::GlooRing | Self::GlooServer => ("torch.distributed", "python3-torch"),
+            Self::OpenMpi => ("mpi4py.MPI", "openmpi-bin python3-mpi4py"),
+        };
+        let found = Command::new(PYTHON)
+            .args(["-c", &format!("import {module}")])
+            .output()
+            .is_ok_and(|output| output.status.success());
+        found
+            .then_some(())
+            .ok_or_else(|| format!("not installed: apt-get install {packages}"))
+    }
+
+    /// Runs it on the hosts, or without any on this one. Returns the seconds of each round, of
+    /// the slowest process.
+    ///
+    /// # Errors
+    /// If a process fails or a sum is wrong.
+    pub fn run(
+        self,
+        hosts: Option<&Namespaces>,
+        folder: &Path,
+        work: Work,
+        patience: Duration,
+    ) -> Result<Vec<f64>> {
+        let processes = match self {
+            Self::GlooRing | Self::GlooServer => self.start_gloo(hosts, folder, work)?,
+            Self::OpenMpi => vec![start_mpi(hosts, folder, work)?],
+        };
+        let mut said = Vec::new();
+        for process in processes {
+            let log = process.wait_ok(patience)?;
+            for line in log.lines().filter(|line| line.starts_with('{')) {
+                let mut line = line.as_bytes().to_vec();
+                said.push(simd_json::from_slice::<Said>(&mut line).context("a peer's report")?);
+            }
+        }
+        ensure!(
+            said.len() == self.hosts(work.workers),
+            "{} processes of {self:?} reported, {} were to",
+            said.len(),
+            self.hosts(work.workers)
+        );
+        ensure!(said.iter().all(|one| one.exact), "{self:?}: a wrong sum");
+        let slowest = |round| {
+            let times = said.iter().filter_map(|one| one.seconds.get(round));
+            times.copied().fold(0.0, f64::max)
+        };
+        Ok((0..work.rounds as usize).map(slowest).collect())
+    }
+
+    fn start_gloo(
+        self,
+        hosts: Option<&Namespaces>,
+        folder: &Path,
+        work: Work,
+    ) -> Result<Vec<Program>> {
+        let script = write(folder, "gloo.py", GLOO)?;
+        let mode = if self == Self::GlooServer {
+            "server"
+        } else {
+            "ring"
+        };
+        let (address, interface) = match hosts {
+            Some(_) => (host_address(0).to_string(), "eth0"),
+            None => ("127.0.0.1".to_owned(), "lo"),
+        };
+        let start = |rank| {
+            let mut command = on_host(hosts, rank, PYTHON);
+            command.arg(&script).args([mode, &rank.to_string()]);
+            command.args([&work.workers.to_string(), &address, interface]);
+            command.args([&work.elements.to_string(), &work.rounds.to_string()]);
+            let name = format!("gloo{rank}");
+            Program::start(&name, command, &folder.join(format!("{name}.log")))
+        };
+        (0..self.hosts(work.workers)).map(start).collect()
+    }
+}
+
+/// `mpirun`, which starts the processes. In namespaces it runs on the first host and reaches the others
+/// through a script in place of a remote shell; each is a machine of its own to it, with a name and a
+/// folder for temporary files of its own, so that shared memory is no way between them.
+fn start_mpi(hosts: Option<&Namespaces>, folder: &Path, work: Work) -> Result<Program> {
+    let script = write(folder, "mpi.py", MPI)?;
+    let workers = work.workers.to_string();
+    let mut command = on_host(hosts, 0, "mpirun");
+    command.args([
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--bind-to",
+        "none",
+    ]);
+    command.env("TMPDIR", folder);
+    let mut mca = |name: &str, value: &str| {
+        command.args(["--mca", name, value]);
+    };
+    match hosts {
+        Some(hosts) => {
+            let shell = remote_shell(hosts, folder, work.workers)?;
+            let all: Vec<_> = (0..usize::from(work.workers))
+                .map(|host| host_address(host).to_string())
+                .collect();
+            mca("plm_rsh_agent", &shell.display().to_string());
+            mca("plm_rsh_no_tree_spawn", "1");
+            mca("routed", "direct");
+            mca("btl", "tcp,self");
+            mca("btl_tcp_if_include", "eth0");
+            mca("oob_tcp_if_include", "eth0");
+            command.args(["--map-by", "node", "-H", &all.join(",")]);
+        }
+        None => mca("btl", "vader,self"),
+    }
+    command.args(["-n", &workers, PYTHON]).arg(&script);
+    command.args([&work.elements.to_string(), &work.rounds.to_string()]);
+    Program::start("mpirun", command, &folder.join("mpirun.log"))
+}
+
+fn remote_shell(hosts: &Namespaces, folder: &Path, workers: u8) -> Result<PathBuf> {
+    let mut text = "#!/bin/sh\nhost=$1\nshift\ncase $host in\n".to_owned();
+    for host in 0..usize::from(workers) {
+        let own = folder.join(format!("host{host}"));
+        std::fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
+        text += &format!(
+            "{}) name={} folder={} ;;\n",
+            host_address(host),
+            hosts.host_name(host),
+            own.display()
+        );
+    }
+    text += "esac\nexport TMPDIR=$folder\n\
+             exec ip netns exec $name unshare --uts sh -c \"hostname $name; $*\"\n";
+    let script = write(folder, "remote-shell", &text)?;
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700))?;
+    Ok(script)
+}
+
+fn on_host(hosts: Option<&Namespaces>, host: usize, program: &str) -> Command {
+    let prefix = hosts.map_or_else(Vec::new, |hosts| hosts.host_prefix(host));
+    prefixed(&prefix, Path::new(program))
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {
+    let path = folder.join(name);
+    std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
