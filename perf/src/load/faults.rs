@@ -1,7 +1,7 @@
 //! Losing and reordering on purpose, the same frames for the same seed and the same course of events.
 //!
 //! Frames are lost in both directions. Reordering is of what is sent, where it matters to the switch: a
-//! frame waits until up to [`LATER_MAX`] later ones of its port have left, or until there is nothing else to
+//! frame waits until up to 32 later ones of its port have left, or until there is nothing else to
 //! send.
 
 /// Frames of the same port that one overtaken frame lets pass at most.
