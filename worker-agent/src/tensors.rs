@@ -2,7 +2,7 @@
 //!
 //! Float tensors (F32, F16, BF16) in ascending byte order of their names, widened exactly, are kept
 //! as f32; integer tensors (I32, I16, I8) in the same order as i32. Which of them travel together, and
-//! as what, [`Vector`](crate::vector::Vector) decides. Going back, every tensor is
+//! as what, `Vector` decides. Going back, every tensor is
 //! narrowed to its own type, to nearest, ties to even; a NaN stays one, quiet, with its sign and
 //! the upper bits of its payload. `reference/check.py` says the same in numpy.
 
