@@ -180,6 +180,13 @@ impl PortSection {
         self.name.as_deref().unwrap_or_else(|| self.device_name())
     }
 
+    /// Bytes of the longest ordinary frame that leaves by it: the MTU behind an Ethernet header with one
+    /// VLAN tag.
+    #[must_use]
+    pub fn longest_frame(&self) -> usize {
+        usize::from(self.mtu) + 18
+    }
+
     /// Name of the DPDK device.
     #[must_use]
     pub fn device_name(&self) -> &str {

@@ -415,7 +415,7 @@ impl Core {
             Some(to) if to == port => return Err(DropReason::Reflection),
             Some(to) => {
                 let class = class_of_frame(mbuf.data());
-                self.ports.enqueue(to, class, mbuf);
+                self.ports.forward(to, class, mbuf);
             }
             None => {
                 self.ports.flood(port, &mbuf);
@@ -453,6 +453,7 @@ impl Core {
     fn report(&self, load: &Load) -> CoreReport {
         let mut counters = *self.aggregator.counters();
         counters.drops[DropReason::HandoverFull as usize] += self.ports.handover_full;
+        counters.drops[DropReason::FrameTooLong as usize] += self.ports.frame_too_long;
         let queues = self.ports.queue_counters();
         counters.drops[DropReason::TxFull as usize] +=
             queues.iter().map(QueueCounters::dropped_total).sum::<u64>();

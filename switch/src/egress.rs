@@ -168,6 +168,10 @@ pub struct Ports {
     done: Vec<Mbuf>,
     /// Frames dropped on their way to another core.
     pub handover_full: u64,
+    /// Ordinary frames dropped because their port has a smaller MTU.
+    pub frame_too_long: u64,
+    /// By port, bytes of the longest ordinary frame that may leave by it; at first any.
+    pub longest_frame: Vec<usize>,
     /// Nanoseconds from a fragment's first contribution to its result.
     pub residence_ns: hdrhistogram::Histogram<u64>,
     /// The moment of the burst at hand.
@@ -193,11 +197,13 @@ impl Ports {
         Self {
             own,
             counters: vec![PortCounters::default(); ways.len()],
+            longest_frame: vec![usize::MAX; ways.len()],
             ways,
             outbox,
             any_waits: false,
             done: Vec::with_capacity(256),
             handover_full: 0,
+            frame_too_long: 0,
             // Two digits from 1 ns to 100 s: 32 KiB.
             residence_ns: hdrhistogram::Histogram::new_with_bounds(1, 100_000_000_000, 2)
                 .expect("bounds that hdrhistogram takes"),
@@ -254,12 +260,23 @@ impl Ports {
         long
     }
 
+    /// Sends an ordinary frame on a port, if it is not too long for it: some drivers keep such a frame, and
+    /// everything behind it, for ever.
+    pub fn forward(&mut self, port: PortId, class: usize, mbuf: Mbuf) {
+        if mbuf.len() > self.longest_frame[usize::from(port.0)] {
+            self.frame_too_long += 1;
+            self.recycle(mbuf);
+        } else {
+            self.enqueue(port, class, mbuf);
+        }
+    }
+
     /// Sends a frame on all ports but the one it came from.
     pub fn flood(&mut self, ingress: PortId, mbuf: &Mbuf) {
         let class = class_of_frame(mbuf.data());
         for at in (0..self.ways.len()).filter(|&at| at != usize::from(ingress.0)) {
             self.counters[at].flooded += 1;
-            self.enqueue(PortId(at as u16), class, mbuf.share());
+            self.forward(PortId(at as u16), class, mbuf.share());
         }
     }
 

@@ -3,7 +3,7 @@
 //! # How it works
 //!
 //! Each data core wants a transmit queue of its own on every port, so that what it makes leaves without
-//! a hand-over, and a receive queue of its own that gets the frames of its shard. [`Plan`] says what of that a
+//! a hand-over, and a receive queue of its own that gets the frames of its shard. `Plan` says what of that a
 //! port can have, from what its driver says of itself and the operator of its other end:
 //!
 //! | steering | who puts frames into queues |

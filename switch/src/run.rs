@@ -4,7 +4,7 @@
 //! queues and frames), control, ports, and then the pools must be whole: a frame that is missing is
 //! a bug, and the switch says so and fails.
 
-use crate::config::{Config, Log, MemoryKind};
+use crate::config::{Config, Log, MemoryKind, PortSection};
 use crate::control::{Control, StatsSocket};
 use crate::datapath::Core;
 use crate::egress::{Own, Ports};
@@ -93,13 +93,19 @@ impl Switch {
             .enumerate()
         {
             let cpu = config.cores[number];
+            let mut ports = Ports::new(own, queues.tx, outbox);
+            ports.longest_frame = config
+                .ports
+                .iter()
+                .map(PortSection::longest_frame)
+                .collect();
             let core = Core {
                 number,
                 own,
                 shards: cores as u16,
                 rx: queues.rx,
                 couplings: vec![None; config.ports.len()],
-                ports: Ports::new(own, queues.tx, outbox),
+                ports,
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 batch: Batch::new(),
                 macs: Arc::clone(&macs),

@@ -356,6 +356,17 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     let mut handed = Vec::new();
     inbox.take(&mut handed);
     assert!(matches!(handed[..], [Handover::Egress(PortId(0), 5, _)]));
+
+    // But no ordinary frame that the port would keep for ever, as net_tap does.
+    ports.longest_frame = vec![100];
+    for bytes in [100, 101] {
+        let mut mbuf = w.pool.alloc().unwrap();
+        mbuf.append(bytes).unwrap().fill(0);
+        ports.forward(PortId(0), 5, mbuf);
+    }
+    ports.flush();
+    inbox.take(&mut handed);
+    assert_eq!((handed.len(), ports.frame_too_long), (2, 1));
     drop((handed, ports));
 
     let report = w.end();

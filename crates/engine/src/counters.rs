@@ -91,6 +91,8 @@ drop_reasons! {
     ControlFull = "control-queue-full",
     /// The egress queue of the port was full.
     TxFull = "tx-full",
+    /// An ordinary frame was longer than the MTU of the port that it would have left by.
+    FrameTooLong = "frame-too-long",
     /// The queue to another data core was full.
     HandoverFull = "handover-full",
     /// No buffer left to copy a frame into.

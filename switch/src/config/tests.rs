@@ -35,7 +35,7 @@ fn defaults_are_those_documented() {
     assert_eq!(c.address.udp_port, 31249);
     assert_eq!(c.idle, Idle::Backoff);
     assert_eq!(c.pool.policy, PolicyName::Esa);
-    assert_eq!(c.ways(), 4);
+    assert_eq!(c.ways(), 8);
     let with = |pool: &str| {
         let pool = format!("\"pool\": {{{pool}}}, \"jobs\"");
         parse(&GOOD.replacen("\"jobs\"", &pool, 1)).unwrap()
