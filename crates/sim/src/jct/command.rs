@@ -50,7 +50,7 @@ pub struct Args {
     scale: Option<u64>,
 
     /// Slots that a fragment may be in, for all policies: 1, 2, 4 or 8. Unless given, each policy has
-    /// what the switch gives it: esa 4, the others 1 as in their papers.
+    /// what the switch gives it: esa 8, the others 1 as in their papers.
     #[arg(long)]
     ways: Option<u32>,
 
