@@ -1,9 +1,11 @@
 //! What worker and parameter server share of joining and leaving: identity, challenge and epoch.
 
+use core::time::Duration;
 use tally_wire::control::DATAGRAM_BYTES;
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
     Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank, Refuse,
+    Time,
 };
 
 /// A member as the switch knows it.
@@ -19,6 +21,15 @@ pub(crate) struct Control {
 }
 
 impl Control {
+    /// What to wait between two JOINs, from `period` to half as long again: hosts that start together
+    /// would otherwise ask together for ever, and those whose frames come last would find the switch's
+    /// queue full each time (J-1).
+    pub(crate) fn apart(&self, period: Duration, now: Time) -> Duration {
+        // Multiplicative hashing (Knuth, 6.4): the upper bits depend on all.
+        let hash = (self.instance ^ now.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        period + period * (hash as u32) / (2 << 16)
+    }
+
     fn header(&self, kind: Kind) -> Header {
         Header {
             kind,

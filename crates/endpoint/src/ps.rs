@@ -570,7 +570,8 @@ impl Ps {
         } else {
             let state = self.accepted.as_ref().map(|a| a.state);
             let running = state == Some(JobState::Running);
-            self.next_control = now.after(if running { ALIVE } else { EAGER });
+            let eager = self.control.apart(EAGER, now);
+            self.next_control = now.after(if running { ALIVE } else { eager });
             let join = Join {
                 instance,
                 challenge,

@@ -661,7 +661,8 @@ impl Worker {
             }
             _ => {
                 let running = matches!(self.phase, Phase::Running);
-                self.next_control = now.after(if running { ALIVE } else { EAGER });
+                let eager = self.control.apart(EAGER, now);
+                self.next_control = now.after(if running { ALIVE } else { eager });
                 let join = Join {
                     instance: self.control.instance,
                     challenge: self.control.challenge,
