@@ -6,6 +6,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{OWN, header};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -16,14 +19,11 @@ use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort};
 use tally_switch::report::{PortReport, Report};
 use tally_wire::frame::{UDP_END, emit};
-use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
-    UdpFrame,
-};
+use tally_wire::{Addresses, Flags, HEADERS_BYTES, Header, Kind, Mac, UdpFrame};
 
-const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
-const SWITCH_IP: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 254);
-const BASE_PORT: u16 = 31249;
+const SWITCH_MAC: Mac = OWN.mac;
+const SWITCH_IP: Ipv4Addr = OWN.ip;
+const BASE_PORT: u16 = OWN.base_port;
 const PAYLOAD: usize = 8192;
 /// What `net_tap` carries, whose MTU is 1500 whatever its interface's is.
 const TAP_PAYLOAD: usize = 1408;
@@ -40,21 +40,6 @@ fn ip(host: u8) -> Ipv4Addr {
 
 fn udp_port(host: u8) -> u16 {
     40000 + u16::from(host)
-}
-
-fn header(rank: u8, fragment: u32, payload_bytes: usize) -> Header {
-    Header {
-        kind: Kind::Data,
-        flags: Flags::NONE,
-        priority: 0,
-        element: Element::I32,
-        job: JobId(7),
-        epoch: Epoch(1),
-        fragment: FragmentId(fragment),
-        rank: Rank(rank),
-        units: (payload_bytes / 64) as u8,
-        bitmap: 1 << rank,
-    }
 }
 
 /// What rank adds to each element of a fragment.

@@ -6,18 +6,19 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{OWN, frames_of, pcap};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tally_wire::frame::emit;
-use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
-};
+use tally_wire::{Addresses, Element, Epoch, Flags, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank};
 
-const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
-const SWITCH_IP: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 254);
+const SWITCH_MAC: Mac = OWN.mac;
+const SWITCH_IP: Ipv4Addr = OWN.ip;
 const PAYLOAD: usize = 128;
 
 fn addresses(host: u8) -> Addresses {
@@ -32,18 +33,7 @@ fn addresses(host: u8) -> Addresses {
 }
 
 fn header(rank: u8, fragment: u32) -> Header {
-    Header {
-        kind: Kind::Data,
-        flags: Flags::NONE,
-        priority: 0,
-        element: Element::I32,
-        job: JobId(7),
-        epoch: Epoch(1),
-        fragment: FragmentId(fragment),
-        rank: Rank(rank),
-        units: (PAYLOAD / 64) as u8,
-        bitmap: 1 << rank,
-    }
+    common::header(rank, fragment, PAYLOAD)
 }
 
 fn frame(addresses: &Addresses, header: &Header, value: i32) -> Vec<u8> {
@@ -170,35 +160,10 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     frames
 }
 
-fn pcap(frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
-    let mut out = Vec::new();
-    for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 65535, 1] {
-        out.extend_from_slice(&word.to_le_bytes());
-    }
-    for (i, f) in frames.into_iter().enumerate() {
-        for word in [i as u32, 0, f.len() as u32, f.len() as u32] {
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        out.extend_from_slice(&f);
-    }
-    out
-}
-
-fn frames_of(pcap: &[u8]) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    let mut rest = &pcap[24..];
-    while let Some((head, tail)) = rest.split_first_chunk::<16>() {
-        let len = u32::from_le_bytes(head[8..12].try_into().unwrap()) as usize;
-        frames.push(tail[..len].to_vec());
-        rest = &tail[len..];
-    }
-    frames
-}
-
 /// Runs the switch over a capture until it has received all of it; its report and what it sent.
 fn run(folder: &Path, frames: Vec<Vec<u8>>) -> (tally_switch::report::Report, Vec<Vec<u8>>) {
     let count = frames.len() as u64;
-    std::fs::write(folder.join("in.pcap"), pcap(frames)).unwrap();
+    std::fs::write(folder.join("in.pcap"), pcap(&frames)).unwrap();
     let show = |name: &str| folder.join(name).display().to_string();
     let member = |host: u8| {
         let a = addresses(host);

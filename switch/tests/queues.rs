@@ -5,10 +5,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+mod common;
+
+use common::{JOB, OWN, Reins, data_core, header};
+use crossbeam_channel::bounded;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
@@ -16,23 +18,15 @@ use tally_dpdk::{
     ring_pair,
 };
 use tally_engine::queue::QueueConfig;
-use tally_engine::{
-    Aggregator, DropReason, Member, PolicyName, PoolConfig, PortId, Registry, RegistryConfig,
-    Roster,
-};
-use tally_kernels::Kernels;
-use tally_switch::config::Idle;
-use tally_switch::datapath::Core;
-use tally_switch::egress::{Own, Ports, STAGE_FRAMES, class_of_frame};
-use tally_switch::forwarding::MacTable;
+use tally_engine::{DropReason, Member, PortId, Registry, RegistryConfig};
+use tally_switch::egress::{Ports, STAGE_FRAMES, class_of_frame};
 use tally_switch::handover::{Handover, Inbox, Outbox, handover};
-use tally_switch::messages::{ControlFrame, CoreCommand, CoreReport};
+use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_switch::report::{PortShape, Report, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
 use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
-    UdpFrame,
+    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, Kind, Mac, Rank, UdpFrame,
 };
 
 /// Frames that a `net_ring` holds.
@@ -41,12 +35,6 @@ const RING: usize = 63;
 const TAKEN: usize = RING + STAGE_FRAMES;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const OWN: Own = Own {
-    mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
-    ip: Ipv4Addr::new(10, 84, 0, 254),
-    base_port: 31249,
-};
-const JOB: JobId = JobId(7);
 const LOW: u8 = Ecn::NotEct as u8;
 /// Precedence 7.
 const HIGH: u8 = 0xe0 | Ecn::NotEct as u8;
@@ -82,16 +70,9 @@ fn data(rank: u8, fragment: u32, priority: u8) -> Vec<u8> {
 
 fn data_with(flags: Flags, rank: u8, fragment: u32, priority: u8) -> Vec<u8> {
     let header = Header {
-        kind: Kind::Data,
         flags,
         priority,
-        element: Element::I32,
-        job: JOB,
-        epoch: Epoch(1),
-        fragment: FragmentId(fragment),
-        rank: Rank(rank),
-        units: 1,
-        bitmap: 1 << rank,
+        ..header(rank, fragment, 64)
     };
     let worker = member(rank);
     let addresses = Addresses {
@@ -142,11 +123,9 @@ struct World {
     pool: Mempool,
     sent: [u64; 3],
     core: JoinHandle<CoreReport>,
-    commands: Sender<CoreCommand>,
+    reins: Reins,
     /// Of another core, which is played by the test.
     other: (Inbox, Outbox),
-    stop: Arc<AtomicBool>,
-    _control: Receiver<ControlFrame>,
 }
 
 impl World {
@@ -176,57 +155,19 @@ impl World {
             ports.push(inner.port);
             hosts.push(start(outer));
         }
-        let config = PoolConfig {
-            slots: 64,
-            ways: 1,
-            held: 0,
-            window: 16,
-            shards: 1,
-            shard: 0,
-            jobs: 1,
-            limits: Vec::new(),
-            policy: PolicyName::Esa,
-        };
-        let (commands, orders) = unbounded();
         let mut ways = handover(2);
         let other = ways.pop().unwrap();
-        let (inbox, outbox) = ways.pop().unwrap();
-        let (control, from_core) = bounded(1);
-        let stop = Arc::new(AtomicBool::new(false));
-        let core = Core {
-            number: 0,
-            own: OWN,
-            shards: 1,
-            rx,
-            couplings: vec![None; 3],
-            ports: Ports::new(OWN, tx, outbox),
-            aggregator: Aggregator::new(config, Kernels::best()),
-            batch: tally_engine::Batch::new(),
-            macs: Arc::new(MacTable::new(300)),
-            inbox,
-            commands: orders,
-            control,
-            pool: pool.clone(),
-            idle: Idle::Backoff,
-            epoch: Instant::now(),
-            stop: Arc::clone(&stop),
-        };
+        let way = ways.pop().unwrap();
+        let (core, reins) = data_core(rx, tx, way, &pool, 64, member);
         let core = std::thread::spawn(move || core.run());
-        let workers = vec![member(0), member(1)];
-        let roster = Roster::new(JOB, Epoch(1), 1, workers, member(2));
-        commands
-            .send(CoreCommand::Bind(Arc::new(roster), 0))
-            .unwrap();
         let mut world = Self {
             hosts,
             ports,
             pool,
             sent: [0; 3],
             core,
-            commands,
+            reins,
             other,
-            stop,
-            _control: from_core,
         };
         // So that the core knows where they are. It drops each: that is where it came from.
         for host in 0..3 {
@@ -237,7 +178,10 @@ impl World {
 
     fn report(&self) -> CoreReport {
         let (answer, reports) = bounded(1);
-        self.commands.send(CoreCommand::Report(answer)).unwrap();
+        self.reins
+            .commands
+            .send(CoreCommand::Report(answer))
+            .unwrap();
         reports.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -278,9 +222,9 @@ impl World {
 
     /// Takes all down, and sees to it that no buffer is lost.
     fn end(self) -> CoreReport {
-        self.stop.store(true, Ordering::Relaxed);
+        self.reins.stop.store(true, Ordering::Relaxed);
         let report = self.core.join().unwrap();
-        drop((self.hosts, self.ports, self.other, self.commands));
+        drop((self.hosts, self.ports, self.other, self.reins.commands));
         assert_eq!(self.pool.in_use(), 0, "buffers missing");
         report
     }
@@ -553,7 +497,8 @@ fn partials_and_control_frames_wait_like_others(eal: &Eal) {
     };
     let mut datagram = Box::new([0; 22 + 128]);
     refuse.emit(&mut datagram[..]);
-    w.commands
+    w.reins
+        .commands
         .send(CoreCommand::Send(member(2), datagram))
         .unwrap();
     w.report();

@@ -5,31 +5,21 @@
 
 #![allow(clippy::unwrap_used)]
 
-use crossbeam_channel::{bounded, unbounded};
+mod common;
+
+use common::{OWN, data_core, frames_of, header, pcap};
+use crossbeam_channel::bounded;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, EalConfig, Mempool, MempoolConfig, Port, PortConfig};
 use tally_engine::queue::QueueConfig;
-use tally_engine::{Aggregator, DropReason, Member, PolicyName, PoolConfig, PortId, Roster};
-use tally_kernels::Kernels;
-use tally_switch::config::Idle;
-use tally_switch::datapath::Core;
-use tally_switch::egress::{Own, Ports};
-use tally_switch::forwarding::MacTable;
+use tally_engine::{DropReason, Member, PortId};
 use tally_switch::handover::handover;
 use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_wire::frame::emit;
-use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
-};
+use tally_wire::{Addresses, HEADERS_BYTES, Mac};
 
-const OWN: Own = Own {
-    mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
-    ip: Ipv4Addr::new(10, 84, 0, 254),
-    base_port: 31249,
-};
 const PAYLOAD: usize = 8192;
 const FRAGMENTS: u32 = 20;
 
@@ -43,18 +33,7 @@ fn member(host: u8) -> Member {
 }
 
 fn contribution(rank: u8, fragment: u32) -> Vec<u8> {
-    let header = Header {
-        kind: Kind::Data,
-        flags: Flags::NONE,
-        priority: 0,
-        element: Element::I32,
-        job: JobId(7),
-        epoch: Epoch(1),
-        fragment: FragmentId(fragment),
-        rank: Rank(rank),
-        units: (PAYLOAD / 64) as u8,
-        bitmap: 1 << rank,
-    };
+    let header = header(rank, fragment, PAYLOAD);
     let worker = member(rank);
     let addresses = Addresses {
         src_mac: worker.mac,
@@ -82,31 +61,6 @@ fn ordinary(len: usize) -> Vec<u8> {
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 77]);
     frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 78, 0x88, 0xb5]);
     frame
-}
-
-fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 1] {
-        out.extend(word.to_le_bytes());
-    }
-    for frame in frames {
-        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
-            out.extend(word.to_le_bytes());
-        }
-        out.extend(frame);
-    }
-    out
-}
-
-fn frames_of(pcap: &[u8]) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
-    let mut rest = &pcap[24..];
-    while let Some((head, tail)) = rest.split_first_chunk::<16>() {
-        let len = u32::from_le_bytes(head[8..12].try_into().unwrap()) as usize;
-        frames.push(tail[..len].to_vec());
-        rest = &tail[len..];
-    }
-    frames
 }
 
 /// Runs a core with two ports, the first of which receives the frames into buffers of `bytes`. Its
@@ -143,54 +97,14 @@ fn run(eal: &Eal, name: &str, bytes: u16, frames: &[Vec<u8>]) -> (CoreReport, [V
         tx.push(Ok((started.tx.pop().unwrap(), QueueConfig::default())));
         ports.push(started.port);
     }
-    let config = PoolConfig {
-        slots: 64,
-        ways: 1,
-        held: 0,
-        window: 32,
-        shards: 1,
-        shard: 0,
-        jobs: 1,
-        limits: Vec::new(),
-        policy: PolicyName::Esa,
-    };
-    let (commands, orders) = unbounded();
-    let (control, _from_core) = bounded(1);
-    let stop = Arc::new(AtomicBool::new(false));
-    let (inbox, outbox) = handover(1).pop().unwrap();
-    let core = Core {
-        number: 0,
-        own: OWN,
-        shards: 1,
-        rx,
-        couplings: vec![None; 2],
-        ports: Ports::new(OWN, tx, outbox),
-        aggregator: Aggregator::new(config, Kernels::best()),
-        batch: tally_engine::Batch::new(),
-        macs: Arc::new(MacTable::new(300)),
-        inbox,
-        commands: orders,
-        control,
-        pool: pool.clone(),
-        idle: Idle::Backoff,
-        epoch: Instant::now(),
-        stop: Arc::clone(&stop),
-    };
-    let units = (PAYLOAD / 64) as u8;
-    let roster = Roster::new(
-        JobId(7),
-        Epoch(1),
-        units,
-        vec![member(0), member(1)],
-        member(2),
-    );
-    let bind = CoreCommand::Bind(Arc::new(roster), 0);
-    commands.send(bind).unwrap();
+    let ways = handover(1).pop().unwrap();
+    let (core, reins) = data_core(rx, tx, ways, &pool, PAYLOAD, member);
     let core = std::thread::spawn(move || core.run());
     let start = Instant::now();
     loop {
         let (answer, report) = bounded(1);
-        commands.send(CoreCommand::Report(answer)).unwrap();
+        let ask = CoreCommand::Report(answer);
+        reins.commands.send(ask).unwrap();
         let report: CoreReport = report.recv().unwrap();
         if report.ports[0].rx_frames >= frames.len() as u64 {
             break;
@@ -200,7 +114,7 @@ fn run(eal: &Eal, name: &str, bytes: u16, frames: &[Vec<u8>]) -> (CoreReport, [V
             "frames are not taken"
         );
     }
-    stop.store(true, Ordering::Relaxed);
+    reins.stop.store(true, Ordering::Relaxed);
     let report = core.join().unwrap();
     drop(ports);
     assert!(short.is_whole() && pool.is_whole(), "buffers are missing");

@@ -1,0 +1,133 @@
+//! What the tests of this folder share: the switch's addresses, a worker's header, captures, and a data core
+//! that has a job of two workers to do.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use tally_dpdk::{Mempool, RxQueue, TxQueue};
+use tally_engine::queue::QueueConfig;
+use tally_engine::{Aggregator, Batch, Member, PolicyName, PoolConfig, PortId, Roster};
+use tally_kernels::Kernels;
+use tally_switch::config::Idle;
+use tally_switch::datapath::Core;
+use tally_switch::egress::{Own, Ports};
+use tally_switch::forwarding::MacTable;
+use tally_switch::handover::{Inbox, Outbox};
+use tally_switch::messages::{ControlFrame, CoreCommand};
+use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank};
+
+pub const OWN: Own = Own {
+    mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
+    ip: Ipv4Addr::new(10, 84, 0, 254),
+    base_port: 31249,
+};
+pub const JOB: JobId = JobId(7);
+
+/// A contribution of integers.
+pub fn header(rank: u8, fragment: u32, payload_bytes: usize) -> Header {
+    Header {
+        kind: Kind::Data,
+        flags: Flags::NONE,
+        priority: 0,
+        element: Element::I32,
+        job: JOB,
+        epoch: Epoch(1),
+        fragment: FragmentId(fragment),
+        rank: Rank(rank),
+        units: (payload_bytes / 64) as u8,
+        bitmap: 1 << rank,
+    }
+}
+
+/// A capture file: microseconds, version 2.4, Ethernet.
+pub fn pcap<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 65535, 1] {
+        out.extend(word.to_le_bytes());
+    }
+    for (n, frame) in (0..).zip(frames) {
+        for word in [n, 0, frame.len() as u32, frame.len() as u32] {
+            out.extend(word.to_le_bytes());
+        }
+        out.extend(frame);
+    }
+    out
+}
+
+/// The frames of a capture file.
+pub fn frames_of(pcap: &[u8]) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut rest = &pcap[24..];
+    while let Some((head, tail)) = rest.split_first_chunk::<16>() {
+        let len = u32::from_le_bytes(head[8..12].try_into().unwrap()) as usize;
+        frames.push(tail[..len].to_vec());
+        rest = &tail[len..];
+    }
+    frames
+}
+
+/// What a test holds of a data core that runs on another thread.
+pub struct Reins {
+    pub commands: Sender<CoreCommand>,
+    pub stop: Arc<AtomicBool>,
+    /// Kept, so that the core finds somebody who takes JOINs.
+    pub control: Receiver<ControlFrame>,
+}
+
+/// Core 0, with these queues, a pool of 64 slots, and the job bound: two workers, and a PS.
+pub fn data_core(
+    rx: Vec<(PortId, RxQueue)>,
+    tx: Vec<Result<(TxQueue, QueueConfig), usize>>,
+    (inbox, outbox): (Inbox, Outbox),
+    pool: &Mempool,
+    payload_bytes: usize,
+    member: impl Fn(u8) -> Member,
+) -> (Core, Reins) {
+    let config = PoolConfig {
+        slots: 64,
+        ways: 1,
+        held: 0,
+        window: 32,
+        shards: 1,
+        shard: 0,
+        jobs: 1,
+        limits: Vec::new(),
+        policy: PolicyName::Esa,
+    };
+    let (commands, orders) = unbounded();
+    let (to_control, control) = bounded(1);
+    let stop = Arc::new(AtomicBool::new(false));
+    let core = Core {
+        number: 0,
+        own: OWN,
+        shards: 1,
+        rx,
+        couplings: vec![None; tx.len()],
+        ports: Ports::new(OWN, tx, outbox),
+        aggregator: Aggregator::new(config, Kernels::best()),
+        batch: Batch::new(),
+        macs: Arc::new(MacTable::new(300)),
+        inbox,
+        commands: orders,
+        control: to_control,
+        pool: pool.clone(),
+        idle: Idle::Backoff,
+        epoch: Instant::now(),
+        stop: Arc::clone(&stop),
+    };
+    let units = (payload_bytes / 64) as u8;
+    let workers = vec![member(0), member(1)];
+    let roster = Roster::new(JOB, Epoch(1), units, workers, member(2));
+    let bind = CoreCommand::Bind(Arc::new(roster), 0);
+    commands.send(bind).unwrap();
+    let reins = Reins {
+        commands,
+        stop,
+        control,
+    };
+    (core, reins)
+}
