@@ -194,6 +194,27 @@ impl<B> Batch<B> {
         });
     }
 
+    /// Puts the groups of each job into the order of their fragments, where ports that lag behind have brought
+    /// it about: results that leave in another order would be taken for lost by those who wait for them.
+    #[inline]
+    pub(crate) fn put_in_order(&mut self) {
+        let follows =
+            |a: &Group, b: &Group| a.place != b.place || b.fragment.ahead_of(a.fragment) > 0;
+        if !self.groups.is_sorted_by(follows) {
+            self.sort();
+        }
+    }
+
+    #[cold]
+    fn sort(&mut self) {
+        // What is in one turn lies within a window, so that any of its fragments will do to count from.
+        let Some(from) = self.groups.first().map(|group| group.fragment) else {
+            return;
+        };
+        self.groups
+            .sort_unstable_by_key(|group| (group.place, group.fragment.ahead_of(from)));
+    }
+
     /// Empties it; all buffers have been taken out.
     pub(crate) fn clear(&mut self) {
         debug_assert!(self.arrivals.iter().all(|arrival| arrival.buffer.is_none()));

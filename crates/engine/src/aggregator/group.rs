@@ -87,6 +87,7 @@ impl Members {
 impl<B: Buffer> Aggregator<B> {
     /// Takes the contributions of a turn, and leaves the batch empty.
     pub fn handle_batch(&mut self, now: Time, batch: &mut Batch<B>, egress: &mut impl Egress<B>) {
+        batch.put_in_order();
         for at in 0..batch.groups.len() {
             let group = batch.groups[at];
             let place = usize::from(group.place);
