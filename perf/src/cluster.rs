@@ -2,7 +2,7 @@
 //! jobs, as real processes.
 //!
 //! Two networks: `namespaces.rs` (root: each host in its own network namespace, on veth pairs, the
-//! switch on `net_af_packet`) and `memif.rs` (any user: shared memory between the processes, no
+//! switch on packet sockets) and `memif.rs` (any user: shared memory between the processes, no
 //! kernel in between). What runs on them is the same, with the same configuration files but for the
 //! devices.
 //!
@@ -48,7 +48,7 @@ const HOSTS_MAX: usize = 253;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// Network namespaces and veth pairs, `net_af_packet` in the switch, sockets in the hosts
+    /// Network namespaces and veth pairs, packet sockets in the switch, UDP sockets in the hosts
     Namespaces,
     /// Shared memory, `net_memif` in all processes
     Memif,
@@ -59,7 +59,7 @@ impl Network {
     #[must_use]
     pub fn describe(self) -> &'static str {
         match self {
-            Self::Namespaces => "network namespaces, veth pairs, net_af_packet",
+            Self::Namespaces => "network namespaces, veth pairs, packet sockets",
             Self::Memif => "net_memif, no privileges, no hugepages",
         }
     }
@@ -92,8 +92,6 @@ pub struct Spec {
     pub cores: usize,
     /// Whether workers and parameter servers may use the switch's CPUs as well.
     pub share_cpus: bool,
-    /// Whether hosts send nothing through the switch but Tally's frames, whose UDP checksums it does not read.
-    pub only_tally: bool,
     /// MTU of all links; by default the ordinary one where the payload fits it.
     pub mtu: Option<u16>,
     /// What each link carries each way, in Mbit/s, in namespaces; by default what the kernel can.
@@ -138,7 +136,6 @@ impl Default for Spec {
             jobs: vec![4],
             cores: 1,
             share_cpus: false,
-            only_tally: false,
             mtu: None,
             rate_mbit: None,
             payload_bytes: 1024,
@@ -184,9 +181,9 @@ impl Wires {
         }
     }
 
-    fn device(&self, host: HostId, links: Links) -> String {
+    fn device(&self, host: HostId) -> String {
         match self {
-            Self::Namespaces(_) => namespaces::device(host.0, links),
+            Self::Namespaces(_) => namespaces::device(host.0),
             Self::Memif(wires) => wires.device(host.0),
         }
     }
@@ -284,7 +281,7 @@ impl Cluster {
         let wires = match spec.network {
             Network::Namespaces => {
                 let wires = Namespaces::new(hosts, spec.links())?;
-                wires.finish_frames(spec.only_tally)?;
+                wires.prepare_for_switch()?;
                 Wires::Namespaces(wires)
             }
             Network::Memif => Wires::Memif(memif::Memif::new(folder.path(), &spec)),
@@ -333,7 +330,7 @@ impl Cluster {
         let mtu = links.mtu;
         let mut ports = Vec::new();
         let mut add = |name, host| {
-            let device = self.wires.device(host, links);
+            let device = self.wires.device(host);
             ports.push(files::SwitchPort { name, device, mtu });
         };
         for (job, &workers) in self.spec.jobs.iter().enumerate() {

@@ -17,6 +17,8 @@ use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, MAX_WORKERS, Mac, 
 
 /// Most data cores: the number of shards is a power of two and fits the header's port range.
 pub const MAX_CORES: usize = 64;
+/// What devices that are interfaces of the kernel are called, before their number.
+const PACKET: &str = "packet";
 /// The MTU of Ethernet without jumbo frames.
 pub const MTU_ORDINARY: u16 = 1500;
 /// What a port's queues need for each core at least, however many share them: frames in a class, two
@@ -141,7 +143,8 @@ pub enum Log {
 pub struct PortSection {
     /// Its name in reports; by default that of the device.
     pub name: Option<String>,
-    /// PCI address, or a DPDK virtual device with its arguments: `net_af_packet0,iface=eth1`.
+    /// PCI address, an interface of the kernel (`packet0,iface=eth1`), or a DPDK virtual device with its
+    /// arguments (`net_memif0,role=server`).
     pub device: String,
     /// MTU in bytes, 576 to 9000.
     #[serde(default = "default_mtu")]
@@ -217,6 +220,16 @@ impl PortSection {
     #[must_use]
     pub fn keeps_frames(&self) -> bool {
         self.device_name().starts_with("net_af_xdp")
+    }
+
+    /// The interface of the kernel, if it is one that is no DPDK device.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        let number = self.device_name().strip_prefix(PACKET)?;
+        if !number.bytes().all(|b| b.is_ascii_digit()) {
+            return None;
+        }
+        self.device_arguments().strip_prefix("iface=")
     }
 
     /// Whether the device is named by PCI address.
@@ -411,8 +424,10 @@ impl Config {
                     "a PCI address or a DPDK virtual device",
                 );
             }
-            if !port.is_pci() && !port.device_name().starts_with("net_") {
-                let allowed = "a PCI address (0000:01:00.0) or a DPDK virtual device (net_…)";
+            let is_known = port.is_pci() || port.device_name().starts_with("net_");
+            if !is_known && port.interface().is_none_or(str::is_empty) {
+                let allowed = "a PCI address (0000:01:00.0), an interface of the kernel (packet0,iface=eth1) or \
+                               a DPDK virtual device (net_…)";
                 return bad(key("device"), &format!("`{}`", port.device), allowed);
             }
             if !devices.insert(port.device_name()) {

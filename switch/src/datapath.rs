@@ -16,14 +16,16 @@ use crate::forwarding::MacTable;
 use crate::handover::{Handover, Inbox};
 use crate::load::{Load, Meter, Stage};
 use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters};
+use crate::ports::Rx;
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_dpdk::ChecksumState;
-use tally_dpdk::{Mbuf, Mempool, RxQueue};
+use tally_dpdk::{Mbuf, Mempool};
 use tally_engine::queue::QueueCounters;
 use tally_engine::{Aggregator, Batch, Contribution, DropReason, Member, PortId};
+use tally_packet::Ready;
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
 use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
 
@@ -40,6 +42,8 @@ const DRAIN_BURSTS: usize = 1 << 12;
 const SPINS: u32 = 256;
 /// After that, turns in which it yields its CPU before it begins to sleep.
 const YIELDS: u32 = 64;
+/// As many, where what arrives wakes it.
+const TURNS_AWAKE: u32 = 16;
 /// How long it sleeps at a time, at most.
 const SLEEP_MAX: Duration = Duration::from_micros(100);
 
@@ -52,7 +56,9 @@ pub struct Core {
     /// Number of data cores.
     pub shards: u16,
     /// Its ports: number and receive queue.
-    pub rx: Vec<(PortId, RxQueue)>,
+    pub rx: Vec<(PortId, Rx)>,
+    /// Which of them have something, for interfaces of the kernel, if there are any.
+    pub ready: Option<Ready>,
     /// By port, its own and those of other cores; at first none.
     pub couplings: Vec<Option<Coupling>>,
     /// Its way out.
@@ -94,6 +100,9 @@ impl Core {
         let mut meter = Meter::default();
         let mut idle_turns = 0;
         let mut frames_of_port = BURST;
+        // A core that has nothing but interfaces of the kernel is woken by them.
+        let is_woken =
+            self.idle == Idle::Backoff && self.rx.iter().all(|(_, rx)| matches!(rx, Rx::Kernel(_)));
         while !self.stop.load(Ordering::Relaxed) {
             let elapsed = self.epoch.elapsed();
             self.ports.now = Time(elapsed.as_nanos() as u64);
@@ -106,6 +115,10 @@ impl Core {
             } else {
                 self.rx.len()
             };
+            if let Some(ready) = &mut self.ready {
+                let is_idle = is_woken && idle_turns >= TURNS_AWAKE;
+                ready.look(if is_idle { SLEEP_MAX } else { Duration::ZERO });
+            }
             let mut bytes = 0;
             for at in 0..queues {
                 let (port, rx) = &mut self.rx[at];
@@ -139,7 +152,7 @@ impl Core {
                 meter.end(Stage::Idle);
                 meter.load.empty_turns += 1;
                 idle_turns += 1;
-                if self.idle == Idle::Backoff {
+                if self.idle == Idle::Backoff && !is_woken {
                     back_off(idle_turns);
                 }
             }

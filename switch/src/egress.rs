@@ -21,8 +21,9 @@
 
 use crate::handover::{Handover, Outbox};
 use crate::messages::PortCounters;
+use crate::ports::Tx;
 use std::net::Ipv4Addr;
-use tally_dpdk::{Mbuf, TxQueue};
+use tally_dpdk::Mbuf;
 use tally_engine::queue::{PortQueue, QueueConfig, QueueCounters, class_of, class_of_header};
 use tally_engine::{Buffer, DropReason, Egress, Member, PortId, Roster, To};
 use tally_wire::frame::{ETHERTYPE_IPV4, UDP_END, group_of, mark};
@@ -77,14 +78,14 @@ enum Way {
 
 /// What waits for one port.
 struct Line {
-    tx: TxQueue,
+    tx: Tx,
     /// Next to leave, in this order.
     stage: Vec<Mbuf>,
     queue: PortQueue<Mbuf>,
 }
 
 impl Line {
-    fn new(tx: TxQueue, config: QueueConfig) -> Self {
+    fn new(tx: Tx, config: QueueConfig) -> Self {
         Self {
             tx,
             stage: Vec::with_capacity(STAGE_FRAMES),
@@ -182,11 +183,7 @@ impl Ports {
     /// `queues` has for each port this core's transmit queue and how much may wait for it, or the core
     /// that sends for this one.
     #[must_use]
-    pub fn new(
-        own: Own,
-        queues: Vec<Result<(TxQueue, QueueConfig), usize>>,
-        outbox: Outbox,
-    ) -> Self {
+    pub fn new(own: Own, queues: Vec<Result<(Tx, QueueConfig), usize>>, outbox: Outbox) -> Self {
         let ways: Vec<_> = queues
             .into_iter()
             .map(|queue| match queue {

@@ -28,9 +28,10 @@ use crate::config::{Config, PortSection, Steering};
 use crate::pools::{Pools, node_of_cpu};
 use crate::report::PortShape;
 use anyhow::{Context, Result, bail};
-use tally_dpdk::{Eal, Port, PortConfig, PortInfo, Probed, RxQueue, Started, TxQueue};
+use tally_dpdk::{Eal, Mbuf, Port, PortConfig, PortInfo, Probed, RxQueue, Started, TxQueue};
 use tally_engine::PortId;
 use tally_engine::queue::QueueConfig;
+use tally_packet::{PacketRx, PacketTx, Ready};
 
 /// Transmit descriptors of a NIC at most, all its queues together. What the NIC has taken is out of reach of
 /// priorities and marks, so it is no more than bridges the time between two turns of the core: 22 µs of
@@ -38,6 +39,46 @@ use tally_engine::queue::QueueConfig;
 const TX_DESCRIPTORS: u16 = 256;
 /// Of one of its queues, at least: two bursts.
 const TX_DESCRIPTORS_MIN: u16 = 64;
+
+/// Where frames come from.
+pub enum Rx {
+    /// A queue of a DPDK port.
+    Dpdk(RxQueue),
+    /// An interface of the kernel.
+    Kernel(Box<PacketRx>),
+}
+
+impl Rx {
+    /// Takes up to `max` frames that have arrived, appends them to `out`, and says how many. Does not
+    /// wait.
+    #[inline]
+    pub fn burst(&mut self, out: &mut Vec<Mbuf>, max: usize) -> usize {
+        match self {
+            Self::Dpdk(queue) => queue.burst(out, max),
+            Self::Kernel(interface) => interface.burst(out, max),
+        }
+    }
+}
+
+/// Where frames go to.
+pub enum Tx {
+    /// A queue of a DPDK port.
+    Dpdk(TxQueue),
+    /// An interface of the kernel.
+    Kernel(Box<PacketTx>),
+}
+
+impl Tx {
+    /// Sends as many frames as are taken now, first ones first, and says how many. These leave the
+    /// vector.
+    #[inline]
+    pub fn burst(&mut self, frames: &mut Vec<Mbuf>) -> usize {
+        match self {
+            Self::Dpdk(queue) => queue.burst(frames),
+            Self::Kernel(interface) => interface.burst(frames),
+        }
+    }
+}
 
 /// What the ports and their frames come to.
 pub struct Opened {
@@ -55,9 +96,11 @@ pub struct Opened {
 #[derive(Default)]
 pub struct CoreQueues {
     /// What it receives from.
-    pub rx: Vec<(PortId, RxQueue)>,
+    pub rx: Vec<(PortId, Rx)>,
+    /// Which of them have something, for interfaces of the kernel, if there are any.
+    pub ready: Option<Ready>,
     /// For each port what it sends to and how much waits for it, or the core that does so for it.
-    pub tx: Vec<Result<(TxQueue, QueueConfig), usize>>,
+    pub tx: Vec<Result<(Tx, QueueConfig), usize>>,
 }
 
 /// Opens all ports.
@@ -70,7 +113,9 @@ pub fn open(eal: &Eal, config: &Config) -> Result<Opened> {
     for section in &config.ports {
         found.push(find(eal, section).with_context(|| context(section))?);
     }
-    let nodes = found.iter().map(|port| port.info().socket);
+    let nodes = found
+        .iter()
+        .map(|port| port.as_ref().and_then(|port| port.info().socket));
     let pools = Pools::new(eal, config, nodes)?;
     let cores = config.cores.len();
     let mut opened = Opened {
@@ -82,18 +127,24 @@ pub fn open(eal: &Eal, config: &Config) -> Result<Opened> {
     for (at, (section, port)) in config.ports.iter().zip(found).enumerate() {
         let owner = section.core.unwrap_or(at % cores);
         let id = PortId(at as u16);
-        opened
-            .open_one(config, section, port, id, owner)
-            .with_context(|| context(section))?;
+        match port {
+            Some(port) => opened.open_one(config, section, port, id, owner),
+            None => opened.open_interface(config, section, id, owner),
+        }
+        .with_context(|| context(section))?;
     }
     Ok(opened)
 }
 
-fn find(eal: &Eal, section: &PortSection) -> Result<Port<Probed>> {
-    Ok(if section.is_pci() {
-        Port::pci(eal, section.device_name())?
+/// The DPDK port; `None` if it is an interface of the kernel.
+fn find(eal: &Eal, section: &PortSection) -> Result<Option<Port<Probed>>> {
+    Ok(if section.interface().is_some() {
+        None
+    } else if section.is_pci() {
+        Some(Port::pci(eal, section.device_name())?)
     } else {
-        Port::vdev(eal, section.device_name(), section.device_arguments())?
+        let arguments = section.device_arguments();
+        Some(Port::vdev(eal, section.device_name(), arguments)?)
     })
 }
 
@@ -164,16 +215,66 @@ impl Opened {
                 1 => owner,
                 _ => queue % usize::from(cores),
             };
-            self.cores[core].rx.push((id, rx));
+            self.cores[core].rx.push((id, Rx::Dpdk(rx)));
         }
-        let share = config.queue_share(plan.tx);
-        let mut queues = started.tx.into_iter();
+        let tx = started.tx.into_iter().map(Tx::Dpdk).collect();
+        self.give_tx(config, plan.tx, owner, tx);
+        Ok(())
+    }
+
+    /// A kernel's interface has one queue each way.
+    fn open_interface(
+        &mut self,
+        config: &Config,
+        section: &PortSection,
+        id: PortId,
+        owner: usize,
+    ) -> Result<()> {
+        if !matches!(section.steering, Steering::Auto | Steering::Handover) {
+            bail!("`steering` wants a receive queue for each data core, and the interface has one");
+        }
+        let core_node = config.cores.get(owner).and_then(|&cpu| node_of_cpu(cpu));
+        let name = section.interface().unwrap_or_default();
+        let core = &mut self.cores[owner];
+        if core.ready.is_none() {
+            core.ready = Some(Ready::new()?);
+        }
+        let Some(ready) = &mut core.ready else {
+            unreachable!("just made");
+        };
+        let (rx, tx) = tally_packet::open(name, self.pools.on(core_node), ready)?;
+        self.shapes.push(PortShape {
+            name: section.label().to_owned(),
+            rx_queues: 1,
+            tx_queues: 1,
+            steering: single(config.cores.len() as u16).to_owned(),
+            rules: 0,
+            rules_refused: None,
+        });
+        self.cores[owner].rx.push((id, Rx::Kernel(Box::new(rx))));
+        self.give_tx(config, 1, owner, vec![Tx::Kernel(Box::new(tx))]);
+        Ok(())
+    }
+
+    /// Divides a port's `n` transmit queues among the cores.
+    fn give_tx(&mut self, config: &Config, n: u16, owner: usize, queues: Vec<Tx>) {
+        let share = config.queue_share(n);
+        let mut queues = queues.into_iter();
+        let all = usize::from(n) == self.cores.len();
         for (number, core) in self.cores.iter_mut().enumerate() {
-            let has_one = plan.tx == cores || number == owner;
+            let has_one = all || number == owner;
             let queue = has_one.then(|| queues.next()).flatten();
             core.tx.push(queue.map(|tx| (tx, share)).ok_or(owner));
         }
-        Ok(())
+    }
+}
+
+/// How the frames of a port with one receive queue find their core.
+fn single(cores: u16) -> &'static str {
+    if cores == 1 {
+        "single core"
+    } else {
+        "hand-over"
     }
 }
 
@@ -231,8 +332,7 @@ impl Plan {
             rss,
             rules: steered && steering != Steering::Rss,
             spread_by: match (rx, steering) {
-                (1, _) if cores == 1 => "single core",
-                (1, _) => "hand-over",
+                (1, _) => single(cores),
                 _ if rss => "rss",
                 (_, Steering::Peer) => "peer",
                 _ => "device",

@@ -104,6 +104,7 @@ impl Switch {
                 own,
                 shards: cores as u16,
                 rx: queues.rx,
+                ready: queues.ready,
                 couplings: vec![None; config.ports.len()],
                 ports,
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),

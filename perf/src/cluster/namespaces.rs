@@ -41,16 +41,8 @@ pub struct Namespaces {
 }
 
 /// The switch's device for a host.
-pub(super) fn device(host: usize, links: Links) -> String {
-    // The driver cuts off what is longer than its frames.
-    let ring = if links.mtu > 1500 {
-        "blocksz=16384,framesz=16384,framecnt=256"
-    } else {
-        "framecnt=1024"
-    };
-    // Shaping is done by the queueing discipline.
-    let bypass = u8::from(links.rate_mbit.is_none());
-    format!("net_af_packet{host},iface=port{host},{ring},qdisc_bypass={bypass}")
+pub(super) fn device(host: usize) -> String {
+    format!("packet{host},iface=port{host}")
 }
 
 impl Namespaces {
@@ -84,23 +76,19 @@ impl Namespaces {
         Ok(namespaces)
     }
 
-    /// Prepares the hosts for a switch that reads frames raw. A veth pair has no wire on which a checksum
-    /// or a segment would be finished: such a switch must get them finished.
-    ///
-    /// Only UDP checksums may stay as they are if `only_tally`: the switch does not read those of its own
-    /// frames, which a NIC would finish for nothing.
+    /// Prepares the hosts for Tally's switch. A veth pair has no wire on which a NIC would cut up what the
+    /// kernel makes in one piece: only what the switch cuts up itself may be whole.
     ///
     /// # Errors
     /// What the machine refuses.
-    pub(super) fn finish_frames(&self, only_tally: bool) -> Result<()> {
-        let off: &[&str] = if only_tally {
-            &["tx-udp-segmentation", "off", "tso", "off"]
-        } else {
-            &["tx", "off"]
-        };
+    pub(super) fn prepare_for_switch(&self) -> Result<()> {
+        let mut off = vec!["tso", "off"];
+        if !tally_packet::superframes() {
+            off.extend(["tx-udp-segmentation", "off"]);
+        }
         for name in &self.names[1..] {
             let run = ["netns", "exec", name, "ethtool", "-K", "eth0"];
-            check_run(Command::new("ip").args(run).args(off))?;
+            check_run(Command::new("ip").args(run).args(&off))?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! # What is compared
 //!
 //! *Shaped*: every host is a network namespace with one link, a veth pair to the middle, shaped by the same
-//! token bucket each way for every contender. In the middle is Tally's switch on `net_af_packet`, or for
+//! token bucket each way for every contender. In the middle is Tally's switch on packet sockets, or for
 //! the others the kernel's bridge. `gloo` is PyTorch's ring, `mpi` what Open MPI chooses over TCP. A
 //! parameter server without aggregation in the network is there twice: `none` is Tally with its policy
 //! `none`, in which the switch passes everything on to the parameter server, and `server` is one over
@@ -146,7 +146,7 @@ impl Contender {
 
     fn describe(self, kind: Kind) -> &'static str {
         match (self, kind) {
-            (Self::Tally, Kind::Shaped) => "Tally, sockets and net_af_packet",
+            (Self::Tally, Kind::Shaped) => "Tally, UDP and packet sockets",
             (Self::Tally, Kind::Unshaped) => "Tally, net_memif",
             (Self::None, _) => "Tally, policy none: a PS",
             (Self::Gloo, Kind::Shaped) => "Gloo, ring over TCP",
@@ -394,7 +394,6 @@ impl Bench {
             },
             jobs: vec![setting.workers],
             share_cpus: !self.args.apart,
-            only_tally: true,
             mtu: setting.links.map(|links| links.mtu),
             rate_mbit: setting.links.and_then(|links| links.rate_mbit),
             payload_bytes: setting.payload_bytes,

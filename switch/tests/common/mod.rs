@@ -18,6 +18,7 @@ use tally_switch::egress::{Own, Ports};
 use tally_switch::forwarding::MacTable;
 use tally_switch::handover::{Inbox, Outbox};
 use tally_switch::messages::{ControlFrame, CoreCommand};
+use tally_switch::ports::{Rx, Tx};
 use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank};
 
 pub const OWN: Own = Own {
@@ -105,9 +106,16 @@ pub fn data_core(
         number: 0,
         own: OWN,
         shards: 1,
-        rx,
+        rx: rx.into_iter().map(|(id, rx)| (id, Rx::Dpdk(rx))).collect(),
+        ready: None,
         couplings: vec![None; tx.len()],
-        ports: Ports::new(OWN, tx, outbox),
+        ports: Ports::new(
+            OWN,
+            tx.into_iter()
+                .map(|queue| queue.map(|(tx, config)| (Tx::Dpdk(tx), config)))
+                .collect(),
+            outbox,
+        ),
         aggregator: Aggregator::new(config, Kernels::best()),
         batch: Batch::new(),
         macs: Arc::new(MacTable::new(300)),

@@ -1,54 +1,56 @@
 //! Over the kernel's UDP: one socket for everything that is unicast, and one for the job's group.
 //!
-//! Batches go through `sendmmsg` and `recvmmsg`. Datagrams of one length to one port are handed over as one
+//! Datagrams of one length to one port are handed over as one
 //! long one, which the kernel cuts up behind its network stack (`UDP_SEGMENT`), as far as it can: the
-//! stack's cost is then one for many. Datagrams leave with ECT(0), and the kernel hands us
-//! the type of service of each that comes, for its ECN (C-1). The catch: a datagram that the kernel does not
-//! take (no route, no neighbour, no memory) is lost like any other, but the reason is kept, to be
-//! told when joining fails.
+//! stack's cost is then one for many. In the same way we take what comes as one (`UDP_GRO`). Datagrams
+//! leave with ECT(0), and the kernel says what each that comes says of congestion (C-1). The catch: a
+//! datagram that the kernel does not take (no route, no neighbour, no memory) is lost like any other, but the
+//! reason is kept, to be told when joining fails.
 
 use super::{Link, LinkError};
 use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, IpMembershipRequest, MsgFlags,
-    MultiHeaders, SockFlag, SockType, SockaddrIn, bind, recvmmsg, sendmmsg, sendmsg, setsockopt,
-    socket, sockopt,
+    AddressFamily, IpMembershipRequest, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket,
+    sockopt,
 };
 use nix::sys::time::TimeSpec;
-use std::io::{IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::MAX_UNITS;
 
-/// Datagrams in one system call.
+/// Datagrams made before they are sent.
 const BATCH: usize = 64;
+/// Received in one system call: each may be many.
+const BATCH_IN: usize = 8;
+/// Room for what is received as one.
+const IN_BYTES: usize = 1 << 16;
 /// Bytes that the kernel may keep for us, each way and socket.
 const SOCKET_BYTES: usize = 8 << 20;
-/// Type of service of what we send: no class, ECT(0).
-const TOS: i32 = Ecn::Ect0 as i32;
 /// Bytes that the kernel takes at a time, to cut up: the longest UDP datagram.
 const SEGMENTED_BYTES_MAX: usize = 65_507;
 
 /// UDP sockets towards one switch.
 pub struct UdpLink {
-    unicast: UdpSocket,
-    group: Option<OwnedFd>,
+    unicast: Socket,
+    group: Option<Socket>,
     switch: Ipv4Addr,
     buffer_bytes: usize,
     out: Vec<u8>,
-    /// What is in `out`, one behind the other.
+    /// What is in `out`, one behind the other: bytes and port.
     out_lengths: Vec<(usize, u16)>,
-    /// Whether the kernel cuts up.
-    segments: bool,
-    out_addresses: Vec<Option<SockaddrIn>>,
-    out_headers: MultiHeaders<SockaddrIn>,
     inward: Vec<u8>,
-    in_lengths: Vec<Option<(usize, Ecn)>>,
-    in_headers: MultiHeaders<SockaddrIn>,
-    refused: Option<Errno>,
+    refused: Option<io::Error>,
+}
+
+/// A socket, and what the kernel can do with it.
+struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
 }
 
 /// A group to listen to.
@@ -73,11 +75,8 @@ impl UdpLink {
         units: Option<u8>,
     ) -> Result<Self, LinkError> {
         let unicast = UdpSocket::bind(local)
+            .and_then(Socket::new)
             .map_err(|e| LinkError::system(format!("cannot bind {local}"), e))?;
-        enlarge(&unicast);
-        setsockopt(&unicast, sockopt::Ipv4Tos, &TOS)
-            .and_then(|()| setsockopt(&unicast, sockopt::IpRecvTos, &true))
-            .map_err(|e| LinkError::system("cannot use ECN", e))?;
         let group = group
             .map(|g| {
                 listen(g, *local.ip()).map_err(|e| {
@@ -99,12 +98,7 @@ impl UdpLink {
             buffer_bytes,
             out: vec![0; BATCH * buffer_bytes],
             out_lengths: Vec::with_capacity(BATCH),
-            segments: true,
-            out_addresses: Vec::with_capacity(BATCH),
-            out_headers: MultiHeaders::preallocate(BATCH, None),
-            inward: vec![0; BATCH * buffer_bytes],
-            in_lengths: Vec::with_capacity(BATCH),
-            in_headers: in_headers(),
+            inward: vec![0; BATCH_IN * IN_BYTES],
             refused: None,
         })
     }
@@ -113,96 +107,77 @@ impl UdpLink {
     fn alike(&self, first: usize) -> usize {
         let of = self.out_lengths[first];
         let most = SEGMENTED_BYTES_MAX / of.0.max(1);
+        let most = most.clamp(1, self.unicast.state.max_gso_segments());
         let same = self.out_lengths[first..].iter().take(most);
         same.take_while(|&&other| other == of).count()
     }
+}
 
-    /// How many, from `first` on, must go one by one before there are some that need not.
-    fn singles(&self, first: usize) -> usize {
-        let all = first..self.out_lengths.len();
-        if self.segments {
-            all.take_while(|&at| self.alike(at) == 1).count()
-        } else {
-            all.len()
-        }
+impl Socket {
+    fn new(socket: UdpSocket) -> io::Result<Self> {
+        enlarge(&socket);
+        let state = UdpSocketState::new((&socket).into())?;
+        // It asks for more than it has room for: what the kernel says of congestion would be cut off.
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &false)?;
+        setsockopt(&socket, sockopt::Ipv4PacketInfo, &false)?;
+        Ok(Self { socket, state })
     }
 
-    /// Sends datagrams one by one, from `first` on, which is `at` bytes into the buffer; says how many.
-    fn send_each(&mut self, first: usize, mut at: usize) -> Result<usize, Errno> {
-        let lengths = &self.out_lengths[first..first + self.singles(first)];
-        self.out_addresses.clear();
-        let mut slices = Vec::with_capacity(lengths.len());
-        for &(len, port) in lengths {
-            slices.push([IoSlice::new(&self.out[at..at + len])]);
-            let to = SocketAddrV4::new(self.switch, port);
-            self.out_addresses.push(Some(to.into()));
-            at += len;
-        }
-        let fd = self.unicast.as_raw_fd();
-        let (headers, to) = (&mut self.out_headers, &self.out_addresses);
-        sendmmsg(fd, headers, &slices, to, [], MsgFlags::empty())?;
-        Ok(slices.len())
-    }
-
-    fn receive_from(
-        &mut self,
-        fd: RawFd,
-        take: &mut dyn FnMut(Ecn, &[u8]),
-    ) -> Result<usize, LinkError> {
-        self.in_lengths.clear();
-        let mut without_tos = false;
-        {
-            let mut slices: Vec<_> = self
-                .inward
-                .chunks_exact_mut(self.buffer_bytes)
-                .map(|b| [IoSliceMut::new(b)])
-                .collect();
-            let flags = MsgFlags::MSG_DONTWAIT;
-            match recvmmsg(fd, &mut self.in_headers, &mut slices, flags, None) {
-                Ok(messages) => {
-                    for m in messages {
-                        // whoever else writes to us is not heard.
-                        let known = m.address.is_some_and(|a: SockaddrIn| a.ip() == self.switch);
-                        let whole = !m.flags.contains(MsgFlags::MSG_TRUNC);
-                        let tos = m.cmsgs().ok().and_then(|mut all| all.find_map(tos_of));
-                        without_tos |= tos.is_none();
-                        let ecn = tos.map_or(Ecn::NotEct, Ecn::from_tos);
-                        let taken = (known && whole).then_some((m.bytes, ecn));
-                        self.in_lengths.push(taken);
+    /// Sends datagrams of `bytes` to one port, waiting until the kernel has room, so that its queue
+    /// paces us.
+    fn send(&self, to: SocketAddrV4, contents: &[u8], bytes: usize) -> io::Result<()> {
+        let transmit = quinn_udp::Transmit {
+            destination: to.into(),
+            ecn: Some(EcnCodepoint::Ect0),
+            contents,
+            segment_size: (contents.len() > bytes).then_some(bytes),
+            src_ip: None,
+        };
+        loop {
+            match self.state.try_send((&self.socket).into(), &transmit) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let mut room = [PollFd::new(self.socket.as_fd(), PollFlags::POLLOUT)];
+                    match poll(&mut room, PollTimeout::NONE) {
+                        Ok(_) | Err(Errno::EINTR) => {}
+                        Err(e) => return Err(e.into()),
                     }
                 }
-                Err(Errno::EAGAIN | Errno::EINTR) => {}
-                // What an ICMP message said about something that was sent.
-                Err(e @ (Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH)) => {
-                    self.refused = Some(e);
-                }
-                Err(e) => return Err(LinkError::system("receiving", e)),
+                done => return done,
             }
         }
-        if without_tos {
-            // The kernel has written to the header that there is no room for any, which it would
-            // believe the next time.
-            self.in_headers = in_headers();
-        }
-        let buffers = self.inward.chunks_exact(self.buffer_bytes);
-        for (length, buffer) in self.in_lengths.iter().zip(buffers) {
-            if let Some((length, ecn)) = length {
-                take(*ecn, &buffer[..*length]);
-            }
-        }
-        Ok(self.in_lengths.len())
     }
-}
 
-/// Room for the addresses and the type of service of a batch.
-fn in_headers() -> MultiHeaders<SockaddrIn> {
-    MultiHeaders::preallocate(BATCH, Some(nix::cmsg_space!(u8)))
-}
-
-fn tos_of(message: ControlMessageOwned) -> Option<u8> {
-    match message {
-        ControlMessageOwned::Ipv4Tos(tos) => Some(tos),
-        _ => None,
+    /// Lends what has arrived from `switch` to `take`, and says how many datagrams there were.
+    fn receive(
+        &self,
+        switch: Ipv4Addr,
+        buffers: &mut [u8],
+        take: &mut dyn FnMut(Ecn, &[u8]),
+    ) -> io::Result<usize> {
+        let mut meta = [RecvMeta::default(); BATCH_IN];
+        let messages = {
+            let mut rest = &mut buffers[..];
+            let mut slices: [_; BATCH_IN] = std::array::from_fn(|_| {
+                let (one, others) = std::mem::take(&mut rest).split_at_mut(IN_BYTES);
+                rest = others;
+                IoSliceMut::new(one)
+            });
+            let socket = (&self.socket).into();
+            self.state.recv(socket, &mut slices, &mut meta)?
+        };
+        let mut datagrams = 0;
+        for (m, buffer) in meta[..messages].iter().zip(buffers.chunks_exact(IN_BYTES)) {
+            // whoever else writes to us is not heard.
+            let known = m.addr.ip() == IpAddr::V4(switch);
+            let ecn = m.ecn.map_or(Ecn::NotEct, |ecn| Ecn::from_tos(ecn as u8));
+            for datagram in buffer[..m.len].chunks(m.stride.max(1)) {
+                datagrams += 1;
+                if known {
+                    take(ecn, datagram);
+                }
+            }
+        }
+        Ok(datagrams)
     }
 }
 
@@ -217,18 +192,16 @@ fn enlarge(socket: &impl AsFd) {
     }
 }
 
-fn listen(group: Group, interface: Ipv4Addr) -> Result<OwnedFd, Errno> {
+fn listen(group: Group, interface: Ipv4Addr) -> io::Result<Socket> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let fd = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
     // Workers of other jobs may run on this host.
     setsockopt(&fd, sockopt::ReuseAddr, &true)?;
-    enlarge(&fd);
-    setsockopt(&fd, sockopt::IpRecvTos, &true)?;
     let at = SockaddrIn::from(SocketAddrV4::new(group.address, group.port));
     bind(fd.as_raw_fd(), &at)?;
     let membership = IpMembershipRequest::new(group.address, Some(interface));
     setsockopt(&fd, sockopt::IpAddMembership, &membership)?;
-    Ok(fd)
+    Socket::new(fd.into())
 }
 
 impl Link for UdpLink {
@@ -245,62 +218,46 @@ impl Link for UdpLink {
             self.out_lengths.push((transmit.len, transmit.port));
             end += transmit.len;
         }
-        // The socket blocks, so that the kernel's queue paces us and the whole batch goes.
         let (mut first, mut at) = (0, 0);
         while first < self.out_lengths.len() {
-            let alike = if self.segments { self.alike(first) } else { 1 };
+            let alike = self.alike(first);
             let (len, port) = self.out_lengths[first];
-            let sent = if alike > 1 {
-                let all = [IoSlice::new(&self.out[at..at + alike * len])];
-                let cut = u16::try_from(len).unwrap_or(u16::MAX);
-                let to = SockaddrIn::from(SocketAddrV4::new(self.switch, port));
-                let cut = [ControlMessage::UdpGsoSegments(&cut)];
-                let fd = self.unicast.as_raw_fd();
-                sendmsg(fd, &all, &cut, MsgFlags::empty(), Some(&to)).map(|_| alike)
-            } else {
-                self.send_each(first, at)
-            };
-            let done = match sent {
-                Ok(done) => {
-                    self.refused = None;
-                    done
-                }
+            let to = SocketAddrV4::new(self.switch, port);
+            let end = at + alike * len;
+            match self.unicast.send(to, &self.out[at..end], len) {
+                Ok(()) => self.refused = None,
                 // What it cannot cut up, it may send one by one.
-                Err(_) if alike > 1 => {
-                    self.segments = false;
-                    continue;
-                }
-                Err(e @ (Errno::EBADF | Errno::EFAULT | Errno::ENOTSOCK | Errno::EINVAL)) => {
-                    return Err(LinkError::system("sending", e));
-                }
-                Err(Errno::EINTR) => self.singles(first),
-                Err(e) => {
-                    self.refused = Some(e);
-                    self.singles(first)
-                }
-            };
-            let lengths = &self.out_lengths[first..first + done];
-            at += lengths.iter().map(|(len, _)| len).sum::<usize>();
-            first += done;
+                Err(_) if alike > self.unicast.state.max_gso_segments() => continue,
+                Err(e) => self.refused = Some(e),
+            }
+            (first, at) = (first + alike, end);
         }
         Ok(self.out_lengths.len())
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
-        let mut n = self.receive_from(self.unicast.as_raw_fd(), take)?;
-        if let Some(group) = self.group.as_ref().map(AsRawFd::as_raw_fd) {
-            n += self.receive_from(group, take)?;
+        let mut n = 0;
+        for socket in std::iter::once(&self.unicast).chain(&self.group) {
+            match socket.receive(self.switch, &mut self.inward, take) {
+                Ok(datagrams) => n += datagrams,
+                Err(e) => match e.raw_os_error().map(Errno::from_raw) {
+                    Some(Errno::EAGAIN | Errno::EINTR) => {}
+                    // What an ICMP message said about something that was sent.
+                    Some(Errno::ECONNREFUSED | Errno::EHOSTUNREACH | Errno::ENETUNREACH) => {
+                        self.refused = Some(e);
+                    }
+                    _ => return Err(LinkError::system("receiving", e)),
+                },
+            }
         }
         Ok(n)
     }
 
     fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
-        let fds = [
-            Some(self.unicast.as_fd()),
-            self.group.as_ref().map(AsFd::as_fd),
-        ];
-        let fds = fds.into_iter().flatten();
-        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let sockets = std::iter::once(&self.unicast).chain(&self.group);
+        let mut fds: Vec<_> = sockets
+            .map(|s| PollFd::new(s.socket.as_fd(), PollFlags::POLLIN))
+            .collect();
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(0) | Err(Errno::EINTR) => Ok(()),
             Ok(_) => {
@@ -314,11 +271,13 @@ impl Link for UdpLink {
     }
 
     fn trouble(&self) -> Option<String> {
-        let e = self.refused?;
+        let e = self.refused.as_ref()?;
+        let reason = e
+            .raw_os_error()
+            .map_or_else(|| e.to_string(), |n| Errno::from_raw(n).desc().to_owned());
         Some(format!(
-            "the last datagram to {} failed: {}",
-            self.switch,
-            e.desc()
+            "the last datagram to {} failed: {reason}",
+            self.switch
         ))
     }
 }
@@ -356,7 +315,7 @@ mod tests {
         let interface = IpMembershipRequest::new(GROUP.address, Some(SWITCH));
         // Sends to the group by way of the loopback interface.
         setsockopt(&switch, sockopt::IpAddMembership, &interface).unwrap();
-        let unicast = link.unicast.local_addr().unwrap();
+        let unicast = link.unicast.socket.local_addr().unwrap();
         let group = SocketAddrV4::new(GROUP.address, GROUP.port).into();
         for to in [unicast, group] {
             // More than a batch, so that every header is used more than once.
@@ -378,7 +337,7 @@ mod tests {
         let mut link = UdpLink::open(SocketAddrV4::new(HOST, 0), SWITCH, None, Some(1)).unwrap();
         // Another link stands for the switch.
         let mut switch = UdpLink::open(SocketAddrV4::new(SWITCH, 0), HOST, None, Some(1)).unwrap();
-        let port = switch.unicast.local_addr().unwrap().port();
+        let port = switch.unicast.socket.local_addr().unwrap().port();
         let mut left = 3;
         let sent = link.send(&mut |out| {
             left -= 1;
@@ -387,5 +346,43 @@ mod tests {
         });
         assert_eq!(sent.unwrap(), 2);
         assert_eq!(receive(&mut switch, 2), [(2, Ecn::Ect0), (1, Ecn::Ect0)]);
+    }
+
+    /// Over loopback what is handed over as one arrives as one.
+    #[test]
+    fn trains_and_single_datagrams_arrive_one_by_one_and_in_order() {
+        let mut link = UdpLink::open(SocketAddrV4::new(HOST, 0), SWITCH, None, Some(128)).unwrap();
+        let mut switch =
+            UdpLink::open(SocketAddrV4::new(SWITCH, 0), HOST, None, Some(128)).unwrap();
+        let port = switch.unicast.socket.local_addr().unwrap().port();
+        let lengths = [1, 90, 90, 90, 90, 8214, 1, 8214, 8214, 8214, 300, 1, 1];
+        let sent: Vec<_> = (0..200_u8)
+            .map(|n| (n, lengths[n as usize / 3 % lengths.len()]))
+            .collect();
+        let mut all = sent.iter();
+        let mut left = sent.len();
+        while left > 0 {
+            left -= link
+                .send(&mut |out| {
+                    let &(n, len) = all.next()?;
+                    out[..len].fill(n);
+                    Some(Transmit { len, port })
+                })
+                .unwrap();
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut got = Vec::new();
+        while got.len() < sent.len() && Instant::now() < deadline {
+            switch
+                .wait(Duration::from_millis(100), Duration::ZERO)
+                .unwrap();
+            let arrived = &mut |ecn, datagram: &[u8]| {
+                assert_eq!(ecn, Ecn::Ect0);
+                assert!(datagram.iter().all(|byte| *byte == datagram[0]));
+                got.push((datagram[0], datagram.len()));
+            };
+            switch.receive(arrived).unwrap();
+        }
+        assert_eq!(got, sent);
     }
 }

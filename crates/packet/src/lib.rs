@@ -1,0 +1,77 @@
+//! Ports on interfaces of the kernel, by packet sockets.
+//!
+//! # How it works
+//!
+//! For a NIC without a DPDK driver, and for virtual links between network namespaces, the kernel carries
+//! the frames, and what each of them costs there is far more than its sum. So they travel as superframes
+//! where they can: datagrams of one length to one destination are one frame to the kernel, up to 64 KiB long,
+//! with the headers once. A worker's socket makes one with `UDP_SEGMENT`; it is received into one DPDK
+//! buffer for each datagram in one system call, with one copy. Results that leave together are gathered
+//! from their buffers in the same way, and whoever receives them with `UDP_GRO` gets them in one piece.
+//! To the switch all of them are ordinary frames.
+//!
+//! DPDK's own `net_af_packet` shares a ring with the kernel, which costs a second copy, and knows no
+//! superframes.
+//!
+//! # The catches
+//!
+//! - Kernels before 6.2 have no superframes of UDP on packet sockets: frames then travel one by one, and
+//!   hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`). See
+//!   [`superframes`].
+//! - Superframes of TCP are dropped and counted ([`PacketRx::unsupported`]): hosts on a veth pair that send other
+//!   traffic need `ethtool -K eth0 tso off`, and a NIC that merges what it receives `gro off`.
+//! - One queue each way.
+
+mod ready;
+mod rx;
+mod socket;
+mod superframe;
+mod tx;
+
+pub use ready::Ready;
+pub use rx::PacketRx;
+pub use tx::PacketTx;
+
+use socket::Socket;
+use std::io;
+use std::sync::Arc;
+use tally_dpdk::Mempool;
+
+/// Why there is no port.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such interface in this network namespace.
+    #[error("no interface `{0}` in this network namespace")]
+    NoInterface(String),
+    /// The kernel refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What it was to do.
+        what: &'static str,
+        /// Its reason. `EPERM`: packet sockets are root's, or whoever has `CAP_NET_RAW`.
+        source: io::Error,
+    },
+}
+
+/// Whether this kernel has superframes of UDP on packet sockets.
+#[must_use]
+pub fn superframes() -> bool {
+    const SINCE: (u32, u32) = (6, 2);
+    socket::kernel_release().is_some_and(|release| release >= SINCE)
+}
+
+/// Opens the port of an interface: everything that arrives there is received into buffers of `pool`, once
+/// `ready` has found it there.
+///
+/// # Errors
+/// Without the interface, or the right to.
+pub fn open(
+    interface: &str,
+    pool: &Mempool,
+    ready: &mut Ready,
+) -> Result<(PacketRx, PacketTx), Error> {
+    let socket = Arc::new(Socket::open(interface)?);
+    let flag = ready.add(&socket)?;
+    let rx = PacketRx::new(Arc::clone(&socket), flag, pool.clone());
+    Ok((rx, PacketTx::new(socket, superframes())))
+}

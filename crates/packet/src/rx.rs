@@ -1,0 +1,279 @@
+//! Receiving: superframes into one buffer for each of their datagrams.
+//!
+//! # How it works
+//!
+//! Where the datagrams of a superframe are to go must be said before it comes. So they are taken to be
+//! as long as those of the last one: the first buffer gets the headers and a datagram, every other a
+//! datagram behind the room for its headers, which are then copied. If the guess was wrong, or an ordinary
+//! frame is longer, its bytes are moved to where they belong.
+
+use crate::ready::Flag;
+use crate::socket::{Socket, no_message, offload_part, part};
+use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, cut, finish_checksum};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use tally_dpdk::{Mbuf, Mempool};
+use tally_wire::frame::UDP_END;
+
+/// Frames or superframes taken in one system call.
+const MESSAGES: usize = 4;
+/// Parts of a message: what the kernel says of it, buffers, and what is beyond them.
+const PARTS_MAX: usize = DATAGRAMS_MAX + 2;
+/// Bytes of the longest frame or superframe.
+const FRAME_BYTES_MAX: usize = BYTES_MAX + UDP_END + 64;
+
+/// The receiving side of a port.
+pub struct PacketRx {
+    socket: Arc<Socket>,
+    flag: Flag,
+    pool: Mempool,
+    messages: Vec<Message>,
+    headers: Vec<libc::mmsghdr>,
+    parts: Vec<libc::iovec>,
+    /// Received, and not yet asked for.
+    ready: VecDeque<Mbuf>,
+    /// Length of a superframe's datagrams, as the last one had it; before the first, as much as fits a
+    /// buffer.
+    datagram_bytes: usize,
+    gathered: Vec<u8>,
+    unsupported: u64,
+    no_buffer: u64,
+    /// `Send`, not `Sync`.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+// SAFETY: the pointers in `headers` and `parts` are written before each system call and not used after
+// it. All else may be used on any thread.
+unsafe impl Send for PacketRx {}
+
+/// Where a message is received into.
+struct Message {
+    offload: Offload,
+    /// Each as long as headers and a datagram.
+    buffers: Vec<Mbuf>,
+    /// What is longer.
+    rest: Box<[u8]>,
+}
+
+impl PacketRx {
+    pub(crate) fn new(socket: Arc<Socket>, flag: Flag, pool: Mempool) -> Self {
+        let message = || Message {
+            offload: Offload::default(),
+            buffers: Vec::with_capacity(DATAGRAMS_MAX),
+            rest: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
+        };
+        let datagram_bytes = pool.frame_bytes_max() - UDP_END;
+        Self {
+            socket,
+            flag,
+            pool,
+            messages: (0..MESSAGES).map(|_| message()).collect(),
+            headers: vec![no_message(); MESSAGES],
+            parts: Vec::with_capacity(MESSAGES * PARTS_MAX),
+            ready: VecDeque::with_capacity(MESSAGES * DATAGRAMS_MAX),
+            datagram_bytes,
+            gathered: Vec::with_capacity(FRAME_BYTES_MAX),
+            unsupported: 0,
+            no_buffer: 0,
+            _one_thread: PhantomData,
+        }
+    }
+
+    /// Takes up to `max` frames that had arrived when [`Ready`](crate::Ready) looked, appends them to `out`, and
+    /// returns how many. Doesn't wait. Nothing is allocated on Rust's heap if `out` has the capacity.
+    pub fn burst(&mut self, out: &mut Vec<Mbuf>, max: usize) -> usize {
+        if self.ready.is_empty() && self.flag.is_set() {
+            self.receive();
+        }
+        let n = max.min(self.ready.len());
+        out.extend(self.ready.drain(..n));
+        n
+    }
+
+    /// Superframes that are none of UDP over IPv4, dropped, and frames that are longer than a buffer.
+    #[must_use]
+    pub fn unsupported(&self) -> u64 {
+        self.unsupported
+    }
+
+    /// Frames dropped because the pool was dry.
+    #[must_use]
+    pub fn no_buffer(&self) -> u64 {
+        self.no_buffer
+    }
+
+    fn receive(&mut self) {
+        let wanted = (BYTES_MAX / self.datagram_bytes.max(1)).clamp(1, DATAGRAMS_MAX);
+        let frame_bytes = UDP_END + self.datagram_bytes;
+        self.parts.clear();
+        let mut n = 0;
+        for message in &mut self.messages {
+            message.buffers.truncate(wanted);
+            let missing = wanted - message.buffers.len();
+            // Without, fewer do, and what is beyond is copied.
+            self.pool.alloc_bulk(&mut message.buffers, missing);
+            for buffer in &mut message.buffers {
+                // It has room for it: `datagram_bytes` was made to fit, and nobody shares it.
+                let _ = buffer.set_len(frame_bytes);
+            }
+            if message.buffers.is_empty() {
+                break;
+            }
+            self.parts.push(offload_part(&mut message.offload));
+            let parts = &mut self.parts;
+            for (at, buffer) in message.buffers.iter_mut().enumerate() {
+                let from = if at == 0 { 0 } else { UDP_END };
+                if let Some(bytes) = buffer.data_mut() {
+                    parts.push(part(&mut bytes[from..]));
+                }
+            }
+            parts.push(part(&mut message.rest));
+            n += 1;
+        }
+        // Now that the parts stay where they are.
+        let mut at = 0;
+        for (header, message) in self.headers[..n].iter_mut().zip(&self.messages) {
+            let parts = message.buffers.len() + 2;
+            header.msg_hdr.msg_iov = &raw mut self.parts[at];
+            header.msg_hdr.msg_iovlen = parts;
+            at += parts;
+        }
+        if n == 0 {
+            return;
+        }
+        // SAFETY: `n` headers, each with parts that are within buffers which nobody else has, and that live
+        // until the call returns.
+        let got = unsafe {
+            libc::recvmmsg(
+                self.socket.fd(),
+                self.headers.as_mut_ptr(),
+                n as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        // Nothing there, or an interface that is down for now: it may come up again.
+        let got = usize::try_from(got).unwrap_or(0);
+        self.flag.set(got == n);
+        for at in 0..got {
+            let header = &self.headers[at];
+            let cut_off = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+            let bytes = (header.msg_len as usize).saturating_sub(size_of::<Offload>());
+            if cut_off || !self.take(at, bytes) {
+                self.unsupported += 1;
+            }
+        }
+    }
+
+    /// Makes frames of what was received into a message; `false` if there are none to be made of it.
+    fn take(&mut self, at: usize, bytes: usize) -> bool {
+        let message = &mut self.messages[at];
+        let offload = message.offload;
+        let frame_bytes = message.buffers[0].len();
+        if offload.gso_type == Offload::NONE {
+            if bytes > frame_bytes {
+                self.gather(at, bytes);
+                let Some(mut frame) = self.pool.alloc() else {
+                    self.no_buffer += 1;
+                    return true;
+                };
+                let Some(room) = frame.append(bytes) else {
+                    return false;
+                };
+                room.copy_from_slice(&self.gathered);
+                finish(&mut frame, &offload);
+                self.ready.push_back(frame);
+                return true;
+            }
+            let mut frame = message.buffers.remove(0);
+            let _ = frame.set_len(bytes);
+            finish(&mut frame, &offload);
+            self.ready.push_back(frame);
+            return true;
+        }
+        // VLAN tags and options would make the headers longer.
+        let headers = usize::from(offload.csum_start) + 8;
+        let datagram_bytes = usize::from(offload.gso_size);
+        if offload.gso_type != Offload::UDP || headers != UDP_END || datagram_bytes == 0 {
+            return false;
+        }
+        let Some(payload) = bytes.checked_sub(UDP_END).filter(|&payload| payload > 0) else {
+            return false;
+        };
+        let frames = payload.div_ceil(datagram_bytes);
+        if datagram_bytes != frame_bytes - UDP_END || frames > message.buffers.len() {
+            return self.take_apart(at, bytes, datagram_bytes);
+        }
+        let Some(head) = message.buffers[0].data().first_chunk().copied() else {
+            return false;
+        };
+        let (whole, last) = (
+            cut(&head, datagram_bytes),
+            payload - (frames - 1) * datagram_bytes,
+        );
+        for (at, mut frame) in message.buffers.drain(..frames).enumerate() {
+            if at == frames - 1 && last != datagram_bytes {
+                let _ = frame.set_len(UDP_END + last);
+                write_headers(&mut frame, &cut(&head, last));
+            } else {
+                write_headers(&mut frame, &whole);
+            }
+            self.ready.push_back(frame);
+        }
+        true
+    }
+
+    /// All bytes of a message, one after the other.
+    fn gather(&mut self, at: usize, bytes: usize) {
+        let message = &self.messages[at];
+        self.gathered.clear();
+        for (at, buffer) in message.buffers.iter().enumerate() {
+            let from = if at == 0 { 0 } else { UDP_END };
+            self.gathered.extend_from_slice(&buffer.data()[from..]);
+        }
+        let rest = bytes.saturating_sub(self.gathered.len());
+        self.gathered.extend_from_slice(&message.rest[..rest]);
+        self.gathered.truncate(bytes);
+    }
+
+    /// Frames of a superframe that is not as the last one was.
+    fn take_apart(&mut self, at: usize, bytes: usize, datagram_bytes: usize) -> bool {
+        if UDP_END + datagram_bytes > self.pool.frame_bytes_max() {
+            return false;
+        }
+        self.gather(at, bytes);
+        self.datagram_bytes = datagram_bytes;
+        let Some(head) = self.gathered.first_chunk().copied() else {
+            return false;
+        };
+        for datagram in self.gathered[UDP_END..].chunks(datagram_bytes) {
+            let Some(mut frame) = self.pool.alloc() else {
+                self.no_buffer += 1;
+                continue;
+            };
+            let Some(room) = frame.append(UDP_END + datagram.len()) else {
+                return false;
+            };
+            room[..UDP_END].copy_from_slice(&cut(&head, datagram.len()));
+            room[UDP_END..].copy_from_slice(datagram);
+            self.ready.push_back(frame);
+        }
+        true
+    }
+}
+
+fn write_headers(frame: &mut Mbuf, headers: &[u8; UDP_END]) {
+    if let Some(bytes) = frame.data_mut() {
+        bytes[..UDP_END].copy_from_slice(headers);
+    }
+}
+
+fn finish(frame: &mut Mbuf, offload: &Offload) {
+    if offload.flags & Offload::CHECKSUM_OPEN != 0
+        && let Some(bytes) = frame.data_mut()
+    {
+        finish_checksum(bytes, offload);
+    }
+}

@@ -1,0 +1,201 @@
+//! The packet socket of one interface.
+
+use crate::Error;
+use crate::superframe::Offload;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::time::Duration;
+
+/// Bytes that may wait for us, as the kernel counts them: twice what they are, and more.
+const RECEIVE_BYTES: libc::c_int = 16 << 20;
+/// Bytes that the kernel may have of ours, waiting for the interface. It is out of reach of priorities and
+/// marks, so it is no more than bridges the time between two turns: 4 ms at 1 Gbit/s.
+const SEND_BYTES: libc::c_int = 512 << 10;
+
+pub(crate) struct Socket(OwnedFd);
+
+impl Socket {
+    pub(crate) fn open(interface: &str) -> Result<Self, Error> {
+        let name = CString::new(interface)
+            .map_err(|_| Error::NoInterface(interface.escape_default().to_string()))?;
+        // SAFETY: a string that ends with zero.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        if index == 0 {
+            return Err(Error::NoInterface(interface.to_owned()));
+        }
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // No protocol, so that nothing arrives before the socket is bound to its interface.
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
+        if fd < 0 {
+            return Err(system("opening a packet socket"));
+        }
+        // SAFETY: a file descriptor that is new, and nobody else's.
+        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        let one = 1;
+        socket.set(
+            libc::SOL_PACKET,
+            libc::PACKET_VNET_HDR,
+            &one,
+            "PACKET_VNET_HDR",
+        )?;
+        let what = "PACKET_IGNORE_OUTGOING";
+        socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &one, what)?;
+        // Beyond the system's limit as root, else as far as it goes.
+        for (forced, asked, bytes) in [
+            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_BYTES),
+            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BYTES),
+        ] {
+            if socket.set(libc::SOL_SOCKET, forced, &bytes, "").is_err() {
+                socket.set(libc::SOL_SOCKET, asked, &bytes, "socket buffers")?;
+            }
+        }
+        // SAFETY: all fields are numbers.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = index as i32;
+        let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: an address of that many bytes.
+        if unsafe { libc::bind(fd, (&raw const address).cast(), bytes) } != 0 {
+            return Err(system("binding to the interface"));
+        }
+        // SAFETY: all fields are numbers.
+        let mut everything: libc::packet_mreq = unsafe { std::mem::zeroed() };
+        everything.mr_ifindex = index as i32;
+        everything.mr_type = libc::PACKET_MR_PROMISC as u16;
+        let what = "receiving what is for others";
+        socket.set(
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            &everything,
+            what,
+        )?;
+        Ok(socket)
+    }
+
+    fn set<T>(
+        &self,
+        level: libc::c_int,
+        name: libc::c_int,
+        value: &T,
+        what: &'static str,
+    ) -> Result<(), Error> {
+        let bytes = size_of::<T>() as libc::socklen_t;
+        // SAFETY: a value of that many bytes, which the kernel reads.
+        let ret =
+            unsafe { libc::setsockopt(self.fd(), level, name, ptr::from_ref(value).cast(), bytes) };
+        if ret == 0 { Ok(()) } else { Err(system(what)) }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn system(what: &'static str) -> Error {
+    Error::System {
+        what,
+        source: io::Error::last_os_error(),
+    }
+}
+
+/// An epoll instance.
+pub(crate) struct Epoll(OwnedFd);
+
+impl Epoll {
+    pub(crate) fn new() -> Result<Self, Error> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(system("epoll"));
+        }
+        // SAFETY: a file descriptor that is new, and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Says `number` when there is something to receive from the socket.
+    pub(crate) fn add(&self, socket: &Socket, number: usize) -> Result<(), Error> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: number as u64,
+        };
+        let (epoll, fd) = (self.0.as_raw_fd(), socket.fd());
+        // SAFETY: an event that the kernel copies.
+        let ret = unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if ret == 0 {
+            Ok(())
+        } else {
+            Err(system("epoll"))
+        }
+    }
+
+    /// Fills in the sockets that have something, after waiting for the first one.
+    pub(crate) fn wait(&self, events: &mut Vec<libc::epoll_event>, most: Duration) {
+        let most = libc::timespec {
+            tv_sec: most.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(most.subsec_nanos()),
+        };
+        events.clear();
+        // SAFETY: room for as many events as the capacity says, a time, and no signal mask.
+        let n = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.0.as_raw_fd(),
+                events.spare_capacity_mut().as_mut_ptr(),
+                events.capacity() as libc::c_int,
+                &raw const most,
+                ptr::null::<libc::sigset_t>(),
+                0_usize,
+            )
+        };
+        // SAFETY: as many have been written. A signal is an error, and then there are none.
+        unsafe { events.set_len(usize::try_from(n).unwrap_or(0)) };
+    }
+}
+
+/// A message of nothing yet.
+pub(crate) fn no_message() -> libc::mmsghdr {
+    // SAFETY: numbers and pointers, and zero is none.
+    unsafe { std::mem::zeroed() }
+}
+
+/// What the kernel wants to know, or says, of a frame, as a part of its message.
+pub(crate) fn offload_part(offload: &mut Offload) -> libc::iovec {
+    libc::iovec {
+        iov_base: ptr::from_mut(offload).cast(),
+        iov_len: size_of::<Offload>(),
+    }
+}
+
+/// Bytes to be written to, as a part of a message.
+pub(crate) fn part(bytes: &mut [u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_mut_ptr().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+/// Bytes to be read, as a part of a message.
+pub(crate) fn part_to_send(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+/// Major and minor number of the kernel.
+pub(crate) fn kernel_release() -> Option<(u32, u32)> {
+    // SAFETY: arrays of characters.
+    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
+    // SAFETY: room for what is written.
+    if unsafe { libc::uname(&raw mut names) } != 0 {
+        return None;
+    }
+    // SAFETY: the kernel ends it with zero.
+    let release = unsafe { CStr::from_ptr(names.release.as_ptr()) };
+    let mut numbers = release.to_str().ok()?.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}

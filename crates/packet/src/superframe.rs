@@ -1,0 +1,226 @@
+//! Headers of superframes: UDP datagrams of one length and with the same headers, as one long frame.
+//!
+//! A superframe is what the kernel's segmentation offload passes around: the headers once, and behind
+//! them the datagrams one after the other. The kernel, a NIC, or we cut it up where it must become frames.
+
+use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4, UDP_END, internet_checksum};
+
+/// Most datagrams in one, as the kernel has it (`UDP_MAX_SEGMENTS`).
+pub(crate) const DATAGRAMS_MAX: usize = 64;
+/// Most bytes of datagrams in one: what an IPv4 packet can say of its length.
+pub(crate) const BYTES_MAX: usize = 65_507;
+
+/// Where IPv4's fields are in a frame without VLAN tag and options.
+const IP: usize = ETHERNET_BYTES;
+const UDP: usize = IP + 20;
+const PROTOCOL_UDP: u8 = 17;
+const VERSION_AND_LENGTH: u8 = 0x45;
+
+/// What the kernel says of each frame, and wants to know of it: `struct virtio_net_hdr`, in the machine's
+/// byte order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offload {
+    pub(crate) flags: u8,
+    pub(crate) gso_type: u8,
+    pub(crate) hdr_len: u16,
+    pub(crate) gso_size: u16,
+    pub(crate) csum_start: u16,
+    pub(crate) csum_offset: u16,
+}
+
+impl Offload {
+    /// A frame like any other.
+    pub(crate) const NONE: u8 = 0;
+    /// UDP datagrams of one length (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+    pub(crate) const UDP: u8 = 5;
+    /// The transport's checksum is to be finished (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    pub(crate) const CHECKSUM_OPEN: u8 = 1;
+    /// Where the checksum is in a UDP header.
+    const UDP_CHECKSUM: u16 = 6;
+
+    /// Of a superframe of datagrams of `datagram_bytes`.
+    pub(crate) fn of_superframe(datagram_bytes: usize) -> Self {
+        Self {
+            flags: Self::CHECKSUM_OPEN,
+            gso_type: Self::UDP,
+            hdr_len: UDP_END as u16,
+            gso_size: datagram_bytes as u16,
+            csum_start: UDP as u16,
+            csum_offset: Self::UDP_CHECKSUM,
+        }
+    }
+}
+
+/// Whether `frame` may be a part of a superframe: UDP over IPv4, in one fragment, without options, padding
+/// and checksum.
+pub(crate) fn may_join(frame: &[u8]) -> bool {
+    let Some(h) = frame.first_chunk::<UDP_END>() else {
+        return false;
+    };
+    let be16 = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
+    be16(12) == ETHERTYPE_IPV4
+        && h[IP] == VERSION_AND_LENGTH
+        && usize::from(be16(IP + 2)) == frame.len() - IP
+        && be16(IP + 6) & 0x3fff == 0
+        && h[IP + 9] == PROTOCOL_UDP
+        && usize::from(be16(UDP + 4)) == frame.len() - UDP
+        && be16(UDP + 6) == 0
+        && frame.len() > UDP_END
+}
+
+/// Whether `next` continues the superframe that begins with `first`, which may join one.
+pub(crate) fn continues(first: &[u8], next: &[u8]) -> bool {
+    first.len() == next.len() && first[..UDP_END] == next[..UDP_END]
+}
+
+/// The headers of a superframe of so many bytes of datagrams, from those of one of its frames.
+pub(crate) fn joined(frame: &[u8; UDP_END], bytes: usize) -> [u8; UDP_END] {
+    let mut h = *frame;
+    set_lengths(&mut h, bytes);
+    // The sum of the pseudo header, to which the datagrams' is added where they are cut.
+    let mut sum = u32::from(PROTOCOL_UDP) + (bytes + UDP_END - UDP) as u32;
+    for pair in h[IP + 12..UDP].as_chunks::<2>().0 {
+        sum += u32::from(u16::from_be_bytes(*pair));
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    h[UDP + 6..UDP + 8].copy_from_slice(&(sum as u16).to_be_bytes());
+    h
+}
+
+/// The headers of a frame with a datagram of so many bytes, from those of a superframe: without UDP
+/// checksum, which IPv4 allows.
+pub(crate) fn cut(superframe: &[u8; UDP_END], bytes: usize) -> [u8; UDP_END] {
+    let mut h = *superframe;
+    set_lengths(&mut h, bytes);
+    h[UDP + 6..UDP + 8].fill(0);
+    h
+}
+
+fn set_lengths(h: &mut [u8; UDP_END], bytes: usize) {
+    let ip = (UDP_END - IP + bytes) as u16;
+    let udp = (UDP_END - UDP + bytes) as u16;
+    h[IP + 2..IP + 4].copy_from_slice(&ip.to_be_bytes());
+    h[IP + 10..IP + 12].fill(0);
+    let checksum = internet_checksum(&h[IP..UDP]);
+    h[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
+    h[UDP + 4..UDP + 6].copy_from_slice(&udp.to_be_bytes());
+}
+
+/// Finishes the transport's checksum, which the sender's kernel has left to a NIC.
+pub(crate) fn finish_checksum(frame: &mut [u8], offload: &Offload) {
+    let start = usize::from(offload.csum_start);
+    let at = start + usize::from(offload.csum_offset);
+    if at + 2 > frame.len() {
+        return;
+    }
+    let is_udp = offload.csum_offset == Offload::UDP_CHECKSUM;
+    if is_udp && frame.get(12..14) == Some(&ETHERTYPE_IPV4.to_be_bytes()) {
+        // None is as good, and costs nothing.
+        frame[at..at + 2].fill(0);
+        return;
+    }
+    let checksum = match internet_checksum(&frame[start..]) {
+        0 if is_udp => u16::MAX,
+        checksum => checksum,
+    };
+    frame[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn frame(bytes: usize) -> Vec<u8> {
+        let mut f = vec![0x77; UDP_END + bytes];
+        f[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+        f[14..26].copy_from_slice(&[0x45, 2, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+        f[26..34].copy_from_slice(&[10, 84, 0, 1, 239, 84, 0, 7]);
+        f[34..42].copy_from_slice(&[0x7a, 0x11, 0x7a, 0x12, 0, 0, 0, 0]);
+        let h = cut(f.first_chunk().unwrap(), bytes);
+        f[..UDP_END].copy_from_slice(&h);
+        f
+    }
+
+    #[test]
+    fn what_is_joined_and_cut_is_as_before() {
+        let f = frame(100);
+        assert!(may_join(&f));
+        assert_eq!(internet_checksum(&f[14..34]), 0);
+        let head: &[u8; UDP_END] = f.first_chunk().unwrap();
+        let whole = joined(head, 700);
+        assert_eq!(whole[16..18], (728_u16).to_be_bytes());
+        assert_eq!(whole[38..40], (708_u16).to_be_bytes());
+        assert_eq!(internet_checksum(&whole[14..34]), 0);
+        assert_eq!(cut(&whole, 100), *head);
+    }
+
+    #[test]
+    fn the_open_checksum_is_that_of_the_pseudo_header() {
+        // As a receiver checks it: pseudo header, UDP header and data sum up to zero once what is open is
+        // finished.
+        let f = frame(6);
+        let whole = joined(f.first_chunk().unwrap(), 6);
+        let mut tcp = whole.to_vec();
+        tcp.extend([1, 2, 3, 4, 5, 6]);
+        let offload = Offload {
+            csum_start: 34,
+            csum_offset: 6,
+            ..Offload::default()
+        };
+        // Not IPv4 by its type, so that the checksum is not left out.
+        tcp[12] = 0x86;
+        finish_checksum(&mut tcp, &offload);
+        let mut pseudo = tcp[26..34].to_vec();
+        pseudo.extend([0, 17, 0, 14]);
+        pseudo.extend(&tcp[34..]);
+        assert_eq!(internet_checksum(&pseudo), 0);
+    }
+
+    #[test]
+    fn what_differs_stays_apart() {
+        let f = frame(100);
+        for at in 0..UDP_END {
+            let mut other = f.clone();
+            other[at] ^= 0x10;
+            assert!(!continues(&f, &other), "byte {at}");
+        }
+        let mut other = f.clone();
+        other[UDP_END] ^= 1;
+        assert!(continues(&f, &other));
+        assert!(!continues(&f, &frame(101)));
+        for at in [12, 14, 17, 20, 23, 39, 41] {
+            let mut other = f.clone();
+            other[at] ^= 0x21;
+            assert!(!may_join(&other), "byte {at}");
+        }
+        assert!(!may_join(&f[..UDP_END]));
+        assert!(!may_join(&f[..f.len() - 1]));
+        let mut padded = f;
+        padded.push(0);
+        assert!(!may_join(&padded));
+    }
+
+    #[test]
+    fn open_checksums_of_tcp_are_finished_and_hostile_places_are_left_alone() {
+        let mut f = frame(40);
+        let offload = |csum_start, csum_offset| Offload {
+            csum_start,
+            csum_offset,
+            ..Offload::default()
+        };
+        f[34 + 16..34 + 18].copy_from_slice(&[0x12, 0x34]);
+        finish_checksum(&mut f, &offload(34, 16));
+        assert_ne!(f[50..52], [0x12, 0x34]);
+        assert_ne!(f[50..52], [0, 0]);
+        let before = f.clone();
+        finish_checksum(&mut f, &offload(34, 1000));
+        finish_checksum(&mut f, &offload(u16::MAX, u16::MAX));
+        assert_eq!(f, before);
+        finish_checksum(&mut f, &offload(34, 6));
+        assert_eq!(f[40..42], [0, 0]);
+    }
+}

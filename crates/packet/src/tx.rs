@@ -1,0 +1,176 @@
+//! Sending: frames that follow each other with the same headers leave as superframes.
+
+use crate::socket::{Socket, no_message, offload_part, part_to_send};
+use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, continues, joined, may_join};
+use std::cell::Cell;
+use std::io;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use tally_dpdk::{Mbuf, free_bulk};
+use tally_wire::frame::UDP_END;
+
+/// Frames in one system call at most.
+const FRAMES: usize = 64;
+
+/// The sending side of a port.
+pub struct PacketTx {
+    socket: Arc<Socket>,
+    /// Whether the kernel takes superframes.
+    superframes: bool,
+    groups: Vec<Group>,
+    headers: Vec<libc::mmsghdr>,
+    parts: Vec<libc::iovec>,
+    sent: Vec<Mbuf>,
+    errors: u64,
+    /// `Send`, not `Sync`.
+    _one_thread: PhantomData<Cell<()>>,
+}
+
+// SAFETY: the pointers in `headers` and `parts` are written before each system call and not used after
+// it. All else may be used on any thread.
+unsafe impl Send for PacketTx {}
+
+/// Frames that leave as one.
+struct Group {
+    frames: usize,
+    offload: Offload,
+    head: [u8; UDP_END],
+}
+
+impl PacketTx {
+    pub(crate) fn new(socket: Arc<Socket>, superframes: bool) -> Self {
+        Self {
+            socket,
+            superframes,
+            groups: Vec::with_capacity(FRAMES),
+            headers: vec![no_message(); FRAMES],
+            parts: Vec::with_capacity(3 * FRAMES),
+            sent: Vec::with_capacity(FRAMES),
+            errors: 0,
+            _one_thread: PhantomData,
+        }
+    }
+
+    /// Sends as many of the frames as the kernel takes now, first ones first, and returns how many. Exactly
+    /// these leave the vector; the others remain the caller's, in order. Frames that the kernel refuses for
+    /// good, because they are too long or the interface is down, leave it too and are counted
+    /// ([`PacketTx::errors`]).
+    pub fn burst(&mut self, frames: &mut Vec<Mbuf>) -> usize {
+        let before = frames.len();
+        frames.retain_mut(|frame| {
+            let whole = frame.is_contiguous() || frame.linearize();
+            self.errors += u64::from(!whole);
+            whole
+        });
+        let mut done = 0;
+        while done < frames.len() {
+            let n = self.send(&frames[done..]);
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        self.sent.extend(frames.drain(..done));
+        free_bulk(&mut self.sent);
+        before - frames.len()
+    }
+
+    /// Frames that the kernel did not take, or that could not be made one piece.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Sends some of the frames, and says how many are done with.
+    fn send(&mut self, frames: &[Mbuf]) -> usize {
+        self.group(&frames[..frames.len().min(FRAMES)]);
+        let n = self.groups.len();
+        // SAFETY: `n` headers, each with parts that are within buffers which nobody writes to, and that live
+        // until the call returns.
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.fd(),
+                self.headers.as_mut_ptr(),
+                n as u32,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        if let Ok(sent @ 1..) = usize::try_from(sent) {
+            return self.groups[..sent].iter().map(|group| group.frames).sum();
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            // The kernel has enough of ours.
+            Some(libc::EAGAIN | libc::EINTR) => 0,
+            // It says that it takes superframes, and the interface does not.
+            Some(libc::EINVAL) if self.groups[0].frames > 1 => {
+                self.superframes = false;
+                self.send(frames)
+            }
+            // Dropped by the interface's queue, too long, or the interface is down: lost like on a wire.
+            _ => {
+                let lost = self.groups[0].frames;
+                self.errors += lost as u64;
+                lost
+            }
+        }
+    }
+
+    /// Divides the frames into groups, and describes them to the kernel.
+    fn group(&mut self, frames: &[Mbuf]) {
+        self.groups.clear();
+        self.parts.clear();
+        let mut rest = frames;
+        while let Some(first) = rest.first() {
+            let first = first.data();
+            let most = match first.len() {
+                bytes if self.superframes && bytes > UDP_END && may_join(first) => {
+                    (BYTES_MAX / (bytes - UDP_END)).clamp(1, DATAGRAMS_MAX)
+                }
+                _ => 1,
+            };
+            let others = rest[1..].iter().take(most - 1);
+            let n = 1 + others
+                .take_while(|frame| continues(first, frame.data()))
+                .count();
+            let mut group = Group {
+                frames: n,
+                offload: Offload::default(),
+                head: [0; UDP_END],
+            };
+            if n > 1
+                && let Some(head) = first.first_chunk()
+            {
+                let bytes = first.len() - UDP_END;
+                group.offload = Offload::of_superframe(bytes);
+                group.head = joined(head, n * bytes);
+            }
+            self.groups.push(group);
+            rest = &rest[n..];
+        }
+        // Now that the groups stay where they are.
+        let mut rest = frames;
+        for group in &mut self.groups {
+            self.parts.push(offload_part(&mut group.offload));
+            let (these, others) = rest.split_at(group.frames);
+            if group.frames == 1 {
+                self.parts.push(part_to_send(these[0].data()));
+            } else {
+                self.parts.push(part_to_send(&group.head));
+                let datagrams = these.iter().map(|frame| &frame.data()[UDP_END..]);
+                self.parts.extend(datagrams.map(part_to_send));
+            }
+            rest = others;
+        }
+        let mut at = 0;
+        for (header, group) in self.headers.iter_mut().zip(&self.groups) {
+            let parts = if group.frames == 1 {
+                2
+            } else {
+                2 + group.frames
+            };
+            header.msg_hdr.msg_iov = &raw mut self.parts[at];
+            header.msg_hdr.msg_iovlen = parts;
+            at += parts;
+        }
+    }
+}
