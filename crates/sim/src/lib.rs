@@ -10,8 +10,9 @@
 //!
 //! Catches:
 //!
-//! * Processing takes no time, but for the registry's (`control_delay`) and what `Host::ahead`
-//!   keeps back: all time is spent on links.
+//! * Processing takes no time, but for the registry's (`control_delay`), [turns](turn) of the switch's data
+//!   cores where they are asked for (`check` draws them, `jct` has none), and what `Host::ahead` keeps back: all
+//!   other time is spent on links.
 //! * Payloads are real and small; what they stand for on the wire may be larger
 //!   ([`world::WorldConfig::nominal_payload_bytes`]).
 //! * A damaged frame is a lost one: Ethernet's check sequence sees to that. Bytes that nobody should
@@ -27,4 +28,5 @@ pub mod oracle;
 pub mod rng;
 pub mod switch;
 pub mod trace;
+pub mod turn;
 pub mod world;

@@ -1,8 +1,9 @@
 //! The switch: the real registry and aggregators, with simulated ports around them.
 //!
-//! What `switch/src/datapath.rs` does with mbufs, `Switch::handle` does with [`Frame`]s: it checks
+//! What `switch/src/datapath.rs` does with mbufs, `Switch::take` does with [`Frame`]s: it checks
 //! who sent them, takes JOIN and LEAVE to the registry (after `control_delay`, as the control thread
-//! takes its time), and everything else to the aggregator of the shard that the UDP port names. Each
+//! takes its time), and everything else to the aggregator of the shard that the UDP port names:
+//! contributions at the end of a [turn](crate::turn), or at once where there are none. Each
 //! port sends through the eight queues of the engine's [`PortQueue`] onto a [`Link`].
 //!
 //! Every frame that the engine gets is counted in a [`Ledger`] until the engine sends, keeps or gives
@@ -12,6 +13,7 @@ use crate::events::EventQueue;
 use crate::frame::{Address, Destination, Frame, HostId, Pool};
 use crate::link::{Link, LinkConfig, OVERHEAD_BYTES};
 use crate::rng::Rng;
+use crate::turn::{Core, TurnConfig};
 use crate::world::Event;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -19,13 +21,13 @@ use std::rc::Rc;
 use std::time::Duration;
 use tally_engine::queue::{PortQueue, QueueConfig, class_of_header};
 use tally_engine::{
-    Action, Aggregator, Buffer, Counters, DropReason, Egress, JobConfig, Member, PoolConfig,
-    PortId, Registry, RegistryConfig, Roster, To,
+    Action, Admission, Aggregator, Batch, Buffer, Contribution, Counters, DropReason, Egress,
+    JobConfig, Member, PoolConfig, PortId, Registry, RegistryConfig, Roster, To,
 };
 use tally_kernels::Kernels;
 use tally_wire::control::DATAGRAM_BYTES;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::{Ecn, Header, Rank, Time};
+use tally_wire::{Ecn, Header, Kind, Rank, Time};
 
 /// The host number that stands for the switch's own addresses.
 pub const SWITCH_HOST: HostId = HostId(u16::MAX);
@@ -45,6 +47,8 @@ pub struct SwitchConfig {
     pub queue: QueueConfig,
     /// How long the registry takes.
     pub control_delay: Duration,
+    /// How data cores take turns; none: each frame is dealt with as it comes.
+    pub turn: Option<TurnConfig>,
     /// The kernels that sum.
     pub kernels: Kernels,
 }
@@ -72,11 +76,13 @@ impl Ledger {
         self.0.lost.get()
     }
 
-    fn enter(&self, frame: Frame) -> Held {
+    fn enter(&self, frame: Frame, number: u64) -> Held {
         self.0.live.set(self.0.live.get() + 1);
         Held {
             frame: Some(frame),
             counts: Rc::clone(&self.0),
+            number,
+            is_read: Cell::new(false),
         }
     }
 }
@@ -85,6 +91,10 @@ impl Ledger {
 pub struct Held {
     frame: Option<Frame>,
     counts: Rc<Counts>,
+    /// In the diary.
+    number: u64,
+    /// The engine has looked at the payload: it has added it to something, or something to it.
+    is_read: Cell<bool>,
 }
 
 impl Held {
@@ -110,11 +120,13 @@ impl Drop for Held {
 impl Buffer for Held {
     #[inline]
     fn payload(&self) -> &[u8] {
+        self.is_read.set(true);
         self.frame().payload()
     }
 
     #[inline]
     fn payload_mut(&mut self) -> &mut [u8] {
+        self.is_read.set(true);
         let frame = self.frame.as_mut().expect("it has not left");
         &mut frame.body_mut().datagram_mut()[HEADER_BYTES..]
     }
@@ -125,8 +137,57 @@ impl Buffer for Held {
 pub enum Did {
     /// It took this contribution into a slot.
     Took(Header),
-    /// It sent this.
+    /// It gave this contribution back, or sent it on, as it came.
+    Refused(Header),
+    /// It sent this, which is more or other than a contribution of the turn.
     Sent(Header),
+}
+
+/// What the engine did, in order. Contributions of a turn come before what left because of them.
+///
+/// Nobody is asked what became of a contribution: it is seen by what becomes of its buffer.
+#[derive(Default)]
+pub struct Diary {
+    did: Vec<Did>,
+    /// The number of the first entry.
+    first: u64,
+}
+
+/// The number of a frame that is no contribution, or of which no diary is kept.
+const UNNUMBERED: u64 = u64::MAX;
+
+impl Diary {
+    /// What there is since it was last cleared.
+    #[must_use]
+    pub fn entries(&self) -> &[Did] {
+        &self.did
+    }
+
+    /// Forgets what there is.
+    pub fn clear(&mut self) {
+        self.first += self.did.len() as u64;
+        self.did.clear();
+    }
+
+    /// A contribution is given to the engine, which will take it unless something else is seen.
+    fn came(&mut self, header: &Header) -> u64 {
+        self.did.push(Did::Took(*header));
+        self.first + self.did.len() as u64 - 1
+    }
+
+    /// A buffer leaves the engine, perhaps with this header: says whether it does so as it came, in the same
+    /// turn.
+    fn left(&mut self, number: u64, header: Option<&Header>) -> bool {
+        if let Some(at) = number.checked_sub(self.first)
+            && let Some(entry) = self.did.get_mut(at as usize)
+            && let Did::Took(came) = *entry
+            && header.is_none_or(|left| left.bitmap == came.bitmap)
+        {
+            *entry = Did::Refused(came);
+            return true;
+        }
+        false
+    }
 }
 
 /// A port: its queues, its cable, and the host at the other end.
@@ -153,7 +214,7 @@ pub struct Outside<'a> {
 
 struct Way<'a, 'b> {
     ports: &'a mut [Port],
-    did: &'a mut Option<Vec<Did>>,
+    diary: &'a mut Option<Diary>,
     out: &'a mut Outside<'b>,
 }
 
@@ -214,9 +275,6 @@ impl Way<'_, '_> {
             udp_port: 0,
         };
         body.ecn = Ecn::Ect0;
-        if let Some(did) = self.did {
-            did.push(Did::Sent(*header));
-        }
     }
 
     fn send_to(&mut self, member: &Member, header: &Header, mut frame: Frame) {
@@ -233,6 +291,11 @@ impl Egress<Held> for Way<'_, '_> {
             To::Ps => &roster.ps,
             To::Worker(rank) => &roster.workers[usize::from(rank.0)],
         };
+        if let Some(diary) = self.diary
+            && !diary.left(buffer.number, Some(header))
+        {
+            diary.did.push(Did::Sent(*header));
+        }
         self.send_to(member, header, buffer.leave());
     }
 
@@ -245,6 +308,9 @@ impl Egress<Held> for Way<'_, '_> {
     ) -> Held {
         let frame = buffer.frame.as_mut().expect("it has not left");
         self.dress(frame, header, Destination::Group(roster.job));
+        if let Some(diary) = self.diary {
+            diary.did.push(Did::Sent(*header));
+        }
         let class = class_of_header(header);
         self.mark_if_long(&roster.ports, class, frame);
         for &port in &roster.ports {
@@ -262,8 +328,23 @@ impl Egress<Held> for Way<'_, '_> {
     }
 
     fn discard(&mut self, buffer: Held) {
+        if let Some(diary) = self.diary
+            && !buffer.is_read.get()
+        {
+            diary.left(buffer.number, None);
+        }
         self.out.pool.give(buffer.leave());
     }
+}
+
+/// What a frame is to a data core.
+enum Class {
+    /// The registry's.
+    Control,
+    /// For the end of the turn.
+    Contribution(Header, Contribution),
+    /// For the engine, at once.
+    Other(Header, Admission),
 }
 
 /// A running switch.
@@ -278,7 +359,11 @@ pub struct Switch {
     /// What the engine has.
     pub ledger: Ledger,
     /// What the engine did since somebody last looked, if anybody does.
-    pub did: Option<Vec<Did>>,
+    pub diary: Option<Diary>,
+    /// By shard.
+    cores: Vec<Core>,
+    /// Contributions of the turn; empty between turns.
+    batch: Batch<Held>,
     /// Frames dropped before the engine saw them.
     adapter: Counters,
     /// Frames for the registry, each with when it will be taken.
@@ -298,7 +383,9 @@ impl Switch {
             shards,
             ports: Vec::new(),
             ledger: Ledger::default(),
-            did: None,
+            diary: None,
+            cores: Self::cores(&config),
+            batch: Batch::new(),
             adapter: Counters::default(),
             control: VecDeque::new(),
             timer_at: None,
@@ -321,6 +408,11 @@ impl Switch {
         )
     }
 
+    fn cores(config: &SwitchConfig) -> Vec<Core> {
+        let cores = 0..config.pool.shards;
+        cores.map(|_| Core::default()).collect()
+    }
+
     /// What it was started with.
     #[must_use]
     pub const fn config(&self) -> &SwitchConfig {
@@ -332,6 +424,7 @@ impl Switch {
         self.is_up = false;
         let (registry, shards) = Self::parts(&self.config);
         (self.registry, self.shards) = (registry, shards);
+        self.cores = Self::cores(&self.config);
         self.ledger = Ledger::default();
         self.control.clear();
         self.timer_at = None;
@@ -370,17 +463,65 @@ impl Switch {
         });
     }
 
-    /// Takes a frame that arrived on `port`.
+    /// Takes a frame that arrived on `port`: in its core's next turn, or at once.
     pub(crate) fn handle(&mut self, port: PortId, frame: Frame, out: &mut Outside<'_>) {
         if !self.is_up {
             return out.pool.give(frame);
         }
-        match self.classify(&frame) {
+        let core = self.core_of(&frame);
+        let Some(turn) = self.config.turn else {
+            self.take(core, port, frame, out);
+            return self.settle(core, out);
+        };
+        self.cores[core].wait(port, frame);
+        if !std::mem::replace(&mut self.cores[core].is_due, true) {
+            let after = out.rng.between(0, turn.lasting.as_nanos() as u64);
+            let at = out.now.after(Duration::from_nanos(after));
+            out.events.push(at, Event::Turn(core));
+        }
+    }
+
+    /// A core's turn, and others after it as long as something waits.
+    pub(crate) fn handle_turn(&mut self, core: usize, out: &mut Outside<'_>) {
+        let burst = self.config.turn.map_or(usize::MAX, |turn| turn.burst);
+        // Of a switch that has been stopped meanwhile, nothing waits.
+        self.cores[core].is_due = false;
+        let mut any = true;
+        while std::mem::take(&mut any) {
+            for port in (0..self.ports.len() as u16).map(PortId) {
+                for _ in 0..burst {
+                    let Some(frame) = self.cores[core].next(port) else {
+                        break;
+                    };
+                    self.take(core, port, frame, out);
+                    any = true;
+                }
+            }
+            self.settle(core, out);
+        }
+    }
+
+    /// The core whose shard the frame's UDP port names; the first one's if it names none.
+    fn core_of(&self, frame: &Frame) -> usize {
+        match frame.to {
+            Destination::Switch(udp_port) => self.shard(udp_port).unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    fn shard(&self, udp_port: u16) -> Option<usize> {
+        let shard = usize::from(udp_port.wrapping_sub(self.config.registry.base_port));
+        (shard < self.shards.len()).then_some(shard)
+    }
+
+    /// Decides on a frame. Contributions wait for [`settle`](Self::settle).
+    fn take(&mut self, core: usize, port: PortId, frame: Frame, out: &mut Outside<'_>) {
+        match self.classify(core, port, &frame) {
             Err(reason) => {
                 self.adapter.drop(reason);
                 out.pool.give(frame);
             }
-            Ok((header, _)) if header.kind.is_control() => {
+            Ok(Class::Control) => {
                 if self.control.len() == CONTROL_FRAMES {
                     self.adapter.drop(DropReason::ControlFull);
                     return out.pool.give(frame);
@@ -389,42 +530,73 @@ impl Switch {
                 self.control.push_back((at, port, frame));
                 out.events.push(at, Event::Control);
             }
-            Ok((header, shard)) => {
-                let from = frame.from.member(port);
-                let buffer = self.ledger.enter(frame);
+            Ok(Class::Contribution(header, contribution)) => {
+                if self.batch.is_full() {
+                    self.settle(core, out);
+                }
+                let buffer = self.enter(&header, frame);
+                self.batch.push(contribution, buffer);
+            }
+            Ok(Class::Other(header, admission)) => {
+                // What came before it is done before it.
+                self.settle(core, out);
+                let buffer = self.enter(&header, frame);
                 let mut way = Way {
                     ports: &mut self.ports,
-                    did: &mut self.did,
+                    diary: &mut self.diary,
                     out,
                 };
                 let now = way.out.now;
-                let taken = self.shards[shard].counters().contributions;
-                let first = way.did.as_ref().map_or(0, Vec::len);
-                self.shards[shard].handle(now, &from, &header, buffer, &mut way);
-                if let Some(did) = &mut self.did
-                    && self.shards[shard].counters().contributions > taken
-                {
-                    // What left because of it left later.
-                    did.insert(first, Did::Took(header));
-                }
+                self.shards[core].handle_admitted(now, admission, &header, buffer, &mut way);
             }
         }
     }
 
-    /// What the adapter checks before the engine, and the shard that the frame is for.
-    fn classify(&self, frame: &Frame) -> Result<(Header, usize), DropReason> {
+    fn enter(&mut self, header: &Header, frame: Frame) -> Held {
+        let number = match &mut self.diary {
+            Some(diary) if header.kind == Kind::Data => diary.came(header),
+            _ => UNNUMBERED,
+        };
+        self.ledger.enter(frame, number)
+    }
+
+    /// Adds up what has come in.
+    fn settle(&mut self, core: usize, out: &mut Outside<'_>) {
+        let mut way = Way {
+            ports: &mut self.ports,
+            diary: &mut self.diary,
+            out,
+        };
+        let now = way.out.now;
+        self.shards[core].handle_batch(now, &mut self.batch, &mut way);
+    }
+
+    /// What is checked before the engine gets a frame.
+    fn classify(&mut self, core: usize, port: PortId, frame: &Frame) -> Result<Class, DropReason> {
         if frame.from.host == SWITCH_HOST {
             return Err(DropReason::SpoofedSwitch);
         }
         let Destination::Switch(udp_port) = frame.to else {
             return Err(DropReason::NotOurs);
         };
-        let shard = usize::from(udp_port.wrapping_sub(self.config.registry.base_port));
-        if shard >= self.shards.len() {
-            return Err(DropReason::UdpPort);
-        }
+        self.shard(udp_port).ok_or(DropReason::UdpPort)?;
         let header = Header::parse(frame.datagram())?.received_with(frame.ecn);
-        Ok((header, shard))
+        if header.kind.is_control() {
+            return Ok(Class::Control);
+        }
+        let (shard, core) = (&self.shards[core], &mut self.cores[core]);
+        if let Some(last) = core.coupled(port, frame.from, &header)
+            && shard.still_admits(last.admission(), header.fragment)
+        {
+            let contribution = last.of(header.fragment, header.priority);
+            return Ok(Class::Contribution(header, contribution));
+        }
+        let admission = shard.admit(&frame.from.member(port), &header)?;
+        let Some(contribution) = Contribution::new(admission, &header) else {
+            return Ok(Class::Other(header, admission));
+        };
+        core.couple(port, frame.from, header, contribution);
+        Ok(Class::Contribution(header, contribution))
     }
 
     /// Takes the next control frame to the registry.
@@ -461,7 +633,7 @@ impl Switch {
     fn carry_out(&mut self, actions: Vec<Action>, out: &mut Outside<'_>) {
         let mut way = Way {
             ports: &mut self.ports,
-            did: &mut self.did,
+            diary: &mut self.diary,
             out,
         };
         for action in actions {

@@ -37,6 +37,8 @@ pub enum Event {
     ToSwitch(PortId, Frame),
     /// A frame arrives at a host.
     ToHost(HostId, Frame),
+    /// A data core of the switch takes what has arrived for it.
+    Turn(usize),
     /// A port of the switch can send its next frame.
     PortIdle(PortId),
     /// A host's cable can take more.
@@ -75,7 +77,7 @@ pub trait App<D: Data> {
     #[inline]
     fn observe(&mut self, _now: Time, _place: Place, _frame: &Frame) {}
 
-    /// What the engine did in this event; [`Switch::did`] must be `Some`. For checkers.
+    /// What the engine did in this event; [`Switch::diary`] must be `Some`. For checkers.
     fn engine_did(&mut self, _now: Time, _did: &[Did]) {}
 
     /// What was asked for with [`World::alarm`].
@@ -433,12 +435,12 @@ impl<D: Data> World<D> {
                 }
                 let (switch, mut outside) = self.split();
                 switch.handle(port, frame, &mut outside);
-                if let Some(did) = &mut self.switch.did
-                    && !did.is_empty()
-                {
-                    app.engine_did(self.now, did);
-                    did.clear();
-                }
+                self.tell(app);
+            }
+            Event::Turn(core) => {
+                let (switch, mut outside) = self.split();
+                switch.handle_turn(core, &mut outside);
+                self.tell(app);
             }
             Event::PortIdle(port) => {
                 let (switch, mut outside) = self.split();
@@ -452,6 +454,17 @@ impl<D: Data> World<D> {
                 let (switch, mut outside) = self.split();
                 switch.handle_timer(&mut outside);
             }
+        }
+    }
+
+    /// Tells the app what the engine did.
+    #[inline]
+    fn tell(&mut self, app: &mut impl App<D>) {
+        if let Some(diary) = &mut self.switch.diary
+            && !diary.entries().is_empty()
+        {
+            app.engine_did(self.now, diary.entries());
+            diary.clear();
         }
     }
 

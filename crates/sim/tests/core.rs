@@ -13,6 +13,7 @@ use tally_sim::host::{Data, SessionId};
 use tally_sim::link::LinkConfig;
 use tally_sim::oracle::{Contributions, Sums};
 use tally_sim::switch::SwitchConfig;
+use tally_sim::turn::TurnConfig;
 use tally_sim::world::{App, World, WorldConfig};
 use tally_wire::{DEFAULT_PORT, Element, JobId, Key, Time};
 
@@ -59,7 +60,13 @@ impl App<Numbers> for Count {
     fn alarm(&mut self, _: &mut World<Numbers>, _: u64) {}
 }
 
-fn world(jobs: u16, workers: u8, window: u16, seed: u64) -> (World<Numbers>, Vec<SessionId>) {
+fn world(
+    jobs: u16,
+    workers: u8,
+    window: u16,
+    seed: u64,
+    turn: Option<TurnConfig>,
+) -> (World<Numbers>, Vec<SessionId>) {
     let key = |job: u16| Key::new(&[job as u8; 16]).unwrap();
     let switch = SwitchConfig {
         pool: PoolConfig {
@@ -91,6 +98,7 @@ fn world(jobs: u16, workers: u8, window: u16, seed: u64) -> (World<Numbers>, Vec
             .collect(),
         queue: QueueConfig::default(),
         control_delay: Duration::from_micros(20),
+        turn,
         kernels: Kernels::best(),
     };
     let config = WorldConfig {
@@ -140,7 +148,17 @@ fn at(host: HostId) -> Address {
 }
 
 fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> World<Numbers> {
-    let (mut world, sessions) = world(jobs, workers, window, 1);
+    run_with(None, jobs, workers, window, fragments)
+}
+
+fn run_with(
+    turn: Option<TurnConfig>,
+    jobs: u16,
+    workers: u8,
+    window: u16,
+    fragments: u64,
+) -> World<Numbers> {
+    let (mut world, sessions) = world(jobs, workers, window, 1, turn);
     for &id in &sessions {
         world.with_worker(id, |now, worker, _| {
             worker.submit(now, fragments, 9);
@@ -165,7 +183,22 @@ fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> World<Numbers> {
 #[test]
 fn jobs_on_a_good_network_end_well() {
     let world = run(3, 4, 64, 500);
-    assert_eq!(world.switch.counters().contributions, 3 * 4 * 500);
+    let counters = world.switch.counters();
+    assert_eq!(counters.contributions, 3 * 4 * 500);
+    assert_eq!(counters.grouped, 0, "without turns, frames are taken alone");
+}
+
+/// Contributions that come in one turn are summed together, and most fragments need no slot.
+#[test]
+fn turns_put_fragments_together() {
+    let turn = TurnConfig {
+        lasting: Duration::from_micros(4),
+        burst: 32,
+    };
+    let counters = run_with(Some(turn), 3, 4, 64, 500).switch.counters();
+    assert_eq!(counters.contributions, 3 * 4 * 500);
+    assert!(counters.grouped > 3 * 4 * 250, "{}", counters.grouped);
+    assert!(counters.slots_taken < 3 * 250, "{}", counters.slots_taken);
 }
 
 #[test]

@@ -62,6 +62,8 @@ struct Results {
     incarnations: u64,
     incidents: u64,
     worker_fragments: u64,
+    summed_in_switch: u64,
+    summed_in_groups: u64,
     events: u64,
     simulated_s: u64,
     wall_s: f64,
@@ -107,6 +109,8 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         incarnations: totals.incarnations,
         incidents: totals.incidents,
         worker_fragments: totals.fragments,
+        summed_in_switch: totals.summed,
+        summed_in_groups: totals.grouped,
         events: totals.events,
         simulated_s: totals.simulated_ms / 1000,
         wall_s: start.elapsed().as_secs_f64(),
@@ -126,12 +130,15 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     );
     let table = format!(
         "{} seeds, {} incarnations of jobs, {} incidents, {} fragments of workers, {} events\n\
+         {} contributions summed in switches, {} of them with others of their turn\n\
          {} simulated seconds in {:.1} s\n",
         results.seeds_run,
         results.incarnations,
         results.incidents,
         results.worker_fragments,
         results.events,
+        results.summed_in_switch,
+        results.summed_in_groups,
         results.simulated_s,
         results.wall_s
     );

@@ -1,7 +1,7 @@
 //! Who has which contribution: what came into a slot of the switch must leave it, once.
 //!
-//! Kept from what is seen at the switch alone. A contribution that the engine took (by its counter) is
-//! in its custody until a PARTIAL that has its rank, or the result, leaves. So it is a violation
+//! Kept from what is seen at the switch alone. A contribution that the engine took (it did not give the
+//! buffer back unread, nor send it on as it came) is in its custody until a PARTIAL that has its rank, or the result, leaves. So it is a violation
 //!
 //! * to take a contribution that it has already;
 //! * to answer that nothing is here (NOT_HERE) while it has some;
@@ -37,6 +37,7 @@ impl Custody {
         for did in did {
             match did {
                 Did::Took(header) => self.took(header, findings, window),
+                Did::Refused(_) => {}
                 Did::Sent(header) => self.sent(header, findings, workers(header.job.0)),
             }
         }

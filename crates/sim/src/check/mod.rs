@@ -49,6 +49,10 @@ pub struct Totals {
     pub events: u64,
     /// Fragments of workers that were to be summed.
     pub fragments: u64,
+    /// Contributions that were summed in the switch, since it last started.
+    pub summed: u64,
+    /// Those of them that were summed with others of their turn.
+    pub grouped: u64,
     /// Incarnations of jobs.
     pub incarnations: u64,
     /// Things that went wrong on purpose.
@@ -61,6 +65,8 @@ impl Totals {
         self.simulated_ms += other.simulated_ms;
         self.events += other.events;
         self.fragments += other.fragments;
+        self.summed += other.summed;
+        self.grouped += other.grouped;
         self.incarnations += other.incarnations;
         self.incidents += other.incidents;
     }
@@ -89,6 +95,7 @@ pub fn run(seed: u64, trace_records: usize) -> Outcome {
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         findings.report(Checker::Panic, || text.unwrap_or("a panic").to_owned());
     }
+    let counters = world.switch.counters();
     Outcome {
         seed,
         finding: findings.first(),
@@ -97,6 +104,8 @@ pub fn run(seed: u64, trace_records: usize) -> Outcome {
             simulated_ms: world.now.0 / 1_000_000,
             events: world.happened,
             fragments: scenario.expected_fragments,
+            summed: counters.contributions,
+            grouped: counters.grouped,
             incarnations: scenario.incarnations.len() as u64,
             incidents: scenario.options.incidents.len() as u64,
         },

@@ -2,6 +2,7 @@
 
 use crate::link::Faults;
 use crate::rng::Rng;
+use crate::turn::TurnConfig;
 use std::fmt;
 use std::time::Duration;
 use tally_engine::PolicyName;
@@ -134,6 +135,8 @@ pub struct Options {
     pub queue: (u32, u32, u32),
     /// How long the control thread takes.
     pub control_delay: Duration,
+    /// Turns of the data cores; none: one frame at a time.
+    pub turn: Option<TurnConfig>,
     /// J-6.
     pub member_timeout: Duration,
     /// J-9.
@@ -190,9 +193,15 @@ impl Options {
             reorder_ns: rng.pick(&[1_000, 50_000, 1_000_000, 20_000_000]),
         };
         let delay = Duration::from_nanos(rng.pick(&[200, 2_000, 20_000, 200_000]));
+        let turn = rng.chance(700_000).then(|| TurnConfig {
+            lasting: Duration::from_nanos(rng.pick(&[200, 2_000, 20_000, 200_000])),
+            burst: rng.pick(&[1, 8, 32, 32]),
+        });
+        // One way, with half of a turn.
+        let way = delay + turn.map_or(Duration::ZERO, |turn| turn.lasting / 2);
         let member_timeout = (4000 + rng.below(2000) as u32) * MS;
         let jobs = (0..jobs_n)
-            .map(|_| Self::draw_job(rng, many, delay))
+            .map(|_| Self::draw_job(rng, many, way))
             .collect::<Vec<_>>();
         let workers = jobs.iter().map(|j| usize::from(j.workers)).sum::<usize>();
         let safety = rng.between(20, 3000) as u32 * MS;
@@ -241,6 +250,7 @@ impl Options {
                 rng.pick(&[1, 3, 31]),
             ),
             control_delay: Duration::from_nanos(rng.pick(&[0, 1_000, 50_000, 2_000_000])),
+            turn,
             member_timeout,
             join_timeout: 15_000 * MS,
             stall_timeout: member_timeout + 6_000 * MS,
@@ -262,7 +272,7 @@ impl Options {
         }
     }
 
-    fn draw_job(rng: &mut Rng, many: bool, delay: Duration) -> JobOptions {
+    fn draw_job(rng: &mut Rng, many: bool, way: Duration) -> JobOptions {
         let workers = if many {
             rng.between(7, 64)
         } else {
@@ -271,7 +281,7 @@ impl Options {
         let messages_n = rng.between(1, 4);
         // About as much work whatever the number of workers; and one by one, each over the PS, it
         // must not take longer than so.
-        let one = 6 * delay + Duration::from_micros(50);
+        let one = 6 * way + Duration::from_micros(50);
         let most = WORK.as_nanos() as u64 / one.as_nanos() as u64 / messages_n;
         let budget = (rng.pick(&[50, 300, 1_000]) * 6 / u64::from(workers)).min(most);
         let messages = (0..messages_n)

@@ -11,7 +11,7 @@ use crate::frame::{Address, Frame, HostId};
 use crate::host::{Kind, SessionId};
 use crate::link::{Faults, LinkConfig};
 use crate::rng::Rng;
-use crate::switch::{Did, SwitchConfig};
+use crate::switch::{Diary, Did, SwitchConfig};
 use crate::world::{App, Place, World, WorldConfig};
 use std::rc::Rc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub struct Scenario {
     ps: Vec<(Option<SessionId>, Address)>,
     /// By session: incarnation and rank.
     workers: Vec<Option<(usize, u8)>>,
-    /// By worker's place in all jobs, in order: its host.
+    /// By worker's place in all jobs: its host.
     pub(super) hosts: Vec<HostId>,
     pub(super) forger: HostId,
     plans: Vec<Plan>,
@@ -99,13 +99,17 @@ impl Scenario {
             },
             switch_config(&options, units_max, &mut rng),
         );
-        world.switch.did = Some(Vec::new());
+        world.switch.diary = Some(Diary::default());
         world.tap = (options.forged_per_s > 0).then(Default::default);
         let link = link_config(&options, options.faults);
         let total = options.jobs.iter().map(|j| usize::from(j.workers)).sum();
-        let hosts: Vec<_> = (0..total)
+        let mut hosts: Vec<_> = (0..total)
             .map(|_| world.add_host(link, link, options.ahead))
             .collect();
+        // A turn goes by ports: ranks are not to be in the same order.
+        for n in (1..total).rev() {
+            hosts.swap(n, rng.below(n as u64 + 1) as usize);
+        }
         let mut ps_host = None;
         let ps = (0..options.jobs.len()).map(|job| {
             if ps_host.is_none() || !options.shared_ps_host {
@@ -508,6 +512,7 @@ fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
             guard,
         },
         control_delay: options.control_delay,
+        turn: options.turn,
         kernels: Kernels::best(),
     }
 }

@@ -114,6 +114,7 @@ impl Scenario {
             jobs: jobs.collect(),
             queue: QueueConfig::default(),
             control_delay: Duration::from_micros(20),
+            turn: None,
             kernels: Kernels::best(),
         }
     }
