@@ -353,6 +353,9 @@ impl Ps {
         entry.pending.nack &= !entry.have;
         if entry.have == all {
             match entry.asked {
+                Asked { times: 0, .. } if header.flags.has(Flags::RESEND) => {
+                    self.patience.asked_by_worker(now, entry.born);
+                }
                 Asked { times: 0, .. } => self.patience.whole(now, entry.born),
                 Asked {
                     times: 1,

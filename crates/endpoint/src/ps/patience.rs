@@ -12,6 +12,8 @@
 //!
 //! * What was asked for once and then was whole had been waited for long enough: a little less next
 //!   time.
+//! * So had what a worker asked for before we did (RESEND): a little less. Otherwise its timeout and our
+//!   period, each learnt from how long fragments take, would keep each other up.
 //! * A contribution, sent for the first time, that reached the switch after it had answered, came
 //!   later than we asked: twice as much next time. (One that was lost comes with RESEND, and says
 //!   nothing.)
@@ -76,6 +78,14 @@ impl Patience {
             self.lower(now, born);
         } else {
             self.learn(ANSWERS * now.since(asked));
+        }
+    }
+
+    /// A fragment was whole because a worker sent again what was missing, or drove it out of its slot, before
+    /// we asked.
+    pub(super) fn asked_by_worker(&mut self, now: Time, born: Time) {
+        if self.learnt {
+            self.lower(now, born);
         }
     }
 
@@ -175,6 +185,22 @@ mod tests {
             let most = Duration::from_micros(2 * spread_us).max(PERIOD_MIN);
             assert!(p.period(0) <= most, "{:?}", p.period(0));
         }
+    }
+
+    /// Seed 1410 of `tally-sim check` in a world without turns: `fcfs` with one place to hold contributions in.
+    /// A job of four workers needed one RESEND for each of its fragments, 22 ms after the last, for ever.
+    #[test]
+    fn who_leaves_the_asking_to_workers_learns_to_ask() {
+        let mut p = Patience::new();
+        run(&mut p, 100, 10 * US, |_| 30_000 * US);
+        assert!(p.period(0) > 20_000 * US, "{:?}", p.period(0));
+        let mut now = Time(1 << 40);
+        for _ in 0..100 {
+            let born = now;
+            now = born.after(20_000 * US);
+            p.asked_by_worker(now, born);
+        }
+        assert_eq!(p.period(0), PERIOD_MIN);
     }
 
     #[test]

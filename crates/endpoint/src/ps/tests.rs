@@ -101,3 +101,27 @@ fn a_worker_whose_answer_was_lost_is_asked_again_when_another_repeats_its_contri
     hear(&mut ps, ms(5), Kind::Partial, 0b10, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(5)), [(Kind::Result, Rank::PS)]);
 }
+
+/// Seed 1410 of `tally-sim check`: the PS took what workers' timeouts did for fragments that complete by
+/// themselves, waited twice as long, and never asked.
+#[test]
+fn what_a_worker_asked_for_was_not_whole_by_itself() {
+    let period_after = |flags: Flags| {
+        let mut ps = serving();
+        ps.patience.whole(ms(0), ms(0));
+        for fragment in 0..4 {
+            ps.patience.too_early(ms(fragment), ms(fragment));
+        }
+        let before = ps.patience.period(0);
+        hear(&mut ps, ms(100), Kind::Partial, 0b01, Flags::NONE);
+        // Not soon enough for a fragment that nobody asked for to say anything.
+        let later = ms(100).after(before * 9 / 10);
+        hear(&mut ps, later, Kind::Partial, 0b10, flags);
+        assert_eq!(sent(&mut ps, later), [(Kind::Result, Rank::PS)]);
+        (before, ps.patience.period(0))
+    };
+    let (before, after) = period_after(Flags::NONE);
+    assert_eq!(before, after);
+    let (before, after) = period_after(Flags::RESEND);
+    assert!(after < before, "{before:?} {after:?}");
+}
