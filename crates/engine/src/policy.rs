@@ -135,7 +135,7 @@ impl PolicyName {
 
     /// Slots that a fragment may be in unless configured. The baselines have what their papers have.
     /// Under `esa` jobs that walk the pool side by side would meet at every step while most of it is
-    /// free; with four ways they still do now and then (docs/JCT.md has the figures).
+    /// free; with four ways they still did now and then, with eight hardly (docs/JCT.md has the figures).
     #[must_use]
     pub const fn default_ways(self) -> u32 {
         match self {
