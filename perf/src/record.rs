@@ -6,6 +6,7 @@ use simd_json::OwnedValue;
 use simd_json::prelude::*;
 use std::collections::BTreeMap;
 use std::path::Path;
+use tally_report::{Machine, Target};
 
 /// One file.
 #[derive(Clone, Debug)]
@@ -32,38 +33,6 @@ pub struct Content {
     pub results: OwnedValue,
     /// What should have.
     pub targets: Vec<Target>,
-}
-
-/// The machine, as far as a reader of many results asks.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Machine {
-    /// Its processor.
-    pub cpu: Option<String>,
-    /// How many cores the command could use.
-    pub cores: usize,
-    /// Whether it was a virtual one.
-    pub virtual_machine: bool,
-    /// Its caches by name.
-    #[serde(default)]
-    pub cache_bytes: BTreeMap<String, usize>,
-}
-
-/// A target and what was reached.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Target {
-    /// What was measured.
-    pub name: String,
-    /// Nothing if it was not.
-    pub value: Option<f64>,
-    /// Of value and target.
-    pub unit: String,
-    /// To be reached.
-    pub target: f64,
-    /// Whether it was.
-    pub met: Option<bool>,
-    /// How value came about, or why there is none.
-    pub how: String,
 }
 
 impl Record {

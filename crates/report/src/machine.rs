@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::{fs, thread};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a reader needs to know of the machine. A field that could not be read is `None`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Machine {
     /// The processor's name as the kernel gives it.
     pub cpu: Option<String>,

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use simd_json::OwnedValue;
 use simd_json::serde::to_owned_value;
 
@@ -130,7 +130,8 @@ impl fmt::Display for Report {
 }
 
 /// A value to reach, and what was reached.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
 pub struct Target {
     /// What is measured; unique within a report.
     pub name: String,

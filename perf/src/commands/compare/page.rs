@@ -3,10 +3,10 @@
 use super::Measured;
 use super::model::{Inputs, Needs};
 use super::published::{FIGURES, Kind};
-use crate::record::{Record, Target};
+use crate::record::Record;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use tally_report::Plot;
+use tally_report::{Plot, Target};
 
 const TEMPLATE: &str = include_str!("page.html");
 const OURS: &str = "#c0392b";
