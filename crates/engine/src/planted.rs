@@ -23,6 +23,18 @@ pub enum Bug {
     SlotLeak,
     /// f32 are added in the order in which they come.
     ArrivalOrder,
+    /// Frames like the last one of their port are admitted although rosters have changed.
+    StaleAdmission,
+    /// A rank that is twice in a group is added twice. This and those below show in turns alone.
+    GroupTwice,
+    /// A group is added to a slot that has one of its ranks.
+    GroupOver,
+    /// f32 of a group are added in the order in which they came.
+    GroupOrder,
+    /// What was held until the ranks of a group had come stays held.
+    GroupHeld,
+    /// A fragment that needed no slot gives one back.
+    WholeUncounted,
 }
 
 /// Whether this bug is to show itself.
@@ -55,6 +67,12 @@ mod chosen {
             Self::BufferLeak,
             Self::SlotLeak,
             Self::ArrivalOrder,
+            Self::StaleAdmission,
+            Self::GroupTwice,
+            Self::GroupOver,
+            Self::GroupOrder,
+            Self::GroupHeld,
+            Self::WholeUncounted,
         ];
     }
 

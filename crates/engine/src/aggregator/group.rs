@@ -10,6 +10,7 @@ use super::{Aggregator, Out, complete, find};
 use crate::batch::{Arrival, Batch, NONE};
 use crate::buffer::{Buffer, Egress};
 use crate::held::fold_narrow;
+use crate::planted::{self, Bug};
 use crate::policy::Completion;
 use crate::ring::Standing;
 use crate::slot::{Slot, SlotKey};
@@ -47,11 +48,12 @@ impl Members {
             let tag = arrival.tag;
             let rank = u32::from(tag.rank().0);
             let bit = tag.rank().bit();
-            if bitmap & bit != 0 || tag.element() != head.element() {
+            let is_twice = bitmap & bit != 0 && !planted::is(Bug::GroupTwice);
+            if is_twice || tag.element() != head.element() {
                 return None;
             }
             let mut place = len;
-            if rank < highest {
+            if rank < highest && !planted::is(Bug::GroupOrder) {
                 let after = |at: u16| batch.arrivals[usize::from(at)].tag.rank() > tag.rank();
                 while place > 0 && after(order[place - 1]) {
                     order[place] = order[place - 1];
@@ -183,7 +185,7 @@ impl<B: Buffer> Aggregator<B> {
             None => return false,
         };
         if slot.element != element
-            || slot.bitmap & members.bitmap != 0
+            || slot.bitmap & members.bitmap != 0 && !planted::is(Bug::GroupOver)
             || slot.is_split
             || !in_turn(slot, &members, job.all)
         {
@@ -200,6 +202,7 @@ impl<B: Buffer> Aggregator<B> {
         };
         out.add_all(slot, &self.kernels, batch, &members);
         while slot.element.is_ordered()
+            && !planted::is(Bug::GroupHeld)
             && let Some((_, next)) = self
                 .arena
                 .take_first_if(&mut slot.held, |rank| rank.0 == slot.folded)
@@ -208,7 +211,9 @@ impl<B: Buffer> Aggregator<B> {
         }
         if slot.bitmap == job.all {
             // As if it had been in a slot of the pool: completion takes one from the job.
-            job.slots += u32::from(found.is_none());
+            if !planted::is(Bug::WholeUncounted) {
+                job.slots += u32::from(found.is_none());
+            }
             complete(slot, job, completion, &mut self.counters, egress);
         }
         true

@@ -81,7 +81,7 @@ fn key(job: usize) -> Key {
     Key::new(&[job as u8 + 1; 32]).expect("32 bytes make a key")
 }
 
-const fn job_id(job: usize) -> JobId {
+pub(super) const fn job_id(job: usize) -> JobId {
     JobId(job as u16 * 3 + 1)
 }
 
@@ -397,6 +397,7 @@ impl Scenario {
 
     fn tick(&mut self, world: &mut World<Contributor>) {
         watch::look(self, world);
+        watch::look_at_slots(self, world);
         if matches!(self.phase, Phase::Convergence | Phase::Again) {
             watch::look_for_late(self, world);
             watch::look_for_starvation(self, world);

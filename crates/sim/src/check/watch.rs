@@ -4,7 +4,7 @@
 use super::data::{Contributor, Facts};
 use super::findings::Checker;
 use super::judge::Incarnation;
-use super::scenario::Scenario;
+use super::scenario::{Scenario, job_id};
 use crate::frame::{Frame, HostId};
 use crate::world::{Place, World};
 use std::time::Duration;
@@ -96,6 +96,27 @@ pub fn look(scenario: &Scenario, world: &World<Contributor>) {
         .require(pending <= bound, Checker::Memory, || {
             format!("{pending} events are to come, and {bound} would be many")
         });
+}
+
+/// A job's count of its slots, which its limits go by, is how many it has.
+pub fn look_at_slots(scenario: &Scenario, world: &World<Contributor>) {
+    let ids = (0..scenario.options.jobs.len()).map(job_id);
+    for (n, shard) in world.switch.shards.iter().enumerate() {
+        for id in ids.clone() {
+            let (has, counted) = (
+                shard.holders().filter(|job| *job == id).count(),
+                shard.slots_of(id),
+            );
+            scenario
+                .findings
+                .require(has == counted as usize, Checker::Leak, || {
+                    format!(
+                        "shard {n} counts {counted} slots of job {}, which has {has}",
+                        id.0
+                    )
+                });
+        }
+    }
 }
 
 /// Incarnations that should be over are.
