@@ -47,6 +47,18 @@ const TURNS_AWAKE: u32 = 16;
 /// How long it sleeps at a time, at most.
 const SLEEP_MAX: Duration = Duration::from_micros(100);
 
+/// Frames to take from a port in the turn after one of so many, which brought so many bytes.
+#[must_use]
+pub const fn burst_after(frames: usize, turn_bytes: u64) -> usize {
+    if turn_bytes > TURN_BYTES && frames > BURST_MIN {
+        frames / 2
+    } else if turn_bytes < TURN_BYTES / 2 && frames < BURST {
+        frames * 2
+    } else {
+        frames
+    }
+}
+
 /// A data core, ready to run on its thread.
 pub struct Core {
     /// Its number, which is that of its shard.
@@ -132,11 +144,7 @@ impl Core {
                     meter.end(Stage::Classify);
                 }
             }
-            if bytes > TURN_BYTES && frames_of_port > BURST_MIN {
-                frames_of_port /= 2;
-            } else if bytes < TURN_BYTES / 2 && frames_of_port < BURST {
-                frames_of_port *= 2;
-            }
+            frames_of_port = burst_after(frames_of_port, bytes);
             frames += self.take_handover(&mut handed, now_s);
             if frames > 0 {
                 meter.end(Stage::Classify);

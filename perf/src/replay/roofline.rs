@@ -9,19 +9,23 @@ use anyhow::{Result, bail};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 use tally_kernels::Kernels;
-use tally_switch::datapath::{BURST, BURST_MIN, TURN_BYTES};
+use tally_switch::datapath::{BURST, burst_after};
 
 /// Trials, and how long each lasts at least.
 const TRIALS: u32 = 15;
 const TRIAL: Duration = Duration::from_millis(10);
 
-/// Frames of each port in a turn of the switch with frames of that many bytes.
+/// Frames of each port in a turn of the switch whose ports always have more, with frames of that many bytes.
 fn burst_frames(frame_bytes: usize) -> usize {
+    let bytes = |frames: usize| (frames * usize::from(WORKERS) * frame_bytes) as u64;
     let mut frames = BURST;
-    while frames > BURST_MIN && frames * usize::from(WORKERS) * frame_bytes > TURN_BYTES as usize {
-        frames /= 2;
+    loop {
+        let next = burst_after(frames, bytes(frames));
+        if next >= frames {
+            return frames;
+        }
+        frames = next;
     }
-    frames
 }
 
 /// Nanoseconds for each payload.
@@ -84,6 +88,7 @@ fn measure(payload_bytes: usize, frame_bytes: usize, element: &str) -> Result<f6
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tally_switch::datapath::BURST_MIN;
 
     #[test]
     fn more_bytes_take_longer_and_all_types_are_summed() {
