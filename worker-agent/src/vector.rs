@@ -4,8 +4,11 @@
 //! that is how floats are summed, and behind it one message for each type of element: f32, f16, bf16,
 //! i32, i16, i8. Integers always travel in their own type, floats in their own or all as f32.
 //! Contributions are made from the input when they are
-//! asked for, also when they are sent again; results are turned into the output at once, and kept
-//! as they came for two windows, for workers that lose them.
+//! asked for, also when they are sent again; results are turned into the output at once.
+//!
+//! For two windows a worker that loses a result can have it from us, as it came. Most are made again from
+//! the output: where that gives the same bits (f32 and integers), and a round is long enough for the next
+//! one's results not to be in their place. All others are kept in a copy.
 //!
 //! With several rounds the stream repeats. A round begins when all results of the one before are
 //! there, so that the state of one round is enough.
@@ -117,19 +120,32 @@ impl Message {
     }
 }
 
-/// Results as they came, by fragment.
+/// The results of the last two windows, by fragment: their types, and as they came if they were copied.
 struct Kept {
     payloads: Box<[u8]>,
-    tags: Box<[(u64, Element)]>,
+    tags: Box<[Tag]>,
     payload_bytes: usize,
+}
+
+/// Of which result a slot is.
+#[derive(Clone, Copy)]
+struct Tag {
+    seq: u64,
+    element: Element,
+    copied: bool,
 }
 
 impl Kept {
     fn new(fragments: usize, payload_bytes: usize) -> Self {
         let slots = fragments.next_power_of_two();
+        let nothing = Tag {
+            seq: u64::MAX,
+            element: Element::None,
+            copied: false,
+        };
         Self {
             payloads: vec![0; slots * payload_bytes].into_boxed_slice(),
-            tags: vec![(u64::MAX, Element::None); slots].into_boxed_slice(),
+            tags: vec![nothing; slots].into_boxed_slice(),
             payload_bytes,
         }
     }
@@ -140,16 +156,25 @@ impl Kept {
         (slot, at..at + self.payload_bytes)
     }
 
-    fn put(&mut self, seq: u64, element: Element, payload: &[u8]) {
+    /// Takes note of a result, with a copy of it or not.
+    fn put(&mut self, seq: u64, element: Element, copy: Option<&[u8]>) {
         let (slot, range) = self.slot(seq);
-        self.tags[slot] = (seq, element);
-        self.payloads[range].copy_from_slice(payload);
+        let copied = copy.is_some();
+        self.tags[slot] = Tag {
+            seq,
+            element,
+            copied,
+        };
+        if let Some(payload) = copy {
+            self.payloads[range].copy_from_slice(payload);
+        }
     }
 
-    fn get(&self, seq: u64) -> Option<(Element, &[u8])> {
+    /// The result's type, and its copy if there is one.
+    fn get(&self, seq: u64) -> Option<(Element, Option<&[u8]>)> {
         let (slot, range) = self.slot(seq);
-        let (of, element) = self.tags[slot];
-        (of == seq).then(|| (element, &self.payloads[range]))
+        let tag = self.tags[slot];
+        (tag.seq == seq).then(|| (tag.element, tag.copied.then(|| &self.payloads[range])))
     }
 }
 
@@ -162,6 +187,10 @@ const MESSAGES: [Element; 6] = [
     Element::I16,
     Element::I8,
 ];
+
+/// Windows of fragments whose results are there for others. Who lacks one has a result for none that is a
+/// window later (W-2), and we have one for none that they have not sent: one would do. Frames may be slow.
+const KEPT_WINDOWS: usize = 2;
 
 /// Latencies above this count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
@@ -186,6 +215,10 @@ pub(crate) struct Vector<'a> {
     /// The fixed point of every exponent.
     scales: Box<[Scale]>,
     kept: Kept,
+    /// Whether rounds are long enough for results to be made again from the output.
+    lasts: bool,
+    /// The last fragment that has a result.
+    newest: u64,
     /// From contribution to result.
     pub(crate) latency_ns: Histogram<u64>,
 }
@@ -218,6 +251,7 @@ impl<'a> Vector<'a> {
             end += message.fragments(payload_bytes);
             (message, end)
         });
+        let kept = KEPT_WINDOWS * usize::from(window);
         let scale = |e| Scale::new(e, u32::from(workers));
         Self {
             output: Tensors {
@@ -237,7 +271,9 @@ impl<'a> Vector<'a> {
             agreed: vec![0; data],
             agreed_known: vec![false; groups],
             scales: (0..=u8::MAX).map(scale).collect(),
-            kept: Kept::new(2 * usize::from(window), payload_bytes),
+            kept: Kept::new(kept, payload_bytes),
+            lasts: end >= kept as u64,
+            newest: 0,
             // Three digits between 100 ns and the maximum: the bounds are always valid.
             latency_ns: Histogram::new_with_bounds(100, LATENCY_NS_MAX, 3)
                 .unwrap_or_else(|_| unreachable!("constant bounds")),
@@ -277,6 +313,40 @@ impl<'a> Vector<'a> {
             message,
             fragment: (index - begin) as usize,
         }
+    }
+
+    /// Whether a result can be made again from the output, bit for bit.
+    fn comes_back(&self, fragment: Fragment) -> bool {
+        let Fragment::Plain { message, .. } = fragment else {
+            return false;
+        };
+        let (message, _) = &self.messages[message];
+        // Narrow floats are kept as f32, and some NaNs do not come back from there.
+        self.lasts && !matches!(message.element, Element::F16 | Element::Bf16)
+    }
+
+    /// Writes the elements of a fragment of a message as they travel.
+    fn write(
+        &self,
+        message: usize,
+        fragment: usize,
+        from: &Tensors,
+        payload: &mut [u8],
+    ) -> Element {
+        let (message, _) = &self.messages[message];
+        let pieces = message.pieces(fragment, self.payload_bytes);
+        let (floats, ints) = (&from.floats, &from.ints);
+        let f16 = |v| f16::from_f32(v).to_le_bytes();
+        let bf16 = |v| bf16::from_f32(v).to_le_bytes();
+        match message.element {
+            Element::F32 => fill(payload, floats, pieces, f32::to_le_bytes),
+            Element::F16 => fill(payload, floats, pieces, f16),
+            Element::Bf16 => fill(payload, floats, pieces, bf16),
+            Element::I16 => fill(payload, ints, pieces, |v| (v as i16).to_be_bytes()),
+            Element::I8 => fill(payload, ints, pieces, |v| [v as u8]),
+            _ => fill(payload, ints, pieces, i32::to_be_bytes),
+        }
+        message.element
     }
 
     /// Elements of data fragment `i` of a message of `elements`, in block fixed point.
@@ -372,20 +442,7 @@ impl Gradients for Vector<'_> {
                 Contribution::Ready(Element::I32)
             }
             Fragment::Plain { message, fragment } => {
-                let (message, _) = &self.messages[message];
-                let pieces = message.pieces(fragment, self.payload_bytes);
-                let (floats, ints) = (&self.input.floats, &self.input.ints);
-                let f16 = |v| f16::from_f32(v).to_le_bytes();
-                let bf16 = |v| bf16::from_f32(v).to_le_bytes();
-                match message.element {
-                    Element::F32 => fill(payload, floats, pieces, f32::to_le_bytes),
-                    Element::F16 => fill(payload, floats, pieces, f16),
-                    Element::Bf16 => fill(payload, floats, pieces, bf16),
-                    Element::I16 => fill(payload, ints, pieces, |v| (v as i16).to_be_bytes()),
-                    Element::I8 => fill(payload, ints, pieces, |v| [v as u8]),
-                    _ => fill(payload, ints, pieces, i32::to_be_bytes),
-                }
-                Contribution::Ready(message.element)
+                Contribution::Ready(self.write(message, fragment, self.input, payload))
             }
         }
     }
@@ -393,8 +450,11 @@ impl Gradients for Vector<'_> {
     fn result(&mut self, seq: u64, element: Element, payload: &[u8], delivery: Delivery) {
         let ns = u64::try_from(delivery.latency.as_nanos()).unwrap_or(u64::MAX);
         self.latency_ns.saturating_record(ns);
-        self.kept.put(seq, element, payload);
-        match self.at(seq) {
+        let at = self.at(seq);
+        let copy = (!self.comes_back(at)).then_some(payload);
+        self.kept.put(seq, element, copy);
+        self.newest = self.newest.max(seq);
+        match at {
             Fragment::Scales(group) => {
                 let fragments = self.group(group);
                 let scales = &payload[..fragments.len()];
@@ -427,8 +487,16 @@ impl Gradients for Vector<'_> {
     }
 
     fn stored_result(&mut self, seq: u64, payload: &mut [u8]) -> Option<Element> {
-        let (element, bytes) = self.kept.get(seq)?;
-        payload.copy_from_slice(bytes);
+        let (element, copy) = self.kept.get(seq)?;
+        if let Some(copy) = copy {
+            payload.copy_from_slice(copy);
+        } else if let Fragment::Plain { message, fragment } = self.at(seq)
+            && self.newest < seq + self.fragments()
+        {
+            self.write(message, fragment, &self.output, payload);
+        } else {
+            return None;
+        }
         Some(element)
     }
 }
