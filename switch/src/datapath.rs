@@ -38,9 +38,8 @@ pub const BURST_MIN: usize = 8;
 pub const TURN_BYTES: u64 = 128 << 10;
 /// Bursts taken from each port at the end, at most.
 const DRAIN_BURSTS: usize = 1 << 12;
-/// Turns without a frame before the core begins to back off.
-const SPINS: u32 = 256;
-/// After that, turns in which it yields its CPU before it begins to sleep.
+/// Turns without a frame in which the core yields its CPU before it begins to sleep. It does not spin first:
+/// on a CPU that others share it is they whom it waits for.
 const YIELDS: u32 = 64;
 /// As many, where what arrives wakes it.
 const TURNS_AWAKE: u32 = 16;
@@ -499,10 +498,9 @@ fn is_damaged(mbuf: &Mbuf) -> bool {
 /// Lets others have the CPU, the longer the less there was to do.
 fn back_off(idle_turns: u32) {
     match idle_turns {
-        0..SPINS => std::hint::spin_loop(),
-        n if n < SPINS + YIELDS => std::thread::yield_now(),
+        0..YIELDS => std::thread::yield_now(),
         n => {
-            let micros = 1 << (n - SPINS - YIELDS).min(16);
+            let micros = 1 << (n - YIELDS).min(16);
             std::thread::sleep(Duration::from_micros(micros).min(SLEEP_MAX));
         }
     }

@@ -3,8 +3,10 @@
 //!
 //! There is no kernel to resolve addresses, so the link asks for the switch's MAC with ARP before
 //! it takes anything to send, and answers ARP and ICMP echo for its own address ([`Station`]).
-//! When there is nothing to do it backs off from spinning to yielding to short sleeps, because
-//! a host may run many of us.
+//!
+//! When there is nothing to do it yields its CPU at once, and after many times sleeps a little: a host may
+//! run many of us, and then whoever we wait for waits for our CPU. (Where nobody does, a yield is a short
+//! way to look again.)
 
 use super::ethernet::{Local, Station};
 use super::{Link, LinkError};
@@ -14,7 +16,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
     Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
-    TxQueue, connect, is_pci,
+    TxQueue, connect, free_bulk, is_pci,
 };
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
@@ -33,9 +35,8 @@ const BUFFER_BYTES_MIN: usize = 2048;
 const ARP_EVERY: Duration = Duration::from_millis(100);
 /// How long a device may take to come up and its peer to appear.
 const START_FOR: Duration = Duration::from_secs(20);
-/// Idle rounds of spinning, and of yielding after them, before sleeping.
-const SPINS: u32 = 50;
-const YIELDS: u32 = 50;
+/// Idle rounds of yielding before sleeping: those of a window of fragments, many times over.
+const YIELDS: u32 = 1000;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -51,6 +52,8 @@ pub struct DpdkLink {
     frame_bytes: usize,
     received: Vec<Mbuf>,
     leaving: Vec<Mbuf>,
+    /// Empty frames of full length.
+    spare: Vec<Mbuf>,
     next_arp: Instant,
     idle: u32,
 }
@@ -124,6 +127,7 @@ impl DpdkLink {
             frame_bytes,
             received: Vec::with_capacity(BURST),
             leaving: Vec::with_capacity(2 * BURST),
+            spare: Vec::with_capacity(BURST),
             next_arp: Instant::now(),
             idle: 0,
         })
@@ -136,6 +140,15 @@ impl DpdkLink {
             let request = self.pool.alloc_copy(&self.station.request());
             self.leaving.extend(request);
         }
+    }
+
+    /// An empty frame of full length.
+    fn spare(&mut self) -> Option<Mbuf> {
+        if self.spare.is_empty() && self.pool.alloc_bulk(&mut self.spare, BURST) {
+            let frame_bytes = self.frame_bytes;
+            self.spare.retain_mut(|mbuf| mbuf.set_len(frame_bytes));
+        }
+        self.spare.pop()
     }
 
     fn flush(&mut self) {
@@ -178,13 +191,14 @@ impl Link for DpdkLink {
         // What the driver has not taken goes first, and nothing is made until it has gone.
         self.flush();
         while self.leaving.len() < BURST {
-            let Some(mut mbuf) = self.pool.alloc() else {
+            let Some(mut mbuf) = self.spare() else {
                 break;
             };
-            let Some(buffer) = mbuf.append(self.frame_bytes) else {
+            let Some(buffer) = mbuf.data_mut() else {
                 break;
             };
             let Some(transmit) = fill(&mut buffer[UDP_END..]) else {
+                self.spare.push(mbuf);
                 break;
             };
             let bytes = self.station.finish(buffer, transmit.len, transmit.port);
@@ -203,7 +217,7 @@ impl Link for DpdkLink {
     fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
         let mut received = std::mem::take(&mut self.received);
         let n = self.rx.burst(&mut received, BURST);
-        for mut mbuf in received.drain(..) {
+        for mbuf in &mut received {
             if !mbuf.is_contiguous() {
                 continue;
             }
@@ -216,9 +230,10 @@ impl Link for DpdkLink {
                 && self.station.answer(frame)
                 && self.leaving.len() < BURST
             {
-                self.leaving.push(mbuf);
+                self.leaving.extend(self.pool.alloc_copy(frame));
             }
         }
+        free_bulk(&mut received);
         self.received = received;
         if n > 0 {
             self.idle = 0;
@@ -229,12 +244,10 @@ impl Link for DpdkLink {
     fn wait(&mut self, timeout: Duration, _: Duration) -> Result<(), LinkError> {
         self.flush();
         self.idle = self.idle.saturating_add(1);
-        if self.idle <= SPINS {
-            std::hint::spin_loop();
-        } else if self.idle <= SPINS + YIELDS {
+        if self.idle <= YIELDS {
             std::thread::yield_now();
         } else {
-            let doublings = (self.idle - SPINS - YIELDS).min(16);
+            let doublings = (self.idle - YIELDS).min(16);
             let sleep = SLEEP_MIN
                 .saturating_mul(1 << (doublings / 4))
                 .min(SLEEP_MAX);
