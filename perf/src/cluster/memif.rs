@@ -4,8 +4,11 @@
 use super::Spec;
 use std::path::{Path, PathBuf};
 
-/// Frames in each direction of a connection, as a power of two: two of the largest windows.
-const LOG2_RING: u32 = 10;
+/// Buffers of each direction of a connection, in bytes, about. They are written and read one after the other,
+/// so all of them should stay in the caches. What does not fit waits in the switch, once for all.
+const RING_BYTES: u32 = 512 << 10;
+/// The least frames in a ring: a client lends the server its buffers by 32.
+const RING_MIN: u32 = 32;
 
 pub(super) struct Memif {
     socket: PathBuf,
@@ -23,10 +26,18 @@ impl Memif {
 
     fn arguments(&self, host: usize, role: &str) -> String {
         format!(
-            "role={role},id={host},socket={},socket-abstract=no,bsize={},rsize={LOG2_RING}",
+            "role={role},id={host},socket={},socket-abstract=no,bsize={},rsize={}",
             self.socket.display(),
-            self.buffer_bytes
+            self.buffer_bytes,
+            self.log2_ring()
         )
+    }
+
+    /// Frames in a ring, as a power of two.
+    fn log2_ring(&self) -> u32 {
+        (RING_BYTES / u32::from(self.buffer_bytes))
+            .max(RING_MIN)
+            .ilog2()
     }
 
     /// The switch's device for a host.

@@ -47,6 +47,9 @@ const TARGET_WORKERS: u8 = 8;
 /// IPv4, UDP and Tally headers.
 const HEADERS_BYTES: u16 = 50;
 const PAYLOAD_BYTES_MAX: u16 = 8192;
+/// Windows of Tally's workers: what keeps a shaped link busy, and what stays in the caches.
+const WINDOW_SHAPED: u16 = 128;
+const WINDOW_UNSHAPED: u16 = 32;
 
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
@@ -83,9 +86,10 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Fragments that a worker of Tally may have unfinished
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    window: u16,
+    /// Fragments that a worker of Tally may have unfinished: 128 where links are shaped, else 32, which stay
+    /// in the caches
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    window: Option<u16>,
 
     /// How Tally sums: fixed or native
     #[arg(long, default_value = "native", value_parser = ["fixed", "native"])]
@@ -167,6 +171,8 @@ struct Setting {
     links: Option<Links>,
     /// Of Tally's frames.
     payload_bytes: u16,
+    /// Fragments that a worker of Tally may have unfinished.
+    window: u16,
 }
 
 /// One contender in one setting.
@@ -190,7 +196,6 @@ struct Parameters<'a> {
     rate_mbit: u32,
     turns: u32,
     rounds: u32,
-    window: u16,
     arithmetic: &'a str,
     cpus: Cpus,
 }
@@ -228,6 +233,7 @@ pub fn run(args: &Args) -> Result<Report> {
                         rate_mbit: Some(args.rate_mbit),
                     }),
                     payload_bytes: payload_bytes.min(PAYLOAD_BYTES_MAX),
+                    window: args.window.unwrap_or(WINDOW_SHAPED),
                 };
                 bench.measure(setting, &mut rows)?;
             }
@@ -238,6 +244,7 @@ pub fn run(args: &Args) -> Result<Report> {
                 workers,
                 links: None,
                 payload_bytes: PAYLOAD_BYTES_MAX,
+                window: args.window.unwrap_or(WINDOW_UNSHAPED),
             };
             bench.measure(setting, &mut rows)?;
         }
@@ -249,7 +256,6 @@ pub fn run(args: &Args) -> Result<Report> {
         rate_mbit: args.rate_mbit,
         turns: args.turns,
         rounds: args.rounds,
-        window: args.window,
         arithmetic: &args.arithmetic,
         cpus: cpus.clone(),
     };
@@ -386,7 +392,7 @@ impl Bench {
         patience: Duration,
         check: bool,
     ) -> Result<Vec<f64>> {
-        let window = self.args.window;
+        let window = setting.window;
         let spec = Spec {
             network: match setting.kind {
                 Kind::Shaped => Network::Namespaces,
@@ -540,8 +546,7 @@ impl Bench {
         let _ = writeln!(
             out,
             "all-reduce of {} f32 ({:.1} MB); {} turns of {} rounds; median of the turns' medians, ratios \
-             with least and most\neverybody on CPU {}, Tally's switch on CPU {} of them; Tally sums as {}, \
-             window {}",
+             with least and most\neverybody on CPU {}, Tally's switch on CPU {} of them; Tally sums as {}",
             args.elements,
             args.elements as f64 * 4e-6,
             args.turns,
@@ -549,7 +554,6 @@ impl Bench {
             Cpus::list(&cpus.hosts),
             Cpus::list(&cpus.switch),
             args.arithmetic,
-            args.window,
         );
         let mut before = None;
         for row in rows {
@@ -565,9 +569,10 @@ impl Bench {
                 };
                 let _ = writeln!(
                     out,
-                    "\n{} workers, {links}, Tally's payload {} B\n{:<34} {:>9} {:>9} {:>9} {:>9}  to Tally",
+                    "\n{} workers, {links}, Tally's payload {} B, window {}\n{:<34} {:>9} {:>9} {:>9} {:>9}  to Tally",
                     row.setting.workers,
                     row.setting.payload_bytes,
+                    row.setting.window,
                     "contender",
                     "seconds",
                     "least",
