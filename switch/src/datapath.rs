@@ -477,9 +477,16 @@ impl Core {
         let queues = self.ports.queue_counters();
         counters.drops[DropReason::TxFull as usize] +=
             queues.iter().map(QueueCounters::dropped_total).sum::<u64>();
+        let mut ports = self.ports.counters.clone();
+        for (port, refused) in ports.iter_mut().zip(self.ports.refused()) {
+            port.refused = refused;
+        }
+        for (port, rx) in &self.rx {
+            ports[usize::from(port.0)].refused += rx.refused();
+        }
         CoreReport {
             counters,
-            ports: self.ports.counters.clone(),
+            ports,
             queues,
             residence_ns: self.ports.residence_ns.clone(),
             slots_in_use: self.aggregator.slots_in_use(),

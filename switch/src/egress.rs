@@ -242,6 +242,14 @@ impl Ports {
         self.ways.iter().map(of).collect()
     }
 
+    /// Frames that each port took and could not send; of ports of other cores, none.
+    pub fn refused(&self) -> impl Iterator<Item = u64> {
+        self.ways.iter().map(|way| match way {
+            Way::Own(line) => line.tx.refused(),
+            Way::Core(_) => 0,
+        })
+    }
+
     /// Whether one of the ports has a long queue for this class, which is counted as a mark there.
     #[inline]
     fn is_long(&mut self, ports: &[PortId], class: usize) -> bool {

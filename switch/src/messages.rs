@@ -71,6 +71,8 @@ pub struct PortCounters {
     pub handed_over: u64,
     /// Frames received in several buffers and copied into one.
     pub linearised: u64,
+    /// Frames that it could not take in, or that it took to be sent and could not send.
+    pub refused: u64,
 }
 
 impl PortCounters {
@@ -83,5 +85,6 @@ impl PortCounters {
         self.flooded += other.flooded;
         self.handed_over += other.handed_over;
         self.linearised += other.linearised;
+        self.refused += other.refused;
     }
 }

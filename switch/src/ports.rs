@@ -58,6 +58,15 @@ impl Rx {
             Self::Kernel(interface) => interface.burst(out, max),
         }
     }
+
+    /// Frames that arrived and could not be taken, as far as we know.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        match self {
+            Self::Dpdk(_) => 0,
+            Self::Kernel(interface) => interface.unsupported() + interface.no_buffer(),
+        }
+    }
 }
 
 /// Where frames go to.
@@ -76,6 +85,15 @@ impl Tx {
         match self {
             Self::Dpdk(queue) => queue.burst(frames),
             Self::Kernel(interface) => interface.burst(frames),
+        }
+    }
+
+    /// Frames that were taken and could not be sent, as far as we know.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        match self {
+            Self::Dpdk(queue) => queue.chained_dropped(),
+            Self::Kernel(interface) => interface.errors(),
         }
     }
 }

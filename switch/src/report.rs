@@ -83,6 +83,10 @@ pub struct PortReport {
     /// Frames received in several buffers and copied into one.
     #[serde(default)]
     pub linearised: u64,
+    /// Frames that it could not take in, or that it took to be sent and could not send: superframes of TCP,
+    /// frames beyond its MTU, an interface that is down.
+    #[serde(default)]
+    pub refused: u64,
     /// Receive queues.
     #[serde(default)]
     pub rx_queues: u16,
@@ -321,6 +325,7 @@ impl Report {
                     name: shape.name.clone(),
                     handed_over: p.handed_over,
                     linearised: p.linearised,
+                    refused: p.refused,
                     rx_queues: shape.rx_queues,
                     tx_queues: shape.tx_queues,
                     steering: shape.steering.clone(),
@@ -445,6 +450,13 @@ impl std::fmt::Display for Report {
                 f,
                 "{:<12} {} frames came in several buffers and were copied into one",
                 p.name, p.linearised
+            )?;
+        }
+        for p in self.ports.iter().filter(|p| p.refused > 0) {
+            writeln!(
+                f,
+                "{:<12} {} frames were refused: the interface did not take them in or out",
+                p.name, p.refused
             )?;
         }
         for p in self.ports.iter().filter(|p| p.tx_dropped > 0) {

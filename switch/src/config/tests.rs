@@ -268,6 +268,29 @@ fn fixed_members_must_be_complete_and_on_ports_that_exist() {
 }
 
 #[test]
+fn a_port_may_be_an_interface_of_the_kernel() {
+    let with = |device: &str| parse(&GOOD.replacen("net_null0", device, 1));
+    let interface = |device: &str| {
+        with(device).unwrap().ports[0]
+            .interface()
+            .map(str::to_owned)
+    };
+    assert_eq!(interface("packet0,iface=eth1"), Some("eth1".to_owned()));
+    assert_eq!(interface("packet,iface=eth1"), Some("eth1".to_owned()));
+    assert_eq!(interface("net_af_packet0,iface=eth1"), None);
+    for bad in [
+        "packet0",
+        "packet0,iface=",
+        "packet0,eth1",
+        "packets,iface=eth1",
+        "eth1",
+    ] {
+        let error = with(bad).unwrap_err();
+        assert!(error.contains("packet0,iface=eth1"), "{bad}: {error}");
+    }
+}
+
+#[test]
 fn buffers_hold_what_the_drivers_arguments_ask_for() {
     let bytes = |device: &str| {
         let config = parse(&GOOD.replacen("net_null0", device, 1));
