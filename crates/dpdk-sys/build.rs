@@ -34,7 +34,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_thread_unregister",
     // Pools, buffers and rings
     "rte_pktmbuf_pool_create",
-    "rte_pktmbuf_free_bulk",
     "rte_pktmbuf_copy",
     "rte_mempool_free",
     "rte_mempool_avail_count",

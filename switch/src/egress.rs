@@ -93,20 +93,13 @@ impl Line {
         }
     }
 
-    /// Puts a frame on the stage or into the queue, and says whether into the queue.
+    /// Whether the next frame goes to the stage: nothing waits behind it, and it has room.
     #[inline]
-    fn join(&mut self, class: usize, mbuf: Mbuf) -> bool {
-        let waits = !self.queue.is_empty() || self.stage.len() == STAGE_FRAMES;
-        if waits {
-            self.wait(class, mbuf);
-        } else {
-            self.stage.push(mbuf);
-        }
-        waits
+    fn is_open(&self) -> bool {
+        self.queue.is_empty() && self.stage.len() < STAGE_FRAMES
     }
 
     /// Joins the queue: the port has more to do than it gets done.
-    #[inline(never)]
     fn wait(&mut self, class: usize, mut mbuf: Mbuf) {
         let marked = self.queue.is_long(class) && mbuf.data_mut().is_some_and(mark);
         // If its class is full, the queue counts the frame as dropped.
@@ -221,10 +214,22 @@ impl Ports {
     }
 
     /// Puts a frame into a port's queue of that class; drops and counts it if that is full.
-    #[inline]
+    #[inline(always)]
     pub fn enqueue(&mut self, port: PortId, class: usize, mbuf: Mbuf) {
         match &mut self.ways[usize::from(port.0)] {
-            Way::Own(line) => self.any_waits |= line.join(class, mbuf),
+            Way::Own(line) if line.is_open() => line.stage.push(mbuf),
+            _ => self.enqueue_behind(port, class, mbuf),
+        }
+    }
+
+    /// Where a frame cannot go to the stage directly.
+    #[inline(never)]
+    fn enqueue_behind(&mut self, port: PortId, class: usize, mbuf: Mbuf) {
+        match &mut self.ways[usize::from(port.0)] {
+            Way::Own(line) => {
+                line.wait(class, mbuf);
+                self.any_waits = true;
+            }
             Way::Core(core) => {
                 let handover = Handover::Egress(port, class as u8, mbuf);
                 self.handover_full += self.outbox.send(*core, handover);
@@ -404,10 +409,12 @@ impl Egress<Frame> for Ports {
             mark(frame);
         }
         // Not one by one: after the first, each would be a locked instruction.
-        let shares = mbuf.share_many(roster.ports.len() as u16);
-        for (&port, share) in roster.ports.iter().zip(shares) {
+        let mut shares = mbuf.share_many(roster.ports.len() as u16);
+        for &port in &roster.ports {
+            let Some(share) = shares.next() else { break };
             self.enqueue(port, class, share);
         }
+        drop(shares);
         if let Some(born) = born {
             let nanos = self.now.since(born).as_nanos() as u64;
             self.residence_ns.saturating_record(nanos.max(1));

@@ -49,6 +49,34 @@ void tally_mbuf_free(struct rte_mbuf *frame)
 	rte_pktmbuf_free(frame);
 }
 
+/* As rte_pktmbuf_free_bulk, with few instructions where frames have one segment and follow others of their pool. */
+void tally_free_bulk(struct rte_mbuf **frames, unsigned int n)
+{
+	struct rte_mempool *pool = NULL;
+	unsigned int i, done = 0; /* frames[0..done] are free and of `pool` */
+
+	for (i = 0; i < n; i++) {
+		struct rte_mbuf *frame = frames[i];
+
+		if (unlikely(frame->nb_segs != 1)) {
+			rte_pktmbuf_free(frame);
+			continue;
+		}
+		frame = rte_pktmbuf_prefree_seg(frame);
+		if (unlikely(frame == NULL))
+			continue;
+		if (unlikely(frame->pool != pool)) {
+			if (done != 0)
+				rte_mempool_put_bulk(pool, (void **)frames, done);
+			pool = frame->pool;
+			done = 0;
+		}
+		frames[done++] = frame;
+	}
+	if (done != 0)
+		rte_mempool_put_bulk(pool, (void **)frames, done);
+}
+
 int tally_mbuf_linearize(struct rte_mbuf *frame)
 {
 	return rte_pktmbuf_linearize(frame);
@@ -85,7 +113,7 @@ void tally_ring_free_frames(struct rte_ring *ring)
 	unsigned int n;
 
 	while ((n = rte_ring_dequeue_burst(ring, (void **)frames, RTE_DIM(frames), NULL)) != 0)
-		rte_pktmbuf_free_bulk(frames, n);
+		tally_free_bulk(frames, n);
 }
 
 int tally_port_info_get(uint16_t port, struct tally_port_info *info)

@@ -75,6 +75,8 @@ uint16_t tally_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames,
 
 int tally_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int n);
 void tally_mbuf_free(struct rte_mbuf *frame);
+/* Gives up n references; what stands in the array then is no matter. */
+void tally_free_bulk(struct rte_mbuf **frames, unsigned int n);
 int tally_mbuf_linearize(struct rte_mbuf *frame);
 
 /* Gives what the calling thread's caches hold back to every pool there is. */

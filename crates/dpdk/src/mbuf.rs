@@ -481,8 +481,8 @@ impl Drop for Shares<'_> {
     }
 }
 
-/// Drops all frames with one call per 64 of a pool: cheaper than one by one. The vector keeps
-/// its capacity.
+/// Drops all frames, with one call into the pool for those that follow one another of one: cheaper than
+/// one by one. The vector keeps its capacity.
 pub fn free_bulk(frames: &mut Vec<Mbuf>) {
     let n = frames.len();
     // SAFETY: shrinking to zero. The elements are given up to the call below.
@@ -492,8 +492,9 @@ pub fn free_bulk(frames: &mut Vec<Mbuf>) {
     while left != 0 {
         let part = left.min(u32::MAX as usize);
         // SAFETY: `part` pointers, each one reference that was the vector's and is now the call's
-        // to free; an `Mbuf` is laid out as a pointer.
-        unsafe { sys::rte_pktmbuf_free_bulk(start.cast(), part as u32) };
+        // to free; an `Mbuf` is laid out as a pointer. The call may write over them: no element is
+        // the vector's any more.
+        unsafe { sys::tally_free_bulk(start.cast(), part as u32) };
         // SAFETY: still within the vector's elements or one past them.
         start = unsafe { start.add(part) };
         left -= part;

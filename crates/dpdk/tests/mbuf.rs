@@ -35,6 +35,18 @@ fn ownership() {
     free_bulk(&mut all);
     assert!(shared.is_whole());
 
+    // Frames of two pools, one after the other, one of them shared: each goes to its own.
+    let other = pool(&eal, "other", 31, 0);
+    let of = |n: usize| if n % 5 < 2 { &other } else { &shared };
+    let mut mixed: Vec<_> = (0..40).map(|n| frame(of(n), n)).collect();
+    let kept = mixed[7].share();
+    free_bulk(&mut mixed);
+    assert_eq!((shared.in_use(), other.in_use()), (1, 0));
+    assert_eq!(kept.data(), pattern(7));
+    drop(kept);
+    assert!(shared.is_whole() && other.is_whole());
+    drop((shared, other));
+
     sizes(&eal);
 }
 
