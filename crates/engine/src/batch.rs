@@ -4,6 +4,7 @@
 //! core takes from all of its ports in one turn has most fragments several times. Put together, they
 //! cost one look at the ring, one at the pool, and one pass over the payloads, in which the
 //! accumulator stays in registers ([`Aggregator::handle_batch`](crate::Aggregator::handle_batch)).
+//! They stand side by side in a row of eight, and in further rows where they are more.
 //!
 //! A batch changes the order of arrivals only between fragments: of one fragment, contributions are taken
 //! in the order in which they came.
@@ -11,42 +12,41 @@
 use crate::aggregator::Admission;
 use tally_wire::{Flags, FragmentId, Header, Kind, Rank};
 
-/// Contributions of a batch at most.
-pub const BATCH_FRAMES: usize = 512;
+/// Rows of a batch: as many contributions have room in any case.
+const ROWS: usize = 512;
 
-/// Places of the table that finds a fragment's group; a power of two.
+/// Contributions in a row: as many as the kernels add in one pass.
+pub(crate) const ROW: usize = tally_kernels::MAX_FUSED;
+
+/// Places of the table that finds a fragment's row; a power of two.
 const TABLE: usize = 512;
 
-/// No contribution, no group.
-pub(crate) const NONE: u16 = u16::MAX;
+/// No row.
+const NONE: u16 = u16::MAX;
 
 /// What the engine needs to know of an admitted contribution; the rest is its job's roster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contribution {
     admission: Admission,
+    fragment: FragmentId,
     tag: Tag,
 }
 
-/// Fragment, rank, element type, flags and priority, from the top. One word, because fields written one
-/// by one and read together make the processor wait until they have left its store buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(u64);
+/// Rank, element type, flags and priority, from the top. One word, because fields written one by one
+/// and read together make the processor wait until they have left its store buffer. Tags of one fragment are in
+/// the order of their ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Tag(pub(crate) u32);
 
 impl Tag {
     #[inline]
     const fn new(header: &Header) -> Self {
-        Self(
-            (header.fragment.0 as u64) << 32
-                | (header.rank.0 as u64) << 24
-                | (header.element as u64) << 16
-                | (header.flags.0 as u64) << 8
-                | header.priority as u64,
-        )
-    }
-
-    #[inline]
-    pub(crate) const fn fragment(self) -> FragmentId {
-        FragmentId((self.0 >> 32) as u32)
+        Self(u32::from_be_bytes([
+            header.rank.0,
+            header.element as u8,
+            header.flags.0,
+            header.priority,
+        ]))
     }
 
     #[inline]
@@ -79,6 +79,7 @@ impl Contribution {
     pub fn new(admission: Admission, header: &Header) -> Option<Self> {
         (header.kind == Kind::Data && !header.flags.has(Flags::RESEND)).then_some(Self {
             admission,
+            fragment: header.fragment,
             tag: Tag::new(header),
         })
     }
@@ -87,10 +88,10 @@ impl Contribution {
     #[inline]
     #[must_use]
     pub const fn of(&self, fragment: FragmentId, priority: u8) -> Self {
-        let same = self.tag.0 & 0xffff_ff00;
         Self {
             admission: self.admission,
-            tag: Tag((fragment.0 as u64) << 32 | same | priority as u64),
+            fragment,
+            tag: Tag(self.tag.0 & 0xffff_ff00 | priority as u32),
         }
     }
 
@@ -102,31 +103,80 @@ impl Contribution {
     }
 }
 
-/// A contribution of a batch.
-pub(crate) struct Arrival<B> {
+/// Contributions of one fragment, in the order in which they came: two lines of the cache.
+#[repr(align(64))]
+pub(crate) struct Row<B> {
+    pub(crate) fragment: FragmentId,
+    place: u8,
+    len: u8,
+    /// Where the contributions go on, if they are more.
+    next: u16,
+    tags: [Tag; ROW],
     /// `None` once it has been taken out.
-    pub(crate) buffer: Option<B>,
-    pub(crate) tag: Tag,
-    /// The next one of its group.
-    pub(crate) next: u16,
+    buffers: [Option<B>; ROW],
 }
 
-/// Contributions of one fragment.
+impl<B> Row<B> {
+    const fn empty() -> Self {
+        Self {
+            fragment: FragmentId(0),
+            place: 0,
+            len: 0,
+            next: NONE,
+            tags: [Tag(0); ROW],
+            buffers: [const { None }; ROW],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn place(&self) -> usize {
+        usize::from(self.place)
+    }
+
+    #[inline]
+    pub(crate) fn buffers(&self, from: usize) -> &[Option<B>] {
+        let to = usize::from(self.len);
+        self.buffers.get(from..to).unwrap_or(&[])
+    }
+
+    #[inline]
+    pub(crate) fn buffers_mut(&mut self, from: usize) -> &mut [Option<B>] {
+        let to = usize::from(self.len);
+        self.buffers.get_mut(from..to).unwrap_or(&mut [])
+    }
+
+    #[inline]
+    pub(crate) fn take(&mut self, at: usize) -> Option<B> {
+        self.buffers[at].take()
+    }
+}
+
+/// The first row of a fragment.
 #[derive(Clone, Copy)]
-pub(crate) struct Group {
-    pub(crate) fragment: FragmentId,
-    pub(crate) first: u16,
-    last: u16,
-    pub(crate) place: u8,
+struct Head {
+    fragment: FragmentId,
+    row: u16,
+    place: u8,
+}
+
+/// Where in a batch contributions of a fragment begin that have not been taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) row: usize,
+    pub(crate) from: usize,
 }
 
 /// Admitted contributions that wait for the end of a turn.
 pub struct Batch<B> {
-    pub(crate) arrivals: Vec<Arrival<B>>,
-    pub(crate) groups: Vec<Group>,
-    /// The latest group of each hash. What a batch before this one left in it is known by its group,
-    /// which is another one or none.
+    rows: Box<[Row<B>; ROWS]>,
+    /// Rows that are in use; the others are left as they are.
+    used: usize,
+    heads: Vec<Head>,
+    /// The latest row of each hash. What a batch before this one left in it is known by its row, which is
+    /// another one or not in use.
     table: Box<[u16; TABLE]>,
+    /// For [`sort`](Self::sort).
+    unsorted: Vec<(Tag, Option<B>)>,
 }
 
 impl<B> Default for Batch<B> {
@@ -139,10 +189,16 @@ impl<B> Batch<B> {
     /// An empty batch; it never allocates again.
     #[must_use]
     pub fn new() -> Self {
+        let rows: Box<[_]> = (0..ROWS).map(|_| Row::empty()).collect();
+        let Ok(rows) = rows.try_into() else {
+            unreachable!("as many as were made")
+        };
         Self {
-            arrivals: Vec::with_capacity(BATCH_FRAMES),
-            groups: Vec::with_capacity(BATCH_FRAMES),
-            table: Box::new([NONE; TABLE]),
+            rows,
+            used: 0,
+            heads: Vec::with_capacity(ROWS),
+            table: Box::new([0; TABLE]),
+            unsorted: Vec::with_capacity(64),
         }
     }
 
@@ -150,75 +206,166 @@ impl<B> Batch<B> {
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.arrivals.is_empty()
+        self.used == 0
     }
 
     /// Whether it must be handled before the next [`push`](Self::push).
     #[inline]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.arrivals.len() == BATCH_FRAMES
+        self.used == ROWS
     }
 
     /// Adds a contribution, which was admitted with the rosters that the batch will be handled with.
     ///
     /// # Panics
     /// If it is full.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, contribution: Contribution, buffer: B) {
-        assert!(!self.is_full(), "handled before it is full");
-        let Contribution { admission, tag } = contribution;
-        let (place, fragment) = (admission.place, tag.fragment());
-        let at = self.arrivals.len() as u16;
-        self.arrivals.push(Arrival {
-            buffer: Some(buffer),
+        let Contribution {
+            admission,
+            fragment,
             tag,
-            next: NONE,
-        });
+        } = contribution;
+        let place = admission.place;
         let hash = fragment.0 ^ (u32::from(place) << 6);
         let latest = &mut self.table[hash as usize & (TABLE - 1)];
-        if let Some(group) = self.groups.get_mut(usize::from(*latest))
-            && group.fragment == fragment
-            && group.place == place
+        if let Some(row) = self.rows[..self.used].get_mut(usize::from(*latest))
+            && row.fragment == fragment
+            && row.place == place
         {
-            self.arrivals[usize::from(group.last)].next = at;
-            group.last = at;
-            return;
+            let len = usize::from(row.len);
+            if len < ROW {
+                row.tags[len] = tag;
+                row.buffers[len] = Some(buffer);
+                row.len += 1;
+                return;
+            }
+            row.next = self.used as u16;
+        } else {
+            self.heads.push(Head {
+                fragment,
+                row: self.used as u16,
+                place,
+            });
         }
-        *latest = self.groups.len() as u16;
-        self.groups.push(Group {
-            fragment,
-            first: at,
-            last: at,
-            place,
-        });
+        *latest = self.used as u16;
+        let row = self
+            .rows
+            .get_mut(self.used)
+            .expect("handled before it is full");
+        self.used += 1;
+        row.fragment = fragment;
+        row.place = place;
+        row.len = 1;
+        row.next = NONE;
+        row.tags[0] = tag;
+        row.buffers[0] = Some(buffer);
     }
 
-    /// Puts the groups of each job into the order of their fragments, where ports that lag behind have brought
+    /// How many fragments there are, of all jobs.
+    #[inline]
+    pub(crate) fn fragments(&self) -> usize {
+        self.heads.len()
+    }
+
+    /// All of one of them.
+    #[inline]
+    pub(crate) fn fragment(&self, at: usize) -> Option<Rest> {
+        let row = usize::from(self.heads.get(at)?.row);
+        Some(Rest { row, from: 0 })
+    }
+
+    #[inline]
+    pub(crate) fn row(&mut self, row: usize) -> &mut Row<B> {
+        &mut self.rows[row]
+    }
+
+    /// Of a row's contributions these and those behind them.
+    #[inline]
+    pub(crate) fn tags(&self, Rest { row, from }: Rest) -> &[Tag] {
+        let row = &self.rows[row];
+        row.tags.get(from..usize::from(row.len)).unwrap_or(&[])
+    }
+
+    /// These buffers and those behind them, row by row.
+    pub(crate) fn buffers(&self, Rest { row, from }: Rest) -> impl Iterator<Item = &[Option<B>]> {
+        let after = |row: &&Row<B>| self.rows.get(usize::from(row.next));
+        let rows = std::iter::successors(self.rows.get(row), after);
+        let from = std::iter::once(from).chain(std::iter::repeat(0));
+        rows.zip(from).map(|(row, from)| row.buffers(from))
+    }
+
+    /// The row that goes on with this one.
+    #[inline]
+    pub(crate) fn after(&self, row: usize) -> Option<usize> {
+        let next = self.rows[row].next;
+        (next != NONE).then_some(usize::from(next))
+    }
+
+    /// Without the first one.
+    #[inline]
+    pub(crate) fn rest(&self, Rest { row, from }: Rest) -> Option<Rest> {
+        if from + 1 < usize::from(self.rows[row].len) {
+            return Some(Rest {
+                row,
+                from: from + 1,
+            });
+        }
+        let row = self.after(row)?;
+        Some(Rest { row, from: 0 })
+    }
+
+    /// Brings contributions into the order of their ranks.
+    pub(crate) fn sort(&mut self, rest: Rest) {
+        let mut all = std::mem::take(&mut self.unsorted);
+        let mut at = Some(rest);
+        while let Some(Rest { row, from }) = at {
+            let buffer = self.rows[row].buffers[from].take();
+            all.push((self.rows[row].tags[from], buffer));
+            at = self.rest(Rest { row, from });
+        }
+        all.sort_unstable_by_key(|&(tag, _)| tag);
+        let mut at = Some(rest);
+        for (tag, buffer) in all.drain(..) {
+            let Some(Rest { row, from }) = at else { break };
+            self.rows[row].tags[from] = tag;
+            self.rows[row].buffers[from] = buffer;
+            at = self.rest(Rest { row, from });
+        }
+        self.unsorted = all;
+    }
+
+    /// Puts the fragments of each job into their order, where ports that lag behind have brought
     /// it about: results that leave in another order would be taken for lost by those who wait for them.
     #[inline]
     pub(crate) fn put_in_order(&mut self) {
         let follows =
-            |a: &Group, b: &Group| a.place != b.place || b.fragment.ahead_of(a.fragment) > 0;
-        if !self.groups.is_sorted_by(follows) {
-            self.sort();
+            |a: &Head, b: &Head| a.place != b.place || b.fragment.ahead_of(a.fragment) > 0;
+        if !self.heads.is_sorted_by(follows) {
+            self.sort_heads();
         }
     }
 
     #[cold]
-    fn sort(&mut self) {
+    fn sort_heads(&mut self) {
         // What is in one turn lies within a window, so that any of its fragments will do to count from.
-        let Some(from) = self.groups.first().map(|group| group.fragment) else {
+        let Some(from) = self.heads.first().map(|head| head.fragment) else {
             return;
         };
-        self.groups
-            .sort_unstable_by_key(|group| (group.place, group.fragment.ahead_of(from)));
+        // Of a fragment that has several heads, the contributions stay in the order in which they came.
+        self.heads
+            .sort_unstable_by_key(|head| (head.place, head.fragment.ahead_of(from), head.row));
     }
 
     /// Empties it; all buffers have been taken out.
     pub(crate) fn clear(&mut self) {
-        debug_assert!(self.arrivals.iter().all(|arrival| arrival.buffer.is_none()));
-        self.arrivals.clear();
-        self.groups.clear();
+        debug_assert!(
+            self.rows[..self.used]
+                .iter()
+                .all(|row| row.buffers.iter().all(Option::is_none))
+        );
+        self.used = 0;
+        self.heads.clear();
     }
 }

@@ -7,82 +7,67 @@
 //! goes the ordinary way one by one.
 
 use super::{Aggregator, Out, complete, find};
-use crate::batch::{Arrival, Batch, NONE};
+use crate::batch::{Batch, ROW, Rest, Tag};
 use crate::buffer::{Buffer, Egress};
 use crate::held::fold_narrow;
 use crate::planted::{self, Bug};
 use crate::policy::Completion;
 use crate::ring::Standing;
 use crate::slot::{Slot, SlotKey};
-use tally_kernels::{Kernels, MAX_FUSED};
-use tally_wire::{Element, Flags, Header, Kind, Time};
+use tally_kernels::Kernels;
+use tally_wire::{Element, Flags, Header, Kind, Time, all_ranks};
 
 /// Most members of a job, so most contributions of a group that are not duplicates.
 const MAX_MEMBERS: usize = 64;
 
-/// A group's contributions in the order of their ranks, each of them once. Numbers are wide, so that
-/// each is in a register of its own.
+/// What contributions of one fragment are together, each rank's once and all of the same element type.
 struct Members {
-    /// Places in the batch.
-    order: [u16; MAX_MEMBERS],
+    element: Element,
     len: usize,
     bitmap: u64,
-    priority: u32,
-    flags: u32,
-    lowest: u32,
-    highest: u32,
+    priority: u8,
+    flags: Flags,
+    /// Whether they came in the order of their ranks.
+    in_order: bool,
 }
 
 impl Members {
-    /// `None`: a rank is there twice, or elements differ.
+    /// `None`: it is one only, a rank is there twice, or element types differ.
     #[inline]
-    fn of<B>(batch: &Batch<B>, first: u16) -> Option<Self> {
-        let head = batch.arrivals[usize::from(first)].tag;
-        let mut order = [NONE; MAX_MEMBERS];
-        let (mut len, mut bitmap, mut priority, mut flags) = (0, 0, 0, 0);
-        let mut lowest = u32::from(head.rank().0);
-        let mut highest = lowest;
-        let mut at = first;
-        while at != NONE {
-            let arrival = &batch.arrivals[usize::from(at)];
-            let tag = arrival.tag;
-            let rank = u32::from(tag.rank().0);
-            let bit = tag.rank().bit();
-            let is_twice = bitmap & bit != 0 && !planted::is(Bug::GroupTwice);
-            if is_twice || tag.element() != head.element() {
-                return None;
+    fn of<B>(batch: &Batch<B>, Rest { mut row, mut from }: Rest) -> Option<Self> {
+        let first = *batch.tags(Rest { row, from }).first()?;
+        // Of all tags, bit by bit: those that any has, and those in which any differs from the first.
+        let (mut any, mut different) = (0, 0);
+        let (mut len, mut bitmap, mut twice, mut priority) = (0, 0, 0, 0);
+        let (mut last, mut disorder) = (first, false);
+        loop {
+            let tags = batch.tags(Rest { row, from });
+            len += tags.len();
+            for &tag in tags {
+                any |= tag.0;
+                different |= tag.0 ^ first.0;
+                // Admitted, and so below 64.
+                let bit = 1_u64 << (tag.rank().0 & 63);
+                twice |= bitmap & bit;
+                bitmap |= bit;
+                priority = priority.max(u32::from(tag.priority()));
+                disorder |= tag < last;
+                last = tag;
             }
-            let mut place = len;
-            if rank < highest && !planted::is(Bug::GroupOrder) {
-                let after = |at: u16| batch.arrivals[usize::from(at)].tag.rank() > tag.rank();
-                while place > 0 && after(order[place - 1]) {
-                    order[place] = order[place - 1];
-                    place -= 1;
-                }
-            }
-            order[place] = at;
-            len += 1;
-            bitmap |= bit;
-            priority = u32::from(tag.priority()).max(priority);
-            flags |= u32::from(tag.flags().0);
-            lowest = lowest.min(rank);
-            highest = highest.max(rank);
-            at = arrival.next;
+            let Some(next) = batch.after(row) else { break };
+            (row, from) = (next, 0);
         }
-        Some(Self {
-            order,
+        let element = Element::from_bits(first.element())?;
+        let is_once = twice == 0 || planted::is(Bug::GroupTwice);
+        let is_plain = len > 1 && is_once && Tag(different).element() == 0;
+        is_plain.then_some(Self {
+            element,
             len,
             bitmap,
-            priority,
-            flags,
-            lowest,
-            highest,
+            priority: priority as u8,
+            flags: Tag(any).flags(),
+            in_order: !disorder || planted::is(Bug::GroupOrder),
         })
-    }
-
-    #[inline]
-    fn order(&self) -> &[u16] {
-        &self.order[..self.len]
     }
 }
 
@@ -90,17 +75,13 @@ impl<B: Buffer> Aggregator<B> {
     /// Takes the contributions of a turn, and leaves the batch empty.
     pub fn handle_batch(&mut self, now: Time, batch: &mut Batch<B>, egress: &mut impl Egress<B>) {
         batch.put_in_order();
-        for at in 0..batch.groups.len() {
-            let group = batch.groups[at];
-            let place = usize::from(group.place);
-            let mut first = group.first;
-            while first != NONE {
-                let next = batch.arrivals[usize::from(first)].next;
-                if next != NONE && self.merge(now, place, batch, first, egress) {
-                    break;
-                }
-                self.take_one(now, place, &mut batch.arrivals[usize::from(first)], egress);
-                first = next;
+        for fragment in 0..batch.fragments() {
+            let mut rest = batch.fragment(fragment);
+            while let Some(some) = rest
+                && !self.merge(now, batch, some, egress)
+            {
+                self.take_one(now, batch, some, egress);
+                rest = batch.rest(some);
             }
         }
         batch.clear();
@@ -110,14 +91,18 @@ impl<B: Buffer> Aggregator<B> {
     fn take_one(
         &mut self,
         now: Time,
-        place: usize,
-        arrival: &mut Arrival<B>,
+        batch: &mut Batch<B>,
+        first: Rest,
         egress: &mut impl Egress<B>,
     ) {
-        let tag = arrival.tag;
+        let Some(&tag) = batch.tags(first).first() else {
+            return;
+        };
+        let row = batch.row(first.row);
+        let place = row.place();
         let (Some(job), Some(buffer), Some(element)) = (
             &self.jobs[place],
-            arrival.buffer.take(),
+            row.take(first.from),
             Element::from_bits(tag.element()),
         ) else {
             return;
@@ -129,7 +114,7 @@ impl<B: Buffer> Aggregator<B> {
             element,
             job: job.roster.job,
             epoch: job.roster.epoch,
-            fragment: tag.fragment(),
+            fragment: row.fragment,
             rank: tag.rank(),
             units: job.roster.units,
             bitmap: tag.rank().bit(),
@@ -137,23 +122,21 @@ impl<B: Buffer> Aggregator<B> {
         self.contribution(now, place, &header, buffer, egress);
     }
 
-    /// Takes all contributions from `first` on, or says `false` and has not touched anything: then the
+    /// Takes all of these contributions, or says `false` and has not touched anything: then the
     /// first of them goes the ordinary way, after which the others may have a slot to go to.
+    #[inline]
     fn merge(
         &mut self,
         now: Time,
-        place: usize,
         batch: &mut Batch<B>,
-        first: u16,
+        rest: Rest,
         egress: &mut impl Egress<B>,
     ) -> bool {
-        let Some(members) = Members::of(batch, first) else {
+        let Some(members) = Members::of(batch, rest) else {
             return false;
         };
-        let tag = batch.arrivals[usize::from(first)].tag;
-        let (fragment, Some(element)) = (tag.fragment(), Element::from_bits(tag.element())) else {
-            return false;
-        };
+        let row = batch.row(rest.row);
+        let (place, fragment) = (row.place(), row.fragment);
         let Some(job) = self.jobs[place].as_mut() else {
             return false;
         };
@@ -179,12 +162,12 @@ impl<B: Buffer> Aggregator<B> {
             {
                 whole.key = Some(key);
                 whole.born = now;
-                whole.element = element;
+                whole.element = members.element;
                 &mut whole
             }
             None => return false,
         };
-        if slot.element != element
+        if slot.element != members.element
             || slot.bitmap & members.bitmap != 0 && !planted::is(Bug::GroupOver)
             || slot.is_split
             || !in_turn(slot, &members, job.all)
@@ -193,14 +176,21 @@ impl<B: Buffer> Aggregator<B> {
         }
         job.has_reached(fragment);
         slot.grew = now;
-        slot.priority = slot.priority.max(members.priority as u8);
-        slot.flags = slot.flags.with(Flags(members.flags as u8));
+        slot.priority = slot.priority.max(members.priority);
+        slot.flags = slot.flags.with(members.flags);
+        if slot.element.is_ordered() && !members.in_order {
+            batch.sort(rest);
+        }
         let mut out = Out {
             roster: &job.roster,
             counters: &mut self.counters,
             egress,
         };
-        out.add_all(slot, &self.kernels, batch, &members);
+        out.add_all(slot, &self.kernels, batch, rest);
+        slot.bitmap |= members.bitmap;
+        slot.folded += members.len as u8;
+        out.counters.contributions += members.len as u64;
+        out.counters.grouped += members.len as u64;
         while slot.element.is_ordered()
             && !planted::is(Bug::GroupHeld)
             && let Some((_, next)) = self
@@ -227,33 +217,35 @@ fn in_turn<B>(slot: &Slot<B>, members: &Members, all: u64) -> bool {
     match slot.element {
         Element::I32 => true,
         Element::F32 => {
-            members.lowest == u32::from(slot.folded)
-                && (members.highest - members.lowest) as usize + 1 == members.len
+            let next = all_ranks(members.len as u8).checked_shl(slot.folded.into());
+            next == Some(members.bitmap)
         }
         Element::Scale | Element::None => false,
         _ => members.bitmap == all,
     }
 }
 
-/// Payloads of up to `N` contributions.
+/// Payloads of contributions that have not been taken out.
 struct Payloads<'a, const N: usize> {
     payloads: [&'a [u8]; N],
     len: usize,
 }
 
 impl<'a, const N: usize> Payloads<'a, N> {
+    const NONE: Self = Self {
+        payloads: [&[]; N],
+        len: 0,
+    };
+
     #[inline(always)]
-    fn of<B: Buffer>(batch: &'a Batch<B>, order: &[u16]) -> Self {
-        let mut payloads: [&[u8]; N] = [&[]; N];
-        for (payload, &at) in payloads.iter_mut().zip(order) {
-            if let Some(buffer) = &batch.arrivals[usize::from(at)].buffer {
-                *payload = buffer.payload();
+    fn add<B: Buffer>(&mut self, buffers: &'a [Option<B>]) {
+        let places = &mut self.payloads[self.len..];
+        for (place, buffer) in places.iter_mut().zip(buffers) {
+            if let Some(buffer) = buffer {
+                *place = buffer.payload();
             }
         }
-        Self {
-            payloads,
-            len: order.len(),
-        }
+        self.len += buffers.len();
     }
 
     #[inline(always)]
@@ -270,26 +262,28 @@ impl<E> Out<'_, E> {
         slot: &mut Slot<B>,
         kernels: &Kernels,
         batch: &mut Batch<B>,
-        members: &Members,
+        mut rest: Rest,
     ) where
         E: Egress<B>,
     {
-        let mut order = members.order();
-        if slot.sum.is_none()
-            && let Some((&first, rest)) = order.split_first()
-        {
-            slot.sum = batch.arrivals[usize::from(first)].buffer.take();
-            order = rest;
+        if slot.sum.is_none() {
+            slot.sum = batch.row(rest.row).take(rest.from);
+            rest.from += 1;
         }
         let Some(sum) = &mut slot.sum else { return };
         if slot.element.is_narrow() {
-            let payloads = Payloads::<MAX_MEMBERS>::of(batch, order);
+            let mut payloads = Payloads::<MAX_MEMBERS>::NONE;
+            for buffers in batch.buffers(rest) {
+                payloads.add(buffers);
+            }
             let (element, sum) = (slot.element, sum.payload_mut());
             let saturated = fold_narrow(kernels, element, sum, payloads.get());
             slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
         }
-        for part in order.chunks(MAX_FUSED) {
-            let payloads = Payloads::<MAX_FUSED>::of(batch, part);
+        let Rest { mut row, mut from } = rest;
+        loop {
+            let mut payloads = Payloads::<ROW>::NONE;
+            payloads.add(batch.row(row).buffers(from));
             match slot.element {
                 Element::F32 => kernels.sum_f32_many(sum.payload_mut(), payloads.get()),
                 Element::I32 => {
@@ -298,15 +292,13 @@ impl<E> Out<'_, E> {
                 }
                 _ => {}
             }
-            for &at in part {
-                if let Some(buffer) = batch.arrivals[usize::from(at)].buffer.take() {
+            for buffer in batch.row(row).buffers_mut(from) {
+                if let Some(buffer) = buffer.take() {
                     self.egress.discard(buffer);
                 }
             }
+            let Some(next) = batch.after(row) else { break };
+            (row, from) = (next, 0);
         }
-        slot.bitmap |= members.bitmap;
-        slot.folded += members.len as u8;
-        self.counters.contributions += members.len as u64;
-        self.counters.grouped += members.len as u64;
     }
 }

@@ -17,6 +17,7 @@ mod none;
 mod ps;
 mod sets;
 mod slots;
+mod turns;
 
 const JOB: JobId = JobId(7);
 const OTHER: JobId = JobId(8);
