@@ -115,6 +115,7 @@ impl Core {
         let is_woken =
             self.idle == Idle::Backoff && self.rx.iter().all(|(_, rx)| matches!(rx, Rx::Kernel(_)));
         while !self.stop.load(Ordering::Relaxed) {
+            meter.begin();
             let elapsed = self.epoch.elapsed();
             self.ports.now = Time(elapsed.as_nanos() as u64);
             let now_s = elapsed.as_secs() as u32;
@@ -186,15 +187,11 @@ impl Core {
         for mbuf in burst.iter() {
             mbuf.prefetch(0);
         }
+        let frames = burst.len() as u64;
+        let bytes = self.take(port, burst.drain(..), now_s);
         let counters = &mut self.ports.counters[usize::from(port.0)];
-        counters.rx_frames += burst.len() as u64;
-        let bytes = burst.iter().map(|mbuf| mbuf.len() as u64).sum::<u64>();
+        counters.rx_frames += frames;
         counters.rx_bytes += bytes;
-        for mbuf in burst.drain(..) {
-            if let Err(reason) = self.take(port, mbuf, now_s) {
-                self.aggregator.count_drop(reason);
-            }
-        }
         bytes
     }
 
@@ -217,9 +214,7 @@ impl Core {
                         self.ports.enqueue(port, usize::from(class), mbuf);
                     }
                     Handover::Ingress(port, mbuf) => {
-                        if let Err(reason) = self.take(port, mbuf, now_s) {
-                            self.aggregator.count_drop(reason);
-                        }
+                        self.take(port, std::iter::once(mbuf), now_s);
                     }
                 }
             }
@@ -228,27 +223,50 @@ impl Core {
         n
     }
 
-    /// Decides on one frame. `Err`: it is dropped, and why.
-    #[inline]
-    fn take(&mut self, port: PortId, mut mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
-        if let Some(coupling) = &self.couplings[usize::from(port.0)]
-            && let Some((fragment, priority)) = coupling.train.follows(mbuf.data())
-            && self
-                .aggregator
-                .still_admits(coupling.contribution.admission(), fragment)
-            && !is_damaged(&mbuf)
-            // Padding would be sent on with the result. Only of a frame that nobody shares, and that
-            // is in one piece, the length can be set.
-            && mbuf.set_len(HEADERS_BYTES + coupling.train.payload_bytes())
-        {
-            let contribution = coupling.contribution.of(fragment, priority);
-            self.collect(contribution, mbuf);
-            return Ok(());
+    /// Decides on frames of a port, and says how many bytes they have.
+    #[inline(always)]
+    fn take(&mut self, port: PortId, frames: impl Iterator<Item = Mbuf>, now_s: u32) -> u64 {
+        let mut bytes = 0;
+        let mut frames = frames.inspect(|mbuf| bytes += mbuf.len() as u64);
+        while let Some(mbuf) = self.take_train(port, &mut frames) {
+            if let Err(reason) = self.classify(port, mbuf, now_s) {
+                self.aggregator.count_drop(reason);
+            }
         }
-        self.classify(port, mbuf, now_s)
+        bytes
+    }
+
+    /// Takes frames for as long as they are like the last one of their port, and gives back the first that is
+    /// not.
+    #[inline(always)]
+    fn take_train(
+        &mut self,
+        port: PortId,
+        frames: &mut impl Iterator<Item = Mbuf>,
+    ) -> Option<Mbuf> {
+        let Some(coupling) = self.couplings[usize::from(port.0)] else {
+            return frames.next();
+        };
+        for mut mbuf in frames {
+            if let Some((fragment, priority)) = coupling.train.follows(mbuf.data())
+                && self
+                    .aggregator
+                    .still_admits(coupling.contribution.admission(), fragment)
+                && !is_damaged(&mbuf)
+                // Padding would be sent on with the result. Only of a frame that nobody shares, and that
+                // is in one piece, the length can be set.
+                && mbuf.set_len(coupling.train.frame_bytes())
+            {
+                self.collect(coupling.contribution.of(fragment, priority), mbuf);
+            } else {
+                return Some(mbuf);
+            }
+        }
+        None
     }
 
     /// A frame that is not like the last one: it may be anything.
+    #[inline(never)]
     fn classify(&mut self, port: PortId, mut mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
         if !mbuf.is_contiguous() {
             mbuf = self.linearise(port, &mbuf)?;
@@ -340,7 +358,7 @@ impl Core {
                     contribution,
                 });
         }
-        // Padding, as in `take`.
+        // Padding, as in `take_train`.
         if !mbuf.set_len(HEADERS_BYTES + header.payload_bytes()) {
             return Err(DropReason::Length);
         }

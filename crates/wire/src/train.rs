@@ -45,7 +45,11 @@ const MASK: [u64; WORDS] = {
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     words: [u64; WORDS],
+    /// [`MASK`], in memory: were it known, the compiler would compare word by word and not with vectors.
+    mask: [u64; WORDS],
     header: Header,
+    /// Bytes of the headers and the payload.
+    frame_bytes: usize,
 }
 
 impl Train {
@@ -55,7 +59,9 @@ impl Train {
     pub const fn new(frame: &[u8; HEADERS_BYTES], header: Header) -> Self {
         Self {
             words: words(frame),
+            mask: MASK,
             header,
+            frame_bytes: HEADERS_BYTES + header.units as usize * UNIT_BYTES,
         }
     }
 
@@ -64,13 +70,13 @@ impl Train {
     #[inline]
     #[must_use]
     pub fn follows(&self, frame: &[u8]) -> Option<(FragmentId, u8)> {
-        let (headers, payload) = frame.split_first_chunk::<HEADERS_BYTES>()?;
+        let headers = frame.first_chunk::<HEADERS_BYTES>()?;
         let other = words(headers)
             .iter()
             .zip(self.words)
-            .zip(MASK)
+            .zip(self.mask)
             .fold(0, |other, ((a, b), mask)| other | (a ^ b) & mask);
-        if other != 0 || payload.len() < self.payload_bytes() {
+        if other != 0 || frame.len() < self.frame_bytes {
             return None;
         }
         let fragment = FragmentId(u32::from_be_bytes([
@@ -82,11 +88,11 @@ impl Train {
         Some((fragment, headers[PRIORITY]))
     }
 
-    /// Bytes of payload behind the headers.
+    /// Bytes of each frame without padding.
     #[inline]
     #[must_use]
-    pub const fn payload_bytes(&self) -> usize {
-        self.header.units as usize * UNIT_BYTES
+    pub const fn frame_bytes(&self) -> usize {
+        self.frame_bytes
     }
 
     /// The header of `frame`, as [`follows`](Self::follows) says it.
