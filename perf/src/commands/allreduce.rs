@@ -48,7 +48,7 @@ const TARGET_WORKERS: u8 = 8;
 const HEADERS_BYTES: u16 = 50;
 const PAYLOAD_BYTES_MAX: u16 = 8192;
 /// Windows of Tally's workers: what keeps a shaped link busy, and what stays in the caches.
-const WINDOW_SHAPED: u16 = 128;
+const WINDOW_SHAPED: u16 = 256;
 const WINDOW_UNSHAPED: u16 = 32;
 
 /// What is measured.
