@@ -34,6 +34,8 @@ pub struct PacketRx {
     parts: Vec<libc::iovec>,
     /// Received, and not yet asked for.
     ready: VecDeque<Mbuf>,
+    /// How many of them, from the front, came as one, and the next, and so on.
+    trains: VecDeque<usize>,
     /// Length of a superframe's datagrams, as the last one had it; before the first, as much as fits a
     /// buffer.
     datagram_bytes: usize,
@@ -73,6 +75,7 @@ impl PacketRx {
             headers: vec![no_message(); MESSAGES],
             parts: Vec::with_capacity(MESSAGES * PARTS_MAX),
             ready: VecDeque::with_capacity(MESSAGES * DATAGRAMS_MAX),
+            trains: VecDeque::with_capacity(MESSAGES),
             datagram_bytes,
             gathered: Vec::with_capacity(FRAME_BYTES_MAX),
             unsupported: 0,
@@ -87,7 +90,20 @@ impl PacketRx {
         if self.ready.is_empty() && self.flag.is_set() {
             self.receive();
         }
-        let n = max.min(self.ready.len());
+        let mut n = 0;
+        while let Some(train) = self.trains.front_mut() {
+            // What came as one is asked for as one, if it can be, so that what it leads to leaves as one.
+            if n > 0 && n + *train > max {
+                break;
+            }
+            let taken = (*train).min(max - n);
+            n += taken;
+            *train -= taken;
+            if *train > 0 {
+                break;
+            }
+            self.trains.pop_front();
+        }
         out.extend(self.ready.drain(..n));
         n
     }
@@ -161,9 +177,11 @@ impl PacketRx {
             let header = &self.headers[at];
             let cut_off = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
             let bytes = (header.msg_len as usize).saturating_sub(size_of::<Offload>());
+            let before = self.ready.len();
             if cut_off || !self.take(at, bytes) {
                 self.unsupported += 1;
             }
+            self.trains.push_back(self.ready.len() - before);
         }
     }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::MAX_UNITS;
 
-/// Datagrams made before they are sent.
+/// Datagrams made before they are sent, at most.
 const BATCH: usize = 64;
 /// Received in one system call: each may be many.
 const BATCH_IN: usize = 8;
@@ -40,6 +40,8 @@ pub struct UdpLink {
     group: Option<Socket>,
     switch: Ipv4Addr,
     buffer_bytes: usize,
+    /// Datagrams made before they are sent: whole trains of the longest, so that none is left alone.
+    batch: usize,
     out: Vec<u8>,
     /// What is in `out`, one behind the other: bytes and port.
     out_lengths: Vec<(usize, u16)>,
@@ -90,12 +92,15 @@ impl UdpLink {
                 })
             })
             .transpose()?;
-        let buffer_bytes = datagram_bytes(units.unwrap_or(MAX_UNITS)).next_multiple_of(64);
+        let longest = datagram_bytes(units.unwrap_or(MAX_UNITS));
+        let buffer_bytes = longest.next_multiple_of(64);
+        let train = (SEGMENTED_BYTES_MAX / longest).min(BATCH);
         Ok(Self {
             unicast,
             group,
             switch,
             buffer_bytes,
+            batch: BATCH / train * train,
             out: vec![0; BATCH * buffer_bytes],
             out_lengths: Vec::with_capacity(BATCH),
             inward: vec![0; BATCH_IN * IN_BYTES],
@@ -211,7 +216,7 @@ impl Link for UdpLink {
     ) -> Result<usize, LinkError> {
         self.out_lengths.clear();
         let mut end = 0;
-        for _ in 0..BATCH {
+        for _ in 0..self.batch {
             let Some(transmit) = fill(&mut self.out[end..][..self.buffer_bytes]) else {
                 break;
             };
