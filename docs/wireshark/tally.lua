@@ -255,6 +255,9 @@ local function rank_text(rank)
   return "rank " .. rank
 end
 
+-- Whether the datagram is one of several that a host's kernel carries as one frame.
+local in_superframe = false
+
 local function add_header(tree, tvb, header, rule)
   local version_type = tvb(0, 1)
   tree:add(f.version, version_type)
@@ -320,7 +323,7 @@ local function add_header(tree, tvb, header, rule)
   if payload_bytes ~= header.units * UNIT_BYTES then
     complain(tree, units_item, x.length, string.format("%d units are %d bytes, but UDP carries %d after the header",
       header.units, header.units * UNIT_BYTES, payload_bytes))
-  elseif ip and ip.value ~= 20 + 8 + HEADER_BYTES + payload_bytes then
+  elseif ip and not in_superframe and ip.value ~= 20 + 8 + HEADER_BYTES + payload_bytes then
     complain(tree, units_item, x.length, string.format("the IPv4 length %d is not 20 + 8 + %d + %d",
       ip.value, HEADER_BYTES, payload_bytes))
   end
@@ -444,7 +447,7 @@ local function add_elements(tree, range, element)
   end
 end
 
-function tally.dissector(tvb, pinfo, root)
+local function dissect(tvb, pinfo, root)
   pinfo.cols.protocol = "TALLY"
   local tree = root:add(tally, tvb(), "Tally")
   if tvb:reported_len() < HEADER_BYTES then
@@ -497,6 +500,31 @@ function tally.dissector(tvb, pinfo, root)
   local text = table.concat(info, " ")
   tree:set_text("Tally " .. text)
   pinfo.cols.info = text
+  return tvb:len()
+end
+
+-- Bytes of one datagram, if these are several of one kind and length that a host's kernel carries as one
+-- frame: what a capture on a virtual link sees (docs/adr/0012-packet-sockets.md).
+local function datagram_of_superframe(tvb)
+  local all = tvb:reported_len()
+  if tvb:len() < all or all < 2 * HEADER_BYTES then return nil end
+  local one = HEADER_BYTES + tvb(13, 1):uint() * UNIT_BYTES
+  if all <= one or all % one ~= 0 then return nil end
+  for at = one, all - one, one do
+    if math.floor(tvb(at, 1):uint() / 16) ~= 1 or tvb(at + 13, 1):uint() ~= tvb(13, 1):uint() then return nil end
+  end
+  return one
+end
+
+function tally.dissector(tvb, pinfo, root)
+  local one = datagram_of_superframe(tvb)
+  if not one then return dissect(tvb, pinfo, root) end
+  in_superframe = true
+  for at = 0, tvb:len() - one, one do
+    dissect(tvb(at, one):tvb(), pinfo, root)
+  end
+  in_superframe = false
+  pinfo.cols.info = string.format("%d in one: the last is %s", tvb:len() / one, tostring(pinfo.cols.info))
   return tvb:len()
 end
 

@@ -323,6 +323,13 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         assert!(output.status.success(), "{command:?}: {text}{errors}");
         text
     };
+    // On the captured link each datagram is a frame of its own: the capture is checked frame by frame.
+    for (role, device) in [("host0", "eth0"), ("switch", "port0")] {
+        let namespace = format!("tally-{}-{role}", std::process::id());
+        run(Command::new("ip")
+            .args(["netns", "exec", &namespace, "ethtool", "-K", device])
+            .args(["tx-udp-segmentation", "off"]));
+    }
     let mut tshark = cluster
         .command_on(cluster.worker_host(0, 0), "tshark")
         .args([

@@ -19,12 +19,14 @@ pub struct Machine {
     /// Whether a hypervisor says that it is there.
     pub virtual_machine: bool,
     /// Size of each cache that the first core reaches, by name (`L1d`, `L1i`, `L2`, `L3`).
+    #[serde(default)]
     pub cache_bytes: BTreeMap<String, usize>,
     /// Main memory.
     pub memory_bytes: Option<u64>,
     /// The operating system's kernel.
     pub kernel: Option<String>,
     /// Vector and other instruction sets that matter here.
+    #[serde(default)]
     pub isa_features: Vec<String>,
 }
 
