@@ -9,7 +9,7 @@
 //! A batch changes the order of arrivals only between fragments: of one fragment, contributions are taken
 //! in the order in which they came.
 
-use crate::aggregator::Admission;
+use crate::aggregator::{Admission, MAX_JOBS};
 use tally_wire::{Flags, FragmentId, Header, Kind, Rank};
 
 /// Rows of a batch: as many contributions have room in any case.
@@ -340,8 +340,9 @@ impl<B> Batch<B> {
     /// it about: results that leave in another order would be taken for lost by those who wait for them.
     #[inline]
     pub(crate) fn put_in_order(&mut self) {
-        let follows =
-            |a: &Head, b: &Head| a.place != b.place || b.fragment.ahead_of(a.fragment) > 0;
+        let follows = |a: &Head, b: &Head| {
+            a.place < b.place || a.place == b.place && b.fragment.ahead_of(a.fragment) > 0
+        };
         if !self.heads.is_sorted_by(follows) {
             self.sort_heads();
         }
@@ -349,13 +350,16 @@ impl<B> Batch<B> {
 
     #[cold]
     fn sort_heads(&mut self) {
-        // What is in one turn lies within a window, so that any of its fragments will do to count from.
-        let Some(from) = self.heads.first().map(|head| head.fragment) else {
-            return;
-        };
+        // What a job has in one turn lies within a window, so that any of its fragments will do to count from.
+        let mut from = [FragmentId(0); MAX_JOBS];
+        for head in &self.heads {
+            from[usize::from(head.place)] = head.fragment;
+        }
         // Of a fragment that has several heads, the contributions stay in the order in which they came.
-        self.heads
-            .sort_unstable_by_key(|head| (head.place, head.fragment.ahead_of(from), head.row));
+        self.heads.sort_unstable_by_key(|head| {
+            let ahead = head.fragment.ahead_of(from[usize::from(head.place)]);
+            (head.place, ahead, head.row)
+        });
     }
 
     /// Empties it; all buffers have been taken out.

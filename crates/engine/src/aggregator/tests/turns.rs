@@ -41,7 +41,13 @@ struct Turns {
 }
 
 impl Turns {
+    /// Of two jobs: of 20 workers, and of two.
     fn new(element: Element) -> Self {
+        Self::of(element, &[(JOB, WORKERS, 0), (OTHER, 2, 30)])
+    }
+
+    /// Jobs with their workers and the first of their hosts.
+    fn of(element: Element, jobs: &[(JobId, u16, u16)]) -> Self {
         let mut world = World::with(PoolConfig {
             slots: 8,
             ways: 1,
@@ -53,8 +59,9 @@ impl Turns {
             limits: Vec::new(),
             policy: PolicyName::Esa,
         });
-        world.bind(roster(JOB, WORKERS, 0), 0);
-        world.bind(roster(OTHER, 2, 30), 1);
+        for (place, &(job, workers, first)) in jobs.iter().enumerate() {
+            world.bind(roster(job, workers, first), place);
+        }
         let batch = Batch::new();
         Self {
             world,
@@ -64,12 +71,18 @@ impl Turns {
     }
 
     fn push(&mut self, fragment: u32, rank: u8) {
+        self.push_to(JOB, 0, fragment, rank);
+    }
+
+    fn push_to(&mut self, job: JobId, first_host: u16, fragment: u32, rank: u8) {
         let header = Header {
             element: self.element,
             priority: rank,
+            job,
             ..data(fragment, rank)
         };
-        let admission = self.world.shard.admit(&host(rank.into()), &header).unwrap();
+        let from = host(first_host + u16::from(rank));
+        let admission = self.world.shard.admit(&from, &header).unwrap();
         let contribution = Contribution::new(admission, &header).unwrap();
         let buffer = self.world.ledger.frame(payload(self.element, rank));
         self.batch.push(contribution, buffer);
@@ -165,4 +178,53 @@ fn a_full_batch_says_so_and_takes_as_many_as_it_has_rows() {
     assert_eq!(pushed, 512);
     t.settle();
     assert_eq!(t.world.shard.counters().contributions, 512);
+}
+
+/// The ports are looked at one after the other, and each brings a train. That of a worker that lags
+/// behind comes last and begins with older fragments: their results must not follow those of the newer
+/// ones, which would make all workers take them for lost. Other jobs' trains in between change nothing.
+#[test]
+fn workers_that_lag_behind_do_not_turn_the_results_around() {
+    // Also where the numbers wrap, or change their sign.
+    for first in [100, u32::MAX - 1, 0x7fff_fffe] {
+        for jobs in [&[(JOB, 2, 0)][..], &[(JOB, 2, 0), (OTHER, 2, 30)]] {
+            let mut t = Turns::of(Element::I32, jobs);
+            // Each job's fragments have numbers of their own, half of all numbers apart.
+            let begin = |job| {
+                if jobs.len() == 1 || job == OTHER {
+                    first
+                } else {
+                    100
+                }
+            };
+            let mut turn = |trains: &[(u8, std::ops::Range<u32>)]| {
+                for (rank, fragments) in trains {
+                    for &(job, _, host) in jobs {
+                        for at in fragments.clone() {
+                            t.push_to(job, host, begin(job).wrapping_add(at), *rank);
+                        }
+                    }
+                }
+                t.settle()
+            };
+            assert_eq!(turn(&[(0, 0..2)]), []);
+            let sent = turn(&[(0, 2..4), (1, 0..4)]);
+            for &(job, ..) in jobs {
+                let of = |sent: &Sent| match sent {
+                    Sent::Group(_, h, ..) if h.job == job => {
+                        Some(h.fragment.0.wrapping_sub(begin(job)))
+                    }
+                    Sent::Group(..) => None,
+                    other => panic!("{other:?}"),
+                };
+                let left: Vec<_> = sent.iter().filter_map(of).collect();
+                assert_eq!(
+                    left,
+                    [0, 1, 2, 3],
+                    "{job:?} of {} jobs, {first}",
+                    jobs.len()
+                );
+            }
+        }
+    }
 }
