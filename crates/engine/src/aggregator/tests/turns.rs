@@ -197,7 +197,7 @@ fn workers_that_lag_behind_do_not_turn_the_results_around() {
                     100
                 }
             };
-            let mut turn = |trains: &[(u8, std::ops::Range<u32>)]| {
+            let mut turn = |trains: &[(u8, Range<u32>)]| {
                 for (rank, fragments) in trains {
                     for &(job, _, host) in jobs {
                         for at in fragments.clone() {
