@@ -255,10 +255,14 @@ local function rank_text(rank)
   return "rank " .. rank
 end
 
--- Whether the datagram is one of several that a host's kernel carries as one frame.
-local in_superframe = false
+-- Whether IPv4's length, if there is one, is right for so many bytes of UDP payload.
+local function ip_carries(udp_payload_bytes)
+  local ip_lens = { ip_len() } -- the innermost comes last
+  local ip = ip_lens[#ip_lens]
+  return not ip or ip.value == 20 + 8 + udp_payload_bytes, ip and ip.value
+end
 
-local function add_header(tree, tvb, header, rule)
+local function add_header(tree, tvb, bytes, alone, header, rule)
   local version_type = tvb(0, 1)
   tree:add(f.version, version_type)
   local type_item = tree:add(f.type, version_type)
@@ -317,15 +321,14 @@ local function add_header(tree, tvb, header, rule)
       string.format("%s does not have %d units", TYPE[header.type] or "a frame", header.units))
   end
   -- F-4: the header, UDP and IPv4 all say the same
-  local payload_bytes = tvb:reported_len() - HEADER_BYTES
-  local ip_lens = { ip_len() } -- the innermost comes last
-  local ip = ip_lens[#ip_lens]
+  local payload_bytes = bytes - HEADER_BYTES
+  local ip_is_right, ip_bytes = ip_carries(bytes)
   if payload_bytes ~= header.units * UNIT_BYTES then
     complain(tree, units_item, x.length, string.format("%d units are %d bytes, but UDP carries %d after the header",
       header.units, header.units * UNIT_BYTES, payload_bytes))
-  elseif ip and not in_superframe and ip.value ~= 20 + 8 + HEADER_BYTES + payload_bytes then
+  elseif alone and not ip_is_right then
     complain(tree, units_item, x.length, string.format("the IPv4 length %d is not 20 + 8 + %d + %d",
-      ip.value, HEADER_BYTES, payload_bytes))
+      ip_bytes, HEADER_BYTES, payload_bytes))
   end
 
   local bitmap_item = tree:add(f.bitmap, tvb(14, 8))
@@ -447,24 +450,20 @@ local function add_elements(tree, range, element)
   end
 end
 
-local function dissect(tvb, pinfo, root)
-  pinfo.cols.protocol = "TALLY"
+-- A datagram of so many bytes, of which `tvb` has what was captured; `alone` if it is all that UDP carries.
+-- Returns a line for the info column.
+local function dissect(tvb, bytes, alone, root)
   local tree = root:add(tally, tvb(), "Tally")
-  if tvb:reported_len() < HEADER_BYTES then
-    pinfo.cols.info = "malformed: shorter than a header"
-    complain(tree, tree, x.short, string.format("%d bytes are shorter than a header", tvb:reported_len()))
-    return tvb:len()
+  if bytes < HEADER_BYTES then
+    complain(tree, tree, x.short, string.format("%d bytes are shorter than a header", bytes))
+    return "malformed: shorter than a header"
   end
-  if tvb:len() < HEADER_BYTES then
-    pinfo.cols.info = "cut off by the capture"
-    return tvb:len()
-  end
+  if tvb:len() < HEADER_BYTES then return "cut off by the capture" end
 
   local version, kind = math.floor(tvb(0, 1):uint() / 16), tvb(0, 1):uint() % 16
   if version ~= 1 then
-    pinfo.cols.info = string.format("malformed: version %d", version)
     complain(tree, tree:add(f.version, tvb(0, 1)), x.version, string.format("version %d is not 1", version))
-    return tvb:len()
+    return string.format("malformed: version %d", version)
   end
 
   local flags = tvb(1, 1):uint()
@@ -482,7 +481,7 @@ local function dissect(tvb, pinfo, root)
     ranks = ranks_of(tvb(14, 8)),
   }
   local rule = RULE[kind]
-  add_header(tree, tvb, header, rule)
+  add_header(tree, tvb, bytes, alone, header, rule)
 
   local info = { TYPE[kind] or "type " .. kind, "job " .. header.job, rank_text(header.rank) }
   local present = tvb:len() - HEADER_BYTES
@@ -499,33 +498,45 @@ local function dissect(tvb, pinfo, root)
   for _, name in ipairs(flag_names(flags)) do info[#info + 1] = name end
   local text = table.concat(info, " ")
   tree:set_text("Tally " .. text)
-  pinfo.cols.info = text
-  return tvb:len()
+  return text
 end
 
--- Bytes of one datagram, if these are several of one kind and length that a host's kernel carries as one
--- frame: what a capture on a virtual link sees (docs/adr/0012-packet-sockets.md).
+-- Bytes of each datagram but the last, which may be shorter, if these are several that a host's kernel
+-- carries as one frame: what a capture on a virtual link sees (docs/adr/0012-packet-sockets.md). The kernel
+-- looks at lengths only, so they may be of different types. One that really left as this would look the same.
 local function datagram_of_superframe(tvb)
-  local all = tvb:reported_len()
-  if tvb:len() < all or all < 2 * HEADER_BYTES then return nil end
+  local all, captured = tvb:reported_len(), tvb:len()
+  if captured < HEADER_BYTES or not ip_carries(all) then return nil end
   local one = HEADER_BYTES + tvb(13, 1):uint() * UNIT_BYTES
-  if all <= one or all % one ~= 0 then return nil end
-  for at = one, all - one, one do
-    if math.floor(tvb(at, 1):uint() / 16) ~= 1 or tvb(at + 13, 1):uint() ~= tvb(13, 1):uint() then return nil end
+  if all <= one then return nil end
+  for at = 0, all - 1, one do
+    local bytes = math.min(one, all - at)
+    if (bytes - HEADER_BYTES) % UNIT_BYTES ~= 0 then return nil end
+    if at + HEADER_BYTES <= captured then -- of what is cut off, the lengths must do
+      local version_type, units = tvb(at, 1):uint(), tvb(at + 13, 1):uint()
+      if math.floor(version_type / 16) ~= 1 or not TYPE[version_type % 16] then return nil end
+      if HEADER_BYTES + units * UNIT_BYTES ~= bytes then return nil end
+    end
   end
   return one
 end
 
 function tally.dissector(tvb, pinfo, root)
+  pinfo.cols.protocol = "TALLY"
+  local all, captured = tvb:reported_len(), tvb:len()
   local one = datagram_of_superframe(tvb)
-  if not one then return dissect(tvb, pinfo, root) end
-  in_superframe = true
-  for at = 0, tvb:len() - one, one do
-    dissect(tvb(at, one):tvb(), pinfo, root)
+  if not one then
+    pinfo.cols.info = dissect(tvb, all, true, root)
+    return captured
   end
-  in_superframe = false
-  pinfo.cols.info = string.format("%d in one: the last is %s", tvb:len() / one, tostring(pinfo.cols.info))
-  return tvb:len()
+  local first
+  for at = 0, captured - 1, one do
+    local bytes = math.min(one, all - at)
+    local info = dissect(tvb(at, math.min(bytes, captured - at)):tvb(), bytes, false, root)
+    first = first or info
+  end
+  pinfo.cols.info = string.format("%d in one: the first is %s", math.ceil(all / one), first)
+  return captured
 end
 
 -- Ports -------------------------------------------------------------------------------------

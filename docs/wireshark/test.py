@@ -137,8 +137,22 @@ RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: 
 LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 3)}
 
 
+def datagrams_of(udp_payload):
+    """The datagrams of a superframe: all of one length, the last maybe shorter. Else the payload as it is."""
+    if len(udp_payload) < 22:
+        return [udp_payload]
+    one = 22 + 64 * udp_payload[13]
+    parts = [udp_payload[at : at + one] for at in range(0, len(udp_payload), one)]
+    whole = all(len(p) >= 22 and p[0] >> 4 == 1 and p[0] & 15 in RANKS and len(p) == 22 + 64 * p[13] for p in parts)
+    return parts if whole else [udp_payload]
+
+
 def well_formed(udp_payload):
-    """Sections 1, 2 and 4, for a datagram whose IPv4 and UDP lengths agree."""
+    """Sections 1, 2 and 4, for a UDP payload whose IPv4 and UDP lengths agree."""
+    return all(map(datagram_is_well_formed, datagrams_of(udp_payload)))
+
+
+def datagram_is_well_formed(udp_payload):
     if len(udp_payload) < 22:
         return False
     version_type, flags, _, element, _, _, _, rank, units, bitmap = struct.unpack_from(">BBBBHHIBBQ", udp_payload)
@@ -195,7 +209,9 @@ class Checks:
                 print(f"FAILED: {text}")
 
     def frame(self, number, row, udp_payload):
-        for name, values in expected_fields(udp_payload).items():
+        datagrams = [expected_fields(datagram) for datagram in datagrams_of(udp_payload)]
+        for name in SHOWN:
+            values = [value for datagram in datagrams for value in datagram[name]]
             shown = row[f"tally.{name}"]
             holds = len(shown) == len(values) and all(same(name, t, v) for t, v in zip(shown, values))
             self.that(holds, f"frame {number}: tally.{name} is {shown}, expected {values}")
@@ -236,7 +252,7 @@ def check_capture(start, path, port, shards, malformed_allowed):
         if not well_formed(payload):
             continue
         checks.frame(number, row, payload)
-        kinds[TYPES[payload[0] & 15]] += 1
+        kinds.update(TYPES[datagram[0] & 15] for datagram in datagrams_of(payload))
     kinds["malformed"] = malformed
     print(", ".join(f"{count} {kind}" for kind, count in kinds.most_common() if count) or "no Tally frame in this capture")
     return checks.verdict(path)
@@ -346,6 +362,22 @@ GOOD = [
 
 data = {"element": F32, "bitmap": 4, "payload": f32s}
 result = {"element": F32, "bitmap": 255, "payload": f32s, "rank": SWITCH}
+one, nack = tally(DATA, **data), tally(NACK, fragment=8, bitmap=4)
+# Superframes: datagrams of one length and a last one that may be shorter, of whatever types.
+GOOD += [
+    ("2 in one: the first is DATA job 7 rank 2 fragment 16 f32",
+     tally(DATA, fragment=16, **data) + tally(DATA, fragment=32, **data), 0, 0),
+    ("4 in one: the first is DATA job 7 rank 2 fragment 16 f32",
+     b"".join(tally(DATA, fragment=fragment, **data) for fragment in (16, 32, 48)) + nack, 0, 0),
+    ("3 in one: the first is RESULT job 7 switch fragment 5 f32",
+     tally(RESULT, fragment=5, **result) + tally(PARTIAL, fragment=6, **result)
+     + tally(DATA, element=I32, fragment=7, bitmap=4, payload=i32s[:64]), 0, 1),
+    ("64 in one: the first is NACK job 7 rank 2 fragment 0",
+     b"".join(tally(NACK, fragment=fragment, bitmap=4) for fragment in range(64)), 0, 0),
+    ("2 in one: the first is ACCEPT job 7 rank 2 waiting epoch 3",
+     tally(ACCEPT, payload=control(ACCEPT, **ids)) + tally(ACCEPT, rank=3, payload=control(ACCEPT, **ids)), 0, 1),
+]  # fmt: skip
+
 # (what the complaint says, and nothing else may be complained about; UDP payload, keywords of frame())
 BAD = [
     ("21 bytes are shorter than a header", tally(REMIND, rank=PS)[:21], {}),
@@ -397,6 +429,18 @@ BAD = [
     ("reason 13 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=13)), {}),
     ("reason 0 is not in use", tally(REFUSE, payload=control(REFUSE, **ids)), {}),
     ("code 4 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, code=4)), {}),
+    # No superframes: what follows is no datagram, or longer, or neither as long nor the last; or IPv4 is against it.
+    *[(f"16 units are 1024 bytes, but UDP carries {1024 + len(rest)} after the header", one + rest, {})
+      for rest in [bytes(5), bytes(22), bytes(64), bytes(len(one)), b"\xff" * len(one), nack[:21], nack + b"\0", nack + nack,
+                   nack + one, one + bytes(22), one[:-64], tally(DATA, **{**data, "payload": f32s + bytes(64)}),
+                   tally(DATA, version=2, **data), tally(0, **data), tally(11, **data), tally(DATA, units=15, **data),
+                   tally(DATA, units=0, **data)]],
+    ("0 units are 0 bytes, but UDP carries 1046 after the header", nack + one, {}),
+    ("16 units are 1024 bytes, but UDP carries 2070 after the header", one + one, {"ip_extra": 4}),
+    # Superframes with a datagram that is malformed.
+    ("DATA of rank 2 does not have the bitmap of rank 3", one + tally(DATA, **{**data, "bitmap": 8}), {}),
+    ("NACK does not have RESEND", one + one + tally(NACK, flags=RESEND, bitmap=4), {}),
+    ("DATA does not have 0 units", tally(DATA, element=F32, bitmap=4) + nack, {}),
 ]  # fmt: skip
 
 
@@ -455,7 +499,7 @@ def check_warnings(start, folder):
 def check_truncated_captures(start, folder):
     """However short the capture cuts, the dissector neither fails nor calls the sender wrong."""
     checks = Checks()
-    for snaplen in list(range(42, 70)) + [100, 175, 191, 192, 1000]:
+    for snaplen in list(range(42, 70)) + [100, 175, 191, 192, 1000, 1088, 1100, 1200, 1500]:
         path = folder / f"snap{snaplen}.pcap"
         write_pcap(path, [frame(octets) for _, octets, _, _ in GOOD], snaplen)
         for row, (info, _, _, _) in zip(tshark(start, path, ROW), GOOD):
