@@ -25,6 +25,21 @@ const EPOCH: Epoch = Epoch(3);
 const UNITS: u8 = 1;
 const POLICIES: [PolicyName; 3] = [PolicyName::Esa, PolicyName::Fcfs, PolicyName::Static];
 
+/// One shard for two jobs without limits. Tests say what they want otherwise.
+fn pool() -> PoolConfig {
+    PoolConfig {
+        slots: 8,
+        ways: 1,
+        held: 16,
+        window: 4,
+        shards: 1,
+        shard: 0,
+        jobs: 2,
+        limits: Vec::new(),
+        policy: PolicyName::Esa,
+    }
+}
+
 /// A shard with its way out. Dropped: every buffer must be accounted for.
 struct World {
     shard: Aggregator<Plain>,
@@ -63,13 +78,10 @@ impl World {
         let mut world = Self::with(PoolConfig {
             slots,
             ways,
-            held: 16,
             window,
-            shards: 1,
-            shard: 0,
-            jobs: 2,
             limits,
             policy,
+            ..pool()
         });
         world.bind(roster(JOB, 3, 0), 0);
         world.bind(roster(OTHER, 2, 10), 1);

@@ -144,15 +144,11 @@ fn every_other_reason_not_to_admit() {
 fn a_shard_takes_only_its_own_fragments() {
     for shard in 0..4 {
         let mut w = World::with(PoolConfig {
-            slots: 8,
-            ways: 1,
             held: 4,
-            window: 4,
             shards: 4,
             shard,
             jobs: 1,
-            limits: Vec::new(),
-            policy: PolicyName::Esa,
+            ..pool()
         });
         w.bind(roster(JOB, 3, 0), 0);
         for fragment in [0, 1, 2, 3, 4, u32::MAX] {
@@ -179,14 +175,11 @@ fn the_ring_spans_two_windows_for_any_number_of_shards() {
         for window in 1..40u16 {
             let mut w = World::with(PoolConfig {
                 slots: 64,
-                ways: 1,
                 held: 4,
                 window,
                 shards,
-                shard: 0,
                 jobs: 1,
-                limits: Vec::new(),
-                policy: PolicyName::Esa,
+                ..pool()
             });
             w.bind(roster(JOB, 3, 0), 0);
             let step = usize::from(shards);
@@ -276,14 +269,11 @@ fn unbind_gives_up_everything_of_the_job_and_only_of_it() {
 fn more_jobs_than_the_shard_serves_are_refused_and_places_are_reused() {
     let mut w = World::with(PoolConfig {
         slots: 1,
-        ways: 1,
         held: 0,
         window: 1,
-        shards: 1,
-        shard: 0,
         jobs: 300,
-        limits: Vec::new(),
         policy: PolicyName::Static,
+        ..pool()
     });
     for job in 0..MAX_JOBS as u16 {
         w.bind(roster(JobId(1000 + job), 1, 0), usize::from(job));

@@ -84,14 +84,9 @@ fn ps_of_other(kind: Kind, fragment: u32) -> Header {
 fn float_world(policy: PolicyName, slots: u32, held: u32) -> World {
     let mut w = World::with(PoolConfig {
         slots,
-        ways: 1,
         held,
-        window: 4,
-        shards: 1,
-        shard: 0,
-        jobs: 2,
-        limits: Vec::new(),
         policy,
+        ..pool()
     });
     w.bind(roster(JOB, 4, 0), 0);
     w.bind(roster(OTHER, 2, 10), 1);

@@ -124,17 +124,7 @@ fn a_result_of_the_ps_keeps_its_flags() {
 
 #[test]
 fn what_finds_no_place_to_wait_has_met_no_collision() {
-    let mut w = World::with(PoolConfig {
-        slots: 8,
-        ways: 1,
-        held: 0,
-        window: 4,
-        shards: 1,
-        shard: 0,
-        jobs: 2,
-        limits: Vec::new(),
-        policy: PolicyName::Esa,
-    });
+    let mut w = World::with(PoolConfig { held: 0, ..pool() });
     w.bind(roster(JOB, 3, 0), 0);
     let float = Header {
         element: Element::F32,

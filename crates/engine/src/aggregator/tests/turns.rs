@@ -48,17 +48,7 @@ impl Turns {
 
     /// Jobs with their workers and the first of their hosts.
     fn of(element: Element, jobs: &[(JobId, u16, u16)]) -> Self {
-        let mut world = World::with(PoolConfig {
-            slots: 8,
-            ways: 1,
-            held: 64,
-            window: 4,
-            shards: 1,
-            shard: 0,
-            jobs: 2,
-            limits: Vec::new(),
-            policy: PolicyName::Esa,
-        });
+        let mut world = World::with(PoolConfig { held: 64, ..pool() });
         for (place, &(job, workers, first)) in jobs.iter().enumerate() {
             world.bind(roster(job, workers, first), place);
         }
