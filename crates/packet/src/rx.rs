@@ -8,7 +8,7 @@
 //! frame is longer, its bytes are moved to where they belong.
 
 use crate::ready::Flag;
-use crate::socket::{Socket, no_message, offload_part, part};
+use crate::socket::{Socket, no_message, offload_part, part, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, cut, finish_checksum};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -148,17 +148,11 @@ impl PacketRx {
             parts.push(part(&mut message.rest));
             n += 1;
         }
-        // Now that the parts stay where they are.
-        let mut at = 0;
-        for (header, message) in self.headers[..n].iter_mut().zip(&self.messages) {
-            let parts = message.buffers.len() + 2;
-            header.msg_hdr.msg_iov = &raw mut self.parts[at];
-            header.msg_hdr.msg_iovlen = parts;
-            at += parts;
-        }
         if n == 0 {
             return;
         }
+        let numbers = self.messages[..n].iter().map(|it| it.buffers.len() + 2);
+        point(&mut self.headers, &mut self.parts, numbers);
         // SAFETY: `n` headers, each with parts that are within buffers which nobody else has, and that live
         // until the call returns.
         let got = unsafe {

@@ -186,6 +186,22 @@ pub(crate) fn part_to_send(bytes: &[u8]) -> libc::iovec {
     }
 }
 
+/// Points messages at their parts, which follow each other in `parts`, so many for each. They must not move until
+/// the system call has returned.
+pub(crate) fn point(
+    messages: &mut [libc::mmsghdr],
+    parts: &mut [libc::iovec],
+    numbers: impl Iterator<Item = usize>,
+) {
+    let mut rest = parts;
+    for (message, number) in messages.iter_mut().zip(numbers) {
+        let (these, others) = rest.split_at_mut(number);
+        message.msg_hdr.msg_iov = these.as_mut_ptr();
+        message.msg_hdr.msg_iovlen = these.len();
+        rest = others;
+    }
+}
+
 /// Major and minor number of the kernel.
 pub(crate) fn kernel_release() -> Option<(u32, u32)> {
     // SAFETY: arrays of characters.

@@ -1,6 +1,6 @@
 //! Sending: frames that follow each other with the same headers leave as superframes.
 
-use crate::socket::{Socket, no_message, offload_part, part_to_send};
+use crate::socket::{Socket, no_message, offload_part, part_to_send, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, continues, joined, may_join};
 use std::cell::Cell;
 use std::io;
@@ -161,16 +161,10 @@ impl PacketTx {
             }
             rest = others;
         }
-        let mut at = 0;
-        for (header, group) in self.headers.iter_mut().zip(&self.groups) {
-            let parts = if group.frames == 1 {
-                2
-            } else {
-                2 + group.frames
-            };
-            header.msg_hdr.msg_iov = &raw mut self.parts[at];
-            header.msg_hdr.msg_iovlen = parts;
-            at += parts;
-        }
+        let numbers = self.groups.iter().map(|group| match group.frames {
+            1 => 2,
+            frames => 2 + frames,
+        });
+        point(&mut self.headers, &mut self.parts, numbers);
     }
 }
