@@ -3,13 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::io::Write;
+mod common;
+
+use common::{Receiver, frame, ip, is_root, new_pool, receive, silence, skipped};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig};
-use tally_packet::{Error, PacketRx, PacketTx, Ready, open, superframes};
-use tally_wire::frame::{ETHERTYPE_IPV4, UDP_END, internet_checksum};
+use tally_dpdk::{Mbuf, Mempool};
+use tally_packet::{Error, PacketTx, Ready, open, superframes};
+use tally_wire::frame::{UDP_END, internet_checksum};
 
 const MTU: usize = 9000;
 
@@ -24,8 +26,7 @@ impl Veth {
             "link", "add", &veth.0, "type", "veth", "peer", "name", &veth.1,
         ]);
         for side in [&veth.0, &veth.1] {
-            // Keeps the kernel from saying anything of its own on them.
-            let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{side}/disable_ipv6"), "1");
+            silence(side);
             ip(&["link", "set", side, "mtu", &MTU.to_string(), "up"]);
         }
         veth
@@ -38,29 +39,13 @@ impl Drop for Veth {
     }
 }
 
-fn ip(arguments: &[&str]) {
-    let status = Command::new("ip").args(arguments).status().unwrap();
-    assert!(status.success(), "ip {}", arguments.join(" "));
-}
-
-fn is_root() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    status.lines().any(|line| line.starts_with("Uid:\t0\t"))
-}
-
 #[test]
 fn frames_arrive_as_they_were_sent() {
     if !is_root() {
-        let _ = writeln!(std::io::stderr(), "SKIPPED: packet sockets need root");
+        skipped("packet sockets need root");
         return;
     }
-    let eal = Eal::init(&EalConfig::no_huge(512)).unwrap();
-    let config = MempoolConfig {
-        frames: 4095,
-        frame_bytes_max: 9216,
-        ..MempoolConfig::default()
-    };
-    let pool = Mempool::new(&eal, "frames", &config).unwrap();
+    let (_eal, pool) = new_pool();
     let veth = Veth::new();
     let missing = open("no-such-if", &pool, &mut Ready::new().unwrap())
         .map(drop)
@@ -81,29 +66,6 @@ fn frames_arrive_as_they_were_sent() {
     assert!(pool.is_whole());
 }
 
-/// A UDP frame with content that says which it is.
-fn frame(flow: u8, bytes: usize, number: usize) -> Vec<u8> {
-    let mut f = vec![0; UDP_END + bytes];
-    f[..12].copy_from_slice(&[2, 0, 0, 0, 0, flow, 2, 0, 0, 0, 0, 9]);
-    f[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    let (ip, udp) = ((28 + bytes) as u16, (8 + bytes) as u16);
-    f[14..26].copy_from_slice(&[0x45, 2, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
-    f[16..18].copy_from_slice(&ip.to_be_bytes());
-    f[26..34].copy_from_slice(&[10, 84, 0, 1, 10, 84, 0, flow]);
-    let sum = internet_checksum(&f[14..34]);
-    f[24..26].copy_from_slice(&sum.to_be_bytes());
-    f[34..38].copy_from_slice(&[0x7a, 0x11, 0x7a, 0x12]);
-    f[38..40].copy_from_slice(&udp.to_be_bytes());
-    let mut state = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    for byte in &mut f[UDP_END..] {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        *byte = state as u8;
-    }
-    f
-}
-
 fn send(pool: &Mempool, tx: &mut PacketTx, frames: &[Vec<u8>]) {
     let mut out: Vec<Mbuf> = frames.iter().map(|f| pool.alloc_copy(f).unwrap()).collect();
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -111,25 +73,6 @@ fn send(pool: &Mempool, tx: &mut PacketTx, frames: &[Vec<u8>]) {
         tx.burst(&mut out);
         assert!(Instant::now() < deadline, "{} frames left", out.len());
     }
-}
-
-struct Receiver {
-    rx: PacketRx,
-    ready: Ready,
-}
-
-fn receive(Receiver { rx, ready }: &mut Receiver, n: usize) -> Vec<Vec<u8>> {
-    let deadline = Instant::now() + Duration::from_secs(5);
-    let (mut got, mut burst) = (Vec::new(), Vec::new());
-    while got.len() < n && Instant::now() < deadline {
-        ready.look(Duration::from_millis(1));
-        let taken = rx.burst(&mut burst, 32);
-        assert!(taken <= 32 && taken == burst.len());
-        got.extend(burst.drain(..).map(|mbuf| mbuf.data().to_vec()));
-    }
-    ready.look(Duration::ZERO);
-    assert_eq!(rx.burst(&mut burst, 32), 0, "more than were sent");
-    got
 }
 
 #[track_caller]
@@ -198,8 +141,7 @@ fn what_is_too_long_is_counted(pool: &Mempool, tx: &mut PacketTx, rx: &mut Recei
 /// As a worker sends them: one system call, one frame to the kernel, many to us.
 fn a_socket_s_superframes_are_cut(veth: &Veth, rx: &mut Receiver) {
     if !superframes() {
-        let what = "SKIPPED: this kernel has no superframes on packet sockets";
-        let _ = writeln!(std::io::stderr(), "{what}");
+        skipped("this kernel has no superframes on packet sockets");
         return;
     }
     ip(&["address", "add", "10.84.77.1/24", "dev", &veth.0]);
