@@ -83,8 +83,8 @@ pub struct PortReport {
     /// Frames received in several buffers and copied into one.
     #[serde(default)]
     pub linearised: u64,
-    /// Frames that it could not take in, or that it took to be sent and could not send: superframes of TCP,
-    /// frames beyond its MTU, an interface that is down.
+    /// Frames that it could not take in, or that it took to be sent and could not send: superframes of TCP
+    /// or with a VLAN tag, frames beyond its MTU, an interface that is down.
     #[serde(default)]
     pub refused: u64,
     /// Receive queues.

@@ -20,6 +20,9 @@
 //!   [`superframes`].
 //! - Superframes of TCP are dropped and counted ([`PacketRx::unsupported`]): hosts on a veth pair that send other
 //!   traffic need `ethtool -K eth0 tso off`, and a NIC that merges what it receives `gro off`.
+//! - Superframes with a VLAN tag are dropped and counted too: the same settings, on the interface in the VLAN.
+//! - The kernel takes an outer VLAN tag out of each frame; it is put back from what it says beside it. It sends none
+//!   that is longer than the MTU allows without a tag, unless the tag is 802.1Q's.
 //! - One queue each way.
 
 mod ready;
@@ -27,6 +30,7 @@ mod rx;
 mod socket;
 mod superframe;
 mod tx;
+mod vlan;
 
 pub use ready::Ready;
 pub use rx::PacketRx;

@@ -10,6 +10,7 @@
 use crate::ready::Flag;
 use crate::socket::{Socket, no_message, offload_part, part, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, cut, finish_checksum};
+use crate::vlan::Aside;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -53,6 +54,7 @@ unsafe impl Send for PacketRx {}
 /// Where a message is received into.
 struct Message {
     offload: Offload,
+    aside: Aside,
     /// Each as long as headers and a datagram.
     buffers: Vec<Mbuf>,
     /// What is longer.
@@ -63,6 +65,7 @@ impl PacketRx {
     pub(crate) fn new(socket: Arc<Socket>, flag: Flag, pool: Mempool) -> Self {
         let message = || Message {
             offload: Offload::default(),
+            aside: Aside::new(),
             buffers: Vec::with_capacity(DATAGRAMS_MAX),
             rest: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
         };
@@ -108,7 +111,7 @@ impl PacketRx {
         n
     }
 
-    /// Superframes that are none of UDP over IPv4, dropped, and frames that are longer than a buffer.
+    /// Superframes that are none of UDP over IPv4 without VLAN tag, dropped, and frames that are longer than a buffer.
     #[must_use]
     pub fn unsupported(&self) -> u64 {
         self.unsupported
@@ -137,6 +140,7 @@ impl PacketRx {
             if message.buffers.is_empty() {
                 break;
             }
+            message.aside.attach(&mut self.headers[n]);
             self.parts.push(offload_part(&mut message.offload));
             let parts = &mut self.parts;
             for (at, buffer) in message.buffers.iter_mut().enumerate() {
@@ -153,8 +157,8 @@ impl PacketRx {
         }
         let numbers = self.messages[..n].iter().map(|it| it.buffers.len() + 2);
         point(&mut self.headers, &mut self.parts, numbers);
-        // SAFETY: `n` headers, each with parts that are within buffers which nobody else has, and that live
-        // until the call returns.
+        // SAFETY: `n` headers, each with parts that are within buffers which nobody else has, and with room for
+        // what is said beside them; all of it lives until the call returns.
         let got = unsafe {
             libc::recvmmsg(
                 self.socket.fd(),
@@ -183,9 +187,10 @@ impl PacketRx {
     fn take(&mut self, at: usize, bytes: usize) -> bool {
         let message = &mut self.messages[at];
         let offload = message.offload;
+        let tag = message.aside.tag();
         let frame_bytes = message.buffers[0].len();
         if offload.gso_type == Offload::NONE {
-            if bytes > frame_bytes {
+            let mut frame = if bytes > frame_bytes {
                 self.gather(at, bytes);
                 let Some(mut frame) = self.pool.alloc() else {
                     self.no_buffer += 1;
@@ -195,20 +200,25 @@ impl PacketRx {
                     return false;
                 };
                 room.copy_from_slice(&self.gathered);
-                finish(&mut frame, &offload);
-                self.ready.push_back(frame);
-                return true;
-            }
-            let mut frame = message.buffers.remove(0);
-            let _ = frame.set_len(bytes);
+                frame
+            } else {
+                let mut frame = message.buffers.remove(0);
+                let _ = frame.set_len(bytes);
+                frame
+            };
+            // Where its checksum is was said of the frame without tag.
             finish(&mut frame, &offload);
+            if tag.is_some_and(|tag| !tag.put_back(&mut frame)) {
+                return false;
+            }
             self.ready.push_back(frame);
             return true;
         }
         // VLAN tags and options would make the headers longer.
         let headers = usize::from(offload.csum_start) + 8;
         let datagram_bytes = usize::from(offload.gso_size);
-        if offload.gso_type != Offload::UDP || headers != UDP_END || datagram_bytes == 0 {
+        let is_udp = offload.gso_type == Offload::UDP && headers == UDP_END;
+        if !is_udp || datagram_bytes == 0 || tag.is_some() {
             return false;
         }
         let Some(payload) = bytes.checked_sub(UDP_END).filter(|&payload| payload > 0) else {

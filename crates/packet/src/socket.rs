@@ -41,6 +41,12 @@ impl Socket {
             &one,
             "PACKET_VNET_HDR",
         )?;
+        socket.set(
+            libc::SOL_PACKET,
+            libc::PACKET_AUXDATA,
+            &one,
+            "PACKET_AUXDATA",
+        )?;
         let what = "PACKET_IGNORE_OUTGOING";
         socket.set(libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &one, what)?;
         // Beyond the system's limit as root, else as far as it goes.

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Receiver, frame, ip, is_root, new_pool, receive, silence, skipped};
+use common::{Receiver, frame, ip, is_root, new_pool, receive, silence, skipped, tagged};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ fn frames_arrive_as_they_were_sent() {
         mixtures(&pool, &mut a.1, &mut b.0);
         what_is_too_long_is_counted(&pool, &mut a.1, &mut b.0);
         a_socket_s_superframes_are_cut(&veth, &mut b.0);
+        tags_stay(&pool, &mut a.1, &mut b.0);
+        a_vlan_s_frames_have_its_tag(&veth, &mut b.0);
         assert_eq!(b.0.rx.unsupported(), 0);
         assert_eq!(b.0.rx.no_buffer(), 0);
     }
@@ -130,6 +132,31 @@ fn mixtures(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
     }
 }
 
+/// The kernel takes them out before it gives frames to a socket.
+fn tags_stay(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
+    let train = |bytes| (0..3).map(move |number| frame(1, bytes, number));
+    // A network, with and without priority; a priority alone; nothing at all.
+    for tci in [5, 0xf005, 0x6000, 0] {
+        for tpid in [0x8100, 0x88a8] {
+            // Packet sockets send no longer ones with the other tag.
+            let most = if tpid == 0x8100 { MTU - 28 } else { MTU - 32 };
+            for bytes in [1, 22, 1046, most] {
+                let one = tagged(&frame(1, bytes, 7), tpid, tci);
+                // Where it is as long as what came before, shorter, and longer.
+                for other in [bytes, 8214, 1] {
+                    let frames: Vec<_> = train(other)
+                        .chain([one.clone(), one.clone()])
+                        .chain(train(other))
+                        .collect();
+                    carries(pool, tx, rx, &frames);
+                }
+            }
+        }
+    }
+    let two = |tpid| tagged(&tagged(&frame(1, 1046, 0), 0x8100, 5), tpid, 7);
+    carries(pool, tx, rx, &[two(0x88a8), two(0x8100)]);
+}
+
 fn what_is_too_long_is_counted(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
     let errors = tx.errors();
     let frames = [frame(1, 90, 0), frame(1, MTU + 30, 1), frame(1, 90, 2)];
@@ -144,18 +171,7 @@ fn a_socket_s_superframes_are_cut(veth: &Veth, rx: &mut Receiver) {
         skipped("this kernel has no superframes on packet sockets");
         return;
     }
-    ip(&["address", "add", "10.84.77.1/24", "dev", &veth.0]);
-    ip(&[
-        "neighbour",
-        "add",
-        "10.84.77.2",
-        "lladdr",
-        "02:00:00:00:00:01",
-        "dev",
-        &veth.0,
-    ]);
-    let from = SocketAddrV4::new(Ipv4Addr::new(10, 84, 77, 1), 0);
-    let socket = UdpSocket::bind(from).unwrap();
+    let socket = socket_on(&veth.0, 77);
     for (bytes, n) in [(1046, 20), (8214, 7), (300, 3), (1046, 62), (90, 64)] {
         let content: Vec<u8> = (0..bytes * n)
             .map(|at| (at / 7 + at / bytes) as u8)
@@ -173,6 +189,41 @@ fn a_socket_s_superframes_are_cut(veth: &Veth, rx: &mut Receiver) {
                 [&((8 + bytes) as u16).to_be_bytes()[..], &[0, 0]].concat()
             );
         }
+    }
+}
+
+/// A socket on an interface, which thinks that it knows somebody at 10.84.`net`.2.
+fn socket_on(interface: &str, net: u8) -> UdpSocket {
+    let [address, neighbour] = [format!("10.84.{net}.1/24"), format!("10.84.{net}.2")];
+    ip(&["address", "add", &address, "dev", interface]);
+    let lladdr = ["lladdr", "02:00:00:00:00:01", "dev", interface];
+    ip(&[&["neighbour", "add", &neighbour], &lladdr[..]].concat());
+    let from = SocketAddrV4::new(Ipv4Addr::new(10, 84, net, 1), 0);
+    UdpSocket::bind(from).unwrap()
+}
+
+/// As from a host with an interface in a VLAN: the tag was never in the frame, and the checksum is open.
+fn a_vlan_s_frames_have_its_tag(veth: &Veth, rx: &mut Receiver) {
+    let name = format!("{}.5", veth.0);
+    let arguments = ["link", "add", "link", &veth.0, "name", &name];
+    let mut add = Command::new("ip");
+    add.args(arguments).args(["type", "vlan", "id", "5"]);
+    if !add.output().unwrap().status.success() {
+        skipped("this kernel has no interfaces in VLANs");
+        return;
+    }
+    silence(&name);
+    ip(&["link", "set", &name, "up"]);
+    let socket = socket_on(&name, 78);
+    for bytes in [1, 1046, MTU - 28] {
+        let content: Vec<u8> = (0..bytes).map(|at| (at / 3) as u8).collect();
+        socket.send_to(&content, "10.84.78.2:31249").unwrap();
+        let got = receive(rx, 1);
+        assert_eq!(got.len(), 1, "{bytes} bytes");
+        assert_eq!(got[0][12..18], [0x81, 0, 0, 5, 8, 0]);
+        assert_eq!(internet_checksum(&got[0][18..38]), 0);
+        assert_eq!(got[0][44..46], [0, 0]);
+        assert!(got[0][46..] == content);
     }
 }
 

@@ -63,6 +63,12 @@ pub fn frame(flow: u8, bytes: usize, number: usize) -> Vec<u8> {
     f
 }
 
+/// The same frame with a VLAN tag.
+pub fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
+    let tag = [tpid.to_be_bytes(), tci.to_be_bytes()].concat();
+    [&frame[..12], &tag, &frame[12..]].concat()
+}
+
 /// A port, and what says that it has something.
 pub struct Receiver {
     pub rx: PacketRx,
