@@ -16,8 +16,8 @@
 //! # The catches
 //!
 //! - Kernels before 6.2 have no superframes of UDP on packet sockets: frames then travel one by one, and
-//!   hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`). See
-//!   [`superframes`].
+//!   hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`): the kernel drops them, and
+//!   they are counted ([`PacketRx::unsupported`]). See [`superframes`].
 //! - Superframes of TCP are dropped and counted ([`PacketRx::unsupported`]): hosts on a veth pair that send other
 //!   traffic need `ethtool -K eth0 tso off`, and a NIC that merges what it receives `gro off`.
 //! - Superframes with a VLAN tag are dropped and counted too: the same settings, on the interface in the VLAN.

@@ -13,6 +13,7 @@ use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, cut, finish_checksum}
 use crate::vlan::Aside;
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::io;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use tally_dpdk::{Mbuf, Mempool};
@@ -111,7 +112,8 @@ impl PacketRx {
         n
     }
 
-    /// Superframes that are none of UDP over IPv4 without VLAN tag, dropped, and frames that are longer than a buffer.
+    /// Superframes that are none of UDP over IPv4 without VLAN tag, or that this kernel does not pass on, dropped,
+    /// and frames that are longer than a buffer.
     #[must_use]
     pub fn unsupported(&self) -> u64 {
         self.unsupported
@@ -168,8 +170,13 @@ impl PacketRx {
                 std::ptr::null_mut(),
             )
         };
-        // Nothing there, or an interface that is down for now: it may come up again.
-        let got = usize::try_from(got).unwrap_or(0);
+        let got = usize::try_from(got).unwrap_or_else(|_| {
+            // One that the kernel has no word for is gone. Else there is nothing, or the interface is down for
+            // now: it may come up again.
+            let is_nameless = io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
+            self.unsupported += u64::from(is_nameless);
+            0
+        });
         self.flag.set(got == n);
         for at in 0..got {
             let header = &self.headers[at];

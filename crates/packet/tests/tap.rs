@@ -20,6 +20,8 @@ const OF_UDP: usize = 6;
 const OF_TCP: usize = 16;
 
 const GSO_UDP_L4: u8 = 5;
+/// One long datagram, to be cut into fragments. Packet sockets receive none.
+const GSO_UDP_FRAGMENTS: u8 = 3;
 
 /// A device of which we are the wire; gone with the value.
 struct Tap(File, String);
@@ -76,6 +78,7 @@ fn what_a_device_leaves_to_others_is_done() {
         let mut rx = Receiver { rx, ready };
         open_checksums_are_finished(&mut tap, &mut rx);
         superframes_with_a_tag_are_refused(&mut tap, &mut rx);
+        superframes_without_a_name_are_counted(&mut tap, &mut rx);
         assert_eq!(rx.rx.no_buffer(), 0);
     }
     assert!(pool.is_whole());
@@ -172,4 +175,26 @@ fn superframes_with_a_tag_are_refused(tap: &mut Tap, rx: &mut Receiver) {
         assert!(frame[UDP_END..] == *datagram);
     }
     assert_eq!(rx.rx.unsupported(), unsupported + 2);
+}
+
+/// The kernel takes such a frame from the socket and has no word for it: the error is all that is seen of it.
+fn superframes_without_a_name_are_counted(tap: &mut Tap, rx: &mut Receiver) {
+    let before = rx.rx.unsupported();
+    let one = frame(1, 1046, 4);
+    let fragmented = frame(1, 7 * 1048, 3);
+    for n in 1..=3 {
+        // First, in the middle, and last of what is received together.
+        for at in 0..=2 {
+            for place in 0..=2 {
+                if place == at {
+                    let gso = Some((GSO_UDP_FRAGMENTS, 1048));
+                    tap.deliver(&fragmented, BEHIND_IPV4, OF_UDP, gso);
+                } else {
+                    tap.deliver(&one, BEHIND_IPV4, OF_UDP, None);
+                }
+            }
+            assert!(receive(rx, 2) == [one.clone(), one.clone()], "{n} {at}");
+        }
+        assert_eq!(rx.rx.unsupported(), before + 3 * n);
+    }
 }
