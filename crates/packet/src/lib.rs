@@ -15,6 +15,7 @@
 //!
 //! # The catches
 //!
+//! - Kernels before 5.11 cannot wait for them (`epoll_pwait2`), and [`Ready::new`] says so.
 //! - Kernels before 6.2 have no superframes of UDP on packet sockets: frames then travel one by one, and
 //!   hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`): the kernel drops them, and
 //!   they are counted ([`PacketRx::unsupported`]). See [`superframes`].

@@ -33,12 +33,22 @@ impl Ready {
     /// None yet.
     ///
     /// # Errors
-    /// If the kernel refuses.
+    /// If the kernel refuses, or is older than 5.11.
     pub fn new() -> Result<Self, Error> {
+        let epoll = Epoll::new()?;
+        // The kernel wants room for one, also where there are no sockets.
+        let mut events = Vec::with_capacity(1);
+        // Without the call nothing would ever seem to arrive, so this is the place to notice.
+        epoll
+            .wait(&mut events, Duration::ZERO)
+            .map_err(|source| Error::System {
+                what: "epoll_pwait2, which needs Linux 5.11 and no filter that forbids it",
+                source,
+            })?;
         Ok(Self {
-            epoll: Epoll::new()?,
+            epoll,
             flags: Vec::new(),
-            events: Vec::new(),
+            events,
         })
     }
 
@@ -52,8 +62,14 @@ impl Ready {
 
     /// Finds out which sockets have something, after waiting for the first that has, but not longer than
     /// `most`. Until the next call, receiving from the others is a look at a flag.
+    ///
+    /// # Panics
+    /// If the kernel refuses what it granted to [`Ready::new`].
     pub fn look(&mut self, most: Duration) {
-        self.epoll.wait(&mut self.events, most);
+        if let Err(why) = self.epoll.wait(&mut self.events, most) {
+            // A mistake of ours, after which nothing would ever seem to arrive.
+            panic!("epoll_pwait2: {why}");
+        }
         for event in &self.events {
             let number = event.u64;
             if let Some(flag) = self.flags.get(number as usize) {

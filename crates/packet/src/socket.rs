@@ -138,8 +138,13 @@ impl Epoll {
         }
     }
 
-    /// Fills in the sockets that have something, after waiting for the first one.
-    pub(crate) fn wait(&self, events: &mut Vec<libc::epoll_event>, most: Duration) {
+    /// Fills in the sockets that have something, after waiting for the first one; none after a signal. `events` has
+    /// room for one at least.
+    pub(crate) fn wait(
+        &self,
+        events: &mut Vec<libc::epoll_event>,
+        most: Duration,
+    ) -> io::Result<()> {
         let most = libc::timespec {
             tv_sec: most.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(most.subsec_nanos()),
@@ -157,8 +162,14 @@ impl Epoll {
                 0_usize,
             )
         };
-        // SAFETY: as many have been written. A signal is an error, and then there are none.
-        unsafe { events.set_len(usize::try_from(n).unwrap_or(0)) };
+        let Ok(n) = usize::try_from(n) else {
+            let why = io::Error::last_os_error();
+            let is_signal = why.kind() == io::ErrorKind::Interrupted;
+            return if is_signal { Ok(()) } else { Err(why) };
+        };
+        // SAFETY: as many have been written.
+        unsafe { events.set_len(n) };
+        Ok(())
     }
 }
 
