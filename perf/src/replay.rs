@@ -8,7 +8,7 @@
 //! pool and counts it as sent. So there is no other process to generate or to swallow frames, the
 //! device costs both programs the same, and all that differs is what they do with a frame.
 //!
-//! Both have the same command line of the EAL, pools of the same buffers, the same bursts, the same
+//! Both have the same command line of the EAL, the same kind of packet memory, pools of the same buffers, the same bursts, the same
 //! CPU, and another CPU (if there is one) for the thread that says how things are.
 //!
 //! Rates are per second of CPU time that the core's thread had, so that other programs on a shared
@@ -36,7 +36,7 @@ pub(crate) use switch::statistics;
 pub use switch::{Running, Switch};
 pub use testpmd::Testpmd;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -46,6 +46,8 @@ use std::time::{Duration, Instant};
 const WARM_UP: Duration = Duration::from_secs(1);
 /// Frames in each program's pool, of which some hundreds are in turn.
 const POOL_FRAMES: u32 = 32_767;
+/// Hugepages that a program takes, with payloads of 8 KiB.
+const HUGEPAGES_KIB: u64 = 1 << 20;
 /// Descriptors of a port. `net_pcap` has none, but its callers plan with them.
 const DESCRIPTORS: u16 = 64;
 
@@ -66,6 +68,60 @@ impl Cpus {
         let data = cpus.first().map_or(0, |cpu| cpu.id);
         let control = cpus.get(1).map_or(data, |cpu| cpu.id);
         Self { data, control }
+    }
+}
+
+/// Pages of packet memory, for both programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Memory {
+    /// Of 4 KiB, which any user has
+    #[default]
+    Ordinary,
+    /// Hugepages, which must be free: `echo 1024 > /proc/sys/vm/nr_hugepages`
+    Hugepages,
+}
+
+impl Memory {
+    /// As a switch's configuration calls it.
+    const fn of_switch(self) -> &'static str {
+        match self {
+            Self::Ordinary => "no-huge",
+            Self::Hugepages => "in-memory",
+        }
+    }
+
+    /// As the command line of the EAL says it.
+    const fn of_eal(self) -> &'static [&'static str] {
+        match self {
+            Self::Ordinary => &["--no-huge", "--no-shconf"],
+            Self::Hugepages => &["--in-memory"],
+        }
+    }
+
+    /// Whether there is enough of it.
+    ///
+    /// # Errors
+    /// How to get it, for people.
+    pub fn check(self) -> Result<()> {
+        if self == Self::Ordinary {
+            return Ok(());
+        }
+        let info = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
+        let number = |name| {
+            let line = info.lines().find(|line| line.starts_with(name))?;
+            line.split_whitespace().nth(1)?.parse::<u64>().ok()
+        };
+        let pages = number("HugePages_Free:").unwrap_or(0);
+        let kib = pages * number("Hugepagesize:").unwrap_or(0);
+        ensure!(
+            kib >= HUGEPAGES_KIB,
+            "{} MiB of hugepages are free, and a program takes up to {} MiB: \
+             echo 1024 > /proc/sys/vm/nr_hugepages",
+            kib >> 10,
+            HUGEPAGES_KIB >> 10
+        );
+        Ok(())
     }
 }
 

@@ -17,6 +17,8 @@
 //!   anything else happened, the command fails.
 //! - Seconds are those that the core's thread had the CPU for: all of them on a machine that is not
 //!   shared. The column `of CPU` says how many it had.
+//! - With hugepages (`--memory hugepages`) both programs are faster, macswap by more: on ordinary pages each frame
+//!   begins on a page of its own, and most of macswap's time is spent on what follows from it.
 //! - Bits per second are those of the frames from Ethernet header to the end of the payload, without
 //!   preamble, frame check sequence and gap.
 //! - The roof is macswap's time for a frame and the time to read and sum its payload, added up
@@ -26,7 +28,7 @@
 //!   machines, virtual ones most of all, give a nominal one there; the ratio of two such figures
 //!   is right anyway.
 
-use crate::replay::{Captures, Cpus, Rate, Switch, Testpmd, WORKERS, roofline};
+use crate::replay::{Captures, Cpus, Memory, Rate, Switch, Testpmd, WORKERS, roofline};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -66,6 +68,10 @@ pub struct Args {
     #[arg(long, default_value_t = 64)]
     run_fragments: u16,
 
+    /// Pages of both programs' packet memory
+    #[arg(long, value_enum, default_value_t)]
+    memory: Memory,
+
     /// Another tally-switch to take turns with: the one before a change
     #[arg(long, value_name = "PROGRAM")]
     against: Option<PathBuf>,
@@ -84,6 +90,7 @@ struct Parameters<'a> {
     rounds: u32,
     seconds: u32,
     run_fragments: u16,
+    memory: Memory,
     burst_frames: usize,
     testpmd: String,
     cpu_mhz: Option<f64>,
@@ -120,12 +127,14 @@ struct Row {
 /// If a program does not run, or the switch did anything else than to sum.
 pub fn run(args: &Args) -> Result<Report> {
     let elements = elements(args)?;
-    let switch = Switch::beside_this_program()?;
+    args.memory.check()?;
+    let switch = Switch::beside_this_program()?.with(args.memory);
     let other = args.against.as_deref().map(Switch::at).transpose()?;
+    let other = other.map(|other| other.with(args.memory));
     let testpmd = if args.no_macswap {
         Err("left out by --no-macswap".to_owned())
     } else {
-        Testpmd::find()
+        Testpmd::find().map(|testpmd| testpmd.with(args.memory))
     };
     let bench = Bench {
         args,
@@ -147,6 +156,7 @@ pub fn run(args: &Args) -> Result<Report> {
         rounds: args.rounds,
         seconds: args.seconds,
         run_fragments: args.run_fragments,
+        memory: args.memory,
         burst_frames: BURST,
         testpmd: match &bench.testpmd {
             Ok(testpmd) => testpmd.version()?,
@@ -347,9 +357,14 @@ impl Bench<'_> {
         let _ = writeln!(
             out,
             "{WORKERS} workers on {WORKERS} ports, one core: CPU {data} for each program in turn, \
-             CPU {control} for its control thread\n\
+             CPU {control} for its control thread; {}\n\
              {} rounds of {} s; median of the rounds, ratios with least and most",
-            self.args.rounds, self.args.seconds
+            match self.args.memory {
+                Memory::Ordinary => "ordinary pages",
+                Memory::Hugepages => "hugepages",
+            },
+            self.args.rounds,
+            self.args.seconds
         );
         if let Err(reason) = &self.testpmd {
             let _ = writeln!(out, "no macswap: {reason}");

@@ -1,7 +1,7 @@
 //! `tally-switch` with a job of eight workers, all of whose fragments are finished in the switch.
 
 use super::config::{Config, Setting};
-use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Rate, WARM_UP, WORKERS, device};
+use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Memory, Rate, WARM_UP, WORKERS, device};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use std::io::Read;
@@ -21,6 +21,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct Switch {
     program: PathBuf,
+    memory: Memory,
 }
 
 impl Switch {
@@ -46,7 +47,14 @@ impl Switch {
         );
         Ok(Self {
             program: program.to_owned(),
+            memory: Memory::default(),
         })
+    }
+
+    /// With this packet memory when it is replayed to.
+    #[must_use]
+    pub fn with(self, memory: Memory) -> Self {
+        Self { memory, ..self }
     }
 
     /// Starts it with a configuration and waits until it runs.
@@ -97,7 +105,7 @@ impl Switch {
                 control_core: Some(control),
                 descriptors: DESCRIPTORS,
                 stats_socket: socket.clone(),
-                memory: "no-huge",
+                memory: self.memory.of_switch(),
             },
         );
         config.write(&path)?;

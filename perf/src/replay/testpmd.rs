@@ -1,6 +1,6 @@
 //! `dpdk-testpmd` with `macswap`: DPDK's own measure of a switch that reads and writes headers.
 
-use super::{Captures, CpuTime, Cpus, DESCRIPTORS, POOL_FRAMES, Rate, device, mtu};
+use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Memory, POOL_FRAMES, Rate, device, mtu};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -20,6 +20,7 @@ const HEADROOM_BYTES: u32 = 128;
 #[derive(Clone, Debug)]
 pub struct Testpmd {
     program: PathBuf,
+    memory: Memory,
 }
 
 impl Testpmd {
@@ -32,8 +33,17 @@ impl Testpmd {
         std::env::split_paths(&path)
             .map(|folder| folder.join(NAME))
             .find(|program| program.is_file())
-            .map(|program| Self { program })
+            .map(|program| Self {
+                program,
+                memory: Memory::default(),
+            })
             .ok_or_else(|| format!("{NAME} is not installed (Debian's package: dpdk-dev)"))
+    }
+
+    /// With this packet memory when it is replayed to.
+    #[must_use]
+    pub fn with(self, memory: Memory) -> Self {
+        Self { memory, ..self }
     }
 
     /// The rate at which it receives and sends frames, over that many seconds.
@@ -45,7 +55,8 @@ impl Testpmd {
         command
             .arg(format!("--lcores=0@{},1@{}", cpus.control, cpus.data))
             .args(["--main-lcore=0", "--no-pci", "--no-telemetry"])
-            .args(["--no-huge", "--no-shconf", "--iova-mode=va"]);
+            .args(self.memory.of_eal())
+            .arg("--iova-mode=va");
         let buffer_bytes =
             HEADROOM_BYTES + u32::from(mtu(captures.shape.payload_bytes) + 26).max(2048);
         let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
