@@ -86,7 +86,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Fragments that a worker of Tally may have unfinished: 128 where links are shaped, else 32, which stay
+    /// Fragments that a worker of Tally may have unfinished: 256 where links are shaped, else 32, which stay
     /// in the caches
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: Option<u16>,
