@@ -95,6 +95,13 @@ impl Record {
         Ok(())
     }
 
+    /// The command whose measurement this is, or is a part of: `allreduce` of `allreduce-shaped`.
+    #[must_use]
+    pub fn whole(&self) -> &str {
+        let command = &self.command;
+        command.split_once('-').map_or(command, |(whole, _)| whole)
+    }
+
     /// The rows of results that are a list of objects; none if they are not.
     pub fn rows(&self) -> impl Iterator<Item = &OwnedValue> {
         self.content.results.as_array().into_iter().flatten()

@@ -219,6 +219,21 @@ mod tests {
         let error = run(&line(&[])).unwrap_err();
         assert!(format!("{error:#}").contains("2026-11-20-datapath.json"));
         std::fs::write(folder.path().join("2026-11-20-datapath.json"), record).unwrap();
+        for (part, measured) in [("", "shaped"), ("-rest", "unshaped")] {
+            let target = |of: &str| {
+                let value = if of == measured { "2.5" } else { "null" };
+                format!(
+                    r#"{{"name":"gloo_{of}","value":{value},"unit":"ratio","target":2.0,"met":null,"how":"as {of}"}}"#
+                )
+            };
+            let targets = ["shaped", "unshaped", "neither"].map(target).join(",");
+            let record = format!(
+                r#"{{"machine":{{"cpu":null,"cores":2,"virtual_machine":true}},"commit":"1",
+                "parameters":{{}},"results":[],"targets":[{targets}]}}"#
+            );
+            let name = format!("2026-11-20-allreduce{part}.json");
+            std::fs::write(folder.path().join(name), record).unwrap();
+        }
         let report = run(&line(&[])).unwrap();
         assert!(
             report.to_string().contains("at 80 Gbit/s a core: 50 cores"),
@@ -226,6 +241,15 @@ mod tests {
         );
         let page = std::fs::read_to_string(&out).unwrap();
         assert!(page.contains("x &lt;y&gt;") && page.contains("Not recorded"));
+        for target in ["gloo shaped", "gloo unshaped", "gloo neither"] {
+            let rows = page.matches(&format!("<td>{target}</td>")).count();
+            assert_eq!(
+                rows, 1,
+                "{target}: what one part measured, the other need not miss"
+            );
+        }
+        let bars = page.matches("Tally, allreduce: gloo").count();
+        assert_eq!(bars, 2, "of both parts");
         assert!(!page.contains("{{") && !page.contains("src=") && !page.contains("href="));
         let report = run(&line(&["--core-gbit", "160"])).unwrap();
         assert!(report.to_string().contains(": 25 cores"), "{report}");

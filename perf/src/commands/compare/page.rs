@@ -104,6 +104,9 @@ impl Page<'_> {
         let mut rows = 0;
         for record in self.records.values() {
             for target in &record.content.targets {
+                if target.value.is_none() && self.is_measured_elsewhere(record, &target.name) {
+                    continue;
+                }
                 rows += 1;
                 let (class, value) = verdict(target);
                 let _ = writeln!(
@@ -121,6 +124,18 @@ impl Page<'_> {
             return "<p>No record has a target.</p>".to_owned();
         }
         out + "</tbody></table>"
+    }
+
+    /// Whether another part of the same command has that target, and has measured it or stands before.
+    fn is_measured_elsewhere(&self, here: &Record, name: &str) -> bool {
+        let parts = self
+            .records
+            .values()
+            .filter(|other| other.whole() == here.whole() && other.command != here.command);
+        parts
+            .flat_map(|part| part.content.targets.iter().map(move |it| (part, it)))
+            .filter(|(_, target)| target.name == name)
+            .any(|(part, target)| target.value.is_some() || part.command < here.command)
     }
 
     fn ceilings(&self) -> Vec<Bar> {
@@ -191,7 +206,7 @@ impl Page<'_> {
         let of_jobs = self
             .records
             .values()
-            .filter(|record| ["allreduce", "jct"].contains(&record.command.as_str()));
+            .filter(|record| ["allreduce", "jct"].contains(&record.whole()));
         of_jobs
             .flat_map(|record| {
                 record
@@ -206,7 +221,7 @@ impl Page<'_> {
                 Some(Bar {
                     name: format!(
                         "Tally, {}: {}",
-                        record.command,
+                        record.whole(),
                         target.name.replace('_', " ")
                     ),
                     low: value,
