@@ -6,98 +6,21 @@
     reason = "this is a test, also outside of its test functions"
 )]
 
-#[path = "../../crates/endpoint/tests/common/mod.rs"]
-mod common;
+mod rig;
 
-use common::Rng;
-use common::switch::{Habits, SHARDS, Switch};
-use nix::sys::socket::{IpMembershipRequest, setsockopt, sockopt};
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use rig::Rig;
+use rig::common::switch::Habits;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
-use tally_agent::config::{PsConfig, WorkerConfig};
 use tally_agent::link::loss::Loss;
 use tally_agent::report::Report;
 use tally_agent::tensors::Dtype;
 use tally_agent::tensors::Tensors;
-use tally_agent::{AgentError, Arithmetic, Op, Options, allreduce, serve};
-use tally_wire::frame::group_of;
-use tally_wire::{Kind, MAX_PAYLOAD_BYTES};
-
-const BASE_PORT: u16 = 31249;
-/// The key of the naive switch, in hexadecimal.
-const KEY: &str = "7369787465656e206279746573206f72206d6f7265";
-
-/// A network of its own: 127.0.`net`.0/24, with the switch at .254.
-struct Rig {
-    net: u8,
-    workers: u8,
-    stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
+use tally_agent::{AgentError, Arithmetic, Op, Options, allreduce};
 
 impl Rig {
-    fn address(&self, host: u8) -> Ipv4Addr {
-        Ipv4Addr::new(127, 0, self.net, host)
-    }
-
-    fn new(net: u8, workers: u8, habits: Habits, with_ps: bool) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let threads = Vec::new();
-        let mut rig = Self {
-            net,
-            workers,
-            stop,
-            threads,
-        };
-        let at = rig.address(254);
-        let sockets: Vec<_> = (0..u16::from(SHARDS))
-            .map(|shard| UdpSocket::bind((at, BASE_PORT + shard)).unwrap())
-            .collect();
-        let stop = rig.stop.clone();
-        let switch = Switch::new(workers, habits);
-        let run = move || run_switch(&sockets, at, switch, &stop);
-        rig.threads.push(std::thread::spawn(run));
-        if with_ps {
-            let text = format!(
-                r#"{{"switch": {{"address": "{at}"}}, "jobs": [{{"id": 7, "key": "{KEY}"}}],
-                    "transport": {{"type": "udp", "bind": "{}:0"}}}}"#,
-                rig.address(200)
-            );
-            let config: PsConfig = tally_config::parse("ps.json", text.as_bytes()).unwrap();
-            let stop = rig.stop.clone();
-            rig.threads.push(std::thread::spawn(move || {
-                let loss = Some(Loss {
-                    probability: 0.02,
-                    seed: 9,
-                });
-                serve(&config, loss, &mut |_, _| {}, &stop).unwrap();
-            }));
-        }
-        rig
-    }
-
-    fn worker_json(&self, rank: u8, join_ms: u64) -> String {
-        format!(
-            r#"{{"switch": {{"address": "{}"}},
-                "job": {{"id": 7, "key": "{KEY}", "workers": {}, "rank": {rank}}},
-                "transport": {{"type": "udp", "bind": "{}:0"}},
-                "payload_bytes": 256, "window": 32, "timeouts": {{"join_ms": {join_ms}}}}}"#,
-            self.address(254),
-            self.workers,
-            self.address(rank + 1)
-        )
-    }
-
-    fn worker(&self, rank: u8) -> WorkerConfig {
-        tally_config::parse("w.json", self.worker_json(rank, 20_000).as_bytes()).unwrap()
-    }
-
     /// All workers' outcomes.
     fn allreduce(&self, inputs: &[Tensors], options: Options) -> Vec<Result<Tensors, AgentError>> {
         let reported = self.reported(inputs, options).into_iter();
@@ -130,62 +53,6 @@ impl Rig {
             let threads: Vec<_> = (0..self.workers).map(|r| scope.spawn(run(r))).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         })
-    }
-}
-
-impl Drop for Rig {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking());
-        }
-    }
-}
-
-fn run_switch(sockets: &[UdpSocket], at: Ipv4Addr, mut switch: Switch, stop: &AtomicBool) {
-    let group = group_of(common::switch::JOB);
-    let to_group = SocketAddrV4::new(group, BASE_PORT);
-    // Joined nowhere but on the loopback interface, and sent there.
-    setsockopt(
-        &sockets[0],
-        sockopt::IpAddMembership,
-        &IpMembershipRequest::new(group, Some(at)),
-    )
-    .unwrap();
-    setsockopt(&sockets[0], sockopt::IpMulticastLoop, &true).unwrap();
-    let mut rng = Rng(1);
-    let mut members: HashMap<u8, SocketAddr> = HashMap::new();
-    let mut buffer = vec![0; MAX_PAYLOAD_BYTES + 64];
-    sockets
-        .iter()
-        .for_each(|s| s.set_nonblocking(true).unwrap());
-    while !stop.load(Ordering::Relaxed) {
-        let mut idle = true;
-        for socket in sockets {
-            let Ok((len, from)) = socket.recv_from(&mut buffer) else {
-                continue;
-            };
-            idle = false;
-            if buffer[0] & 0xf == Kind::Join as u8 {
-                members.insert(buffer[12], from);
-            }
-            let mut last = Vec::new();
-            for (to, datagram) in switch.handle(&mut rng, &buffer[..len]) {
-                if datagram[0] & 0xf == Kind::Result as u8 && to != 255 {
-                    if datagram != last {
-                        sockets[0].send_to(&datagram, to_group).unwrap();
-                        last = datagram;
-                    }
-                } else if let Some(to) = members.get(&to) {
-                    // The PS may be gone.
-                    let _ = sockets[0].send_to(&datagram, to);
-                }
-            }
-        }
-        if idle {
-            std::thread::sleep(Duration::from_micros(100));
-        }
     }
 }
 

@@ -117,6 +117,9 @@ pub struct Switch {
     pub habits: Habits,
     /// Answers nothing but JOIN when false.
     pub sums: bool,
+    /// Takes it for a bug of the session when workers send different types of elements. If false, it drops
+    /// what differs from the first, as S-1 has it.
+    pub strict: bool,
     workers: u8,
     units: u8,
     challenge: u64,
@@ -136,6 +139,7 @@ impl Switch {
             state: State::Waiting,
             habits,
             sums: true,
+            strict: true,
             workers,
             units: 0,
             challenge: 1,
@@ -149,8 +153,9 @@ impl Switch {
     /// Forgets everything, as after a crash.
     pub fn restart(&mut self) {
         let challenge = self.challenge + 100;
+        let strict = self.strict;
         *self = Self::new(self.workers, self.habits);
-        self.challenge = challenge;
+        (self.challenge, self.strict) = (challenge, strict);
     }
 
     fn header(&self, kind: Kind, fragment: u32) -> Header {
@@ -396,8 +401,11 @@ impl Switch {
             by_rank,
         };
         let held = self.held.entry(n).or_insert(held);
+        if held.element != element {
+            assert!(!self.strict, "W-3: {element:?} after {:?}", held.element);
+            return Vec::new();
+        }
         held.flags = held.flags.with(marked);
-        assert_eq!(held.element, element, "W-3");
         let before = held.by_rank.insert(from, payload.to_vec());
         assert!(
             before.is_none_or(|b| b == payload),
