@@ -2,21 +2,21 @@
 
 use crate::config::{Transport, WorkerConfig};
 use crate::error::AgentError;
-use crate::link::Link;
 use crate::link::loss::{Loss, Lossy};
 use crate::link::udp::Group;
+use crate::link::{Link, LinkError};
 use crate::report::{Congestion, Losses, Report, micros};
 use crate::rounds::{Plan, Rounds};
 use crate::tensors::Tensors;
 use crate::vector::{Arithmetic, Vector};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_endpoint::{Event, Members, Time, Worker};
+use tally_endpoint::{Ecn, Event, Members, Time, Worker};
 use tally_kernels::Backend;
 use tally_wire::frame::group_of;
 
 /// How long to wait at most before looking at the stop flag again.
-const IDLE_MAX: Duration = Duration::from_millis(50);
+pub(crate) const IDLE_MAX: Duration = Duration::from_millis(50);
 /// Batches received in a row before anything else gets its turn.
 const RECEIVES_MAX: usize = 32;
 /// The part of a result's typical time for which more may gather. Less is too short for a sleep, more
@@ -102,7 +102,7 @@ pub fn open_link(
     switch: crate::config::SwitchAddress,
     group: Option<Group>,
     units: Option<u8>,
-) -> Result<Box<dyn Link>, crate::link::LinkError> {
+) -> Result<Box<dyn Link>, LinkError> {
     match transport {
         Transport::Udp { bind } => {
             let link = crate::link::udp::UdpLink::open(*bind, switch.address, group, units)?;
@@ -232,18 +232,9 @@ pub fn over(
     let outcome = 'session: loop {
         let now = clock.now();
         let delivered = worker.delivered();
-        // All that has come, before the clock says what has not: a worker that was asleep finds its
-        // results waiting and its timers run out.
-        let mut received = 0;
-        for _ in 0..RECEIVES_MAX {
-            let batch = link.receive(&mut |ecn, datagram| {
-                worker.handle_datagram(now, ecn, datagram, &mut vector);
-            })?;
-            received += batch;
-            if batch == 0 {
-                break;
-            }
-        }
+        let received = receive_all(&mut link, &mut |ecn, datagram| {
+            worker.handle_datagram(now, ecn, datagram, &mut vector);
+        })?;
         if worker.delivered() != delivered {
             last_result = now;
         }
@@ -356,9 +347,26 @@ pub fn over(
     Ok((output, report))
 }
 
+/// Lends all that has come to `take`, before the clock says what has not: a worker that was asleep finds
+/// its results waiting and its timers run out. Returns how many datagrams there were.
+pub(crate) fn receive_all(
+    link: &mut (impl Link + ?Sized),
+    take: &mut dyn FnMut(Ecn, &[u8]),
+) -> Result<usize, LinkError> {
+    let mut received = 0;
+    for _ in 0..RECEIVES_MAX {
+        let batch = link.receive(take)?;
+        received += batch;
+        if batch == 0 {
+            break;
+        }
+    }
+    Ok(received)
+}
+
 /// How long it pays to let results gather: a small part of the time that they take, where they take
 /// long because many are under way.
-fn gather(worker: &Worker) -> Duration {
+pub(crate) fn gather(worker: &Worker) -> Duration {
     let typical = worker.typical_latency().unwrap_or_default();
     let part = typical / GATHER_DIVISOR;
     if part < GATHER_MIN {

@@ -1,6 +1,7 @@
 //! What can go wrong, by what a script would do about it.
 
 use crate::link::LinkError;
+use crate::session::Mismatch;
 use crate::tensors::TensorError;
 use std::path::PathBuf;
 use tally_config::ConfigError;
@@ -63,6 +64,14 @@ pub enum AgentError {
         job: u16,
         /// Why.
         source: WorkerError,
+    },
+    /// The ranks do not bring the same collectives.
+    #[error("job {job} failed: {source}")]
+    Mismatch {
+        /// The job.
+        job: u16,
+        /// Who brings what.
+        source: Box<Mismatch>,
     },
     /// No results come any more.
     #[error("job {job} failed: {source}{}", Also(.trouble))]
@@ -148,7 +157,7 @@ impl AgentError {
             Self::Tensors(_) | Self::Report { .. } => 3,
             Self::Link(_) | Self::Random(_) => 4,
             Self::Join { .. } => 5,
-            Self::Job { .. } => 6,
+            Self::Job { .. } | Self::Mismatch { .. } => 6,
             Self::Overflow { .. } => 7,
             Self::Silence { .. } => 8,
             Self::Interrupted => 130,

@@ -25,10 +25,12 @@
 mod allreduce;
 pub mod config;
 mod error;
+mod kept;
 pub mod link;
 mod ps;
 pub mod report;
 mod rounds;
+pub mod session;
 pub mod tensors;
 mod vector;
 

@@ -242,6 +242,16 @@ impl PsJobReport {
     }
 }
 
+/// Latencies above this count as this.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// For latencies in nanoseconds, with three digits.
+pub(crate) fn latencies() -> Histogram<u64> {
+    // The bounds are always valid.
+    Histogram::new_with_bounds(100, LATENCY_NS_MAX, 3)
+        .unwrap_or_else(|_| unreachable!("constant bounds"))
+}
+
 pub(crate) fn micros(d: Duration) -> f64 {
     d.as_nanos() as f64 / 1e3
 }

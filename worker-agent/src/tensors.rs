@@ -94,7 +94,9 @@ impl Dtype {
         }
     }
 
-    const fn name(self) -> &'static str {
+    /// The name that safetensors files have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "F32",
             Self::F16 => "F16",
@@ -222,6 +224,12 @@ impl Layout {
             t.shape.iter().for_each(|&d| number(&mut hash, d));
         }
         hash.finalize().into()
+    }
+}
+
+impl std::fmt::Display for Dtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -13,6 +13,8 @@
 //! With several rounds the stream repeats. A round begins when all results of the one before are
 //! there, so that the state of one round is enough.
 
+use crate::kept::{self, Kept};
+use crate::report;
 use crate::tensors::{Dtype, Layout, Tensor, Tensors};
 use half::{bf16, f16};
 use hdrhistogram::Histogram;
@@ -120,64 +122,6 @@ impl Message {
     }
 }
 
-/// The results of the last two windows, by fragment: their types, and as they came if they were copied.
-struct Kept {
-    payloads: Box<[u8]>,
-    tags: Box<[Tag]>,
-    payload_bytes: usize,
-}
-
-/// Of which result a slot is.
-#[derive(Clone, Copy)]
-struct Tag {
-    seq: u64,
-    element: Element,
-    copied: bool,
-}
-
-impl Kept {
-    fn new(fragments: usize, payload_bytes: usize) -> Self {
-        let slots = fragments.next_power_of_two();
-        let nothing = Tag {
-            seq: u64::MAX,
-            element: Element::None,
-            copied: false,
-        };
-        Self {
-            payloads: vec![0; slots * payload_bytes].into_boxed_slice(),
-            tags: vec![nothing; slots].into_boxed_slice(),
-            payload_bytes,
-        }
-    }
-
-    fn slot(&self, seq: u64) -> (usize, Range<usize>) {
-        let slot = seq as usize & (self.tags.len() - 1);
-        let at = slot * self.payload_bytes;
-        (slot, at..at + self.payload_bytes)
-    }
-
-    /// Takes note of a result, with a copy of it or not.
-    fn put(&mut self, seq: u64, element: Element, copy: Option<&[u8]>) {
-        let (slot, range) = self.slot(seq);
-        let copied = copy.is_some();
-        self.tags[slot] = Tag {
-            seq,
-            element,
-            copied,
-        };
-        if let Some(payload) = copy {
-            self.payloads[range].copy_from_slice(payload);
-        }
-    }
-
-    /// The result's type, and its copy if there is one.
-    fn get(&self, seq: u64) -> Option<(Element, Option<&[u8]>)> {
-        let (slot, range) = self.slot(seq);
-        let tag = self.tags[slot];
-        (tag.seq == seq).then(|| (tag.element, tag.copied.then(|| &self.payloads[range])))
-    }
-}
-
 /// The types of messages, in the order in which they travel.
 const MESSAGES: [Element; 6] = [
     Element::F32,
@@ -187,13 +131,6 @@ const MESSAGES: [Element; 6] = [
     Element::I16,
     Element::I8,
 ];
-
-/// Windows of fragments whose results are there for others. Who lacks one has a result for none that is a
-/// window later (W-2), and we have one for none that they have not sent: one would do. Frames may be slow.
-const KEPT_WINDOWS: usize = 2;
-
-/// Latencies above this count as this.
-const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// A worker's part of the job's vector, and the sums as they come in.
 pub(crate) struct Vector<'a> {
@@ -251,7 +188,7 @@ impl<'a> Vector<'a> {
             end += message.fragments(payload_bytes);
             (message, end)
         });
-        let kept = KEPT_WINDOWS * usize::from(window);
+        let kept = kept::fragments(window);
         let scale = |e| Scale::new(e, u32::from(workers));
         Self {
             output: Tensors {
@@ -271,12 +208,10 @@ impl<'a> Vector<'a> {
             agreed: vec![0; data],
             agreed_known: vec![false; groups],
             scales: (0..=u8::MAX).map(scale).collect(),
-            kept: Kept::new(kept, payload_bytes),
+            kept: Kept::new(window, payload_bytes),
             lasts: end >= kept as u64,
             newest: 0,
-            // Three digits between 100 ns and the maximum: the bounds are always valid.
-            latency_ns: Histogram::new_with_bounds(100, LATENCY_NS_MAX, 3)
-                .unwrap_or_else(|_| unreachable!("constant bounds")),
+            latency_ns: report::latencies(),
         }
     }
 

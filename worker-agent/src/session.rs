@@ -1,0 +1,432 @@
+//! A job's session that takes collectives one after the other, for as long as it lives.
+//!
+//! [`Session::submit`] takes a buffer and says what to do with it; [`Session::turn`] does what there is to do
+//! now; [`Session::done`] gives buffers back with their results in them. There is no thread: whoever owns the session
+//! calls `turn` until it returns false, and then [`Session::wait`].
+//!
+//! Several collectives may be under way at once. They travel one behind the other, so that a small one does not
+//! wait for the round trip of the one before. All ranks must submit the same ones in the same order; each
+//! begins with a *descriptor*, from which every rank learns what all others bring. Elements follow it without
+//! waiting, but no buffer is given back before all have been found to agree. If they do not, the session fails
+//! at every rank with [`AgentError::Mismatch`], which names the ranks that differ.
+//!
+//! # The catches
+//!
+//! * Sums are made in place, and a contribution that was lost is read from the buffer again: nobody else may
+//!   write to a buffer until it comes back. When the session fails, what is in its buffers is undefined.
+//! * In block fixed point an infinity or a NaN makes NaN of its whole fragment, at every rank. Sums as f32 or
+//!   in the elements' own type keep both where they are.
+//! * Block fixed point needs a round trip for its scales before its elements, and what is submitted behind it
+//!   waits for that, too: a few large collectives are faster than many small ones.
+//! * A rank that lives and does not submit what the others wait for is not named: the switch does not say who
+//!   is missing. The error is that of the stall timeout.
+//! * Links are not `Send`: a session stays on the thread that opened it.
+
+mod collective;
+mod descriptor;
+mod payload;
+mod stream;
+
+use crate::allreduce::{Clock, IDLE_MAX, gather, instance, receive_all};
+use crate::config::WorkerConfig;
+use crate::error::AgentError;
+use crate::link::Link;
+use crate::link::loss::{Loss, Lossy};
+use crate::link::udp::Group;
+use crate::open_link;
+use crate::report::{Congestion, Latency, Retransmissions, micros};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+use tally_endpoint::{Event, Members, Profile, Time, Worker, WorkerError};
+use tally_wire::control::Shape;
+use tally_wire::frame::group_of;
+
+pub use collective::{
+    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Refused, Ticket,
+};
+pub use descriptor::Mismatch;
+use stream::Stream;
+
+/// How long a rank that has found a mismatch stays, for others to find it as well. They ask for a descriptor
+/// that they lost within the longest timeout, 250 ms.
+const MISMATCH_LINGER: Duration = Duration::from_millis(600);
+
+/// What a session is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// Waiting for the job to begin; with those that are missing, once the switch has said so.
+    Joining(Option<Members>),
+    /// Taking part.
+    Running {
+        /// The job's incarnation.
+        epoch: u16,
+    },
+    /// All that was submitted is done, and the job was left.
+    Finished,
+    /// [`Session::turn`] has returned an error.
+    Failed,
+}
+
+/// A worker's session.
+pub struct Session {
+    job: u16,
+    rank: u8,
+    workers: u8,
+    window: u16,
+    payload_bytes: u32,
+    /// Of collectives without one of their own; else a profile's.
+    priority: Option<u8>,
+    link: Box<dyn Link>,
+    clock: Clock,
+    worker: Worker,
+    stream: Stream,
+    state: SessionState,
+    profile: Option<Profile>,
+    finishing: bool,
+    /// When to leave, after a mismatch.
+    leave_at: Option<Time>,
+    epoch: Option<u16>,
+    done: u64,
+    done_bytes: u64,
+    priorities: Option<(u8, u8)>,
+}
+
+impl Session {
+    /// Opens the link that `config` describes, and begins to join.
+    ///
+    /// # Errors
+    /// If there is no link.
+    ///
+    /// # Panics
+    /// If `config` has no rank, or has not passed its check.
+    pub fn open(config: &WorkerConfig, loss: Option<Loss>) -> Result<Self, AgentError> {
+        let group = Group {
+            address: group_of(config.job.job_id()),
+            port: config.switch.port,
+        };
+        let units = Some(config.units());
+        let link = open_link(&config.transport, config.switch, Some(group), units)?;
+        match loss {
+            Some(loss) => Self::over(Box::new(Lossy::new(link, loss)), config),
+            None => Self::over(link, config),
+        }
+    }
+
+    /// As [`open`](Self::open), over a link that is open.
+    ///
+    /// # Errors
+    /// If the system gives no random number.
+    ///
+    /// # Panics
+    /// As [`open`](Self::open).
+    pub fn over(link: Box<dyn Link>, config: &WorkerConfig) -> Result<Self, AgentError> {
+        let job = &config.job;
+        let rank = job
+            .rank
+            .expect("the caller has made sure that there is a rank");
+        let mut session = tally_endpoint::WorkerConfig::new(
+            job.job_id(),
+            job.key.clone(),
+            rank,
+            job.workers,
+            shape(config.payload_bytes),
+            instance()?,
+        );
+        session.units = config.units();
+        session.window = config.window;
+        session.port = config.switch.port;
+        session.join_timeout = config.timeouts.join();
+        session.stall_timeout = config.timeouts.stall();
+        session.linger = config.timeouts.linger();
+        let clock = Clock::start();
+        let payload_bytes = config.payload_bytes as usize;
+        Ok(Self {
+            job: job.id,
+            rank,
+            workers: job.workers,
+            window: config.window,
+            payload_bytes: config.payload_bytes,
+            priority: job.priority,
+            link,
+            clock,
+            worker: Worker::new(clock.now(), session),
+            stream: Stream::new(rank, job.workers, config.window, payload_bytes),
+            state: SessionState::Joining(None),
+            profile: None,
+            finishing: false,
+            leave_at: None,
+            epoch: None,
+            done: 0,
+            done_bytes: 0,
+            priorities: None,
+        })
+    }
+
+    /// Takes a collective, also while the job has not begun. The results will be in `buffer` in place of what is
+    /// there now.
+    ///
+    /// # Errors
+    /// If it makes no sense, or comes after [`finish`](Self::finish) or an error.
+    pub fn submit(
+        &mut self,
+        collective: Collective,
+        buffer: Box<dyn Elements>,
+    ) -> Result<Ticket, Refused> {
+        collective.check(buffer.bytes(), self.workers)?;
+        if self.finishing || self.is_over() {
+            return Err(Refused::Over);
+        }
+        let now = self.clock.now();
+        if let Some(profile) = &mut self.profile {
+            profile.compute_ends(now);
+            profile.communication_begins(now);
+        }
+        let own = collective.priority.or(self.priority);
+        let priority = own.unwrap_or_else(|| {
+            let new = || Profile::new(now, None).priority(0, 1);
+            self.profile.as_ref().map_or_else(new, |p| p.priority(0, 1))
+        });
+        let (least, most) = self.priorities.unwrap_or((priority, priority));
+        self.priorities = Some((least.min(priority), most.max(priority)));
+        let (ticket, fragments) = self.stream.push(now, collective, buffer);
+        self.worker.submit(now, fragments, priority);
+        Ok(ticket)
+    }
+
+    /// Does what there is to do: takes what has come, keeps the timers, sends. Returns false if there was nothing;
+    /// then there is time to [`wait`](Self::wait). Nothing happens any more once the session is over.
+    ///
+    /// # Errors
+    /// Whatever ends the session without all its results. It is returned once.
+    pub fn turn(&mut self) -> Result<bool, AgentError> {
+        if self.is_over() {
+            return Ok(false);
+        }
+        match self.progress() {
+            Ok(busy) => Ok(busy),
+            Err(error) => {
+                self.state = SessionState::Failed;
+                Err(error)
+            }
+        }
+    }
+
+    fn progress(&mut self) -> Result<bool, AgentError> {
+        let Self {
+            link,
+            worker,
+            stream,
+            clock,
+            ..
+        } = self;
+        let now = clock.now();
+        stream.at(now);
+        let received = receive_all(&mut **link, &mut |ecn, datagram| {
+            worker.handle_datagram(now, ecn, datagram, stream);
+        })?;
+        if stream.mismatch().is_some() {
+            let at = *self.leave_at.get_or_insert(now.after(MISMATCH_LINGER));
+            if at <= now {
+                worker.give_up(now);
+            }
+        }
+        if worker.poll_timeout().is_some_and(|at| at <= now) {
+            worker.handle_timeout(now);
+        }
+        let now = clock.now();
+        let sent = link.send(&mut |out| worker.poll_transmit(now, out, stream))?;
+        let mut busy = received > 0 || sent > 0;
+        while let Some(event) = self.worker.poll_event() {
+            busy = true;
+            self.handle(now, event)?;
+        }
+        Ok(busy)
+    }
+
+    fn handle(&mut self, now: Time, event: Event) -> Result<(), AgentError> {
+        match event {
+            Event::Waiting(members) => self.state = SessionState::Joining(Some(members)),
+            Event::Running { epoch } => {
+                self.epoch = Some(epoch.0);
+                self.state = SessionState::Running { epoch: epoch.0 };
+                let mut profile = Profile::new(now, None);
+                if self.stream.waiting() > 0 {
+                    profile.communication_begins(now);
+                } else {
+                    profile.compute_begins(now);
+                }
+                self.profile = Some(profile);
+            }
+            // A step of training is from one moment at which nothing is under way to the next.
+            Event::Delivered => {
+                if let Some(profile) = &mut self.profile {
+                    profile.communication_ends(now);
+                    profile.step_ended(now);
+                    profile.compute_begins(now);
+                }
+            }
+            Event::Finished => self.state = SessionState::Finished,
+            Event::Failed(error) => return Err(self.error(error)),
+        }
+        Ok(())
+    }
+
+    fn error(&mut self, error: WorkerError) -> AgentError {
+        // Whatever else came of it.
+        if let Some(source) = self.stream.take_mismatch() {
+            let job = self.job;
+            return AgentError::Mismatch { job, source };
+        }
+        let (began, trouble) = (self.epoch.is_some(), self.link.trouble());
+        let name = |fragment| self.stream.name_of(fragment);
+        AgentError::of_session(error, self.job, self.rank, began, trouble, name)
+    }
+
+    /// Waits until there may be something to do, for `most` at the longest. For calling when
+    /// [`turn`](Self::turn) has returned false.
+    ///
+    /// # Errors
+    /// If the link is broken for good.
+    pub fn wait(&mut self, most: Duration) -> Result<(), AgentError> {
+        let now = self.clock.now();
+        let next = [self.worker.poll_timeout(), self.leave_at];
+        let until = next.into_iter().flatten().map(|at| at.since(now)).min();
+        let until = until.map_or(most, |until| until.min(most)).min(IDLE_MAX);
+        Ok(self.link.wait(until, gather(&self.worker))?)
+    }
+
+    /// The next collective whose results are there, in the order in which they came to be.
+    pub fn done(&mut self) -> Option<Done> {
+        let done = self.stream.pop_done()?;
+        self.done += 1;
+        self.done_bytes += done.buffer.bytes() as u64;
+        Some(done)
+    }
+
+    /// Leaves the job once all that was submitted is done.
+    pub fn finish(&mut self) {
+        if !self.finishing && !self.is_over() {
+            self.finishing = true;
+            self.worker.finish(self.clock.now());
+        }
+    }
+
+    /// Leaves the job now, because its user was interrupted. The others' error says so; ours comes from one of the
+    /// next turns.
+    pub fn interrupt(&mut self) {
+        self.worker.interrupt(self.clock.now());
+    }
+
+    /// Leaves the job now, because its user cannot go on, as [`interrupt`](Self::interrupt).
+    pub fn give_up(&mut self) {
+        self.worker.give_up(self.clock.now());
+    }
+
+    /// Whether all that was submitted is done, and the job was left.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.state == SessionState::Finished
+    }
+
+    fn is_over(&self) -> bool {
+        matches!(self.state, SessionState::Finished | SessionState::Failed)
+    }
+
+    /// What it is doing.
+    #[must_use]
+    pub fn state(&self) -> SessionState {
+        self.state
+    }
+
+    /// Counters, as of now.
+    #[must_use]
+    pub fn report(&self) -> SessionReport {
+        let stats = self.worker.stats();
+        SessionReport {
+            job: self.job,
+            epoch: self.epoch,
+            rank: self.rank,
+            workers: self.workers,
+            payload_bytes: self.payload_bytes,
+            window: self.window,
+            collectives: self.done,
+            waiting: self.stream.waiting() as u64,
+            bytes: self.done_bytes,
+            fragments: stats.fragments,
+            from_switch: stats.from_switch,
+            from_ps: stats.from_ps,
+            retransmissions: stats.into(),
+            results_resent: stats.results_resent,
+            duplicates: stats.duplicates,
+            late: stats.late,
+            foreign: stats.foreign,
+            priority_min: self.priorities.map(|p| p.0),
+            priority_max: self.priorities.map(|p| p.1),
+            congestion: Congestion::new(self.worker.windows(), &stats.congestion),
+            latency_us: (&self.stream.latency_ns).into(),
+            typical_us: self.worker.typical_latency().map(micros),
+            rto_us: micros(self.worker.rto()),
+        }
+    }
+}
+
+/// What has become of a session, in numbers.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SessionReport {
+    /// The job.
+    pub job: u16,
+    /// Its incarnation, once it runs.
+    pub epoch: Option<u16>,
+    /// Our rank.
+    pub rank: u8,
+    /// Workers of the job.
+    pub workers: u8,
+    /// Bytes of elements in a frame.
+    pub payload_bytes: u32,
+    /// Fragments that may be unfinished.
+    pub window: u16,
+    /// Collectives whose buffers have been fetched.
+    pub collectives: u64,
+    /// Collectives that were submitted and are not done.
+    pub waiting: u64,
+    /// Bytes of the buffers that have been fetched.
+    pub bytes: u64,
+    /// Fragments contributed, descriptors among them.
+    pub fragments: u64,
+    /// Results finished by the switch.
+    pub from_switch: u64,
+    /// Results finished by the parameter server.
+    pub from_ps: u64,
+    /// Contributions sent again.
+    pub retransmissions: Retransmissions,
+    /// Results sent to the parameter server for workers that had lost them.
+    pub results_resent: u64,
+    /// Results that had come before.
+    pub duplicates: u64,
+    /// Frames of another epoch.
+    pub late: u64,
+    /// Frames that were none of ours.
+    pub foreign: u64,
+    /// The lowest priority that a collective had.
+    pub priority_min: Option<u8>,
+    /// The highest.
+    pub priority_max: Option<u8>,
+    /// What the network said, and what it made of the windows.
+    pub congestion: Congestion,
+    /// From a contribution to its result.
+    pub latency_us: Latency,
+    /// Typical latency (lower quartile) now.
+    pub typical_us: Option<f64>,
+    /// Timeout now.
+    pub rto_us: f64,
+}
+
+/// What all sessions of a job must agree on; never that of a worker that sums one vector.
+fn shape(payload_bytes: u32) -> Shape {
+    let mut hash = Sha256::new();
+    hash.update("tally session 1");
+    hash.update(payload_bytes.to_le_bytes());
+    hash.finalize().into()
+}

@@ -1,0 +1,384 @@
+//! Sessions over real sockets on the loopback interface, against the endpoint tests' naive switch, with losses.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "this is a test, also outside of its test functions"
+)]
+
+mod rig;
+
+use rig::Rig;
+use rig::common::Rng;
+use rig::common::switch::{Habits, Switch};
+use std::time::{Duration, Instant};
+use tally_agent::link::loss::Loss;
+use tally_agent::session::{Collective, CollectiveKind, Done, Refused, Session, SessionState};
+use tally_agent::tensors::Dtype;
+use tally_agent::{AgentError, Arithmetic};
+
+const HABITS: Habits = Habits {
+    collide: 100,
+    preempt: 100,
+    mark: 50,
+};
+
+fn collective(
+    kind: CollectiveKind,
+    dtype: Dtype,
+    arithmetic: Arithmetic,
+    name: &str,
+) -> Collective {
+    Collective {
+        kind,
+        dtype,
+        arithmetic,
+        name: name.into(),
+        priority: None,
+    }
+}
+
+fn sum(arithmetic: Arithmetic, name: &str) -> Collective {
+    collective(CollectiveKind::Sum, Dtype::F32, arithmetic, name)
+}
+
+fn bytes_of(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_ne_bytes()).collect()
+}
+
+fn content(done: &Done) -> Vec<u8> {
+    let mut bytes = vec![0; done.buffer.bytes()];
+    done.buffer.read(0, &mut bytes);
+    bytes
+}
+
+fn floats(done: &Done) -> Vec<f32> {
+    let bytes = content(done);
+    let words = bytes.as_chunks().0.iter();
+    words.map(|b| f32::from_ne_bytes(*b)).collect()
+}
+
+/// A rank's elements: whole numbers, whose sums are exact however they are made.
+fn whole(rank: u8, elements: usize) -> Vec<f32> {
+    let mut rng = Rng(u64::from(rank) << 32 | elements as u64);
+    (0..elements)
+        .map(|_| (rng.below(2000) as f32) - 1000.0)
+        .collect()
+}
+
+fn sum_of_whole(workers: u8, elements: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..workers).map(|r| whole(r, elements)).collect();
+    (0..elements)
+        .map(|i| all.iter().map(|v| v[i]).sum())
+        .collect()
+}
+
+/// Turns until `ready` says so, for 30 s at most.
+fn until(
+    session: &mut Session,
+    mut ready: impl FnMut(&mut Session) -> bool,
+) -> Result<(), AgentError> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !ready(session) {
+        assert!(Instant::now() < deadline, "{:?}", session.report());
+        if !session.turn()? {
+            session.wait(Duration::from_millis(20))?;
+        }
+    }
+    Ok(())
+}
+
+/// The next that is done.
+fn next(session: &mut Session) -> Result<Done, AgentError> {
+    let mut done = None;
+    until(session, |s| {
+        done = done.take().or_else(|| s.done());
+        done.is_some()
+    })?;
+    Ok(done.unwrap())
+}
+
+fn leave(session: &mut Session) {
+    session.finish();
+    until(session, |s| s.is_finished()).unwrap();
+}
+
+fn open(rig: &Rig, rank: u8) -> Session {
+    let loss = Loss {
+        probability: 0.03,
+        seed: 100 + u64::from(rank),
+    };
+    Session::open(&rig.worker(rank), Some(loss)).unwrap()
+}
+
+/// `work` at all ranks at once.
+fn all<T: Send>(rig: &Rig, work: impl Fn(u8, Session) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let work = &work;
+        let start = |rank| scope.spawn(move || work(rank, open(rig, rank)));
+        let threads: Vec<_> = (0..rig.workers).map(start).collect();
+        threads.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn collectives_come_back_one_after_the_other_whatever_gets_lost() {
+    let rig = Rig::new(31, 3, HABITS, true);
+    all(&rig, |rank, mut session| {
+        // Before the job has begun, several at once, empty and small and long ones.
+        let sizes = [0, 1, 63, 64, 65, 5001];
+        for (i, n) in sizes.iter().enumerate() {
+            let arithmetic = [Arithmetic::Fixed, Arithmetic::Native][i % 2];
+            let bytes = bytes_of(&whole(rank, *n));
+            let ticket = session
+                .submit(sum(arithmetic, "w"), Box::new(bytes))
+                .unwrap();
+            assert_eq!(ticket.0, i as u64);
+        }
+        for _ in sizes {
+            let done = next(&mut session).unwrap();
+            let n = sizes[done.ticket.0 as usize];
+            assert_eq!(floats(&done), sum_of_whole(3, n), "{n} elements");
+        }
+        // And then one at a time, as a step needs them.
+        for step in 0..20 {
+            let n = 100 * step + 1;
+            let bytes = bytes_of(&whole(rank, n));
+            session
+                .submit(sum(Arithmetic::Native, "step"), Box::new(bytes))
+                .unwrap();
+            let done = next(&mut session).unwrap();
+            assert_eq!(floats(&done), sum_of_whole(3, n));
+            assert!(done.seconds > 0.0);
+        }
+        leave(&mut session);
+        let report = session.report();
+        assert_eq!(report.collectives, 26);
+        assert_eq!(report.waiting, 0);
+        assert_eq!(report.fragments, report.from_switch + report.from_ps);
+        assert!(report.from_ps > 0, "the switch gave some away");
+        let again = report.retransmissions;
+        assert!(
+            again.timeout + again.early + again.nack > 0,
+            "some were lost"
+        );
+        let refused = session.submit(sum(Arithmetic::Fixed, "late"), Box::new(Vec::new()));
+        assert_eq!(refused.unwrap_err(), Refused::Over);
+    });
+}
+
+#[test]
+fn every_root_broadcasts_bit_by_bit() {
+    let rig = Rig::new(32, 3, HABITS, true);
+    all(&rig, |rank, mut session| {
+        let own = |root: u8, rank: u8| {
+            let mut rng = Rng(u64::from(root) << 8 | u64::from(rank));
+            // Signalling NaNs with payloads among them, and an odd number of bytes.
+            let mut bytes: Vec<u8> = (0..999).map(|_| rng.next() as u8).collect();
+            bytes[..4].copy_from_slice(&0x7f80_1234u32.to_ne_bytes());
+            bytes
+        };
+        for root in 0..3 {
+            let kind = CollectiveKind::Broadcast { root };
+            let c = collective(kind, Dtype::I8, Arithmetic::Own, "parameters");
+            session.submit(c, Box::new(own(root, rank))).unwrap();
+        }
+        session
+            .submit(Collective::barrier("ready"), Box::new(Vec::new()))
+            .unwrap();
+        for _ in 0..4 {
+            let done = next(&mut session).unwrap();
+            if done.ticket.0 < 3 {
+                let root = done.ticket.0 as u8;
+                assert_eq!(content(&done), own(root, root));
+            }
+        }
+        leave(&mut session);
+    });
+}
+
+#[test]
+fn nan_and_infinity_arrive_everywhere() {
+    let rig = Rig::new(33, 2, Habits::default(), true);
+    all(&rig, |rank, mut session| {
+        for arithmetic in [Arithmetic::Native, Arithmetic::Own, Arithmetic::Fixed] {
+            let mut values = vec![1.0; 200];
+            if rank == 1 {
+                values[70] = f32::NEG_INFINITY;
+                values[71] = f32::NAN;
+            }
+            session
+                .submit(sum(arithmetic, "w"), Box::new(bytes_of(&values)))
+                .unwrap();
+            let got = floats(&next(&mut session).unwrap());
+            assert!(got[71].is_nan());
+            // 64 elements are a fragment.
+            let (before, it, behind) = (&got[..64], &got[64..128], &got[128..]);
+            assert!(before.iter().chain(behind).all(|v| *v == 2.0));
+            if arithmetic == Arithmetic::Fixed {
+                assert!(it.iter().all(|v| v.is_nan()));
+            } else {
+                assert_eq!(got[70], f32::NEG_INFINITY);
+                assert_eq!(got[72], 2.0);
+            }
+        }
+        leave(&mut session);
+    });
+}
+
+/// Rank 1 brings `other` where the others bring `usual`; what all say.
+fn mismatch(net: u8, other: &Collective, bytes: usize) -> Vec<String> {
+    let mut switch = Switch::new(3, HABITS);
+    switch.strict = false;
+    let rig = Rig::with(net, 3, switch, true);
+    all(&rig, |rank, mut session| {
+        let before = Collective::barrier("before");
+        session.submit(before, Box::new(Vec::new())).unwrap();
+        assert_eq!(next(&mut session).unwrap().ticket.0, 0);
+        let usual = (sum(Arithmetic::Fixed, "layer1.weight"), 4000);
+        let (c, bytes) = if rank == 1 {
+            (other.clone(), bytes)
+        } else {
+            usual
+        };
+        session.submit(c, Box::new(vec![1; bytes])).unwrap();
+        let error = next(&mut session).unwrap_err();
+        assert_eq!(error.exit_code(), 6);
+        assert!(matches!(&error, AgentError::Mismatch { source, .. } if source.ranks.0 == 0b10));
+        assert_eq!(session.state(), SessionState::Failed);
+        assert!(!session.turn().unwrap(), "it says so once");
+        error.to_string()
+    })
+}
+
+#[test]
+fn a_mismatch_is_told_to_all_and_names_the_rank() {
+    let longer = sum(Arithmetic::Fixed, "layer1.weight");
+    let said = mismatch(34, &longer, 4004);
+    let rest = "rank 1 brings a sum of 1001 F32 in block fixed point called \"layer1.weight\", \
+                all others a sum of 1000 F32 in block fixed point called \"layer1.weight\"";
+    let ours = [1000, 1001, 1000];
+    for (n, text) in ours.iter().zip(said) {
+        assert_eq!(
+            text,
+            format!(
+                "job 7 failed: the workers do not agree on collective 1, here a sum of {n} F32 \
+                 in block fixed point called \"layer1.weight\": {rest}"
+            )
+        );
+    }
+    for (net, c, bytes) in [
+        (35, sum(Arithmetic::Native, "layer1.weight"), 4000),
+        (36, sum(Arithmetic::Fixed, "layer2.weight"), 4000),
+        (37, Collective::barrier("layer1.weight"), 0),
+    ] {
+        mismatch(net, &c, bytes);
+    }
+}
+
+#[test]
+fn a_rank_that_gives_up_is_named_to_those_that_wait_for_it() {
+    let rig = Rig::new(38, 3, Habits::default(), true);
+    let said = all(&rig, |rank, mut session| {
+        if rank == 2 {
+            until(&mut session, |s| {
+                matches!(s.state(), SessionState::Running { .. })
+            })
+            .unwrap();
+            session.give_up();
+        } else {
+            session
+                .submit(Collective::barrier("b"), Box::new(Vec::new()))
+                .unwrap();
+        }
+        let error = until(&mut session, |_| false).unwrap_err();
+        error.to_string()
+    });
+    let left = "job 7 failed: rank 2 left the job because of an error of its own";
+    assert_eq!(said, [left, left, "job 7 failed: given up"]);
+}
+
+#[test]
+fn a_rank_that_never_comes_is_named() {
+    let rig = Rig::new(39, 2, Habits::default(), true);
+    let mut config = rig.worker(0);
+    config.timeouts.join_ms = 500;
+    let mut session = Session::open(&config, None).unwrap();
+    assert_eq!(session.state(), SessionState::Joining(None));
+    session
+        .submit(Collective::barrier("b"), Box::new(Vec::new()))
+        .unwrap();
+    let mut missing = 0;
+    let error = until(&mut session, |s| {
+        if let SessionState::Joining(Some(members)) = s.state() {
+            missing = members.missing;
+        }
+        false
+    })
+    .unwrap_err();
+    assert_eq!(missing, 0b10);
+    let said = "cannot join job 7 as rank 0: the job did not start within 500ms: rank 1 is missing";
+    assert_eq!(error.to_string(), said);
+}
+
+#[test]
+fn an_overflow_names_the_collective() {
+    let rig = Rig::new(40, 2, Habits::default(), true);
+    let said = all(&rig, |_, mut session| {
+        let c = collective(CollectiveKind::Sum, Dtype::I8, Arithmetic::Own, "counts");
+        session.submit(c, Box::new(vec![100; 300])).unwrap();
+        let error = next(&mut session).unwrap_err();
+        assert_eq!(error.exit_code(), 7);
+        error.to_string()
+    });
+    assert!(
+        said.iter()
+            .all(|s| s.contains("which has elements of counts")),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn the_smallest_payload_has_the_descriptor_of_many_ranks() {
+    let mut rig = Rig::new(41, 24, Habits::default(), true);
+    // Six fragments of a descriptor, of which four may be under way.
+    (rig.payload_bytes, rig.window) = (64, 4);
+    all(&rig, |rank, mut session| {
+        let bytes = bytes_of(&whole(rank, 33));
+        session
+            .submit(sum(Arithmetic::Fixed, "w"), Box::new(bytes))
+            .unwrap();
+        assert_eq!(floats(&next(&mut session).unwrap()), sum_of_whole(24, 33));
+        leave(&mut session);
+    });
+}
+
+#[test]
+fn an_idle_session_does_not_stall_and_priorities_are_those_that_were_given() {
+    let rig = Rig::new(42, 2, Habits::default(), true);
+    std::thread::scope(|scope| {
+        for rank in 0..2 {
+            let mut config = rig.worker(rank);
+            config.timeouts.stall_ms = 300;
+            config.job.priority = Some(7);
+            scope.spawn(move || {
+                let mut session = Session::open(&config, None).unwrap();
+                for priority in [Some(70), None, Some(200)] {
+                    let barrier = Collective {
+                        priority,
+                        ..Collective::barrier("b")
+                    };
+                    session.submit(barrier, Box::new(Vec::new())).unwrap();
+                    next(&mut session).unwrap();
+                    let pause = Instant::now() + Duration::from_millis(700);
+                    until(&mut session, |_| Instant::now() >= pause).unwrap();
+                }
+                leave(&mut session);
+                let report = session.report();
+                assert_eq!(
+                    (report.priority_min, report.priority_max),
+                    (Some(7), Some(200))
+                );
+            });
+        }
+    });
+}
