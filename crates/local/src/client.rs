@@ -1,0 +1,555 @@
+//! The process's side.
+
+use crate::error::{Class, Failure, LocalError};
+use crate::memory::{self, Mapping, Region};
+use crate::message::{
+    Arithmetic, Dtype, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, NO_REGION,
+    Operation, Submission, VERSION,
+};
+use crate::socket::{self, Seqpacket};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Between two attempts to connect.
+const RETRY_EVERY: Duration = Duration::from_millis(20);
+
+/// One rank's connection to the agent on its host.
+///
+/// Its end without [`finish`](Self::finish) is the end of the whole job: the other ranks are told that this one
+/// has failed. Whatever fails, fails for good: start the job again, at all ranks.
+pub struct Client {
+    socket: Seqpacket,
+    path: PathBuf,
+    hello: Hello,
+    timeout: Duration,
+    /// What makes its regions known.
+    number: u64,
+    submitted_max: usize,
+    memory_bytes_max: u64,
+    next_ticket: u64,
+    under_way: HashMap<u64, String>,
+    /// Done, and not yet asked for.
+    ready: VecDeque<u64>,
+    regions: HashMap<u32, Weak<Mapping>>,
+    next_region: u32,
+    /// What the agent said of the region that it was asked to map.
+    answer: Option<(u32, Result<(), Failure>)>,
+    failure: Option<Failure>,
+    is_finished: bool,
+    is_gone: bool,
+    out: Vec<u8>,
+    room: Box<[u8]>,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Hello { job, rank, .. } = self.hello;
+        write!(f, "Client(job {job} rank {rank})")
+    }
+}
+
+impl AsFd for Client {
+    /// For waiting together with others: there is something to [`poll`](Client::poll) for once it is readable.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Client {
+    /// Connects to the agent that listens at `socket`, as `hello` says. For up to `timeout` this waits for an
+    /// agent that is not there yet, and for the place of a process that has just ended. The agent answers before
+    /// the job runs: what is submitted waits for the other ranks.
+    ///
+    /// `timeout` is also how long the agent may take to answer later, for all but collectives.
+    ///
+    /// # Errors
+    /// If there is no agent, or it refuses.
+    pub fn connect(socket: &Path, hello: &Hello, timeout: Duration) -> Result<Self, LocalError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match Self::attempt(socket, hello, timeout, left) {
+                Err(error) if left > Duration::ZERO && may_pass(&error) => {
+                    std::thread::sleep(RETRY_EVERY.min(left));
+                }
+                done => return done,
+            }
+        }
+    }
+
+    fn attempt(
+        path: &Path,
+        hello: &Hello,
+        timeout: Duration,
+        left: Duration,
+    ) -> Result<Self, LocalError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let socket = reach(path)?;
+        let mut client = Self {
+            socket,
+            path: path.to_owned(),
+            hello: *hello,
+            timeout: left,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            submitted_max: 0,
+            memory_bytes_max: 0,
+            next_ticket: 0,
+            under_way: HashMap::new(),
+            ready: VecDeque::new(),
+            regions: HashMap::new(),
+            next_region: 0,
+            answer: None,
+            failure: None,
+            is_finished: false,
+            is_gone: false,
+            out: Vec::with_capacity(MESSAGE_BYTES_MAX),
+            room: vec![0; MESSAGE_BYTES_MAX].into(),
+        };
+        client.say(&FromProcess::Hello(VERSION, Some(*hello)), None)?;
+        // An agent that was just started may take its time.
+        let left = left.max(RETRY_EVERY);
+        client.until("the agent's welcome", Some(left), |it| it.submitted_max > 0)?;
+        client.timeout = timeout;
+        Ok(client)
+    }
+
+    /// Makes memory for tensors that the agent sees too: `bytes` of it, all zero.
+    ///
+    /// # Errors
+    /// If there is not as much, or the agent allows less.
+    pub fn region(&mut self, bytes: usize) -> Result<Region, LocalError> {
+        self.check()?;
+        if bytes == 0 {
+            return Err(LocalError::Argument(
+                "a region has one byte at least".into(),
+            ));
+        }
+        self.release()?;
+        // Before the memory is taken from others.
+        let all = self.regions.values().filter_map(Weak::upgrade);
+        let held: u64 = all.map(|it| it.bytes() as u64).sum();
+        if bytes as u64 > self.memory_bytes_max.saturating_sub(held) {
+            let text = too_much(bytes as u64, held, self.memory_bytes_max);
+            return Err(self.refused(Failure::new(Class::Limit, text)));
+        }
+        let (fd, mapping) = memory::allocate(bytes)?;
+        let id = self.next_region;
+        self.next_region = (id + 1) % NO_REGION;
+        let bytes = bytes as u64;
+        self.say(&FromProcess::Region { id, bytes }, Some(fd))?;
+        let most = Some(self.timeout);
+        self.until("the mapping of a region", most, |it| it.answer.is_some())?;
+        match self.answer.take() {
+            Some((of, Ok(()))) if of == id => {}
+            Some((of, Err(failure))) if of == id => return Err(self.refused(failure)),
+            _ => return Err(self.protocol("an answer about another region")),
+        }
+        let mapping = Arc::new(mapping);
+        self.regions.insert(id, Arc::downgrade(&mapping));
+        let owner = self.number;
+        Ok(Region { mapping, id, owner })
+    }
+
+    /// Tells the agent of regions that are dropped.
+    fn release(&mut self) -> Result<(), LocalError> {
+        let dropped = |it: &Weak<Mapping>| it.strong_count() == 0;
+        let all = self.regions.iter();
+        let ids: Vec<_> = all
+            .filter(|(_, it)| dropped(it))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in ids {
+            self.regions.remove(&id);
+            self.say(&FromProcess::Release { id }, None)?;
+        }
+        Ok(())
+    }
+
+    /// Submits a collective on `elements` elements from byte `at` of `region` on, in place: results come where
+    /// the elements are. Until it is done, that part of the region belongs to the agent. Returns its ticket.
+    ///
+    /// If as many are under way as the agent takes, this waits for one of them.
+    ///
+    /// # Errors
+    /// If the elements are not in the region, or the job has failed.
+    pub fn submit(
+        &mut self,
+        region: &Region,
+        at: usize,
+        elements: usize,
+        collective: &Submission,
+    ) -> Result<u64, LocalError> {
+        let Submission { name, dtype, .. } = collective;
+        if region.owner != self.number {
+            let text = format!("`{name}`: the region is of another client");
+            return Err(LocalError::Argument(text));
+        }
+        let bytes = elements.checked_mul(dtype.bytes());
+        let end = bytes.and_then(|bytes| bytes.checked_add(at));
+        if end.is_none_or(|end| end > region.bytes()) {
+            return Err(LocalError::Argument(format!(
+                "`{name}`: {elements} elements of {} bytes from byte {at} on are not in a region of {} bytes",
+                dtype.bytes(),
+                region.bytes()
+            )));
+        }
+        self.submit_at(region.id, at as u64, elements as u64, collective)
+    }
+
+    /// Submits a barrier: it is done when all ranks have submitted it. Returns its ticket.
+    ///
+    /// # Errors
+    /// If the job has failed.
+    pub fn barrier(&mut self, name: &str) -> Result<u64, LocalError> {
+        let barrier = Submission {
+            operation: Operation::Barrier,
+            dtype: Dtype::I8,
+            arithmetic: Arithmetic::Own,
+            priority: None,
+            name: name.to_owned(),
+        };
+        self.submit_at(NO_REGION, 0, 0, &barrier)
+    }
+
+    fn submit_at(
+        &mut self,
+        region: u32,
+        at: u64,
+        elements: u64,
+        collective: &Submission,
+    ) -> Result<u64, LocalError> {
+        self.check()?;
+        let name = &collective.name;
+        if name.len() > NAME_BYTES_MAX {
+            let text = format!("`{name}`: a name has at most {NAME_BYTES_MAX} bytes");
+            return Err(LocalError::Argument(text));
+        }
+        match collective.operation {
+            Operation::Broadcast { root } if root >= self.hello.workers => {
+                let last = self.hello.workers.saturating_sub(1);
+                let text = format!("`{name}`: the root is rank {root}, expected 0 to {last}");
+                return Err(LocalError::Argument(text));
+            }
+            Operation::Barrier if elements > 0 => {
+                let text = format!("`{name}`: a barrier has no elements");
+                return Err(LocalError::Argument(text));
+            }
+            _ => {}
+        }
+        let most = self.submitted_max;
+        self.until("room for a collective", None, |it| {
+            it.under_way.len() < most
+        })?;
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        let message = FromProcess::Submit {
+            region,
+            ticket,
+            at,
+            elements,
+            submission: collective.clone(),
+        };
+        self.say(&message, None)?;
+        self.under_way.insert(ticket, collective.name.clone());
+        Ok(ticket)
+    }
+
+    /// Waits for a collective to be done; without `timeout` for as long as it takes. The agent itself gives up
+    /// when no results come, and says so.
+    ///
+    /// # Errors
+    /// If the job has failed, the agent has ended, or time is over; then it can be waited for again.
+    pub fn wait(&mut self, ticket: u64, timeout: Option<Duration>) -> Result<(), LocalError> {
+        let name = match self.under_way.get(&ticket) {
+            Some(name) => name.clone(),
+            None if self.ready.contains(&ticket) => String::new(),
+            None => {
+                let text = format!("ticket {ticket} is not under way, or was waited for before");
+                return Err(LocalError::Argument(text));
+            }
+        };
+        self.until(&format!("`{name}`"), timeout, |it| {
+            it.ready.contains(&ticket)
+        })?;
+        self.ready.retain(|done| *done != ticket);
+        Ok(())
+    }
+
+    /// The next collective that is done and was not waited for, if there is one. Doesn't wait.
+    ///
+    /// # Errors
+    /// If the job has failed, or the agent has ended.
+    pub fn poll(&mut self) -> Result<Option<u64>, LocalError> {
+        while self.ready.is_empty() && self.take()? {}
+        Ok(self.ready.pop_front())
+    }
+
+    /// How many collectives are submitted and not done.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Leaves the job when all that was submitted is done, as every rank does at its end.
+    ///
+    /// # Errors
+    /// If the job has failed, the agent has ended, or time is over.
+    pub fn finish(&mut self, timeout: Option<Duration>) -> Result<(), LocalError> {
+        self.check()?;
+        self.say(&FromProcess::Finish, None)?;
+        self.until("leaving the job", timeout, |it| it.is_finished)
+    }
+
+    /// Sends a message, waiting for room if the agent is behind.
+    fn say(&mut self, message: &FromProcess, fd: Option<OwnedFd>) -> Result<(), LocalError> {
+        message.emit(&mut self.out);
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            match self.socket.send(&self.out, fd.as_ref().map(AsFd::as_fd)) {
+                Ok(()) => return Ok(()),
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
+                Err(why) if is_end(&why) => {
+                    // Its last words say why.
+                    while self.take()? {}
+                    return Err(self.gone());
+                }
+                Err(why) => return Err(LocalError::system("sending to the agent", why)),
+            }
+            while self.take()? {}
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(self.late("for the agent to listen", self.timeout));
+            }
+            self.pause(true, Some(left))?;
+        }
+    }
+
+    /// Takes messages until `done`.
+    fn until(
+        &mut self,
+        what: &str,
+        most: Option<Duration>,
+        done: impl Fn(&Self) -> bool,
+    ) -> Result<(), LocalError> {
+        let deadline = most.map(|most| Instant::now() + most);
+        loop {
+            if done(self) {
+                return Ok(());
+            }
+            if self.take()? {
+                continue;
+            }
+            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Err(self.late(what, most.unwrap_or_default()));
+            }
+            self.pause(false, left)?;
+        }
+    }
+
+    fn pause(&self, to_send: bool, most: Option<Duration>) -> Result<(), LocalError> {
+        socket::wait(&[(self.socket.as_fd(), to_send)], most)
+            .map(drop)
+            .map_err(|why| LocalError::system("waiting for the agent", why))
+    }
+
+    /// Takes one message from the agent, if there is one.
+    fn take(&mut self) -> Result<bool, LocalError> {
+        self.check()?;
+        let got = match self.socket.receive_bytes(&mut self.room) {
+            Ok(got) if got.bytes > 0 => got,
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            // The agent had not read all when it ended; what it said before comes after this.
+            Err(why) if why.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
+            Err(why) if why.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Ok(_) | Err(_) => {
+                self.is_gone = true;
+                return Err(self.gone());
+            }
+        };
+        let message = FromAgent::parse(&self.room[..got.bytes]).filter(|_| !got.cut_off);
+        let Some(message) = message else {
+            return Err(self.protocol("a message that is none"));
+        };
+        let welcomed = self.submitted_max > 0;
+        match message {
+            FromAgent::Welcome {
+                version,
+                submitted,
+                memory_bytes,
+                ..
+            } if !welcomed => {
+                self.memory_bytes_max = memory_bytes;
+                if version != VERSION || submitted == 0 {
+                    return Err(self.protocol("a welcome of another version"));
+                }
+                self.submitted_max = submitted as usize;
+            }
+            FromAgent::Refused(failure) if !welcomed => {
+                self.is_gone = true;
+                return Err(self.refused(failure));
+            }
+            FromAgent::Mapped { id } if welcomed => self.answer = Some((id, Ok(()))),
+            FromAgent::Unmapped { id, class, text } if welcomed => {
+                self.answer = Some((id, Err(Failure::new(class, text))));
+            }
+            FromAgent::Done { ticket } => {
+                if self.under_way.remove(&ticket).is_none() {
+                    return Err(self.protocol("a collective done that is not under way"));
+                }
+                self.ready.push_back(ticket);
+            }
+            FromAgent::Failed(failure) => {
+                self.failure = Some(failure);
+                self.check()?;
+            }
+            FromAgent::Finished if welcomed => self.is_finished = true,
+            _ => return Err(self.protocol("a message out of place")),
+        }
+        Ok(true)
+    }
+
+    /// What has ended, stays so.
+    fn check(&self) -> Result<(), LocalError> {
+        let Hello { job, rank, .. } = self.hello;
+        match &self.failure {
+            Some(failure) => Err(LocalError::Failed {
+                job,
+                rank,
+                failure: failure.clone(),
+            }),
+            None if self.is_gone => Err(self.gone()),
+            None => Ok(()),
+        }
+    }
+
+    fn gone(&self) -> LocalError {
+        let Hello { job, rank, .. } = self.hello;
+        let path = self.path.clone();
+        LocalError::Gone { path, job, rank }
+    }
+
+    fn late(&self, what: &str, after: Duration) -> LocalError {
+        let Hello { job, rank, .. } = self.hello;
+        LocalError::Timeout {
+            job,
+            rank,
+            what: what.to_owned(),
+            after,
+        }
+    }
+
+    fn refused(&self, failure: Failure) -> LocalError {
+        let Hello { job, rank, .. } = self.hello;
+        LocalError::Refused {
+            path: self.path.clone(),
+            job,
+            rank,
+            failure,
+        }
+    }
+
+    fn protocol(&mut self, what: &str) -> LocalError {
+        self.is_gone = true;
+        let Hello { job, rank, .. } = self.hello;
+        LocalError::Protocol {
+            path: self.path.clone(),
+            job,
+            rank,
+            what: what.to_owned(),
+        }
+    }
+}
+
+/// The words for a region that the agent's limit does not allow.
+pub(crate) fn too_much(bytes: u64, held: u64, most: u64) -> String {
+    format!(
+        "{bytes} bytes of shared memory beside {held} are more than the agent's limit of {most} (`memory_mib` in \
+         its configuration)"
+    )
+}
+
+fn reach(path: &Path) -> Result<Seqpacket, LocalError> {
+    let connect = || {
+        let socket = Seqpacket::new()?;
+        socket.connect(path)?;
+        Ok(socket)
+    };
+    connect().map_err(|source| {
+        let path = path.to_owned();
+        LocalError::Connect { path, source }
+    })
+}
+
+/// Whether it may be otherwise in a moment.
+fn may_pass(error: &LocalError) -> bool {
+    match error {
+        LocalError::Connect { source, .. } => matches!(
+            source.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::WouldBlock
+                | io::ErrorKind::Interrupted
+        ),
+        LocalError::Refused { failure, .. } => failure.class == Class::Leaving,
+        // An agent that ends just now, perhaps to start again.
+        LocalError::Gone { .. } => true,
+        _ => false,
+    }
+}
+
+fn is_end(why: &io::Error) -> bool {
+    matches!(
+        why.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}
+
+/// What the agent that listens at `socket` says of its jobs: JSON.
+///
+/// # Errors
+/// If there is no agent, or it does not answer within `timeout`.
+pub fn status(socket: &Path, timeout: Duration) -> Result<String, LocalError> {
+    let asking = |why| LocalError::system(format!("asking the agent at {}", socket.display()), why);
+    let agent = reach(socket)?;
+    let mut out = Vec::new();
+    FromProcess::Status(VERSION).emit(&mut out);
+    agent.send(&out, None).map_err(asking)?;
+    let deadline = Instant::now() + timeout;
+    let mut room = [0; MESSAGE_BYTES_MAX];
+    let mut all = String::new();
+    loop {
+        let got = match agent.receive_bytes(&mut room) {
+            Ok(got) if got.bytes > 0 => got,
+            Ok(_) => return Err(asking(io::ErrorKind::UnexpectedEof.into())),
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(asking(io::ErrorKind::TimedOut.into()));
+                }
+                socket::wait(&[(agent.as_fd(), false)], Some(left)).map_err(asking)?;
+                continue;
+            }
+            Err(why) => return Err(asking(why)),
+        };
+        match FromAgent::parse(&room[..got.bytes]) {
+            Some(FromAgent::Text { last, text }) => {
+                all.push_str(&text);
+                if last {
+                    return Ok(all);
+                }
+            }
+            Some(FromAgent::Refused(failure)) => {
+                return Err(asking(io::Error::other(failure.text)));
+            }
+            _ => return Err(asking(io::ErrorKind::InvalidData.into())),
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What can go wrong, in words for whoever trains.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why the agent does not do what it was asked, by what a process would do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Class {
+    /// None of the others.
+    Other = 0,
+    /// The two sides speak different versions of this interface.
+    Version = 1,
+    /// The agent has no such job.
+    Job = 2,
+    /// The job has no such rank.
+    Rank = 3,
+    /// The agent and the process know different numbers of workers.
+    Workers = 4,
+    /// Another process has the rank.
+    Taken = 5,
+    /// The last process of the rank has just ended, and its place is being given up. Try again.
+    Leaving = 6,
+    /// A limit of the agent.
+    Limit = 7,
+    /// A message that the agent does not understand, or that asks for the impossible.
+    Malformed = 8,
+    /// The shared memory cannot be used.
+    Memory = 9,
+    /// The network cannot be used.
+    Link = 10,
+    /// The job did not begin.
+    Join = 11,
+    /// Ranks submitted different collectives.
+    Mismatch = 12,
+    /// Another member failed.
+    Member = 13,
+    /// A sum of integers left their range.
+    Overflow = 14,
+    /// Results stopped coming.
+    Silence = 15,
+    /// The agent was stopped.
+    Stopped = 16,
+}
+
+impl Class {
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::Other,
+        Self::Version,
+        Self::Job,
+        Self::Rank,
+        Self::Workers,
+        Self::Taken,
+        Self::Leaving,
+        Self::Limit,
+        Self::Malformed,
+        Self::Memory,
+        Self::Link,
+        Self::Join,
+        Self::Mismatch,
+        Self::Member,
+        Self::Overflow,
+        Self::Silence,
+        Self::Stopped,
+    ];
+
+    /// What a byte stands for; [`Class::Other`] for those of later versions.
+    #[must_use]
+    pub fn of(byte: u8) -> Self {
+        let class = Self::ALL.get(usize::from(byte));
+        class.copied().unwrap_or(Self::Other)
+    }
+}
+
+/// Why the agent does not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The kind of reason.
+    pub class: Class,
+    /// The ranks that it is about, bit `n` for rank `n`; 0 if it is about none.
+    pub ranks: u64,
+    /// The reason, in words.
+    pub text: String,
+}
+
+impl Failure {
+    /// About no rank.
+    pub fn new(class: Class, text: impl Into<String>) -> Self {
+        Self {
+            class,
+            ranks: 0,
+            text: text.into(),
+        }
+    }
+}
+
+/// Why something did not work between a process and its agent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LocalError {
+    /// There is no agent at the socket.
+    #[error("cannot reach the agent at {}: {source}{}", path.display(), hint(source))]
+    Connect {
+        /// The socket.
+        path: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The agent does not take us in.
+    #[error("job {job} rank {rank}: the agent at {} refuses: {}", path.display(), failure.text)]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// The job.
+        job: u16,
+        /// Our rank.
+        rank: u8,
+        /// Why.
+        failure: Failure,
+    },
+    /// The job has failed. All that was submitted and is not done never will be.
+    #[error("job {job} rank {rank}: {}", failure.text)]
+    Failed {
+        /// The job.
+        job: u16,
+        /// Our rank.
+        rank: u8,
+        /// Why.
+        failure: Failure,
+    },
+    /// The agent is there no more.
+    #[error(
+        "job {job} rank {rank}: the agent at {} has ended or dropped us; see its log, and start the job again",
+        path.display()
+    )]
+    Gone {
+        /// The socket.
+        path: PathBuf,
+        /// The job.
+        job: u16,
+        /// Our rank.
+        rank: u8,
+    },
+    /// It takes longer than it may.
+    #[error("job {job} rank {rank}: {what} takes more than {after:?}")]
+    Timeout {
+        /// The job.
+        job: u16,
+        /// Our rank.
+        rank: u8,
+        /// What does.
+        what: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// The agent said something that makes no sense.
+    #[error("job {job} rank {rank}: the agent at {} does not keep to the interface: {what}", path.display())]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// The job.
+        job: u16,
+        /// Our rank.
+        rank: u8,
+        /// What.
+        what: String,
+    },
+    /// The caller asks for the impossible.
+    #[error("{0}")]
+    Argument(String),
+    /// The kernel refuses.
+    #[error("{what}: {source}")]
+    System {
+        /// What it was to do.
+        what: String,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// An agent cannot listen at a socket.
+    #[error("cannot listen at {}: {problem}", path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why not.
+        problem: String,
+    },
+}
+
+impl LocalError {
+    pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
+        let what = what.into();
+        Self::System { what, source }
+    }
+}
+
+fn hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            " (is `tally-agent serve` running on this host, with this socket?)"
+        }
+        io::ErrorKind::PermissionDenied => {
+            " (the socket's mode and group, in the agent's configuration, say who may)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_their_bytes() {
+        for byte in 0..=u8::MAX {
+            let class = Class::of(byte);
+            assert!(class as u8 == byte || class == Class::Other, "{byte}");
+        }
+        for (at, class) in Class::ALL.iter().enumerate() {
+            assert_eq!(*class as usize, at);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Between a training process and the agent on its host.
+//!
+//! # How it works
+//!
+//! The process ([`Client`]) connects to the agent's Unix socket and says which job and rank it is. It makes
+//! memory that both share ([`Region`]), puts tensors there, and submits collectives on parts of it. The agent
+//! ([`Listener`], [`Peer`]) reads the elements out of that memory ([`Span`]) into the payloads that it sends, and
+//! writes results over them: there is no copy between the process's buffer and the packets but the one that
+//! makes them.
+//!
+//! The socket is one of whole messages (`SOCK_SEQPACKET`): none is half read, a file descriptor belongs to its
+//! message, and the end of either side is noticed at once. A submission is one message, its completion another.
+//!
+//! # What holds whatever the other side does
+//!
+//! Neither side can make the other crash, hang, or read or write outside of a region.
+//!
+//! * All that is decided upon comes in messages, which are copies; the shared memory holds elements alone, of
+//!   which every pattern of bits is one. So nothing can change between its check and its use.
+//! * The memory cannot shrink behind our back (which would end us with SIGBUS): the agent takes only a memfd that
+//!   is sealed against it, is as long as it is said to be, and has all of its pages already, of the ordinary
+//!   kind. A file of another kind, such as one whose reads hang, has no seals, and is not even looked at.
+//! * Each span is checked against its region once, when it is submitted, and each access against the span.
+//! * The agent never waits for a process: what a process does not read is kept, up to a bound, and then it is cut
+//!   off. All else that a process can ask for has a bound too ([`Limits`]).
+//! * A message that is wrong ends the connection with words.
+//!
+//! # The catches
+//!
+//! * A forked child keeps the socket open. The agent also watches the process itself (pidfd) where the kernel
+//!   gives it one, and so notices that it has ended while its children live on.
+//! * A process may punch holes into a region later. The agent's next access fills them with zeros, on the
+//!   agent's account, up to [`Limits::memory_bytes`].
+//! * Under `vm.overcommit_memory=2` such a hole cannot be filled when the machine's memory is used up, and that
+//!   does end the agent.
+//! * Regions that overlap, or a tensor that is written while it is summed, give wrong sums, and nothing worse.
+
+mod agent;
+mod client;
+mod error;
+mod memory;
+mod message;
+mod socket;
+#[cfg(test)]
+mod tests;
+
+pub use agent::{Access, Asker, Caller, Knock, Limits, Listener, Peer, Request};
+pub use client::{Client, status};
+pub use error::{Class, Failure, LocalError};
+pub use memory::{Region, Span};
+pub use message::{
+    Arithmetic, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Submission, VERSION,
+};

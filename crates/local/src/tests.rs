@@ -1,0 +1,704 @@
+//! Processes and agents that do not behave, against ones that do.
+
+#![allow(clippy::unwrap_used)]
+
+use crate::memory::allocate;
+use crate::message::{FromAgent, FromProcess, NO_REGION};
+use crate::socket::{self, Seqpacket};
+use crate::{
+    Access, Arithmetic, Caller, Class, Client, Dtype, Failure, Hello, Knock, Limits, Listener,
+    LocalError, MESSAGE_BYTES_MAX, Operation, Peer, Request, Span, Submission, VERSION, status,
+};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const ACCESS: Access = Access {
+    mode: 0o600,
+    group: None,
+};
+const HELLO: Hello = Hello {
+    job: 7,
+    rank: 1,
+    workers: 4,
+};
+const LONG: Duration = Duration::from_secs(20);
+const LIMITS: Limits = Limits {
+    submitted: 8,
+    regions: 3,
+    memory_bytes: 1 << 20,
+};
+
+fn sum(name: &str) -> Submission {
+    Submission {
+        operation: Operation::Sum,
+        dtype: Dtype::F32,
+        arithmetic: Arithmetic::Fixed,
+        priority: None,
+        name: name.into(),
+    }
+}
+
+/// An agent that adds one to every byte, with a thread for each process.
+struct Agent {
+    folder: tempfile::TempDir,
+    stop: Arc<AtomicBool>,
+    counts: Arc<Counts>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Counts {
+    accepted: AtomicUsize,
+    closed: AtomicUsize,
+    malformed: AtomicUsize,
+}
+
+impl Agent {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let counts = Arc::new(Counts::default());
+        let mut listener = Listener::bind(&folder.path().join("agent.sock"), ACCESS).unwrap();
+        let (stopped, counted) = (stop.clone(), counts.clone());
+        let thread = std::thread::spawn(move || {
+            let mut sessions = Vec::new();
+            while !stopped.load(Ordering::Relaxed) {
+                match listener.next(Duration::from_millis(20)).unwrap() {
+                    Some(Caller::Process(knock)) if knock.hello().job == HELLO.job => {
+                        counted.accepted.fetch_add(1, Ordering::Relaxed);
+                        let (stopped, counted) = (stopped.clone(), counted.clone());
+                        sessions.push(std::thread::spawn(move || serve(knock, &stopped, &counted)));
+                    }
+                    Some(Caller::Process(knock)) => {
+                        let text = format!("there is no job {}", knock.hello().job);
+                        knock.refuse(Failure::new(Class::Job, text));
+                    }
+                    Some(Caller::Status(asker)) => asker.answer(&"status ".repeat(1000), LONG),
+                    None => {}
+                }
+            }
+            for session in sessions {
+                session.join().unwrap();
+            }
+        });
+        Self {
+            folder,
+            stop,
+            counts,
+            thread: Some(thread),
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("agent.sock")
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.path(), &HELLO, LONG).unwrap()
+    }
+
+    /// A process that says who it is, and then whatever the test wants.
+    fn stranger(&self) -> Seqpacket {
+        let socket = Seqpacket::new().unwrap();
+        socket.connect(&self.path()).unwrap();
+        say(&socket, &FromProcess::Hello(VERSION, Some(HELLO)));
+        assert!(matches!(hear(&socket), Some(FromAgent::Welcome { .. })));
+        socket
+    }
+
+    /// Somebody who behaves is still served.
+    #[track_caller]
+    fn serves(&self) {
+        let mut client = self.client();
+        let region = client.region(100).unwrap();
+        let ticket = client.submit(&region, 0, 25, &sum("w")).unwrap();
+        client.wait(ticket, Some(LONG)).unwrap();
+        let mut got = [0; 100];
+        region.read(0, &mut got);
+        assert_eq!(got, [1; 100]);
+        client.finish(Some(LONG)).unwrap();
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().unwrap().join();
+        assert!(ended.is_ok() || std::thread::panicking());
+    }
+}
+
+fn add_one(span: &mut Span) {
+    let mut bytes = vec![0; span.bytes()];
+    span.read(0, &mut bytes);
+    bytes
+        .iter_mut()
+        .for_each(|byte| *byte = byte.wrapping_add(1));
+    span.write(0, &bytes);
+}
+
+fn serve(knock: Knock, stop: &AtomicBool, counts: &Counts) {
+    let mut peer = knock.accept(LIMITS);
+    while !stop.load(Ordering::Relaxed) {
+        match peer.receive() {
+            Ok(Some(Request::Submit {
+                ticket, mut span, ..
+            })) => {
+                add_one(&mut span);
+                peer.complete(ticket);
+            }
+            Ok(Some(Request::Finish)) => {
+                peer.finished();
+                return;
+            }
+            Ok(Some(Request::Closed)) => {
+                counts.closed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            Ok(None) => pause(&peer),
+            Err(failure) => {
+                counts.malformed.fetch_add(1, Ordering::Relaxed);
+                peer.fail(&failure);
+                return;
+            }
+        }
+    }
+    peer.fail(&Failure::new(Class::Stopped, "the agent was stopped"));
+}
+
+fn pause(peer: &Peer) {
+    let fds: Vec<_> = peer.fds().map(|fd| (fd, false)).collect();
+    socket::wait(&fds, Some(Duration::from_millis(20))).unwrap();
+}
+
+fn say(socket: &Seqpacket, message: &FromProcess) {
+    let mut out = Vec::new();
+    message.emit(&mut out);
+    socket.send(&out, None).unwrap();
+}
+
+/// What the agent says next; none: it has ended the connection.
+fn hear(socket: &Seqpacket) -> Option<FromAgent> {
+    let mut room = [0; MESSAGE_BYTES_MAX];
+    let deadline = Instant::now() + LONG;
+    loop {
+        match socket.receive(&mut room) {
+            Ok(got) if got.bytes == 0 => return None,
+            Ok(got) => return Some(FromAgent::parse(&room[..got.bytes]).unwrap()),
+            Err(_) => {
+                assert!(Instant::now() < deadline, "the agent says nothing");
+                let most = Some(Duration::from_millis(100));
+                socket::wait(&[(socket.as_fd(), false)], most).unwrap();
+            }
+        }
+    }
+}
+
+fn eventually(what: &str, mut it: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !it() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn collectives_are_done_in_place_and_many_at_once() {
+    let agent = Agent::new();
+    let mut client = agent.client();
+    let region = client.region(4000).unwrap();
+    region.write(0, &[7; 4000]);
+    // More than may be under way.
+    let tickets: Vec<_> = (0..100)
+        .map(|n| client.submit(&region, n * 40, 10, &sum("w")).unwrap())
+        .collect();
+    for ticket in tickets.iter().rev().step_by(2) {
+        client.wait(*ticket, Some(LONG)).unwrap();
+    }
+    let mut others = 0;
+    while client.under_way() > 0 || others < 50 {
+        others += usize::from(client.poll().unwrap().is_some());
+    }
+    assert_eq!((others, client.poll().unwrap()), (50, None));
+    let mut got = vec![0; 4000];
+    region.read(0, &mut got);
+    assert_eq!(got, [8; 4000]);
+    let barrier = client.barrier("end").unwrap();
+    client.wait(barrier, Some(LONG)).unwrap();
+    let again = client.wait(barrier, Some(LONG)).unwrap_err().to_string();
+    assert!(again.contains("was waited for before"), "{again}");
+    client.finish(Some(LONG)).unwrap();
+    assert_eq!(agent.counts.closed.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn the_impossible_is_refused_before_it_is_sent() {
+    let agent = Agent::new();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    let region = client.region(100).unwrap();
+    let refused = |client: &mut Client, at, elements, submission: &Submission, why: &str| {
+        let error = client
+            .submit(&region, at, elements, submission)
+            .unwrap_err();
+        assert!(matches!(error, LocalError::Argument(_)));
+        assert!(error.to_string().contains(why), "{error}");
+    };
+    for (at, elements) in [
+        (0, 26),
+        (1, 25),
+        (100, 1),
+        (usize::MAX, 1),
+        (0, usize::MAX / 2),
+    ] {
+        refused(
+            &mut client,
+            at,
+            elements,
+            &sum("w"),
+            "are not in a region of 100 bytes",
+        );
+    }
+    let root = Operation::Broadcast { root: 4 };
+    let mut bad = sum("w");
+    bad.operation = root;
+    refused(
+        &mut client,
+        0,
+        1,
+        &bad,
+        "the root is rank 4, expected 0 to 3",
+    );
+    bad.operation = Operation::Barrier;
+    refused(&mut client, 0, 1, &bad, "a barrier has no elements");
+    refused(
+        &mut client,
+        0,
+        1,
+        &sum(&"x".repeat(256)),
+        "at most 255 bytes",
+    );
+    refused(&mut other, 0, 1, &sum("w"), "another client");
+    assert!(client.region(0).is_err());
+    let ticket = client.submit(&region, 96, 1, &sum("w")).unwrap();
+    client.wait(ticket, Some(LONG)).unwrap();
+}
+
+#[test]
+fn regions_have_limits_and_dropped_ones_do_not_count() {
+    let agent = Agent::new();
+    let mut client = agent.client();
+    let error = client.region(1 << 21).unwrap_err().to_string();
+    assert!(
+        error.contains("job 7 rank 1") && error.contains("`memory_mib`"),
+        "{error}"
+    );
+    let kept: Vec<_> = (0..3).map(|_| client.region(1000).unwrap()).collect();
+    let error = client.region(1).unwrap_err().to_string();
+    assert!(error.contains("it has 3 regions"), "{error}");
+    drop(kept);
+    for _ in 0..100 {
+        client.region(1 << 20).unwrap();
+    }
+    agent.serves();
+}
+
+#[test]
+fn versions_refuse_each_other_in_words() {
+    let agent = Agent::new();
+    for message in [
+        FromProcess::Hello(VERSION + 1, None),
+        FromProcess::Hello(0, None),
+        FromProcess::Status(9),
+    ] {
+        let socket = Seqpacket::new().unwrap();
+        socket.connect(&agent.path()).unwrap();
+        say(&socket, &message);
+        let Some(FromAgent::Refused(failure)) = hear(&socket) else {
+            panic!("not refused");
+        };
+        assert_eq!(failure.class, Class::Version);
+        assert!(failure.text.contains("one release"), "{}", failure.text);
+        assert_eq!(hear(&socket), None);
+    }
+    let other = Hello { job: 8, ..HELLO };
+    let error = Client::connect(&agent.path(), &other, LONG).unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("job 8 rank 1: the agent at "), "{text}");
+    assert!(text.ends_with(" refuses: there is no job 8"), "{text}");
+    agent.serves();
+}
+
+#[test]
+fn whoever_does_not_keep_to_the_interface_is_told_and_dropped() {
+    let agent = Agent::new();
+    let submit = |region, ticket, at, elements| FromProcess::Submit {
+        region,
+        ticket,
+        at,
+        elements,
+        submission: sum("w"),
+    };
+    let bytes = |message: FromProcess| {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        out
+    };
+    let mut truncated = bytes(submit(1, 0, 0, 1));
+    truncated.pop();
+    let mut barrier = sum("b");
+    barrier.operation = Operation::Barrier;
+    let barrier = FromProcess::Submit {
+        region: 1,
+        ticket: 0,
+        at: 0,
+        elements: 1,
+        submission: barrier,
+    };
+    for (message, why) in [
+        (vec![0], "a message that is none"),
+        (vec![200; 64], "a message that is none"),
+        (truncated, "a message that is none"),
+        (vec![5; MESSAGE_BYTES_MAX + 1], "a message that is none"),
+        (
+            bytes(FromProcess::Hello(VERSION, Some(HELLO))),
+            "it has said who it is",
+        ),
+        (bytes(FromProcess::Status(VERSION)), "it has said who it is"),
+        (
+            bytes(FromProcess::Region { id: 2, bytes: 1 }),
+            "without its memory",
+        ),
+        (bytes(FromProcess::Release { id: 2 }), "no such region"),
+        (bytes(submit(2, 0, 0, 0)), "no such region"),
+        (bytes(submit(NO_REGION, 0, 0, 0)), "no such region"),
+        (bytes(submit(1, 0, 4096, 1)), "outside of their region"),
+        (bytes(submit(1, 0, 1, 1024)), "outside of their region"),
+        (bytes(submit(1, 0, u64::MAX, 1)), "outside of their region"),
+        (bytes(submit(1, 0, 0, u64::MAX)), "outside of their region"),
+        (
+            bytes(submit(1, 0, u64::MAX - 3, 1 << 62)),
+            "outside of their region",
+        ),
+        (bytes(submit(1, u64::MAX, 0, 1)), "tickets must go up"),
+        (bytes(barrier), "a barrier has no elements"),
+    ] {
+        let socket = agent.stranger();
+        let (fd, _mapping) = allocate(4096).unwrap();
+        let region = bytes(FromProcess::Region { id: 1, bytes: 4096 });
+        socket.send(&region, Some(fd.as_fd())).unwrap();
+        assert_eq!(hear(&socket), Some(FromAgent::Mapped { id: 1 }));
+        socket.send(&message, None).unwrap();
+        let Some(FromAgent::Failed(failure)) = hear(&socket) else {
+            panic!("{why}: not told");
+        };
+        assert_eq!(failure.class, Class::Malformed);
+        assert!(failure.text.contains(why), "{}: {why}", failure.text);
+        assert_eq!(hear(&socket), None, "{why}");
+    }
+    // Twice the same ticket, the same region, a file that nobody wants.
+    for (last, with_fd, why) in [
+        (submit(1, 5, 0, 1), false, "tickets must go up"),
+        (
+            FromProcess::Region { id: 1, bytes: 1 },
+            true,
+            "number is taken",
+        ),
+        (FromProcess::Finish, true, "a file that nobody wants"),
+    ] {
+        let socket = agent.stranger();
+        let (fd, _mapping) = allocate(4096).unwrap();
+        let region = bytes(FromProcess::Region { id: 1, bytes: 4096 });
+        socket.send(&region, Some(fd.as_fd())).unwrap();
+        say(&socket, &submit(1, 5, 0, 1024));
+        let fd = with_fd.then(|| fd.as_fd());
+        socket.send(&bytes(last), fd).unwrap();
+        assert_eq!(hear(&socket), Some(FromAgent::Mapped { id: 1 }));
+        assert_eq!(hear(&socket), Some(FromAgent::Done { ticket: 5 }));
+        let Some(FromAgent::Failed(failure)) = hear(&socket) else {
+            panic!("{why}: not told");
+        };
+        assert!(failure.text.contains(why), "{}: {why}", failure.text);
+    }
+    agent.serves();
+}
+
+#[test]
+fn memory_that_could_harm_the_agent_is_refused_and_the_process_may_go_on() {
+    let agent = Agent::new();
+    let socket = agent.stranger();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(4096).unwrap();
+    let (fd, _mapping) = allocate(4096).unwrap();
+    for (fd, bytes, why) in [
+        (file.as_fd(), 4096, "no memfd"),
+        (socket.as_fd(), 4096, "no memfd"),
+        (fd.as_fd(), 4097, "has 4096 bytes"),
+        (fd.as_fd(), 1 << 60, "limit of 1048576"),
+    ] {
+        let mut out = Vec::new();
+        FromProcess::Region { id: 1, bytes }.emit(&mut out);
+        socket.send(&out, Some(fd)).unwrap();
+        let Some(FromAgent::Unmapped { id: 1, class, text }) = hear(&socket) else {
+            panic!("{why}: taken");
+        };
+        assert!([Class::Memory, Class::Limit].contains(&class));
+        assert!(text.contains(why), "{text}");
+    }
+    agent.serves();
+}
+
+#[test]
+fn a_process_that_reads_nothing_is_cut_off() {
+    let agent = Agent::new();
+    let socket = agent.stranger();
+    let (fd, _mapping) = allocate(4096).unwrap();
+    let mut region = Vec::new();
+    // More than there is: each is answered with words.
+    FromProcess::Region { id: 1, bytes: 9999 }.emit(&mut region);
+    let deadline = Instant::now() + LONG;
+    while agent.counts.malformed.load(Ordering::Relaxed) == 0 {
+        assert!(Instant::now() < deadline, "it may send for ever");
+        if socket.send(&region, Some(fd.as_fd())).is_err() {
+            std::thread::yield_now();
+        }
+    }
+    agent.serves();
+}
+
+#[test]
+fn thousands_of_connections_keep_nobody_out() {
+    let agent = Agent::new();
+    let mut silent = Vec::new();
+    for n in 0..3000 {
+        let socket = Seqpacket::new().unwrap();
+        while socket.connect(&agent.path()).is_err() {
+            std::thread::yield_now();
+        }
+        match n % 3 {
+            // It dies, in the middle of its hello as it were.
+            0 => drop(socket),
+            1 => {
+                let _ = socket.send(b"\x01\0\x01\0tl", None);
+            }
+            _ => silent.push(socket),
+        }
+        if silent.len() > 300 {
+            silent.clear();
+        }
+        if n % 500 == 0 {
+            agent.serves();
+        }
+    }
+    agent.serves();
+}
+
+#[test]
+fn a_process_that_ends_is_noticed() {
+    let agent = Agent::new();
+    drop(agent.client());
+    eventually("not noticed", || {
+        agent.counts.closed.load(Ordering::Relaxed) == 1
+    });
+    // The end comes with things to do and to read.
+    let mut client = agent.client();
+    let region = client.region(400).unwrap();
+    for _ in 0..5 {
+        client.submit(&region, 0, 100, &sum("w")).unwrap();
+    }
+    drop(client);
+    eventually("not noticed", || {
+        agent.counts.closed.load(Ordering::Relaxed) == 2
+    });
+}
+
+#[test]
+fn an_agent_that_ends_is_noticed_at_once() {
+    let agent = Agent::new();
+    let path = agent.path();
+    let mut client = agent.client();
+    let began = Instant::now();
+    drop(agent);
+    let mut wait = || {
+        client
+            .barrier("b")
+            .and_then(|ticket| client.wait(ticket, None))
+    };
+    for _ in 0..2 {
+        let error = wait().unwrap_err().to_string();
+        assert_eq!(error, "job 7 rank 1: the agent was stopped", "and again");
+    }
+    let error = Client::connect(&path, &HELLO, Duration::from_millis(50)).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("is `tally-agent serve` running"), "{text}");
+    assert!(began.elapsed() < LONG);
+}
+
+/// Whatever an agent says to a client that waits, it ends, in words.
+#[test]
+fn an_agent_that_does_not_behave_harms_no_process() {
+    let emitted = |message: &FromAgent| {
+        let mut out = Vec::new();
+        message.emit(&mut out);
+        out
+    };
+    let welcome = emitted(&FromAgent::Welcome {
+        version: VERSION,
+        submitted: 2,
+        regions: 1,
+        memory_bytes: 1 << 20,
+    });
+    let mut later = welcome.clone();
+    later[2] = 9;
+    let done = emitted(&FromAgent::Done { ticket: 77 });
+    let mapped = emitted(&FromAgent::Mapped { id: 9 });
+    let finished = emitted(&FromAgent::Finished);
+    let cases = [
+        (vec![vec![0xa5; 100]], "a message that is none"),
+        (vec![later], "a welcome of another version"),
+        (
+            vec![done.clone()],
+            "a collective done that is not under way",
+        ),
+        (vec![finished], "a message out of place"),
+        (
+            vec![welcome.clone(), done],
+            "a collective done that is not under way",
+        ),
+        (
+            vec![welcome.clone(), welcome.clone()],
+            "a message out of place",
+        ),
+        (vec![welcome.clone(), mapped], "another region"),
+        (
+            vec![welcome.clone(), vec![71; 2000]],
+            "a message that is none",
+        ),
+        (vec![welcome], "has ended or dropped us"),
+    ];
+    for (messages, want) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let listener = Seqpacket::new().unwrap();
+        listener.listen(&path).unwrap();
+        let connect = {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let mut client = Client::connect(&path, &HELLO, Duration::from_millis(300))?;
+                client.region(64).map(drop)
+            })
+        };
+        eventually("no client", || {
+            socket::wait(&[(listener.as_fd(), false)], Some(LONG)).unwrap()[0]
+        });
+        let socket = listener.accept().unwrap();
+        for message in &messages {
+            socket.send(message, None).unwrap();
+        }
+        // The last case: nothing more, and the end in the middle of a question.
+        if want.contains("ended") {
+            let mut room = [0; MESSAGE_BYTES_MAX];
+            for _ in 0..2 {
+                eventually("no question", || socket.receive(&mut room).is_ok());
+            }
+            socket.shut_down();
+        }
+        let error = connect.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains(want), "{error}: {want}");
+        assert!(error.contains("job 7 rank 1"), "{error}");
+    }
+}
+
+#[test]
+fn an_agent_that_says_nothing_is_waited_for_no_longer_than_was_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s");
+    let listener = Seqpacket::new().unwrap();
+    listener.listen(&path).unwrap();
+    let began = Instant::now();
+    let short = Duration::from_millis(100);
+    let error = Client::connect(&path, &HELLO, short).unwrap_err();
+    assert!(matches!(error, LocalError::Timeout { .. }), "{error}");
+    assert!((short..LONG).contains(&began.elapsed()));
+    assert!(error.to_string().contains("the agent's welcome"), "{error}");
+    assert!(status(&path, short).is_err());
+}
+
+#[test]
+fn one_agent_listens_and_the_next_takes_the_place_of_one_that_died() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.sock");
+    let first = Listener::bind(&path, ACCESS).unwrap();
+    let error = Listener::bind(&path, ACCESS).unwrap_err().to_string();
+    let pid = std::process::id();
+    assert!(
+        error.contains(&format!("another agent serves it (process {pid})")),
+        "{error}"
+    );
+    drop(first);
+    assert!(!path.exists());
+    // As after a kill: the socket is still there, and nobody behind it.
+    Seqpacket::new().unwrap().listen(&path).unwrap();
+    let second = Listener::bind(&path, ACCESS).unwrap();
+    assert!(path.exists());
+    drop(second);
+    std::fs::write(&path, "a file").unwrap();
+    let error = Listener::bind(&path, ACCESS).unwrap_err().to_string();
+    assert!(error.contains("no socket"), "{error}");
+    let error = Listener::bind(Path::new("/nowhere/s"), ACCESS).unwrap_err();
+    assert!(error.to_string().contains("/nowhere/s"), "{error}");
+    let long = folder.path().join("x".repeat(120));
+    let error = Listener::bind(&long, ACCESS).unwrap_err().to_string();
+    assert!(error.contains("1 to 107 bytes"), "{error}");
+}
+
+#[test]
+fn the_socket_has_the_mode_it_is_given() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.sock");
+    let group = std::fs::metadata(folder.path()).unwrap().gid();
+    let access = Access {
+        mode: 0o660,
+        group: Some(group),
+    };
+    let _listener = Listener::bind(&path, access).unwrap();
+    let found = std::fs::metadata(&path).unwrap();
+    assert_eq!((found.mode() & 0o777, found.gid()), (0o660, group));
+}
+
+#[test]
+fn status_is_told_whole() {
+    let agent = Agent::new();
+    assert_eq!(status(&agent.path(), LONG).unwrap(), "status ".repeat(1000));
+}
+
+/// What a collective costs beside the network, with two threads that sleep while they wait:
+/// `cargo test --release -p tally-local --lib -- --ignored --nocapture round_trips`.
+#[test]
+#[ignore = "a measurement"]
+fn round_trips() {
+    const ROUNDS: u32 = 20_000;
+    let agent = Agent::new();
+    let mut client = agent.client();
+    let region = client.region(4096).unwrap();
+    for at_once in [1, 4, 8] {
+        let began = Instant::now();
+        for _ in 0..ROUNDS / at_once {
+            let submit = |_| {
+                client
+                    .submit(&region, 0, 16, &sum("layer1.weight"))
+                    .unwrap()
+            };
+            let tickets: Vec<_> = (0..at_once).map(submit).collect();
+            for ticket in tickets {
+                client.wait(ticket, None).unwrap();
+            }
+        }
+        println!("{at_once} at a time: {:?} each", began.elapsed() / ROUNDS);
+    }
+    client.finish(Some(LONG)).unwrap();
+}
