@@ -13,8 +13,10 @@ use crate::error::Error;
 use crate::mempool::Mempool;
 use crate::port::{Port, PortConfig, StartedPort};
 
-/// How long a device that has been started may take until its link is up.
-const LINK_PATIENCE: Duration = Duration::from_millis(300);
+/// How long a device that has been started may take until its link is up. A peer that has answered gets so much
+/// time because the server of `net_memif` may not survive it if its client goes away meanwhile: DPDK's interrupt
+/// thread then waits for a socket that is closed, and panics.
+const LINK_PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks at the link.
 const LINK_POLL: Duration = Duration::from_millis(5);
 /// Between two attempts to start it.
