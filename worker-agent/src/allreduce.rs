@@ -271,7 +271,7 @@ pub fn over(
             let next = [worker.poll_timeout(), rounds.deadline()];
             let next = next.into_iter().flatten().min();
             let until = next.map_or(IDLE_MAX, |at| at.since(now));
-            link.wait(until.min(IDLE_MAX), gather(&worker))?;
+            link.wait(until.min(IDLE_MAX), gather(&worker), None)?;
         }
     };
     if let Err(error) = outcome {

@@ -9,6 +9,7 @@ pub mod ethernet;
 pub mod loss;
 pub mod udp;
 
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
 use thiserror::Error;
@@ -64,11 +65,16 @@ pub trait Link {
 
     /// Waits until something may have arrived, but not longer than `timeout`. For calling when
     /// there was nothing to do. Once something has arrived, it may wait for `gather` longer, for more
-    /// to be done at a time.
+    /// to be done at a time. It ends early when `wake` can be read, if the link waits in the kernel.
     ///
     /// # Errors
     /// If the link is broken for good.
-    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError>;
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        gather: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError>;
 
     /// What makes it unlikely that the switch hears us, if there is something.
     fn trouble(&self) -> Option<String> {
@@ -93,8 +99,13 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).receive(take)
     }
 
-    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
-        (**self).wait(timeout, gather)
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        gather: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
+        (**self).wait(timeout, gather, wake)
     }
 
     fn trouble(&self) -> Option<String> {

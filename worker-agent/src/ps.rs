@@ -85,7 +85,7 @@ fn over(
         if received == 0 && sent == 0 {
             let next = sessions.iter().filter_map(Ps::poll_timeout).min();
             let until = next.map_or(IDLE_MAX, |at| at.since(now));
-            link.wait(until.min(IDLE_MAX), Duration::ZERO)?;
+            link.wait(until.min(IDLE_MAX), Duration::ZERO, None)?;
         }
     }
     let report = |s: &Ps| PsJobReport::new(s.job().0, s.stats());

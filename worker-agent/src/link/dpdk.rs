@@ -13,6 +13,7 @@ use super::{Link, LinkError};
 use crate::config::{Eal as EalOptions, Memory};
 use nix::sys::prctl::set_timerslack;
 use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
     Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
@@ -241,7 +242,12 @@ impl Link for DpdkLink {
         Ok(n)
     }
 
-    fn wait(&mut self, timeout: Duration, _: Duration) -> Result<(), LinkError> {
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        _: Duration,
+        _: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
         self.flush();
         self.idle = self.idle.saturating_add(1);
         if self.idle <= YIELDS {

@@ -1,6 +1,7 @@
 //! Losing datagrams on purpose, the same ones for the same seed, to see that repair works.
 
 use super::{Link, LinkError};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
 
@@ -75,8 +76,13 @@ impl<L: Link> Link for Lossy<L> {
         })
     }
 
-    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
-        self.inner.wait(timeout, gather)
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        gather: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
+        self.inner.wait(timeout, gather, wake)
     }
 
     fn trouble(&self) -> Option<String> {
@@ -112,7 +118,12 @@ mod tests {
             Ok(1000)
         }
 
-        fn wait(&mut self, _: Duration, _: Duration) -> Result<(), LinkError> {
+        fn wait(
+            &mut self,
+            _: Duration,
+            _: Duration,
+            _: Option<BorrowedFd<'_>>,
+        ) -> Result<(), LinkError> {
             Ok(())
         }
     }

@@ -18,7 +18,7 @@ use nix::sys::time::TimeSpec;
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::MAX_UNITS;
@@ -258,15 +258,20 @@ impl Link for UdpLink {
         Ok(n)
     }
 
-    fn wait(&mut self, timeout: Duration, gather: Duration) -> Result<(), LinkError> {
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        gather: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
         let sockets = std::iter::once(&self.unicast).chain(&self.group);
-        let mut fds: Vec<_> = sockets
-            .map(|s| PollFd::new(s.socket.as_fd(), PollFlags::POLLIN))
-            .collect();
+        let fds = wake.into_iter().chain(sockets.map(|s| s.socket.as_fd()));
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
             Ok(0) | Err(Errno::EINTR) => Ok(()),
             Ok(_) => {
-                if !gather.is_zero() {
+                let woken = wake.is_some() && fds[0].any() == Some(true);
+                if !gather.is_zero() && !woken {
                     std::thread::sleep(gather.min(timeout));
                 }
                 Ok(())
@@ -304,7 +309,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut got = Vec::new();
         while got.len() < n && Instant::now() < deadline {
-            link.wait(Duration::from_millis(100), Duration::ZERO)
+            link.wait(Duration::from_millis(100), Duration::ZERO, None)
                 .unwrap();
             link.receive(&mut |ecn, datagram| got.push((datagram[0], ecn)))
                 .unwrap();
@@ -379,7 +384,7 @@ mod tests {
         let mut got = Vec::new();
         while got.len() < sent.len() && Instant::now() < deadline {
             switch
-                .wait(Duration::from_millis(100), Duration::ZERO)
+                .wait(Duration::from_millis(100), Duration::ZERO, None)
                 .unwrap();
             let arrived = &mut |ecn, datagram: &[u8]| {
                 assert_eq!(ecn, Ecn::Ect0);
