@@ -25,6 +25,7 @@
 mod collective;
 mod descriptor;
 mod payload;
+mod report;
 mod stream;
 
 use crate::allreduce::{Clock, IDLE_MAX, gather, instance, receive_all};
@@ -34,9 +35,9 @@ use crate::link::Link;
 use crate::link::loss::{Loss, Lossy};
 use crate::link::udp::Group;
 use crate::open_link;
-use crate::report::{Congestion, Latency, Retransmissions, micros};
-use serde::Serialize;
+use crate::report::{Congestion, micros};
 use sha2::{Digest, Sha256};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Event, Members, Profile, Time, Worker, WorkerError};
 use tally_wire::control::Shape;
@@ -46,9 +47,10 @@ pub use collective::{
     Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Refused, Ticket,
 };
 pub use descriptor::Mismatch;
+pub use report::SessionReport;
 use stream::Stream;
 
-/// How long a rank that has found a mismatch stays, for others to find it as well. They ask for a descriptor
+/// How long a rank that has found a mismatch stays, for others to find it as well (D-5). They ask for a descriptor
 /// that they lost within the longest timeout, 250 ms.
 const MISMATCH_LINGER: Duration = Duration::from_millis(600);
 
@@ -289,11 +291,24 @@ impl Session {
     /// # Errors
     /// If the link is broken for good.
     pub fn wait(&mut self, most: Duration) -> Result<(), AgentError> {
+        self.wait_or(most, None)
+    }
+
+    /// As [`wait`](Self::wait), but also until `wake` can be read. Over a DPDK port, which has nothing to wait
+    /// for, that is noticed within a millisecond.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_or(
+        &mut self,
+        most: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<(), AgentError> {
         let now = self.clock.now();
         let next = [self.worker.poll_timeout(), self.leave_at];
         let until = next.into_iter().flatten().map(|at| at.since(now)).min();
         let until = until.map_or(most, |until| until.min(most)).min(IDLE_MAX);
-        Ok(self.link.wait(until, gather(&self.worker))?)
+        Ok(self.link.wait(until, gather(&self.worker), wake)?)
     }
 
     /// The next collective whose results are there, in the order in which they came to be.
@@ -371,59 +386,7 @@ impl Session {
     }
 }
 
-/// What has become of a session, in numbers.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct SessionReport {
-    /// The job.
-    pub job: u16,
-    /// Its incarnation, once it runs.
-    pub epoch: Option<u16>,
-    /// Our rank.
-    pub rank: u8,
-    /// Workers of the job.
-    pub workers: u8,
-    /// Bytes of elements in a frame.
-    pub payload_bytes: u32,
-    /// Fragments that may be unfinished.
-    pub window: u16,
-    /// Collectives whose buffers have been fetched.
-    pub collectives: u64,
-    /// Collectives that were submitted and are not done.
-    pub waiting: u64,
-    /// Bytes of the buffers that have been fetched.
-    pub bytes: u64,
-    /// Fragments contributed, descriptors among them.
-    pub fragments: u64,
-    /// Results finished by the switch.
-    pub from_switch: u64,
-    /// Results finished by the parameter server.
-    pub from_ps: u64,
-    /// Contributions sent again.
-    pub retransmissions: Retransmissions,
-    /// Results sent to the parameter server for workers that had lost them.
-    pub results_resent: u64,
-    /// Results that had come before.
-    pub duplicates: u64,
-    /// Frames of another epoch.
-    pub late: u64,
-    /// Frames that were none of ours.
-    pub foreign: u64,
-    /// The lowest priority that a collective had.
-    pub priority_min: Option<u8>,
-    /// The highest.
-    pub priority_max: Option<u8>,
-    /// What the network said, and what it made of the windows.
-    pub congestion: Congestion,
-    /// From a contribution to its result.
-    pub latency_us: Latency,
-    /// Typical latency (lower quartile) now.
-    pub typical_us: Option<f64>,
-    /// Timeout now.
-    pub rto_us: f64,
-}
-
-/// What all sessions of a job must agree on; never that of a worker that sums one vector.
+/// What all sessions of a job must agree on (D-1); never that of a worker that sums one vector.
 fn shape(payload_bytes: u32) -> Shape {
     let mut hash = Sha256::new();
     hash.update("tally session 1");

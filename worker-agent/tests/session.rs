@@ -10,6 +10,7 @@ mod rig;
 use rig::Rig;
 use rig::common::Rng;
 use rig::common::switch::{Habits, Switch};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use tally_agent::link::loss::Loss;
 use tally_agent::session::{Collective, CollectiveKind, Done, Refused, Session, SessionState};
@@ -380,5 +381,80 @@ fn an_idle_session_does_not_stall_and_priorities_are_those_that_were_given() {
                 );
             });
         }
+    });
+}
+
+#[test]
+fn a_rank_that_dies_ends_the_others_in_bounded_time() {
+    let rig = Rig::new(43, 2, Habits::default(), true);
+    let outcomes = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2)
+            .map(|rank| {
+                let mut config = rig.worker(rank);
+                config.timeouts.stall_ms = 500;
+                scope.spawn(move || {
+                    let mut session = Session::open(&config, None).unwrap();
+                    session
+                        .submit(Collective::barrier("a"), Box::new(Vec::new()))
+                        .unwrap();
+                    next(&mut session).unwrap();
+                    if rank == 1 {
+                        // Without a word.
+                        return None;
+                    }
+                    session
+                        .submit(Collective::barrier("b"), Box::new(Vec::new()))
+                        .unwrap();
+                    Some(next(&mut session).unwrap_err())
+                })
+            })
+            .collect();
+        let ended = threads.into_iter().map(|t| t.join().unwrap());
+        ended.collect::<Vec<_>>()
+    });
+    let error = outcomes[0].as_ref().unwrap();
+    assert_eq!(error.exit_code(), 8);
+    assert!(error.to_string().contains("no result for 500ms"), "{error}");
+}
+
+#[test]
+fn waiting_ends_when_there_is_something_to_submit() {
+    let rig = Rig::new(44, 2, Habits::default(), true);
+    all(&rig, |_, mut session| {
+        session
+            .submit(Collective::barrier("a"), Box::new(Vec::new()))
+            .unwrap();
+        next(&mut session).unwrap();
+        while session.turn().unwrap() {}
+        let (submissions, submitter) = std::io::pipe().unwrap();
+        let began = Instant::now();
+        let mut waits = 0;
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(30));
+            drop(submitter);
+        });
+        // Signs of life may end it before.
+        while !thread.is_finished() {
+            session
+                .wait_or(Duration::from_secs(10), Some(submissions.as_fd()))
+                .unwrap();
+            session.turn().unwrap();
+            waits += 1;
+        }
+        thread.join().unwrap();
+        let time = began.elapsed();
+        assert!(
+            waits >= 1 && time >= Duration::from_millis(30),
+            "{waits} {time:?}"
+        );
+        let fastest = (0..10).map(|_| {
+            let began = Instant::now();
+            session
+                .wait_or(Duration::from_secs(10), Some(submissions.as_fd()))
+                .unwrap();
+            began.elapsed()
+        });
+        assert!(fastest.min().unwrap() < Duration::from_millis(20));
+        leave(&mut session);
     });
 }

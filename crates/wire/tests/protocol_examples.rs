@@ -1,4 +1,4 @@
-//! Section 9 of PROTOCOL.md against this crate: every example's bytes are emitted and parsed.
+//! Section 10 of PROTOCOL.md against this crate: every example's bytes are emitted and parsed.
 //!
 //! An example is a heading `### name` and the next fenced block, whose lines are hexadecimal bytes
 //! up to an optional `|`, behind which is a remark. An example that the section lacks fails, and so
@@ -242,8 +242,8 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
 fn documented() -> BTreeMap<String, Vec<u8>> {
     let text = std::fs::read_to_string(DOCUMENT).expect("docs/PROTOCOL.md");
     let (_, section) = text
-        .split_once("\n## 9. Examples\n")
-        .expect("the section `## 9. Examples`");
+        .split_once("\n## 10. Examples\n")
+        .expect("the section `## 10. Examples`");
     let section = section.split("\n## ").next().unwrap_or(section);
     let mut found = BTreeMap::new();
     for example in section.split("\n### ").skip(1) {
@@ -326,7 +326,7 @@ fn the_examples_are_what_the_code_says() {
     }
     assert!(
         wrong.is_empty(),
-        "missing in section 9 of docs/PROTOCOL.md, or different there; as they ought to be:\n\n{wrong}"
+        "missing in section 10 of docs/PROTOCOL.md, or different there; as they ought to be:\n\n{wrong}"
     );
     for name in found.keys() {
         assert!(

@@ -1,6 +1,6 @@
 //! How ranks make sure that they sum the same collective.
 //!
-//! Before its elements each collective has a table with a record of 16 bytes for each rank, in fragments of
+//! Before its elements each collective has a table (D-2 of PROTOCOL.md) with a record of 16 bytes for each rank, in fragments of
 //! element *scale*, of which the switch takes the maximum. A rank writes its own record and zeros elsewhere,
 //! so that everybody gets everybody's. The records say what the rank brings in plain numbers, so that an
 //! error can name it; only the name of the collective is a hash.

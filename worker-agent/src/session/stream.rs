@@ -1,7 +1,7 @@
 //! The fragments of a session: collectives one behind the other, each with its descriptor in front.
 //!
 //! A collective is *live* from its submission until its results are all in its buffer, its descriptor and those of
-//! all before it agree, and the buffer has gone back. Descriptors are judged in order: where ranks bring
+//! all before it agree (D-4), and the buffer has gone back. Descriptors are judged in order: where ranks bring
 //! collectives of different lengths, what follows the first that differs is of no meaning.
 //!
 //! Sums are made in place: a contribution is read from the buffer until the result of its fragment overwrites

@@ -377,7 +377,7 @@ fn mismatch(bring: [(Collective, usize); 2], said: &str) {
             world.push(rank, &Collective::barrier("behind"), &[]);
         }
         world.run_out();
-        for (r, rank) in world.ranks.iter().enumerate() {
+        for (r, rank) in world.ranks.iter_mut().enumerate() {
             let tickets: Vec<_> = rank.done.iter().map(|d| d.ticket.0).collect();
             assert_eq!(
                 tickets,
@@ -388,6 +388,10 @@ fn mismatch(bring: [(Collective, usize); 2], said: &str) {
             // Who has another name than the others tells theirs apart, and does not know it.
             assert!(r == 2 || text.contains(said), "{text}");
             assert_eq!(rank.stream.mismatch().unwrap().ranks.0, 0b100);
+            // D-5.
+            let next = rank.stream.contributed;
+            let new = rank.stream.contribute(next, &mut [0; PAYLOAD]);
+            assert!(next == rank.stream.end || new == Contribution::NotReady);
         }
     }
 }
@@ -470,4 +474,108 @@ fn arithmetic_matters_where_it_is_used_only() {
     ));
     assert!(alike(sum(Dtype::F32, own), sum(Dtype::F32, native)));
     assert!(!alike(sum(Dtype::F16, own), sum(Dtype::F16, native)));
+}
+
+/// Elements that count how many of their bytes are read and written.
+struct Counted {
+    bytes: Vec<u8>,
+    moved: std::sync::Arc<std::sync::Mutex<(usize, usize)>>,
+}
+
+impl Elements for Counted {
+    fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        self.moved.lock().unwrap().0 += into.len();
+        self.bytes.read(at, into);
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) {
+        self.moved.lock().unwrap().1 += from.len();
+        self.bytes.write(at, from);
+    }
+}
+
+#[test]
+fn a_buffer_is_read_once_and_written_once_but_for_scales_and_the_last_two_windows() {
+    const ELEMENTS: usize = 4000;
+    let kept = 2 * 8 * PAYLOAD;
+    let mean = CollectiveKind::Mean;
+    let all = ELEMENTS * 4;
+    for (kind, dtype, arithmetic, read) in [
+        (
+            CollectiveKind::Sum,
+            Dtype::F32,
+            Arithmetic::Native,
+            all + kept,
+        ),
+        (
+            CollectiveKind::Sum,
+            Dtype::I32,
+            Arithmetic::Native,
+            all + kept,
+        ),
+        (
+            CollectiveKind::Sum,
+            Dtype::F16,
+            Arithmetic::Own,
+            all / 2 + kept,
+        ),
+        // What does not come back from the buffer is kept when it comes.
+        (mean, Dtype::F32, Arithmetic::Native, all),
+        (CollectiveKind::Sum, Dtype::F16, Arithmetic::Native, all / 2),
+        // Once for the exponents, and once for the elements.
+        (mean, Dtype::F32, Arithmetic::Fixed, 2 * all),
+    ] {
+        let collective = sum_of("w", kind, dtype, arithmetic);
+        let mut stream = Stream::new(0, 2, 8, PAYLOAD);
+        let moved = std::sync::Arc::default();
+        let bytes = vec![0; ELEMENTS * dtype.bytes()];
+        let written = bytes.len();
+        let counted = Counted {
+            bytes,
+            moved: std::sync::Arc::clone(&moved),
+        };
+        stream.push(Time(0), collective, Box::new(counted));
+        let mut payload = [0; PAYLOAD];
+        for seq in 0..stream.end {
+            let Contribution::Ready(element) = stream.contribute(seq, &mut payload) else {
+                panic!("everything before it has come");
+            };
+            if seq == 0 {
+                // Both ranks bring the same.
+                payload.copy_within(..descriptor::RECORD_BYTES, descriptor::RECORD_BYTES);
+            }
+            stream.result(seq, element, &payload, DELIVERY);
+        }
+        assert!(stream.pop_done().is_some());
+        assert_eq!(
+            *moved.lock().unwrap(),
+            (read, written),
+            "{dtype} {arithmetic:?}"
+        );
+    }
+}
+
+#[test]
+fn as_many_ranks_as_can_be_with_the_smallest_payload() {
+    let mut world = World::new(9, 64, 3);
+    let collective = sum_of("w", CollectiveKind::Sum, Dtype::F32, Arithmetic::Fixed);
+    let mut rng = Rng(9);
+    let inputs: Vec<_> = (0..64)
+        .map(|_| input(&mut rng, Dtype::F32, 33, true))
+        .collect();
+    for (rank, bytes) in inputs.iter().enumerate() {
+        world.push(rank, &collective, bytes);
+    }
+    assert_eq!(
+        world.ranks[0].stream.end,
+        16 + 1 + 3,
+        "the descriptor, scales, and elements"
+    );
+    world.run(1);
+    let all_done = world.ranks.iter().flat_map(|r| &r.done);
+    all_done.for_each(|done| assert_results(&collective, &inputs, done));
 }

@@ -1,0 +1,56 @@
+//! What a session says of itself while it runs.
+
+use crate::report::{Congestion, Latency, Retransmissions};
+use serde::Serialize;
+
+/// What has become of a session, in numbers.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct SessionReport {
+    /// The job.
+    pub job: u16,
+    /// Its incarnation, once it runs.
+    pub epoch: Option<u16>,
+    /// Our rank.
+    pub rank: u8,
+    /// Workers of the job.
+    pub workers: u8,
+    /// Bytes of elements in a frame.
+    pub payload_bytes: u32,
+    /// Fragments that may be unfinished.
+    pub window: u16,
+    /// Collectives whose buffers have been fetched.
+    pub collectives: u64,
+    /// Collectives that were submitted and are not done.
+    pub waiting: u64,
+    /// Bytes of the buffers that have been fetched.
+    pub bytes: u64,
+    /// Fragments contributed, descriptors among them.
+    pub fragments: u64,
+    /// Results finished by the switch.
+    pub from_switch: u64,
+    /// Results finished by the parameter server.
+    pub from_ps: u64,
+    /// Contributions sent again.
+    pub retransmissions: Retransmissions,
+    /// Results sent to the parameter server for workers that had lost them.
+    pub results_resent: u64,
+    /// Results that had come before.
+    pub duplicates: u64,
+    /// Frames of another epoch.
+    pub late: u64,
+    /// Frames that were none of ours.
+    pub foreign: u64,
+    /// The lowest priority that a collective had.
+    pub priority_min: Option<u8>,
+    /// The highest.
+    pub priority_max: Option<u8>,
+    /// What the network said, and what it made of the windows.
+    pub congestion: Congestion,
+    /// From a contribution to its result.
+    pub latency_us: Latency,
+    /// Typical latency (lower quartile) now.
+    pub typical_us: Option<f64>,
+    /// Timeout now.
+    pub rto_us: f64,
+}
