@@ -16,7 +16,7 @@ use super::collective::{Collective, CollectiveKind, Elements};
 use crate::tensors::Dtype;
 use crate::vector::Arithmetic;
 pub(super) use convert::Tools;
-use convert::{divide, emit, is_turned, parse, turn_round};
+use convert::{divide, emit, is_turned, turn_round};
 use fixed::Fixed;
 use tally_endpoint::Contribution;
 use tally_endpoint::stream::Part;
@@ -192,7 +192,7 @@ impl Message {
             Travel::Plain => self.read_plain(index, buffer, tools, payload),
             Travel::Widened => {
                 let (at, count) = layout.range(index);
-                parse(payload, &mut tools.floats[..count], f32::from_le_bytes);
+                tools.widen(Dtype::F32, count, payload);
                 tools.store(dtype, buffer, at, count, by);
             }
             Travel::Quantized(fixed) => match fixed.part(index) {
@@ -216,19 +216,18 @@ impl Message {
         let (at, count) = self.layout.range(index);
         let size = dtype.bytes();
         let payload = &payload[..count * size];
+        if self.divisor.is_some() && !dtype.is_int() {
+            tools.widen(dtype, count, payload);
+            return tools.store(dtype, buffer, at, count, self.divisor);
+        }
         if self.divisor.is_none() && !is_turned(dtype) {
             return buffer.write(at * size, payload);
         }
         let bytes = &mut tools.bytes[..payload.len()];
         bytes.copy_from_slice(payload);
         turn_round(dtype, bytes);
-        match self.divisor {
-            Some(_) if !dtype.is_int() => {
-                tools.widen(dtype, count);
-                return tools.store(dtype, buffer, at, count, self.divisor);
-            }
-            Some(by) => divide(dtype, bytes, by),
-            None => {}
+        if let Some(by) = self.divisor {
+            divide(dtype, bytes, by);
         }
         buffer.write(at * size, bytes);
     }

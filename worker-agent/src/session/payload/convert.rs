@@ -5,6 +5,7 @@ use crate::tensors::Dtype;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use tally_kernels::{CANONICAL_NAN, Kernels, Scale};
+use zerocopy::IntoBytes;
 
 /// What conversions need, the same for all collectives of a session.
 pub(in crate::session) struct Tools {
@@ -45,29 +46,40 @@ impl Tools {
         buffer: &dyn Elements,
         (at, count): (usize, usize),
     ) -> &[f32] {
-        let size = dtype.bytes();
-        buffer.read(at * size, &mut self.bytes[..count * size]);
-        self.widen(dtype, count)
-    }
-
-    /// Makes `floats` of the first `count` elements in `bytes`, which are in host order.
-    pub(super) fn widen(&mut self, dtype: Dtype, count: usize) -> &[f32] {
-        let bytes = &self.bytes[..count * dtype.bytes()];
+        let at = at * dtype.bytes();
         let floats = &mut self.floats[..count];
         match dtype {
             Dtype::F16 => {
                 let halves = &mut self.f16s[..count];
-                parse(bytes, halves, f16::from_ne_bytes);
+                buffer.read(at, halves.as_mut_bytes());
                 halves.convert_to_f32_slice(floats);
             }
             Dtype::Bf16 => {
                 let halves = &mut self.bf16s[..count];
-                parse(bytes, halves, bf16::from_ne_bytes);
+                buffer.read(at, halves.as_mut_bytes());
                 halves.convert_to_f32_slice(floats);
             }
-            _ => parse(bytes, floats, f32::from_ne_bytes),
+            _ => buffer.read(at, floats.as_mut_bytes()),
         }
         floats
+    }
+
+    /// Makes `floats` of `count` elements as they travel.
+    pub(super) fn widen(&mut self, dtype: Dtype, count: usize, payload: &[u8]) {
+        let floats = &mut self.floats[..count];
+        match dtype {
+            Dtype::F16 => {
+                let halves = &mut self.f16s[..count];
+                parse(payload, halves, f16::from_le_bytes);
+                halves.convert_to_f32_slice(floats);
+            }
+            Dtype::Bf16 => {
+                let halves = &mut self.bf16s[..count];
+                parse(payload, halves, bf16::from_le_bytes);
+                halves.convert_to_f32_slice(floats);
+            }
+            _ => parse(payload, floats, f32::from_le_bytes),
+        }
     }
 
     /// Writes the first `count` floats to element `at` of the buffer, each divided by `by`.
@@ -89,29 +101,24 @@ impl Tools {
                 };
             }
         }
-        let bytes = &mut self.bytes[..count * dtype.bytes()];
+        let at = at * dtype.bytes();
         match dtype {
             Dtype::F16 => {
                 let halves = &mut self.f16s[..count];
                 halves.convert_from_f32_slice(floats);
-                emit(halves, bytes, f16::to_ne_bytes);
+                buffer.write(at, halves.as_bytes());
             }
             Dtype::Bf16 => {
                 let halves = &mut self.bf16s[..count];
                 halves.convert_from_f32_slice(floats);
-                emit(halves, bytes, bf16::to_ne_bytes);
+                buffer.write(at, halves.as_bytes());
             }
-            _ => emit(floats, bytes, f32::to_ne_bytes),
+            _ => buffer.write(at, floats.as_bytes()),
         }
-        buffer.write(at * dtype.bytes(), bytes);
     }
 }
 
-pub(super) fn parse<const N: usize, T>(
-    bytes: &[u8],
-    values: &mut [T],
-    value: impl Fn([u8; N]) -> T,
-) {
+fn parse<const N: usize, T>(bytes: &[u8], values: &mut [T], value: impl Fn([u8; N]) -> T) {
     for (v, bytes) in values.iter_mut().zip(bytes.as_chunks().0) {
         *v = value(*bytes);
     }

@@ -559,6 +559,32 @@ fn a_buffer_is_read_once_and_written_once_but_for_scales_and_the_last_two_window
     }
 }
 
+/// If ranks bring different tensors, their sum in the scales of others might overflow.
+#[test]
+fn block_fixed_point_waits_for_the_descriptor_and_looks_at_exponents_once() {
+    let collective = sum_of("w", CollectiveKind::Sum, Dtype::F32, Arithmetic::Fixed);
+    let mut stream = Stream::new(0, 2, 8, PAYLOAD);
+    let moved = std::sync::Arc::<std::sync::Mutex<(usize, usize)>>::default();
+    let counted = Counted {
+        bytes: vec![0; 400],
+        moved: std::sync::Arc::clone(&moved),
+    };
+    stream.push(Time(0), collective, Box::new(counted));
+    let [mut descriptor, mut scales, mut data] = [[0; PAYLOAD]; 3];
+    let ready = Contribution::Ready;
+    assert_eq!(stream.contribute(0, &mut descriptor), ready(Element::Scale));
+    for _ in 0..3 {
+        assert_eq!(stream.contribute(1, &mut scales), ready(Element::Scale));
+        assert_eq!(*moved.lock().unwrap(), (400, 0));
+    }
+    assert_eq!(stream.contribute(2, &mut data), Contribution::NotReady);
+    stream.result(1, Element::Scale, &scales, DELIVERY);
+    assert_eq!(stream.contribute(2, &mut data), Contribution::NotReady);
+    descriptor.copy_within(..descriptor::RECORD_BYTES, descriptor::RECORD_BYTES);
+    stream.result(0, Element::Scale, &descriptor, DELIVERY);
+    assert_eq!(stream.contribute(2, &mut data), ready(Element::I32));
+}
+
 #[test]
 fn as_many_ranks_as_can_be_with_the_smallest_payload() {
     let mut world = World::new(9, 64, 3);
