@@ -332,9 +332,14 @@ impl Knock {
     #[must_use]
     pub fn accept(self, limits: Limits) -> Peer {
         let process = self.socket.process();
+        let fds: Vec<_> = std::iter::once(self.socket.as_fd())
+            .chain(process.iter().map(AsFd::as_fd))
+            .collect();
+        let either = socket::either(&fds).ok();
         let mut peer = Peer {
             socket: self.socket,
             process,
+            either,
             looked: Instant::now(),
             limits,
             regions: HashMap::new(),
@@ -386,6 +391,8 @@ pub struct Peer {
     socket: Seqpacket,
     /// Readable when the process has ended.
     process: Option<OwnedFd>,
+    /// Readable when either of the two is.
+    either: Option<OwnedFd>,
     looked: Instant,
     limits: Limits,
     regions: HashMap<u32, Arc<Mapping>>,
@@ -425,11 +432,19 @@ impl fmt::Debug for Peer {
     }
 }
 
+impl AsFd for Peer {
+    /// What becomes readable when there is something to [`receive`](Peer::receive).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let either = self.either.as_ref().map(AsFd::as_fd);
+        either.unwrap_or(self.socket.as_fd())
+    }
+}
+
 impl Peer {
-    /// What becomes readable when there is something to receive.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let process = self.process.iter().map(AsFd::as_fd);
-        std::iter::once(self.socket.as_fd()).chain(process)
+    /// Whether the end of the process is noticed even if somebody else has its socket.
+    #[must_use]
+    pub fn watches_process(&self) -> bool {
+        self.process.is_some()
     }
 
     /// What the process wants next, if it wants anything. Doesn't wait.
@@ -604,7 +619,7 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // A child of the process may have the other end, and whoever waits for us a copy of this one.
+        // A child of the process may have the other end.
         self.socket.shut_down();
     }
 }

@@ -202,7 +202,8 @@ impl Client {
         self.submit_at(region.id, at as u64, elements as u64, collective)
     }
 
-    /// Submits a barrier: it is done when all ranks have submitted it. Returns its ticket.
+    /// Submits a barrier: it is done when all ranks have submitted it. Collectives before it may still be under way
+    /// then. Returns its ticket.
     ///
     /// # Errors
     /// If the job has failed.

@@ -262,6 +262,22 @@ pub(crate) fn wait(
     Ok(polled.iter().map(|it| it.revents != 0).collect())
 }
 
+/// What can be read as soon as one of `fds` can be, or has ended. It keeps none of them open.
+pub(crate) fn either(fds: &[BorrowedFd<'_>]) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let epoll = own(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+    for fd in fds {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        let (at, fd) = (epoll.as_raw_fd(), fd.as_raw_fd());
+        // SAFETY: an event that the kernel copies.
+        check(unsafe { libc::epoll_ctl(at, libc::EPOLL_CTL_ADD, fd, &raw mut event) })?;
+    }
+    Ok(epoll)
+}
+
 fn address_of(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: all fields are numbers.
     let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
@@ -334,6 +350,21 @@ mod tests {
         assert_eq!(b.receive(&mut room).unwrap().bytes, 0);
         let why = b.send(b"?", None).err().unwrap();
         assert_eq!(why.kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn either_of_two_is_enough() {
+        let (a, b) = Seqpacket::pair().unwrap();
+        let (reader, writer) = io::pipe().unwrap();
+        let both = either(&[b.as_fd(), reader.as_fd()]).unwrap();
+        let can_be_read = || wait(&[(both.as_fd(), false)], Some(Duration::ZERO)).unwrap()[0];
+        assert!(!can_be_read());
+        a.send(b"now", None).unwrap();
+        assert!(can_be_read());
+        b.receive(&mut [0; 8]).unwrap();
+        assert!(!can_be_read());
+        drop(writer);
+        assert!(can_be_read());
     }
 
     #[test]

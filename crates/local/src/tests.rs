@@ -171,8 +171,7 @@ fn serve(knock: Knock, stop: &AtomicBool, counts: &Counts) {
 }
 
 fn pause(peer: &Peer) {
-    let fds: Vec<_> = peer.fds().map(|fd| (fd, false)).collect();
-    socket::wait(&fds, Some(Duration::from_millis(20))).unwrap();
+    socket::wait(&[(peer.as_fd(), false)], Some(Duration::from_millis(20))).unwrap();
 }
 
 fn say(socket: &Seqpacket, message: &FromProcess) {
