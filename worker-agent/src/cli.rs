@@ -3,6 +3,7 @@
 use crate::progress::Progress;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
+use tally_agent::config::DEFAULT_SOCKET;
 use tally_agent::tensors::Dtype;
 use tally_agent::{Arithmetic, Op};
 
@@ -11,7 +12,7 @@ Exit codes:
   0    done
   2    the command line or the configuration cannot be used
   3    tensors or report cannot be read or written
-  4    the network cannot be used
+  4    the network, or the agent's socket, cannot be used
   5    the switch did not let us join, or members are missing
   6    the job failed because of another member
   7    a sum of integers overflowed
@@ -46,6 +47,18 @@ The configuration of a parameter server:
   }
 Transports are those of a worker: see tally-agent allreduce --help."#;
 
+const AGENT_CONFIG: &str = r#"
+The configuration of an agent:
+  {
+    "switch": {"address": "10.84.0.254"},
+    "transport": {"type": "udp", "bind": "10.84.0.1"},
+    "jobs": [{"id": 7, "key": "<32 to 128 hexadecimal digits>", "workers": 4}]
+  }
+May be added: socket (/run/tally/agent.sock), access.mode ("0660") and access.group of the socket,
+jobs[].priority, memory_mib that a process may share (16384), processes at a time (64), and
+payload_bytes, window and timeouts as for a worker: the first is the same at all agents of a job.
+The transport dpdk has the keys of a worker's, and serves one process."#;
+
 /// All-reduce of tensors through a Tally switch.
 #[derive(Debug, Parser)]
 #[command(name = "tally-agent", version, after_help = EXIT_CODES)]
@@ -62,6 +75,11 @@ pub(crate) enum Command {
     /// Serve jobs as their parameter server, until SIGINT or SIGTERM.
     #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", PS_CONFIG.trim()))]
     Ps(PsArgs),
+    /// Take part in jobs for the processes that train on this host, until SIGINT or SIGTERM.
+    #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", AGENT_CONFIG.trim()))]
+    Serve(ServeArgs),
+    /// Ask the agent of this host how its jobs go.
+    Status(StatusArgs),
 }
 
 #[derive(Debug, Args)]
@@ -138,6 +156,32 @@ pub(crate) struct PsArgs {
     /// Which datagrams are lost.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) loss_seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The agent's configuration, JSON (--help shows one).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Only check the configuration.
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Lose each datagram with this probability, in both directions, for tests.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub(crate) loss: Option<f64>,
+    /// Which datagrams are lost.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) loss_seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// The agent's socket.
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 fn count(text: &str) -> Result<usize, String> {

@@ -1,8 +1,12 @@
-//! What a worker and a parameter server are told about their switch, job and transport.
+//! What a worker, a parameter server and the agent of a host are told about their switch, job and transport.
 //!
 //! JSON files; every key is in these types, and one that is not is an error that lists those that
 //! are (`tally-config`). [`WorkerConfig::check`] and [`PsConfig::check`] then look for values that
 //! have the right type and make no sense.
+
+mod agent;
+
+pub use agent::{Access, AgentConfig, AgentJob, AgentTransport, DEFAULT_SOCKET, Mode};
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};

@@ -6,6 +6,7 @@ use crate::tensors::TensorError;
 use std::path::PathBuf;
 use tally_config::ConfigError;
 use tally_endpoint::WorkerError;
+use tally_local::LocalError;
 use tally_wire::control::LeaveCode;
 use thiserror::Error;
 
@@ -32,6 +33,9 @@ pub enum AgentError {
     /// There is no link to the switch.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// The agent's own socket cannot be used.
+    #[error(transparent)]
+    Local(#[from] LocalError),
     /// No randomness for the session's instance.
     #[error("the system gives no random number: {0}")]
     Random(getrandom::Error),
@@ -155,7 +159,7 @@ impl AgentError {
         match self {
             Self::Config(_) | Self::Options(_) => 2,
             Self::Tensors(_) | Self::Report { .. } => 3,
-            Self::Link(_) | Self::Random(_) => 4,
+            Self::Link(_) | Self::Local(_) | Self::Random(_) => 4,
             Self::Join { .. } => 5,
             Self::Job { .. } | Self::Mismatch { .. } => 6,
             Self::Overflow { .. } => 7,

@@ -1,5 +1,5 @@
-//! The training host's side of Tally: all-reduce of tensors through the switch, and the parameter
-//! server that finishes what the switch could not.
+//! The training host's side of Tally: all-reduce of tensors through the switch, the agent that does it for the
+//! processes that train on a host ([`daemon`]), and the parameter server that finishes what the switch could not.
 //!
 //! [`allreduce()`] takes [`Tensors`](tensors::Tensors) and gives back their sum over all workers of
 //! a job; the `tally-agent` program is a thin layer over it. The protocol is in `tally-endpoint`, which
@@ -24,6 +24,7 @@
 
 mod allreduce;
 pub mod config;
+pub mod daemon;
 mod error;
 mod kept;
 pub mod link;

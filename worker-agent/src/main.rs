@@ -1,16 +1,17 @@
-//! `tally-agent`: all-reduce from the command line, and the parameter server.
+//! `tally-agent`: the agent of a host, all-reduce from the command line, and the parameter server.
 
 mod cli;
 mod progress;
 
 use clap::Parser;
-use cli::{AllreduceArgs, Cli, Command, PsArgs};
+use cli::{AllreduceArgs, Cli, Command, PsArgs, ServeArgs, StatusArgs};
 use progress::Console;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tally_agent::config::{PsConfig, WorkerConfig};
+use tally_agent::config::{AgentConfig, PsConfig, WorkerConfig};
+use tally_agent::daemon::{self, Log, Status};
 use tally_agent::link::loss::Loss;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options};
@@ -20,6 +21,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Allreduce(args) => allreduce(&args),
         Command::Ps(args) => ps(&args),
+        Command::Serve(args) => serve(&args),
+        Command::Status(args) => status(&args),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -140,5 +143,30 @@ fn ps(args: &PsArgs) -> Result<(), AgentError> {
     if let Some(path) = &args.report {
         tally_agent::report::write(&report, path)?;
     }
+    Ok(())
+}
+
+fn serve(args: &ServeArgs) -> Result<(), AgentError> {
+    let config = AgentConfig::load(&args.config)?;
+    if args.check {
+        println!("{}: good", args.config.display());
+        return Ok(());
+    }
+    let loss = loss(args.loss, args.loss_seed);
+    let log: Log = Arc::new(|what| eprintln!("tally-agent: {what}"));
+    daemon::run(&config, loss, &log, &stop_flag())
+}
+
+/// For an agent to answer.
+const STATUS_WITHIN: Duration = Duration::from_secs(5);
+
+fn status(args: &StatusArgs) -> Result<(), AgentError> {
+    let json = tally_local::status(&args.socket, STATUS_WITHIN)?;
+    if args.json {
+        println!("{json}");
+        return Ok(());
+    }
+    let status: Status = tally_config::parse(&args.socket, json.as_bytes())?;
+    print!("{status}");
     Ok(())
 }

@@ -23,7 +23,7 @@ use tally_wire::{Kind, MAX_PAYLOAD_BYTES};
 
 const BASE_PORT: u16 = 31249;
 /// The key of the naive switch, in hexadecimal.
-const KEY: &str = "7369787465656e206279746573206f72206d6f7265";
+pub const KEY: &str = "7369787465656e206279746573206f72206d6f7265";
 
 /// A network of its own: 127.0.`net`.0/24, with the switch at .254.
 pub struct Rig {

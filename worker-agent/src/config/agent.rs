@@ -1,0 +1,300 @@
+//! What the agent of a host is told: its socket, its switch, and the jobs that processes may take part in.
+
+use super::{
+    Eal, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob, check_switch,
+    default_payload_bytes, default_source_port, default_window, key, mac,
+};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use tally_config::ConfigError;
+use tally_wire::{Key, Mac};
+
+/// Where processes find the agent, unless it is configured.
+pub const DEFAULT_SOCKET: &str = "/run/tally/agent.sock";
+
+/// An agent's configuration file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Where processes find it.
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    /// Who may connect to it.
+    #[serde(default)]
+    pub access: Access,
+    /// Where the switch is.
+    pub switch: SwitchAddress,
+    /// How frames get there.
+    pub transport: AgentTransport,
+    /// The jobs that processes may take part in.
+    pub jobs: Vec<AgentJob>,
+    /// Bytes of elements in a frame: a multiple of 64, up to 8192.
+    #[serde(default = "default_payload_bytes")]
+    pub payload_bytes: u32,
+    /// Fragments that may be unfinished, of each process.
+    #[serde(default = "default_window")]
+    pub window: u16,
+    /// When to give up.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// Memory that each process may share with the agent, in units of 2^20 bytes.
+    #[serde(default = "default_memory_mib")]
+    pub memory_mib: u32,
+    /// Processes at a time.
+    #[serde(default = "default_processes")]
+    pub processes: u16,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Access {
+    /// The mode of the socket file, in octal digits.
+    pub mode: Mode,
+    /// The group of the socket file, by its name.
+    pub group: Option<String>,
+}
+
+/// The mode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode(pub u32);
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self(0o660)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        let mode = u32::from_str_radix(&text, 8).ok();
+        let mode = mode.filter(|mode| *mode <= 0o777 && text.len() <= 4);
+        mode.map(Self).ok_or_else(|| {
+            D::Error::custom(format!(
+                "found `{text}`, expected octal digits such as \"0660\""
+            ))
+        })
+    }
+}
+
+/// How the agent's frames get to the switch.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum AgentTransport {
+    /// The kernel's UDP, with a socket for each process.
+    Udp {
+        /// The host's address in the switch's network.
+        bind: Ipv4Addr,
+    },
+    /// A port of its own, through DPDK, for one process.
+    Dpdk {
+        /// Memory and drivers.
+        #[serde(default)]
+        eal: Eal,
+        /// The device.
+        device: String,
+        /// Its Ethernet address.
+        #[serde(deserialize_with = "mac")]
+        mac: Mac,
+        /// Its IPv4 address.
+        address: Ipv4Addr,
+        /// Its UDP port.
+        #[serde(default = "default_source_port")]
+        port: u16,
+    },
+}
+
+/// A job, as the agents of its hosts know it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentJob {
+    /// Its number in the switch's configuration.
+    pub id: u16,
+    /// Its key in the switch's configuration: 16 to 64 bytes in hexadecimal.
+    #[serde(deserialize_with = "key")]
+    pub key: Key,
+    /// How many workers it has, 1 to 64.
+    pub workers: u8,
+    /// The priority of collectives that have none of their own, as that of a worker.
+    pub priority: Option<u8>,
+}
+
+fn default_socket() -> PathBuf {
+    DEFAULT_SOCKET.into()
+}
+
+const fn default_memory_mib() -> u32 {
+    16 << 10
+}
+
+const fn default_processes() -> u16 {
+    64
+}
+
+impl AgentConfig {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// What does not fit, with its key.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let config: Self = tally_config::load(&path)?;
+        config.check(path.as_ref())?;
+        Ok(config)
+    }
+
+    /// Looks for values that make no sense; `path` is only for errors.
+    ///
+    /// # Errors
+    /// The first one found.
+    pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
+        check_switch(path, &self.switch)?;
+        if self.jobs.is_empty() {
+            return Err(ConfigError::value(path, "jobs", "[]", "at least one job"));
+        }
+        for (i, job) in self.jobs.iter().enumerate() {
+            if self.jobs[..i].iter().any(|j| j.id == job.id) {
+                let key = format!("jobs[{i}].id");
+                return Err(ConfigError::value(path, key, job.id, "every job once"));
+            }
+            // The worker's own checks, with this file's keys.
+            self.worker(job, 0).check(path).map_err(|error| {
+                let ConfigError::Content { path, key, problem } = error else {
+                    return error;
+                };
+                let of_job = key.strip_prefix("job.");
+                let key = of_job.map_or(key.clone(), |it| format!("jobs[{i}].{it}"));
+                ConfigError::Content { path, key, problem }
+            })?;
+        }
+        if self.memory_mib == 0 {
+            let allowed = "1 to 4294967295";
+            return Err(ConfigError::value(path, "memory_mib", 0, allowed));
+        }
+        if self.processes == 0 {
+            return Err(ConfigError::value(path, "processes", 0, "1 to 65535"));
+        }
+        Ok(())
+    }
+
+    /// What a worker would be told that is rank `rank` of `job`.
+    #[must_use]
+    pub fn worker(&self, job: &AgentJob, rank: u8) -> WorkerConfig {
+        let transport = match &self.transport {
+            AgentTransport::Udp { bind } => Transport::Udp {
+                bind: SocketAddrV4::new(*bind, 0),
+            },
+            AgentTransport::Dpdk {
+                eal,
+                device,
+                mac,
+                address,
+                port,
+            } => Transport::Dpdk {
+                eal: *eal,
+                device: device.clone(),
+                mac: *mac,
+                address: *address,
+                port: *port,
+            },
+        };
+        WorkerConfig {
+            switch: self.switch,
+            job: WorkerJob {
+                id: job.id,
+                key: job.key.clone(),
+                workers: job.workers,
+                rank: Some(rank),
+                priority: job.priority,
+            },
+            transport,
+            payload_bytes: self.payload_bytes,
+            window: self.window,
+            timeouts: self.timeouts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGENT: &str = r#"{
+        "switch": {"address": "10.84.0.254"},
+        "transport": {"type": "udp", "bind": "10.84.0.1"},
+        "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "priority": 3},
+                 {"id": 8, "key": "000102030405060708090a0b0c0d0e0f", "workers": 2}]
+    }"#;
+
+    fn agent(text: &str) -> Result<AgentConfig, String> {
+        let config: AgentConfig =
+            tally_config::parse("a.json", text.as_bytes()).map_err(|e| e.to_string())?;
+        config
+            .check(Path::new("a.json"))
+            .map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn an_agent_loads_with_defaults_and_is_its_workers() {
+        let config = agent(AGENT).unwrap();
+        assert_eq!(config.socket, Path::new(DEFAULT_SOCKET));
+        assert_eq!(config.access.mode, Mode(0o660));
+        let worker = config.worker(&config.jobs[0], 3);
+        assert_eq!((worker.job.rank, worker.job.priority), (Some(3), Some(3)));
+        let Transport::Udp { bind } = worker.transport else {
+            panic!("another transport");
+        };
+        assert_eq!(bind, "10.84.0.1:0".parse().unwrap());
+        let open = AGENT.replace(
+            "\"jobs\"",
+            "\"access\": {\"mode\": \"0666\", \"group\": \"tally\"}, \"jobs\"",
+        );
+        assert_eq!(agent(&open).unwrap().access.mode, Mode(0o666));
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        for (from, to, want) in [
+            (
+                "\"id\": 8",
+                "\"id\": 7",
+                "a.json: jobs[1].id: found 7, expected every job once",
+            ),
+            (
+                "\"workers\": 2",
+                "\"workers\": 65",
+                "a.json: jobs[1].workers: found 65, expected 1 to 64",
+            ),
+            (
+                "\"workers\": 2",
+                "\"workers\": 0",
+                "a.json: jobs[1].workers: found 0, expected 1 to 64",
+            ),
+            (
+                "\"jobs\"",
+                "\"payload_bytes\": 100, \"jobs\"",
+                "a.json: payload_bytes: found 100, expected a multiple of 64, up to 8192",
+            ),
+            (
+                "\"jobs\"",
+                "\"access\": {\"mode\": \"rw\"}, \"jobs\"",
+                "a.json: access.mode: found `rw`, expected octal digits such as \"0660\"",
+            ),
+            (
+                "\"jobs\"",
+                "\"memory_mib\": 0, \"jobs\"",
+                "a.json: memory_mib: found 0, expected 1 to 4294967295",
+            ),
+            (
+                "\"jobs\"",
+                "\"processes\": 0, \"jobs\"",
+                "a.json: processes: found 0, expected 1 to 65535",
+            ),
+        ] {
+            assert_eq!(agent(&AGENT.replace(from, to)).unwrap_err(), want);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The agent of a host: takes part in jobs for the processes that train on it.
+//!
+//! One thread lets processes in, at the socket, and tells the status. Each process has a thread of its own, with
+//! its own session and link, so that none can keep another waiting: what it asks for, what comes from the network
+//! and its timers are the events of one loop (`rank.rs`). If that thread fails, so does that process alone.
+//!
+//! # The catches
+//!
+//! * DPDK can be started once in a process, and its port is one session's. So an agent with such a port serves
+//!   one process, and must be started again for the next.
+//! * Whoever may connect may be any rank of any of the configured jobs. Agents of tenants who do not trust each
+//!   other need sockets, configurations and groups of their own.
+
+mod failure;
+mod rank;
+mod status;
+
+pub use status::{JobStatus, RankStatus, Status};
+
+use crate::config::{AgentConfig, AgentJob, AgentTransport};
+use crate::error::AgentError;
+use crate::link::loss::Loss;
+use nix::unistd::Group;
+use rank::Task;
+use status::Shared;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tally_local::{Access, Asker, Caller, Class, Failure, Hello, Knock, Limits, Listener};
+
+/// How long to wait at most before looking at the stop flag again.
+const IDLE_MAX: Duration = Duration::from_millis(100);
+/// For all sessions to leave, once the agent is to stop.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// For somebody who asks for the status to read it.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Who may be reading it at a time.
+const ANSWERS_MAX: usize = 8;
+/// Of one process.
+const REGIONS_MAX: u32 = 256;
+
+/// Where the agent says what happens.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Serves the processes of this host until `stop` becomes true. Their jobs fail then, in words.
+///
+/// # Errors
+/// If the socket cannot be used.
+pub fn run(
+    config: &AgentConfig,
+    loss: Option<Loss>,
+    log: &Log,
+    stop: &Arc<AtomicBool>,
+) -> Result<(), AgentError> {
+    let mut listener = Listener::bind(&config.socket, access(config)?)?;
+    log(&format!("listening at {}", config.socket.display()));
+    let mut agent = Agent {
+        config,
+        loss,
+        log,
+        stop,
+        began: Instant::now(),
+        ranks: HashMap::new(),
+        has_served: false,
+        answering: Arc::default(),
+    };
+    let outcome = loop {
+        if stop.load(Ordering::Relaxed) {
+            break Ok(());
+        }
+        let caller = listener.next(IDLE_MAX);
+        agent.reap();
+        match caller {
+            Ok(Some(Caller::Process(knock))) => agent.admit(knock),
+            Ok(Some(Caller::Status(asker))) => agent.answer(asker),
+            Ok(None) => {}
+            Err(error) => break Err(error.into()),
+        }
+    };
+    stop.store(true, Ordering::Relaxed);
+    let deadline = Instant::now() + STOP_WITHIN;
+    while !agent.ranks.is_empty() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
+        agent.reap();
+    }
+    outcome
+}
+
+fn access(config: &AgentConfig) -> Result<Access, AgentError> {
+    let group = config.access.group.as_ref().map(|name| {
+        let found = Group::from_name(name).ok().flatten();
+        found.map(|group| group.gid.as_raw()).ok_or_else(|| {
+            AgentError::Options(format!(
+                "access.group: there is no group `{name}` on this host (groupadd)"
+            ))
+        })
+    });
+    let (mode, group) = (config.access.mode.0, group.transpose()?);
+    Ok(Access { mode, group })
+}
+
+struct Agent<'a> {
+    config: &'a AgentConfig,
+    loss: Option<Loss>,
+    log: &'a Log,
+    stop: &'a Arc<AtomicBool>,
+    began: Instant,
+    /// By job and rank.
+    ranks: HashMap<(u16, u8), Entry>,
+    has_served: bool,
+    answering: Arc<AtomicUsize>,
+}
+
+/// A process that was let in.
+struct Entry {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Agent<'_> {
+    /// Forgets those whose session is over.
+    fn reap(&mut self) {
+        let over = self.ranks.extract_if(|_, it| it.thread.is_finished());
+        for ((job, rank), entry) in over {
+            if entry.thread.join().is_err() {
+                (self.log)(&format!(
+                    "job {job} rank {rank}: its session crashed, a bug of the agent's"
+                ));
+            }
+        }
+    }
+
+    fn admit(&mut self, knock: Knock) {
+        let Hello { job, rank, .. } = knock.hello();
+        let (pid, uid) = (knock.pid(), knock.uid());
+        let name = format!("job {job} rank {rank}");
+        let worker = match self.check(&knock.hello()) {
+            Ok(of) => self.config.worker(of, rank),
+            Err(failure) => {
+                let why = &failure.text;
+                (self.log)(&format!("{name}: process {pid} refused: {why}"));
+                knock.refuse(failure);
+                return;
+            }
+        };
+        let limits = Limits {
+            regions: REGIONS_MAX,
+            memory_bytes: u64::from(self.config.memory_mib) << 20,
+            ..Limits::default()
+        };
+        let shared = Arc::new(Shared::new(rank, pid, uid, worker.window));
+        let task = Task {
+            name: name.clone(),
+            config: worker,
+            loss: self.loss.map(|loss| Loss {
+                seed: loss.seed + u64::from(rank),
+                ..loss
+            }),
+            shared: shared.clone(),
+            stop: self.stop.clone(),
+            log: self.log.clone(),
+        };
+        // The peer is made in its thread: nothing of a process's own making is dropped in this one.
+        let thread = std::thread::Builder::new()
+            .name(format!("{job}.{rank}"))
+            .spawn(move || task.run(knock.accept(limits)));
+        match thread {
+            Ok(thread) => {
+                (self.log)(&format!("{name}: process {pid} of user {uid}"));
+                self.has_served = true;
+                self.ranks.insert((job, rank), Entry { shared, thread });
+            }
+            // The process has gone with it, and sees the connection end.
+            Err(why) => (self.log)(&format!("{name}: no thread for process {pid}: {why}")),
+        }
+    }
+
+    /// The job that a process may take part in.
+    fn check(&self, hello: &Hello) -> Result<&AgentJob, Failure> {
+        let Hello { job, rank, workers } = *hello;
+        let jobs = &self.config.jobs;
+        let Some(of) = jobs.iter().find(|it| it.id == job) else {
+            let known: Vec<_> = jobs.iter().map(|it| it.id.to_string()).collect();
+            let text = format!(
+                "this agent's configuration has no job {job} (`jobs`: {})",
+                known.join(", ")
+            );
+            return Err(Failure::new(Class::Job, text));
+        };
+        if workers != of.workers {
+            let text = format!(
+                "the process expects {workers} workers, and the agent's configuration has {} for job {job}",
+                of.workers
+            );
+            return Err(Failure::new(Class::Workers, text));
+        }
+        if rank >= workers {
+            let text = format!(
+                "job {job} has no rank {rank}: expected 0 to {}, as there are {workers} workers",
+                workers - 1
+            );
+            return Err(Failure::new(Class::Rank, text));
+        }
+        if let Some(entry) = self.ranks.get(&(job, rank)) {
+            let pid = entry.shared.pid();
+            return Err(if entry.shared.is_leaving() {
+                let text = format!("process {pid} has just ended and is leaving; try again");
+                Failure::new(Class::Leaving, text)
+            } else {
+                let text = format!("process {pid} is that rank already");
+                Failure::new(Class::Taken, text)
+            });
+        }
+        if self.ranks.len() >= usize::from(self.config.processes) {
+            let text = format!(
+                "the agent serves {} processes already (`processes` in its configuration)",
+                self.ranks.len()
+            );
+            return Err(Failure::new(Class::Limit, text));
+        }
+        if self.has_served && matches!(self.config.transport, AgentTransport::Dpdk { .. }) {
+            let text = "the agent's DPDK port serves one process, and has served it; restart the agent, or use \
+                        the transport `udp` for several";
+            return Err(Failure::new(Class::Limit, text));
+        }
+        Ok(of)
+    }
+
+    fn answer(&self, asker: Asker) {
+        if self.answering.fetch_add(1, Ordering::Relaxed) >= ANSWERS_MAX {
+            self.answering.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
+        let text = self.status().to_json();
+        let answering = self.answering.clone();
+        std::thread::spawn(move || {
+            asker.answer(&text, ANSWER_WITHIN);
+            answering.fetch_sub(1, Ordering::Relaxed);
+        });
+    }
+
+    fn status(&self) -> Status {
+        let job = |of: &AgentJob| {
+            let ranks = self.ranks.iter().filter(|((job, _), _)| *job == of.id);
+            let mut ranks: Vec<_> = ranks.map(|(_, it)| it.shared.status()).collect();
+            ranks.sort_by_key(|it| it.rank);
+            JobStatus {
+                job: of.id,
+                workers: of.workers,
+                ranks,
+            }
+        };
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            seconds: self.began.elapsed().as_secs_f64(),
+            switch: self.config.switch.address.to_string(),
+            jobs: self.config.jobs.iter().map(job).collect(),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The agent's errors, as a training process gets to hear them.
+
+use crate::error::AgentError;
+use tally_endpoint::WorkerError;
+use tally_local::{Class, Failure};
+use tally_wire::Rank;
+
+impl From<&AgentError> for Failure {
+    fn from(error: &AgentError) -> Self {
+        let (class, ranks, hint) = match error {
+            AgentError::Link(_) => (
+                Class::Link,
+                0,
+                "the agent's `transport` must suit this host",
+            ),
+            AgentError::Join { source, .. } => {
+                let hint = match source {
+                    WorkerError::NotStarted { .. } => {
+                        "start all ranks of the job within the agents' `timeouts.join_ms`"
+                    }
+                    WorkerError::Window { .. } | WorkerError::Payload { .. } => {
+                        "all agents of a job need the same `payload_bytes`, and no more than the switch takes"
+                    }
+                    _ => "",
+                };
+                (Class::Join, ranks_of(source), hint)
+            }
+            AgentError::Overflow { source, .. } => {
+                let hint = "scale the elements down, or use a wider type";
+                (Class::Overflow, ranks_of(source), hint)
+            }
+            AgentError::Mismatch { source, .. } => {
+                let hint = "every rank must submit the same collectives in the same order";
+                (Class::Mismatch, source.ranks.0, hint)
+            }
+            AgentError::Silence { source, .. } => {
+                let hint = "see whether all ranks are alive and came to this collective, and `tally-switch --stats`";
+                (Class::Silence, ranks_of(source), hint)
+            }
+            AgentError::Job { source, .. } => {
+                let hint = "see what that one's log says, and start the job again at all ranks";
+                let ranks = ranks_of(source);
+                (Class::Member, ranks, if ranks == 0 { "" } else { hint })
+            }
+            AgentError::Interrupted => (Class::Stopped, 0, ""),
+            _ => (Class::Other, 0, ""),
+        };
+        // Whoever reports it to people says which job and rank it is.
+        let text = error.to_string();
+        let text = text
+            .strip_prefix("job ")
+            .and_then(|rest| rest.split_once(" failed: "))
+            .filter(|(job, _)| job.bytes().all(|byte| byte.is_ascii_digit()))
+            .map_or(text.as_str(), |(_, rest)| rest);
+        let separator = if hint.is_empty() { "" } else { "; " };
+        Self {
+            class,
+            ranks,
+            text: format!("{text}{separator}{hint}"),
+        }
+    }
+}
+
+/// The ranks that an error is about.
+fn ranks_of(error: &WorkerError) -> u64 {
+    let one = |rank: &Option<Rank>| rank.filter(|it| it.0 < 64).map_or(0, |it| 1 << it.0);
+    match error {
+        WorkerError::NotStarted { missing, .. } => missing.0,
+        WorkerError::MemberLost { rank } | WorkerError::MemberFailed { rank, .. } => one(rank),
+        WorkerError::Payload { by, .. } | WorkerError::Shape { by } => one(by),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::Mismatch;
+    use std::time::Duration;
+    use tally_endpoint::Ranks;
+
+    #[test]
+    fn classes_ranks_and_words_are_those_of_the_error() {
+        let lost = AgentError::Job {
+            job: 7,
+            source: WorkerError::MemberLost {
+                rank: Some(Rank(2)),
+            },
+        };
+        let failure = Failure::from(&lost);
+        assert_eq!((failure.class, failure.ranks), (Class::Member, 0b100));
+        assert!(
+            failure.text.starts_with("rank 2 has been silent"),
+            "{}",
+            failure.text
+        );
+        assert!(failure.text.ends_with("at all ranks"), "{}", failure.text);
+
+        let missing = AgentError::Join {
+            job: 7,
+            rank: 0,
+            source: WorkerError::NotStarted {
+                after: Duration::from_secs(1),
+                missing: Ranks(0b1010),
+                ps_missing: false,
+                hint: None,
+            },
+            trouble: None,
+        };
+        let failure = Failure::from(&missing);
+        assert_eq!((failure.class, failure.ranks), (Class::Join, 0b1010));
+        assert!(
+            failure.text.contains("ranks 1, 3 are missing"),
+            "{}",
+            failure.text
+        );
+        assert!(
+            failure.text.contains("timeouts.join_ms"),
+            "{}",
+            failure.text
+        );
+
+        let differ = AgentError::Mismatch {
+            job: 7,
+            source: Box::new(Mismatch {
+                ticket: 3,
+                ours: "a".into(),
+                ranks: Ranks(1 << 63),
+                differing: vec![(Ranks(1 << 63), "b".into())],
+                majority: Some("a".into()),
+            }),
+        };
+        let failure = Failure::from(&differ);
+        assert_eq!((failure.class, failure.ranks), (Class::Mismatch, 1 << 63));
+        assert!(failure.text.contains("rank 63"), "{}", failure.text);
+    }
+}

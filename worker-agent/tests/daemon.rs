@@ -1,0 +1,452 @@
+//! The agent of a host: the real program, at the naive switch of the loopback interface, and processes that use
+//! it. Sums are compared with ones made here.
+
+#![allow(
+    clippy::unwrap_used,
+    reason = "this is a test, also outside of its test functions"
+)]
+
+mod rig;
+
+use rig::Rig;
+use rig::common::Rng;
+use rig::common::switch::{Habits, Switch};
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+use tally_local::{
+    Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Region, Submission,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+const HABITS: Habits = Habits {
+    collide: 100,
+    preempt: 100,
+    mark: 50,
+};
+
+/// One agent, which serves all ranks of a rig's job.
+struct Agent {
+    rig: Rig,
+    folder: tempfile::TempDir,
+    program: Child,
+}
+
+impl Agent {
+    fn new(rig: Rig, arguments: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("agent.json"), config(&rig, &folder)).unwrap();
+        let program = start(&folder, arguments);
+        let agent = Self {
+            rig,
+            folder,
+            program,
+        };
+        let deadline = Instant::now() + LONG;
+        while !agent.log().contains("listening") {
+            assert!(Instant::now() < deadline, "{}", agent.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        agent
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("agent.sock")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    #[track_caller]
+    fn logs(&self, what: &str) {
+        let deadline = Instant::now() + LONG;
+        while !self.log().contains(what) {
+            assert!(Instant::now() < deadline, "{what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn connect(&self, rank: u8) -> Result<Client, LocalError> {
+        let hello = Hello {
+            job: 7,
+            rank,
+            workers: self.rig.workers,
+        };
+        Client::connect(&self.socket(), &hello, LONG)
+    }
+
+    /// `work` at all ranks at once.
+    fn all<T: Send>(&self, work: impl Fn(u8, Client) -> T + Sync) -> Vec<T> {
+        std::thread::scope(|scope| {
+            let work = &work;
+            let start = |rank| scope.spawn(move || work(rank, self.connect(rank).unwrap()));
+            let threads: Vec<_> = (0..self.rig.workers).map(start).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        })
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = i32::try_from(self.program.id()).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+            .args(["status", "--socket"])
+            .arg(self.socket())
+            .args(arguments)
+            .output()
+            .unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.program.kill();
+        self.program.wait().unwrap();
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+    }
+}
+
+fn config(rig: &Rig, folder: &tempfile::TempDir) -> String {
+    format!(
+        r#"{{"socket": "{}", "switch": {{"address": "{}"}}, "transport": {{"type": "udp", "bind": "{}"}},
+            "jobs": [{{"id": 7, "key": "{}", "workers": {}}}],
+            "payload_bytes": {}, "window": {}, "timeouts": {{"join_ms": 20000}}, "memory_mib": 64}}"#,
+        folder.path().join("agent.sock").display(),
+        rig.address(254),
+        rig.address(1),
+        rig::KEY,
+        rig.workers,
+        rig.payload_bytes,
+        rig.window,
+    )
+}
+
+fn start(folder: &tempfile::TempDir, arguments: &[&str]) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(folder.path().join("log"))
+        .unwrap();
+    Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+        .args(["serve", "--config"])
+        .arg(folder.path().join("agent.json"))
+        .args(arguments)
+        .stderr(log)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn submission(operation: Operation, arithmetic: Arithmetic, name: &str) -> Submission {
+    Submission {
+        operation,
+        dtype: Dtype::F32,
+        arithmetic,
+        priority: None,
+        name: name.into(),
+    }
+}
+
+fn sum(name: &str) -> Submission {
+    submission(Operation::Sum, Arithmetic::Fixed, name)
+}
+
+/// A rank's elements: whole numbers, whose sums are exact however they are made.
+fn whole(rank: u8, elements: usize) -> Vec<f32> {
+    let mut rng = Rng(u64::from(rank) << 32 | elements as u64);
+    let mut element = || (rng.below(2000) as f32) - 1000.0;
+    (0..elements).map(|_| element()).collect()
+}
+
+fn sum_of_whole(workers: u8, elements: usize) -> Vec<f32> {
+    let all: Vec<_> = (0..workers).map(|rank| whole(rank, elements)).collect();
+    let of = |i: usize| all.iter().map(|it| it[i]).sum();
+    (0..elements).map(of).collect()
+}
+
+fn put(region: &Region, at: usize, values: &[f32]) {
+    let bytes: Vec<_> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    region.write(at, &bytes);
+}
+
+fn get(region: &Region, at: usize, elements: usize) -> Vec<f32> {
+    let mut bytes = vec![0; 4 * elements];
+    region.read(at, &mut bytes);
+    let words = bytes.as_chunks().0.iter();
+    words.map(|word| f32::from_ne_bytes(*word)).collect()
+}
+
+#[test]
+fn processes_sum_through_their_agent_whatever_gets_lost() {
+    let agent = Agent::new(Rig::new(51, 3, HABITS, true), &["--loss", "0.02"]);
+    agent.all(|rank, mut client| {
+        let sizes = [0, 1, 63, 64, 65, 5001];
+        let region = client.region(1 << 20).unwrap();
+        // Several at once, one behind the other in one region, before the job has begun.
+        let mut at = 0;
+        let tickets: Vec<_> = sizes
+            .iter()
+            .map(|&n| {
+                put(&region, at, &whole(rank, n));
+                let ticket = client.submit(&region, at, n, &sum("w")).unwrap();
+                at += 4 * n;
+                (ticket, at - 4 * n, n)
+            })
+            .collect();
+        for (ticket, at, n) in tickets {
+            client.wait(ticket, Some(LONG)).unwrap();
+            assert_eq!(get(&region, at, n), sum_of_whole(3, n), "{n} elements");
+        }
+        // And then step by step, with one more region for each and the last one's dropped.
+        for step in 0..10 {
+            let n = 100 * step + 1;
+            let region = client.region(4 * n).unwrap();
+            put(&region, 0, &whole(rank, n));
+            let mean = submission(Operation::Mean, Arithmetic::Native, "step");
+            let ticket = client.submit(&region, 0, n, &mean).unwrap();
+            client.wait(ticket, Some(LONG)).unwrap();
+            let want: Vec<_> = sum_of_whole(3, n).iter().map(|v| v / 3.0).collect();
+            assert_eq!(get(&region, 0, n), want);
+        }
+        put(&region, 4, &[f32::from(rank)]);
+        let root = Operation::Broadcast { root: 2 };
+        let broadcast = submission(root, Arithmetic::Own, "parameters");
+        let parameters = client.submit(&region, 4, 1, &broadcast).unwrap();
+        let end = client.barrier("end").unwrap();
+        for ticket in [end, parameters] {
+            client.wait(ticket, Some(LONG)).unwrap();
+        }
+        assert_eq!(get(&region, 4, 1), [2.0]);
+        client.finish(Some(LONG)).unwrap();
+    });
+    for rank in 0..3 {
+        agent.logs(&format!("job 7 rank {rank}: left"));
+    }
+}
+
+#[test]
+fn a_process_that_ends_is_named_to_the_others_and_its_place_is_free_again() {
+    let agent = Agent::new(Rig::new(52, 3, Habits::default(), true), &[]);
+    let all_have_begun = Barrier::new(3);
+    let errors = agent.all(|rank, mut client| {
+        let begun = client.barrier("begun").unwrap();
+        client.wait(begun, Some(LONG)).unwrap();
+        all_have_begun.wait();
+        if rank == 1 {
+            return None;
+        }
+        let ticket = client.barrier("never").unwrap();
+        Some(client.wait(ticket, Some(LONG)).unwrap_err())
+    });
+    for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != 1) {
+        let Some(LocalError::Failed { failure, .. }) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((failure.class, failure.ranks), (Class::Member, 0b10));
+        let text = error.as_ref().unwrap().to_string();
+        let want = format!(
+            "job 7 rank {rank}: rank 1 left the job because of an error of its own; \
+             see what that one's log says, and start the job again at all ranks"
+        );
+        assert_eq!(text, want);
+    }
+    agent.logs("job 7 rank 1: the process ended without leaving the job");
+    // The job once more, on the same agent, at once.
+    agent.all(|_, mut client| {
+        let ticket = client.barrier("again").unwrap();
+        client.wait(ticket, Some(LONG)).unwrap();
+        client.finish(Some(LONG)).unwrap();
+    });
+}
+
+#[test]
+fn who_may_not_take_part_is_told_why() {
+    let agent = Agent::new(Rig::new(53, 2, Habits::default(), true), &[]);
+    let _first = agent.connect(0).unwrap();
+    let pid = std::process::id();
+    for (job, rank, workers, class, why) in [
+        (
+            9,
+            0,
+            2,
+            Class::Job,
+            "configuration has no job 9 (`jobs`: 7)".to_owned(),
+        ),
+        (
+            7,
+            2,
+            2,
+            Class::Rank,
+            "job 7 has no rank 2: expected 0 to 1".to_owned(),
+        ),
+        (
+            7,
+            1,
+            3,
+            Class::Workers,
+            "expects 3 workers, and the agent's configuration has 2".to_owned(),
+        ),
+        (
+            7,
+            0,
+            2,
+            Class::Taken,
+            format!("process {pid} is that rank already"),
+        ),
+    ] {
+        let hello = Hello { job, rank, workers };
+        let error = Client::connect(&agent.socket(), &hello, LONG).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&why), "{text}");
+        assert!(text.contains(&format!("job {job} rank {rank}: ")), "{text}");
+        let LocalError::Refused { failure, .. } = error else {
+            panic!("{text}");
+        };
+        assert_eq!(failure.class, class);
+    }
+    let mut second = agent.connect(1).unwrap();
+    let error = second.region(65 << 20).unwrap_err().to_string();
+    assert!(error.contains("`memory_mib`"), "{error}");
+}
+
+#[test]
+fn a_mismatch_names_the_rank_to_every_process() {
+    let mut switch = Switch::new(3, Habits::default());
+    switch.strict = false;
+    let agent = Agent::new(Rig::with(54, 3, switch, true), &[]);
+    let errors = agent.all(|rank, mut client| {
+        let region = client.region(4096).unwrap();
+        let elements = if rank == 2 { 999 } else { 1000 };
+        let ticket = client
+            .submit(&region, 0, elements, &sum("layer1.weight"))
+            .unwrap();
+        client.wait(ticket, Some(LONG)).unwrap_err()
+    });
+    for error in errors {
+        let text = error.to_string();
+        let LocalError::Failed { failure, .. } = error else {
+            panic!("{text}");
+        };
+        assert_eq!(
+            (failure.class, failure.ranks),
+            (Class::Mismatch, 0b100),
+            "{text}"
+        );
+        assert!(text.contains("rank 2 brings a sum of 999 F32"), "{text}");
+        assert!(text.contains("the same order"), "{text}");
+    }
+}
+
+#[test]
+fn an_agent_that_is_stopped_says_so_and_one_that_is_killed_is_noticed() {
+    use nix::sys::signal::Signal;
+    let mut agent = Agent::new(Rig::new(55, 2, Habits::default(), true), &[]);
+    let begin = |agent: &Agent| {
+        agent.all(|_, mut client| {
+            let ticket = client.barrier("begun").unwrap();
+            client.wait(ticket, Some(LONG)).unwrap();
+            client
+        })
+    };
+    let mut clients = begin(&agent);
+    agent.signal(Signal::SIGTERM);
+    let error = clients[0]
+        .barrier("b")
+        .and_then(|ticket| clients[0].wait(ticket, None));
+    let text = error.unwrap_err().to_string();
+    assert!(
+        text.contains("job 7 rank 0: the agent was stopped"),
+        "{text}"
+    );
+    assert!(agent.program.wait().unwrap().success());
+    assert!(!agent.socket().exists());
+
+    // The next one on the same path; its log is behind the first one's.
+    agent.program = start(&agent.folder, &[]);
+    let mut clients = begin(&agent);
+    let second = start(&agent.folder, &[]).wait().unwrap();
+    assert_eq!(second.code(), Some(4));
+    agent.logs("another agent serves it");
+    agent.signal(Signal::SIGKILL);
+    let error = clients[1]
+        .barrier("b")
+        .and_then(|ticket| clients[1].wait(ticket, None));
+    let text = error.unwrap_err().to_string();
+    assert!(text.contains("has ended or dropped us"), "{text}");
+    assert!(agent.socket().exists());
+
+    agent.program.wait().unwrap();
+    agent.program = start(&agent.folder, &[]);
+    drop(agent.connect(0).unwrap());
+}
+
+#[test]
+fn status_says_who_is_there_and_who_is_missing() {
+    let agent = Agent::new(Rig::new(56, 2, Habits::default(), true), &[]);
+    let said = |arguments: &[&str]| {
+        let output = agent.ask(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(said(&[]).contains("job 7: 2 workers, 0 of them here"));
+    let eventually = |what: &str| {
+        let deadline = Instant::now() + LONG;
+        while !said(&[]).contains(what) {
+            assert!(Instant::now() < deadline, "{what}: {}", said(&[]));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let mut first = agent.connect(0).unwrap();
+    eventually("waiting for rank 1");
+    let mut second = agent.connect(1).unwrap();
+    let region = first.region(4000).unwrap();
+    let other = second.region(4000).unwrap();
+    let ticket = first.submit(&region, 0, 1000, &sum("w")).unwrap();
+    second.submit(&other, 0, 1000, &sum("w")).unwrap();
+    first.wait(ticket, Some(LONG)).unwrap();
+    eventually("running, epoch ");
+    eventually("1 collectives done and 0 under way");
+    let json = said(&["--json"]);
+    let status: tally_agent::daemon::Status =
+        tally_config::parse("status", json.as_bytes()).unwrap();
+    let rank = &status.jobs[0].ranks[1];
+    assert_eq!((rank.rank, rank.bytes, rank.window), (1, 4000, 32));
+    assert_eq!(rank.pid as u32, std::process::id());
+    assert!(rank.fragments > 0 && rank.priority_min.is_some());
+    let nobody = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+        .args(["status", "--socket", "/nowhere/agent.sock"])
+        .output()
+        .unwrap();
+    assert_eq!(nobody.status.code(), Some(4));
+    let text = String::from_utf8(nobody.stderr).unwrap();
+    assert!(text.contains("is `tally-agent serve` running"), "{text}");
+}
+
+#[test]
+fn a_configuration_is_checked_before_anything_else() {
+    let rig = Rig::new(57, 2, Habits::default(), false);
+    let folder = tempfile::tempdir().unwrap();
+    let check = |text: &str| {
+        let path = folder.path().join("agent.json");
+        std::fs::write(&path, text).unwrap();
+        Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+            .args(["serve", "--check", "--config"])
+            .arg(path)
+            .output()
+            .unwrap()
+    };
+    let good = config(&rig, &folder);
+    assert!(check(&good).status.success());
+    let bad = check(&good.replace("\"workers\": 2", "\"workers\": 0"));
+    assert_eq!(bad.status.code(), Some(2));
+    let text = String::from_utf8(bad.stderr).unwrap();
+    assert!(text.contains("jobs[0].workers: found 0"), "{text}");
+}
