@@ -32,10 +32,10 @@ pub struct Plot {
     pub lines: Vec<Line>,
 }
 
-const WIDTH: f64 = 720.0;
+const WIDTH: f64 = 750.0;
 const HEIGHT: f64 = 420.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 130.0;
+const RIGHT: f64 = 160.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 60.0;
 

@@ -125,7 +125,7 @@ pub fn run(args: &Args) -> Result<Report> {
     }
     let missing: Vec<_> = COMMANDS
         .into_iter()
-        .filter(|command| !records.contains_key(*command))
+        .filter(|command| !records.values().any(|record| record.whole() == *command))
         .collect();
     let needs = args.inputs.needs(core_gbit);
     let page = Page {
