@@ -44,11 +44,7 @@ impl Agent {
             folder,
             program,
         };
-        let deadline = Instant::now() + LONG;
-        while !agent.log().contains("listening") {
-            assert!(Instant::now() < deadline, "{}", agent.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        agent.logs("listening");
         agent
     }
 
@@ -62,11 +58,7 @@ impl Agent {
 
     #[track_caller]
     fn logs(&self, what: &str) {
-        let deadline = Instant::now() + LONG;
-        while !self.log().contains(what) {
-            assert!(Instant::now() < deadline, "{what}: {}", self.log());
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually(what, || self.log());
     }
 
     fn connect(&self, rank: u8) -> Result<Client, LocalError> {
@@ -100,6 +92,22 @@ impl Agent {
             .args(arguments)
             .output()
             .unwrap()
+    }
+}
+
+/// Until `said` has `what` in it.
+#[track_caller]
+fn eventually(what: &str, said: impl Fn() -> String) {
+    let deadline = Instant::now() + LONG;
+    loop {
+        // Before looking: it may take its time.
+        let is_last = Instant::now() > deadline;
+        let now = said();
+        if now.contains(what) {
+            return;
+        }
+        assert!(!is_last, "{what}: {now}");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -318,6 +326,37 @@ fn who_may_not_take_part_is_told_why() {
 }
 
 #[test]
+fn a_process_that_does_not_behave_harms_its_own_job_alone() {
+    use nix::sys::socket::{
+        AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket,
+    };
+    let agent = Agent::new(Rig::new(58, 2, Habits::default(), true), &[]);
+    let flags = SockFlag::empty();
+    let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&stranger);
+    connect(fd, &UnixAddr::new(&agent.socket()).unwrap()).unwrap();
+    let hello = [1, 0, 1, 0, b't', b'l', b'l', b'y', 7, 0, 1, 2];
+    send(fd, &hello, MsgFlags::empty()).unwrap();
+    let mut other = agent.connect(0).unwrap();
+    agent.logs("job 7 rank 1: running");
+    send(fd, &[5; 64], MsgFlags::empty()).unwrap();
+    let error = other
+        .barrier("never")
+        .and_then(|ticket| other.wait(ticket, Some(LONG)));
+    let text = error.unwrap_err().to_string();
+    assert!(
+        text.contains("rank 1 left the job because of an error"),
+        "{text}"
+    );
+    agent.logs("job 7 rank 1: the process does not keep to the agent's local interface");
+    agent.all(|_, mut client| {
+        let ticket = client.barrier("still there").unwrap();
+        client.wait(ticket, Some(LONG)).unwrap();
+        client.finish(Some(LONG)).unwrap();
+    });
+}
+
+#[test]
 fn a_mismatch_names_the_rank_to_every_process() {
     let mut switch = Switch::new(3, Habits::default());
     switch.strict = false;
@@ -397,23 +436,16 @@ fn status_says_who_is_there_and_who_is_missing() {
         String::from_utf8(output.stdout).unwrap()
     };
     assert!(said(&[]).contains("job 7: 2 workers, 0 of them here"));
-    let eventually = |what: &str| {
-        let deadline = Instant::now() + LONG;
-        while !said(&[]).contains(what) {
-            assert!(Instant::now() < deadline, "{what}: {}", said(&[]));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    };
     let mut first = agent.connect(0).unwrap();
-    eventually("waiting for rank 1");
+    eventually("waiting for rank 1", || said(&[]));
     let mut second = agent.connect(1).unwrap();
     let region = first.region(4000).unwrap();
     let other = second.region(4000).unwrap();
     let ticket = first.submit(&region, 0, 1000, &sum("w")).unwrap();
     second.submit(&other, 0, 1000, &sum("w")).unwrap();
     first.wait(ticket, Some(LONG)).unwrap();
-    eventually("running, epoch ");
-    eventually("1 collectives done and 0 under way");
+    eventually("running, epoch ", || said(&[]));
+    eventually("1 collectives done and 0 under way", || said(&[]));
     let json = said(&["--json"]);
     let status: tally_agent::daemon::Status =
         tally_config::parse("status", json.as_bytes()).unwrap();

@@ -33,6 +33,8 @@
 //!   agent's account, up to [`Limits::memory_bytes`].
 //! * Under `vm.overcommit_memory=2` such a hole cannot be filled when the machine's memory is used up, and that
 //!   does end the agent.
+//! * To close a descriptor that a process has sent can take as long as a file system of its own likes. So only a
+//!   [`Peer`] takes any: give each a thread, which then hangs for that process alone.
 //! * Regions that overlap, or a tensor that is written while it is summed, give wrong sums, and nothing worse.
 
 mod agent;

@@ -387,6 +387,24 @@ mod tests {
     }
 
     #[test]
+    fn holes_that_are_made_later_are_zeros() {
+        let (fd, ours) = allocate(2 * 4096).unwrap();
+        ours.write(0, &[7; 2 * 4096]);
+        let theirs = accept(&fd, 2 * 4096).unwrap();
+        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: no pointers.
+        let punched = unsafe { libc::fallocate(fd.as_raw_fd(), hole, 0, 4096) };
+        assert_eq!(punched, 0);
+        let mut got = [1; 2 * 4096];
+        theirs.read(0, &mut got);
+        assert_eq!(
+            (&got[..4096], &got[4096..]),
+            (&[0; 4096][..], &[7; 4096][..])
+        );
+        theirs.write(0, &[9]);
+    }
+
+    #[test]
     fn spans_are_inside_their_region() {
         let (_fd, mapping) = allocate(4096).unwrap();
         let mapping = Arc::new(mapping);
