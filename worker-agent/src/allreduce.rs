@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_endpoint::{Ecn, Event, Members, Time, Worker};
 use tally_kernels::Backend;
+use tally_wire::control::Shape;
 use tally_wire::frame::group_of;
 
 /// How long to wait at most before looking at the stop flag again.
@@ -193,21 +194,7 @@ pub fn over(
     let shape = input
         .layout
         .digest(options.arithmetic.name(), config.payload_bytes);
-    let mut session = tally_endpoint::WorkerConfig::new(
-        job.job_id(),
-        job.key.clone(),
-        rank,
-        job.workers,
-        shape,
-        instance()?,
-    );
-    session.units = config.units();
-    session.window = config.window;
-    session.port = config.switch.port;
-    session.join_timeout = config.timeouts.join();
-    session.stall_timeout = config.timeouts.stall();
-    session.linger = config.timeouts.linger();
-
+    let session = session_of(config, rank, shape)?;
     let payload_bytes = config.payload_bytes as usize;
     let mut vector = Vector::new(
         input,
@@ -374,6 +361,26 @@ pub(crate) fn gather(worker: &Worker) -> Duration {
     } else {
         part.min(GATHER_MAX)
     }
+}
+
+/// What the endpoint is to know of a worker whose members agree on that shape.
+pub(crate) fn session_of(
+    config: &WorkerConfig,
+    rank: u8,
+    shape: Shape,
+) -> Result<tally_endpoint::WorkerConfig, AgentError> {
+    let job = &config.job;
+    let (id, key) = (job.job_id(), job.key.clone());
+    let instance = instance()?;
+    let mut session =
+        tally_endpoint::WorkerConfig::new(id, key, rank, job.workers, shape, instance);
+    session.units = config.units();
+    session.window = config.window;
+    session.port = config.switch.port;
+    session.join_timeout = config.timeouts.join();
+    session.stall_timeout = config.timeouts.stall();
+    session.linger = config.timeouts.linger();
+    Ok(session)
 }
 
 /// A random number that names this session (J-1).

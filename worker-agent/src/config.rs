@@ -229,6 +229,22 @@ fn check_switch(path: &Path, switch: &SwitchAddress) -> Result<(), ConfigError> 
     Ok(())
 }
 
+/// That there are jobs, each once.
+fn check_jobs(path: &Path, jobs: impl Iterator<Item = u16>) -> Result<(), ConfigError> {
+    let mut seen = Vec::new();
+    for id in jobs {
+        if seen.contains(&id) {
+            let key = format!("jobs[{}].id", seen.len());
+            return Err(ConfigError::value(path, key, id, "every job once"));
+        }
+        seen.push(id);
+    }
+    if seen.is_empty() {
+        return Err(ConfigError::value(path, "jobs", "[]", "at least one job"));
+    }
+    Ok(())
+}
+
 impl WorkerConfig {
     /// Reads and checks the file at `path`.
     ///
@@ -301,16 +317,7 @@ impl PsConfig {
     /// The first one found.
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
         check_switch(path, &self.switch)?;
-        if self.jobs.is_empty() {
-            return Err(ConfigError::value(path, "jobs", "[]", "at least one job"));
-        }
-        for (i, job) in self.jobs.iter().enumerate() {
-            if self.jobs[..i].iter().any(|j| j.id == job.id) {
-                let key = format!("jobs[{i}].id");
-                return Err(ConfigError::value(path, key, job.id, "every job once"));
-            }
-        }
-        Ok(())
+        check_jobs(path, self.jobs.iter().map(|job| job.id))
     }
 }
 

@@ -28,7 +28,7 @@ mod payload;
 mod report;
 mod stream;
 
-use crate::allreduce::{Clock, IDLE_MAX, gather, instance, receive_all};
+use crate::allreduce::{Clock, IDLE_MAX, gather, receive_all, session_of};
 use crate::config::WorkerConfig;
 use crate::error::AgentError;
 use crate::link::Link;
@@ -127,20 +127,7 @@ impl Session {
         let rank = job
             .rank
             .expect("the caller has made sure that there is a rank");
-        let mut session = tally_endpoint::WorkerConfig::new(
-            job.job_id(),
-            job.key.clone(),
-            rank,
-            job.workers,
-            shape(config.payload_bytes),
-            instance()?,
-        );
-        session.units = config.units();
-        session.window = config.window;
-        session.port = config.switch.port;
-        session.join_timeout = config.timeouts.join();
-        session.stall_timeout = config.timeouts.stall();
-        session.linger = config.timeouts.linger();
+        let session = session_of(config, rank, shape(config.payload_bytes))?;
         let clock = Clock::start();
         let payload_bytes = config.payload_bytes as usize;
         Ok(Self {

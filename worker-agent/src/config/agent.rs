@@ -1,7 +1,7 @@
 //! What the agent of a host is told: its socket, its switch, and the jobs that processes may take part in.
 
 use super::{
-    Eal, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob, check_switch,
+    Eal, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob, check_jobs, check_switch,
     default_payload_bytes, default_source_port, default_window, key, mac,
 };
 use serde::Deserialize;
@@ -151,14 +151,8 @@ impl AgentConfig {
     /// The first one found.
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
         check_switch(path, &self.switch)?;
-        if self.jobs.is_empty() {
-            return Err(ConfigError::value(path, "jobs", "[]", "at least one job"));
-        }
+        check_jobs(path, self.jobs.iter().map(|job| job.id))?;
         for (i, job) in self.jobs.iter().enumerate() {
-            if self.jobs[..i].iter().any(|j| j.id == job.id) {
-                let key = format!("jobs[{i}].id");
-                return Err(ConfigError::value(path, key, job.id, "every job once"));
-            }
             // The worker's own checks, with this file's keys.
             self.worker(job, 0).check(path).map_err(|error| {
                 let ConfigError::Content { path, key, problem } = error else {
