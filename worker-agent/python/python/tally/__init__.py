@@ -1,0 +1,282 @@
+"""Sums of numpy arrays over the hosts of a job, made by a Tally switch in the network.
+
+A process joins a job through the agent of its host (``tally-agent serve``)::
+
+    import numpy, tally
+
+    with tally.Job(job=7, rank=0, workers=2) as job:
+        gradients = numpy.ones(1000, numpy.float32)
+        job.all_reduce(gradients)        # in place: 2.0 everywhere
+
+All ranks must bring the same collectives in the same order. What differs is an error that names the ranks, and
+never a wrong sum. For PyTorch see :mod:`tally.torch`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any, Optional
+
+import numpy
+
+from . import _native
+from ._errors import (
+    AgentGoneError,
+    ArgumentError,
+    ClosedError,
+    ConnectError,
+    JoinError,
+    LimitError,
+    LinkError,
+    MemberError,
+    MismatchError,
+    OverflowError,
+    RefusedError,
+    TallyError,
+    TimeoutError,
+    VersionError,
+)
+
+__all__ = [
+    "DEFAULT_SOCKET",
+    "AgentGoneError",
+    "ArgumentError",
+    "ClosedError",
+    "ConnectError",
+    "Handle",
+    "Job",
+    "JoinError",
+    "LimitError",
+    "LinkError",
+    "MemberError",
+    "MismatchError",
+    "OverflowError",
+    "RefusedError",
+    "TallyError",
+    "TimeoutError",
+    "VersionError",
+    "status",
+]
+
+DEFAULT_SOCKET = "/run/tally/agent.sock"
+"""Where the agent listens, unless its configuration says otherwise."""
+
+ELEMENTS_MAX = (1 << 31) - 1
+"""Elements of the largest array."""
+
+_DTYPES = {
+    numpy.dtype(numpy.float32): "f32",
+    numpy.dtype(numpy.float16): "f16",
+    numpy.dtype(numpy.int32): "i32",
+    numpy.dtype(numpy.int16): "i16",
+    numpy.dtype(numpy.int8): "i8",
+}
+_OPS = ("sum", "mean")
+_ARITHMETICS = ("native", "fixed", "own")
+_NAME_BYTES_MAX = 255
+
+
+def status(socket: str = DEFAULT_SOCKET, timeout: float = 5.0) -> dict[str, Any]:
+    """What the agent at ``socket`` says of its jobs and their ranks, as ``tally-agent status --json`` prints it.
+
+    Raises :class:`TallyError` if none answers within ``timeout`` seconds.
+    """
+    return json.loads(_native.status(str(socket), float(timeout)))
+
+
+class Handle:
+    """A collective under way. The array is the agent's until :meth:`wait` has returned: leave it alone."""
+
+    def __init__(self, job: _native.Job, ticket: int, bytes_: Any, result: Any) -> None:
+        self._job = job
+        self._ticket: Optional[int] = ticket
+        self._bytes = bytes_
+        self._result = result
+
+    def wait(self, timeout: Optional[float] = None) -> Any:
+        """Waits up to ``timeout`` seconds (the job's, by default), and returns the array with its results.
+
+        Raises what :meth:`Job.all_reduce` does. After an error the array holds what it held before.
+        """
+        if self._ticket is not None:
+            ticket, self._ticket = self._ticket, None
+            self._job.wait(ticket, self._bytes, timeout)
+        return self._result
+
+    def __del__(self) -> None:
+        if getattr(self, "_ticket", None) is not None:
+            self._job.abandon(self._ticket)
+
+
+class Job:
+    """One rank's place in a job, through the agent on this host.
+
+    ``job`` is the job's number in the agent's and the switch's configuration, ``rank`` counts from 0 to
+    ``workers - 1``, and ``workers`` is 1 to 64. ``socket`` is the agent's. ``timeout``, in seconds, is for
+    connecting and for each collective; the agent gives up by itself when results stop coming, usually sooner
+    (``timeouts`` in its configuration).
+
+    Raises :class:`ConnectError` without an agent, :class:`RefusedError` if it refuses, and
+    :class:`VersionError` for one of another version. Other ranks may come later: what is missing shows at the first
+    collective, as :class:`JoinError`.
+
+    Use it in a ``with`` statement, or :meth:`close` it. A job that ends in any other way has failed for all ranks.
+    Threads may share it, as long as all ranks submit in the same order. A forked child may not use it.
+    """
+
+    def __init__(
+        self,
+        job: int,
+        rank: int,
+        workers: int,
+        socket: str = DEFAULT_SOCKET,
+        timeout: float = 60.0,
+    ) -> None:
+        for name, value, low, high in (
+            ("job", job, 0, 65535),
+            ("workers", workers, 1, 64),
+            ("rank", rank, 0, 63),
+        ):
+            if not low <= value <= high:
+                raise ArgumentError(f"{name}: found {value}, expected {low} to {high}")
+        if not timeout > 0:
+            raise ArgumentError(f"timeout: found {timeout}, expected more than 0 seconds")
+        self.job, self.rank, self.workers = job, rank, workers
+        self._count = itertools.count()
+        self._native = _native.Job(str(socket), job, rank, workers, float(timeout))
+
+    def all_reduce(
+        self,
+        array: numpy.ndarray,
+        op: str = "sum",
+        arithmetic: str = "native",
+        name: Optional[str] = None,
+    ) -> numpy.ndarray:
+        """Replaces ``array`` by the sum (``op="sum"``) or the mean (``op="mean"``) over all ranks, and returns it.
+
+        ``array`` has any shape, is C-contiguous, and of float32, float16, int32, int16 or int8; all ranks bring as many
+        elements of the same type. Integers sum exactly; their mean is truncated toward zero.
+
+        ``arithmetic`` is how floats are summed: ``"native"`` in float32, in the order of ranks; ``"own"`` in their own
+        type on the wire; ``"fixed"`` as integers with an exponent per fragment, which does not depend on
+        any order. ``name`` is for errors and must be the same at all ranks.
+
+        Raises :class:`ArgumentError` for another array, :class:`MismatchError` if ranks bring different ones,
+        :class:`JoinError` if ranks are missing at the start and :class:`TimeoutError` or :class:`MemberError` if
+        they stop later, :class:`OverflowError`, and :class:`AgentGoneError`.
+        """
+        return self.all_reduce_async(array, op, arithmetic, name).wait()
+
+    def all_reduce_async(
+        self,
+        array: numpy.ndarray,
+        op: str = "sum",
+        arithmetic: str = "native",
+        name: Optional[str] = None,
+    ) -> Handle:
+        """As :meth:`all_reduce`, without waiting for it: the :class:`Handle` does."""
+        name = self._name("all_reduce", name)
+        if op not in _OPS:
+            raise ArgumentError(f"`{name}`: op: found {op!r}, expected 'sum' or 'mean'")
+        if arithmetic not in _ARITHMETICS:
+            raise ArgumentError(
+                f"`{name}`: arithmetic: found {arithmetic!r}, expected 'native', 'fixed' or 'own'"
+            )
+        dtype = _check(array, name)
+        return self._start(_bytes(array), array, op, 0, dtype, arithmetic, name)
+
+    def broadcast(
+        self, array: numpy.ndarray, root: int, name: Optional[str] = None
+    ) -> numpy.ndarray:
+        """Replaces ``array`` by that of rank ``root``, bit by bit, and returns it.
+
+        Arrays and errors are those of :meth:`all_reduce`.
+        """
+        name = self._name("broadcast", name)
+        if not 0 <= root < self.workers:
+            raise ArgumentError(
+                f"`{name}`: root: found {root}, expected 0 to {self.workers - 1}"
+            )
+        dtype = _check(array, name)
+        handle = self._start(
+            _bytes(array), array, "broadcast", root, dtype, "own", name
+        )
+        return handle.wait()
+
+    def barrier(self, name: Optional[str] = None) -> None:
+        """Waits until all ranks have come here. Raises what :meth:`all_reduce` does."""
+        name = self._name("barrier", name)
+        Handle(self._native, self._native.barrier(name), None, None).wait()
+
+    def close(self) -> None:
+        """Leaves the job in order, as every rank does at its end. Wait for all collectives before."""
+        if not self._native.is_closed():
+            self._native.finish()
+
+    def abort(self) -> None:
+        """Leaves the job at once: it fails at all ranks, which are told that this one failed."""
+        self._native.abort()
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def _name(self, what: str, name: Optional[str]) -> str:
+        # The number is the same at all ranks, as the order is.
+        number = next(self._count)
+        name = f"{what} {number}" if name is None else name
+        if len(name.encode()) > _NAME_BYTES_MAX:
+            raise ArgumentError(f"`{name}`: a name has at most {_NAME_BYTES_MAX} bytes")
+        return name
+
+    def _start(
+        self,
+        elements: numpy.ndarray,
+        result: Any,
+        operation: str,
+        root: int,
+        dtype: str,
+        arithmetic: str,
+        name: str,
+        priority: Optional[int] = None,
+    ) -> Handle:
+        ticket = self._native.submit(
+            elements, operation, root, dtype, arithmetic, priority, name
+        )
+        return Handle(self._native, ticket, elements, result)
+
+
+def _check(array: numpy.ndarray, name: str) -> str:
+    """The name of the array's type, if it can be summed."""
+    if not isinstance(array, numpy.ndarray):
+        raise ArgumentError(
+            f"`{name}`: found {type(array).__name__}, expected a numpy.ndarray"
+        )
+    dtype = _DTYPES.get(array.dtype)
+    if dtype is None:
+        known = ", ".join(str(it) for it in _DTYPES)
+        raise ArgumentError(
+            f"`{name}`: found elements of {array.dtype.str} ({array.dtype}), expected {known}, in this machine's byte order"
+        )
+    if not array.flags.c_contiguous:
+        raise ArgumentError(
+            f"`{name}`: the array is not C-contiguous; sum numpy.ascontiguousarray(array)"
+        )
+    if not array.flags.writeable:
+        raise ArgumentError(f"`{name}`: the array is read-only, and results go there")
+    if array.size > ELEMENTS_MAX:
+        raise ArgumentError(
+            f"`{name}`: {array.size} elements, expected at most {ELEMENTS_MAX}; sum it in parts"
+        )
+    return dtype
+
+
+def _bytes(array: numpy.ndarray) -> numpy.ndarray:
+    """The array's memory, as bytes."""
+    return array.reshape(-1).view(numpy.uint8)

@@ -1,0 +1,204 @@
+"""`tally.Job` through real agents and a real switch. The ranks are threads here, as waiting gives up the interpreter."""
+
+import concurrent.futures
+import time
+
+import numpy
+import pytest
+import tally
+from cluster import JOB, Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # Two ranks on each of two hosts.
+    with Cluster(4, hosts=2, join_ms=5000, stall_ms=3000) as cluster:
+        yield cluster
+        print(cluster.logs())
+
+
+def at_all(cluster, work, but=()):
+    """What `work(job)` returns or raises at each rank."""
+
+    def one(rank):
+        try:
+            with tally.Job(JOB, rank, cluster.workers, cluster.socket(rank), timeout=30) as job:
+                return work(job)
+        except Exception as error:
+            return error
+
+    ranks = [rank for rank in range(cluster.workers) if rank not in but]
+    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
+        return list(pool.map(one, ranks))
+
+
+def good(outcomes):
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+    return outcomes
+
+
+def of_rank(rank, size, dtype):
+    """Small integers, which all types hold, and whose sums they hold too."""
+    return numpy.random.default_rng(rank * 1000 + size).integers(-9, 10, size).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int16", "int8"])
+def test_sums_and_means_are_exact(cluster, dtype):
+    sizes = [0, 1, 3, 255, 1000, 70_001]
+
+    def work(job):
+        inputs = [of_rank(job.rank, size, dtype) for size in sizes]
+        handles = [job.all_reduce_async(it) for it in inputs]
+        sums = [handle.wait() for handle in handles]
+        assert all(a is b for a, b in zip(inputs, sums))
+        return sums, job.all_reduce(of_rank(job.rank, 500, dtype), op="mean")
+
+    wants = [sum(of_rank(rank, size, "int64") for rank in range(4)) for size in sizes]
+    mean = sum(of_rank(rank, 500, "int64") for rank in range(4)) / 4
+    for sums, means in good(at_all(cluster, work)):
+        for got, want in zip(sums, wants):
+            assert got.dtype == dtype
+            numpy.testing.assert_array_equal(got.astype("int64"), want)
+        numpy.testing.assert_array_equal(means, mean.astype(dtype))
+
+
+@pytest.mark.parametrize("arithmetic", ["native", "own", "fixed"])
+def test_floats_of_any_size_and_shape(cluster, arithmetic):
+    def of(rank):
+        values = numpy.random.default_rng(rank).standard_normal((50, 21))
+        return values.astype("float32")
+
+    def work(job):
+        return job.all_reduce(of(job.rank), arithmetic=arithmetic, name="weights")
+
+    got = good(at_all(cluster, work))
+    want = sum(of(rank).astype("float64") for rank in range(4))
+    for it in got:
+        assert it.shape == (50, 21)
+        numpy.testing.assert_allclose(it, want, rtol=1e-4, atol=1e-4)
+        # The same bits everywhere.
+        assert it.tobytes() == got[0].tobytes()
+
+
+def test_nan_and_infinity_arrive_everywhere(cluster):
+    def work(job):
+        array = numpy.zeros(3000, "float32")
+        array[10] = numpy.nan if job.rank == 2 else 1
+        array[2000] = numpy.inf if job.rank == 1 else 1
+        return job.all_reduce(array)
+
+    for got in good(at_all(cluster, work)):
+        assert numpy.isnan(got[10]) and got[2000] == numpy.inf
+        assert numpy.isfinite(numpy.delete(got, [10, 2000])).all()
+
+
+def test_broadcast_and_barrier(cluster):
+    def work(job):
+        before = [time.monotonic()]
+        time.sleep(0.1 * job.rank)
+        before.append(time.monotonic())
+        job.barrier()
+        after = time.monotonic()
+        got = [job.broadcast(of_rank(job.rank, 777, "int16"), root) for root in range(4)]
+        return before[1], after, got
+
+    outcomes = good(at_all(cluster, work))
+    assert min(after for _, after, _ in outcomes) >= max(before for before, _, _ in outcomes)
+    for _, _, got in outcomes:
+        for root in range(4):
+            numpy.testing.assert_array_equal(got[root], of_rank(root, 777, "int16"))
+
+
+def test_one_that_differs_is_named(cluster):
+    def work(job):
+        size = 1001 if job.rank == 2 else 1000
+        job.all_reduce(numpy.ones(size, "float32"), name="layer1.weight")
+
+    for error in at_all(cluster, work):
+        assert isinstance(error, tally.MismatchError), error
+        assert error.ranks == (2,), error
+        assert "layer1.weight" in str(error) and "1001" in str(error) and "rank 2" in str(error)
+
+
+def test_one_that_never_comes_is_named(cluster):
+    began = time.monotonic()
+    for error in at_all(cluster, lambda job: job.barrier(), but=[3]):
+        assert isinstance(error, tally.JoinError), error
+        assert error.ranks == (3,), error
+    assert time.monotonic() - began < 20
+
+
+def test_one_that_leaves_is_named(cluster):
+    def work(job):
+        job.barrier()
+        if job.rank == 1:
+            job.abort()
+            return None
+        job.all_reduce(numpy.ones(1000, "float32"))
+
+    for rank, error in enumerate(at_all(cluster, work)):
+        if rank != 1:
+            assert isinstance(error, tally.MemberError), error
+            assert error.ranks == (1,), error
+
+
+def test_integers_that_do_not_fit(cluster):
+    errors = at_all(cluster, lambda job: job.all_reduce(numpy.full(100, 2**30, "int32")))
+    assert all(isinstance(it, OverflowError) and isinstance(it, tally.OverflowError) for it in errors), errors
+
+
+def test_arrays_that_cannot_be_and_then_one_that_can(cluster):
+    read_only = numpy.ones(3, "float32")
+    read_only.flags.writeable = False
+
+    def work(job):
+        for bad, words in [
+            (numpy.ones((4, 4), "float32").T[1:], "C-contiguous"),
+            (numpy.ones(4, "float64"), "float64"),
+            (numpy.ones(4, ">f4"), ">f4"),
+            (read_only, "read-only"),
+            ([1.0], "numpy.ndarray"),
+        ]:
+            with pytest.raises(tally.ArgumentError, match=words):
+                job.all_reduce(bad)
+        with pytest.raises(ValueError, match="op"):
+            job.all_reduce(numpy.ones(4, "float32"), op="max")
+        with pytest.raises(tally.ArgumentError, match="root"):
+            job.broadcast(numpy.ones(4, "float32"), 4)
+        return job.all_reduce(numpy.ones(4, "float32"))
+
+    for got in good(at_all(cluster, work)):
+        numpy.testing.assert_array_equal(got, [4, 4, 4, 4])
+
+
+def test_the_agent_refuses_in_words(cluster, tmp_path):
+    at = cluster.socket(0)
+    with pytest.raises(tally.RefusedError, match="no job 8"):
+        tally.Job(8, 0, 4, at)
+    with pytest.raises(tally.RefusedError, match="expects 3 workers"):
+        tally.Job(JOB, 0, 3, at)
+    with pytest.raises(tally.ArgumentError, match="workers"):
+        tally.Job(JOB, 0, 65, at)
+    with pytest.raises(tally.ConnectError, match="tally-agent serve"):
+        tally.Job(JOB, 0, 4, str(tmp_path / "none"), timeout=0.1)
+    holder = tally.Job(JOB, 0, 4, at)
+    with pytest.raises(tally.RefusedError, match="is that rank already"):
+        tally.Job(JOB, 0, 4, at, timeout=1)
+    holder.abort()
+    with pytest.raises(tally.ClosedError):
+        holder.barrier()
+    assert tally.status(at)["jobs"][0]["job"] == JOB
+
+
+def test_memory_is_used_again_and_bounded(cluster):
+    def work(job):
+        for _ in range(30):
+            job.all_reduce(numpy.ones(300_000, "float32"))
+        with pytest.raises(tally.LimitError, match="memory_mib"):
+            job.all_reduce(numpy.ones((1 << 30) + 8, "int8"))
+        return job.all_reduce(numpy.ones(3, "int8"))
+
+    for got in good(at_all(cluster, work)):
+        numpy.testing.assert_array_equal(got, [4, 4, 4])
