@@ -1,0 +1,291 @@
+"""PyTorch on Tally: ``import tally.torch``, then ``init_process_group(backend="tally", ...)``.
+
+The job's number comes from ``pg_options=tally.torch.Options(job=7)`` or the environment: ``TALLY_JOB``,
+``TALLY_SOCKET`` (``/run/tally/agent.sock``), ``TALLY_ARITHMETIC`` (``native``, ``fixed`` or ``own``; see
+:meth:`tally.Job.all_reduce`). Ranks, their number, the store and the timeout are torch's own.
+
+What goes where:
+
+* ``all_reduce`` with ``SUM`` or ``AVG`` of dense CPU tensors of float32, float16, bfloat16 and int32, in the default
+  group: the switch. So does ``DistributedDataParallel``, which averages gradients that way.
+* Everything else, such as ``all_gather``, ``MAX``, other types and further groups
+  (``new_group``): Gloo, which is made with the same store, on the same network as always.
+
+The choice depends only on what all ranks must have in common. Errors are those of :mod:`tally`, raised by ``wait()``. An
+error at one rank fails the job at all.
+
+The catches: call ``destroy_process_group()`` at the end, or the other ranks are told that this one failed. Calls on
+Tally and on Gloo are not ordered against each other until waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Optional
+
+import torch
+import torch.distributed as dist
+
+from . import DEFAULT_SOCKET, ELEMENTS_MAX, _ARITHMETICS, Handle, Job
+from ._errors import ArgumentError, TimeoutError
+
+__all__ = ["Options", "TallyGroup", "TallyWork"]
+
+_DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int32: "i32",
+}
+
+
+def _job_from_environment() -> int:
+    text = os.environ.get("TALLY_JOB")
+    if text is None:
+        raise ArgumentError(
+            "which job of the agent's configuration? Set TALLY_JOB, or pass pg_options=tally.torch.Options(job=...)"
+        )
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentError(f"TALLY_JOB: found {text!r}, expected a number") from None
+
+
+@dataclass
+class Options:
+    """What ``init_process_group`` may be told in ``pg_options``; by default all comes from the environment."""
+
+    job: int = field(default_factory=_job_from_environment)
+    """The job's number in the agent's configuration."""
+    socket: str = field(
+        default_factory=lambda: os.environ.get("TALLY_SOCKET", DEFAULT_SOCKET)
+    )
+    """The agent's socket."""
+    arithmetic: str = field(
+        default_factory=lambda: os.environ.get("TALLY_ARITHMETIC", "native")
+    )
+    """How floats are summed: ``native``, ``fixed`` or ``own``; the same at all ranks."""
+
+    def __post_init__(self) -> None:
+        if self.arithmetic not in _ARITHMETICS:
+            raise ArgumentError(
+                f"arithmetic: found {self.arithmetic!r}, expected one of {', '.join(_ARITHMETICS)}"
+            )
+
+
+class TallyWork(dist._Work):
+    """All-reduces under way. torch's own work around a future would not raise what went wrong."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._tensors = tensors
+        self._done = threading.Event()
+        self._error: Optional[BaseException] = None
+        self._ended: torch.futures.Future = torch.futures.Future()
+        # A callback that raises is the way to an error that C++, such as DDP's, sees too.
+        self._future = self._ended.then(self._outcome)
+
+    def _outcome(self, _: Any) -> list[torch.Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+    def _finish(self, error: Optional[BaseException]) -> None:
+        self._error = error
+        self._done.set()
+        self._ended.set_result(None)
+
+    def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        """Waits for the results; raises what :meth:`tally.Job.all_reduce` does."""
+        seconds = timeout.total_seconds() if timeout else 0
+        if not self._done.wait(seconds if seconds > 0 else None):
+            raise TimeoutError(f"the results take more than {seconds} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        return self._done.is_set() and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        return self._error
+
+    def get_future(self) -> torch.futures.Future:
+        return self._future
+
+    def result(self) -> list[torch.Tensor]:
+        return self._tensors
+
+
+class TallyGroup(dist.ProcessGroup):
+    """A process group that sums on the switch, and does the rest with Gloo. Made by ``init_process_group``."""
+
+    def __init__(
+        self,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        timeout: timedelta,
+        options: Optional[Options],
+    ) -> None:
+        super().__init__(rank, size)
+        store = dist.PrefixStore("tally/gloo", store)
+        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+        # Further groups have ranks of their own, and the agent knows only those of the job.
+        self._job: Optional[Job] = None
+        if options is not None:
+            self._options = options
+            self._job = Job(
+                options.job, rank, size, options.socket, timeout.total_seconds()
+            )
+            self._waiting: queue.SimpleQueue = queue.SimpleQueue()
+            self._waiter = threading.Thread(
+                target=_complete, args=(self._waiting,), name="tally", daemon=True
+            )
+            self._waiter.start()
+
+    def getBackendName(self) -> str:
+        return "tally"
+
+    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
+        if opts is None:
+            opts = dist.AllreduceOptions()
+        if not isinstance(opts, dist.AllreduceOptions):
+            # The overloads that take an operation, and a timeout.
+            options = dist.AllreduceOptions()
+            options.reduceOp = opts
+            opts = options
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        op = _operation(opts.reduceOp)
+        if self._job is None or op is None or not all(map(_is_served, tensors)):
+            return self._gloo.allreduce(tensors, opts)
+        work = TallyWork(list(tensors))
+        self._waiting.put((work, [self._submit(tensor, op) for tensor in tensors]))
+        return work
+
+    def _submit(self, tensor: torch.Tensor, op: str) -> tuple[Handle, torch.Tensor, torch.Tensor]:
+        name = self._job._name("all_reduce", None)
+        tensor = tensor.detach()
+        dense = tensor.contiguous()
+        elements = dense.reshape(-1).view(torch.uint8).numpy()
+        dtype = _DTYPES[tensor.dtype]
+        handle = self._job._start(
+            elements, None, op, 0, dtype, self._options.arithmetic, name
+        )
+        return handle, tensor, dense
+
+    def shutdown(self) -> None:
+        """Leaves the job in order. All works must be done."""
+        if self._job is not None:
+            self._waiting.put(None)
+            self._waiter.join()
+            self._job.close()
+
+    def abort(self) -> None:
+        """Leaves at once; the job fails at all ranks."""
+        if self._job is not None:
+            self._job.abort()
+            self._waiting.put(None)
+
+
+def _operation(op: Any) -> Optional[str]:
+    if op == dist.ReduceOp.SUM:
+        return "sum"
+    if op == dist.ReduceOp.AVG:
+        return "mean"
+    return None
+
+
+def _is_served(tensor: torch.Tensor) -> bool:
+    # Not by its strides: they may differ between ranks.
+    return (
+        tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in _DTYPES
+        and tensor.numel() <= ELEMENTS_MAX
+    )
+
+
+def _complete(waiting: queue.SimpleQueue) -> None:
+    """Waits for collectives in the order in which they were submitted, which is that in which they end, about."""
+    while (item := waiting.get()) is not None:
+        work, submitted = item
+        try:
+            for handle, tensor, dense in submitted:
+                handle.wait()
+                if dense.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(dense)
+        except BaseException as error:
+            work._finish(error)
+        else:
+            work._finish(None)
+        # Nothing is kept alive while there is nothing to do.
+        del item, work, submitted
+
+
+# What the switch does not do. Those that this version of torch has.
+_BY_GLOO = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "allreduce_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "barrier",
+    "broadcast",
+    "gather",
+    "gather_single",
+    "monitored_barrier",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+    "send",
+)
+
+
+def _by_gloo(name: str) -> Any:
+    def call(self: TallyGroup, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._gloo, name)(*arguments, **named)
+
+    call.__name__ = name
+    return call
+
+
+for _name in _BY_GLOO:
+    if hasattr(dist.ProcessGroupGloo, _name):
+        setattr(TallyGroup, _name, _by_gloo(_name))
+
+
+def _create(given: Any, options: Optional[Options]) -> TallyGroup:
+    is_first = dist.GroupMember.WORLD is None
+    if is_first and options is None:
+        options = Options()
+    return TallyGroup(
+        given.store,
+        given.group_rank,
+        given.group_size,
+        given.timeout,
+        options if is_first else None,
+    )
+
+
+if not hasattr(dist.Backend, "TALLY"):
+    dist.Backend.register_backend("tally", _create, extended_api=True, devices=["cpu"])
