@@ -402,8 +402,7 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         .arg(project().join("docs/wireshark/test.py"))
         .arg(&capture));
     let report = cluster.switch_report().unwrap();
-    assert!(
-        report.counters["results"] > 0 && report.drops.is_empty(),
-        "{report}"
-    );
+    // On a busy machine a worker may wait for its CPU, take a contribution for lost, and send it again.
+    let unexpected = report.drops.keys().any(|reason| *reason != "duplicate");
+    assert!(report.counters["results"] > 0 && !unexpected, "{report}");
 }
