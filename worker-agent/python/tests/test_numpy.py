@@ -1,6 +1,7 @@
 """`tally.Job` through real agents and a real switch. The ranks are threads here, as waiting gives up the interpreter."""
 
 import concurrent.futures
+import sys
 import time
 
 import numpy
@@ -202,3 +203,45 @@ def test_memory_is_used_again_and_bounded(cluster):
 
     for got in good(at_all(cluster, work)):
         numpy.testing.assert_array_equal(got, [4, 4, 4])
+
+
+PROCESS_WIDE = """
+import sys, numpy, tally
+
+if sys.argv[1] == "explicit":
+    job = tally.init(timeout=30)
+array = numpy.full(1000, 2.0, numpy.float32)
+assert tally.all_reduce(array) is array
+if sys.argv[1] == "fails" and array[0] == 8 and int(__import__("os").environ["RANK"]) == 1:
+    raise RuntimeError("as planned")
+tally.broadcast(array, 3)
+tally.barrier()
+print("sum", array[0])
+if sys.argv[1] == "explicit":
+    tally.shutdown()
+    tally.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["implicit", "explicit"])
+def test_a_process_has_a_job_of_its_own(cluster, how):
+    for code, text in cluster.run([sys.executable, "-c", PROCESS_WIDE, how]):
+        assert code == 0 and text == "sum 8.0\n", text
+
+
+def test_an_exception_that_nobody_catches_fails_the_job_of_the_process(cluster):
+    for rank, (code, text) in enumerate(cluster.run([sys.executable, "-c", PROCESS_WIDE, "fails"])):
+        assert code == 1
+        if rank == 1:
+            assert "as planned" in text
+        else:
+            assert "MemberError" in text and "rank 1" in text, text
+
+
+def test_what_the_environment_does_not_say_is_named(monkeypatch):
+    monkeypatch.delenv("TALLY_JOB", raising=False)
+    with pytest.raises(tally.ArgumentError, match="TALLY_JOB"):
+        tally.all_reduce(numpy.ones(3, numpy.float32))
+    monkeypatch.setenv("TALLY_JOB", "seven")
+    with pytest.raises(tally.ArgumentError, match="seven"):
+        tally.barrier()

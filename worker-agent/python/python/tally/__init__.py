@@ -4,9 +4,14 @@ A process joins a job through the agent of its host (``tally-agent serve``)::
 
     import numpy, tally
 
+    gradients = numpy.ones(1000, numpy.float32)
+    tally.all_reduce(gradients)          # in place: 2.0 everywhere, with two workers
+
+Which job, and which rank, comes from the environment (:func:`init`). A :class:`Job` is the same for a part of a
+program, or for several jobs::
+
     with tally.Job(job=7, rank=0, workers=2) as job:
-        gradients = numpy.ones(1000, numpy.float32)
-        job.all_reduce(gradients)        # in place: 2.0 everywhere
+        job.all_reduce(gradients)
 
 All ranks must bring the same collectives in the same order. What differs is an error that names the ranks, and
 never a wrong sum. For PyTorch see :mod:`tally.torch`.
@@ -21,6 +26,7 @@ from typing import Any, Optional
 import numpy
 
 from . import _native
+from ._default import all_reduce, barrier, broadcast, init, shutdown
 from ._errors import (
     AgentGoneError,
     ArgumentError,
@@ -56,6 +62,11 @@ __all__ = [
     "TallyError",
     "TimeoutError",
     "VersionError",
+    "all_reduce",
+    "barrier",
+    "broadcast",
+    "init",
+    "shutdown",
     "status",
 ]
 

@@ -1,0 +1,109 @@
+"""One job for the whole process: ``tally.all_reduce(array)``, without a :class:`tally.Job` in one's hands."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Optional
+
+from ._errors import ArgumentError
+
+if TYPE_CHECKING:
+    import numpy
+
+    from . import Job
+
+_lock = threading.Lock()
+_job: Optional[Job] = None
+
+
+def _from_environment(variable: str, what: str) -> int:
+    text = os.environ.get(variable)
+    if text is None:
+        raise ArgumentError(
+            f"{what} is not known: set {variable}, as torchrun or a job script does, or call tally.init({what}=...)"
+        )
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentError(f"{variable}: found {text!r}, expected a number") from None
+
+
+def init(
+    job: Optional[int] = None,
+    rank: Optional[int] = None,
+    workers: Optional[int] = None,
+    socket: Optional[str] = None,
+    timeout: float = 60.0,
+) -> Job:
+    """Joins a job for this whole process, and returns its :class:`tally.Job`.
+
+    What is not given comes from the environment: ``TALLY_JOB``, ``RANK``, ``WORLD_SIZE`` and ``TALLY_SOCKET``
+    (``/run/tally/agent.sock``). ``timeout`` is in seconds, and the errors are those of :class:`tally.Job`.
+
+    The process leaves the job in :func:`shutdown`, or at its end; after an exception that nobody caught the job
+    fails at all ranks instead, so that none waits for this one.
+    """
+    global _job
+    with _lock:
+        return _init(job, rank, workers, socket, timeout)
+
+
+def _init(
+    job: Optional[int], rank: Optional[int], workers: Optional[int], socket: Optional[str], timeout: float
+) -> Job:
+    global _job
+    from . import DEFAULT_SOCKET, Job
+
+    if _job is not None:
+        raise ArgumentError("this process is in a job already: call tally.shutdown() first")
+    _job = Job(
+        _from_environment("TALLY_JOB", "job") if job is None else job,
+        _from_environment("RANK", "rank") if rank is None else rank,
+        _from_environment("WORLD_SIZE", "workers") if workers is None else workers,
+        os.environ.get("TALLY_SOCKET", DEFAULT_SOCKET) if socket is None else socket,
+        timeout,
+    )
+    return _job
+
+
+def _default() -> Job:
+    with _lock:
+        return _job if _job is not None else _init(None, None, None, None, 60.0)
+
+
+def all_reduce(
+    array: numpy.ndarray, op: str = "sum", arithmetic: str = "native", name: Optional[str] = None
+) -> numpy.ndarray:
+    """:meth:`tally.Job.all_reduce` in this process's job, which is joined as :func:`init` does at the first call."""
+    return _default().all_reduce(array, op, arithmetic, name)
+
+
+def broadcast(array: numpy.ndarray, root: int, name: Optional[str] = None) -> numpy.ndarray:
+    """:meth:`tally.Job.broadcast` in this process's job, which is joined as :func:`init` does at the first call."""
+    return _default().broadcast(array, root, name)
+
+
+def barrier(name: Optional[str] = None) -> None:
+    """:meth:`tally.Job.barrier` in this process's job, which is joined as :func:`init` does at the first call."""
+    _default().barrier(name)
+
+
+def shutdown() -> None:
+    """Leaves this process's job in order, if it is in one."""
+    global _job
+    with _lock:
+        job, _job = _job, None
+    if job is not None:
+        job.close()
+
+
+@atexit.register
+def _at_exit() -> None:
+    # The interpreter sets it when it prints an exception that nobody caught.
+    if getattr(sys, "last_value", None) is None:
+        shutdown()
+    elif _job is not None:
+        _job.abort()
