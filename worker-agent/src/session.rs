@@ -291,11 +291,16 @@ impl Session {
         most: Duration,
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), AgentError> {
+        let until = self.idle_for(most);
+        Ok(self.link.wait(until, gather(&self.worker), wake)?)
+    }
+
+    /// How long there is nothing to do on account of time, up to `most`.
+    pub(crate) fn idle_for(&self, most: Duration) -> Duration {
         let now = self.clock.now();
         let next = [self.worker.poll_timeout(), self.leave_at];
         let until = next.into_iter().flatten().map(|at| at.since(now)).min();
-        let until = until.map_or(most, |until| until.min(most)).min(IDLE_MAX);
-        Ok(self.link.wait(until, gather(&self.worker), wake)?)
+        until.map_or(most, |until| until.min(most)).min(IDLE_MAX)
     }
 
     /// The next collective whose results are there, in the order in which they came to be.

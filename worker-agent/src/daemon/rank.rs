@@ -1,8 +1,8 @@
-//! One process's session, on a thread of its own.
+//! One process's session.
 //!
-//! Each turn of the loop takes what the process has submitted and what has come from the network, and tells the
-//! process what is done; when there is nothing, it sleeps until either has something. While the network is
-//! busy the process's socket is looked at every 20 µs, and not in every turn.
+//! Each turn takes what the process has submitted and what has come from the network, and tells the process what is
+//! done. When there is nothing, whoever takes turns sleeps until either has something. While the network is busy the
+//! process's socket is looked at every 20 µs, and not in every turn.
 
 use super::Log;
 use super::status::{Shared, words};
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_local::{Class, Failure, Operation, Peer, Request, Span, Submission};
 
-/// Between two looks at the process's socket, while the network is busy.
+/// Between two looks at processes' sockets, while the network is busy.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 /// Requests taken at a time.
 const REQUESTS_MAX: usize = 64;
@@ -68,12 +68,33 @@ impl Elements for Span {
 }
 
 impl Task {
+    /// Serves the process until it has left, on a thread of its own.
     pub(super) fn run(self, mut peer: Peer) {
-        match Session::open(&self.config, self.loss) {
-            Ok(session) => self.serve_and_leave(session, peer),
+        let session = match Session::open(&self.config, self.loss) {
+            Ok(session) => session,
             Err(error) => {
                 self.say(&error.to_string());
                 peer.fail(&Failure::from(&error));
+                return;
+            }
+        };
+        let mut rank = Rank::new(self, session, peer);
+        let (mut looked, mut is_busy) = (Instant::now(), false);
+        loop {
+            let now = Instant::now();
+            let look = !is_busy || now.saturating_duration_since(looked) >= LOOK_EVERY;
+            if look {
+                looked = now;
+            }
+            let turn = rank.turn(now, look);
+            is_busy = turn == Turn::Busy;
+            let turn = if turn == Turn::Idle {
+                rank.wait()
+            } else {
+                turn
+            };
+            if turn == Turn::Over {
+                return;
             }
         }
     }
@@ -81,121 +102,177 @@ impl Task {
     fn say(&self, what: &str) {
         (self.log)(&format!("{}: {what}", self.name));
     }
+}
 
-    fn serve_and_leave(&self, mut session: Session, mut peer: Peer) {
-        let end = self.serve(&mut session, &mut peer);
-        self.shared.leave();
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// There was something to do.
+    Busy,
+    /// There was nothing.
+    Idle,
+    /// There will not be anything any more.
+    Over,
+}
+
+/// A process that takes part in a job.
+pub(super) struct Rank {
+    task: Task,
+    session: Session,
+    /// Until it has gone, or need not wait for us.
+    peer: Option<Peer>,
+    /// The process's, by ours.
+    tickets: HashMap<u64, u64>,
+    finishing: bool,
+    state: Option<SessionState>,
+    state_words: String,
+    /// When the others are told that we leave, by then.
+    leave_by: Option<Instant>,
+}
+
+impl Rank {
+    pub(super) fn new(task: Task, session: Session, peer: Peer) -> Self {
+        Self {
+            task,
+            session,
+            peer: Some(peer),
+            tickets: HashMap::new(),
+            finishing: false,
+            state: None,
+            state_words: String::new(),
+            leave_by: None,
+        }
+    }
+
+    /// Does what there is to do, with a look at the process's socket or without.
+    pub(super) fn turn(&mut self, now: Instant, look: bool) -> Turn {
+        if let Some(deadline) = self.leave_by {
+            if now >= deadline || self.session.is_finished() {
+                return Turn::Over;
+            }
+            return match self.session.turn() {
+                Ok(true) => Turn::Busy,
+                Ok(false) => Turn::Idle,
+                Err(_) => Turn::Over,
+            };
+        }
+        match self.progress(now, look) {
+            Ok(true) => Turn::Busy,
+            Ok(false) => Turn::Idle,
+            Err(end) => self.end(now, end),
+        }
+    }
+
+    /// Waits until there may be something to do.
+    fn wait(&mut self) -> Turn {
+        let wake = self.peer.as_ref().map(AsFd::as_fd);
+        match self.session.wait_or(IDLE_MAX, wake) {
+            Ok(()) => Turn::Idle,
+            Err(_) if self.leave_by.is_some() => Turn::Over,
+            Err(error) => self.end(Instant::now(), End::Failed(error)),
+        }
+    }
+
+    fn end(&mut self, now: Instant, end: End) -> Turn {
+        self.task.shared.leave();
+        // The process need not wait for what follows.
+        let mut peer = self.peer.take();
+        let mut fail = |failure: &Failure| {
+            if let Some(peer) = &mut peer {
+                peer.fail(failure);
+            }
+        };
         match &end {
             End::Left => {
-                peer.finished();
-                self.say("left");
+                if let Some(peer) = &mut peer {
+                    peer.finished();
+                }
+                self.task.say("left");
             }
             End::Failed(error) => {
-                self.say(&error.to_string());
-                peer.fail(&Failure::from(error));
+                self.task.say(&error.to_string());
+                fail(&Failure::from(error));
             }
-            End::Closed => self.say("the process ended without leaving the job"),
+            End::Closed => self.task.say("the process ended without leaving the job"),
             End::Misbehaved(failure) => {
-                self.say(&failure.text);
-                peer.fail(failure);
+                self.task.say(&failure.text);
+                fail(failure);
             }
             End::Stopped => {
                 let text =
                     "the agent was stopped; when it is back, start the job again at all ranks";
-                peer.fail(&Failure::new(Class::Stopped, text));
+                fail(&Failure::new(Class::Stopped, text));
             }
         }
-        // The process need not wait for what follows.
-        drop(peer);
         match end {
-            End::Left | End::Failed(_) => return,
-            End::Closed | End::Misbehaved(_) => session.give_up(),
-            End::Stopped => session.interrupt(),
+            End::Left | End::Failed(_) => return Turn::Over,
+            End::Closed | End::Misbehaved(_) => self.session.give_up(),
+            End::Stopped => self.session.interrupt(),
         }
-        let deadline = Instant::now() + LEAVE_WITHIN;
-        while Instant::now() < deadline && !session.is_finished() {
-            match session.turn() {
-                Ok(true) => {}
-                Ok(false) if session.wait(IDLE_MAX).is_ok() => {}
-                Ok(false) | Err(_) => return,
-            }
-        }
+        self.leave_by = Some(now + LEAVE_WITHIN);
+        Turn::Busy
     }
 
-    fn serve(&self, session: &mut Session, peer: &mut Peer) -> End {
-        let mut tickets = HashMap::new();
-        let mut looked = Instant::now();
-        let mut state = None;
-        let mut state_words = String::new();
-        let (mut is_busy, mut finishing, mut is_there) = (false, false, true);
-        loop {
-            if self.stop.load(Ordering::Relaxed) {
-                return End::Stopped;
-            }
-            let now = Instant::now();
-            let look = !is_busy || now.saturating_duration_since(looked) >= LOOK_EVERY;
-            is_busy = false;
-            if look && is_there {
-                looked = now;
-                for _ in 0..REQUESTS_MAX {
-                    let request = match peer.receive() {
-                        Ok(Some(request)) => request,
-                        Ok(None) => break,
-                        Err(failure) => return End::Misbehaved(failure),
-                    };
-                    is_busy = true;
-                    match request {
-                        Request::Submit {
-                            ticket,
-                            submission,
-                            span,
-                        } => match session.submit(collective(submission), Box::new(span)) {
-                            Ok(ours) => drop(tickets.insert(ours.0, ticket)),
-                            Err(why) => {
-                                let why = Failure::new(Class::Malformed, why.to_string());
-                                return End::Misbehaved(why);
-                            }
-                        },
-                        Request::Finish => {
-                            finishing = true;
-                            session.finish();
-                        }
-                        // All that it wanted to be done can be done without it.
-                        Request::Closed if finishing => {
-                            is_there = false;
-                            break;
-                        }
-                        Request::Closed => return End::Closed,
-                    }
-                }
-            }
-            match session.turn() {
-                Ok(busy) => is_busy |= busy,
-                Err(error) => return End::Failed(error),
-            }
-            while let Some(done) = session.done() {
-                // Nothing of ours is in its memory any more when the process hears of it.
-                drop(done.buffer);
-                if let Some(ticket) = tickets.remove(&done.ticket.0) {
-                    peer.complete(ticket);
-                }
-            }
-            if session.is_finished() {
-                return End::Left;
-            }
-            if state != Some(session.state()) {
-                state = Some(session.state());
-                state_words = words(session.state());
-                if state != Some(SessionState::Joining(None)) {
-                    self.say(&state_words);
-                }
-            }
-            self.shared.look(now, session, &state_words);
-            let wake = is_there.then(|| peer.as_fd());
-            if !is_busy && let Err(error) = session.wait_or(IDLE_MAX, wake) {
-                return End::Failed(error);
+    /// Whether there was something to do.
+    fn progress(&mut self, now: Instant, look: bool) -> Result<bool, End> {
+        if self.task.stop.load(Ordering::Relaxed) {
+            return Err(End::Stopped);
+        }
+        let mut is_busy = look && self.take_requests()?;
+        is_busy |= self.session.turn().map_err(End::Failed)?;
+        while let Some(done) = self.session.done() {
+            // Nothing of ours is in its memory any more when the process hears of it.
+            drop(done.buffer);
+            if let Some(ticket) = self.tickets.remove(&done.ticket.0)
+                && let Some(peer) = &mut self.peer
+            {
+                peer.complete(ticket);
             }
         }
+        if self.session.is_finished() {
+            return Err(End::Left);
+        }
+        let state = self.session.state();
+        if self.state != Some(state) {
+            self.state = Some(state);
+            self.state_words = words(state);
+            if state != SessionState::Joining(None) {
+                self.task.say(&self.state_words);
+            }
+        }
+        self.task.shared.look(now, &self.session, &self.state_words);
+        Ok(is_busy)
+    }
+
+    /// Whether the process wanted anything.
+    fn take_requests(&mut self) -> Result<bool, End> {
+        for n in 0..REQUESTS_MAX {
+            let Some(peer) = &mut self.peer else {
+                return Ok(n > 0);
+            };
+            match peer.receive().map_err(End::Misbehaved)? {
+                Some(Request::Submit {
+                    ticket,
+                    submission,
+                    span,
+                }) => match self.session.submit(collective(submission), Box::new(span)) {
+                    Ok(ours) => drop(self.tickets.insert(ours.0, ticket)),
+                    Err(why) => {
+                        let why = Failure::new(Class::Malformed, why.to_string());
+                        return Err(End::Misbehaved(why));
+                    }
+                },
+                Some(Request::Finish) => {
+                    self.finishing = true;
+                    self.session.finish();
+                }
+                // All that it wanted to be done can be done without it.
+                Some(Request::Closed) if self.finishing => self.peer = None,
+                Some(Request::Closed) => return Err(End::Closed),
+                None => return Ok(n > 0),
+            }
+        }
+        Ok(true)
     }
 }
 
