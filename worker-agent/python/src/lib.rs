@@ -8,7 +8,8 @@
 //!
 //! # The catches
 //!
-//! * The interpreter's lock is held while elements are copied, as others might write them, and given up while waiting.
+//! * The interpreter's lock is given up while elements are copied: other threads go on meanwhile, and leave the array
+//!   alone, as the documentation of `Handle` asks them to.
 //! * Whoever waits watches the socket without holding the connection, so that others can submit meanwhile. Those
 //!   take messages too, and wake the one who watches ([`Wake`]).
 
@@ -148,13 +149,13 @@ impl PyJob {
         };
         let bytes = elements.try_readonly()?;
         let bytes = bytes.as_slice()?;
-        let block = py
-            .detach(|| self.job.block(bytes.len()))
-            .map_err(|wrong| exception(py, &wrong))?;
-        block.write(0, bytes);
         let count = bytes.len() / dtype.bytes();
-        py.detach(|| self.job.submit(block, count, &submission))
-            .map_err(|wrong| exception(py, &wrong))
+        let submit = || {
+            let block = self.job.block(bytes.len())?;
+            block.write(0, bytes);
+            self.job.submit(block, count, &submission)
+        };
+        py.detach(submit).map_err(|wrong| exception(py, &wrong))
     }
 
     /// Waits for a collective, and copies its results to `into` if there is any. A collective is waited for once.
@@ -189,7 +190,8 @@ impl PyJob {
         let Some(block) = block else { return Ok(()) };
         if let Some(into) = into {
             let mut into = into.try_readwrite()?;
-            block.read(0, into.as_slice_mut()?);
+            let into = into.as_slice_mut()?;
+            py.detach(|| block.read(0, into));
         }
         self.job.give_back(block);
         Ok(())
