@@ -17,7 +17,10 @@ Exit codes:
   6    the job failed because of another member
   7    a sum of integers overflowed
   8    results stopped coming
-  130  interrupted; the other workers have been told";
+  130  interrupted; the other workers have been told
+
+TALLY_LOG in the environment says how much goes to standard error: error, warn, info (the default) or
+debug. Under systemd each line has its priority.";
 
 const CONFIG: &str = r#"
 The configuration of a worker:

@@ -20,6 +20,7 @@ pub use status::{JobStatus, RankStatus, Status};
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
 use crate::error::AgentError;
 use crate::link::loss::Loss;
+use crate::log::Log;
 use nix::unistd::Group;
 use rank::Task;
 use status::Shared;
@@ -41,9 +42,6 @@ const ANSWERS_MAX: usize = 8;
 /// Of one process.
 const REGIONS_MAX: u32 = 256;
 
-/// Where the agent says what happens.
-pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
-
 /// Serves the processes of this host until `stop` becomes true. Their jobs fail then, in words.
 ///
 /// # Errors
@@ -51,11 +49,11 @@ pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 pub fn run(
     config: &AgentConfig,
     loss: Option<Loss>,
-    log: &Log,
+    log: Log,
     stop: &Arc<AtomicBool>,
 ) -> Result<(), AgentError> {
     let mut listener = Listener::bind(&config.socket, access(config)?)?;
-    log(&format!("listening at {}", config.socket.display()));
+    log.info(format_args!("listening at {}", config.socket.display()));
     let mut agent = Agent {
         config,
         loss,
@@ -104,7 +102,7 @@ fn access(config: &AgentConfig) -> Result<Access, AgentError> {
 struct Agent<'a> {
     config: &'a AgentConfig,
     loss: Option<Loss>,
-    log: &'a Log,
+    log: Log,
     stop: &'a Arc<AtomicBool>,
     began: Instant,
     /// By job and rank.
@@ -125,7 +123,7 @@ impl Agent<'_> {
         let over = self.ranks.extract_if(|_, it| it.thread.is_finished());
         for ((job, rank), entry) in over {
             if entry.thread.join().is_err() {
-                (self.log)(&format!(
+                self.log.error(format_args!(
                     "job {job} rank {rank}: its session crashed, a bug of the agent's"
                 ));
             }
@@ -140,7 +138,8 @@ impl Agent<'_> {
             Ok(of) => self.config.worker(of, rank),
             Err(failure) => {
                 let why = &failure.text;
-                (self.log)(&format!("{name}: process {pid} refused: {why}"));
+                self.log
+                    .warn(format_args!("{name}: process {pid} refused: {why}"));
                 knock.refuse(failure);
                 return;
             }
@@ -160,7 +159,7 @@ impl Agent<'_> {
             }),
             shared: shared.clone(),
             stop: self.stop.clone(),
-            log: self.log.clone(),
+            log: self.log,
         };
         // The peer is made in its thread: nothing of a process's own making is dropped in this one.
         let thread = std::thread::Builder::new()
@@ -168,12 +167,15 @@ impl Agent<'_> {
             .spawn(move || task.run(knock.accept(limits)));
         match thread {
             Ok(thread) => {
-                (self.log)(&format!("{name}: process {pid} of user {uid}"));
+                self.log
+                    .info(format_args!("{name}: process {pid} of user {uid}"));
                 self.has_served = true;
                 self.ranks.insert((job, rank), Entry { shared, thread });
             }
             // The process has gone with it, and sees the connection end.
-            Err(why) => (self.log)(&format!("{name}: no thread for process {pid}: {why}")),
+            Err(why) => self
+                .log
+                .error(format_args!("{name}: no thread for process {pid}: {why}")),
         }
     }
 

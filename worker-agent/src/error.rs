@@ -16,7 +16,7 @@ pub enum AgentError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Options contradict each other or the configuration.
+    /// Options contradict each other or the configuration, or the environment says what cannot be.
     #[error("{0}")]
     Options(String),
     /// Tensors cannot be read or written.

@@ -28,6 +28,7 @@ pub mod daemon;
 mod error;
 mod kept;
 pub mod link;
+pub mod log;
 mod ps;
 pub mod report;
 mod rounds;

@@ -11,26 +11,34 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tally_agent::config::{AgentConfig, PsConfig, WorkerConfig};
-use tally_agent::daemon::{self, Log, Status};
+use tally_agent::daemon::{self, Status};
 use tally_agent::link::loss::Loss;
+use tally_agent::log::Log;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options};
 use tally_endpoint::PsEvent;
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Allreduce(args) => allreduce(&args),
-        Command::Ps(args) => ps(&args),
-        Command::Serve(args) => serve(&args),
-        Command::Status(args) => status(&args),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
+    let command = Cli::parse().command;
+    let log = match Log::from_environment("tally-agent") {
+        Ok(log) => log,
+        Err(problem) => {
+            let error = AgentError::Options(problem);
             eprintln!("tally-agent: {error}");
-            ExitCode::from(error.exit_code())
+            return ExitCode::from(error.exit_code());
         }
-    }
+    };
+    let done = |()| ExitCode::SUCCESS;
+    let outcome = match command {
+        Command::Allreduce(args) => allreduce(&args, log).map(done),
+        Command::Ps(args) => ps(&args, log).map(done),
+        Command::Serve(args) => serve(&args, log).map(done),
+        Command::Status(args) => status(&args).map(done),
+    };
+    outcome.unwrap_or_else(|error| {
+        log.error(&error);
+        ExitCode::from(error.exit_code())
+    })
 }
 
 /// Becomes true at SIGINT or SIGTERM. A second signal ends the process at once.
@@ -45,19 +53,19 @@ fn stop_flag() -> Arc<AtomicBool> {
     stop
 }
 
-fn loss(probability: Option<f64>, seed: u64) -> Option<Loss> {
+fn loss(probability: Option<f64>, seed: u64, log: Log) -> Option<Loss> {
     let loss = Loss {
         probability: probability?,
         seed,
     };
-    eprintln!(
-        "tally-agent: losing {}% of all datagrams on purpose, in both directions, seed {seed}",
+    log.warn(format_args!(
+        "losing {}% of all datagrams on purpose, in both directions, seed {seed}",
         loss.probability * 100.0
-    );
+    ));
     Some(loss)
 }
 
-fn allreduce(args: &AllreduceArgs) -> Result<(), AgentError> {
+fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
     let mut config = WorkerConfig::load(&args.config)?;
     if args.rank.is_some() {
         config.job.rank = args.rank;
@@ -76,10 +84,10 @@ fn allreduce(args: &AllreduceArgs) -> Result<(), AgentError> {
         arithmetic: args.arithmetic,
         rounds: args.repeat,
         compute: Duration::from_millis(args.compute),
-        loss: loss(args.loss, args.loss_seed),
+        loss: loss(args.loss, args.loss_seed, log),
     };
     let stop = stop_flag();
-    let mut console = Console::new(args.progress, config.job.id, rank);
+    let mut console = Console::new(args.progress, log, config.job.id, rank);
     let outcome = tally_agent::allreduce(&config, &options, &input, &mut console, &stop);
     console.end();
     let (output, report) = outcome?;
@@ -110,27 +118,29 @@ fn allreduce(args: &AllreduceArgs) -> Result<(), AgentError> {
     Ok(())
 }
 
-fn ps(args: &PsArgs) -> Result<(), AgentError> {
+fn ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
     let config = PsConfig::load(&args.config)?;
-    let loss = loss(args.loss, args.loss_seed);
+    let loss = loss(args.loss, args.loss_seed, log);
     let stop = stop_flag();
     let mut observe = |job: tally_wire::JobId, event| {
         let job = job.0;
         match event {
-            PsEvent::Joined => eprintln!("job {job}: joined, waiting for workers"),
-            PsEvent::Running { epoch, workers } => {
-                eprintln!(
-                    "job {job}: running with {workers} workers, epoch {}",
-                    epoch.0
-                );
+            PsEvent::Joined => log.info(format_args!("job {job}: joined, waiting for workers")),
+            PsEvent::Running { epoch, workers } => log.info(format_args!(
+                "job {job}: running with {workers} workers, epoch {}",
+                epoch.0
+            )),
+            PsEvent::Ended { epoch } => {
+                log.info(format_args!("job {job}: epoch {} has ended", epoch.0));
             }
-            PsEvent::Ended { epoch } => eprintln!("job {job}: epoch {} has ended", epoch.0),
             PsEvent::Aborted { reason, rank } => {
                 let rank = rank.map_or(String::new(), |r| format!(", {r}"));
-                eprintln!("job {job}: failed: {reason:?}{rank}");
+                log.error(format_args!("job {job}: failed: {reason:?}{rank}"));
             }
-            PsEvent::Refused(hint) => eprintln!("job {job}: not taken in: {hint}; trying again"),
-            PsEvent::Left => eprintln!("job {job}: left"),
+            PsEvent::Refused(hint) => log.warn(format_args!(
+                "job {job}: not taken in: {hint}; trying again"
+            )),
+            PsEvent::Left => log.info(format_args!("job {job}: left")),
         }
     };
     let report = tally_agent::serve(&config, loss, &mut observe, &stop)?;
@@ -146,15 +156,14 @@ fn ps(args: &PsArgs) -> Result<(), AgentError> {
     Ok(())
 }
 
-fn serve(args: &ServeArgs) -> Result<(), AgentError> {
+fn serve(args: &ServeArgs, log: Log) -> Result<(), AgentError> {
     let config = AgentConfig::load(&args.config)?;
     if args.check {
         println!("{}: good", args.config.display());
         return Ok(());
     }
-    let loss = loss(args.loss, args.loss_seed);
-    let log: Log = Arc::new(|what| eprintln!("tally-agent: {what}"));
-    daemon::run(&config, loss, &log, &stop_flag())
+    let loss = loss(args.loss, args.loss_seed, log);
+    daemon::run(&config, loss, log, &stop_flag())
 }
 
 /// For an agent to answer.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 use tally_agent::Observer;
+use tally_agent::log::{Level, Log};
 use tally_endpoint::{Members, Ranks};
 
 /// Between two lines in a log.
@@ -25,6 +26,7 @@ pub(crate) enum Progress {
 
 pub(crate) struct Console {
     mode: Progress,
+    log: Log,
     job: u16,
     rank: u8,
     began: Instant,
@@ -35,7 +37,7 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    pub(crate) fn new(mode: Progress, job: u16, rank: u8) -> Self {
+    pub(crate) fn new(mode: Progress, log: Log, job: u16, rank: u8) -> Self {
         let mode = match mode {
             Progress::Auto if std::io::stderr().is_terminal() => Progress::Bar,
             Progress::Auto => Progress::Plain,
@@ -44,6 +46,7 @@ impl Console {
         let now = Instant::now();
         Self {
             mode,
+            log,
             job,
             rank,
             began: now,
@@ -54,9 +57,10 @@ impl Console {
     }
 
     fn line(&mut self, text: &str) {
-        if self.mode != Progress::None {
+        if self.mode != Progress::None && self.log.says(Level::Info) {
             self.end();
-            eprintln!("job {} rank {}: {text}", self.job, self.rank);
+            let Self { job, rank, .. } = self;
+            self.log.info(format_args!("job {job} rank {rank}: {text}"));
         }
     }
 

@@ -36,16 +36,21 @@ struct Agent {
 
 impl Agent {
     fn new(rig: Rig, arguments: &[&str]) -> Self {
+        let agent = Self::quiet(rig, arguments, "info");
+        agent.logs("listening");
+        agent
+    }
+
+    /// One that says only what `level` lets through.
+    fn quiet(rig: Rig, arguments: &[&str], level: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("agent.json"), config(&rig, &folder)).unwrap();
-        let program = start(&folder, arguments);
-        let agent = Self {
+        let program = start_at(&folder, arguments, level);
+        Self {
             rig,
             folder,
             program,
-        };
-        agent.logs("listening");
-        agent
+        }
     }
 
     fn socket(&self) -> PathBuf {
@@ -138,6 +143,10 @@ fn config(rig: &Rig, folder: &tempfile::TempDir) -> String {
 }
 
 fn start(folder: &tempfile::TempDir, arguments: &[&str]) -> Child {
+    start_at(folder, arguments, "info")
+}
+
+fn start_at(folder: &tempfile::TempDir, arguments: &[&str], level: &str) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
@@ -147,6 +156,7 @@ fn start(folder: &tempfile::TempDir, arguments: &[&str]) -> Child {
         .args(["serve", "--config"])
         .arg(folder.path().join("agent.json"))
         .args(arguments)
+        .env("TALLY_LOG", level)
         .stderr(log)
         .stdout(Stdio::null())
         .spawn()
@@ -460,6 +470,29 @@ fn status_says_who_is_there_and_who_is_missing() {
     assert_eq!(nobody.status.code(), Some(4));
     let text = String::from_utf8(nobody.stderr).unwrap();
     assert!(text.contains("is `tally-agent serve` running"), "{text}");
+}
+
+#[test]
+fn the_log_says_what_is_wanted() {
+    let leave_alone = |agent: &Agent| {
+        let deadline = Instant::now() + LONG;
+        while !agent.ask(&[]).status.success() {
+            assert!(Instant::now() < deadline);
+        }
+        drop(agent.connect(0).unwrap());
+        agent.logs("the process ended without leaving the job");
+    };
+    let agent = Agent::quiet(Rig::new(60, 2, Habits::default(), true), &[], "error");
+    leave_alone(&agent);
+    let log = agent.log();
+    assert!(log.lines().all(|it| it.starts_with("tally-agent: error: ")));
+    let agent = Agent::quiet(Rig::new(61, 2, Habits::default(), true), &[], "debug");
+    leave_alone(&agent);
+    agent.logs("job 7 rank 0: 0 collectives of 0 bytes");
+    agent.logs("tally-agent: listening");
+    let mut bad = start_at(&agent.folder, &[], "loud");
+    assert_eq!(bad.wait().unwrap().code(), Some(2));
+    agent.logs("TALLY_LOG: found `loud`, expected error, warn, info or debug");
 }
 
 #[test]

@@ -33,6 +33,8 @@ impl Program {
     pub(crate) fn start(name: &str, mut command: Command, log: &Path) -> Result<Self> {
         let file = File::create(log).with_context(|| log.display().to_string())?;
         command
+            // Its words are waited for, whatever the user's own environment says.
+            .env("TALLY_LOG", "info")
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file);

@@ -212,7 +212,10 @@ class Cluster:
         command = ["ip", "netns", "exec", self.prefix + role, str(self.programs / program)]
         with log.open("wb") as into:
             child = subprocess.Popen(
-                [*command, *arguments, "--config", str(path)], stdout=into, stderr=subprocess.STDOUT
+                [*command, *arguments, "--config", str(path)],
+                env=os.environ | {"TALLY_LOG": "info"},
+                stdout=into,
+                stderr=subprocess.STDOUT,
             )
         self.running.append((name, child, log))
         deadline = time.monotonic() + 20

@@ -4,15 +4,16 @@
 //! done. When there is nothing, whoever takes turns sleeps until either has something. While the network is busy the
 //! process's socket is looked at every 20 µs, and not in every turn.
 
-use super::Log;
 use super::status::{Shared, words};
 use crate::config::WorkerConfig;
 use crate::error::AgentError;
 use crate::link::loss::Loss;
+use crate::log::{Level, Log};
 use crate::session::{Collective, CollectiveKind, Elements, Session, SessionState};
 use crate::tensors::Dtype;
 use crate::vector::Arithmetic;
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,7 +74,7 @@ impl Task {
         let session = match Session::open(&self.config, self.loss) {
             Ok(session) => session,
             Err(error) => {
-                self.say(&error.to_string());
+                self.say(Level::Error, &error);
                 peer.fail(&Failure::from(&error));
                 return;
             }
@@ -99,8 +100,8 @@ impl Task {
         }
     }
 
-    fn say(&self, what: &str) {
-        (self.log)(&format!("{}: {what}", self.name));
+    fn say(&self, level: Level, what: impl Display) {
+        self.log.say(level, format_args!("{}: {what}", self.name));
     }
 }
 
@@ -175,6 +176,9 @@ impl Rank {
 
     fn end(&mut self, now: Instant, end: End) -> Turn {
         self.task.shared.leave();
+        if self.task.log.says(Level::Debug) {
+            self.task.say(Level::Debug, numbers(&self.session));
+        }
         // The process need not wait for what follows.
         let mut peer = self.peer.take();
         let mut fail = |failure: &Failure| {
@@ -187,15 +191,17 @@ impl Rank {
                 if let Some(peer) = &mut peer {
                     peer.finished();
                 }
-                self.task.say("left");
+                self.task.say(Level::Info, "left");
             }
             End::Failed(error) => {
-                self.task.say(&error.to_string());
+                self.task.say(Level::Error, error);
                 fail(&Failure::from(error));
             }
-            End::Closed => self.task.say("the process ended without leaving the job"),
+            End::Closed => self
+                .task
+                .say(Level::Error, "the process ended without leaving the job"),
             End::Misbehaved(failure) => {
-                self.task.say(&failure.text);
+                self.task.say(Level::Error, &failure.text);
                 fail(failure);
             }
             End::Stopped => {
@@ -237,7 +243,7 @@ impl Rank {
             self.state = Some(state);
             self.state_words = words(state);
             if state != SessionState::Joining(None) {
-                self.task.say(&self.state_words);
+                self.task.say(Level::Info, &self.state_words);
             }
         }
         self.task.shared.look(now, &self.session, &self.state_words);
@@ -255,13 +261,18 @@ impl Rank {
                     ticket,
                     submission,
                     span,
-                }) => match self.session.submit(collective(submission), Box::new(span)) {
-                    Ok(ours) => drop(self.tickets.insert(ours.0, ticket)),
-                    Err(why) => {
-                        let why = Failure::new(Class::Malformed, why.to_string());
-                        return Err(End::Misbehaved(why));
+                }) => {
+                    if self.task.log.says(Level::Debug) {
+                        let bytes = span.bytes();
+                        let what = format_args!("{bytes} bytes: {submission:?}");
+                        self.task.say(Level::Debug, what);
                     }
-                },
+                    let submitted = self.session.submit(collective(submission), Box::new(span));
+                    let ours = submitted.map_err(|why| {
+                        End::Misbehaved(Failure::new(Class::Malformed, why.to_string()))
+                    })?;
+                    self.tickets.insert(ours.0, ticket);
+                }
                 Some(Request::Finish) => {
                     self.finishing = true;
                     self.session.finish();
@@ -274,6 +285,31 @@ impl Rank {
         }
         Ok(true)
     }
+}
+
+/// What a session has done.
+fn numbers(session: &Session) -> String {
+    let r = session.report();
+    let again = r.retransmissions;
+    format!(
+        "{} collectives of {} bytes; {} fragments, {} results from the switch, {} from the parameter server; sent \
+         again: {} at a timeout, {} early, {} asked for; {} duplicates, {} late, {} foreign; rounds: {}, {} marked, \
+         {} collided",
+        r.collectives,
+        r.bytes,
+        r.fragments,
+        r.from_switch,
+        r.from_ps,
+        again.timeout,
+        again.early,
+        again.nack,
+        r.duplicates,
+        r.late,
+        r.foreign,
+        r.congestion.rounds,
+        r.congestion.rounds_marked,
+        r.congestion.rounds_collided,
+    )
 }
 
 /// What the session calls it.
