@@ -10,6 +10,20 @@
 //! waiting, but no buffer is given back before all have been found to agree. If they do not, the session fails
 //! at every rank with [`AgentError::Mismatch`], which names the ranks that differ.
 //!
+//! # Priorities
+//!
+//! A collective's priority is that of its place in the model, from what the session measures (C-5). It sees when
+//! collectives come and when all that came are done, and no more:
+//!
+//! * Results are awaited while anything is under way.
+//! * Its user computes from the moment when nothing is under way any more until it submits the next collective, and
+//!   further, while results are awaited, if *more follow*: DDP submits its buckets in the middle of the backward pass,
+//!   and waits for none before the last. So the optimizer, loading data, forward and backward pass are all computation.
+//! * A step is over when nothing is under way and no more follow.
+//!
+//! What a user does not say is taken for a step of its own, such as the sum of a metric: what it adds to
+//! the time of results awaited is true, and the ratio is one of sums over steps, however they are cut.
+//!
 //! # The catches
 //!
 //! * Sums are made in place, and a contribution that was lost is read from the buffer again: nobody else may
@@ -44,7 +58,8 @@ use tally_wire::control::Shape;
 use tally_wire::frame::group_of;
 
 pub use collective::{
-    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Refused, Ticket,
+    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Priority, Refused,
+    Ticket,
 };
 pub use descriptor::Mismatch;
 pub use report::SessionReport;
@@ -85,6 +100,8 @@ pub struct Session {
     stream: Stream,
     state: SessionState,
     profile: Option<Profile>,
+    /// More of the same step follow the last that was submitted.
+    more_follow: bool,
     finishing: bool,
     /// When to leave, after a mismatch.
     leave_at: Option<Time>,
@@ -143,6 +160,7 @@ impl Session {
             stream: Stream::new(rank, job.workers, config.window, payload_bytes),
             state: SessionState::Joining(None),
             profile: None,
+            more_follow: false,
             finishing: false,
             leave_at: None,
             epoch: None,
@@ -168,14 +186,23 @@ impl Session {
         }
         let now = self.clock.now();
         if let Some(profile) = &mut self.profile {
-            profile.compute_ends(now);
+            if collective.more_follow {
+                profile.compute_begins(now);
+            } else {
+                profile.compute_ends(now);
+            }
             profile.communication_begins(now);
         }
-        let own = collective.priority.or(self.priority);
-        let priority = own.unwrap_or_else(|| {
-            let new = || Profile::new(now, None).priority(0, 1);
-            self.profile.as_ref().map_or_else(new, |p| p.priority(0, 1))
-        });
+        self.more_follow = collective.more_follow;
+        let priority = match (collective.priority, self.priority) {
+            (Priority::Fixed(own), _) => own,
+            (Priority::Place { .. }, Some(configured)) => configured,
+            (Priority::Place { index, of }, None) => {
+                let unknown = Profile::new(now, None);
+                let profile = self.profile.as_ref().unwrap_or(&unknown);
+                profile.priority(u32::from(index), u32::from(of))
+            }
+        };
         let (least, most) = self.priorities.unwrap_or((priority, priority));
         self.priorities = Some((least.min(priority), most.max(priority)));
         let (ticket, fragments) = self.stream.push(now, collective, buffer);
@@ -240,19 +267,22 @@ impl Session {
                 self.epoch = Some(epoch.0);
                 self.state = SessionState::Running { epoch: epoch.0 };
                 let mut profile = Profile::new(now, None);
-                if self.stream.waiting() > 0 {
+                let is_waiting = self.stream.waiting() > 0;
+                if is_waiting {
                     profile.communication_begins(now);
-                } else {
+                }
+                if !is_waiting || self.more_follow {
                     profile.compute_begins(now);
                 }
                 self.profile = Some(profile);
             }
-            // A step of training is from one moment at which nothing is under way to the next.
             Event::Delivered => {
                 if let Some(profile) = &mut self.profile {
                     profile.communication_ends(now);
-                    profile.step_ended(now);
-                    profile.compute_begins(now);
+                    if !self.more_follow {
+                        profile.step_ended(now);
+                        profile.compute_begins(now);
+                    }
                 }
             }
             Event::Finished => self.state = SessionState::Finished,

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use tally_local::{
-    Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Region, Submission,
+    Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Priority, Region, Submission,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -168,7 +168,8 @@ fn submission(operation: Operation, arithmetic: Arithmetic, name: &str) -> Submi
         operation,
         dtype: Dtype::F32,
         arithmetic,
-        priority: None,
+        priority: Priority::FIRST,
+        more_follow: false,
         name: name.into(),
     }
 }
@@ -345,7 +346,20 @@ fn a_process_that_does_not_behave_harms_its_own_job_alone() {
     let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&stranger);
     connect(fd, &UnixAddr::new(&agent.socket()).unwrap()).unwrap();
-    let hello = [1, 0, 1, 0, b't', b'l', b'l', b'y', 7, 0, 1, 2];
+    let hello = [
+        1,
+        0,
+        tally_local::VERSION as u8,
+        0,
+        b't',
+        b'l',
+        b'l',
+        b'y',
+        7,
+        0,
+        1,
+        2,
+    ];
     send(fd, &hello, MsgFlags::empty()).unwrap();
     let mut other = agent.connect(0).unwrap();
     agent.logs("job 7 rank 1: running");

@@ -13,7 +13,9 @@ use rig::common::switch::{Habits, Switch};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 use tally_agent::link::loss::Loss;
-use tally_agent::session::{Collective, CollectiveKind, Done, Refused, Session, SessionState};
+use tally_agent::session::{
+    Collective, CollectiveKind, Done, Priority, Refused, Session, SessionState,
+};
 use tally_agent::tensors::Dtype;
 use tally_agent::{AgentError, Arithmetic};
 
@@ -34,7 +36,8 @@ fn collective(
         dtype,
         arithmetic,
         name: name.into(),
-        priority: None,
+        priority: Priority::FIRST,
+        more_follow: false,
     }
 }
 
@@ -363,7 +366,7 @@ fn an_idle_session_does_not_stall_and_priorities_are_those_that_were_given() {
             config.job.priority = Some(7);
             scope.spawn(move || {
                 let mut session = Session::open(&config, None).unwrap();
-                for priority in [Some(70), None, Some(200)] {
+                for priority in [Priority::Fixed(70), Priority::FIRST, Priority::Fixed(200)] {
                     let barrier = Collective {
                         priority,
                         ..Collective::barrier("b")
@@ -381,6 +384,47 @@ fn an_idle_session_does_not_stall_and_priorities_are_those_that_were_given() {
                 );
             });
         }
+    });
+}
+
+/// Two buckets of a backward pass, the last layers first, with computation before, between and after them.
+#[test]
+fn what_the_forward_pass_needs_first_is_more_urgent_and_steps_are_those_of_training() {
+    const COMPUTE: Duration = Duration::from_millis(20);
+    let rig = Rig::new(45, 2, Habits::default(), true);
+    all(&rig, |rank, mut session| {
+        let priorities = |s: &Session| {
+            let report = s.report();
+            (report.priority_min.unwrap(), report.priority_max.unwrap())
+        };
+        for step in 0..4 {
+            for bucket in 0..2 {
+                let pause = Instant::now() + COMPUTE;
+                until(&mut session, |_| Instant::now() >= pause).unwrap();
+                let sum = Collective {
+                    priority: Priority::Place {
+                        index: 1 - bucket,
+                        of: 2,
+                    },
+                    more_follow: bucket == 0,
+                    ..sum(Arithmetic::Native, "bucket")
+                };
+                let bytes = bytes_of(&whole(rank, 1000));
+                session.submit(sum, Box::new(bytes)).unwrap();
+                // Nothing is under way in the middle of a step, either.
+                next(&mut session).unwrap();
+                match (step, bucket) {
+                    (0, 0) => assert_eq!(priorities(&session), (104, 104)),
+                    (0, 1) => assert_eq!(priorities(&session), (104, 128)),
+                    _ => {}
+                }
+            }
+        }
+        // 80 ms behind and sums in far less than 40 of 40 ms: more than 128 by the little time that the job has had,
+        // and the last layers 24 behind the first.
+        let (least, most) = priorities(&session);
+        assert!(most >= 128 && least <= most - 24, "{least} {most}");
+        leave(&mut session);
     });
 }
 

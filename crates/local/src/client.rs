@@ -4,7 +4,7 @@ use crate::error::{Class, Failure, LocalError};
 use crate::memory::{self, Mapping, Region};
 use crate::message::{
     Arithmetic, Dtype, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, NO_REGION,
-    Operation, Submission, VERSION,
+    Operation, Priority, Submission, VERSION,
 };
 use crate::socket::{self, Seqpacket};
 use std::collections::{HashMap, VecDeque};
@@ -212,7 +212,8 @@ impl Client {
             operation: Operation::Barrier,
             dtype: Dtype::I8,
             arithmetic: Arithmetic::Own,
-            priority: None,
+            priority: Priority::FIRST,
+            more_follow: false,
             name: name.to_owned(),
         };
         self.submit_at(NO_REGION, 0, 0, &barrier)
@@ -229,6 +230,15 @@ impl Client {
         let name = &collective.name;
         if name.len() > NAME_BYTES_MAX {
             let text = format!("`{name}`: a name has at most {NAME_BYTES_MAX} bytes");
+            return Err(LocalError::Argument(text));
+        }
+        if let Priority::Place { index, of } = collective.priority
+            && index >= of
+        {
+            let text = format!(
+                "`{name}`: place {index} of {of}, expected 0 to {}",
+                of.max(1) - 1
+            );
             return Err(LocalError::Argument(text));
         }
         match collective.operation {

@@ -51,5 +51,6 @@ pub use client::{Client, status};
 pub use error::{Class, Failure, LocalError};
 pub use memory::{Region, Span};
 pub use message::{
-    Arithmetic, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Submission, VERSION,
+    Arithmetic, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Priority, Submission,
+    VERSION,
 };

@@ -6,7 +6,7 @@
 //! | 2 Status | process | 0, version 2, magic 4 |
 //! | 3 Region | process | 0 0 0, id 4, bytes 8; with the memfd |
 //! | 4 Release | process | 0 0 0, id 4 |
-//! | 5 Submit | process | operation, root, dtype, arithmetic, has priority, priority, name's length, region 4, 0 4, ticket 8, at 8, elements 8, name |
+//! | 5 Submit | process | operation, root, dtype, arithmetic, flags, priority, name's length, region 4, index 2, of 2, ticket 8, at 8, elements 8, name |
 //! | 6 Finish | process | 0 0 0 |
 //! | 64 Welcome | agent | 0, version 2, magic 4, collectives under way 4, regions 4, bytes of regions 8 |
 //! | 65 Refused | agent | class, 0 0, ranks 8, text |
@@ -17,13 +17,15 @@
 //! | 70 Finished | agent | 0 0 0 |
 //! | 71 Text | agent | last, 0 0, text |
 //!
+//! Flags of Submit: 1, the priority is fixed, and index and of are 0; else the priority is 0. 2, more follow.
+//!
 //! The first eight bytes of Hello and Status, and Refused as a whole, stay as they are in every version, so that
 //! versions can refuse each other in words.
 
 use crate::error::{Class, Failure};
 
 /// The version of this interface. Both sides need the same one.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The longest name of a collective, in bytes.
@@ -32,6 +34,8 @@ pub const NAME_BYTES_MAX: usize = 255;
 const MAGIC: [u8; 4] = *b"tlly";
 const SUBMIT_BYTES: usize = 40;
 const _: () = assert!(SUBMIT_BYTES + NAME_BYTES_MAX <= MESSAGE_BYTES_MAX);
+const FLAG_FIXED: u8 = 1;
+const FLAG_MORE: u8 = 2;
 /// The region of a collective that has no elements.
 pub(crate) const NO_REGION: u32 = u32::MAX;
 
@@ -119,7 +123,26 @@ impl Arithmetic {
     pub const ALL: [Self; 3] = [Self::Fixed, Self::Native, Self::Own];
 }
 
-/// A collective: the same, in the same order, at all ranks, but for its priority.
+/// How urgent a collective is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// From 0 to 255, the highest.
+    Fixed(u8),
+    /// What the agent works out, from what it measures of the job, for this place in the model.
+    Place {
+        /// Which of the parts of the model, below `of`. 0 is what the next forward pass needs first.
+        index: u16,
+        /// Parts of the model, at least 1.
+        of: u16,
+    },
+}
+
+impl Priority {
+    /// Without a place: nothing of the job is needed sooner.
+    pub const FIRST: Self = Self::Place { index: 0, of: 1 };
+}
+
+/// A collective: the same, in the same order, at all ranks, but for its priority and what follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// What becomes of the elements.
@@ -128,8 +151,11 @@ pub struct Submission {
     pub dtype: Dtype,
     /// How floats are summed.
     pub arithmetic: Arithmetic,
-    /// How urgent it is, from 0 to 255; none: the agent works it out.
-    pub priority: Option<u8>,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// More collectives of the same training step follow, and until then the process computes. Without it, whatever
+    /// waits for this one waits for the network, and with the last result a step is over.
+    pub more_follow: bool,
     /// For errors, such as `layer1.weight`: at most 255 bytes.
     pub name: String,
 }
@@ -278,14 +304,17 @@ impl FromProcess {
                 };
                 let dtype = *Dtype::ALL.get(usize::from(f.u8()?))?;
                 let arithmetic = *Arithmetic::ALL.get(usize::from(f.u8()?))?;
-                let priority = match (f.bool()?, f.u8()?) {
-                    (true, priority) => Some(priority),
-                    (false, 0) => None,
-                    (false, _) => return None,
-                };
-                let name_bytes = f.u8()?;
+                let flags = f.u8()?;
+                if flags & !(FLAG_FIXED | FLAG_MORE) != 0 {
+                    return None;
+                }
+                let (fixed, name_bytes) = (f.u8()?, f.u8()?);
                 let region = f.u32()?;
-                f.zeros::<4>()?;
+                let priority = match (flags & FLAG_FIXED != 0, fixed, f.u16()?, f.u16()?) {
+                    (true, _, 0, 0) => Priority::Fixed(fixed),
+                    (false, 0, index, of) if index < of => Priority::Place { index, of },
+                    _ => return None,
+                };
                 let (ticket, at, elements) = (f.u64()?, f.u64()?, f.u64()?);
                 let name = f.text().filter(|it| it.len() == usize::from(name_bytes))?;
                 let submission = Submission {
@@ -293,6 +322,7 @@ impl FromProcess {
                     dtype,
                     arithmetic,
                     priority,
+                    more_follow: flags & FLAG_MORE != 0,
                     name: name.to_owned(),
                 };
                 Self::Submit {
@@ -347,13 +377,17 @@ impl FromProcess {
                     Operation::Broadcast { root } => (2, root),
                     Operation::Barrier => (3, 0),
                 };
-                let priority = [u8::from(s.priority.is_some()), s.priority.unwrap_or(0)];
+                let (is_fixed, fixed, index, of) = match s.priority {
+                    Priority::Fixed(fixed) => (FLAG_FIXED, fixed, 0, 0),
+                    Priority::Place { index, of } => (0, 0, index, of),
+                };
+                let more = if s.more_follow { FLAG_MORE } else { 0 };
                 let name = cut(&s.name, NAME_BYTES_MAX);
                 out.extend([5, operation, root, s.dtype as u8, s.arithmetic as u8]);
-                out.extend(priority);
-                out.push(name.len() as u8);
+                out.extend([is_fixed | more, fixed, name.len() as u8]);
                 out.extend(region.to_le_bytes());
-                out.extend([0; 4]);
+                out.extend(index.to_le_bytes());
+                out.extend(of.to_le_bytes());
                 for number in [ticket, at, elements] {
                     out.extend(number.to_le_bytes());
                 }
@@ -492,7 +526,8 @@ mod tests {
             operation: Operation::Broadcast { root: 63 },
             dtype: Dtype::Bf16,
             arithmetic: Arithmetic::Own,
-            priority: Some(0),
+            priority: Priority::Fixed(0),
+            more_follow: true,
             name: "schicht1.gewicht-ß".into(),
         }
     }
@@ -528,7 +563,11 @@ mod tests {
                 operation,
                 dtype: Dtype::ALL[at],
                 arithmetic: Arithmetic::ALL[at],
-                priority: None,
+                priority: Priority::Place {
+                    index: at as u16,
+                    of: 3,
+                },
+                more_follow: at == 1,
                 name: "x".repeat(NAME_BYTES_MAX),
             }));
         }
@@ -576,6 +615,24 @@ mod tests {
         for message in from_agent() {
             message.emit(&mut out);
             assert_eq!(FromAgent::parse(&out), Some(message));
+        }
+    }
+
+    #[test]
+    fn a_priority_that_cannot_be_is_no_message() {
+        let mut good = Vec::new();
+        from_process().last().unwrap().emit(&mut good);
+        assert_eq!(good[5..7], [0, 0], "place 2 of 3");
+        for (at, byte, why) in [
+            (5, 4, "no such flag"),
+            (5, 1, "fixed, with a place"),
+            (6, 1, "a place, with a fixed one"),
+            (12, 3, "behind the last"),
+            (14, 0, "of none"),
+        ] {
+            let mut bad = good.clone();
+            bad[at] = byte;
+            assert_eq!(FromProcess::parse(&bad), None, "{why}");
         }
     }
 

@@ -7,7 +7,8 @@ use crate::message::{FromAgent, FromProcess, NO_REGION};
 use crate::socket::{self, Seqpacket};
 use crate::{
     Access, Arithmetic, Caller, Class, Client, Dtype, Failure, Hello, Knock, Limits, Listener,
-    LocalError, MESSAGE_BYTES_MAX, Operation, Peer, Request, Span, Submission, VERSION, status,
+    LocalError, MESSAGE_BYTES_MAX, Operation, Peer, Priority, Request, Span, Submission, VERSION,
+    status,
 };
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -37,7 +38,8 @@ fn sum(name: &str) -> Submission {
         operation: Operation::Sum,
         dtype: Dtype::F32,
         arithmetic: Arithmetic::Fixed,
-        priority: None,
+        priority: Priority::FIRST,
+        more_follow: false,
         name: name.into(),
     }
 }

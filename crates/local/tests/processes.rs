@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tally_local::{
     Access, Arithmetic, Caller, Client, Dtype, Hello, Limits, Listener, LocalError, Operation,
-    Peer, Request, Submission,
+    Peer, Priority, Request, Submission,
 };
 
 const HELLO: Hello = Hello {
@@ -43,7 +43,8 @@ fn mean() -> Submission {
         operation: Operation::Mean,
         dtype: Dtype::I32,
         arithmetic: Arithmetic::Own,
-        priority: Some(9),
+        priority: Priority::Fixed(9),
+        more_follow: true,
         name: "weights".into(),
     }
 }

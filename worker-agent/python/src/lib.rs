@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tally_local::{Arithmetic, Class, Dtype, Hello, LocalError, Operation, Submission};
+use tally_local::{Arithmetic, Class, Dtype, Hello, LocalError, Operation, Priority, Submission};
 
 /// How often Python may look for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
@@ -115,7 +115,8 @@ impl PyJob {
         root: u8,
         dtype: &str,
         arithmetic: &str,
-        priority: Option<u8>,
+        place: (u16, u16),
+        more_follow: bool,
         name: &str,
     ) -> PyResult<u64> {
         let bad = |text: String| exception(py, &Wrong::Local(LocalError::Argument(text)));
@@ -144,7 +145,11 @@ impl PyJob {
             operation,
             dtype,
             arithmetic,
-            priority,
+            priority: Priority::Place {
+                index: place.0,
+                of: place.1,
+            },
+            more_follow,
             name: name.to_owned(),
         };
         let bytes = elements.try_readonly()?;

@@ -9,7 +9,7 @@ use crate::config::WorkerConfig;
 use crate::error::AgentError;
 use crate::link::loss::Loss;
 use crate::log::{Level, Log};
-use crate::session::{Collective, CollectiveKind, Elements, Session, SessionState};
+use crate::session::{Collective, CollectiveKind, Elements, Priority, Session, SessionState};
 use crate::tensors::Dtype;
 use crate::vector::Arithmetic;
 use std::collections::HashMap;
@@ -314,7 +314,7 @@ fn numbers(session: &Session) -> String {
 
 /// What the session calls it.
 fn collective(submission: Submission) -> Collective {
-    use tally_local::{Arithmetic as A, Dtype as D};
+    use tally_local::{Arithmetic as A, Dtype as D, Priority as P};
     Collective {
         kind: match submission.operation {
             Operation::Sum => CollectiveKind::Sum,
@@ -336,6 +336,10 @@ fn collective(submission: Submission) -> Collective {
             A::Own => Arithmetic::Own,
         },
         name: submission.name,
-        priority: submission.priority,
+        priority: match submission.priority {
+            P::Fixed(priority) => Priority::Fixed(priority),
+            P::Place { index, of } => Priority::Place { index, of },
+        },
+        more_follow: submission.more_follow,
     }
 }

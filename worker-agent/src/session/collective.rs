@@ -61,7 +61,26 @@ pub enum CollectiveKind {
     Barrier,
 }
 
-/// One collective. All ranks must bring the same, in the same order, but for the priority.
+/// Who gets a slot first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// 0 to 255, the highest.
+    Fixed(u8),
+    /// The configuration's, or that which follows from what the session measures, for a place in the model (C-5).
+    Place {
+        /// Which of the parts of the model, below `of`. 0 is what the next forward pass needs first.
+        index: u16,
+        /// Parts of the model, at least 1.
+        of: u16,
+    },
+}
+
+impl Priority {
+    /// Without a place: nothing of the job is needed sooner.
+    pub const FIRST: Self = Self::Place { index: 0, of: 1 };
+}
+
+/// One collective. All ranks must bring the same, in the same order, but for its priority and what follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collective {
     /// What becomes of the elements.
@@ -72,9 +91,11 @@ pub struct Collective {
     pub arithmetic: Arithmetic,
     /// For errors, as `layer1.weight`: up to 255 bytes.
     pub name: String,
-    /// Who gets a slot first, 255 the highest. Without it, it is the configuration's, or follows from what
-    /// the session measures.
-    pub priority: Option<u8>,
+    /// Who gets a slot first.
+    pub priority: Priority,
+    /// More of the same training step follow, and until then its user computes. See
+    /// [`Session`](super::Session) for what is measured.
+    pub more_follow: bool,
 }
 
 impl Collective {
@@ -86,7 +107,8 @@ impl Collective {
             dtype: Dtype::I8,
             arithmetic: Arithmetic::Native,
             name: name.into(),
-            priority: None,
+            priority: Priority::FIRST,
+            more_follow: false,
         }
     }
 
@@ -196,7 +218,8 @@ mod tests {
             dtype: Dtype::F32,
             arithmetic: Arithmetic::Fixed,
             name: "w".into(),
-            priority: None,
+            priority: Priority::FIRST,
+            more_follow: false,
         };
         assert_eq!(sum.check(0, 1), Ok(()));
         assert_eq!(sum.check(400, 64), Ok(()));

@@ -255,10 +255,11 @@ class Job:
         dtype: str,
         arithmetic: str,
         name: str,
-        priority: Optional[int] = None,
+        place: tuple[int, int] = (0, 1),
+        more_follow: bool = False,
     ) -> Handle:
         ticket = self._native.submit(
-            elements, operation, root, dtype, arithmetic, priority, name
+            elements, operation, root, dtype, arithmetic, place, more_follow, name
         )
         return Handle(self._native, ticket, elements, result)
 

@@ -11,7 +11,8 @@ class Job:
         root: int,
         dtype: str,
         arithmetic: str,
-        priority: Optional[int],
+        place: tuple[int, int],
+        more_follow: bool,
         name: str,
     ) -> int: ...
     def barrier(self, name: str) -> int: ...

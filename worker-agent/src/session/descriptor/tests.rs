@@ -1,4 +1,5 @@
 use super::*;
+use crate::session::Priority;
 
 fn sum(name: &str) -> Collective {
     Collective {
@@ -6,7 +7,8 @@ fn sum(name: &str) -> Collective {
         dtype: Dtype::F32,
         arithmetic: Arithmetic::Native,
         name: name.into(),
-        priority: None,
+        priority: Priority::FIRST,
+        more_follow: false,
     }
 }
 

@@ -7,6 +7,7 @@ mod common;
 
 use super::super::collective::CollectiveKind;
 use super::*;
+use crate::session::Priority;
 use crate::tensors::Dtype;
 use crate::vector::Arithmetic;
 use common::Rng;
@@ -176,7 +177,8 @@ fn sum_of(name: &str, kind: CollectiveKind, dtype: Dtype, arithmetic: Arithmetic
         dtype,
         arithmetic,
         name: name.into(),
-        priority: None,
+        priority: Priority::FIRST,
+        more_follow: false,
     }
 }
 
