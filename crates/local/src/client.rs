@@ -56,6 +56,9 @@ impl fmt::Debug for Client {
 
 impl AsFd for Client {
     /// For waiting together with others: there is something to [`poll`](Client::poll) for once it is readable.
+    ///
+    /// The agent sees the end of the client when its last descriptor is closed: a duplicate of this one keeps the
+    /// connection, and the rank's place, as long as it lives.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -177,7 +180,7 @@ impl Client {
     /// If as many are under way as the agent takes, this waits for one of them.
     ///
     /// # Errors
-    /// If the elements are not in the region, or the job has failed.
+    /// If the elements are not in the region, it is a [`barrier`](Self::barrier), or the job has failed.
     pub fn submit(
         &mut self,
         region: &Region,
@@ -186,6 +189,10 @@ impl Client {
         collective: &Submission,
     ) -> Result<u64, LocalError> {
         let Submission { name, dtype, .. } = collective;
+        if collective.operation == Operation::Barrier {
+            let text = format!("`{name}`: a barrier has no region and no elements");
+            return Err(LocalError::Argument(text));
+        }
         if region.owner != self.number {
             let text = format!("`{name}`: the region is of another client");
             return Err(LocalError::Argument(text));
@@ -241,17 +248,12 @@ impl Client {
             );
             return Err(LocalError::Argument(text));
         }
-        match collective.operation {
-            Operation::Broadcast { root } if root >= self.hello.workers => {
-                let last = self.hello.workers.saturating_sub(1);
-                let text = format!("`{name}`: the root is rank {root}, expected 0 to {last}");
-                return Err(LocalError::Argument(text));
-            }
-            Operation::Barrier if elements > 0 => {
-                let text = format!("`{name}`: a barrier has no elements");
-                return Err(LocalError::Argument(text));
-            }
-            _ => {}
+        if let Operation::Broadcast { root } = collective.operation
+            && root >= self.hello.workers
+        {
+            let last = self.hello.workers.saturating_sub(1);
+            let text = format!("`{name}`: the root is rank {root}, expected 0 to {last}");
+            return Err(LocalError::Argument(text));
         }
         let most = self.submitted_max;
         self.until("room for a collective", None, |it| {
@@ -307,7 +309,14 @@ impl Client {
         self.under_way.len()
     }
 
-    /// Leaves the job when all that was submitted is done, as every rank does at its end.
+    /// How many may be: [`submit`](Self::submit) waits while there are as many.
+    #[must_use]
+    pub fn under_way_max(&self) -> usize {
+        self.submitted_max
+    }
+
+    /// Leaves the job when all that was submitted is done, as every rank does at its end. What was not waited for
+    /// until then is done as well, but this does not tell which it was.
     ///
     /// # Errors
     /// If the job has failed, the agent has ended, or time is over.

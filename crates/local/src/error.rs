@@ -195,6 +195,178 @@ impl LocalError {
     }
 }
 
+/// The kinds of errors that bindings to other languages tell apart: the exceptions of the Python package, and the codes
+/// of `tally.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    /// None of the others.
+    Other = 1,
+    /// Something that the caller passed; the job goes on.
+    Argument = 2,
+    /// The job was finished or aborted before.
+    Closed = 3,
+    /// There is no agent at the socket, or this user may not use it.
+    Connect = 4,
+    /// The agent does not take us in.
+    Refused = 5,
+    /// The agent is of another version.
+    Version = 6,
+    /// More than the agent allows, or memory that it cannot use.
+    Limit = 7,
+    /// The agent cannot use its network.
+    Link = 8,
+    /// The job did not begin.
+    Join = 9,
+    /// Ranks brought different collectives.
+    Mismatch = 10,
+    /// Another rank has failed or gone silent.
+    Member = 11,
+    /// A sum of integers left their range.
+    Overflow = 12,
+    /// It takes longer than it may.
+    Timeout = 13,
+    /// The agent has ended, or makes no sense.
+    AgentGone = 14,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 14] = [
+        Self::Other,
+        Self::Argument,
+        Self::Closed,
+        Self::Connect,
+        Self::Refused,
+        Self::Version,
+        Self::Limit,
+        Self::Link,
+        Self::Join,
+        Self::Mismatch,
+        Self::Member,
+        Self::Overflow,
+        Self::Timeout,
+        Self::AgentGone,
+    ];
+}
+
+/// Why something did not work in a [`Job`](crate::Job).
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// The job was finished or aborted before.
+    #[error("the job is closed")]
+    Closed,
+    /// The connection is another process's.
+    #[error("this process is a fork of the one that made the job; make one here")]
+    Forked,
+    /// All else.
+    #[error("{}", told(error, at))]
+    Local {
+        /// What.
+        error: LocalError,
+        /// The collective that it happened to; empty if it happened to none.
+        at: String,
+    },
+}
+
+impl From<LocalError> for JobError {
+    fn from(error: LocalError) -> Self {
+        let at = String::new();
+        Self::Local { error, at }
+    }
+}
+
+impl JobError {
+    /// The same, at the collective `name`.
+    pub(crate) fn at(mut self, name: &str) -> Self {
+        if let Self::Local { at, .. } = &mut self {
+            name.clone_into(at);
+        }
+        self
+    }
+
+    /// The same, after a wait that was cut into several.
+    #[must_use]
+    pub fn after(mut self, all: Duration) -> Self {
+        if let Self::Local {
+            error: LocalError::Timeout { after, .. },
+            ..
+        } = &mut self
+        {
+            *after = all;
+        }
+        self
+    }
+
+    /// Whether time was over, and nothing else is wrong: what was waited for can be waited for again.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        let Self::Local { error, .. } = self else {
+            return false;
+        };
+        matches!(error, LocalError::Timeout { .. })
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Closed => Kind::Closed,
+            Self::Forked => Kind::Argument,
+            Self::Local { error, .. } => error.kind(),
+        }
+    }
+
+    /// The ranks that it is about, bit `n` for rank `n`; 0 if it is about none, or they are not known.
+    #[must_use]
+    pub fn ranks(&self) -> u64 {
+        match self {
+            Self::Local {
+                error: LocalError::Refused { failure, .. } | LocalError::Failed { failure, .. },
+                ..
+            } => failure.ranks,
+            _ => 0,
+        }
+    }
+}
+
+/// An error's words, with the collective, if they do not name it anyway.
+fn told(error: &LocalError, at: &str) -> String {
+    let mut text = error.to_string();
+    if !at.is_empty() && !text.contains(at) {
+        text.push_str(&format!(" (at `{at}`)"));
+    }
+    text
+}
+
+impl LocalError {
+    fn kind(&self) -> Kind {
+        let failure = match self {
+            Self::Refused { failure, .. } | Self::Failed { failure, .. } => failure,
+            Self::Connect { .. } => return Kind::Connect,
+            Self::Gone { .. } | Self::Protocol { .. } => return Kind::AgentGone,
+            Self::Timeout { .. } => return Kind::Timeout,
+            Self::Argument(_) => return Kind::Argument,
+            Self::System { .. } | Self::Listen { .. } => return Kind::Other,
+        };
+        match failure.class {
+            Class::Version => Kind::Version,
+            Class::Job | Class::Rank | Class::Workers | Class::Taken | Class::Leaving => {
+                Kind::Refused
+            }
+            Class::Limit | Class::Memory => Kind::Limit,
+            Class::Link => Kind::Link,
+            Class::Join => Kind::Join,
+            Class::Mismatch => Kind::Mismatch,
+            Class::Member => Kind::Member,
+            Class::Overflow => Kind::Overflow,
+            Class::Silence => Kind::Timeout,
+            Class::Stopped => Kind::AgentGone,
+            Class::Malformed | Class::Other => Kind::Other,
+        }
+    }
+}
+
 fn hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {

@@ -6,7 +6,7 @@
 //! memory that both share ([`Region`]), puts tensors there, and submits collectives on parts of it. The agent
 //! ([`Listener`], [`Peer`]) reads the elements out of that memory ([`Span`]) into the payloads that it sends, and
 //! writes results over them: there is no copy between the process's buffer and the packets but the one that
-//! makes them.
+//! makes them. [`Job`] is a client for several threads, which bindings to other languages are made of.
 //!
 //! The socket is one of whole messages (`SOCK_SEQPACKET`): none is half read, a file descriptor belongs to its
 //! message, and the end of either side is noticed at once. A submission is one message, its completion another.
@@ -40,6 +40,7 @@
 mod agent;
 mod client;
 mod error;
+mod job;
 mod memory;
 mod message;
 mod socket;
@@ -48,7 +49,8 @@ mod tests;
 
 pub use agent::{Access, Asker, Caller, Knock, Limits, Listener, Peer, Request};
 pub use client::{Client, status};
-pub use error::{Class, Failure, LocalError};
+pub use error::{Class, Failure, JobError, Kind, LocalError};
+pub use job::{Block, Job};
 pub use memory::{Region, Span};
 pub use message::{
     Arithmetic, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Priority, Submission,

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod job;
+
 use crate::memory::allocate;
 use crate::message::{FromAgent, FromProcess, NO_REGION};
 use crate::socket::{self, Seqpacket};
@@ -274,7 +276,9 @@ fn the_impossible_is_refused_before_it_is_sent() {
         "the root is rank 4, expected 0 to 3",
     );
     bad.operation = Operation::Barrier;
-    refused(&mut client, 0, 1, &bad, "a barrier has no elements");
+    for elements in [0, 1] {
+        refused(&mut client, 0, elements, &bad, "a barrier has no region");
+    }
     refused(
         &mut client,
         0,

@@ -1,50 +1,52 @@
-//! The native half of the Python package `tally`: a job's connection to the agent, for several Python threads.
+//! The native half of the Python package `tally`: a [`Job`] for Python's threads.
 //!
 //! # How it works
 //!
-//! A collective's elements are copied into shared memory (a *block*), submitted, and copied back when they are done;
-//! blocks are used again. Python hands over arrays of bytes and the names of types and operations: what a
-//! person may pass and gets told is the business of the Python half.
+//! A collective's elements are copied into shared memory (a block), submitted, and copied back when they are done.
+//! Python hands over arrays of bytes and the names of types and operations: what a person may pass and gets told
+//! is the business of the Python half.
 //!
 //! # The catches
 //!
 //! * The interpreter's lock is given up while elements are copied: other threads go on meanwhile, and leave the array
 //!   alone, as the documentation of `Handle` asks them to.
-//! * Whoever waits watches the socket without holding the connection, so that others can submit meanwhile. Those
-//!   take messages too, and wake the one who watches ([`Wake`]).
 
-mod job;
-
-use job::{Job, Wrong};
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use tally_local::{Arithmetic, Class, Dtype, Hello, LocalError, Operation, Priority, Submission};
+use tally_local::{
+    Arithmetic, Dtype, Hello, Job, JobError, Kind, LocalError, Operation, Priority, Submission,
+};
 
 /// How often Python may look for signals, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
 /// The exception of `tally._errors` for an error.
-fn exception(py: Python<'_>, wrong: &Wrong) -> PyErr {
-    let (class, text, ranks) = match wrong {
-        Wrong::Closed => ("ClosedError", "the job is closed".to_owned(), 0),
-        Wrong::Forked => (
-            "ArgumentError",
-            "this process is a fork of the one that made the job; make one here".to_owned(),
-            0,
-        ),
-        Wrong::Local(error) => {
-            let (class, ranks) = class_of(error);
-            (class, error.to_string(), ranks)
-        }
+fn exception(py: Python<'_>, error: &JobError) -> PyErr {
+    let class = match error.kind() {
+        Kind::Other => "TallyError",
+        Kind::Argument => "ArgumentError",
+        Kind::Closed => "ClosedError",
+        Kind::Connect => "ConnectError",
+        Kind::Refused => "RefusedError",
+        Kind::Version => "VersionError",
+        Kind::Limit => "LimitError",
+        Kind::Link => "LinkError",
+        Kind::Join => "JoinError",
+        Kind::Mismatch => "MismatchError",
+        Kind::Member => "MemberError",
+        Kind::Overflow => "OverflowError",
+        Kind::Timeout => "TimeoutError",
+        Kind::AgentGone => "AgentGoneError",
     };
-    let ranks: Vec<u8> = (0..64).filter(|rank| ranks >> rank & 1 == 1).collect();
+    let bits = error.ranks();
+    let ranks: Vec<u8> = (0..64).filter(|rank| bits >> rank & 1 == 1).collect();
     let make = || {
         let ranks = PyTuple::new(py, ranks)?;
         let class = py.import("tally._errors")?.getattr(class)?;
-        class.call1((text, ranks))
+        class.call1((error.to_string(), ranks))
     };
     match make() {
         Ok(value) => PyErr::from_value(value),
@@ -52,30 +54,28 @@ fn exception(py: Python<'_>, wrong: &Wrong) -> PyErr {
     }
 }
 
-/// The name of the exception's class, and the ranks that it is about, bit by bit.
-fn class_of(error: &LocalError) -> (&'static str, u64) {
-    let failure = match error {
-        LocalError::Refused { failure, .. } | LocalError::Failed { failure, .. } => failure,
-        LocalError::Connect { .. } => return ("ConnectError", 0),
-        LocalError::Gone { .. } | LocalError::Protocol { .. } => return ("AgentGoneError", 0),
-        LocalError::Timeout { .. } => return ("TimeoutError", 0),
-        LocalError::Argument(_) => return ("ArgumentError", 0),
-        _ => return ("TallyError", 0),
-    };
-    let class = match failure.class {
-        Class::Version => "VersionError",
-        Class::Job | Class::Rank | Class::Workers | Class::Taken | Class::Leaving => "RefusedError",
-        Class::Limit | Class::Memory => "LimitError",
-        Class::Link => "LinkError",
-        Class::Join => "JoinError",
-        Class::Mismatch => "MismatchError",
-        Class::Member => "MemberError",
-        Class::Overflow => "OverflowError",
-        Class::Silence => "TimeoutError",
-        Class::Stopped => "AgentGoneError",
-        Class::Malformed | Class::Other => "TallyError",
-    };
-    (class, failure.ranks)
+/// Of so many seconds; what is too long for a machine is long enough for people.
+fn duration(seconds: f64) -> Duration {
+    let longest = Duration::from_secs(1 << 30);
+    let it = Duration::try_from_secs_f64(seconds.max(0.0));
+    it.map_or(longest, |it| it.min(longest))
+}
+
+/// Waits up to `most`, and looks for signals meanwhile.
+fn patiently<T: Send>(
+    py: Python<'_>,
+    most: Duration,
+    wait: impl Fn(Duration) -> Result<T, JobError> + Sync,
+) -> PyResult<T> {
+    let deadline = Instant::now() + most;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let slice = left.min(SIGNALS_EVERY);
+        match py.detach(|| wait(slice)) {
+            Err(error) if error.is_late() && left > slice => py.check_signals()?,
+            done => return done.map_err(|error| exception(py, &error.after(most))),
+        }
+    }
 }
 
 /// One rank's place in a job.
@@ -97,11 +97,10 @@ impl PyJob {
         timeout_s: f64,
     ) -> PyResult<Self> {
         let hello = Hello { job, rank, workers };
-        let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or(Duration::MAX);
-        let timeout = timeout.min(Duration::from_secs(1 << 30));
+        let timeout = duration(timeout_s);
         let job = py
             .detach(|| Job::connect(Path::new(socket), &hello, timeout))
-            .map_err(|wrong| exception(py, &wrong))?;
+            .map_err(|error| exception(py, &error))?;
         Ok(Self { job, timeout })
     }
 
@@ -119,7 +118,7 @@ impl PyJob {
         more_follow: bool,
         name: &str,
     ) -> PyResult<u64> {
-        let bad = |text: String| exception(py, &Wrong::Local(LocalError::Argument(text)));
+        let bad = |text: String| exception(py, &LocalError::Argument(text).into());
         let dtype = match dtype {
             "f32" => Dtype::F32,
             "f16" => Dtype::F16,
@@ -155,12 +154,14 @@ impl PyJob {
         let bytes = elements.try_readonly()?;
         let bytes = bytes.as_slice()?;
         let count = bytes.len() / dtype.bytes();
+        patiently(py, self.timeout, |slice| self.job.room(name, slice))?;
         let submit = || {
-            let block = self.job.block(bytes.len())?;
-            block.write(0, bytes);
-            self.job.submit(block, count, &submission)
+            let block = self.job.block(name, bytes.len())?;
+            block.write(bytes);
+            let job = &self.job;
+            job.submit_block(block, count, &submission, self.timeout)
         };
-        py.detach(submit).map_err(|wrong| exception(py, &wrong))
+        py.detach(submit).map_err(|error| exception(py, &error))
     }
 
     /// Waits for a collective, and copies its results to `into` if there is any. A collective is waited for once.
@@ -172,31 +173,14 @@ impl PyJob {
         into: Option<&Bound<'_, PyArray1<u8>>>,
         timeout_s: Option<f64>,
     ) -> PyResult<()> {
-        let most = timeout_s.map_or(self.timeout, |it| {
-            Duration::try_from_secs_f64(it).unwrap_or(self.timeout)
-        });
-        let deadline = Instant::now() + most;
-        let block = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let slice = left.min(SIGNALS_EVERY);
-            match py.detach(|| self.job.wait(ticket, slice)) {
-                Ok(block) => break block,
-                Err(Wrong::Local(LocalError::Timeout { .. })) if left > slice => {}
-                Err(wrong) => {
-                    self.job.abandon(ticket);
-                    return Err(exception(py, &wrong.after(most)));
-                }
-            }
-            if let Err(interrupted) = py.check_signals() {
-                self.job.abandon(ticket);
-                return Err(interrupted);
-            }
-        };
+        let most = timeout_s.map_or(self.timeout, duration);
+        let waited = patiently(py, most, |slice| self.job.wait(ticket, slice));
+        let block = waited.inspect_err(|_| self.job.abandon(ticket))?;
         let Some(block) = block else { return Ok(()) };
         if let Some(into) = into {
             let mut into = into.try_readwrite()?;
             let into = into.as_slice_mut()?;
-            py.detach(|| block.read(0, into));
+            py.detach(|| block.read(into));
         }
         self.job.give_back(block);
         Ok(())
@@ -204,8 +188,9 @@ impl PyJob {
 
     /// Submits a barrier. Returns the ticket.
     fn barrier(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
-        py.detach(|| self.job.barrier(name))
-            .map_err(|wrong| exception(py, &wrong))
+        patiently(py, self.timeout, |slice| self.job.room(name, slice))?;
+        py.detach(|| self.job.barrier(name, self.timeout))
+            .map_err(|error| exception(py, &error))
     }
 
     /// Nobody will wait for a collective: its memory is used again once it is done.
@@ -216,7 +201,7 @@ impl PyJob {
     /// Leaves the job in order.
     fn finish(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.job.finish(self.timeout))
-            .map_err(|wrong| exception(py, &wrong))
+            .map_err(|error| exception(py, &error))
     }
 
     /// Drops the connection: the other ranks are told that this one failed.
@@ -233,9 +218,9 @@ impl PyJob {
 /// What the agent at `socket` says of its jobs: JSON.
 #[pyfunction]
 fn status(py: Python<'_>, socket: &str, timeout_s: f64) -> PyResult<String> {
-    let timeout = Duration::try_from_secs_f64(timeout_s).unwrap_or_default();
+    let timeout = duration(timeout_s);
     py.detach(|| tally_local::status(Path::new(socket), timeout))
-        .map_err(|error| exception(py, &Wrong::Local(error)))
+        .map_err(|error| exception(py, &error.into()))
 }
 
 #[pymodule]

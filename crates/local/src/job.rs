@@ -1,0 +1,475 @@
+//! A rank's place in a job, for the threads of a process: what bindings to other languages are made of.
+//!
+//! # How it works
+//!
+//! Threads share one [`Client`] under a lock, and none waits while it holds it. Whoever waits first watches the socket,
+//! without the client, so that others can submit meanwhile; the rest sleep until that one has seen something. A thread
+//! that submits, or only looks, takes messages too, which may be for others: it wakes them.
+//!
+//! # The catches
+//!
+//! * A forked child has all of this memory, and the locks as they were. Everything here refuses it.
+
+use crate::client::Client;
+use crate::error::{Class, JobError, LocalError};
+use crate::memory::Region;
+use crate::message::{Hello, Submission};
+use crate::socket;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The smallest block.
+const BLOCK_BYTES_MIN: usize = 64 << 10;
+/// Larger blocks are multiples of this, smaller ones powers of two.
+const BLOCK_BYTES_STEP: usize = 64 << 20;
+/// A free block is taken for elements that fill at least one part in so many of it.
+const WASTE_MAX: usize = 4;
+/// Blocks that wait to be used again. The agent takes 256 regions.
+const FREE_MAX: usize = 64;
+/// The longest wait: more than anyone has, and little enough to be added to a time.
+const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
+
+/// Wakes the thread that watches the socket.
+struct Wake {
+    reader: UnixStream,
+    writer: UnixStream,
+}
+
+impl Wake {
+    fn new() -> io::Result<Self> {
+        let (reader, writer) = UnixStream::pair()?;
+        reader.set_nonblocking(true)?;
+        writer.set_nonblocking(true)?;
+        Ok(Self { reader, writer })
+    }
+
+    fn wake(&self) {
+        // Full is awake enough.
+        let _ = (&self.writer).write(&[1]);
+    }
+
+    fn clear(&self) {
+        let mut room = [0; 64];
+        while matches!((&self.reader).read(&mut room), Ok(1..)) {}
+    }
+}
+
+/// Memory that the job lends for one collective, and uses again.
+#[derive(Debug)]
+pub struct Block(Region);
+
+impl Block {
+    /// Copies the bytes from the start.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    pub fn read(&self, into: &mut [u8]) {
+        self.0.read(0, into);
+    }
+
+    /// Copies bytes to the start.
+    ///
+    /// # Panics
+    /// If they do not fit.
+    pub fn write(&self, from: &[u8]) {
+        self.0.write(0, from);
+    }
+}
+
+/// One rank's place in a job, which threads may share.
+///
+/// All ranks must submit the same collectives in the same order, so threads that submit need an order among
+/// themselves. It ends as a [`Client`] does.
+pub struct Job {
+    state: Mutex<State>,
+    /// Messages were taken, or nobody watches the socket.
+    changed: Condvar,
+    wake: Wake,
+    hello: Hello,
+    process: u32,
+}
+
+struct State {
+    /// None once closed.
+    client: Option<Client>,
+    /// The client's socket, for watching it without the client. It must go with the client, or the agent would not see
+    /// the end of it.
+    socket: Option<Arc<OwnedFd>>,
+    /// What is submitted, with its block, if it has one, and its name.
+    running: HashMap<u64, (Option<Block>, String)>,
+    done: HashMap<u64, Option<Block>>,
+    /// Nobody waits for these.
+    abandoned: HashSet<u64>,
+    free: Vec<Block>,
+    /// A thread watches the socket.
+    is_watched: bool,
+}
+
+impl State {
+    fn client(&mut self) -> Result<&mut Client, JobError> {
+        self.client.as_mut().ok_or(JobError::Closed)
+    }
+
+    /// Takes what the agent says is done, and says whether anything is.
+    fn drain(&mut self) -> Result<bool, JobError> {
+        let mut any = false;
+        while let Some(ticket) = self.client()?.poll()? {
+            any = true;
+            let Some((block, _)) = self.running.remove(&ticket) else {
+                continue;
+            };
+            if self.abandoned.remove(&ticket) {
+                block.into_iter().for_each(|it| self.keep(it));
+            } else {
+                self.done.insert(ticket, block);
+            }
+        }
+        Ok(any)
+    }
+
+    fn keep(&mut self, block: Block) {
+        if self.free.len() < FREE_MAX && self.client.is_some() {
+            self.free.push(block);
+        }
+    }
+
+    fn close(&mut self) -> Option<Client> {
+        self.socket = None;
+        self.free.clear();
+        self.client.take()
+    }
+}
+
+/// The size of the block for a tensor.
+fn block_bytes(bytes: usize) -> usize {
+    if bytes > BLOCK_BYTES_STEP {
+        // What overflows is refused like all else that is too large.
+        let whole = bytes.checked_next_multiple_of(BLOCK_BYTES_STEP);
+        whole.unwrap_or(usize::MAX)
+    } else {
+        bytes.next_power_of_two().max(BLOCK_BYTES_MIN)
+    }
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Hello { job, rank, .. } = self.hello;
+        write!(f, "Job(job {job} rank {rank})")
+    }
+}
+
+impl Job {
+    /// Joins, as [`Client::connect`] does.
+    ///
+    /// # Errors
+    /// If there is no agent, or it refuses.
+    pub fn connect(socket: &Path, hello: &Hello, timeout: Duration) -> Result<Self, JobError> {
+        let client = Client::connect(socket, hello, timeout.min(WAIT_MAX))?;
+        let system = |why| LocalError::system("watching the agent", why);
+        let socket = client.as_fd().try_clone_to_owned().map_err(system)?;
+        let state = State {
+            client: Some(client),
+            socket: Some(Arc::new(socket)),
+            running: HashMap::new(),
+            done: HashMap::new(),
+            abandoned: HashSet::new(),
+            free: Vec::new(),
+            is_watched: false,
+        };
+        Ok(Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            wake: Wake::new().map_err(system)?,
+            hello: *hello,
+            process: std::process::id(),
+        })
+    }
+
+    /// Who this is.
+    #[must_use]
+    pub fn hello(&self) -> Hello {
+        self.hello
+    }
+
+    /// The state, in the process that it belongs to.
+    fn own(&self) -> Result<MutexGuard<'_, State>, JobError> {
+        if std::process::id() == self.process {
+            Ok(self.lock())
+        } else {
+            Err(JobError::Forked)
+        }
+    }
+
+    /// Whatever a thread that panicked left is whole: no step in here is half done when it could panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has whoever waits look again: somebody else took messages.
+    fn announce(&self, state: &State) {
+        if state.is_watched {
+            self.wake.wake();
+        }
+        self.changed.notify_all();
+    }
+
+    /// Makes memory for tensors that the agent sees too: `bytes` of it, all zero. It is there until its last
+    /// clone is dropped, also when the job is not.
+    ///
+    /// # Errors
+    /// If there is not as much, or the agent allows less.
+    pub fn region(&self, bytes: usize) -> Result<Region, JobError> {
+        let mut state = self.own()?;
+        self.region_of(&mut state, bytes)
+    }
+
+    fn region_of(&self, state: &mut State, bytes: usize) -> Result<Region, JobError> {
+        let region = match state.client()?.region(bytes) {
+            Err(LocalError::Refused { failure, .. })
+                if failure.class == Class::Limit && !state.free.is_empty() =>
+            {
+                // What lies around may be what is missing.
+                state.free.clear();
+                state.client()?.region(bytes)
+            }
+            region => region,
+        };
+        self.announce(state);
+        Ok(region?)
+    }
+
+    /// Memory for the `bytes` bytes of the collective `name`, with whatever was in it.
+    ///
+    /// # Errors
+    /// If there is not as much, or the agent allows less.
+    pub fn block(&self, name: &str, bytes: usize) -> Result<Block, JobError> {
+        let mut state = self.own()?;
+        state.client()?;
+        let fits = |Block(it): &Block| {
+            it.bytes() >= bytes
+                && (it.bytes() == BLOCK_BYTES_MIN || it.bytes() / WASTE_MAX <= bytes)
+        };
+        let free = state.free.iter().enumerate();
+        let best = free
+            .filter(|(_, it)| fits(it))
+            .min_by_key(|(_, Block(it))| it.bytes());
+        if let Some((at, _)) = best {
+            return Ok(state.free.swap_remove(at));
+        }
+        let region = self.region_of(&mut state, block_bytes(bytes));
+        region.map(Block).map_err(|error| error.at(name))
+    }
+
+    /// Has a block used again.
+    pub fn give_back(&self, block: Block) {
+        if let Ok(mut state) = self.own() {
+            state.keep(block);
+        }
+    }
+
+    /// Submits a collective on a part of a region, as [`Client::submit`] does. If as many are under way as the agent
+    /// takes, this waits up to `most` for one of them. A region that is dropped meanwhile takes the results with it.
+    /// Returns the ticket.
+    ///
+    /// # Errors
+    /// If the elements are not in the region, the job has failed, or time is over.
+    pub fn submit(
+        &self,
+        region: &Region,
+        at: usize,
+        elements: usize,
+        submission: &Submission,
+        most: Duration,
+    ) -> Result<u64, JobError> {
+        let mut state = self.with_room(&submission.name, most)?;
+        let ticket = state.client()?.submit(region, at, elements, submission);
+        self.submitted(&mut state, ticket, None, &submission.name)
+    }
+
+    /// The same, on the first `elements` elements of a block. [`wait`](Self::wait) gives it back.
+    ///
+    /// # Errors
+    /// As for [`submit`](Self::submit).
+    pub fn submit_block(
+        &self,
+        block: Block,
+        elements: usize,
+        submission: &Submission,
+        most: Duration,
+    ) -> Result<u64, JobError> {
+        let mut state = self.with_room(&submission.name, most)?;
+        let ticket = state.client()?.submit(&block.0, 0, elements, submission);
+        self.submitted(&mut state, ticket, Some(block), &submission.name)
+    }
+
+    /// Submits a barrier, as [`Client::barrier`] does. Returns the ticket.
+    ///
+    /// # Errors
+    /// If the job has failed, or time is over.
+    pub fn barrier(&self, name: &str, most: Duration) -> Result<u64, JobError> {
+        let mut state = self.with_room(name, most)?;
+        let ticket = state.client()?.barrier(name);
+        self.submitted(&mut state, ticket, None, name)
+    }
+
+    /// Waits up to `most` until one more may be under way: then the collective `name` need not wait for that,
+    /// unless another thread was quicker.
+    ///
+    /// # Errors
+    /// If the job has failed, or time is over.
+    pub fn room(&self, name: &str, most: Duration) -> Result<(), JobError> {
+        self.with_room(name, most).map(drop)
+    }
+
+    /// The state, once one more may be under way.
+    fn with_room(&self, name: &str, most: Duration) -> Result<MutexGuard<'_, State>, JobError> {
+        let has_room = |state: &mut State| {
+            let client = state.client.as_ref();
+            let has = client.is_none_or(|it| it.under_way() < it.under_way_max());
+            has.then_some(())
+        };
+        self.until(name, most, has_room).map(|(state, ())| state)
+    }
+
+    fn submitted(
+        &self,
+        state: &mut State,
+        ticket: Result<u64, LocalError>,
+        block: Option<Block>,
+        name: &str,
+    ) -> Result<u64, JobError> {
+        // It may have had to wait for the agent, and taken messages for others.
+        self.announce(state);
+        match ticket {
+            Ok(ticket) => {
+                state.running.insert(ticket, (block, name.to_owned()));
+                Ok(ticket)
+            }
+            Err(error) => Err(JobError::from(error).at(name)),
+        }
+    }
+
+    /// Waits up to `most` for a collective, and returns its block with the results, if it has one. With no time it only
+    /// looks.
+    ///
+    /// # Errors
+    /// If the job has failed, the agent has ended, the ticket is none, or time is over
+    /// ([`LocalError::Timeout`]); then it can be waited for again.
+    pub fn wait(&self, ticket: u64, most: Duration) -> Result<Option<Block>, JobError> {
+        let state = self.own()?;
+        let name = match state.running.get(&ticket) {
+            Some((_, name)) => name.clone(),
+            None if state.done.contains_key(&ticket) => String::new(),
+            None => return Err(unknown(ticket)),
+        };
+        drop(state);
+        let is_done = |state: &mut State| match state.done.remove(&ticket) {
+            Some(block) => Some(Ok(block)),
+            // Another thread waits for the same.
+            None if !state.running.contains_key(&ticket) => Some(Err(unknown(ticket))),
+            None => None,
+        };
+        self.until(&name, most, is_done)?.1
+    }
+
+    /// Until `ready` finds what it looks for, or time is over for the collective `name`.
+    fn until<T>(
+        &self,
+        name: &str,
+        most: Duration,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<(MutexGuard<'_, State>, T), JobError> {
+        let deadline = Instant::now() + most.min(WAIT_MAX);
+        let mut state = self.own()?;
+        loop {
+            if let Some(found) = ready(&mut state) {
+                return Ok((state, found));
+            }
+            let drained = state.drain();
+            if !matches!(drained, Ok(false)) {
+                self.announce(&state);
+            }
+            // Some may be done, and then the job have failed.
+            if let Some(found) = ready(&mut state) {
+                return Ok((state, found));
+            }
+            drained.map_err(|error| error.at(name))?;
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let Hello { job, rank, .. } = self.hello;
+                return Err(LocalError::Timeout {
+                    job,
+                    rank,
+                    what: format!("`{name}`"),
+                    after: most,
+                }
+                .into());
+            }
+            if state.is_watched {
+                let waited = self.changed.wait_timeout(state, left);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            let socket = state.socket.clone().ok_or(JobError::Closed)?;
+            state.is_watched = true;
+            drop(state);
+            let fds = [(socket.as_fd(), false), (self.wake.reader.as_fd(), false)];
+            // Whatever happened, we look for ourselves.
+            let _ = socket::wait(&fds, Some(left));
+            self.wake.clear();
+            drop(socket);
+            state = self.lock();
+            state.is_watched = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Nobody will wait for a collective: its block is used again once it is done.
+    pub fn abandon(&self, ticket: u64) {
+        let Ok(mut state) = self.own() else { return };
+        if let Some(block) = state.done.remove(&ticket) {
+            block.into_iter().for_each(|it| state.keep(it));
+        } else if state.running.contains_key(&ticket) {
+            state.abandoned.insert(ticket);
+        }
+    }
+
+    /// Leaves the job when all that was submitted is done, as every rank does at its end. After this it is closed, also
+    /// if that fails.
+    ///
+    /// # Errors
+    /// If the job has failed, the agent has ended, or time is over.
+    pub fn finish(&self, most: Duration) -> Result<(), JobError> {
+        let mut state = self.own()?;
+        let client = state.close();
+        self.announce(&state);
+        drop(state);
+        let mut client = client.ok_or(JobError::Closed)?;
+        Ok(client.finish(Some(most.min(WAIT_MAX)))?)
+    }
+
+    /// Drops the connection: the job fails at all ranks, which are told that this one did.
+    pub fn abort(&self) {
+        if let Ok(mut state) = self.own() {
+            state.close();
+            self.announce(&state);
+        }
+    }
+
+    /// Whether it was finished or aborted; never in another process.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.own().is_ok_and(|state| state.client.is_none())
+    }
+}
+
+fn unknown(ticket: u64) -> JobError {
+    let text = format!("ticket {ticket} is not under way, or was waited for before");
+    LocalError::Argument(text).into()
+}

@@ -1,0 +1,185 @@
+//! A job that several threads share.
+
+use super::{ACCESS, Agent, HELLO, LONG, eventually, sum};
+use crate::{Caller, Job, JobError, Kind, Limits, Listener, LocalError, Peer, Request};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Far less than [`LONG`], which is what is waited for if nobody is woken.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// An agent that does what its test says, and a job at it.
+fn pair(folder: &Path) -> (Peer, Job) {
+    let path = folder.join("agent.sock");
+    let mut listener = Listener::bind(&path, ACCESS).unwrap();
+    std::thread::scope(|scope| {
+        let job = scope.spawn(|| Job::connect(&path, &HELLO, LONG).unwrap());
+        let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
+            panic!("nobody came");
+        };
+        (knock.accept(Limits::default()), job.join().unwrap())
+    })
+}
+
+/// The ticket of what the process submits next.
+fn ticket(peer: &mut Peer) -> u64 {
+    let mut found = None;
+    eventually("a submission", || {
+        if let Some(Request::Submit { ticket, .. }) = peer.receive().unwrap() {
+            found = Some(ticket);
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn threads_get_each_their_own_results() {
+    let agent = Agent::new();
+    let job = Job::connect(&agent.path(), &HELLO, LONG).unwrap();
+    std::thread::scope(|scope| {
+        for n in 0..6_u8 {
+            let job = &job;
+            scope.spawn(move || {
+                let bytes = 1000 * usize::from(n) + 4;
+                for i in 0..50_u8 {
+                    // Fewer regions are allowed than there are threads.
+                    let block = loop {
+                        match job.block("w", bytes) {
+                            Ok(block) => break block,
+                            Err(error) => assert_eq!(error.kind(), Kind::Limit, "{error}"),
+                        }
+                        std::thread::yield_now();
+                    };
+                    block.write(&vec![n ^ i; bytes]);
+                    let done = job.submit_block(block, bytes / 4, &sum("w"), LONG);
+                    let barrier = job.barrier("b", LONG).unwrap();
+                    assert!(job.wait(barrier, LONG).unwrap().is_none());
+                    let block = job.wait(done.unwrap(), LONG).unwrap().unwrap();
+                    let mut got = vec![0; bytes];
+                    block.read(&mut got);
+                    job.give_back(block);
+                    assert_eq!(got, vec![(n ^ i) + 1; bytes]);
+                }
+            });
+        }
+    });
+    job.finish(LONG).unwrap();
+    assert!(job.is_closed());
+    assert!(matches!(job.barrier("late", LONG), Err(JobError::Closed)));
+    assert!(matches!(job.finish(LONG), Err(JobError::Closed)));
+}
+
+#[test]
+fn more_may_be_submitted_than_may_be_under_way_and_abandoned() {
+    let agent = Agent::new();
+    let job = Job::connect(&agent.path(), &HELLO, LONG).unwrap();
+    let region = job.region(400).unwrap();
+    let submit = |n: usize| job.submit(&region, 4 * n, 1, &sum("w"), LONG).unwrap();
+    let tickets: Vec<_> = (0..100).map(submit).collect();
+    for odd in tickets.iter().skip(1).step_by(2) {
+        job.abandon(*odd);
+        let error = job.wait(*odd, Duration::ZERO).unwrap_err();
+        // Abandoned, or done and so unknown.
+        assert!([Kind::Argument, Kind::Timeout].contains(&error.kind()));
+    }
+    for even in tickets.iter().step_by(2) {
+        job.wait(*even, LONG).unwrap();
+        let again = job.wait(*even, LONG).unwrap_err();
+        assert_eq!(again.kind(), Kind::Argument);
+    }
+    let end = job.barrier("end", LONG).unwrap();
+    job.wait(end, LONG).unwrap();
+    let mut got = [0; 400];
+    region.read(0, &mut got);
+    assert_eq!(got, [1; 400]);
+    drop(job);
+    // The memory outlives it.
+    region.write(0, &got);
+}
+
+#[test]
+fn whoever_takes_anothers_message_wakes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut peer, job) = pair(folder.path());
+    let never = job.barrier("never", LONG).unwrap();
+    assert_eq!(ticket(&mut peer), never);
+    let began = Instant::now();
+    for _ in 0..200 {
+        let waited_for = job.barrier("b", LONG).unwrap();
+        let done = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                job.wait(waited_for, LONG).unwrap();
+                done.store(1, Ordering::Release);
+            });
+            let at = ticket(&mut peer);
+            peer.complete(at);
+            while done.load(Ordering::Acquire) == 0 {
+                let error = job.wait(never, Duration::ZERO).unwrap_err();
+                assert_eq!(error.kind(), Kind::Timeout);
+            }
+        });
+        assert!(began.elapsed() < AT_ONCE, "it was not woken");
+    }
+}
+
+#[test]
+fn whoever_waits_hears_of_the_end_at_once_and_where_it_was() {
+    for (how, kind) in [
+        ("abort", Kind::Closed),
+        ("gone", Kind::AgentGone),
+        ("late", Kind::Timeout),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (peer, job) = pair(folder.path());
+        let tickets = [0, 1, 2].map(|_| job.barrier("layer1", LONG).unwrap());
+        let most = if how == "late" { AT_ONCE / 50 } else { LONG };
+        let began = Instant::now();
+        let mut peer = Some(peer);
+        std::thread::scope(|scope| {
+            let job = &job;
+            let threads = tickets.map(|it| scope.spawn(move || job.wait(it, most)));
+            std::thread::sleep(Duration::from_millis(20));
+            match how {
+                "abort" => job.abort(),
+                "gone" => drop(peer.take()),
+                _ => {}
+            }
+            for thread in threads {
+                let error = thread.join().unwrap().unwrap_err();
+                assert_eq!(error.kind(), kind, "{how}: {error}");
+                assert!(
+                    kind == Kind::Closed || error.to_string().contains("`layer1`"),
+                    "{error}"
+                );
+            }
+        });
+        assert!(began.elapsed() < AT_ONCE, "{how}");
+    }
+}
+
+#[test]
+fn a_limit_names_the_tensor_and_the_job_goes_on() {
+    let agent = Agent::new();
+    let job = Job::connect(&agent.path(), &HELLO, LONG).unwrap();
+    for bytes in [1 << 21, usize::MAX] {
+        let error = job.block("layer9", bytes).unwrap_err();
+        assert_eq!(error.kind(), Kind::Limit);
+        let text = error.to_string();
+        assert!(
+            text.contains("`layer9`") && text.contains("memory_mib"),
+            "{text}"
+        );
+    }
+    let region = job.region(8).unwrap();
+    let error = job.submit(&region, 8, 1, &sum("w"), LONG).unwrap_err();
+    let JobError::Local { error, .. } = error else {
+        panic!("{error}");
+    };
+    assert!(matches!(error, LocalError::Argument(_)));
+    let ticket = job.submit(&region, 4, 1, &sum("w"), LONG).unwrap();
+    job.wait(ticket, LONG).unwrap();
+    job.finish(LONG).unwrap();
+}
