@@ -9,159 +9,22 @@
 mod rig;
 
 use rig::Rig;
+use rig::agent::{Agent, config, eventually, start, start_at};
 use rig::common::Rng;
 use rig::common::switch::{Habits, Switch};
-use std::fs::File;
-use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use tally_local::{
     Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Priority, Region, Submission,
 };
 
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = rig::agent::WAIT_MAX;
 const HABITS: Habits = Habits {
     collide: 100,
     preempt: 100,
     mark: 50,
 };
-
-/// One agent, which serves all ranks of a rig's job.
-struct Agent {
-    rig: Rig,
-    folder: tempfile::TempDir,
-    program: Child,
-}
-
-impl Agent {
-    fn new(rig: Rig, arguments: &[&str]) -> Self {
-        let agent = Self::quiet(rig, arguments, "info");
-        agent.logs("listening");
-        agent
-    }
-
-    /// One that says only what `level` lets through.
-    fn quiet(rig: Rig, arguments: &[&str], level: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("agent.json"), config(&rig, &folder)).unwrap();
-        let program = start_at(&folder, arguments, level);
-        Self {
-            rig,
-            folder,
-            program,
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("agent.sock")
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("log")).unwrap()
-    }
-
-    #[track_caller]
-    fn logs(&self, what: &str) {
-        eventually(what, || self.log());
-    }
-
-    fn connect(&self, rank: u8) -> Result<Client, LocalError> {
-        let hello = Hello {
-            job: 7,
-            rank,
-            workers: self.rig.workers,
-        };
-        Client::connect(&self.socket(), &hello, LONG)
-    }
-
-    /// `work` at all ranks at once.
-    fn all<T: Send>(&self, work: impl Fn(u8, Client) -> T + Sync) -> Vec<T> {
-        std::thread::scope(|scope| {
-            let work = &work;
-            let start = |rank| scope.spawn(move || work(rank, self.connect(rank).unwrap()));
-            let threads: Vec<_> = (0..self.rig.workers).map(start).collect();
-            threads.into_iter().map(|t| t.join().unwrap()).collect()
-        })
-    }
-
-    fn signal(&self, signal: nix::sys::signal::Signal) {
-        let pid = i32::try_from(self.program.id()).unwrap();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
-    }
-
-    fn ask(&self, arguments: &[&str]) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_tally-agent"))
-            .args(["status", "--socket"])
-            .arg(self.socket())
-            .args(arguments)
-            .output()
-            .unwrap()
-    }
-}
-
-/// Until `said` has `what` in it.
-#[track_caller]
-fn eventually(what: &str, said: impl Fn() -> String) {
-    let deadline = Instant::now() + LONG;
-    loop {
-        // Before looking: it may take its time.
-        let is_last = Instant::now() > deadline;
-        let now = said();
-        if now.contains(what) {
-            return;
-        }
-        assert!(!is_last, "{what}: {now}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.program.kill();
-        self.program.wait().unwrap();
-        if std::thread::panicking() {
-            eprintln!("{}", self.log());
-        }
-    }
-}
-
-fn config(rig: &Rig, folder: &tempfile::TempDir) -> String {
-    format!(
-        r#"{{"socket": "{}", "switch": {{"address": "{}"}}, "transport": {{"type": "udp", "bind": "{}"}},
-            "jobs": [{{"id": 7, "key": "{}", "workers": {}}}],
-            "payload_bytes": {}, "window": {}, "timeouts": {{"join_ms": 20000}}, "memory_mib": 64}}"#,
-        folder.path().join("agent.sock").display(),
-        rig.address(254),
-        rig.address(1),
-        rig::KEY,
-        rig.workers,
-        rig.payload_bytes,
-        rig.window,
-    )
-}
-
-fn start(folder: &tempfile::TempDir, arguments: &[&str]) -> Child {
-    start_at(folder, arguments, "info")
-}
-
-fn start_at(folder: &tempfile::TempDir, arguments: &[&str], level: &str) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(folder.path().join("log"))
-        .unwrap();
-    Command::new(env!("CARGO_BIN_EXE_tally-agent"))
-        .args(["serve", "--config"])
-        .arg(folder.path().join("agent.json"))
-        .args(arguments)
-        .env("TALLY_LOG", level)
-        .stderr(log)
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
 
 fn submission(operation: Operation, arithmetic: Arithmetic, name: &str) -> Submission {
     Submission {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
+pub mod agent;
 #[path = "../../../crates/endpoint/tests/common/mod.rs"]
 pub mod common;
 
