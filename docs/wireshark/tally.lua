@@ -52,7 +52,8 @@ local ELEMENT_BYTES = { [I32] = 4, [F32] = 4, [SCALE] = 1, [F16] = 2, [BF16] = 2
 local ROLE = { [0] = "worker", [1] = "PS" }
 local RUNNING = { [0] = "no", [1] = "yes" }
 local STATE = { [0] = "waiting", [1] = "running", [2] = "ended" }
-local LEAVE_CODE = { [0] = "finished", [1] = "failed", [2] = "overflow", [3] = "interrupted" }
+local LEAVE_CODE = { [0] = "finished", [1] = "failed", [2] = "overflow", [3] = "interrupted",
+  [4] = "stalled" }
 local REASON = {
   [1] = "CHALLENGE", [2] = "UNKNOWN_JOB", [3] = "BAD_MAC", [4] = "BAD_RANK", [5] = "WORKERS", [6] = "PAYLOAD",
   [7] = "SHAPE", [8] = "RANK_TAKEN", [9] = "MEMBER_LOST", [10] = "MEMBER_FAILED", [11] = "STALE_EPOCH",
@@ -107,6 +108,8 @@ local f = {
   running = ProtoField.uint8("tally.running", "Has run in this epoch", base.DEC, RUNNING),
   window = ProtoField.uint16("tally.window", "Window"),
   shape = ProtoField.bytes("tally.shape", "Shape"),
+  sent = ProtoField.uint32("tally.sent", "First fragment not contributed to"),
+  has_sent = ProtoField.uint8("tally.has_sent", "Says how far it is", base.DEC, RUNNING),
   state = ProtoField.uint8("tally.state", "State", base.DEC, STATE),
   shards = ProtoField.uint8("tally.shards", "Shards"),
   base_port = ProtoField.uint16("tally.base_port", "Base port"),
@@ -114,6 +117,8 @@ local f = {
   left = ProtoField.uint64("tally.left", "Left", base.HEX),
   ps_joined = ProtoField.uint8("tally.ps_joined", "Parameter server has joined"),
   group = ProtoField.ipv4("tally.group", "Group address"),
+  least = ProtoField.uint32("tally.least", "First fragment not contributed to by all"),
+  behind = ProtoField.uint64("tally.behind", "Behind", base.HEX),
   reason = ProtoField.uint8("tally.reason", "Reason", base.DEC, REASON),
   about = ProtoField.uint8("tally.about", "About rank"),
   found = ProtoField.uint32("tally.found", "Found"),
@@ -167,16 +172,19 @@ local function is_anyone(rank) return rank <= 63 or rank >= SWITCH end
 local RULE = {
   [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
-    { 18, 1, "job_units" }, { 19, 1, "running", RUNNING }, { 20, 2, "window" }, { 24, 32, "shape" } } },
+    { 18, 1, "job_units" }, { 19, 1, "running", RUNNING }, { 20, 2, "window" }, { 24, 32, "shape" },
+    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING } } },
   [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
-    { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 44, 4, "group" } } },
+    { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 44, 4, "group" },
+    { 48, 4, "least" }, { 56, 8, "behind" } } },
   [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "reason", REASON }, { 17, 1, "about" },
-    { 20, 4, "found" }, { 24, 4, "allowed" } } },
+    { 20, 4, "found" }, { 24, 4, "allowed" }, { 32, 8, "behind" } } },
   [LEAVE] = { flags = 0, rank = is_member, bitmap = "none", control = {
-    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" } } },
+    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" },
+    { 24, 8, "behind" } } },
   [DATA] = { flags = 0x11, rank = is_worker, bitmap = "own", elements = true },
   [RESULT] = { flags = 0x36, rank = is_anyone, bitmap = "all", elements = true },
   [PARTIAL] = { flags = 0x33, rank = is_switch, bitmap = "some", elements = true },
@@ -369,7 +377,9 @@ local function add_control(tree, range, header, rule)
     if names and not names[values[name]] then
       complain(tree, item, x.control, string.format("%s %d is not in use", name, values[name]))
     end
-    if name == "joined" or name == "left" then item:append_text(" (" .. ranks_text(ranks_of(part)) .. ")") end
+    if name == "joined" or name == "left" or name == "behind" then
+      item:append_text(" (" .. ranks_text(ranks_of(part)) .. ")")
+    end
     if name == "instance" and part:uint64() == UInt64(0) and header.type ~= REFUSE then
       complain(tree, item, x.control, "the instance is 0")
     end
@@ -399,7 +409,8 @@ local function add_control(tree, range, header, rule)
     return text
   end
   local text = LEAVE_CODE[values.code] or "code " .. values.code
-  return values.code == 2 and text .. " in fragment " .. values.failed_fragment or text
+  local is_about_one = values.code == 2 or values.code == 4
+  return is_about_one and text .. " in fragment " .. values.failed_fragment or text
 end
 
 -- A number of 16 bits, of which so many are the fraction.

@@ -40,13 +40,15 @@ NONE, I32, F32, SCALE, F16, BF16, I16, I8 = range(8)
 SWITCH, PS = 254, 255
 CONTROL_FIELDS = {
     JOIN: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "role"), (17, "B", "workers"), (18, "B", "job_units"),
-           (19, "B", "running"), (20, "H", "window"), (24, "32s", "shape")],
+           (19, "B", "running"), (20, "H", "window"), (24, "32s", "shape"), (56, "I", "sent"), (60, "B", "has_sent")],
     ACCEPT: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "state"), (17, "B", "workers"),
              (18, "B", "job_units"), (19, "B", "shards"), (20, "H", "base_port"), (22, "H", "window"),
-             (24, "Q", "joined"), (32, "Q", "left"), (40, "B", "ps_joined"), (44, "4s", "group")],
+             (24, "Q", "joined"), (32, "Q", "left"), (40, "B", "ps_joined"), (44, "4s", "group"),
+             (48, "I", "least"), (56, "Q", "behind")],
     REFUSE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "reason"), (17, "B", "about"), (20, "I", "found"),
-             (24, "I", "allowed")],
-    LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (20, "I", "failed_fragment")],
+             (24, "I", "allowed"), (32, "Q", "behind")],
+    LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (20, "I", "failed_fragment"),
+            (24, "Q", "behind")],
 }  # fmt: skip
 SHOWN = (
     ["version", "type", "flags", "flags.resend", "flags.overflow", "flags.from_ps", "flags.finished", "flags.marked",
@@ -134,7 +136,7 @@ FLAGS = {
 WORKERS, MEMBERS = set(range(64)), set(range(64)) | {PS}
 RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: WORKERS, RESULT: MEMBERS | {SWITCH},
          PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS}  # fmt: skip
-LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 3)}
+LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 4), "has_sent": (0, 1)}
 
 
 def datagrams_of(udp_payload):
@@ -310,10 +312,14 @@ i16s = struct.pack(">16h", *range(-3, 11), 2**15 - 1, -(2**15)) * 2
 GOOD = [
     ("JOIN job 7 rank 2 of 8 workers, 16 units, window 512",
      tally(JOIN, epoch=0, payload=control(JOIN, **ids, workers=8, job_units=16, window=512, shape=bytes(range(32)))), 0, 0),
+    ("JOIN job 7 rank 2 of 8 workers, 16 units, window 512",
+     tally(JOIN, payload=control(JOIN, **ids, workers=8, job_units=16, window=512, running=1, sent=2**32 - 1, has_sent=1)), 0, 0),
     ("JOIN job 7 PS", tally(JOIN, rank=PS, payload=control(JOIN, **ids, role=1)), 0, 0),
     ("ACCEPT job 7 rank 2 running epoch 3",
      tally(ACCEPT, payload=control(ACCEPT, **ids, state=1, workers=64, job_units=16, shards=4, base_port=PORT, window=900,
                                    joined=2**64 - 1, left=1 << 63 | 5, ps_joined=1, group=bytes([239, 84, 0, 7]))), 0, 1),
+    ("ACCEPT job 7 rank 2 running epoch 3",
+     tally(ACCEPT, payload=control(ACCEPT, **ids, state=1, workers=64, least=2**32 - 1, behind=1 << 63 | 5)), 0, 1),
     ("ACCEPT job 7 PS waiting epoch 3", tally(ACCEPT, rank=PS, payload=control(ACCEPT, **ids, state=0)), 0, 1),
     ("ACCEPT job 7 rank 2 ended epoch 3", tally(ACCEPT, payload=control(ACCEPT, **ids, state=2)), 0, 1),
     *[(f"REFUSE job 7 rank 2 {name}" + more, tally(REFUSE, epoch=0, payload=control(REFUSE, **ids, reason=reason, **v)), 0, 1)
@@ -325,12 +331,15 @@ GOOD = [
           (7, "SHAPE", {"about": 5}, " about rank 5"), (8, "RANK_TAKEN", {"about": 2}, " about rank 2"),
           (9, "MEMBER_LOST", {"about": 6}, " about rank 6"),
           (10, "MEMBER_FAILED", {"about": 6, "found": 2, "allowed": 4711}, " about rank 6 (found 2, allowed 4711)"),
+          (10, "MEMBER_FAILED", {"about": 6, "found": 4, "allowed": 4711, "behind": 1 << 63 | 5}, " about rank 6 (found 4, allowed 4711)"),
           (11, "STALE_EPOCH", {"about": 255}, ""),
           (12, "WINDOW", {"about": 255, "found": 4000, "allowed": 512}, " (found 4000, allowed 512)")]],
     ("LEAVE job 7 rank 2 finished", tally(LEAVE, payload=control(LEAVE, **ids)), 0, 0),
     ("LEAVE job 7 rank 2 failed", tally(LEAVE, payload=control(LEAVE, **ids, code=1)), 0, 0),
     ("LEAVE job 7 rank 2 overflow in fragment 4711",
      tally(LEAVE, payload=control(LEAVE, **ids, code=2, failed_fragment=4711)), 0, 0),
+    ("LEAVE job 7 rank 2 stalled in fragment 4711",
+     tally(LEAVE, payload=control(LEAVE, **ids, code=4, failed_fragment=4711, behind=1 << 63 | 5)), 0, 0),
     ("LEAVE job 7 PS interrupted", tally(LEAVE, rank=PS, payload=control(LEAVE, **ids, code=3)), 0, 0),
     ("DATA job 7 rank 2 fragment 4711 f32 RESEND",
      tally(DATA, flags=RESEND, element=F32, fragment=4711, bitmap=4, payload=f32s), 4711 % 16, 0),
@@ -428,7 +437,8 @@ BAD = [
     ("state 3 is not in use", tally(ACCEPT, payload=control(ACCEPT, **ids, state=3)), {}),
     ("reason 13 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=13)), {}),
     ("reason 0 is not in use", tally(REFUSE, payload=control(REFUSE, **ids)), {}),
-    ("code 4 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, code=4)), {}),
+    ("has_sent 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, has_sent=2)), {}),
+    ("code 5 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, code=5)), {}),
     # No superframes: what follows is no datagram, or longer, or neither as long nor the last; or IPv4 is against it.
     *[(f"16 units are 1024 bytes, but UDP carries {1024 + len(rest)} after the header", one + rest, {})
       for rest in [bytes(5), bytes(22), bytes(64), bytes(len(one)), b"\xff" * len(one), nack[:21], nack + b"\0", nack + nack,

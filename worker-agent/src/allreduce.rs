@@ -263,7 +263,7 @@ pub fn over(
     };
     if let Err(error) = outcome {
         let trouble = link.trouble();
-        let tensors = |fragment| vector.names_in(fragment);
+        let tensors = |fragment| Some(vector.names_in(fragment));
         let began = epoch.is_some();
         return Err(AgentError::of_session(
             error, job.id, rank, began, trouble, tensors,

@@ -78,12 +78,14 @@ pub enum AgentError {
         source: Box<Mismatch>,
     },
     /// No results come any more.
-    #[error("job {job} failed: {source}{}", Also(.trouble))]
+    #[error("job {job} failed: {}{source}{}", WaitingFor(.tensors), Also(.trouble))]
     Silence {
         /// The job.
         job: u16,
         /// Why.
         source: WorkerError,
+        /// Names of what was waited for.
+        tensors: Option<String>,
         /// What the link says about it.
         trouble: Option<String>,
     },
@@ -97,6 +99,15 @@ struct Also<'a>(&'a Option<String>);
 impl std::fmt::Display for Also<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.as_ref().map_or(Ok(()), |t| write!(f, " ({t})"))
+    }
+}
+
+struct WaitingFor<'a>(&'a Option<String>);
+
+impl std::fmt::Display for WaitingFor<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names = self.0.as_ref().filter(|t| !t.is_empty());
+        names.map_or(Ok(()), |t| write!(f, "waiting for {t}: "))
     }
 }
 
@@ -134,8 +145,15 @@ impl AgentError {
                     source,
                 }
             }
-            WorkerError::SwitchSilent { .. } | WorkerError::Stalled { .. } => Self::Silence {
+            WorkerError::SwitchSilent { .. }
+            | WorkerError::Stalled { .. }
+            | WorkerError::GaveUp { .. } => Self::Silence {
                 job,
+                tensors: match source {
+                    WorkerError::Stalled { fragment, .. } => tensors(fragment),
+                    WorkerError::GaveUp { fragment, .. } => fragment.and_then(tensors),
+                    _ => None,
+                },
                 source,
                 trouble,
             },

@@ -16,7 +16,7 @@ use tally_agent::link::loss::Loss;
 use tally_agent::log::Log;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options};
-use tally_endpoint::PsEvent;
+use tally_endpoint::{PsEvent, Ranks};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -133,9 +133,17 @@ fn ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
             PsEvent::Ended { epoch } => {
                 log.info(format_args!("job {job}: epoch {} has ended", epoch.0));
             }
-            PsEvent::Aborted { reason, rank } => {
+            PsEvent::Aborted {
+                reason,
+                rank,
+                behind,
+            } => {
                 let rank = rank.map_or(String::new(), |r| format!(", {r}"));
-                log.error(format_args!("job {job}: failed: {reason:?}{rank}"));
+                let why = match behind {
+                    Ranks(0) => String::new(),
+                    behind => format!(", which gave up waiting for {behind}"),
+                };
+                log.error(format_args!("job {job}: failed: {reason:?}{rank}{why}"));
             }
             PsEvent::Refused(hint) => log.warn(format_args!(
                 "job {job}: not taken in: {hint}; trying again"

@@ -32,8 +32,8 @@
 //!   in the elements' own type keep both where they are.
 //! * Block fixed point needs a round trip for its scales before its elements, and what is submitted behind it
 //!   waits for that, too: a few large collectives are faster than many small ones.
-//! * A rank that lives and does not submit what the others wait for is not named: the switch does not say who
-//!   is missing. The error is that of the stall timeout.
+//! * A rank that lives and does not submit what the others wait for is named, but only where the stall timeout is
+//!   longer than a second and a half: ranks say how far they are with their signs of life (J-10).
 //! * Links are not `Send`: a session stays on the thread that opened it.
 
 mod collective;
@@ -53,7 +53,7 @@ use crate::report::{Congestion, micros};
 use sha2::{Digest, Sha256};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use tally_endpoint::{Event, Members, Profile, Time, Worker, WorkerError};
+use tally_endpoint::{Awaited, Event, Members, Profile, Time, Worker, WorkerError};
 use tally_wire::control::Shape;
 use tally_wire::frame::group_of;
 
@@ -389,6 +389,10 @@ impl Session {
             window: self.window,
             collectives: self.done,
             waiting: self.stream.waiting() as u64,
+            behind: match self.worker.awaited() {
+                Awaited::Ranks(ranks) => ranks.iter().collect(),
+                Awaited::Nobody | Awaited::Unknown => Vec::new(),
+            },
             bytes: self.done_bytes,
             fragments: stats.fragments,
             from_switch: stats.from_switch,

@@ -152,6 +152,13 @@ pub struct Tensor {
     pub elements: usize,
 }
 
+impl Tensor {
+    /// Whether some of its elements are in that part of what is kept.
+    fn overlaps(&self, kept: &std::ops::Range<usize>) -> bool {
+        self.start < kept.end && self.start + self.elements > kept.start
+    }
+}
+
 /// Which tensors there are and where they are in the messages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
@@ -194,11 +201,16 @@ impl Layout {
             .sum()
     }
 
-    /// Integer tensors with elements in `range`.
-    pub fn ints_in(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &Tensor> {
-        self.tensors.iter().filter(move |t| {
-            t.dtype.is_int() && t.start < range.end && t.start + t.elements > range.start
-        })
+    /// Integer tensors with elements in that part of the ints.
+    pub fn in_ints(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &Tensor> {
+        let ints = self.tensors.iter().filter(|t| t.dtype.is_int());
+        ints.filter(move |t| t.overlaps(&range))
+    }
+
+    /// Float tensors with elements in that part of the floats.
+    pub fn in_floats(&self, range: std::ops::Range<usize>) -> impl Iterator<Item = &Tensor> {
+        let floats = self.tensors.iter().filter(|t| !t.dtype.is_int());
+        floats.filter(move |t| t.overlaps(&range))
     }
 
     /// What all workers of a job must agree on, for JOIN: names, types and shapes of the tensors,

@@ -122,6 +122,9 @@ impl Message {
     }
 }
 
+/// Tensors that an error names.
+const NAMES_MAX: usize = 8;
+
 /// The types of messages, in the order in which they travel.
 const MESSAGES: [Element; 6] = [
     Element::F32,
@@ -296,20 +299,35 @@ impl<'a> Vector<'a> {
         start..self.own.len().min(start + self.payload_bytes)
     }
 
-    /// Names the tensors that fragment `seq`, of integers, has elements of.
-    pub(crate) fn names_in(&self, seq: u64) -> Option<String> {
-        let Fragment::Plain { message, fragment } = self.at(seq) else {
-            return None;
-        };
-        let (message, _) = &self.messages[message];
-        if !matches!(message.element, Element::I32 | Element::I16 | Element::I8) {
-            return None;
-        }
+    /// Names the tensors that fragment `seq` has elements, or scales, of; if there are many, the first.
+    pub(crate) fn names_in(&self, seq: u64) -> String {
         let layout: &Layout = &self.input.layout;
-        let pieces = message.pieces(fragment, self.payload_bytes);
-        let tensors = pieces.flat_map(|piece| layout.ints_in(piece));
-        let names: Vec<_> = tensors.map(|t| t.name.as_str()).collect();
-        Some(names.join(", "))
+        let floats = |first: usize, fragments: usize| {
+            let begin = first * self.per_fragment;
+            let all = begin..begin + fragments * self.per_fragment;
+            layout.in_floats(all).collect()
+        };
+        let tensors: Vec<&Tensor> = match self.at(seq) {
+            // One byte for each fragment.
+            Fragment::Scales(group) => floats(group * self.payload_bytes, self.payload_bytes),
+            Fragment::Quantized(fragment) => floats(fragment, 1),
+            Fragment::Plain { message, fragment } => {
+                let (message, _) = &self.messages[message];
+                let is_int = matches!(message.element, Element::I32 | Element::I16 | Element::I8);
+                let pieces = message.pieces(fragment, self.payload_bytes);
+                if is_int {
+                    pieces.flat_map(|piece| layout.in_ints(piece)).collect()
+                } else {
+                    pieces.flat_map(|piece| layout.in_floats(piece)).collect()
+                }
+            }
+        };
+        let shown = tensors.iter().take(NAMES_MAX).map(|t| t.name.as_str());
+        let names = shown.collect::<Vec<_>>().join(", ");
+        match tensors.len().saturating_sub(NAMES_MAX) {
+            0 => names,
+            more => format!("{names} and {more} more"),
+        }
     }
 }
 

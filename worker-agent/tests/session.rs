@@ -462,6 +462,58 @@ fn a_rank_that_dies_ends_the_others_in_bounded_time() {
 }
 
 #[test]
+fn a_rank_that_does_not_come_is_named_with_the_collective() {
+    let rig = Rig::new(45, 3, Habits::default(), true);
+    let outcomes = std::thread::scope(|scope| {
+        let start = |rank: u8| {
+            let mut config = rig.worker(rank);
+            config.timeouts.stall_ms = 2500;
+            scope.spawn(move || {
+                let mut session = Session::open(&config, None).unwrap();
+                session
+                    .submit(sum(Arithmetic::Native, "first"), Box::new(vec![0; 400]))
+                    .unwrap();
+                next(&mut session).unwrap();
+                let began = Instant::now();
+                if rank != 2 {
+                    session
+                        .submit(
+                            sum(Arithmetic::Native, "layer1.weight"),
+                            Box::new(vec![0; 400]),
+                        )
+                        .unwrap();
+                }
+                let mut seen = Vec::new();
+                let error = until(&mut session, |s| {
+                    let behind = s.report().behind;
+                    if seen != behind && !behind.is_empty() {
+                        seen = behind;
+                    }
+                    false
+                });
+                (error.unwrap_err(), seen, began.elapsed())
+            })
+        };
+        let threads: Vec<_> = (0..3).map(start).collect();
+        let ended = threads.into_iter().map(|t| t.join().unwrap());
+        ended.collect::<Vec<_>>()
+    });
+    let mut own = 0;
+    for (rank, (error, seen, time)) in outcomes.iter().enumerate() {
+        let said = error.to_string();
+        assert_eq!(error.exit_code(), 8, "{said}");
+        assert!(*time < Duration::from_millis(4500), "{time:?}");
+        assert!(said.ends_with(": rank 2 has not contributed"), "{said}");
+        let waited = "job 7 failed: waiting for layer1.weight: ";
+        assert_eq!(said.starts_with(waited), rank != 2, "{said}");
+        assert_eq!(said.contains("gave up waiting for us"), rank == 2, "{said}");
+        own += usize::from(said.contains("no result for 2.5s"));
+        assert_eq!(seen.as_slice(), if rank == 2 { &[][..] } else { &[2] });
+    }
+    assert!(own >= 1);
+}
+
+#[test]
 fn waiting_ends_when_there_is_something_to_submit() {
     let rig = Rig::new(44, 2, Habits::default(), true);
     all(&rig, |_, mut session| {

@@ -25,15 +25,33 @@ pub enum Hint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks(pub u64);
 
+impl Ranks {
+    /// They, in order.
+    pub fn iter(self) -> impl Iterator<Item = u8> {
+        (0..64).filter(move |rank| self.0 >> rank & 1 == 1)
+    }
+}
+
 impl fmt::Display for Ranks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
-        for rank in (0..64).filter(|r| self.0 >> r & 1 == 1) {
+        for rank in self.iter() {
             write!(f, "{separator}{rank}")?;
             separator = ", ";
         }
         Ok(())
     }
+}
+
+/// Whom a result that does not come waits for, as far as the switch has said (J-10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// It has not said, or not lately.
+    Unknown,
+    /// These have not contributed.
+    Ranks(Ranks),
+    /// All have contributed: the sum is missing.
+    Nobody,
 }
 
 /// Why a worker's session failed.
@@ -137,12 +155,28 @@ pub enum WorkerError {
         after: Duration,
     },
     /// The switch answers, but no result comes.
-    #[error("no result for {after:?}, although the switch answers: {}", Suspect(*.ps_missing))]
+    #[error("no result for {after:?}, although the switch answers: {}", Suspect(*.awaited, *.ps_missing))]
     Stalled {
         /// For how long.
         after: Duration,
+        /// The first that has none, counted from the start of the job.
+        fragment: u64,
+        /// Whom it waits for.
+        awaited: Awaited,
         /// Whether the switch says that the parameter server is missing.
         ps_missing: bool,
+    },
+    /// Another worker left, because it had waited in vain for what some have not contributed.
+    #[error("{} gave up waiting{}: {}", ByRank(*.rank), ForUs(*.ours), Tardy(*.behind))]
+    GaveUp {
+        /// Who.
+        rank: Option<Rank>,
+        /// The ranks that had not contributed.
+        behind: Ranks,
+        /// The fragment that it waited for, counted from the start of the job.
+        fragment: Option<u64>,
+        /// Whether we are one of them.
+        ours: bool,
     },
     /// The user of the session stopped it.
     #[error("interrupted")]
@@ -196,18 +230,48 @@ impl fmt::Display for Left {
             Some(LeaveCode::Failed) => " because of an error of its own",
             Some(LeaveCode::Overflow) => " because of an i32 overflow",
             Some(LeaveCode::Interrupted) => " because it was interrupted",
+            Some(LeaveCode::Stalled) => " because it got no results any more",
         })
     }
 }
 
-struct Suspect(bool);
+struct Suspect(Awaited, bool);
 
 impl fmt::Display for Suspect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0 {
-            "the parameter server is missing"
-        } else {
-            "another worker does not contribute, or the network loses too much"
-        })
+        match (self.0, self.1) {
+            (Awaited::Ranks(ranks), false) => Tardy(ranks).fmt(f),
+            (Awaited::Ranks(ranks), true) => {
+                write!(f, "{}, and the parameter server is missing", Tardy(ranks))
+            }
+            (_, true) => f.write_str("the parameter server is missing"),
+            (Awaited::Nobody, false) => f.write_str(
+                "every rank has contributed, and the sum comes neither from the switch nor from the parameter server",
+            ),
+            (Awaited::Unknown, false) => {
+                f.write_str("another worker does not contribute, or the network loses too much")
+            }
+        }
+    }
+}
+
+struct ForUs(bool);
+
+impl fmt::Display for ForUs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0 { " for us" } else { "" })
+    }
+}
+
+/// Those that have not contributed.
+struct Tardy(Ranks);
+
+impl fmt::Display for Tardy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (who, verb) = match self.0.0.count_ones() {
+            1 => ("rank", "has"),
+            _ => ("ranks", "have"),
+        };
+        write!(f, "{who} {} {verb} not contributed", self.0)
     }
 }

@@ -42,7 +42,7 @@ mod ps;
 mod rtt;
 mod worker;
 
-pub use error::{Hint, Ranks, WorkerError};
+pub use error::{Awaited, Hint, Ranks, WorkerError};
 pub use profile::Profile;
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
 pub use tally_wire::{Ecn, Time};

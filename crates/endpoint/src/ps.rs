@@ -15,7 +15,7 @@ mod table;
 
 use crate::Transmit;
 use crate::control::Control;
-use crate::error::Hint;
+use crate::error::{Hint, Ranks};
 use core::time::Duration;
 use patience::{PERIOD_MAX, PERIOD_MIN, Patience};
 use std::collections::VecDeque;
@@ -84,8 +84,10 @@ pub enum PsEvent {
     Aborted {
         /// Why.
         reason: Reason,
-        /// Whose fault it was.
+        /// Who was lost, or left.
         rank: Option<Rank>,
+        /// For whom that one had waited in vain, if that is why (J-10).
+        behind: Ranks,
     },
     /// The switch does not take us in, it says; we go on trying.
     Refused(Hint),
@@ -506,8 +508,11 @@ impl Ps {
                     return self.close();
                 }
                 if self.control.epoch != Epoch(0) {
-                    let rank = refuse.about;
-                    self.events.push_back(PsEvent::Aborted { reason, rank });
+                    self.events.push_back(PsEvent::Aborted {
+                        reason,
+                        rank: refuse.about,
+                        behind: Ranks(refuse.behind),
+                    });
                 }
                 self.control.epoch = Epoch(0);
                 self.accepted = None;
@@ -568,6 +573,7 @@ impl Ps {
                 challenge,
                 code: LeaveCode::Finished,
                 fragment: FragmentId(0),
+                behind: 0,
             };
             self.control.emit_leave(&leave, out)
         } else {
@@ -584,6 +590,7 @@ impl Ps {
                 running: false,
                 window: 0,
                 shape: [0; 32],
+                sent: None,
             };
             self.control.emit_join(&join, out)
         };

@@ -12,14 +12,14 @@ mod window;
 
 use crate::Transmit;
 use crate::control::Control;
-use crate::error::{Hint, Ranks, WorkerError};
+use crate::error::{Awaited, Hint, Ranks, WorkerError};
 use crate::planted::{self, Bug};
 use congestion::Congestion;
 pub use congestion::CongestionStats;
 use core::time::Duration;
 use flight::Flight;
 use std::collections::VecDeque;
-use tally_wire::control::{LeaveCode, Reason, Role, Shape, State};
+use tally_wire::control::{Behind, LeaveCode, Reason, Role, Shape, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
     Accept, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind,
@@ -31,6 +31,9 @@ use window::{Asked, Cause, Taken, Window};
 const EAGER: Duration = Duration::from_millis(50);
 /// Between JOINs as a sign of life. J-1 allows 500 ms; a busy machine may be late.
 const ALIVE: Duration = Duration::from_millis(400);
+/// What the switch says of who is behind is as old as two signs of life, or as three if one is lost. So it is of the
+/// fragment that we wait for, once we have waited for so long when the switch says it (J-10).
+const SETTLED: Duration = Duration::from_secs(1);
 /// How long LEAVE with an error is repeated when nobody answers.
 const LEAVE_FAILED: Duration = Duration::from_millis(300);
 
@@ -195,6 +198,7 @@ enum Phase {
     Leaving {
         code: LeaveCode,
         fragment: FragmentId,
+        behind: Ranks,
         error: Option<WorkerError>,
         until: Time,
     },
@@ -226,6 +230,8 @@ pub struct Worker {
     asked: VecDeque<u64>,
     events: VecDeque<Event>,
     accepted: Option<Accept>,
+    /// When the switch said last who is behind.
+    told: Option<(Time, Behind)>,
     hint: Option<Hint>,
     started: Time,
     next_control: Time,
@@ -265,6 +271,7 @@ impl Worker {
             asked: VecDeque::with_capacity(usize::from(config.window)),
             events: VecDeque::with_capacity(8),
             accepted: None,
+            told: None,
             hint: None,
             started: now,
             next_control: now,
@@ -352,6 +359,27 @@ impl Worker {
     #[must_use]
     pub fn members(&self) -> Option<Members> {
         self.accepted.as_ref().map(members)
+    }
+
+    /// Whom the oldest fragment without a result waits for; known about a second after the last result.
+    #[must_use]
+    pub fn awaited(&self) -> Awaited {
+        let waits = matches!(self.phase, Phase::Running) && !self.delivered;
+        let Some((at, behind)) = self.told.filter(|_| waits) else {
+            return Awaited::Unknown;
+        };
+        if at.since(self.last_progress) < SETTLED {
+            return Awaited::Unknown;
+        }
+        let oldest = FragmentId(self.window.base() as u32);
+        if behind.least.ahead_of(oldest) > 0 {
+            return Awaited::Nobody;
+        }
+        match behind.ranks & !self.control.rank.bit() {
+            // Of us it has heard nothing new.
+            0 => Awaited::Unknown,
+            ranks => Awaited::Ranks(Ranks(ranks)),
+        }
     }
 
     // --- what comes in ---------------------------------------------------------------------
@@ -482,6 +510,7 @@ impl Worker {
         self.control.epoch = epoch;
         let news = self.members() != Some(members(&accept));
         self.accepted = Some(accept);
+        self.told = accept.behind.map(|behind| (now, behind));
         match (&self.phase, accept.state) {
             (Phase::Joining, State::Running) => {
                 self.phase = Phase::Running;
@@ -552,6 +581,12 @@ impl Worker {
             }
             Reason::Window => WorkerError::Window { found, allowed },
             Reason::MemberLost => WorkerError::MemberLost { rank: refuse.about },
+            Reason::MemberFailed if refuse.behind != 0 => WorkerError::GaveUp {
+                rank: refuse.about,
+                behind: Ranks(refuse.behind),
+                fragment: self.window.seq_of(FragmentId(allowed)),
+                ours: refuse.behind & self.control.rank.bit() != 0,
+            },
             Reason::MemberFailed => {
                 let code = LeaveCode::from_number(found);
                 let overflow = code == Some(LeaveCode::Overflow);
@@ -590,6 +625,7 @@ impl Worker {
             self.phase = Phase::Leaving {
                 code: LeaveCode::Finished,
                 fragment: FragmentId(0),
+                behind: Ranks(0),
                 error: None,
                 until: now.after(self.config.linger),
             };
@@ -607,6 +643,13 @@ impl Worker {
                 self.phase = Phase::Leaving {
                     code,
                     fragment: FragmentId(seq as u32),
+                    behind: match error {
+                        WorkerError::Stalled {
+                            awaited: Awaited::Ranks(ranks),
+                            ..
+                        } => ranks,
+                        _ => Ranks(0),
+                    },
                     error: Some(error),
                     until: now.after(LEAVE_FAILED),
                 };
@@ -649,13 +692,19 @@ impl Worker {
 
     fn transmit_control(&mut self, now: Time, out: &mut [u8]) -> Transmit {
         let len = match self.phase {
-            Phase::Leaving { code, fragment, .. } => {
+            Phase::Leaving {
+                code,
+                fragment,
+                behind,
+                ..
+            } => {
                 self.next_control = now.after(EAGER);
                 let leave = Leave {
                     instance: self.control.instance,
                     challenge: self.control.challenge,
                     code,
                     fragment,
+                    behind: behind.0,
                 };
                 self.control.emit_leave(&leave, out)
             }
@@ -672,6 +721,7 @@ impl Worker {
                     running,
                     window: self.config.window,
                     shape: self.config.shape,
+                    sent: running.then(|| FragmentId(self.window.next() as u32)),
                 };
                 self.control.emit_join(&join, out)
             }
@@ -824,12 +874,18 @@ impl Worker {
                 let after = self.config.stall_timeout;
                 if !self.delivered && self.last_progress.after(after) <= now {
                     let ps_missing = self.accepted.as_ref().is_some_and(|a| !a.ps);
-                    let error = if self.last_heard.after(after) <= now {
-                        WorkerError::SwitchSilent { after }
-                    } else {
-                        WorkerError::Stalled { after, ps_missing }
+                    if self.last_heard.after(after) <= now {
+                        let error = WorkerError::SwitchSilent { after };
+                        return self.leave_with(now, LeaveCode::Failed, 0, error);
+                    }
+                    let fragment = self.window.base();
+                    let error = WorkerError::Stalled {
+                        after,
+                        fragment,
+                        awaited: self.awaited(),
+                        ps_missing,
                     };
-                    self.leave_with(now, LeaveCode::Failed, 0, error);
+                    self.leave_with(now, LeaveCode::Stalled, fragment, error);
                 }
             }
             Phase::Leaving { until, .. } => {

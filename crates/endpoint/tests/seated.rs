@@ -30,6 +30,7 @@ fn seated() -> Ps {
         left: 0,
         ps: true,
         group: Ipv4Addr::new(239, 84, 0, 7),
+        behind: None,
     };
     let config = PsConfig::new(JOB, key, 1);
     Ps::seated(Time(0), config, Kernels::best(), EPOCH, accept)

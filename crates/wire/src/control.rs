@@ -7,7 +7,7 @@
 
 use crate::header::{CONTROL_UNITS, HEADER_BYTES};
 use crate::ids::{FragmentId, Rank};
-use crate::{MAX_UNITS, MAX_WORKERS, UNIT_BYTES};
+use crate::{MAX_UNITS, MAX_WORKERS, UNIT_BYTES, all_ranks};
 use core::fmt;
 use core::net::Ipv4Addr;
 use hmac::{Hmac, KeyInit, Mac as _};
@@ -180,6 +180,9 @@ pub struct Join {
     pub window: u16,
     /// What all workers must agree on; zeros from the PS.
     pub shape: Shape,
+    /// The first fragment of the epoch that the worker has not contributed to (J-10). Only of a worker
+    /// that runs, and none from one that does not say.
+    pub sent: Option<FragmentId>,
 }
 
 impl Join {
@@ -188,7 +191,7 @@ impl Join {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..22, 24..56])?;
+        let b = payload_of(datagram, &[0..22, 24..61])?;
         let role = match b[16] {
             0 => Role::Worker,
             1 => Role::Ps,
@@ -207,6 +210,11 @@ impl Join {
             },
             window: u16_at(b, 20),
             shape: *b[24..56].as_array().ok_or(ControlError)?,
+            sent: match (b[60], u32_at(b, 56)) {
+                (0, 0) => None,
+                (1, sent) => Some(FragmentId(sent)),
+                _ => return Err(ControlError),
+            },
         };
         let fits = match role {
             Role::Worker => {
@@ -218,6 +226,7 @@ impl Join {
                 join.units == 0 && !join.running && join.window == 0 && join.shape == [0; 32]
             }
         };
+        let fits = fits && (join.running || join.sent.is_none());
         if fits && join.instance != 0 {
             Ok(join)
         } else {
@@ -239,6 +248,10 @@ impl Join {
         b[19] = u8::from(self.running);
         b[20..22].copy_from_slice(&self.window.to_be_bytes());
         b[24..56].copy_from_slice(&self.shape);
+        if let Some(sent) = self.sent {
+            b[56..60].copy_from_slice(&sent.0.to_be_bytes());
+            b[60] = 1;
+        }
     }
 }
 
@@ -252,6 +265,15 @@ pub enum State {
     Running = 1,
     /// All workers have left.
     Ended = 2,
+}
+
+/// Who has contributed least, as far as the switch knows (J-10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Everybody has contributed to all fragments before this one.
+    pub least: FragmentId,
+    /// The ranks that have not contributed to it; at least one.
+    pub ranks: u64,
 }
 
 /// Payload of ACCEPT.
@@ -281,6 +303,8 @@ pub struct Accept {
     pub ps: bool,
     /// Where results go.
     pub group: Ipv4Addr,
+    /// Who has contributed least, once all have said how far they are.
+    pub behind: Option<Behind>,
 }
 
 impl Accept {
@@ -289,7 +313,7 @@ impl Accept {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..41, 44..48])?;
+        let b = payload_of(datagram, &[0..41, 44..52, 56..64])?;
         let state = match b[16] {
             0 => State::Waiting,
             1 => State::Running,
@@ -309,6 +333,11 @@ impl Accept {
             left: u64_at(b, 32),
             ps: b[40] == 1,
             group: Ipv4Addr::from(u32_at(b, 44)),
+            behind: match (FragmentId(u32_at(b, 48)), u64_at(b, 56)) {
+                (FragmentId(0), 0) => None,
+                (_, 0) => return Err(ControlError),
+                (least, ranks) => Some(Behind { least, ranks }),
+            },
         };
         let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
             && accept.units <= MAX_UNITS
@@ -319,7 +348,8 @@ impl Accept {
                 .is_some()
             && accept.window >= 1
             && b[40] <= 1
-            && accept.group.is_multicast();
+            && accept.group.is_multicast()
+            && (accept.behind).is_none_or(|behind| behind.ranks & !all_ranks(accept.workers) == 0);
         if fits { Ok(accept) } else { Err(ControlError) }
     }
 
@@ -341,6 +371,10 @@ impl Accept {
         b[32..40].copy_from_slice(&self.left.to_be_bytes());
         b[40] = u8::from(self.ps);
         b[44..48].copy_from_slice(&self.group.octets());
+        if let Some(Behind { least, ranks }) = self.behind {
+            b[48..52].copy_from_slice(&least.0.to_be_bytes());
+            b[56..64].copy_from_slice(&ranks.to_be_bytes());
+        }
     }
 }
 
@@ -418,6 +452,8 @@ pub struct Refuse {
     pub found: u32,
     /// What is allowed (see [`Reason`]).
     pub allowed: u32,
+    /// For whom the rank named had waited in vain, when it left for that ([`LeaveCode::Stalled`]).
+    pub behind: u64,
 }
 
 impl Refuse {
@@ -426,7 +462,7 @@ impl Refuse {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..18, 20..28])?;
+        let b = payload_of(datagram, &[0..18, 20..28, 32..40])?;
         let reason = usize::from(b[16])
             .checked_sub(1)
             .and_then(|i| Reason::ALL.get(i))
@@ -435,13 +471,19 @@ impl Refuse {
         if !about.is_worker() && b[17] != 255 {
             return Err(ControlError);
         }
+        let (found, behind) = (u32_at(b, 20), u64_at(b, 32));
+        let stalled = *reason == Reason::MemberFailed && found == LeaveCode::Stalled as u32;
+        if behind != 0 && !stalled {
+            return Err(ControlError);
+        }
         Ok(Self {
             instance: u64_at(b, 0),
             challenge: u64_at(b, 8),
             reason: *reason,
             about: about.is_worker().then_some(about),
-            found: u32_at(b, 20),
+            found,
             allowed: u32_at(b, 24),
+            behind,
         })
     }
 
@@ -457,6 +499,7 @@ impl Refuse {
         b[17] = self.about.map_or(255, |r| r.0);
         b[20..24].copy_from_slice(&self.found.to_be_bytes());
         b[24..28].copy_from_slice(&self.allowed.to_be_bytes());
+        b[32..40].copy_from_slice(&self.behind.to_be_bytes());
     }
 }
 
@@ -472,6 +515,8 @@ pub enum LeaveCode {
     Overflow = 2,
     /// Its user stopped it.
     Interrupted = 3,
+    /// It got no results any more (J-9).
+    Stalled = 4,
 }
 
 impl LeaveCode {
@@ -483,6 +528,7 @@ impl LeaveCode {
             1 => Self::Failed,
             2 => Self::Overflow,
             3 => Self::Interrupted,
+            4 => Self::Stalled,
             _ => return None,
         })
     }
@@ -497,8 +543,10 @@ pub struct Leave {
     pub challenge: u64,
     /// Why it leaves.
     pub code: LeaveCode,
-    /// The fragment that overflowed, for that code; else 0.
+    /// The fragment that overflowed, or the first that had no result, for those codes; else 0.
     pub fragment: FragmentId,
+    /// The ranks that had not contributed to it, if any are known, for [`LeaveCode::Stalled`]; else 0.
+    pub behind: u64,
 }
 
 impl Leave {
@@ -507,14 +555,16 @@ impl Leave {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..17, 20..24])?;
+        let b = payload_of(datagram, &[0..17, 20..32])?;
         let leave = Self {
             instance: u64_at(b, 0),
             challenge: u64_at(b, 8),
             code: LeaveCode::from_number(u32::from(b[16])).ok_or(ControlError)?,
             fragment: FragmentId(u32_at(b, 20)),
+            behind: u64_at(b, 24),
         };
-        if leave.instance != 0 {
+        let fits = leave.behind == 0 || leave.code == LeaveCode::Stalled;
+        if fits && leave.instance != 0 {
             Ok(leave)
         } else {
             Err(ControlError)
@@ -531,6 +581,7 @@ impl Leave {
         b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
         b[16] = self.code as u8;
         b[20..24].copy_from_slice(&self.fragment.0.to_be_bytes());
+        b[24..32].copy_from_slice(&self.behind.to_be_bytes());
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
+use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::header::{CONTROL_UNITS, HEADER_BYTES};
 use tally_wire::{
@@ -113,6 +113,7 @@ fn join(challenge: u64) -> Join {
         window: 256,
         running: false,
         shape: shape(),
+        sent: None,
     }
 }
 
@@ -130,6 +131,7 @@ fn accept() -> Accept {
         left: 0,
         ps: true,
         group: group_of(JOB),
+        behind: None,
     }
 }
 
@@ -141,6 +143,7 @@ fn refuse(reason: Reason, about: Option<Rank>, found: u32, allowed: u32) -> Refu
         about,
         found,
         allowed,
+        behind: 0,
     }
 }
 
@@ -150,6 +153,7 @@ fn leave() -> Leave {
         challenge: CHALLENGE,
         code: LeaveCode::Overflow,
         fragment: FragmentId(5),
+        behind: 0,
     }
 }
 
@@ -187,6 +191,35 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     let hint = refuse(Reason::BadMac, None, 0, 0);
     let hinted = sealed(control(Kind::Refuse, Epoch(0)), true, |b| hint.emit(b));
     assert_eq!(Refuse::parse(&hinted), Ok(hint));
+    let alive = Join {
+        running: true,
+        sent: Some(FragmentId(6)),
+        ..join(CHALLENGE)
+    };
+    let living = sealed(control(Kind::Join, EPOCH), false, |b| alive.emit(b));
+    assert_eq!(Join::parse(&living), Ok(alive));
+    let waiting = Accept {
+        behind: Some(Behind {
+            least: FragmentId(5),
+            ranks: 0b010,
+        }),
+        ..accept()
+    };
+    let awaited = sealed(control(Kind::Accept, EPOCH), false, |b| waiting.emit(b));
+    assert_eq!(Accept::parse(&awaited), Ok(waiting));
+    let stalled = Leave {
+        code: LeaveCode::Stalled,
+        behind: 0b010,
+        ..leave()
+    };
+    let gone = sealed(control(Kind::Leave, EPOCH), false, |b| stalled.emit(b));
+    assert_eq!(Leave::parse(&gone), Ok(stalled));
+    let gave_up = Refuse {
+        behind: 0b010,
+        ..refuse(Reason::MemberFailed, Some(Rank(0)), 4, 5)
+    };
+    let told = sealed(control(Kind::Refuse, EPOCH), false, |b| gave_up.emit(b));
+    assert_eq!(Refuse::parse(&told), Ok(gave_up));
     let left = sealed(control(Kind::Leave, EPOCH), false, |b| leave().emit(b));
     assert_eq!(Leave::parse(&left), Ok(leave()));
 
@@ -210,7 +243,11 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
         ("REFUSE, CHALLENGE", challenged),
         ("REFUSE, PAYLOAD", refused),
         ("REFUSE, BAD_MAC, a hint", hinted),
+        ("JOIN, a sign of life", living),
+        ("ACCEPT, rank 1 is behind", awaited),
+        ("REFUSE, MEMBER_FAILED, rank 0 gave up waiting", told),
         ("LEAVE, overflow", left),
+        ("LEAVE, stalled", gone),
         (
             "DATA, i32, the whole frame",
             frame(way(WORKER, shard), data, &i32_payload(1)),

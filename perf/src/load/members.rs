@@ -80,6 +80,7 @@ impl Members {
                 left: 0,
                 ps: true,
                 group: group_of(plan.id),
+                behind: None,
             };
             Ps::seated(now, ps_config, kernels, EPOCH_FIXED, accept)
         } else {

@@ -145,6 +145,32 @@ def test_one_that_leaves_is_named(cluster):
             assert error.ranks == (1,), error
 
 
+def test_one_that_does_not_come_is_named_with_the_tensor(cluster):
+    seconds = {}
+
+    def work(job):
+        job.all_reduce(numpy.ones(1000, "float32"), name="layer0.weight")
+        began = time.monotonic()
+        if job.rank == 2:
+            # Longer than the others wait, and then it comes after all.
+            time.sleep(5.5)
+        try:
+            job.all_reduce(numpy.ones(1000, "float32"), name="layer1.weight")
+        finally:
+            seconds[job.rank] = time.monotonic() - began
+
+    for rank, error in enumerate(at_all(cluster, work)):
+        assert isinstance(error, tally.TimeoutError), error
+        assert error.ranks == (2,), error
+        assert "rank 2 has not contributed" in str(error), error
+        if rank == 2:
+            assert "gave up waiting for us" in str(error), error
+        else:
+            assert "waiting for layer1.weight" in str(error), error
+            # The stall timeout, and two seconds.
+            assert seconds[rank] < 5, seconds
+
+
 def test_integers_that_do_not_fit(cluster):
     errors = at_all(cluster, lambda job: job.all_reduce(numpy.full(100, 2**30, "int32")))
     assert all(isinstance(it, OverflowError) and isinstance(it, tally.OverflowError) for it in errors), errors

@@ -1,7 +1,7 @@
 //! The agent's errors, as a training process gets to hear them.
 
 use crate::error::AgentError;
-use tally_endpoint::WorkerError;
+use tally_endpoint::{Awaited, WorkerError};
 use tally_local::{Class, Failure};
 use tally_wire::Rank;
 
@@ -34,8 +34,13 @@ impl From<&AgentError> for Failure {
                 (Class::Mismatch, source.ranks.0, hint)
             }
             AgentError::Silence { source, .. } => {
-                let hint = "see whether all ranks are alive and came to this collective, and `tally-switch --stats`";
-                (Class::Silence, ranks_of(source), hint)
+                let ranks = ranks_of(source);
+                let hint = if ranks == 0 {
+                    "see whether all ranks are alive and came to this collective, and `tally-switch --stats`"
+                } else {
+                    "see what keeps it, or give it more time with the agents' `timeouts.stall_ms`"
+                };
+                (Class::Silence, ranks, hint)
             }
             AgentError::Job { source, .. } => {
                 let hint = "see what that one's log says, and start the job again at all ranks";
@@ -67,6 +72,11 @@ fn ranks_of(error: &WorkerError) -> u64 {
     match error {
         WorkerError::NotStarted { missing, .. } => missing.0,
         WorkerError::MemberLost { rank } | WorkerError::MemberFailed { rank, .. } => one(rank),
+        WorkerError::Stalled {
+            awaited: Awaited::Ranks(ranks),
+            ..
+        }
+        | WorkerError::GaveUp { behind: ranks, .. } => ranks.0,
         WorkerError::Payload { by, .. } | WorkerError::Shape { by } => one(by),
         _ => 0,
     }
@@ -116,6 +126,28 @@ mod tests {
         );
         assert!(
             failure.text.contains("timeouts.join_ms"),
+            "{}",
+            failure.text
+        );
+
+        let stalled = AgentError::Silence {
+            job: 7,
+            source: WorkerError::Stalled {
+                after: Duration::from_secs(10),
+                fragment: 3,
+                awaited: Awaited::Ranks(Ranks(0b101)),
+                ps_missing: false,
+            },
+            tensors: Some("layer1.weight".into()),
+            trouble: None,
+        };
+        let failure = Failure::from(&stalled);
+        assert_eq!((failure.class, failure.ranks), (Class::Silence, 0b101));
+        assert!(
+            failure.text.starts_with(
+                "waiting for layer1.weight: no result for 10s, although the switch answers: \
+                 ranks 0, 2 have not contributed; "
+            ),
             "{}",
             failure.text
         );

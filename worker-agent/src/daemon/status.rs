@@ -55,6 +55,8 @@ pub struct RankStatus {
     pub collectives: u64,
     /// Collectives that are submitted and not done.
     pub under_way: u64,
+    /// Ranks that the first of them waits for, once it has done so for about a second.
+    pub behind: Vec<u8>,
     /// Bytes of those that are done.
     pub bytes: u64,
     /// Bits of collectives that were done in the last quarter of a second, per second, in 10^9.
@@ -127,6 +129,11 @@ impl fmt::Display for Status {
                     r.bytes as f64 / 1e9,
                     r.gbit_per_s
                 )?;
+                if !r.behind.is_empty() {
+                    let all = r.behind.iter().fold(0, |all, rank| all | 1 << rank);
+                    let ranks = ranks_words(all).unwrap_or_default();
+                    writeln!(f, "    waiting for {ranks}")?;
+                }
                 let priorities = r.priority_min.zip(r.priority_max);
                 let priorities = priorities.map_or("none yet".into(), |(least, most)| {
                     format!("{least} to {most}")
@@ -224,6 +231,7 @@ impl Shared {
         s.epoch = r.epoch;
         s.collectives = r.collectives;
         s.under_way = r.waiting;
+        s.behind = r.behind;
         s.bytes = r.bytes;
         s.fragments = r.fragments;
         s.from_switch = r.from_switch;
@@ -251,12 +259,16 @@ pub(super) fn words(state: SessionState) -> String {
     }
 }
 
-fn waiting_for(Members { missing, ps, .. }: Members) -> String {
-    let ranks = match missing.count_ones() {
+fn ranks_words(ranks: u64) -> Option<String> {
+    match ranks.count_ones() {
         0 => None,
-        1 => Some(format!("rank {}", Ranks(missing))),
-        _ => Some(format!("ranks {}", Ranks(missing))),
-    };
+        1 => Some(format!("rank {}", Ranks(ranks))),
+        _ => Some(format!("ranks {}", Ranks(ranks))),
+    }
+}
+
+fn waiting_for(Members { missing, ps, .. }: Members) -> String {
+    let ranks = ranks_words(missing);
     let ps = (!ps).then(|| "the parameter server".to_owned());
     let who: Vec<_> = ranks.into_iter().chain(ps).collect();
     if who.is_empty() {
@@ -274,6 +286,7 @@ mod tests {
         let rank = RankStatus {
             rank: 3,
             state: "running, epoch 2".into(),
+            behind: vec![0, 5],
             priority_min: Some(1),
             priority_max: Some(9),
             ..RankStatus::default()
@@ -295,6 +308,7 @@ mod tests {
         let text = status.to_string();
         assert!(text.contains("job 7: 4 workers, 1 of them here"), "{text}");
         assert!(text.contains("rank 3: process 0"), "{text}");
+        assert!(text.contains("waiting for ranks 0, 5\n"), "{text}");
         assert!(text.contains("priorities 1 to 9"), "{text}");
     }
 }

@@ -23,6 +23,8 @@ pub struct SessionReport {
     pub collectives: u64,
     /// Collectives that were submitted and are not done.
     pub waiting: u64,
+    /// Ranks that the first of them waits for, once it has done so for about a second.
+    pub behind: Vec<u8>,
     /// Bytes of the buffers that have been fetched.
     pub bytes: u64,
     /// Fragments contributed, descriptors among them.

@@ -178,6 +178,28 @@ fn results_come_back_as_they_came_for_two_windows() {
 }
 
 #[test]
+fn every_fragment_has_the_names_of_its_tensors() {
+    let input = mixed();
+    for arithmetic in [Arithmetic::Fixed, Arithmetic::Native, Arithmetic::Own] {
+        let vector = Vector::new(&input, arithmetic, 2, 4, PAYLOAD);
+        let mut named = String::new();
+        for seq in 0..vector.fragments() {
+            let names = vector.names_in(seq);
+            assert!(!names.is_empty(), "fragment {seq}");
+            assert_eq!(
+                names,
+                vector.names_in(seq + vector.fragments()),
+                "next round"
+            );
+            named.push_str(&names);
+        }
+        for tensor in input.layout.tensors.iter().filter(|t| t.elements > 0) {
+            assert!(named.contains(&tensor.name), "{}", tensor.name);
+        }
+    }
+}
+
+#[test]
 fn results_are_copied_only_where_they_would_be_lost() {
     let copies = |elements, dtype, arithmetic, window| {
         let input = Tensors::synthetic(1, 2, elements, dtype);

@@ -25,6 +25,7 @@ fn serving() -> Ps {
         left: 0,
         ps: true,
         group: [239, 84, 0, 3].into(),
+        behind: None,
     };
     let mut datagram = [0; DATAGRAM_BYTES];
     header(Kind::Accept, 0, Flags::NONE).emit(&mut datagram);

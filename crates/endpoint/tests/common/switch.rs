@@ -4,7 +4,7 @@
 use super::Rng;
 use half::{bf16, f16};
 use std::collections::{BTreeMap, HashMap};
-use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
+use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
     Accept, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank,
@@ -124,6 +124,8 @@ pub struct Switch {
     units: u8,
     challenge: u64,
     members: HashMap<u8, u64>,
+    /// How far workers are (J-10).
+    sent: HashMap<u8, u32>,
     left: u64,
     held: HashMap<u32, Held>,
     done: HashMap<u32, (Element, Vec<u8>, Flags)>,
@@ -144,6 +146,7 @@ impl Switch {
             units: 0,
             challenge: 1,
             members: HashMap::new(),
+            sent: HashMap::new(),
             left: 0,
             held: HashMap::new(),
             done: HashMap::new(),
@@ -223,8 +226,25 @@ impl Switch {
             left: self.left,
             ps: self.members.contains_key(&255),
             group: tally_wire::frame::group_of(JOB),
+            behind: self.behind().filter(|_| member != 255),
         };
         self.control(Kind::Accept, member, |out| accept.emit(out))
+    }
+
+    /// Who is behind, once all that have not left have said how far they are.
+    fn behind(&self) -> Option<Behind> {
+        let here = (0..self.workers).filter(|r| self.left >> r & 1 == 0);
+        let here: Vec<_> = here.map(|r| Some((*self.sent.get(&r)?, r))).collect();
+        let here = here.into_iter().collect::<Option<Vec<_>>>()?;
+        // The naive way to compare numbers that wrap: all are near one of them.
+        let near = here.first()?.0;
+        let ahead = |sent: u32| sent.wrapping_sub(near) as i32;
+        let least = here.iter().map(|it| ahead(it.0)).min()?;
+        let late = here.iter().filter(|it| ahead(it.0) == least);
+        Some(Behind {
+            least: FragmentId(near.wrapping_add(least as u32)),
+            ranks: late.fold(0, |bits, it| bits | 1 << it.1),
+        })
     }
 
     pub fn refuse(
@@ -236,6 +256,18 @@ impl Switch {
         found: u32,
         allowed: u32,
     ) -> Vec<u8> {
+        self.refuse_behind(member, instance, reason, about, [found, allowed], 0)
+    }
+
+    fn refuse_behind(
+        &self,
+        member: u8,
+        instance: u64,
+        reason: Reason,
+        about: u8,
+        [found, allowed]: [u32; 2],
+        behind: u64,
+    ) -> Vec<u8> {
         let about = (about < 64).then_some(Rank(about));
         let challenge = self.challenge;
         let refuse = Refuse {
@@ -245,6 +277,7 @@ impl Switch {
             about,
             found,
             allowed,
+            behind,
         };
         self.control(Kind::Refuse, member, |out| refuse.emit(out))
     }
@@ -322,6 +355,9 @@ impl Switch {
                 self.challenge += 1;
                 self.members.clear();
             }
+            if let Some(sent) = join.sent {
+                self.sent.insert(member, sent.0);
+            }
             self.units = join.units;
             self.members.insert(member, join.instance);
         } else if header.epoch == Epoch(self.epoch) || self.epoch == 0 {
@@ -355,7 +391,14 @@ impl Switch {
             let refuse = |(&m, &i): (&u8, &u64)| {
                 (
                     m,
-                    self.refuse(m, i, Reason::MemberFailed, from, code, fragment),
+                    self.refuse_behind(
+                        m,
+                        i,
+                        Reason::MemberFailed,
+                        from,
+                        [code, fragment],
+                        leave.behind,
+                    ),
                 )
             };
             let out = self.members.iter().filter(|m| *m.0 != from).map(refuse);

@@ -7,7 +7,7 @@ use super::{Action, Datagram, JobConfig, RegistryConfig};
 use crate::roster::{Member, Roster};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
-use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Reason, Role, Shape, State};
+use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, Shape, State};
 use tally_wire::frame::group_of;
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
@@ -31,6 +31,8 @@ pub(super) struct Seat {
     turn: u64,
     /// The instance that asked for its place, and for which the roll was called once more.
     rival: u64,
+    /// The first fragment of the epoch that it has not contributed to, as it said last (J-10).
+    sent: Option<FragmentId>,
 }
 
 impl Seat {
@@ -42,11 +44,19 @@ impl Seat {
             fresh: visit.epoch == Epoch(0),
             turn: 0,
             rival: 0,
+            sent: None,
         }
     }
 
     fn is(&self, visit: &Visit<'_>) -> bool {
         self.instance == visit.instance && self.member == visit.from
+    }
+
+    /// A JOIN that was overtaken, or comes twice, takes nothing back.
+    fn has_sent(&mut self, sent: FragmentId) {
+        if self.sent.is_none_or(|before| sent.ahead_of(before) > 0) {
+            self.sent = Some(sent);
+        }
     }
 }
 
@@ -125,6 +135,7 @@ impl Visit<'_> {
             about: None,
             found: 0,
             allowed: 0,
+            behind: 0,
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
         control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);
@@ -140,6 +151,7 @@ pub(super) struct Refusal {
     about: Option<Rank>,
     found: u32,
     allowed: u32,
+    behind: u64,
 }
 
 impl Refusal {
@@ -149,6 +161,7 @@ impl Refusal {
             about: None,
             found: 0,
             allowed: 0,
+            behind: 0,
         }
     }
 
@@ -373,6 +386,11 @@ impl Job {
             }
         }
         self.take_seat(visit);
+        if let (Some(sent), Some(seat)) = (join.sent, &mut self.workers[usize::from(visit.rank.0)])
+            && visit.epoch == self.epoch
+        {
+            seat.has_sent(sent);
+        }
         self.agreed.get_or_insert(Agreed {
             by: visit.rank,
             units: join.units,
@@ -431,6 +449,28 @@ impl Job {
     fn absent(&self) -> Option<Rank> {
         let missing = self.all() & !self.joined();
         (missing != 0).then(|| Rank(missing.trailing_zeros() as u8))
+    }
+
+    /// Who has contributed least, of those that have not left; only once all have said how far they are:
+    /// who has not said may be behind them all.
+    fn behind(&self) -> Option<Behind> {
+        let mut behind: Option<Behind> = None;
+        for rank in (0..self.config.workers).map(Rank) {
+            if self.left & rank.bit() != 0 {
+                continue;
+            }
+            let sent = self.workers[usize::from(rank.0)].as_ref()?.sent?;
+            let ahead = behind.map_or(-1, |it| sent.ahead_of(it.least));
+            match &mut behind {
+                Some(it) if ahead == 0 => it.ranks |= rank.bit(),
+                _ if ahead > 0 => {}
+                _ => {
+                    let (least, ranks) = (sent, rank.bit());
+                    behind = Some(Behind { least, ranks });
+                }
+            }
+        }
+        behind
     }
 
     /// The place of a worker that has gone before the job ran.
@@ -560,9 +600,11 @@ impl Job {
         }
         if !finished {
             if open {
-                let code =
-                    Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0);
-                self.fail(visit.config, code.about(rank), &mut visit.actions);
+                let refusal = Refusal {
+                    behind: leave.behind & self.all() & !rank.bit(),
+                    ..Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0)
+                };
+                self.fail(visit.config, refusal.about(rank), &mut visit.actions);
             } else if seat.is_some() {
                 // It had joined and changed its mind before all were there.
                 self.vacate(rank);
@@ -741,6 +783,9 @@ impl Job {
             left: self.left,
             ps: self.ps.is_some() && self.ps_epoch == self.epoch,
             group: group_of(self.config.id),
+            behind: (rank.is_worker() && state != State::Ended)
+                .then(|| self.behind())
+                .flatten(),
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
         control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
@@ -761,6 +806,7 @@ impl Job {
             about,
             found,
             allowed,
+            behind,
         } = refusal;
         let challenge = self.challenge(config);
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
@@ -772,6 +818,7 @@ impl Job {
             about,
             found,
             allowed,
+            behind,
         }
         .emit(&mut *datagram);
         self.config.key.seal(&mut *datagram);

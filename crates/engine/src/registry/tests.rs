@@ -8,6 +8,7 @@ use tally_wire::control::{LeaveCode, Role, State};
 use tally_wire::frame::group_of;
 use tally_wire::{Accept, FragmentId, Rank, Refuse};
 
+mod behind;
 mod challenges;
 mod joining;
 mod leaving;
@@ -96,6 +97,7 @@ impl Peer {
                 running: false,
                 window: 32,
                 shape: [9; 32],
+                sent: None,
             },
             heard: Vec::new(),
         }
@@ -115,6 +117,7 @@ impl Peer {
                 running: false,
                 window: 0,
                 shape: [0; 32],
+                sent: None,
             },
             heard: Vec::new(),
         }
@@ -127,6 +130,7 @@ impl Peer {
         new.join.challenge = 0;
         new.epoch = Epoch(0);
         new.join.running = false;
+        new.join.sent = None;
         new.heard.clear();
         new
     }
@@ -149,6 +153,7 @@ impl Peer {
             challenge: self.join.challenge,
             code,
             fragment: FragmentId(fragment),
+            behind: 0,
         };
         self.sealed(Kind::Leave, |b| leave.emit(b))
     }
@@ -416,7 +421,7 @@ proptest! {
     #[test]
     fn authenticated_nonsense_never_panics(
         payloads in proptest::collection::vec(
-            (proptest::collection::vec(any::<u8>(), 56), any::<bool>(), 0u8..5, 0u16..3, any::<bool>(), 0u64..3000),
+            (proptest::collection::vec(any::<u8>(), 61), any::<bool>(), 0u8..5, 0u16..3, any::<bool>(), 0u64..3000),
             1..40,
         ),
     ) {
@@ -431,13 +436,18 @@ proptest! {
             );
             let mut datagram = [0; DATAGRAM_BYTES];
             header.emit(&mut datagram);
-            datagram[22..78].copy_from_slice(&payload);
+            datagram[22..83].copy_from_slice(&payload);
             if zeros {
-                datagram[22 + 16..78].fill(0);
+                datagram[22 + 16..83].fill(0);
                 datagram[22 + 16] = payload[16] & 3;
                 datagram[22 + 17] = payload[17] & 3;
                 datagram[22 + 18] = payload[18] & 15;
                 datagram[22 + 21] = payload[19] & 63;
+                if is_join && payload[20] & 1 == 1 {
+                    datagram[22 + 19] = 1;
+                    datagram[22 + 60] = 1;
+                    datagram[22 + 56..22 + 60].copy_from_slice(&payload[56..60]);
+                }
             }
             let status = net.status();
             let job = net.registry.jobs.get(&JOB).unwrap();

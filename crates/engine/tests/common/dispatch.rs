@@ -400,6 +400,7 @@ impl World {
             running: false,
             window: if ps { 0 } else { 8 },
             shape: [0; 32],
+            sent: None,
         };
         sealed(peer, Kind::Join, |b| join.emit(b))
     }
@@ -410,11 +411,14 @@ impl World {
         let choice = script.byte();
         let peer = &self.peers[at];
         let frame = if choice & 0x80 == 0 {
+            let code = LeaveCode::from_number(u32::from(choice % 5)).expect("a code");
+            let behind = if code == LeaveCode::Stalled { 0b111 } else { 0 };
             let leave = Leave {
                 instance: peer.instance,
                 challenge: peer.challenge,
-                code: LeaveCode::from_number(u32::from(choice & 3)).expect("a code"),
+                code,
                 fragment: FragmentId(0),
+                behind,
             };
             sealed(peer, Kind::Leave, |b| leave.emit(b))
         } else {

@@ -17,6 +17,7 @@ fn join() -> Join {
         running: true,
         window: 256,
         shape: [0x5a; 32],
+        sent: Some(FragmentId(0xfffe_fdfc)),
     }
 }
 
@@ -34,6 +35,10 @@ fn accept() -> Accept {
         left: 3,
         ps: true,
         group: Ipv4Addr::new(239, 84, 0, 7),
+        behind: Some(Behind {
+            least: FragmentId(0x1122_3344),
+            ranks: 1 << 63 | 5,
+        }),
     }
 }
 
@@ -41,10 +46,11 @@ fn refuse() -> Refuse {
     Refuse {
         instance: 1,
         challenge: 2,
-        reason: Reason::MemberLost,
+        reason: Reason::MemberFailed,
         about: Some(Rank(3)),
-        found: 4,
+        found: LeaveCode::Stalled as u32,
         allowed: 5,
+        behind: 1 << 63 | 5,
     }
 }
 
@@ -52,8 +58,9 @@ fn leave() -> Leave {
     Leave {
         instance: 1,
         challenge: 2,
-        code: LeaveCode::Overflow,
+        code: LeaveCode::Stalled,
         fragment: FragmentId(99),
+        behind: 1 << 63 | 5,
     }
 }
 
@@ -154,6 +161,10 @@ fn out_of_range_fields_are_refused() {
             role: Role::Ps,
             ..join()
         },
+        Join {
+            running: false,
+            ..join()
+        },
     ];
     for bad in bad_joins {
         let mut b = [0; DATAGRAM_BYTES];
@@ -185,6 +196,10 @@ fn out_of_range_fields_are_refused() {
             group: Ipv4Addr::new(10, 0, 0, 1),
             ..accept()
         },
+        Accept {
+            workers: 63,
+            ..accept()
+        },
     ];
     for bad in bad_accepts {
         let mut b = [0; DATAGRAM_BYTES];
@@ -196,6 +211,48 @@ fn out_of_range_fields_are_refused() {
         b[HEADER_BYTES + at] = value;
         assert_eq!(Refuse::parse(&b), Err(ControlError), "byte {at} = {value}");
     }
+}
+
+/// A sender that knows nothing of J-10 has zeros there, and nothing else may stand in their place.
+#[test]
+fn how_far_a_worker_is_may_be_left_out_but_not_half() {
+    let changed = |which: usize, changes: &[(usize, u8)]| {
+        let mut b = sealed()[which];
+        for &(at, value) in changes {
+            b[HEADER_BYTES + at] = value;
+        }
+        b
+    };
+    let none: Vec<_> = (56..61).map(|at| (at, 0)).collect();
+    let silent = Join {
+        sent: None,
+        ..join()
+    };
+    assert_eq!(Join::parse(&changed(0, &none)), Ok(silent));
+    for (at, value) in [(60, 0), (60, 2), (60, 255), (61, 1)] {
+        assert!(
+            Join::parse(&changed(0, &[(at, value)])).is_err(),
+            "byte {at}"
+        );
+    }
+    let first = [(56, 0), (57, 0), (58, 0), (59, 0)];
+    let first = Join::parse(&changed(0, &first)).map(|join| join.sent);
+    assert_eq!(first, Ok(Some(FragmentId(0))));
+
+    let none: Vec<_> = (48..64).map(|at| (at, 0)).collect();
+    let behind = Accept::parse(&changed(1, &none)).map(|accept| accept.behind);
+    assert_eq!(behind, Ok(None));
+    assert!(Accept::parse(&changed(1, &none[8..])).is_err(), "of nobody");
+    assert!(Accept::parse(&changed(1, &[(52, 1)])).is_err());
+
+    // Who is behind comes with that reason and code alone.
+    assert!(Refuse::parse(&changed(2, &[(16, Reason::MemberLost as u8)])).is_err());
+    assert!(Refuse::parse(&changed(2, &[(23, 3)])).is_err());
+    for code in [0, 1, 2, 3, 5] {
+        assert!(Leave::parse(&changed(3, &[(16, code)])).is_err(), "{code}");
+    }
+    let none: Vec<_> = (24..32).map(|at| (at, 0)).collect();
+    assert!(Leave::parse(&changed(3, &none)).is_ok());
 }
 
 #[test]

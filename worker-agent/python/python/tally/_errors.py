@@ -65,7 +65,10 @@ class OverflowError(TallyError, builtins.OverflowError):
 
 
 class TimeoutError(TallyError, builtins.TimeoutError):
-    """No result came in time, from the other ranks or from the agent."""
+    """No result came in time, from the other ranks or from the agent.
+
+    ``ranks`` are those that live and did not come to the collective that the text names, as far as known.
+    """
 
 
 class AgentGoneError(TallyError):
