@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy
 
@@ -43,6 +43,9 @@ from ._errors import (
     TimeoutError,
     VersionError,
 )
+
+if TYPE_CHECKING:
+    from .hook import ddp_hook as ddp_hook
 
 __all__ = [
     "DEFAULT_SOCKET",
@@ -86,6 +89,15 @@ _DTYPES = {
 _OPS = ("sum", "mean")
 _ARITHMETICS = ("native", "fixed", "own")
 _NAME_BYTES_MAX = 255
+
+
+def __getattr__(name: str) -> Any:
+    # Not everybody has torch.
+    if name == "ddp_hook":
+        from .hook import ddp_hook
+
+        return ddp_hook
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def status(socket: str = DEFAULT_SOCKET, timeout: float = 5.0) -> dict[str, Any]:

@@ -7,7 +7,8 @@ The job's number comes from ``pg_options=tally.torch.Options(job=7)`` or the env
 What goes where:
 
 * ``all_reduce`` with ``SUM`` or ``AVG`` of dense CPU tensors of float32, float16, bfloat16 and int32, in the default
-  group: the switch. So does ``DistributedDataParallel``, which averages gradients that way.
+  group: the switch. So does ``DistributedDataParallel``, which averages gradients that way; with
+  :func:`ddp_hook` it says how urgent they are, and what they travel as.
 * Everything else, such as ``all_gather``, ``MAX``, other types and further groups
   (``new_group``): Gloo, which is made with the same store, on the same network as always.
 
@@ -25,7 +26,7 @@ import queue
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
@@ -33,7 +34,11 @@ import torch.distributed as dist
 from . import DEFAULT_SOCKET, ELEMENTS_MAX, _ARITHMETICS, Handle, Job
 from ._errors import ArgumentError, TimeoutError
 
-__all__ = ["Options", "TallyGroup", "TallyWork"]
+if TYPE_CHECKING:
+    from .hook import HookState as HookState
+    from .hook import ddp_hook as ddp_hook
+
+__all__ = ["HookState", "Options", "TallyGroup", "TallyWork", "ddp_hook"]
 
 _DTYPES = {
     torch.float32: "f32",
@@ -41,6 +46,8 @@ _DTYPES = {
     torch.bfloat16: "bf16",
     torch.int32: "i32",
 }
+# Gloo's int8 wraps around where the switch's is an error.
+_DTYPES_OF_HOOK = _DTYPES | {torch.int8: "i8"}
 
 
 def _job_from_environment() -> int:
@@ -78,9 +85,12 @@ class Options:
 
 
 class TallyWork(dist._Work):
-    """All-reduces under way. torch's own work around a future would not raise what went wrong."""
+    """All-reduces under way. torch's own work around a future would not raise what went wrong.
 
-    def __init__(self, tensors: list[torch.Tensor]) -> None:
+    The future's value is ``tensors``.
+    """
+
+    def __init__(self, tensors: Any) -> None:
         super().__init__()
         self._tensors = tensors
         self._done = threading.Event()
@@ -89,7 +99,7 @@ class TallyWork(dist._Work):
         # A callback that raises is the way to an error that C++, such as DDP's, sees too.
         self._future = self._ended.then(self._outcome)
 
-    def _outcome(self, _: Any) -> list[torch.Tensor]:
+    def _outcome(self, _: Any) -> Any:
         if self._error is not None:
             raise self._error
         return self._tensors
@@ -120,7 +130,7 @@ class TallyWork(dist._Work):
     def get_future(self) -> torch.futures.Future:
         return self._future
 
-    def result(self) -> list[torch.Tensor]:
+    def result(self) -> Any:
         return self._tensors
 
 
@@ -168,19 +178,55 @@ class TallyGroup(dist.ProcessGroup):
         if self._job is None or op is None or not all(map(_is_served, tensors)):
             return self._gloo.allreduce(tensors, opts)
         work = TallyWork(list(tensors))
-        self._waiting.put((work, [self._submit(tensor, op) for tensor in tensors]))
+        handles, copies = [], []
+        for tensor in tensors:
+            tensor = tensor.detach()
+            dense = tensor.contiguous()
+            if dense.data_ptr() != tensor.data_ptr():
+                copies.append((tensor, dense))
+            handles.append(self._submit(dense, op, self._options.arithmetic, None))
+
+        def back() -> None:
+            for tensor, dense in copies:
+                tensor.copy_(dense)
+
+        self._waiting.put((work, handles, back))
         return work
 
-    def _submit(self, tensor: torch.Tensor, op: str) -> tuple[Handle, torch.Tensor, torch.Tensor]:
-        name = self._job._name("all_reduce", None)
-        tensor = tensor.detach()
-        dense = tensor.contiguous()
+    def _reduce(
+        self,
+        work: TallyWork,
+        dense: torch.Tensor,
+        op: str,
+        arithmetic: str,
+        name: str,
+        place: tuple[int, int],
+        more_follow: bool,
+        then: Callable[[], None],
+    ) -> None:
+        """Sums a tensor without gaps in place, then calls ``then`` on another thread, and then ends ``work``."""
+        handles = []
+        if dense.numel() > 0:
+            handles.append(
+                self._submit(dense, op, arithmetic, name, place, more_follow)
+            )
+        self._waiting.put((work, handles, then))
+
+    def _submit(
+        self,
+        dense: torch.Tensor,
+        op: str,
+        arithmetic: str,
+        name: Optional[str],
+        place: tuple[int, int] = (0, 1),
+        more_follow: bool = False,
+    ) -> Handle:
+        name = self._job._name("all_reduce", name)
         elements = dense.reshape(-1).view(torch.uint8).numpy()
-        dtype = _DTYPES[tensor.dtype]
-        handle = self._job._start(
-            elements, None, op, 0, dtype, self._options.arithmetic, name
+        dtype = _DTYPES_OF_HOOK[dense.dtype]
+        return self._job._start(
+            elements, None, op, 0, dtype, arithmetic, name, place, more_follow
         )
-        return handle, tensor, dense
 
     def shutdown(self) -> None:
         """Leaves the job in order. All works must be done."""
@@ -217,18 +263,17 @@ def _is_served(tensor: torch.Tensor) -> bool:
 def _complete(waiting: queue.SimpleQueue) -> None:
     """Waits for collectives in the order in which they were submitted, which is that in which they end, about."""
     while (item := waiting.get()) is not None:
-        work, submitted = item
+        work, handles, then = item
         try:
-            for handle, tensor, dense in submitted:
+            for handle in handles:
                 handle.wait()
-                if dense.data_ptr() != tensor.data_ptr():
-                    tensor.copy_(dense)
+            then()
         except BaseException as error:
             work._finish(error)
         else:
             work._finish(None)
         # Nothing is kept alive while there is nothing to do.
-        del item, work, submitted
+        del item, work, handles, then
 
 
 # What the switch does not do. Those that this version of torch has.
@@ -272,6 +317,15 @@ def _by_gloo(name: str) -> Any:
 for _name in _BY_GLOO:
     if hasattr(dist.ProcessGroupGloo, _name):
         setattr(TallyGroup, _name, _by_gloo(_name))
+
+
+def __getattr__(name: str) -> Any:
+    # It needs what is here.
+    if name in ("HookState", "ddp_hook"):
+        from . import hook
+
+        return getattr(hook, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _create(given: Any, options: Optional[Options]) -> TallyGroup:
