@@ -10,6 +10,7 @@ use tally_agent::{Arithmetic, Op};
 const EXIT_CODES: &str = "\
 Exit codes:
   0    done
+  1    the doctor has found something bad
   2    the command line or the configuration cannot be used
   3    tensors or report cannot be read or written
   4    the network, or the agent's socket, cannot be used
@@ -83,6 +84,12 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Ask the agent of this host how its jobs go.
     Status(StatusArgs),
+    /// Look for what keeps this host from its jobs, or slows them down, and say what to do about it.
+    ///
+    /// Whether the agent runs or not, and its jobs or not: the switch is asked in a way that
+    /// disturbs nobody. Run it as the agent's user. Takes less than ten seconds.
+    #[command(after_help = EXIT_CODES)]
+    Doctor(DoctorArgs),
 }
 
 #[derive(Debug, Args)]
@@ -182,6 +189,16 @@ pub(crate) struct StatusArgs {
     /// The agent's socket.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// The agent's configuration, JSON (serve --help shows one).
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
     /// As JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -25,6 +25,7 @@
 mod allreduce;
 pub mod config;
 pub mod daemon;
+pub mod doctor;
 mod error;
 mod kept;
 pub mod link;

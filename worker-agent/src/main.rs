@@ -4,8 +4,9 @@ mod cli;
 mod progress;
 
 use clap::Parser;
-use cli::{AllreduceArgs, Cli, Command, PsArgs, ServeArgs, StatusArgs};
+use cli::{AllreduceArgs, Cli, Command, DoctorArgs, PsArgs, ServeArgs, StatusArgs};
 use progress::Console;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps(&args, log).map(done),
         Command::Serve(args) => serve(&args, log).map(done),
         Command::Status(args) => status(&args).map(done),
+        Command::Doctor(args) => Ok(doctor(&args)),
     };
     outcome.unwrap_or_else(|error| {
         log.error(&error);
@@ -186,4 +188,23 @@ fn status(args: &StatusArgs) -> Result<(), AgentError> {
     let status: Status = tally_config::parse(&args.socket, json.as_bytes())?;
     print!("{status}");
     Ok(())
+}
+
+/// As the table of exit codes has it.
+const SOMETHING_IS_BAD: u8 = 1;
+
+fn doctor(args: &DoctorArgs) -> ExitCode {
+    let diagnosis = tally_agent::doctor::examine(&args.config);
+    let text = if args.json {
+        diagnosis.to_json() + "\n"
+    } else {
+        diagnosis.to_string()
+    };
+    // A reader that went away (`| head`) is no error.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if diagnosis.is_good() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(SOMETHING_IS_BAD)
+    }
 }

@@ -11,8 +11,8 @@ use super::{Link, LinkError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::socket::{
-    AddressFamily, IpMembershipRequest, SockFlag, SockType, SockaddrIn, bind, setsockopt, socket,
-    sockopt,
+    AddressFamily, IpMembershipRequest, SockFlag, SockType, SockaddrIn, bind, getsockopt,
+    setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeSpec;
 use quinn_udp::{EcnCodepoint, RecvMeta, UdpSocketState};
@@ -30,7 +30,7 @@ const BATCH_IN: usize = 8;
 /// Room for what is received as one.
 const IN_BYTES: usize = 1 << 16;
 /// Bytes that the kernel may keep for us, each way and socket.
-const SOCKET_BYTES: usize = 8 << 20;
+pub(crate) const SOCKET_BYTES: usize = 8 << 20;
 /// Bytes that the kernel takes at a time, to cut up: the longest UDP datagram.
 const SEGMENTED_BYTES_MAX: usize = 65_507;
 
@@ -195,6 +195,16 @@ fn enlarge(socket: &impl AsFd) {
     if setsockopt(socket, sockopt::SndBufForce, &SOCKET_BYTES).is_err() {
         let _ = setsockopt(socket, sockopt::SndBuf, &SOCKET_BYTES);
     }
+}
+
+/// What the kernel would keep for a socket of ours at `local`: bytes to receive and to send.
+pub(crate) fn buffer_bytes(local: Ipv4Addr) -> io::Result<(usize, usize)> {
+    let socket = UdpSocket::bind((local, 0))?;
+    enlarge(&socket);
+    // It says twice what was asked for, its own needs included (socket(7)).
+    let receive = getsockopt(&socket, sockopt::RcvBuf)? / 2;
+    let send = getsockopt(&socket, sockopt::SndBuf)? / 2;
+    Ok((receive, send))
 }
 
 fn listen(group: Group, interface: Ipv4Addr) -> io::Result<Socket> {
