@@ -14,10 +14,12 @@
 mod failure;
 mod rank;
 mod status;
+mod warnings;
 
 pub use status::{JobStatus, RankStatus, Status};
 
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
+use crate::doctor::{self, Room};
 use crate::error::AgentError;
 use crate::link::loss::Loss;
 use crate::log::Log;
@@ -54,6 +56,7 @@ pub fn run(
 ) -> Result<(), AgentError> {
     let mut listener = Listener::bind(&config.socket, access(config)?)?;
     log.info(format_args!("listening at {}", config.socket.display()));
+    let warnings = warnings_of(config, log);
     let mut agent = Agent {
         config,
         loss,
@@ -63,6 +66,7 @@ pub fn run(
         ranks: HashMap::new(),
         has_served: false,
         answering: Arc::default(),
+        warnings,
     };
     let outcome = loop {
         if stop.load(Ordering::Relaxed) {
@@ -84,6 +88,25 @@ pub fn run(
         agent.reap();
     }
     outcome
+}
+
+/// What makes all jobs slower than they could be, said now and kept for the status.
+fn warnings_of(config: &AgentConfig, log: Log) -> Vec<String> {
+    let AgentTransport::Udp { bind } = config.transport else {
+        return Vec::new();
+    };
+    match doctor::room_in(bind, config.payload_bytes as usize) {
+        Some(Room::Unused(warning)) => {
+            log.warn(&warning);
+            vec![warning]
+        }
+        // Whether the network has it, only who runs it knows.
+        Some(Room::Possible(hint)) => {
+            log.info(hint);
+            Vec::new()
+        }
+        None => Vec::new(),
+    }
 }
 
 fn access(config: &AgentConfig) -> Result<Access, AgentError> {
@@ -109,6 +132,8 @@ struct Agent<'a> {
     ranks: HashMap<(u16, u8), Entry>,
     has_served: bool,
     answering: Arc<AtomicUsize>,
+    /// What makes all jobs slower than they could be.
+    warnings: Vec<String>,
 }
 
 /// A process that was let in.
@@ -259,6 +284,7 @@ impl Agent<'_> {
             pid: std::process::id(),
             seconds: self.began.elapsed().as_secs_f64(),
             switch: self.config.switch.address.to_string(),
+            warnings: self.warnings.clone(),
             jobs: self.config.jobs.iter().map(job).collect(),
         }
     }

@@ -25,6 +25,7 @@ mod tool;
 use crate::config::{AgentConfig, AgentTransport};
 use serde::Serialize;
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 /// How it is.
@@ -125,6 +126,19 @@ impl fmt::Display for Diagnosis {
             (bad, warnings) => writeln!(f, "{bad} bad, {warnings} warnings"),
         }
     }
+}
+
+/// Longer payloads than the configured ones.
+pub(crate) enum Room {
+    /// The interface has room for them already.
+    Unused(String),
+    /// It could have.
+    Possible(String),
+}
+
+/// What the interface with address `bind` has room for, or could have, beyond `payload_bytes`.
+pub(crate) fn room_in(bind: Ipv4Addr, payload_bytes: usize) -> Option<Room> {
+    path::room(&interface::name_of(bind)?, payload_bytes)
 }
 
 /// Looks at all that an agent with the configuration at `path` needs. Takes less than ten seconds.

@@ -397,6 +397,17 @@ fn frames_that_do_not_fit_are_noticed_wherever_it_is() {
         .doctor()
         .is("payload", Warning, "carry packets of 8242 bytes");
     assert!(fix.contains("\"payload_bytes\": 8192 in "), "{fix}");
+    // The agent says so itself when it starts.
+    let config = net.path("agent.json").display().to_string();
+    let words = "warning: payload_bytes is 1024, and the MTU of eth0, 9000, has room for 8192";
+    let agent = Path::new(AGENT);
+    net.start(
+        "host",
+        agent,
+        &["serve", "--config", &config],
+        "agent.log",
+        words,
+    );
     net.configure(8192, NOTHING);
     let said = net.doctor();
     said.is("path", Good, "8242 bytes");

@@ -246,7 +246,10 @@ impl Rank {
                 self.task.say(Level::Info, &self.state_words);
             }
         }
-        self.task.shared.look(now, &self.session, &self.state_words);
+        let shared = &self.task.shared;
+        for warning in shared.look(now, &self.session, &self.state_words) {
+            self.task.say(Level::Warn, warning);
+        }
         Ok(is_busy)
     }
 

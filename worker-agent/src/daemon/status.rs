@@ -1,5 +1,6 @@
 //! How it goes, for `tally-agent status`.
 
+use super::warnings::{Host, Watch};
 use crate::session::{Session, SessionState};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -21,6 +22,8 @@ pub struct Status {
     pub seconds: f64,
     /// The switch's address.
     pub switch: String,
+    /// What makes all jobs slower than they could be, in words.
+    pub warnings: Vec<String>,
     /// The jobs of its configuration.
     pub jobs: Vec<JobStatus>,
 }
@@ -85,6 +88,8 @@ pub struct RankStatus {
     pub latency_us_p99: f64,
     /// Timeout now.
     pub rto_us: f64,
+    /// What makes it slower than it could be, in words.
+    pub warnings: Vec<String>,
 }
 
 impl Status {
@@ -107,6 +112,9 @@ impl fmt::Display for Status {
             f,
             "tally-agent {version}, process {pid}, for {seconds:.0} s; switch {switch}"
         )?;
+        for warning in &self.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
         for job in &self.jobs {
             let JobStatus {
                 job,
@@ -154,6 +162,9 @@ impl fmt::Display for Status {
                     r.latency_us_p99,
                     r.rto_us
                 )?;
+                for warning in &r.warnings {
+                    writeln!(f, "    warning: {warning}")?;
+                }
             }
         }
         Ok(())
@@ -168,6 +179,7 @@ struct State {
     looked: Instant,
     is_leaving: bool,
     status: RankStatus,
+    watch: Watch,
 }
 
 impl Shared {
@@ -185,6 +197,7 @@ impl Shared {
                 state: "opening its link".into(),
                 ..RankStatus::default()
             },
+            watch: Watch::default(),
         }))
     }
 
@@ -211,19 +224,21 @@ impl Shared {
         let state = self.state();
         RankStatus {
             seconds: state.came.elapsed().as_secs_f64(),
+            warnings: state.watch.warnings(Instant::now()),
             ..state.status.clone()
         }
     }
 
-    /// Takes the session's numbers, if it is time.
-    pub(super) fn look(&self, now: Instant, session: &Session, words: &str) {
+    /// Takes the session's numbers, if it is time. Returns warnings that are to be said.
+    pub(super) fn look(&self, now: Instant, session: &Session, words: &str) -> Vec<String> {
         let mut state = self.state();
         let since = now.saturating_duration_since(state.looked);
         if since < EVERY {
-            return;
+            return Vec::new();
         }
         state.looked = now;
         let r = session.report();
+        let warnings = state.watch.look(now, &r, Host::now);
         let s = &mut state.status;
         s.gbit_per_s = (r.bytes - s.bytes) as f64 * 8.0 / since.as_secs_f64() / 1e9;
         s.state.clear();
@@ -245,6 +260,7 @@ impl Shared {
         s.latency_us_p50 = r.latency_us.p50;
         s.latency_us_p99 = r.latency_us.p99;
         s.rto_us = r.rto_us;
+        warnings
     }
 }
 
@@ -289,6 +305,7 @@ mod tests {
             behind: vec![0, 5],
             priority_min: Some(1),
             priority_max: Some(9),
+            warnings: vec!["all wait for rank 0".into()],
             ..RankStatus::default()
         };
         let status = Status {
@@ -296,6 +313,7 @@ mod tests {
             pid: 5,
             seconds: 1.5,
             switch: "10.84.0.254".into(),
+            warnings: vec!["payload_bytes is small".into()],
             jobs: vec![JobStatus {
                 job: 7,
                 workers: 4,
@@ -310,5 +328,13 @@ mod tests {
         assert!(text.contains("rank 3: process 0"), "{text}");
         assert!(text.contains("waiting for ranks 0, 5\n"), "{text}");
         assert!(text.contains("priorities 1 to 9"), "{text}");
+        assert!(
+            text.contains("\nwarning: payload_bytes is small\njob 7"),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("\n    warning: all wait for rank 0\n"),
+            "{text}"
+        );
     }
 }

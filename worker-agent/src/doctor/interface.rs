@@ -95,6 +95,13 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, bind: Ipv4Addr, checks:
     }
 }
 
+/// The interface that has this address.
+pub(super) fn name_of(address: Ipv4Addr) -> Option<String> {
+    let all = addressed(getifaddrs().ok()?);
+    let found = all.into_iter().find(|it| it.address == address);
+    found.map(|it| it.name)
+}
+
 fn addressed(all: impl Iterator<Item = InterfaceAddress>) -> Vec<Addressed> {
     let one = |it: InterfaceAddress| {
         let address = it.address.as_ref()?.as_sockaddr_in()?.ip();

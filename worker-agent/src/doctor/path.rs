@@ -1,9 +1,9 @@
 //! The way to the switch and back: how long frames may be, and what the switch says of the jobs.
 
-use super::Check;
 use super::interface::Frames;
 use super::probe::{self, Said};
 use super::tool::{self, Missing, Ping};
+use super::{Check, Room};
 use crate::config::{AgentConfig, AgentJob};
 use crate::link::Link;
 use std::net::Ipv4Addr;
@@ -31,12 +31,12 @@ pub(super) struct Path<'a> {
 }
 
 /// Bytes of the IPv4 packet with so many units of payload.
-pub(crate) fn packet_bytes(units: u8) -> usize {
+fn packet_bytes(units: u8) -> usize {
     HEADERS_BYTES + datagram_bytes(units)
 }
 
 /// The longest payload that an MTU has room for.
-pub(crate) fn payload_in(mtu: usize) -> usize {
+fn payload_in(mtu: usize) -> usize {
     let room = mtu.saturating_sub(HEADERS_BYTES + HEADER_BYTES);
     room.min(MAX_PAYLOAD_BYTES) / UNIT_BYTES * UNIT_BYTES
 }
@@ -47,6 +47,25 @@ pub(super) fn frames(interface: &str) -> Result<Frames, Missing> {
     found.into_iter().next().ok_or_else(|| Missing {
         why: format!("`ip` does not show {interface}"),
         fix: format!("ip -d link show dev {interface}"),
+    })
+}
+
+/// Whether an interface has, or could have, room for payloads twice as long.
+pub(super) fn room(interface: &str, payload_bytes: usize) -> Option<Room> {
+    let Frames { mtu, max_mtu } = frames(interface).ok()?;
+    let best = payload_in(mtu);
+    if best >= 2 * payload_bytes {
+        return Some(Room::Unused(format!(
+            "payload_bytes is {payload_bytes}, and the MTU of {interface}, {mtu}, has room for {best}: set it at all \
+             agents of the jobs, if the switch has the MTU as well (tally-agent doctor)"
+        )));
+    }
+    let could = payload_in(JUMBO.min(max_mtu));
+    (could >= 2 * payload_bytes).then(|| {
+        Room::Possible(format!(
+            "{interface} has MTU {mtu} and could have {JUMBO}: payloads of {could} bytes instead of {payload_bytes} \
+             would cost less CPU (tally-agent doctor)"
+        ))
     })
 }
 
