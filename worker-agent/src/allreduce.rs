@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use tally_endpoint::{Ecn, Event, Members, Time, Worker};
 use tally_kernels::Backend;
 use tally_wire::control::Shape;
-use tally_wire::frame::group_of;
 
 /// How long to wait at most before looking at the stop flag again.
 pub(crate) const IDLE_MAX: Duration = Duration::from_millis(50);
@@ -117,21 +116,12 @@ pub fn open_link(
             address,
             port,
         } => {
-            let local = crate::link::ethernet::Local {
-                mac: *mac,
-                address: *address,
-                port: *port,
-            };
-            let group = group.map(|g| g.address);
-            let link = crate::link::dpdk::DpdkLink::open(
-                eal,
-                device,
-                local,
-                switch.address,
-                group,
-                units,
-            )?;
-            Ok(Box::new(link))
+            use crate::link::dpdk::{DpdkPort, START_FOR};
+            let (mac, address) = (*mac, *address);
+            let local = crate::link::ethernet::Local { mac, address };
+            let mut port = DpdkPort::new(eal, device, local, *port, switch.address, units)?;
+            port.connect(START_FOR)?;
+            Ok(Box::new(port.link(group.map(|it| it.address))))
         }
         #[cfg(not(feature = "dpdk"))]
         Transport::Dpdk { .. } => Err(crate::link::LinkError::NoDpdk),
@@ -153,12 +143,8 @@ pub fn allreduce(
     observer: &mut dyn Observer,
     stop: &AtomicBool,
 ) -> Result<(Tensors, Report), AgentError> {
-    let group = Group {
-        address: group_of(config.job.job_id()),
-        port: config.switch.port,
-    };
-    let units = Some(config.units());
-    let link = open_link(&config.transport, config.switch, Some(group), units)?;
+    let (group, units) = (Some(config.group()), Some(config.units()));
+    let link = open_link(&config.transport, config.switch, group, units)?;
     match options.loss {
         Some(loss) => over(
             Lossy::new(link, loss),

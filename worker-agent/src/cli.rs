@@ -61,7 +61,8 @@ The configuration of an agent:
 May be added: socket (/run/tally/agent.sock), access.mode ("0660") and access.group of the socket,
 jobs[].priority, memory_mib that a process may share (16384), processes at a time (64), and
 payload_bytes, window and timeouts as for a worker: the first is the same at all agents of a job.
-The transport dpdk has the keys of a worker's, and serves one process."#;
+The transport dpdk has the keys of a worker's; all processes share the port, and have UDP ports from
+`port` (40000) on."#;
 
 /// All-reduce of tensors through a Tally switch.
 #[derive(Debug, Parser)]

@@ -8,12 +8,14 @@ mod agent;
 
 pub use agent::{Access, AgentConfig, AgentJob, AgentTransport, DEFAULT_SOCKET, Mode};
 
+use crate::link::udp::Group;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 use tally_config::ConfigError;
+use tally_wire::frame::group_of;
 use tally_wire::{DEFAULT_PORT, JobId, Key, MAX_PAYLOAD_BYTES, MAX_WORKERS, Mac, UNIT_BYTES};
 
 /// A worker's configuration file.
@@ -291,6 +293,15 @@ impl WorkerConfig {
             return Err(ConfigError::value(path, "window", 0, "1 to 65535"));
         }
         Ok(())
+    }
+
+    /// Where the job's results go.
+    #[must_use]
+    pub const fn group(&self) -> Group {
+        Group {
+            address: group_of(self.job.job_id()),
+            port: self.switch.port,
+        }
     }
 
     /// Payload in units of the header.

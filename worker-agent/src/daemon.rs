@@ -1,17 +1,18 @@
 //! The agent of a host: takes part in jobs for the processes that train on it.
 //!
-//! One thread lets processes in, at the socket, and tells the status. Each process has a thread of its own, with
-//! its own session and link, so that none can keep another waiting: what it asks for, what comes from the network
-//! and its timers are the events of one loop (`rank.rs`). If that thread fails, so does that process alone.
+//! One thread lets processes in, at the socket, and tells the status. Each process has a session of its own: what it
+//! asks for, what comes from the network and its timers are the events of one loop (`rank.rs`). Over the kernel's
+//! UDP each session has a thread and a socket, so that none can keep another waiting. A DPDK port belongs to one
+//! thread, on which all sessions take turns (`port.rs`). If a session fails, so does its process alone.
 //!
 //! # The catches
 //!
-//! * DPDK can be started once in a process, and its port is one session's. So an agent with such a port serves
-//!   one process, and must be started again for the next.
 //! * Whoever may connect may be any rank of any of the configured jobs. Agents of tenants who do not trust each
 //!   other need sockets, configurations and groups of their own.
 
 mod failure;
+#[cfg(feature = "dpdk")]
+mod port;
 mod rank;
 mod status;
 mod warnings;
@@ -21,10 +22,12 @@ pub use status::{JobStatus, RankStatus, Status};
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
 use crate::doctor::{self, Room};
 use crate::error::AgentError;
+use crate::link::LinkError;
 use crate::link::loss::Loss;
 use crate::log::Log;
+use crossbeam_channel::Sender;
 use nix::unistd::Group;
-use rank::Task;
+use rank::{Newcomer, Task};
 use status::Shared;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -47,7 +50,7 @@ const REGIONS_MAX: u32 = 256;
 /// Serves the processes of this host until `stop` becomes true. Their jobs fail then, in words.
 ///
 /// # Errors
-/// If the socket cannot be used.
+/// If the socket cannot be used, or DPDK does not start.
 pub fn run(
     config: &AgentConfig,
     loss: Option<Loss>,
@@ -64,7 +67,7 @@ pub fn run(
         stop,
         began: Instant::now(),
         ranks: HashMap::new(),
-        has_served: false,
+        port: PortThread::start(config, log, stop)?,
         answering: Arc::default(),
         warnings,
     };
@@ -74,6 +77,9 @@ pub fn run(
         }
         let caller = listener.next(IDLE_MAX);
         agent.reap();
+        if agent.port.as_ref().is_some_and(PortThread::is_over) {
+            break Ok(());
+        }
         match caller {
             Ok(Some(Caller::Process(knock))) => agent.admit(knock),
             Ok(Some(Caller::Status(asker))) => agent.answer(asker),
@@ -83,11 +89,14 @@ pub fn run(
     };
     stop.store(true, Ordering::Relaxed);
     let deadline = Instant::now() + STOP_WITHIN;
-    while !agent.ranks.is_empty() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
+    let is_over = |agent: &mut Agent| {
         agent.reap();
+        agent.ranks.is_empty() && agent.port.as_ref().is_none_or(PortThread::is_over)
+    };
+    while !is_over(&mut agent) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(5));
     }
-    outcome
+    outcome.and(agent.port.map_or(Ok(()), PortThread::end))
 }
 
 /// What makes all jobs slower than they could be, said now and kept for the status.
@@ -128,31 +137,73 @@ struct Agent<'a> {
     log: Log,
     stop: &'a Arc<AtomicBool>,
     began: Instant,
-    /// By job and rank.
-    ranks: HashMap<(u16, u8), Entry>,
-    has_served: bool,
+    /// By job and rank. Whoever serves one has the other clone, until all is over.
+    ranks: HashMap<(u16, u8), Arc<Shared>>,
+    /// If all processes share a port.
+    port: Option<PortThread>,
     answering: Arc<AtomicUsize>,
     /// What makes all jobs slower than they could be.
     warnings: Vec<String>,
 }
 
-/// A process that was let in.
-struct Entry {
-    shared: Arc<Shared>,
-    thread: JoinHandle<()>,
+/// The thread that owns the DPDK port.
+struct PortThread {
+    newcomers: Sender<Newcomer>,
+    thread: JoinHandle<Result<(), AgentError>>,
+}
+
+impl PortThread {
+    /// Starts it, if it is configured.
+    #[cfg(feature = "dpdk")]
+    fn start(
+        config: &AgentConfig,
+        log: Log,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Option<Self>, AgentError> {
+        if !matches!(config.transport, AgentTransport::Dpdk { .. }) {
+            return Ok(None);
+        }
+        let (newcomers, queue) = crossbeam_channel::bounded(config.processes.into());
+        let (config, stop) = (config.clone(), stop.clone());
+        let thread = std::thread::Builder::new()
+            .name("port".into())
+            .spawn(move || port::serve(&config, &queue, log, &stop))
+            .map_err(|why| LinkError::system("no thread for the port", why))?;
+        Ok(Some(Self { newcomers, thread }))
+    }
+
+    #[cfg(not(feature = "dpdk"))]
+    fn start(
+        config: &AgentConfig,
+        _: Log,
+        _: &Arc<AtomicBool>,
+    ) -> Result<Option<Self>, AgentError> {
+        match config.transport {
+            AgentTransport::Dpdk { .. } => Err(LinkError::NoDpdk.into()),
+            AgentTransport::Udp { .. } => Ok(None),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Why it ended, if it has.
+    fn end(self) -> Result<(), AgentError> {
+        if !self.is_over() {
+            return Ok(());
+        }
+        self.thread.join().unwrap_or_else(|_| {
+            let crash = std::io::Error::other("the port's thread crashed, a bug of the agent's");
+            Err(LinkError::system("the port", crash).into())
+        })
+    }
 }
 
 impl Agent<'_> {
     /// Forgets those whose session is over.
     fn reap(&mut self) {
-        let over = self.ranks.extract_if(|_, it| it.thread.is_finished());
-        for ((job, rank), entry) in over {
-            if entry.thread.join().is_err() {
-                self.log.error(format_args!(
-                    "job {job} rank {rank}: its session crashed, a bug of the agent's"
-                ));
-            }
-        }
+        self.ranks.retain(|_, shared| Arc::strong_count(shared) > 1);
     }
 
     fn admit(&mut self, knock: Knock) {
@@ -187,15 +238,28 @@ impl Agent<'_> {
             log: self.log,
         };
         // The peer is made in its thread: nothing of a process's own making is dropped in this one.
-        let thread = std::thread::Builder::new()
-            .name(format!("{job}.{rank}"))
-            .spawn(move || task.run(knock.accept(limits)));
-        match thread {
-            Ok(thread) => {
+        let newcomer = Newcomer {
+            task,
+            knock,
+            limits,
+        };
+        let begun = match &self.port {
+            // There is room for all that may be here.
+            Some(port) => port
+                .newcomers
+                .try_send(newcomer)
+                .map_err(|why| why.to_string()),
+            None => std::thread::Builder::new()
+                .name(format!("{job}.{rank}"))
+                .spawn(move || newcomer.run())
+                .map(drop)
+                .map_err(|why| why.to_string()),
+        };
+        match begun {
+            Ok(()) => {
                 self.log
                     .info(format_args!("{name}: process {pid} of user {uid}"));
-                self.has_served = true;
-                self.ranks.insert((job, rank), Entry { shared, thread });
+                self.ranks.insert((job, rank), shared);
             }
             // The process has gone with it, and sees the connection end.
             Err(why) => self
@@ -230,9 +294,9 @@ impl Agent<'_> {
             );
             return Err(Failure::new(Class::Rank, text));
         }
-        if let Some(entry) = self.ranks.get(&(job, rank)) {
-            let pid = entry.shared.pid();
-            return Err(if entry.shared.is_leaving() {
+        if let Some(shared) = self.ranks.get(&(job, rank)) {
+            let pid = shared.pid();
+            return Err(if shared.is_leaving() {
                 let text = format!("process {pid} has just ended and is leaving; try again");
                 Failure::new(Class::Leaving, text)
             } else {
@@ -245,11 +309,6 @@ impl Agent<'_> {
                 "the agent serves {} processes already (`processes` in its configuration)",
                 self.ranks.len()
             );
-            return Err(Failure::new(Class::Limit, text));
-        }
-        if self.has_served && matches!(self.config.transport, AgentTransport::Dpdk { .. }) {
-            let text = "the agent's DPDK port serves one process, and has served it; restart the agent, or use \
-                        the transport `udp` for several";
             return Err(Failure::new(Class::Limit, text));
         }
         Ok(of)
@@ -271,7 +330,7 @@ impl Agent<'_> {
     fn status(&self) -> Status {
         let job = |of: &AgentJob| {
             let ranks = self.ranks.iter().filter(|((job, _), _)| *job == of.id);
-            let mut ranks: Vec<_> = ranks.map(|(_, it)| it.shared.status()).collect();
+            let mut ranks: Vec<_> = ranks.map(|(_, it)| it.status()).collect();
             ranks.sort_by_key(|it| it.rank);
             JobStatus {
                 job: of.id,

@@ -35,7 +35,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
         Self::System {
             what: what.into(),
             source: source.into(),

@@ -46,8 +46,7 @@ use crate::allreduce::{Clock, IDLE_MAX, gather, receive_all, session_of};
 use crate::config::WorkerConfig;
 use crate::error::AgentError;
 use crate::link::Link;
-use crate::link::loss::{Loss, Lossy};
-use crate::link::udp::Group;
+use crate::link::loss::{Loss, losing};
 use crate::open_link;
 use crate::report::{Congestion, micros};
 use sha2::{Digest, Sha256};
@@ -55,7 +54,6 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Awaited, Event, Members, Profile, Time, Worker, WorkerError};
 use tally_wire::control::Shape;
-use tally_wire::frame::group_of;
 
 pub use collective::{
     Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Priority, Refused,
@@ -120,16 +118,9 @@ impl Session {
     /// # Panics
     /// If `config` has no rank, or has not passed its check.
     pub fn open(config: &WorkerConfig, loss: Option<Loss>) -> Result<Self, AgentError> {
-        let group = Group {
-            address: group_of(config.job.job_id()),
-            port: config.switch.port,
-        };
-        let units = Some(config.units());
-        let link = open_link(&config.transport, config.switch, Some(group), units)?;
-        match loss {
-            Some(loss) => Self::over(Box::new(Lossy::new(link, loss)), config),
-            None => Self::over(link, config),
-        }
+        let (group, units) = (Some(config.group()), Some(config.units()));
+        let link = open_link(&config.transport, config.switch, group, units)?;
+        Self::over(losing(link, loss), config)
     }
 
     /// As [`open`](Self::open), over a link that is open.

@@ -89,7 +89,7 @@ pub enum AgentTransport {
         /// The host's address in the switch's network.
         bind: Ipv4Addr,
     },
-    /// A port of its own, through DPDK, for one process.
+    /// A port of its own, through DPDK, that all processes share.
     Dpdk {
         /// Memory and drivers.
         #[serde(default)]
@@ -101,7 +101,7 @@ pub enum AgentTransport {
         mac: Mac,
         /// Its IPv4 address.
         address: Ipv4Addr,
-        /// Its UDP port.
+        /// The first process's UDP port; the others' follow.
         #[serde(default = "default_source_port")]
         port: u16,
     },
@@ -169,6 +169,13 @@ impl AgentConfig {
         }
         if self.processes == 0 {
             return Err(ConfigError::value(path, "processes", 0, "1 to 65535"));
+        }
+        if let AgentTransport::Dpdk { port, .. } = self.transport
+            && u16::MAX - port < self.processes - 1
+        {
+            let (found, most) = (self.processes, u32::from(u16::MAX - port) + 1);
+            let allowed = format!("1 to {most}, as each has a UDP port from {port} on");
+            return Err(ConfigError::value(path, "processes", found, allowed));
         }
         Ok(())
     }
@@ -290,5 +297,20 @@ mod tests {
         ] {
             assert_eq!(agent(&AGENT.replace(from, to)).unwrap_err(), want);
         }
+    }
+
+    #[test]
+    fn every_process_at_a_port_has_a_udp_port() {
+        let with = |port: u16| {
+            let transport = format!(
+                r#"{{"type": "dpdk", "device": "net_null0", "mac": "02:00:00:00:00:01",
+                    "address": "10.84.0.1", "port": {port}}}"#
+            );
+            agent(&AGENT.replace(r#"{"type": "udp", "bind": "10.84.0.1"}"#, &transport))
+        };
+        assert!(with(65_472).is_ok());
+        let want =
+            "a.json: processes: found 64, expected 1 to 63, as each has a UDP port from 65473 on";
+        assert_eq!(with(65_473).unwrap_err(), want);
     }
 }

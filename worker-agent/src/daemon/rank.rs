@@ -15,21 +15,29 @@ use crate::vector::Arithmetic;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_local::{Class, Failure, Operation, Peer, Request, Span, Submission};
+use tally_local::{Class, Failure, Knock, Limits, Operation, Peer, Request, Span, Submission};
 
 /// Between two looks at processes' sockets, while the network is busy.
-const LOOK_EVERY: Duration = Duration::from_micros(20);
+pub(super) const LOOK_EVERY: Duration = Duration::from_micros(20);
 /// Requests taken at a time.
 const REQUESTS_MAX: usize = 64;
 /// How long to wait at most before looking at the stop flag again.
-const IDLE_MAX: Duration = Duration::from_millis(50);
+pub(super) const IDLE_MAX: Duration = Duration::from_millis(50);
 /// For telling the others that we leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// What a process's thread has.
+/// A process that is let in.
+pub(super) struct Newcomer {
+    pub(super) task: Task,
+    pub(super) knock: Knock,
+    pub(super) limits: Limits,
+}
+
+/// What there is to know of a process and its session.
 pub(super) struct Task {
     /// The job and the rank, for the log.
     pub(super) name: String,
@@ -68,16 +76,32 @@ impl Elements for Span {
     }
 }
 
-impl Task {
+impl Newcomer {
     /// Serves the process until it has left, on a thread of its own.
-    pub(super) fn run(self, mut peer: Peer) {
+    pub(super) fn run(self) {
+        let Self {
+            task,
+            knock,
+            limits,
+        } = self;
+        let (log, name) = (task.log, task.name.clone());
+        if catch_unwind(AssertUnwindSafe(|| task.run(knock.accept(limits)))).is_err() {
+            crashed(log, &name);
+        }
+    }
+}
+
+pub(super) fn crashed(log: Log, name: &str) {
+    log.error(format_args!(
+        "{name}: its session crashed, a bug of the agent's"
+    ));
+}
+
+impl Task {
+    fn run(self, peer: Peer) {
         let session = match Session::open(&self.config, self.loss) {
             Ok(session) => session,
-            Err(error) => {
-                self.say(Level::Error, &error);
-                peer.fail(&Failure::from(&error));
-                return;
-            }
+            Err(error) => return self.fail(peer, &error),
         };
         let mut rank = Rank::new(self, session, peer);
         let (mut looked, mut is_busy) = (Instant::now(), false);
@@ -98,6 +122,12 @@ impl Task {
                 return;
             }
         }
+    }
+
+    /// There is no session.
+    pub(super) fn fail(&self, mut peer: Peer, error: &AgentError) {
+        self.say(Level::Error, error);
+        peer.fail(&Failure::from(error));
     }
 
     fn say(&self, level: Level, what: impl Display) {
@@ -162,6 +192,12 @@ impl Rank {
             Ok(false) => Turn::Idle,
             Err(end) => self.end(now, end),
         }
+    }
+
+    /// How long there is nothing to do on account of time.
+    #[cfg(feature = "dpdk")]
+    pub(super) fn idle_for(&self) -> Duration {
+        self.session.idle_for(IDLE_MAX)
     }
 
     /// Waits until there may be something to do.

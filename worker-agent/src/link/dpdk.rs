@@ -1,19 +1,39 @@
 //! Over a port of its own, through DPDK: frames are built in the buffers that leave, and read in
 //! the buffers that arrived.
 //!
-//! There is no kernel to resolve addresses, so the link asks for the switch's MAC with ARP before
+//! A [`DpdkPort`] is one device, and any number of [`DpdkLink`]s on one thread share it, each with a UDP port of its
+//! own. Whoever receives takes what has come from the device and puts it into the inboxes of all (`inboxes.rs`); a
+//! result that several wait for is one buffer. A worker or a parameter server has one link, the agent of a host one
+//! for each process.
+//!
+//! There is no kernel to resolve addresses, so the port asks for the switch's MAC with ARP before
 //! it takes anything to send, and answers ARP and ICMP echo for its own address ([`Station`]).
 //!
 //! When there is nothing to do it yields its CPU at once, and after many times sleeps a little: a host may
 //! run many of us, and then whoever we wait for waits for our CPU. (Where nobody does, a yield is a short
 //! way to look again.)
+//!
+//! # The catches
+//!
+//! * DPDK starts once in a process, so there is one port in it, for good. Its device can be opened again
+//!   ([`DpdkPort::connect`]): `net_memif` connects only once, and its peer may be restarted.
+//! * What is sent to a UDP port just after its link has gone belongs to whoever gets that port next. Sessions do not
+//!   take what is not of their job and epoch.
+
+mod inboxes;
 
 use super::ethernet::{Local, Station};
 use super::{Link, LinkError};
 use crate::config::{Eal as EalOptions, Memory};
+use inboxes::{Arrived, Inboxes};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::prctl::set_timerslack;
+use nix::sys::time::TimeSpec;
+use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
     Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
@@ -23,9 +43,13 @@ use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
 use tally_wire::{HEADERS_BYTES, MAX_UNITS};
 
+pub use inboxes::Dropped;
+
 /// Frames in one burst: what every driver takes.
 const BURST: usize = 32;
-/// Buffers: both rings full, and some in our hands.
+/// Bursts taken from the device for one who receives, if all of it is for others.
+const BURSTS_MAX: usize = 32;
+/// Buffers: both rings full, the inboxes, and some in our hands.
 const FRAMES: u32 = 4095;
 const CACHE_FRAMES: u32 = 128;
 /// Bytes of IPv4, UDP and Tally headers, which an MTU covers.
@@ -35,42 +59,72 @@ const MTU_DEFAULT: usize = 1500;
 const BUFFER_BYTES_MIN: usize = 2048;
 const ARP_EVERY: Duration = Duration::from_millis(100);
 /// How long a device may take to come up and its peer to appear.
-const START_FOR: Duration = Duration::from_secs(20);
+pub const START_FOR: Duration = Duration::from_secs(20);
 /// Idle rounds of yielding before sleeping: those of a window of fragments, many times over.
 const YIELDS: u32 = 1000;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// A DPDK port towards one switch.
-pub struct DpdkLink {
-    // Queues go before the port's other handles, and everything before the thread's registration.
-    rx: RxQueue,
-    tx: TxQueue,
-    port: Port<Started>,
-    pool: Mempool,
-    _thread: EalThread,
-    station: Station,
-    frame_bytes: usize,
+/// Rings of 1024 each way, the inboxes, and bursts on their way.
+const _: () = assert!(2 * 1024 + inboxes::HELD_FRAMES_MAX + 8 * BURST < FRAMES as usize);
+
+/// A DPDK port towards one switch, shared by links on this thread.
+pub struct DpdkPort {
+    shared: Rc<RefCell<Shared>>,
+    eal: Eal,
+    name: String,
+    config: PortConfig,
+}
+
+/// What links on a port share.
+struct Shared {
+    device: Option<Device>,
+    /// Why there is none.
+    trouble: String,
+    inboxes: Inboxes<Mbuf>,
     received: Vec<Mbuf>,
+    /// What has been read, to be freed at once.
+    read: Vec<Mbuf>,
     leaving: Vec<Mbuf>,
     /// Empty frames of full length.
     spare: Vec<Mbuf>,
+    pool: Mempool,
+    station: Station,
+    frame_bytes: usize,
     next_arp: Instant,
     idle: u32,
+    // Behind all that holds buffers.
+    _thread: EalThread,
 }
 
-impl DpdkLink {
-    /// Starts the EAL and the device, for datagrams of up to `units` units of elements; `None`
-    /// for any.
+/// A device that runs.
+struct Device {
+    // Queues go before the port's other handles.
+    rx: RxQueue,
+    tx: TxQueue,
+    port: Port<Started>,
+}
+
+/// One of those who share a [`DpdkPort`].
+pub struct DpdkLink {
+    shared: Rc<RefCell<Shared>>,
+    /// Its UDP port.
+    port: u16,
+}
+
+impl DpdkPort {
+    /// Starts the EAL, for the device of that name and datagrams of up to `units` units of elements; `None` for
+    /// any. Links will have `port`, and those that follow, as their UDP ports. The device is opened by
+    /// [`connect`](Self::connect).
     ///
     /// # Errors
-    /// If DPDK does not let us, or the device's peer does not appear in time.
-    pub fn open(
+    /// If DPDK does not let us.
+    pub fn new(
         eal: &EalOptions,
         device: &str,
         local: Local,
+        port: u16,
         switch: Ipv4Addr,
-        group: Option<Ipv4Addr>,
         units: Option<u8>,
     ) -> Result<Self, LinkError> {
         let config = match eal.memory {
@@ -107,33 +161,107 @@ impl DpdkLink {
                 socket: None,
             },
         )?;
-        let port_config = PortConfig {
-            mtu: (mtu > MTU_DEFAULT).then_some(mtu as u16),
-            ..PortConfig::default()
+        // Short sleeps would else be 50 µs longer. It is a wish, not a need.
+        let _ = set_timerslack(1_000);
+        let shared = Shared {
+            device: None,
+            trouble: "the device is not open".into(),
+            inboxes: Inboxes::new(port),
+            received: Vec::with_capacity(BURST),
+            read: Vec::with_capacity(BURST),
+            leaving: Vec::with_capacity(2 * BURST),
+            spare: Vec::with_capacity(BURST),
+            pool,
+            station: Station::new(local, switch),
+            frame_bytes,
+            next_arp: Instant::now(),
+            idle: 0,
+            _thread: thread,
         };
-        let started = connect(&eal, device, &port_config, &pool, START_FOR)?;
+        Ok(Self {
+            shared: Rc::new(RefCell::new(shared)),
+            eal,
+            name: device.to_owned(),
+            config: PortConfig {
+                mtu: (mtu > MTU_DEFAULT).then_some(mtu as u16),
+                ..PortConfig::default()
+            },
+        })
+    }
+
+    /// Opens the device, in place of the one that it was, and waits up to `patience` for its peer; without any, as
+    /// long as a peer that is there needs.
+    ///
+    /// # Errors
+    /// If the device cannot be opened, or its peer does not appear in time.
+    pub fn connect(&mut self, patience: Duration) -> Result<(), LinkError> {
+        let mut shared = self.shared.borrow_mut();
+        shared.device = None;
+        let started = connect(&self.eal, &self.name, &self.config, &shared.pool, patience);
+        let started = started.inspect_err(|why| shared.trouble = why.to_string())?;
         let (Some(rx), Some(tx)) = (started.rx.into_iter().next(), started.tx.into_iter().next())
         else {
             unreachable!("one queue each way was asked for");
         };
-        // Short sleeps would else be 50 µs longer. It is a wish, not a need.
-        let _ = set_timerslack(1_000);
-        Ok(Self {
-            rx,
-            tx,
-            port: started.port,
-            pool,
-            _thread: thread,
-            station: Station::new(local, switch, group),
-            frame_bytes,
-            received: Vec::with_capacity(BURST),
-            leaving: Vec::with_capacity(2 * BURST),
-            spare: Vec::with_capacity(BURST),
-            next_arp: Instant::now(),
-            idle: 0,
-        })
+        let port = started.port;
+        shared.device = Some(Device { rx, tx, port });
+        Ok(())
     }
 
+    /// Whether its peer is another process on this machine.
+    #[must_use]
+    pub fn is_memif(&self) -> bool {
+        self.name.starts_with("net_memif")
+    }
+
+    /// Whether there is no device, or one that will not come up again by itself: `net_memif` without its peer.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        let shared = self.shared.borrow();
+        let device = shared.device.as_ref();
+        device.is_none_or(|it| self.is_memif() && !it.is_up())
+    }
+
+    /// A link, at the lowest UDP port that is free, that also listens to `group`.
+    ///
+    /// # Panics
+    /// If there are no more UDP ports.
+    #[must_use]
+    pub fn link(&self, group: Option<Ipv4Addr>) -> DpdkLink {
+        let port = self.shared.borrow_mut().inboxes.open(group);
+        let shared = self.shared.clone();
+        DpdkLink { shared, port }
+    }
+
+    /// Answers whoever asks for our address, while nobody receives.
+    pub fn keep(&self) {
+        let shared = &mut *self.shared.borrow_mut();
+        shared.take_in();
+        shared.flush();
+    }
+
+    /// As [`Link::wait`], when none of the links has anything to do.
+    ///
+    /// # Errors
+    /// If `wake` cannot be waited for.
+    pub fn wait(&self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> Result<(), LinkError> {
+        self.shared.borrow_mut().wait(timeout, wake)
+    }
+
+    /// What has been dropped because of us.
+    #[must_use]
+    pub fn dropped(&self) -> Dropped {
+        self.shared.borrow().inboxes.dropped
+    }
+}
+
+impl Device {
+    fn is_up(&self) -> bool {
+        self.port.link().is_ok_and(|link| link.up)
+    }
+}
+
+impl Shared {
     fn ask_for_switch(&mut self) {
         let now = Instant::now();
         if now >= self.next_arp {
@@ -153,8 +281,62 @@ impl DpdkLink {
     }
 
     fn flush(&mut self) {
-        if !self.leaving.is_empty() {
-            self.tx.burst(&mut self.leaving);
+        if let Some(device) = &mut self.device
+            && !self.leaving.is_empty()
+        {
+            device.tx.burst(&mut self.leaving);
+        }
+    }
+
+    /// Takes a burst from the device and puts it where it belongs. Returns how many frames it had.
+    fn take_in(&mut self) -> usize {
+        let Some(device) = &mut self.device else {
+            return 0;
+        };
+        let n = device.rx.burst(&mut self.received, BURST);
+        for mut mbuf in self.received.drain(..) {
+            if !mbuf.is_contiguous() {
+                continue;
+            }
+            if let Some((to, ecn, bytes)) = self.station.datagram(mbuf.data()) {
+                let frame = mbuf;
+                let arrived = Arrived { frame, ecn, bytes };
+                self.inboxes.deliver(to, arrived, Mbuf::share);
+                continue;
+            }
+            self.station.learn(mbuf.data());
+            if let Some(frame) = mbuf.data_mut()
+                && self.station.answer(frame)
+                && self.leaving.len() < BURST
+            {
+                self.leaving.extend(self.pool.alloc_copy(frame));
+            }
+        }
+        if n > 0 {
+            self.idle = 0;
+        }
+        n
+    }
+
+    fn wait(&mut self, timeout: Duration, wake: Option<BorrowedFd<'_>>) -> Result<(), LinkError> {
+        self.flush();
+        self.idle = self.idle.saturating_add(1);
+        if self.idle <= YIELDS {
+            std::thread::yield_now();
+            return Ok(());
+        }
+        let doublings = (self.idle - YIELDS).min(16);
+        let sleep = SLEEP_MIN
+            .saturating_mul(1 << (doublings / 4))
+            .min(SLEEP_MAX)
+            .min(timeout);
+        let mut fds: Vec<_> = wake
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .into_iter()
+            .collect();
+        match ppoll(&mut fds, Some(TimeSpec::from_duration(sleep)), None) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(e) => Err(LinkError::system("waiting", e)),
         }
     }
 }
@@ -183,62 +365,54 @@ impl Link for DpdkLink {
         &mut self,
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> Result<usize, LinkError> {
-        if !self.station.knows_switch() {
-            self.ask_for_switch();
-            self.flush();
+        let shared = &mut *self.shared.borrow_mut();
+        if !shared.station.knows_switch() {
+            shared.ask_for_switch();
+            shared.flush();
             return Ok(0);
         }
         let mut n = 0;
         // What the driver has not taken goes first, and nothing is made until it has gone.
-        self.flush();
-        while self.leaving.len() < BURST {
-            let Some(mut mbuf) = self.spare() else {
+        shared.flush();
+        while shared.leaving.len() < BURST {
+            let Some(mut mbuf) = shared.spare() else {
                 break;
             };
             let Some(buffer) = mbuf.data_mut() else {
                 break;
             };
             let Some(transmit) = fill(&mut buffer[UDP_END..]) else {
-                self.spare.push(mbuf);
+                shared.spare.push(mbuf);
                 break;
             };
-            let bytes = self.station.finish(buffer, transmit.len, transmit.port);
+            let ports = (self.port, transmit.port);
+            let bytes = shared.station.finish(buffer, transmit.len, ports);
             if bytes.is_some_and(|bytes| mbuf.set_len(bytes)) {
-                self.leaving.push(mbuf);
+                shared.leaving.push(mbuf);
             }
             n += 1;
         }
-        self.flush();
+        shared.flush();
         if n > 0 {
-            self.idle = 0;
+            shared.idle = 0;
         }
         Ok(n)
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
-        let mut received = std::mem::take(&mut self.received);
-        let n = self.rx.burst(&mut received, BURST);
-        for mbuf in &mut received {
-            if !mbuf.is_contiguous() {
-                continue;
-            }
-            if let Some((ecn, datagram)) = self.station.datagram(mbuf.data()) {
-                take(ecn, datagram);
-                continue;
-            }
-            self.station.learn(mbuf.data());
-            if let Some(frame) = mbuf.data_mut()
-                && self.station.answer(frame)
-                && self.leaving.len() < BURST
-            {
-                self.leaving.extend(self.pool.alloc_copy(frame));
+        let shared = &mut *self.shared.borrow_mut();
+        for _ in 0..BURSTS_MAX {
+            if !shared.inboxes.is_empty(self.port) || shared.take_in() == 0 {
+                break;
             }
         }
-        free_bulk(&mut received);
-        self.received = received;
-        if n > 0 {
-            self.idle = 0;
-        }
+        let read = &mut shared.read;
+        let n = shared.inboxes.take(self.port, BURST, |arrived| {
+            let Arrived { frame, ecn, bytes } = arrived;
+            take(ecn, &frame.data()[UDP_END..][..bytes]);
+            read.push(frame);
+        });
+        free_bulk(read);
         Ok(n)
     }
 
@@ -246,28 +420,27 @@ impl Link for DpdkLink {
         &mut self,
         timeout: Duration,
         _: Duration,
-        _: Option<BorrowedFd<'_>>,
+        wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
-        self.flush();
-        self.idle = self.idle.saturating_add(1);
-        if self.idle <= YIELDS {
-            std::thread::yield_now();
-        } else {
-            let doublings = (self.idle - YIELDS).min(16);
-            let sleep = SLEEP_MIN
-                .saturating_mul(1 << (doublings / 4))
-                .min(SLEEP_MAX);
-            std::thread::sleep(sleep.min(timeout));
-        }
-        Ok(())
+        self.shared.borrow_mut().wait(timeout, wake)
     }
 
     fn trouble(&self) -> Option<String> {
-        match self.port.link() {
-            Ok(link) if !link.up => Some("the device's link is down".into()),
-            _ if !self.station.knows_switch() => Some("the switch does not answer ARP".into()),
-            _ => None,
+        let shared = self.shared.borrow();
+        let Some(device) = &shared.device else {
+            return Some(shared.trouble.clone());
+        };
+        if !device.is_up() {
+            return Some("the device's link is down".into());
         }
+        let knows_switch = shared.station.knows_switch();
+        (!knows_switch).then(|| "the switch does not answer ARP".into())
+    }
+}
+
+impl Drop for DpdkLink {
+    fn drop(&mut self) {
+        self.shared.borrow_mut().inboxes.close(self.port);
     }
 }
 

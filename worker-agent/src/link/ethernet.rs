@@ -21,8 +21,15 @@ pub struct Local {
     pub mac: Mac,
     /// IPv4 address.
     pub address: Ipv4Addr,
-    /// UDP port.
-    pub port: u16,
+}
+
+/// Whom a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// Whoever has this UDP port of ours.
+    Port(u16),
+    /// Whoever listens to this group.
+    Group(Ipv4Addr),
 }
 
 /// A host on an Ethernet with one switch to talk to.
@@ -30,20 +37,18 @@ pub struct Station {
     local: Local,
     switch: Ipv4Addr,
     switch_mac: Option<Mac>,
-    group: Option<Ipv4Addr>,
     /// Ethernet, IPv4 and UDP headers for payloads of so many units, by units; made when needed.
     templates: Vec<Option<[u8; UDP_END]>>,
 }
 
 impl Station {
-    /// A host that listens to the switch, at its own address and that of `group`.
+    /// A host that listens to the switch.
     #[must_use]
-    pub fn new(local: Local, switch: Ipv4Addr, group: Option<Ipv4Addr>) -> Self {
+    pub fn new(local: Local, switch: Ipv4Addr) -> Self {
         Self {
             local,
             switch,
             switch_mac: None,
-            group,
             templates: vec![None; usize::from(MAX_UNITS) + 1],
         }
     }
@@ -60,13 +65,13 @@ impl Station {
         arp_request(self.local.mac, self.local.address, self.switch)
     }
 
-    /// Writes Ethernet, IPv4 and UDP headers in front of the datagram of `len` bytes to the
-    /// switch's `port` that is in `frame` at [`UDP_END`]. Returns the frame's length; `None` while the
-    /// switch's MAC is not known.
+    /// Writes Ethernet, IPv4 and UDP headers in front of the datagram of `len` bytes that is in `frame` at
+    /// [`UDP_END`], from the first of `ports`, ours, to the second, the switch's. Returns the frame's length;
+    /// `None` while the switch's MAC is not known.
     ///
     /// # Panics
     /// If `frame` is shorter than the frame.
-    pub fn finish(&mut self, frame: &mut [u8], len: usize, port: u16) -> Option<usize> {
+    pub fn finish(&mut self, frame: &mut [u8], len: usize, ports: (u16, u16)) -> Option<usize> {
         let switch_mac = self.switch_mac?;
         let units = (len - HEADER_BYTES) / UNIT_BYTES;
         let (local, switch) = (self.local, self.switch);
@@ -76,7 +81,7 @@ impl Station {
                 dst_mac: switch_mac,
                 src_ip: local.address,
                 dst_ip: switch,
-                src_port: local.port,
+                src_port: 0,
                 dst_port: 0,
             };
             let mut bytes = [0; HEADERS_BYTES];
@@ -86,20 +91,29 @@ impl Station {
             template
         });
         frame[..UDP_END].copy_from_slice(template);
-        // There is no UDP checksum that it would change (F-2).
-        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        // There is no UDP checksum that they would change (F-2).
+        frame[34..36].copy_from_slice(&ports.0.to_be_bytes());
+        frame[36..38].copy_from_slice(&ports.1.to_be_bytes());
         Some(UDP_END + len)
     }
 
-    /// The datagram in `frame`, if it is from the switch and for us, and what the frame says of
-    /// congestion.
+    /// Whom the datagram in `frame`, at [`UDP_END`], is for, what the frame says of congestion, and the datagram's
+    /// bytes; if it is from the switch to our address or a group.
     #[must_use]
-    pub fn datagram<'a>(&self, frame: &'a [u8]) -> Option<(Ecn, &'a [u8])> {
+    pub fn datagram(&self, frame: &[u8]) -> Option<(To, Ecn, usize)> {
         let parsed = UdpFrame::parse(frame).ok()?;
-        let to = parsed.addresses;
-        let unicast = to.dst_ip == self.local.address && to.dst_port == self.local.port;
-        let ours = to.src_ip == self.switch && (unicast || Some(to.dst_ip) == self.group);
-        ours.then(|| (parsed.ecn, parsed.datagram(frame)))
+        let it = parsed.addresses;
+        if it.src_ip != self.switch {
+            return None;
+        }
+        let to = if it.dst_ip == self.local.address {
+            To::Port(it.dst_port)
+        } else if it.dst_ip.is_multicast() {
+            To::Group(it.dst_ip)
+        } else {
+            return None;
+        };
+        Some((to, parsed.ecn, parsed.datagram_bytes))
     }
 
     /// Takes the switch's MAC from its ARP frames.
@@ -151,11 +165,11 @@ mod tests {
     const LOCAL: Local = Local {
         mac: Mac([2, 0, 0, 0, 0, 1]),
         address: Ipv4Addr::new(10, 84, 0, 1),
-        port: 40_000,
     };
+    const PORT: u16 = 40_003;
 
     fn station() -> Station {
-        Station::new(LOCAL, SWITCH, Some(GROUP))
+        Station::new(LOCAL, SWITCH)
     }
 
     fn resolved() -> Station {
@@ -181,7 +195,7 @@ mod tests {
         other[31] = 9;
         s.learn(&other);
         assert!(!s.knows_switch());
-        assert_eq!(s.finish(&mut [0; 200], 150, 31249), None);
+        assert_eq!(s.finish(&mut [0; 200], 150, (PORT, 31249)), None);
         s.learn(&answer);
         assert!(s.knows_switch());
     }
@@ -197,20 +211,20 @@ mod tests {
                 dst_mac: SWITCH_MAC,
                 src_ip: LOCAL.address,
                 dst_ip: SWITCH,
-                src_port: LOCAL.port,
+                src_port: PORT,
                 dst_port: 31_251,
             };
             frame::emit(&mut want, &addresses, &header_of(units));
             let mut got = want.clone();
             got[..UDP_END].fill(0xa5);
-            let len = s.finish(&mut got, datagram, 31_251);
+            let len = s.finish(&mut got, datagram, (PORT, 31_251));
             assert_eq!(len, Some(want.len()));
             assert_eq!(got, want);
         }
     }
 
     #[test]
-    fn datagrams_are_taken_from_the_switch_to_us_and_our_group() {
+    fn datagrams_are_taken_from_the_switch_to_us_and_to_groups() {
         let s = station();
         let frame = |src_ip, dst_ip, dst_port| {
             let addresses = Addresses {
@@ -223,17 +237,16 @@ mod tests {
             };
             let mut f = vec![0; HEADERS_BYTES];
             frame::emit(&mut f, &addresses, &header_of(0));
-            let (ecn, len) = s.datagram(&f).map(|(ecn, d)| (ecn, d.len()))?;
-            assert_eq!(ecn, Ecn::Ect0);
+            let (to, ecn, bytes) = s.datagram(&f)?;
+            assert_eq!((ecn, bytes), (Ecn::Ect0, HEADER_BYTES));
             assert!(frame::mark(&mut f));
-            assert_eq!(s.datagram(&f)?.0, Ecn::Ce);
-            Some(len)
+            assert_eq!(s.datagram(&f)?.1, Ecn::Ce);
+            Some(to)
         };
-        let ours = Some(HEADER_BYTES);
-        assert_eq!(frame(SWITCH, LOCAL.address, LOCAL.port), ours);
-        assert_eq!(frame(SWITCH, GROUP, 31_249), ours);
-        assert_eq!(frame(SWITCH, LOCAL.address, 1), None);
-        assert_eq!(frame(SWITCH, Ipv4Addr::new(239, 84, 0, 8), 31_249), None);
+        assert_eq!(frame(SWITCH, LOCAL.address, PORT), Some(To::Port(PORT)));
+        assert_eq!(frame(SWITCH, GROUP, 31_249), Some(To::Group(GROUP)));
+        assert_eq!(frame(SWITCH, Ipv4Addr::new(10, 84, 0, 2), PORT), None);
+        assert_eq!(frame(LOCAL.address, LOCAL.address, PORT), None);
         assert_eq!(frame(LOCAL.address, GROUP, 31_249), None);
     }
 }

@@ -39,6 +39,15 @@ impl<L: Link> Lossy<L> {
     }
 }
 
+/// The link, and losing if it is to.
+#[must_use]
+pub fn losing(link: Box<dyn Link>, loss: Option<Loss>) -> Box<dyn Link> {
+    match loss {
+        Some(loss) => Box::new(Lossy::new(link, loss)),
+        None => link,
+    }
+}
+
 fn loses(threshold: u64, state: &mut u64) -> bool {
     *state ^= *state >> 12;
     *state ^= *state << 25;

@@ -1,0 +1,250 @@
+//! All processes of an agent whose network is one DPDK port: their sessions take turns on the thread that owns it.
+//!
+//! A round is a turn of each, and a turn is bounded: what it takes from the port for others waits in their inboxes,
+//! which are bounded as well. When a round had nothing to do, the thread waits for the port, or for any of the
+//! processes. Sockets are watched together, so that a process that computes costs nothing but its turn.
+//!
+//! A `net_memif` device that has no peer, or lost it, is opened again and again while processes are there, so that
+//! the agent need not be started again when the switch is.
+//!
+//! # The catches
+//!
+//! * All of a host's traffic is one CPU's work. A kernel's sockets, with a thread for each process, are several's.
+//! * While the device is being opened, for seconds if its peer does not answer well, nobody has a turn.
+
+use super::rank::{IDLE_MAX, LOOK_EVERY, Newcomer, Rank, Turn, crashed};
+use crate::config::{AgentConfig, Transport};
+use crate::error::AgentError;
+use crate::link::LinkError;
+use crate::link::dpdk::DpdkPort;
+use crate::link::ethernet::Local;
+use crate::link::loss::losing;
+use crate::log::Log;
+use crate::session::Session;
+use crossbeam_channel::Receiver;
+use nix::errno::Errno;
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use std::mem;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks whether the device has lost its peer.
+const LOOK_AT_PORT_EVERY: Duration = Duration::from_millis(100);
+/// Between two looks at the device, while nobody is there.
+const EMPTY_EVERY: Duration = Duration::from_millis(10);
+/// Sockets found readable at a time.
+const EVENTS: usize = 64;
+
+/// Serves newcomers until `stop` becomes true and the last one has left.
+///
+/// # Errors
+/// If DPDK does not start, or the port is broken for good.
+pub(super) fn serve(
+    config: &AgentConfig,
+    newcomers: &Receiver<Newcomer>,
+    log: Log,
+    stop: &AtomicBool,
+) -> Result<(), AgentError> {
+    // All workers have the same transport.
+    let worker = config.worker(&config.jobs[0], 0);
+    let Transport::Dpdk {
+        eal,
+        device,
+        mac,
+        address,
+        port,
+    } = &worker.transport
+    else {
+        unreachable!("the caller has made sure of the transport");
+    };
+    let (mac, address) = (*mac, *address);
+    let local = Local { mac, address };
+    let (switch, units) = (config.switch.address, Some(worker.units()));
+    let port = DpdkPort::new(eal, device, local, *port, switch, units)?;
+    let sockets = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(watching)?;
+    let mut crowd = Crowd {
+        port,
+        sockets,
+        ranks: Vec::new(),
+        is_lost: false,
+        next_look: Instant::now(),
+        log,
+    };
+    crowd.open()?;
+    crowd.run(newcomers, stop)
+}
+
+fn watching(error: Errno) -> LinkError {
+    LinkError::system("watching the processes' sockets", error)
+}
+
+/// Everybody who shares the port.
+struct Crowd {
+    port: DpdkPort,
+    /// All processes' sockets, by their places among the ranks.
+    sockets: Epoll,
+    ranks: Vec<Option<Member>>,
+    /// Whether the device has been lost, as the log says.
+    is_lost: bool,
+    next_look: Instant,
+    log: Log,
+}
+
+struct Member {
+    rank: Rank,
+    name: String,
+    /// Whether its socket is to be looked at.
+    look: bool,
+}
+
+impl Crowd {
+    fn run(&mut self, newcomers: &Receiver<Newcomer>, stop: &AtomicBool) -> Result<(), AgentError> {
+        let (mut is_busy, mut first) = (false, 0);
+        let (mut looked, mut looked_at_all) = (Instant::now(), Instant::now());
+        loop {
+            let now = Instant::now();
+            for newcomer in newcomers.try_iter() {
+                self.begin(newcomer);
+            }
+            if !is_busy || now.saturating_duration_since(looked) >= LOOK_EVERY {
+                looked = now;
+                // Room for what a process has not been told yet does not make its socket readable.
+                let all = now.saturating_duration_since(looked_at_all) >= IDLE_MAX;
+                if all {
+                    looked_at_all = now;
+                }
+                self.look(all)?;
+            }
+            // Whoever is first finds the most room in the device.
+            first += 1;
+            let n = self.ranks.len();
+            is_busy = false;
+            for at in (0..n).map(|i| (first + i) % n) {
+                is_busy |= self.turn(at, now);
+            }
+            if is_busy {
+                continue;
+            }
+            let timeouts = self.ranks.iter().flatten().map(|it| it.rank.idle_for());
+            if let Some(timeout) = timeouts.min() {
+                self.port.wait(timeout, Some(self.sockets.0.as_fd()))?;
+                self.keep_open(now)?;
+            } else if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            } else {
+                self.port.keep();
+                if let Ok(newcomer) = newcomers.recv_timeout(EMPTY_EVERY) {
+                    self.begin(newcomer);
+                }
+            }
+        }
+    }
+
+    /// Opens the device again, if it is lost.
+    fn keep_open(&mut self, now: Instant) -> Result<(), AgentError> {
+        if now < self.next_look {
+            return Ok(());
+        }
+        if self.port.is_lost() {
+            if !self.is_lost {
+                self.log.warn("the port has lost its peer; waiting for it");
+                self.is_lost = true;
+            }
+            self.open()?;
+        }
+        self.next_look = Instant::now() + LOOK_AT_PORT_EVERY;
+        Ok(())
+    }
+
+    /// Opens the device. That its peer is not there is no error.
+    fn open(&mut self) -> Result<(), AgentError> {
+        match self.port.connect(Duration::ZERO) {
+            Ok(()) => {
+                self.log.info("the port is open");
+                self.is_lost = false;
+            }
+            Err(error) if self.port.is_memif() => {
+                if !self.is_lost {
+                    self.log.warn(format_args!(
+                        "{error}; trying again while there are processes"
+                    ));
+                    self.is_lost = true;
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, newcomer: Newcomer) {
+        let Newcomer {
+            task,
+            knock,
+            limits,
+        } = newcomer;
+        let peer = knock.accept(limits);
+        let link = self.port.link(Some(task.config.group().address));
+        let link = losing(Box::new(link), task.loss);
+        let free = self.ranks.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.ranks.len());
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, at as u64);
+        let watched = self.sockets.add(peer.as_fd(), readable).map_err(watching);
+        let session = watched
+            .map_err(AgentError::from)
+            .and_then(|()| Session::over(link, &task.config));
+        let session = match session {
+            Ok(session) => session,
+            Err(error) => return task.fail(peer, &error),
+        };
+        let member = Some(Member {
+            name: task.name.clone(),
+            rank: Rank::new(task, session, peer),
+            look: true,
+        });
+        match free {
+            Some(free) => self.ranks[free] = member,
+            None => self.ranks.push(member),
+        }
+    }
+
+    /// Finds the sockets that can be read.
+    fn look(&mut self, all: bool) -> Result<(), AgentError> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        let n = match self.sockets.wait(&mut events, EpollTimeout::ZERO) {
+            Ok(n) => n,
+            Err(Errno::EINTR) => 0,
+            Err(error) => return Err(watching(error).into()),
+        };
+        for event in &events[..n] {
+            if let Some(Some(member)) = self.ranks.get_mut(event.data() as usize) {
+                member.look = true;
+            }
+        }
+        for member in self.ranks.iter_mut().flatten() {
+            member.look |= all;
+        }
+        Ok(())
+    }
+
+    /// Whether it had something to do. A session that crashes takes no other with it: what they share is as it was
+    /// between two calls, or holds frames that are as good as lost.
+    fn turn(&mut self, at: usize, now: Instant) -> bool {
+        let Some(member) = &mut self.ranks[at] else {
+            return false;
+        };
+        let look = mem::take(&mut member.look);
+        match catch_unwind(AssertUnwindSafe(|| member.rank.turn(now, look))) {
+            Ok(Turn::Busy) => return true,
+            Ok(Turn::Idle) => return false,
+            Ok(Turn::Over) => {}
+            Err(_) => crashed(self.log, &member.name),
+        }
+        let over = self.ranks[at].take();
+        if catch_unwind(AssertUnwindSafe(|| drop(over))).is_err() {
+            self.log.error("a session crashed once more in its end");
+        }
+        true
+    }
+}
