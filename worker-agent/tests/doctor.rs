@@ -513,6 +513,28 @@ fn an_ordinary_user_is_told_of_the_buffers_and_root_has_them() {
 }
 
 #[test]
+fn without_its_tools_it_says_so_and_asks_the_switch_all_the_same() {
+    let Some(mut net) = net("tools") else { return };
+    net.start_switch("packet0,iface=port0", 1500);
+    net.configure(1024, NOTHING);
+    std::fs::create_dir(net.path("empty")).unwrap();
+    let hide = format!(
+        "mount --bind {} /usr/sbin && PATH=/nonexistent exec \"$@\"",
+        net.path("empty").display()
+    );
+    let said = net.doctor_as(&["unshare", "-m", "sh", "-c", &hide, "doctor"]);
+    for (check, package) in [
+        ("route", "iproute2"),
+        ("mtu", "iproute2"),
+        ("offloads", "ethtool"),
+    ] {
+        let fix = said.is(check, Warning, "No such file");
+        assert_eq!(fix, format!("apt-get install {package}"));
+    }
+    said.is("job", Good, "7");
+}
+
+#[test]
 fn a_switch_that_is_not_there_is_said_in_bounded_time() {
     let Some(mut net) = net("gone") else { return };
     net.configure(1024, NOTHING);

@@ -69,9 +69,9 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, bind: Ipv4Addr, checks:
         return;
     }
     let route = route(ours, switch);
-    let is_routed = route.fix.is_none();
+    let routed = route.verdict;
     checks.push(route);
-    checks.push(reverse_path(name, is_routed));
+    checks.push(reverse_path(name, routed));
     let frames = path::frames(name);
     let fits = path::payload(config, file, name, &frames);
     let payload_fits = fits.verdict != Verdict::Bad;
@@ -79,7 +79,7 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, bind: Ipv4Addr, checks:
     checks.push(buffers(bind));
     checks.extend(offloads(name));
     checks.push(multicast(config, ours));
-    if !is_routed {
+    if routed == Verdict::Bad {
         return;
     }
     let way = Way {
@@ -143,10 +143,10 @@ fn not_ours(all: &[Addressed], file: &Path, bind: Ipv4Addr, switch: Ipv4Addr) ->
             it.name
         ),
         Some(it) => format!("ip address add {bind}/24 dev {}", it.name),
-        None => {
-            let name = nameless().unwrap_or_else(|| "eth0".into());
-            format!("ip address add {bind}/24 dev {name} && ip link set dev {name} up")
-        }
+        None => nameless().map_or_else(
+            || "ip link show".into(),
+            |name| format!("ip address add {bind}/24 dev {name} && ip link set dev {name} up"),
+        ),
     };
     Check::bad("address", found, fix)
 }
@@ -215,7 +215,7 @@ fn route(ours: &Addressed, switch: Ipv4Addr) -> Check {
 }
 
 /// The filter drops what comes by another way than an answer would go.
-fn reverse_path(name: &str, is_routed: bool) -> Check {
+fn reverse_path(name: &str, routed: Verdict) -> Check {
     let of = |interface: &str| {
         let path = format!("/proc/sys/net/ipv4/conf/{interface}/rp_filter");
         let text = std::fs::read_to_string(path).ok()?;
@@ -228,7 +228,7 @@ fn reverse_path(name: &str, is_routed: bool) -> Check {
     // ip-sysctl.rst: the larger of the two counts; 0 no check, 1 strict, 2 loose.
     let found = format!("all {all}, {name} {own}");
     match all.max(own) {
-        1 if !is_routed => {
+        1 if routed == Verdict::Bad => {
             let found = format!(
                 "{found}: strict, and the switch is not routed by {name}, so what it sends is dropped"
             );
@@ -236,10 +236,14 @@ fn reverse_path(name: &str, is_routed: bool) -> Check {
             let fix = format!("sysctl -w net/ipv4/conf/{name}/rp_filter=2");
             Check::bad("rp_filter", found, fix)
         }
-        1 => Check::good(
+        1 if routed == Verdict::Good => Check::good(
             "rp_filter",
             format!("{found}: strict, and the routes agree"),
         ),
+        1 => {
+            let found = format!("{found}: strict, and whether the routes agree is not known");
+            Check::warning("rp_filter", found, "apt-get install iproute2")
+        }
         _ => Check::good("rp_filter", found),
     }
 }

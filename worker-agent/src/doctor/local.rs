@@ -12,6 +12,16 @@ use tally_local::LocalError;
 /// For an agent to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
+/// A path as the shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 /// Whether an agent answered at the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct IsServed(pub(super) bool);
@@ -28,11 +38,14 @@ pub(super) fn unusable(path: &Path, error: &ConfigError) -> Check {
     let fix = match error {
         ConfigError::Read { source, .. } => match source.kind() {
             io::ErrorKind::PermissionDenied => {
-                format!("sudo tally-agent doctor --config {file}")
+                format!("sudo tally-agent doctor --config {}", quoted(path))
             }
             _ => format!("write {file}; `tally-agent serve --help` shows one"),
         },
-        _ => format!("correct {file}, then: tally-agent serve --check --config {file}"),
+        _ => format!(
+            "correct {file}, then: tally-agent serve --check --config {}",
+            quoted(path)
+        ),
     };
     Check::bad("configuration", error.to_string(), fix)
 }
@@ -47,13 +60,13 @@ pub(super) fn keys(path: &Path) -> Check {
     let found = format!(
         "every user of this host may read or change the jobs' keys in {file} (mode {mode:04o})"
     );
-    Check::warning("keys", found, format!("chmod o-rwx {file}"))
+    Check::warning("keys", found, format!("chmod o-rwx {}", quoted(path)))
 }
 
 /// Whether an agent serves the socket, or one could.
 pub(super) fn agent(socket: &Path, config: &Path) -> (Check, IsServed) {
     let at = socket.display();
-    let start = format!("tally-agent serve --config {}", config.display());
+    let start = format!("tally-agent serve --config {}", quoted(config));
     let error = match tally_local::status(socket, ANSWER_WITHIN) {
         Ok(json) => return (who(&json, socket), IsServed(true)),
         Err(error) => error,
@@ -73,10 +86,10 @@ pub(super) fn agent(socket: &Path, config: &Path) -> (Check, IsServed) {
             }
             io::ErrorKind::ConnectionRefused => {
                 let found = format!("{at} is there, and is no socket: no agent can listen there");
-                Check::bad("agent", found, format!("rm {at}"))
+                Check::bad("agent", found, format!("rm {}", quoted(socket)))
             }
             _ => {
-                let fix = format!("sudo tally-agent doctor --config {}", config.display());
+                let fix = format!("sudo tally-agent doctor --config {}", quoted(config));
                 Check::warning("agent", error.to_string(), fix)
             }
         },
@@ -120,7 +133,8 @@ fn no_agent(socket: &Path, start: &str) -> Check {
     if !folder.is_dir() {
         let found =
             format!("{shown} is no directory, where an agent would make {at} (systemd makes it)");
-        return Check::bad("agent", found, format!("mkdir -p {shown} && {start}"));
+        let fix = format!("mkdir -p {} && {start}", quoted(folder));
+        return Check::bad("agent", found, fix);
     }
     let trial = folder.join(format!(".tally-doctor-{}", std::process::id()));
     match File::create_new(&trial) {
@@ -133,6 +147,24 @@ fn no_agent(socket: &Path, start: &str) -> Check {
         Err(why) => {
             let found = format!("none is running, and this user cannot make {at}: {why}");
             Check::bad("agent", found, format!("sudo {start}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_can_be_pasted_whatever_the_path() {
+        for (path, want) in [
+            ("/etc/tally/agent.json", "/etc/tally/agent.json"),
+            ("my jobs/a.json", "'my jobs/a.json'"),
+            ("it's", r"'it'\''s'"),
+            ("$(reboot)", "'$(reboot)'"),
+            ("", "''"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), want);
         }
     }
 }
