@@ -502,6 +502,53 @@ impl Cluster {
         Program::start(&name, command, &self.file(&format!("{name}.log")))
     }
 
+    /// Starts the agent of a worker's host, which serves training processes there, in namespaces.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent(&self, job: usize, rank: u8) -> Result<Program> {
+        let at = self.worker_host(job, rank);
+        ensure!(
+            matches!(self.wires, Wires::Namespaces(_)),
+            "agents of hosts need the kernel's sockets"
+        );
+        let socket = self.agent_socket(job, rank);
+        let config = files::AgentConfig {
+            socket: &socket,
+            switch: files::AgentSwitch { address: SWITCH_IP },
+            jobs: [files::SwitchJob {
+                id: job_id(job),
+                key: key(job),
+                workers: self.spec.jobs[job],
+            }],
+            transport: files::AgentTransport::Udp { bind: self.ip(at) },
+            payload_bytes: self.spec.payload_bytes,
+            window: self.spec.window,
+            timeouts: &self.spec.timeouts,
+        };
+        let name = format!("agent-{}", self.worker_name(job, rank));
+        let path = self.write(&format!("{name}.json"), &config)?;
+        let mut command = self.on_host(&self.wires.host(at));
+        command.arg("serve").arg("--config").arg(path);
+        let mut program = Program::start(&name, command, &self.file(&format!("{name}.log")))?;
+        program.wait_until("it listens", Duration::from_secs(20), |_| socket.exists())?;
+        Ok(program)
+    }
+
+    fn agent_socket(&self, job: usize, rank: u8) -> PathBuf {
+        self.file(&format!("{}.sock", self.worker_name(job, rank)))
+    }
+
+    /// What the environment tells a training process of its job and its [agent](Self::start_agent).
+    #[must_use]
+    pub fn training_environment(&self, job: usize, rank: u8) -> [(&'static str, String); 2] {
+        let socket = self.agent_socket(job, rank).display().to_string();
+        [
+            ("TALLY_JOB", job_id(job).to_string()),
+            ("TALLY_SOCKET", socket),
+        ]
+    }
+
     /// Where a worker writes its result.
     #[must_use]
     pub fn output(&self, job: usize, rank: u8) -> PathBuf {

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
     allreduce, compare, cores, datapath, demo, kernels, latency, load, pktgen, policies, pool,
+    training,
 };
 
 /// Benchmarks of Tally.
@@ -46,6 +47,8 @@ enum Command {
     Policies(policies::Args),
     /// What one core sums, by the size of the pool: from L1 to main memory.
     Pool(pool::Args),
+    /// PyTorch trains over links of one rate: Tally beside Gloo.
+    Training(training::Args),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Pktgen(args) => pktgen::run(args)?,
         Command::Policies(args) => policies::run(args)?,
         Command::Pool(args) => pool::run(args)?,
+        Command::Training(args) => training::run(args)?,
     };
     report.print(cli.json)?;
     // A benchmark that misses a target has measured well. A wrong sum is a failure, and so is a fragment

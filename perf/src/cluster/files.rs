@@ -87,7 +87,25 @@ pub(super) struct WorkerJob {
     pub(super) rank: u8,
 }
 
-/// The `transport` of an agent's configuration.
+#[derive(Serialize)]
+pub(super) struct AgentConfig<'a> {
+    pub(super) socket: &'a Path,
+    pub(super) switch: AgentSwitch,
+    pub(super) jobs: [SwitchJob; 1],
+    pub(super) transport: AgentTransport,
+    pub(super) payload_bytes: u16,
+    pub(super) window: u16,
+    pub(super) timeouts: &'a Timeouts,
+}
+
+/// The `transport` of the agent of a host, which has no port.
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub(super) enum AgentTransport {
+    Udp { bind: Ipv4Addr },
+}
+
+/// The `transport` of a worker's or a parameter server's configuration.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub(super) enum Transport {

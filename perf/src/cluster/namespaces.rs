@@ -29,6 +29,18 @@ pub struct Links {
     pub rate_mbit: Option<u32>,
 }
 
+/// IPv4, UDP and Tally headers.
+const HEADERS_BYTES: u16 = 50;
+const PAYLOAD_BYTES_MAX: u16 = 8192;
+
+impl Links {
+    /// The longest payload of Tally's that fits.
+    #[must_use]
+    pub fn payload_bytes(self) -> u16 {
+        ((self.mtu - HEADERS_BYTES) / 64 * 64).min(PAYLOAD_BYTES_MAX)
+    }
+}
+
 /// What a shaped link sends at once after a pause: two of the kernel's largest segments, so that it
 /// need not cut them up.
 const BURST_BYTES: u32 = 131_072;

@@ -44,8 +44,6 @@ const SERVER_TARGET: f64 = 6.0;
 const UNSHAPED_TARGET: f64 = 2.0;
 /// What the shaped targets are for.
 const TARGET_WORKERS: u8 = 8;
-/// IPv4, UDP and Tally headers.
-const HEADERS_BYTES: u16 = 50;
 const PAYLOAD_BYTES_MAX: u16 = 8192;
 /// Windows of Tally's workers: what keeps a shaped link busy, and what stays in the caches.
 const WINDOW_SHAPED: u16 = 256;
@@ -224,15 +222,15 @@ pub fn run(args: &Args) -> Result<Report> {
     for &workers in &args.workers {
         if wanted(Kind::Shaped) {
             for &mtu in &args.mtu {
-                let payload_bytes = (mtu - HEADERS_BYTES) / 64 * 64;
+                let links = Links {
+                    mtu,
+                    rate_mbit: Some(args.rate_mbit),
+                };
                 let setting = Setting {
                     kind: Kind::Shaped,
                     workers,
-                    links: Some(Links {
-                        mtu,
-                        rate_mbit: Some(args.rate_mbit),
-                    }),
-                    payload_bytes: payload_bytes.min(PAYLOAD_BYTES_MAX),
+                    links: Some(links),
+                    payload_bytes: links.payload_bytes(),
                     window: args.window.unwrap_or(WINDOW_SHAPED),
                 };
                 bench.measure(setting, &mut rows)?;

@@ -27,7 +27,7 @@ use tally_report::{Machine, Report};
 use tally_wire::HEADERS_BYTES;
 
 /// The commands whose records belong on the page.
-const COMMANDS: [&str; 9] = [
+const COMMANDS: [&str; 10] = [
     "allreduce",
     "cores",
     "datapath",
@@ -37,6 +37,7 @@ const COMMANDS: [&str; 9] = [
     "load",
     "policies",
     "pool",
+    "training",
 ];
 /// Frame check sequence, preamble, gap.
 const ON_WIRE_BYTES: f64 = 24.0;

@@ -12,3 +12,4 @@ pub mod load;
 pub mod pktgen;
 pub mod policies;
 pub mod pool;
+pub mod training;

@@ -201,12 +201,12 @@ impl Page<'_> {
         bars
     }
 
-    /// What was measured of whole jobs: `allreduce`, and simulated completion times.
+    /// What was measured of whole jobs: `allreduce`, `training`, and simulated completion times.
     fn ours(&self, unit: &str) -> Vec<Bar> {
         let of_jobs = self
             .records
             .values()
-            .filter(|record| ["allreduce", "jct"].contains(&record.whole()));
+            .filter(|record| ["allreduce", "jct", "training"].contains(&record.whole()));
         of_jobs
             .flat_map(|record| {
                 record
