@@ -32,7 +32,7 @@ const LOST_SHARE: f64 = 0.01;
 /// Results from the parameter server. As many collisions do not shrink the window either: they are what a shared
 /// pool is for (C-3).
 const PS_SHARE: f64 = 0.1;
-/// A window that is smaller than this part of the configured one: the default holds what 100 Gbit/s carry in 20 µs, so
+/// A window that is smaller than this part of what it was: the default holds what 100 Gbit/s carry in 20 µs, so
 /// this is the rate of a link of a quarter of that.
 const WINDOW_PART: u32 = 4;
 /// How long ranks are waited for, after the second that it takes to know: more than a checkpoint at one rank may take.
@@ -77,6 +77,8 @@ pub(super) struct Watch {
     /// Since when these ranks have been waited for.
     behind: Option<(u64, Instant)>,
     looked: Option<Instant>,
+    /// The largest link window so far: it begins with what the switch serves, which may be less than is configured.
+    window: u32,
 }
 
 /// A session's counters at a moment.
@@ -159,6 +161,7 @@ impl Watch {
             return Vec::new();
         }
         self.looked = Some(now);
+        self.window = self.window.max(report.congestion.link_window);
         let seen = Seen::new(now, report, host());
         let mut found: Vec<(Cause, String)> = self.who_is_behind(now, report).into_iter().collect();
         match &self.before {
@@ -167,7 +170,7 @@ impl Watch {
             }
             Some(before) if seen.fragments - before.fragments < FRAGMENTS_MIN => {}
             Some(before) => {
-                found.extend(compare(before, &seen, report));
+                found.extend(compare(before, &seen, report, self.window));
                 self.before = Some(seen);
             }
             None => self.before = Some(seen),
@@ -224,7 +227,7 @@ impl Watch {
     }
 }
 
-fn compare(before: &Seen, now: &Seen, report: &SessionReport) -> Vec<(Cause, String)> {
+fn compare(before: &Seen, now: &Seen, report: &SessionReport, window: u32) -> Vec<(Cause, String)> {
     let mut found = Vec::new();
     let fragments = now.fragments - before.fragments;
     let time = now.at.saturating_duration_since(before.at).as_secs_f64();
@@ -254,7 +257,6 @@ fn compare(before: &Seen, now: &Seen, report: &SessionReport) -> Vec<(Cause, Str
     let results = from_ps + now.from_switch - before.from_switch;
     let rounds = now.rounds - before.rounds;
     let collided = now.collided - before.collided;
-    let window = u32::from(report.window);
     let pool = report.congestion.aggregation_window;
     let has_many = of(from_ps, results) > PS_SHARE;
     let percent = 100.0 * of(from_ps, results);
@@ -379,10 +381,11 @@ mod tests {
     fn a_job_that_is_well_is_left_alone() {
         let (said, now) = seconds(300, |_, r| {
             works(r);
-            // What an ordinary network does.
+            r.window = 512;
+            // What an ordinary network does, and a switch that serves less than is asked for.
             r.retransmissions.early += 90;
             r.congestion.rounds_marked += 20;
-            r.congestion.link_window = 100;
+            r.congestion.link_window = if r.collectives > 1 { 40 } else { 128 };
             r.from_ps += 900;
             r.congestion.rounds_collided += 20;
         });
@@ -460,7 +463,8 @@ mod tests {
         assert!(words.contains("`pool.policy`"), "{words}");
         let words = first(|r| {
             r.congestion.rounds_marked += 30;
-            r.congestion.link_window = 40;
+            // It begins with all of it.
+            r.congestion.link_window = if r.collectives > 1 { 40 } else { 256 };
         });
         assert!(
             words.starts_with("a port of the switch is full: 75 %"),
