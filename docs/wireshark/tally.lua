@@ -110,6 +110,8 @@ local f = {
   shape = ProtoField.bytes("tally.shape", "Shape"),
   sent = ProtoField.uint32("tally.sent", "First fragment not contributed to"),
   has_sent = ProtoField.uint8("tally.has_sent", "Says how far it is", base.DEC, RUNNING),
+  awaiting = ProtoField.uint16("tally.awaiting", "Awaits results, of 1000 parts of the time"),
+  slowest = ProtoField.uint8("tally.slowest", "Slowest rank"),
   state = ProtoField.uint8("tally.state", "State", base.DEC, STATE),
   shards = ProtoField.uint8("tally.shards", "Shards"),
   base_port = ProtoField.uint16("tally.base_port", "Base port"),
@@ -173,11 +175,12 @@ local RULE = {
   [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "running", RUNNING }, { 20, 2, "window" }, { 24, 32, "shape" },
-    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING } } },
+    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING }, { 62, 2, "awaiting" } } },
   [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
-    { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 44, 4, "group" },
+    { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 41, 1, "slowest" }, { 42, 2, "awaiting" },
+    { 44, 4, "group" },
     { 48, 4, "least" }, { 56, 8, "behind" } } },
   [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "reason", REASON }, { 17, 1, "about" },

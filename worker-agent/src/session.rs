@@ -60,7 +60,7 @@ pub use collective::{
     Ticket,
 };
 pub use descriptor::Mismatch;
-pub use report::SessionReport;
+pub use report::{SessionReport, Slowest};
 use stream::Stream;
 
 /// How long a rank that has found a mismatch stays, for others to find it as well (D-5). They ask for a descriptor
@@ -384,6 +384,11 @@ impl Session {
                 Awaited::Ranks(ranks) => ranks.iter().collect(),
                 Awaited::Nobody | Awaited::Unknown => Vec::new(),
             },
+            slowest: self.worker.slowest().map(|it| Slowest {
+                rank: it.rank.0,
+                awaiting: f64::from(it.awaiting) / 1000.0,
+                ours: f64::from(it.ours) / 1000.0,
+            }),
             bytes: self.done_bytes,
             fragments: stats.fragments,
             from_switch: stats.from_switch,

@@ -26,8 +26,8 @@ fn status(agent: &Agent) -> Status {
     tally_config::parse("status", &output.stdout).unwrap()
 }
 
-/// Sums over and over, until `over`, or for a while.
-fn work(client: &mut Client, over: Option<&AtomicBool>) {
+/// Computes for so long and sums, over and over, until `over`, or for a while.
+fn work(client: &mut Client, computes: Duration, over: Option<&AtomicBool>) {
     let region = client.region(1 << 20).unwrap();
     let sum = Submission {
         operation: Operation::Sum,
@@ -40,6 +40,7 @@ fn work(client: &mut Client, over: Option<&AtomicBool>) {
     let until = Instant::now() + if over.is_some() { LONG } else { A_WHILE };
     // All ranks end with the same one: the first rank decides it in a sum of its own.
     loop {
+        std::thread::sleep(computes);
         let is_over = Instant::now() > until || over.is_some_and(|it| it.load(Ordering::Relaxed));
         region.write(0, &f32::from(u8::from(is_over)).to_ne_bytes());
         let ticket = client.submit(&region, 0, 20_000, &sum).unwrap();
@@ -57,11 +58,17 @@ fn work(client: &mut Client, over: Option<&AtomicBool>) {
 /// All ranks work until the log and the status have `words`.
 #[track_caller]
 fn is_warned(agent: &Agent, words: &str) {
+    is_warned_of(agent, words, |_| Duration::ZERO);
+}
+
+/// The same, when each computes for so long before it sums.
+#[track_caller]
+fn is_warned_of(agent: &Agent, words: &str, computes: impl Fn(u8) -> Duration) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for rank in 0..agent.rig.workers {
-            let over = &over;
-            scope.spawn(move || work(&mut agent.connect(rank).unwrap(), Some(over)));
+            let (over, computes) = (&over, computes(rank));
+            scope.spawn(move || work(&mut agent.connect(rank).unwrap(), computes, Some(over)));
         }
         let deadline = Instant::now() + LONG / 2;
         let is_said = |said: &str| said.contains(words);
@@ -93,13 +100,29 @@ fn is_warned(agent: &Agent, words: &str) {
 #[test]
 fn a_job_that_is_well_gets_no_warning() {
     let agent = Agent::new(Rig::new(63, 3, Habits::default(), true), &[]);
-    agent.all(|_, mut client| work(&mut client, None));
+    agent.all(|_, mut client| work(&mut client, Duration::ZERO, None));
     let log = agent.log();
     // This machine's CPUs may be busy with other tests, of which it may complain.
     let others = log
         .lines()
         .filter(|it| it.contains("warning") && !it.contains("CPUs are busy"));
     assert_eq!(others.count(), 0, "{log}");
+}
+
+#[test]
+fn a_rank_that_is_slower_in_each_step_is_named() {
+    let agent = Agent::new(Rig::new(68, 3, Habits::default(), true), &[]);
+    let computes = |rank| Duration::from_millis(if rank == 2 { 60 } else { 20 });
+    is_warned_of(
+        &agent,
+        "rank 2 is the slowest: this one waits for ",
+        computes,
+    );
+    assert!(
+        !agent.log().contains("rank 2: rank 2 is"),
+        "{}",
+        agent.log()
+    );
 }
 
 #[test]

@@ -47,8 +47,8 @@ pub use profile::Profile;
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
 pub use tally_wire::{Ecn, Time};
 pub use worker::{
-    CongestionStats, Contribution, Delivery, Event, Gradients, Members, Retransmissions, Worker,
-    WorkerConfig, WorkerStats,
+    CongestionStats, Contribution, Delivery, Event, Gradients, Members, Retransmissions, Slowest,
+    Worker, WorkerConfig, WorkerStats,
 };
 
 /// A datagram for the switch, written to the buffer given to `poll_transmit`.

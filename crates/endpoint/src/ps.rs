@@ -591,6 +591,7 @@ impl Ps {
                 window: 0,
                 shape: [0; 32],
                 sent: None,
+                awaiting: 0,
             };
             self.control.emit_join(&join, out)
         };

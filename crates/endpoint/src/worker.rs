@@ -6,6 +6,7 @@
 //! lets go (J-7). *Closed* says nothing any more. What a fragment contains is the business of the
 //! caller's [`Gradients`].
 
+mod awaiting;
 mod congestion;
 mod flight;
 mod window;
@@ -14,6 +15,7 @@ use crate::Transmit;
 use crate::control::Control;
 use crate::error::{Awaited, Hint, Ranks, WorkerError};
 use crate::planted::{self, Bug};
+use awaiting::Awaiting;
 use congestion::Congestion;
 pub use congestion::CongestionStats;
 use core::time::Duration;
@@ -205,6 +207,17 @@ enum Phase {
     Closed,
 }
 
+/// The rank that awaits results for the least part of its time, in the last seconds: the one that the others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slowest {
+    /// Which.
+    pub rank: Rank,
+    /// For how much of its time it does, in thousandths.
+    pub awaiting: u16,
+    /// And we.
+    pub ours: u16,
+}
+
 /// A run of fragments of one priority.
 struct Submission {
     end: u64,
@@ -232,6 +245,7 @@ pub struct Worker {
     accepted: Option<Accept>,
     /// When the switch said last who is behind.
     told: Option<(Time, Behind)>,
+    awaiting: Awaiting,
     hint: Option<Hint>,
     started: Time,
     next_control: Time,
@@ -272,6 +286,7 @@ impl Worker {
             events: VecDeque::with_capacity(8),
             accepted: None,
             told: None,
+            awaiting: Awaiting::new(now),
             hint: None,
             started: now,
             next_control: now,
@@ -294,6 +309,7 @@ impl Worker {
         }
         if self.delivered {
             self.delivered = false;
+            self.awaiting.begins(now);
             self.last_progress = now;
         }
         self.end += fragments;
@@ -380,6 +396,17 @@ impl Worker {
             0 => Awaited::Unknown,
             ranks => Awaited::Ranks(Ranks(ranks)),
         }
+    }
+
+    /// Who is slowest, as the switch said last (J-11); once all have said how long they wait.
+    #[must_use]
+    pub fn slowest(&self) -> Option<Slowest> {
+        let (_, behind) = self.told.filter(|_| matches!(self.phase, Phase::Running))?;
+        Some(Slowest {
+            rank: behind.slowest,
+            awaiting: behind.awaiting,
+            ours: self.awaiting.share(),
+        })
     }
 
     // --- what comes in ---------------------------------------------------------------------
@@ -473,6 +500,7 @@ impl Worker {
                 io.result(seq, header.element, payload, delivery);
                 if self.window.base() == self.end && !self.delivered {
                     self.delivered = true;
+                    self.awaiting.ends(now);
                     self.events.push_back(Event::Delivered);
                     self.leave_if_done(now);
                 }
@@ -514,6 +542,10 @@ impl Worker {
         match (&self.phase, accept.state) {
             (Phase::Joining, State::Running) => {
                 self.phase = Phase::Running;
+                self.awaiting = Awaiting::new(now);
+                if !self.delivered {
+                    self.awaiting.begins(now);
+                }
                 self.next_control = now.after(ALIVE);
                 self.last_progress = now;
                 self.events.push_back(Event::Running { epoch });
@@ -722,6 +754,7 @@ impl Worker {
                     window: self.config.window,
                     shape: self.config.shape,
                     sent: running.then(|| FragmentId(self.window.next() as u32)),
+                    awaiting: if running { self.awaiting.look(now) } else { 0 },
                 };
                 self.control.emit_join(&join, out)
             }

@@ -183,6 +183,8 @@ pub struct Join {
     /// The first fragment of the epoch that the worker has not contributed to (J-10). Only of a worker
     /// that runs, and none from one that does not say.
     pub sent: Option<FragmentId>,
+    /// How much of the last seconds the worker awaited results, in thousandths (J-11); 0 if it does not say `sent`.
+    pub awaiting: u16,
 }
 
 impl Join {
@@ -191,7 +193,7 @@ impl Join {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..22, 24..61])?;
+        let b = payload_of(datagram, &[0..22, 24..61, 62..64])?;
         let role = match b[16] {
             0 => Role::Worker,
             1 => Role::Ps,
@@ -215,6 +217,7 @@ impl Join {
                 (1, sent) => Some(FragmentId(sent)),
                 _ => return Err(ControlError),
             },
+            awaiting: u16_at(b, 62),
         };
         let fits = match role {
             Role::Worker => {
@@ -226,7 +229,10 @@ impl Join {
                 join.units == 0 && !join.running && join.window == 0 && join.shape == [0; 32]
             }
         };
-        let fits = fits && (join.running || join.sent.is_none());
+        let fits = fits
+            && (join.running || join.sent.is_none())
+            && (join.sent.is_some() || join.awaiting == 0)
+            && join.awaiting <= ALL_THE_TIME;
         if fits && join.instance != 0 {
             Ok(join)
         } else {
@@ -251,6 +257,7 @@ impl Join {
         if let Some(sent) = self.sent {
             b[56..60].copy_from_slice(&sent.0.to_be_bytes());
             b[60] = 1;
+            b[62..64].copy_from_slice(&self.awaiting.to_be_bytes());
         }
     }
 }
@@ -267,13 +274,20 @@ pub enum State {
     Ended = 2,
 }
 
-/// Who has contributed least, as far as the switch knows (J-10).
+/// A share of time that is all of it.
+const ALL_THE_TIME: u16 = 1000;
+
+/// Who has contributed least (J-10), and who is slowest (J-11), as far as the switch knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
     /// Everybody has contributed to all fragments before this one.
     pub least: FragmentId,
     /// The ranks that have not contributed to it; at least one.
     pub ranks: u64,
+    /// The rank that awaits results for the least part of its time: the others wait for it.
+    pub slowest: Rank,
+    /// That part, in thousandths.
+    pub awaiting: u16,
 }
 
 /// Payload of ACCEPT.
@@ -313,7 +327,7 @@ impl Accept {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..41, 44..52, 56..64])?;
+        let b = payload_of(datagram, &[0..52, 56..64])?;
         let state = match b[16] {
             0 => State::Waiting,
             1 => State::Running,
@@ -333,10 +347,15 @@ impl Accept {
             left: u64_at(b, 32),
             ps: b[40] == 1,
             group: Ipv4Addr::from(u32_at(b, 44)),
-            behind: match (FragmentId(u32_at(b, 48)), u64_at(b, 56)) {
-                (FragmentId(0), 0) => None,
-                (_, 0) => return Err(ControlError),
-                (least, ranks) => Some(Behind { least, ranks }),
+            behind: match (u32_at(b, 48), u64_at(b, 56), Rank(b[41]), u16_at(b, 42)) {
+                (0, 0, Rank(0), 0) => None,
+                (_, 0, ..) => return Err(ControlError),
+                (least, ranks, slowest, awaiting) => Some(Behind {
+                    least: FragmentId(least),
+                    ranks,
+                    slowest,
+                    awaiting,
+                }),
             },
         };
         let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
@@ -349,7 +368,13 @@ impl Accept {
             && accept.window >= 1
             && b[40] <= 1
             && accept.group.is_multicast()
-            && (accept.behind).is_none_or(|behind| behind.ranks & !all_ranks(accept.workers) == 0);
+            && (accept.behind).is_none_or(|it| {
+                let all = all_ranks(accept.workers);
+                it.ranks & !all == 0
+                    && it.slowest.is_worker()
+                    && all & it.slowest.bit() != 0
+                    && it.awaiting <= ALL_THE_TIME
+            });
         if fits { Ok(accept) } else { Err(ControlError) }
     }
 
@@ -371,7 +396,15 @@ impl Accept {
         b[32..40].copy_from_slice(&self.left.to_be_bytes());
         b[40] = u8::from(self.ps);
         b[44..48].copy_from_slice(&self.group.octets());
-        if let Some(Behind { least, ranks }) = self.behind {
+        if let Some(Behind {
+            least,
+            ranks,
+            slowest,
+            awaiting,
+        }) = self.behind
+        {
+            b[41] = slowest.0;
+            b[42..44].copy_from_slice(&awaiting.to_be_bytes());
             b[48..52].copy_from_slice(&least.0.to_be_bytes());
             b[56..64].copy_from_slice(&ranks.to_be_bytes());
         }

@@ -114,6 +114,7 @@ fn join(challenge: u64) -> Join {
         running: false,
         shape: shape(),
         sent: None,
+        awaiting: 0,
     }
 }
 
@@ -194,6 +195,7 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     let alive = Join {
         running: true,
         sent: Some(FragmentId(6)),
+        awaiting: 300,
         ..join(CHALLENGE)
     };
     let living = sealed(control(Kind::Join, EPOCH), false, |b| alive.emit(b));
@@ -202,6 +204,8 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
         behind: Some(Behind {
             least: FragmentId(5),
             ranks: 0b010,
+            slowest: Rank(1),
+            awaiting: 20,
         }),
         ..accept()
     };

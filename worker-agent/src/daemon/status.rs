@@ -1,7 +1,7 @@
 //! How it goes, for `tally-agent status`.
 
 use super::warnings::{Host, Watch};
-use crate::session::{Session, SessionState};
+use crate::session::{Session, SessionState, Slowest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,6 +60,8 @@ pub struct RankStatus {
     pub under_way: u64,
     /// Ranks that the first of them waits for, once it has done so for about a second.
     pub behind: Vec<u8>,
+    /// The slowest rank, as far as all have said how much they wait.
+    pub slowest: Option<Slowest>,
     /// Bytes of those that are done.
     pub bytes: u64,
     /// Bits of collectives that were done in the last quarter of a second, per second, in 10^9.
@@ -141,6 +143,15 @@ impl fmt::Display for Status {
                     let all = r.behind.iter().fold(0, |all, rank| all | 1 << rank);
                     let ranks = ranks_words(all).unwrap_or_default();
                     writeln!(f, "    waiting for {ranks}")?;
+                }
+                if let Some(slowest) = r.slowest {
+                    writeln!(
+                        f,
+                        "    waiting for {:.0} % of its time, rank {}, the slowest, for {:.0} %",
+                        100.0 * slowest.ours,
+                        slowest.rank,
+                        100.0 * slowest.awaiting
+                    )?;
                 }
                 let priorities = r.priority_min.zip(r.priority_max);
                 let priorities = priorities.map_or("none yet".into(), |(least, most)| {
@@ -247,6 +258,7 @@ impl Shared {
         s.collectives = r.collectives;
         s.under_way = r.waiting;
         s.behind = r.behind;
+        s.slowest = r.slowest;
         s.bytes = r.bytes;
         s.fragments = r.fragments;
         s.from_switch = r.from_switch;
@@ -303,6 +315,11 @@ mod tests {
             rank: 3,
             state: "running, epoch 2".into(),
             behind: vec![0, 5],
+            slowest: Some(Slowest {
+                rank: 5,
+                awaiting: 0.25,
+                ours: 0.75,
+            }),
             priority_min: Some(1),
             priority_max: Some(9),
             warnings: vec!["all wait for rank 0".into()],

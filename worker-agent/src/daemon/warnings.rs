@@ -8,10 +8,10 @@
 //! * A share is taken of at least [`FRAGMENTS_MIN`] fragments: a job that sends less is not slow because of them.
 //! * Fragments are sent again when *any* rank's frames are lost, so the warning appears at all hosts. Where results came
 //!   twice nothing was lost, and it is not counted.
-//! * A rank is behind when the others have waited for about a second. One that is a little late in each step is not
-//!   seen here.
+//! * A rank is behind when the others have waited for about a second. One that is a little late in each step is
+//!   found by the part of its time in which it awaits results (J-11), of which others have more.
 
-use crate::session::SessionReport;
+use crate::session::{SessionReport, Slowest};
 use std::fs;
 use std::time::{Duration, Instant};
 use tally_endpoint::Ranks;
@@ -37,6 +37,10 @@ const PS_SHARE: f64 = 0.1;
 const WINDOW_PART: u32 = 4;
 /// How long ranks are waited for, after the second that it takes to know: more than a checkpoint at one rank may take.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
+/// By how much more of its time this rank waits than the slowest. As much of the job's time is lost.
+const SLOW_SHARE: f64 = 0.15;
+/// How long the same rank is the slowest. The shares are of about as long.
+const SLOW_FOR: Duration = Duration::from_secs(10);
 /// The part of the time in which the thread could run, and had no CPU. Every contribution waits as long.
 const NO_CPU_SHARE: f64 = 0.2;
 
@@ -48,15 +52,17 @@ enum Cause {
     Links,
     Pool,
     Behind,
+    Slow,
     NoCpu,
 }
 
-const CAUSES: [Cause; 6] = [
+const CAUSES: [Cause; 7] = [
     Cause::Lost,
     Cause::Ps,
     Cause::Links,
     Cause::Pool,
     Cause::Behind,
+    Cause::Slow,
     Cause::NoCpu,
 ];
 
@@ -76,6 +82,8 @@ pub(super) struct Watch {
     held: [Option<Held>; CAUSES.len()],
     /// Since when these ranks have been waited for.
     behind: Option<(u64, Instant)>,
+    /// Since when this rank has been the slowest by far.
+    slow: Option<(u8, Instant)>,
     looked: Option<Instant>,
     /// The largest link window so far: it begins with what the switch serves, which may be less than is configured.
     window: u32,
@@ -164,6 +172,7 @@ impl Watch {
         self.window = self.window.max(report.congestion.link_window);
         let seen = Seen::new(now, report, host());
         let mut found: Vec<(Cause, String)> = self.who_is_behind(now, report).into_iter().collect();
+        found.extend(self.who_is_slow(now, report));
         match &self.before {
             Some(before) if now.saturating_duration_since(before.at) > COMPARED_FOR => {
                 self.before = Some(seen);
@@ -224,6 +233,33 @@ impl Watch {
             (waited + EVERY).as_secs_f64()
         );
         Some((Cause::Behind, words))
+    }
+}
+
+impl Watch {
+    fn who_is_slow(&mut self, now: Instant, report: &SessionReport) -> Option<(Cause, String)> {
+        let by_far = |it: &Slowest| it.rank != report.rank && it.ours - it.awaiting > SLOW_SHARE;
+        let slowest = report.slowest.filter(by_far);
+        let since = self
+            .slow
+            .filter(|(rank, _)| slowest.is_some_and(|it| it.rank == *rank))
+            .map_or(now, |(_, since)| since);
+        self.slow = slowest.map(|it| (it.rank, since));
+        if now.saturating_duration_since(since) < SLOW_FOR {
+            return None;
+        }
+        let Slowest {
+            rank,
+            awaiting,
+            ours,
+        } = slowest?;
+        let words = format!(
+            "rank {rank} is the slowest: this one waits for {:.0} % of its time, and that one for {:.0} %: it computes \
+             longer than the others (a busy or slower machine, more data)",
+            100.0 * ours,
+            100.0 * awaiting
+        );
+        Some((Cause::Slow, words))
     }
 }
 
@@ -316,6 +352,7 @@ mod tests {
             collectives: 0,
             waiting: 1,
             behind: Vec::new(),
+            slowest: None,
             bytes: 0,
             fragments: 0,
             from_switch: 0,
@@ -492,6 +529,32 @@ mod tests {
         );
         // A second of waiting in each step, for another one: no straggler.
         let (said, _) = seconds(40, |second, r| r.behind = vec![(second / 2 % 4) as u8]);
+        assert!(said.is_empty(), "{said:?}");
+    }
+
+    #[test]
+    fn a_rank_that_is_slower_in_each_step_is_named_and_a_little_is_nothing() {
+        let slowest = |rank, awaiting, ours| {
+            Some(Slowest {
+                rank,
+                awaiting,
+                ours,
+            })
+        };
+        let (said, now) = seconds(30, |second, r| {
+            r.slowest = match second {
+                // By turns: no one of them is slow.
+                0..10 => slowest((second % 3) as u8 + 1, 0.2, 0.6),
+                // This one is us.
+                10..15 => slowest(0, 0.2, 0.2),
+                _ => slowest(2, 0.2, 0.5),
+            };
+        });
+        let want = "rank 2 is the slowest: this one waits for 50 % of its time, and that one for 20 %: it computes \
+                    longer than the others (a busy or slower machine, more data)";
+        assert_eq!(said, [(25, want.to_owned())]);
+        assert_eq!(now, [want]);
+        let (said, _) = seconds(60, |_, r| r.slowest = slowest(2, 0.5, 0.6));
         assert!(said.is_empty(), "{said:?}");
     }
 

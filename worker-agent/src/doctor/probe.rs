@@ -143,6 +143,7 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         window: of.window,
         shape: [0; 32],
         sent: None,
+        awaiting: 0,
     };
     join.emit(out);
     of.key.seal(out);

@@ -1,7 +1,18 @@
 //! What a session says of itself while it runs.
 
 use crate::report::{Congestion, Latency, Retransmissions};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// The rank that awaits results for the least part of its time, in the last seconds: the one that the others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Slowest {
+    /// Which.
+    pub rank: u8,
+    /// The part of its time in which it awaits results, from 0 to 1.
+    pub awaiting: f64,
+    /// The part of ours.
+    pub ours: f64,
+}
 
 /// What has become of a session, in numbers.
 #[derive(Clone, Debug, Serialize)]
@@ -25,6 +36,8 @@ pub struct SessionReport {
     pub waiting: u64,
     /// Ranks that the first of them waits for, once it has done so for about a second.
     pub behind: Vec<u8>,
+    /// The slowest rank, as far as all have said how much they wait.
+    pub slowest: Option<Slowest>,
     /// Bytes of the buffers that have been fetched.
     pub bytes: u64,
     /// Fragments contributed, descriptors among them.

@@ -125,7 +125,7 @@ pub struct Switch {
     challenge: u64,
     members: HashMap<u8, u64>,
     /// How far workers are (J-10).
-    sent: HashMap<u8, u32>,
+    sent: HashMap<u8, (u32, u16)>,
     left: u64,
     held: HashMap<u32, Held>,
     done: HashMap<u32, (Element, Vec<u8>, Flags)>,
@@ -236,6 +236,11 @@ impl Switch {
         let here = (0..self.workers).filter(|r| self.left >> r & 1 == 0);
         let here: Vec<_> = here.map(|r| Some((*self.sent.get(&r)?, r))).collect();
         let here = here.into_iter().collect::<Option<Vec<_>>>()?;
+        let (awaiting, slowest) = here
+            .iter()
+            .map(|((_, awaiting), r)| (*awaiting, *r))
+            .min()?;
+        let here: Vec<_> = here.into_iter().map(|((sent, _), r)| (sent, r)).collect();
         // The naive way to compare numbers that wrap: all are near one of them.
         let near = here.first()?.0;
         let ahead = |sent: u32| sent.wrapping_sub(near) as i32;
@@ -244,6 +249,8 @@ impl Switch {
         Some(Behind {
             least: FragmentId(near.wrapping_add(least as u32)),
             ranks: late.fold(0, |bits, it| bits | 1 << it.1),
+            slowest: Rank(slowest),
+            awaiting,
         })
     }
 
@@ -356,7 +363,7 @@ impl Switch {
                 self.members.clear();
             }
             if let Some(sent) = join.sent {
-                self.sent.insert(member, sent.0);
+                self.sent.insert(member, (sent.0, join.awaiting));
             }
             self.units = join.units;
             self.members.insert(member, join.instance);

@@ -33,6 +33,8 @@ pub(super) struct Seat {
     rival: u64,
     /// The first fragment of the epoch that it has not contributed to, as it said last (J-10).
     sent: Option<FragmentId>,
+    /// How much of its time it awaits results, as it said last (J-11).
+    awaiting: u16,
 }
 
 impl Seat {
@@ -45,6 +47,7 @@ impl Seat {
             turn: 0,
             rival: 0,
             sent: None,
+            awaiting: 0,
         }
     }
 
@@ -53,9 +56,9 @@ impl Seat {
     }
 
     /// A JOIN that was overtaken, or comes twice, takes nothing back.
-    fn has_sent(&mut self, sent: FragmentId) {
-        if self.sent.is_none_or(|before| sent.ahead_of(before) > 0) {
-            self.sent = Some(sent);
+    fn has_sent(&mut self, sent: FragmentId, awaiting: u16) {
+        if self.sent.is_none_or(|before| sent.ahead_of(before) >= 0) {
+            (self.sent, self.awaiting) = (Some(sent), awaiting);
         }
     }
 }
@@ -389,7 +392,7 @@ impl Job {
         if let (Some(sent), Some(seat)) = (join.sent, &mut self.workers[usize::from(visit.rank.0)])
             && visit.epoch == self.epoch
         {
-            seat.has_sent(sent);
+            seat.has_sent(sent, join.awaiting);
         }
         self.agreed.get_or_insert(Agreed {
             by: visit.rank,
@@ -451,23 +454,31 @@ impl Job {
         (missing != 0).then(|| Rank(missing.trailing_zeros() as u8))
     }
 
-    /// Who has contributed least, of those that have not left; only once all have said how far they are:
-    /// who has not said may be behind them all.
+    /// Who has contributed least and who is slowest, of those that have not left; only once all have said how far
+    /// they are: who has not said may be behind them all.
     fn behind(&self) -> Option<Behind> {
         let mut behind: Option<Behind> = None;
         for rank in (0..self.config.workers).map(Rank) {
             if self.left & rank.bit() != 0 {
                 continue;
             }
-            let sent = self.workers[usize::from(rank.0)].as_ref()?.sent?;
-            let ahead = behind.map_or(-1, |it| sent.ahead_of(it.least));
-            match &mut behind {
-                Some(it) if ahead == 0 => it.ranks |= rank.bit(),
-                _ if ahead > 0 => {}
-                _ => {
-                    let (least, ranks) = (sent, rank.bit());
-                    behind = Some(Behind { least, ranks });
-                }
+            let seat = self.workers[usize::from(rank.0)].as_ref()?;
+            let (sent, awaiting) = (seat.sent?, seat.awaiting);
+            let it = behind.get_or_insert(Behind {
+                least: sent,
+                ranks: 0,
+                slowest: rank,
+                awaiting,
+            });
+            let ahead = sent.ahead_of(it.least);
+            if ahead < 0 {
+                (it.least, it.ranks) = (sent, 0);
+            }
+            if ahead <= 0 {
+                it.ranks |= rank.bit();
+            }
+            if awaiting < it.awaiting {
+                (it.slowest, it.awaiting) = (rank, awaiting);
             }
         }
         behind

@@ -98,6 +98,7 @@ impl Peer {
                 window: 32,
                 shape: [9; 32],
                 sent: None,
+                awaiting: 0,
             },
             heard: Vec::new(),
         }
@@ -118,6 +119,7 @@ impl Peer {
                 window: 0,
                 shape: [0; 32],
                 sent: None,
+                awaiting: 0,
             },
             heard: Vec::new(),
         }

@@ -401,6 +401,7 @@ impl World {
             window: if ps { 0 } else { 8 },
             shape: [0; 32],
             sent: None,
+            awaiting: 0,
         };
         sealed(peer, Kind::Join, |b| join.emit(b))
     }

@@ -18,6 +18,7 @@ fn join() -> Join {
         window: 256,
         shape: [0x5a; 32],
         sent: Some(FragmentId(0xfffe_fdfc)),
+        awaiting: 1000,
     }
 }
 
@@ -38,6 +39,8 @@ fn accept() -> Accept {
         behind: Some(Behind {
             least: FragmentId(0x1122_3344),
             ranks: 1 << 63 | 5,
+            slowest: Rank(63),
+            awaiting: 777,
         }),
     }
 }
@@ -223,13 +226,14 @@ fn how_far_a_worker_is_may_be_left_out_but_not_half() {
         }
         b
     };
-    let none: Vec<_> = (56..61).map(|at| (at, 0)).collect();
+    let none: Vec<_> = (56..64).map(|at| (at, 0)).collect();
     let silent = Join {
         sent: None,
+        awaiting: 0,
         ..join()
     };
     assert_eq!(Join::parse(&changed(0, &none)), Ok(silent));
-    for (at, value) in [(60, 0), (60, 2), (60, 255), (61, 1)] {
+    for (at, value) in [(60, 0), (60, 2), (60, 255), (61, 1), (62, 4)] {
         assert!(
             Join::parse(&changed(0, &[(at, value)])).is_err(),
             "byte {at}"
@@ -239,11 +243,31 @@ fn how_far_a_worker_is_may_be_left_out_but_not_half() {
     let first = Join::parse(&changed(0, &first)).map(|join| join.sent);
     assert_eq!(first, Ok(Some(FragmentId(0))));
 
-    let none: Vec<_> = (48..64).map(|at| (at, 0)).collect();
+    assert!(
+        Join::parse(&changed(0, &none[..6])).is_err(),
+        "only how it waits"
+    );
+
+    let none: Vec<_> = (41..44).chain(48..64).map(|at| (at, 0)).collect();
     let behind = Accept::parse(&changed(1, &none)).map(|accept| accept.behind);
     assert_eq!(behind, Ok(None));
-    assert!(Accept::parse(&changed(1, &none[8..])).is_err(), "of nobody");
-    assert!(Accept::parse(&changed(1, &[(52, 1)])).is_err());
+    assert!(
+        Accept::parse(&changed(1, &none[11..])).is_err(),
+        "of nobody"
+    );
+    assert!(
+        Accept::parse(&changed(1, &none[3..])).is_err(),
+        "only the slowest"
+    );
+    for (at, value) in [(52, 1), (41, 64), (41, 254), (42, 4)] {
+        assert!(
+            Accept::parse(&changed(1, &[(at, value)])).is_err(),
+            "byte {at}"
+        );
+    }
+    // Rank 7 of 7 workers.
+    assert!(Accept::parse(&changed(1, &[(17, 7), (56, 0), (41, 7)])).is_err());
+    assert!(Accept::parse(&changed(1, &[(17, 7), (56, 0), (41, 6)])).is_ok());
 
     // Who is behind comes with that reason and code alone.
     assert!(Refuse::parse(&changed(2, &[(16, Reason::MemberLost as u8)])).is_err());

@@ -13,7 +13,7 @@ impl Net {
 
 fn of(heard: Heard) -> Option<(u32, u64)> {
     let behind = acceptance(heard).behind;
-    behind.map(|Behind { least, ranks }| (least.0, ranks))
+    behind.map(|Behind { least, ranks, .. }| (least.0, ranks))
 }
 
 #[test]
@@ -26,6 +26,27 @@ fn who_has_contributed_least_is_told_once_all_have_said() {
     assert_eq!(net.says(1, 10), Some((10, 0b110)));
     assert_eq!(net.says(2, 12), Some((10, 0b010)));
     assert_eq!(of(net.join(PS)), None, "only workers wait");
+}
+
+/// J-11.
+#[test]
+fn who_waits_least_is_the_slowest() {
+    let mut net = Net::running();
+    let mut waits = |net: &mut Net, worker: usize, sent: u32, awaiting: u16| {
+        net.peers[worker].join.awaiting = awaiting;
+        net.peers[worker].join.sent = Some(FragmentId(sent));
+        let behind = acceptance(net.join(worker)).behind;
+        behind.map(|it| (it.slowest.0, it.awaiting))
+    };
+    assert_eq!(waits(&mut net, 0, 10, 500), None);
+    assert_eq!(waits(&mut net, 1, 10, 480), None);
+    // It is not the one that has contributed least.
+    assert_eq!(waits(&mut net, 2, 12, 90), Some((2, 90)));
+    // What has changed counts, with the same number of fragments too.
+    assert_eq!(waits(&mut net, 2, 12, 600), Some((1, 480)));
+    assert_eq!(waits(&mut net, 1, 10, 500), Some((0, 500)));
+    net.leave(0, LeaveCode::Finished);
+    assert_eq!(waits(&mut net, 1, 10, 500), Some((1, 500)));
 }
 
 #[test]
