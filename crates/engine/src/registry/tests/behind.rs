@@ -32,7 +32,7 @@ fn who_has_contributed_least_is_told_once_all_have_said() {
 #[test]
 fn who_waits_least_is_the_slowest() {
     let mut net = Net::running();
-    let mut waits = |net: &mut Net, worker: usize, sent: u32, awaiting: u16| {
+    let waits = |net: &mut Net, worker: usize, sent: u32, awaiting: u16| {
         net.peers[worker].join.awaiting = awaiting;
         net.peers[worker].join.sent = Some(FragmentId(sent));
         let behind = acceptance(net.join(worker)).behind;
