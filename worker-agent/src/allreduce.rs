@@ -124,7 +124,7 @@ pub fn open_link(
             Ok(Box::new(port.link(group.map(|it| it.address))))
         }
         #[cfg(not(feature = "dpdk"))]
-        Transport::Dpdk { .. } => Err(crate::link::LinkError::NoDpdk),
+        Transport::Dpdk { .. } => Err(LinkError::NoDpdk),
     }
 }
 

@@ -16,7 +16,7 @@ use super::rank::{IDLE_MAX, LOOK_EVERY, Newcomer, Rank, Turn, crashed};
 use crate::config::{AgentConfig, Transport};
 use crate::error::AgentError;
 use crate::link::LinkError;
-use crate::link::dpdk::DpdkPort;
+use crate::link::dpdk::{DpdkPort, Dropped};
 use crate::link::ethernet::Local;
 use crate::link::loss::losing;
 use crate::log::Log;
@@ -34,6 +34,8 @@ use std::time::{Duration, Instant};
 const LOOK_AT_PORT_EVERY: Duration = Duration::from_millis(100);
 /// Between two looks at the device, while nobody is there.
 const EMPTY_EVERY: Duration = Duration::from_millis(10);
+/// Between two lines of the log about frames that were dropped.
+const TELL_DROPPED_EVERY: Duration = Duration::from_secs(10);
 /// Sockets found readable at a time.
 const EVENTS: usize = 64;
 
@@ -70,6 +72,8 @@ pub(super) fn serve(
         ranks: Vec::new(),
         is_lost: false,
         next_look: Instant::now(),
+        dropped: Dropped::default(),
+        next_tell: Instant::now(),
         log,
     };
     crowd.open()?;
@@ -89,6 +93,9 @@ struct Crowd {
     /// Whether the device has been lost, as the log says.
     is_lost: bool,
     next_look: Instant,
+    /// What the log says has been dropped.
+    dropped: Dropped,
+    next_tell: Instant,
     log: Log,
 }
 
@@ -155,7 +162,30 @@ impl Crowd {
             self.open()?;
         }
         self.next_look = Instant::now() + LOOK_AT_PORT_EVERY;
+        if self.next_tell <= now {
+            self.next_tell = now + TELL_DROPPED_EVERY;
+            self.tell_dropped();
+        }
         Ok(())
+    }
+
+    fn tell_dropped(&mut self) {
+        let (all, said) = (self.port.dropped(), self.dropped);
+        self.dropped = all;
+        if all.overflow > said.overflow {
+            let new = all.overflow - said.overflow;
+            self.log.warn(format_args!(
+                "{new} frames dropped, {} so far, as their processes' sessions were behind",
+                all.overflow
+            ));
+        }
+        if all.strays > said.strays {
+            let new = all.strays - said.strays;
+            self.log.debug(format_args!(
+                "{new} frames dropped, {} so far, that were for nobody here",
+                all.strays
+            ));
+        }
     }
 
     /// Opens the device. That its peer is not there is no error.
