@@ -1,0 +1,172 @@
+//! What a worker's session and its caller tell each other.
+
+use super::CongestionStats;
+use crate::error::WorkerError;
+use core::time::Duration;
+use tally_wire::control::Shape;
+use tally_wire::{DEFAULT_PORT, Element, Epoch, JobId, Key, Rank};
+
+/// What a worker wants to take part in, and how.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// The job, as in the switch's configuration.
+    pub job: JobId,
+    /// Its key.
+    pub key: Key,
+    /// Our rank, from 0.
+    pub rank: u8,
+    /// Workers of the job, 1..=64.
+    pub workers: u8,
+    /// Units of 64 bytes in every element payload, 1..=128.
+    pub units: u8,
+    /// Fragments that may be unfinished, at least 1.
+    pub window: u16,
+    /// What all workers must agree on.
+    pub shape: Shape,
+    /// A random number, not 0, for this session alone.
+    pub instance: u64,
+    /// First UDP port of the switch.
+    pub port: u16,
+    /// How long to try to join, and to wait for the other members (J-9).
+    pub join_timeout: Duration,
+    /// How long to go without a result (J-9).
+    pub stall_timeout: Duration,
+    /// How long to go on answering the others after our own last result (J-7).
+    pub linger: Duration,
+    /// The number of the first fragment: 0 (W-1), except in tests of the wrap.
+    pub first_fragment: u64,
+}
+
+impl WorkerConfig {
+    /// A configuration with the protocol's defaults: 1 KiB payloads, a window of 256, and 30, 10
+    /// and 2 seconds.
+    #[must_use]
+    pub fn new(job: JobId, key: Key, rank: u8, workers: u8, shape: Shape, instance: u64) -> Self {
+        Self {
+            job,
+            key,
+            rank,
+            workers,
+            units: 16,
+            window: 256,
+            shape,
+            instance,
+            port: DEFAULT_PORT,
+            join_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(2),
+            first_fragment: 0,
+        }
+    }
+}
+
+/// A fragment's contribution, as far as it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contribution {
+    /// Written; of this element type.
+    Ready(Element),
+    /// It depends on a result that has not come; ask again after the next one.
+    NotReady,
+}
+
+/// How a result came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Time from sending the contribution first to the result.
+    pub latency: Duration,
+    /// Whether the PS finished it.
+    pub from_ps: bool,
+}
+
+/// What the fragments contain: the caller's side of a [`Worker`].
+///
+/// Fragments have their number in the job, which does not wrap. Payloads have the configured
+/// number of units.
+pub trait Gradients {
+    /// Writes our contribution to fragment `seq`, all of `payload`. Fragments are asked for in
+    /// order; after `Ready`, again whenever one seems lost, and then the same must be written.
+    fn contribute(&mut self, seq: u64, payload: &mut [u8]) -> Contribution;
+
+    /// Takes the result of fragment `seq`. Called once for each, not always in order.
+    fn result(&mut self, seq: u64, element: Element, payload: &[u8], delivery: Delivery);
+
+    /// Writes the result of fragment `seq` as it came, for a worker that lost it; `None` when it
+    /// is not kept any more. It is asked for up to two windows back.
+    fn stored_result(&mut self, seq: u64, payload: &mut [u8]) -> Option<Element>;
+}
+
+/// Something that the caller may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody joined, and the job waits for more.
+    Waiting(Members),
+    /// All have joined; contributions go out.
+    Running {
+        /// The incarnation.
+        epoch: Epoch,
+    },
+    /// All fragments that were submitted have their results.
+    Delivered,
+    /// We have left, all is done. The session is closed.
+    Finished,
+    /// There will be no (more) results. The session is closed.
+    Failed(WorkerError),
+}
+
+/// Who takes part, as the switch said last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Members {
+    /// Ranks that have joined.
+    pub joined: u64,
+    /// Ranks that have not.
+    pub missing: u64,
+    /// Whether the PS has.
+    pub ps: bool,
+}
+
+/// Contributions sent again, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Retransmissions {
+    /// The timeout passed.
+    pub timeout: u64,
+    /// One that was sent later had its result.
+    pub early: u64,
+    /// The PS asked.
+    pub nack: u64,
+}
+
+/// Counters of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WorkerStats {
+    /// Contributions sent for the first time.
+    pub fragments: u64,
+    /// Results that the switch finished.
+    pub from_switch: u64,
+    /// Results that the PS finished.
+    pub from_ps: u64,
+    /// Contributions sent again.
+    pub retransmissions: Retransmissions,
+    /// Results that the PS asked us for and got.
+    pub results_resent: u64,
+    /// Results that we already had.
+    pub duplicates: u64,
+    /// Frames of another epoch or before the job ran.
+    pub late: u64,
+    /// Frames that are malformed, of another job or member, or answer nothing that we sent.
+    pub foreign: u64,
+    /// Control frames whose HMAC or instance was not right.
+    pub unauthentic: u64,
+    /// What the windows did.
+    pub congestion: CongestionStats,
+}
+
+/// The rank that awaits results for the least part of its time, in the last seconds: the one that the others wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slowest {
+    /// Which.
+    pub rank: Rank,
+    /// For how much of its time it does, in thousandths.
+    pub awaiting: u16,
+    /// And we.
+    pub ours: u16,
+}
