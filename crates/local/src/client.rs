@@ -74,11 +74,24 @@ impl Client {
     /// # Errors
     /// If there is no agent, or it refuses.
     pub fn connect(socket: &Path, hello: &Hello, timeout: Duration) -> Result<Self, LocalError> {
+        Self::connect_while(socket, hello, timeout, || true)
+    }
+
+    /// The same, as long as `wanted` says so, which is asked before each new attempt.
+    ///
+    /// # Errors
+    /// If there is no agent, or it refuses.
+    pub fn connect_while(
+        socket: &Path,
+        hello: &Hello,
+        timeout: Duration,
+        mut wanted: impl FnMut() -> bool,
+    ) -> Result<Self, LocalError> {
         let deadline = Instant::now() + timeout;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match Self::attempt(socket, hello, timeout, left) {
-                Err(error) if left > Duration::ZERO && may_pass(&error) => {
+                Err(error) if left > Duration::ZERO && may_pass(&error) && wanted() => {
                     std::thread::sleep(RETRY_EVERY.min(left));
                 }
                 done => return done,
@@ -407,8 +420,16 @@ impl Client {
                 ..
             } if !welcomed => {
                 self.memory_bytes_max = memory_bytes;
-                if version != VERSION || submitted == 0 {
-                    return Err(self.protocol("a welcome of another version"));
+                if version != VERSION {
+                    self.is_gone = true;
+                    let text = format!(
+                        "it speaks version {version} of the local interface, and this process version {VERSION}: \
+                         install both from one release of Tally"
+                    );
+                    return Err(self.refused(Failure::new(Class::Version, text)));
+                }
+                if submitted == 0 {
+                    return Err(self.protocol("a welcome that lets nothing be submitted"));
                 }
                 self.submitted_max = submitted as usize;
             }

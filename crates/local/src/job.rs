@@ -24,13 +24,16 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The smallest block.
+/// The smallest block. There may be more of these than an agent takes regions.
 const BLOCK_BYTES_MIN: usize = 64 << 10;
+/// A region that is cut into the smallest blocks.
+const SLAB_BYTES: usize = 1 << 20;
+const _: () = assert!(SLAB_BYTES.is_multiple_of(BLOCK_BYTES_MIN));
 /// Larger blocks are multiples of this, smaller ones powers of two.
 const BLOCK_BYTES_STEP: usize = 64 << 20;
 /// A free block is taken for elements that fill at least one part in so many of it.
 const WASTE_MAX: usize = 4;
-/// Blocks that wait to be used again. The agent takes 256 regions.
+/// Larger blocks than the smallest that wait to be used again. The agent takes 256 regions.
 const FREE_MAX: usize = 64;
 /// The longest wait: more than anyone has, and little enough to be added to a time.
 const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
@@ -62,7 +65,11 @@ impl Wake {
 
 /// Memory that the job lends for one collective, and uses again.
 #[derive(Debug)]
-pub struct Block(Region);
+pub struct Block {
+    region: Region,
+    at: usize,
+    bytes: usize,
+}
 
 impl Block {
     /// Copies the bytes from the start.
@@ -70,7 +77,8 @@ impl Block {
     /// # Panics
     /// If it has fewer.
     pub fn read(&self, into: &mut [u8]) {
-        self.0.read(0, into);
+        self.check(into.len());
+        self.region.read(self.at, into);
     }
 
     /// Copies bytes to the start.
@@ -78,7 +86,17 @@ impl Block {
     /// # Panics
     /// If they do not fit.
     pub fn write(&self, from: &[u8]) {
-        self.0.write(0, from);
+        self.check(from.len());
+        self.region.write(self.at, from);
+    }
+
+    /// The next one is another's.
+    fn check(&self, bytes: usize) {
+        assert!(bytes <= self.bytes, "outside of a block");
+    }
+
+    fn is_small(&self) -> bool {
+        self.bytes == BLOCK_BYTES_MIN
     }
 }
 
@@ -134,7 +152,9 @@ impl State {
     }
 
     fn keep(&mut self, block: Block) {
-        if self.free.len() < FREE_MAX && self.client.is_some() {
+        let is_kept =
+            block.is_small() || self.free.iter().filter(|it| !it.is_small()).count() < FREE_MAX;
+        if is_kept && self.client.is_some() {
             self.free.push(block);
         }
     }
@@ -165,12 +185,17 @@ impl fmt::Debug for Job {
 }
 
 impl Job {
-    /// Joins, as [`Client::connect`] does.
+    /// Joins, as [`Client::connect_while`] does.
     ///
     /// # Errors
     /// If there is no agent, or it refuses.
-    pub fn connect(socket: &Path, hello: &Hello, timeout: Duration) -> Result<Self, JobError> {
-        let client = Client::connect(socket, hello, timeout.min(WAIT_MAX))?;
+    pub fn connect(
+        socket: &Path,
+        hello: &Hello,
+        timeout: Duration,
+        wanted: impl FnMut() -> bool,
+    ) -> Result<Self, JobError> {
+        let client = Client::connect_while(socket, hello, timeout.min(WAIT_MAX), wanted)?;
         let system = |why| LocalError::system("watching the agent", why);
         let socket = client.as_fd().try_clone_to_owned().map_err(system)?;
         let state = State {
@@ -251,19 +276,36 @@ impl Job {
     pub fn block(&self, name: &str, bytes: usize) -> Result<Block, JobError> {
         let mut state = self.own()?;
         state.client()?;
-        let fits = |Block(it): &Block| {
-            it.bytes() >= bytes
-                && (it.bytes() == BLOCK_BYTES_MIN || it.bytes() / WASTE_MAX <= bytes)
-        };
+        let fits =
+            |it: &Block| it.bytes >= bytes && (it.is_small() || it.bytes / WASTE_MAX <= bytes);
         let free = state.free.iter().enumerate();
         let best = free
             .filter(|(_, it)| fits(it))
-            .min_by_key(|(_, Block(it))| it.bytes());
+            .min_by_key(|(_, it)| it.bytes);
         if let Some((at, _)) = best {
             return Ok(state.free.swap_remove(at));
         }
-        let region = self.region_of(&mut state, block_bytes(bytes));
-        region.map(Block).map_err(|error| error.at(name))
+        let size = block_bytes(bytes);
+        if size == BLOCK_BYTES_MIN
+            && let Ok(region) = state.client()?.region(SLAB_BYTES)
+        {
+            self.announce(&state);
+            let starts = (BLOCK_BYTES_MIN..SLAB_BYTES).step_by(BLOCK_BYTES_MIN);
+            let block = |at| Block {
+                region: region.clone(),
+                at,
+                bytes: size,
+            };
+            state.free.extend(starts.map(block));
+            return Ok(block(0));
+        }
+        let region = self.region_of(&mut state, size);
+        let region = region.map_err(|error| error.at(name))?;
+        Ok(Block {
+            region,
+            at: 0,
+            bytes: size,
+        })
     }
 
     /// Has a block used again.
@@ -304,7 +346,16 @@ impl Job {
         most: Duration,
     ) -> Result<u64, JobError> {
         let mut state = self.with_room(&submission.name, most)?;
-        let ticket = state.client()?.submit(&block.0, 0, elements, submission);
+        let bytes = elements.checked_mul(submission.dtype.bytes());
+        if bytes.is_none_or(|bytes| bytes > block.bytes) {
+            let text = format!(
+                "`{}`: more elements than the block has room for",
+                submission.name
+            );
+            return Err(LocalError::Argument(text).into());
+        }
+        let Block { region, at, .. } = &block;
+        let ticket = state.client()?.submit(region, *at, elements, submission);
         self.submitted(&mut state, ticket, Some(block), &submission.name)
     }
 

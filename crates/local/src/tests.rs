@@ -563,7 +563,7 @@ fn an_agent_that_does_not_behave_harms_no_process() {
     let finished = emitted(&FromAgent::Finished);
     let cases = [
         (vec![vec![0xa5; 100]], "a message that is none"),
-        (vec![later], "a welcome of another version"),
+        (vec![later], "it speaks version 9 of the local interface"),
         (
             vec![done.clone()],
             "a collective done that is not under way",

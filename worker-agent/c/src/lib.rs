@@ -209,7 +209,7 @@ pub unsafe extern "C" fn tally_connect(
             )));
         }
         let timeout = millis(timeout_ms);
-        let job = Job::connect(Path::new(socket), &hello, timeout)?;
+        let job = Job::connect(Path::new(socket), &hello, timeout, || true)?;
         let job = Box::into_raw(Box::new(TallyJob { job, timeout }));
         // SAFETY: the caller's.
         unsafe { give(out, job) };

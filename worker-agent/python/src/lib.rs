@@ -98,10 +98,20 @@ impl PyJob {
     ) -> PyResult<Self> {
         let hello = Hello { job, rank, workers };
         let timeout = duration(timeout_s);
-        let job = py
-            .detach(|| Job::connect(Path::new(socket), &hello, timeout))
-            .map_err(|error| exception(py, &error))?;
-        Ok(Self { job, timeout })
+        let mut interrupted = None;
+        let wanted = || {
+            let looked = Python::attach(|py| py.check_signals());
+            interrupted = looked.err();
+            interrupted.is_none()
+        };
+        let job = py.detach(|| Job::connect(Path::new(socket), &hello, timeout, wanted));
+        match (job, interrupted) {
+            (_, Some(interrupted)) => Err(interrupted),
+            (job, None) => {
+                let job = job.map_err(|error| exception(py, &error))?;
+                Ok(Self { job, timeout })
+            }
+        }
     }
 
     /// Copies `elements` and submits them. Returns the ticket.
@@ -151,7 +161,8 @@ impl PyJob {
             more_follow,
             name: name.to_owned(),
         };
-        let bytes = elements.try_readonly()?;
+        let bytes = elements.try_readonly();
+        let bytes = bytes.map_err(|why| bad(format!("`{name}`: the array is in use: {why}")))?;
         let bytes = bytes.as_slice()?;
         let count = bytes.len() / dtype.bytes();
         patiently(py, self.timeout, |slice| self.job.room(name, slice))?;
@@ -164,7 +175,8 @@ impl PyJob {
         py.detach(submit).map_err(|error| exception(py, &error))
     }
 
-    /// Waits for a collective, and copies its results to `into` if there is any. A collective is waited for once.
+    /// Waits for a collective, and copies its results to `into` if there is any. After a wait that was too short, or
+    /// that a signal ended, it can be waited for again.
     #[pyo3(signature = (ticket, into, timeout_s=None))]
     fn wait(
         &self,
@@ -174,8 +186,7 @@ impl PyJob {
         timeout_s: Option<f64>,
     ) -> PyResult<()> {
         let most = timeout_s.map_or(self.timeout, duration);
-        let waited = patiently(py, most, |slice| self.job.wait(ticket, slice));
-        let block = waited.inspect_err(|_| self.job.abandon(ticket))?;
+        let block = patiently(py, most, |slice| self.job.wait(ticket, slice))?;
         let Some(block) = block else { return Ok(()) };
         if let Some(into) = into {
             let mut into = into.try_readwrite()?;

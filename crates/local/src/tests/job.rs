@@ -14,7 +14,7 @@ fn pair(folder: &Path) -> (Peer, Job) {
     let path = folder.join("agent.sock");
     let mut listener = Listener::bind(&path, ACCESS).unwrap();
     std::thread::scope(|scope| {
-        let job = scope.spawn(|| Job::connect(&path, &HELLO, LONG).unwrap());
+        let job = scope.spawn(|| Job::connect(&path, &HELLO, LONG, || true).unwrap());
         let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
             panic!("nobody came");
         };
@@ -37,7 +37,7 @@ fn ticket(peer: &mut Peer) -> u64 {
 #[test]
 fn threads_get_each_their_own_results() {
     let agent = Agent::new();
-    let job = Job::connect(&agent.path(), &HELLO, LONG).unwrap();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, || true).unwrap();
     std::thread::scope(|scope| {
         for n in 0..6_u8 {
             let job = &job;
@@ -74,7 +74,7 @@ fn threads_get_each_their_own_results() {
 #[test]
 fn more_may_be_submitted_than_may_be_under_way_and_abandoned() {
     let agent = Agent::new();
-    let job = Job::connect(&agent.path(), &HELLO, LONG).unwrap();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, || true).unwrap();
     let region = job.region(400).unwrap();
     let submit = |n: usize| job.submit(&region, 4 * n, 1, &sum("w"), LONG).unwrap();
     let tickets: Vec<_> = (0..100).map(submit).collect();
@@ -163,7 +163,7 @@ fn whoever_waits_hears_of_the_end_at_once_and_where_it_was() {
 #[test]
 fn a_limit_names_the_tensor_and_the_job_goes_on() {
     let agent = Agent::new();
-    let job = Job::connect(&agent.path(), &HELLO, LONG).unwrap();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, || true).unwrap();
     for bytes in [1 << 21, usize::MAX] {
         let error = job.block("layer9", bytes).unwrap_err();
         assert_eq!(error.kind(), Kind::Limit);
