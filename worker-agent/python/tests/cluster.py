@@ -8,6 +8,7 @@ ends all that it started.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import pathlib
@@ -38,6 +39,10 @@ def programs() -> pathlib.Path:
     return folder
 
 
+# Of this process's clusters.
+_NUMBERS = itertools.count()
+
+
 class Cluster:
     """A switch, a parameter server and an agent on each of `hosts` hosts, for one job of `workers`.
 
@@ -51,14 +56,16 @@ class Cluster:
         join_ms: int = 20_000,
         stall_ms: int = 10_000,
         mtu: int = 1500,
+        memory_mib: int = 1024,
     ):
         self.workers = workers
         self.mtu = mtu
+        self.memory_mib = memory_mib
         self.payload_bytes = 8192 if mtu >= 9000 else 1024
         self.hosts = hosts or workers
         self.timeouts = {"join_ms": join_ms, "stall_ms": stall_ms}
         # Named so that other tools of this repository remove what a killed run leaves behind.
-        self.prefix = f"tally-{os.getpid()}-"
+        self.prefix = f"tally-{os.getpid()}-{next(_NUMBERS)}-"
         self.namespaces: list[str] = []
         self.running: list[tuple[str, subprocess.Popen, pathlib.Path]] = []
 
@@ -68,10 +75,10 @@ class Cluster:
             self.folder = pathlib.Path(tempfile.mkdtemp(prefix=self.prefix))
             self.programs = programs()
             self._wire()
-            self._start_switch()
+            self.start_switch()
             for host in range(self.hosts):
                 self.start_agent(host)
-            self._start_ps()
+            self.start_ps()
             undo.pop_all()
         return self
 
@@ -124,20 +131,20 @@ class Cluster:
                 child.wait()
         return [(child.returncode, out.read_text()) for child, out in zip(children, outputs)]
 
-    def start_agent(self, host: int) -> None:
+    def start_agent(self, host: int, key: str = KEY) -> None:
         config = {
             "socket": str(self.folder / f"agent{host}.sock"),
             "switch": {"address": SWITCH},
             "transport": {"type": "udp", "bind": f"10.84.0.{host + 1}"},
-            "jobs": [{"id": JOB, "key": KEY, "workers": self.workers}],
+            "jobs": [{"id": JOB, "key": key, "workers": self.workers}],
             "timeouts": self.timeouts,
             "payload_bytes": self.payload_bytes,
-            "memory_mib": 1024,
+            "memory_mib": self.memory_mib,
         }
         self._start(f"agent{host}", f"host{host}", "tally-agent", ["serve"], config, "listening at")
 
     def kill(self, name: str) -> None:
-        """Kills a process, as "agent0", without a word to it."""
+        """Kills a process, as "agent0", "switch" or "ps", without a word to it."""
         for entry in [it for it in self.running if it[0] == name]:
             entry[1].kill()
             entry[1].wait()
@@ -184,7 +191,7 @@ class Cluster:
         self.namespaces.append(name)
         return name
 
-    def _start_switch(self) -> None:
+    def start_switch(self) -> None:
         config = {
             "address": {"mac": "02:54:41:4c:4c:59", "ip": SWITCH},
             "cores": [min(os.sched_getaffinity(0))],
@@ -197,7 +204,7 @@ class Cluster:
         }
         self._start("switch", "switch", "tally-switch", [], config, "running on CPU")
 
-    def _start_ps(self) -> None:
+    def start_ps(self) -> None:
         config = {
             "switch": {"address": SWITCH},
             "jobs": [{"id": JOB, "key": KEY}],

@@ -76,9 +76,6 @@ __all__ = [
 DEFAULT_SOCKET = "/run/tally/agent.sock"
 """Where the agent listens, unless its configuration says otherwise."""
 
-ELEMENTS_MAX = (1 << 31) - 1
-"""Elements of the largest array."""
-
 _DTYPES = {
     numpy.dtype(numpy.float32): "f32",
     numpy.dtype(numpy.float16): "f16",
@@ -120,11 +117,12 @@ class Handle:
     def wait(self, timeout: Optional[float] = None) -> Any:
         """Waits up to ``timeout`` seconds (the job's, by default), and returns the array with its results.
 
-        Raises what :meth:`Job.all_reduce` does. After an error the array holds what it held before.
+        Raises what :meth:`Job.all_reduce` does, each time. After an error the array holds what it held before. When
+        only the time was over, or Ctrl-C came, it can be waited for again.
         """
         if self._ticket is not None:
-            ticket, self._ticket = self._ticket, None
-            self._job.wait(ticket, self._bytes, timeout)
+            self._job.wait(self._ticket, self._bytes, timeout)
+            self._ticket = None
         return self._result
 
     def __del__(self) -> None:
@@ -254,7 +252,11 @@ class Job:
         # The number is the same at all ranks, as the order is.
         number = next(self._count)
         name = f"{what} {number}" if name is None else name
-        if len(name.encode()) > _NAME_BYTES_MAX:
+        try:
+            size = len(name.encode())
+        except (AttributeError, UnicodeError):
+            raise ArgumentError(f"{name!r}: a name is text") from None
+        if size > _NAME_BYTES_MAX:
             raise ArgumentError(f"`{name}`: a name has at most {_NAME_BYTES_MAX} bytes")
         return name
 
@@ -278,7 +280,8 @@ class Job:
 
 def _check(array: numpy.ndarray, name: str) -> str:
     """The name of the array's type, if it can be summed."""
-    if not isinstance(array, numpy.ndarray):
+    # A mask is not memory of the array, and would not be looked at.
+    if not isinstance(array, numpy.ndarray) or isinstance(array, numpy.ma.MaskedArray):
         raise ArgumentError(
             f"`{name}`: found {type(array).__name__}, expected a numpy.ndarray"
         )
@@ -294,13 +297,9 @@ def _check(array: numpy.ndarray, name: str) -> str:
         )
     if not array.flags.writeable:
         raise ArgumentError(f"`{name}`: the array is read-only, and results go there")
-    if array.size > ELEMENTS_MAX:
-        raise ArgumentError(
-            f"`{name}`: {array.size} elements, expected at most {ELEMENTS_MAX}; sum it in parts"
-        )
     return dtype
 
 
 def _bytes(array: numpy.ndarray) -> numpy.ndarray:
     """The array's memory, as bytes."""
-    return array.reshape(-1).view(numpy.uint8)
+    return array.view(numpy.ndarray).reshape(-1).view(numpy.uint8)

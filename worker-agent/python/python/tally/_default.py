@@ -100,6 +100,15 @@ def shutdown() -> None:
         job.close()
 
 
+def _forget() -> None:
+    # A child may not use its parent's job. No lock: its holder may not be there any more.
+    global _job, _lock
+    _job, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 @atexit.register
 def _at_exit() -> None:
     # The interpreter sets it when it prints an exception that nobody caught.

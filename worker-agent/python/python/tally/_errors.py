@@ -8,8 +8,9 @@ import builtins
 class TallyError(Exception):
     """Whatever goes wrong with Tally.
 
-    ``ranks`` are the ranks that it is about, in order; empty if it is about none, or not known. Apart from
-    :class:`ArgumentError`, a job that failed stays so: start it again, at all ranks.
+    ``ranks`` are the ranks that it is about, in order; empty if it is about none, or not known. After an
+    :class:`ArgumentError`, a :class:`LimitError` of a job that runs, and a :class:`TimeoutError` because this process did not
+    want to wait any longer the job goes on. After all else it has failed for good: start it again, at all ranks.
     """
 
     def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:

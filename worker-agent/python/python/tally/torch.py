@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 import torch.distributed as dist
 
-from . import DEFAULT_SOCKET, ELEMENTS_MAX, _ARITHMETICS, Handle, Job
+from . import DEFAULT_SOCKET, _ARITHMETICS, Handle, Job
 from ._errors import ArgumentError, TimeoutError
 
 if TYPE_CHECKING:
@@ -177,11 +177,16 @@ class TallyGroup(dist.ProcessGroup):
         op = _operation(opts.reduceOp)
         if self._job is None or op is None or not all(map(_is_served, tensors)):
             return self._gloo.allreduce(tensors, opts)
+        if any(map(_is_folded, tensors)):
+            raise ArgumentError(
+                "all_reduce: elements of the tensor are in the same memory, as after expand(), and each has a result of "
+                "its own; sum tensor.contiguous()"
+            )
         work = TallyWork(list(tensors))
         handles, copies = [], []
         for tensor in tensors:
             tensor = tensor.detach()
-            dense = tensor.contiguous()
+            dense = tensor.contiguous().resolve_neg()
             if dense.data_ptr() != tensor.data_ptr():
                 copies.append((tensor, dense))
             handles.append(self._submit(dense, op, self._options.arithmetic, None))
@@ -256,8 +261,11 @@ def _is_served(tensor: torch.Tensor) -> bool:
         tensor.layout == torch.strided
         and tensor.device.type == "cpu"
         and tensor.dtype in _DTYPES
-        and tensor.numel() <= ELEMENTS_MAX
     )
+
+
+def _is_folded(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
 
 
 def _complete(waiting: queue.SimpleQueue) -> None:
