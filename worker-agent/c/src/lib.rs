@@ -8,7 +8,7 @@
 //! # The catches
 //!
 //! * Enumerations come as integers, as C may pass what is none of them.
-//! * No panic leaves a function ([`guard`]).
+//! * No panic leaves a function (`guard`).
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
