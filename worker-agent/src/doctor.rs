@@ -4,7 +4,7 @@
 //! things depend on each other: the configuration and the local socket, the host's interface, the switch, the
 //! jobs. What depends on something that is bad is left out, so that the first bad line is the one to begin with.
 //!
-//! The switch is asked for each job with a JOIN that it must refuse ([`probe`]): nobody's place is taken, and
+//! The switch is asked for each job with a JOIN that it must refuse (`probe.rs`): nobody's place is taken, and
 //! no incarnation is opened, also while the job runs.
 //!
 //! # The catches

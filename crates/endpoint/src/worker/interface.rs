@@ -78,7 +78,7 @@ pub struct Delivery {
     pub from_ps: bool,
 }
 
-/// What the fragments contain: the caller's side of a [`Worker`].
+/// What the fragments contain: the caller's side of a [`Worker`](super::Worker).
 ///
 /// Fragments have their number in the job, which does not wrap. Payloads have the configured
 /// number of units.
