@@ -1,4 +1,6 @@
-"""A whole Tally on this machine, for tests and first steps: `python cluster.py WORKERS -- COMMAND...`.
+"""A whole Tally on this machine, for tests and first steps: `python cluster.py [--hosts N] [--once] WORKERS -- COMMAND...`.
+
+The command runs at every rank, or `--once`, if it is torchrun, which starts the ranks itself.
 
 A switch on packet sockets, agents and a parameter server are real processes, each in a network namespace of its own, as
 `tally-perf demo` has them. Training processes stay outside: they only need an agent's socket. Needs root, and
@@ -7,6 +9,7 @@ ends all that it started.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import itertools
 import json
@@ -79,6 +82,8 @@ class Cluster:
             for host in range(self.hosts):
                 self.start_agent(host)
             self.start_ps()
+            for rank in range(self.workers):
+                (self.folder / f"rank{rank}.sock").symlink_to(self.socket(rank))
             undo.pop_all()
         return self
 
@@ -88,17 +93,24 @@ class Cluster:
     def socket(self, rank: int) -> str:
         return str(self.folder / f"agent{rank % self.hosts}.sock")
 
-    def environment(self, rank: int) -> dict[str, str]:
-        """What torchrun would set, and how to find the agent."""
+    def launcher_environment(self) -> dict[str, str]:
+        """For torchrun: how its ranks find the agent, each its own if there are several."""
+        socket = self.socket(0) if self.hosts == 1 else self.folder / "rank{local_rank}.sock"
         return os.environ | {
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "TALLY_JOB": str(JOB),
+            "TALLY_SOCKET": str(socket),
+        }
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """For one rank: what torchrun would set, too."""
+        return self.launcher_environment() | {
             "RANK": str(rank),
             "LOCAL_RANK": str(rank),
             "WORLD_SIZE": str(self.workers),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(20_000 + os.getpid() % 10_000),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "OMP_NUM_THREADS": "1",
-            "TALLY_JOB": str(JOB),
             "TALLY_SOCKET": self.socket(rank),
         }
 
@@ -249,17 +261,35 @@ def _call(command: list[str]) -> None:
 
 
 def main() -> int:
-    arguments = sys.argv[1:]
-    if len(arguments) < 3 or arguments[1] != "--" or not arguments[0].isdigit():
-        print("usage: cluster.py WORKERS -- COMMAND...", file=sys.stderr)
-        return 2
-    with Cluster(int(arguments[0])) as cluster:
-        outcomes = cluster.run(arguments[2:], timeout=600)
-        for _, text in outcomes:
-            print(text, end="")
-        if any(code for code, _ in outcomes):
+    usage = "%(prog)s [--hosts N] [--once] WORKERS -- COMMAND..."
+    parser = argparse.ArgumentParser(usage=usage, description=__doc__.splitlines()[0].partition(":")[0])
+    parser.add_argument("--hosts", type=int, help="agents, each on a host of its own (one for each worker)")
+    parser.add_argument("--once", action="store_true", help="run the command once: it is torchrun")
+    parser.add_argument("workers", type=int, metavar="WORKERS")
+    if "--" not in sys.argv:
+        parser.error("a command is missing: -- COMMAND...")
+    at = sys.argv.index("--")
+    given, command = parser.parse_args(sys.argv[1:at]), sys.argv[at + 1 :]
+    hosts = given.workers if given.hosts is None else given.hosts
+    if not command or not 1 <= hosts <= given.workers <= 64:
+        parser.error("1 to 64 workers, on 1 to as many hosts, and a command")
+    # Its end is an exception, so that all that was started ends too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with Cluster(given.workers, hosts) as cluster:
+        if given.once:
+            with subprocess.Popen(command, env=cluster.launcher_environment()) as child:
+                try:
+                    code = child.wait()
+                finally:
+                    child.terminate()
+        else:
+            outcomes = cluster.run(command, timeout=600)
+            for _, text in outcomes:
+                print(text, end="")
+            code = max(abs(code) for code, _ in outcomes)
+        if code:
             print(cluster.logs(), file=sys.stderr)
-    return max(abs(code) for code, _ in outcomes)
+    return abs(code)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,17 @@ def _from_environment(variable: str, what: str) -> int:
         raise ArgumentError(f"{variable}: found {text!r}, expected a number") from None
 
 
+def _socket_from_environment() -> str:
+    """``TALLY_SOCKET``, with ``LOCAL_RANK`` in place of ``{local_rank}``."""
+    from . import DEFAULT_SOCKET
+
+    text = os.environ.get("TALLY_SOCKET", DEFAULT_SOCKET)
+    if "{local_rank}" not in text:
+        return text
+    # As a number, so that it cannot lead elsewhere.
+    return text.replace("{local_rank}", str(_from_environment("LOCAL_RANK", "socket")))
+
+
 def init(
     job: Optional[int] = None,
     rank: Optional[int] = None,
@@ -41,7 +52,8 @@ def init(
     """Joins a job for this whole process, and returns its :class:`tally.Job`.
 
     What is not given comes from the environment: ``TALLY_JOB``, ``RANK``, ``WORLD_SIZE`` and ``TALLY_SOCKET``
-    (``/run/tally/agent.sock``). ``timeout`` is in seconds, and the errors are those of :class:`tally.Job`.
+    (``/run/tally/agent.sock``), in which ``{local_rank}`` stands for ``LOCAL_RANK``, for a host with an agent for each
+    NIC. ``timeout`` is in seconds, and the errors are those of :class:`tally.Job`.
 
     The process leaves the job in :func:`shutdown`, or at its end; after an exception that nobody caught the job
     fails at all ranks instead, so that none waits for this one.
@@ -55,7 +67,7 @@ def _init(
     job: Optional[int], rank: Optional[int], workers: Optional[int], socket: Optional[str], timeout: float
 ) -> Job:
     global _job
-    from . import DEFAULT_SOCKET, Job
+    from . import Job
 
     if _job is not None:
         raise ArgumentError("this process is in a job already: call tally.shutdown() first")
@@ -63,7 +75,7 @@ def _init(
         _from_environment("TALLY_JOB", "job") if job is None else job,
         _from_environment("RANK", "rank") if rank is None else rank,
         _from_environment("WORLD_SIZE", "workers") if workers is None else workers,
-        os.environ.get("TALLY_SOCKET", DEFAULT_SOCKET) if socket is None else socket,
+        _socket_from_environment() if socket is None else socket,
         timeout,
     )
     return _job

@@ -15,6 +15,9 @@ What goes where:
 The choice depends only on what all ranks must have in common. Errors are those of :mod:`tally`, raised by ``wait()``. An
 error at one rank fails the job at all.
 
+``init_process_group`` waits for all ranks, as long as the agent does (``timeouts.join_ms`` in its configuration),
+and raises :class:`tally.JoinError` for those that are missing.
+
 The catches: call ``destroy_process_group()`` at the end, or the other ranks are told that this one failed. Calls on
 Tally and on Gloo are not ordered against each other until waited for.
 """
@@ -23,15 +26,18 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import threading
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
+import numpy
 import torch
 import torch.distributed as dist
 
-from . import DEFAULT_SOCKET, _ARITHMETICS, Handle, Job
+from . import _ARITHMETICS, Handle, Job
+from ._default import _socket_from_environment
 from ._errors import ArgumentError, TimeoutError
 
 if TYPE_CHECKING:
@@ -68,10 +74,8 @@ class Options:
 
     job: int = field(default_factory=_job_from_environment)
     """The job's number in the agent's configuration."""
-    socket: str = field(
-        default_factory=lambda: os.environ.get("TALLY_SOCKET", DEFAULT_SOCKET)
-    )
-    """The agent's socket."""
+    socket: str = field(default_factory=_socket_from_environment)
+    """The agent's socket. In ``TALLY_SOCKET``, ``{local_rank}`` stands for ``LOCAL_RANK``."""
     arithmetic: str = field(
         default_factory=lambda: os.environ.get("TALLY_ARITHMETIC", "native")
     )
@@ -146,8 +150,6 @@ class TallyGroup(dist.ProcessGroup):
         options: Optional[Options],
     ) -> None:
         super().__init__(rank, size)
-        store = dist.PrefixStore("tally/gloo", store)
-        self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
         # Further groups have ranks of their own, and the agent knows only those of the job.
         self._job: Optional[Job] = None
         if options is not None:
@@ -155,11 +157,29 @@ class TallyGroup(dist.ProcessGroup):
             self._job = Job(
                 options.job, rank, size, options.socket, timeout.total_seconds()
             )
+        self._run = self._agree()
+        try:
+            store = dist.PrefixStore(f"tally/{self._run}", store)
+            self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
+        except BaseException:
+            self.abort()
+            raise
+        if self._job is not None:
             self._waiting: queue.SimpleQueue = queue.SimpleQueue()
             self._waiter = threading.Thread(
                 target=_complete, args=(self._waiting,), name="tally", daemon=True
             )
             self._waiter.start()
+
+    def _agree(self) -> int:
+        """A number of this start of the job, by all its ranks.
+
+        torchrun keeps its store when it starts workers again, and Gloo would find there whom it met before.
+        """
+        if self._job is None:
+            return getattr(dist.GroupMember.WORLD, "_run", 0)
+        number = numpy.array([secrets.randbits(31)], numpy.int32)
+        return int(self._job.broadcast(number, 0, "start")[0])
 
     def getBackendName(self) -> str:
         return "tally"
@@ -244,7 +264,8 @@ class TallyGroup(dist.ProcessGroup):
         """Leaves at once; the job fails at all ranks."""
         if self._job is not None:
             self._job.abort()
-            self._waiting.put(None)
+            if hasattr(self, "_waiting"):
+                self._waiting.put(None)
 
 
 def _operation(op: Any) -> Optional[str]:

@@ -1,0 +1,126 @@
+"""The examples as a user starts them, with torchrun: Tally against Gloo, and a worker that is killed in mid-training."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tally
+from cluster import JOB, Cluster
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+EXAMPLES = pathlib.Path(__file__).resolve().parents[1] / "examples"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # Two ranks on each of two hosts.
+    with Cluster(4, hosts=2, join_ms=60_000) as cluster:
+        yield cluster
+        print(cluster.logs())
+
+
+class Training:
+    """An example under torchrun."""
+
+    def __init__(self, cluster, folder, example, *arguments, restarts=0):
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+        # It looks for processes that ended every two seconds, and ends the others: these have their say before.
+        command += ["--max-restarts", str(restarts), "--monitor-interval", "2"]
+        command += [str(EXAMPLES / example), *arguments, "--print-steps"]
+        self.out, self.errors = folder / "out.log", folder / "errors.log"
+        with self.out.open("wb") as out, self.errors.open("wb") as errors:
+            self.child = subprocess.Popen(command, env=cluster.launcher_environment(), stdout=out, stderr=errors)
+
+    def until(self, text):
+        """Waits until it has printed `text`."""
+        deadline = time.monotonic() + 300
+        while text not in self.out.read_text():
+            assert self.child.poll() is None and time.monotonic() < deadline, self.errors.read_text()
+            time.sleep(0.005)
+
+    def outcomes(self):
+        """Waits for its end; returns the mean losses by step and the result, of each training."""
+        assert self.child.wait(400) == 0, self.errors.read_text()
+        outcomes, losses = [], {}
+        for line in self.out.read_text().splitlines():
+            if line.startswith("step "):
+                _, step, _, loss = line.split()
+                losses[int(step)] = float(loss)
+            elif line.startswith("{"):
+                outcomes.append((losses, json.loads(line)))
+                losses = {}
+        return outcomes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.child.terminate()
+        self.child.wait()
+
+
+def greatest_difference(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    return max(abs(loss - theirs[step]) for step, loss in ours.items())
+
+
+@pytest.mark.parametrize(
+    ("example", "steps", "tolerance"), [("digits_ddp.py", "60", 1e-5), ("chars_ddp.py", "12", 1e-4)]
+)
+def test_trains_as_with_gloo(cluster, tmp_path, example, steps, tolerance):
+    def trained(*arguments):
+        with Training(cluster, tmp_path, example, "--steps", steps, *arguments) as training:
+            return training.outcomes()
+
+    wires = ["plain", "f32", "fixed", "bf16", "f16"]
+    ((theirs, expected),) = trained("--backend", "gloo")
+    assert theirs[int(steps) - 1] < 0.8 * theirs[0]
+    ours = trained("--backend", "tally", "--wire", *wires)
+    assert [result["wire"] for _, result in ours] == wires
+    for losses, result in ours:
+        difference = greatest_difference(losses, theirs)
+        print(example, difference, "from", expected["accuracy"], result)
+        if result["wire"] in ("plain", "f32"):
+            assert difference < tolerance
+            assert abs(result["accuracy"] - expected["accuracy"]) < 0.005
+        else:
+            # Not the same, or it would not be what it says; but no worse.
+            assert 0 < difference < 0.2
+            assert abs(result["accuracy"] - expected["accuracy"]) < 0.05
+
+
+def test_goes_on_after_a_killed_worker(cluster, tmp_path):
+    arguments = ("digits_ddp.py", "--backend", "tally", "--steps", "70")
+    with Training(cluster, tmp_path, *arguments) as training:
+        ((whole, expected),) = training.outcomes()
+    checkpoint = ("--checkpoint", str(tmp_path / "digits.pt"), "--every", "10")
+    with Training(cluster, tmp_path, *arguments, *checkpoint, restarts=1) as training:
+        training.until("step 35 ")
+        os.kill(process(cluster, 2), signal.SIGKILL)
+        ((losses, result),) = training.outcomes()
+    errors = training.errors.read_text()
+    # The others said who it was.
+    ends = [line for line in errors.splitlines() if "MemberError" in line and "rank 2" in line]
+    assert len(ends) >= 3, errors
+    # It went on from a checkpoint, and not from the start.
+    assert result["resumed_at"] in (30, 40), result
+    assert training.out.read_text().count("step 0 ") == 1
+    # Of what was done twice, `losses` has the second time.
+    assert greatest_difference(losses, whole) < 1e-5
+    assert result["accuracy"] == expected["accuracy"]
+    assert not list(tmp_path.glob("*.new"))
+
+
+def process(cluster, rank):
+    """The process that trains as this rank, as its agent knows it."""
+    jobs = tally.status(cluster.socket(rank))["jobs"]
+    (job,) = [it for it in jobs if it["job"] == JOB]
+    (pid,) = [it["pid"] for it in job["ranks"] if it["rank"] == rank]
+    return pid
