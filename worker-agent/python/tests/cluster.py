@@ -193,7 +193,7 @@ class Cluster:
             _ip("-n", name, "link", "set", "eth0", "up")
             _ip("-n", switch, "link", "set", port, "up")
             # What the kernel leaves whole for a NIC to cut up, the switch can only cut where it is UDP. Without, each
-            # datagram passes the kernel alone, and a sum takes three times as long.
+            # datagram passes the kernel alone, and a sum takes about twice as long.
             off = ["tso", "off"] + ([] if _has_superframes() else ["tx-udp-segmentation", "off"])
             _call(["ip", "netns", "exec", name, "ethtool", "-K", "eth0", *off])
 
