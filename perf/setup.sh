@@ -58,7 +58,7 @@ need_python_tally() {
     if [ -n "${CI:-}" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$have" ]; then
         echo "installing PyTorch and others, several GB, into $venv" >&2
         python3 -m venv --clear "$venv" &&
-            "$python_tally" -m pip install --quiet --disable-pip-version-check --no-compile \
+            "$python_tally" -m pip install --quiet --disable-pip-version-check \
                 "${PYTHON_REQUIREMENTS[@]}" && printf '%s\n' "$have" >"$stamp" || return
     fi
     # Its folder holds this one wheel.
