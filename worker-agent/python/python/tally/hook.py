@@ -35,7 +35,6 @@ from typing import Any, Optional
 import torch
 import torch.distributed as dist
 
-from . import ELEMENTS_MAX
 from ._errors import ArgumentError
 from .compress import Compression, Exchange, Int8, Residuals
 from .torch import TallyGroup, TallyWork
@@ -169,10 +168,6 @@ class HookState:
     def _check(self, flat: torch.Tensor, name: str) -> None:
         if flat.device.type != "cpu":
             raise ArgumentError(f"`{name}`: on {flat.device}, expected CPU")
-        if flat.numel() > ELEMENTS_MAX:
-            raise ArgumentError(
-                f"`{name}`: {flat.numel()} elements, expected at most {ELEMENTS_MAX}"
-            )
         own = {torch.bfloat16: "bf16", torch.float16: "f16"}.get(flat.dtype)
         if flat.dtype == torch.float32:
             return
