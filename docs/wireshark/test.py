@@ -499,8 +499,8 @@ def check_bad(start, folder):
 def check_warnings(start, folder):
     checks, path = Checks(), folder / "warnings.pcap"
     stray = bytearray(tally(JOIN, payload=control(JOIN, **ids)))
-    stray[22 + 22] = stray[22 + 56] = stray[22 + 111] = 1
-    cases = [("payload bytes that should be 0: 22 56 111", bytes(stray)),
+    stray[22 + 22] = stray[22 + 90] = stray[22 + 111] = 1
+    cases = [("payload bytes that should be 0: 22 90 111", bytes(stray)),
              ("Epoch 0 in a frame that needs one", tally(DATA, epoch=0, **data)),
              ("The sum saturated and is not valid", tally(RESULT, flags=OVERFLOW, **{**result, "element": I32}))]  # fmt: skip
     write_pcap(path, [frame(octets) for _, octets in cases])
