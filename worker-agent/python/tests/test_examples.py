@@ -97,9 +97,7 @@ def test_trains_as_with_gloo(cluster, tmp_path, example, steps, tolerance):
 
 
 def test_goes_on_after_a_killed_worker(cluster, tmp_path):
-    arguments = ("digits_ddp.py", "--backend", "tally", "--steps", "70")
-    with Training(cluster, tmp_path, *arguments) as training:
-        ((whole, expected),) = training.outcomes()
+    arguments = ("digits_ddp.py", "--backend", "tally", "--steps", "60")
     checkpoint = ("--checkpoint", str(tmp_path / "digits.pt"), "--every", "10")
     with Training(cluster, tmp_path, *arguments, *checkpoint, restarts=1) as training:
         training.until("step 35 ")
@@ -112,9 +110,11 @@ def test_goes_on_after_a_killed_worker(cluster, tmp_path):
     # It went on from a checkpoint, and not from the start.
     assert result["resumed_at"] in (30, 40), result
     assert training.out.read_text().count("step 0 ") == 1
-    # Of what was done twice, `losses` has the second time.
-    assert greatest_difference(losses, whole) < 1e-5
-    assert result["accuracy"] == expected["accuracy"]
+    # It comes to the end that it would have come to. Of what was done twice, `losses` has the second time.
+    with Training(cluster, tmp_path, *arguments) as training:
+        ((whole, expected),) = training.outcomes()
+    assert greatest_difference(losses, whole) < 1e-6
+    assert abs(result["accuracy"] - expected["accuracy"]) < 0.005
     assert not list(tmp_path.glob("*.new"))
 
 
