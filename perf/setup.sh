@@ -43,27 +43,36 @@ PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)
 # What a virtual environment needs, where python3 is Debian's.
 PYTHON_PACKAGES=(python3 python3-venv)
 
-# need_python_tally: a virtual environment with the package tally as it is now, and with PyTorch and all else that its
-# tests and examples need; `$python_tally` is its python. The wheel is built and installed each time. The rest, several GB, stays from
-# one time to the next, but never with CI set, nor after another Python or other PYTHON_REQUIREMENTS.
+# What the package's tests and examples need beside it.
 PYTHON_REQUIREMENTS=("maturin>=1.7,<2" "numpy>=1.22" "torch>=2.3" scikit-learn pytest)
+
+# python_venv: where the virtual environment of the package tally is.
+python_venv() {
+    printf '%s\n' "$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}")/python-venv"
+}
+
+# need_pytorch: that environment with PYTHON_REQUIREMENTS, several GB. It stays from one time to the next, but never
+# with CI set, nor after another Python or other requirements.
+need_pytorch() {
+    local venv have
+    venv=$(python_venv) && have="$(python3 -VV) ${PYTHON_REQUIREMENTS[*]}" || return
+    [ -z "${CI:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" = "$have" ] && return
+    echo "installing PyTorch and others, several GB, into $venv" >&2
+    python3 -m venv --clear "$venv" &&
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${PYTHON_REQUIREMENTS[@]}" &&
+        printf '%s\n' "$have" >"$venv/installed"
+}
+
+# need_python_tally: the package tally as it is now in that environment; `$python_tally` is its python. If `$pytorch` is a
+# need_pytorch in the background, it is waited for.
 need_python_tally() {
-    local root target venv stamp have
-    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || return
-    target=$(realpath -m "${CARGO_TARGET_DIR:-$root/target}")
-    venv=$target/python-venv
-    stamp=$venv/installed
-    have="$(python3 -VV) ${PYTHON_REQUIREMENTS[*]}" || return
+    local root venv
+    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) && venv=$(python_venv) || return
     python_tally=$venv/bin/python
-    if [ -n "${CI:-}" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$have" ]; then
-        echo "installing PyTorch and others, several GB, into $venv" >&2
-        python3 -m venv --clear "$venv" &&
-            "$python_tally" -m pip install --quiet --disable-pip-version-check \
-                "${PYTHON_REQUIREMENTS[@]}" && printf '%s\n' "$have" >"$stamp" || return
-    fi
+    if [ -n "${pytorch:-}" ]; then wait "$pytorch"; else need_pytorch; fi || return
     # Its folder holds this one wheel.
     rm -rf "$venv/wheel"
-    CARGO_TARGET_DIR=$target "$venv/bin/maturin" build --quiet --release --locked --out "$venv/wheel" \
+    CARGO_TARGET_DIR=$(dirname "$venv") "$venv/bin/maturin" build --quiet --release --locked --out "$venv/wheel" \
         --manifest-path "$root/worker-agent/python/Cargo.toml" &&
         "$python_tally" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
             "$venv"/wheel/tally-*.whl
