@@ -24,6 +24,7 @@ Tally and on Gloo are not ordered against each other until waited for.
 
 from __future__ import annotations
 
+import atexit
 import os
 import queue
 import secrets
@@ -110,8 +111,11 @@ class TallyWork(dist._Work):
 
     def _finish(self, error: Optional[BaseException]) -> None:
         self._error = error
-        self._done.set()
-        self._ended.set_result(None)
+        try:
+            self._ended.set_result(None)
+        finally:
+            # Last: whoever waits may end the process.
+            self._done.set()
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         """Waits for the results; raises what :meth:`tally.Job.all_reduce` does."""
@@ -170,6 +174,7 @@ class TallyGroup(dist.ProcessGroup):
                 target=_complete, args=(self._waiting,), name="tally", daemon=True
             )
             self._waiter.start()
+            atexit.register(_stop, self._waiting, self._waiter)
 
     def _agree(self) -> int:
         """A number of this start of the job, by all its ranks.
@@ -287,6 +292,12 @@ def _is_served(tensor: torch.Tensor) -> bool:
 
 def _is_folded(tensor: torch.Tensor) -> bool:
     return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
+
+
+def _stop(waiting: queue.SimpleQueue, waiter: threading.Thread) -> None:
+    """At the process's end: the interpreter would end the thread in the middle of torch's code, which aborts."""
+    waiting.put(None)
+    waiter.join(1)
 
 
 def _complete(waiting: queue.SimpleQueue) -> None:
