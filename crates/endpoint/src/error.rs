@@ -73,7 +73,7 @@ pub enum WorkerError {
     NotStarted {
         /// How long it was waited for.
         after: Duration,
-        /// Ranks that have not joined.
+        /// Ranks that have not joined; of those that also waited and gave up before, only if there are no others.
         missing: Ranks,
         /// Whether the parameter server has not joined.
         ps_missing: bool,

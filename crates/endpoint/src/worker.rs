@@ -83,6 +83,8 @@ pub struct Worker {
     asked: VecDeque<u64>,
     events: VecDeque<Event>,
     accepted: Option<Accept>,
+    /// Ranks that had joined at some time, also those that gave up waiting.
+    came: u64,
     /// When the switch said last who is behind.
     told: Option<(Time, Behind)>,
     awaiting: Awaiting,
@@ -125,6 +127,7 @@ impl Worker {
             asked: VecDeque::with_capacity(usize::from(config.window)),
             events: VecDeque::with_capacity(8),
             accepted: None,
+            came: 0,
             told: None,
             awaiting: Awaiting::new(now),
             hint: None,
@@ -377,6 +380,7 @@ impl Worker {
         self.control.challenge = accept.challenge;
         self.control.epoch = epoch;
         let news = self.members() != Some(members(&accept));
+        self.came |= accept.joined;
         self.accepted = Some(accept);
         self.told = accept.behind.map(|behind| (now, behind));
         match (&self.phase, accept.state) {
@@ -776,12 +780,17 @@ impl Worker {
                 after,
                 hint: self.hint,
             },
-            Some(members) => WorkerError::NotStarted {
-                after,
-                missing: Ranks(members.missing),
-                ps_missing: !members.ps,
-                hint: self.hint,
-            },
+            Some(members) => {
+                // Not those that came and gave up waiting, as we do now, unless nobody else is to blame.
+                let never = members.missing & !self.came;
+                let others = never != 0 || !members.ps;
+                WorkerError::NotStarted {
+                    after,
+                    missing: Ranks(if others { never } else { members.missing }),
+                    ps_missing: !members.ps,
+                    hint: self.hint,
+                }
+            }
         }
     }
 

@@ -288,6 +288,26 @@ fn missing_members_are_named() {
     );
 }
 
+/// Who gave up waiting a moment before us waited for the same ones as we.
+#[test]
+fn who_waited_too_is_not_named_as_missing() {
+    let mut world = World::with(&Plan::quiet(3), |config| {
+        if config.rank == 2 {
+            config.join_timeout = Duration::from_secs(20);
+        }
+    });
+    world.silent.push(1);
+    world.run_to_end(60 * SECOND);
+    for rank in [0, 2] {
+        let error = world.error(rank).unwrap();
+        let missing = Ranks(0b010);
+        assert!(
+            matches!(error, WorkerError::NotStarted { missing: m, ps_missing: false, .. } if *m == missing),
+            "{error}"
+        );
+    }
+}
+
 /// A JOIN from before the window was made smaller may come to the switch once more.
 #[test]
 fn a_refusal_of_a_window_that_is_ours_no_more_is_ignored() {

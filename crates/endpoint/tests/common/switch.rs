@@ -393,6 +393,15 @@ impl Switch {
                 self.refuse(from, leave.instance, Reason::StaleEpoch, 255, 0, 0),
             )];
         }
+        if leave.code != LeaveCode::Finished && self.state == State::Waiting {
+            // Its place is free again, and the others go on waiting.
+            let out = vec![(from, self.accept(from))];
+            self.members.remove(&from);
+            if self.members.keys().all(|&member| member >= self.workers) {
+                self.restart();
+            }
+            return out;
+        }
         if leave.code != LeaveCode::Finished {
             let (code, fragment) = (leave.code as u32, leave.fragment.0);
             let refuse = |(&m, &i): (&u8, &u64)| {
