@@ -52,26 +52,33 @@ impl Offload {
     }
 }
 
-/// Whether `frame` may be a part of a superframe: UDP over IPv4, in one fragment, without options, padding
-/// and checksum.
-pub(crate) fn may_join(frame: &[u8]) -> bool {
-    let Some(h) = frame.first_chunk::<UDP_END>() else {
+/// Whether a frame of `bytes` that begins with `head` may be a part of a superframe: UDP over IPv4, in one
+/// fragment, without options, padding and checksum, and its headers in one piece.
+pub(crate) fn may_join(head: &[u8], bytes: usize) -> bool {
+    let Some(h) = head.first_chunk::<UDP_END>() else {
         return false;
     };
     let be16 = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
     be16(12) == ETHERTYPE_IPV4
         && h[IP] == VERSION_AND_LENGTH
-        && usize::from(be16(IP + 2)) == frame.len() - IP
+        && usize::from(be16(IP + 2)) == bytes - IP
         && be16(IP + 6) & 0x3fff == 0
         && h[IP + 9] == PROTOCOL_UDP
-        && usize::from(be16(UDP + 4)) == frame.len() - UDP
+        && usize::from(be16(UDP + 4)) == bytes - UDP
         && be16(UDP + 6) == 0
-        && frame.len() > UDP_END
+        && bytes > UDP_END
 }
 
-/// Whether `next` continues the superframe that begins with `first`, which may join one.
+/// Whether a frame that begins with `next` continues the superframe of one as long that begins with `first`, which
+/// may join one.
 pub(crate) fn continues(first: &[u8], next: &[u8]) -> bool {
-    first.len() == next.len() && first[..UDP_END] == next[..UDP_END]
+    match (
+        first.first_chunk::<UDP_END>(),
+        next.first_chunk::<UDP_END>(),
+    ) {
+        (Some(first), Some(next)) => first == next,
+        _ => false,
+    }
 }
 
 /// The headers of a superframe of so many bytes of datagrams, from those of one of its frames.
@@ -148,7 +155,7 @@ mod tests {
     #[test]
     fn what_is_joined_and_cut_is_as_before() {
         let f = frame(100);
-        assert!(may_join(&f));
+        assert!(may_join(&f, f.len()));
         assert_eq!(internet_checksum(&f[14..34]), 0);
         let head: &[u8; UDP_END] = f.first_chunk().unwrap();
         let whole = joined(head, 700);
@@ -191,17 +198,20 @@ mod tests {
         let mut other = f.clone();
         other[UDP_END] ^= 1;
         assert!(continues(&f, &other));
-        assert!(!continues(&f, &frame(101)));
+        assert!(!continues(&f, &f[..UDP_END - 1]));
+        assert!(!continues(&f, &frame(101)), "another length of IPv4");
         for at in [12, 14, 17, 20, 23, 39, 41] {
             let mut other = f.clone();
             other[at] ^= 0x21;
-            assert!(!may_join(&other), "byte {at}");
+            assert!(!may_join(&other, other.len()), "byte {at}");
         }
-        assert!(!may_join(&f[..UDP_END]));
-        assert!(!may_join(&f[..f.len() - 1]));
-        let mut padded = f;
-        padded.push(0);
-        assert!(!may_join(&padded));
+        assert!(!may_join(&f, UDP_END));
+        assert!(!may_join(&f, f.len() - 1));
+        assert!(!may_join(&f, f.len() + 1), "padded");
+        // In several segments: the headers have to be in the first one.
+        assert!(may_join(&f[..UDP_END + 10], f.len()));
+        assert!(may_join(&f[..UDP_END], f.len()));
+        assert!(!may_join(&f[..UDP_END - 1], f.len()));
     }
 
     #[test]

@@ -1,4 +1,7 @@
 //! Sending: frames that follow each other with the same headers leave as superframes.
+//!
+//! Each frame's segments are gathered by the kernel, so headers of their own and a payload that many frames share
+//! are not copied together before.
 
 use crate::socket::{Socket, no_message, offload_part, part_to_send, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, continues, joined, may_join};
@@ -33,6 +36,8 @@ unsafe impl Send for PacketTx {}
 /// Frames that leave as one.
 struct Group {
     frames: usize,
+    /// Pieces that the kernel gathers it from.
+    parts: usize,
     offload: Offload,
     head: [u8; UDP_END],
 }
@@ -44,7 +49,8 @@ impl PacketTx {
             superframes,
             groups: Vec::with_capacity(FRAMES),
             headers: vec![no_message(); FRAMES],
-            parts: Vec::with_capacity(3 * FRAMES),
+            // Of two segments each, and for each group what the kernel wants to know, and its headers.
+            parts: Vec::with_capacity(4 * FRAMES),
             sent: Vec::with_capacity(FRAMES),
             errors: 0,
             _one_thread: PhantomData,
@@ -56,12 +62,6 @@ impl PacketTx {
     /// good, because they are too long or the interface is down, leave it too and are counted
     /// ([`PacketTx::errors`]).
     pub fn burst(&mut self, frames: &mut Vec<Mbuf>) -> usize {
-        let before = frames.len();
-        frames.retain_mut(|frame| {
-            let whole = frame.is_contiguous() || frame.linearize();
-            self.errors += u64::from(!whole);
-            whole
-        });
         let mut done = 0;
         while done < frames.len() {
             let n = self.send(&frames[done..]);
@@ -72,10 +72,10 @@ impl PacketTx {
         }
         self.sent.extend(frames.drain(..done));
         free_bulk(&mut self.sent);
-        before - frames.len()
+        done
     }
 
-    /// Frames that the kernel did not take, or that could not be made one piece.
+    /// Frames that the kernel did not take.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.errors
@@ -121,26 +121,27 @@ impl PacketTx {
         self.parts.clear();
         let mut rest = frames;
         while let Some(first) = rest.first() {
+            let bytes = first.len();
             let first = first.data();
-            let most = match first.len() {
-                bytes if self.superframes && bytes > UDP_END && may_join(first) => {
-                    (BYTES_MAX / (bytes - UDP_END)).clamp(1, DATAGRAMS_MAX)
-                }
-                _ => 1,
+            let most = if self.superframes && may_join(first, bytes) {
+                (BYTES_MAX / (bytes - UDP_END)).clamp(1, DATAGRAMS_MAX)
+            } else {
+                1
             };
             let others = rest[1..].iter().take(most - 1);
             let n = 1 + others
-                .take_while(|frame| continues(first, frame.data()))
+                .take_while(|frame| frame.len() == bytes && continues(first, frame.data()))
                 .count();
             let mut group = Group {
                 frames: n,
+                parts: 0,
                 offload: Offload::default(),
                 head: [0; UDP_END],
             };
             if n > 1
                 && let Some(head) = first.first_chunk()
             {
-                let bytes = first.len() - UDP_END;
+                let bytes = bytes - UDP_END;
                 group.offload = Offload::of_superframe(bytes);
                 group.head = joined(head, n * bytes);
             }
@@ -150,21 +151,25 @@ impl PacketTx {
         // Now that the groups stay where they are.
         let mut rest = frames;
         for group in &mut self.groups {
+            let before = self.parts.len();
             self.parts.push(offload_part(&mut group.offload));
             let (these, others) = rest.split_at(group.frames);
             if group.frames == 1 {
-                self.parts.push(part_to_send(these[0].data()));
+                self.parts.extend(these[0].parts().map(part_to_send));
             } else {
                 self.parts.push(part_to_send(&group.head));
-                let datagrams = these.iter().map(|frame| &frame.data()[UDP_END..]);
-                self.parts.extend(datagrams.map(part_to_send));
+                for frame in these {
+                    let mut parts = frame.parts();
+                    // Whose first segment has all headers: it continues the superframe.
+                    let first = parts.next().map(|first| &first[UDP_END..]);
+                    self.parts
+                        .extend(first.into_iter().chain(parts).map(part_to_send));
+                }
             }
+            group.parts = self.parts.len() - before;
             rest = others;
         }
-        let numbers = self.groups.iter().map(|group| match group.frames {
-            1 => 2,
-            frames => 2 + frames,
-        });
+        let numbers = self.groups.iter().map(|group| group.parts);
         point(&mut self.headers, &mut self.parts, numbers);
     }
 }

@@ -58,6 +58,7 @@ fn frames_arrive_as_they_were_sent() {
         let mut b = (Receiver { rx: b.0, ready }, b.1);
         trains_of_every_length(&pool, &mut a.1, &mut b.0);
         mixtures(&pool, &mut a.1, &mut b.0);
+        segments_are_gathered(&pool, &mut a.1, &mut b.0);
         what_is_too_long_is_counted(&pool, &mut a.1, &mut b.0);
         a_socket_s_superframes_are_cut(&veth, &mut b.0);
         tags_stay(&pool, &mut a.1, &mut b.0);
@@ -130,6 +131,59 @@ fn mixtures(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
         }
         carries(pool, tx, rx, &frames);
     }
+}
+
+/// A frame cut in two at some byte, the second part with another holder.
+fn in_two(pool: &Mempool, frame: &[u8], at: usize) -> (Mbuf, Mbuf) {
+    let tail = pool.alloc_copy(&frame[at..]).unwrap();
+    let head = pool.alloc_copy(&frame[..at]).unwrap();
+    (Mbuf::chain(head, tail.share()).unwrap(), tail)
+}
+
+/// Frames whose payload many have: alone and as superframes, beside whole ones, and cut in their headers.
+fn segments_are_gathered(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
+    let errors = tx.errors();
+    for bytes in [12, 266, 1034, 8202] {
+        for n in [1, 2, 31, 64, 100] {
+            // All alike but for what is in front of the cut, as results to many workers are.
+            let frames: Vec<_> = (0..n).map(|number| frame(1, bytes, number)).collect();
+            let (mut out, mut kept) = (Vec::new(), Vec::new());
+            for (number, frame) in frames.iter().enumerate() {
+                // Behind the headers, in them, and not at all.
+                let at = match number % 7 {
+                    5 => UDP_END,
+                    6 => UDP_END - 1,
+                    _ => UDP_END + 10,
+                };
+                if number % 9 == 8 {
+                    out.push(pool.alloc_copy(frame).unwrap());
+                    continue;
+                }
+                let (chain, tail) = in_two(pool, frame, at);
+                out.push(chain);
+                kept.push(tail);
+            }
+            let deadline = Instant::now() + Duration::from_secs(5);
+            while !out.is_empty() {
+                tx.burst(&mut out);
+                assert!(Instant::now() < deadline, "{} frames left", out.len());
+            }
+            let got = receive(rx, n);
+            assert!(got == frames, "{n} of {bytes}");
+            assert!(kept.iter().all(Mbuf::is_unique));
+        }
+    }
+    assert_eq!(tx.errors(), errors);
+    // One payload in all of them.
+    let payload = frame(1, 1034, 5);
+    let tail = pool.alloc_copy(&payload[52..]).unwrap();
+    let chain = |_| Mbuf::chain(pool.alloc_copy(&payload[..52]).unwrap(), tail.share()).unwrap();
+    let mut out: Vec<_> = (0..40).map(chain).collect();
+    while !out.is_empty() {
+        tx.burst(&mut out);
+    }
+    assert!(receive(rx, 40).iter().all(|frame| *frame == payload));
+    assert!(tail.is_unique());
 }
 
 /// The kernel takes them out before it gives frames to a socket.
