@@ -51,7 +51,7 @@ mod tsc;
 pub use connect::{connect, is_pci};
 pub use eal::{Eal, EalConfig, Iova, LogLevel, Memory};
 pub use error::{Errno, Error};
-pub use mbuf::{ChecksumState, Mbuf, Shares, free_bulk};
+pub use mbuf::{ChecksumState, Mbuf, Parts, Shares, free_bulk};
 pub use mempool::{FRAME_ALIGN_BYTES, HEADROOM_BYTES, Mempool, MempoolConfig};
 pub use port::{
     Configured, Link, MacAddress, Port, PortConfig, PortId, PortInfo, PortStats, Probed, Started,

@@ -11,12 +11,14 @@
 //!
 //! # The catches
 //!
-//! - A frame may consist of several segments. [`Mbuf::data`] is the first; see
-//!   [`Mbuf::is_contiguous`] and [`Mbuf::linearize`].
+//! - A frame may consist of several segments: the NIC made it so, or [`Mbuf::chain`] did. [`Mbuf::data`] is the
+//!   first, [`Mbuf::parts`] are all; see [`Mbuf::is_contiguous`] and [`Mbuf::linearize`]. Each segment counts its
+//!   own references, so headers that nobody shares can stand in front of a payload that many frames have.
 //! - Bytes that [`Mbuf::append`] and [`Mbuf::prepend`] add are whatever the buffer held before,
 //!   which may be another frame's: write them all before sending.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::slice;
@@ -259,6 +261,43 @@ impl Mbuf {
         }
     }
 
+    /// One frame of two: the bytes of `head`, then those of `tail`, without a copy. `tail` may be
+    /// shared; its other holders keep what they have, and nobody can change it while this frame is under way.
+    ///
+    /// # Errors
+    ///
+    /// Both, as they were, unless `head` is the only reference to its buffer and each is in one segment.
+    #[inline]
+    pub fn chain(head: Self, tail: Self) -> Result<Self, (Self, Self)> {
+        if !head.is_resizable() || !tail.is_contiguous() {
+            return Err((head, tail));
+        }
+        // Two lengths of 16 bits each.
+        let bytes = head.len() + tail.len();
+        let raw = head.0.as_ptr();
+        // The head's reference to the tail is what `tail` was.
+        let tail = ManuallyDrop::new(tail);
+        // SAFETY: the buffer is valid and `head`, which we own, is the only reference to it, so nobody
+        // else looks at these fields; that also makes `tail` another buffer. `tail` ends the chain: it is
+        // contiguous, so its own `next` is null. Nothing of it is written to. Whoever frees the frame gives up
+        // one reference to each of the two, which is what it owns.
+        unsafe {
+            (*raw).next = tail.0.as_ptr();
+            (*raw).nb_segs = 2;
+            (*raw).pkt_len = bytes as u32;
+        }
+        Ok(head)
+    }
+
+    /// The bytes of each segment, in order.
+    #[inline]
+    pub fn parts(&self) -> Parts<'_> {
+        Parts {
+            next: Some(self.0),
+            frame: PhantomData,
+        }
+    }
+
     /// Whether both are references to the same buffer.
     #[inline]
     #[must_use]
@@ -454,6 +493,27 @@ impl Drop for Mbuf {
         // A contiguous frame has a count of one here, so it goes to its pool; the segments of
         // another are counted and freed by the call.
         unsafe { sys::tally_mbuf_free(self.0.as_ptr()) };
+    }
+}
+
+/// The bytes of a frame, segment by segment: [`Mbuf::parts`].
+pub struct Parts<'a> {
+    next: Option<NonNull<sys::rte_mbuf>>,
+    frame: PhantomData<&'a Mbuf>,
+}
+
+impl<'a> Iterator for Parts<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        // A borrowed view of the segment: its reference stays where it is.
+        let segment = ManuallyDrop::new(Mbuf(self.next?));
+        self.next = NonNull::new(field!(segment, next));
+        let (offset, bytes) = segment.span();
+        // SAFETY: as in `Mbuf::data`. The frame, which is borrowed for as long as the slice, holds a reference
+        // to each of its segments; they are written to only by whoever has the only one, mutably.
+        Some(unsafe { slice::from_raw_parts(segment.start().add(offset), bytes) })
     }
 }
 

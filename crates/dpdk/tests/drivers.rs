@@ -5,7 +5,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{frame, is_root, pattern, pool, skipped, wait_until};
+use common::{frame, in_two, is_root, pattern, pool, skipped, wait_until};
 use tally_dpdk::{
     Eal, EalConfig, Error, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort,
 };
@@ -123,10 +123,14 @@ fn carry(
     pool: &Mempool,
     content: impl Fn(usize) -> Vec<u8>,
 ) {
+    let config = PortConfig {
+        tx_multi_segment: true,
+        ..PortConfig::default()
+    };
     let start = |name: &str, side: &str| -> StartedPort {
         Port::vdev(eal, name, &format!("iface={side},{arguments}"))
             .expect("a port")
-            .configure(&PortConfig::default(), std::slice::from_ref(pool))
+            .configure(&config, std::slice::from_ref(pool))
             .expect("it takes the configuration")
             .start()
             .expect("it starts")
@@ -140,7 +144,12 @@ fn carry(
             let mut bytes = content(sent + waiting.len());
             // An ethertype of our own, so that the kernel leaves the frames alone.
             bytes[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
-            waiting.push(pool.alloc_copy(&bytes).expect("a frame"));
+            let frame = pool.alloc_copy(&bytes).expect("a frame");
+            waiting.push(if waiting.len() % 3 == 0 {
+                in_two(pool, frame).0
+            } else {
+                frame
+            });
         }
         sent += a.tx[0].burst(&mut waiting);
         b.rx[0].burst(&mut received, 32);
@@ -167,6 +176,12 @@ fn carry(
     assert_eq!(a.tx[0].burst(&mut shared), 1);
     assert!(held.is_unique());
     assert_eq!(held.data(), pattern(1));
-    drop((a, held));
+    // So it does with a shared payload.
+    let (chain, payload) = in_two(pool, held);
+    shared.push(chain);
+    assert_eq!(a.tx[0].burst(&mut shared), 1);
+    assert!(payload.is_unique());
+    assert_eq!(payload.data(), &pattern(1)[52..]);
+    drop((a, payload));
     assert!(pool.is_whole());
 }

@@ -20,6 +20,8 @@ fn ownership() {
         Err(Error::ThreadRegistered)
     ));
     cases(&pool(&eal, "cached", 255, 32));
+    chains(&pool(&eal, "heads", 255, 32), &pool(&eal, "tails", 255, 32));
+    chains_on_threads(&eal, &pool(&eal, "both", 1023, 32));
     threads(&eal, &pool(&eal, "threads", 1023, 32));
     drop(thread);
 
@@ -164,6 +166,136 @@ fn cases(pool: &Mempool) {
     assert!(original.is_unique());
     drop(original);
     assert!(pool.is_whole());
+}
+
+/// The bytes of all segments.
+fn whole(frame: &Mbuf) -> Vec<u8> {
+    frame.parts().flatten().copied().collect()
+}
+
+/// A payload that has lost its headers, as what is kept of a received frame.
+fn payload(pool: &Mempool, n: usize) -> Mbuf {
+    let mut tail = frame(pool, n);
+    assert!(tail.adj(52));
+    tail
+}
+
+fn chains(heads: &Mempool, tails: &Mempool) {
+    let headers = |n: u8| heads.alloc_copy(&[n; 52]).expect("a frame");
+    let are_whole = || heads.is_whole() && tails.is_whole();
+
+    // Its bytes are those of both, and what is true of a frame of several segments is true of it.
+    let tail = payload(tails, 3);
+    let content = [&[7; 52], &pattern(3)[52..]].concat();
+    let mut chain = Mbuf::chain(headers(7), tail.share()).expect("a chain");
+    assert_eq!((chain.len(), chain.segments()), (content.len(), 2));
+    assert!(whole(&chain) == content && chain.data() == [7; 52]);
+    assert_eq!(chain.parts().count(), 2);
+    assert_eq!(whole(&tail), tail.data());
+    assert!(!chain.is_contiguous() && !tail.is_unique());
+    assert!(chain.append(1).is_none() && chain.prepend(1).is_none());
+    assert!(!chain.trim(1) && !chain.adj(1) && !chain.set_len(1));
+    // Its headers are its own, and nothing else of it.
+    chain.data_mut().expect("the headers are ours")[0] = 8;
+    assert!(!chain.linearize(), "somebody has the payload");
+    let copy = heads.copy(&chain).expect("a copy");
+    assert!(copy.is_contiguous() && copy.data()[1..] == content[1..] && copy.data()[0] == 8);
+    drop(copy);
+    drop(chain);
+    assert_eq!((heads.in_use(), tails.in_use()), (0, 1));
+    assert!(tail.is_unique());
+
+    // The payload lives as long as one of its frames, in both orders, and can be changed when they are gone.
+    for tail_first in [true, false] {
+        let mut tail = Some(payload(tails, 5));
+        let shared = tail.as_ref().map(Mbuf::share).expect("it is there");
+        let chain = Mbuf::chain(headers(1), shared).expect("a chain");
+        if tail_first {
+            tail = None;
+        }
+        assert_eq!(whole(&chain)[52..], pattern(5)[52..]);
+        drop(chain);
+        if let Some(mut tail) = tail {
+            assert!(tail.data_mut().is_some() && tail.prepend(52).is_some());
+        }
+        assert_eq!((heads.in_use(), tails.in_use()), (0, 1));
+    }
+    drop(tail);
+    assert!(are_whole());
+
+    // Given up in a bulk, among others, shared and not.
+    let tail = payload(tails, 9);
+    let mut frames: Vec<_> = (0..60)
+        .map(|n| match n % 3 {
+            0 => Mbuf::chain(headers(n), tail.share()).expect("a chain"),
+            1 => headers(n),
+            _ => Mbuf::chain(headers(n), payload(tails, 1)).expect("a chain"),
+        })
+        .collect();
+    let again: Vec<_> = frames.iter().map(Mbuf::share).collect();
+    free_bulk(&mut frames);
+    assert_eq!((heads.in_use(), tails.in_use()), (60, 21));
+    assert_eq!(whole(&again[3])[52..], pattern(9)[52..]);
+    drop(again);
+    assert_eq!((heads.in_use(), tails.in_use()), (0, 1));
+    assert!(tail.is_unique());
+    drop(tail);
+
+    // A chain that nobody shares can be made one piece.
+    let mut chain = Mbuf::chain(headers(2), payload(tails, 4)).expect("a chain");
+    assert!(chain.linearize() && chain.is_contiguous());
+    assert_eq!(chain.data()[52..], pattern(4)[52..]);
+    drop(chain);
+    assert!(are_whole());
+
+    // What cannot be: each side comes back as it was, and is freed once.
+    let shared = headers(3);
+    let other = shared.share();
+    let (shared, tail) = Mbuf::chain(shared, payload(tails, 1)).expect_err("a shared head");
+    assert!(other.is_same_buffer(&shared) && tail.is_contiguous());
+    let (shared, other) = Mbuf::chain(shared, other).expect_err("a frame with itself");
+    drop(other);
+    let chain = Mbuf::chain(shared, tail).expect("alone again");
+    let (chain, head) = Mbuf::chain(chain, headers(4)).expect_err("a head of two segments");
+    let (head, chain) = Mbuf::chain(head, chain).expect_err("a tail of two segments");
+    assert_eq!((chain.segments(), head.segments()), (2, 1));
+    drop((chain, head));
+    assert!(are_whole());
+
+    // Buffers that were part of a chain are like any others.
+    for n in 0..heads.size() {
+        assert!(headers(n as u8).is_contiguous());
+    }
+    let all: Vec<_> = (0..tails.size()).map(|n| frame(tails, n)).collect();
+    assert!(all.iter().all(|m| m.is_contiguous() && m.is_unique()));
+    drop(all);
+    assert!(are_whole());
+}
+
+/// One payload, and frames with it that end on other threads than it.
+fn chains_on_threads(eal: &tally_dpdk::Eal, pool: &Mempool) {
+    for _ in 0..20 {
+        let tails: Vec<Mbuf> = (0..50).map(|n| payload(pool, n)).collect();
+        thread::scope(|scope| {
+            for register in [true, false, true, false] {
+                let chain = |(n, tail): (usize, &Mbuf)| {
+                    let head = pool.alloc_copy(&[n as u8; 52]).expect("a frame");
+                    Mbuf::chain(head, tail.share()).expect("a chain")
+                };
+                let mine: Vec<Mbuf> = tails.iter().enumerate().map(chain).collect();
+                scope.spawn(move || {
+                    let _thread = register.then(|| EalThread::register(eal).expect("registered"));
+                    for (n, frame) in mine.into_iter().enumerate() {
+                        let again = frame.share();
+                        drop(frame);
+                        assert_eq!(whole(&again)[52..], pattern(n)[52..]);
+                    }
+                });
+            }
+            drop(tails);
+        });
+        assert!(pool.is_whole());
+    }
 }
 
 fn threads(eal: &tally_dpdk::Eal, pool: &Mempool) {

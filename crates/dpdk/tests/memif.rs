@@ -7,7 +7,7 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use common::child::{Stage, User, users};
-use common::{frame, pattern, pool, wait_until};
+use common::{frame, in_two, pattern, pool, wait_until};
 use tally_dpdk::{Eal, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort};
 
 /// More than a ring of 2^10 holds, so that both ends meet a full one.
@@ -55,10 +55,14 @@ fn run(stage: &Stage, user: User, socket: &str) {
 
 fn port(eal: &Eal, role: &str, pool: &Mempool) -> StartedPort {
     let socket = env::var("TALLY_SOCKET").expect("the parent sets it");
+    let config = PortConfig {
+        tx_multi_segment: true,
+        ..PortConfig::default()
+    };
     let start = || {
         Port::vdev(eal, "net_memif0", &format!("role={role},id=3,{socket}"))
             .expect("a port")
-            .configure(&PortConfig::default(), std::slice::from_ref(pool))
+            .configure(&config, std::slice::from_ref(pool))
             .expect("it takes the configuration")
             .start()
     };
@@ -109,7 +113,7 @@ fn crash() {
     std::process::abort();
 }
 
-/// Sends back what it gets.
+/// Sends back what it gets, every second frame in two segments.
 fn server() {
     let eal = common::eal();
     let _thread = EalThread::register(&eal).expect("registered");
@@ -121,11 +125,22 @@ fn server() {
     }
     drop(early);
     let (mut echoed, mut frames) = (0, Vec::with_capacity(64));
+    let (mut arrived, mut kept) = (Vec::with_capacity(64), Vec::new());
     wait_until("all frames are echoed", || {
         for _ in 0..1000 {
             let room = 32 - frames.len();
-            port.rx[0].burst(&mut frames, room);
+            port.rx[0].burst(&mut arrived, room);
+            for (n, frame) in arrived.drain(..).enumerate() {
+                if n % 2 == 0 {
+                    frames.push(frame);
+                } else {
+                    let (chain, payload) = in_two(&pool, frame);
+                    frames.push(chain);
+                    kept.push(payload);
+                }
+            }
             echoed += port.tx[0].burst(&mut frames);
+            kept.retain(|payload| !payload.is_unique());
         }
         echoed == FRAMES
     });
@@ -133,7 +148,11 @@ fn server() {
     wait_until("the client has gone", || {
         !port.port.link().expect("link").up
     });
+    assert_eq!(port.tx[0].chained_dropped(), 0);
     drop(port);
+    // Those of the last burst, whose frames are done with.
+    assert!(kept.iter().all(Mbuf::is_unique));
+    drop(kept);
     assert!(pool.is_whole());
 }
 

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 
 use common::{frame, pattern, pool};
-use tally_dpdk::{Error, Mbuf, Port, PortConfig, StartedPort, free_bulk};
+use tally_dpdk::{Eal, Error, Mbuf, Mempool, Port, PortConfig, StartedPort, free_bulk};
 
 #[test]
 fn null_and_pcap() {
@@ -61,6 +61,8 @@ fn null_and_pcap() {
     assert!(pool.is_whole());
     fs::remove_file(file).expect("it was there");
 
+    chains(&eal, &pool);
+
     // What is refused.
     let refused = Port::vdev(&eal, "net_nonsense0", "");
     assert!(matches!(refused, Err(Error::Call { .. })));
@@ -104,4 +106,51 @@ fn null_and_pcap() {
     );
     drop(first);
     assert!(pool.is_whole());
+}
+
+/// Frames of two segments: both drivers take them, though neither says so.
+fn chains(eal: &Eal, pool: &Mempool) {
+    let file = std::env::temp_dir().join(format!("tally-chains-{}.pcap", std::process::id()));
+    let path = file.to_str().expect("a plain path");
+    let config = PortConfig {
+        tx_multi_segment: true,
+        ..PortConfig::default()
+    };
+    let start = |name: &str, arguments: &str| -> StartedPort {
+        Port::vdev(eal, name, arguments)
+            .expect("a port")
+            .configure(&config, std::slice::from_ref(pool))
+            .expect("it takes the configuration")
+            .start()
+            .expect("it starts")
+    };
+    let tail = frame(pool, 9);
+    let chains = || -> Vec<Mbuf> {
+        (0..100_u8)
+            .map(|n| {
+                let head = pool.alloc_copy(&[n; 52]).expect("a frame");
+                Mbuf::chain(head, tail.share()).expect("a chain")
+            })
+            .collect()
+    };
+    let arguments = format!("tx_pcap={path}");
+    for (name, arguments) in [("net_null4", ""), ("net_pcap4", arguments.as_str())] {
+        let mut port = start(name, arguments);
+        let mut frames = chains();
+        while !frames.is_empty() {
+            assert_ne!(port.tx[0].burst(&mut frames), 0);
+        }
+        assert_eq!(port.tx[0].chained_dropped(), 0);
+        assert!(tail.is_unique());
+    }
+    let mut reader = start("net_pcap5", &format!("rx_pcap={path}"));
+    let mut frames = Vec::new();
+    while reader.rx[0].burst(&mut frames, 32) != 0 {}
+    assert_eq!(frames.len(), 100);
+    for (n, frame) in frames.iter().enumerate() {
+        assert!(frame.data() == [&[n as u8; 52], &pattern(9)[..]].concat());
+    }
+    drop((reader, frames, tail));
+    assert!(pool.is_whole());
+    fs::remove_file(file).expect("it was there");
 }

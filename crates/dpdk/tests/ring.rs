@@ -4,7 +4,7 @@ mod common;
 
 use common::{frame, pattern, pool};
 use tally_dpdk::{
-    Mbuf, Mempool, Port, PortConfig, RingPairConfig, StartedPort, free_bulk, ring_pair,
+    Mbuf, Mempool, Port, PortConfig, Probed, RingPairConfig, StartedPort, free_bulk, ring_pair,
 };
 
 #[test]
@@ -91,6 +91,19 @@ fn back_to_back() {
     drop(last);
     assert!(left_pool.is_whole());
 
+    // Without leave to send several segments, a chain is dropped and counted: its payload is shared.
+    let tail = frame(&right_pool, 3);
+    let chain = |n: u8| {
+        let head = left_pool.alloc_copy(&[n; 52]).expect("a frame");
+        Mbuf::chain(head, tail.share()).expect("a chain")
+    };
+    assert!(a.port.info().tx_multi_segment);
+    let mut three: Vec<Mbuf> = (0..3).map(chain).collect();
+    assert_eq!(a.tx[0].burst(&mut three), 0);
+    assert!(three.is_empty() && a.tx[0].chained_dropped() == 3);
+    assert!(tail.is_unique() && left_pool.is_whole());
+    drop(tail);
+
     let stats = b.port.stats().expect("counters");
     assert_eq!(stats.rx_frames, 20 * 2 + 100 + 20 + 5);
 
@@ -107,7 +120,51 @@ fn back_to_back() {
 
     // The names are free again.
     let (a, b) = ring_pair(&eal, "t", &rings).expect("a pair again");
+    chains(
+        [start_chained(a, &left_pool), start_chained(b, &right_pool)],
+        &left_pool,
+        &right_pool,
+    );
+    assert!(left_pool.is_whole() && right_pool.is_whole());
+}
+
+fn start_chained(port: Port<Probed>, pool: &Mempool) -> StartedPort {
+    let config = PortConfig {
+        rx_queues: 2,
+        tx_queues: 2,
+        tx_multi_segment: true,
+        ..PortConfig::default()
+    };
+    port.configure(&config, std::slice::from_ref(pool))
+        .expect("it takes the configuration")
+        .start()
+        .expect("it starts")
+}
+
+/// Frames of two segments with one payload: the ring takes a prefix, and what is under way when the ports go is
+/// freed.
+fn chains([mut a, mut b]: [StartedPort; 2], heads: &Mempool, tails: &Mempool) {
+    let mut tail = frame(tails, 3);
+    let chain = |n: u8| {
+        let head = heads.alloc_copy(&[n; 52]).expect("a frame");
+        Mbuf::chain(head, tail.share()).expect("a chain")
+    };
+    let mut frames: Vec<Mbuf> = (0..100).map(chain).collect();
+    assert_eq!(a.tx[0].burst(&mut frames), 63);
+    assert_eq!((frames.len(), heads.in_use()), (37, 100));
+    assert_eq!(a.tx[0].burst(&mut frames), 0, "full");
+    let mut received = Vec::new();
+    assert_eq!(b.rx[0].burst(&mut received, 40), 40);
+    for (n, frame) in received.iter().enumerate() {
+        let parts: Vec<_> = frame.parts().collect();
+        assert_eq!(parts, [&[n as u8; 52][..], &pattern(3)]);
+    }
+    free_bulk(&mut received);
+    assert_eq!(heads.in_use(), 60);
+    assert!(tail.data_mut().is_none(), "it is in many frames");
+    assert_eq!(a.tx[0].burst(&mut frames), 37);
     drop((a, b));
+    assert!(heads.is_whole() && tail.data_mut().is_some());
 }
 
 fn exchange(from: &mut StartedPort, to: &mut StartedPort, queue: usize, pool: &Mempool) {
