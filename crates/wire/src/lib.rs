@@ -1,4 +1,4 @@
-//! Frame formats of the Tally native protocol, version 1 (`docs/PROTOCOL.md`).
+//! Frame formats of the Tally native protocol, version 1 (`docs/PROTOCOL.md`), and of what it serves besides.
 //!
 //! Three layers, each a small value with `parse` and `emit`:
 //!
@@ -6,7 +6,8 @@
 //! * [`header`]: the 22 bytes of the Tally header;
 //! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE;
 //!
-//! and [`neighbour`], the two answers (ARP, ICMP echo) that the switch's own address owes.
+//! and [`neighbour`], the two answers (ARP, ICMP echo) that the switch's own address owes. Besides, the
+//! dialect of another system whose clients the switch serves: [`switchml`].
 //!
 //! Catches: `parse` never panics, whatever the bytes. `emit` panics when the buffer is shorter
 //! than the constant its documentation names, which is a bug of the caller and not of the network.
@@ -22,6 +23,7 @@ pub mod frame;
 pub mod header;
 pub mod ids;
 pub mod neighbour;
+pub mod switchml;
 pub mod train;
 
 pub use control::{Accept, Join, Key, Leave, Refuse};

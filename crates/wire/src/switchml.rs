@@ -1,0 +1,278 @@
+//! The UDP dialect of SwitchML (NSDI'21; p4lang/p4app-switchML): ten bytes between UDP and elements.
+//!
+//! ```text
+//!  0        14         34    42     43    44       48            50          52
+//!  | Ethernet | IPv4    | UDP | kind | job | packet | set, slot   | exponents | elements, i32 BE
+//!  |          | ihl 5   |     | size |     | opaque | bit 15, 14  | two i8    |
+//! ```
+//!
+//! [`Header::parse`] takes a datagram whole, headers of UDP and before being [`UdpFrame`]'s affair;
+//! [`emit_reply`] writes all 52 bytes in front of a sum, and [`emit_request`] those in front of a
+//! contribution, as the published clients write them.
+//!
+//! Catches:
+//!
+//! * Published clients leave the IPv4 checksum 0 and the UDP checksum a sum of the pseudo header only,
+//!   for a NIC to finish. Whoever drops for a bad checksum loses their frames.
+//! * The packet number is in its sender's byte order. It means nothing here and is given back.
+//! * 256 and 1024 bytes are what the published clients use, 128 and 512 what their enumeration
+//!   names besides. The larger ones are ours: a session agrees on one size before its first frame, so
+//!   nobody meets them who did not ask for them.
+//! * Elements begin at byte 52 of the frame: on no boundary of more than four bytes.
+//!
+//! [`UdpFrame`]: crate::UdpFrame
+
+use crate::ecn::Ecn;
+use crate::frame::{
+    Addresses, ETHERTYPE_IPV4, IPV4_BYTES, PROTOCOL_UDP, UDP_BYTES, UDP_END, internet_checksum,
+};
+use core::net::Ipv4Addr;
+use thiserror::Error;
+
+/// First of the UDP ports that are SwitchML's.
+pub const FIRST_PORT: u16 = 0xbee0;
+/// How many there are. Clients use the first one.
+pub const PORTS: u16 = 16;
+/// Bytes of the header, exponents included.
+pub const HEADER_BYTES: usize = 10;
+/// Bytes in front of the elements.
+pub const HEADERS_BYTES: usize = UDP_END + HEADER_BYTES;
+/// Slots that the header can name, in each of the two sets.
+pub const MAX_SLOTS: u16 = 1 << 14;
+/// Bytes of an element.
+pub const ELEMENT_BYTES: usize = 4;
+
+const KIND_UDP: u8 = 1;
+const TTL: u8 = 64;
+const SET_BIT: u16 = 1 << 15;
+
+const _: () = assert!(HEADERS_BYTES == 52);
+const _: () = assert!(FIRST_PORT.is_multiple_of(PORTS) && PORTS.is_power_of_two());
+
+/// Whether a UDP port of the switch is one of SwitchML's.
+#[inline]
+#[must_use]
+pub const fn is_port(port: u16) -> bool {
+    port & !(PORTS - 1) == FIRST_PORT
+}
+
+/// How many elements a packet of a session has. The numbers are those on the wire, and those of the
+/// controller's `PacketSize` up to 1024 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Size {
+    /// 32 elements.
+    B128 = 0,
+    /// 64 elements, the default of the published clients.
+    B256 = 1,
+    /// 128 elements.
+    B512 = 2,
+    /// 256 elements.
+    B1024 = 3,
+    /// 512 elements; an extension.
+    B2048 = 4,
+    /// 1024 elements; an extension.
+    B4096 = 5,
+    /// 2048 elements; an extension. Fits frames of 9000 bytes.
+    B8192 = 6,
+}
+
+impl Size {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 7] = [
+        Self::B128,
+        Self::B256,
+        Self::B512,
+        Self::B1024,
+        Self::B2048,
+        Self::B4096,
+        Self::B8192,
+    ];
+
+    /// Bytes of the elements together.
+    #[inline]
+    #[must_use]
+    pub const fn payload_bytes(self) -> usize {
+        128 << self as u8
+    }
+
+    /// Number of elements.
+    #[inline]
+    #[must_use]
+    pub const fn elements(self) -> usize {
+        self.payload_bytes() / ELEMENT_BYTES
+    }
+
+    /// The number on the wire.
+    #[inline]
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The size with this number.
+    #[inline]
+    #[must_use]
+    pub const fn from_code(code: u8) -> Option<Self> {
+        match code {
+            0 => Some(Self::B128),
+            1 => Some(Self::B256),
+            2 => Some(Self::B512),
+            3 => Some(Self::B1024),
+            4 => Some(Self::B2048),
+            5 => Some(Self::B4096),
+            6 => Some(Self::B8192),
+            _ => None,
+        }
+    }
+}
+
+/// Why a datagram is none of SwitchML's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum HeaderError {
+    /// Shorter than the header.
+    #[error("truncated SwitchML header")]
+    Truncated,
+    /// Another type than UDP's.
+    #[error("unknown SwitchML type")]
+    Kind,
+    /// No size has this code.
+    #[error("unknown SwitchML packet size")]
+    Size,
+    /// The elements are not as many as the size says.
+    #[error("SwitchML payload length does not fit the packet size")]
+    Length,
+}
+
+/// A SwitchML header as a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Header {
+    /// How many elements follow.
+    pub size: Size,
+    /// Low byte of the client's number of a job. Given back.
+    pub job: u8,
+    /// The client's number of a packet, as it stands on the wire. Given back.
+    pub packet: [u8; 4],
+    /// Slot, below [`MAX_SLOTS`].
+    pub slot: u16,
+    /// In which of the slot's two sets.
+    pub set: bool,
+    /// Exponents of two blocks to come; the maximum of all workers' goes back.
+    pub exponents: [i8; 2],
+}
+
+impl Header {
+    /// Reads the header at the start of `datagram`, the UDP payload, whole.
+    ///
+    /// Bit 3 of the first byte and bit 14 of the slot's field mean nothing, and are not looked at.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    #[inline]
+    pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
+        let Some((b, elements)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(HeaderError::Truncated);
+        };
+        if b[0] >> 4 != KIND_UDP {
+            return Err(HeaderError::Kind);
+        }
+        let size = Size::from_code(b[0] & 7).ok_or(HeaderError::Size)?;
+        if elements.len() != size.payload_bytes() {
+            return Err(HeaderError::Length);
+        }
+        let place = u16::from_be_bytes([b[6], b[7]]);
+        Ok(Self {
+            size,
+            job: b[1],
+            packet: [b[2], b[3], b[4], b[5]],
+            slot: place & (MAX_SLOTS - 1),
+            set: place & SET_BIT != 0,
+            exponents: [b[8].cast_signed(), b[9].cast_signed()],
+        })
+    }
+
+    /// Writes the header to the first ten bytes of `out`; bits without a meaning are 0.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`HEADER_BYTES`], or, in builds with debug assertions, if `slot` is none
+    /// that the header can name.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) {
+        debug_assert!(self.slot < MAX_SLOTS, "emitting {self:?}");
+        let b: &mut [u8; HEADER_BYTES] = out
+            .first_chunk_mut()
+            .expect("emit: buffer shorter than the SwitchML header");
+        let set = if self.set { SET_BIT } else { 0 };
+        b[0] = KIND_UDP << 4 | self.size.code();
+        b[1] = self.job;
+        b[2..6].copy_from_slice(&self.packet);
+        b[6..8].copy_from_slice(&(self.slot & (MAX_SLOTS - 1) | set).to_be_bytes());
+        b[8] = self.exponents[0].cast_unsigned();
+        b[9] = self.exponents[1].cast_unsigned();
+    }
+}
+
+/// Writes all 52 bytes in front of a sum: Ethernet, IPv4 (don't fragment, TTL 64, valid checksum), UDP
+/// (checksum 0) and the SwitchML header.
+///
+/// # Panics
+/// If `out` is shorter than [`HEADERS_BYTES`].
+#[inline]
+pub fn emit_reply(out: &mut [u8], addresses: &Addresses, header: &Header) {
+    let b = emit(out, addresses, header, TTL);
+    // Of what was written, and not read from there: a load of bytes that were stored in other sizes waits for
+    // all of them to leave the store buffer.
+    let words = |ip: Ipv4Addr| (ip.to_bits() >> 16) + (ip.to_bits() & 0xffff);
+    let bytes = (IPV4_BYTES + UDP_BYTES + HEADER_BYTES + header.size.payload_bytes()) as u32;
+    let constant = 0x4500 + 0x4000 + (u32::from(TTL) << 8) + u32::from(PROTOCOL_UDP);
+    let sum = constant + bytes + words(addresses.src_ip) + words(addresses.dst_ip);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
+/// Writes all 52 bytes in front of a contribution as the published clients do: TTL 128, IPv4
+/// checksum 0, and for UDP a sum of the pseudo header that leaves the rest to a NIC.
+///
+/// # Panics
+/// If `out` is shorter than [`HEADERS_BYTES`].
+pub fn emit_request(out: &mut [u8], addresses: &Addresses, header: &Header) {
+    let b = emit(out, addresses, header, 128);
+    let mut pseudo = [0; 12];
+    pseudo[..8].copy_from_slice(&b[26..34]);
+    pseudo[9] = PROTOCOL_UDP;
+    pseudo[10..].copy_from_slice(&b[38..40]);
+    let sum = !internet_checksum(&pseudo);
+    b[40..42].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// What both have in common; both checksums are 0.
+#[inline]
+fn emit<'a>(
+    out: &'a mut [u8],
+    addresses: &Addresses,
+    header: &Header,
+    ttl: u8,
+) -> &'a mut [u8; HEADERS_BYTES] {
+    let b: &mut [u8; HEADERS_BYTES] = out
+        .first_chunk_mut()
+        .expect("emit: buffer shorter than the headers");
+    let udp_bytes = (UDP_BYTES + HEADER_BYTES + header.size.payload_bytes()) as u16;
+    b[0..6].copy_from_slice(&addresses.dst_mac.0);
+    b[6..12].copy_from_slice(&addresses.src_mac.0);
+    b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+    b[14..16].copy_from_slice(&[0x45, Ecn::NotEct as u8]);
+    b[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
+    b[18..26].copy_from_slice(&[0, 0, 0x40, 0, ttl, PROTOCOL_UDP, 0, 0]);
+    b[26..30].copy_from_slice(&addresses.src_ip.octets());
+    b[30..34].copy_from_slice(&addresses.dst_ip.octets());
+    b[34..36].copy_from_slice(&addresses.src_port.to_be_bytes());
+    b[36..38].copy_from_slice(&addresses.dst_port.to_be_bytes());
+    b[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
+    b[40..42].copy_from_slice(&[0, 0]);
+    header.emit(&mut b[UDP_END..]);
+    b
+}
+
+#[cfg(test)]
+mod tests;
