@@ -66,6 +66,13 @@ impl Kernels {
         self.table.sum_i32_many(acc, srcs)
     }
 
+    /// Adds `src` to `acc`, as big-endian `i32` elements, wrapping: modulo 2^32, as SwitchML has it.
+    #[inline]
+    pub fn add_be_i32(&self, acc: &mut [u8], src: &[u8]) {
+        check_payloads(acc.len(), src.len());
+        self.table.add_be_i32(acc, src);
+    }
+
     /// Adds `src` to `acc`, as little-endian `f32` elements.
     ///
     /// IEEE 754 addition, rounded to nearest, ties to even; subnormals are kept. Every NaN result

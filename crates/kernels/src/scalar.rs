@@ -20,6 +20,13 @@ pub(crate) fn sum_i32_many(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
         .fold(false, |saturated, src| saturated | sum_i32(acc, src))
 }
 
+pub(crate) fn add_be_i32(acc: &mut [u8], src: &[u8]) {
+    for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
+        let sum = i32::from_be_bytes(*acc).wrapping_add(i32::from_be_bytes(*src));
+        *acc = sum.to_be_bytes();
+    }
+}
+
 pub(crate) fn sum_f32(acc: &mut [u8], src: &[u8]) {
     for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
         let sum = f32::from_le_bytes(*acc) + f32::from_le_bytes(*src);

@@ -1,6 +1,6 @@
 //! Sums and maxima, once, over any [`Simd`].
 //!
-//! Both sums expect the usual case, look once at the end whether it was, and go over the payload
+//! Sums that wrap are adds and nothing else. The other two expect the usual case, look once at the end whether it was, and go over the payload
 //! again in the rare one:
 //!
 //! * Sums of `i32` are wrapping adds, with the overflow of all elements gathered in a register. If
@@ -62,6 +62,11 @@ pub(crate) fn sum_f32_many<S: Simd>(s: S, acc: &mut [u8], srcs: &[&[u8]]) {
             _ => unreachable!("groups hold 1 to MAX_FUSED sources"),
         }
     }
+}
+
+#[inline(always)]
+pub(crate) fn add_be_i32<S: Simd>(s: S, acc: &mut [u8], src: &[u8]) {
+    zip_with(s, acc, [src], &mut [AddI32; UNROLL]);
 }
 
 #[inline(always)]
@@ -128,6 +133,17 @@ impl<S: Simd, const K: usize> Step<S, K> for WrappingI32<S::V> {
             sum = next;
         }
         s.swap_bytes_u32(sum)
+    }
+}
+
+/// Big-endian wrapping sums.
+#[derive(Clone, Copy)]
+struct AddI32;
+
+impl<S: Simd> Step<S, 1> for AddI32 {
+    #[inline(always)]
+    fn step(&mut self, s: S, acc: S::V, [src]: [S::V; 1]) -> S::V {
+        s.swap_bytes_u32(s.add_i32(s.swap_bytes_u32(acc), s.swap_bytes_u32(src)))
     }
 }
 

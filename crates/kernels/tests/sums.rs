@@ -43,6 +43,7 @@ trait Op {
 }
 
 struct SumI32;
+struct AddBeI32;
 struct SumF32;
 struct MaxU8;
 
@@ -58,6 +59,28 @@ impl Op for SumI32 {
     }
     fn oracle(&self, acc: &[u8], srcs: &[&[u8]]) -> (Vec<u8>, bool) {
         oracle::sum_i32(acc, srcs)
+    }
+    fn fill(&self, rng: &mut Rng, bytes: usize) -> Vec<u8> {
+        rng.i32_payload(bytes)
+    }
+}
+
+impl Op for AddBeI32 {
+    fn name(&self) -> &'static str {
+        "add_be_i32"
+    }
+    fn run(&self, kernels: Kernels, acc: &mut [u8], src: &[u8]) -> bool {
+        kernels.add_be_i32(acc, src);
+        false
+    }
+    fn run_many(&self, kernels: Kernels, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        for src in srcs {
+            kernels.add_be_i32(acc, src);
+        }
+        false
+    }
+    fn oracle(&self, acc: &[u8], srcs: &[&[u8]]) -> (Vec<u8>, bool) {
+        (oracle::add_be_i32(acc, srcs), false)
     }
     fn fill(&self, rng: &mut Rng, bytes: usize) -> Vec<u8> {
         rng.i32_payload(bytes)
@@ -109,7 +132,7 @@ impl Op for MaxU8 {
     }
 }
 
-const OPS: [&dyn Op; 3] = [&SumI32, &SumF32, &MaxU8];
+const OPS: [&dyn Op; 4] = [&SumI32, &AddBeI32, &SumF32, &MaxU8];
 
 #[test]
 fn every_length_matches_the_oracle() {
@@ -149,6 +172,10 @@ fn every_pair_of_hard_values_matches_the_oracle() {
         for (op, values) in [
             (
                 &SumI32 as &dyn Op,
+                support::HARD_I32.map(|v| v.to_be_bytes()).to_vec(),
+            ),
+            (
+                &AddBeI32,
                 support::HARD_I32.map(|v| v.to_be_bytes()).to_vec(),
             ),
             (&SumF32, support::HARD_F32.map(u32::to_le_bytes).to_vec()),

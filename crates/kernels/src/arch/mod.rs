@@ -20,6 +20,7 @@ pub(crate) struct Table {
     backend: Backend,
     sum_i32: unsafe fn(&mut [u8], &[u8]) -> bool,
     sum_i32_many: unsafe fn(&mut [u8], &[&[u8]]) -> bool,
+    add_be_i32: unsafe fn(&mut [u8], &[u8]),
     sum_f32: unsafe fn(&mut [u8], &[u8]),
     sum_f32_many: unsafe fn(&mut [u8], &[&[u8]]),
     fold_f16: unsafe fn(&mut [u8], &[&[u8]]),
@@ -36,6 +37,7 @@ static SCALAR: Table = Table {
     backend: Backend::Scalar,
     sum_i32: scalar::sum_i32,
     sum_i32_many: scalar::sum_i32_many,
+    add_be_i32: scalar::add_be_i32,
     sum_f32: scalar::sum_f32,
     sum_f32_many: scalar::sum_f32_many,
     fold_f16: scalar::fold_f16,
@@ -82,6 +84,12 @@ impl Table {
     pub(crate) fn sum_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
         // SAFETY: the CPU has the instructions, by the invariant of `Table`.
         unsafe { (self.sum_i32_many)(acc, srcs) }
+    }
+
+    #[inline]
+    pub(crate) fn add_be_i32(&self, acc: &mut [u8], src: &[u8]) {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.add_be_i32)(acc, src) }
     }
 
     #[inline]
@@ -157,6 +165,7 @@ macro_rules! shells {
             backend: $backend,
             sum_i32,
             sum_i32_many,
+            add_be_i32,
             sum_f32,
             sum_f32_many,
             fold_f16,
@@ -177,6 +186,11 @@ macro_rules! shells {
         #[target_feature(enable = $features)]
         fn sum_i32_many(acc: &mut [u8], srcs: &[&[u8]]) -> bool {
             $crate::sum::sum_i32_many($isa(()), acc, srcs)
+        }
+
+        #[target_feature(enable = $features)]
+        fn add_be_i32(acc: &mut [u8], src: &[u8]) {
+            $crate::sum::add_be_i32($isa(()), acc, src)
         }
 
         #[target_feature(enable = $features)]
