@@ -5,9 +5,12 @@
 #[allow(dead_code, reason = "shared with the engine's tests")]
 #[path = "../../crates/engine/tests/common"]
 mod common {
+    pub mod dialect;
     pub mod dispatch;
+    pub mod pair;
     pub mod plain;
     pub mod sums;
+    pub mod table;
 }
 
 libfuzzer_sys::fuzz_target!(|script: &[u8]| {

@@ -1,6 +1,6 @@
 //! What a shard counts: what it did, and why it dropped.
 
-use tally_wire::{FrameError, HeaderError};
+use tally_wire::{FrameError, HeaderError, switchml};
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
@@ -49,7 +49,7 @@ drop_reasons! {
     UdpPort = "udp-port",
     /// To the switch's MAC but another IPv4 address.
     NotOurs = "not-our-address",
-    /// Shorter than a Tally header.
+    /// Shorter than the header that its UDP port stands for.
     HeaderTruncated = "header-truncated",
     /// Unknown version.
     Version = "version",
@@ -99,6 +99,16 @@ drop_reasons! {
     NoBuffer = "no-buffer",
     /// Would have left on the port it came from.
     Reflection = "reflection",
+    /// SwitchML: from a station that is in no session.
+    SwitchmlStation = "switchml-no-session",
+    /// SwitchML: an unknown packet size, or not the session's.
+    SwitchmlSize = "switchml-size",
+    /// SwitchML: a slot beyond those that a session has.
+    SwitchmlSlot = "switchml-slot",
+    /// SwitchML: a set whose sum has this rank, which has been in the other set since.
+    SwitchmlSet = "switchml-set",
+    /// SwitchML: a first contribution, and no buffer more may be kept.
+    SwitchmlHeld = "switchml-no-slot-memory",
 }
 
 impl From<FrameError> for DropReason {
@@ -130,6 +140,18 @@ impl From<HeaderError> for DropReason {
             HeaderError::Length => Self::Length,
             HeaderError::Rank => Self::RankRange,
             HeaderError::Bitmap => Self::Bitmap,
+        }
+    }
+}
+
+impl From<switchml::HeaderError> for DropReason {
+    #[inline]
+    fn from(e: switchml::HeaderError) -> Self {
+        match e {
+            switchml::HeaderError::Truncated => Self::HeaderTruncated,
+            switchml::HeaderError::Kind => Self::Kind,
+            switchml::HeaderError::Size => Self::SwitchmlSize,
+            switchml::HeaderError::Length => Self::Length,
         }
     }
 }

@@ -11,6 +11,9 @@
 //! Policies ([`policy`]) say where a fragment's slot is and what a collision does; each is one file.
 //! What leaves waits for its port in a [`queue`] by priority, one for each port.
 //!
+//! Besides, [`switchml`]: the data path for clients of another system, which shares with the rest
+//! no more than [`Buffer`], ports and drop reasons.
+//!
 //! How it is used: frames come in as a parsed [`tally_wire::Header`] and a [`Buffer`]; what leaves
 //! goes to an [`Egress`]. Both are traits, so that the switch plugs in mbufs and ports, and tests and
 //! the simulator plain memory. The accumulator of a slot is the buffer of its first contribution.
@@ -46,6 +49,7 @@ pub mod registry;
 mod ring;
 pub mod roster;
 mod slot;
+pub mod switchml;
 
 pub use aggregator::{Admission, Aggregator};
 pub use batch::{Batch, Contribution};

@@ -10,7 +10,7 @@ use common::{Rng, seeds};
 #[test]
 fn random_scripts() {
     let mut all = Summary::default();
-    for seed in seeds(1500) {
+    for seed in seeds(1800) {
         println!("seed {seed}");
         let mut rng = Rng(seed);
         let len = rng.below(900);
@@ -21,11 +21,13 @@ fn random_scripts() {
         all.results += s.results;
         all.partials += s.partials;
         all.binds += s.binds;
+        all.replies += s.replies;
     }
     println!("{all:?}");
     if std::env::var("TALLY_SEED").is_err() {
         // That scripts get somewhere.
         assert!(all.drops > 10_000 && all.frames > 2 * all.drops, "{all:?}");
+        assert!(all.replies > 500, "{all:?}");
         assert!(
             all.results > 1000 && all.partials > 5000 && all.binds > 2000,
             "{all:?}"
@@ -81,6 +83,15 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
         ],
     ));
     stories.push((
+        "switchml",
+        // Three workers in one slot, in one set after the other; two ask again; then the session ends.
+        vec![
+            0, 0x0f, 224, 4, 0, 224, 0, 0, 0, 0, 0, 224, 0, 0, 1, 0, 0, 224, 0, 0, 2, 0, 0, 224, 0,
+            0, 0, 0, 0, 224, 0, 0, 0, 1, 0, 224, 0, 0, 1, 1, 0, 224, 0, 0, 2, 0, 0, 224, 0, 0, 2,
+            1, 0, 224, 5, 0,
+        ],
+    ));
+    stories.push((
         "silence-and-takeover",
         vec![
             0, 0x0f, 29, 60, 30, 3, 26, 3, 26, 3, 26, 3, 29, 255, 25, 0, 28, 40, 0,
@@ -117,6 +128,7 @@ fn seeds_reach_what_they_are_for() {
     assert_eq!(story("remind").partials, 1);
     assert!(story("form-leave-and-form").binds >= 2);
     assert_eq!(story("switch-restarts").binds, 4);
+    assert_eq!(story("switchml").replies, 3 + 1 + 1 + 3);
 }
 
 /// What the fuzzer has found; the folder may be empty.

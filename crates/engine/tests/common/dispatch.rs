@@ -3,7 +3,7 @@
 //!
 //! Bytes are read as a script of operations: members join and leave, say what they may and what they
 //! may not; strangers say the same with other payloads; frames are mutated, recorded and said again
-//! from elsewhere; or are bytes without any sense. The oracle:
+//! from elsewhere; or are bytes without any sense. SwitchML's part is in `dialect.rs`. The oracle:
 //!
 //! * nothing panics;
 //! * a frame is dropped with exactly one counter and no other effect, or has an effect;
@@ -16,6 +16,7 @@
 //! need not remember them. A fragment for which a bound member says anything else is *tainted*: its
 //! sums are that member's affair, and are not checked.
 
+use super::dialect::Dialect;
 use super::plain::{Ledger, Plain, Sent, Wire, host};
 use super::sums;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,11 +32,11 @@ use tally_wire::frame::{UDP_END, emit};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
     Accept, Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Join, Key,
-    Kind, Leave, Mac, Rank, Refuse, Time, UdpFrame,
+    Kind, Leave, Mac, Rank, Refuse, Time, UdpFrame, switchml,
 };
 
-const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
-const SWITCH_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 255, 254);
+pub const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
+pub const SWITCH_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 255, 254);
 const BASE_PORT: u16 = 31249;
 const SHARDS: u8 = 2;
 /// Workers of the two jobs, 7 and 8.
@@ -49,7 +50,7 @@ const MAX_OPERATIONS: usize = 400;
 pub struct Script<'a>(pub &'a [u8]);
 
 impl<'a> Script<'a> {
-    fn byte(&mut self) -> u8 {
+    pub fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
         };
@@ -57,11 +58,11 @@ impl<'a> Script<'a> {
         *first
     }
 
-    fn below(&mut self, n: usize) -> usize {
+    pub fn below(&mut self, n: usize) -> usize {
         usize::from(self.byte()) % n
     }
 
-    fn bytes(&mut self, n: usize) -> &'a [u8] {
+    pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         taken
@@ -103,6 +104,8 @@ pub struct Summary {
     pub partials: u64,
     /// Epochs that ran.
     pub binds: u64,
+    /// Sums sent to SwitchML's clients.
+    pub replies: u64,
 }
 
 struct World {
@@ -115,6 +118,7 @@ struct World {
     peers: Vec<Peer>,
     bound: [Bound; 2],
     recorded: Vec<(Member, Vec<u8>)>,
+    dialect: Dialect,
     summary: Summary,
 }
 
@@ -228,6 +232,7 @@ impl World {
             peers,
             bound: Default::default(),
             recorded: Vec::new(),
+            dialect: Dialect::new(layout),
             summary: Summary::default(),
         };
         if layout < 0xc0 {
@@ -244,7 +249,14 @@ impl World {
     // --- The operations. ---
 
     fn operation(&mut self, script: &mut Script<'_>) {
-        match script.byte() % 32 {
+        let operation = script.byte();
+        if operation >= 224 {
+            for (from, frame) in self.dialect.operation(script) {
+                self.dispatch(from, &frame);
+            }
+            return;
+        }
+        match operation % 32 {
             0..12 => {
                 let (from, frame) = self.sensible_data(script);
                 self.dispatch(from, &frame);
@@ -551,7 +563,7 @@ impl World {
             .shards
             .iter()
             .map(|s| s.counters().drops.iter().sum::<u64>());
-        all.sum()
+        all.sum::<u64>() + self.dialect.drops()
     }
 
     fn drop_here(&mut self, reason: impl Into<DropReason>) -> bool {
@@ -571,6 +583,10 @@ impl World {
         }
         if a.dst_mac != SWITCH_MAC || a.dst_ip != SWITCH_IP {
             return self.drop_here(DropReason::NotOurs);
+        }
+        if switchml::is_port(a.dst_port) {
+            let replies = self.dialect.take(from.port, &udp, frame);
+            return replies.map(|n| self.summary.replies += n).is_some();
         }
         let Some(shard) = a
             .dst_port
@@ -688,6 +704,7 @@ impl World {
     fn unbind_all(&mut self) {
         (0..2).for_each(|place| self.unbind(job_id(place)));
         assert_eq!(self.wire.take(), [], "unbinding sends nothing");
+        self.dialect.unbind_all();
         for shard in &self.shards {
             assert_eq!((shard.slots_in_use(), shard.held_in_use()), (0, 0));
         }

@@ -1,9 +1,12 @@
 //! Support of the integration tests.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod dialect;
 pub mod dispatch;
+pub mod pair;
 pub mod plain;
 pub mod sums;
+pub mod table;
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): all
 /// that a test needs of randomness, the same on every machine.

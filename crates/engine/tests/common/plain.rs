@@ -6,8 +6,9 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use tally_engine::switchml::{Destination, Replies};
 use tally_engine::{Buffer, Egress, Member, PortId, Roster, To};
-use tally_wire::{Header, Mac, Rank, Time};
+use tally_wire::{Header, Mac, Rank, Time, switchml};
 
 /// What became of the buffers.
 #[derive(Clone, Default)]
@@ -25,7 +26,7 @@ impl Ledger {
         self.0.live.set(self.0.live.get() + 1);
         Plain {
             payload: payload.into(),
-            shared: false,
+            shared: Cell::new(false),
             settled: false,
             counts: Rc::clone(&self.0),
         }
@@ -45,7 +46,7 @@ impl Ledger {
 /// A frame in plain memory.
 pub struct Plain {
     payload: Vec<u8>,
-    shared: bool,
+    shared: Cell<bool>,
     settled: bool,
     counts: Rc<Counts>,
 }
@@ -72,7 +73,7 @@ impl Buffer for Plain {
     }
 
     fn payload_mut(&mut self) -> &mut [u8] {
-        assert!(!self.shared, "writes to a published frame");
+        assert!(!self.shared.get(), "writes to a published frame");
         &mut self.payload
     }
 }
@@ -93,8 +94,23 @@ pub enum Sent {
 pub struct Wire {
     /// In order; tests take it.
     pub sent: Vec<Sent>,
+    /// The same, of what left for SwitchML's clients.
+    pub replies: Vec<Reply>,
     /// Buffers given back.
     pub discarded: usize,
+}
+
+/// A sum that left for a worker of SwitchML.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// To whom.
+    pub to: Destination,
+    /// Its header.
+    pub header: switchml::Header,
+    /// The type of service of the frame that caused it.
+    pub tos: u8,
+    /// Its elements.
+    pub sum: Vec<u8>,
 }
 
 impl Wire {
@@ -111,7 +127,10 @@ impl Egress<Plain> for Wire {
             Ok(()),
             "emits what nobody may parse: {header:?}"
         );
-        assert!(!buffer.shared, "sends a published frame's only buffer away");
+        assert!(
+            !buffer.shared.get(),
+            "sends a published frame's only buffer away"
+        );
         let member = match to {
             To::Ps => roster.ps,
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
@@ -124,7 +143,7 @@ impl Egress<Plain> for Wire {
         &mut self,
         roster: &Roster,
         header: &Header,
-        mut buffer: Plain,
+        buffer: Plain,
         born: Option<Time>,
     ) -> Plain {
         assert_eq!(
@@ -132,8 +151,8 @@ impl Egress<Plain> for Wire {
             Ok(()),
             "emits what nobody may parse: {header:?}"
         );
-        assert!(!buffer.shared, "publishes twice");
-        buffer.shared = true;
+        assert!(!buffer.shared.get(), "publishes twice");
+        buffer.shared.set(true);
         let payload = buffer.payload.clone();
         self.sent
             .push(Sent::Group(roster.ports.clone(), *header, payload, born));
@@ -141,7 +160,7 @@ impl Egress<Plain> for Wire {
     }
 
     fn republish(&mut self, roster: &Roster, to: Rank, frame: &Plain) {
-        assert!(frame.shared, "republishes what was never published");
+        assert!(frame.shared.get(), "republishes what was never published");
         let port = roster.workers[usize::from(to.0)].port;
         self.sent.push(Sent::Again(to, port, frame.payload.clone()));
     }
@@ -149,6 +168,22 @@ impl Egress<Plain> for Wire {
     fn discard(&mut self, buffer: Plain) {
         self.discarded += 1;
         buffer.settle();
+    }
+}
+
+impl Replies<Plain> for Wire {
+    fn reply(&mut self, to: &Destination, header: &switchml::Header, tos: u8, sum: &Plain) {
+        sum.shared.set(true);
+        self.replies.push(Reply {
+            to: *to,
+            header: *header,
+            tos,
+            sum: sum.payload.clone(),
+        });
+    }
+
+    fn discard(&mut self, buffer: Plain) {
+        Egress::discard(self, buffer);
     }
 }
 

@@ -1,0 +1,554 @@
+//! Where the ranks of a job meet: Broadcast and Barrier of one listen address.
+//!
+//! Neither call says of which job it is. So the ranks that Broadcast at the same time are one job that *forms*,
+//! and two of the same rank are two jobs too many. When all have come they get the root's value, and
+//! are a *group* from then on, under that value: a Barrier counts those of the caller's group. Published
+//! clients take the value for the session's number, so a connection that comes without a
+//! Broadcast gets into the group of the session that it asks for. Those that have done neither share
+//! one barrier, as all did in the original.
+//!
+//! When a connection closes while others wait for its rank, they are told at once, and whatever they waited
+//! for is over: clients end at the first error, so one that starts anew finds nothing of the old attempt.
+//!
+//! Catch: whether a call is given up before its connection closes, or by it, cannot be told from their order.
+//! So a call that was given up leaves its claim standing without a caller, and what happens next decides:
+//! the same connection may call again, another may take the claim, or the connection closes and
+//! the others hear of it.
+
+use super::{Answer, CallId, ConnectionId, Meeting, Outbox, Ranks, Refusal, Strangers};
+use crate::switchml::SessionId;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tally_wire::Time;
+
+/// What a Broadcast says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) value: u64,
+    pub(super) rank: u32,
+    pub(super) workers: u32,
+    pub(super) root: u32,
+}
+
+/// One listen address.
+#[derive(Debug)]
+pub(super) struct Rendezvous {
+    patience: Duration,
+    peers: BTreeMap<ConnectionId, Peer>,
+    forming: Option<Formation>,
+    groups: BTreeMap<SessionId, Group>,
+    strangers: Option<StrangersBarrier>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    address: SocketAddr,
+    group: Option<SessionId>,
+}
+
+/// Who waits for whom: a connection, and its call unless that was given up.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    connection: ConnectionId,
+    call: Option<CallId>,
+}
+
+/// A Broadcast that is not complete.
+#[derive(Debug)]
+struct Formation {
+    since: Time,
+    workers: u32,
+    root: u32,
+    /// The root's, once it is there.
+    value: u64,
+    ranks: BTreeMap<u32, Waiting>,
+}
+
+/// The connections of one job.
+#[derive(Debug)]
+struct Group {
+    workers: u32,
+    members: BTreeMap<u32, Member>,
+    barrier: Option<Barrier>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    address: SocketAddr,
+    /// None when it has closed.
+    connection: Option<ConnectionId>,
+}
+
+#[derive(Debug)]
+struct Barrier {
+    since: Time,
+    ranks: BTreeMap<u32, Waiting>,
+}
+
+/// A barrier of connections that are in no group.
+#[derive(Debug)]
+struct StrangersBarrier {
+    since: Time,
+    workers: u32,
+    callers: Vec<Waiting>,
+}
+
+impl Rendezvous {
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            peers: BTreeMap::new(),
+            forming: None,
+            groups: BTreeMap::new(),
+            strangers: None,
+        }
+    }
+
+    pub(super) fn opened(&mut self, connection: ConnectionId, address: SocketAddr) {
+        let peer = Peer {
+            address,
+            group: None,
+        };
+        self.peers.insert(connection, peer);
+    }
+
+    pub(super) fn broadcast(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        call: CallId,
+        claim: &Claim,
+        out: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        // If all have given up, what they said binds nobody.
+        let deserted = |f: &mut Formation| count(f.ranks.values()) == 0;
+        drop(self.forming.take_if(deserted));
+        let forming = self.forming.get_or_insert_with(|| Formation {
+            since: now,
+            workers: claim.workers,
+            root: claim.root,
+            value: 0,
+            ranks: BTreeMap::new(),
+        });
+        let present = || addresses(&self.peers, &forming.ranks);
+        if let Some(other) = forming.ranks.get(&claim.rank)
+            && other.connection != connection
+            && other.call.is_some()
+        {
+            return Err(Refusal::RankTaken {
+                rank: claim.rank,
+                workers: forming.workers,
+                present: present(),
+            });
+        }
+        for (what, found, allowed) in [
+            ("num_workers", claim.workers, forming.workers),
+            ("root", claim.root, forming.root),
+        ] {
+            if found != allowed {
+                return Err(Refusal::Differs {
+                    what,
+                    found,
+                    allowed,
+                    present: present(),
+                });
+            }
+        }
+        let waiting = Waiting {
+            connection,
+            call: Some(call),
+        };
+        if let Some(earlier) = forming.ranks.insert(claim.rank, waiting) {
+            again(earlier, Meeting::Broadcast, claim.rank, out);
+        }
+        if claim.rank == claim.root {
+            forming.value = claim.value;
+        }
+        if count(forming.ranks.values()) == forming.workers
+            && let Some(formed) = self.forming.take()
+        {
+            self.form(formed, out);
+        }
+        Ok(())
+    }
+
+    /// All ranks have come: they learn the value, and are a group.
+    fn form(&mut self, formed: Formation, out: &mut Outbox) {
+        let id = SessionId(formed.value);
+        let mut members = BTreeMap::new();
+        for (&rank, waiting) in &formed.ranks {
+            self.leave(waiting.connection, out);
+            if let Some(peer) = self.peers.get_mut(&waiting.connection) {
+                peer.group = Some(id);
+                let member = Member {
+                    address: peer.address,
+                    connection: Some(waiting.connection),
+                };
+                members.insert(rank, member);
+            }
+            if let Some(call) = waiting.call {
+                out.answer(call, Ok(Answer::Value(formed.value)));
+            }
+        }
+        let group = Group {
+            workers: formed.workers,
+            members,
+            barrier: None,
+        };
+        if let Some(old) = self.groups.insert(id, group) {
+            if let Some(barrier) = old.barrier {
+                fail(&barrier.ranks, &Refusal::Superseded { session: id }, out);
+            }
+            // Whoever was in the old one only is in none now.
+            let new = &self.groups[&id];
+            for (&connection, peer) in &mut self.peers {
+                let within = |m: &Member| m.connection == Some(connection);
+                if peer.group == Some(id) && !new.members.values().any(within) {
+                    peer.group = None;
+                }
+            }
+        }
+    }
+
+    /// A connection goes over to another group: those who wait for it in its old one learn it.
+    fn leave(&mut self, connection: ConnectionId, out: &mut Outbox) {
+        let Some(peer) = self.peers.get_mut(&connection) else {
+            return;
+        };
+        let Some(id) = peer.group.take() else { return };
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let of = |_: &u32, m: &mut Member| m.connection == Some(connection);
+        let gone = group.members.extract_if(.., of).map(|(rank, _)| rank).min();
+        if let Some(rank) = gone
+            && let Some(barrier) = group.barrier.take()
+        {
+            let why = Refusal::Left {
+                left: Ranks(vec![(rank, Some(peer.address))]),
+                session: id,
+            };
+            fail(&barrier.ranks, &why, out);
+        }
+        if group.members.values().all(|m| m.connection.is_none()) {
+            self.groups.remove(&id);
+        }
+    }
+
+    /// How many workers a group has that Broadcast, or joined, before.
+    pub(super) fn workers_of(&self, id: SessionId) -> Option<u32> {
+        self.groups.get(&id).map(|group| group.workers)
+    }
+
+    /// A connection is a rank of a session.
+    pub(super) fn joined(
+        &mut self,
+        connection: ConnectionId,
+        id: SessionId,
+        rank: u32,
+        workers: u32,
+        out: &mut Outbox,
+    ) {
+        if self
+            .peers
+            .get(&connection)
+            .is_some_and(|peer| peer.group != Some(id))
+        {
+            self.leave(connection, out);
+        }
+        let Some(peer) = self.peers.get_mut(&connection) else {
+            return;
+        };
+        peer.group = Some(id);
+        let member = Member {
+            address: peer.address,
+            connection: Some(connection),
+        };
+        let group = self.groups.entry(id).or_insert_with(|| Group {
+            workers,
+            members: BTreeMap::new(),
+            barrier: None,
+        });
+        let before = group.members.insert(rank, member);
+        // Whoever had the rank on another connection waits for nothing any more.
+        if before.is_some_and(|before| before.connection != Some(connection))
+            && let Some(barrier) = &mut group.barrier
+            && let Some(Waiting {
+                call: Some(call), ..
+            }) = barrier.ranks.remove(&rank)
+        {
+            out.answer(call, Err(Refusal::Superseded { session: id }));
+        }
+    }
+
+    pub(super) fn barrier(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        call: CallId,
+        workers: u32,
+        out: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        let group = self.peers.get(&connection).and_then(|peer| peer.group);
+        let Some(group) = group.and_then(|id| self.groups.get_mut(&id)) else {
+            return self.strangers_barrier(now, connection, call, workers, out);
+        };
+        if workers != group.workers {
+            return Err(Refusal::BarrierWorkers {
+                found: workers,
+                allowed: group.workers,
+            });
+        }
+        // Waiting would be in vain.
+        if let Some((&rank, member)) = group.members.iter().find(|(_, m)| m.connection.is_none()) {
+            return Err(Refusal::Lost {
+                meeting: Meeting::Barrier,
+                lost: Ranks(vec![(rank, Some(member.address))]),
+                workers,
+            });
+        }
+        // Ranks that share a connection are taken in their order.
+        let own: Vec<u32> = group
+            .members
+            .iter()
+            .filter(|(_, m)| m.connection == Some(connection))
+            .map(|(&rank, _)| rank)
+            .collect();
+        let Some(&first) = own.first() else {
+            return self.strangers_barrier(now, connection, call, workers, out);
+        };
+        let barrier = group.barrier.get_or_insert_with(|| Barrier {
+            since: now,
+            ranks: BTreeMap::new(),
+        });
+        let is_free = |rank: &u32| barrier.ranks.get(rank).is_none_or(|w| w.call.is_none());
+        let rank = own.into_iter().find(is_free).unwrap_or(first);
+        let waiting = Waiting {
+            connection,
+            call: Some(call),
+        };
+        if let Some(earlier) = barrier.ranks.insert(rank, waiting) {
+            again(earlier, Meeting::Barrier, rank, out);
+        }
+        if count(barrier.ranks.values()) == workers {
+            meet(barrier.ranks.values(), out);
+            group.barrier = None;
+        }
+        Ok(())
+    }
+
+    fn strangers_barrier(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        call: CallId,
+        workers: u32,
+        out: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        let deserted = |b: &mut StrangersBarrier| count(&b.callers) == 0;
+        drop(self.strangers.take_if(deserted));
+        let barrier = self.strangers.get_or_insert_with(|| StrangersBarrier {
+            since: now,
+            workers,
+            callers: Vec::new(),
+        });
+        if workers != barrier.workers {
+            return Err(Refusal::BarrierWorkers {
+                found: workers,
+                allowed: barrier.workers,
+            });
+        }
+        // A call that was given up leaves its place to the next one.
+        let is_free = |w: &&mut Waiting| w.connection == connection && w.call.is_none();
+        match barrier.callers.iter_mut().find(is_free) {
+            Some(waiting) => waiting.call = Some(call),
+            None => barrier.callers.push(Waiting {
+                connection,
+                call: Some(call),
+            }),
+        }
+        if count(&barrier.callers) == workers {
+            meet(&barrier.callers, out);
+            self.strangers = None;
+        }
+        Ok(())
+    }
+
+    pub(super) fn abandoned(&mut self, call: CallId) {
+        let forming = self.forming.iter_mut().flat_map(|f| f.ranks.values_mut());
+        let barriers = self.groups.values_mut().filter_map(|g| g.barrier.as_mut());
+        let barriers = barriers.flat_map(|b| b.ranks.values_mut());
+        let strangers = self.strangers.iter_mut().flat_map(|b| &mut b.callers);
+        for waiting in forming.chain(barriers).chain(strangers) {
+            if waiting.call == Some(call) {
+                waiting.call = None;
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self, connection: ConnectionId, out: &mut Outbox) {
+        let Some(peer) = self.peers.remove(&connection) else {
+            return;
+        };
+        let of = |waiting: &Waiting| waiting.connection == connection;
+        let lost = |meeting, rank, workers| Refusal::Lost {
+            meeting,
+            lost: Ranks(vec![(rank, Some(peer.address))]),
+            workers,
+        };
+        if let Some(mut formed) = self.forming.take_if(|f| f.ranks.values().any(of)) {
+            let gone = formed
+                .ranks
+                .extract_if(.., |_, w| of(w))
+                .map(|(rank, _)| rank);
+            if let Some(rank) = gone.min() {
+                fail(
+                    &formed.ranks,
+                    &lost(Meeting::Broadcast, rank, formed.workers),
+                    out,
+                );
+            }
+        }
+        if let Some(mut barrier) = self.strangers.take_if(|b| b.callers.iter().any(of)) {
+            barrier.callers.retain(|w| !of(w));
+            let why = Refusal::StrangerLost {
+                lost: peer.address,
+                workers: barrier.workers,
+            };
+            answer_all(&barrier.callers, &Err(why), out);
+        }
+        let Some(id) = peer.group else { return };
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        let mut gone = None;
+        for (&rank, member) in &mut group.members {
+            if member.connection == Some(connection) {
+                member.connection = None;
+                gone = gone.or(Some(rank));
+            }
+        }
+        if let Some(rank) = gone
+            && let Some(mut barrier) = group.barrier.take()
+        {
+            barrier.ranks.retain(|_, w| !of(w));
+            fail(
+                &barrier.ranks,
+                &lost(Meeting::Barrier, rank, group.workers),
+                out,
+            );
+        }
+        if group.members.values().all(|m| m.connection.is_none()) {
+            self.groups.remove(&id);
+        }
+    }
+
+    /// A session is no more: its ranks need not wait for each other.
+    pub(super) fn session_ended(&mut self, id: SessionId, why: &Refusal, out: &mut Outbox) {
+        if let Some(barrier) = self.groups.get_mut(&id).and_then(|g| g.barrier.take()) {
+            fail(&barrier.ranks, why, out);
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let forming = self.forming.iter().map(|f| f.since);
+        let barriers = self.groups.values().filter_map(|g| g.barrier.as_ref());
+        let strangers = self.strangers.iter().map(|b| b.since);
+        let since = forming
+            .chain(barriers.map(|b| b.since))
+            .chain(strangers)
+            .min();
+        since.map(|t| t.after(self.patience))
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
+        let patience = self.patience;
+        let late = |since: Time| since.after(patience) <= now;
+        if let Some(formed) = self.forming.take_if(|f| late(f.since)) {
+            let why = Refusal::Late {
+                meeting: Meeting::Broadcast,
+                workers: formed.workers,
+                patience,
+                missing: missing(formed.workers, &formed.ranks, &BTreeMap::new()),
+            };
+            fail(&formed.ranks, &why, out);
+        }
+        for group in self.groups.values_mut() {
+            if let Some(barrier) = group.barrier.take_if(|b| late(b.since)) {
+                let why = Refusal::Late {
+                    meeting: Meeting::Barrier,
+                    workers: group.workers,
+                    patience,
+                    missing: missing(group.workers, &barrier.ranks, &group.members),
+                };
+                fail(&barrier.ranks, &why, out);
+            }
+        }
+        if let Some(barrier) = self.strangers.take_if(|b| late(b.since)) {
+            let address = |w: &Waiting| self.peers.get(&w.connection).map(|peer| peer.address);
+            let callers = barrier.callers.iter().filter(|w| w.call.is_some());
+            let why = Refusal::StrangersLate {
+                workers: barrier.workers,
+                patience,
+                present: Strangers(callers.filter_map(address).collect()),
+            };
+            answer_all(&barrier.callers, &Err(why), out);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Rendezvous {
+    /// Whether nothing is left of all that was.
+    pub(super) fn is_empty(&self) -> bool {
+        self.peers.is_empty()
+            && self.forming.is_none()
+            && self.groups.is_empty()
+            && self.strangers.is_none()
+    }
+}
+
+/// How many of them wait.
+fn count<'a>(all: impl IntoIterator<Item = &'a Waiting>) -> u32 {
+    all.into_iter().filter(|w| w.call.is_some()).count() as u32
+}
+
+fn answer_all<'a>(
+    all: impl IntoIterator<Item = &'a Waiting>,
+    answer: &Result<Answer, Refusal>,
+    out: &mut Outbox,
+) {
+    for call in all.into_iter().filter_map(|w| w.call) {
+        out.answer(call, answer.clone());
+    }
+}
+
+fn meet<'a>(all: impl IntoIterator<Item = &'a Waiting>, out: &mut Outbox) {
+    answer_all(all, &Ok(Answer::Met), out);
+}
+
+fn fail(ranks: &BTreeMap<u32, Waiting>, why: &Refusal, out: &mut Outbox) {
+    answer_all(ranks.values(), &Err(why.clone()), out);
+}
+
+/// An earlier call of the same rank hears that a later one counts.
+fn again(earlier: Waiting, meeting: Meeting, rank: u32, out: &mut Outbox) {
+    if let Some(call) = earlier.call {
+        out.answer(call, Err(Refusal::Again { meeting, rank }));
+    }
+}
+
+/// Those who wait, and from where.
+fn addresses(peers: &BTreeMap<ConnectionId, Peer>, ranks: &BTreeMap<u32, Waiting>) -> Ranks {
+    let waiting = ranks.iter().filter(|(_, w)| w.call.is_some());
+    let address = |w: &Waiting| peers.get(&w.connection).map(|peer| peer.address);
+    Ranks(waiting.map(|(&rank, w)| (rank, address(w))).collect())
+}
+
+/// Those who do not wait, and where they are if that is known.
+fn missing(workers: u32, ranks: &BTreeMap<u32, Waiting>, members: &BTreeMap<u32, Member>) -> Ranks {
+    let absent = (0..workers).filter(|rank| ranks.get(rank).is_none_or(|w| w.call.is_none()));
+    let address = |rank| members.get(&rank).map(|m| m.address);
+    Ranks(absent.map(|rank| (rank, address(rank))).collect())
+}

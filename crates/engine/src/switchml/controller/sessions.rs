@@ -1,0 +1,398 @@
+//! Which station is which rank of which session, and for how long.
+//!
+//! A session *fills* from its first UdpSession on; when its last worker has come it is bound on all data
+//! cores, and *runs*. It ends
+//!
+//! * when one of its stations asks for another session, or for the same one on another connection: its
+//!   client was started anew, and a station is in one session at most, the newest;
+//! * when its connections are all closed and no frame comes for the idle timeout, or for
+//!   [`GIVES_WAY`] if all places are taken and a new session needs one;
+//! * while it fills, when its workers do not come in time, or all of those who came have gone.
+//!
+//! What is refused changes nothing: all checks come before the first change.
+
+use super::{
+    Answer, ConnectionId, ControllerConfig, End, GIVES_WAY, Membership, Plane, Ranks, Refusal,
+    UdpSession,
+};
+use crate::switchml::{Session, SessionId, Station};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tally_wire::switchml::Size;
+use tally_wire::{Mac, Time};
+
+#[derive(Debug)]
+pub(super) struct Sessions {
+    config: ControllerConfig,
+    entries: BTreeMap<SessionId, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    size: Size,
+    /// By rank.
+    seats: Vec<Option<Seat>>,
+    since: Time,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    station: Station,
+    /// None when it has closed.
+    connection: Option<ConnectionId>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Not all workers have come.
+    Filling,
+    /// Bound.
+    Running,
+    /// Bound, and all connections are closed.
+    Closed {
+        /// Since when.
+        at: Time,
+        /// When to look whether frames still come.
+        look: Time,
+    },
+}
+
+impl Entry {
+    /// Its rank that this station has.
+    fn rank_of(&self, station: Station) -> Option<u32> {
+        let at = |seat: &Option<Seat>| seat.is_some_and(|seat| seat.station == station);
+        self.seats.iter().position(at).map(|rank| rank as u32)
+    }
+
+    fn missing(&self) -> Ranks {
+        let seats = self.seats.iter().enumerate();
+        let empty = seats.filter(|(_, seat)| seat.is_none());
+        Ranks(empty.map(|(rank, _)| (rank as u32, None)).collect())
+    }
+
+    /// Its connections are all closed, and this long no frame came.
+    fn silent(&self, id: SessionId, now: Time, plane: &mut impl Plane) -> Option<Duration> {
+        let Phase::Closed { at, .. } = self.phase else {
+            return None;
+        };
+        let last = plane.last_frame(id).map_or(at, |frame| frame.max(at));
+        Some(now.since(last))
+    }
+
+    /// Whether a request is that of a client that was started anew: its place is its own, in a session that
+    /// runs already.
+    fn is_restart(&self, connection: ConnectionId, rank: u32, station: Station) -> bool {
+        !matches!(self.phase, Phase::Filling)
+            && self.seats[rank as usize]
+                .is_some_and(|seat| seat.station == station && seat.connection != Some(connection))
+    }
+}
+
+impl Sessions {
+    pub(super) fn new(config: ControllerConfig) -> Self {
+        Self {
+            config,
+            entries: BTreeMap::new(),
+        }
+    }
+
+    /// What a worker is told that is in.
+    pub(super) fn answer(&self, id: SessionId) -> Answer {
+        Answer::Session {
+            id,
+            mac: self.config.mac,
+            ip: self.config.ip,
+        }
+    }
+
+    /// A worker comes; its rank is below its number of workers. Returns the session if it was the last
+    /// one, and it runs.
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        connection: ConnectionId,
+        request: &UdpSession,
+        plane: &mut impl Plane,
+        ended: &mut Vec<(SessionId, End)>,
+    ) -> Result<Option<Arc<Session>>, Refusal> {
+        let UdpSession {
+            session: id,
+            rank,
+            workers,
+            ..
+        } = *request;
+        let (station, size) = self.check(request)?;
+        let restart = match self.entries.get(&id) {
+            Some(entry) => {
+                check_alike(entry, request, station, size)?;
+                entry.is_restart(connection, rank, station)
+            }
+            None => false,
+        };
+        let place = if self.entries.contains_key(&id) {
+            None
+        } else {
+            self.place(now, id, station, plane)?
+        };
+
+        // From here on nothing is refused but by the plane.
+        if restart {
+            let why = End::Replaced {
+                station,
+                rank,
+                by: id,
+            };
+            self.end(id, why, plane, ended);
+        }
+        if let Some((other, why)) = place {
+            self.end(other, why, plane, ended);
+        }
+        let elsewhere = self.entries.iter().find_map(|(&other, entry)| {
+            let rank = entry.rank_of(station)?;
+            (other != id).then_some((other, rank))
+        });
+        if let Some((other, rank)) = elsewhere {
+            let why = End::Replaced {
+                station,
+                rank,
+                by: id,
+            };
+            self.end(other, why, plane, ended);
+        }
+        let entry = self.entries.entry(id).or_insert_with(|| Entry {
+            size,
+            seats: vec![None; workers as usize],
+            since: now,
+            phase: Phase::Filling,
+        });
+        entry.seats[rank as usize] = Some(Seat {
+            station,
+            connection: Some(connection),
+        });
+        let stations: Option<Vec<Station>> = entry
+            .seats
+            .iter()
+            .map(|seat| Some(seat.as_ref()?.station))
+            .collect();
+        let Some(workers) = stations.filter(|_| matches!(entry.phase, Phase::Filling)) else {
+            return Ok(None);
+        };
+        let session = Arc::new(Session { id, size, workers });
+        if let Err(why) = plane.bind(&session) {
+            self.entries.remove(&id);
+            ended.push((id, End::Refused(why.clone())));
+            return Err(Refusal::Bind { session: id, why });
+        }
+        (entry.phase, entry.since) = (Phase::Running, now);
+        Ok(Some(session))
+    }
+
+    /// Whether a request makes sense by itself.
+    fn check(&self, request: &UdpSession) -> Result<(Station, Size), Refusal> {
+        let code = request.packet_size;
+        let size = u8::try_from(code).ok().and_then(Size::from_code);
+        let size = size.ok_or(Refusal::Size { found: code })?;
+        if size > self.config.size_max {
+            return Err(Refusal::SizeOfPorts {
+                found: size.payload_bytes(),
+                allowed: self.config.size_max.payload_bytes(),
+            });
+        }
+        let [high, low, bytes @ ..] = request.mac.to_be_bytes();
+        let mac = Mac(bytes);
+        if high != 0 || low != 0 || mac.is_group() || mac == Mac::default() {
+            return Err(Refusal::Mac { found: request.mac });
+        }
+        let ip = request.ip;
+        if !is_host(ip) {
+            return Err(Refusal::Ip { found: ip });
+        }
+        if mac == self.config.mac || ip == self.config.ip {
+            return Err(Refusal::Own { mac, ip });
+        }
+        Ok((Station { mac, ip }, size))
+    }
+
+    /// Which session is to end so that there is a place for a new one; None if there is one.
+    fn place(
+        &self,
+        now: Time,
+        id: SessionId,
+        station: Station,
+        plane: &mut impl Plane,
+    ) -> Result<Option<(SessionId, End)>, Refusal> {
+        let allowed = self.config.sessions;
+        let replaces = |entry: &Entry| entry.rank_of(station).is_some();
+        if self.entries.len() < allowed || self.entries.values().any(replaces) {
+            return Ok(None);
+        }
+        let silent =
+            |(&other, entry): (&SessionId, &Entry)| Some((entry.silent(other, now, plane)?, other));
+        match self.entries.iter().filter_map(silent).max() {
+            Some((silent, other)) if silent >= GIVES_WAY => {
+                Ok(Some((other, End::GaveWay { silent, to: id })))
+            }
+            _ => Err(Refusal::Full { allowed }),
+        }
+    }
+
+    fn end(
+        &mut self,
+        id: SessionId,
+        why: End,
+        plane: &mut impl Plane,
+        ended: &mut Vec<(SessionId, End)>,
+    ) {
+        if let Some(entry) = self.entries.remove(&id) {
+            if !matches!(entry.phase, Phase::Filling) {
+                plane.unbind(id);
+            }
+            ended.push((id, why));
+        }
+    }
+
+    /// A connection is no more. Returns what ends with it.
+    pub(super) fn closed(&mut self, now: Time, connection: ConnectionId) -> Vec<(SessionId, End)> {
+        let mut deserted = Vec::new();
+        for (&id, entry) in &mut self.entries {
+            let of = |seat: &Seat| seat.connection == Some(connection);
+            if !entry.seats.iter().flatten().any(of) {
+                continue;
+            }
+            if matches!(entry.phase, Phase::Filling) {
+                for seat in &mut entry.seats {
+                    seat.take_if(|seat| of(seat));
+                }
+                if entry.seats.iter().all(Option::is_none) {
+                    deserted.push(id);
+                }
+                continue;
+            }
+            for seat in entry.seats.iter_mut().flatten() {
+                seat.connection.take_if(|c| *c == connection);
+            }
+            if entry
+                .seats
+                .iter()
+                .flatten()
+                .all(|seat| seat.connection.is_none())
+            {
+                entry.phase = Phase::Closed {
+                    at: now,
+                    look: now.after(self.config.idle_timeout),
+                };
+            }
+        }
+        for id in &deserted {
+            self.entries.remove(id);
+        }
+        deserted.into_iter().map(|id| (id, End::Deserted)).collect()
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Time> {
+        let look = |entry: &Entry| match entry.phase {
+            Phase::Filling => Some(entry.since.after(self.config.setup_timeout)),
+            Phase::Running => None,
+            Phase::Closed { look, .. } => Some(look),
+        };
+        self.entries.values().filter_map(look).min()
+    }
+
+    /// Returns what ends now.
+    pub(super) fn handle_timeout(
+        &mut self,
+        now: Time,
+        plane: &mut impl Plane,
+    ) -> Vec<(SessionId, End)> {
+        let idle = self.config.idle_timeout;
+        let patience = self.config.setup_timeout;
+        let mut over = Vec::new();
+        for (&id, entry) in &mut self.entries {
+            match &mut entry.phase {
+                Phase::Filling if entry.since.after(patience) <= now => {
+                    let missing = entry.missing();
+                    over.push((id, End::Late { missing, patience }));
+                }
+                Phase::Closed { look, .. } if *look <= now => {
+                    let silent = entry.silent(id, now, plane).unwrap_or_default();
+                    if silent >= idle {
+                        over.push((id, End::Idle { silent }));
+                    } else if let Phase::Closed { look, .. } = &mut entry.phase {
+                        *look = now.after(idle - silent);
+                    }
+                }
+                _ => {}
+            }
+        }
+        let mut ended = Vec::new();
+        for (id, why) in over {
+            self.end(id, why, plane, &mut ended);
+        }
+        ended
+    }
+
+    pub(super) fn status(&self) -> impl Iterator<Item = Membership> {
+        self.entries.iter().map(|(&id, entry)| {
+            let seats = || entry.seats.iter().flatten();
+            Membership {
+                id,
+                size: entry.size,
+                workers: entry.seats.len() as u32,
+                present: seats().count() as u32,
+                connected: seats().filter(|seat| seat.connection.is_some()).count() as u32,
+                running: !matches!(entry.phase, Phase::Filling),
+                since: entry.since,
+            }
+        })
+    }
+}
+
+/// Whether a request fits the session that it names.
+fn check_alike(
+    entry: &Entry,
+    request: &UdpSession,
+    station: Station,
+    size: Size,
+) -> Result<(), Refusal> {
+    let session = request.session;
+    let workers = entry.seats.len() as u32;
+    for (what, found, allowed) in [
+        ("num_workers", request.workers, workers),
+        ("packet_size", size.code().into(), entry.size.code().into()),
+    ] {
+        if found != allowed {
+            return Err(Refusal::SessionDiffers {
+                session,
+                what,
+                found,
+                allowed,
+            });
+        }
+    }
+    let rank = request.rank;
+    match (entry.seats[rank as usize], entry.rank_of(station)) {
+        (Some(seat), _) if seat.station != station => Err(Refusal::RankOfSession {
+            session,
+            rank,
+            found: station,
+            allowed: seat.station,
+        }),
+        (_, Some(other)) if other != rank => Err(Refusal::StationOfSession {
+            session,
+            station,
+            found: rank,
+            allowed: other,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether packets may come from there.
+fn is_host(ip: Ipv4Addr) -> bool {
+    // 0.0.0.0/8 is "this network" (RFC 1122, 3.2.1.3), 240.0.0.0/4 is for nobody (RFC 1112, 4).
+    let first = ip.octets()[0];
+    first != 0 && first < 240 && !ip.is_loopback() && !ip.is_multicast()
+}

@@ -1,0 +1,134 @@
+//! A shard of SwitchML's dialect beside the model of it: every frame goes to both, and they must agree.
+
+use super::plain::{Ledger, Plain, Reply, Wire};
+use super::table::{Table, Verdict};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tally_engine::switchml::{
+    Arrival, Session, SessionId, SessionStatus, Station, Switchml, SwitchmlConfig,
+};
+use tally_kernels::Kernels;
+use tally_wire::switchml::Header;
+use tally_wire::{Mac, Time};
+
+/// The `n`-th station.
+pub fn station(n: u8) -> Station {
+    Station {
+        mac: Mac([2, 0, 0, 0, 1, n]),
+        ip: Ipv4Addr::new(10, 0, 1, n),
+    }
+}
+
+/// A shard, and what it should be.
+pub struct Pair {
+    pub config: SwitchmlConfig,
+    pub shard: Switchml<Plain>,
+    pub table: Table,
+    pub ledger: Ledger,
+    pub wire: Wire,
+    pub now: Time,
+}
+
+impl Pair {
+    pub fn new(config: SwitchmlConfig, kernels: Kernels) -> Self {
+        Self {
+            config,
+            shard: Switchml::new(config, kernels),
+            table: Table::new(config),
+            ledger: Ledger::default(),
+            wire: Wire::default(),
+            now: Time(0),
+        }
+    }
+
+    pub fn bind(&mut self, session: &Session) -> bool {
+        let bound = self.table.bind(session.clone());
+        let session = Arc::new(session.clone());
+        assert_eq!(self.shard.bind(session, &mut self.wire), bound);
+        self.check();
+        bound
+    }
+
+    pub fn unbind(&mut self, id: u64) {
+        self.table.unbind(id);
+        self.shard.unbind(SessionId(id), &mut self.wire);
+        self.check();
+    }
+
+    /// A frame to both; says what it led to.
+    pub fn arrive(
+        &mut self,
+        from: Station,
+        arrival: &Arrival,
+        header: &Header,
+        payload: &[u8],
+    ) -> Verdict {
+        let from = (from.mac, from.ip);
+        let before = *self.shard.counters();
+        let admitted = self.shard.admit(from, header);
+        match admitted {
+            Ok(seat) => {
+                let buffer = self.ledger.frame(payload);
+                self.shard
+                    .handle(self.now, seat, arrival, header, buffer, &mut self.wire);
+            }
+            Err(reason) => self.shard.count_drop(reason),
+        }
+        let verdict = self.table.arrive(from, arrival, header, payload);
+        let replies = std::mem::take(&mut self.wire.replies);
+        let mut expected = before;
+        match &verdict {
+            Verdict::Dropped(reason) => {
+                expected.drop(*reason);
+                assert_eq!(replies, [], "{header:?}");
+            }
+            Verdict::Added => {
+                expected.contributions += 1;
+                assert_eq!(replies, [], "{header:?}");
+            }
+            Verdict::Sent(to, header, sum) => {
+                let expected: Vec<_> = to
+                    .iter()
+                    .map(|to| Reply {
+                        to: *to,
+                        header: *header,
+                        tos: arrival.tos,
+                        sum: sum.clone(),
+                    })
+                    .collect();
+                assert_eq!(replies, expected);
+            }
+        }
+        let after = *self.shard.counters();
+        if matches!(verdict, Verdict::Sent(..)) {
+            let is_result = after.results > before.results;
+            expected.results += u64::from(is_result);
+            expected.contributions += u64::from(is_result);
+            expected.answered += u64::from(!is_result);
+        }
+        assert_eq!(after, expected, "{header:?} {verdict:?}");
+        self.check();
+        verdict
+    }
+
+    pub fn check(&self) {
+        let kept = self.table.kept();
+        assert_eq!(self.shard.held_in_use(), kept);
+        assert_eq!(
+            (self.ledger.live(), self.ledger.lost()),
+            (kept as usize, 0),
+            "buffers"
+        );
+        assert!(kept <= self.config.held);
+    }
+
+    pub fn status(&self) -> Vec<SessionStatus> {
+        let statuses = self.shard.sessions(self.now, Some(Duration::ZERO));
+        for status in &statuses {
+            let lacking: Vec<_> = status.ranks.iter().map(|rank| rank.lacking).collect();
+            assert_eq!(lacking, self.table.lacking(status.id.0));
+        }
+        statuses
+    }
+}
