@@ -4,8 +4,10 @@
 //! agrees (devices, hugepages, CPUs) shows when the switch starts.
 
 mod pool;
+mod switchml;
 
 pub use pool::PoolSection;
+pub use switchml::SwitchmlSection;
 
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -53,6 +55,8 @@ pub struct Config {
     /// Jobs that workers may join.
     #[serde(default)]
     pub jobs: Vec<JobSection>,
+    /// SwitchML's clients; without it, there are none.
+    pub switchml: Option<SwitchmlSection>,
     /// Largest window of a worker, in fragments.
     #[serde(default = "default_window")]
     pub window: u16,
@@ -471,7 +475,8 @@ impl Config {
         self.check_queue(path)?;
         self.check_pool(path)?;
         self.check_jobs(path)?;
-        self.check_limits(path)
+        self.check_limits(path)?;
+        self.check_switchml(path)
     }
 
     fn check_queue(&self, path: &Path) -> Result<(), ConfigError> {
@@ -650,7 +655,9 @@ impl Config {
         let rings = rings.next_power_of_two() * 2;
         let bursts = self.cores.len() as u32 * 1024;
         let handover = crate::handover::frames_max(self.cores.len()) as u32;
-        (ports + rings + self.slots() + self.held() + bursts + handover).next_power_of_two() - 1
+        let switchml = self.switchml_frames();
+        let all = ports + rings + self.slots() + self.held() + bursts + handover + switchml;
+        all.next_power_of_two() - 1
     }
 
     /// Packet memory, in MiB.

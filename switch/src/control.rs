@@ -7,6 +7,7 @@
 
 use crate::messages::{ControlFrame, CoreCommand};
 use crate::report::{Report, Shape};
+use crate::watch::Watch;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::io::Write;
 use std::os::unix::net::UnixListener;
@@ -32,6 +33,8 @@ pub struct Control {
     pub cores: Vec<Sender<CoreCommand>>,
     /// Where to answer requests for statistics.
     pub socket: Option<StatsSocket>,
+    /// Over SwitchML's sessions.
+    pub watch: Watch,
     /// What the reports say of the configuration.
     pub shape: Shape,
     /// When the switch started.
@@ -62,6 +65,9 @@ impl Control {
             if self.registry.poll_timeout().is_some_and(|at| at <= now) {
                 let actions = self.registry.handle_timeout(now);
                 self.carry_out(actions);
+            }
+            for line in self.watch.look(now, &self.cores) {
+                eprintln!("tally-switch: {line}");
             }
             self.answer_socket();
         }
@@ -105,7 +111,9 @@ impl Control {
                     reports.extend(report.recv_timeout(REPORT_PATIENCE));
                 }
             }
-            let report = Report::new(&self.shape, self.epoch.elapsed(), &reports, &self.registry);
+            let up = self.epoch.elapsed();
+            let directory = self.watch.directory();
+            let report = Report::new(&self.shape, up, &reports, &self.registry, directory);
             // A client that went away, or does not read, is its own problem.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
             let _ = stream.write_all(report.json().as_bytes());

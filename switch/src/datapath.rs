@@ -3,6 +3,8 @@
 //! [`Core::run`] is the loop. A frame to the switch's own MAC is Tally's (or ARP, or ping); all
 //! others are forwarded. The checks stand in `Core::classify` in the order in which they are cheap.
 //!
+//! SwitchML's frames go another way, which begins in `take_own`: `datapath/switchml.rs`.
+//!
 //! A turn takes a burst from every port, and only then sums: contributions of one fragment, which
 //! come in on as many ports as there are workers, are summed together ([`Batch`]).
 //!
@@ -10,23 +12,30 @@
 //! differ in fragment and priority only. What was found out about one is remembered and holds for
 //! the next ([`Coupling`]), until a member changes.
 
+mod switchml;
+
+pub use switchml::Dialect;
+
 use crate::config::Idle;
+use crate::drain::Drains;
 use crate::egress::{Frame, Own, Ports, class_of_frame};
 use crate::forwarding::MacTable;
 use crate::handover::{Handover, Inbox};
 use crate::load::{Load, Meter, Stage};
-use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters};
+use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters, SwitchmlReport};
 use crate::ports::Rx;
-use crossbeam_channel::{Receiver, Sender, TryRecvError};
+use crossbeam_channel::{Receiver, Sender};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_dpdk::ChecksumState;
 use tally_dpdk::{Mbuf, Mempool};
 use tally_engine::queue::QueueCounters;
+use tally_engine::switchml::SessionStatus;
 use tally_engine::{Aggregator, Batch, Contribution, DropReason, Member, PortId};
 use tally_packet::Ready;
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
+use tally_wire::switchml::is_port as is_switchml;
 use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
 
 /// Frames taken from a port in a turn, at most.
@@ -38,6 +47,8 @@ pub const BURST_MIN: usize = 8;
 pub const TURN_BYTES: u64 = 128 << 10;
 /// Bursts taken from each port at the end, at most.
 const DRAIN_BURSTS: usize = 1 << 12;
+/// A rank of a SwitchML session that others wait for, for so long, is behind: many round trips.
+const BEHIND_AFTER: Duration = Duration::from_millis(10);
 /// Turns without a frame in which the core yields its CPU before it begins to sleep. It does not spin first:
 /// on a CPU that others share it is they whom it waits for.
 const YIELDS: u32 = 64;
@@ -78,12 +89,16 @@ pub struct Core {
     pub aggregator: Aggregator<Frame>,
     /// Contributions of the turn; empty between turns.
     pub batch: Batch<Frame>,
+    /// Its shard of SwitchML, if the switch has that.
+    pub switchml: Option<Box<Dialect>>,
     /// The table that all cores share.
     pub macs: Arc<MacTable>,
     /// Frames from other cores.
     pub inbox: Inbox,
     /// Orders from the control thread.
     pub commands: Receiver<CoreCommand>,
+    /// Who waits for what had arrived to be taken.
+    pub drains: Drains,
     /// JOIN and LEAVE to the control thread.
     pub control: Sender<ControlFrame>,
     /// Frames for what the control thread says.
@@ -137,6 +152,9 @@ impl Core {
                 let port = *port;
                 let taken = rx.burst(&mut burst, frames_of_port);
                 meter.polled(taken);
+                if taken < frames_of_port && self.drains.is_waited_for() {
+                    self.drains.was_short(at);
+                }
                 if taken > 0 {
                     frames += taken;
                     meter.end(Stage::Receive);
@@ -152,6 +170,9 @@ impl Core {
                 meter.end(Stage::Aggregate);
             }
             let sent = self.ports.flush();
+            if self.drains.is_waited_for() {
+                self.drains.end_turn();
+            }
             if frames > 0 || commanded || sent {
                 meter.end(Stage::Send);
                 meter.load.busy_turns += 1;
@@ -305,10 +326,18 @@ impl Core {
         source: Mac,
         now_s: u32,
     ) -> Result<(), DropReason> {
+        let parsed = UdpFrame::parse(mbuf.data());
+        if self.switchml.is_some()
+            && let Ok(udp) = &parsed
+            && is_switchml(udp.addresses.dst_port)
+            && udp.addresses.dst_ip == self.own.ip
+        {
+            return self.take_switchml(port, mbuf, udp, now_s);
+        }
         if is_damaged(&mbuf) {
             return Err(DropReason::Checksum);
         }
-        let udp = match UdpFrame::parse(mbuf.data()) {
+        let udp = match parsed {
             Ok(udp) => udp,
             Err(error) => return self.take_neighbour(port, mbuf, source, error, now_s),
         };
@@ -443,20 +472,27 @@ impl Core {
         self.macs.learn(source, port, now_s);
         if ethertype == ETHERTYPE_ARP
             && let Some(frame) = mbuf.data_mut()
-            && neighbour::answer_arp(frame, self.own.mac, self.own.ip)
+            && (neighbour::answer_arp(frame, self.own.mac, self.own.ip)
+                || self.answers_for_member(frame, port))
         {
             let class = class_of_frame(mbuf.data());
             self.ports.enqueue(port, class, mbuf);
             return Ok(());
         }
-        match self.macs.port_of(destination, now_s) {
+        let members = self.switchml.as_mut().map(|dialect| &mut dialect.members);
+        let to = self.macs.port_of(destination, now_s).or_else(|| {
+            let members = members.as_ref()?;
+            members.port_of(destination, &self.macs)
+        });
+        match to {
             Some(to) if to == port => return Err(DropReason::Reflection),
             Some(to) => {
                 let class = class_of_frame(mbuf.data());
                 self.ports.forward(to, class, mbuf);
             }
             None => {
-                self.ports.flood(port, &mbuf);
+                let spared = members.map_or(&[][..], |members| members.spared(&self.macs));
+                self.ports.flood(port, &mbuf, spared);
                 self.ports.recycle(mbuf);
             }
         }
@@ -466,32 +502,77 @@ impl Core {
     /// Carries out what the control thread wants; says whether there was anything.
     fn obey(&mut self, load: &Load) -> bool {
         let mut any = false;
-        loop {
-            match self.commands.try_recv() {
-                Ok(CoreCommand::Send(to, datagram)) => {
-                    if let Err(reason) = self.ports.send_datagram(&self.pool, &to, &*datagram) {
-                        self.aggregator.count_drop(reason);
-                    }
-                }
-                Ok(CoreCommand::Bind(roster, index)) => {
-                    self.aggregator
-                        .bind((*roster).clone(), index, &mut self.ports);
-                }
-                Ok(CoreCommand::Unbind(job)) => self.aggregator.unbind(job, &mut self.ports),
-                Ok(CoreCommand::Report(answer)) => {
-                    // The asker may have gone away.
-                    let _ = answer.send(self.report(load));
-                }
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return any,
-            }
+        while let Ok(command) = self.commands.try_recv() {
+            self.carry_out(command, load);
             any = true;
         }
+        any
+    }
+
+    /// Apart from the loop, which has other things to do.
+    #[cold]
+    #[inline(never)]
+    fn carry_out(&mut self, command: CoreCommand, load: &Load) {
+        match command {
+            CoreCommand::Send(to, datagram) => {
+                if let Err(reason) = self.ports.send_datagram(&self.pool, &to, &*datagram) {
+                    self.aggregator.count_drop(reason);
+                }
+            }
+            CoreCommand::Bind(roster, index) => {
+                self.aggregator
+                    .bind((*roster).clone(), index, &mut self.ports);
+            }
+            CoreCommand::Unbind(job) => self.aggregator.unbind(job, &mut self.ports),
+            // Whoever asked may have gone away.
+            CoreCommand::BindSession(session, done) => {
+                let dialect = self.switchml.as_mut();
+                let bound = dialect.is_some_and(|d| d.bind(&session, &mut self.ports));
+                let _ = done.send(bound);
+            }
+            CoreCommand::Drain(done) => self.drains.add(done, self.rx.len()),
+            CoreCommand::UnbindSession(id, done) => {
+                if let Some(dialect) = &mut self.switchml {
+                    dialect.unbind(id, &mut self.ports);
+                }
+                let _ = done.send(());
+            }
+            CoreCommand::Sessions(age, answer) => {
+                let _ = answer.send(self.sessions(age));
+            }
+            CoreCommand::Report(answer) => {
+                let _ = answer.send(self.report(load));
+            }
+        }
+    }
+
+    /// Whether an ARP request was for a member of a SwitchML session, and is its answer now.
+    fn answers_for_member(&self, frame: &mut [u8], port: PortId) -> bool {
+        let dialect = self.switchml.as_ref();
+        dialect.is_some_and(|dialect| dialect.members.answer_arp(frame, port, &self.macs))
+    }
+
+    /// SwitchML's sessions, and if asked, whom others have waited for, longer than `age`.
+    fn sessions(&self, age: Option<Duration>) -> Vec<SessionStatus> {
+        let now = Time(self.epoch.elapsed().as_nanos() as u64);
+        let dialect = self.switchml.as_ref();
+        dialect.map_or_else(Vec::new, |dialect| dialect.sessions(now, age))
     }
 
     fn report(&self, load: &Load) -> CoreReport {
         let mut counters = *self.aggregator.counters();
         counters.drops[DropReason::HandoverFull as usize] += self.ports.handover_full;
         counters.drops[DropReason::FrameTooLong as usize] += self.ports.frame_too_long;
+        counters.drops[DropReason::NoBuffer as usize] += self.ports.no_buffer;
+        let switchml = self.switchml.as_ref().map(|dialect| SwitchmlReport {
+            counters: *dialect.counters(),
+            held_in_use: dialect.held_in_use(),
+            sessions: self.sessions(Some(BEHIND_AFTER)),
+        });
+        if let Some(switchml) = &switchml {
+            let drops = counters.drops.iter_mut().zip(switchml.counters.drops);
+            drops.for_each(|(all, theirs)| *all += theirs);
+        }
         let queues = self.ports.queue_counters();
         counters.drops[DropReason::TxFull as usize] +=
             queues.iter().map(QueueCounters::dropped_total).sum::<u64>();
@@ -509,6 +590,8 @@ impl Core {
             residence_ns: self.ports.residence_ns.clone(),
             slots_in_use: self.aggregator.slots_in_use(),
             held_in_use: self.aggregator.held_in_use(),
+            switchml,
+            replies: self.ports.replies.clone(),
             load: *load,
         }
     }

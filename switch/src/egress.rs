@@ -19,6 +19,10 @@
 //! what may wait. Where it has no queue of its own, it hands over a result that is shared by then, and so
 //! not marked for that port.
 
+mod replies;
+
+pub use replies::{Elements, HEADS_FRAMES, ReplyCounters};
+
 use crate::handover::{Handover, Outbox};
 use crate::messages::PortCounters;
 use crate::ports::Tx;
@@ -164,6 +168,12 @@ pub struct Ports {
     pub handover_full: u64,
     /// Ordinary frames dropped because their port has a smaller MTU.
     pub frame_too_long: u64,
+    /// Replies that were not made because the pool was dry.
+    pub no_buffer: u64,
+    /// What SwitchML adds to the counters, by port.
+    pub replies: Vec<ReplyCounters>,
+    /// For SwitchML's replies, if there are any.
+    heads: Option<replies::Heads>,
     /// By port, bytes of the longest ordinary frame that may leave by it; at first any.
     pub longest_frame: Vec<usize>,
     /// Nanoseconds from a fragment's first contribution to its result.
@@ -188,6 +198,9 @@ impl Ports {
             own,
             counters: vec![PortCounters::default(); ways.len()],
             longest_frame: vec![usize::MAX; ways.len()],
+            replies: vec![ReplyCounters::default(); ways.len()],
+            heads: None,
+            no_buffer: 0,
             ways,
             outbox,
             any_waits: false,
@@ -281,10 +294,15 @@ impl Ports {
         }
     }
 
-    /// Sends a frame on all ports but the one it came from.
-    pub fn flood(&mut self, ingress: PortId, mbuf: &Mbuf) {
+    /// Sends a frame on all ports but the one it came from and those that are `spared`, by port; an empty
+    /// slice spares none.
+    pub fn flood(&mut self, ingress: PortId, mbuf: &Mbuf, spared: &[bool]) {
         let class = class_of_frame(mbuf.data());
         for at in (0..self.ways.len()).filter(|&at| at != usize::from(ingress.0)) {
+            if spared.get(at) == Some(&true) {
+                self.replies[at].spared += 1;
+                continue;
+            }
             self.counters[at].flooded += 1;
             self.forward(PortId(at as u16), class, mbuf.share());
         }

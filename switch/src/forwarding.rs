@@ -27,6 +27,8 @@ struct Entry {
 pub struct MacTable {
     sets: Box<[[Entry; WAYS]]>,
     ageing_s: u32,
+    /// Times that an address was learned anew or at another port.
+    changes: AtomicU32,
 }
 
 const MAC_BITS: u64 = (1 << 48) - 1;
@@ -38,6 +40,7 @@ impl MacTable {
         Self {
             sets: (0..SETS).map(|_| Default::default()).collect(),
             ageing_s,
+            changes: AtomicU32::new(0),
         }
     }
 
@@ -72,6 +75,7 @@ impl MacTable {
         // Write only what changes: the line stays shared between cores.
         if entry.address.load(Relaxed) != word {
             entry.address.store(word, Relaxed);
+            self.changes.fetch_add(1, Relaxed);
         }
         if entry.seen_s.load(Relaxed) != now_s {
             entry.seen_s.store(now_s, Relaxed);
@@ -82,6 +86,24 @@ impl MacTable {
     #[inline]
     #[must_use]
     pub fn port_of(&self, mac: Mac, now_s: u32) -> Option<PortId> {
+        let (port, entry) = self.find(mac)?;
+        self.is_fresh(entry, now_s).then_some(port)
+    }
+
+    /// The port behind which `mac` was last seen, however long ago, unless others took its place.
+    #[must_use]
+    pub fn last_port_of(&self, mac: Mac) -> Option<PortId> {
+        self.find(mac).map(|(port, _)| port)
+    }
+
+    /// A number that is another one after an address was learned anew or at another port.
+    #[must_use]
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Relaxed)
+    }
+
+    #[inline]
+    fn find(&self, mac: Mac) -> Option<(PortId, &Entry)> {
         let entry = self
             .set(mac)
             .iter()
@@ -89,7 +111,7 @@ impl MacTable {
         let word = entry.address.load(Relaxed);
         // Read again: another core may have put another address in its place meanwhile.
         let same = word & MAC_BITS == mac.to_u64() && word != UNUSED;
-        (same && self.is_fresh(entry, now_s)).then_some(PortId((word >> 48) as u16))
+        same.then_some((PortId((word >> 48) as u16), entry))
     }
 
     /// Addresses known at the second `now_s`.
@@ -121,6 +143,16 @@ mod tests {
         t.learn(mac(1), PortId(4), 11);
         assert_eq!(t.port_of(mac(1), 12), Some(PortId(4)), "moved");
         assert_eq!(t.len(12), 1);
+        assert_eq!(t.port_of(mac(1), 100), None);
+        assert_eq!(t.last_port_of(mac(1)), Some(PortId(4)));
+        assert_eq!(t.last_port_of(mac(2)), None);
+        assert_eq!(t.last_port_of(Mac::default()), None);
+        let changes = t.changes();
+        t.learn(mac(1), PortId(4), 100);
+        assert_eq!(t.changes(), changes, "nothing new");
+        t.learn(mac(1), PortId(5), 100);
+        t.learn(mac(2), PortId(5), 100);
+        assert_eq!(t.changes(), changes + 2);
     }
 
     #[test]

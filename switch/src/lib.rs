@@ -13,12 +13,17 @@
 pub mod config;
 pub mod control;
 pub mod datapath;
+pub mod drain;
 pub mod egress;
 pub mod forwarding;
 pub mod handover;
 pub mod load;
+pub mod members;
 pub mod messages;
+pub mod plane;
 pub mod pools;
 pub mod ports;
 pub mod report;
 pub mod run;
+pub mod switchml;
+pub mod watch;

@@ -70,7 +70,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     if arguments.check {
         println!(
-            "{}: {} ports, {} data cores, {} jobs, {} slots of {} ways, {} KiB ({}), payload up to {} bytes, {} MiB",
+            "{}: {} ports, {} data cores, {} jobs, {} slots of {} ways, {} KiB ({}), payload up to {} bytes, {}, {} MiB",
             path.display(),
             config.ports.len(),
             config.cores.len(),
@@ -80,6 +80,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             config.pool_bytes() >> 10,
             config.pool.policy,
             usize::from(config.units()) * 64,
+            config.switchml_summary(),
             config.megabytes()
         );
         return Ok(ExitCode::SUCCESS);
@@ -99,6 +100,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         config.address.ip,
         config.address.udp_port
     );
+    for address in switch.switchml_addresses() {
+        eprintln!("tally-switch: SwitchML's controller listens at {address}");
+    }
     let report = switch.wait()?;
     if let Some(path) = &arguments.report {
         std::fs::write(path, report.json()).with_context(|| path.display().to_string())?;

@@ -5,11 +5,14 @@
 //! bounded, and it never waits on it. What data cores hand to each other is in
 //! [`handover`](crate::handover).
 
+use crate::egress::ReplyCounters;
 use crate::load::Load;
 use crossbeam_channel::Sender;
 use std::sync::Arc;
+use std::time::Duration;
 use tally_engine::queue::QueueCounters;
 use tally_engine::registry::Datagram;
+use tally_engine::switchml::{Session, SessionId, SessionStatus, SwitchmlCounters};
 use tally_engine::{Counters, Member, Roster};
 use tally_wire::{Header, JobId};
 
@@ -31,6 +34,14 @@ pub enum CoreCommand {
     Bind(Arc<Roster>, usize),
     /// End a job.
     Unbind(JobId),
+    /// Say when all is taken that has arrived before.
+    Drain(Sender<()>),
+    /// Begin a SwitchML session, and say whether there is room for it when it is known.
+    BindSession(Arc<Session>, Sender<bool>),
+    /// End a SwitchML session, and say when its frames are given back.
+    UnbindSession(SessionId, Sender<()>),
+    /// Say how SwitchML's sessions are; with a time, also which ranks others have waited for, longer than that.
+    Sessions(Option<Duration>, Sender<Vec<SessionStatus>>),
     /// Say how things are.
     Report(Sender<CoreReport>),
 }
@@ -50,8 +61,23 @@ pub struct CoreReport {
     pub slots_in_use: usize,
     /// Contributions held out of order now.
     pub held_in_use: u32,
+    /// What it did for SwitchML, if the switch has that.
+    pub switchml: Option<SwitchmlReport>,
+    /// What SwitchML adds to the ports' counters.
+    pub replies: Vec<ReplyCounters>,
     /// Where its time went.
     pub load: Load,
+}
+
+/// How things are with SwitchML on one data core.
+#[derive(Clone, Debug)]
+pub struct SwitchmlReport {
+    /// What its shard did; its drops are among those of the [`CoreReport`].
+    pub counters: SwitchmlCounters,
+    /// Frames that slots keep now.
+    pub held_in_use: u32,
+    /// Its part of each session.
+    pub sessions: Vec<SessionStatus>,
 }
 
 /// Frames and bytes of one port, in both directions, as this core saw them.

@@ -9,8 +9,9 @@ use anyhow::Result;
 use std::collections::BTreeSet;
 use tally_dpdk::{Eal, Mempool, MempoolConfig};
 
-/// Frames that a thread may keep for itself.
-const CACHE_FRAMES: u32 = 256;
+/// Frames that a thread may keep for itself, as many as DPDK allows. A turn of eight ports receives 256, and has as many
+/// again for the headers of SwitchML's results: what is more comes from the pool's ring, in turn, and then from memory.
+const CACHE_FRAMES: u32 = 512;
 
 /// The pools, by node.
 pub struct Pools(Vec<(Option<u32>, Mempool)>);

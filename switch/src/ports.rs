@@ -108,6 +108,8 @@ pub struct Opened {
     pub pools: Pools,
     /// What reports say of them.
     pub shapes: Vec<PortShape>,
+    /// Which of them send frames of several segments.
+    pub chains: Vec<bool>,
 }
 
 /// The queues of one data core.
@@ -141,6 +143,7 @@ pub fn open(eal: &Eal, config: &Config) -> Result<Opened> {
         cores: (0..cores).map(|_| CoreQueues::default()).collect(),
         pools,
         shapes: Vec::new(),
+        chains: Vec::new(),
     };
     for (at, (section, port)) in config.ports.iter().zip(found).enumerate() {
         let owner = section.core.unwrap_or(at % cores);
@@ -191,6 +194,8 @@ impl Opened {
         }
         let core_node = config.cores.get(owner).and_then(|&cpu| node_of_cpu(cpu));
         let pool = self.pools.on(info.socket.or(core_node));
+        // Only SwitchML's replies have several segments. Some NICs send faster without.
+        let chains = config.switchml.is_some() && info.tx_multi_segment;
         let jumbo = section.mtu > crate::config::MTU_ORDINARY;
         let ask = PortConfig {
             rx_queues: plan.rx,
@@ -204,6 +209,7 @@ impl Opened {
             rss: plan.rss,
             // Some NICs use less of a buffer than there is, and need two for a long frame.
             rx_scatter: section.is_pci() && jumbo,
+            tx_multi_segment: chains,
             ..PortConfig::default()
         };
         let started = port.configure(&ask, std::slice::from_ref(pool))?.start()?;
@@ -227,6 +233,7 @@ impl Opened {
             }
         }
         self.shapes.push(shape);
+        self.chains.push(chains);
         self.ports.push(started.port);
         for (queue, rx) in started.rx.into_iter().enumerate() {
             let core = match plan.rx {
@@ -269,6 +276,7 @@ impl Opened {
             rules: 0,
             rules_refused: None,
         });
+        self.chains.push(true);
         self.cores[owner].rx.push((id, Rx::Kernel(Box::new(rx))));
         self.give_tx(config, 1, owner, vec![Tx::Kernel(Box::new(tx))]);
         Ok(())

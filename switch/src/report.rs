@@ -1,8 +1,14 @@
 //! What the switch did: one value, as JSON for programs and as lines for people.
 
+mod sessions;
+
+pub use sessions::{RankReport, SessionReport, SwitchmlReport};
+
 use crate::config::Config;
+use crate::egress::ReplyCounters;
 use crate::load::{Load, Stage};
 use crate::messages::{CoreReport, PortCounters};
+use crate::plane::Directory;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,6 +33,8 @@ pub struct Shape {
     pub ports: Vec<PortShape>,
     /// CPUs of the data cores.
     pub cores: Vec<usize>,
+    /// SwitchML's sessions at one time and frames kept, at most, if the switch has SwitchML.
+    pub switchml: Option<(u16, u32)>,
 }
 
 /// How a port's frames are divided among the data cores.
@@ -58,6 +66,10 @@ impl Shape {
             pool_bytes: config.pool_bytes(),
             ports,
             cores: config.cores.clone(),
+            switchml: config
+                .switchml
+                .as_ref()
+                .map(|section| (section.sessions, section.held)),
         }
     }
 }
@@ -83,6 +95,12 @@ pub struct PortReport {
     /// Frames received in several buffers and copied into one.
     #[serde(default)]
     pub linearised: u64,
+    /// SwitchML's replies for which the sum was copied, because the driver sends no frames of several segments.
+    #[serde(default)]
+    pub replies_copied: u64,
+    /// Frames that were not flooded to it, because a member of a SwitchML session is behind it.
+    #[serde(default)]
+    pub floods_spared: u64,
     /// Frames that it could not take in, or that it took to be sent and could not send: superframes of TCP
     /// or with a VLAN tag, frames beyond its MTU, an interface that is down.
     #[serde(default)]
@@ -265,6 +283,9 @@ pub struct Report {
     pub ports: Vec<PortReport>,
     /// Jobs.
     pub jobs: Vec<JobReport>,
+    /// SwitchML's clients; absent if the switch has no SwitchML.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switchml: Option<SwitchmlReport>,
     /// Frames of the pool that were not back at the end; absent while the switch runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_missing: Option<usize>,
@@ -273,10 +294,17 @@ pub struct Report {
 impl Report {
     /// Adds up what the cores say.
     #[must_use]
-    pub fn new(shape: &Shape, up: Duration, cores: &[CoreReport], registry: &Registry) -> Self {
+    pub fn new(
+        shape: &Shape,
+        up: Duration,
+        cores: &[CoreReport],
+        registry: &Registry,
+        directory: &Directory,
+    ) -> Self {
         let mut counters = Counters::default();
         let mut ports = vec![PortCounters::default(); shape.ports.len()];
         let mut queues = vec![QueueCounters::default(); shape.ports.len()];
+        let mut replies = vec![ReplyCounters::default(); shape.ports.len()];
         let mut residence: Option<hdrhistogram::Histogram<u64>> = None;
         for core in cores {
             counters.add(&core.counters);
@@ -285,6 +313,9 @@ impl Report {
             }
             for (sum, queue) in queues.iter_mut().zip(&core.queues) {
                 sum.add(queue);
+            }
+            for (sum, port) in replies.iter_mut().zip(&core.replies) {
+                sum.add(port);
             }
             match &mut residence {
                 // The cores' histograms have the same bounds, so they add without error.
@@ -320,11 +351,13 @@ impl Report {
             ports: shape
                 .ports
                 .iter()
-                .zip(ports.iter().zip(&queues))
-                .map(|(shape, (p, queue))| PortReport {
+                .zip(ports.iter().zip(&queues).zip(&replies))
+                .map(|(shape, ((p, queue), replies))| PortReport {
                     name: shape.name.clone(),
                     handed_over: p.handed_over,
                     linearised: p.linearised,
+                    replies_copied: replies.copied,
+                    floods_spared: replies.spared,
                     refused: p.refused,
                     rx_queues: shape.rx_queues,
                     tx_queues: shape.tx_queues,
@@ -354,6 +387,7 @@ impl Report {
                     ps: job.ps,
                 })
                 .collect(),
+            switchml: SwitchmlReport::new(shape.switchml, up, &shape.ports, cores, directory),
             frames_missing: None,
         }
     }
@@ -452,6 +486,20 @@ impl std::fmt::Display for Report {
                 p.name, p.linearised
             )?;
         }
+        for p in self.ports.iter().filter(|p| p.replies_copied > 0) {
+            writeln!(
+                f,
+                "{:<12} {} SwitchML results were copied: the driver sends no frames of several segments",
+                p.name, p.replies_copied
+            )?;
+        }
+        for p in self.ports.iter().filter(|p| p.floods_spared > 0) {
+            writeln!(
+                f,
+                "{:<12} {} floods were kept from it, for the SwitchML clients behind it",
+                p.name, p.floods_spared
+            )?;
+        }
         for p in self.ports.iter().filter(|p| p.refused > 0) {
             writeln!(
                 f,
@@ -475,6 +523,9 @@ impl std::fmt::Display for Report {
                 "job {:<8} {}, epoch {}, {} of {} workers, {} left, {ps}",
                 j.id, j.phase, j.epoch, j.joined, j.workers, j.left
             )?;
+        }
+        if let Some(switchml) = &self.switchml {
+            write!(f, "{switchml}")?;
         }
         let list = |map: &BTreeMap<String, u64>| {
             map.iter()

@@ -6,21 +6,27 @@
 
 use crate::config::{Config, Log, MemoryKind, PortSection};
 use crate::control::{Control, StatsSocket};
-use crate::datapath::Core;
+use crate::datapath::{Core, Dialect};
+use crate::drain::Drains;
 use crate::egress::{Own, Ports};
 use crate::forwarding::MacTable;
 use crate::handover::handover;
 use crate::messages::{CoreCommand, CoreReport};
+use crate::plane::{Cores, Directory};
 use crate::pools::{Pools, node_of_cpu};
 use crate::ports::Opened;
 use crate::report::{Report, Shape};
+use crate::switchml::controller;
+use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Memory, Port, Started};
+use tally_engine::switchml::controller::Event;
 use tally_engine::{
     Action, Aggregator, Batch, JobConfig, Member, PortId, Registry, RegistryConfig,
 };
@@ -33,11 +39,13 @@ pub struct Switch {
     stop: Arc<AtomicBool>,
     cores: Vec<JoinHandle<CoreReport>>,
     control: JoinHandle<Registry>,
+    controller: Option<controller::Running>,
     /// Held so that orders find a listener until the end.
     commands: Vec<Sender<CoreCommand>>,
     ports: Vec<Port<Started>>,
     pools: Pools,
     shape: Shape,
+    directory: Arc<Directory>,
     epoch: Instant,
 }
 
@@ -61,6 +69,7 @@ impl Switch {
             cores: queues,
             pools,
             shapes,
+            chains,
         } = crate::ports::open(&eal, config)?;
         let epoch = Instant::now();
         let cores = config.cores.len();
@@ -73,7 +82,9 @@ impl Switch {
             base_port: config.address.udp_port,
         };
         let shape = Shape::new(config, kernels.backend().to_string(), shapes);
+        let directory = Arc::new(Directory::default());
         let mut control = Control {
+            watch: Watch::new(Arc::clone(&directory)),
             registry: registry(config)?,
             frames,
             cores: commands.clone(),
@@ -85,6 +96,22 @@ impl Switch {
         // In the cores' queues before their first frame.
         let fixed = fix_members(config, &mut control.registry);
         control.carry_out(fixed);
+        // Before there are threads that would have to be ended if it cannot listen. The data cores look at what
+        // it asks of them as soon as they run.
+        let controller = match (&config.switchml, config.switchml_controller()) {
+            (Some(section), Some(controller)) => {
+                let cores = Cores::new(commands.clone(), Arc::clone(&directory), epoch);
+                let log = |event: &Event| eprintln!("tally-switch: {event}");
+                Some(controller::start(
+                    &section.listen,
+                    controller,
+                    cores,
+                    epoch,
+                    log,
+                )?)
+            }
+            _ => None,
+        };
         let mut threads = Vec::new();
         for (number, (((inbox, outbox), commands), queues)) in handover(cores)
             .into_iter()
@@ -99,6 +126,16 @@ impl Switch {
                 .iter()
                 .map(PortSection::longest_frame)
                 .collect();
+            let pool = pools.on(node_of_cpu(cpu)).clone();
+            let switchml = config.switchml_shard(number as u8).map(|shard| {
+                ports.serve_switchml(&pool, chains.clone());
+                let mut dialect = Dialect::new(shard, kernels, config.ports.len());
+                let quiet = config.switchml_quiet().enumerate();
+                for (port, _) in quiet.filter(|&(_, quiet)| quiet) {
+                    dialect.set_quiet(PortId(port as u16));
+                }
+                Box::new(dialect)
+            });
             let core = Core {
                 number,
                 own,
@@ -109,11 +146,13 @@ impl Switch {
                 ports,
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 batch: Batch::new(),
+                switchml,
                 macs: Arc::clone(&macs),
                 inbox,
                 commands,
+                drains: Drains::default(),
                 control: to_control.clone(),
-                pool: pools.on(node_of_cpu(cpu)).clone(),
+                pool,
                 idle: config.idle,
                 epoch,
                 stop: Arc::clone(&stop),
@@ -159,12 +198,21 @@ impl Switch {
             stop,
             cores: threads,
             control,
+            controller,
             commands,
             ports,
             pools,
             shape,
+            directory,
             epoch,
         })
+    }
+
+    /// Where SwitchML's controller listens, in the order of the configuration.
+    #[must_use]
+    pub fn switchml_addresses(&self) -> &[SocketAddr] {
+        let controller = self.controller.as_ref();
+        controller.map_or(&[], controller::Running::addresses)
     }
 
     /// Waits until the switch has been told to stop, takes it down, and says what it did.
@@ -180,6 +228,7 @@ impl Switch {
             );
         }
         self.stop.store(true, Ordering::Relaxed);
+        drop(self.controller);
         let registry = self
             .control
             .join()
@@ -187,7 +236,7 @@ impl Switch {
         drop(self.commands);
         let up = self.epoch.elapsed();
         drop(self.ports);
-        let mut report = Report::new(&self.shape, up, &reports, &registry);
+        let mut report = Report::new(&self.shape, up, &reports, &registry, &self.directory);
         report.frames_missing = Some(self.pools.in_use());
         Ok(report)
     }

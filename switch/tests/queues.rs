@@ -22,6 +22,7 @@ use tally_engine::{DropReason, Member, PortId, Registry, RegistryConfig};
 use tally_switch::egress::{Ports, STAGE_FRAMES, class_of_frame};
 use tally_switch::handover::{Handover, Inbox, Outbox, handover};
 use tally_switch::messages::{CoreCommand, CoreReport};
+use tally_switch::plane::Directory;
 use tally_switch::report::{PortShape, Report, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
@@ -376,6 +377,7 @@ fn shown(core: &CoreReport) -> Report {
         pool_bytes: 64 << 10,
         ports: ["a", "b", "c"].map(port).into(),
         cores: vec![0],
+        switchml: None,
     };
     let config = RegistryConfig {
         base_port: OWN.base_port,
@@ -392,6 +394,7 @@ fn shown(core: &CoreReport) -> Report {
         Duration::from_secs(1),
         std::slice::from_ref(core),
         &registry,
+        &Directory::default(),
     )
 }
 

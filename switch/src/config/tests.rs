@@ -416,3 +416,115 @@ fn every_example_is_good() {
     }
     assert!(checked >= 3);
 }
+
+/// `GOOD` with a section for SwitchML.
+fn with_switchml(section: &str) -> String {
+    GOOD.replacen("\"jobs\"", &format!("\"switchml\": {section}, \"jobs\""), 1)
+}
+
+#[test]
+fn switchml_is_off_unless_it_listens_somewhere() {
+    assert!(parse(GOOD).unwrap().switchml.is_none());
+    let c = parse(&with_switchml("{\"listen\": [\"0.0.0.0:50099\"]}")).unwrap();
+    let section = c.switchml.as_ref().unwrap();
+    assert_eq!(section.listen, ["0.0.0.0:50099".parse().unwrap()]);
+    assert_eq!(
+        (section.sessions, section.slots, section.held),
+        (8, 8192, 4096)
+    );
+    assert_eq!(
+        (section.setup_timeout_s, section.idle_timeout_s),
+        (300, 300)
+    );
+    let without = parse(GOOD).unwrap();
+    assert!(c.frames() >= without.frames().max(4096));
+    assert!(c.switchml_quiet().all(|quiet| !quiet));
+    let quiet = "{\"listen\": [\"0.0.0.0:50099\"], \"quiet_ports\": [\"net_null1\"]}";
+    let quiet = parse(&with_switchml(quiet)).unwrap();
+    assert!(quiet.switchml_quiet().eq([false, true]));
+    let many = "{\"listen\": [\"0.0.0.0:50099\"], \"held\": 1000000}";
+    assert!(parse(&with_switchml(many)).unwrap().frames() > 1_000_000);
+}
+
+#[test]
+fn the_longest_packet_of_switchml_is_what_all_ports_carry() {
+    use tally_wire::switchml::Size;
+    let with = |mtu: u16| {
+        let to = format!("\"device\": \"net_null0\", \"mtu\": {mtu}");
+        let other = "\"device\": \"net_null1,size=64\", \"mtu\": 9000";
+        let text = GOOD.replacen("\"device\": \"net_null0\"", &to, 1);
+        let text = text.replacen("\"device\": \"net_null1,size=64\"", other, 1);
+        parse(&text).unwrap().switchml_size()
+    };
+    assert_eq!(with(576), Size::B512);
+    assert_eq!(with(1500), Size::B1024);
+    assert_eq!(with(2085), Size::B1024);
+    assert_eq!(with(2086), Size::B2048);
+    assert_eq!(with(9000), Size::B8192);
+}
+
+#[test]
+fn every_mistake_in_switchml_is_named() {
+    #[track_caller]
+    fn refused(section: &str, names: &[&str]) {
+        let error = parse(&with_switchml(section)).expect_err(section);
+        for name in names {
+            assert!(error.contains(name), "`{error}` does not name `{name}`");
+        }
+    }
+    let with = |more: &str| format!("{{\"listen\": [\"0.0.0.0:50099\"], {more}}}");
+    refused("{}", &["listen"]);
+    refused(
+        "{\"listen\": []}",
+        &["switchml.listen", "none", "0.0.0.0:50099"],
+    );
+    refused(
+        "{\"listen\": [\"here\"]}",
+        &["switchml.listen", "found `here`", "0.0.0.0:50099"],
+    );
+    refused(
+        "{\"listen\": [\"[::]:1\", \"[::]:1\"]}",
+        &["switchml.listen[1]", "[::]:1 a second time"],
+    );
+    refused(&with("\"port\": 1"), &["switchml", "port"]);
+    refused(
+        &with("\"quiet_ports\": [\"net_null1\", \"z\"]"),
+        &["switchml.quiet_ports[1]", "found `z`", "a, net_null1"],
+    );
+    refused(
+        &with("\"sessions\": 0"),
+        &["switchml.sessions", "found 0", "1 to 256"],
+    );
+    refused(&with("\"sessions\": 257"), &["switchml.sessions", "257"]);
+    refused(
+        &with("\"slots\": 16385"),
+        &["switchml.slots", "16385", "1 (one for each core) to 16384"],
+    );
+    refused(&with("\"slots\": 0"), &["switchml.slots", "found 0"]);
+    refused(
+        &with("\"held\": 0"),
+        &["switchml.held", "found 0", "frames"],
+    );
+    refused(
+        &with("\"setup_timeout_s\": 0"),
+        &["switchml.setup_timeout_s", "1 to 86400 seconds"],
+    );
+    refused(
+        &with("\"idle_timeout_s\": 86401"),
+        &["switchml.idle_timeout_s"],
+    );
+    let at = |port: u16| {
+        let to = format!("\"ip\": \"10.84.0.254\", \"udp_port\": {port}");
+        with_switchml("{\"listen\": [\"0.0.0.0:50099\"]}").replacen(
+            "\"ip\": \"10.84.0.254\"",
+            &to,
+            1,
+        )
+    };
+    for port in [48864, 48879] {
+        let error = parse(&at(port)).expect_err("SwitchML's own");
+        assert!(error.contains("address.udp_port"), "{error}");
+        assert!(error.contains("48864 to 48879"), "{error}");
+    }
+    assert!(parse(&at(48863)).is_ok() && parse(&at(48880)).is_ok());
+}

@@ -14,6 +14,7 @@ use tally_engine::{Aggregator, Batch, Member, PolicyName, PoolConfig, PortId, Ro
 use tally_kernels::Kernels;
 use tally_switch::config::Idle;
 use tally_switch::datapath::Core;
+use tally_switch::drain::Drains;
 use tally_switch::egress::{Own, Ports};
 use tally_switch::forwarding::MacTable;
 use tally_switch::handover::{Inbox, Outbox};
@@ -118,9 +119,11 @@ pub fn data_core(
         ),
         aggregator: Aggregator::new(config, Kernels::best()),
         batch: Batch::new(),
+        switchml: None,
         macs: Arc::new(MacTable::new(300)),
         inbox,
         commands: orders,
+        drains: Drains::default(),
         control: to_control,
         pool: pool.clone(),
         idle: Idle::Backoff,

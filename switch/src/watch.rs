@@ -1,0 +1,247 @@
+//! Who in SwitchML's sessions keeps the others waiting, as lines for the log.
+//!
+//! A rank that has been silent for `SILENT_AFTER` while sums wait for it is named once, and once more when it
+//! speaks again. A published client says nothing of this itself: it waits.
+//!
+//! The data cores are asked twice a second for each rank's last frame, which costs them little, and only if that
+//! looks like it, which sums wait, for which they look through the slots in use.
+
+use crate::messages::CoreCommand;
+use crate::plane::{Directory, statuses};
+use crossbeam_channel::Sender;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tally_engine::switchml::{RankStatus, SessionId, SessionStatus};
+use tally_wire::Time;
+
+/// Longer than any client waits before it sends again.
+const SILENT_AFTER: Duration = Duration::from_secs(1);
+/// How often to look.
+const EVERY: Duration = Duration::from_millis(500);
+/// How long a core may take for an answer, while which nobody is let into a job.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Looks at the sessions from time to time.
+pub struct Watch {
+    directory: Arc<Directory>,
+    next: Time,
+    /// Who was named, and since when it had been silent.
+    named: BTreeMap<(SessionId, usize), Time>,
+}
+
+impl Watch {
+    /// Over the sessions of `directory`.
+    #[must_use]
+    pub fn new(directory: Arc<Directory>) -> Self {
+        Self {
+            directory,
+            next: Time(0),
+            named: BTreeMap::new(),
+        }
+    }
+
+    /// The sessions.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Looks, if it is time to, and says what is to be logged.
+    pub fn look(&mut self, now: Time, cores: &[Sender<CoreCommand>]) -> Vec<String> {
+        if now < self.next {
+            return Vec::new();
+        }
+        self.next = now.after(EVERY);
+        if self.directory.is_empty() {
+            self.named.clear();
+            return Vec::new();
+        }
+        let mut found = statuses(cores, None, PATIENCE);
+        let is_quiet = |status: &SessionStatus| {
+            let mut ranks = status.ranks.iter();
+            ranks.any(|rank| silent_since(rank, now).is_some())
+        };
+        if found.values().any(is_quiet) {
+            found = statuses(cores, Some(SILENT_AFTER), PATIENCE);
+        }
+        self.compare(now, &found)
+    }
+
+    fn compare(&mut self, now: Time, found: &BTreeMap<SessionId, SessionStatus>) -> Vec<String> {
+        let mut lines = Vec::new();
+        let bound = self.directory.all();
+        self.named.retain(|(id, _), _| bound.contains_key(id));
+        for (id, bound) in &bound {
+            let Some(status) = found.get(id) else {
+                continue;
+            };
+            for ((rank, station), at) in bound.session.workers.iter().enumerate().zip(&status.ranks)
+            {
+                let name = || format!("SwitchML session {id}: rank {rank}, {station},");
+                let silent = silent_since(at, now).filter(|_| at.lacking > 0);
+                let known = self.named.get(&(*id, rank)).copied();
+                match (silent, known) {
+                    (Some(last), None) => {
+                        let since = last.unwrap_or(bound.since);
+                        self.named.insert((*id, rank), since);
+                        let said = match last {
+                            Some(last) => {
+                                format!("has been silent for {:.1} s", seconds(last, now))
+                            }
+                            None => "has sent nothing".to_owned(),
+                        };
+                        lines.push(format!(
+                            "{} {said}, and {} sums wait for it",
+                            name(),
+                            at.lacking
+                        ));
+                    }
+                    (None, Some(since)) => {
+                        self.named.remove(&(*id, rank));
+                        let till = at.last.unwrap_or(now);
+                        lines.push(format!(
+                            "{} goes on after {:.1} s",
+                            name(),
+                            seconds(since, till)
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        lines
+    }
+}
+
+fn seconds(from: Time, to: Time) -> f64 {
+    to.since(from).as_secs_f64()
+}
+
+/// When it spoke last, if that was too long ago: `Some(None)` if it never did.
+fn silent_since(rank: &RankStatus, now: Time) -> Option<Option<Time>> {
+    let is_silent = rank.last.is_none_or(|last| now.since(last) >= SILENT_AFTER);
+    is_silent.then_some(rank.last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plane::Bound;
+    use std::net::Ipv4Addr;
+    use tally_engine::switchml::{Session, Station};
+    use tally_wire::Mac;
+    use tally_wire::switchml::Size;
+
+    const ID: SessionId = SessionId(7);
+
+    fn at(ms: u64) -> Time {
+        Time(ms * 1_000_000)
+    }
+
+    fn watch() -> Watch {
+        let station = |n| Station {
+            mac: Mac([2, 0, 0, 0, 0, n]),
+            ip: Ipv4Addr::new(10, 84, 0, n),
+        };
+        let session = Session {
+            id: ID,
+            size: Size::B256,
+            workers: vec![station(1), station(2)],
+        };
+        let directory = Directory::default();
+        directory.insert(Bound {
+            session: Arc::new(session),
+            since: at(500),
+        });
+        Watch::new(Arc::new(directory))
+    }
+
+    /// Rank 0 speaks; rank 1 spoke last at that time, and so many sums wait for it.
+    fn status(now: u64, last: Option<u64>, lacking: u32) -> BTreeMap<SessionId, SessionStatus> {
+        let rank = |last: Option<Time>, lacking| RankStatus {
+            frames: 1,
+            last,
+            port: None,
+            lacking,
+            longest: Duration::ZERO,
+        };
+        let status = SessionStatus {
+            id: ID,
+            contributions: 0,
+            results: 0,
+            answered: 0,
+            duplicates: 0,
+            slots_in_use: 0,
+            held: 0,
+            ranks: vec![rank(Some(at(now)), 0), rank(last.map(at), lacking)],
+        };
+        [(ID, status)].into()
+    }
+
+    #[test]
+    fn who_is_silent_while_others_wait_is_named_once_and_once_when_it_goes_on() {
+        let mut watch = watch();
+        let mut look = |now, last, lacking| watch.compare(at(now), &status(now, last, lacking));
+        assert!(look(1400, Some(1000), 3).is_empty(), "not for long");
+        assert!(look(2100, Some(1000), 0).is_empty(), "nobody waits");
+        let [line] = &look(2200, Some(1000), 3)[..] else {
+            panic!("one line")
+        };
+        for part in [
+            "session",
+            "rank 1",
+            "10.84.0.2",
+            "silent for 1.2 s",
+            "3 sums",
+        ] {
+            assert!(line.contains(part), "`{line}` has no `{part}`");
+        }
+        assert!(look(2700, Some(1000), 5).is_empty(), "it has been named");
+        let [line] = &look(3200, Some(3100), 4)[..] else {
+            panic!("one line")
+        };
+        assert!(
+            line.contains("rank 1") && line.contains("goes on after 2.1 s"),
+            "{line}"
+        );
+        assert!(look(3700, Some(3600), 0).is_empty());
+    }
+
+    #[test]
+    fn who_never_came_is_named_and_a_session_s_end_ends_it() {
+        let mut watch = watch();
+        let lines = watch.compare(at(2000), &status(2000, None, 1));
+        assert!(
+            lines.len() == 1 && lines[0].contains("has sent nothing"),
+            "{lines:?}"
+        );
+        watch.directory().remove(ID);
+        assert!(watch.compare(at(2500), &BTreeMap::new()).is_empty());
+        assert!(watch.named.is_empty());
+    }
+
+    #[test]
+    fn cores_are_asked_twice_a_second_and_only_if_there_are_sessions() {
+        let mut watch = watch();
+        let (core, orders) = crossbeam_channel::unbounded();
+        let cores = [core];
+        let answering = std::thread::spawn(move || {
+            let mut asked = 0;
+            for order in orders {
+                if let CoreCommand::Sessions(_, answer) = order {
+                    asked += 1;
+                    answer.send(Vec::new()).unwrap();
+                }
+            }
+            asked
+        });
+        for now in [0, 100, 499, 500, 999, 1000] {
+            assert!(watch.look(at(now), &cores).is_empty());
+        }
+        watch.directory().remove(ID);
+        assert!(watch.look(at(5000), &cores).is_empty());
+        drop(cores);
+        assert_eq!(answering.join().unwrap(), 3);
+    }
+}
