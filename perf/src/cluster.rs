@@ -19,6 +19,7 @@ mod memif;
 mod namespaces;
 mod process;
 mod restart;
+mod switchml;
 
 pub use cpus::Cpus;
 pub use files::{LatencyReport, Retransmissions, WorkerReport};
@@ -88,6 +89,11 @@ pub struct Spec {
     pub network: Network,
     /// Workers of each job, 1 to 64.
     pub jobs: Vec<u8>,
+    /// Workers of each SwitchML job that may run at the same time, 1 to 64. Each has a controller's address of its
+    /// own.
+    pub switchml: Vec<u8>,
+    /// What the switch has at its end of the pairs, in namespaces.
+    pub driver: Driver,
     /// Data cores of the switch, a power of two.
     pub cores: usize,
     /// Whether workers and parameter servers may use the switch's CPUs as well.
@@ -134,6 +140,8 @@ impl Default for Spec {
         Self {
             network: Network::for_this_user(),
             jobs: vec![4],
+            switchml: Vec::new(),
+            driver: Driver::Packet,
             cores: 1,
             share_cpus: false,
             mtu: None,
@@ -155,7 +163,19 @@ impl Default for Spec {
     }
 }
 
-/// One host of the network: the workers and the PS of the first job, of the second, and so on.
+/// What drives the switch's ports in namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Driver {
+    /// Our own packet sockets
+    #[default]
+    Packet,
+    /// DPDK's `net_af_packet`
+    AfPacket,
+}
+
+/// One host of the network: the workers and the PS of the first job, of the second, and so on, then the workers of
+/// the SwitchML jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostId(usize);
 
@@ -183,7 +203,7 @@ impl Wires {
 
     fn device(&self, host: HostId) -> String {
         match self {
-            Self::Namespaces(_) => namespaces::device(host.0),
+            Self::Namespaces(wires) => wires.device(host.0),
             Self::Memif(wires) => wires.device(host.0),
         }
     }
@@ -202,7 +222,7 @@ impl Wires {
                 prefix: Vec::new(),
                 transport: Transport::Dpdk {
                     device: wires.client_device(host),
-                    mac: format!("02:84:00:00:00:{host:02x}"),
+                    mac: host_mac(host),
                     address: ip,
                 },
             },
@@ -215,6 +235,11 @@ fn address(HostId(host): HostId) -> Ipv4Addr {
     host_address(host)
 }
 
+/// The Ethernet address of a host that has no kernel to give it one.
+fn host_mac(host: usize) -> String {
+    format!("02:84:00:00:00:{host:02x}")
+}
+
 /// The address of the host of that number in its network.
 pub(crate) fn host_address(host: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 84, 0, host as u8 + 1)
@@ -224,6 +249,8 @@ pub(crate) fn host_address(host: usize) -> Ipv4Addr {
 /// specification.
 pub struct Cluster {
     spec: Spec,
+    /// Where the switch listens for each SwitchML job, and where its workers find that.
+    controllers: Vec<switchml::Controller>,
     /// Whether workers write their results to files.
     outputs: bool,
     folder: tempfile::TempDir,
@@ -253,7 +280,7 @@ impl Cluster {
     /// # Errors
     /// What the machine refuses.
     pub fn new(spec: Spec) -> Result<Self> {
-        for &workers in &spec.jobs {
+        for &workers in spec.jobs.iter().chain(&spec.switchml) {
             ensure!((1..=64).contains(&workers), "{workers} workers: 1 to 64");
         }
         let hosts = spec.hosts();
@@ -261,11 +288,15 @@ impl Cluster {
             (1..=HOSTS_MAX).contains(&hosts),
             "{hosts} workers and parameter servers: 1 to {HOSTS_MAX}"
         );
-        for program in ["tally-switch", "tally-agent"] {
+        let mut programs = vec!["tally-switch", "tally-agent"];
+        if !spec.switchml.is_empty() {
+            programs.push("tally-perf");
+        }
+        for program in programs {
             let path = spec.programs.join(program);
             ensure!(
                 path.exists(),
-                "{} is missing: cargo build --release -p tally-switch -p tally-agent",
+                "{} is missing: cargo build --release -p tally-switch -p tally-agent -p tally-perf",
                 path.display()
             );
         }
@@ -280,15 +311,20 @@ impl Cluster {
         }
         let wires = match spec.network {
             Network::Namespaces => {
-                let wires = Namespaces::new(hosts, spec.links())?;
-                wires.prepare_for_switch()?;
+                let mut wires = Namespaces::new(hosts, spec.links())?;
+                wires.prepare_for_switch(spec.driver)?;
+                if !spec.switchml.is_empty() {
+                    wires.join_controllers(hosts_of(&spec.jobs))?;
+                }
                 Wires::Namespaces(wires)
             }
             Network::Memif => Wires::Memif(memif::Memif::new(folder.path(), &spec)),
         };
         let ps = spec.jobs.iter().map(|_| None).collect();
+        let controllers = switchml::controllers(&spec)?;
         Ok(Self {
             spec,
+            controllers,
             outputs: true,
             folder,
             wires,
@@ -339,6 +375,11 @@ impl Cluster {
             }
             add(self.ps_name(job), self.ps_host(job));
         }
+        for (job, &workers) in self.spec.switchml.iter().enumerate() {
+            for rank in 0..workers {
+                add(switchml::name(job, rank), self.switchml_host(job, rank));
+            }
+        }
         ports
     }
 
@@ -367,6 +408,7 @@ impl Cluster {
                     workers,
                 })
                 .collect(),
+            switchml: self.switchml_section(),
             window: self.spec.window,
             member_timeout_ms: self.spec.member_timeout_ms,
             stats_socket: self.file("switch.sock"),
@@ -406,7 +448,7 @@ impl Cluster {
             transport: &host.transport,
         };
         let path = self.write(&format!("{name}.json"), &config)?;
-        let mut command = self.on_host(&host);
+        let mut command = self.on_host(&host, "tally-agent");
         command.arg("ps").arg("--config").arg(path);
         command.arg("--report").arg(self.ps_report_path(job));
         self.add_loss(&mut command, job, 255);
@@ -489,7 +531,7 @@ impl Cluster {
             timeouts: &self.spec.timeouts,
         };
         let path = self.write(&format!("{name}.json"), &config)?;
-        let mut command = self.on_host(&host);
+        let mut command = self.on_host(&host, "tally-agent");
         command.arg("allreduce").arg("--config").arg(path);
         if self.outputs {
             command.arg("--output").arg(self.output(job, rank));
@@ -528,7 +570,7 @@ impl Cluster {
         };
         let name = format!("agent-{}", self.worker_name(job, rank));
         let path = self.write(&format!("{name}.json"), &config)?;
-        let mut command = self.on_host(&self.wires.host(at));
+        let mut command = self.on_host(&self.wires.host(at), "tally-agent");
         command.arg("serve").arg("--config").arg(path);
         let mut program = Program::start(&name, command, &self.file(&format!("{name}.log")))?;
         program.wait_until("it listens", Duration::from_secs(20), |_| socket.exists())?;
@@ -629,11 +671,11 @@ impl Cluster {
         }
     }
 
-    fn on_host(&self, host: &Host) -> Command {
+    fn on_host(&self, host: &Host, program: &str) -> Command {
         let mut command = prefixed(&host.prefix, Path::new("taskset"));
         command
             .args(["-c", &Cpus::list(&self.cpus.hosts)])
-            .arg(self.spec.programs.join("tally-agent"));
+            .arg(self.spec.programs.join(program));
         command
     }
 
@@ -679,7 +721,8 @@ fn hosts_of(jobs: &[u8]) -> usize {
 
 impl Spec {
     fn hosts(&self) -> usize {
-        hosts_of(&self.jobs)
+        let switchml = self.switchml.iter().map(|&workers| usize::from(workers));
+        hosts_of(&self.jobs) + switchml.sum::<usize>()
     }
 
     /// What its links are like.

@@ -11,3 +11,4 @@ pub mod peers;
 pub mod record;
 pub mod reference;
 pub mod replay;
+pub mod switchml;

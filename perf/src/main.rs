@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
     allreduce, compare, cores, datapath, demo, kernels, latency, load, pktgen, policies, pool,
-    training,
+    switchml, switchml_worker, training,
 };
 
 /// Benchmarks of Tally.
@@ -47,6 +47,10 @@ enum Command {
     Policies(policies::Args),
     /// What one core sums, by the size of the pool: from L1 to main memory.
     Pool(pool::Args),
+    /// What one core of the switch moves for SwitchML's clients, beside the native protocol and macswap.
+    Switchml(switchml::Args),
+    /// One worker of a SwitchML job, which checks its sums.
+    SwitchmlWorker(switchml_worker::Args),
     /// PyTorch trains over links of one rate: Tally beside Gloo.
     Training(training::Args),
 }
@@ -74,6 +78,8 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Pktgen(args) => pktgen::run(args)?,
         Command::Policies(args) => policies::run(args)?,
         Command::Pool(args) => pool::run(args)?,
+        Command::Switchml(args) => switchml::run(args)?,
+        Command::SwitchmlWorker(args) => switchml_worker::run(args)?,
         Command::Training(args) => training::run(args)?,
     };
     report.print(cli.json)?;

@@ -27,11 +27,13 @@
 mod capture;
 mod config;
 pub mod roofline;
+mod slots;
 mod switch;
 mod testpmd;
 
 pub use capture::{Captures, Shape, WORKERS};
 pub(crate) use config::{Config, Setting};
+pub use slots::SlotCaptures;
 pub(crate) use switch::statistics;
 pub use switch::{Running, Switch};
 pub use testpmd::Testpmd;
@@ -39,8 +41,9 @@ pub use testpmd::Testpmd;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tally_wire::frame::ETHERNET_BYTES;
 
 /// How long a program runs before it is measured.
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -184,10 +187,21 @@ impl CpuTime {
     }
 }
 
-/// MTU of the ports: the ordinary one where the payload fits it.
-fn mtu(payload_bytes: u16) -> u16 {
-    // IPv4, UDP and Tally headers in front of the payload.
-    if payload_bytes + 50 <= 1500 {
+/// What is replayed, whatever it is.
+pub trait Replayed {
+    /// The captures, by port and queue.
+    fn files(&self) -> &[Vec<PathBuf>];
+
+    /// Where they are, with room for more.
+    fn folder(&self) -> &Path;
+
+    /// MTU of the ports.
+    fn mtu(&self) -> u16;
+}
+
+/// MTU of the ports: the ordinary one where the frames fit it.
+fn mtu(frame_bytes: usize) -> u16 {
+    if frame_bytes <= 1500 + ETHERNET_BYTES {
         1500
     } else {
         9000

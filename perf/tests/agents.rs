@@ -6,12 +6,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{alone, programs};
 use simd_json::prelude::*;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use std::sync::{Barrier, Mutex};
 use std::time::{Duration, Instant};
 use tally_local::{
     Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Priority, Region, Submission,
@@ -27,22 +30,6 @@ const A: Job = (7, 4, 2);
 const B: Job = (8, 2, 1);
 /// What a process of its own is told: the agent's socket.
 const PROCESS: &str = "TALLY_TEST_AGENT";
-
-/// The machine has few CPUs: one switch at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn program(name: &str) -> PathBuf {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project.join("target"), PathBuf::from);
-    let program = target.join("release").join(name);
-    assert!(program.exists(), "first: cargo build --release");
-    program
-}
 
 /// A program that runs, with its log.
 struct Program {
@@ -110,7 +97,7 @@ impl Stage {
         stage.write();
         stage.start_switch();
         for agent in 0..AGENTS {
-            let mut command = Command::new(program("tally-agent"));
+            let mut command = Command::new(programs().join("tally-agent"));
             let config = stage.file(&format!("agent{agent}.json"));
             command.args(["serve", "--config"]).arg(config);
             command.args(arguments);
@@ -179,13 +166,13 @@ impl Stage {
     }
 
     fn start_switch(&mut self) {
-        let mut command = Command::new(program("tally-switch"));
+        let mut command = Command::new(programs().join("tally-switch"));
         command.arg("--config").arg(self.file("switch.json"));
         let times = self.switch_log().matches("running on CPU").count();
         let switch = Program::start(command, self.file("switch.log"));
         switch.logs("running on CPU", times + 1);
         self.switch = Some(switch);
-        let mut command = Command::new(program("tally-agent"));
+        let mut command = Command::new(programs().join("tally-agent"));
         command.args(["ps", "--config"]).arg(self.file("ps.json"));
         self.ps = Some(Program::start(command, self.file("ps.log")));
     }

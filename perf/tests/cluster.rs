@@ -6,20 +6,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{alone, programs};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tally_perf::cluster::{Cluster, Ended, Network, Process, Program, Spec, Timeouts};
 use tally_perf::reference::{Inputs, Reference};
-
-/// The machine has few CPUs: one cluster at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Says so past the harness, which keeps what a passing test prints.
 fn skipped(why: &str) {
@@ -31,20 +26,13 @@ fn project() -> PathBuf {
 }
 
 fn spec(workers: u8) -> Spec {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| project().join("target"), PathBuf::from);
-    let programs = target.join("release");
-    assert!(
-        programs.join("tally-agent").exists(),
-        "first: cargo build --release"
-    );
     let timeouts = Timeouts {
         join_ms: 3000,
         stall_ms: 3000,
     };
     Spec {
         jobs: vec![workers],
-        programs,
+        programs: programs(),
         timeouts,
         ..Spec::default()
     }

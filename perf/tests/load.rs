@@ -6,30 +6,16 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{alone, programs};
 use simd_json::OwnedValue;
 use simd_json::prelude::*;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const KEY: &str = "00112233445566778899aabbccddeeff";
-
-/// The machine has few CPUs: one switch at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn program(name: &str) -> PathBuf {
-    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| project.join("target"), PathBuf::from);
-    let program = target.join("release").join(name);
-    assert!(program.exists(), "first: cargo build --release");
-    program
-}
 
 /// A folder with a configuration of so many memif ports.
 struct Stage {
@@ -73,7 +59,7 @@ impl Stage {
 
     fn switch(&self) -> Switch {
         let log = std::fs::File::create(self.file("switch.log")).unwrap();
-        let mut command = Command::new(program("tally-switch"));
+        let mut command = Command::new(programs().join("tally-switch"));
         command.arg("--config").arg(self.config()).stderr(log);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
         let switch = Switch { child };
@@ -87,7 +73,7 @@ impl Stage {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program("tally-perf"));
+        let mut command = Command::new(programs().join("tally-perf"));
         command.args(["load", "--json", "--quiet", "--verify", "--config"]);
         command.arg(self.config()).args(arguments);
         command
@@ -125,7 +111,7 @@ impl Stage {
 
     /// The switch's phase of a job.
     fn phase(&self, job: usize) -> String {
-        let output = Command::new(program("tally-switch"))
+        let output = Command::new(programs().join("tally-switch"))
             .arg("--json")
             .arg("--stats")
             .arg(self.file("switch.stat"))
@@ -334,7 +320,7 @@ fn a_switch_with_another_address_gets_nothing_but_arp() {
     let other = stage.file("other.json");
     let text = std::fs::read_to_string(stage.config()).unwrap();
     std::fs::write(&other, text.replace("4c:4c:59", "4c:4c:58")).unwrap();
-    let output = Command::new(program("tally-perf"))
+    let output = Command::new(programs().join("tally-perf"))
         .args(["load", "--quiet", "--config"])
         .arg(&other)
         .output()
@@ -365,7 +351,7 @@ fn a_wrong_key_and_a_missing_ps_are_named() {
 #[test]
 fn round_trips_are_measured_at_shares_of_the_highest_rate() {
     let _alone = alone();
-    let output = Command::new(program("tally-perf"))
+    let output = Command::new(programs().join("tally-perf"))
         .args([
             "latency",
             "--json",

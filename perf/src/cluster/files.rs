@@ -4,7 +4,7 @@
 use super::Timeouts;
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
@@ -19,10 +19,17 @@ pub(super) struct SwitchConfig<'a> {
     pub(super) ports: Vec<SwitchPort>,
     pub(super) pool: SwitchPool<'a>,
     pub(super) jobs: Vec<SwitchJob>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) switchml: Option<SwitchmlSection>,
     pub(super) window: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) member_timeout_ms: Option<u32>,
     pub(super) stats_socket: PathBuf,
+}
+
+#[derive(Serialize)]
+pub(super) struct SwitchmlSection {
+    pub(super) listen: Vec<SocketAddr>,
 }
 
 #[derive(Serialize)]

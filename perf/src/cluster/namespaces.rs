@@ -3,7 +3,8 @@
 //! Links may be shaped, by the same token bucket in each direction. What sits in the middle is the
 //! caller's: Tally's switch on the ends of the pairs, or the kernel's own bridge ([`Namespaces::bridge`]).
 
-use super::{PREFIX, check_run, is_leftover};
+use super::switchml::CONTROLLER_IP;
+use super::{Driver, PREFIX, check_run, is_leftover};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::process::Command;
@@ -50,11 +51,7 @@ const WAITING_BYTES: u32 = 16 << 20;
 /// Namespaces, joined by veth pairs, that go away with the value.
 pub struct Namespaces {
     names: Vec<String>,
-}
-
-/// The switch's device for a host.
-pub(super) fn device(host: usize) -> String {
-    format!("packet{host},iface=port{host}")
+    driver: Driver,
 }
 
 impl Namespaces {
@@ -65,7 +62,10 @@ impl Namespaces {
     /// What the machine refuses.
     pub fn new(hosts: usize, links: Links) -> Result<Self> {
         remove_leftovers()?;
-        let mut namespaces = Self { names: Vec::new() };
+        let mut namespaces = Self {
+            names: Vec::new(),
+            driver: Driver::default(),
+        };
         let switch = namespaces.add("switch")?;
         for host in 0..hosts {
             let name = namespaces.add(&format!("host{host}"))?;
@@ -93,14 +93,51 @@ impl Namespaces {
     ///
     /// # Errors
     /// What the machine refuses.
-    pub(super) fn prepare_for_switch(&self) -> Result<()> {
+    pub(super) fn prepare_for_switch(&mut self, driver: Driver) -> Result<()> {
+        self.driver = driver;
         let mut off = vec!["tso", "off"];
-        if !tally_packet::superframes() {
+        if driver != Driver::Packet || !tally_packet::superframes() {
             off.extend(["tx-udp-segmentation", "off"]);
         }
         for name in &self.names[1..] {
             let run = ["netns", "exec", name, "ethtool", "-K", "eth0"];
             check_run(Command::new("ip").args(run).args(&off))?;
+        }
+        Ok(())
+    }
+
+    /// The switch's device for a host.
+    pub(super) fn device(&self, host: usize) -> String {
+        match self.driver {
+            Driver::Packet => format!("packet{host},iface=port{host}"),
+            Driver::AfPacket => format!("net_af_packet{host},iface=port{host}"),
+        }
+    }
+
+    /// A second network, by which the hosts from `first` on reach what listens in the switch's namespace, at
+    /// [`CONTROLLER_IP`].
+    ///
+    /// # Errors
+    /// What the machine refuses.
+    pub(super) fn join_controllers(&self, first: usize) -> Result<()> {
+        let switch = &self.names[0];
+        ip(&["-n", switch, "link", "add", "control", "type", "bridge"])?;
+        let own = format!("{CONTROLLER_IP}/24");
+        ip(&["-n", switch, "address", "add", &own, "dev", "control"])?;
+        ip(&["-n", switch, "link", "set", "control", "up"])?;
+        for host in first..self.names.len() - 1 {
+            let (name, port) = (self.host_name(host), format!("control{host}"));
+            ip(&[
+                "link", "add", &port, "netns", switch, "type", "veth", "peer", "name", "eth1",
+                "netns", name,
+            ])?;
+            let [a, b, c, _] = CONTROLLER_IP.octets();
+            let address = format!("{a}.{b}.{c}.{}/24", host + 1);
+            ip(&["-n", name, "address", "add", &address, "dev", "eth1"])?;
+            ip(&["-n", name, "link", "set", "eth1", "up"])?;
+            ip(&[
+                "-n", switch, "link", "set", &port, "master", "control", "up",
+            ])?;
         }
         Ok(())
     }

@@ -12,4 +12,6 @@ pub mod load;
 pub mod pktgen;
 pub mod policies;
 pub mod pool;
+pub mod switchml;
+pub mod switchml_worker;
 pub mod training;

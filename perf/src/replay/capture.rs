@@ -13,6 +13,7 @@
 //! A port has one capture, or, where it is [steered](Captures::steered), one for each shard, which its driver
 //! replays into a queue of its own.
 
+use super::{Replayed, mtu};
 use anyhow::{Context, Result};
 use half::{bf16, f16};
 use serde::Serialize;
@@ -114,15 +115,7 @@ impl Shape {
 
     /// All that arrives at a port, or of it what concerns one shard.
     fn write_one(&self, path: &Path, port: u8, shard: Option<u16>) -> Result<()> {
-        let mut file = BufWriter::new(File::create(path)?);
-        // The format's magic number for microseconds, version 2.4, no time zone, the longest frame,
-        // Ethernet. All in the writer's byte order.
-        file.write_all(&0xa1b2_c3d4_u32.to_ne_bytes())?;
-        file.write_all(&2_u16.to_ne_bytes())?;
-        file.write_all(&4_u16.to_ne_bytes())?;
-        for word in [0, 0, 65_535, 1_u32] {
-            file.write_all(&word.to_ne_bytes())?;
-        }
+        let mut file = Writer::create(path)?;
         let mut frame = vec![0; self.frame_bytes()];
         let mut number: u32 = 0x9e37_79b9 ^ u32::from(port);
         let kind = self.wire_element();
@@ -154,13 +147,9 @@ impl Shape {
                     _ => element.copy_from_slice(&(int >> 6).to_be_bytes()),
                 }
             }
-            // Time, length in the file, length on the wire.
-            for word in [0, 0, frame.len() as u32, frame.len() as u32] {
-                file.write_all(&word.to_ne_bytes())?;
-            }
-            file.write_all(&frame)?;
+            file.add(&frame)?;
         }
-        Ok(file.flush()?)
+        file.finish()
     }
 
     /// Rank and fragment of each frame of a port, in order.
@@ -285,16 +274,6 @@ impl Captures {
         self.files.iter().all(|queues| queues.len() == shards)
     }
 
-    /// The captures, by port and queue.
-    pub(super) fn files(&self) -> &[Vec<PathBuf>] {
-        &self.files
-    }
-
-    /// Where they are, with room for more.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-
     /// Bytes of all frames: the memory that they take when they are replayed.
     #[must_use]
     pub fn bytes(&self) -> u64 {
@@ -302,7 +281,51 @@ impl Captures {
     }
 }
 
-fn folder() -> Result<tempfile::TempDir> {
+/// A capture file that is being written.
+pub(super) struct Writer(BufWriter<File>);
+
+impl Writer {
+    pub(super) fn create(path: &Path) -> Result<Self> {
+        let mut file = BufWriter::new(File::create(path)?);
+        // The format's magic number for microseconds, version 2.4, no time zone, the longest frame,
+        // Ethernet. All in the writer's byte order.
+        file.write_all(&0xa1b2_c3d4_u32.to_ne_bytes())?;
+        file.write_all(&2_u16.to_ne_bytes())?;
+        file.write_all(&4_u16.to_ne_bytes())?;
+        for word in [0, 0, 65_535, 1_u32] {
+            file.write_all(&word.to_ne_bytes())?;
+        }
+        Ok(Self(file))
+    }
+
+    pub(super) fn add(&mut self, frame: &[u8]) -> Result<()> {
+        // Time, length in the file, length on the wire.
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            self.0.write_all(&word.to_ne_bytes())?;
+        }
+        Ok(self.0.write_all(frame)?)
+    }
+
+    pub(super) fn finish(mut self) -> Result<()> {
+        Ok(self.0.flush()?)
+    }
+}
+
+impl Replayed for Captures {
+    fn files(&self) -> &[Vec<PathBuf>] {
+        &self.files
+    }
+
+    fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn mtu(&self) -> u16 {
+        mtu(self.shape.frame_bytes())
+    }
+}
+
+pub(super) fn folder() -> Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix("tally-replay-")
         .tempdir()

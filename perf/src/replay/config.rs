@@ -114,7 +114,7 @@ impl Config {
         let port = |(at, device)| Port {
             name: name(at),
             device,
-            mtu: mtu(shape.payload_bytes),
+            mtu: mtu(shape.frame_bytes()),
             descriptors: setting.descriptors,
             // One core for all ports of a job: where there is no steering, nothing else keeps its workers
             // in step.

@@ -1,7 +1,9 @@
 //! `tally-switch` with a job of eight workers, all of whose fragments are finished in the switch.
 
 use super::config::{Config, Setting};
-use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Memory, Rate, WARM_UP, WORKERS, device};
+use super::{
+    Captures, CpuTime, Cpus, DESCRIPTORS, Memory, Rate, Replayed, WARM_UP, WORKERS, device,
+};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use std::io::Read;
@@ -12,10 +14,10 @@ use std::time::{Duration, Instant};
 use tally_switch::datapath::BURST;
 use tally_switch::report::Report;
 
-const START_PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Rounds of the captures before it is measured.
 const ROUNDS_BEFORE: u64 = 2;
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A `tally-switch` program.
 #[derive(Clone, Debug)]
@@ -55,6 +57,10 @@ impl Switch {
     #[must_use]
     pub fn with(self, memory: Memory) -> Self {
         Self { memory, ..self }
+    }
+
+    pub(super) fn memory(&self) -> Memory {
+        self.memory
     }
 
     /// Starts it with a configuration and waits until it runs.

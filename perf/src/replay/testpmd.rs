@@ -1,6 +1,6 @@
 //! `dpdk-testpmd` with `macswap`: DPDK's own measure of a switch that reads and writes headers.
 
-use super::{Captures, CpuTime, Cpus, DESCRIPTORS, Memory, POOL_FRAMES, Rate, device, mtu};
+use super::{CpuTime, Cpus, DESCRIPTORS, Memory, POOL_FRAMES, Rate, Replayed, device};
 use crate::cluster::Program;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -50,15 +50,14 @@ impl Testpmd {
     ///
     /// # Errors
     /// If it does not start, does not report, or loses frames.
-    pub fn measure(&self, captures: &Captures, cpus: Cpus, seconds: u32) -> Result<Rate> {
+    pub fn measure(&self, captures: &impl Replayed, cpus: Cpus, seconds: u32) -> Result<Rate> {
         let mut command = Command::new(&self.program);
         command
             .arg(format!("--lcores=0@{},1@{}", cpus.control, cpus.data))
             .args(["--main-lcore=0", "--no-pci", "--no-telemetry"])
             .args(self.memory.of_eal())
             .arg("--iova-mode=va");
-        let buffer_bytes =
-            HEADROOM_BYTES + u32::from(mtu(captures.shape.payload_bytes) + 26).max(2048);
+        let buffer_bytes = HEADROOM_BYTES + u32::from(captures.mtu() + 26).max(2048);
         let megabytes = POOL_FRAMES / 1024 * (buffer_bytes + 512) / 1024 * 3 / 2 + 64;
         command.arg(format!("-m{megabytes}"));
         for (port, files) in captures.files().iter().enumerate() {
