@@ -14,7 +14,7 @@ import numpy
 import pytest
 import tally
 from cluster import JOB, Cluster
-from test_numpy import at_all, good
+from ranks import at_all, good
 
 WORKERS = 4
 # The agents' timeouts, and some more for a machine that is busy.
@@ -442,6 +442,8 @@ def run(code, cluster, rank=0, **more):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # Who runs the tests in the background may have given us a SIGINT that does nothing.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

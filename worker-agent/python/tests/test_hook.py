@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from cluster import Cluster
+from ranks import texts
 
 import tally
 
@@ -215,12 +216,6 @@ def cluster():
         print(cluster.logs())
 
 
-def good(outcomes):
-    for rank, (code, text) in enumerate(outcomes):
-        assert code == 0, f"rank {rank} ends with {code}:\n{text}"
-    return [text for _, text in outcomes]
-
-
 def run(cluster, program):
     return cluster.run([sys.executable, "-c", program], timeout=120)
 
@@ -233,7 +228,7 @@ def test_importing_the_package_does_not_import_torch():
 
 
 def test_gradients_are_those_without_a_hook_and_first_layers_are_more_urgent(cluster):
-    for text in good(run(cluster, WIRES + OTHER_TYPES + NOT_FINITE + REFUSED)):
+    for text in texts(run(cluster, WIRES + OTHER_TYPES + NOT_FINITE + REFUSED)):
         assert "all good" in text
         least, most = map(int, text.split("priorities ")[1].split()[:2])
         # 24 between the model's ends, before anything is measured and after.
@@ -241,7 +236,7 @@ def test_gradients_are_those_without_a_hook_and_first_layers_are_more_urgent(clu
 
 
 def test_compressed_gradients_are_those_without_in_the_long_run(cluster):
-    for text in good(run(cluster, COMPRESSION)):
+    for text in texts(run(cluster, COMPRESSION)):
         assert "all good" in text
 
 

@@ -1,6 +1,5 @@
 """`tally.Job` through real agents and a real switch. The ranks are threads here, as waiting gives up the interpreter."""
 
-import concurrent.futures
 import sys
 import time
 
@@ -8,6 +7,7 @@ import numpy
 import pytest
 import tally
 from cluster import JOB, Cluster
+from ranks import at_all, good
 
 
 @pytest.fixture(scope="module")
@@ -16,28 +16,6 @@ def cluster():
     with Cluster(4, hosts=2, join_ms=5000, stall_ms=3000) as cluster:
         yield cluster
         print(cluster.logs())
-
-
-def at_all(cluster, work, but=()):
-    """What `work(job)` returns or raises at each rank."""
-
-    def one(rank):
-        try:
-            with tally.Job(JOB, rank, cluster.workers, cluster.socket(rank), timeout=30) as job:
-                return work(job)
-        except Exception as error:
-            return error
-
-    ranks = [rank for rank in range(cluster.workers) if rank not in but]
-    with concurrent.futures.ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(one, ranks))
-
-
-def good(outcomes):
-    for outcome in outcomes:
-        if isinstance(outcome, Exception):
-            raise outcome
-    return outcomes
 
 
 def of_rank(rank, size, dtype):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from cluster import Cluster
+from ranks import texts
 
 pytest.importorskip("torch")
 
@@ -110,12 +111,6 @@ def cluster():
         print(cluster.logs())
 
 
-def good(outcomes):
-    for rank, (code, text) in enumerate(outcomes):
-        assert code == 0, f"rank {rank} ends with {code}:\n{text}"
-    return [text for _, text in outcomes]
-
-
 def losses(text):
     return [float(line.split()[1]) for line in text.splitlines() if line.startswith("loss ")]
 
@@ -123,14 +118,14 @@ def losses(text):
 @pytest.mark.parametrize("arithmetic", ["native", "fixed"])
 def test_sums_are_those_of_gloo(cluster, arithmetic):
     command = [sys.executable, "-c", SUMS, "tally"]
-    for text in good(cluster.run(command, TALLY_ARITHMETIC=arithmetic)):
+    for text in texts(cluster.run(command, TALLY_ARITHMETIC=arithmetic)):
         assert "all good tally" in text
 
 
 def test_ddp_trains_as_with_gloo(cluster):
     command = [sys.executable, "-c", TRAINING]
-    ours = good(cluster.run([*command, "tally"]))
-    theirs = good(cluster.run([*command, "gloo"]))
+    ours = texts(cluster.run([*command, "tally"]))
+    theirs = texts(cluster.run([*command, "gloo"]))
     for rank, (our, their) in enumerate(zip(ours, theirs)):
         a, b = losses(our), losses(their)
         assert len(a) == len(b) == 30
@@ -143,7 +138,7 @@ def test_ddp_trains_as_with_gloo(cluster):
 
 
 def test_one_that_differs_is_named(cluster):
-    for text in good(cluster.run([sys.executable, "-c", MISMATCH])):
+    for text in texts(cluster.run([sys.executable, "-c", MISMATCH])):
         assert "error:" in text and "rank 1" in text and "1001" in text and "(1,)" in text, text
 
 
