@@ -225,7 +225,7 @@ impl Agent<'_> {
             memory_bytes: u64::from(self.config.memory_mib) << 20,
             ..Limits::default()
         };
-        let shared = Arc::new(Shared::new(rank, pid, uid, worker.window));
+        let shared = Arc::new(Shared::new(rank, pid, uid, worker.window, knock.presence()));
         let task = Task {
             name: name.clone(),
             config: worker,

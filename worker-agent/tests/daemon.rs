@@ -150,6 +150,16 @@ fn a_process_that_ends_is_named_to_the_others_and_its_place_is_free_again() {
 }
 
 #[test]
+fn who_goes_may_come_back_at_once() {
+    let agent = Agent::new(Rig::new(59, 2, Habits::default(), true), &[]);
+    for _ in 0..100 {
+        agent
+            .connect(0)
+            .expect("this process's connection before it is closed");
+    }
+}
+
+#[test]
 fn who_may_not_take_part_is_told_why() {
     let agent = Agent::new(Rig::new(53, 2, Habits::default(), true), &[]);
     let _first = agent.connect(0).unwrap();

@@ -7,7 +7,7 @@ use crate::message::{
     FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NO_REGION, Operation, Submission, VERSION,
     cut,
 };
-use crate::socket::{self, Credentials, Seqpacket};
+use crate::socket::{self, Credentials, Presence, Seqpacket};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::fs::{self, File, Permissions, TryLockError};
@@ -321,6 +321,12 @@ impl Knock {
     #[must_use]
     pub fn uid(&self) -> u32 {
         self.credentials.uid
+    }
+
+    /// What sees its end, even before whoever serves it does.
+    #[must_use]
+    pub fn presence(&self) -> Presence {
+        self.socket.presence()
     }
 
     /// Sends it away.

@@ -56,3 +56,4 @@ pub use message::{
     Arithmetic, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Priority, Submission,
     VERSION,
 };
+pub use socket::Presence;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// Processes that may wait to be accepted.
@@ -15,7 +16,29 @@ const CONTROL_BYTES: usize = 24;
 
 /// A Unix socket of type `SOCK_SEQPACKET` that never blocks.
 #[derive(Debug)]
-pub(crate) struct Seqpacket(OwnedFd);
+pub(crate) struct Seqpacket(Arc<OwnedFd>);
+
+/// Sees whether a process still holds its connection, without holding it too.
+#[derive(Clone, Debug)]
+pub struct Presence(Weak<OwnedFd>);
+
+impl Presence {
+    /// Whether the connection has ended: the process is gone or has closed it, or the agent has.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let Some(fd) = self.0.upgrade() else {
+            return true;
+        };
+        let mut polled = libc::pollfd {
+            fd: fd.as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: one entry, which lives on.
+        let found = unsafe { libc::poll(&raw mut polled, 1, 0) };
+        found > 0 && polled.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    }
+}
 
 /// A message that was received.
 pub(crate) struct Received {
@@ -40,7 +63,7 @@ impl Seqpacket {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no pointers.
         let fd = own(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-        Ok(Self(fd))
+        Ok(Self(Arc::new(fd)))
     }
 
     /// Two that are connected.
@@ -51,7 +74,7 @@ impl Seqpacket {
         // SAFETY: room for two.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
         let [a, b] = fds;
-        Ok((Self(own(a)?), Self(own(b)?)))
+        Ok((Self(Arc::new(own(a)?)), Self(Arc::new(own(b)?))))
     }
 
     pub(crate) fn connect(&self, path: &Path) -> io::Result<()> {
@@ -76,7 +99,7 @@ impl Seqpacket {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: nobody wants the address.
         let fd = unsafe { libc::accept4(self.raw(), ptr::null_mut(), ptr::null_mut(), flags) };
-        own(fd).map(Self)
+        own(fd).map(|fd| Self(Arc::new(fd)))
     }
 
     /// Sends one message, with `fd` if there is one.
@@ -191,6 +214,11 @@ impl Seqpacket {
         let ret =
             unsafe { libc::getsockopt(self.raw(), libc::SOL_SOCKET, name, value, &raw mut bytes) };
         check(ret)
+    }
+
+    /// What knows of this connection's end.
+    pub(crate) fn presence(&self) -> Presence {
+        Presence(Arc::downgrade(&self.0))
     }
 
     fn raw(&self) -> RawFd {
@@ -365,6 +393,18 @@ mod tests {
         assert!(!can_be_read());
         drop(writer);
         assert!(can_be_read());
+    }
+
+    #[test]
+    fn an_end_is_seen_by_who_only_watches() {
+        for closes_this_side in [false, true] {
+            let (a, b) = Seqpacket::pair().unwrap();
+            let presence = b.presence();
+            a.send(b"unread", None).unwrap();
+            assert!(!presence.is_over());
+            drop(if closes_this_side { b } else { a });
+            assert!(presence.is_over());
+        }
     }
 
     #[test]

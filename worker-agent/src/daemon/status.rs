@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tally_endpoint::{Members, Ranks};
+use tally_local::Presence;
 
 /// Between two looks at a session.
 const EVERY: Duration = Duration::from_millis(250);
@@ -183,7 +184,10 @@ impl fmt::Display for Status {
 }
 
 /// What a process's thread tells the one that answers.
-pub(super) struct Shared(Mutex<State>);
+pub(super) struct Shared {
+    state: Mutex<State>,
+    presence: Presence,
+}
 
 struct State {
     came: Instant,
@@ -194,9 +198,9 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn new(rank: u8, pid: i32, uid: u32, window: u16) -> Self {
+    pub(super) fn new(rank: u8, pid: i32, uid: u32, window: u16, presence: Presence) -> Self {
         let now = Instant::now();
-        Self(Mutex::new(State {
+        let state = State {
             came: now,
             looked: now,
             is_leaving: false,
@@ -209,20 +213,25 @@ impl Shared {
                 ..RankStatus::default()
             },
             watch: Watch::default(),
-        }))
+        };
+        Self {
+            state: Mutex::new(state),
+            presence,
+        }
     }
 
     /// Whatever a thread did that crashed in it, the numbers are numbers.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn pid(&self) -> i32 {
         self.state().status.pid
     }
 
+    /// Whether its place will be free in a moment: also if the thread that serves it has not seen its end yet.
     pub(super) fn is_leaving(&self) -> bool {
-        self.state().is_leaving
+        self.state().is_leaving || self.presence.is_over()
     }
 
     pub(super) fn leave(&self) {
