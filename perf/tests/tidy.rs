@@ -6,9 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Packages from the top; each may use those after it.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 17] = [
     "perf",
     "switch",
+    "fpga-bridge/card",
+    "fpga-bridge",
     "worker-agent",
     "worker-agent/c",
     "crates/sim",

@@ -1,0 +1,1 @@
+//! The RTL of the card, compiled by Verilator.

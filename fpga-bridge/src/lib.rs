@@ -1,0 +1,1 @@
+//! The bridge to an FPGA card that aggregates in hardware.
