@@ -1,0 +1,140 @@
+// One lane of f32 sums: IEEE 754 binary32 addition, rounded to nearest with ties to even, subnormals kept, and every
+// NaN that comes out is 0x7fc00000. The same bits as `sum_f32` of crates/kernels.
+//
+// Takes a pair each cycle. The sum of the pair at one clock edge is at `sum` after the LATENCY-th edge, that one
+// included: LATENCY registers lie between. `tally_pkg::F32_LATENCY` is the same number.
+//
+//   1 order    the operand of larger magnitude first; the distance of the exponents
+//   2 align    the smaller one shifted right, what falls off kept as a sticky bit
+//   3 add      sum or difference of the magnitudes, never negative
+//   4 scale    the leading one to its place, no further than subnormals go
+//   5 round    to nearest even; the carry runs into the exponent, and so to infinity
+//
+// Mantissas are 24 bits with the hidden one, then guard, round and sticky: enough to round a difference as if it were
+// exact.
+module tally_lane_f32 #(
+    parameter int LATENCY = 5
+) (
+    input  logic        clk,
+    input  logic [31:0] a,
+    input  logic [31:0] b,
+    output logic [31:0] sum
+);
+`ifndef SYNTHESIS
+    initial assert (LATENCY == 5) else $fatal(1, "tally_lane_f32 has 5 stages");
+`endif
+
+    // ---- 1: order
+    // The exponent of zero and of subnormals is that of the smallest normal numbers, without the hidden one.
+    wire [7:0] exponent_a = a[30:23] == 8'd0 ? 8'd1 : a[30:23];
+    wire [7:0] exponent_b = b[30:23] == 8'd0 ? 8'd1 : b[30:23];
+    wire       hidden_a   = a[30:23] != 8'd0;
+    wire       hidden_b   = b[30:23] != 8'd0;
+    wire       swap       = b[30:0] > a[30:0];
+    wire [7:0] distance   = swap ? exponent_b - exponent_a : exponent_a - exponent_b;
+    wire       top_a      = a[30:23] == 8'hff;
+    wire       top_b      = b[30:23] == 8'hff;
+    wire       nan        = (top_a && a[22:0] != 23'd0) || (top_b && b[22:0] != 23'd0) ||
+                            (top_a && top_b && a[31] != b[31]);
+
+    logic        sign_1, subtract_1, nan_1, infinite_1;
+    logic [ 7:0] exponent_1;
+    logic [23:0] large_1, small_1;
+    logic [ 4:0] shift_1;
+    always_ff @(posedge clk) begin
+        sign_1     <= swap ? b[31] : a[31];
+        subtract_1 <= a[31] != b[31];
+        nan_1      <= nan;
+        infinite_1 <= top_a || top_b;
+        exponent_1 <= swap ? exponent_b : exponent_a;
+        large_1    <= swap ? {hidden_b, b[22:0]} : {hidden_a, a[22:0]};
+        small_1    <= swap ? {hidden_a, a[22:0]} : {hidden_b, b[22:0]};
+        // At 27 nothing is left but the sticky bit.
+        shift_1    <= distance > 8'd27 ? 5'd27 : distance[4:0];
+    end
+
+    // ---- 2: align
+    logic [26:0] aligned;
+    logic        sticky;
+    always_comb begin
+        aligned = {small_1, 3'd0};
+        sticky  = 1'b0;
+        for (int i = 0; i < 5; i++) begin
+            if (shift_1[i]) begin
+                sticky  = sticky | ((aligned & ((27'd1 << (1 << i)) - 27'd1)) != 27'd0);
+                aligned = aligned >> (1 << i);
+            end
+        end
+        aligned[0] = aligned[0] | sticky;
+    end
+
+    logic        sign_2, subtract_2, nan_2, infinite_2;
+    logic [ 7:0] exponent_2;
+    logic [23:0] large_2;
+    logic [26:0] small_2;
+    always_ff @(posedge clk) begin
+        sign_2     <= sign_1;
+        subtract_2 <= subtract_1;
+        nan_2      <= nan_1;
+        infinite_2 <= infinite_1;
+        exponent_2 <= exponent_1;
+        large_2    <= large_1;
+        small_2    <= aligned;
+    end
+
+    // ---- 3: add
+    logic        sign_3, subtract_3, nan_3, infinite_3;
+    logic [ 7:0] exponent_3;
+    logic [27:0] total_3;
+    // One bit where the leading one of a number with exponent field 1 would be: the search for it ends there.
+    logic [26:0] stop_3;
+    always_ff @(posedge clk) begin
+        sign_3     <= sign_2;
+        subtract_3 <= subtract_2;
+        nan_3      <= nan_2;
+        infinite_3 <= infinite_2;
+        exponent_3 <= exponent_2;
+        total_3    <= subtract_2 ? {1'b0, large_2, 3'd0} - {1'b0, small_2} : {1'b0, large_2, 3'd0} + {1'b0, small_2};
+        for (int i = 0; i < 27; i++) stop_3[i] <= exponent_2 == 8'(27 - i);
+    end
+
+    // ---- 4: scale
+    logic [31:0] search;
+    logic [ 4:0] zeros;
+    always_comb begin
+        search = {total_3[26:0] | stop_3, 5'd0};
+        zeros  = 5'd0;
+        for (int i = 4; i >= 0; i--) begin
+            if ((search >> (32 - (1 << i))) == 32'd0) begin
+                zeros[i] = 1'b1;
+                search   = search << (1 << i);
+            end
+        end
+    end
+
+    logic        sign_4, nan_4, infinite_4;
+    logic [ 7:0] exponent_4;
+    logic [26:0] scaled_4;
+    always_ff @(posedge clk) begin
+        // What cancels to nothing is +0; -0 comes of two of them only.
+        sign_4 <= sign_3 && !(subtract_3 && total_3 == 28'd0);
+        nan_4  <= nan_3;
+        if (total_3[27]) begin
+            scaled_4   <= {total_3[27:2], total_3[1] | total_3[0]};
+            exponent_4 <= exponent_3 + 8'd1;
+            infinite_4 <= infinite_3 || exponent_3 == 8'd254;
+        end else begin
+            scaled_4   <= total_3[26:0] << zeros;
+            exponent_4 <= exponent_3 - {3'd0, zeros};
+            infinite_4 <= infinite_3;
+        end
+    end
+
+    // ---- 5: round
+    wire up = scaled_4[2] && (scaled_4[1] || scaled_4[0] || scaled_4[3]);
+    always_ff @(posedge clk) begin
+        if (nan_4) sum <= 32'h7fc00000;
+        else if (infinite_4) sum <= {sign_4, 31'h7f800000};
+        else sum <= {sign_4, {(scaled_4[26] ? exponent_4 : 8'd0), scaled_4[25:3]} + {30'd0, up}};
+    end
+endmodule

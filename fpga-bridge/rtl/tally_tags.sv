@@ -1,0 +1,106 @@
+// The switch's ports in MAC addresses: so a port travels between switch and card without a byte more, and the headers
+// stay in the first beat.
+//
+//   in    destination 02:54:43:00:PP:PP: the frame came in at port PP:PP. The core sees the card's own MAC there, and
+//         the port in `tuser`. Any other destination, 02:54:43:00:ff:ff included: as it is, port 0xffff.
+//   out   a frame of the core's (mask bit 31 clear): source 02:54:43:01:MM:MM, the mask of the ports that it leaves
+//         by. One that is passed through (bit 31 set; bits 15..0 are the port that it came in by): as it came, its
+//         tag put back.
+//
+// One register each way, which moves a beat a cycle.
+module tally_tags (
+    input  logic         clk,
+    input  logic         rst,
+    input  logic [ 47:0] own_mac,  // the first byte on the wire in bits 47..40
+    // From the switch.
+    input  logic [511:0] s_axis_tdata,
+    input  logic [ 63:0] s_axis_tkeep,
+    input  logic         s_axis_tvalid,
+    input  logic         s_axis_tlast,
+    input  logic         s_axis_tuser,  // with the last beat: the frame is bad
+    output logic         s_axis_tready,
+    // To the core: {bad, port}; the port with every beat of the frame.
+    output logic [511:0] m_core_tdata,
+    output logic [ 63:0] m_core_tkeep,
+    output logic         m_core_tvalid,
+    output logic         m_core_tlast,
+    output logic [ 16:0] m_core_tuser,
+    input  logic         m_core_tready,
+    // From the core: the mask, with the first beat of the frame.
+    input  logic [511:0] s_core_tdata,
+    input  logic [ 63:0] s_core_tkeep,
+    input  logic         s_core_tvalid,
+    input  logic         s_core_tlast,
+    input  logic [ 31:0] s_core_tuser,
+    output logic         s_core_tready,
+    // To the switch.
+    output logic [511:0] m_axis_tdata,
+    output logic [ 63:0] m_axis_tkeep,
+    output logic         m_axis_tvalid,
+    output logic         m_axis_tlast,
+    input  logic         m_axis_tready
+);
+    localparam logic [31:0] PORT_TAG = 32'h02544300;
+    localparam logic [31:0] MASK_TAG = 32'h02544301;
+    localparam logic [15:0] NO_PORT  = 16'hffff;
+
+    // A MAC as it lies in `tdata`, where the first byte is the lowest.
+    function automatic logic [47:0] swapped(input logic [47:0] mac);
+        swapped = {mac[7:0], mac[15:8], mac[23:16], mac[31:24], mac[39:32], mac[47:40]};
+    endfunction
+
+    // ---- in
+    logic in_first, in_bad;
+    logic [15:0] in_port;
+    wire [47:0] destination = swapped(s_axis_tdata[47:0]);
+    wire [15:0] port = destination[47:16] == PORT_TAG ? destination[15:0] : NO_PORT;
+
+    assign s_axis_tready = !m_core_tvalid || m_core_tready;
+    assign m_core_tuser  = {in_bad, in_port};
+
+    always_ff @(posedge clk) begin
+        if (m_core_tready) m_core_tvalid <= 1'b0;
+        if (s_axis_tvalid && s_axis_tready) begin
+            m_core_tvalid <= 1'b1;
+            m_core_tdata  <= s_axis_tdata;
+            m_core_tkeep  <= s_axis_tkeep;
+            m_core_tlast  <= s_axis_tlast;
+            in_bad        <= s_axis_tuser;
+            in_first      <= s_axis_tlast;
+            if (in_first) begin
+                in_port <= port;
+                if (port != NO_PORT) m_core_tdata[47:0] <= swapped(own_mac);
+            end
+        end
+        if (rst) begin
+            m_core_tvalid <= 1'b0;
+            in_first      <= 1'b1;
+        end
+    end
+
+    // ---- out
+    logic out_first;
+    wire passed = s_core_tuser[31];
+    wire unused_mask = &{1'b0, s_core_tuser[30:16]};
+
+    assign s_core_tready = !m_axis_tvalid || m_axis_tready;
+
+    always_ff @(posedge clk) begin
+        if (m_axis_tready) m_axis_tvalid <= 1'b0;
+        if (s_core_tvalid && s_core_tready) begin
+            m_axis_tvalid <= 1'b1;
+            m_axis_tdata  <= s_core_tdata;
+            m_axis_tkeep  <= s_core_tkeep;
+            m_axis_tlast  <= s_core_tlast;
+            out_first     <= s_core_tlast;
+            if (out_first) begin
+                if (!passed) m_axis_tdata[95:48] <= swapped({MASK_TAG, s_core_tuser[15:0]});
+                else if (s_core_tuser[15:0] != NO_PORT) m_axis_tdata[47:0] <= swapped({PORT_TAG, s_core_tuser[15:0]});
+            end
+        end
+        if (rst) begin
+            m_axis_tvalid <= 1'b0;
+            out_first     <= 1'b1;
+        end
+    end
+endmodule
