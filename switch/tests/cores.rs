@@ -8,15 +8,14 @@
 
 mod common;
 
-use common::{OWN, header};
+use common::{OWN, PATIENCE, connect, header, wait_until};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort};
+use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, StartedPort};
 use tally_switch::report::{PortReport, Report};
 use tally_wire::frame::{UDP_END, emit};
 use tally_wire::{Addresses, Flags, HEADERS_BYTES, Header, Kind, Mac, UdpFrame};
@@ -28,7 +27,6 @@ const PAYLOAD: usize = 8192;
 /// What `net_tap` carries, whose MTU is 1500 whatever its interface's is.
 const TAP_PAYLOAD: usize = 1408;
 const FRAGMENTS: u32 = 64;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 fn mac(host: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, host])
@@ -163,14 +161,6 @@ fn signal(name: &str, process: u32) {
     assert!(status.unwrap().success());
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 fn has_two_cpus() -> bool {
     let two = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() >= 2);
     if !two {
@@ -301,37 +291,6 @@ fn peers_that_steer_one_that_does_not_and_frames_in_the_wrong_queue() {
     let text = report.to_string();
     let line = "p2           steering hand-over, 1 queues in, 1 out, 32 frames handed over\n";
     assert!(text.contains(line), "{text}");
-}
-
-/// A client's port, once the switch is at its other end.
-fn connect(eal: &Eal, pool: &Mempool, id: u16, arguments: &str, queues: u16) -> StartedPort {
-    let config = PortConfig {
-        rx_queues: queues,
-        tx_queues: queues,
-        ..PortConfig::default()
-    };
-    let start = || {
-        let port = Port::vdev(eal, &format!("net_memif{id}"), arguments).ok()?;
-        port.configure(&config, std::slice::from_ref(pool))
-            .ok()?
-            .start()
-            .ok()
-    };
-    let mut started = None;
-    wait_until("the link is up", || {
-        drop(started.take());
-        started = start();
-        let deadline = Instant::now() + Duration::from_millis(200);
-        while let Some(port) = &started
-            && Instant::now() < deadline
-        {
-            if port.port.link().unwrap().up {
-                return true;
-            }
-        }
-        false
-    });
-    started.unwrap()
 }
 
 /// What has arrived at a host, in any of its queues.

@@ -5,13 +5,12 @@
 
 mod common;
 
-use common::OWN;
+use common::{OWN, connect, wait_until};
 use std::io::Read;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort};
+use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, StartedPort};
 use tally_switch::report::Report;
 use tally_switch::switchml::proto::session_client::SessionClient;
 use tally_switch::switchml::proto::sync_client::SyncClient;
@@ -20,7 +19,6 @@ use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, Size, emit_request
 use tally_wire::{Addresses, Mac};
 use tonic::transport::{Channel, Endpoint};
 
-const PATIENCE: Duration = Duration::from_secs(30);
 const SESSION: u64 = 0x00c0_ffee;
 const WORKERS: u8 = 2;
 
@@ -56,14 +54,6 @@ fn request(host: u8, size: Size, slot: u16, set: bool) -> Vec<u8> {
     frame
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// A switch, killed with the value.
 struct Switch(Child);
 
@@ -83,32 +73,6 @@ fn report(folder: &Path) -> Report {
         .output()
         .unwrap();
     simd_json::from_slice(&mut stats.stdout.clone()).unwrap()
-}
-
-/// A port of ours, once the switch is at its other end.
-fn connect(eal: &Eal, pool: &Mempool, id: u8, arguments: &str) -> StartedPort {
-    let start = || {
-        let port = Port::vdev(eal, &format!("net_memif{id}"), arguments).ok()?;
-        port.configure(&PortConfig::default(), std::slice::from_ref(pool))
-            .ok()?
-            .start()
-            .ok()
-    };
-    let mut started = None;
-    wait_until("the link is up", || {
-        drop(started.take());
-        started = start();
-        let deadline = Instant::now() + Duration::from_millis(200);
-        while let Some(port) = &started
-            && Instant::now() < deadline
-        {
-            if port.port.link().unwrap().up {
-                return true;
-            }
-        }
-        false
-    });
-    started.unwrap()
 }
 
 /// As a published client does it: Broadcast; rank 0 its UdpSession and then a Barrier, the others the other way
@@ -210,7 +174,7 @@ fn a_session_from_its_set_up_to_who_is_behind() {
     };
     let pool = Mempool::new(&eal, "hosts", &pool).unwrap();
     let mut hosts: Vec<_> = (0..WORKERS)
-        .map(|id| connect(&eal, &pool, id, &arguments("client", id)))
+        .map(|id| connect(&eal, &pool, id.into(), &arguments("client", id), 1))
         .collect();
 
     let runtime = tokio::runtime::Builder::new_current_thread()

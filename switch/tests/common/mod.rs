@@ -7,8 +7,8 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
-use tally_dpdk::{Mempool, RxQueue, TxQueue};
+use std::time::{Duration, Instant};
+use tally_dpdk::{Eal, Mempool, Port, PortConfig, RxQueue, StartedPort, TxQueue};
 use tally_engine::queue::QueueConfig;
 use tally_engine::{Aggregator, Batch, Member, PolicyName, PoolConfig, PortId, Roster};
 use tally_kernels::Kernels;
@@ -28,6 +28,48 @@ pub const OWN: Own = Own {
     base_port: 31249,
 };
 pub const JOB: JobId = JobId(7);
+
+/// How long what must come is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A client's memif port of so many queues each way, once the switch is at its other end.
+pub fn connect(eal: &Eal, pool: &Mempool, id: u16, arguments: &str, queues: u16) -> StartedPort {
+    let config = PortConfig {
+        rx_queues: queues,
+        tx_queues: queues,
+        ..PortConfig::default()
+    };
+    let start = || {
+        let port = Port::vdev(eal, &format!("net_memif{id}"), arguments).ok()?;
+        port.configure(&config, std::slice::from_ref(pool))
+            .ok()?
+            .start()
+            .ok()
+    };
+    let mut started = None;
+    wait_until("the link is up", || {
+        drop(started.take());
+        started = start();
+        let deadline = Instant::now() + Duration::from_millis(200);
+        while let Some(port) = &started
+            && Instant::now() < deadline
+        {
+            if port.port.link().unwrap().up {
+                return true;
+            }
+        }
+        false
+    });
+    started.unwrap()
+}
 
 /// A contribution of integers.
 pub fn header(rank: u8, fragment: u32, payload_bytes: usize) -> Header {
