@@ -13,12 +13,12 @@ module tally_tags (
     input  logic         rst,
     input  logic [ 47:0] own_mac,  // the first byte on the wire in bits 47..40
     // From the switch.
-    input  logic [511:0] s_axis_tdata,
-    input  logic [ 63:0] s_axis_tkeep,
-    input  logic         s_axis_tvalid,
-    input  logic         s_axis_tlast,
-    input  logic         s_axis_tuser,  // with the last beat: the frame is bad
-    output logic         s_axis_tready,
+    input  logic [511:0] s_net_tdata,
+    input  logic [ 63:0] s_net_tkeep,
+    input  logic         s_net_tvalid,
+    input  logic         s_net_tlast,
+    input  logic         s_net_tuser,  // with the last beat: the frame is bad
+    output logic         s_net_tready,
     // To the core: {bad, port}; the port with every beat of the frame.
     output logic [511:0] m_core_tdata,
     output logic [ 63:0] m_core_tkeep,
@@ -34,11 +34,11 @@ module tally_tags (
     input  logic [ 31:0] s_core_tuser,
     output logic         s_core_tready,
     // To the switch.
-    output logic [511:0] m_axis_tdata,
-    output logic [ 63:0] m_axis_tkeep,
-    output logic         m_axis_tvalid,
-    output logic         m_axis_tlast,
-    input  logic         m_axis_tready
+    output logic [511:0] m_net_tdata,
+    output logic [ 63:0] m_net_tkeep,
+    output logic         m_net_tvalid,
+    output logic         m_net_tlast,
+    input  logic         m_net_tready
 );
     localparam logic [31:0] PORT_TAG = 32'h02544300;
     localparam logic [31:0] MASK_TAG = 32'h02544301;
@@ -52,21 +52,21 @@ module tally_tags (
     // ---- in
     logic in_first, in_bad;
     logic [15:0] in_port;
-    wire [47:0] destination = swapped(s_axis_tdata[47:0]);
+    wire [47:0] destination = swapped(s_net_tdata[47:0]);
     wire [15:0] port = destination[47:16] == PORT_TAG ? destination[15:0] : NO_PORT;
 
-    assign s_axis_tready = !m_core_tvalid || m_core_tready;
+    assign s_net_tready = !m_core_tvalid || m_core_tready;
     assign m_core_tuser  = {in_bad, in_port};
 
     always_ff @(posedge clk) begin
         if (m_core_tready) m_core_tvalid <= 1'b0;
-        if (s_axis_tvalid && s_axis_tready) begin
+        if (s_net_tvalid && s_net_tready) begin
             m_core_tvalid <= 1'b1;
-            m_core_tdata  <= s_axis_tdata;
-            m_core_tkeep  <= s_axis_tkeep;
-            m_core_tlast  <= s_axis_tlast;
-            in_bad        <= s_axis_tuser;
-            in_first      <= s_axis_tlast;
+            m_core_tdata  <= s_net_tdata;
+            m_core_tkeep  <= s_net_tkeep;
+            m_core_tlast  <= s_net_tlast;
+            in_bad        <= s_net_tuser;
+            in_first      <= s_net_tlast;
             if (in_first) begin
                 in_port <= port;
                 if (port != NO_PORT) m_core_tdata[47:0] <= swapped(own_mac);
@@ -83,23 +83,23 @@ module tally_tags (
     wire passed = s_core_tuser[31];
     wire unused_mask = &{1'b0, s_core_tuser[30:16]};
 
-    assign s_core_tready = !m_axis_tvalid || m_axis_tready;
+    assign s_core_tready = !m_net_tvalid || m_net_tready;
 
     always_ff @(posedge clk) begin
-        if (m_axis_tready) m_axis_tvalid <= 1'b0;
+        if (m_net_tready) m_net_tvalid <= 1'b0;
         if (s_core_tvalid && s_core_tready) begin
-            m_axis_tvalid <= 1'b1;
-            m_axis_tdata  <= s_core_tdata;
-            m_axis_tkeep  <= s_core_tkeep;
-            m_axis_tlast  <= s_core_tlast;
+            m_net_tvalid <= 1'b1;
+            m_net_tdata  <= s_core_tdata;
+            m_net_tkeep  <= s_core_tkeep;
+            m_net_tlast  <= s_core_tlast;
             out_first     <= s_core_tlast;
             if (out_first) begin
-                if (!passed) m_axis_tdata[95:48] <= swapped({MASK_TAG, s_core_tuser[15:0]});
-                else if (s_core_tuser[15:0] != NO_PORT) m_axis_tdata[47:0] <= swapped({PORT_TAG, s_core_tuser[15:0]});
+                if (!passed) m_net_tdata[95:48] <= swapped({MASK_TAG, s_core_tuser[15:0]});
+                else if (s_core_tuser[15:0] != NO_PORT) m_net_tdata[47:0] <= swapped({PORT_TAG, s_core_tuser[15:0]});
             end
         end
         if (rst) begin
-            m_axis_tvalid <= 1'b0;
+            m_net_tvalid <= 1'b0;
             out_first     <= 1'b1;
         end
     end

@@ -1,41 +1,41 @@
-// An AXI-Stream of FROM_BITS made one of TO_BITS: wider, narrower, or passed through where both are the same.
+// An AXI-Stream of IN_BITS made one of OUT_BITS: wider, narrower, or passed through where both are the same.
 //
-// No bubbles either way: the narrow side moves a beat each cycle, the wide side one beat in every TO_BITS / FROM_BITS
-// (or FROM_BITS / TO_BITS) cycles, fewer at a frame's end. Bytes keep their place, and so do gaps in `tkeep`: a narrow
+// No bubbles either way: the narrow side moves a beat each cycle, the wide side one beat in every OUT_BITS / IN_BITS
+// (or IN_BITS / OUT_BITS) cycles, fewer at a frame's end. Bytes keep their place, and so do gaps in `tkeep`: a narrow
 // beat that is not full leaves a gap in the wide one, for the ingress to find.
 // `tuser` is that of the last beat of a frame.
 module tally_width #(
-    parameter int FROM_BITS = 64,
-    parameter int TO_BITS   = 512
+    parameter int IN_BITS  = 64,
+    parameter int OUT_BITS = 512
 ) (
-    input  logic                   clk,
-    input  logic                   rst,
-    input  logic [  FROM_BITS-1:0] s_axis_tdata,
-    input  logic [FROM_BITS/8-1:0] s_axis_tkeep,
-    input  logic                   s_axis_tvalid,
-    input  logic                   s_axis_tlast,
-    input  logic                   s_axis_tuser,
-    output logic                   s_axis_tready,
-    output logic [    TO_BITS-1:0] m_axis_tdata,
-    output logic [  TO_BITS/8-1:0] m_axis_tkeep,
-    output logic                   m_axis_tvalid,
-    output logic                   m_axis_tlast,
-    output logic                   m_axis_tuser,
-    input  logic                   m_axis_tready
+    input  logic                    clk,
+    input  logic                    rst,
+    input  logic [IN_BITS-1:0]      s_axis_tdata,
+    input  logic [IN_BITS/8-1:0]    s_axis_tkeep,
+    input  logic                    s_axis_tvalid,
+    input  logic                    s_axis_tlast,
+    input  logic                    s_axis_tuser,
+    output logic                    s_axis_tready,
+    output logic [OUT_BITS-1:0]     m_axis_tdata,
+    output logic [OUT_BITS/8-1:0]   m_axis_tkeep,
+    output logic                    m_axis_tvalid,
+    output logic                    m_axis_tlast,
+    output logic                    m_axis_tuser,
+    input  logic                    m_axis_tready
 );
-    localparam int FROM_BYTES = FROM_BITS / 8;
-    localparam int TO_BYTES   = TO_BITS / 8;
+    localparam int IN_BYTES  = IN_BITS / 8;
+    localparam int OUT_BYTES = OUT_BITS / 8;
 
 `ifndef SYNTHESIS
     initial begin
-        assert (FROM_BITS % 8 == 0 && TO_BITS % 8 == 0) else $fatal(1, "tally_width is of whole bytes");
-        assert (TO_BITS == FROM_BITS << $clog2(TO_BITS / FROM_BITS) || FROM_BITS == TO_BITS << $clog2(FROM_BITS / TO_BITS))
+        assert (IN_BITS % 8 == 0 && OUT_BITS % 8 == 0) else $fatal(1, "tally_width is of whole bytes");
+        assert (OUT_BITS == IN_BITS << $clog2(OUT_BITS / IN_BITS) || IN_BITS == OUT_BITS << $clog2(IN_BITS / OUT_BITS))
             else $fatal(1, "one width of tally_width must be the other times a power of two");
     end
 `endif
 
     generate
-        if (FROM_BITS == TO_BITS) begin : g_same
+        if (IN_BITS == OUT_BITS) begin : g_same
             wire unused_clock = &{1'b0, clk, rst};
             assign m_axis_tdata  = s_axis_tdata;
             assign m_axis_tkeep  = s_axis_tkeep;
@@ -43,9 +43,9 @@ module tally_width #(
             assign m_axis_tlast  = s_axis_tlast;
             assign m_axis_tuser  = s_axis_tuser;
             assign s_axis_tready = m_axis_tready;
-        end else if (FROM_BITS < TO_BITS) begin : g_wider
+        end else if (IN_BITS < OUT_BITS) begin : g_wider
             // One wide beat, filled from below. While it leaves, the first part of the next one comes in.
-            localparam int RATIO = TO_BITS / FROM_BITS;
+            localparam int RATIO = OUT_BITS / IN_BITS;
             localparam int COUNT_BITS = $clog2(RATIO);
             logic [COUNT_BITS-1:0] count;
             wire [COUNT_BITS-1:0] place = m_axis_tvalid ? {COUNT_BITS{1'b0}} : count;
@@ -58,10 +58,10 @@ module tally_width #(
                 if (take) begin
                     for (int i = 0; i < RATIO; i++) begin
                         if (place == i[COUNT_BITS-1:0]) begin
-                            m_axis_tdata[i*FROM_BITS+:FROM_BITS] <= s_axis_tdata;
-                            m_axis_tkeep[i*FROM_BYTES+:FROM_BYTES] <= s_axis_tkeep;
+                            m_axis_tdata[i*IN_BITS+:IN_BITS] <= s_axis_tdata;
+                            m_axis_tkeep[i*IN_BYTES+:IN_BYTES] <= s_axis_tkeep;
                         end else if (place == 0) begin
-                            m_axis_tkeep[i*FROM_BYTES+:FROM_BYTES] <= {FROM_BYTES{1'b0}};
+                            m_axis_tkeep[i*IN_BYTES+:IN_BYTES] <= {IN_BYTES{1'b0}};
                         end
                     end
                     m_axis_tlast <= s_axis_tlast;
@@ -76,13 +76,13 @@ module tally_width #(
             end
         end else begin : g_narrower
             // One wide beat, shifted out from below until no byte is left in it.
-            logic [FROM_BITS-1:0] data;
-            logic [FROM_BYTES-1:0] keep;
+            logic [IN_BITS-1:0] data;
+            logic [IN_BYTES-1:0] keep;
             logic last, user;
-            wire ends = keep[FROM_BYTES-1:TO_BYTES] == 0;
+            wire ends = keep[IN_BYTES-1:OUT_BYTES] == 0;
 
-            assign m_axis_tdata  = data[TO_BITS-1:0];
-            assign m_axis_tkeep  = keep[TO_BYTES-1:0];
+            assign m_axis_tdata  = data[OUT_BITS-1:0];
+            assign m_axis_tkeep  = keep[OUT_BYTES-1:0];
             assign m_axis_tlast  = last && ends;
             assign m_axis_tuser  = user;
             assign s_axis_tready = !m_axis_tvalid || (m_axis_tready && ends);
@@ -95,8 +95,8 @@ module tally_width #(
                     last <= s_axis_tlast;
                     user <= s_axis_tuser;
                 end else if (m_axis_tready) begin
-                    data <= data >> TO_BITS;
-                    keep <= keep >> TO_BYTES;
+                    data <= data >> OUT_BITS;
+                    keep <= keep >> OUT_BYTES;
                     if (ends) m_axis_tvalid <= 1'b0;
                 end
                 if (rst) m_axis_tvalid <= 1'b0;
