@@ -276,7 +276,7 @@ fn the_last_answer_comes_after_the_data_path_is_ready() {
 
 #[test]
 fn refusals_are_errors_with_a_text() {
-    let (running, _) = start(1, config());
+    let (running, bound) = start(1, config());
     let at = running.addresses()[0];
     run(async {
         let refused = |status: Status, code, text: &str| {
@@ -322,6 +322,8 @@ fn refusals_are_errors_with_a_text() {
         let full = third.udp_session(3).await.unwrap_err();
         assert_eq!(full.code(), Code::ResourceExhausted);
         assert!(full.message().contains("all 2 sessions"), "{full}");
+        bound.logged(&["call from 127.0.0.1", "refused: num_workers is 0"]);
+        bound.logged(&["call from 127.0.0.1", "refused: all 2 sessions"]);
 
         // Two jobs at one address: whichever comes second is refused.
         let mut jobs =

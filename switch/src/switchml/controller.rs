@@ -40,6 +40,10 @@ pub const DEFAULT_PORT: u16 = 50099;
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Most connections at one time, over all addresses: more than the workers of all sessions that anybody runs.
 pub const CONNECTIONS_MAX: usize = 4096;
+/// At least as long between two lines of the log about refused calls, beyond the first few.
+const REFUSALS_EVERY: Duration = Duration::from_secs(1);
+/// As many refusals in a row are told of: those of a job whose ranks are all wrong.
+const REFUSALS_IN_A_ROW: u32 = 8;
 /// Most calls that wait on one connection: all ranks of a job, if they share it.
 const CALLS_MAX: u32 = 64;
 
@@ -164,6 +168,8 @@ pub fn start_with_keepalive(
             plane,
         ),
         waiting: HashMap::new(),
+        peers: HashMap::new(),
+        refusals: Refusals::default(),
         epoch,
         log,
         memberships: Arc::clone(&memberships),
@@ -211,10 +217,43 @@ impl Drop for Running {
     }
 }
 
+/// A call that has no answer yet.
+struct Waiting {
+    peer: Option<SocketAddr>,
+    answer: oneshot::Sender<Result<Answer, Refusal>>,
+}
+
+/// Which refusals the log is told of: all, but not what somebody who calls again and again makes of it.
+#[derive(Default)]
+struct Refusals {
+    /// When the log is next told of one for certain.
+    next: Option<Instant>,
+    in_a_row: u32,
+    untold: u64,
+}
+
+impl Refusals {
+    /// One more: how many others went untold, if it is to be told of.
+    fn count(&mut self, now: Instant) -> Option<u64> {
+        if self.next.is_none_or(|next| now >= next) {
+            self.in_a_row = 0;
+        }
+        if self.in_a_row >= REFUSALS_IN_A_ROW {
+            self.untold += 1;
+            return None;
+        }
+        self.in_a_row += 1;
+        self.next = Some(now + REFUSALS_EVERY);
+        Some(std::mem::take(&mut self.untold))
+    }
+}
+
 /// The one that answers.
 struct Desk<P, L> {
     controller: Controller<P>,
-    waiting: HashMap<CallId, oneshot::Sender<Result<Answer, Refusal>>>,
+    waiting: HashMap<CallId, Waiting>,
+    peers: HashMap<ConnectionId, SocketAddr>,
+    refusals: Refusals,
     epoch: Instant,
     log: L,
     memberships: Arc<Mutex<Vec<Membership>>>,
@@ -256,15 +295,22 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
                 connection,
                 listen,
                 peer,
-            } => self.controller.opened(connection, listen, peer),
-            Message::Closed(connection) => self.controller.closed(now, connection),
+            } => {
+                self.peers.insert(connection, peer);
+                self.controller.opened(connection, listen, peer);
+            }
+            Message::Closed(connection) => {
+                self.peers.remove(&connection);
+                self.controller.closed(now, connection);
+            }
             Message::Call {
                 connection,
                 call,
                 request,
                 answer,
             } => {
-                self.waiting.insert(call, answer);
+                let peer = self.peers.get(&connection).copied();
+                self.waiting.insert(call, Waiting { peer, answer });
                 self.controller.handle(now, connection, call, request);
             }
             Message::Abandoned(call) => {
@@ -287,9 +333,16 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
     fn deliver(&mut self) {
         while let Some((call, answer)) = self.controller.poll_answer() {
             // Whoever has gone does not hear it.
-            if let Some(waiting) = self.waiting.remove(&call) {
-                let _ = waiting.send(answer);
+            let Some(waiting) = self.waiting.remove(&call) else {
+                continue;
+            };
+            if let (Some(peer), Err(why)) = (waiting.peer, &answer)
+                && let Some(others) = self.refusals.count(Instant::now())
+            {
+                let why = why.clone();
+                (self.log)(&Event::Refused { peer, why, others });
             }
+            let _ = waiting.answer.send(answer);
         }
         while let Some(event) = self.controller.poll_event() {
             (self.log)(&event);
@@ -300,5 +353,29 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
             .unwrap_or_else(PoisonError::into_inner);
         memberships.clear();
         memberships.extend(self.controller.status());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_do_not_flood_the_log() {
+        let mut refusals = Refusals::default();
+        let start = Instant::now();
+        let mut at = |ms: u64| refusals.count(start + Duration::from_millis(ms));
+        for n in 0..8 {
+            assert_eq!(at(n), Some(0));
+        }
+        for n in 8..108 {
+            assert_eq!(at(n), None);
+        }
+        assert_eq!(
+            at(1007),
+            Some(100),
+            "a second after the last that was told of"
+        );
+        assert_eq!(at(1008), Some(0));
     }
 }

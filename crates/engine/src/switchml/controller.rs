@@ -235,6 +235,15 @@ pub enum Event {
         /// Why.
         why: End,
     },
+    /// A call was refused, which its client may not show to anybody.
+    Refused {
+        /// Where it came from.
+        peer: SocketAddr,
+        /// Why.
+        why: Refusal,
+        /// Others since the last one that was told of.
+        others: u64,
+    },
 }
 
 impl fmt::Display for Event {
@@ -254,6 +263,13 @@ impl fmt::Display for Event {
                     .try_for_each(|worker| write!(f, " {}", worker.ip))
             }
             Self::Ended { id, why } => write!(f, "SwitchML session {id} ends: {why}"),
+            Self::Refused { peer, why, others } => {
+                write!(f, "SwitchML call from {peer} refused: {why}")?;
+                if *others > 0 {
+                    write!(f, " ({others} others were refused meanwhile)")?;
+                }
+                Ok(())
+            }
         }
     }
 }
