@@ -23,6 +23,7 @@ use tally_kernels::Kernels;
 use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
 mod group;
+mod hand_over;
 mod room;
 
 /// A slot that did not grow for so long may be one that nobody will complete (S-7). Longer than a worker
@@ -53,6 +54,8 @@ struct Job<B> {
     slots: u32,
     /// The newest fragment that DATA or a result of it was of, in this shard.
     newest: Option<FragmentId>,
+    /// Contributions that came, whatever became of them.
+    arrivals: u64,
 }
 
 impl<B> Job<B> {
@@ -184,6 +187,7 @@ impl<B: Buffer> Aggregator<B> {
             limits: self.config.limits.get(index).copied().unwrap_or_default(),
             slots: 0,
             newest: None,
+            arrivals: 0,
             roster,
         };
         if place == self.jobs.len() {
@@ -332,6 +336,7 @@ impl<B: Buffer> Aggregator<B> {
         let Some(job) = self.jobs[place].as_mut() else {
             return;
         };
+        job.arrivals += 1;
         let resend = header.flags.has(Flags::RESEND);
         match job.ring.standing(header.fragment) {
             Standing::Open => {}

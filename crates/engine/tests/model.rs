@@ -5,6 +5,9 @@
 //! compared, bit for bit, with the sum of the contributions that its bitmap names; in the end, when
 //! the network has become kind, every worker must have every result and no buffer may be missing.
 //!
+//! Half of the switches have a card, which is one shard more, in another machine: jobs go over to it and come
+//! back while they run, one shard after the other, and it may die with all that it has.
+//!
 //! `TALLY_SEED=17 cargo test -p tally-engine --test model` repeats one seed.
 
 mod common;
@@ -110,8 +113,9 @@ struct World {
     /// Of all shards.
     pool: PoolConfig,
     shards: Vec<Aggregator<Plain>>,
-    /// Preemptions, collisions, results of a PS, abandoned slots, contributions added in groups.
-    counts: [u64; 5],
+    /// Preemptions, collisions, results of a PS, abandoned slots, contributions added in groups, jobs that went to
+    /// a card or came back, deaths of cards.
+    counts: [u64; 7],
     ledger: Ledger,
     wire: Wire,
     jobs: Vec<Job>,
@@ -123,6 +127,19 @@ struct World {
     /// A millisecond passes with each frame.
     now: Time,
     published: BTreeSet<(usize, u32)>,
+    card: Option<Card>,
+}
+
+/// A card that jobs may be given to.
+struct Card {
+    shard: Aggregator<Plain>,
+    /// By job and shard of the switch: whether that shard sends it what comes of the job.
+    steered: [Vec<bool>; 2],
+    /// By job: what the shards are to do next, one by one.
+    wanted: [bool; 2],
+    /// Hand-overs to it, and deaths.
+    moves: u64,
+    deaths: u64,
 }
 
 impl World {
@@ -183,7 +200,7 @@ impl World {
         let in_turns = rng.percent(50);
         let mut world = Self {
             shards: Vec::new(),
-            counts: [0; 5],
+            counts: [0; 7],
             rng,
             policy,
             pool,
@@ -195,8 +212,12 @@ impl World {
             loss: 0,
             now: Time(0),
             published: BTreeSet::new(),
+            card: None,
         };
         world.start();
+        if world.rng.percent(50) {
+            world.card = Some(world.new_card());
+        }
         world
     }
 
@@ -212,7 +233,109 @@ impl World {
         (0..2).for_each(|place| self.bind(place));
     }
 
+    fn new_card(&mut self) -> Card {
+        let config = PoolConfig {
+            slots: 1 << self.rng.below(4),
+            ways: 1,
+            held: 0,
+            shards: 1,
+            shard: 0,
+            limits: Vec::new(),
+            policy: PolicyName::Esa,
+            ..self.pool.clone()
+        };
+        let shards = self.shards.len();
+        Card {
+            shard: Aggregator::new(config, Kernels::best()),
+            steered: [vec![false; shards], vec![false; shards]],
+            wanted: [false; 2],
+            moves: 0,
+            deaths: 0,
+        }
+    }
+
+    fn roster(&self, place: usize) -> Roster {
+        let job = &self.jobs[place];
+        let workers = (0..job.workers)
+            .map(|r| self.member(Node::Worker(place, r)))
+            .collect();
+        Roster::new(job.id, EPOCH, 1, workers, self.member(Node::Ps(place)))
+    }
+
+    /// A job goes to the card or comes back, or is on its way: a shard more follows.
+    fn steer(&mut self, place: usize) {
+        self.settle();
+        let roster = self.roster(place);
+        let Some(card) = &mut self.card else { return };
+        let to = card.wanted[place];
+        if let Some(at) = card.steered[place].iter().position(|&is| is != to) {
+            if to {
+                // Loaded before the first shard sends to it.
+                assert!(card.shard.bind(roster.clone(), place, &mut self.wire));
+                self.shards[at].hand_over(roster.job, &mut self.wire);
+            } else {
+                assert!(self.shards[at].bind(roster.clone(), place, &mut self.wire));
+            }
+            card.steered[place][at] = to;
+            if !to && !card.steered[place].contains(&true) {
+                card.shard.unbind(roster.job, &mut self.wire);
+            }
+        } else {
+            card.wanted[place] = !to;
+            card.moves += 1;
+        }
+        // Both may have finished it.
+        self.published.clear();
+        let sent = self.wire.take();
+        self.depart(sent, None);
+    }
+
+    /// The card is dead, with all that it has, and another one in its place.
+    fn kill_card(&mut self) {
+        self.settle();
+        let Some(mut card) = self.card.take() else {
+            return;
+        };
+        for place in 0..2 {
+            let roster = self.roster(place);
+            card.shard.unbind(roster.job, &mut self.wire);
+            for (at, is_steered) in card.steered[place].iter().enumerate() {
+                if *is_steered {
+                    assert!(self.shards[at].bind(roster.clone(), place, &mut self.wire));
+                }
+            }
+        }
+        self.published.clear();
+        assert_eq!(self.wire.take(), []);
+        self.card = Some(Card {
+            moves: card.moves,
+            deaths: card.deaths + 1,
+            ..self.new_card()
+        });
+    }
+
+    /// Whether a frame was the card's, and has been taken by it.
+    fn card_takes(&mut self, frame: &Frame) -> bool {
+        let shard = frame.header.fragment.0 as usize % self.shards.len();
+        let place = usize::from(frame.header.job.0 - 7);
+        let from = self.member(frame.from);
+        let Some(card) = &mut self.card else {
+            return false;
+        };
+        if !card.steered[place][shard] {
+            return false;
+        }
+        let buffer = self.ledger.frame(frame.payload.clone());
+        self.now = Time(self.now.0 + 1_000_000);
+        card.shard
+            .handle(self.now, &from, &frame.header, buffer, &mut self.wire);
+        let sent = self.wire.take();
+        self.depart(sent, Some(&frame.header));
+        true
+    }
+
     fn stop(&mut self) {
+        self.kill_card();
         self.settle();
         for shard in &mut self.shards {
             let c = shard.counters();
@@ -245,14 +368,14 @@ impl World {
     fn bind(&mut self, place: usize) {
         // Rosters change between turns.
         self.settle();
-        let job = &self.jobs[place];
-        let workers = (0..job.workers)
-            .map(|r| self.member(Node::Worker(place, r)))
-            .collect();
-        let ps = self.member(Node::Ps(place));
-        let roster = Roster::new(job.id, EPOCH, 1, workers, ps);
-        for shard in &mut self.shards {
+        let roster = self.roster(place);
+        let on_card = |at: usize| self.card.as_ref().is_some_and(|c| c.steered[place][at]);
+        let steered: Vec<_> = (0..self.shards.len()).map(on_card).collect();
+        for (shard, _) in self.shards.iter_mut().zip(&steered).filter(|(_, on)| !**on) {
             assert!(shard.bind(roster.clone(), place, &mut self.wire));
+        }
+        if let Some(card) = self.card.as_mut().filter(|_| steered.contains(&true)) {
+            assert!(card.shard.bind(roster, place, &mut self.wire));
         }
     }
 
@@ -272,6 +395,8 @@ impl World {
                 self.bind(place);
             }
             47 if self.rng.percent(5) => self.restart(),
+            48 if self.rng.percent(70) => self.steer(place),
+            49 if self.rng.percent(5) => self.kill_card(),
             _ => self.deliver(),
         }
     }
@@ -516,7 +641,7 @@ impl World {
     }
 
     fn switch(&mut self, frame: Frame) {
-        if self.collect(&frame) {
+        if self.card_takes(&frame) || self.collect(&frame) {
             return;
         }
         let shard = frame.header.fragment.0 as usize % self.shards.len();
@@ -659,7 +784,7 @@ impl World {
         self.jobs.iter().all(|job| job.results.iter().all(done))
     }
 
-    fn run(mut self) -> [u64; 5] {
+    fn run(mut self) -> [u64; 7] {
         self.loss = self.rng.below(4) as u64 * 8;
         for _ in 0..3000 {
             self.step();
@@ -698,6 +823,9 @@ impl World {
             }
         }
         self.stop();
+        if let Some(card) = &self.card {
+            self.counts[5..].copy_from_slice(&[card.moves, card.deaths]);
+        }
         self.counts
     }
 
@@ -720,7 +848,7 @@ fn job_all(job: &Job) -> u64 {
 }
 
 fn run(policy: PolicyName) {
-    let mut counts = [0; 5];
+    let mut counts = [0; 7];
     for seed in seeds(200) {
         println!("{policy}, seed {seed}");
         for (sum, count) in counts.iter_mut().zip(World::new(seed, policy).run()) {
@@ -729,12 +857,21 @@ fn run(policy: PolicyName) {
     }
     if std::env::var("TALLY_SEED").is_err() {
         // That the seeds reach what they are meant to reach.
-        let [preemptions, collisions, from_ps, abandoned, grouped] = counts;
+        let [
+            preemptions,
+            collisions,
+            from_ps,
+            abandoned,
+            grouped,
+            moves,
+            deaths,
+        ] = counts;
         assert_eq!(preemptions > 100, policy == PolicyName::Esa, "{counts:?}");
         assert_eq!(collisions > 100, policy != PolicyName::None, "{counts:?}");
         assert!(from_ps > 100, "{counts:?}");
         assert_eq!(abandoned > 10, policy != PolicyName::None, "{counts:?}");
         assert_eq!(grouped > 100, policy != PolicyName::None, "{counts:?}");
+        assert!(moves > 500 && deaths > 100, "{counts:?}");
     }
 }
 

@@ -175,6 +175,7 @@ impl<B: Buffer> Aggregator<B> {
             return false;
         }
         job.has_reached(fragment);
+        job.arrivals += members.len as u64;
         slot.grew = now;
         slot.priority = slot.priority.max(members.priority);
         slot.flags = slot.flags.with(members.flags);

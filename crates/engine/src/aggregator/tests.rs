@@ -12,6 +12,7 @@ mod abandoned;
 mod admission;
 mod combining;
 mod congestion;
+mod hand_over;
 mod limits;
 mod none;
 mod ps;
