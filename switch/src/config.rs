@@ -3,9 +3,11 @@
 //! [`Config::load`] reads and checks it. What comes out is possible on paper; whether the machine
 //! agrees (devices, hugepages, CPUs) shows when the switch starts.
 
+mod card;
 mod pool;
 mod switchml;
 
+pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use pool::PoolSection;
 pub use switchml::SwitchmlSection;
 
@@ -57,6 +59,8 @@ pub struct Config {
     pub jobs: Vec<JobSection>,
     /// SwitchML's clients; without it, there are none.
     pub switchml: Option<SwitchmlSection>,
+    /// The card that aggregates in hardware; without it, there is none.
+    pub card: Option<CardSection>,
     /// Largest window of a worker, in fragments.
     #[serde(default = "default_window")]
     pub window: u16,
@@ -476,6 +480,7 @@ impl Config {
         self.check_pool(path)?;
         self.check_jobs(path)?;
         self.check_limits(path)?;
+        self.check_card(path)?;
         self.check_switchml(path)
     }
 
@@ -542,13 +547,13 @@ impl Config {
                 .zip(0..)
                 .chain([(&fixed.ps, usize::MAX)])
             {
-                if !self.ports.iter().any(|port| port.label() == member.port) {
+                if !self.member_ports().any(|port| port.label() == member.port) {
                     let at = if at == usize::MAX {
                         "fixed.ps".into()
                     } else {
                         format!("fixed.workers[{at}]")
                     };
-                    let names: Vec<_> = self.ports.iter().map(PortSection::label).collect();
+                    let names: Vec<_> = self.member_ports().map(PortSection::label).collect();
                     let found = format!("`{}`", member.port);
                     return bad(
                         key(&format!("{at}.port")),
@@ -578,10 +583,10 @@ impl Config {
             .ok_or_else(|| format!("on this machine one of auto, {}", available.join(", ")))
     }
 
-    /// Largest payload that all ports carry, in units of 64 bytes.
+    /// Largest payload that all ports of members carry, in units of 64 bytes.
     #[must_use]
     pub fn units(&self) -> u8 {
-        let mtu = self.ports.iter().map(|port| port.mtu).min().unwrap_or(0);
+        let mtu = self.member_ports().map(|port| port.mtu).min().unwrap_or(0);
         let units = mtu.saturating_sub(HEADERS_IN_MTU) / UNIT_BYTES as u16;
         units.min(u16::from(MAX_UNITS)) as u8
     }

@@ -83,7 +83,7 @@ impl Config {
     /// The longest packet of a SwitchML session that all ports carry.
     #[must_use]
     pub fn switchml_size(&self) -> Size {
-        let mtu = self.ports.iter().map(|port| port.mtu).min().unwrap_or(0);
+        let mtu = self.member_ports().map(|port| port.mtu).min().unwrap_or(0);
         let room = usize::from(mtu).saturating_sub(HEADERS_IN_MTU);
         let fits = |size: &&Size| size.payload_bytes() <= room;
         let longest = Size::ALL.iter().rfind(fits);
