@@ -1,1 +1,3 @@
 //! The bridge to an FPGA card that aggregates in hardware.
+
+pub mod registers;
