@@ -38,6 +38,8 @@ need_rust() {
 BUILD_PACKAGES=(gcc libc6-dev pkg-config libdpdk-dev libclang-dev)
 RUN_PACKAGES=(python3-numpy)
 NAMESPACE_PACKAGES=(iproute2 ethtool procps)
+# What makes a program of the card's RTL.
+CARD_PACKAGES=(verilator g++)
 # What `tally-perf allreduce` compares with.
 PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)
 # What a virtual environment needs, where python3 is Debian's.

@@ -170,13 +170,18 @@ fn unsafe_stays_where_it_may_be() {
         if own_table.contains(&folder) {
             continue;
         }
-        let own = read(&root().join(folder).join("Cargo.toml"));
-        if folder != "crates/kernels" {
-            assert!(own.contains("[lints]\nworkspace = true"), "{folder}");
-            continue;
-        }
+        // These have a table of their own, too, and `unsafe` in one place only.
+        let place = match folder {
+            "crates/kernels" => "arch",
+            "fpga-bridge/card" => "ffi.rs",
+            _ => {
+                let own = read(&root().join(folder).join("Cargo.toml"));
+                assert!(own.contains("[lints]\nworkspace = true"), "{folder}");
+                continue;
+            }
+        };
         for file in sources(folder) {
-            if !file.components().any(|part| part.as_os_str() == "arch") {
+            if !file.components().any(|part| part.as_os_str() == place) {
                 let code = read(&file);
                 assert!(!code.contains("unsafe {"), "{}", file.display());
                 assert!(!code.contains("unsafe fn"), "{}", file.display());
