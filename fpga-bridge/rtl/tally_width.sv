@@ -46,10 +46,10 @@ module tally_width #(
         end else if (IN_BITS < OUT_BITS) begin : g_wider
             // One wide beat, filled from below. While it leaves, the first part of the next one comes in.
             localparam int RATIO = OUT_BITS / IN_BITS;
-            localparam int COUNT_BITS = $clog2(RATIO);
-            logic [COUNT_BITS-1:0] count;
-            wire [COUNT_BITS-1:0] place = m_axis_tvalid ? {COUNT_BITS{1'b0}} : count;
+            localparam int PLACE_BITS = $clog2(RATIO);
+            logic [PLACE_BITS-1:0] place;
             wire take = s_axis_tvalid && s_axis_tready;
+            wire completes = s_axis_tlast || (&place);
 
             assign s_axis_tready = !m_axis_tvalid || m_axis_tready;
 
@@ -57,7 +57,7 @@ module tally_width #(
                 if (m_axis_tready) m_axis_tvalid <= 1'b0;
                 if (take) begin
                     for (int i = 0; i < RATIO; i++) begin
-                        if (place == i[COUNT_BITS-1:0]) begin
+                        if (place == i[PLACE_BITS-1:0]) begin
                             m_axis_tdata[i*IN_BITS+:IN_BITS] <= s_axis_tdata;
                             m_axis_tkeep[i*IN_BYTES+:IN_BYTES] <= s_axis_tkeep;
                         end else if (place == 0) begin
@@ -66,12 +66,12 @@ module tally_width #(
                     end
                     m_axis_tlast <= s_axis_tlast;
                     m_axis_tuser <= s_axis_tuser;
-                    m_axis_tvalid <= s_axis_tlast || (&place);
-                    count <= place + 1'b1;
+                    m_axis_tvalid <= completes;
+                    place <= completes ? '0 : place + 1'b1;
                 end
                 if (rst) begin
                     m_axis_tvalid <= 1'b0;
-                    count <= '0;
+                    place <= '0;
                 end
             end
         end else begin : g_narrower
