@@ -41,9 +41,9 @@ module tally_regs #(
 
   // Milliseconds since reset. It moves as long as the card lives.
   input  wire logic [31:0] uptime,
-  // a place is being cleared; commands are refused meanwhile.
+  // A place is being cleared; commands are refused meanwhile.
   input  wire logic clearing,
-  // an internal check has failed: no sum of this card can be trusted until it is reset.
+  // An internal check has failed: no sum of this card can be trusted until it is reset.
   input  wire logic fault,
   // Counter n in bits 64n and above, as they were at the last `counter_snapshot`.
   input  wire logic [64*COUNTERS-1:0] counters,

@@ -32,7 +32,7 @@ pub const RING: u16 = 0x018;
 /// What else it has.
 pub const FEATURES: u16 = 0x01c;
 /// Of [`FEATURES`]: f32 is folded in rank order on the card; otherwise it goes to the parameter server.
-pub const FEATURES_F32: u32 = 1 << 0;
+pub const BIT_F32: u32 = 1 << 0;
 
 /// The clock that it is built for, in kHz.
 pub const CLOCK_KHZ: u16 = 0x020;
@@ -43,16 +43,16 @@ pub const UPTIME: u16 = 0x024;
 /// What goes on.
 pub const STATUS: u16 = 0x028;
 /// Of [`STATUS`]: a place is being cleared; commands are refused meanwhile.
-pub const STATUS_CLEARING: u32 = 1 << 0;
+pub const BIT_CLEARING: u32 = 1 << 0;
 /// Of [`STATUS`]: an internal check has failed: no sum of this card can be trusted until it is reset.
-pub const STATUS_FAULT: u32 = 1 << 1;
+pub const BIT_FAULT: u32 = 1 << 1;
 
 /// The card as a whole.
 pub const CONTROL: u16 = 0x02c;
 /// Of [`CONTROL`]: 0: every frame passes through.
-pub const CONTROL_ENABLE: u32 = 1 << 0;
+pub const BIT_ENABLE: u32 = 1 << 0;
 /// Of [`CONTROL`]: all places are cleared.
-pub const CONTROL_CLEAR_ALL: u32 = 1 << 1;
+pub const BIT_CLEAR_ALL: u32 = 1 << 1;
 
 /// The first two bytes of the MAC address.
 pub const OWN_MAC_HIGH: u16 = 0x040;
@@ -93,9 +93,9 @@ pub const JOB_HASH: u16 = 0x098;
 /// Takes the job into its place, or out of it.
 pub const JOB_COMMAND: u16 = 0x09c;
 /// Of [`JOB_COMMAND`]: the job is live from now on; of the job and epoch that the place has already, only addresses and ports are replaced.
-pub const JOB_COMMAND_JOB_LOAD: u32 = 1 << 0;
+pub const BIT_JOB_LOAD: u32 = 1 << 0;
 /// Of [`JOB_COMMAND`]: the job is live no more, and its slots and results are cleared.
-pub const JOB_COMMAND_JOB_UNLOAD: u32 = 1 << 1;
+pub const BIT_JOB_UNLOAD: u32 = 1 << 1;
 
 /// Its rank; 255 for the parameter server.
 pub const MEMBER_SELECT: u16 = 0x0c0;
@@ -118,15 +118,52 @@ pub const MEMBER_PORT: u16 = 0x0d4;
 /// Stores the member.
 pub const MEMBER_COMMAND: u16 = 0x0d8;
 /// Of [`MEMBER_COMMAND`]: the table takes what the registers above say.
-pub const MEMBER_COMMAND_MEMBER_STORE: u32 = 1 << 0;
+pub const BIT_MEMBER_STORE: u32 = 1 << 0;
 
 /// The counters are read from the latch, so that they belong together.
 pub const COUNTER_SNAPSHOT: u16 = 0x100;
 /// Of [`COUNTER_SNAPSHOT`]: all counters are latched in the same cycle.
-pub const COUNTER_SNAPSHOT_COUNTER_SNAPSHOT: u32 = 1 << 0;
+pub const BIT_COUNTER_SNAPSHOT: u32 = 1 << 0;
 
 /// The first counter; each has its lower word first.
 pub const COUNTERS_AT: u16 = 0x400;
+
+/// All registers but the counters: address and name.
+pub const NAMES: [(u16, &str); 33] = [
+    (ID, "ID"),
+    (INTERFACE, "INTERFACE"),
+    (SLOTS, "SLOTS"),
+    (PAYLOAD_BYTES, "PAYLOAD_BYTES"),
+    (JOBS, "JOBS"),
+    (MEMBERS, "MEMBERS"),
+    (RING, "RING"),
+    (FEATURES, "FEATURES"),
+    (CLOCK_KHZ, "CLOCK_KHZ"),
+    (UPTIME, "UPTIME"),
+    (STATUS, "STATUS"),
+    (CONTROL, "CONTROL"),
+    (OWN_MAC_HIGH, "OWN_MAC_HIGH"),
+    (OWN_MAC_LOW, "OWN_MAC_LOW"),
+    (OWN_IP, "OWN_IP"),
+    (BASE_PORT, "BASE_PORT"),
+    (SHARDS, "SHARDS"),
+    (JOB_SELECT, "JOB_SELECT"),
+    (JOB_NUMBER, "JOB_NUMBER"),
+    (JOB_EPOCH, "JOB_EPOCH"),
+    (JOB_UNITS, "JOB_UNITS"),
+    (JOB_WORKERS, "JOB_WORKERS"),
+    (JOB_PORTS, "JOB_PORTS"),
+    (JOB_HASH, "JOB_HASH"),
+    (JOB_COMMAND, "JOB_COMMAND"),
+    (MEMBER_SELECT, "MEMBER_SELECT"),
+    (MEMBER_MAC_HIGH, "MEMBER_MAC_HIGH"),
+    (MEMBER_MAC_LOW, "MEMBER_MAC_LOW"),
+    (MEMBER_IP, "MEMBER_IP"),
+    (MEMBER_UDP_PORT, "MEMBER_UDP_PORT"),
+    (MEMBER_PORT, "MEMBER_PORT"),
+    (MEMBER_COMMAND, "MEMBER_COMMAND"),
+    (COUNTER_SNAPSHOT, "COUNTER_SNAPSHOT"),
+];
 
 /// What a counter is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -36,12 +36,8 @@ pub fn constants(map: &Map) -> Result<String, String> {
                 continue;
             }
             let bit = field.signal(register).to_uppercase();
-            let bit = match bit.strip_prefix(&format!("{}_", register.name)) {
-                Some(rest) => rest.to_owned(),
-                None => bit,
-            };
             let _ = writeln!(out, "/// Of [`{}`]: {}.", register.name, field.text);
-            let _ = writeln!(out, "pub const {}_{bit}: u32 = 1 << {low};", register.name);
+            let _ = writeln!(out, "pub const BIT_{bit}: u32 = 1 << {low};");
         }
     }
     let _ = writeln!(
@@ -49,6 +45,15 @@ pub fn constants(map: &Map) -> Result<String, String> {
         "\n/// The first counter; each has its lower word first.\npub const COUNTERS_AT: u16 = 0x{:03x};",
         number(&map.counters.address)?
     );
+    let _ = writeln!(
+        out,
+        "\n/// All registers but the counters: address and name.\npub const NAMES: [(u16, &str); {}] = [",
+        map.registers().count()
+    );
+    for register in map.registers() {
+        let _ = writeln!(out, "    ({0}, \"{0}\"),", register.name);
+    }
+    out.push_str("];\n");
     out.push_str("\n/// What a counter is about.\n#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]\npub enum Group {\n");
     for group in &map.counters.groups {
         let _ = writeln!(out, "    /// {}.\n    {},", group.title, group.group);

@@ -126,14 +126,16 @@ module tally_regs #(
     );
     for (register, field) in fields(map, Access::Ro) {
         let Some(input) = &field.input else { continue };
+        let text = if field.text.is_empty() {
+            register.text.trim_end_matches('.')
+        } else {
+            &field.text
+        };
+        let (first, rest) = text.split_at(1);
         let _ = writeln!(
             out,
-            "  // {}.\n  input  wire logic{} {input},",
-            if field.text.is_empty() {
-                register.text.trim_end_matches('.')
-            } else {
-                &field.text
-            },
+            "  // {}{rest}.\n  input  wire logic{} {input},",
+            first.to_uppercase(),
             port(field.width()?)
         );
     }
