@@ -1,0 +1,206 @@
+// Whether the sender of a frame may say this: the checks of Aggregator::admit, in its order (A-1, H-2).
+//
+// A frame of a job that is not loaded passes through. What remains goes on with the place of its job and with the slot
+// that its fragment falls on.
+//
+// Latency: 4 cycles, one frame each cycle, never stalls.
+//   1  looks for the job's number among those that are loaded
+//   2  reads the member of that rank, and the job's registers
+//   3  compares, one bit for each check
+//   4  the first check that fails decides
+
+module tally_admission #(
+    parameter int SLOTS = 1024,
+    parameter int JOBS = 8,
+    parameter int MEMBERS = 16,
+    localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
+    localparam int MEMBER_BITS = $clog2(MEMBERS) + 1, // the PS has the upper half for itself
+    localparam int SLOT_BITS = $clog2(SLOTS)
+) (
+    input  logic                    clk,
+    input  logic                    rst,
+    // The table of jobs.
+    input  logic [JOBS-1:0]         live,
+    input  logic [16*JOBS-1:0]      job_number,
+    input  logic [16*JOBS-1:0]      job_epoch,
+    input  logic [8*JOBS-1:0]       job_units,
+    input  logic [8*JOBS-1:0]       job_workers,
+    input  logic [32*JOBS-1:0]      job_hash,
+    // The table of members.
+    input  logic                              member_store,
+    input  logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
+    input  logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
+    // From the parser.
+    input  logic        in_valid,
+    input  logic [2:0]  in_act,
+    input  logic [15:0] in_bytes,
+    input  logic [15:0] in_port,
+    input  logic [47:0] in_mac,
+    input  logic [31:0] in_ip,
+    input  logic [15:0] in_udp_port,
+    input  logic [7:0]  in_flags,
+    input  logic [7:0]  in_priority,
+    input  logic [2:0]  in_element,
+    input  logic [15:0] in_job,
+    input  logic [15:0] in_epoch,
+    input  logic [31:0] in_fragment,
+    input  logic [7:0]  in_rank,
+    input  logic [7:0]  in_units,
+    input  logic [63:0] in_bitmap,
+    input  logic        in_of_shard,
+    // To the slots.
+    output logic                  out_valid,
+    output logic [2:0]            out_act,
+    output logic                  out_drop,
+    output logic [5:0]            out_reason,
+    output logic [15:0]           out_bytes,
+    output logic [15:0]           out_port,
+    output logic [7:0]            out_flags,
+    output logic [7:0]            out_priority,
+    output logic [2:0]            out_element,
+    output logic [31:0]           out_fragment,
+    output logic [7:0]            out_rank,
+    output logic [7:0]            out_units,
+    output logic [PLACE_BITS-1:0] out_place,
+    output logic [SLOT_BITS-1:0]  out_slot
+);
+
+  // Stage 1: at most one place has the job.
+  logic [JOBS-1:0] found;
+  logic [PLACE_BITS-1:0] found_place;
+
+  always_comb begin
+    found_place = '0;
+    for (int i = 0; i < JOBS; i++) begin
+      found[i] = live[i] && job_number[16*i+:16] == in_job;
+      found_place |= found[i] ? PLACE_BITS'(i) : '0;
+    end
+  end
+
+  // What only travels: act, bytes, port, flags, priority, element, fragment, rank, units.
+  localparam int TRAVELS = 3 + 16 + 16 + 8 + 8 + 3 + 32 + 8 + 8;
+  logic valid1, valid2, valid3;
+  logic [TRAVELS-1:0] travels1, travels2, travels3;
+  logic is_known1, shard1;
+  logic [PLACE_BITS-1:0] place1;
+  logic [15:0] epoch1;
+  logic [63:0] bitmap1;
+  logic [111:0] from1;
+
+  always_ff @(posedge clk) begin
+    valid1 <= in_valid && !rst;
+    travels1 <= {in_act, in_bytes, in_port, in_flags, in_priority, in_element, in_fragment, in_rank, in_units};
+    is_known1 <= |found;
+    place1 <= found_place;
+    shard1 <= in_of_shard;
+    epoch1 <= in_epoch;
+    bitmap1 <= in_bitmap;
+    from1 <= {in_mac, in_ip, in_udp_port, in_port};
+  end
+
+  // Stage 2.
+  wire [2:0] act1 = travels1[TRAVELS-1-:3];
+  wire [SLOT_BITS-1:0] fragment1 = travels1[16+:SLOT_BITS];
+  wire [MEMBER_BITS-2:0] rank1 = travels1[8+:MEMBER_BITS-1];
+  wire is_of_ps1 = act1 == tally_pkg::ACT_PS_RESULT || act1 == tally_pkg::ACT_REMIND || act1 == tally_pkg::ACT_NACK;
+  wire [MEMBER_BITS-2:0] row1 = is_of_ps1 ? '0 : rank1;
+  logic [111:0] bound2;
+
+  tally_ram #(.WIDTH(112), .DEPTH(1 << (PLACE_BITS + MEMBER_BITS))) members (
+      .clk, .read(valid1), .read_at({place1, is_of_ps1, row1}), .read_data(bound2),
+      .write(member_store), .write_at(member_at), .write_data(member)
+  );
+
+  logic is_known2, is_of_ps2, shard2;
+  logic [PLACE_BITS-1:0] place2;
+  logic [15:0] epoch2, job_epoch2;
+  logic [7:0] job_units2, job_workers2;
+  logic [63:0] bitmap2;
+  logic [111:0] from2;
+  logic [SLOT_BITS-1:0] slot2;
+
+  always_ff @(posedge clk) begin
+    valid2 <= valid1 && !rst;
+    travels2 <= travels1;
+    is_known2 <= is_known1;
+    is_of_ps2 <= is_of_ps1;
+    place2 <= place1;
+    shard2 <= shard1;
+    epoch2 <= epoch1;
+    bitmap2 <= bitmap1;
+    from2 <= from1;
+    job_epoch2 <= job_epoch[16*place1+:16];
+    job_units2 <= job_units[8*place1+:8];
+    job_workers2 <= job_workers[8*place1+:8];
+    slot2 <= job_hash[32*place1+:SLOT_BITS] + fragment1;
+  end
+
+  // Stage 3.
+  wire [2:0] act2 = travels2[TRAVELS-1-:3];
+  wire [7:0] rank2 = travels2[15:8];
+  wire [7:0] units2 = travels2[7:0];
+  wire is_result2 = act2 == tally_pkg::ACT_PS_RESULT || act2 == tally_pkg::ACT_WORKER_RESULT;
+  wire rank_beyond2 = rank2 >= job_workers2;
+  // The parser let only bitmaps through that have no gap: all ranks of the job are in it if the last is, and no other.
+  wire [63:0] last2 = 64'd1 << (6'(job_workers2) - 6'd1);
+  wire [63:0] next2 = {last2[62:0], 1'b0};
+  wire is_all2 = (bitmap2 & last2) != 0 && (bitmap2 & next2) == 0;
+
+  logic is_known3, bad_rank, bad_mac, bad_ip, bad_ports, bad_epoch, bad_shard, bad_units, bad_bitmap, bad_nack;
+  logic [PLACE_BITS-1:0] place3;
+  logic [SLOT_BITS-1:0] slot3;
+
+  always_ff @(posedge clk) begin
+    valid3 <= valid2 && !rst;
+    travels3 <= travels2;
+    place3 <= place2;
+    slot3 <= slot2;
+    is_known3 <= is_known2;
+    bad_rank <= !is_of_ps2 && rank_beyond2;
+    bad_mac <= from2[111:64] != bound2[111:64];
+    bad_ip <= from2[63:32] != bound2[63:32];
+    bad_ports <= from2[31:0] != bound2[31:0];
+    bad_epoch <= epoch2 != job_epoch2;
+    bad_shard <= !shard2;
+    bad_units <= (act2 == tally_pkg::ACT_DATA || is_result2) && units2 != job_units2;
+    bad_bitmap <= is_result2 && !is_all2;
+    bad_nack <= act2 == tally_pkg::ACT_NACK && rank_beyond2;
+  end
+
+  // Stage 4.
+  wire [2:0] act3 = travels3[TRAVELS-1-:3];
+  logic drops;
+  logic [5:0] reason;
+  logic [2:0] act;
+
+  always_comb begin
+    drops = 1'b0;
+    reason = 6'd0;
+    act = act3;
+    if (act3 == tally_pkg::ACT_DISCARD || act3 == tally_pkg::ACT_PASS_THROUGH) act = act3;
+    else if (!is_known3) act = tally_pkg::ACT_PASS_THROUGH;
+    else begin
+      drops = 1'b1;
+      if (bad_rank) reason = 6'(tally_pkg::DROP_RANK_OUT_OF_JOB);
+      else if (bad_mac || bad_ip || bad_ports) reason = 6'(tally_pkg::DROP_NOT_MEMBER);
+      else if (bad_epoch) reason = 6'(tally_pkg::DROP_EPOCH);
+      else if (bad_shard) reason = 6'(tally_pkg::DROP_SHARD);
+      else if (bad_units) reason = 6'(tally_pkg::DROP_UNITS);
+      else if (bad_bitmap) reason = 6'(tally_pkg::DROP_BITMAP);
+      else if (bad_nack) reason = 6'(tally_pkg::DROP_RANK_OUT_OF_JOB);
+      else drops = 1'b0;
+      if (drops) act = tally_pkg::ACT_DISCARD;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    out_valid <= valid3 && !rst;
+    out_drop <= valid3 && drops && !rst;
+    out_reason <= reason;
+    out_act <= act;
+    {out_bytes, out_port, out_flags, out_priority, out_element, out_fragment, out_rank, out_units} <= travels3[TRAVELS-4:0];
+    out_place <= place3;
+    out_slot <= slot3;
+  end
+
+endmodule

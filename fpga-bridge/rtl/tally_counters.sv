@@ -1,0 +1,27 @@
+// Counters of 64 bits, one event a cycle each, and a latch of all of them: a snapshot is of one moment.
+
+module tally_counters #(
+    parameter int COUNTERS = 48
+) (
+    input  logic                   clk,
+    input  logic                   rst,
+    input  logic [COUNTERS-1:0]    events,
+    input  logic                   snapshot,
+    output logic [64*COUNTERS-1:0] latched
+);
+
+  logic [COUNTERS-1:0] counted;
+  logic [64*COUNTERS-1:0] totals;
+
+  always_ff @(posedge clk) begin
+    counted <= events;
+    for (int i = 0; i < COUNTERS; i++) if (counted[i]) totals[64*i+:64] <= totals[64*i+:64] + 64'd1;
+    if (snapshot) latched <= totals;
+    if (rst) begin
+      counted <= '0;
+      totals  <= '0;
+      latched <= '0;
+    end
+  end
+
+endmodule

@@ -1,0 +1,215 @@
+// The table of PROTOCOL.md, section 6, column `esa`: what becomes of a frame, given what was found out about it.
+//
+// Combinational. It has the rows in the order of Aggregator::contribution, result_of_ps and remind, for one way a set
+// and no place to hold contributions out of their turn; the names in capitals at the rows are those of PROTOCOL.md.
+// Everything in and out is one frame's; tally_slots looks up and carries out.
+
+module tally_decide (
+    input  logic       valid,
+    input  logic [2:0] act,
+    // Of the frame and its fragment.
+    input  logic       resend,
+    input  logic       finished,     // its result is in the ring
+    input  logic       old,          // older than the ring reaches
+    input  logic       noted,        // its rank's contribution went to the PS
+    input  logic       any_noted,    // somebody's did
+    // Of the slot that it falls on.
+    input  logic       occupied,
+    input  logic       hit,          // by its own fragment
+    input  logic       seen,         // its rank's contribution is in it
+    input  logic       stuck,        // nothing joined it for long (S-7)
+    input  logic       split,        // a part of its fragment went to the PS (S-8)
+    input  logic       same_element,
+    input  logic       is_next,      // its sum may be continued with this rank; always, where there is no order
+    input  logic       is_first,     // a sum may begin with this rank
+    input  logic       completes,    // with it, it has all ranks
+    input  logic       is_rest,      // with it, it has all ranks that did not go to the PS
+    input  logic       is_rest_alone, // it is the only rank that did not go to the PS
+    input  logic       past,         // of another fragment, which has its result for certain (S-5)
+    input  logic       higher,       // of another fragment, of lower priority
+    input  logic       same_note,    // of another fragment, whose note has the same place as this one's
+    // What to do.
+    output logic       reaches,      // the job has reached this fragment
+    output logic       joins,        // the slot gets the contribution
+    output logic       takes,        // the slot is the fragment's from now on
+    output logic       frees,        // the slot is free from now on
+    output logic       halves,       // the slot's priority is halved
+    output logic       raises,       // the slot's priority is at least the frame's
+    output logic       splits,       // the slot's fragment is split from now on
+    output logic       split_taken,  // a slot that is taken is so from the beginning
+    output logic       notes_rank,   // the rank went to the PS
+    output logic       notes_slot,   // so did what the slot has
+    output logic       notes_victim, // so did what the slot has, which is of another fragment
+    output logic       keeps,        // the result goes into the ring
+    output logic [2:0] from,         // payload of the output frame, and which headers it gets
+    output logic [3:0] head,
+    output logic       evicts_too,   // a second output frame: what the slot has
+    output logic [7:0] why,          // flags for what leaves to the PS
+    output logic [1:0] write,        // to the slot's payload
+    // What to count.
+    output logic       results,
+    output logic       results_from_ps,
+    output logic       results_again,
+    output logic       preemptions,
+    output logic       abandoned,
+    output logic       followed,
+    output logic       collisions,
+    output logic       resends_to_ps,
+    output logic       held_full,
+    output logic       slots_taken,
+    output logic       reminds,
+    output logic       nacks,
+    output logic       late,
+    output logic       duplicate,
+    output logic       mismatch
+);
+
+  wire open = !finished && !old;
+
+  always_comb begin
+    {reaches, joins, takes, frees, halves, raises, splits, split_taken} = '0;
+    {notes_rank, notes_slot, notes_victim, keeps, evicts_too} = '0;
+    {results, results_from_ps, results_again, preemptions, abandoned, followed, collisions, resends_to_ps} = '0;
+    {held_full, slots_taken, reminds, nacks, late, duplicate, mismatch} = '0;
+    from = tally_pkg::FROM_NOTHING;
+    head = tally_pkg::HEAD_PASS;
+    why = 8'd0;
+    write = tally_pkg::WRITE_NOTHING;
+
+    if (valid) case (act)
+      tally_pkg::ACT_PASS_THROUGH: from = tally_pkg::FROM_RAW;
+
+      tally_pkg::ACT_DATA: begin
+        reaches = open;
+        if (finished && resend) begin // W-4
+          results_again = 1'b1;
+          from = tally_pkg::FROM_RING;
+          head = tally_pkg::HEAD_AGAIN;
+        end else if (!open) late = 1'b1;
+        else if (hit) begin
+          if (seen) begin
+            if (resend && stuck) begin // S-7
+              resends_to_ps = 1'b1;
+              notes_slot = 1'b1;
+              frees = 1'b1;
+              from = tally_pkg::FROM_SLOT;
+              head = tally_pkg::HEAD_EVICT;
+              why = tally_pkg::FLAG_RESEND;
+            end else duplicate = 1'b1;
+          end else if (split && noted) begin // S-8
+            if (resend) begin
+              resends_to_ps = 1'b1;
+              from = tally_pkg::FROM_ARRIVAL;
+            end else duplicate = 1'b1;
+          end else if (!same_element) mismatch = 1'b1;
+          else if (!is_next) begin // S-1: nowhere to keep it
+            held_full = 1'b1;
+            raises = 1'b1;
+            splits = 1'b1;
+            notes_rank = 1'b1;
+            from = tally_pkg::FROM_ARRIVAL;
+            if (is_rest) begin
+              followed = 1'b1;
+              notes_slot = 1'b1;
+              frees = 1'b1;
+              evicts_too = 1'b1;
+            end
+          end else begin
+            joins = 1'b1;
+            raises = 1'b1;
+            if (split ? is_rest : completes) begin
+              frees = 1'b1;
+              from = tally_pkg::FROM_SUM;
+              if (split) begin // S-8
+                followed = 1'b1;
+                notes_rank = 1'b1;
+                notes_slot = 1'b1;
+                head = tally_pkg::HEAD_FOLLOW;
+              end else begin
+                results = 1'b1;
+                keeps = 1'b1;
+                head = tally_pkg::HEAD_RESULT;
+              end
+            end else write = tally_pkg::WRITE_SUM;
+          end
+        end else if (resend) begin
+          resends_to_ps = 1'b1;
+          notes_rank = 1'b1;
+          from = tally_pkg::FROM_ARRIVAL;
+        end else if (noted) duplicate = 1'b1;
+        else if (occupied && !past && !higher) begin
+          collisions = 1'b1;
+          halves = 1'b1;
+          notes_rank = 1'b1;
+          from = tally_pkg::FROM_ARRIVAL;
+          why = tally_pkg::FLAG_COLLISION;
+        end else begin
+          slots_taken = 1'b1;
+          abandoned = occupied && past; // S-5
+          preemptions = occupied && !past;
+          notes_victim = preemptions;
+          // The victim's note has driven out the one of this fragment, if they share their place.
+          split_taken = any_noted && !(preemptions && same_note);
+          if (!is_first || (split_taken && is_rest_alone)) begin
+            // It goes to the PS: nowhere to keep it, or all others are there.
+            held_full = !is_first;
+            joins = is_first;
+            followed = is_first;
+            notes_rank = 1'b1;
+            frees = 1'b1;
+            from = tally_pkg::FROM_ARRIVAL;
+            evicts_too = preemptions;
+          end else begin
+            joins = 1'b1;
+            takes = 1'b1;
+            write = tally_pkg::WRITE_ARRIVAL;
+            if (preemptions) begin
+              from = tally_pkg::FROM_SLOT;
+              head = tally_pkg::HEAD_EVICT;
+            end
+          end
+          why = head == tally_pkg::HEAD_EVICT || evicts_too ? tally_pkg::FLAG_COLLISION : 8'd0;
+        end
+      end
+
+      tally_pkg::ACT_PS_RESULT: begin // S-2
+        reaches = open;
+        late = !open;
+        if (open) begin
+          results_from_ps = 1'b1;
+          frees = hit;
+          keeps = 1'b1;
+          from = tally_pkg::FROM_ARRIVAL;
+          head = tally_pkg::HEAD_PS_RESULT;
+        end
+      end
+
+      tally_pkg::ACT_WORKER_RESULT: begin // S-4
+        from = tally_pkg::FROM_ARRIVAL;
+        head = tally_pkg::HEAD_FORWARD;
+      end
+
+      tally_pkg::ACT_REMIND: begin // S-3
+        reminds = 1'b1;
+        from = tally_pkg::FROM_ARRIVAL; // which has no payload
+        head = tally_pkg::HEAD_NOT_HERE;
+        why = open ? 8'd0 : tally_pkg::FLAG_FINISHED;
+        if (open && hit) begin
+          notes_slot = 1'b1;
+          frees = 1'b1;
+          from = tally_pkg::FROM_SLOT;
+          head = tally_pkg::HEAD_EVICT;
+        end
+      end
+
+      tally_pkg::ACT_NACK: begin // S-4
+        nacks = 1'b1;
+        from = tally_pkg::FROM_ARRIVAL;
+        head = tally_pkg::HEAD_NACK;
+      end
+
+      default: ;
+    endcase
+  end
+
+endmodule

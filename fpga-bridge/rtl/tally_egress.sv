@@ -1,0 +1,254 @@
+// Writes the headers of output frames, and sends the frames.
+//
+// Payload beats wait in a queue until their frame's head comes, which says what it is; so OVERFLOW, which the last beat
+// decides, stands in the first. The headers are those of tally_wire::frame::emit: don't fragment, ECT(0), TTL 64, a valid
+// IPv4 checksum, UDP checksum 0. Frames that are passed through come with their own headers as first beat.
+//
+// m_axis_tuser: bit 31 clear: bits 15..0 are the mask of the ports that the frame leaves by; bit 31 set: it is passed
+// through, and they are the port that it came by.
+//
+// Latency: 6 cycles from the head to the first beat. A header each cycle, a beat each cycle.
+//   1  reads the addresses of a member, and the job's registers
+//   2  chooses addresses
+//   3, 4  sum of the checksum, folded
+//   5  the header stands, and waits for its turn
+
+module tally_egress #(
+    parameter int PAYLOAD_BYTES = 1024,
+    parameter int MAX_FRAME = 1600,
+    parameter int JOBS = 8,
+    parameter int MEMBERS = 16,
+    localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
+    localparam int MEMBER_BITS = $clog2(MEMBERS) + 1,
+    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+) (
+    input  logic               clk,
+    input  logic               rst,
+    input  logic [47:0]        own_mac,
+    input  logic [31:0]        own_ip,
+    input  logic [15:0]        base_port,
+    input  logic [16*JOBS-1:0] job_number,
+    input  logic [16*JOBS-1:0] job_epoch,
+    input  logic [16*JOBS-1:0] job_ports,
+    // The table of members.
+    input  logic                              member_store,
+    input  logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
+    input  logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
+    // From the payload stage.
+    output logic                 in_room,
+    input  logic                 in_beat,
+    input  logic [511:0]         in_data,
+    input  logic                 in_ends,
+    // Type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it
+    // is for. Of a frame that is passed through, only the fragment counts: {bytes, port that it came by}.
+    input  logic [HEAD_BITS-1:0] in_head,
+    input  logic                 in_raw,
+    input  logic                 in_overflow,
+    // The stream.
+    output logic [511:0] m_axis_tdata,
+    output logic [63:0]  m_axis_tkeep,
+    output logic         m_axis_tvalid,
+    output logic         m_axis_tlast,
+    output logic [31:0]  m_axis_tuser,
+    input  logic         m_axis_tready,
+    output logic         quiet, // no head waits for tables of jobs and members
+    output logic         empty,
+    output logic         count_frame,
+    output logic         count_beat,
+    output logic         count_passed,
+    output logic         count_partial,
+    output logic         count_overflow
+);
+
+  localparam int MAX_BEATS = ((MAX_FRAME > 64 + PAYLOAD_BYTES ? MAX_FRAME : 64 + PAYLOAD_BYTES) + 63) / 64;
+  localparam int DEPTH = 512;
+  localparam int HEADS = 64;
+  localparam int IN_FLIGHT = 16; // beats and heads that come after the last word on room, besides a frame
+  localparam int HEADERS = 8;    // that stand ready
+
+  // ---- Beats and heads wait.
+  logic [$clog2(DEPTH):0] used;
+  logic [$clog2(HEADS):0] heads;
+  logic beats_empty, beat_valid, beat_pop;
+  logic [511:0] beat;
+  logic head_valid, head_pop, raw, overflow, unused_heads_overflow;
+  logic [HEAD_BITS-1:0] head;
+
+  tally_beats #(.WIDTH(512), .DEPTH(DEPTH)) beat_queue (
+      .clk, .rst, .write(in_beat), .tail(in_data), .keep(in_beat), .forget(1'b0), .used, .empty(beats_empty),
+      .valid(beat_valid), .head(beat), .pop(beat_pop)
+  );
+  tally_fifo #(.WIDTH(HEAD_BITS + 2), .DEPTH(HEADS)) head_queue (
+      .clk, .rst, .push(in_ends), .tail({in_raw, in_overflow, in_head}), .valid(head_valid), .head({raw, overflow, head}),
+      .pop(head_pop), .count(heads), .overflow(unused_heads_overflow)
+  );
+
+  always_ff @(posedge clk) begin
+    in_room <= 32'(used) <= DEPTH - 2 * MAX_BEATS - IN_FLIGHT && 32'(heads) <= HEADS - 2 * IN_FLIGHT;
+    if (rst) in_room <= 1'b0;
+  end
+
+  logic [3:0] kind;
+  logic [7:0] flags, priority_, rank, units, asker;
+  logic [2:0] element;
+  logic [PLACE_BITS-1:0] place;
+  logic [31:0] fragment;
+  logic [MEMBERS-1:0] bitmap;
+  logic [1:0] to;
+  assign {kind, flags, priority_, element, place, fragment, rank, units, bitmap, to, asker} = head;
+  wire unused_asker = &{1'b0, asker}; // workers are fewer than it could name
+
+  // ---- Headers in the making have a place for certain where they stand ready.
+  logic valid1, valid2, valid3, valid4;
+  logic [$clog2(HEADERS):0] headers;
+
+  assign head_pop = head_valid
+      && 32'(headers) + 32'(valid1) + 32'(valid2) + 32'(valid3) + 32'(valid4) < HEADERS;
+  assign quiet = !head_valid && !valid1 && !valid2;
+
+  // ---- Stage 1.
+  logic [111:0] member1;
+  wire is_for_ps = to == tally_pkg::TO_PS;
+  wire [MEMBER_BITS-2:0] member_row = is_for_ps ? '0 : asker[MEMBER_BITS-2:0];
+
+  tally_ram #(.WIDTH(112), .DEPTH(1 << (PLACE_BITS + MEMBER_BITS))) members (
+      .clk, .read(head_pop), .read_at({place, is_for_ps, member_row}), .read_data(member1),
+      .write(member_store), .write_at(member_at), .write_data(member)
+  );
+
+  // What only travels: raw, the Tally header but for its bitmap, the fragment again for raw frames.
+  wire [7:0] flags_out = flags | (overflow ? tally_pkg::FLAG_OVERFLOW : 8'd0);
+  wire [175:0] tally = {4'd1, kind, flags_out, priority_, 5'd0, element, job_number[16*place+:16], job_epoch[16*place+:16],
+      fragment, rank, units, 64'(bitmap)};
+
+  logic raw1, raw2, raw3, raw4;
+  logic [175:0] tally1, tally2, tally3, tally4;
+  logic [1:0] to1;
+  logic [15:0] ports1;
+
+  always_ff @(posedge clk) begin
+    valid1 <= head_pop && !rst;
+    raw1 <= raw;
+    tally1 <= tally;
+    to1 <= to;
+    ports1 <= job_ports[16*place+:16];
+    count_passed <= head_pop && raw && !rst;
+    count_partial <= head_pop && !raw && kind == tally_pkg::KIND_PARTIAL && !rst;
+    // Not of a result that goes to the PS or that is sent again.
+    count_overflow <= head_pop && !raw && to == tally_pkg::TO_GROUP && (flags_out & tally_pkg::FLAG_OVERFLOW) != 0 && !rst;
+  end
+
+  // ---- Stage 2. A group's address is 239.84.J.j, and its MAC 01:00:5e and the lower 23 bits of that (A-2, RFC 1112).
+  wire [15:0] number1 = tally1[143:128];
+  wire is_group1 = to1[1];
+  logic [47:0] mac2;
+  logic [31:0] ip2;
+  logic [15:0] udp_port2, mask2, bytes2;
+
+  always_ff @(posedge clk) begin
+    valid2 <= valid1 && !rst;
+    raw2 <= raw1;
+    tally2 <= tally1;
+    mac2 <= is_group1 ? {32'h01005e54, number1} : member1[111:64];
+    ip2 <= is_group1 ? {16'hef54, number1} : member1[63:32];
+    udp_port2 <= is_group1 ? base_port : member1[31:16];
+    mask2 <= to1 == tally_pkg::TO_GROUP ? ports1 : member1[15:4] == 0 ? 16'd1 << member1[3:0] : 16'd0;
+    bytes2 <= 16'({tally1[71:64], 6'd0}) + 16'd50; // of the IPv4 packet
+  end
+
+  // ---- Stages 3 and 4: the sum of the header's 16 bit words. The first is the same for all but length and destination.
+  logic [18:0] own_sum;
+  always_ff @(posedge clk)
+    own_sum <= 19'h4502 + 19'h4000 + 19'h4011 + 19'(own_ip[31:16]) + 19'(own_ip[15:0]);
+
+  logic [47:0] mac3, mac4;
+  logic [31:0] ip3, ip4;
+  logic [15:0] udp_port3, udp_port4, mask3, mask4, bytes3, bytes4, checksum4;
+  logic [19:0] sum3;
+  wire [16:0] folded3 = 17'(sum3[15:0]) + 17'(sum3[19:16]);
+
+  always_ff @(posedge clk) begin
+    valid3 <= valid2 && !rst;
+    raw3 <= raw2;
+    tally3 <= tally2;
+    mac3 <= mac2;
+    ip3 <= ip2;
+    udp_port3 <= udp_port2;
+    mask3 <= mask2;
+    bytes3 <= bytes2;
+    sum3 <= 20'(own_sum) + 20'(bytes2) + 20'(ip2[31:16]) + 20'(ip2[15:0]);
+
+    valid4 <= valid3 && !rst;
+    raw4 <= raw3;
+    tally4 <= tally3;
+    mac4 <= mac3;
+    ip4 <= ip3;
+    udp_port4 <= udp_port3;
+    mask4 <= mask3;
+    bytes4 <= bytes3;
+    checksum4 <= ~(folded3[15:0] + 16'(folded3[16]));
+  end
+
+  // ---- The header, as it stands ready. The uppermost byte of `b` is the frame's first.
+  wire [511:0] b = {mac4, own_mac, 16'h0800, 16'h4502, bytes4, 32'h00004000, 16'h4011, checksum4, own_ip, ip4,
+      base_port, udp_port4, bytes4 - 16'd20, 16'd0, tally4};
+  logic [511:0] header4, header;
+  always_comb for (int i = 0; i < 64; i++) header4[8*i+:8] = b[511-8*i-:8];
+
+  // Beats that follow the header, and bytes in the last one, 0 for 64.
+  wire [13:0] raw_bytes4 = tally4[109:96];
+  wire [7:0] raw_beats4 = raw_bytes4[13:6] + 8'(raw_bytes4[5:0] != 0);
+  wire [7:0] beats4 = raw4 ? raw_beats4 : tally4[71:64];
+  wire [5:0] end4 = raw4 ? raw_bytes4[5:0] : 6'd0;
+  wire [15:0] user4 = raw4 ? tally4[95:80] : mask4;
+
+  logic header_valid, header_pop, header_raw, unused_headers_overflow;
+  logic [7:0] header_beats;
+  logic [5:0] header_end;
+  logic [15:0] header_user;
+
+  tally_fifo #(.WIDTH(512 + 1 + 8 + 6 + 16), .DEPTH(HEADERS)) header_queue (
+      .clk, .rst, .push(valid4), .tail({header4, raw4, beats4, end4, user4}), .valid(header_valid),
+      .head({header, header_raw, header_beats, header_end, header_user}), .pop(header_pop), .count(headers),
+      .overflow(unused_headers_overflow)
+  );
+
+  // ---- Sends. `left` counts the beats that are to follow the header.
+  logic is_sending; // the header is out
+  logic [7:0] left;
+  wire may_send = !m_axis_tvalid || m_axis_tready;
+  wire [7:0] left_now = is_sending ? left : header_beats;
+  wire sends_header = header_valid && !is_sending && !header_raw;
+  wire sends_beat = header_valid && (is_sending || header_raw) && beat_valid;
+  wire is_last = sends_header ? header_beats == 0 : left_now == 8'd1;
+
+  assign beat_pop = may_send && sends_beat;
+  assign header_pop = may_send && (sends_header || sends_beat) && is_last;
+
+  always_ff @(posedge clk) begin
+    if (may_send) begin
+      m_axis_tvalid <= sends_header || sends_beat;
+      m_axis_tdata <= sends_header ? header : beat;
+      m_axis_tlast <= is_last;
+      m_axis_tkeep <= is_last && header_end != 0 ? ~(~64'd0 << header_end) : ~64'd0;
+      m_axis_tuser <= {header_raw, 15'd0, header_user};
+      if (sends_header || sends_beat) begin
+        is_sending <= !is_last;
+        left <= left_now - 8'(sends_beat);
+      end
+    end
+    if (rst) begin
+      m_axis_tvalid <= 1'b0;
+      is_sending <= 1'b0;
+    end
+  end
+
+  assign count_beat = m_axis_tvalid && m_axis_tready;
+  assign count_frame = count_beat && m_axis_tlast;
+  assign empty = quiet && !valid3 && !valid4 && !header_valid && !m_axis_tvalid && beats_empty && !in_ends && !in_beat;
+
+`ifndef SYNTHESIS
+  initial assert (DEPTH >= 2 * MAX_BEATS + IN_FLIGHT + 64) else $fatal(1, "DEPTH is too small for MAX_FRAME");
+`endif
+
+endmodule

@@ -1,0 +1,114 @@
+// The table of loaded jobs, and the orders that change it.
+//
+// A job has a place, 0 to JOBS-1, by which all other tables know it. An order (load, unload, clear) waits until no
+// frame is between the parser and the way out (`quiet`), during which `hold` keeps new ones back; so no frame meets half
+// of a change. Unload and clear then walk the tables of the slots (`walk`), and the place is as new. After reset all is
+// cleared before the first frame is taken.
+//
+// `load` of a place that has the same job and epoch replaces its registers and nothing else; another epoch needs `unload`
+// before. One order at a time: a second one before `busy` is low again is lost.
+
+module tally_jobs #(
+    parameter int JOBS = 8,
+    parameter int MEMBERS = 16,
+    localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1
+) (
+    input  logic                    clk,
+    input  logic                    rst,
+    // Orders, with the registers that they take.
+    input  logic                    clear_all,
+    input  logic                    load,
+    input  logic                    unload,
+    input  logic [PLACE_BITS-1:0]   select,
+    input  logic [15:0]             number,
+    input  logic [15:0]             epoch,
+    input  logic [7:0]              units,
+    input  logic [7:0]              workers,
+    input  logic [15:0]             ports,
+    input  logic [31:0]             hash,
+    output logic                    busy,
+    // The pipeline.
+    output logic                    hold,
+    input  logic                    quiet,
+    output logic                    walk,
+    output logic                    walk_all, // and not only what belongs to the place
+    output logic [PLACE_BITS-1:0]   walk_place,
+    input  logic                    walked,
+    // The table, place 0 in the lowest bits.
+    output logic [JOBS-1:0]         live,
+    output logic [16*JOBS-1:0]      job_number,
+    output logic [16*JOBS-1:0]      job_epoch,
+    output logic [8*JOBS-1:0]       job_units,
+    output logic [8*JOBS-1:0]       job_workers,
+    output logic [MEMBERS*JOBS-1:0] job_all, // bitmap of all ranks
+    output logic [16*JOBS-1:0]      job_ports,
+    output logic [32*JOBS-1:0]      job_hash
+);
+
+  // What was in flight when `hold` rose has reached a stage that `quiet` watches, so it is looked at only after so many
+  // cycles of silence in a row.
+  localparam int SILENCE = 15;
+
+  typedef enum logic [1:0] {READY, WAITS, WALKS} state_t;
+  state_t state;
+  logic [3:0] silence;
+
+  logic is_load;
+  logic [15:0] next_number, next_epoch, next_ports;
+  logic [7:0] next_units, next_workers;
+  logic [31:0] next_hash;
+  logic [MEMBERS-1:0] next_all;
+
+  always_comb for (int i = 0; i < MEMBERS; i++) next_all[i] = 32'(next_workers) > i;
+
+  assign busy = state != READY;
+  assign hold = state != READY;
+
+  always_ff @(posedge clk) begin
+    walk <= 1'b0;
+    silence <= quiet ? silence + 4'(silence != 4'(SILENCE)) : 4'd0;
+    case (state)
+      READY: begin
+        silence <= 4'd0;
+        is_load <= load && !unload && !clear_all;
+        walk_all <= clear_all;
+        walk_place <= select;
+        next_number <= number;
+        next_epoch <= epoch;
+        next_units <= units;
+        next_workers <= workers;
+        next_ports <= ports;
+        next_hash <= hash;
+        if (load || unload || clear_all) state <= WAITS;
+      end
+      WAITS: if (silence == 4'(SILENCE)) begin
+        if (is_load) state <= READY;
+        else begin
+          state <= WALKS;
+          walk  <= 1'b1;
+        end
+        for (int i = 0; i < JOBS; i++) begin
+          if (walk_all || 32'(walk_place) == i) live[i] <= is_load;
+          if (is_load && 32'(walk_place) == i) begin
+            job_number[16*i+:16] <= next_number;
+            job_epoch[16*i+:16] <= next_epoch;
+            job_units[8*i+:8] <= next_units;
+            job_workers[8*i+:8] <= next_workers;
+            job_all[MEMBERS*i+:MEMBERS] <= next_all;
+            job_ports[16*i+:16] <= next_ports;
+            job_hash[32*i+:32] <= next_hash;
+          end
+        end
+      end
+      default: if (walked) state <= READY;
+    endcase
+    if (rst) begin
+      state <= WAITS;
+      silence <= 4'd0;
+      is_load <= 1'b0;
+      walk_all <= 1'b1;
+      live <= '0;
+    end
+  end
+
+endmodule

@@ -1,0 +1,268 @@
+// Says what a frame is, from its first 64 bytes and its length.
+//
+// The checks are those of crates/wire (UdpFrame::parse, Header::parse) and of the switch's classification, in the same
+// order, so that a frame is dropped here for the reason for which the software drops it. What is not addressed to the
+// own MAC, IPv4 address and UDP ports, or is of a type that only the control thread answers, passes through.
+//
+// Latency: 3 cycles, one frame each cycle, never stalls.
+//   1  registers the input
+//   2  compares fields with constants and configuration, one bit for each check
+//   3  the first check that fails decides
+
+module tally_parser (
+    input  logic         clk,
+    input  logic         rst,
+    input  logic         enable, // if low, all frames pass through
+    input  logic [47:0]  own_mac,
+    input  logic [31:0]  own_ip,
+    input  logic [15:0]  base_port,
+    input  logic [15:0]  shards, // a power of two
+    input  logic         in_valid,
+    input  logic [511:0] in_data,
+    input  logic [15:0]  in_bytes,
+    input  logic [15:0]  in_port,
+    output logic         out_valid,
+    output logic [2:0]   out_act, // an ACT_ constant
+    output logic         out_drop, // the frame is dropped for out_reason
+    output logic [5:0]   out_reason,
+    output logic [15:0]  out_bytes,
+    output logic [15:0]  out_port,
+    output logic [47:0]  out_mac, // source
+    output logic [31:0]  out_ip,
+    output logic [15:0]  out_udp_port,
+    output logic [7:0]   out_flags, // with MARKED if the frame met congestion (C-1)
+    output logic [7:0]   out_priority,
+    output logic [2:0]   out_element,
+    output logic [15:0]  out_job,
+    output logic [15:0]  out_epoch,
+    output logic [31:0]  out_fragment,
+    output logic [7:0]   out_rank,
+    output logic [7:0]   out_units,
+    output logic [63:0]  out_bitmap,
+    output logic         out_of_shard // the fragment is of the shard of the UDP port
+);
+
+  localparam int HEADERS_TO_IP = 14;
+  localparam int HEADERS_TO_UDP = 34;
+
+  // Stage 1. The frame's first byte is the uppermost of `b`, as the protocol counts.
+  logic valid1;
+  /* verilator lint_off UNUSEDSIGNAL */ // Some bits do not matter: checksums, identification.
+  logic [511:0] b;
+  /* verilator lint_on UNUSEDSIGNAL */
+  logic [15:0] bytes1, port1;
+
+  always_ff @(posedge clk) begin
+    valid1 <= in_valid && !rst;
+    bytes1 <= in_bytes;
+    port1  <= in_port;
+    for (int i = 0; i < 64; i++) b[511-8*i-:8] <= in_data[8*i+:8];
+  end
+
+  wire [47:0] to_mac = b[511-:48];
+  wire [47:0] from_mac = b[463-:48];
+  wire [15:0] ethertype = b[415-:16];
+  wire [7:0]  ip_version = b[399-:8];
+  wire [1:0]  ip_ecn = b[385:384];
+  wire [15:0] ip_bytes = b[383-:16];
+  wire [13:0] ip_fragment = b[349-:14]; // without the reserved and the don't-fragment bit
+  wire [7:0]  ip_protocol = b[327-:8];
+  wire [31:0] from_ip = b[303-:32];
+  wire [31:0] to_ip = b[271-:32];
+  wire [15:0] from_udp = b[239-:16];
+  wire [15:0] to_udp = b[223-:16];
+  wire [15:0] udp_bytes = b[207-:16];
+  wire [3:0]  version = b[175-:4];
+  wire [3:0]  kind = b[171-:4];
+  wire [7:0]  flags = b[167-:8];
+  wire [7:0]  priority_ = b[159-:8];
+  wire [7:0]  element = b[151-:8];
+  wire [15:0] job = b[143-:16];
+  wire [15:0] epoch = b[127-:16];
+  wire [31:0] fragment = b[111-:32];
+  wire [7:0]  rank = b[79-:8];
+  wire [7:0]  units = b[71-:8];
+  wire [63:0] bitmap = b[63:0];
+
+  wire [15:0] shard = to_udp - base_port;
+  wire [15:0] last_shard = shards - 16'd1;
+  wire has_elements = kind == tally_pkg::KIND_DATA || kind == tally_pkg::KIND_RESULT || kind == tally_pkg::KIND_PARTIAL;
+  wire is_control = kind <= tally_pkg::KIND_LEAVE;
+  wire is_worker = rank < 8'd64;
+  wire is_ps = rank == tally_pkg::RANK_PS;
+  wire is_switch = rank == tally_pkg::RANK_SWITCH;
+  wire is_one_bit = bitmap == 64'd1 << rank[5:0];
+  wire is_prefix = (bitmap & (bitmap + 64'd1)) == 0;
+  wire is_power = (bitmap & (bitmap - 64'd1)) == 0;
+  wire is_ordered = element[2:0] == tally_pkg::ELEMENT_F32 || element[2:0] >= tally_pkg::ELEMENT_F16;
+
+  logic [7:0] allowed_flags;
+  logic length_fits, rank_fits, bitmap_fits;
+
+  always_comb begin
+    case (kind)
+      tally_pkg::KIND_DATA: allowed_flags = tally_pkg::FLAG_RESEND | tally_pkg::FLAG_MARKED;
+      tally_pkg::KIND_RESULT:
+        allowed_flags = tally_pkg::FLAG_OVERFLOW | tally_pkg::FLAG_FROM_PS | tally_pkg::FLAG_MARKED | tally_pkg::FLAG_COLLISION;
+      tally_pkg::KIND_PARTIAL:
+        allowed_flags = tally_pkg::FLAG_RESEND | tally_pkg::FLAG_OVERFLOW | tally_pkg::FLAG_MARKED | tally_pkg::FLAG_COLLISION;
+      tally_pkg::KIND_NOT_HERE: allowed_flags = tally_pkg::FLAG_FINISHED;
+      default: allowed_flags = 8'd0;
+    endcase
+    length_fits = has_elements ? units >= 8'd1 && units <= 8'd128 : units == (is_control ? 8'd2 : 8'd0);
+    case (kind)
+      tally_pkg::KIND_DATA, tally_pkg::KIND_NACK: begin
+        rank_fits = is_worker;
+        bitmap_fits = is_one_bit;
+      end
+      tally_pkg::KIND_RESULT: begin
+        rank_fits = is_worker || is_ps || is_switch;
+        bitmap_fits = bitmap != 0 && is_prefix;
+      end
+      tally_pkg::KIND_PARTIAL: begin
+        rank_fits = is_switch;
+        bitmap_fits = bitmap != 0 && (!is_ordered || is_power || is_prefix);
+      end
+      tally_pkg::KIND_NOT_HERE: begin
+        rank_fits = is_switch;
+        bitmap_fits = bitmap == 0;
+      end
+      tally_pkg::KIND_REMIND: begin
+        rank_fits = is_ps;
+        bitmap_fits = bitmap == 0;
+      end
+      default: begin // control
+        rank_fits = is_worker || is_ps;
+        bitmap_fits = bitmap == 0;
+      end
+    endcase
+  end
+
+  // Stage 2. One bit for each check, in the order in which they stand in stage 3.
+  logic valid2, enabled2;
+  logic bad_ethernet, is_own_source, is_not_own, is_not_ipv4, bad_ip_header, bad_ip_version, bad_ip_options, bad_ip_fragment,
+      is_not_udp, bad_ip_length, bad_udp_length, is_other_ip, is_own_ip, is_other_port, bad_header, bad_version, bad_kind,
+      bad_reserved, bad_element, bad_length, bad_rank, bad_bitmap, bad_payload, is_control2, is_for_others;
+  logic [2:0] act2;
+  logic [15:0] bytes2, port2, udp_port2, job2, epoch2;
+  logic [47:0] mac2;
+  logic [31:0] ip2, fragment2;
+  logic [7:0] flags2, priority2, rank2, units2;
+  logic [2:0] element2;
+  logic [63:0] bitmap2;
+  logic shard2;
+
+  always_ff @(posedge clk) begin
+    valid2 <= valid1 && !rst;
+    enabled2 <= enable;
+    bad_ethernet <= bytes1 < 16'(HEADERS_TO_IP);
+    is_own_source <= from_mac == own_mac;
+    is_not_own <= to_mac != own_mac;
+    is_not_ipv4 <= ethertype != 16'h0800;
+    bad_ip_header <= bytes1 < 16'(HEADERS_TO_UDP);
+    bad_ip_version <= ip_version[7:4] != 4'd4;
+    bad_ip_options <= ip_version[3:0] != 4'd5;
+    bad_ip_fragment <= ip_fragment != 0;
+    is_not_udp <= ip_protocol != 8'd17;
+    bad_ip_length <= ip_bytes < 16'd28 || {1'b0, ip_bytes} + 17'd14 > {1'b0, bytes1};
+    bad_udp_length <= {1'b0, udp_bytes} + 17'd20 != {1'b0, ip_bytes};
+    is_other_ip <= to_ip != own_ip;
+    is_own_ip <= from_ip == own_ip;
+    is_other_port <= shard >= shards;
+    bad_header <= ip_bytes < 16'd50;
+    bad_version <= version != 4'd1;
+    bad_kind <= kind == 4'd0 || kind > tally_pkg::KIND_NACK;
+    bad_reserved <= (flags & ~allowed_flags) != 0 || element[7:4] != 0;
+    bad_element <= element[3] || has_elements == (element[2:0] == tally_pkg::ELEMENT_NONE);
+    bad_length <= !length_fits;
+    bad_rank <= !rank_fits;
+    bad_bitmap <= !bitmap_fits;
+    bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'd50;
+    is_control2 <= is_control;
+    is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE || (kind == tally_pkg::KIND_RESULT && is_switch);
+    case (kind)
+      tally_pkg::KIND_DATA: act2 <= tally_pkg::ACT_DATA;
+      tally_pkg::KIND_RESULT: act2 <= is_ps ? tally_pkg::ACT_PS_RESULT : tally_pkg::ACT_WORKER_RESULT;
+      tally_pkg::KIND_REMIND: act2 <= tally_pkg::ACT_REMIND;
+      default: act2 <= tally_pkg::ACT_NACK;
+    endcase
+    shard2 <= (16'(fragment) & last_shard) == shard;
+    bytes2 <= bytes1;
+    port2 <= port1;
+    mac2 <= from_mac;
+    ip2 <= from_ip;
+    udp_port2 <= from_udp;
+    flags2 <= flags | (has_elements && ip_ecn == 2'd3 ? tally_pkg::FLAG_MARKED : 8'd0);
+    priority2 <= priority_;
+    element2 <= element[2:0];
+    job2 <= job;
+    epoch2 <= epoch;
+    fragment2 <= fragment;
+    rank2 <= rank;
+    units2 <= units;
+    bitmap2 <= bitmap;
+  end
+
+  // Stage 3.
+  logic passes, drops;
+  logic [5:0] reason;
+
+  always_comb begin
+    passes = 1'b0;
+    drops = 1'b0;
+    reason = 6'd0;
+    if (!enabled2) passes = 1'b1;
+    else begin
+      drops = 1'b1;
+      if (bad_ethernet) reason = 6'(tally_pkg::DROP_TRUNCATED);
+      else if (is_own_source) reason = 6'(tally_pkg::DROP_SPOOFED);
+      else if (is_not_own || is_not_ipv4) passes = 1'b1;
+      else if (bad_ip_header) reason = 6'(tally_pkg::DROP_TRUNCATED);
+      else if (bad_ip_version) reason = 6'(tally_pkg::DROP_IP_VERSION);
+      else if (bad_ip_options) reason = 6'(tally_pkg::DROP_IP_OPTIONS);
+      else if (bad_ip_fragment) reason = 6'(tally_pkg::DROP_IP_FRAGMENT);
+      else if (is_not_udp) passes = 1'b1;
+      else if (bad_ip_length) reason = 6'(tally_pkg::DROP_IP_LENGTH);
+      else if (bad_udp_length) reason = 6'(tally_pkg::DROP_UDP_LENGTH);
+      else if (is_other_ip) passes = 1'b1;
+      else if (is_own_ip) reason = 6'(tally_pkg::DROP_SPOOFED);
+      else if (is_other_port) passes = 1'b1;
+      else if (bad_header) reason = 6'(tally_pkg::DROP_HEADER_TRUNCATED);
+      else if (bad_version) reason = 6'(tally_pkg::DROP_VERSION);
+      else if (bad_kind) reason = 6'(tally_pkg::DROP_KIND);
+      else if (bad_reserved) reason = 6'(tally_pkg::DROP_RESERVED);
+      else if (bad_element) reason = 6'(tally_pkg::DROP_ELEMENT);
+      else if (bad_length) reason = 6'(tally_pkg::DROP_LENGTH);
+      else if (bad_rank) reason = 6'(tally_pkg::DROP_RANK_RANGE);
+      else if (bad_bitmap) reason = 6'(tally_pkg::DROP_BITMAP);
+      else if (bad_payload) reason = 6'(tally_pkg::DROP_LENGTH);
+      else if (is_control2) passes = 1'b1;
+      else if (is_for_others) reason = 6'(tally_pkg::DROP_NOT_FOR_SWITCH);
+      else drops = 1'b0;
+      if (passes) drops = 1'b0;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    out_valid <= valid2 && !rst;
+    out_act <= passes ? tally_pkg::ACT_PASS_THROUGH : drops ? tally_pkg::ACT_DISCARD : act2;
+    out_drop <= drops && valid2 && !rst;
+    out_reason <= reason;
+    out_bytes <= bytes2;
+    out_port <= port2;
+    out_mac <= mac2;
+    out_ip <= ip2;
+    out_udp_port <= udp_port2;
+    out_flags <= flags2;
+    out_priority <= priority2;
+    out_element <= element2;
+    out_job <= job2;
+    out_epoch <= epoch2;
+    out_fragment <= fragment2;
+    out_rank <= rank2;
+    out_units <= units2;
+    out_bitmap <= bitmap2;
+    out_of_shard <= shard2;
+  end
+
+endmodule

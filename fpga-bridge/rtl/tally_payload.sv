@@ -1,0 +1,314 @@
+// Payloads of slots and of the ring of results, and the lanes that sum.
+//
+// Takes orders from tally_slots, one after the other, and walks each a beat a cycle: beat 0 is the arrival's headers,
+// beat k the k-th of the payload. In each cycle at most one beat is taken from the ingress, one word read from the slots
+// or the ring, one word written to each, and one beat handed to the egress. An order takes as many cycles as the
+// longest of what it takes, writes and hands out has beats; between orders there is none lost.
+//
+// Stages: 0 address and arrival, 1 memory, 2 operands, 3 sum of integers, 2 + F32_LATENCY sum of f32.
+// Beats take the *short* way, and are written and handed out in stage 3, or the *long* way with the sums of f32. All
+// beats of an order take the same; one that needs no f32 goes the short way only when none is on the long way that
+// would come out behind it, so beats come out in order.
+//
+// A word is not read while it is on its way to be written; in the very cycle in which it is written, the reader gets what is
+// written. So orders for one slot follow each other without loss if they have 3 beats and more (f32: 7).
+//
+// Each word has a 513th bit: an element in it has saturated. The OVERFLOW of a frame is that of any of its beats.
+
+module tally_payload #(
+    parameter int SLOTS = 1024,
+    parameter int PAYLOAD_BYTES = 1024,
+    parameter int JOBS = 8,
+    parameter int MEMBERS = 16,
+    parameter int RING = 512,
+    parameter int F32 = 1,
+    localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
+    localparam int SLOT_BITS = $clog2(SLOTS),
+    localparam int ROW_BITS = PLACE_BITS + $clog2(RING),
+    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+) (
+    input  logic                 clk,
+    input  logic                 rst,
+    // Orders.
+    output logic                 op_room, // for 8
+    input  logic                 op_valid,
+    input  logic                 op_takes,
+    input  logic [7:0]           op_beats,
+    input  logic [2:0]           op_from,
+    input  logic [1:0]           op_write,
+    input  logic                 op_keep,
+    input  logic [SLOT_BITS-1:0] op_slot,
+    input  logic [ROW_BITS-1:0]  op_row,
+    input  logic [2:0]           op_element,
+    input  logic [7:0]           op_units,
+    input  logic [HEAD_BITS-1:0] op_head,
+    // Beats of arrivals.
+    input  logic                 beat_valid,
+    input  logic [511:0]         beat_data,
+    input  logic                 beat_last,
+    output logic                 beat_pop,
+    // To the egress: payload beats (of a frame passed through all beats), then with or behind the last its head.
+    input  logic                 out_room, // for a whole frame, and what is in the pipeline
+    output logic                 out_beat,
+    output logic [511:0]         out_data,
+    output logic                 out_ends,
+    output logic [HEAD_BITS-1:0] out_head,
+    output logic                 out_raw, // passed through
+    output logic                 out_overflow, // a beat of the frame has saturated
+    output logic                 idle,
+    output logic                 fault // a frame's end was not where it was expected
+);
+
+  localparam int UNITS = PAYLOAD_BYTES / 64;
+  localparam int INDEX_BITS = UNITS > 1 ? $clog2(UNITS) : 1;
+  localparam int WORD_BITS = SLOT_BITS + INDEX_BITS;
+  localparam int KEPT_BITS = ROW_BITS + INDEX_BITS;
+  localparam int LONG = F32 != 0 ? 2 + tally_pkg::F32_LATENCY : 3; // the stage in which the long way ends
+  localparam int ORDERS = 32;
+  localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS + 8 + 8;
+
+  // ---- Orders wait here, with the number of their last beat.
+  wire [7:0] op_head_units = op_head[MEMBERS+10+:8];
+  wire op_raw = op_from == tally_pkg::FROM_RAW;
+  wire [7:0] op_last_taken = op_takes ? op_beats - 8'd1 : 8'd0;
+  wire [7:0] op_last_out = op_from == tally_pkg::FROM_NOTHING ? 8'd0 : op_raw ? op_last_taken : op_head_units;
+  wire [7:0] op_last_written = op_write == tally_pkg::WRITE_NOTHING ? 8'd0 : op_units;
+  wire [7:0] op_last_seen = op_last_out > op_last_written ? op_last_out : op_last_written;
+  wire [7:0] op_last = op_last_taken > op_last_seen ? op_last_taken : op_last_seen;
+
+  logic valid, takes, keep, pop, unused_overflow;
+  logic [7:0] beats, units, last, last_out;
+  logic [2:0] from, element;
+  logic [1:0] write;
+  logic [SLOT_BITS-1:0] slot;
+  logic [ROW_BITS-1:0] row;
+  logic [HEAD_BITS-1:0] head;
+  logic [$clog2(ORDERS):0] orders;
+
+  tally_fifo #(.WIDTH(ORDER_BITS), .DEPTH(ORDERS)) order_queue (
+      .clk, .rst, .push(op_valid), .valid, .pop, .count(orders), .overflow(unused_overflow),
+      .tail({op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head, op_last, op_last_out}),
+      .head({takes, beats, from, write, keep, slot, row, element, units, head, last, last_out})
+  );
+
+  assign op_room = 32'(orders) <= ORDERS - 8;
+
+  // ---- Stage 0: which beat, and whether it can go.
+  logic [7:0] k; // of the order
+  logic [INDEX_BITS-1:0] index; // of its payload: k - 1
+  logic was_long; // the way of this order's beats before
+
+  wire is_raw = from == tally_pkg::FROM_RAW;
+  wire has_output = from != tally_pkg::FROM_NOTHING;
+  wire is_sum = write == tally_pkg::WRITE_SUM || from == tally_pkg::FROM_SUM;
+  wire is_out = has_output && k <= last_out && (is_raw || k != 0);
+  wire is_out_end = has_output && k == last_out;
+  wire is_written = write != tally_pkg::WRITE_NOTHING && k != 0 && k <= units;
+  wire reads_slot = (is_sum && k != 0 && k <= units) || (from == tally_pkg::FROM_SLOT && is_out);
+  wire reads_ring = from == tally_pkg::FROM_RING && is_out;
+  wire [WORD_BITS-1:0] word = {slot, index};
+  wire [KEPT_BITS-1:0] kept = {row, index};
+
+  // Behind stage 0: what each stage has. Index 0 is not used.
+  logic [LONG:1] s_valid, s_out, s_end, s_written, s_kept, s_long;
+  logic [WORD_BITS-1:0] s_word[1:LONG];
+  logic [KEPT_BITS-1:0] s_row[1:LONG];
+
+  logic is_blocked, is_followed; // by a word on its way; by a longer way
+  always_comb begin
+    is_blocked = 1'b0;
+    is_followed = 1'b0;
+    for (int i = 1; i <= LONG; i++) begin
+      if (reads_slot && s_valid[i] && s_written[i] && s_word[i] == word && !(i == (s_long[i] ? LONG : 3))) is_blocked = 1'b1;
+      if (reads_ring && s_valid[i] && s_kept[i] && s_row[i] == kept) is_blocked = 1'b1;
+      if (i <= LONG - 3 && s_valid[i] && s_long[i]) is_followed = 1'b1;
+    end
+  end
+
+  wire is_long = F32 != 0 && (k != 0 ? was_long : is_followed || (is_sum && element == tally_pkg::ELEMENT_F32));
+  wire needs_beat = takes && k < beats;
+  wire goes = valid && (!needs_beat || beat_valid) && !is_blocked && (k != 0 || !has_output || out_room);
+
+  assign pop = goes && k == last;
+  assign beat_pop = goes && needs_beat;
+
+  always_ff @(posedge clk) begin
+    if (goes) begin
+      k <= k == last ? 8'd0 : k + 8'd1;
+      index <= k == last || k == 0 ? '0 : index + 1'b1;
+      was_long <= is_long;
+    end
+    fault <= beat_pop && beat_last != (k == beats - 8'd1);
+    if (rst) begin
+      k <= '0;
+      index <= '0;
+      fault <= 1'b0;
+    end
+  end
+
+  // The heads of frames that are in the stages.
+  logic head_valid, head_raw, unused_heads_overflow;
+  logic [HEAD_BITS-1:0] first_head;
+  logic [4:0] unused_heads;
+  logic w_end;
+
+  tally_fifo #(.WIDTH(HEAD_BITS + 1), .DEPTH(16)) head_queue (
+      .clk, .rst, .push(goes && k == 0 && has_output), .tail({is_raw, head}), .valid(head_valid), .head({head_raw, first_head}),
+      .pop(w_end), .count(unused_heads), .overflow(unused_heads_overflow)
+  );
+
+  // ---- Stage 1: memory.
+  logic [512:0] slot_word, ring_word, bypass_word, w_slot, w_out;
+  logic bypassed, w_written, w_kept;
+  logic [WORD_BITS-1:0] w_word;
+  logic [KEPT_BITS-1:0] w_row;
+
+  tally_ram #(.WIDTH(513), .DEPTH(1 << WORD_BITS)) slots (
+      .clk, .read(goes && reads_slot), .read_at(word), .read_data(slot_word),
+      .write(w_written), .write_at(w_word), .write_data(w_slot)
+  );
+  tally_ram #(.WIDTH(513), .DEPTH(1 << KEPT_BITS)) ring (
+      .clk, .read(goes && reads_ring), .read_at(kept), .read_data(ring_word),
+      .write(w_kept), .write_at(w_row), .write_data(w_out)
+  );
+
+  logic [511:0] arrival1;
+  logic [2:0] from1, element1;
+  logic [1:0] write1;
+
+  always_ff @(posedge clk) begin
+    arrival1 <= beat_data;
+    from1 <= from;
+    write1 <= write;
+    element1 <= element;
+    bypassed <= w_written && w_word == word;
+    bypass_word <= w_slot;
+  end
+
+  // ---- Stage 2: operands.
+  logic [511:0] a, b;
+  logic a_saturated;
+  logic [2:0] from2, element2;
+  logic [1:0] write2;
+
+  always_ff @(posedge clk) begin
+    {a_saturated, a} <= from1 == tally_pkg::FROM_RING ? ring_word : bypassed ? bypass_word : slot_word;
+    b <= arrival1;
+    from2 <= from1;
+    write2 <= write1;
+    element2 <= element1;
+  end
+
+  // ---- Stage 3: sums of integers, and what goes to the slot and out.
+  logic [511:0] sum_i32, max;
+  logic [15:0] saturated;
+
+  for (genvar i = 0; i < 16; i++) begin : lanes
+    tally_lane_i32 i32 (.a(a[32*i+:32]), .b(b[32*i+:32]), .sum(sum_i32[32*i+:32]), .saturated(saturated[i]));
+    tally_lane_max scale (.a(a[32*i+:32]), .b(b[32*i+:32]), .max(max[32*i+:32]));
+  end
+
+  wire is_i32 = element2 == tally_pkg::ELEMENT_I32;
+  wire [512:0] combined = {a_saturated || (is_i32 && saturated != 0), is_i32 ? sum_i32 : max};
+  logic [512:0] slot3, out3;
+  logic slot_is_f32_3, out_is_f32_3;
+
+  always_ff @(posedge clk) begin
+    slot3 <= write2 == tally_pkg::WRITE_SUM ? combined : {1'b0, b};
+    out3 <= from2 == tally_pkg::FROM_SUM ? combined
+        : from2 == tally_pkg::FROM_SLOT || from2 == tally_pkg::FROM_RING ? {a_saturated, a} : {1'b0, b};
+    slot_is_f32_3 <= F32 != 0 && write2 == tally_pkg::WRITE_SUM && element2 == tally_pkg::ELEMENT_F32;
+    out_is_f32_3 <= F32 != 0 && from2 == tally_pkg::FROM_SUM && element2 == tally_pkg::ELEMENT_F32;
+  end
+
+  // ---- The long way.
+  logic [512:0] slot_long, out_long;
+
+  if (F32 != 0) begin : with_f32
+    localparam int MORE = LONG - 3;
+    logic [511:0] sum_f32;
+    logic [1027:0] delayed[0:MORE];
+    logic [512:0] slot_end, out_end;
+    logic slot_is_f32, out_is_f32;
+
+    for (genvar i = 0; i < 16; i++) begin : lanes_f32
+      tally_lane_f32 f32 (.clk, .a(a[32*i+:32]), .b(b[32*i+:32]), .sum(sum_f32[32*i+:32]));
+    end
+
+    assign delayed[0] = {slot_is_f32_3, out_is_f32_3, slot3, out3};
+    for (genvar i = 1; i <= MORE; i++) begin : delay
+      always_ff @(posedge clk) delayed[i] <= delayed[i-1];
+    end
+    assign {slot_is_f32, out_is_f32, slot_end, out_end} = delayed[MORE];
+    assign slot_long = slot_is_f32 ? {1'b0, sum_f32} : slot_end;
+    assign out_long = out_is_f32 ? {1'b0, sum_f32} : out_end;
+  end else begin : without_f32
+    wire unused_ways = slot_is_f32_3 | out_is_f32_3;
+    assign slot_long = slot3;
+    assign out_long = out3;
+  end
+
+  // ---- What each stage has, and the end of both ways.
+  always_ff @(posedge clk) begin
+    s_valid[1] <= goes && (is_out || is_out_end || is_written);
+    s_out[1] <= is_out;
+    s_end[1] <= is_out_end;
+    s_written[1] <= is_written;
+    s_kept[1] <= keep && is_out;
+    s_long[1] <= is_long;
+    s_word[1] <= word;
+    s_row[1] <= kept;
+    for (int i = 2; i <= LONG; i++) begin
+      s_valid[i] <= s_valid[i-1] && (i <= 3 || s_long[i-1]);
+      s_out[i] <= s_out[i-1];
+      s_end[i] <= s_end[i-1];
+      s_written[i] <= s_written[i-1];
+      s_kept[i] <= s_kept[i-1];
+      s_long[i] <= s_long[i-1];
+      s_word[i] <= s_word[i-1];
+      s_row[i] <= s_row[i-1];
+    end
+    if (rst) s_valid <= '0;
+  end
+
+  wire w_is_long = s_valid[LONG] && s_long[LONG];
+  wire w_is_short = s_valid[3] && !s_long[3];
+  wire w_valid = w_is_long || w_is_short;
+  wire w_beat = w_valid && (w_is_long ? s_out[LONG] : s_out[3]);
+
+  assign w_end = w_valid && (w_is_long ? s_end[LONG] : s_end[3]);
+  assign w_written = w_valid && (w_is_long ? s_written[LONG] : s_written[3]);
+  assign w_kept = w_valid && (w_is_long ? s_kept[LONG] : s_kept[3]);
+  assign w_word = w_is_long ? s_word[LONG] : s_word[3];
+  assign w_row = w_is_long ? s_row[LONG] : s_row[3];
+  assign w_slot = w_is_long ? slot_long : slot3;
+  assign w_out = w_is_long ? out_long : out3;
+
+  // ---- To the egress, a cycle later.
+  logic has_saturated; // a beat of the frame before this one
+  wire saturates = has_saturated || (w_beat && w_out[512]);
+
+  always_ff @(posedge clk) begin
+    out_beat <= w_beat && !rst;
+    out_data <= w_out[511:0];
+    out_ends <= w_end && !rst;
+    out_head <= first_head;
+    out_raw <= head_raw;
+    out_overflow <= saturates;
+    if (w_valid) has_saturated <= saturates && !w_end;
+    if (rst) has_saturated <= 1'b0;
+  end
+
+  assign idle = !valid && s_valid == 0 && !out_ends && !out_beat;
+
+`ifndef SYNTHESIS
+  always_ff @(posedge clk) begin
+    if (!rst) begin
+      assert (!(w_is_long && w_is_short)) else $error("beats of both ways end together");
+      assert (!w_end || head_valid) else $error("a frame ends that did not begin");
+      assert (!fault) else $error("a frame's end is not where it was expected");
+    end
+  end
+`endif
+
+endmodule

@@ -1,0 +1,140 @@
+// Constants that more than one module of the card knows.
+//
+// Numbers of the protocol are those of docs/PROTOCOL.md, section 2. The order of the counters is the
+// order in which the register block shows them (registers.json has their names).
+
+/* verilator lint_off UNUSEDPARAM */ // No module uses all of them.
+package tally_pkg;
+
+  // Bytes of a beat, which is also the unit of payloads and the size of all headers together.
+  localparam int BEAT_BYTES = 64;
+  localparam int BEAT_BITS = 8 * BEAT_BYTES;
+
+  // Cycles from the operands of an f32 lane to its sum.
+  localparam int F32_LATENCY = 5;
+
+  // A slot that did not grow for so many ticks (milliseconds) may be one that nobody will complete (S-7).
+  localparam int STUCK_TICKS = 500;
+
+  // Types of frames.
+  localparam logic [3:0] KIND_LEAVE    = 4'd4;
+  localparam logic [3:0] KIND_DATA     = 4'd5;
+  localparam logic [3:0] KIND_RESULT   = 4'd6;
+  localparam logic [3:0] KIND_PARTIAL  = 4'd7;
+  localparam logic [3:0] KIND_REMIND   = 4'd8;
+  localparam logic [3:0] KIND_NOT_HERE = 4'd9;
+  localparam logic [3:0] KIND_NACK     = 4'd10;
+
+  // Flags.
+  localparam int FLAG_RESEND_BIT = 0;
+  localparam int FLAG_MARKED_BIT = 4;
+  localparam logic [7:0] FLAG_RESEND    = 8'h01;
+  localparam logic [7:0] FLAG_OVERFLOW  = 8'h02;
+  localparam logic [7:0] FLAG_FROM_PS   = 8'h04;
+  localparam logic [7:0] FLAG_FINISHED  = 8'h08;
+  localparam logic [7:0] FLAG_MARKED    = 8'h10;
+  localparam logic [7:0] FLAG_COLLISION = 8'h20;
+
+  // Element types.
+  localparam logic [2:0] ELEMENT_NONE  = 3'd0;
+  localparam logic [2:0] ELEMENT_I32   = 3'd1;
+  localparam logic [2:0] ELEMENT_F32   = 3'd2;
+  localparam logic [2:0] ELEMENT_SCALE = 3'd3;
+  localparam logic [2:0] ELEMENT_F16   = 3'd4; // This one and all above are narrow.
+
+  // Ranks that are no worker's.
+  localparam logic [7:0] RANK_SWITCH = 8'd254;
+  localparam logic [7:0] RANK_PS     = 8'd255;
+
+  // What becomes of a frame, as parser and admission see it.
+  localparam logic [2:0] ACT_DISCARD       = 3'd0; // counted already
+  localparam logic [2:0] ACT_PASS_THROUGH  = 3'd1; // not the card's: leaves as it came
+  localparam logic [2:0] ACT_DATA          = 3'd2;
+  localparam logic [2:0] ACT_PS_RESULT     = 3'd3;
+  localparam logic [2:0] ACT_WORKER_RESULT = 3'd4;
+  localparam logic [2:0] ACT_REMIND        = 3'd5;
+  localparam logic [2:0] ACT_NACK          = 3'd6;
+
+  // Where the payload of an output frame comes from.
+  localparam logic [2:0] FROM_NOTHING = 3'd0; // no output frame
+  localparam logic [2:0] FROM_ARRIVAL = 3'd1;
+  localparam logic [2:0] FROM_SLOT    = 3'd2; // what the slot has
+  localparam logic [2:0] FROM_SUM     = 3'd3; // that and the arrival
+  localparam logic [2:0] FROM_RING    = 3'd4;
+  localparam logic [2:0] FROM_RAW     = 3'd5; // the arrival with its own headers
+
+  // Which headers an output frame gets.
+  localparam logic [3:0] HEAD_PASS      = 4'd0; // PARTIAL of the arrival alone
+  localparam logic [3:0] HEAD_EVICT     = 4'd1; // PARTIAL of the slot
+  localparam logic [3:0] HEAD_FOLLOW    = 4'd2; // PARTIAL of the slot and the arrival
+  localparam logic [3:0] HEAD_RESULT    = 4'd3;
+  localparam logic [3:0] HEAD_AGAIN     = 4'd4; // RESULT from the ring
+  localparam logic [3:0] HEAD_PS_RESULT = 4'd5;
+  localparam logic [3:0] HEAD_FORWARD   = 4'd6; // a worker's RESULT to the PS
+  localparam logic [3:0] HEAD_NACK      = 4'd7;
+  localparam logic [3:0] HEAD_NOT_HERE  = 4'd8;
+
+  // What is written to the slot.
+  localparam logic [1:0] WRITE_NOTHING = 2'd0;
+  localparam logic [1:0] WRITE_ARRIVAL = 2'd1;
+  localparam logic [1:0] WRITE_SUM     = 2'd2;
+
+  // Whom an output frame is for.
+  localparam logic [1:0] TO_PS     = 2'd0;
+  localparam logic [1:0] TO_WORKER = 2'd1;
+  localparam logic [1:0] TO_GROUP  = 2'd2; // on the ports of all workers
+  localparam logic [1:0] TO_ASKER  = 2'd3; // with the group's addresses, on one worker's port
+
+  // Counters.
+  localparam int COUNTERS = 48;
+  localparam int COUNT_CONTRIBUTIONS   = 0;
+  localparam int COUNT_SLOTS_TAKEN     = 1;
+  localparam int COUNT_RESULTS         = 2;
+  localparam int COUNT_RESULTS_FROM_PS = 3;
+  localparam int COUNT_RESULTS_AGAIN   = 4;
+  localparam int COUNT_PREEMPTIONS     = 5;
+  localparam int COUNT_ABANDONED       = 6;
+  localparam int COUNT_FOLLOWED        = 7;
+  localparam int COUNT_COLLISIONS      = 8;
+  localparam int COUNT_RESENDS_TO_PS   = 9;
+  localparam int COUNT_HELD_FULL       = 10;
+  localparam int COUNT_PARTIALS        = 11;
+  localparam int COUNT_REMINDS         = 12;
+  localparam int COUNT_NACKS           = 13;
+  localparam int COUNT_OVERFLOWS       = 14;
+  localparam int DROP_TRUNCATED        = 15;
+  localparam int DROP_IP_VERSION       = 16;
+  localparam int DROP_IP_OPTIONS       = 17;
+  localparam int DROP_IP_FRAGMENT      = 18;
+  localparam int DROP_IP_LENGTH        = 19;
+  localparam int DROP_UDP_LENGTH       = 20;
+  localparam int DROP_HEADER_TRUNCATED = 21;
+  localparam int DROP_VERSION          = 22;
+  localparam int DROP_KIND             = 23;
+  localparam int DROP_RESERVED         = 24;
+  localparam int DROP_ELEMENT          = 25;
+  localparam int DROP_LENGTH           = 26;
+  localparam int DROP_RANK_RANGE       = 27;
+  localparam int DROP_BITMAP           = 28;
+  localparam int DROP_NOT_FOR_SWITCH   = 29;
+  localparam int DROP_EPOCH            = 30;
+  localparam int DROP_RANK_OUT_OF_JOB  = 31;
+  localparam int DROP_NOT_MEMBER       = 32;
+  localparam int DROP_SHARD            = 33;
+  localparam int DROP_UNITS            = 34;
+  localparam int DROP_ELEMENT_MISMATCH = 35;
+  localparam int DROP_DUPLICATE        = 36;
+  localparam int DROP_LATE             = 37;
+  localparam int DROP_SPOOFED          = 38;
+  localparam int DROP_STREAM_ERROR     = 39;
+  localparam int DROP_STREAM_OVERSIZE  = 40;
+  localparam int DROP_STREAM_KEEP      = 41;
+  localparam int COUNT_FRAMES_IN       = 42;
+  localparam int COUNT_BEATS_IN        = 43;
+  localparam int COUNT_FRAMES_OUT      = 44;
+  localparam int COUNT_BEATS_OUT       = 45;
+  localparam int COUNT_PASSED          = 46;
+  localparam int COUNT_STALLS          = 47;
+
+endpackage
+/* verilator lint_on UNUSEDPARAM */

@@ -1,0 +1,25 @@
+// A memory with one read and one write port and a registered read, as block RAM and UltraRAM have them.
+//
+// What is read while the same word is written is the old word. The output keeps its value while `read` is low.
+// There is no reset: whoever needs known contents writes them.
+
+module tally_ram #(
+    parameter int WIDTH = 8,
+    parameter int DEPTH = 16,
+    localparam int ADDRESS_BITS = DEPTH > 1 ? $clog2(DEPTH) : 1
+) (
+    input  logic                    clk,
+    input  logic                    read,
+    input  logic [ADDRESS_BITS-1:0] read_at,
+    output logic [WIDTH-1:0]        read_data,
+    input  logic                    write,
+    input  logic [ADDRESS_BITS-1:0] write_at,
+    input  logic [WIDTH-1:0]        write_data
+);
+
+  logic [WIDTH-1:0] words[0:DEPTH-1];
+
+  always_ff @(posedge clk) if (read) read_data <= words[read_at];
+  always_ff @(posedge clk) if (write) words[write_at] <= write_data;
+
+endmodule

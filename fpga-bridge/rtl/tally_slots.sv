@@ -1,0 +1,500 @@
+// The tables of the aggregator: slots, tags of the ring of results, notes of what went to the PS, and how far each job
+// is. Takes admitted frames in order, says what is to be done with the payload of each, and keeps the tables right.
+//
+// Three stages:
+//   read    the frame's entries are read, unless a frame before it may still change one of them
+//   look    what was read is compared with the frame
+//   decide  the table of PROTOCOL.md is applied (tally_decide), the entries are written, the order for the payload stage
+//           goes out
+// A frame enters `decide` only when no DATA or RESULT was there in the cycle before, since those move what `look`
+// compares with. So DATA and results take 2 cycles, others 1, and frames of one slot or one fragment 3 (frames of
+// DATA and RESULT have 2 beats and more, so the payload stage does not notice).
+//
+// A preemption changes a note that only the victim's entry names. It is read, changed and written in the cycles behind
+// `decide` (`amend`), during which the stages before it stand still and after which `look` reads its own note again.
+//
+// Invariant: a slot is occupied from a frame that takes it to one that frees it, and its bitmap is that of the
+// contributions in its payload memory. In simulation both are counted and compared.
+
+module tally_slots #(
+    parameter int SLOTS = 1024,
+    parameter int JOBS = 8,
+    parameter int MEMBERS = 16,
+    parameter int RING = 512,
+    parameter int F32 = 1,
+    localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
+    localparam int SLOT_BITS = $clog2(SLOTS),
+    localparam int RING_BITS = $clog2(RING),
+    localparam int ROW_BITS = PLACE_BITS + RING_BITS, // of a fragment in ring and notes: {place, fragment}
+    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+) (
+    input  logic                    clk,
+    input  logic                    rst,
+    input  logic                    tick, // a millisecond is over
+    // The table of jobs, and its orders.
+    input  logic [8*JOBS-1:0]       job_units,
+    input  logic [MEMBERS*JOBS-1:0] job_all,
+    input  logic                    walk, // give up what belongs to a place, or everything
+    input  logic                    walk_all,
+    input  logic [PLACE_BITS-1:0]   walk_place,
+    output logic                    walked,
+    output logic                    idle,
+    // Frames.
+    input  logic                    in_valid,
+    output logic                    in_pop,
+    input  logic [2:0]              in_act,
+    input  logic [15:0]             in_bytes,
+    input  logic [15:0]             in_port,
+    input  logic [7:0]              in_flags,
+    input  logic [7:0]              in_priority,
+    input  logic [2:0]              in_element,
+    input  logic [31:0]             in_fragment,
+    input  logic [7:0]              in_rank,
+    input  logic [7:0]              in_units,
+    input  logic [PLACE_BITS-1:0]   in_place,
+    input  logic [SLOT_BITS-1:0]    in_slot,
+    // Orders for the payload stage.
+    input  logic                    op_room, // for 8 of them
+    output logic                    op_valid,
+    output logic                    op_takes, // takes a frame from the ingress; else it is the second order of a frame
+    output logic [7:0]              op_beats, // of that frame
+    output logic [2:0]              op_from, // where the output's payload comes from
+    output logic [1:0]              op_write, // what is written to the slot
+    output logic                    op_keep, // the output's payload is written to the ring
+    output logic [SLOT_BITS-1:0]    op_slot,
+    output logic [ROW_BITS-1:0]     op_row,
+    output logic [2:0]              op_element,
+    output logic [7:0]              op_units, // of the arrival, if it has elements
+    output logic [HEAD_BITS-1:0]    op_head, // for the egress, see there
+    // Counters.
+    output logic [47:0]             counts
+);
+
+  localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 16 + 8 + 3 + 2;
+  localparam int TAG_WIDTH = 1 + 32 + 8 + 8 + 3;
+  localparam int NOTE_WIDTH = 32 + MEMBERS;
+
+  // ---- Memories.
+  logic read, slot_write, tag_write, note_read, note_write;
+  logic [SLOT_BITS-1:0] slot_read_at, slot_write_at;
+  logic [ROW_BITS-1:0] tag_write_at, note_read_at, note_write_at;
+  logic [SLOT_WIDTH-1:0] slot_read_data, slot_write_data;
+  logic [TAG_WIDTH-1:0] tag_read_data, tag_write_data;
+  logic [NOTE_WIDTH-1:0] note_read_data, note_write_data;
+  logic [ROW_BITS-1:0] tag_read_at;
+
+  tally_ram #(.WIDTH(SLOT_WIDTH), .DEPTH(SLOTS)) slots (
+      .clk, .read, .read_at(slot_read_at), .read_data(slot_read_data),
+      .write(slot_write), .write_at(slot_write_at), .write_data(slot_write_data)
+  );
+  tally_ram #(.WIDTH(TAG_WIDTH), .DEPTH(1 << ROW_BITS)) tags (
+      .clk, .read, .read_at(tag_read_at), .read_data(tag_read_data),
+      .write(tag_write), .write_at(tag_write_at), .write_data(tag_write_data)
+  );
+  tally_ram #(.WIDTH(NOTE_WIDTH), .DEPTH(1 << ROW_BITS)) notes (
+      .clk, .read(note_read), .read_at(note_read_at), .read_data(note_read_data),
+      .write(note_write), .write_at(note_write_at), .write_data(note_write_data)
+  );
+
+  // How far a job is: the newest fragment that DATA or a result of the PS was of, and the newest with a result.
+  logic [JOBS-1:0] has_reached, has_result;
+  logic [31:0] reached[0:JOBS-1];
+  logic [31:0] newest[0:JOBS-1];
+
+  logic [15:0] now;
+  always_ff @(posedge clk) now <= rst ? 16'd0 : now + 16'(tick);
+
+  // ---- Stage `read`.
+  logic look_valid, look_leaves, look_again;
+  logic decide_valid;
+  logic decide_moves; // a frame is there that may move what `look` compares with, or preempt
+  logic [SLOT_BITS-1:0] look_slot, decide_slot;
+  logic [ROW_BITS-1:0] look_row, decide_row;
+  logic walking;
+  logic [2:0] amend; // one-hot: the cycles of a preemption behind `decide`
+
+  wire [ROW_BITS-1:0] in_row = {in_place, in_fragment[RING_BITS-1:0]};
+  wire in_waits = (look_valid && (look_slot == in_slot || look_row == in_row))
+      || (decide_valid && (decide_slot == in_slot || decide_row == in_row));
+
+  assign in_pop = in_valid && !in_waits && op_room && !walking && amend == 0 && !decide_moves
+      && (!look_valid || look_leaves);
+
+  assign read = in_pop || walking;
+  assign tag_read_at = in_row;
+
+  // ---- Stage `look`.
+  logic [2:0] look_act, look_element;
+  logic [15:0] look_bytes, look_port;
+  logic [7:0] look_flags, look_priority, look_rank, look_units;
+  logic [31:0] look_fragment;
+  logic [PLACE_BITS-1:0] look_place;
+  logic [MEMBERS-1:0] look_bit, look_all;
+
+  wire sl_occupied, sl_marked, sl_split;
+  wire [PLACE_BITS-1:0] sl_place;
+  wire [31:0] sl_fragment;
+  wire [MEMBERS-1:0] sl_bitmap;
+  wire [15:0] sl_grew;
+  wire [7:0] sl_priority;
+  wire [2:0] sl_element;
+  assign {sl_occupied, sl_place, sl_fragment, sl_bitmap, sl_grew, sl_priority, sl_element, sl_marked, sl_split} = slot_read_data;
+
+  wire tg_used;
+  wire [31:0] tg_fragment;
+  wire [7:0] tg_flags, tg_priority;
+  wire [2:0] tg_element;
+  assign {tg_used, tg_fragment, tg_flags, tg_priority, tg_element} = tag_read_data;
+
+  wire [31:0] nt_fragment;
+  wire [MEMBERS-1:0] nt_ranks;
+  assign {nt_fragment, nt_ranks} = note_read_data;
+
+  assign look_leaves = look_valid && !decide_moves && amend == 0;
+
+  always_ff @(posedge clk) begin
+    if (in_pop) begin
+      look_act <= in_act;
+      look_bytes <= in_bytes;
+      look_port <= in_port;
+      look_flags <= in_flags;
+      look_priority <= in_priority;
+      look_element <= in_element;
+      look_fragment <= in_fragment;
+      look_rank <= in_rank;
+      look_units <= in_units;
+      look_place <= in_place;
+      look_slot <= in_slot;
+      look_row <= in_row;
+      look_all <= job_all[MEMBERS*in_place+:MEMBERS];
+      for (int i = 0; i < MEMBERS; i++) look_bit[i] <= 32'(in_rank) == i;
+    end
+    look_valid <= in_pop || (look_valid && !look_leaves);
+    if (rst) look_valid <= 1'b0;
+  end
+
+  wire [31:0] look_reached = reached[look_place];
+  wire [31:0] look_newest = newest[look_place];
+  wire [31:0] behind_newest = look_newest - look_fragment;
+  wire [31:0] ahead_of_newest = look_fragment - look_newest;
+  wire [31:0] ahead_of_reached = look_fragment - look_reached;
+  wire is_ahead = !has_reached[look_place] || (!ahead_of_reached[31] && ahead_of_reached != 0);
+  wire is_own = sl_place == look_place;
+  wire [31:0] owner_reached = is_own && is_ahead ? look_fragment : reached[sl_place];
+  wire [31:0] victim_behind = owner_reached - sl_fragment;
+  wire [MEMBERS-1:0] look_ranks = nt_fragment == look_fragment ? nt_ranks : '0;
+  wire [MEMBERS-1:0] look_with = sl_bitmap | look_bit;
+  wire [15:0] age = now - sl_grew;
+  wire is_narrow = look_element >= tally_pkg::ELEMENT_F16 || (F32 == 0 && look_element == tally_pkg::ELEMENT_F32);
+  wire is_ordered = is_narrow || look_element == tally_pkg::ELEMENT_F32;
+
+  // ---- Stage `decide`.
+  logic [2:0] act, element, s_element, t_element;
+  logic [15:0] bytes, port;
+  logic [7:0] flags, priority_, rank, units, s_priority, s_units, t_flags, t_priority;
+  logic [31:0] fragment, s_fragment;
+  logic [PLACE_BITS-1:0] place, s_place;
+  logic [MEMBERS-1:0] bit_, all, with_, s_bitmap, ranks, note_of_victim;
+  logic s_marked, s_split, s_occupied;
+  logic finished, old, noted, any_noted, hit, seen, stuck, same_element, is_next, is_first, completes, is_rest, is_rest_alone,
+      past, higher, same_note, ahead, ahead_newest;
+
+  always_ff @(posedge clk) begin
+    decide_valid <= look_leaves && !rst;
+    decide_moves <= look_leaves && !rst && (look_act == tally_pkg::ACT_DATA || look_act == tally_pkg::ACT_PS_RESULT);
+    decide_slot <= look_slot;
+    decide_row <= look_row;
+    act <= look_act;
+    bytes <= look_bytes;
+    port <= look_port;
+    flags <= look_flags;
+    priority_ <= look_priority;
+    element <= look_element;
+    fragment <= look_fragment;
+    rank <= look_rank;
+    units <= look_units;
+    place <= look_place;
+    bit_ <= look_bit;
+    all <= look_all;
+    with_ <= look_with;
+    ranks <= look_ranks;
+    s_occupied <= sl_occupied;
+    s_place <= sl_place;
+    s_fragment <= sl_fragment;
+    s_bitmap <= sl_bitmap;
+    s_priority <= sl_priority;
+    s_element <= sl_element;
+    s_marked <= sl_marked;
+    s_split <= sl_split;
+    s_units <= job_units[8*sl_place+:8];
+    note_of_victim <= nt_fragment == sl_fragment ? nt_ranks : '0;
+    t_flags <= tg_flags;
+    t_priority <= tg_priority;
+    t_element <= tg_element;
+
+    finished <= tg_used && tg_fragment == look_fragment;
+    old <= has_result[look_place] && !behind_newest[31] && behind_newest >= RING;
+    ahead <= is_ahead;
+    ahead_newest <= !has_result[look_place] || (!ahead_of_newest[31] && ahead_of_newest != 0);
+    noted <= |(look_ranks & look_bit);
+    any_noted <= |look_ranks;
+    hit <= sl_occupied && is_own && sl_fragment == look_fragment;
+    seen <= |(sl_bitmap & look_bit);
+    stuck <= age >= 16'(tally_pkg::STUCK_TICKS);
+    same_element <= sl_element == look_element;
+    // What is ordered holds ranks 0 to k-1, and k is next; of narrow elements rank 0 alone, and nobody is.
+    is_next <= !is_ordered || (!is_narrow && sl_bitmap == look_bit - 1'b1);
+    is_first <= !is_ordered || look_rank == 0;
+    completes <= look_with == look_all;
+    is_rest <= (look_with | look_ranks) == look_all;
+    is_rest_alone <= (look_bit | look_ranks) == look_all;
+    past <= (is_own || has_reached[sl_place]) && !victim_behind[31] && victim_behind >= RING / 2;
+    higher <= look_priority > sl_priority;
+    same_note <= is_own && sl_fragment[RING_BITS-1:0] == look_fragment[RING_BITS-1:0];
+  end
+
+  logic reaches, joins, takes, frees, halves, raises, splits, split_taken, notes_rank, notes_slot, notes_victim, keeps, evicts_too;
+  logic [2:0] from;
+  logic [3:0] head;
+  logic [7:0] why;
+  logic [1:0] write;
+  logic results, results_from_ps, results_again, preemptions, abandoned, followed, collisions, resends_to_ps, held_full,
+      slots_taken, reminds, nacks, late, duplicate, mismatch;
+
+  tally_decide decide (
+      .valid(decide_valid), .act, .resend(flags[tally_pkg::FLAG_RESEND_BIT]), .finished, .old, .noted, .any_noted,
+      .occupied(s_occupied), .hit, .seen, .stuck, .split(s_split), .same_element, .is_next, .is_first, .completes, .is_rest,
+      .is_rest_alone, .past, .higher, .same_note, .reaches, .joins, .takes, .frees, .halves, .raises, .splits, .split_taken,
+      .notes_rank, .notes_slot, .notes_victim, .keeps, .from, .head, .evicts_too, .why, .write, .results,
+      .results_from_ps, .results_again, .preemptions, .abandoned, .followed, .collisions, .resends_to_ps, .held_full,
+      .slots_taken, .reminds, .nacks, .late, .duplicate, .mismatch
+  );
+
+  wire [7:0] priority_max = raises && priority_ > s_priority ? priority_ : s_priority;
+  wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
+
+  // The slot's new entry.
+  wire stays = takes || (!frees && (halves || raises));
+  wire [SLOT_WIDTH-1:0] slot_next = !stays ? '0
+      : takes ? {1'b1, place, fragment, bit_, now, priority_, element, marked, split_taken}
+      : {1'b1, s_place, s_fragment, joins ? with_ : s_bitmap, joins ? now : s_grew, halves ? s_priority >> 1 : priority_max,
+         s_element, s_marked || (joins && marked), s_split || splits};
+  logic [15:0] s_grew;
+  always_ff @(posedge clk) s_grew <= sl_grew;
+
+  // The fragment's note, or the victim's if it has the same place.
+  wire amends_here = notes_victim && same_note;
+  wire [MEMBERS-1:0] ranks_added = (notes_rank ? bit_ : '0) | (notes_slot ? s_bitmap : '0);
+  wire [NOTE_WIDTH-1:0] note_next = amends_here ? notes_rank ? {fragment, bit_} : {s_fragment, note_of_victim | s_bitmap}
+      : {fragment, ranks | ranks_added};
+  wire needs_amend = notes_victim && !same_note;
+
+  // ---- The victim's note: read, change, then `look` reads its own again.
+  logic [ROW_BITS-1:0] victim_row;
+  logic [31:0] victim_fragment;
+  logic [MEMBERS-1:0] victim_bitmap;
+
+  always_ff @(posedge clk) begin
+    amend <= {amend[1:0], needs_amend};
+    if (needs_amend) begin
+      victim_row <= {s_place, s_fragment[RING_BITS-1:0]};
+      victim_fragment <= s_fragment;
+      victim_bitmap <= s_bitmap;
+    end
+    if (rst) amend <= '0;
+  end
+
+  assign look_again = amend[2];
+  assign note_read = in_pop || amend[0] || look_again;
+  assign note_read_at = amend[0] ? victim_row : look_again ? look_row : in_row;
+
+  // ---- Walking the tables.
+  localparam int ROWS = 1 << ROW_BITS;
+  localparam int STEPS = SLOTS > ROWS ? SLOTS : ROWS;
+  localparam int STEP_BITS = $clog2(STEPS);
+  logic [STEP_BITS:0] step;
+  logic [SLOT_BITS-1:0] stepped_slot; // read in the cycle before
+  logic stepped;
+
+  wire [STEP_BITS-1:0] last_step = STEP_BITS'((walk_all ? STEPS : SLOTS > RING ? SLOTS : RING) - 1);
+  wire [ROW_BITS-1:0] step_row = walk_all ? ROW_BITS'(step) : {walk_place, RING_BITS'(step)};
+  wire is_row = 32'(step) < (walk_all ? ROWS : RING);
+
+  always_ff @(posedge clk) begin
+    walked <= 1'b0;
+    stepped <= walking && 32'(step) < SLOTS;
+    stepped_slot <= SLOT_BITS'(step);
+    step <= step + 1'b1;
+    if (walk) begin
+      walking <= 1'b1;
+      step <= '0;
+    end else if (walking && step[STEP_BITS-1:0] == last_step) begin
+      walking <= 1'b0;
+      walked <= 1'b1;
+    end
+    if (rst) {walking, walked, stepped} <= '0;
+  end
+
+  assign slot_read_at = walking ? SLOT_BITS'(step) : in_slot;
+
+  always_comb begin
+    slot_write = decide_valid && (takes || frees || halves || raises);
+    slot_write_at = decide_slot;
+    slot_write_data = slot_next;
+    if (stepped) begin
+      slot_write = walk_all || sl_place == walk_place;
+      slot_write_at = stepped_slot;
+      slot_write_data = '0;
+    end
+
+    tag_write = keeps;
+    tag_write_at = decide_row;
+    tag_write_data = {1'b1, fragment, head_flags, head_priority, head_element};
+    note_write = notes_rank || notes_slot || amends_here;
+    note_write_at = decide_row;
+    note_write_data = note_next;
+    if (amend[1]) begin
+      note_write = 1'b1;
+      note_write_at = victim_row;
+      note_write_data = {victim_fragment, (nt_fragment == victim_fragment ? nt_ranks : '0) | victim_bitmap};
+    end
+    if (walking && is_row) begin
+      tag_write = 1'b1;
+      tag_write_at = step_row;
+      tag_write_data = '0;
+      note_write = 1'b1;
+      note_write_at = step_row;
+      note_write_data = '0;
+    end
+  end
+
+  always_ff @(posedge clk) begin
+    for (int i = 0; i < JOBS; i++) begin
+      if (32'(place) == i && decide_valid) begin
+        if (reaches && ahead) reached[i] <= fragment;
+        if (reaches) has_reached[i] <= 1'b1;
+        if (keeps && ahead_newest) newest[i] <= fragment;
+        if (keeps) has_result[i] <= 1'b1;
+      end
+      if (walk && (walk_all || 32'(walk_place) == i)) begin
+        has_reached[i] <= 1'b0;
+        has_result[i] <= 1'b0;
+      end
+    end
+    if (rst) {has_reached, has_result} <= '0;
+  end
+
+  // ---- Orders for the payload stage. The headers of outputs follow from `head`.
+  logic [3:0] head_kind;
+  logic [7:0] head_flags, head_priority, head_rank, head_units, head_asker;
+  logic [2:0] head_element;
+  logic [PLACE_BITS-1:0] head_place;
+  logic [31:0] head_fragment;
+  logic [MEMBERS-1:0] head_bitmap;
+  logic [1:0] head_to;
+  wire [7:0] evict_flags = why | (s_marked ? tally_pkg::FLAG_MARKED : 8'd0);
+  wire [HEAD_BITS-1:0] evict_head = {tally_pkg::KIND_PARTIAL, evict_flags, priority_max, s_element, s_place, s_fragment,
+      tally_pkg::RANK_SWITCH, s_units, s_bitmap, tally_pkg::TO_PS, rank};
+
+  always_comb begin
+    // As of a PARTIAL of the arrival alone.
+    head_kind = tally_pkg::KIND_PARTIAL;
+    head_flags = flags | (evicts_too ? 8'd0 : why);
+    head_priority = priority_;
+    head_element = element;
+    head_place = place;
+    head_fragment = fragment;
+    head_rank = tally_pkg::RANK_SWITCH;
+    head_units = units;
+    head_bitmap = bit_;
+    head_to = tally_pkg::TO_PS;
+    head_asker = rank;
+    case (head)
+      tally_pkg::HEAD_FOLLOW, tally_pkg::HEAD_RESULT: begin
+        head_flags = s_marked || marked ? tally_pkg::FLAG_MARKED : 8'd0;
+        head_priority = priority_max;
+        head_bitmap = with_;
+        if (head == tally_pkg::HEAD_RESULT) begin
+          head_kind = tally_pkg::KIND_RESULT;
+          head_to = tally_pkg::TO_GROUP;
+        end
+      end
+      tally_pkg::HEAD_AGAIN: begin
+        head_kind = tally_pkg::KIND_RESULT;
+        head_flags = t_flags;
+        head_priority = t_priority;
+        head_element = t_element;
+        head_bitmap = all;
+        head_to = tally_pkg::TO_ASKER;
+      end
+      tally_pkg::HEAD_PS_RESULT: begin
+        head_kind = tally_pkg::KIND_RESULT;
+        head_flags = flags | tally_pkg::FLAG_FROM_PS;
+        head_bitmap = all;
+        head_to = tally_pkg::TO_GROUP;
+      end
+      tally_pkg::HEAD_FORWARD: begin
+        head_kind = tally_pkg::KIND_RESULT;
+        head_rank = rank;
+        head_bitmap = all;
+      end
+      tally_pkg::HEAD_NACK: begin
+        head_kind = tally_pkg::KIND_NACK;
+        head_rank = rank;
+        head_to = tally_pkg::TO_WORKER;
+      end
+      tally_pkg::HEAD_NOT_HERE: begin
+        head_kind = tally_pkg::KIND_NOT_HERE;
+        head_flags = why;
+        head_bitmap = '0;
+      end
+      default: ;
+    endcase
+    if (from == tally_pkg::FROM_RAW) head_fragment = {bytes, port};
+  end
+
+  logic second; // the slot leaves, too, behind what has just gone
+  logic [HEAD_BITS-1:0] second_head;
+
+  always_ff @(posedge clk) begin
+    op_valid <= decide_valid || second;
+    op_takes <= decide_valid;
+    op_beats <= bytes[13:6] + 8'(bytes[5:0] != 0);
+    op_from <= second ? tally_pkg::FROM_SLOT : from;
+    op_write <= second ? tally_pkg::WRITE_NOTHING : write;
+    op_keep <= keeps;
+    op_slot <= second ? op_slot : decide_slot;
+    op_row <= decide_row;
+    op_element <= second ? tally_pkg::ELEMENT_NONE : element;
+    op_units <= second ? 8'd0 : units;
+    op_head <= second ? second_head : head == tally_pkg::HEAD_EVICT ? evict_head
+        : {head_kind, head_flags, head_priority, head_element, head_place, head_fragment, head_rank, head_units, head_bitmap,
+           head_to, head_asker};
+    second <= evicts_too;
+    second_head <= evict_head;
+    if (rst) {op_valid, second} <= '0;
+  end
+
+  assign idle = !in_valid && !look_valid && !decide_valid && !second && !op_valid && amend == 0 && !walking && !stepped;
+
+  always_comb begin
+    counts = '0;
+    counts[tally_pkg::COUNT_CONTRIBUTIONS] = joins;
+    counts[tally_pkg::COUNT_SLOTS_TAKEN] = slots_taken;
+    counts[tally_pkg::COUNT_RESULTS] = results;
+    counts[tally_pkg::COUNT_RESULTS_FROM_PS] = results_from_ps;
+    counts[tally_pkg::COUNT_RESULTS_AGAIN] = results_again;
+    counts[tally_pkg::COUNT_PREEMPTIONS] = preemptions;
+    counts[tally_pkg::COUNT_ABANDONED] = abandoned;
+    counts[tally_pkg::COUNT_FOLLOWED] = followed;
+    counts[tally_pkg::COUNT_COLLISIONS] = collisions;
+    counts[tally_pkg::COUNT_RESENDS_TO_PS] = resends_to_ps;
+    counts[tally_pkg::COUNT_HELD_FULL] = held_full;
+    counts[tally_pkg::COUNT_REMINDS] = reminds;
+    counts[tally_pkg::COUNT_NACKS] = nacks;
+    counts[tally_pkg::DROP_LATE] = late;
+    counts[tally_pkg::DROP_DUPLICATE] = duplicate;
+    counts[tally_pkg::DROP_ELEMENT_MISMATCH] = mismatch;
+  end
+
+endmodule
