@@ -5,15 +5,15 @@
 //! with actions; they go back to the data cores as commands, in their order. A roster goes to all
 //! cores before the datagram that tells the members.
 
-use crate::messages::{ControlFrame, CoreCommand};
-use crate::report::{Report, Shape};
+use crate::messages::{CardNews, ControlFrame, CoreCommand};
+use crate::report::{CardReport, Report, Shape};
 use crate::watch::Watch;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tally_engine::{Action, Registry};
 use tally_wire::Time;
@@ -31,6 +31,8 @@ pub struct Control {
     pub frames: Receiver<ControlFrame>,
     /// To the data cores.
     pub cores: Vec<Sender<CoreCommand>>,
+    /// The card's thread and what it last said, if there is a card.
+    pub card: Option<CardLink>,
     /// Where to answer requests for statistics.
     pub socket: Option<StatsSocket>,
     /// Over SwitchML's sessions.
@@ -41,6 +43,24 @@ pub struct Control {
     pub epoch: Instant,
     /// Set when the switch is to stop.
     pub stop: Arc<AtomicBool>,
+}
+
+/// Between this thread and the card's. Neither waits for the other.
+#[derive(Clone)]
+pub struct CardLink {
+    /// To it.
+    pub news: Sender<CardNews>,
+    /// What it last said of the card.
+    pub report: Arc<Mutex<CardReport>>,
+}
+
+impl CardLink {
+    /// What it last said.
+    #[must_use]
+    pub fn report(&self) -> CardReport {
+        let report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
+        report.clone()
+    }
 }
 
 impl Control {
@@ -91,13 +111,22 @@ impl Control {
                     for core in self.cores.iter().rev() {
                         let _ = core.send(CoreCommand::Bind(Arc::clone(&roster), index));
                     }
+                    self.tell_card(|| CardNews::Bind(roster));
                 }
                 Action::Unbind(job) => {
                     for core in self.cores.iter().rev() {
                         let _ = core.send(CoreCommand::Unbind(job));
                     }
+                    self.tell_card(|| CardNews::Unbind(job));
                 }
             }
+        }
+    }
+
+    /// After the cores: what the card's thread makes of it, they are to hear behind it.
+    fn tell_card(&self, news: impl FnOnce() -> CardNews) {
+        if let Some(card) = &self.card {
+            let _ = card.news.send(news());
         }
     }
 
@@ -113,7 +142,8 @@ impl Control {
             }
             let up = self.epoch.elapsed();
             let directory = self.watch.directory();
-            let report = Report::new(&self.shape, up, &reports, &self.registry, directory);
+            let card = self.card.as_ref().map(CardLink::report);
+            let report = Report::new(&self.shape, up, &reports, &self.registry, directory, card);
             // A client that went away, or does not read, is its own problem.
             let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
             let _ = stream.write_all(report.json().as_bytes());

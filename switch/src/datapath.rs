@@ -12,6 +12,7 @@
 //! differ in fragment and priority only. What was found out about one is remembered and holds for
 //! the next ([`Coupling`]), until a member changes.
 
+mod card;
 mod switchml;
 
 pub use switchml::Dialect;
@@ -22,8 +23,11 @@ use crate::egress::{Frame, Own, Ports, class_of_frame};
 use crate::forwarding::MacTable;
 use crate::handover::{Handover, Inbox};
 use crate::load::{Load, Meter, Stage};
-use crate::messages::{ControlFrame, CoreCommand, CoreReport, PortCounters, SwitchmlReport};
+use crate::messages::{
+    CardOrder, ControlFrame, CoreCommand, CoreReport, PortCounters, SwitchmlReport,
+};
 use crate::ports::Rx;
+use crate::steering::Steering;
 use crossbeam_channel::{Receiver, Sender};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -91,6 +95,10 @@ pub struct Core {
     pub batch: Batch<Frame>,
     /// Its shard of SwitchML, if the switch has that.
     pub switchml: Option<Box<Dialect>>,
+    /// Which jobs the card has, if there is one.
+    pub steering: Option<Box<Steering>>,
+    /// To the card's thread: numbers of probes that came back.
+    pub probes: Option<Sender<u16>>,
     /// The table that all cores share.
     pub macs: Arc<MacTable>,
     /// Frames from other cores.
@@ -209,7 +217,10 @@ impl Core {
             mbuf.prefetch(0);
         }
         let frames = burst.len() as u64;
-        let bytes = self.take(port, burst.drain(..), now_s);
+        let bytes = match &self.steering {
+            Some(steering) if steering.card() == port => self.take_from_card(burst.drain(..)),
+            _ => self.take(port, burst.drain(..), now_s),
+        };
         let counters = &mut self.ports.counters[usize::from(port.0)];
         counters.rx_frames += frames;
         counters.rx_bytes += bytes;
@@ -374,6 +385,11 @@ impl Core {
                 .try_send(frame)
                 .map_err(|_| DropReason::ControlFull);
         }
+        if let Some(steering) = &self.steering
+            && steering.has(header.job)
+        {
+            return self.give_to_card(port, mbuf, &header);
+        }
         if usize::from(shard) != self.number {
             self.ports.hand_over(usize::from(shard), port, mbuf);
             return Ok(());
@@ -520,10 +536,19 @@ impl Core {
                 }
             }
             CoreCommand::Bind(roster, index) => {
-                self.aggregator
-                    .bind((*roster).clone(), index, &mut self.ports);
+                let steering = self.steering.as_mut();
+                if steering.is_none_or(|steering| steering.bind(&roster, index)) {
+                    self.aggregator
+                        .bind((*roster).clone(), index, &mut self.ports);
+                }
             }
-            CoreCommand::Unbind(job) => self.aggregator.unbind(job, &mut self.ports),
+            CoreCommand::Unbind(job) => {
+                if let Some(steering) = &mut self.steering {
+                    steering.unbind(job);
+                }
+                self.aggregator.unbind(job, &mut self.ports);
+            }
+            CoreCommand::Card(order) => self.obey_card(order),
             // Whoever asked may have gone away.
             CoreCommand::BindSession(session, done) => {
                 let dialect = self.switchml.as_mut();
@@ -542,6 +567,29 @@ impl Core {
             }
             CoreCommand::Report(answer) => {
                 let _ = answer.send(self.report(load));
+            }
+        }
+    }
+
+    fn obey_card(&mut self, order: CardOrder) {
+        // Whoever asked may have gone away.
+        match order {
+            CardOrder::Give(job, epoch, done) => {
+                let _ = done.send(self.give_job(job, epoch));
+            }
+            CardOrder::TakeBack(job, done) => {
+                self.take_job_back(job);
+                let _ = done.send(());
+            }
+            CardOrder::TakeAllBack(done) => {
+                self.take_all_back();
+                let _ = done.send(());
+            }
+            CardOrder::Probe(frame) => self.probe_card(&*frame),
+            CardOrder::Arrivals(answer) => {
+                let here = self.aggregator.arrivals();
+                let steering = self.steering.as_ref();
+                let _ = answer.send(steering.map_or_else(Vec::new, |s| s.arrivals(here)));
             }
         }
     }
@@ -591,6 +639,7 @@ impl Core {
             slots_in_use: self.aggregator.slots_in_use(),
             held_in_use: self.aggregator.held_in_use(),
             switchml,
+            card: self.steering.as_ref().map(|steering| steering.traffic),
             replies: self.ports.replies.clone(),
             load: *load,
         }

@@ -19,6 +19,7 @@
 //! what may wait. Where it has no queue of its own, it hands over a result that is shared by then, and so
 //! not marked for that port.
 
+mod card;
 mod replies;
 
 pub use replies::{Elements, HEADS_FRAMES, ReplyCounters};
@@ -172,6 +173,8 @@ pub struct Ports {
     pub no_buffer: u64,
     /// What SwitchML adds to the counters, by port.
     pub replies: Vec<ReplyCounters>,
+    /// The port to which nothing is flooded, because a card is behind it.
+    card: Option<PortId>,
     /// For SwitchML's replies, if there are any.
     heads: Option<replies::Heads>,
     /// By port, bytes of the longest ordinary frame that may leave by it; at first any.
@@ -199,6 +202,7 @@ impl Ports {
             counters: vec![PortCounters::default(); ways.len()],
             longest_frame: vec![usize::MAX; ways.len()],
             replies: vec![ReplyCounters::default(); ways.len()],
+            card: None,
             heads: None,
             no_buffer: 0,
             ways,
@@ -301,6 +305,9 @@ impl Ports {
         for at in (0..self.ways.len()).filter(|&at| at != usize::from(ingress.0)) {
             if spared.get(at) == Some(&true) {
                 self.replies[at].spared += 1;
+                continue;
+            }
+            if self.card == Some(PortId(at as u16)) {
                 continue;
             }
             self.counters[at].flooded += 1;

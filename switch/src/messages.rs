@@ -7,6 +7,7 @@
 
 use crate::egress::ReplyCounters;
 use crate::load::Load;
+use crate::steering::CardTraffic;
 use crossbeam_channel::Sender;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use tally_engine::queue::QueueCounters;
 use tally_engine::registry::Datagram;
 use tally_engine::switchml::{Session, SessionId, SessionStatus, SwitchmlCounters};
 use tally_engine::{Counters, Member, Roster};
-use tally_wire::{Header, JobId};
+use tally_wire::{Epoch, Header, JobId};
 
 /// A JOIN or LEAVE from a data core.
 pub struct ControlFrame {
@@ -42,8 +43,35 @@ pub enum CoreCommand {
     UnbindSession(SessionId, Sender<()>),
     /// Say how SwitchML's sessions are; with a time, also which ranks others have waited for, longer than that.
     Sessions(Option<Duration>, Sender<Vec<SessionStatus>>),
+    /// What the card's thread wants.
+    Card(CardOrder),
     /// Say how things are.
     Report(Sender<CoreReport>),
+}
+
+/// What the card's thread asks of a data core.
+pub enum CardOrder {
+    /// Give this epoch of a job to the card, and say whether it still runs.
+    Give(JobId, Epoch, Sender<bool>),
+    /// Take a job back, and say when.
+    TakeBack(JobId, Sender<()>),
+    /// Take all jobs back, give up what waits for the card, and say when.
+    TakeAllBack(Sender<()>),
+    /// Send this to the card.
+    Probe(Box<Probe>),
+    /// Say how many contributions of each job have come.
+    Arrivals(Sender<Vec<(JobId, u64)>>),
+}
+
+/// A frame that the card gives back as it is.
+pub type Probe = [u8; 60];
+
+/// What the control thread tells the card's.
+pub enum CardNews {
+    /// A job runs, or has other members.
+    Bind(Arc<Roster>),
+    /// A job has ended.
+    Unbind(JobId),
 }
 
 /// How things are on one data core.
@@ -63,6 +91,8 @@ pub struct CoreReport {
     pub held_in_use: u32,
     /// What it did for SwitchML, if the switch has that.
     pub switchml: Option<SwitchmlReport>,
+    /// What went between it and the card, if there is one.
+    pub card: Option<CardTraffic>,
     /// What SwitchML adds to the ports' counters.
     pub replies: Vec<ReplyCounters>,
     /// Where its time went.

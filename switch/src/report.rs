@@ -1,7 +1,9 @@
 //! What the switch did: one value, as JSON for programs and as lines for people.
 
+mod card;
 mod sessions;
 
+pub use card::CardReport;
 pub use sessions::{RankReport, SessionReport, SwitchmlReport};
 
 use crate::config::Config;
@@ -9,6 +11,7 @@ use crate::egress::ReplyCounters;
 use crate::load::{Load, Stage};
 use crate::messages::{CoreReport, PortCounters};
 use crate::plane::Directory;
+use crate::steering::CardTraffic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -151,6 +154,9 @@ pub struct JobReport {
     pub left: u32,
     /// Whether its PS is there.
     pub ps: bool,
+    /// Whether the card has it.
+    #[serde(default)]
+    pub on_card: bool,
 }
 
 /// Where a data core's time went since the switch started.
@@ -286,6 +292,9 @@ pub struct Report {
     /// SwitchML's clients; absent if the switch has no SwitchML.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switchml: Option<SwitchmlReport>,
+    /// The card; absent if the switch has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub card: Option<CardReport>,
     /// Frames of the pool that were not back at the end; absent while the switch runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_missing: Option<usize>,
@@ -300,7 +309,9 @@ impl Report {
         cores: &[CoreReport],
         registry: &Registry,
         directory: &Directory,
+        card: Option<CardReport>,
     ) -> Self {
+        let on_card = |id: u16| card.as_ref().is_some_and(|card| card.jobs.contains(&id));
         let mut counters = Counters::default();
         let mut ports = vec![PortCounters::default(); shape.ports.len()];
         let mut queues = vec![QueueCounters::default(); shape.ports.len()];
@@ -385,9 +396,17 @@ impl Report {
                     joined: job.joined.count_ones(),
                     left: job.left.count_ones(),
                     ps: job.ps,
+                    on_card: on_card(job.id.0),
                 })
                 .collect(),
             switchml: SwitchmlReport::new(shape.switchml, up, &shape.ports, cores, directory),
+            card: card.map(|card| {
+                let mut traffic = CardTraffic::default();
+                for core in cores.iter().filter_map(|core| core.card.as_ref()) {
+                    traffic.add(core);
+                }
+                card.with(&traffic)
+            }),
             frames_missing: None,
         }
     }
@@ -520,12 +539,21 @@ impl std::fmt::Display for Report {
             let ps = if j.ps { "with PS" } else { "no PS" };
             writeln!(
                 f,
-                "job {:<8} {}, epoch {}, {} of {} workers, {} left, {ps}",
-                j.id, j.phase, j.epoch, j.joined, j.workers, j.left
+                "job {:<8} {}, epoch {}, {} of {} workers, {} left, {ps}{}",
+                j.id,
+                j.phase,
+                j.epoch,
+                j.joined,
+                j.workers,
+                j.left,
+                if j.on_card { ", on the card" } else { "" }
             )?;
         }
         if let Some(switchml) = &self.switchml {
             write!(f, "{switchml}")?;
+        }
+        if let Some(card) = &self.card {
+            write!(f, "{card}")?;
         }
         let list = |map: &BTreeMap<String, u64>| {
             map.iter()

@@ -4,8 +4,9 @@
 //! queues and frames), control, ports, and then the pools must be whole: a frame that is missing is
 //! a bug, and the switch says so and fails.
 
+use crate::card::{CardThread, Ends, Setup};
 use crate::config::{Config, Log, MemoryKind, PortSection};
-use crate::control::{Control, StatsSocket};
+use crate::control::{CardLink, Control, StatsSocket};
 use crate::datapath::{Core, Dialect};
 use crate::drain::Drains;
 use crate::egress::{Own, Ports};
@@ -15,14 +16,15 @@ use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
 use crate::pools::{Pools, node_of_cpu};
 use crate::ports::Opened;
-use crate::report::{Report, Shape};
+use crate::report::{CardReport, Report, Shape};
+use crate::steering::{Pulse, Steering};
 use crate::switchml::controller;
 use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Memory, Port, Started};
@@ -34,12 +36,16 @@ use tally_wire::{JobId, UNIT_BYTES};
 
 /// JOIN and LEAVE on their way to the control thread at most.
 const CONTROL_FRAMES: usize = 256;
+/// Probes of the card on their way to its thread at most.
+const PROBES: usize = 16;
+
 /// A running switch.
 pub struct Switch {
     stop: Arc<AtomicBool>,
     cores: Vec<JoinHandle<CoreReport>>,
     control: JoinHandle<Registry>,
     controller: Option<controller::Running>,
+    card: Option<(CardLink, JoinHandle<()>)>,
     /// Held so that orders find a listener until the end.
     commands: Vec<Sender<CoreCommand>>,
     ports: Vec<Port<Started>>,
@@ -83,7 +89,30 @@ impl Switch {
         };
         let shape = Shape::new(config, kernels.backend().to_string(), shapes);
         let directory = Arc::new(Directory::default());
+        let (card, probes) = match card_setup(config, own) {
+            Some(setup) => {
+                let (news, told) = unbounded();
+                let (probes, answers) = bounded(PROBES);
+                let section = &setup.section;
+                let report = Arc::new(Mutex::new(CardReport::new(section)));
+                let pulse = Arc::new(Pulse::default());
+                let ends = Ends {
+                    news: told,
+                    answers,
+                    cores: commands.clone(),
+                    pulse: Arc::clone(&pulse),
+                    report: Arc::clone(&report),
+                };
+                let thread = CardThread::new(setup, ends, epoch, Arc::clone(&stop));
+                (
+                    Some((CardLink { news, report }, thread, pulse)),
+                    Some(probes),
+                )
+            }
+            None => (None, None),
+        };
         let mut control = Control {
+            card: card.as_ref().map(|(link, ..)| link.clone()),
             watch: Watch::new(Arc::clone(&directory)),
             registry: registry(config)?,
             frames,
@@ -127,6 +156,10 @@ impl Switch {
                 .map(PortSection::longest_frame)
                 .collect();
             let pool = pools.on(node_of_cpu(cpu)).clone();
+            let steering = config.card_port().zip(card.as_ref()).map(|(port, card)| {
+                ports.set_card(port);
+                Box::new(Steering::new(port, Arc::clone(&card.2)))
+            });
             let switchml = config.switchml_shard(number as u8).map(|shard| {
                 ports.serve_switchml(&pool, chains.clone());
                 let mut dialect = Dialect::new(shard, kernels, config.ports.len());
@@ -147,6 +180,8 @@ impl Switch {
                 aggregator: Aggregator::new(config.pool(number as u8), kernels),
                 batch: Batch::new(),
                 switchml,
+                steering,
+                probes: probes.clone(),
                 macs: Arc::clone(&macs),
                 inbox,
                 commands,
@@ -184,7 +219,14 @@ impl Switch {
                 bail!("data core {number}: {why}");
             }
         }
-        drop(to_control);
+        drop((to_control, probes));
+        let card = match card {
+            Some((link, thread, _)) => {
+                let named = std::thread::Builder::new().name("card".into());
+                Some((link, named.spawn(move || thread.run())?))
+            }
+            None => None,
+        };
         let cpu = config.control_core;
         let control = std::thread::Builder::new()
             .name("control".into())
@@ -199,6 +241,7 @@ impl Switch {
             cores: threads,
             control,
             controller,
+            card,
             commands,
             ports,
             pools,
@@ -233,10 +276,21 @@ impl Switch {
             .control
             .join()
             .map_err(|_| anyhow::anyhow!("the control thread panicked"))?;
+        let card = match self.card {
+            Some((link, thread)) => {
+                // It may wait for the card's registers, but not for long.
+                thread
+                    .join()
+                    .map_err(|_| anyhow::anyhow!("the card's thread panicked"))?;
+                Some(link.report())
+            }
+            None => None,
+        };
         drop(self.commands);
         let up = self.epoch.elapsed();
         drop(self.ports);
-        let mut report = Report::new(&self.shape, up, &reports, &registry, &self.directory);
+        let directory = &self.directory;
+        let mut report = Report::new(&self.shape, up, &reports, &registry, directory, card);
         report.frames_missing = Some(self.pools.in_use());
         Ok(report)
     }
@@ -301,6 +355,28 @@ fn registry(config: &Config) -> Result<Registry> {
         workers: job.workers,
     });
     Ok(Registry::new(registry, jobs.collect()))
+}
+
+/// What the card's thread is told, if there is a card.
+fn card_setup(config: &Config, own: Own) -> Option<Setup> {
+    let section = config.card.clone()?;
+    let port = config
+        .ports
+        .iter()
+        .find(|port| port.label() == section.port)?;
+    let jobs = config.jobs.iter().filter(|job| job.may_be_on_card());
+    Some(Setup {
+        own: tally_bridge::Own {
+            mac: own.mac,
+            ip: own.ip,
+            base_port: own.base_port,
+            shards: config.cores.len() as u16,
+        },
+        window: config.served_window(),
+        frame_bytes: port.longest_frame(),
+        jobs: jobs.map(|job| JobId(job.id)).collect(),
+        section,
+    })
 }
 
 fn fix_members(config: &Config, registry: &mut Registry) -> Vec<Action> {

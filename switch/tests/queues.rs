@@ -395,6 +395,7 @@ fn shown(core: &CoreReport) -> Report {
         std::slice::from_ref(core),
         &registry,
         &Directory::default(),
+        None,
     )
 }
 

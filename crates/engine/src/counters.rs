@@ -109,6 +109,12 @@ drop_reasons! {
     SwitchmlSet = "switchml-set",
     /// SwitchML: a first contribution, and no buffer more may be kept.
     SwitchmlHeld = "switchml-no-slot-memory",
+    /// From a card, and nothing that a card may send.
+    CardFrame = "card-frame",
+    /// Given to a card, which gave it back as it was.
+    CardReturned = "card-returned",
+    /// From a card, of a job or an epoch that it does not have any more.
+    CardStray = "card-stray",
 }
 
 impl From<FrameError> for DropReason {

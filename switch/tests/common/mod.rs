@@ -162,6 +162,8 @@ pub fn data_core(
         aggregator: Aggregator::new(config, Kernels::best()),
         batch: Batch::new(),
         switchml: None,
+        steering: None,
+        probes: None,
         macs: Arc::new(MacTable::new(300)),
         inbox,
         commands: orders,
