@@ -565,7 +565,7 @@ fn what_a_card_may_not_send_reaches_nobody() {
         to_group(&|a, _| a.src_mac = mac(2)),
         // What only others say.
         to_group(&|_, h| h.rank = Rank::PS),
-        to_group(&|_, h| *h = self::header(Kind::Data, 9999, Rank(0), 1)),
+        to_group(&|_, h| *h = header(Kind::Data, 9999, Rank(0), 1)),
         cut,
         vec![0xff; 60],
         vec![0; 14],

@@ -431,7 +431,11 @@ impl Port<Probed> {
     ) -> Result<Port<Configured>, Error> {
         let mut inner = Arc::into_inner(self.inner).expect("a probed port has one handle");
         inner.check(config, pools)?;
-        interrupt::run(inner.is_memif(), || inner.configure(config, pools))?;
+        let configured = {
+            let _control = control();
+            interrupt::run(inner.is_memif(), || inner.configure(config, pools))
+        };
+        configured?;
         Ok(Port {
             inner: Arc::new(inner),
             state: PhantomData,
@@ -517,11 +521,11 @@ impl PortInner {
         self.id
     }
 
+    /// The caller holds the control path's lock: the interrupt thread, on which this may be, waits for none.
     fn configure(&mut self, config: &PortConfig, pools: &[Mempool]) -> Result<(), Error> {
         let subject = self.subject();
         let mut config = *config;
         config.tx_multi_segment &= self.info.tx_multi_segment;
-        let _control = control();
         let ask = sys::tally_port_conf {
             rx_queues: config.rx_queues,
             tx_queues: config.tx_queues,
