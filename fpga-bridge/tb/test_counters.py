@@ -1,0 +1,43 @@
+"""tally_counters: each event counts once, carries run through all 64 bits, and a snapshot is of one moment."""
+
+import cocotb
+
+from bench import Clock, dice, get, put
+
+
+@cocotb.test()
+async def counts_and_latches(dut):
+    rng, clock = dice("counters"), Clock(dut)
+    await clock.reset(dut.events, dut.snapshot)
+    size = len(dut.events)
+    totals, before, latched = [0] * size, [0] * size, [0] * size
+    assert get(dut.latched) == 0
+    for cycle in range(3000):
+        # What is counted in this cycle was an event in the last one.
+        events = rng.getrandbits(size) & rng.getrandbits(size)
+        snapshot = rng.random() < 0.05
+        put(dut.events, events)
+        put(dut.snapshot, int(snapshot))
+        if cycle == 1000:
+            await clock.step()
+            put(dut.events, 0)
+            put(dut.snapshot, 0)
+            for _ in range(3):
+                await clock.step()
+            # All but full, so that carries run far.
+            totals = [2**32 - 5 + i * 2**40 for i in range(size)]
+            dut.totals.value = sum(t << 64 * i for i, t in enumerate(totals))
+            await clock.step()
+            before = list(totals)
+            if snapshot:
+                latched = None
+            continue
+        if snapshot:
+            latched = before
+        await clock.step()
+        before = list(totals)
+        totals = [t + (events >> i & 1) for i, t in enumerate(totals)]
+        if latched is not None:
+            value = get(dut.latched)
+            got = [value >> 64 * i & (1 << 64) - 1 for i in range(size)]
+            assert got == latched, f"cycle {cycle}"

@@ -1,0 +1,240 @@
+"""tally_parser against the same checks written over bytes, in the order of crates/wire and of the switch's classification.
+
+Frames that are right but for one or a few fields, so that the order of the checks is seen; cut off ones; noise.
+"""
+
+import collections
+import dataclasses
+
+import cocotb
+
+from bench import PACES, Clock, dice, get, put
+from frames import (
+    ACCEPT, BASE_PORT, COLLISION, DATA, F32, FINISHED, FROM_PS, I32, JOIN, LEAVE, MARKED, NACK, NOT_HERE, OVERFLOW,
+    OWN_IP, OWN_MAC, PARTIAL, PKG, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH, Frame,
+)  # fmt: skip
+
+SHARDS = 4
+FIELDS = ("bytes", "port", "mac", "ip", "udp_port", "flags", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap")
+
+
+class Dropped(Exception):
+    pass
+
+
+class Passes(Exception):
+    pass
+
+
+def check(wrong, reason):
+    if wrong:
+        raise Dropped(PKG[f"DROP_{reason}"])
+
+
+def expected(frame, port):
+    """What the parser should say of a frame: (act, reason or None, fields or None)."""
+    be = lambda at, size: int.from_bytes(frame[at : at + size], "big")  # noqa: E731
+    try:
+        check(len(frame) < 14, "TRUNCATED")
+        check(be(6, 6) == OWN_MAC, "SPOOFED")
+        if be(0, 6) != OWN_MAC or be(12, 2) != 0x0800:
+            raise Passes
+        check(len(frame) < 34, "TRUNCATED")
+        check(frame[14] >> 4 != 4, "IP_VERSION")
+        check(frame[14] & 15 != 5, "IP_OPTIONS")
+        check(be(20, 2) & 0x3FFF, "IP_FRAGMENT")
+        if frame[23] != 17:
+            raise Passes
+        ip_bytes = be(16, 2)
+        check(ip_bytes < 28 or ip_bytes > len(frame) - 14, "IP_LENGTH")
+        check(be(38, 2) != ip_bytes - 20, "UDP_LENGTH")
+        if be(30, 4) != OWN_IP:
+            raise Passes
+        check(be(26, 4) == OWN_IP, "SPOOFED")
+        shard = be(36, 2) - BASE_PORT & 0xFFFF
+        if shard >= SHARDS:
+            raise Passes
+        check(ip_bytes < 50, "HEADER_TRUNCATED")
+        t = frame[42:]
+        check(t[0] >> 4 != 1, "VERSION")
+        kind, flags, element, rank, units, bitmap = t[0] & 15, t[1], t[3], t[12], t[13], be(56, 8)
+        check(not JOIN <= kind <= NACK, "KIND")
+        allowed = {
+            DATA: RESEND | MARKED,
+            RESULT: OVERFLOW | FROM_PS | MARKED | COLLISION,
+            PARTIAL: RESEND | OVERFLOW | MARKED | COLLISION,
+            NOT_HERE: FINISHED,
+        }
+        check(flags & ~allowed.get(kind, 0) or element & 0xF0, "RESERVED")
+        elements = kind in (DATA, RESULT, PARTIAL)
+        check(element > 7 or elements == (element == 0), "ELEMENT")
+        control = kind in (JOIN, ACCEPT, REFUSE, LEAVE)
+        check(not 1 <= units <= 128 if elements else units != (2 if control else 0), "LENGTH")
+        worker = rank < 64
+        ranks = {
+            DATA: worker, NACK: worker, RESULT: worker or rank in (PS, SWITCH), PARTIAL: rank == SWITCH,
+            NOT_HERE: rank == SWITCH, REMIND: rank == PS,
+        }  # fmt: skip
+        check(not ranks.get(kind, worker or rank == PS), "RANK_RANGE")
+        prefix = bitmap & bitmap + 1 == 0
+        if kind in (DATA, NACK):
+            fits = bitmap == 1 << rank
+        elif kind == RESULT:
+            fits = bitmap != 0 and prefix
+        elif kind == PARTIAL:
+            ordered = element == F32 or element >= 4
+            fits = bitmap != 0 and (not ordered or bitmap.bit_count() == 1 or prefix)
+        else:
+            fits = bitmap == 0
+        check(not fits, "BITMAP")
+        check(ip_bytes != 50 + 64 * units, "LENGTH")
+        if control:
+            raise Passes
+        check(kind in (PARTIAL, NOT_HERE) or (kind == RESULT and rank == SWITCH), "NOT_FOR_SWITCH")
+    except Dropped as dropped:
+        return PKG["ACT_DISCARD"], dropped.args[0], {"bytes": len(frame)}
+    except Passes:
+        return PKG["ACT_PASS_THROUGH"], None, {"bytes": len(frame), "port": port}
+    act = {DATA: "DATA", RESULT: "PS_RESULT" if rank == PS else "WORKER_RESULT", REMIND: "REMIND", NACK: "NACK"}[kind]
+    congested = elements and frame[15] & 3 == 3
+    return PKG["ACT_" + act], None, {
+        "bytes": len(frame), "port": port, "mac": be(6, 6), "ip": be(26, 4), "udp_port": be(34, 2),
+        "flags": flags | MARKED * congested, "priority": t[2], "element": element, "job": be(46, 2), "epoch": be(48, 2),
+        "fragment": be(50, 4), "rank": rank, "units": units, "bitmap": bitmap, "of_shard": (be(50, 4) & SHARDS - 1) == shard,
+    }  # fmt: skip
+
+
+def right(rng):
+    """A frame that is accepted, or passed because it is of a control type."""
+    kind = rng.choice((DATA, DATA, DATA, RESULT, RESULT, REMIND, NACK, PARTIAL, NOT_HERE, JOIN, LEAVE))
+    elements = kind in (DATA, RESULT, PARTIAL)
+    rank = {REMIND: PS, PARTIAL: SWITCH, NOT_HERE: SWITCH}.get(kind, rng.randrange(64))
+    if kind == RESULT:
+        rank = rng.choice((rank, PS, SWITCH))
+    bitmap = {RESULT: (1 << rng.randrange(1, 65)) - 1, PARTIAL: rng.choice((1 << rng.randrange(64), 3, rng.getrandbits(64) | 1))}
+    units = rng.choice((1, 2, 16)) if elements else 2 if kind in (JOIN, LEAVE) else 0
+    return Frame(
+        kind=kind,
+        flags=rng.choice((0, RESEND, MARKED)) if kind == DATA else 0,
+        priority=rng.getrandbits(8),
+        element=rng.randrange(1, 8) if elements else 0,
+        job=rng.getrandbits(16),
+        epoch=rng.getrandbits(16),
+        fragment=rng.getrandbits(32),
+        rank=rank,
+        bitmap=bitmap.get(kind, None if kind in (DATA, NACK) else 0),
+        payload=bytes(64 * units),
+        source=rng.getrandbits(48),
+        tos=rng.getrandbits(8),
+        identification=rng.getrandbits(16),
+        fragmenting=rng.choice((0, 0x4000, 0x8000)),
+        ttl=rng.getrandbits(8),
+        from_ip=rng.getrandbits(32),
+        from_port=rng.getrandbits(16),
+        to_port=BASE_PORT + rng.randrange(SHARDS),
+    )
+
+
+# Values that meet a check's edge, and any.
+EDGES = {
+    "destination": (OWN_MAC ^ 1, OWN_MAC ^ 1 << 47, 0x01005E540001, 0xFFFFFFFFFFFF),
+    "source": (OWN_MAC, OWN_MAC ^ 1 << 40),
+    "ethertype": (0x0806, 0x8100, 0x88A8, 0x86DD, 0x0801, 0x88B5),
+    "version_ihl": (0x44, 0x46, 0x55, 0x65, 0x35, 0x4F),
+    "ip_bytes": (0, 27, 28, 29, 49, 50, 51, 113, 114, 115, 65535),
+    "fragmenting": (0x2000, 1, 0x1FFF, 0x8000, 0x6000),
+    "protocol": (1, 6, 16, 18),
+    "to_ip": (OWN_IP ^ 1, OWN_IP ^ 1 << 31, 0xEF540001),
+    "from_ip": (OWN_IP, OWN_IP ^ 1),
+    "to_port": (BASE_PORT - 1, BASE_PORT + SHARDS, 0, 65535, 0xBEE0),
+    "udp_bytes": (0, 8, 29, 30, 94, 95),
+    "version": (0, 2, 15),
+    "kind": tuple(range(16)),
+    "flags": tuple(1 << i for i in range(8)),
+    "element": (*range(10), 0x10, 0x81, 0xFF),
+    "rank": (0, 63, 64, 65, 253, 254, 255),
+    "units": (0, 1, 2, 127, 128, 129, 255),
+    "bitmap": (0, 1, 2, 3, 5, 0xFF, 1 << 63, (1 << 64) - 1, (1 << 64) - 2),
+    "tos": (0, 1, 2, 3),
+}
+
+
+def drawn(rng):
+    frame = right(rng)
+    kind = rng.random()
+    if kind > 0.2:
+        for field in rng.sample(sorted(EDGES), rng.choice((1, 1, 1, 2, 3))):
+            frame = dataclasses.replace(frame, **{field: rng.choice(EDGES[field])})
+    if kind > 0.95:
+        return frame.pack()[: rng.choice((1, 13, 14, 15, 33, 34, 35, 41, 42, 63, 64))]
+    frame = frame.pack()
+    # Padding does no harm.
+    return frame + bytes(rng.choice((0, 0, 0, 1, 46)))
+
+
+class Ends:
+    def __init__(self, dut, rng, pace, frames):
+        self.dut, self.rng, self.pace = dut, rng, pace
+        self.frames, self.under_way, self.seen = frames, collections.deque(), collections.Counter()
+
+    def drive(self):
+        self.offered = bool(self.frames) and self.rng.random() < self.pace
+        put(self.dut.in_valid, int(self.offered))
+        if self.offered:
+            frame = self.frames.pop()
+            port = self.rng.getrandbits(16)
+            self.under_way.append((frame, port))
+            first = frame[:64] + self.rng.randbytes(max(64 - len(frame), 0))
+            put(self.dut.in_data, int.from_bytes(first, "little"))
+            put(self.dut.in_bytes, len(frame))
+            put(self.dut.in_port, port)
+
+    def sample(self, cycle):
+        dut = self.dut
+        if not get(dut.out_valid):
+            assert not get(dut.out_drop)
+            return
+        frame, port = self.under_way.popleft()
+        act, reason, fields = expected(frame, port)
+        where = f"frame {frame[:64].hex()} of {len(frame)} bytes"
+        assert get(dut.out_drop) == (reason is not None), f"{where}: drop is {get(dut.out_drop)}, reason {reason}"
+        if reason is not None:
+            assert get(dut.out_reason) == reason, f"{where}: reason {get(dut.out_reason)}, not {reason}"
+        assert get(dut.out_act) == act, f"{where}: act {get(dut.out_act)}, not {act}"
+        for name, value in fields.items():
+            got = get(getattr(dut, f"out_{name}"))
+            assert got == value, f"{where}: {name} is {got:x}, not {value:x}"
+        self.seen[reason if reason is not None else f"act {act}"] += 1
+
+
+@cocotb.test()
+async def says_what_software_says(dut):
+    rng = dice("parser")
+    seen = collections.Counter()
+    for pace in PACES:
+        clock = Clock(dut)
+        for name, value in (("enable", 1), ("own_mac", OWN_MAC), ("own_ip", OWN_IP), ("base_port", BASE_PORT), ("shards", SHARDS)):
+            put(getattr(dut, name), value)
+        await clock.reset(dut.in_valid, dut.in_data, dut.in_bytes, dut.in_port)
+        ends = clock.attach(Ends(dut, rng, pace, [drawn(rng) for _ in range(2500)]))
+        await clock.until(lambda: not ends.frames and not ends.under_way, 20000, "all frames")
+        seen += ends.seen
+    reasons = {v for k, v in PKG.items() if k.startswith("DROP_") and v <= PKG["DROP_NOT_FOR_SWITCH"]} | {PKG["DROP_SPOOFED"]}
+    assert reasons <= set(seen), f"never seen: {reasons - set(seen)}"
+
+
+@cocotb.test()
+async def passes_all_when_off(dut):
+    rng, clock = dice("parser off"), Clock(dut)
+    put(dut.enable, 0)
+    await clock.reset(dut.in_valid, dut.in_data, dut.in_bytes, dut.in_port)
+    for _ in range(200):
+        frame = drawn(rng)
+        put(dut.in_valid, 1)
+        put(dut.in_data, int.from_bytes(frame[:64].ljust(64, b"\0"), "little"))
+        put(dut.in_bytes, len(frame))
+        await clock.step()
+        put(dut.in_valid, 0)
+        for _ in range(2):
+            await clock.step()
+        assert get(dut.out_valid) and get(dut.out_act) == PKG["ACT_PASS_THROUGH"] and not get(dut.out_drop)
