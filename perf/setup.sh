@@ -40,6 +40,8 @@ RUN_PACKAGES=(python3-numpy)
 NAMESPACE_PACKAGES=(iproute2 ethtool procps)
 # What makes a program of the card's RTL.
 CARD_PACKAGES=(verilator g++)
+# What reads and benches the RTL beside it; cocotb needs Python as a library.
+RTL_PACKAGES=(yosys iverilog python3-dev make)
 # What `tally-perf allreduce` compares with.
 PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)
 # What a virtual environment needs, where python3 is Debian's.
@@ -47,6 +49,9 @@ PYTHON_PACKAGES=(python3 python3-venv)
 
 # What the package's tests and examples need beside it.
 PYTHON_REQUIREMENTS=("maturin>=1.7,<2" "numpy>=1.22" "torch>=2.3" scikit-learn pytest)
+
+# What the benches of the RTL need.
+RTL_REQUIREMENTS=("cocotb==1.8.1")
 
 # python_venv: where the virtual environment of the package tally is.
 python_venv() {
@@ -78,4 +83,16 @@ need_python_tally() {
         --manifest-path "$root/worker-agent/python/Cargo.toml" &&
         "$python_tally" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
             "$venv"/wheel/tally-*.whl
+}
+
+# need_cocotb: RTL_REQUIREMENTS in a virtual environment of their own; `$python_rtl` is its python. It is made with Debian's
+# Python, since others often are no library, and stays from one time to the next.
+need_cocotb() {
+    local venv have
+    venv=$(dirname "$(python_venv)")/rtl-venv && have="$(/usr/bin/python3 -VV) ${RTL_REQUIREMENTS[*]}" || return
+    python_rtl=$venv/bin/python
+    [ "$(cat "$venv/installed" 2>/dev/null)" = "$have" ] && return
+    /usr/bin/python3 -m venv --clear "$venv" &&
+        "$python_rtl" -m pip install --quiet --disable-pip-version-check "${RTL_REQUIREMENTS[@]}" &&
+        printf '%s\n' "$have" >"$venv/installed"
 }
