@@ -44,12 +44,7 @@ fn main() {
     println!("cargo:rerun-if-changed=shim");
     println!("cargo:rerun-if-changed=build.rs");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
-    // Until the pipeline is here.
-    let rtl = if Path::new("../rtl/tally_card.sv").exists() {
-        sources(Path::new("../rtl"), "sv")
-    } else {
-        vec![PathBuf::from("shim/standin.sv")]
-    };
+    let rtl = sources(Path::new("../rtl"), "sv");
     let root = verilator(["--getenv", "VERILATOR_ROOT"]);
     let include = Path::new(root.trim()).join("include");
 
@@ -140,8 +135,16 @@ fn compile((name, parameters): &Size, rtl: &[PathBuf], out: &Path, include: &Pat
     arguments.extend(rtl.iter().map(|path| path.to_string_lossy().into_owned()));
     verilator(&arguments);
 
+    // What runs once is not worth the optimiser's time.
+    let files = sources(&folder, "cpp").into_iter();
+    let (slow, fast): (Vec<_>, Vec<_>) =
+        files.partition(|path| path.to_string_lossy().ends_with("__Slow.cpp"));
+    let mut start = compiler(include);
+    start.include(&folder).files(slow).opt_level(0);
+    let start = start.compile_intermediates();
+
     let mut model = compiler(include);
-    model.include(&folder).files(sources(&folder, "cpp"));
+    model.include(&folder).files(fast).objects(start);
     model.file("shim/shim.cpp");
     model.define("MODEL", prefix.as_str());
     model.define("MODEL_HEADER", format!("\"{prefix}.h\"").as_str());
