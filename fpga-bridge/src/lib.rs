@@ -38,4 +38,4 @@ pub use card::{Capabilities, Card, Own, Place};
 pub use counters::CardCounters;
 pub use error::{CardError, Unfit};
 pub use socket::Socket;
-pub use window::Window;
+pub use window::{Window, name_of};

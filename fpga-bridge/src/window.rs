@@ -60,7 +60,8 @@ impl<W: Window + ?Sized> Window for Box<W> {
 }
 
 /// What a register is called, for messages.
-pub(crate) fn name_of(address: u16) -> String {
+#[must_use]
+pub fn name_of(address: u16) -> String {
     let known = registers::NAMES.iter().find(|&&(at, _)| at == address);
     if let Some((_, name)) = known {
         return (*name).to_owned();
