@@ -1,7 +1,7 @@
 // Whether the sender of a frame may say this: the checks of Aggregator::admit, in its order (A-1, H-2).
 //
 // A frame of a job that is not loaded passes through. What remains goes on with the place of its job and with the slot
-// that its fragment falls on.
+// that its fragment falls on. What the parser dropped is reported here, too, so that a reason comes at most once a cycle.
 //
 // Latency: 4 cycles, one frame each cycle, never stalls.
 //   1  looks for the job's number among those that are loaded
@@ -33,6 +33,7 @@ module tally_admission #(
     // From the parser.
     input  logic        in_valid,
     input  logic [2:0]  in_act,
+    input  logic [5:0]  in_reason, // of ACT_DISCARD
     input  logic [15:0] in_bytes,
     input  logic [15:0] in_port,
     input  logic [47:0] in_mac,
@@ -51,7 +52,7 @@ module tally_admission #(
     // To the slots.
     output logic                  out_valid,
     output logic [2:0]            out_act,
-    output logic                  out_drop,
+    output logic                  out_drop, // the frame is dropped for out_reason, here or by the parser
     output logic [5:0]            out_reason,
     output logic [15:0]           out_bytes,
     output logic [15:0]           out_port,
@@ -77,8 +78,8 @@ module tally_admission #(
     end
   end
 
-  // What only travels: act, bytes, port, flags, priority, element, fragment, rank, units.
-  localparam int TRAVELS = 3 + 16 + 16 + 8 + 8 + 3 + 32 + 8 + 8;
+  // What only travels: reason, act, bytes, port, flags, priority, element, fragment, rank, units.
+  localparam int TRAVELS = 6 + 3 + 16 + 16 + 8 + 8 + 3 + 32 + 8 + 8;
   logic valid1, valid2, valid3;
   logic [TRAVELS-1:0] travels1, travels2, travels3;
   logic is_known1, shard1;
@@ -89,7 +90,7 @@ module tally_admission #(
 
   always_ff @(posedge clk) begin
     valid1 <= in_valid && !rst;
-    travels1 <= {in_act, in_bytes, in_port, in_flags, in_priority, in_element, in_fragment, in_rank, in_units};
+    travels1 <= {in_reason, in_act, in_bytes, in_port, in_flags, in_priority, in_element, in_fragment, in_rank, in_units};
     is_known1 <= |found;
     place1 <= found_place;
     shard1 <= in_of_shard;
@@ -99,7 +100,7 @@ module tally_admission #(
   end
 
   // Stage 2.
-  wire [2:0] act1 = travels1[TRAVELS-1-:3];
+  wire [2:0] act1 = travels1[TRAVELS-7-:3];
   wire [SLOT_BITS-1:0] fragment1 = travels1[16+:SLOT_BITS];
   wire [MEMBER_BITS-2:0] rank1 = travels1[8+:MEMBER_BITS-1];
   wire is_of_ps1 = act1 == tally_pkg::ACT_PS_RESULT || act1 == tally_pkg::ACT_REMIND || act1 == tally_pkg::ACT_NACK;
@@ -136,7 +137,7 @@ module tally_admission #(
   end
 
   // Stage 3.
-  wire [2:0] act2 = travels2[TRAVELS-1-:3];
+  wire [2:0] act2 = travels2[TRAVELS-7-:3];
   wire [7:0] rank2 = travels2[15:8];
   wire [7:0] units2 = travels2[7:0];
   wire is_result2 = act2 == tally_pkg::ACT_PS_RESULT || act2 == tally_pkg::ACT_WORKER_RESULT;
@@ -168,16 +169,16 @@ module tally_admission #(
   end
 
   // Stage 4.
-  wire [2:0] act3 = travels3[TRAVELS-1-:3];
+  wire [2:0] act3 = travels3[TRAVELS-7-:3];
   logic drops;
   logic [5:0] reason;
   logic [2:0] act;
 
   always_comb begin
-    drops = 1'b0;
-    reason = 6'd0;
+    drops = act3 == tally_pkg::ACT_DISCARD;
+    reason = travels3[TRAVELS-1-:6];
     act = act3;
-    if (act3 == tally_pkg::ACT_DISCARD || act3 == tally_pkg::ACT_PASS_THROUGH) act = act3;
+    if (drops || act3 == tally_pkg::ACT_PASS_THROUGH) act = act3;
     else if (!is_known3) act = tally_pkg::ACT_PASS_THROUGH;
     else begin
       drops = 1'b1;
@@ -198,7 +199,7 @@ module tally_admission #(
     out_drop <= valid3 && drops && !rst;
     out_reason <= reason;
     out_act <= act;
-    {out_bytes, out_port, out_flags, out_priority, out_element, out_fragment, out_rank, out_units} <= travels3[TRAVELS-4:0];
+    {out_bytes, out_port, out_flags, out_priority, out_element, out_fragment, out_rank, out_units} <= travels3[TRAVELS-10:0];
     out_place <= place3;
     out_slot <= slot3;
   end

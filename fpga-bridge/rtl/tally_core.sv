@@ -114,7 +114,7 @@ module tally_core #(
   end
 
   // ---- Parser.
-  logic p_valid, p_drop, p_of_shard;
+  logic p_valid, p_of_shard;
   logic [2:0] p_act, p_element;
   logic [5:0] p_reason;
   logic [15:0] p_bytes, p_port, p_udp_port, p_job, p_epoch;
@@ -125,7 +125,7 @@ module tally_core #(
 
   tally_parser parser (
       .clk, .rst, .enable, .own_mac, .own_ip, .base_port, .shards, .in_valid(header_pop), .in_data(header_data),
-      .in_bytes(header_bytes), .in_port(header_port), .out_valid(p_valid), .out_act(p_act), .out_drop(p_drop),
+      .in_bytes(header_bytes), .in_port(header_port), .out_valid(p_valid), .out_act(p_act),
       .out_reason(p_reason), .out_bytes(p_bytes), .out_port(p_port), .out_mac(p_mac), .out_ip(p_ip), .out_udp_port(p_udp_port),
       .out_flags(p_flags), .out_priority(p_priority), .out_element(p_element), .out_job(p_job), .out_epoch(p_epoch),
       .out_fragment(p_fragment), .out_rank(p_rank), .out_units(p_units), .out_bitmap(p_bitmap), .out_of_shard(p_of_shard)
@@ -144,7 +144,7 @@ module tally_core #(
 
   tally_admission #(.SLOTS(SLOTS), .JOBS(JOBS), .MEMBERS(MEMBERS)) admission (
       .clk, .rst, .live, .job_number(numbers), .job_epoch(epochs), .job_units(all_units), .job_workers(all_workers),
-      .job_hash(hashes), .member_store(stores), .member_at, .member, .in_valid(p_valid), .in_act(p_act), .in_bytes(p_bytes),
+      .job_hash(hashes), .member_store(stores), .member_at, .member, .in_valid(p_valid), .in_act(p_act), .in_reason(p_reason), .in_bytes(p_bytes),
       .in_port(p_port), .in_mac(p_mac), .in_ip(p_ip), .in_udp_port(p_udp_port), .in_flags(p_flags), .in_priority(p_priority),
       .in_element(p_element), .in_job(p_job), .in_epoch(p_epoch), .in_fragment(p_fragment), .in_rank(p_rank),
       .in_units(p_units), .in_bitmap(p_bitmap), .in_of_shard(p_of_shard), .out_valid(a_valid), .out_act(a_act),
@@ -215,8 +215,7 @@ module tally_core #(
 
   always_comb begin
     events = slot_counts;
-    for (int i = 0; i < tally_pkg::COUNTERS; i++)
-      events[i] |= (p_drop && 32'(p_reason) == i) || (a_drop && 32'(a_reason) == i);
+    for (int i = 0; i < tally_pkg::COUNTERS; i++) if (a_drop && 32'(a_reason) == i) events[i] = 1'b1;
     events[tally_pkg::COUNT_PARTIALS] = partial;
     events[tally_pkg::COUNT_OVERFLOWS] = overflowed;
     events[tally_pkg::DROP_STREAM_ERROR] = in_error;

@@ -23,8 +23,7 @@ module tally_parser (
     input  logic [15:0]  in_port,
     output logic         out_valid,
     output logic [2:0]   out_act, // an ACT_ constant
-    output logic         out_drop, // the frame is dropped for out_reason
-    output logic [5:0]   out_reason,
+    output logic [5:0]   out_reason, // of ACT_DISCARD: why it is dropped
     output logic [15:0]  out_bytes,
     output logic [15:0]  out_port,
     output logic [47:0]  out_mac, // source
@@ -246,7 +245,6 @@ module tally_parser (
   always_ff @(posedge clk) begin
     out_valid <= valid2 && !rst;
     out_act <= passes ? tally_pkg::ACT_PASS_THROUGH : drops ? tally_pkg::ACT_DISCARD : act2;
-    out_drop <= drops && valid2 && !rst;
     out_reason <= reason;
     out_bytes <= bytes2;
     out_port <= port2;

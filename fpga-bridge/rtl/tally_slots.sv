@@ -14,7 +14,7 @@
 // `decide` (`amend`), during which the stages before it stand still and after which `look` reads its own note again.
 //
 // Invariant: a slot is occupied from a frame that takes it to one that frees it, and its bitmap is that of the
-// contributions in its payload memory. In simulation both are counted and compared.
+// contributions in its payload memory (tally_slots_check).
 
 module tally_slots #(
     parameter int SLOTS = 1024,
@@ -384,74 +384,17 @@ module tally_slots #(
     if (rst) {has_reached, has_result} <= '0;
   end
 
-  // ---- Orders for the payload stage. The headers of outputs follow from `head`.
-  logic [3:0] head_kind;
-  logic [7:0] head_flags, head_priority, head_rank, head_units, head_asker;
+  // ---- Orders for the payload stage.
+  logic [HEAD_BITS-1:0] out_head, evict_head;
+  logic [7:0] head_flags, head_priority;
   logic [2:0] head_element;
-  logic [PLACE_BITS-1:0] head_place;
-  logic [31:0] head_fragment;
-  logic [MEMBERS-1:0] head_bitmap;
-  logic [1:0] head_to;
-  wire [7:0] evict_flags = why | (s_marked ? tally_pkg::FLAG_MARKED : 8'd0);
-  wire [HEAD_BITS-1:0] evict_head = {tally_pkg::KIND_PARTIAL, evict_flags, priority_max, s_element, s_place, s_fragment,
-      tally_pkg::RANK_SWITCH, s_units, s_bitmap, tally_pkg::TO_PS, rank};
 
-  always_comb begin
-    // As of a PARTIAL of the arrival alone.
-    head_kind = tally_pkg::KIND_PARTIAL;
-    head_flags = flags | (evicts_too ? 8'd0 : why);
-    head_priority = priority_;
-    head_element = element;
-    head_place = place;
-    head_fragment = fragment;
-    head_rank = tally_pkg::RANK_SWITCH;
-    head_units = units;
-    head_bitmap = bit_;
-    head_to = tally_pkg::TO_PS;
-    head_asker = rank;
-    case (head)
-      tally_pkg::HEAD_FOLLOW, tally_pkg::HEAD_RESULT: begin
-        head_flags = s_marked || marked ? tally_pkg::FLAG_MARKED : 8'd0;
-        head_priority = priority_max;
-        head_bitmap = with_;
-        if (head == tally_pkg::HEAD_RESULT) begin
-          head_kind = tally_pkg::KIND_RESULT;
-          head_to = tally_pkg::TO_GROUP;
-        end
-      end
-      tally_pkg::HEAD_AGAIN: begin
-        head_kind = tally_pkg::KIND_RESULT;
-        head_flags = t_flags;
-        head_priority = t_priority;
-        head_element = t_element;
-        head_bitmap = all;
-        head_to = tally_pkg::TO_ASKER;
-      end
-      tally_pkg::HEAD_PS_RESULT: begin
-        head_kind = tally_pkg::KIND_RESULT;
-        head_flags = flags | tally_pkg::FLAG_FROM_PS;
-        head_bitmap = all;
-        head_to = tally_pkg::TO_GROUP;
-      end
-      tally_pkg::HEAD_FORWARD: begin
-        head_kind = tally_pkg::KIND_RESULT;
-        head_rank = rank;
-        head_bitmap = all;
-      end
-      tally_pkg::HEAD_NACK: begin
-        head_kind = tally_pkg::KIND_NACK;
-        head_rank = rank;
-        head_to = tally_pkg::TO_WORKER;
-      end
-      tally_pkg::HEAD_NOT_HERE: begin
-        head_kind = tally_pkg::KIND_NOT_HERE;
-        head_flags = why;
-        head_bitmap = '0;
-      end
-      default: ;
-    endcase
-    if (from == tally_pkg::FROM_RAW) head_fragment = {bytes, port};
-  end
+  tally_heads #(.JOBS(JOBS), .MEMBERS(MEMBERS)) heads (
+      .head, .why, .is_raw(from == tally_pkg::FROM_RAW), .evicts_too, .bytes, .port, .flags, .priority_, .element, .place,
+      .fragment, .rank, .units, .bit_, .all, .s_priority(priority_max), .s_element, .s_place, .s_fragment, .s_units, .s_bitmap,
+      .s_marked, .t_flags, .t_priority, .t_element, .out_head, .out_flags(head_flags), .out_priority(head_priority),
+      .out_element(head_element), .evict_head
+  );
 
   logic second; // the slot leaves, too, behind what has just gone
   logic [HEAD_BITS-1:0] second_head;
@@ -467,13 +410,18 @@ module tally_slots #(
     op_row <= decide_row;
     op_element <= second ? tally_pkg::ELEMENT_NONE : element;
     op_units <= second ? 8'd0 : units;
-    op_head <= second ? second_head : head == tally_pkg::HEAD_EVICT ? evict_head
-        : {head_kind, head_flags, head_priority, head_element, head_place, head_fragment, head_rank, head_units, head_bitmap,
-           head_to, head_asker};
+    op_head <= second ? second_head : out_head;
     second <= evicts_too;
     second_head <= evict_head;
     if (rst) {op_valid, second} <= '0;
   end
+
+`ifndef SYNTHESIS
+  tally_slots_check #(.SLOTS(SLOTS), .MEMBERS(MEMBERS)) check (
+      .clk, .rst, .valid(decide_valid), .slot(decide_slot), .occupied(s_occupied), .hit, .bitmap(s_bitmap), .joins, .takes, .frees,
+      .stays, .clears(stepped && slot_write), .clears_slot(stepped_slot), .cleared_all(walked && walk_all)
+  );
+`endif
 
   assign idle = !in_valid && !look_valid && !decide_valid && !second && !op_valid && amend == 0 && !walking && !stepped;
 

@@ -1,0 +1,118 @@
+// The headers of output frames, as far as the tables of slots and ring decide them; tally_egress adds addresses, job
+// number and epoch. Combinational.
+//
+// A head is {type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it is
+// for}. That of a frame that is passed through has {bytes, port that it came by} for the fragment, and the rest means nothing.
+
+module tally_heads #(
+    parameter int JOBS = 8,
+    parameter int MEMBERS = 16,
+    localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
+    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+) (
+    input  logic [3:0]            head, // a HEAD_ constant
+    input  logic [7:0]            why, // flags for what leaves to the PS
+    input  logic                  is_raw,
+    input  logic                  evicts_too, // `why` is of the slot that leaves besides
+    // The frame.
+    input  logic [15:0]           bytes,
+    input  logic [15:0]           port,
+    input  logic [7:0]            flags,
+    input  logic [7:0]            priority_,
+    input  logic [2:0]            element,
+    input  logic [PLACE_BITS-1:0] place,
+    input  logic [31:0]           fragment,
+    input  logic [7:0]            rank,
+    input  logic [7:0]            units,
+    input  logic [MEMBERS-1:0]    bit_,
+    input  logic [MEMBERS-1:0]    all,
+    // The slot.
+    input  logic [7:0]            s_priority,
+    input  logic [2:0]            s_element,
+    input  logic [PLACE_BITS-1:0] s_place,
+    input  logic [31:0]           s_fragment,
+    input  logic [7:0]            s_units,
+    input  logic [MEMBERS-1:0]    s_bitmap,
+    input  logic                  s_marked,
+    // The ring.
+    input  logic [7:0]            t_flags,
+    input  logic [7:0]            t_priority,
+    input  logic [2:0]            t_element,
+    // Of the frame that leaves, or leaves first; some of its fields apart, for the ring.
+    output logic [HEAD_BITS-1:0]  out_head,
+    output logic [7:0]            out_flags,
+    output logic [7:0]            out_priority,
+    output logic [2:0]            out_element,
+    // Of the slot.
+    output logic [HEAD_BITS-1:0]  evict_head
+);
+
+  wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
+  wire [7:0] evict_flags = why | (s_marked ? tally_pkg::FLAG_MARKED : 8'd0);
+
+  assign evict_head = {tally_pkg::KIND_PARTIAL, evict_flags, s_priority, s_element, s_place, s_fragment, tally_pkg::RANK_SWITCH,
+      s_units, s_bitmap, tally_pkg::TO_PS, rank};
+
+  logic [3:0] out_kind;
+  logic [7:0] out_rank;
+  logic [31:0] out_fragment;
+  logic [MEMBERS-1:0] out_bitmap;
+  logic [1:0] out_to;
+
+  always_comb begin
+    // As of a PARTIAL of the arrival alone.
+    out_kind = tally_pkg::KIND_PARTIAL;
+    out_flags = flags | (evicts_too ? 8'd0 : why);
+    out_priority = priority_;
+    out_element = element;
+    out_fragment = is_raw ? {bytes, port} : fragment;
+    out_rank = tally_pkg::RANK_SWITCH;
+    out_bitmap = bit_;
+    out_to = tally_pkg::TO_PS;
+    case (head)
+      tally_pkg::HEAD_FOLLOW, tally_pkg::HEAD_RESULT: begin
+        out_flags = s_marked || marked ? tally_pkg::FLAG_MARKED : 8'd0;
+        out_priority = s_priority;
+        out_bitmap = s_bitmap | bit_;
+        if (head == tally_pkg::HEAD_RESULT) begin
+          out_kind = tally_pkg::KIND_RESULT;
+          out_to = tally_pkg::TO_GROUP;
+        end
+      end
+      tally_pkg::HEAD_AGAIN: begin
+        out_kind = tally_pkg::KIND_RESULT;
+        out_flags = t_flags;
+        out_priority = t_priority;
+        out_element = t_element;
+        out_bitmap = all;
+        out_to = tally_pkg::TO_ASKER;
+      end
+      tally_pkg::HEAD_PS_RESULT: begin
+        out_kind = tally_pkg::KIND_RESULT;
+        out_flags = flags | tally_pkg::FLAG_FROM_PS;
+        out_bitmap = all;
+        out_to = tally_pkg::TO_GROUP;
+      end
+      tally_pkg::HEAD_FORWARD: begin
+        out_kind = tally_pkg::KIND_RESULT;
+        out_rank = rank;
+        out_bitmap = all;
+      end
+      tally_pkg::HEAD_NACK: begin
+        out_kind = tally_pkg::KIND_NACK;
+        out_rank = rank;
+        out_to = tally_pkg::TO_WORKER;
+      end
+      tally_pkg::HEAD_NOT_HERE: begin
+        out_kind = tally_pkg::KIND_NOT_HERE;
+        out_flags = why;
+        out_bitmap = '0;
+      end
+      default: ;
+    endcase
+  end
+
+  assign out_head = head == tally_pkg::HEAD_EVICT ? evict_head
+      : {out_kind, out_flags, out_priority, out_element, place, out_fragment, out_rank, units, out_bitmap, out_to, rank};
+
+endmodule

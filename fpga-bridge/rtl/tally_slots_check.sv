@@ -1,0 +1,73 @@
+// Watches tally_slots in simulation, with books of its own: that no slot is lost, none is freed that was not taken, and
+// that the bits of a slot's bitmap are as many as the contributions that it was given.
+
+module tally_slots_check #(
+    parameter int SLOTS = 1024,
+    parameter int MEMBERS = 16,
+    localparam int SLOT_BITS = $clog2(SLOTS)
+) (
+    input logic                 clk,
+    input logic                 rst,
+    // A frame is decided on.
+    input logic                 valid,
+    input logic [SLOT_BITS-1:0] slot,
+    input logic                 occupied,
+    input logic                 hit,
+    input logic [MEMBERS-1:0]   bitmap,
+    input logic                 joins,
+    input logic                 takes,
+    input logic                 frees,
+    input logic                 stays,
+    // A slot is cleared while the tables are walked; all have been.
+    input logic                 clears,
+    input logic [SLOT_BITS-1:0] clears_slot,
+    input logic                 cleared_all
+);
+
+`ifndef SYNTHESIS
+  // Contributions in each slot; 0 for a free one. The books begin when all has been cleared once.
+  logic [6:0] contributions[0:SLOTS-1];
+  logic [31:0] taken, freed, in_use;
+  logic is_open;
+
+  wire was_taken = contributions[slot] != 0;
+
+  always_ff @(posedge clk) begin
+    if (is_open && valid && !rst) begin
+      assert (occupied == was_taken) else $error("slot %0d is lost, or taken by nobody", slot);
+      assert (!occupied || 32'($countones(bitmap)) == 32'(contributions[slot]))
+      else $error("slot %0d has other bits than contributions", slot);
+      assert (!(joins && stays && !takes) || hit) else $error("slot %0d got a contribution of another fragment", slot);
+      assert (taken - freed == in_use) else $error("slots taken and freed do not add up");
+      if (takes) begin
+        contributions[slot] <= 7'd1;
+        taken <= taken + 32'd1;
+        if (was_taken) freed <= freed + 32'd1;
+        else in_use <= in_use + 32'd1;
+      end else if (frees && was_taken) begin
+        contributions[slot] <= 7'd0;
+        freed <= freed + 32'd1;
+        in_use <= in_use - 32'd1;
+      end else if (joins && stays) contributions[slot] <= contributions[slot] + 7'd1;
+    end
+    if (clears) begin
+      contributions[clears_slot] <= 7'd0;
+      if (is_open && contributions[clears_slot] != 0) begin
+        freed <= freed + 32'd1;
+        in_use <= in_use - 32'd1;
+      end
+    end
+    if (cleared_all && !rst) begin
+      if (is_open) assert (in_use == 0) else $error("%0d slots outlived that all was cleared", in_use);
+      is_open <= 1'b1;
+    end
+    if (rst) begin
+      is_open <= 1'b0;
+      taken <= 32'd0;
+      freed <= 32'd0;
+      in_use <= 32'd0;
+    end
+  end
+`endif
+
+endmodule
