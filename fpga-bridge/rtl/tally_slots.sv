@@ -101,6 +101,13 @@ module tally_slots #(
   logic [31:0] reached[0:JOBS-1];
   logic [31:0] newest[0:JOBS-1];
 
+  // Whether a fragment is ahead of another by so many at least, a power of two, in serial arithmetic (RFC 1982).
+  function automatic logic is_ahead_by(input logic [31:0] a, input logic [31:0] b, input logic [31:0] distance);
+    logic [31:0] ahead_by;
+    ahead_by = a - b;
+    is_ahead_by = !ahead_by[31] && ahead_by >= distance;
+  endfunction
+
   logic [15:0] now;
   always_ff @(posedge clk) now <= rst ? 16'd0 : now + 16'(tick);
 
@@ -129,7 +136,7 @@ module tally_slots #(
   logic [7:0] look_flags, look_priority, look_rank, look_units;
   logic [31:0] look_fragment;
   logic [PLACE_BITS-1:0] look_place;
-  logic [MEMBERS-1:0] look_bit, look_all;
+  logic [MEMBERS-1:0] look_bit, look_before, look_all; // the rank's bit, those of ranks before, all of the job
 
   wire sl_occupied, sl_marked, sl_split;
   wire [PLACE_BITS-1:0] sl_place;
@@ -167,22 +174,28 @@ module tally_slots #(
       look_slot <= in_slot;
       look_row <= in_row;
       look_all <= job_all[MEMBERS*in_place+:MEMBERS];
-      for (int i = 0; i < MEMBERS; i++) look_bit[i] <= 32'(in_rank) == i;
+      for (int i = 0; i < MEMBERS; i++) begin
+        look_bit[i] <= 32'(in_rank) == i;
+        look_before[i] <= 32'(in_rank) > i;
+      end
     end
     look_valid <= in_pop || (look_valid && !look_leaves);
     if (rst) look_valid <= 1'b0;
   end
 
-  wire [31:0] look_reached = reached[look_place];
-  wire [31:0] look_newest = newest[look_place];
-  wire [31:0] behind_newest = look_newest - look_fragment;
-  wire [31:0] ahead_of_newest = look_fragment - look_newest;
-  wire [31:0] ahead_of_reached = look_fragment - look_reached;
-  wire is_ahead = !has_reached[look_place] || (!ahead_of_reached[31] && ahead_of_reached != 0);
+  // All places are compared with, and then one of them is chosen: that is faster than the other way round.
+  logic [JOBS-1:0] are_old, are_ahead, are_ahead_newest, are_past;
+
+  always_comb begin
+    for (int i = 0; i < JOBS; i++) begin
+      are_old[i] = has_result[i] && is_ahead_by(newest[i], look_fragment, RING);
+      are_ahead[i] = !has_reached[i] || is_ahead_by(look_fragment, reached[i], 1);
+      are_ahead_newest[i] = !has_result[i] || is_ahead_by(look_fragment, newest[i], 1);
+      are_past[i] = has_reached[i] && is_ahead_by(reached[i], sl_fragment, RING / 2);
+    end
+  end
+
   wire is_own = sl_place == look_place;
-  wire [31:0] owner_reached = is_own && is_ahead ? look_fragment : reached[sl_place];
-  wire [31:0] victim_behind = owner_reached - sl_fragment;
-  wire [MEMBERS-1:0] look_ranks = nt_fragment == look_fragment ? nt_ranks : '0;
   wire [MEMBERS-1:0] look_with = sl_bitmap | look_bit;
   wire [15:0] age = now - sl_grew;
   wire is_narrow = look_element >= tally_pkg::ELEMENT_F16 || (F32 == 0 && look_element == tally_pkg::ELEMENT_F32);
@@ -194,10 +207,11 @@ module tally_slots #(
   logic [7:0] flags, priority_, rank, units, s_priority, s_units, t_flags, t_priority;
   logic [31:0] fragment, s_fragment;
   logic [PLACE_BITS-1:0] place, s_place;
-  logic [MEMBERS-1:0] bit_, all, with_, s_bitmap, ranks, note_of_victim;
+  logic [MEMBERS-1:0] bit_, all, with_, s_bitmap, noted_ranks, note_of_victim;
   logic s_marked, s_split, s_occupied;
-  logic finished, old, noted, any_noted, hit, seen, stuck, same_element, is_next, is_first, completes, is_rest, is_rest_alone,
-      past, higher, same_note, ahead, ahead_newest;
+  logic finished, old, hit, seen, stuck, same_element, is_next, is_first, completes, higher, same_note, ahead, ahead_newest,
+      has_note, are_rest, are_rest_alone, own_slot, past_arrival;
+  logic [JOBS-1:0] past_places;
 
   always_ff @(posedge clk) begin
     decide_valid <= look_leaves && !rst;
@@ -217,7 +231,8 @@ module tally_slots #(
     bit_ <= look_bit;
     all <= look_all;
     with_ <= look_with;
-    ranks <= look_ranks;
+    noted_ranks <= nt_ranks;
+    has_note <= nt_fragment == look_fragment;
     s_occupied <= sl_occupied;
     s_place <= sl_place;
     s_fragment <= sl_fragment;
@@ -233,25 +248,34 @@ module tally_slots #(
     t_element <= tg_element;
 
     finished <= tg_used && tg_fragment == look_fragment;
-    old <= has_result[look_place] && !behind_newest[31] && behind_newest >= RING;
-    ahead <= is_ahead;
-    ahead_newest <= !has_result[look_place] || (!ahead_of_newest[31] && ahead_of_newest != 0);
-    noted <= |(look_ranks & look_bit);
-    any_noted <= |look_ranks;
+    old <= are_old[look_place];
+    ahead <= are_ahead[look_place];
+    ahead_newest <= are_ahead_newest[look_place];
+    own_slot <= is_own;
+    past_places <= are_past;
+    past_arrival <= is_ahead_by(look_fragment, sl_fragment, RING / 2);
     hit <= sl_occupied && is_own && sl_fragment == look_fragment;
     seen <= |(sl_bitmap & look_bit);
     stuck <= age >= 16'(tally_pkg::STUCK_TICKS);
     same_element <= sl_element == look_element;
     // What is ordered holds ranks 0 to k-1, and k is next; of narrow elements rank 0 alone, and nobody is.
-    is_next <= !is_ordered || (!is_narrow && sl_bitmap == look_bit - 1'b1);
+    is_next <= !is_ordered || (!is_narrow && sl_bitmap == look_before);
     is_first <= !is_ordered || look_rank == 0;
     completes <= look_with == look_all;
-    is_rest <= (look_with | look_ranks) == look_all;
-    is_rest_alone <= (look_bit | look_ranks) == look_all;
-    past <= (is_own || has_reached[sl_place]) && !victim_behind[31] && victim_behind >= RING / 2;
+    are_rest <= (look_with | nt_ranks) == look_all;
+    are_rest_alone <= (look_bit | nt_ranks) == look_all;
     higher <= look_priority > sl_priority;
     same_note <= is_own && sl_fragment[RING_BITS-1:0] == look_fragment[RING_BITS-1:0];
   end
+
+  // What the note says, if it is this fragment's.
+  wire [MEMBERS-1:0] ranks = has_note ? noted_ranks : '0;
+  wire noted = |(ranks & bit_);
+  wire any_noted = |ranks;
+  wire is_rest = has_note ? are_rest : completes;
+  wire is_rest_alone = has_note && are_rest_alone;
+  // The newest fragment of the slot's job is this one, if that is ahead of all before.
+  wire past = own_slot && ahead ? past_arrival : past_places[s_place];
 
   logic reaches, joins, takes, frees, halves, raises, splits, split_taken, notes_rank, notes_slot, notes_victim, keeps, evicts_too;
   logic [2:0] from;
