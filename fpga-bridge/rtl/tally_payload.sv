@@ -76,7 +76,7 @@ module tally_payload #(
   wire [7:0] op_last_seen = op_last_out > op_last_written ? op_last_out : op_last_written;
   wire [7:0] op_last = op_last_taken > op_last_seen ? op_last_taken : op_last_seen;
 
-  logic valid, takes, keep, pop, unused_overflow;
+  logic next_valid, valid, takes, keep, pop, unused_overflow;
   logic [7:0] beats, units, last, last_out;
   logic [2:0] from, element;
   logic [1:0] write;
@@ -84,12 +84,24 @@ module tally_payload #(
   logic [ROW_BITS-1:0] row;
   logic [HEAD_BITS-1:0] head;
   logic [$clog2(ORDERS):0] orders;
+  logic [ORDER_BITS-1:0] next_order, order;
 
   tally_fifo #(.WIDTH(ORDER_BITS), .DEPTH(ORDERS)) order_queue (
-      .clk, .rst, .push(op_valid), .valid, .pop, .count(orders), .overflow(unused_overflow),
+      .clk, .rst, .push(op_valid), .valid(next_valid), .pop(!valid || pop), .count(orders), .overflow(unused_overflow),
       .tail({op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head, op_last, op_last_out}),
-      .head({takes, beats, from, write, keep, slot, row, element, units, head, last, last_out})
+      .head(next_order)
   );
+
+  // The order at hand stands in registers.
+  assign {takes, beats, from, write, keep, slot, row, element, units, head, last, last_out} = order;
+
+  always_ff @(posedge clk) begin
+    if (!valid || pop) begin
+      valid <= next_valid;
+      order <= next_order;
+    end
+    if (rst) valid <= 1'b0;
+  end
 
   assign op_room = 32'(orders) <= ORDERS - 8;
 
@@ -299,7 +311,7 @@ module tally_payload #(
     if (rst) has_saturated <= 1'b0;
   end
 
-  assign idle = !valid && s_valid == 0 && !out_ends && !out_beat;
+  assign idle = !next_valid && !valid && s_valid == 0 && !out_ends && !out_beat;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk) begin

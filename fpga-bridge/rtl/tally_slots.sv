@@ -108,6 +108,7 @@ module tally_slots #(
     is_ahead_by = !ahead_by[31] && ahead_by >= distance;
   endfunction
 
+  // Milliseconds. What stood still for a multiple of 65.5 seconds looks young again, for half a second.
   logic [15:0] now;
   always_ff @(posedge clk) now <= rst ? 16'd0 : now + 16'(tick);
 
