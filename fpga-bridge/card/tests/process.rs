@@ -14,7 +14,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tally_bridge::{Card, CardError, Own, Socket, Window, registers, tags};
-use tally_dpdk::{Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig};
+use tally_dpdk::{
+    Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, StartedPort,
+};
 use tally_engine::{Member, PortId, Roster};
 use tally_wire::frame::{Addresses, emit};
 use tally_wire::{
@@ -243,7 +245,7 @@ struct Switch {
 }
 
 struct Link {
-    port: tally_dpdk::StartedPort,
+    port: StartedPort,
     arrived: Vec<Mbuf>,
 }
 
@@ -262,43 +264,44 @@ impl Switch {
         }
     }
 
+    fn open(&self, name: &str, arguments: &str) -> StartedPort {
+        let port = Port::vdev(&self.eal, name, arguments).unwrap();
+        let pools = std::slice::from_ref(&self.pool);
+        let port = port.configure(&PortConfig::default(), pools).unwrap();
+        port.start().unwrap()
+    }
+
     /// A card behind a port of its own.
     fn attach(&self, number: u8, more: &[&str]) -> (Process, Card<Socket>, Link) {
         let folder = tempfile::tempdir().unwrap();
-        let socket = folder.path().join("memif.sock");
-        let arguments = |role| {
-            format!(
-                "role={role},id={number},socket-abstract=no,socket={}",
-                socket.display()
-            )
-        };
-        let port = Port::vdev(
-            &self.eal,
-            &format!("net_memif{number}"),
-            &arguments("server"),
-        )
-        .unwrap()
-        .configure(&PortConfig::default(), std::slice::from_ref(&self.pool))
-        .unwrap()
-        .start()
-        .unwrap();
-        let process = Process::start(folder, &format!("net_memif0,{}", arguments("client")), more);
+        let server = memif(folder.path(), "server", number);
+        let port = self.open(&format!("net_memif{number}"), &server);
+        let client = memif(folder.path(), "client", number);
+        let process = Process::start(folder, &format!("net_memif0,{client}"), more);
+        let link = Link::up(port);
+        let mut card = process.card();
+        card.set_own(&OWN).unwrap();
+        (process, card, link)
+    }
+}
+
+fn memif(folder: &Path, role: &str, number: u8) -> String {
+    let socket = folder.join("memif.sock");
+    let socket = socket.display();
+    format!("role={role},id={number},socket-abstract=no,socket={socket}")
+}
+
+impl Link {
+    fn up(port: StartedPort) -> Self {
         let deadline = Instant::now() + PATIENCE;
         while !port.port.link().unwrap().up {
             assert!(Instant::now() < deadline, "no link");
             sleep(Duration::from_millis(5));
         }
-        let mut card = process.card();
-        card.set_own(&OWN).unwrap();
-        let link = Link {
-            port,
-            arrived: Vec::new(),
-        };
-        (process, card, link)
+        let arrived = Vec::new();
+        Self { port, arrived }
     }
-}
 
-impl Link {
     fn send(&mut self, switch: &Switch, frames: &[Vec<u8>]) {
         let deadline = Instant::now() + PATIENCE;
         let copies = frames.iter().map(|it| switch.pool.alloc_copy(it).unwrap());
@@ -399,9 +402,11 @@ fn check_result(roster: &Roster, frame: &[u8]) -> u32 {
 
 /// One test, for DPDK starts once in a process.
 #[test]
-fn frames_over_memif() {
+fn frames() {
     let switch = Switch::new();
-    sums(&switch);
+    sums_over_memif(&switch);
+    sums_over_veth(&switch);
+    a_port_comes_back(&switch);
     damaged_frames_are_counted(&switch);
     a_card_that_hangs_is_seen(&switch);
     a_reset_is_seen(&switch);
@@ -409,7 +414,7 @@ fn frames_over_memif() {
     assert!(switch.pool.is_whole());
 }
 
-fn sums(switch: &Switch) {
+fn sums_over_memif(switch: &Switch) {
     let (process, mut card, mut link) = switch.attach(0, &["--log"]);
     let roster = roster(9);
     card.load(&roster).unwrap();
@@ -456,6 +461,92 @@ fn sums(switch: &Switch) {
     drop((card, link));
     let summary = process.end(Signal::SIGTERM);
     assert!(summary.contains("\"results\":201"), "{summary}");
+}
+
+/// A pair of interfaces of the kernel's, gone with the value.
+struct Veth(String, String);
+
+impl Veth {
+    fn new() -> Self {
+        let id = std::process::id() % 100_000;
+        let veth = Self(format!("ca{id}"), format!("cb{id}"));
+        ip(&[
+            "link", "add", &veth.0, "type", "veth", "peer", "name", &veth.1,
+        ]);
+        for side in [&veth.0, &veth.1] {
+            // Keeps the kernel from saying anything of its own on them.
+            let off = format!("/proc/sys/net/ipv6/conf/{side}/disable_ipv6");
+            let _ = fs::write(off, "1");
+            ip(&["link", "set", side, "up"]);
+        }
+        veth
+    }
+}
+
+impl Drop for Veth {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["link", "del", &self.0]).status();
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    let status = Command::new("ip").args(arguments).status();
+    assert!(status.unwrap().success(), "ip {arguments:?}");
+}
+
+fn sums_over_veth(switch: &Switch) {
+    if !nix::unistd::Uid::effective().is_root() {
+        // Past the test harness, which hides what passing tests print.
+        let _ = writeln!(std::io::stderr(), "SKIPPED: net_af_packet needs root");
+        return;
+    }
+    let veth = Veth::new();
+    let port = switch.open("net_af_packet0", &format!("iface={}", veth.0));
+    let device = format!("net_af_packet0,iface={}", veth.1);
+    let process = Process::start(tempfile::tempdir().unwrap(), &device, &[]);
+    let mut card = process.card();
+    card.set_own(&OWN).unwrap();
+    let roster = roster(9);
+    card.load(&roster).unwrap();
+    let mut link = Link::up(port);
+    let both = (0..20).flat_map(|n| [0, 1].map(|rank| contribution(&roster, rank, n)));
+    // Its port may not be open yet, and what is sent before is lost.
+    let probe = [
+        &tags::probe_mac(7).0[..],
+        &[2, 0, 0, 0, 0, 9, 0x88, 0xb5],
+        &[0; 46],
+    ]
+    .concat();
+    while link.receive_all().is_empty() {
+        link.send(switch, std::slice::from_ref(&probe));
+    }
+    link.send(switch, &both.collect::<Vec<_>>());
+    let results = link.receive(20);
+    let mut of: Vec<_> = results.iter().map(|it| check_result(&roster, it)).collect();
+    of.sort_unstable();
+    assert!(of.into_iter().eq(0..20));
+    drop((card, link));
+    process.end(Signal::SIGTERM);
+}
+
+/// The switch is ended and started again.
+fn a_port_comes_back(switch: &Switch) {
+    let (process, mut card, link) = switch.attach(5, &[]);
+    let roster = roster(9);
+    card.load(&roster).unwrap();
+    drop((card, link));
+    sleep(Duration::from_millis(300));
+    let server = memif(process.folder.path(), "server", 5);
+    let mut link = Link::up(switch.open("net_memif5", &server));
+    let mut card = process.card();
+    assert_eq!(card.loaded().count(), 0);
+    card.set_own(&OWN).unwrap();
+    card.load(&roster).unwrap();
+    let both = [0, 1].map(|rank| contribution(&roster, rank, 7));
+    link.send(switch, &both);
+    assert_eq!(check_result(&roster, &link.receive(1)[0]), 7);
+    drop((card, link));
+    process.end(Signal::SIGTERM);
 }
 
 fn damaged_frames_are_counted(switch: &Switch) {
