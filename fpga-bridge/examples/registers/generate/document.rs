@@ -48,8 +48,8 @@ Unix socket ([FPGA.md](FPGA.md)). Only whole words are read and written. What is
 and what is marked `read` cannot be written: the card answers SLVERR, and nothing changes. Bits that no table has read
 as 0, and are ignored when written.
 
-A `command` happens when 1 is written to its bit; it reads as 0. While a place is being cleared (`STATUS`, bit 0), commands are refused with SLVERR,
-but for that which latches the counters.
+A `command` happens when 1 is written to its bit; it reads as 0. While a place is being cleared (`STATUS`, bit 0),
+commands are refused with SLVERR, but for that which latches the counters.
 
 After a reset every register that can be written is 0.
 "
