@@ -99,11 +99,15 @@ module tally_egress #(
   wire unused_asker = &{1'b0, asker}; // workers are fewer than it could name
 
   // ---- Headers in the making have a place for certain where they stand ready.
-  logic valid1, valid2, valid3, valid4;
-  logic [$clog2(HEADERS):0] headers;
+  logic valid1, valid2, valid3, valid4, header_pop;
+  logic [$clog2(HEADERS):0] places;
 
-  assign head_pop = head_valid
-      && 32'(headers) + 32'(valid1) + 32'(valid2) + 32'(valid3) + 32'(valid4) < HEADERS;
+  assign head_pop = head_valid && places != 0;
+  always_ff @(posedge clk) begin
+    places <= places + ($clog2(HEADERS) + 1)'(header_pop) - ($clog2(HEADERS) + 1)'(head_pop);
+    if (rst) places <= ($clog2(HEADERS) + 1)'(HEADERS);
+  end
+
   assign quiet = !head_valid && !valid1 && !valid2;
 
   // ---- Stage 1.
@@ -202,14 +206,15 @@ module tally_egress #(
   wire [5:0] end4 = raw4 ? raw_bytes4[5:0] : 6'd0;
   wire [15:0] user4 = raw4 ? tally4[95:80] : mask4;
 
-  logic header_valid, header_pop, header_raw, unused_headers_overflow;
+  logic header_valid, header_raw, unused_headers_overflow;
   logic [7:0] header_beats;
   logic [5:0] header_end;
   logic [15:0] header_user;
+  logic [$clog2(HEADERS):0] unused_headers;
 
   tally_fifo #(.WIDTH(512 + 1 + 8 + 6 + 16), .DEPTH(HEADERS)) header_queue (
       .clk, .rst, .push(valid4), .tail({header4, raw4, beats4, end4, user4}), .valid(header_valid),
-      .head({header, header_raw, header_beats, header_end, header_user}), .pop(header_pop), .count(headers),
+      .head({header, header_raw, header_beats, header_end, header_user}), .pop(header_pop), .count(unused_headers),
       .overflow(unused_headers_overflow)
   );
 

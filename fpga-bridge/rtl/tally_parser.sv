@@ -44,6 +44,13 @@ module tally_parser (
   localparam int HEADERS_TO_IP = 14;
   localparam int HEADERS_TO_UDP = 34;
 
+  // What a bitmap has to be.
+  localparam logic [2:0] RULE_NONE = 3'd0;    // empty
+  localparam logic [2:0] RULE_ONE = 3'd1;     // the rank's bit
+  localparam logic [2:0] RULE_PREFIX = 3'd2;  // ranks 0 to some other
+  localparam logic [2:0] RULE_ORDERED = 3'd3; // that, or one bit
+  localparam logic [2:0] RULE_ANY = 3'd4;     // not empty
+
   // Stage 1. The frame's first byte is the uppermost of `b`, as the protocol counts.
   logic valid1;
   /* verilator lint_off UNUSEDSIGNAL */ // Some bits do not matter: checksums, identification.
@@ -91,12 +98,13 @@ module tally_parser (
   wire is_ps = rank == tally_pkg::RANK_PS;
   wire is_switch = rank == tally_pkg::RANK_SWITCH;
   wire is_one_bit = bitmap == 64'd1 << rank[5:0];
-  wire is_prefix = (bitmap & (bitmap + 64'd1)) == 0;
+  wire is_prefix = (bitmap[63:1] & ~bitmap[62:0]) == 0; // the empty one, too
   wire is_power = (bitmap & (bitmap - 64'd1)) == 0;
   wire is_ordered = element[2:0] == tally_pkg::ELEMENT_F32 || element[2:0] >= tally_pkg::ELEMENT_F16;
 
   logic [7:0] allowed_flags;
-  logic length_fits, rank_fits, bitmap_fits;
+  logic length_fits, rank_fits;
+  logic [2:0] bitmap_rule; // a RULE_ constant
 
   always_comb begin
     case (kind)
@@ -112,27 +120,27 @@ module tally_parser (
     case (kind)
       tally_pkg::KIND_DATA, tally_pkg::KIND_NACK: begin
         rank_fits = is_worker;
-        bitmap_fits = is_one_bit;
+        bitmap_rule = RULE_ONE;
       end
       tally_pkg::KIND_RESULT: begin
         rank_fits = is_worker || is_ps || is_switch;
-        bitmap_fits = bitmap != 0 && is_prefix;
+        bitmap_rule = RULE_PREFIX;
       end
       tally_pkg::KIND_PARTIAL: begin
         rank_fits = is_switch;
-        bitmap_fits = bitmap != 0 && (!is_ordered || is_power || is_prefix);
+        bitmap_rule = is_ordered ? RULE_ORDERED : RULE_ANY;
       end
       tally_pkg::KIND_NOT_HERE: begin
         rank_fits = is_switch;
-        bitmap_fits = bitmap == 0;
+        bitmap_rule = RULE_NONE;
       end
       tally_pkg::KIND_REMIND: begin
         rank_fits = is_ps;
-        bitmap_fits = bitmap == 0;
+        bitmap_rule = RULE_NONE;
       end
       default: begin // control
         rank_fits = is_worker || is_ps;
-        bitmap_fits = bitmap == 0;
+        bitmap_rule = RULE_NONE;
       end
     endcase
   end
@@ -141,8 +149,9 @@ module tally_parser (
   logic valid2, enabled2;
   logic bad_ethernet, is_own_source, is_not_own, is_not_ipv4, bad_ip_header, bad_ip_version, bad_ip_options, bad_ip_fragment,
       is_not_udp, bad_ip_length, bad_udp_length, is_other_ip, is_own_ip, is_other_port, bad_header, bad_version, bad_kind,
-      bad_reserved, bad_element, bad_length, bad_rank, bad_bitmap, bad_payload, is_control2, is_for_others;
-  logic [2:0] act2;
+      bad_reserved, bad_element, bad_length, bad_rank, bad_payload, is_control2, is_for_others;
+  logic is_empty2, is_one_bit2, is_prefix2, is_power2;
+  logic [2:0] bitmap_rule2, act2;
   logic [15:0] bytes2, port2, udp_port2, job2, epoch2;
   logic [47:0] mac2;
   logic [31:0] ip2, fragment2;
@@ -175,7 +184,11 @@ module tally_parser (
     bad_element <= element[3] || has_elements == (element[2:0] == tally_pkg::ELEMENT_NONE);
     bad_length <= !length_fits;
     bad_rank <= !rank_fits;
-    bad_bitmap <= !bitmap_fits;
+    bitmap_rule2 <= bitmap_rule;
+    is_empty2 <= bitmap == 0;
+    is_one_bit2 <= is_one_bit;
+    is_prefix2 <= is_prefix;
+    is_power2 <= is_power;
     bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'd50;
     is_control2 <= is_control;
     is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE || (kind == tally_pkg::KIND_RESULT && is_switch);
@@ -203,10 +216,17 @@ module tally_parser (
   end
 
   // Stage 3.
-  logic passes, drops;
+  logic passes, drops, bad_bitmap;
   logic [5:0] reason;
 
   always_comb begin
+    case (bitmap_rule2)
+      RULE_ONE: bad_bitmap = !is_one_bit2;
+      RULE_PREFIX: bad_bitmap = is_empty2 || !is_prefix2;
+      RULE_ORDERED: bad_bitmap = is_empty2 || !(is_prefix2 || is_power2);
+      RULE_ANY: bad_bitmap = is_empty2;
+      default: bad_bitmap = !is_empty2;
+    endcase
     passes = 1'b0;
     drops = 1'b0;
     reason = 6'd0;

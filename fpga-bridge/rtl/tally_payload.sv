@@ -67,14 +67,24 @@ module tally_payload #(
   localparam int ORDERS = 32;
   localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS + 8 + 8;
 
-  // ---- Orders wait here, with the number of their last beat.
+  // ---- Orders wait here, with the numbers of their last beat and of the last of their output.
+  localparam int GIVEN_BITS = ORDER_BITS - 16;
   wire [7:0] op_head_units = op_head[MEMBERS+10+:8];
-  wire op_raw = op_from == tally_pkg::FROM_RAW;
   wire [7:0] op_last_taken = op_takes ? op_beats - 8'd1 : 8'd0;
-  wire [7:0] op_last_out = op_from == tally_pkg::FROM_NOTHING ? 8'd0 : op_raw ? op_last_taken : op_head_units;
-  wire [7:0] op_last_written = op_write == tally_pkg::WRITE_NOTHING ? 8'd0 : op_units;
-  wire [7:0] op_last_seen = op_last_out > op_last_written ? op_last_out : op_last_written;
-  wire [7:0] op_last = op_last_taken > op_last_seen ? op_last_taken : op_last_seen;
+  logic given;
+  logic [GIVEN_BITS-1:0] given_order;
+  logic [7:0] last_taken, last_given, last_written;
+
+  always_ff @(posedge clk) begin
+    given <= op_valid && !rst;
+    given_order <= {op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head};
+    last_taken <= op_last_taken;
+    last_given <= op_from == tally_pkg::FROM_NOTHING ? 8'd0 : op_from == tally_pkg::FROM_RAW ? op_last_taken : op_head_units;
+    last_written <= op_write == tally_pkg::WRITE_NOTHING ? 8'd0 : op_units;
+  end
+
+  wire [7:0] last_seen = last_given > last_written ? last_given : last_written;
+  wire [7:0] last_of_all = last_taken > last_seen ? last_taken : last_seen;
 
   logic next_valid, valid, takes, keep, pop, unused_overflow;
   logic [7:0] beats, units, last, last_out;
@@ -87,9 +97,8 @@ module tally_payload #(
   logic [ORDER_BITS-1:0] next_order, order;
 
   tally_fifo #(.WIDTH(ORDER_BITS), .DEPTH(ORDERS)) order_queue (
-      .clk, .rst, .push(op_valid), .valid(next_valid), .pop(!valid || pop), .count(orders), .overflow(unused_overflow),
-      .tail({op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head, op_last, op_last_out}),
-      .head(next_order)
+      .clk, .rst, .push(given), .valid(next_valid), .pop(!valid || pop), .count(orders), .overflow(unused_overflow),
+      .tail({given_order, last_of_all, last_given}), .head(next_order)
   );
 
   // The order at hand stands in registers.
@@ -103,7 +112,7 @@ module tally_payload #(
     if (rst) valid <= 1'b0;
   end
 
-  assign op_room = 32'(orders) <= ORDERS - 8;
+  assign op_room = 32'(orders) <= ORDERS - 10;
 
   // ---- Stage 0: which beat, and whether it can go.
   logic [7:0] k; // of the order
@@ -311,7 +320,7 @@ module tally_payload #(
     if (rst) has_saturated <= 1'b0;
   end
 
-  assign idle = !next_valid && !valid && s_valid == 0 && !out_ends && !out_beat;
+  assign idle = !given && !next_valid && !valid && s_valid == 0 && !out_ends && !out_beat;
 
 `ifndef SYNTHESIS
   always_ff @(posedge clk) begin

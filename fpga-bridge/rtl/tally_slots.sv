@@ -210,9 +210,9 @@ module tally_slots #(
   logic [PLACE_BITS-1:0] place, s_place;
   logic [MEMBERS-1:0] bit_, all, with_, s_bitmap, noted_ranks, note_of_victim;
   logic s_marked, s_split, s_occupied;
-  logic finished, old, hit, seen, stuck, same_element, is_next, is_first, completes, higher, same_note, ahead, ahead_newest,
+  logic finished, old, hit, seen, stuck, same_element, is_next, is_first, completes, higher, same_note, ahead,
       has_note, are_rest, are_rest_alone, own_slot, past_arrival;
-  logic [JOBS-1:0] past_places;
+  logic [JOBS-1:0] past_places, ahead_newest;
 
   always_ff @(posedge clk) begin
     decide_valid <= look_leaves && !rst;
@@ -251,7 +251,7 @@ module tally_slots #(
     finished <= tg_used && tg_fragment == look_fragment;
     old <= are_old[look_place];
     ahead <= are_ahead[look_place];
-    ahead_newest <= are_ahead_newest[look_place];
+    ahead_newest <= are_ahead_newest;
     own_slot <= is_own;
     past_places <= are_past;
     past_arrival <= is_ahead_by(look_fragment, sl_fragment, RING / 2);
@@ -398,7 +398,7 @@ module tally_slots #(
       if (32'(place) == i && decide_valid) begin
         if (reaches && ahead) reached[i] <= fragment;
         if (reaches) has_reached[i] <= 1'b1;
-        if (keeps && ahead_newest) newest[i] <= fragment;
+        if (keeps && ahead_newest[i]) newest[i] <= fragment;
         if (keeps) has_result[i] <= 1'b1;
       end
       if (walk && (walk_all || 32'(walk_place) == i)) begin
