@@ -13,6 +13,7 @@
 //! goes away with the value, also when something fails half way; what a killed run left behind is
 //! removed by the next one.
 
+mod card;
 mod cpus;
 mod files;
 mod memif;
@@ -21,6 +22,7 @@ mod process;
 mod restart;
 mod switchml;
 
+pub use card::Standstill;
 pub use cpus::Cpus;
 pub use files::{LatencyReport, Retransmissions, WorkerReport};
 pub use namespaces::{Links, Namespaces, allowed};
@@ -92,6 +94,8 @@ pub struct Spec {
     /// Workers of each SwitchML job that may run at the same time, 1 to 64. Each has a controller's address of its
     /// own.
     pub switchml: Vec<u8>,
+    /// Whether all jobs are on a simulated card.
+    pub card: bool,
     /// What the switch has at its end of the pairs, in namespaces.
     pub driver: Driver,
     /// Data cores of the switch, a power of two.
@@ -141,6 +145,7 @@ impl Default for Spec {
             network: Network::for_this_user(),
             jobs: vec![4],
             switchml: Vec::new(),
+            card: false,
             driver: Driver::Packet,
             cores: 1,
             share_cpus: false,
@@ -259,6 +264,8 @@ pub struct Cluster {
     // Dropped in this order, before the wires.
     ps: Vec<Option<Program>>,
     switch: Option<Program>,
+    /// The card that there may be, and its link.
+    card: Option<card::CardLink>,
 }
 
 impl Cluster {
@@ -292,12 +299,16 @@ impl Cluster {
         if !spec.switchml.is_empty() {
             programs.push("tally-perf");
         }
+        if spec.card {
+            programs.push("tally-card");
+        }
         for program in programs {
             let path = spec.programs.join(program);
             ensure!(
                 path.exists(),
-                "{} is missing: cargo build --release -p tally-switch -p tally-agent -p tally-perf",
-                path.display()
+                "{} is missing: cargo build --release -p tally-switch -p tally-agent -p tally-perf{}",
+                path.display(),
+                if spec.card { " -p tally-card" } else { "" }
             );
         }
         remove_leftover_folders();
@@ -322,7 +333,12 @@ impl Cluster {
         };
         let ps = spec.jobs.iter().map(|_| None).collect();
         let controllers = switchml::controllers(&spec)?;
+        let mtu = spec.links().mtu;
+        let card = spec
+            .card
+            .then(|| card::CardLink::new(folder.path(), hosts, mtu));
         Ok(Self {
+            card,
             spec,
             controllers,
             outputs: true,
@@ -380,6 +396,7 @@ impl Cluster {
                 add(switchml::name(job, rank), self.switchml_host(job, rank));
             }
         }
+        ports.extend(self.card.as_ref().map(|link| link.port(mtu)));
         ports
     }
 
@@ -409,6 +426,10 @@ impl Cluster {
                 })
                 .collect(),
             switchml: self.switchml_section(),
+            card: self
+                .card
+                .as_ref()
+                .map(|link| link.section(self.spec.jobs.len())),
             window: self.spec.window,
             member_timeout_ms: self.spec.member_timeout_ms,
             stats_socket: self.file("switch.sock"),

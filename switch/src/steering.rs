@@ -229,3 +229,100 @@ pub fn ports_of(mask: u16) -> impl Iterator<Item = PortId> {
         .filter(move |port| mask & 1 << port != 0)
         .map(PortId)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use tally_wire::{Element, Flags, FragmentId, Mac};
+
+    const JOB: JobId = JobId(7);
+
+    fn member(host: u8) -> Member {
+        Member {
+            port: PortId(host.into()),
+            mac: Mac([2, 0, 0, 0, 0, host]),
+            ip: Ipv4Addr::new(10, 84, 0, host),
+            udp_port: 40_000,
+        }
+    }
+
+    fn roster(epoch: u16, ps: u8) -> Arc<Roster> {
+        let workers = vec![member(1), member(2)];
+        Arc::new(Roster::new(JOB, Epoch(epoch), 1, workers, member(ps)))
+    }
+
+    fn steering() -> Steering {
+        Steering::new(PortId(0), Arc::default())
+    }
+
+    #[test]
+    fn a_job_is_bound_here_or_is_on_the_card() {
+        let mut s = steering();
+        assert!(!s.give(JOB, Epoch(1), 0), "it does not run");
+        assert!(s.bind(&roster(1, 3), 4));
+        assert!(!s.give(JOB, Epoch(2), 0), "not this epoch");
+        assert!(!s.has(JOB));
+        assert!(s.give(JOB, Epoch(1), 0));
+        assert!(!s.give(JOB, Epoch(1), 0), "it is there");
+        assert!(s.has(JOB) && s.given() == [JOB]);
+        // The PS came back somewhere else: the card hears of it, and the engine has no business with it.
+        assert!(!s.bind(&roster(1, 9), 4));
+        assert!(s.has(JOB));
+        let (bound, index) = s.take_back(JOB).unwrap();
+        assert_eq!((bound.ps, index), (member(9), 4));
+        assert!(s.take_back(JOB).is_none() && !s.has(JOB));
+    }
+
+    #[test]
+    fn another_epoch_begins_here_and_the_end_is_the_end() {
+        let mut s = steering();
+        s.bind(&roster(1, 3), 0);
+        s.give(JOB, Epoch(1), 0);
+        assert!(s.bind(&roster(2, 3), 0) && !s.has(JOB));
+        s.give(JOB, Epoch(2), 0);
+        s.unbind(JOB);
+        assert!(!s.has(JOB) && s.take_back(JOB).is_none() && s.given().is_empty());
+    }
+
+    #[test]
+    fn contributions_are_counted_on_both_sides() {
+        let mut s = steering();
+        s.bind(&roster(1, 3), 0);
+        assert_eq!(s.arrivals([(JOB, 5)].into_iter()), [(JOB, 5)]);
+        s.give(JOB, Epoch(1), 5);
+        let data = Header {
+            kind: Kind::Data,
+            flags: Flags::NONE,
+            priority: 0,
+            element: Element::I32,
+            job: JOB,
+            epoch: Epoch(1),
+            fragment: FragmentId(0),
+            rank: Rank(0),
+            units: 1,
+            bitmap: 1,
+        };
+        s.count(&data);
+        s.count(&Header {
+            kind: Kind::Remind,
+            ..data
+        });
+        assert_eq!(s.traffic.given, 2);
+        assert_eq!(s.arrivals(std::iter::empty()), [(JOB, 6)]);
+        s.take_back(JOB);
+        assert_eq!(s.arrivals([(JOB, 3)].into_iter()), [(JOB, 9)]);
+    }
+
+    #[test]
+    fn ports_beyond_those_of_a_card_have_no_bit() {
+        assert_eq!(
+            ports_of(0x8001).collect::<Vec<_>>(),
+            [PortId(0), PortId(15)]
+        );
+        assert_eq!(
+            (bit(PortId(15)), bit(PortId(16)), bit(PortId(300))),
+            (0x8000, 0, 0)
+        );
+    }
+}

@@ -21,10 +21,24 @@ pub(super) struct SwitchConfig<'a> {
     pub(super) jobs: Vec<SwitchJob>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) switchml: Option<SwitchmlSection>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) card: Option<CardSection>,
     pub(super) window: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) member_timeout_ms: Option<u32>,
     pub(super) stats_socket: PathBuf,
+}
+
+#[derive(Serialize)]
+pub(super) struct CardSection {
+    pub(super) port: &'static str,
+    pub(super) registers: CardRegisters,
+    pub(super) jobs: Vec<u16>,
+}
+
+#[derive(Serialize)]
+pub(super) struct CardRegisters {
+    pub(super) socket: PathBuf,
 }
 
 #[derive(Serialize)]

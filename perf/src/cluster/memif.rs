@@ -17,9 +17,14 @@ pub(super) struct Memif {
 
 impl Memif {
     pub(super) fn new(folder: &Path, spec: &Spec) -> Self {
-        let buffer_bytes = if spec.links().mtu > 1500 { 9216 } else { 2048 };
+        Self::at(folder.join("memif.sock"), spec.links().mtu)
+    }
+
+    /// Connections behind this socket.
+    pub(super) fn at(socket: PathBuf, mtu: u16) -> Self {
+        let buffer_bytes = if mtu > 1500 { 9216 } else { 2048 };
         Self {
-            socket: folder.join("memif.sock"),
+            socket,
             buffer_bytes,
         }
     }
@@ -43,6 +48,11 @@ impl Memif {
     /// The switch's device for a host.
     pub(super) fn device(&self, host: usize) -> String {
         format!("net_memif{host},{}", self.arguments(host, "server"))
+    }
+
+    /// The device of a card's, which copies frames anyway.
+    pub(super) fn card_device(&self, number: usize) -> String {
+        format!("net_memif0,{}", self.arguments(number, "client"))
     }
 
     /// The host's own device.

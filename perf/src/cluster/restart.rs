@@ -50,9 +50,11 @@ impl Cluster {
     /// # Errors
     /// If the switch does not answer.
     pub fn results(&self) -> Result<u64> {
-        let counters = self.switch_report()?.counters;
-        let count = |name: &str| counters.get(name).copied().unwrap_or(0);
-        Ok(count("results") + count("results_from_ps"))
+        let report = self.switch_report()?;
+        let count = |name: &str| report.counters.get(name).copied().unwrap_or(0);
+        let card = report.card.as_ref();
+        let card = card.map_or(0, |card| card.results + card.results_from_ps);
+        Ok(count("results") + count("results_from_ps") + card)
     }
 
     /// Waits until that many results have left the switch; returns how many have.

@@ -4,6 +4,9 @@
 //! worker's result is compared bit for bit with a reference that shares no code with Tally: a
 //! Python program that computes the sum from the specification.
 //!
+//! With `--card` the job is on a simulated FPGA card beside the switch, and in a last all-reduce the card is killed on
+//! the spot: the job goes on in software.
+//!
 //! With `--restart` the switch, the parameter server or both are killed and started again in the
 //! middle of each synthetic all-reduce, which must be exact all the same.
 
@@ -28,6 +31,10 @@ const REAL: [(&str, &str); 4] = [
 ];
 /// Workers for which real gradients are recorded; further ranks take them again from the first.
 const REAL_WORKERS: u8 = 8;
+/// How often real gradients are summed where there is a card: once would be over before the job is on it.
+const CARD_ROUNDS: &str = "30";
+/// How often the sum is made in which the card is killed. In software it takes a few milliseconds.
+const KILLED_ROUNDS: u64 = 8;
 /// Time that a run may take, besides a second for each million of elements and worker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -38,9 +45,9 @@ pub struct Args {
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     workers: u8,
 
-    /// Elements of the synthetic tensor: 4M is four million, 0 leaves it out
-    #[arg(long, default_value = "4M", value_parser = parse_count)]
-    elements: u64,
+    /// Elements of the synthetic tensor, by default 4M, which is four million, with --card 400k; 0 leaves it out
+    #[arg(long, value_parser = parse_count)]
+    elements: Option<u64>,
 
     /// Share of all frames that each worker and the parameter server drop on purpose, each way
     #[arg(long, default_value_t = 0.0)]
@@ -53,6 +60,10 @@ pub struct Args {
     /// Kill a process in the middle of each synthetic all-reduce, and start it again (needs root)
     #[arg(long, value_enum, value_name = "WHAT")]
     restart: Option<Restart>,
+
+    /// Have the job on a simulated card, and kill that in the middle of a last all-reduce
+    #[arg(long, conflicts_with_all = ["restart"])]
+    card: bool,
 
     /// Slots of the switch, a power of two; by default what its cache holds
     #[arg(long)]
@@ -70,9 +81,9 @@ pub struct Args {
     #[arg(long, default_value_t = 1024)]
     payload: u16,
 
-    /// Fragments that a worker may have unfinished
-    #[arg(long, default_value_t = 256)]
-    window: u16,
+    /// Fragments that a worker may have unfinished, by default 256, with --card 64
+    #[arg(long)]
+    window: Option<u16>,
 
     /// Where the synthetic data and the losses start
     #[arg(long, default_value_t = 1)]
@@ -85,6 +96,20 @@ pub struct Args {
     /// The reference program
     #[arg(long, default_value = "worker-agent/reference/check.py")]
     reference: PathBuf,
+}
+
+impl Args {
+    fn elements(&self) -> u64 {
+        // What a simulated card does in some seconds.
+        let default = if self.card { 400_000 } else { 4_000_000 };
+        self.elements.unwrap_or(default)
+    }
+
+    fn window(&self) -> u16 {
+        // More would only wait for a simulated card.
+        let default = if self.card { 64 } else { 256 };
+        self.window.unwrap_or(default)
+    }
 }
 
 /// What `--restart` kills.
@@ -134,6 +159,8 @@ struct Workload {
     name: String,
     arithmetic: &'static str,
     data: Data,
+    /// Whether the card is killed in the middle.
+    kills_card: bool,
 }
 
 enum Data {
@@ -158,6 +185,22 @@ struct Row {
     p99_us: f64,
     p999_us: f64,
     restarts: Vec<Restarted>,
+    /// Results that the card finished, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from_card: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    killed: Option<Killed>,
+}
+
+/// That the card was killed in mid-run.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Killed {
+    /// Results of the job that had left the switch by then.
+    results: u64,
+    /// Data fragments of the job.
+    fragments: u64,
+    /// The longest time without a result from then on.
+    standstill_ms: f64,
 }
 
 #[derive(Serialize)]
@@ -170,6 +213,7 @@ struct Parameters {
     seed: u64,
     policy: String,
     restart: Option<Restart>,
+    card: bool,
     payload_bytes: u16,
     window: u16,
 }
@@ -204,8 +248,14 @@ pub fn run(args: &Args) -> Result<Report> {
              restarts need --network namespaces, as root"
         );
         ensure!(
-            args.elements > 0,
+            args.elements() > 0,
             "--restart happens in the synthetic all-reduces, which --elements 0 leaves out"
+        );
+    }
+    if args.card {
+        ensure!(
+            args.policy == "esa" && args.elements() > 0,
+            "--card needs --policy esa, which is what cards do, and --elements for the all-reduce in which it is killed"
         );
     }
     let workloads = workloads(args)?;
@@ -213,8 +263,9 @@ pub fn run(args: &Args) -> Result<Report> {
         network,
         jobs: vec![args.workers],
         cores: args.cores,
+        card: args.card,
         payload_bytes: args.payload,
-        window: args.window,
+        window: args.window(),
         policy: args.policy.clone(),
         slots: args.slots,
         loss: args.loss,
@@ -226,6 +277,10 @@ pub fn run(args: &Args) -> Result<Report> {
         network.describe()
     );
     let mut cluster = Cluster::start(spec)?;
+    if args.card {
+        eprintln!("starting a simulated card");
+        cluster.start_card()?;
+    }
     let cpus = cluster.cpus().clone();
     let mut rows = Vec::new();
     for workload in &workloads {
@@ -241,7 +296,7 @@ pub fn run(args: &Args) -> Result<Report> {
     let buffers_whole = switch.frames_missing == Some(0);
     let table = table(args, network, &cpus, &rows, &switch);
     let wrong = rows.iter().filter(|row| !row.exact).count() as f64;
-    let targets = vec![
+    let mut targets = vec![
         Target::at_most(
             "inexact_runs",
             wrong,
@@ -257,17 +312,19 @@ pub fn run(args: &Args) -> Result<Report> {
             "the switch's pool of frames is whole at its end",
         ),
     ];
+    targets.extend(card_targets(&rows));
     let parameters = Parameters {
         network,
         cpus,
         workers: args.workers,
-        elements: args.elements,
+        elements: args.elements(),
         loss: args.loss,
         seed: args.seed,
         policy: args.policy.clone(),
         restart: args.restart,
+        card: args.card,
         payload_bytes: args.payload,
-        window: args.window,
+        window: args.window(),
     };
     Report::new(
         Machine::detect(),
@@ -276,6 +333,38 @@ pub fn run(args: &Args) -> Result<Report> {
         targets,
         table,
     )
+}
+
+/// That the card did the work until it was killed, and that the job went on soon.
+fn card_targets(rows: &[Row]) -> Vec<Target> {
+    // The first fragments of a job come before it is on the card. Floats in rank order go to the PS, as far as they are
+    // out of their turn.
+    let on_card = rows
+        .iter()
+        .filter(|row| row.killed.is_none() && row.arithmetic == "fixed");
+    let sum = on_card.fold((0, 0), |(card, all), row| {
+        (card + row.from_card.unwrap_or(0), all + row.fragments)
+    });
+    let mut targets = Vec::new();
+    if rows.iter().any(|row| row.from_card.is_some()) {
+        targets.push(Target::at_least(
+            "card_share",
+            sum.0 as f64 / sum.1 as f64,
+            "of results",
+            0.5,
+            "the card finished at least half of all sums in fixed point until it was killed",
+        ));
+    }
+    targets.extend(rows.iter().filter_map(|row| row.killed).map(|killed| {
+        Target::at_most(
+            "standstill",
+            killed.standstill_ms,
+            "ms",
+            1000.0,
+            "the job goes on in software within a second after the card was killed",
+        )
+    }));
+    targets
 }
 
 fn workloads(args: &Args) -> Result<Vec<Workload>> {
@@ -296,12 +385,14 @@ fn workloads(args: &Args) -> Result<Vec<Workload>> {
             name: name.into(),
             arithmetic: "fixed",
             data: Data::Real(path.clone()),
+            kills_card: false,
         });
         if folder == "mixed" {
             workloads.push(Workload {
                 name: name.into(),
                 arithmetic: "own",
                 data: Data::Real(path.clone()),
+                kills_card: false,
             });
         }
         if folder == "step40" {
@@ -309,24 +400,35 @@ fn workloads(args: &Args) -> Result<Vec<Workload>> {
                 name: name.into(),
                 arithmetic: "native",
                 data: Data::Real(path),
+                kills_card: false,
             });
         }
     }
-    if args.elements > 0 {
+    if args.elements() > 0 {
         for arithmetic in ["fixed", "native"] {
             workloads.push(Workload {
-                name: format!("synthetic, {} elements", args.elements),
+                name: format!("synthetic, {} elements", args.elements()),
                 arithmetic,
-                data: Data::Synthetic(args.elements, "f32"),
+                data: Data::Synthetic(args.elements(), "f32"),
+                kills_card: false,
             });
         }
         for element in ["f16", "i8"] {
             workloads.push(Workload {
-                name: format!("synthetic, {} elements {element}", args.elements),
+                name: format!("synthetic, {} elements {element}", args.elements()),
                 arithmetic: "own",
-                data: Data::Synthetic(args.elements, element),
+                data: Data::Synthetic(args.elements(), element),
+                kills_card: false,
             });
         }
+    }
+    if args.card {
+        workloads.push(Workload {
+            name: format!("the same, {} elements", args.elements()),
+            arithmetic: "fixed",
+            data: Data::Synthetic(args.elements(), "f32"),
+            kills_card: true,
+        });
     }
     Ok(workloads)
 }
@@ -337,6 +439,7 @@ fn input(folder: &Path, rank: u8) -> PathBuf {
 
 fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Row> {
     let before = cluster.results()?;
+    let card_before = card_results(cluster)?;
     let mut workers = cluster.start_workers(0, |rank| {
         let mut arguments = vec!["--arithmetic".to_owned(), workload.arithmetic.to_owned()];
         match &workload.data {
@@ -345,6 +448,9 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
                     "--input".to_owned(),
                     input(folder, rank).display().to_string(),
                 ]);
+                if args.card {
+                    arguments.extend(["--repeat", CARD_ROUNDS].map(str::to_owned));
+                }
             }
             Data::Synthetic(elements, element) => arguments.extend(
                 [
@@ -358,6 +464,9 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
                 ]
                 .map(str::to_owned),
             ),
+        }
+        if workload.kills_card {
+            arguments.extend(["--repeat".to_owned(), KILLED_ROUNDS.to_string()]);
         }
         arguments
     })?;
@@ -375,9 +484,24 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
         }
         _ => Vec::new(),
     };
+    let killed = if workload.kills_card {
+        let fragments = (elements * element_bytes).div_ceil(u64::from(args.payload));
+        let fragments = fragments * KILLED_ROUNDS;
+        Some(kill_card(
+            cluster,
+            &mut workers,
+            before,
+            fragments,
+            patience,
+        )?)
+    } else {
+        None
+    };
     for worker in workers {
         worker.wait_ok(patience)?;
     }
+    let from_card = card_results(cluster)?.zip(card_before);
+    let from_card = from_card.map(|(after, before)| after.saturating_sub(before));
     let reports: Vec<WorkerReport> = (0..args.workers)
         .map(|rank| cluster.worker_report(0, rank))
         .collect::<Result<_>>()?;
@@ -385,6 +509,8 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
     // Of each figure, the worst worker's: the job is as fast as its slowest.
     let worst = |of: fn(&WorkerReport) -> f64| reports.iter().map(of).fold(0.0, f64::max);
     let first = reports.first().context("at least one worker")?;
+    // It sends some again.
+    let from_card = from_card.map(|results| results.min(first.fragments));
     Ok(Row {
         name: workload.name.clone(),
         arithmetic: workload.arithmetic.to_owned(),
@@ -403,6 +529,51 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
         p99_us: worst(|r| r.latency_us.p99),
         p999_us: worst(|r| r.latency_us.p999),
         restarts,
+        from_card,
+        killed,
+    })
+}
+
+/// Results that the card has finished so far, if there is one.
+fn card_results(cluster: &Cluster) -> Result<Option<u64>> {
+    Ok(cluster.switch_report()?.card.map(|card| card.results))
+}
+
+/// Kills the card when it is about a third into the first sum, or when it has got the job, and sees to it that the switch says what became of the job.
+fn kill_card(
+    cluster: &mut Cluster,
+    workers: &mut [Program],
+    before: u64,
+    fragments: u64,
+    patience: Duration,
+) -> Result<Killed> {
+    let standstill = cluster.kill_card(before + fragments / KILLED_ROUNDS / 3, patience, || {
+        let mut all = true;
+        for worker in &mut *workers {
+            all &= worker.is_running()?;
+        }
+        Ok(all)
+    })?;
+    let results = standstill.results - before;
+    ensure!(
+        results < fragments && standstill.time > Duration::ZERO,
+        "the all-reduce was over before the card was killed, after {results} of {fragments} fragments: \
+         --card needs more --elements"
+    );
+    let card = cluster.switch_report()?.card.unwrap_or_default();
+    ensure!(
+        card.failures > 0,
+        "the card is dead, and to the switch it is {}",
+        card.state
+    );
+    let standstill_ms = standstill.time.as_secs_f64() * 1e3;
+    eprintln!(
+        "  card killed after {results} of {fragments} fragments; the job went on in software after {standstill_ms:.0} ms"
+    );
+    Ok(Killed {
+        results,
+        fragments,
+        standstill_ms,
     })
 }
 
@@ -474,7 +645,7 @@ fn table(
         args.policy,
         switch.slots,
         args.payload,
-        args.window,
+        args.window(),
         args.loss * 100.0,
         args.seed,
         Cpus::list(&cpus.switch),
@@ -482,7 +653,7 @@ fn table(
     );
     let _ = writeln!(
         out,
-        "{:<28} {:<7} {:>7} {:>10} {:>10} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}",
+        "{:<28} {:<7} {:>7} {:>10} {:>10} {:>9} {:>8} {:>8} {:>9} {:>9} {:>9}{}",
         "gradients",
         "sum as",
         "exact",
@@ -493,12 +664,13 @@ fn table(
         "resent",
         "p50 µs",
         "p99 µs",
-        "p99.9 µs"
+        "p99.9 µs",
+        if args.card { "   by card" } else { "" }
     );
     for row in rows {
         let _ = writeln!(
             out,
-            "{:<28} {:<7} {:>7} {:>10.3} {:>10} {:>9} {:>8} {:>8} {:>9.0} {:>9.0} {:>9.0}",
+            "{:<28} {:<7} {:>7} {:>10.3} {:>10} {:>9} {:>8} {:>8} {:>9.0} {:>9.0} {:>9.0}{}",
             row.name,
             row.arithmetic,
             if row.exact { "yes" } else { "NO" },
@@ -509,7 +681,15 @@ fn table(
             row.retransmissions.sum(),
             row.p50_us,
             row.p99_us,
-            row.p999_us
+            row.p999_us,
+            row.from_card.map_or(String::new(), |n| format!("{n:>10}"))
+        );
+    }
+    for killed in rows.iter().filter_map(|row| row.killed) {
+        let _ = writeln!(
+            out,
+            "\nThe card was killed after {} of {} fragments. The job went on in software, and stood still for {:.0} ms.",
+            killed.results, killed.fragments, killed.standstill_ms
         );
     }
     if args.restart.is_some() {

@@ -130,6 +130,12 @@ impl Config {
             let allowed = format!("one of {}", names.join(", "));
             return bad("port", &format!("`{}`", card.port), &allowed);
         }
+        let port = self.ports.iter().find(|port| port.label() == card.port);
+        if let Some(port) = port.filter(|port| port.interface().is_some()) {
+            let found = format!("`{}`, device `{}`", card.port, port.device);
+            let allowed = "a DPDK device, as net_memif0 or net_af_packet0,iface=card: a card takes no superframes";
+            return bad("port", &found, allowed);
+        }
         if self.member_ports().next().is_none() {
             let found = format!("`{}`, the only port", card.port);
             return bad("port", &found, "another port beside it, for hosts");
@@ -277,6 +283,19 @@ mod tests {
         refused(
             with(r#""port": "cord""#),
             &["card.port", "`cord`", "one of net_null0, card"],
+        );
+        refused(
+            parse(
+                &PORTS.replace("net_null1", "packet1,iface=eth1"),
+                JOBS,
+                r#""card": { "port": "card", "registers": { "socket": "x" } }"#,
+            ),
+            &[
+                "card.port",
+                "packet1,iface=eth1",
+                "net_af_packet",
+                "superframes",
+            ],
         );
         refused(with(r#""jobs": "auto""#), &["card", "port"]);
         refused(card(r#""port": "card""#), &["card", "registers"]);

@@ -1,0 +1,148 @@
+//! A simulated card beside the switch of a cluster: the program `tally-card`, on a memif link of its own.
+
+use super::memif::Memif;
+use super::{Cluster, Cpus, Program, files, job_id, prefixed};
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The port's name in the switch's configuration.
+const PORT: &str = "card";
+/// How long it may take until the switch has found the card.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For how long a job is watched whose card was killed.
+const WATCHED: Duration = Duration::from_secs(1);
+/// How often to ask the switch.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+
+/// The link and the registers of the card, and the card if it runs.
+pub(super) struct CardLink {
+    wires: Memif,
+    /// The number of the link's device at the switch.
+    number: usize,
+    registers: PathBuf,
+    pub(super) card: Option<Program>,
+}
+
+/// How long results stopped when the card was killed.
+#[derive(Clone, Copy, Debug)]
+pub struct Standstill {
+    /// The longest time from the moment of the kill on in which no result was seen to leave.
+    pub time: Duration,
+    /// Results that had left the switch before.
+    pub results: u64,
+}
+
+impl CardLink {
+    pub(super) fn new(folder: &Path, number: usize, mtu: u16) -> Self {
+        Self {
+            wires: Memif::at(folder.join("card-memif.sock"), mtu),
+            number,
+            registers: folder.join("card-registers.sock"),
+            card: None,
+        }
+    }
+
+    pub(super) fn port(&self, mtu: u16) -> files::SwitchPort {
+        files::SwitchPort {
+            name: PORT.into(),
+            device: self.wires.device(self.number),
+            mtu,
+        }
+    }
+
+    pub(super) fn section(&self, jobs: usize) -> files::CardSection {
+        files::CardSection {
+            port: PORT,
+            registers: files::CardRegisters {
+                socket: self.registers.clone(),
+            },
+            jobs: (0..jobs).map(job_id).collect(),
+        }
+    }
+}
+
+impl Cluster {
+    fn card_link(&mut self) -> Result<&mut CardLink> {
+        self.card.as_mut().context("a cluster without a card")
+    }
+
+    /// Starts the card, which must not run, and waits until the switch has found it.
+    ///
+    /// # Errors
+    /// If it cannot be started, or the switch does not find it.
+    pub fn start_card(&mut self) -> Result<()> {
+        let cpus = Cpus::list(&self.cpus.hosts);
+        let (program, log) = (self.spec.programs.join("tally-card"), self.file("card.log"));
+        let link = self.card_link()?;
+        ensure!(link.card.is_none(), "the card runs already");
+        let mut command = prefixed(&[], Path::new("taskset"));
+        command.args(["-c", &cpus]).arg(program).arg("run");
+        command
+            .arg("--port")
+            .arg(link.wires.card_device(link.number))
+            .arg("--registers")
+            .arg(&link.registers);
+        link.card = Some(Program::start("card", command, &log)?);
+        let start = Instant::now();
+        loop {
+            let report = self.switch_report()?.card.unwrap_or_default();
+            if report.state == "working" {
+                return Ok(());
+            }
+            if let Some(card) = &mut self.card_link()?.card {
+                ensure!(card.is_running()?, "the card ended:\n{}", card.log());
+            }
+            ensure!(
+                start.elapsed() < PATIENCE,
+                "the switch does not find the card: {}",
+                report.why.unwrap_or_default()
+            );
+            std::thread::sleep(ASK_EVERY);
+        }
+    }
+
+    /// Kills the card on the spot when so many results have left the switch and a job is on the card, and watches how long it
+    /// is until the next ones do, for as long as `goes_on`.
+    ///
+    /// # Errors
+    /// If it does not run, or the switch does not answer.
+    pub fn kill_card(
+        &mut self,
+        results: u64,
+        patience: Duration,
+        mut goes_on: impl FnMut() -> Result<bool>,
+    ) -> Result<Standstill> {
+        self.wait_for_results(results, patience)?;
+        while goes_on()? && !self.switch_report()?.jobs.iter().any(|job| job.on_card) {
+            std::thread::sleep(ASK_EVERY);
+        }
+        let before = self.results()?;
+        let card = self.card_link()?.card.take();
+        let killed = Instant::now();
+        card.context("the card does not run")?.kill()?;
+        let (mut last, mut results) = (killed, before);
+        let mut time = Duration::ZERO;
+        // Until it has gone on for as long as it may stand still, or is over.
+        loop {
+            let is_over = !goes_on()?;
+            let now = self.results()?;
+            if now > results {
+                time = time.max(last.elapsed());
+                (last, results) = (Instant::now(), now);
+            }
+            if is_over || killed.elapsed() > WATCHED && time > Duration::ZERO {
+                break;
+            }
+            ensure!(
+                killed.elapsed() < patience,
+                "the job has stood still since the card was killed"
+            );
+            std::thread::sleep(ASK_EVERY);
+        }
+        Ok(Standstill {
+            time,
+            results: before,
+        })
+    }
+}
