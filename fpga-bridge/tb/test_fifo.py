@@ -11,9 +11,9 @@ class Ends:
         self.inside, self.pushed, self.popped, self.fullest = [], 0, 0, 0
 
     def drive(self):
-        self.push = len(self.inside) < self.depth and self.rng.random() < self.pushes
-        # Pops of an empty queue mean nothing.
+        # Pops of an empty queue mean nothing; into a full one may be pushed what takes the place of a popped one.
         self.pop = self.rng.random() < self.pops
+        self.push = (len(self.inside) < self.depth or self.pop) and self.rng.random() < self.pushes
         self.value = self.rng.getrandbits(len(self.dut.tail))
         put(self.dut.push, int(self.push))
         put(self.dut.pop, int(self.pop))
