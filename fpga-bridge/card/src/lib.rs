@@ -6,6 +6,7 @@
     reason = "its public parts are documented where they come from"
 )]
 mod ffi;
+pub mod measure;
 pub mod model;
 
 pub use model::{BusError, Flaw, Gaps, Model, Parameters, Size, Statistics};

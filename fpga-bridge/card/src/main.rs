@@ -18,11 +18,18 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Run(process::Options),
+    /// How many cycles the card takes for each kind of traffic, and the line rate that follows
+    Measure {
+        /// Print one JSON object in place of a table
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Run(options) => run(&options),
+        Command::Measure { json } => measure(json),
     };
     match outcome {
         Ok(code) => code,
@@ -44,6 +51,16 @@ fn run(options: &process::Options) -> Result<ExitCode> {
         None => ExitCode::SUCCESS,
         Some(_) => ExitCode::FAILURE,
     })
+}
+
+fn measure(json: bool) -> Result<ExitCode> {
+    let measurement = tally_card::measure::run().map_err(anyhow::Error::msg)?;
+    print(&if json {
+        simd_json::to_string(&measurement)? + "\n"
+    } else {
+        measurement.table()
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A reader that went away (`| head`) is no error.
