@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    allreduce, compare, cores, datapath, demo, kernels, latency, load, pktgen, policies, pool,
-    switchml, switchml_worker, training,
+    allreduce, card, compare, cores, datapath, demo, kernels, latency, load, pktgen, policies,
+    pool, switchml, switchml_worker, training,
 };
 
 /// Benchmarks of Tally.
@@ -27,6 +27,8 @@ struct Cli {
 enum Command {
     /// An all-reduce from end to end, beside Gloo, Open MPI and a parameter server, on the same links.
     Allreduce(allreduce::Args),
+    /// Cycles that the FPGA card's design takes for each kind of traffic, and the line rate that follows.
+    Card(card::Args),
     /// Writes a page: what was recorded here, beside what others published of hardware.
     Compare(compare::Args),
     /// What several data cores of the switch move, to what one does.
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<ExitCode> {
     let report = match &cli.command {
         Command::Allreduce(args) => allreduce::run(args)?,
+        Command::Card(args) => card::run(args)?,
         Command::Compare(args) => compare::run(args)?,
         Command::Cores(args) => cores::run(args)?,
         Command::Datapath(args) => datapath::run(args)?,
