@@ -122,8 +122,10 @@ module tally_slots #(
   logic [2:0] amend; // one-hot: the cycles of a preemption behind `decide`
 
   wire [ROW_BITS-1:0] in_row = {in_place, in_fragment[RING_BITS-1:0]};
-  wire in_waits = (look_valid && (look_slot == in_slot || look_row == in_row))
-      || (decide_valid && (decide_slot == in_slot || decide_row == in_row));
+  logic look_uses, decide_uses; // the tables: only such frames wait for one another
+  wire in_uses = in_act == tally_pkg::ACT_DATA || in_act == tally_pkg::ACT_PS_RESULT || in_act == tally_pkg::ACT_REMIND;
+  wire in_waits = in_uses && ((look_uses && (look_slot == in_slot || look_row == in_row))
+      || (decide_uses && (decide_slot == in_slot || decide_row == in_row)));
 
   assign in_pop = in_valid && !in_waits && op_room && !walking && amend == 0 && !decide_moves
       && (!look_valid || look_leaves);
@@ -181,7 +183,8 @@ module tally_slots #(
       end
     end
     look_valid <= in_pop || (look_valid && !look_leaves);
-    if (rst) look_valid <= 1'b0;
+    look_uses <= in_pop ? in_uses : look_uses && !look_leaves;
+    if (rst) {look_valid, look_uses} <= '0;
   end
 
   // All places are compared with, and then one of them is chosen: that is faster than the other way round.
@@ -216,6 +219,7 @@ module tally_slots #(
 
   always_ff @(posedge clk) begin
     decide_valid <= look_leaves && !rst;
+    decide_uses <= look_leaves && !rst && look_uses;
     decide_moves <= look_leaves && !rst && (look_act == tally_pkg::ACT_DATA || look_act == tally_pkg::ACT_PS_RESULT);
     decide_slot <= look_slot;
     decide_row <= look_row;
@@ -443,7 +447,7 @@ module tally_slots #(
 
 `ifndef SYNTHESIS
   tally_slots_check #(.SLOTS(SLOTS), .MEMBERS(MEMBERS)) check (
-      .clk, .rst, .valid(decide_valid), .slot(decide_slot), .occupied(s_occupied), .hit, .bitmap(s_bitmap), .joins, .takes, .frees,
+      .clk, .rst, .valid(decide_uses), .slot(decide_slot), .occupied(s_occupied), .hit, .bitmap(s_bitmap), .joins, .takes, .frees,
       .stays, .clears(stepped && slot_write), .clears_slot(stepped_slot), .cleared_all(walked && walk_all)
   );
 `endif
