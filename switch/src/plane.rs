@@ -211,11 +211,12 @@ mod tests {
                             }
                             CoreCommand::Drain(done) => {
                                 told.push("drain");
-                                done.send(()).unwrap();
+                                // Once a busy core has used up the time, nobody listens.
+                                let _ = done.send(());
                             }
                             CoreCommand::BindSession(_, done) => {
                                 told.push("bind");
-                                done.send(true).unwrap();
+                                let _ = done.send(true);
                             }
                             _ => told.push("else"),
                         }
