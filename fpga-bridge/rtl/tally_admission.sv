@@ -182,13 +182,13 @@ module tally_admission #(
     else if (!is_known3) act = tally_pkg::ACT_PASS_THROUGH;
     else begin
       drops = 1'b1;
-      if (bad_rank) reason = 6'(tally_pkg::DROP_RANK_OUT_OF_JOB);
-      else if (bad_mac || bad_ip || bad_ports) reason = 6'(tally_pkg::DROP_NOT_MEMBER);
-      else if (bad_epoch) reason = 6'(tally_pkg::DROP_EPOCH);
-      else if (bad_shard) reason = 6'(tally_pkg::DROP_SHARD);
-      else if (bad_units) reason = 6'(tally_pkg::DROP_UNITS);
-      else if (bad_bitmap) reason = 6'(tally_pkg::DROP_BITMAP);
-      else if (bad_nack) reason = 6'(tally_pkg::DROP_RANK_OUT_OF_JOB);
+      if (bad_rank) reason = 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
+      else if (bad_mac || bad_ip || bad_ports) reason = 6'(tally_regs_pkg::DROP_NOT_A_MEMBER);
+      else if (bad_epoch) reason = 6'(tally_regs_pkg::DROP_STALE_EPOCH);
+      else if (bad_shard) reason = 6'(tally_regs_pkg::DROP_WRONG_SHARD);
+      else if (bad_units) reason = 6'(tally_regs_pkg::DROP_UNITS_MISMATCH);
+      else if (bad_bitmap) reason = 6'(tally_regs_pkg::DROP_BITMAP);
+      else if (bad_nack) reason = 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
       else drops = 1'b0;
       if (drops) act = tally_pkg::ACT_DISCARD;
     end

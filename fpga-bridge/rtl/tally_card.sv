@@ -68,13 +68,13 @@ module tally_card #(
   logic [31:0] own_ip, job_hash, member_ip, uptime;
   logic [15:0] base_port, shards, job_number, job_epoch, job_ports, member_udp_port, member_port;
   logic [7:0] job_select, job_units, job_workers, member_select;
-  logic [64*tally_pkg::COUNTERS-1:0] counters;
+  logic [64*tally_regs_pkg::COUNTERS-1:0] counters;
 
   always_ff @(posedge clk) uptime <= rst ? 32'd0 : uptime + 32'(tick);
 
   tally_regs #(
       .SLOTS(SLOTS), .PAYLOAD_BYTES(PAYLOAD_BYTES), .JOBS(JOBS), .MEMBERS(MEMBERS), .RING(RING), .F32(F32),
-      .COUNTERS(tally_pkg::COUNTERS)
+      .COUNTERS(tally_regs_pkg::COUNTERS)
   ) regs (
       .clk, .rst, .s_axil_awaddr, .s_axil_awvalid, .s_axil_awready, .s_axil_wdata, .s_axil_wstrb, .s_axil_wvalid, .s_axil_wready,
       .s_axil_bresp, .s_axil_bvalid, .s_axil_bready, .s_axil_araddr, .s_axil_arvalid, .s_axil_arready, .s_axil_rdata,

@@ -57,7 +57,7 @@ module tally_core #(
     input  logic [15:0] member_udp_port,
     input  logic [15:0] member_port,
     input  logic        counter_snapshot,
-    output logic [64*tally_pkg::COUNTERS-1:0] counters,
+    output logic [64*tally_regs_pkg::COUNTERS-1:0] counters,
     output logic        clearing, // an order is being carried out
     output logic        fault,    // an internal check failed
     output logic        busy      // a frame is inside, or an order is being carried out
@@ -176,7 +176,7 @@ module tally_core #(
   logic [SLOT_BITS-1:0] op_slot;
   logic [ROW_BITS-1:0] op_row;
   logic [HEAD_BITS-1:0] op_head;
-  logic [tally_pkg::COUNTERS-1:0] slot_counts;
+  logic [tally_regs_pkg::COUNTERS-1:0] slot_counts;
 
   tally_slots #(.SLOTS(SLOTS), .JOBS(JOBS), .MEMBERS(MEMBERS), .RING(RING), .F32(F32)) slots (
       .clk, .rst, .tick, .job_units(all_units), .job_all(alls), .walk, .walk_all, .walk_place, .walked, .idle(slots_idle),
@@ -211,25 +211,25 @@ module tally_core #(
   );
 
   // ---- Counters.
-  logic [tally_pkg::COUNTERS-1:0] events;
+  logic [tally_regs_pkg::COUNTERS-1:0] events;
 
   always_comb begin
     events = slot_counts;
-    for (int i = 0; i < tally_pkg::COUNTERS; i++) if (a_drop && 32'(a_reason) == i) events[i] = 1'b1;
-    events[tally_pkg::COUNT_PARTIALS] = partial;
-    events[tally_pkg::COUNT_OVERFLOWS] = overflowed;
-    events[tally_pkg::DROP_STREAM_ERROR] = in_error;
-    events[tally_pkg::DROP_STREAM_OVERSIZE] = in_oversize;
-    events[tally_pkg::DROP_STREAM_KEEP] = in_keep;
-    events[tally_pkg::COUNT_FRAMES_IN] = in_frame;
-    events[tally_pkg::COUNT_BEATS_IN] = in_beat;
-    events[tally_pkg::COUNT_FRAMES_OUT] = sent_frame;
-    events[tally_pkg::COUNT_BEATS_OUT] = sent_beat;
-    events[tally_pkg::COUNT_PASSED] = passed;
-    events[tally_pkg::COUNT_STALLS] = s_axis_tvalid && !s_axis_tready;
+    for (int i = 0; i < tally_regs_pkg::COUNTERS; i++) if (a_drop && 32'(a_reason) == i) events[i] = 1'b1;
+    events[tally_regs_pkg::COUNT_PARTIALS] = partial;
+    events[tally_regs_pkg::COUNT_OVERFLOWS] = overflowed;
+    events[tally_regs_pkg::DROP_STREAM_ERROR] = in_error;
+    events[tally_regs_pkg::DROP_STREAM_OVERSIZE] = in_oversize;
+    events[tally_regs_pkg::DROP_STREAM_KEEP] = in_keep;
+    events[tally_regs_pkg::STREAM_FRAMES_IN] = in_frame;
+    events[tally_regs_pkg::STREAM_BEATS_IN] = in_beat;
+    events[tally_regs_pkg::STREAM_FRAMES_OUT] = sent_frame;
+    events[tally_regs_pkg::STREAM_BEATS_OUT] = sent_beat;
+    events[tally_regs_pkg::STREAM_PASSED] = passed;
+    events[tally_regs_pkg::STREAM_STALLS] = s_axis_tvalid && !s_axis_tready;
   end
 
-  tally_counters #(.COUNTERS(tally_pkg::COUNTERS)) counting (
+  tally_counters #(.COUNTERS(tally_regs_pkg::COUNTERS)) counting (
       .clk, .rst, .events, .snapshot(counter_snapshot), .latched(counters)
   );
 

@@ -1,7 +1,7 @@
 // Constants that more than one module of the card knows.
 //
-// Numbers of the protocol are those of docs/PROTOCOL.md, section 2. The order of the counters is the
-// order in which the register block shows them (registers.json has their names).
+// Numbers of the protocol are those of docs/PROTOCOL.md, section 2. Those of the
+// counters are in tally_regs_pkg, which is generated with the registers that show them.
 
 /* verilator lint_off UNUSEDPARAM */ // No module uses all of them.
 package tally_pkg;
@@ -84,57 +84,6 @@ package tally_pkg;
   localparam logic [1:0] TO_WORKER = 2'd1;
   localparam logic [1:0] TO_GROUP  = 2'd2; // on the ports of all workers
   localparam logic [1:0] TO_ASKER  = 2'd3; // with the group's addresses, on one worker's port
-
-  // Counters.
-  localparam int COUNTERS = 48;
-  localparam int COUNT_CONTRIBUTIONS   = 0;
-  localparam int COUNT_SLOTS_TAKEN     = 1;
-  localparam int COUNT_RESULTS         = 2;
-  localparam int COUNT_RESULTS_FROM_PS = 3;
-  localparam int COUNT_RESULTS_AGAIN   = 4;
-  localparam int COUNT_PREEMPTIONS     = 5;
-  localparam int COUNT_ABANDONED       = 6;
-  localparam int COUNT_FOLLOWED        = 7;
-  localparam int COUNT_COLLISIONS      = 8;
-  localparam int COUNT_RESENDS_TO_PS   = 9;
-  localparam int COUNT_HELD_FULL       = 10;
-  localparam int COUNT_PARTIALS        = 11;
-  localparam int COUNT_REMINDS         = 12;
-  localparam int COUNT_NACKS           = 13;
-  localparam int COUNT_OVERFLOWS       = 14;
-  localparam int DROP_TRUNCATED        = 15;
-  localparam int DROP_IP_VERSION       = 16;
-  localparam int DROP_IP_OPTIONS       = 17;
-  localparam int DROP_IP_FRAGMENT      = 18;
-  localparam int DROP_IP_LENGTH        = 19;
-  localparam int DROP_UDP_LENGTH       = 20;
-  localparam int DROP_HEADER_TRUNCATED = 21;
-  localparam int DROP_VERSION          = 22;
-  localparam int DROP_KIND             = 23;
-  localparam int DROP_RESERVED         = 24;
-  localparam int DROP_ELEMENT          = 25;
-  localparam int DROP_LENGTH           = 26;
-  localparam int DROP_RANK_RANGE       = 27;
-  localparam int DROP_BITMAP           = 28;
-  localparam int DROP_NOT_FOR_SWITCH   = 29;
-  localparam int DROP_EPOCH            = 30;
-  localparam int DROP_RANK_OUT_OF_JOB  = 31;
-  localparam int DROP_NOT_MEMBER       = 32;
-  localparam int DROP_SHARD            = 33;
-  localparam int DROP_UNITS            = 34;
-  localparam int DROP_ELEMENT_MISMATCH = 35;
-  localparam int DROP_DUPLICATE        = 36;
-  localparam int DROP_LATE             = 37;
-  localparam int DROP_SPOOFED          = 38;
-  localparam int DROP_STREAM_ERROR     = 39;
-  localparam int DROP_STREAM_OVERSIZE  = 40;
-  localparam int DROP_STREAM_KEEP      = 41;
-  localparam int COUNT_FRAMES_IN       = 42;
-  localparam int COUNT_BEATS_IN        = 43;
-  localparam int COUNT_FRAMES_OUT      = 44;
-  localparam int COUNT_BEATS_OUT       = 45;
-  localparam int COUNT_PASSED          = 46;
-  localparam int COUNT_STALLS          = 47;
 
 endpackage
 /* verilator lint_on UNUSEDPARAM */

@@ -456,22 +456,22 @@ module tally_slots #(
 
   always_comb begin
     counts = '0;
-    counts[tally_pkg::COUNT_CONTRIBUTIONS] = joins;
-    counts[tally_pkg::COUNT_SLOTS_TAKEN] = slots_taken;
-    counts[tally_pkg::COUNT_RESULTS] = results;
-    counts[tally_pkg::COUNT_RESULTS_FROM_PS] = results_from_ps;
-    counts[tally_pkg::COUNT_RESULTS_AGAIN] = results_again;
-    counts[tally_pkg::COUNT_PREEMPTIONS] = preemptions;
-    counts[tally_pkg::COUNT_ABANDONED] = abandoned;
-    counts[tally_pkg::COUNT_FOLLOWED] = followed;
-    counts[tally_pkg::COUNT_COLLISIONS] = collisions;
-    counts[tally_pkg::COUNT_RESENDS_TO_PS] = resends_to_ps;
-    counts[tally_pkg::COUNT_HELD_FULL] = held_full;
-    counts[tally_pkg::COUNT_REMINDS] = reminds;
-    counts[tally_pkg::COUNT_NACKS] = nacks;
-    counts[tally_pkg::DROP_LATE] = late;
-    counts[tally_pkg::DROP_DUPLICATE] = duplicate;
-    counts[tally_pkg::DROP_ELEMENT_MISMATCH] = mismatch;
+    counts[tally_regs_pkg::COUNT_CONTRIBUTIONS] = joins;
+    counts[tally_regs_pkg::COUNT_SLOTS_TAKEN] = slots_taken;
+    counts[tally_regs_pkg::COUNT_RESULTS] = results;
+    counts[tally_regs_pkg::COUNT_RESULTS_FROM_PS] = results_from_ps;
+    counts[tally_regs_pkg::COUNT_RESULTS_AGAIN] = results_again;
+    counts[tally_regs_pkg::COUNT_PREEMPTIONS] = preemptions;
+    counts[tally_regs_pkg::COUNT_ABANDONED] = abandoned;
+    counts[tally_regs_pkg::COUNT_FOLLOWED] = followed;
+    counts[tally_regs_pkg::COUNT_COLLISIONS] = collisions;
+    counts[tally_regs_pkg::COUNT_RESENDS_TO_PS] = resends_to_ps;
+    counts[tally_regs_pkg::COUNT_HELD_FULL] = held_full;
+    counts[tally_regs_pkg::COUNT_REMINDS] = reminds;
+    counts[tally_regs_pkg::COUNT_NACKS] = nacks;
+    counts[tally_regs_pkg::DROP_LATE] = late;
+    counts[tally_regs_pkg::DROP_DUPLICATE] = duplicate;
+    counts[tally_regs_pkg::DROP_ELEMENT_MISMATCH] = mismatch;
   end
 
 endmodule

@@ -1,4 +1,4 @@
-"""Tally frames as docs/PROTOCOL.md has them, and the numbers of rtl/tally_pkg.sv."""
+"""Tally frames as docs/PROTOCOL.md has them, and the numbers of the RTL's packages."""
 
 import dataclasses
 import os
@@ -7,9 +7,10 @@ import re
 import struct
 
 RTL = pathlib.Path(os.environ["TALLY_RTL"])
+PACKAGES = "".join((RTL / f"{name}.sv").read_text() for name in ("tally_pkg", "tally_regs_pkg"))
 PKG = {
     name: int(value.rsplit("'", 1)[-1].lstrip("dh"), 16 if "'h" in value else 10)
-    for name, value in re.findall(r"localparam [^;=]*?(\w+)\s*=\s*([\w']+);", (RTL / "tally_pkg.sv").read_text())
+    for name, value in re.findall(r"localparam [^;=]*?(\w+)\s*=\s*([\w']+);", PACKAGES)
     if value.rsplit("'", 1)[-1].lstrip("dh").strip("0123456789abcdef") == ""
 }
 

@@ -54,13 +54,13 @@ def admit(jobs, frame, slots):
         if sender != PS and sender >= job.workers:
             return "RANK_OUT_OF_JOB"
         if {name: frame[name] for name, _ in MEMBER} != job.members[sender]:
-            return "NOT_MEMBER"
+            return "NOT_A_MEMBER"
         if frame["epoch"] != job.epoch:
-            return "EPOCH"
+            return "STALE_EPOCH"
         if not frame["of_shard"]:
-            return "SHARD"
+            return "WRONG_SHARD"
         if (act == DATA or result) and frame["units"] != job.units:
-            return "UNITS"
+            return "UNITS_MISMATCH"
         if result and frame["bitmap"] != everyone:
             return "BITMAP"
         if act == NACK and not frame["bitmap"] & everyone:
@@ -304,11 +304,11 @@ async def says_what_the_engine_says(dut):
             clock.attach(ends)
         seen += ends.seen
     for act in ACTS:
-        reasons = {"passed", None, *(PKG[f"DROP_{name}"] for name in ("NOT_MEMBER", "EPOCH", "SHARD"))}
+        reasons = {"passed", None, *(PKG[f"DROP_{name}"] for name in ("NOT_A_MEMBER", "STALE_EPOCH", "WRONG_SHARD"))}
         if act in (DATA, WORKER_RESULT, NACK):
             reasons.add(PKG["DROP_RANK_OUT_OF_JOB"])
         if act in (DATA, WORKER_RESULT, PS_RESULT):
-            reasons.add(PKG["DROP_UNITS"])
+            reasons.add(PKG["DROP_UNITS_MISMATCH"])
         if act in (WORKER_RESULT, PS_RESULT):
             reasons.add(PKG["DROP_BITMAP"])
         missing = [reason for reason in reasons if not seen[act, reason]]

@@ -111,7 +111,7 @@ class Registers:
 
     async def counters(self):
         await self.write(REGISTERS["snapshot"], 1)
-        names = {v: k for k, v in PKG.items() if k.startswith(("COUNT_", "DROP_"))}
+        names = {v: k for k, v in PKG.items() if k.startswith(("COUNT_", "DROP_", "STREAM_"))}
         values = {}
         for i in range(PKG["COUNTERS"]):
             low = await self.read(REGISTERS["counters"] + 8 * i)
@@ -268,7 +268,7 @@ class Traffic:
             return
         self.send(frame)
         self.wanted.append(frame)
-        self.counted["COUNT_PASSED"] += 1
+        self.counted["STREAM_PASSED"] += 1
 
     def draw(self, count):
         while len(self.frames) < count or any(self.open.values()):
@@ -284,8 +284,8 @@ class Traffic:
                 self.ask_again(job)
             else:
                 self.other()
-        self.counted["COUNT_FRAMES_IN"] = len(self.frames)
-        self.counted["COUNT_FRAMES_OUT"] = len(self.wanted)
+        self.counted["STREAM_FRAMES_IN"] = len(self.frames)
+        self.counted["STREAM_FRAMES_OUT"] = len(self.wanted)
 
 
 async def start(dut, rng, offers, takes):
@@ -323,7 +323,7 @@ async def run(dut, rng, offers, takes, count):
         f"{sum(strange.values())} not expected, such as {next(iter(strange), b'').hex()}"
     )
     counters = await registers.counters()
-    for name in ("COUNT_BEATS_IN", "COUNT_BEATS_OUT", "COUNT_STALLS"):
+    for name in ("STREAM_BEATS_IN", "STREAM_BEATS_OUT", "STREAM_STALLS"):
         counters.pop(name)
     wrong = {name: value for name, value in counters.items() if value != traffic.counted[name]}
     assert not wrong, f"counters {wrong}, not { {name: traffic.counted[name] for name in wrong} }"

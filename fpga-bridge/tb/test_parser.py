@@ -36,7 +36,7 @@ def expected(frame, port):
     be = lambda at, size: int.from_bytes(frame[at : at + size], "big")  # noqa: E731
     try:
         check(len(frame) < 14, "TRUNCATED")
-        check(be(6, 6) == OWN_MAC, "SPOOFED")
+        check(be(6, 6) == OWN_MAC, "SPOOFED_SWITCH")
         if be(0, 6) != OWN_MAC or be(12, 2) != 0x0800:
             raise Passes
         check(len(frame) < 34, "TRUNCATED")
@@ -50,7 +50,7 @@ def expected(frame, port):
         check(be(38, 2) != ip_bytes - 20, "UDP_LENGTH")
         if be(30, 4) != OWN_IP:
             raise Passes
-        check(be(26, 4) == OWN_IP, "SPOOFED")
+        check(be(26, 4) == OWN_IP, "SPOOFED_SWITCH")
         shard = be(36, 2) - BASE_PORT & 0xFFFF
         if shard >= SHARDS:
             raise Passes
@@ -58,18 +58,18 @@ def expected(frame, port):
         t = frame[42:]
         check(t[0] >> 4 != 1, "VERSION")
         kind, flags, element, rank, units, bitmap = t[0] & 15, t[1], t[3], t[12], t[13], be(56, 8)
-        check(not JOIN <= kind <= NACK, "KIND")
+        check(not JOIN <= kind <= NACK, "TYPE")
         allowed = {
             DATA: RESEND | MARKED,
             RESULT: OVERFLOW | FROM_PS | MARKED | COLLISION,
             PARTIAL: RESEND | OVERFLOW | MARKED | COLLISION,
             NOT_HERE: FINISHED,
         }
-        check(flags & ~allowed.get(kind, 0) or element & 0xF0, "RESERVED")
+        check(flags & ~allowed.get(kind, 0) or element & 0xF0, "RESERVED_BITS")
         elements = kind in (DATA, RESULT, PARTIAL)
-        check(element > 7 or elements == (element == 0), "ELEMENT")
+        check(element > 7 or elements == (element == 0), "ELEMENT_TYPE")
         control = kind in (JOIN, ACCEPT, REFUSE, LEAVE)
-        check(not 1 <= units <= 128 if elements else units != (2 if control else 0), "LENGTH")
+        check(not 1 <= units <= 128 if elements else units != (2 if control else 0), "PAYLOAD_LENGTH")
         worker = rank < 64
         ranks = {
             DATA: worker, NACK: worker, RESULT: worker or rank in (PS, SWITCH), PARTIAL: rank == SWITCH,
@@ -87,7 +87,7 @@ def expected(frame, port):
         else:
             fits = bitmap == 0
         check(not fits, "BITMAP")
-        check(ip_bytes != 50 + 64 * units, "LENGTH")
+        check(ip_bytes != 50 + 64 * units, "PAYLOAD_LENGTH")
         if control:
             raise Passes
         check(kind in (PARTIAL, NOT_HERE) or (kind == RESULT and rank == SWITCH), "NOT_FOR_SWITCH")
@@ -217,7 +217,8 @@ async def says_what_software_says(dut):
         ends = clock.attach(Ends(dut, rng, pace, [drawn(rng) for _ in range(2500)]))
         await clock.until(lambda: not ends.frames and not ends.under_way, 20000, "all frames")
         seen += ends.seen
-    reasons = {v for k, v in PKG.items() if k.startswith("DROP_") and v <= PKG["DROP_NOT_FOR_SWITCH"]} | {PKG["DROP_SPOOFED"]}
+    last = PKG["DROP_NOT_FOR_SWITCH"]
+    reasons = {v for k, v in PKG.items() if k.startswith("DROP_") and v <= last} | {PKG["DROP_SPOOFED_SWITCH"]}
     assert reasons <= set(seen), f"never seen: {reasons - set(seen)}"
 
 
