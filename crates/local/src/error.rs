@@ -330,10 +330,11 @@ impl JobError {
     }
 }
 
-/// An error's words, with the collective, if they do not name it anyway.
+/// An error's words, with the collective, if they do not name it anyway, in backquotes as all names of collectives: a
+/// short name may well be part of another word.
 fn told(error: &LocalError, at: &str) -> String {
     let mut text = error.to_string();
-    if !at.is_empty() && !text.contains(at) {
+    if !at.is_empty() && !text.contains(&format!("`{at}`")) {
         text.push_str(&format!(" (at `{at}`)"));
     }
     text
@@ -392,5 +393,20 @@ mod tests {
         for (at, class) in Class::ALL.iter().enumerate() {
             assert_eq!(*class as usize, at);
         }
+    }
+
+    #[test]
+    fn the_collective_is_named_whatever_else_its_letters_are_in() {
+        let failure = |text: &str| Failure::new(Class::Limit, text.to_owned());
+        let error = |text: &str| LocalError::Refused {
+            path: "/tmp/w/agent.sock".into(),
+            job: 7,
+            rank: 0,
+            failure: failure(text),
+        };
+        let named = |text: &str| JobError::from(error(text)).at("w").to_string();
+        let words = "job 7 rank 0: the agent at /tmp/w/agent.sock refuses: ";
+        assert_eq!(named("no"), format!("{words}no (at `w`)"));
+        assert_eq!(named("not `w`"), format!("{words}not `w`"));
     }
 }
