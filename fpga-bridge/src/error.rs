@@ -27,14 +27,30 @@ pub enum CardError {
         source: io::Error,
     },
     /// A file that is too short to be a card's registers.
-    #[error("{} has {found} bytes, and a card's registers take {expected}: is it the right BAR?", path.display())]
+    #[error(
+        "{} has {found} bytes, and a card's registers take {expected}{}: is it the right BAR?",
+        path.display(),
+        from(*offset)
+    )]
     TooSmall {
         /// The file.
         path: PathBuf,
         /// Its bytes.
         found: u64,
+        /// Where in it the registers begin.
+        offset: u64,
         /// As many are needed.
         expected: u64,
+    },
+    /// A place in a region that cannot be mapped.
+    #[error(
+        "the card's registers cannot begin at 0x{offset:x}: this machine maps memory by {page} bytes"
+    )]
+    Offset {
+        /// The place.
+        offset: u64,
+        /// Bytes of a page.
+        page: u64,
     },
     /// No address of a PCI device.
     #[error("`{0}` is no PCI address, such as 0000:01:00.0")]
@@ -199,6 +215,13 @@ fn socket_hint(source: &io::Error) -> &'static str {
     }
 }
 
+fn from(offset: u64) -> String {
+    match offset {
+        0 => String::new(),
+        _ => format!(" from offset 0x{offset:x} on"),
+    }
+}
+
 fn map_hint(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::NotFound => " (is the card at this address? `lspci -D` lists all)",
@@ -212,7 +235,7 @@ fn id_hint(found: u32) -> &'static str {
         u32::MAX => {
             " (all ones: the device does not answer. Has it been loaded with the design, and is its memory enabled?)"
         }
-        0 => " (is it the right BAR?)",
+        0 => " (is it the right BAR, and the right offset in it?)",
         _ => "",
     }
 }

@@ -157,7 +157,7 @@ fn probe(number: u16) -> Probe {
 fn open(registers: &Registers) -> Result<Box<dyn Window>, CardError> {
     Ok(match registers {
         Registers::Socket(path) => Box::new(Socket::connect(path)?),
-        Registers::Bar(bar) => Box::new(Bar::open(&bar.device, bar.resource)?),
+        Registers::Bar(bar) => Box::new(Bar::open(&bar.device, bar.resource, bar.offset)?),
     })
 }
 

@@ -12,6 +12,8 @@ use tally_engine::{PolicyName, PortId};
 
 /// Resources of a PCI device that may be memory.
 const BARS: u8 = 6;
+/// What registers begin at a multiple of, in a resource: the smallest page of any machine.
+const OFFSET_STEP: u64 = 4096;
 /// Least workers of a job of a card's.
 const WORKERS_MIN: u8 = 2;
 
@@ -47,13 +49,22 @@ pub struct BarSection {
     /// The number of the resource.
     #[serde(default)]
     pub resource: u8,
+    /// The byte of it at which the registers begin.
+    #[serde(default)]
+    pub offset: u64,
 }
 
 impl fmt::Display for Registers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => path.display().fmt(f),
-            Self::Bar(bar) => write!(f, "{}, resource {}", bar.device, bar.resource),
+            Self::Bar(bar) => {
+                write!(f, "{}, resource {}", bar.device, bar.resource)?;
+                match bar.offset {
+                    0 => Ok(()),
+                    offset => write!(f, " at 0x{offset:x}"),
+                }
+            }
         }
     }
 }
@@ -159,6 +170,10 @@ impl Config {
             Registers::Bar(bar) if bar.resource >= BARS => {
                 return bad("registers.bar.resource", &bar.resource, "0 to 5");
             }
+            Registers::Bar(bar) if !bar.offset.is_multiple_of(OFFSET_STEP) => {
+                let allowed = format!("a multiple of {OFFSET_STEP}, as 1048576 (0x100000)");
+                return bad("registers.bar.offset", &bar.offset, &allowed);
+            }
             _ => {}
         }
         if let CardJobs::List(jobs) = &card.jobs {
@@ -263,6 +278,13 @@ mod tests {
         let section = config.unwrap().card.unwrap();
         assert_eq!(section.jobs, CardJobs::List(vec![7]));
         assert_eq!(section.registers.to_string(), "0000:01:00.0, resource 2");
+        // OpenNIC's user box.
+        let config = card(
+            r#""port": "card", "registers": { "bar": { "device": "0000:01:00.0", "resource": 2, "offset": 1048576 } }"#,
+        );
+        let registers = config.unwrap().card.unwrap().registers;
+        let text = "0000:01:00.0, resource 2 at 0x100000";
+        assert_eq!(registers.to_string(), text);
     }
 
     #[track_caller]
@@ -338,6 +360,20 @@ mod tests {
         refused(
             registers(r#""bar": { "device": "0000:01:00.0", "resource": 6 }"#),
             &["card.registers.bar.resource", "6", "0 to 5"],
+        );
+        let offset = |offset: &str| {
+            registers(&format!(
+                r#""bar": {{ "device": "0000:01:00.0", "offset": {offset} }}"#
+            ))
+        };
+        refused(
+            offset("1048580"),
+            &["card.registers.bar.offset", "1048580", "multiple of 4096"],
+        );
+        refused(offset("-4096"), &["card.registers.bar.offset", "-4096"]);
+        refused(
+            offset(r#""0x100000""#),
+            &["card.registers.bar.offset", "0x100000"],
         );
         let section = r#""card": { "port": "card", "registers": { "socket": "x" } }"#;
         refused(
