@@ -10,8 +10,10 @@
 // compares with. So DATA and results take 2 cycles, others 1, and frames of one slot or one fragment 3 (frames of
 // DATA and RESULT have 2 beats and more, so the payload stage does not notice).
 //
-// A preemption changes a note that only the victim's entry names. It is read, changed and written in the cycles behind
-// `decide` (`amend`), during which the stages before it stand still and after which `look` reads its own note again.
+// A preemption changes a note that only the victim's entry names. It is read while the frame is in `decide`, when nothing
+// is read for others, and changed and written in the cycle behind it (`amend`), in which nothing else is decided: it
+// costs no cycle. A frame whose own note that is gets what is written if it is read in that cycle, and if it was read
+// before it stands in `look` for one cycle more.
 //
 // Invariant: a slot is occupied from a frame that takes it to one that frees it, and its bitmap is that of the
 // contributions in its payload memory (tally_slots_check).
@@ -113,13 +115,14 @@ module tally_slots #(
   always_ff @(posedge clk) now <= rst ? 16'd0 : now + 16'(tick);
 
   // ---- Stage `read`.
-  logic look_valid, look_leaves, look_again;
+  logic look_valid, look_leaves;
   logic decide_valid;
   logic decide_moves; // a frame is there that may move what `look` compares with, or preempt
   logic [SLOT_BITS-1:0] look_slot, decide_slot;
   logic [ROW_BITS-1:0] look_row, decide_row;
+  logic [ROW_BITS-1:0] victim_row;
   logic walking;
-  logic [2:0] amend; // one-hot: the cycles of a preemption behind `decide`
+  logic amend; // the cycle behind a preemption, in which the victim's note is written
 
   wire [ROW_BITS-1:0] in_row = {in_place, in_fragment[RING_BITS-1:0]};
   logic look_uses, decide_uses; // the tables: only such frames wait for one another
@@ -127,7 +130,7 @@ module tally_slots #(
   wire in_waits = in_uses && ((look_uses && (look_slot == in_slot || look_row == in_row))
       || (decide_uses && (decide_slot == in_slot || decide_row == in_row)));
 
-  assign in_pop = in_valid && !in_waits && op_room && !walking && amend == 0 && !decide_moves
+  assign in_pop = in_valid && !in_waits && op_room && !walking && !decide_moves
       && (!look_valid || look_leaves);
 
   assign read = in_pop || walking;
@@ -156,11 +159,20 @@ module tally_slots #(
   wire [2:0] tg_element;
   assign {tg_used, tg_fragment, tg_flags, tg_priority, tg_element} = tag_read_data;
 
+  // The note is not what the memory hands out if it was written in the cycle in which it was read, or if that of a victim
+  // has been read since.
+  logic note_kept;
+  logic [NOTE_WIDTH-1:0] kept_note, amended_note;
   wire [31:0] nt_fragment;
   wire [MEMBERS-1:0] nt_ranks;
-  assign {nt_fragment, nt_ranks} = note_read_data;
+  assign {nt_fragment, nt_ranks} = note_kept ? kept_note : note_read_data;
 
-  assign look_leaves = look_valid && !decide_moves && amend == 0;
+  assign look_leaves = look_valid && !decide_moves && !(amend && victim_row == look_row);
+
+  always_ff @(posedge clk) begin
+    note_kept <= in_pop ? amend && victim_row == in_row : look_valid && !look_leaves;
+    kept_note <= amend && victim_row == (in_pop ? in_row : look_row) ? amended_note : {nt_fragment, nt_ranks};
+  end
 
   always_ff @(posedge clk) begin
     if (in_pop) begin
@@ -318,24 +330,25 @@ module tally_slots #(
       : {fragment, ranks | ranks_added};
   wire needs_amend = notes_victim && !same_note;
 
-  // ---- The victim's note: read, change, then `look` reads its own again.
-  logic [ROW_BITS-1:0] victim_row;
+  // ---- The victim's note: read in `decide`, written in the cycle behind it.
+  wire [ROW_BITS-1:0] occupant_row = {s_place, s_fragment[RING_BITS-1:0]};
   logic [31:0] victim_fragment;
   logic [MEMBERS-1:0] victim_bitmap;
 
   always_ff @(posedge clk) begin
-    amend <= {amend[1:0], needs_amend};
-    if (needs_amend) begin
-      victim_row <= {s_place, s_fragment[RING_BITS-1:0]};
-      victim_fragment <= s_fragment;
-      victim_bitmap <= s_bitmap;
-    end
-    if (rst) amend <= '0;
+    amend <= needs_amend && !rst;
+    victim_row <= occupant_row;
+    victim_fragment <= s_fragment;
+    victim_bitmap <= s_bitmap;
   end
 
-  assign look_again = amend[2];
-  assign note_read = in_pop || amend[0] || look_again;
-  assign note_read_at = amend[0] ? victim_row : look_again ? look_row : in_row;
+  wire [31:0] vn_fragment;
+  wire [MEMBERS-1:0] vn_ranks;
+  assign {vn_fragment, vn_ranks} = note_read_data;
+  assign amended_note = {victim_fragment, (vn_fragment == victim_fragment ? vn_ranks : '0) | victim_bitmap};
+
+  assign note_read = in_pop || decide_moves;
+  assign note_read_at = decide_moves ? occupant_row : in_row;
 
   // ---- Walking the tables.
   localparam int ROWS = 1 << ROW_BITS;
@@ -382,10 +395,10 @@ module tally_slots #(
     note_write = notes_rank || notes_slot || amends_here;
     note_write_at = decide_row;
     note_write_data = note_next;
-    if (amend[1]) begin
+    if (amend) begin
       note_write = 1'b1;
       note_write_at = victim_row;
-      note_write_data = {victim_fragment, (nt_fragment == victim_fragment ? nt_ranks : '0) | victim_bitmap};
+      note_write_data = amended_note;
     end
     if (walking && is_row) begin
       tag_write = 1'b1;
@@ -452,7 +465,7 @@ module tally_slots #(
   );
 `endif
 
-  assign idle = !in_valid && !look_valid && !decide_valid && !second && !op_valid && amend == 0 && !walking && !stepped;
+  assign idle = !in_valid && !look_valid && !decide_valid && !second && !op_valid && !amend && !walking && !stepped;
 
   always_comb begin
     counts = '0;

@@ -5,6 +5,7 @@ for a while; time passes, and jobs go, between them.
 """
 
 import collections
+import dataclasses
 
 import cocotb
 
@@ -179,3 +180,38 @@ async def full_rate(dut):
         # The first two find the stages empty.
         took = ends.starts[-1] - ends.starts[3]
         assert took == cycles * 20, f"{took} cycles for 20 frames of {cycles}"
+
+
+@cocotb.test()
+async def preemptions_cost_no_cycle(dut):
+    """Each of another slot as two cycles, each of the one before as three, as any other DATA."""
+    rng = dice("preemptions")
+    for cycles, slots in ((2, 4), (3, 1)):
+        clock, ends, model = await begin(dut, rng, 1.0, 1.0)
+        for i in range(24):
+            # A job's fragments stand for one another in the ring of notes: neither a victim's nor another's of those under way.
+            f = Arrival("DATA", element=I32, fragment=i, rank=0, units=model.units[0], bytes=1088, priority=i, slot=i % slots)
+            ends.give(f, model.frame(f))
+        await settle(clock, ends, model)
+        assert ends.expected[counter("PREEMPTIONS")] == 24 - slots
+        took = ends.starts[-1] - ends.starts[3]
+        assert took == cycles * 20, f"{took} cycles for 20 preemptions of {cycles}"
+
+
+@cocotb.test()
+async def a_victims_note_is_known_at_once(dut):
+    """The next frame of a fragment that was driven out, however near behind: its rank's contribution went to the PS."""
+    rng = dice("victims")
+    clock, ends, model = await begin(dut, rng, 1.0, 1.0)
+    fragment = 0
+    for again in (0, 1):  # in the slot that it had, or, as only here, in another
+        for between in range(6):
+            victim = Arrival("DATA", element=I32, fragment=fragment, rank=0, units=model.units[0], bytes=1088)
+            other = dataclasses.replace(victim, fragment=fragment + 1, priority=9)
+            passing = Arrival("PASS_THROUGH", element=NONE, bytes=64)
+            for f in (victim, other, *[passing] * between, dataclasses.replace(victim, slot=again)):
+                ends.give(f, model.frame(f))
+            await settle(clock, ends, model)
+            # The notes of both are others' from now on.
+            fragment += model.ring_size
+    assert ends.expected[counter("PREEMPTIONS")] == ends.expected[counter("DUPLICATE")] == 12
