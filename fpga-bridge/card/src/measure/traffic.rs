@@ -119,6 +119,13 @@ fn random(bench: &mut Bench, priorities: u32) -> Vec<Vec<u8>> {
     all
 }
 
+/// All contributions of one fragment after another.
+fn burst(bench: &Bench) -> impl Iterator<Item = Header> {
+    let all =
+        (0..FRAMES / u32::from(WORKERS)).flat_map(|n| (0..WORKERS).map(move |rank| (n, rank)));
+    all.map(|(n, rank)| bench.data(Many, n, rank, 1))
+}
+
 pub const KINDS: &[Traffic] = &[
     Traffic {
         name: "first",
@@ -168,14 +175,13 @@ pub const KINDS: &[Traffic] = &[
         name: "burst",
         meaning: "all eight contributions of a fragment one behind the other",
         amplifies: false,
-        traffic: |bench| {
-            let all = (0..FRAMES / u32::from(WORKERS))
-                .flat_map(|n| (0..WORKERS).map(move |rank| (n, rank)));
-            Ok(frames(
-                bench,
-                all.map(|(n, rank)| bench.data(Many, n, rank, 1)),
-            ))
-        },
+        traffic: |bench| Ok(frames(bench, burst(bench))),
+    },
+    Traffic {
+        name: "burst-f32",
+        meaning: "the same in f32, in rank order",
+        amplifies: false,
+        traffic: |bench| Ok(frames(bench, burst(bench).map(float))),
     },
     Traffic {
         name: "duplicate",
