@@ -291,9 +291,10 @@ impl Cluster {
             ensure!((1..=64).contains(&workers), "{workers} workers: 1 to 64");
         }
         let hosts = spec.hosts();
+        let hosts_max = HOSTS_MAX - usize::from(spec.card);
         ensure!(
-            (1..=HOSTS_MAX).contains(&hosts),
-            "{hosts} workers and parameter servers: 1 to {HOSTS_MAX}"
+            (1..=hosts_max).contains(&hosts),
+            "{hosts} workers and parameter servers: 1 to {hosts_max}"
         );
         let mut programs = vec!["tally-switch", "tally-agent"];
         if !spec.switchml.is_empty() {
@@ -322,7 +323,8 @@ impl Cluster {
         }
         let wires = match spec.network {
             Network::Namespaces => {
-                let mut wires = Namespaces::new(hosts, spec.links())?;
+                // The card's is one more, of which only the pair is used.
+                let mut wires = Namespaces::new(hosts + usize::from(spec.card), spec.links())?;
                 wires.prepare_for_switch(spec.driver)?;
                 if !spec.switchml.is_empty() {
                     wires.join_controllers(hosts_of(&spec.jobs))?;
@@ -336,7 +338,7 @@ impl Cluster {
         let mtu = spec.links().mtu;
         let card = spec
             .card
-            .then(|| card::CardLink::new(folder.path(), hosts, mtu));
+            .then(|| card::CardLink::new(folder.path(), &wires, hosts, mtu));
         Ok(Self {
             card,
             spec,

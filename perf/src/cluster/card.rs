@@ -1,7 +1,8 @@
-//! A simulated card beside the switch of a cluster: the program `tally-card`, on a memif link of its own.
+//! A simulated card beside the switch of a cluster: the program `tally-card`, on a link of its own that is like those
+//! of the hosts. In namespaces that is a veth pair, with `net_af_packet` at both ends.
 
 use super::memif::Memif;
-use super::{Cluster, Cpus, Program, files, job_id, prefixed};
+use super::{Cluster, Cpus, Program, Wires, files, job_id, prefixed};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,9 +18,10 @@ const ASK_EVERY: Duration = Duration::from_millis(2);
 
 /// The link and the registers of the card, and the card if it runs.
 pub(super) struct CardLink {
-    wires: Memif,
-    /// The number of the link's device at the switch.
-    number: usize,
+    /// Words in front of the command.
+    prefix: Vec<String>,
+    /// The device at the switch, and that of the card.
+    devices: [String; 2],
     registers: PathBuf,
     pub(super) card: Option<Program>,
 }
@@ -34,10 +36,25 @@ pub struct Standstill {
 }
 
 impl CardLink {
-    pub(super) fn new(folder: &Path, number: usize, mtu: u16) -> Self {
+    /// Behind the switch's port of that number, which no host of `wires` has.
+    pub(super) fn new(folder: &Path, wires: &Wires, number: usize, mtu: u16) -> Self {
+        let (prefix, devices) = match wires {
+            Wires::Namespaces(wires) => {
+                let packets = |number, interface: &str| {
+                    format!("net_af_packet{number},iface={interface},qdisc_bypass=1")
+                };
+                let at_switch = packets(number, &format!("port{number}"));
+                (wires.host_prefix(number), [at_switch, packets(0, "eth0")])
+            }
+            Wires::Memif(_) => {
+                let wires = Memif::at(folder.join("card-memif.sock"), mtu);
+                let devices = [wires.device(number), wires.card_device(number)];
+                (Vec::new(), devices)
+            }
+        };
         Self {
-            wires: Memif::at(folder.join("card-memif.sock"), mtu),
-            number,
+            prefix,
+            devices,
             registers: folder.join("card-registers.sock"),
             card: None,
         }
@@ -46,7 +63,7 @@ impl CardLink {
     pub(super) fn port(&self, mtu: u16) -> files::SwitchPort {
         files::SwitchPort {
             name: PORT.into(),
-            device: self.wires.device(self.number),
+            device: self.devices[0].clone(),
             mtu,
         }
     }
@@ -76,11 +93,11 @@ impl Cluster {
         let (program, log) = (self.spec.programs.join("tally-card"), self.file("card.log"));
         let link = self.card_link()?;
         ensure!(link.card.is_none(), "the card runs already");
-        let mut command = prefixed(&[], Path::new("taskset"));
+        let mut command = prefixed(&link.prefix, Path::new("taskset"));
         command.args(["-c", &cpus]).arg(program).arg("run");
         command
             .arg("--port")
-            .arg(link.wires.card_device(link.number))
+            .arg(&link.devices[1])
             .arg("--registers")
             .arg(&link.registers);
         link.card = Some(Program::start("card", command, &log)?);
