@@ -62,7 +62,7 @@ pub fn run(options: &Options) -> Result<Summary> {
     let model = new_model(options, seed)?;
     let line = Line::open(options, Arc::clone(&stop))?;
     // Last of all: whoever connects is answered.
-    let registers = Registers::bind(&options.registers, options.registers_mode.0)?;
+    let registers = Registers::bind(&options.registers, options.registers_mode.0, options.places)?;
     let mut card = Card {
         model,
         registers,

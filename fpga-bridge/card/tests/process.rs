@@ -144,6 +144,21 @@ fn registers_are_served_before_the_port_is_there() {
 }
 
 #[test]
+fn a_card_may_say_that_it_has_few_places() {
+    let process = Process::alone(&["--places", "2"]);
+    let mut card = process.card();
+    assert_eq!(card.capabilities().jobs, 2);
+    for job in [7, 8] {
+        card.load(&roster(job)).unwrap();
+    }
+    let error = card.load(&roster(9)).unwrap_err();
+    assert!(error.to_string().contains("2 places"), "{error}");
+    assert!(!error.is_failure());
+    drop(card);
+    process.end(Signal::SIGTERM);
+}
+
+#[test]
 fn time_goes_on_while_nothing_happens() {
     let process = Process::alone(&[]);
     let mut socket = process.socket();
@@ -232,6 +247,7 @@ fn what_is_wrong_with_the_command_line_is_said() {
     assert!(told(&["--fault", "burn=1"]).contains("hang-after=N"));
     assert!(told(&["--fault", "drop=2"]).contains("probability"));
     assert!(told(&["--registers-mode", "rw"]).contains("660"));
+    assert!(told(&["--places", "9"]).contains("1..=8"));
     let trace = told(&["--trace", "/nowhere/card.fst"]);
     assert!(trace.contains("--features trace") || trace.contains("cannot be written"));
     assert!(told(&[]).contains("net_nonsense0"));

@@ -28,6 +28,10 @@ pub struct Options {
     #[arg(long, value_name = "MODE", default_value = "660")]
     pub registers_mode: Mode,
 
+    /// How many jobs it says that it has room for, at most: of a card with little room, jobs compete for places
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub places: u32,
+
     /// What is to go wrong, several times or with commas: hang-after=N (frames; then nothing is answered any more),
     /// reset-after=N (frames), drop=P (of the frames, each way), bad=P (of the frames that come in: damaged on the
     /// way, which the card notices), corrupt=P (of the frames that go out: a byte is another, which nobody notices

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_bridge::name_of;
 use tally_bridge::protocol::{BYTES, IN_FLIGHT, Operation, Request};
-use tally_bridge::registers::{BIT_COUNTER_SNAPSHOT, COUNTER_SNAPSHOT, COUNTERS, COUNTERS_AT};
+use tally_bridge::registers::{
+    BIT_COUNTER_SNAPSHOT, COUNTER_SNAPSHOT, COUNTERS, COUNTERS_AT, JOBS,
+};
 use tally_card::Model;
 
 /// Answers that may wait for a driver that does not read them.
@@ -22,6 +24,8 @@ const UNREAD_BYTES: usize = 4 * IN_FLIGHT * BYTES;
 pub struct Registers {
     listener: UnixListener,
     path: PathBuf,
+    /// What is said of places for jobs, at most.
+    places: u32,
     driver: Option<Driver>,
 }
 
@@ -34,8 +38,8 @@ struct Driver {
 }
 
 impl Registers {
-    /// Listens at `path`.
-    pub fn bind(path: &Path, mode: u32) -> Result<Self> {
+    /// Listens at `path`, and says that there are so many places for jobs, at most.
+    pub fn bind(path: &Path, mode: u32, places: u32) -> Result<Self> {
         let context = || format!("--registers {}", path.display());
         if UnixStream::connect(path).is_ok() {
             bail!("{}: another card listens there", context());
@@ -49,6 +53,7 @@ impl Registers {
         let registers = Self {
             listener,
             path: path.to_owned(),
+            places,
             driver: None,
         };
         registers.listener.set_nonblocking(true)?;
@@ -74,7 +79,7 @@ impl Registers {
         let Some(driver) = &mut self.driver else {
             return 0;
         };
-        let (answered, outcome) = driver.serve(model, log);
+        let (answered, outcome) = driver.serve(model, self.places, log);
         if let Err(why) = outcome {
             if log {
                 eprintln!("tally-card: the driver has gone: {why}");
@@ -106,14 +111,14 @@ impl Drop for Registers {
 }
 
 impl Driver {
-    fn serve(&mut self, model: &mut Model, log: bool) -> (u64, io::Result<()>) {
+    fn serve(&mut self, model: &mut Model, places: u32, log: bool) -> (u64, io::Result<()>) {
         let mut answered = 0;
         let outcome = self.read().and_then(|()| {
             for &bytes in self.asked.as_chunks::<BYTES>().0 {
                 let Some(request) = Request::parse(bytes) else {
                     return Err(io::Error::other("it does not speak as a driver does"));
                 };
-                let answer = request.reply(perform(model, &request, log));
+                let answer = request.reply(perform(model, &request, places, log));
                 self.answers.extend(answer);
                 answered += 1;
             }
@@ -162,9 +167,10 @@ fn pass(error: io::Error) -> io::Result<()> {
 }
 
 /// What the card says; `None` if it refuses.
-fn perform(model: &mut Model, request: &Request, log: bool) -> Option<u32> {
+fn perform(model: &mut Model, request: &Request, places: u32, log: bool) -> Option<u32> {
     let Request { address, value, .. } = *request;
     let answer = match request.operation {
+        Operation::Read if address == JOBS => model.read(address).ok().map(|n| n.min(places)),
         Operation::Read => model.read(address).ok(),
         Operation::Write => model.write(address, value).ok().map(|()| value),
     };
