@@ -7,21 +7,21 @@
 #![allow(clippy::unwrap_used)]
 
 mod common;
+#[path = "common/program.rs"]
+mod program;
 
 use common::{alone, programs};
+use program::{LONG, Program, connect};
 use simd_json::prelude::*;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Barrier, Mutex};
-use std::time::{Duration, Instant};
 use tally_local::{
-    Arithmetic, Class, Client, Dtype, Hello, LocalError, Operation, Priority, Region, Submission,
+    Arithmetic, Class, Client, Dtype, LocalError, Operation, Priority, Region, Submission,
 };
 
 const KEY: &str = "00112233445566778899aabbccddeeff";
-const LONG: Duration = Duration::from_secs(60);
 /// The switch's ports: that of each agent, and that of the parameter server.
 const AGENTS: usize = 2;
 /// The number of a job, its workers, and the first of them that is at the second agent.
@@ -30,51 +30,6 @@ const A: Job = (7, 4, 2);
 const B: Job = (8, 2, 1);
 /// What a process of its own is told: the agent's socket.
 const PROCESS: &str = "TALLY_TEST_AGENT";
-
-/// A program that runs, with its log.
-struct Program {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Program {
-    fn start(mut command: Command, log: PathBuf) -> Self {
-        let file = File::options().create(true).append(true).open(&log);
-        command.stdout(Stdio::null()).stderr(file.unwrap());
-        let child = command.spawn().unwrap();
-        Self { child, log }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Waits until its log has `what` so many times.
-    #[track_caller]
-    fn logs(&self, what: &str, times: usize) {
-        let deadline = Instant::now() + LONG;
-        while self.log().matches(what).count() < times {
-            assert!(Instant::now() < deadline, "{what}: {}", self.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    fn end(mut self) -> ExitStatus {
-        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
-        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-        self.child.wait().unwrap()
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("{}:\n{}", self.log.display(), self.log());
-        }
-    }
-}
 
 /// A switch, a parameter server, and two agents.
 struct Stage {
@@ -186,7 +141,12 @@ impl Stage {
         std::thread::scope(|scope| {
             let work = &work;
             let start = |rank| {
-                scope.spawn(move || work(rank, connect(&self.socket_of(job, rank), job, rank)))
+                scope.spawn(move || {
+                    work(
+                        rank,
+                        connect(&self.socket_of(job, rank), (job.0, job.1), rank),
+                    )
+                })
             };
             let threads: Vec<_> = (0..ranks).map(start).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
@@ -205,22 +165,6 @@ impl Stage {
         }
         assert!(self.ps.take().unwrap().end().success());
         assert!(self.switch.take().unwrap().end().success());
-    }
-}
-
-fn connect(socket: &Path, job: Job, rank: u8) -> Client {
-    let (job, workers, _) = job;
-    let hello = Hello { job, rank, workers };
-    let deadline = Instant::now() + LONG;
-    loop {
-        match Client::connect(socket, &hello, LONG) {
-            Ok(client) => return client,
-            // Whoever was that rank has not left yet.
-            Err(LocalError::Refused { failure, .. }) if failure.class == Class::Leaving => {}
-            Err(error) => panic!("{error}"),
-        }
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -276,7 +220,7 @@ fn a_process_of_its_own() {
         return;
     };
     let (_, workers, _) = A;
-    let mut client = connect(Path::new(&socket), A, workers - 1);
+    let mut client = connect(Path::new(&socket), (A.0, A.1), workers - 1);
     let region = client.region(1 << 20).unwrap();
     loop {
         sum(&mut client, &region, workers, workers - 1, 10_000).unwrap();
@@ -376,8 +320,8 @@ fn agents_find_a_switch_that_was_started_again() {
     stage.switch.take();
     stage.ps.take();
     // Nobody is there to answer, and one who does not wait for it frees its place.
-    let patient = connect(&stage.socket_of(A, 0), A, 0);
-    drop(connect(&stage.socket_of(A, 1), A, 1));
+    let patient = connect(&stage.socket_of(A, 0), (A.0, A.1), 0);
+    drop(connect(&stage.socket_of(A, 1), (A.0, A.1), 1));
     stage.agents[0].logs("job 7 rank 1: the process ended", 1);
     stage.agents[0].logs("lost its peer", 1);
     drop(patient);

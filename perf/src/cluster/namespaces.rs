@@ -182,7 +182,9 @@ impl Namespaces {
         Ok(name)
     }
 
-    pub(super) fn switch_prefix(&self) -> Vec<String> {
+    /// Words in front of a command that is to run where the switch does.
+    #[must_use]
+    pub fn switch_prefix(&self) -> Vec<String> {
         enter(&self.names[0])
     }
 
