@@ -101,12 +101,12 @@ fn at_all(agent: &Agent, program: &Path, arguments: &[&str]) -> Vec<String> {
 #[test]
 fn the_example_sums() {
     let source = folder().join("examples/all_reduce.c");
-    for (net, library, elements) in [
-        (71, Library::Static, "20001"),
-        (72, Library::Shared, "1"),
-        (73, Library::Shared, "0"),
+    for (library, elements) in [
+        (Library::Static, "20001"),
+        (Library::Shared, "1"),
+        (Library::Shared, "0"),
     ] {
-        let agent = Agent::new(Rig::new(net, 2, HABITS, true), &["--loss", "0.01"]);
+        let agent = Agent::new(Rig::new(2, HABITS, true), &["--loss", "0.01"]);
         let program = agent.folder.path().join("all_reduce");
         build(&source, &library, &program);
         for (rank, said) in at_all(&agent, &program, &[elements]).iter().enumerate() {
@@ -121,7 +121,7 @@ fn the_example_sums() {
 
 #[test]
 fn whatever_c_passes_is_served_or_refused() {
-    let agent = Agent::new(Rig::new(74, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let program = agent.folder.path().join("calls");
     build(
         &Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/calls.c"),
@@ -135,7 +135,7 @@ fn whatever_c_passes_is_served_or_refused() {
 
 #[test]
 fn one_that_differs_is_named_to_c() {
-    let agent = Agent::new(Rig::new(75, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let program = agent.folder.path().join("all_reduce");
     build(
         &folder().join("examples/all_reduce.c"),

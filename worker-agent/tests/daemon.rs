@@ -68,7 +68,7 @@ fn get(region: &Region, at: usize, elements: usize) -> Vec<f32> {
 
 #[test]
 fn processes_sum_through_their_agent_whatever_gets_lost() {
-    let agent = Agent::new(Rig::new(51, 3, HABITS, true), &["--loss", "0.02"]);
+    let agent = Agent::new(Rig::new(3, HABITS, true), &["--loss", "0.02"]);
     agent.all(|rank, mut client| {
         let sizes = [0, 1, 63, 64, 65, 5001];
         let region = client.region(1 << 20).unwrap();
@@ -116,7 +116,7 @@ fn processes_sum_through_their_agent_whatever_gets_lost() {
 
 #[test]
 fn a_process_that_ends_is_named_to_the_others_and_its_place_is_free_again() {
-    let agent = Agent::new(Rig::new(52, 3, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(3, Habits::default(), true), &[]);
     let all_have_begun = Barrier::new(3);
     let errors = agent.all(|rank, mut client| {
         let begun = client.barrier("begun").unwrap();
@@ -151,7 +151,7 @@ fn a_process_that_ends_is_named_to_the_others_and_its_place_is_free_again() {
 
 #[test]
 fn who_goes_may_come_back_at_once() {
-    let agent = Agent::new(Rig::new(59, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     for _ in 0..100 {
         agent
             .connect(0)
@@ -161,7 +161,7 @@ fn who_goes_may_come_back_at_once() {
 
 #[test]
 fn who_may_not_take_part_is_told_why() {
-    let agent = Agent::new(Rig::new(53, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let _first = agent.connect(0).unwrap();
     let pid = std::process::id();
     for (job, rank, workers, class, why) in [
@@ -214,7 +214,7 @@ fn a_process_that_does_not_behave_harms_its_own_job_alone() {
     use nix::sys::socket::{
         AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, send, socket,
     };
-    let agent = Agent::new(Rig::new(58, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let flags = SockFlag::empty();
     let stranger = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&stranger);
@@ -257,7 +257,7 @@ fn a_process_that_does_not_behave_harms_its_own_job_alone() {
 fn a_mismatch_names_the_rank_to_every_process() {
     let mut switch = Switch::new(3, Habits::default());
     switch.strict = false;
-    let agent = Agent::new(Rig::with(54, 3, switch, true), &[]);
+    let agent = Agent::new(Rig::with(3, switch, true), &[]);
     let errors = agent.all(|rank, mut client| {
         let region = client.region(4096).unwrap();
         let elements = if rank == 2 { 999 } else { 1000 };
@@ -284,7 +284,7 @@ fn a_mismatch_names_the_rank_to_every_process() {
 #[test]
 fn an_agent_that_is_stopped_says_so_and_one_that_is_killed_is_noticed() {
     use nix::sys::signal::Signal;
-    let mut agent = Agent::new(Rig::new(55, 2, Habits::default(), true), &[]);
+    let mut agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let begin = |agent: &Agent| {
         agent.all(|_, mut client| {
             let ticket = client.barrier("begun").unwrap();
@@ -326,7 +326,7 @@ fn an_agent_that_is_stopped_says_so_and_one_that_is_killed_is_noticed() {
 
 #[test]
 fn status_says_who_is_there_and_who_is_missing() {
-    let agent = Agent::new(Rig::new(56, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let said = |arguments: &[&str]| {
         let output = agent.ask(arguments);
         assert!(output.status.success(), "{output:?}");
@@ -377,11 +377,11 @@ fn the_log_says_what_is_wanted() {
         drop(agent.connect(0).unwrap());
         agent.logs("the process ended without leaving the job");
     };
-    let agent = Agent::quiet(Rig::new(60, 2, Habits::default(), true), &[], "error");
+    let agent = Agent::quiet(Rig::new(2, Habits::default(), true), &[], "error");
     leave_alone(&agent);
     let log = agent.log();
     assert!(log.lines().all(|it| it.starts_with("tally-agent: error: ")));
-    let agent = Agent::quiet(Rig::new(61, 2, Habits::default(), true), &[], "debug");
+    let agent = Agent::quiet(Rig::new(2, Habits::default(), true), &[], "debug");
     leave_alone(&agent);
     agent.logs("job 7 rank 0: 0 collectives of 0 bytes");
     agent.logs("tally-agent: listening");
@@ -392,7 +392,7 @@ fn the_log_says_what_is_wanted() {
 
 #[test]
 fn a_configuration_is_checked_before_anything_else() {
-    let rig = Rig::new(57, 2, Habits::default(), false);
+    let rig = Rig::new(2, Habits::default(), false);
     let folder = tempfile::tempdir().unwrap();
     let check = |text: &str| {
         let path = folder.path().join("agent.json");

@@ -126,7 +126,7 @@ fn all<T: Send>(rig: &Rig, work: impl Fn(u8, Session) -> T + Sync) -> Vec<T> {
 
 #[test]
 fn collectives_come_back_one_after_the_other_whatever_gets_lost() {
-    let rig = Rig::new(31, 3, HABITS, true);
+    let rig = Rig::new(3, HABITS, true);
     all(&rig, |rank, mut session| {
         // Before the job has begun, several at once, empty and small and long ones.
         let sizes = [0, 1, 63, 64, 65, 5001];
@@ -172,7 +172,7 @@ fn collectives_come_back_one_after_the_other_whatever_gets_lost() {
 
 #[test]
 fn every_root_broadcasts_bit_by_bit() {
-    let rig = Rig::new(32, 3, HABITS, true);
+    let rig = Rig::new(3, HABITS, true);
     all(&rig, |rank, mut session| {
         let own = |root: u8, rank: u8| {
             let mut rng = Rng(u64::from(root) << 8 | u64::from(rank));
@@ -202,7 +202,7 @@ fn every_root_broadcasts_bit_by_bit() {
 
 #[test]
 fn nan_and_infinity_arrive_everywhere() {
-    let rig = Rig::new(33, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     all(&rig, |rank, mut session| {
         for arithmetic in [Arithmetic::Native, Arithmetic::Own, Arithmetic::Fixed] {
             let mut values = vec![1.0; 200];
@@ -230,10 +230,10 @@ fn nan_and_infinity_arrive_everywhere() {
 }
 
 /// Rank 1 brings `other` where the others bring `usual`; what all say.
-fn mismatch(net: u8, other: &Collective, bytes: usize) -> Vec<String> {
+fn mismatch(other: &Collective, bytes: usize) -> Vec<String> {
     let mut switch = Switch::new(3, HABITS);
     switch.strict = false;
-    let rig = Rig::with(net, 3, switch, true);
+    let rig = Rig::with(3, switch, true);
     all(&rig, |rank, mut session| {
         let before = Collective::barrier("before");
         session.submit(before, Box::new(Vec::new())).unwrap();
@@ -257,7 +257,7 @@ fn mismatch(net: u8, other: &Collective, bytes: usize) -> Vec<String> {
 #[test]
 fn a_mismatch_is_told_to_all_and_names_the_rank() {
     let longer = sum(Arithmetic::Fixed, "layer1.weight");
-    let said = mismatch(34, &longer, 4004);
+    let said = mismatch(&longer, 4004);
     let rest = "rank 1 brings a sum of 1001 F32 in block fixed point called \"layer1.weight\", \
                 all others a sum of 1000 F32 in block fixed point called \"layer1.weight\"";
     let ours = [1000, 1001, 1000];
@@ -270,18 +270,18 @@ fn a_mismatch_is_told_to_all_and_names_the_rank() {
             )
         );
     }
-    for (net, c, bytes) in [
-        (35, sum(Arithmetic::Native, "layer1.weight"), 4000),
-        (36, sum(Arithmetic::Fixed, "layer2.weight"), 4000),
-        (37, Collective::barrier("layer1.weight"), 0),
+    for (c, bytes) in [
+        (sum(Arithmetic::Native, "layer1.weight"), 4000),
+        (sum(Arithmetic::Fixed, "layer2.weight"), 4000),
+        (Collective::barrier("layer1.weight"), 0),
     ] {
-        mismatch(net, &c, bytes);
+        mismatch(&c, bytes);
     }
 }
 
 #[test]
 fn a_rank_that_gives_up_is_named_to_those_that_wait_for_it() {
-    let rig = Rig::new(38, 3, Habits::default(), true);
+    let rig = Rig::new(3, Habits::default(), true);
     let said = all(&rig, |rank, mut session| {
         if rank == 2 {
             until(&mut session, |s| {
@@ -303,7 +303,7 @@ fn a_rank_that_gives_up_is_named_to_those_that_wait_for_it() {
 
 #[test]
 fn a_rank_that_never_comes_is_named() {
-    let rig = Rig::new(39, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     let mut config = rig.worker(0);
     config.timeouts.join_ms = 500;
     let mut session = Session::open(&config, None).unwrap();
@@ -326,7 +326,7 @@ fn a_rank_that_never_comes_is_named() {
 
 #[test]
 fn an_overflow_names_the_collective() {
-    let rig = Rig::new(40, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     let said = all(&rig, |_, mut session| {
         let c = collective(CollectiveKind::Sum, Dtype::I8, Arithmetic::Own, "counts");
         session.submit(c, Box::new(vec![100; 300])).unwrap();
@@ -343,7 +343,7 @@ fn an_overflow_names_the_collective() {
 
 #[test]
 fn the_smallest_payload_has_the_descriptor_of_many_ranks() {
-    let mut rig = Rig::new(41, 24, Habits::default(), true);
+    let mut rig = Rig::new(24, Habits::default(), true);
     // Six fragments of a descriptor, of which four may be under way.
     (rig.payload_bytes, rig.window) = (64, 4);
     all(&rig, |rank, mut session| {
@@ -358,7 +358,7 @@ fn the_smallest_payload_has_the_descriptor_of_many_ranks() {
 
 #[test]
 fn an_idle_session_does_not_stall_and_priorities_are_those_that_were_given() {
-    let rig = Rig::new(42, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     std::thread::scope(|scope| {
         for rank in 0..2 {
             let mut config = rig.worker(rank);
@@ -391,7 +391,7 @@ fn an_idle_session_does_not_stall_and_priorities_are_those_that_were_given() {
 #[test]
 fn what_the_forward_pass_needs_first_is_more_urgent_and_steps_are_those_of_training() {
     const COMPUTE: Duration = Duration::from_millis(20);
-    let rig = Rig::new(45, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     all(&rig, |rank, mut session| {
         let priorities = |s: &Session| {
             let report = s.report();
@@ -430,7 +430,7 @@ fn what_the_forward_pass_needs_first_is_more_urgent_and_steps_are_those_of_train
 
 #[test]
 fn a_rank_that_dies_ends_the_others_in_bounded_time() {
-    let rig = Rig::new(43, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     let outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..2)
             .map(|rank| {
@@ -463,7 +463,7 @@ fn a_rank_that_dies_ends_the_others_in_bounded_time() {
 
 #[test]
 fn a_rank_that_does_not_come_is_named_with_the_collective() {
-    let rig = Rig::new(45, 3, Habits::default(), true);
+    let rig = Rig::new(3, Habits::default(), true);
     let outcomes = std::thread::scope(|scope| {
         let start = |rank: u8| {
             let mut config = rig.worker(rank);
@@ -515,7 +515,7 @@ fn a_rank_that_does_not_come_is_named_with_the_collective() {
 
 #[test]
 fn waiting_ends_when_there_is_something_to_submit() {
-    let rig = Rig::new(44, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     all(&rig, |_, mut session| {
         session
             .submit(Collective::barrier("a"), Box::new(Vec::new()))

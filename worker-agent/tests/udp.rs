@@ -97,7 +97,7 @@ fn fixed_point_is_exact_whatever_gets_lost() {
         preempt: 200,
         mark: 100,
     };
-    let rig = Rig::new(11, 3, habits, true);
+    let rig = Rig::new(3, habits, true);
     let inputs = gradients("mixed", 3);
     let options = Options {
         op: Op::Mean,
@@ -127,7 +127,7 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
         preempt: 300,
         mark: 0,
     };
-    let rig = Rig::new(12, 4, habits, true);
+    let rig = Rig::new(4, habits, true);
     let inputs = gradients("digits/step40", 4);
     let options = Options {
         arithmetic: Arithmetic::Native,
@@ -152,7 +152,7 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
 #[test]
 fn pauses_before_rounds_count_and_priorities_follow_from_them() {
     let compute = Duration::from_millis(80);
-    let rig = Rig::new(17, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     let inputs: Vec<_> = (0..2)
         .map(|r| Tensors::synthetic(3, r, 5000, Dtype::F32))
         .collect();
@@ -185,7 +185,7 @@ fn pauses_before_rounds_count_and_priorities_follow_from_them() {
 
 #[test]
 fn infinities_and_nan_are_the_whole_fragments_nan() {
-    let rig = Rig::new(13, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     let mut inputs: Vec<_> = (0..2)
         .map(|r| Tensors::synthetic(3, r, 1000, Dtype::F32))
         .collect();
@@ -202,7 +202,7 @@ fn infinities_and_nan_are_the_whole_fragments_nan() {
 
 #[test]
 fn an_overflow_names_the_tensor() {
-    let rig = Rig::new(14, 2, Habits::default(), true);
+    let rig = Rig::new(2, Habits::default(), true);
     let mut inputs = gradients("mixed", 2);
     let at = inputs[0]
         .layout
@@ -225,9 +225,9 @@ struct Cli {
 }
 
 impl Cli {
-    fn new(net: u8, workers: u8, with_ps: bool) -> Self {
+    fn new(workers: u8, with_ps: bool) -> Self {
         Self {
-            rig: Rig::new(net, workers, Habits::default(), with_ps),
+            rig: Rig::new(workers, Habits::default(), with_ps),
             folder: tempfile::tempdir().unwrap(),
         }
     }
@@ -262,7 +262,7 @@ fn fails_with(output: &Output, code: i32, text: &str) {
 
 #[test]
 fn the_program_sums_files_and_reports() {
-    let cli = Cli::new(21, 2, true);
+    let cli = Cli::new(2, true);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("gradients/mixed");
     let start = |rank: u8| {
         let input = folder.join(format!("rank{rank}.safetensors"));
@@ -305,7 +305,7 @@ fn the_program_sums_files_and_reports() {
 
 #[test]
 fn the_program_tells_classes_of_errors_apart() {
-    let cli = Cli::new(22, 2, false);
+    let cli = Cli::new(2, false);
     let run = |arguments: &[&str]| cli.command(0, arguments).output().unwrap();
     fails_with(&run(&[]), 2, "--input");
     fails_with(
@@ -346,7 +346,7 @@ fn the_program_tells_classes_of_errors_apart() {
 #[test]
 fn an_interrupted_program_tells_the_others_and_leaves_no_output() {
     use std::io::{BufRead, BufReader};
-    let cli = Cli::new(23, 2, true);
+    let cli = Cli::new(2, true);
     // Enough that it is still busy when the signal comes.
     let arguments = ["--synthetic", "--elements", "1M", "--repeat", "100000"];
     let start = |rank| cli.command(rank, &arguments).spawn().unwrap();

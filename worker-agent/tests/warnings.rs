@@ -99,7 +99,7 @@ fn is_warned_of(agent: &Agent, words: &str, computes: impl Fn(u8) -> Duration) {
 
 #[test]
 fn a_job_that_is_well_gets_no_warning() {
-    let agent = Agent::new(Rig::new(63, 3, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(3, Habits::default(), true), &[]);
     agent.all(|_, mut client| work(&mut client, Duration::ZERO, None));
     let log = agent.log();
     // This machine's CPUs may be busy with other tests, of which it may complain.
@@ -111,7 +111,7 @@ fn a_job_that_is_well_gets_no_warning() {
 
 #[test]
 fn a_rank_that_is_slower_in_each_step_is_named() {
-    let agent = Agent::new(Rig::new(68, 3, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(3, Habits::default(), true), &[]);
     let computes = |rank| Duration::from_millis(if rank == 2 { 60 } else { 20 });
     is_warned_of(
         &agent,
@@ -127,10 +127,7 @@ fn a_rank_that_is_slower_in_each_step_is_named() {
 
 #[test]
 fn losses_are_named() {
-    let agent = Agent::new(
-        Rig::new(64, 2, Habits::default(), true),
-        &["--loss", "0.05"],
-    );
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &["--loss", "0.05"]);
     is_warned(&agent, "of the fragments");
 }
 
@@ -140,13 +137,13 @@ fn a_pool_that_is_too_small_is_named() {
         collide: 500,
         ..Habits::default()
     };
-    let agent = Agent::new(Rig::new(65, 2, habits, true), &[]);
+    let agent = Agent::new(Rig::new(2, habits, true), &[]);
     is_warned(&agent, "the switch's pool is too small");
 }
 
 #[test]
 fn a_rank_that_does_not_come_is_named_to_those_that_wait() {
-    let agent = Agent::new(Rig::new(66, 2, Habits::default(), true), &[]);
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     agent.all(|rank, mut client| {
         let first = client.barrier("first").unwrap();
         client.wait(first, Some(LONG)).unwrap();

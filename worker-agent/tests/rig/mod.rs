@@ -1,5 +1,5 @@
 //! A switch of the simplest kind, and a parameter server, at sockets of the loopback interface: each rig has a
-//! network of its own.
+//! network of its own, whatever else runs on this machine.
 #![allow(dead_code, reason = "every test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
@@ -11,9 +11,10 @@ use common::Rng;
 use common::switch::{Habits, SHARDS, Switch};
 use nix::sys::socket::{IpMembershipRequest, setsockopt, sockopt};
 use std::collections::HashMap;
+use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tally_agent::config::{PsConfig, WorkerConfig};
@@ -41,13 +42,14 @@ impl Rig {
         Ipv4Addr::new(127, 0, self.net, host)
     }
 
-    pub fn new(net: u8, workers: u8, habits: Habits, with_ps: bool) -> Self {
-        Self::with(net, workers, Switch::new(workers, habits), with_ps)
+    pub fn new(workers: u8, habits: Habits, with_ps: bool) -> Self {
+        Self::with(workers, Switch::new(workers, habits), with_ps)
     }
 
-    pub fn with(net: u8, workers: u8, switch: Switch, with_ps: bool) -> Self {
+    pub fn with(workers: u8, switch: Switch, with_ps: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let threads = Vec::new();
+        let (net, sockets) = free_network();
         let mut rig = Self {
             net,
             workers,
@@ -57,9 +59,6 @@ impl Rig {
             threads,
         };
         let at = rig.address(254);
-        let sockets: Vec<_> = (0..u16::from(SHARDS))
-            .map(|shard| UdpSocket::bind((at, BASE_PORT + shard)).unwrap())
-            .collect();
         let stop = rig.stop.clone();
         let run = move || run_switch(&sockets, at, switch, &stop);
         rig.threads.push(std::thread::spawn(run));
@@ -109,6 +108,23 @@ impl Drop for Rig {
             assert!(ended.is_ok() || std::thread::panicking());
         }
     }
+}
+
+/// A network whose switch nobody is, in this process or another, with the sockets of ours.
+fn free_network() -> (u8, Vec<UdpSocket>) {
+    // Not one that a rig of this process has just left.
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    for _ in 0..=u8::MAX {
+        let net = NEXT.fetch_add(1, Ordering::Relaxed);
+        let at = Ipv4Addr::new(127, 0, net, 254);
+        let bind = |shard| UdpSocket::bind((at, BASE_PORT + shard));
+        match (0..u16::from(SHARDS)).map(bind).collect::<io::Result<_>>() {
+            Ok(sockets) => return (net, sockets),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            Err(error) => panic!("{at}: {error}"),
+        }
+    }
+    panic!("all networks of the loopback interface are taken");
 }
 
 fn run_switch(sockets: &[UdpSocket], at: Ipv4Addr, mut switch: Switch, stop: &AtomicBool) {
