@@ -29,8 +29,23 @@ impl Veth {
             silence(side);
             ip(&["link", "set", side, "mtu", &MTU.to_string(), "up"]);
         }
+        for side in [&veth.0, &veth.1] {
+            until_it_sends(side);
+        }
         veth
     }
+}
+
+/// The kernel notices a carrier in its own time, and until then drops without a word what is sent.
+fn until_it_sends(interface: &str) {
+    let state = format!("/sys/class/net/{interface}/operstate");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while std::fs::read_to_string(&state).unwrap() != "up\n" {
+        assert!(Instant::now() < deadline, "{interface} gets no carrier");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // It says so a moment before the queue is there, under a lock that this waits for.
+    ip(&["link", "set", interface, "up"]);
 }
 
 impl Drop for Veth {
