@@ -45,6 +45,8 @@ pub struct Client {
     is_gone: bool,
     out: Vec<u8>,
     room: Box<[u8]>,
+    /// Whose it is: a fork has a copy of it.
+    process: u32,
 }
 
 impl fmt::Debug for Client {
@@ -57,10 +59,19 @@ impl fmt::Debug for Client {
 impl AsFd for Client {
     /// For waiting together with others: there is something to [`poll`](Client::poll) for once it is readable.
     ///
-    /// The agent sees the end of the client when its last descriptor is closed: a duplicate of this one keeps the
-    /// connection, and the rank's place, as long as it lives.
+    /// A duplicate of this one does not keep the connection: it ends with the client.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Whoever has a copy of the socket, a child too that another thread has forked and that has not begun its
+        // program yet. A fork's copy of the client is not the client, and leaves the connection alone.
+        if std::process::id() == self.process {
+            self.socket.shut_down();
+        }
     }
 }
 
@@ -126,6 +137,7 @@ impl Client {
             is_gone: false,
             out: Vec::with_capacity(MESSAGE_BYTES_MAX),
             room: vec![0; MESSAGE_BYTES_MAX].into(),
+            process: std::process::id(),
         };
         client.say(&FromProcess::Hello(VERSION, Some(*hello)), None)?;
         // An agent that was just started may take its time.

@@ -116,8 +116,7 @@ pub struct Job {
 struct State {
     /// None once closed.
     client: Option<Client>,
-    /// The client's socket, for watching it without the client. It must go with the client, or the agent would not see
-    /// the end of it.
+    /// The client's socket, for watching it without the client.
     socket: Option<Arc<OwnedFd>>,
     /// What is submitted, with its block, if it has one, and its name.
     running: HashMap<u64, (Option<Block>, String)>,

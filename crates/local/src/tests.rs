@@ -592,7 +592,7 @@ fn an_agent_that_does_not_behave_harms_no_process() {
         let connect = {
             let path = path.clone();
             std::thread::spawn(move || {
-                let mut client = Client::connect(&path, &HELLO, Duration::from_millis(300))?;
+                let mut client = Client::connect(&path, &HELLO, LONG)?;
                 client.region(64).map(drop)
             })
         };
@@ -673,6 +673,46 @@ fn the_socket_has_the_mode_it_is_given() {
     let _listener = Listener::bind(&path, access).unwrap();
     let found = std::fs::metadata(&path).unwrap();
     assert_eq!((found.mode() & 0o777, found.gid()), (0o660, group));
+}
+
+#[test]
+fn a_client_s_end_is_seen_though_somebody_has_a_copy_of_its_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.sock");
+    let mut listener = Listener::bind(&path, ACCESS).unwrap();
+    let connect = std::thread::spawn(move || Client::connect(&path, &HELLO, LONG).unwrap());
+    let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
+        panic!("nobody came");
+    };
+    let presence = knock.presence();
+    let mut peer = knock.accept(LIMITS);
+    let client = connect.join().unwrap();
+    // As a child has that another thread has just forked.
+    let copy = client.as_fd().try_clone_to_owned().unwrap();
+    drop(client);
+    assert!(presence.is_over());
+    assert!(matches!(peer.receive(), Ok(Some(Request::Closed))));
+    drop(copy);
+}
+
+#[test]
+fn a_fork_that_drops_its_copy_of_a_client_leaves_the_connection_alone() {
+    let agent = Agent::new();
+    let mut client = agent.client();
+    // SAFETY: the child closes what it has a copy of, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(client);
+        // SAFETY: nothing of the parent's is run.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = -1;
+    // SAFETY: a number that lives on.
+    let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((ended, status), (child, 0));
+    let ticket = client.barrier("b").unwrap();
+    client.wait(ticket, Some(LONG)).unwrap();
+    client.finish(Some(LONG)).unwrap();
 }
 
 #[test]

@@ -84,7 +84,9 @@ fn the_other_process() {
         "leaves a child" => {
             let copy = client.as_fd().try_clone_to_owned().unwrap();
             // It outlives us with our socket, as the helpers of a data loader do.
-            Command::new("sleep").arg("30").stdin(copy).spawn().unwrap();
+            let mut child = Command::new("sleep");
+            child.arg("30").stdin(copy).stderr(Stdio::null());
+            child.spawn().unwrap();
             std::process::exit(0);
         }
         other => panic!("{other}?"),
