@@ -314,9 +314,10 @@ impl Plan {
 }
 
 fn ports(config: &Config, devices: &[String]) -> Result<Vec<PortPlan>> {
-    let names: Vec<_> = config.ports.iter().map(|port| port.label()).collect();
+    // No host is behind a card's.
+    let names: Vec<_> = config.member_ports().map(|port| port.label()).collect();
     if devices.is_empty() {
-        return config.ports.iter().map(other_end).collect();
+        return config.member_ports().map(other_end).collect();
     }
     let mut plans: Vec<PortPlan> = Vec::new();
     for (at, text) in devices.iter().enumerate() {

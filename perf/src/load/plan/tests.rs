@@ -62,6 +62,33 @@ fn memif_servers_are_met_by_clients_and_members_take_turns() {
 }
 
 #[test]
+fn the_port_of_a_card_is_left_to_the_card() {
+    let ports = PORTS.replacen(
+        '[',
+        r#"[{ "name": "card", "device": "net_memif2,role=server,id=2" },"#,
+        1,
+    );
+    let card = r#""card": { "port": "card", "registers": { "socket": "/tmp/card.sock" } }"#;
+    let with = |wishes: &[&str]| {
+        let wishes = Wishes {
+            ports: wishes.iter().map(|&port| port.to_owned()).collect(),
+            ..Wishes::default()
+        };
+        plan_of(&ports, &format!("{}, {card}", jobs()), &wishes)
+    };
+    let names = |plan: Plan| {
+        plan.ports
+            .into_iter()
+            .map(|port| port.name)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(with(&[]).unwrap()), ["a", "b"]);
+    assert_eq!(names(with(&["net_null0"]).unwrap()), ["a"]);
+    let error = with(&["card=net_null0"]).unwrap_err().to_string();
+    assert!(error.contains("no port `card`"), "{error}");
+}
+
+#[test]
 fn ports_have_names_or_the_order_of_the_configuration() {
     let with = |ports: &[&str]| {
         let ports = ports.iter().map(|&port| port.to_owned()).collect();
