@@ -251,6 +251,21 @@ fn what_is_wrong_with_the_command_line_is_said() {
     let trace = told(&["--trace", "/nowhere/card.fst"]);
     assert!(trace.contains("--features trace") || trace.contains("cannot be written"));
     assert!(told(&[]).contains("net_nonsense0"));
+    let told_of = |port: &str, registers: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tally-card"));
+        command.args(["run", "--port", port, "--registers", registers]);
+        let output = command.output().unwrap();
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    // What the switch has, and a card does not.
+    let packet = told_of("packet0,iface=lo", "/tmp/card.sock");
+    assert!(packet.contains("net_af_packet0,iface="), "{packet}");
+    let nowhere = told_of(
+        "net_memif0,role=client,id=0,socket=/nowhere/memif.sock,socket-abstract=no",
+        "/nowhere/card.sock",
+    );
+    assert!(nowhere.contains("no folder /nowhere"), "{nowhere}");
 }
 
 /// The switch's end of a card's port.

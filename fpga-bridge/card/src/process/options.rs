@@ -7,11 +7,11 @@ use std::str::FromStr;
 
 /// Run a card until SIGINT or SIGTERM, then print what it did
 ///
-/// The switch's side is a port of its own and the section `card` of its configuration (docs/OPERATIONS.md). Works as
-/// any user with net_memif:
+/// The switch's side is a port of its own and the section `card` of its configuration (docs/OPERATIONS.md). For
+/// configs/switch-card.json, as any user:
 ///
-///   tally-card run --port net_memif0,role=client,id=9,socket-abstract=no,socket=/tmp/tally/memif.sock
-///   --registers /tmp/tally/card.sock
+///   tally-card run --registers /tmp/tally-card.sock
+///   --port net_memif0,role=client,id=3,socket=/tmp/tally-memif.sock,socket-abstract=no,bsize=2048,rsize=10
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {

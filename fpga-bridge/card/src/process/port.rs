@@ -1,7 +1,8 @@
 //! The card's port, which may come and go with whoever is at its other end.
 
 use super::options::Options;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
+use nix::unistd::Uid;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -108,6 +109,18 @@ impl Opener {
         path.filter(|_| is_file).map(Path::new)
     }
 
+    /// The device, for whoever reads why it cannot be opened.
+    fn describe(&self) -> String {
+        let of_kernel = ["net_af_packet", "net_af_xdp", "net_tap"];
+        let is_of_kernel = of_kernel.iter().any(|it| self.device.starts_with(it));
+        let hint = if is_of_kernel && !Uid::effective().is_root() {
+            " (interfaces of the kernel take root)"
+        } else {
+            ""
+        };
+        format!("--port {}{hint}", self.device)
+    }
+
     fn start(&self) -> State {
         let opener = self.clone();
         State::Opening(std::thread::spawn(move || opener.open()))
@@ -118,6 +131,11 @@ impl Line {
     /// Starts DPDK, and to wait for the other end.
     pub fn open(options: &Options, stop: Arc<AtomicBool>) -> Result<Self> {
         let device = options.port.clone();
+        ensure!(
+            is_pci(&device) || device.starts_with("net_"),
+            "--port {device}: a card takes a PCI address or a device of DPDK, as net_memif0,role=client,id=0 or \
+             net_af_packet0,iface=card1"
+        );
         let base = if options.hugepages {
             EalConfig::in_memory(options.megabytes)
         } else {
@@ -227,7 +245,7 @@ impl Line {
                 let outcome = thread.join();
                 let outcome =
                     outcome.map_err(|_| anyhow::anyhow!("the thread that opens it panicked"));
-                let opened = outcome?.with_context(|| format!("--port {}", self.opener.device))?;
+                let opened = outcome?.with_context(|| self.opener.describe())?;
                 if let Some(port) = opened {
                     eprintln!("tally-card: the port is open");
                     self.state = State::Open(port);

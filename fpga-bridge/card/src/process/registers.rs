@@ -41,6 +41,10 @@ impl Registers {
     /// Listens at `path`, and says that there are so many places for jobs, at most.
     pub fn bind(path: &Path, mode: u32, places: u32) -> Result<Self> {
         let context = || format!("--registers {}", path.display());
+        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|it| !it.is_dir()) {
+            bail!("{}: there is no folder {}", context(), folder.display());
+        }
         if UnixStream::connect(path).is_ok() {
             bail!("{}: another card listens there", context());
         }
