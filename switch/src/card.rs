@@ -9,7 +9,7 @@
 //! A card is asked twice, every [`TICK`]: by its registers, which must say that it is itself and that its clock
 //! moves; and by a frame through its data path, which must come back. Whichever fails, or says nonsense, the card
 //! has failed: all its jobs are bound in software at once, what it may still send is dropped, and it is tried again
-//! later, each time later than before, beginning with clearing it.
+//! later, each time later than before, beginning with clearing it. One that is not there is looked for each second.
 //!
 //! While frames come from a card, a probe may take longer: a busy one has many before it. Time is counted in turns
 //! of this thread, so that a machine that lets nobody run does not look like a card that is dead.
@@ -49,6 +49,8 @@ const CORE_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a failed card is left alone at first, and at most.
 const BACK_OFF: Duration = Duration::from_millis(500);
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
+/// How often a card is looked for that does not answer. That disturbs no job.
+const LOOK_FOR: Duration = Duration::from_secs(1);
 /// A card that worked for so long may be tried again soon.
 const PROVEN: Duration = Duration::from_secs(10);
 /// Who sends probes. Not the switch: the card drops what claims to be from its own address.
@@ -98,6 +100,22 @@ pub struct Ends {
     pub pulse: Arc<Pulse>,
     /// What reports say.
     pub report: Arc<Mutex<CardReport>>,
+}
+
+/// How long a card is left alone that fails the next time.
+#[derive(Debug)]
+struct Rest(Duration);
+
+impl Rest {
+    /// It has failed after having worked for so long.
+    fn after(&mut self, worked: Duration) -> Duration {
+        if worked > PROVEN {
+            self.0 = BACK_OFF;
+        }
+        let rest = self.0;
+        self.0 = (rest * 2).min(BACK_OFF_MAX);
+        rest
+    }
 }
 
 /// What is known of the data path.
@@ -185,7 +203,7 @@ impl CardThread {
 
     /// Runs until told to stop.
     pub fn run(mut self) {
-        let mut wait = BACK_OFF;
+        let mut rest = Rest(BACK_OFF);
         while !self.is_stopped() {
             match self.attach() {
                 Ok(mut card) => {
@@ -197,17 +215,16 @@ impl CardThread {
                         let _ = self.count(&mut card).and_then(|()| card.unload_all());
                         return;
                     }
-                    if since.elapsed() > PROVEN {
-                        wait = BACK_OFF;
-                    }
+                    self.pause(rest.after(since.elapsed()));
                 }
-                Err(why) => self.note(|report| {
-                    report.state = "absent".into();
-                    report.why = Some(why);
-                }),
+                Err(why) => {
+                    self.note(|report| {
+                        report.state = "absent".into();
+                        report.why = Some(why);
+                    });
+                    self.pause(LOOK_FOR);
+                }
             }
-            self.pause(wait);
-            wait = (wait * 2).min(BACK_OFF_MAX);
         }
     }
 
@@ -594,6 +611,15 @@ mod tests {
         }
         let why = path.tick([].into_iter(), 1000).unwrap_err();
         assert!(why.contains("2000 ms"), "{why}");
+    }
+
+    #[test]
+    fn a_card_that_fails_again_and_again_is_left_alone_for_longer() {
+        let mut rest = Rest(BACK_OFF);
+        let waits: Vec<_> = (0..8).map(|_| rest.after(TICK).as_millis()).collect();
+        assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+        assert_eq!(rest.after(PROVEN + TICK), BACK_OFF, "it had worked");
+        assert_eq!(rest.after(PROVEN), 2 * BACK_OFF);
     }
 
     #[test]
