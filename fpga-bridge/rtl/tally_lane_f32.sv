@@ -7,13 +7,14 @@
 //   1 order    the operand of larger magnitude first; the distance of the exponents
 //   2 align    the smaller one shifted right, what falls off kept as a sticky bit
 //   3 add      sum or difference of the magnitudes, never negative
-//   4 scale    the leading one to its place, no further than subnormals go
-//   5 round    to nearest even; the carry runs into the exponent, and so to infinity
+//   4 count    the zeros before the leading one, no more than subnormals allow
+//   5 scale    the leading one to its place
+//   6 round    to nearest even; the carry runs into the exponent, and so to infinity
 //
 // Mantissas are 24 bits with the hidden one, then guard, round and sticky: enough to round a difference as if it were
 // exact.
 module tally_lane_f32 #(
-    parameter int LATENCY = 5
+    parameter int LATENCY = 6
 ) (
     input  logic        clk,
     input  logic [31:0] a,
@@ -21,7 +22,7 @@ module tally_lane_f32 #(
     output logic [31:0] sum
 );
 `ifndef SYNTHESIS
-    initial assert (LATENCY == 5) else $fatal(1, "tally_lane_f32 has 5 stages");
+    initial assert (LATENCY == 6) else $fatal(1, "tally_lane_f32 has 6 stages");
 `endif
 
     // ---- 1: order
@@ -40,7 +41,7 @@ module tally_lane_f32 #(
     logic        sign_1, subtract_1, nan_1, infinite_1;
     logic [ 7:0] exponent_1;
     logic [23:0] large_1, small_1;
-    logic [ 4:0] shift_1;
+    logic [ 7:0] distance_1;
     always_ff @(posedge clk) begin
         sign_1     <= swap ? b[31] : a[31];
         subtract_1 <= a[31] != b[31];
@@ -49,8 +50,7 @@ module tally_lane_f32 #(
         exponent_1 <= swap ? exponent_b : exponent_a;
         large_1    <= swap ? {hidden_b, b[22:0]} : {hidden_a, a[22:0]};
         small_1    <= swap ? {hidden_a, a[22:0]} : {hidden_b, b[22:0]};
-        // At 27 nothing is left but the sticky bit.
-        shift_1    <= distance > 8'd27 ? 5'd27 : distance[4:0];
+        distance_1 <= distance;
     end
 
     // ---- 2: align
@@ -60,12 +60,14 @@ module tally_lane_f32 #(
         aligned = {small_1, 3'd0};
         sticky  = 1'b0;
         for (int i = 0; i < 5; i++) begin
-            if (shift_1[i]) begin
+            if (distance_1[i]) begin
                 sticky  = sticky | ((aligned & ((27'd1 << (1 << i)) - 27'd1)) != 27'd0);
                 aligned = aligned >> (1 << i);
             end
         end
         aligned[0] = aligned[0] | sticky;
+        // From 27 on nothing is left but the sticky bit.
+        if (distance_1[7:5] != 3'd0) aligned = {26'd0, small_1 != 24'd0};
     end
 
     logic        sign_2, subtract_2, nan_2, infinite_2;
@@ -98,43 +100,53 @@ module tally_lane_f32 #(
         for (int i = 0; i < 27; i++) stop_3[i] <= exponent_2 == 8'(27 - i);
     end
 
-    // ---- 4: scale
-    logic [31:0] search;
-    logic [ 4:0] zeros;
+    // ---- 4: count
+    // Zeros before the leading one, in groups of four bits: which group has it, and where in the group it is.
+    wire [27:0] search = {total_3[27], total_3[26:0] | stop_3};
+    logic [6:0] any, first;
+    logic [4:0] zeros;
     always_comb begin
-        search = {total_3[26:0] | stop_3, 5'd0};
-        zeros  = 5'd0;
-        for (int i = 4; i >= 0; i--) begin
-            if ((search >> (32 - (1 << i))) == 32'd0) begin
-                zeros[i] = 1'b1;
-                search   = search << (1 << i);
-            end
+        zeros = 5'd0;
+        for (int g = 0; g < 7; g++) any[g] = search[27-4*g-:4] != 4'd0;
+        for (int g = 0; g < 7; g++) begin
+            first[g] = any[g] && (any & ((7'd1 << g) - 7'd1)) == 7'd0;
+            if (first[g]) zeros |= {3'(g), search[27-4*g-:2] == 2'd0, !search[27-4*g] && (search[26-4*g] || !search[25-4*g])};
         end
     end
 
     logic        sign_4, nan_4, infinite_4;
-    logic [ 7:0] exponent_4;
-    logic [26:0] scaled_4;
+    logic [ 7:0] exponent_4;  // if there are no zeros
+    logic [ 4:0] zeros_4;
+    logic [27:0] total_4;
     always_ff @(posedge clk) begin
         // What cancels to nothing is +0; -0 comes of two of them only.
-        sign_4 <= sign_3 && !(subtract_3 && total_3 == 28'd0);
-        nan_4  <= nan_3;
-        if (total_3[27]) begin
-            scaled_4   <= {total_3[27:2], total_3[1] | total_3[0]};
-            exponent_4 <= exponent_3 + 8'd1;
-            infinite_4 <= infinite_3 || exponent_3 == 8'd254;
-        end else begin
-            scaled_4   <= total_3[26:0] << zeros;
-            exponent_4 <= exponent_3 - {3'd0, zeros};
-            infinite_4 <= infinite_3;
-        end
+        sign_4     <= sign_3 && !(subtract_3 && total_3 == 28'd0);
+        nan_4      <= nan_3;
+        infinite_4 <= infinite_3 || (total_3[27] && exponent_3 == 8'd254);
+        exponent_4 <= exponent_3 + 8'd1;
+        zeros_4    <= zeros;
+        total_4    <= total_3;
     end
 
-    // ---- 5: round
-    wire up = scaled_4[2] && (scaled_4[1] || scaled_4[0] || scaled_4[3]);
+    // ---- 5: scale
+    wire [27:0] scaled = total_4 << zeros_4;
+
+    logic        sign_5, nan_5, infinite_5;
+    logic [ 7:0] exponent_5;
+    logic [26:0] scaled_5;
     always_ff @(posedge clk) begin
-        if (nan_4) sum <= 32'h7fc00000;
-        else if (infinite_4) sum <= {sign_4, 31'h7f800000};
-        else sum <= {sign_4, {(scaled_4[26] ? exponent_4 : 8'd0), scaled_4[25:3]} + {30'd0, up}};
+        sign_5     <= sign_4;
+        nan_5      <= nan_4;
+        infinite_5 <= infinite_4;
+        exponent_5 <= exponent_4 - {3'd0, zeros_4};
+        scaled_5   <= {scaled[27:2], scaled[1] | scaled[0]};
+    end
+
+    // ---- 6: round
+    wire up = scaled_5[2] && (scaled_5[1] || scaled_5[0] || scaled_5[3]);
+    always_ff @(posedge clk) begin
+        if (nan_5) sum <= 32'h7fc00000;
+        else if (infinite_5) sum <= {sign_5, 31'h7f800000};
+        else sum <= {sign_5, {(scaled_5[26] ? exponent_5 : 8'd0), scaled_5[25:3]} + {30'd0, up}};
     end
 endmodule

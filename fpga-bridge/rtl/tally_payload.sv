@@ -11,7 +11,7 @@
 // would come out behind it, so beats come out in order.
 //
 // A word is not read while it is on its way to be written; in the very cycle in which it is written, the reader gets what is
-// written. So orders for one slot follow each other without loss if they have 3 beats and more (f32: 7).
+// written. So orders for one slot follow each other without loss if they have 3 beats and more (f32: 8).
 //
 // Each word has a 513th bit: an element in it has saturated. The OVERFLOW of a frame is that of any of its beats.
 

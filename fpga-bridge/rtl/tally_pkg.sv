@@ -11,7 +11,7 @@ package tally_pkg;
   localparam int BEAT_BITS = 8 * BEAT_BYTES;
 
   // Cycles from the operands of an f32 lane to its sum.
-  localparam int F32_LATENCY = 5;
+  localparam int F32_LATENCY = 6;
 
   // A slot that did not grow for so many ticks (milliseconds) may be one that nobody will complete (S-7).
   localparam int STUCK_TICKS = 500;

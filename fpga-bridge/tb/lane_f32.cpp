@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int LATENCY = 5;
+constexpr int LATENCY = 6;
 
 constexpr uint32_t SPECIAL[] = {
     0x00000000, 0x00000001, 0x00000002, 0x00000003, 0x003fffff, 0x00400000, 0x007ffffe, 0x007fffff, 0x00800000,

@@ -261,9 +261,9 @@ async def one_slot_after_itself(dut):
 
 @cocotb.test()
 async def full_rate(dut):
-    """A beat each cycle: sums in one slot of integers of 3 beats and more, of f32 of 7; and whatever comes, in different slots."""
+    """A beat each cycle: sums in one slot of integers of 3 beats and more, of f32 of 8; and whatever comes, in different slots."""
     rng = dice("payload rate")
-    for element, units, kinds in ((I32, 2, ("sum",)), (F32, 6, ("sum",)), (I32, 2, ("sum", "pass", "preempt", "ps result"))):
+    for element, units, kinds in ((I32, 2, ("sum",)), (F32, 7, ("sum",)), (I32, 2, ("sum", "pass", "preempt", "ps result"))):
         model = Model(dut, rng, (element,))
         if units > model.units or (element == F32 and not int(dut.F32.value)):
             continue
