@@ -5,13 +5,14 @@
 // or the ring, one word written to each, and one beat handed to the egress. An order takes as many cycles as the
 // longest of what it takes, writes and hands out has beats; between orders there is none lost.
 //
-// Stages: 0 address and arrival, 1 memory, 2 operands, 3 sum of integers, 2 + F32_LATENCY sum of f32.
-// Beats take the *short* way, and are written and handed out in stage 3, or the *long* way with the sums of f32. All
+// Stages: 0 address and arrival, 1 memory, 2 its output register, 3 operands, 4 sum of integers, 3 + F32_LATENCY sum of
+// f32. Beats take the *short* way, and are written and handed out in stage 4, or the *long* way with the sums of f32. All
 // beats of an order take the same; one that needs no f32 goes the short way only when none is on the long way that
 // would come out behind it, so beats come out in order.
 //
-// A word is not read while it is on its way to be written; in the very cycle in which it is written, the reader gets what is
-// written. So orders for one slot follow each other without loss if they have 3 beats and more (f32: 8).
+// Whoever reads a word of a slot that is on its way to be written gets what is written, if that is known when the operands
+// are taken, in stage 2; else it waits in stage 0 until it will be. So orders for one slot follow each other without loss
+// whatever their size, those of f32 with 7 beats and more. A word of the ring is not read before it is written.
 //
 // Each word has a 513th bit: an element in it has saturated. The OVERFLOW of a frame is that of any of its beats.
 
@@ -63,7 +64,9 @@ module tally_payload #(
   localparam int INDEX_BITS = UNITS > 1 ? $clog2(UNITS) : 1;
   localparam int WORD_BITS = SLOT_BITS + INDEX_BITS;
   localparam int KEPT_BITS = ROW_BITS + INDEX_BITS;
-  localparam int LONG = F32 != 0 ? 2 + tally_pkg::F32_LATENCY : 3; // the stage in which the long way ends
+  localparam int SHORT = 4; // the stage in which the short way ends
+  localparam int LONG = F32 != 0 ? 3 + tally_pkg::F32_LATENCY : SHORT; // and the long way
+  localparam int TAKEN = 2; // the stage in which a word may still be replaced
   localparam int ORDERS = 32;
   localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS + 8 + 8;
 
@@ -135,20 +138,41 @@ module tally_payload #(
   logic [WORD_BITS-1:0] s_word[1:LONG];
   logic [KEPT_BITS-1:0] s_row[1:LONG];
 
-  logic is_blocked, is_followed; // by a word on its way; by a longer way
+  // Whether the word that this beat reads is to be written in r cycles. It is found out in the cycle before, when the
+  // order's beat before goes, and counts down while this one waits. The first beat of an order reads nothing.
+  logic [LONG-1:0] awaited, awaited_next;
+  wire [INDEX_BITS-1:0] index_next = k == 0 ? '0 : index + 1'b1;
+  wire is_from_ring = from == tally_pkg::FROM_RING;
+  wire may_read_slot = is_sum || from == tally_pkg::FROM_SLOT;
+
   always_comb begin
-    is_blocked = 1'b0;
-    is_followed = 1'b0;
-    for (int i = 1; i <= LONG; i++) begin
-      if (reads_slot && s_valid[i] && s_written[i] && s_word[i] == word && !(i == (s_long[i] ? LONG : 3))) is_blocked = 1'b1;
-      if (reads_ring && s_valid[i] && s_kept[i] && s_row[i] == kept) is_blocked = 1'b1;
-      if (i <= LONG - 3 && s_valid[i] && s_long[i]) is_followed = 1'b1;
+    awaited_next = '0;
+    for (int i = 1; i < LONG; i++) begin
+      if (s_valid[i] && (is_from_ring ? s_kept[i] && s_row[i] == {row, index_next}
+          : may_read_slot && s_written[i] && s_word[i] == {slot, index_next})) begin
+        if (s_long[i]) awaited_next[LONG-1-i] = 1'b1;
+        else if (i < SHORT) awaited_next[SHORT-1-i] = 1'b1;
+      end
     end
+  end
+
+  logic goes;
+  always_ff @(posedge clk) begin
+    awaited <= !goes ? awaited >> 1 : k == last ? '0 : awaited_next;
+    if (rst) awaited <= '0;
+  end
+
+  wire is_blocked = |(awaited >> TAKEN + 1) || (is_from_ring && awaited != 0);
+
+  logic is_followed; // by a longer way
+  always_comb begin
+    is_followed = 1'b0;
+    for (int i = 1; i <= LONG - SHORT; i++) if (s_valid[i] && s_long[i]) is_followed = 1'b1;
   end
 
   wire is_long = F32 != 0 && (k != 0 ? was_long : is_followed || (is_sum && element == tally_pkg::ELEMENT_F32));
   wire needs_beat = takes && k < beats;
-  wire goes = valid && (!needs_beat || beat_valid) && !is_blocked && (k != 0 || !has_output || out_room);
+  assign goes = valid && (!needs_beat || beat_valid) && !is_blocked && (k != 0 || !has_output || out_room);
 
   assign pop = goes && k == last;
   assign beat_pop = goes && needs_beat;
@@ -178,49 +202,64 @@ module tally_payload #(
       .pop(w_end), .count(unused_heads), .overflow(unused_heads_overflow)
   );
 
-  // ---- Stage 1: memory.
-  logic [512:0] slot_word, ring_word, bypass_word, w_slot, w_out;
-  logic bypassed, w_written, w_kept;
+  // ---- Stages 1 and 2: memory.
+  logic [512:0] slot_word, ring_word, w_slot, w_out;
+  logic w_written, w_kept;
   logic [WORD_BITS-1:0] w_word;
   logic [KEPT_BITS-1:0] w_row;
 
-  tally_ram #(.WIDTH(513), .DEPTH(1 << WORD_BITS)) slots (
+  tally_ram #(.WIDTH(513), .DEPTH(1 << WORD_BITS), .OUTPUT_REGISTER(1)) slots (
       .clk, .read(goes && reads_slot), .read_at(word), .read_data(slot_word),
       .write(w_written), .write_at(w_word), .write_data(w_slot)
   );
-  tally_ram #(.WIDTH(513), .DEPTH(1 << KEPT_BITS)) ring (
+  tally_ram #(.WIDTH(513), .DEPTH(1 << KEPT_BITS), .OUTPUT_REGISTER(1)) ring (
       .clk, .read(goes && reads_ring), .read_at(kept), .read_data(ring_word),
       .write(w_kept), .write_at(w_row), .write_data(w_out)
   );
 
-  logic [511:0] arrival1;
-  logic [2:0] from1, element1;
-  logic [1:0] write1;
+  // A word that was written since it was read, or in that very cycle: it passes by in the stage that `awaited` said. If it
+  // was written more than once, the last one counts.
+  logic [512:0] written1, written2;
+  logic is_written1, is_written2;
+  logic [TAKEN:1] comes1;
+  logic comes2;
+  logic [511:0] arrival1, arrival2;
+  logic [2:0] from1, from2, element1, element2;
+  logic [1:0] write1, write2;
 
   always_ff @(posedge clk) begin
+    is_written1 <= awaited[0];
+    written1 <= w_slot;
+    comes1 <= awaited[TAKEN:1];
+    is_written2 <= is_written1 || comes1[1];
+    written2 <= comes1[1] ? w_slot : written1;
+    comes2 <= comes1[2];
+
     arrival1 <= beat_data;
     from1 <= from;
     write1 <= write;
     element1 <= element;
-    bypassed <= w_written && w_word == word;
-    bypass_word <= w_slot;
-  end
-
-  // ---- Stage 2: operands.
-  logic [511:0] a, b;
-  logic a_saturated;
-  logic [2:0] from2, element2;
-  logic [1:0] write2;
-
-  always_ff @(posedge clk) begin
-    {a_saturated, a} <= from1 == tally_pkg::FROM_RING ? ring_word : bypassed ? bypass_word : slot_word;
-    b <= arrival1;
+    arrival2 <= arrival1;
     from2 <= from1;
     write2 <= write1;
     element2 <= element1;
   end
 
-  // ---- Stage 3: sums of integers, and what goes to the slot and out.
+  // ---- Stage 3: operands, and what is made of them.
+  logic [511:0] a, b;
+  logic a_saturated, is_i32, is_f32, slot_is_sum, out_is_sum, out_is_a;
+
+  always_ff @(posedge clk) begin
+    {a_saturated, a} <= from2 == tally_pkg::FROM_RING ? ring_word : comes2 ? w_slot : is_written2 ? written2 : slot_word;
+    b <= arrival2;
+    is_i32 <= element2 == tally_pkg::ELEMENT_I32;
+    is_f32 <= F32 != 0 && element2 == tally_pkg::ELEMENT_F32;
+    slot_is_sum <= write2 == tally_pkg::WRITE_SUM;
+    out_is_sum <= from2 == tally_pkg::FROM_SUM;
+    out_is_a <= from2 == tally_pkg::FROM_SLOT || from2 == tally_pkg::FROM_RING;
+  end
+
+  // ---- Stage 4: sums of integers, and what goes to the slot and out.
   logic [511:0] sum_i32, max;
   logic [15:0] saturated;
 
@@ -229,24 +268,30 @@ module tally_payload #(
     tally_lane_max scale (.a(a[32*i+:32]), .b(b[32*i+:32]), .max(max[32*i+:32]));
   end
 
-  wire is_i32 = element2 == tally_pkg::ELEMENT_I32;
-  wire [512:0] combined = {a_saturated || (is_i32 && saturated != 0), is_i32 ? sum_i32 : max};
-  logic [512:0] slot3, out3;
-  logic slot_is_f32_3, out_is_f32_3;
+  logic [511:0] slot_data4, out_data4;
+  logic [15:0] saturated4; // in this sum
+  logic a_saturated4, slot_is_sum4, out_is_sum4, out_is_a4, is_f32_4;
 
   always_ff @(posedge clk) begin
-    slot3 <= write2 == tally_pkg::WRITE_SUM ? combined : {1'b0, b};
-    out3 <= from2 == tally_pkg::FROM_SUM ? combined
-        : from2 == tally_pkg::FROM_SLOT || from2 == tally_pkg::FROM_RING ? {a_saturated, a} : {1'b0, b};
-    slot_is_f32_3 <= F32 != 0 && write2 == tally_pkg::WRITE_SUM && element2 == tally_pkg::ELEMENT_F32;
-    out_is_f32_3 <= F32 != 0 && from2 == tally_pkg::FROM_SUM && element2 == tally_pkg::ELEMENT_F32;
+    slot_data4 <= !slot_is_sum ? b : is_i32 ? sum_i32 : max;
+    out_data4 <= out_is_a ? a : !out_is_sum ? b : is_i32 ? sum_i32 : max;
+    saturated4 <= is_i32 ? saturated : '0;
+    a_saturated4 <= a_saturated;
+    slot_is_sum4 <= slot_is_sum;
+    out_is_sum4 <= out_is_sum;
+    out_is_a4 <= out_is_a;
+    is_f32_4 <= is_f32;
   end
+
+  wire sum_saturated4 = a_saturated4 || saturated4 != 0;
+  wire [512:0] slot4 = {slot_is_sum4 && sum_saturated4, slot_data4};
+  wire [512:0] out4 = {out_is_a4 ? a_saturated4 : out_is_sum4 && sum_saturated4, out_data4};
 
   // ---- The long way.
   logic [512:0] slot_long, out_long;
 
   if (F32 != 0) begin : with_f32
-    localparam int MORE = LONG - 3;
+    localparam int MORE = LONG - SHORT;
     logic [511:0] sum_f32;
     logic [1027:0] delayed[0:MORE];
     logic [512:0] slot_end, out_end;
@@ -256,7 +301,7 @@ module tally_payload #(
       tally_lane_f32 f32 (.clk, .a(a[32*i+:32]), .b(b[32*i+:32]), .sum(sum_f32[32*i+:32]));
     end
 
-    assign delayed[0] = {slot_is_f32_3, out_is_f32_3, slot3, out3};
+    assign delayed[0] = {is_f32_4 && slot_is_sum4, is_f32_4 && out_is_sum4, slot4, out4};
     for (genvar i = 1; i <= MORE; i++) begin : delay
       always_ff @(posedge clk) delayed[i] <= delayed[i-1];
     end
@@ -264,9 +309,9 @@ module tally_payload #(
     assign slot_long = slot_is_f32 ? {1'b0, sum_f32} : slot_end;
     assign out_long = out_is_f32 ? {1'b0, sum_f32} : out_end;
   end else begin : without_f32
-    wire unused_ways = slot_is_f32_3 | out_is_f32_3;
-    assign slot_long = slot3;
-    assign out_long = out3;
+    wire unused_ways = is_f32_4;
+    assign slot_long = slot4;
+    assign out_long = out4;
   end
 
   // ---- What each stage has, and the end of both ways.
@@ -280,7 +325,7 @@ module tally_payload #(
     s_word[1] <= word;
     s_row[1] <= kept;
     for (int i = 2; i <= LONG; i++) begin
-      s_valid[i] <= s_valid[i-1] && (i <= 3 || s_long[i-1]);
+      s_valid[i] <= s_valid[i-1] && (i <= SHORT || s_long[i-1]);
       s_out[i] <= s_out[i-1];
       s_end[i] <= s_end[i-1];
       s_written[i] <= s_written[i-1];
@@ -293,17 +338,17 @@ module tally_payload #(
   end
 
   wire w_is_long = s_valid[LONG] && s_long[LONG];
-  wire w_is_short = s_valid[3] && !s_long[3];
+  wire w_is_short = s_valid[SHORT] && !s_long[SHORT];
   wire w_valid = w_is_long || w_is_short;
-  wire w_beat = w_valid && (w_is_long ? s_out[LONG] : s_out[3]);
+  wire w_beat = w_valid && (w_is_long ? s_out[LONG] : s_out[SHORT]);
 
-  assign w_end = w_valid && (w_is_long ? s_end[LONG] : s_end[3]);
-  assign w_written = w_valid && (w_is_long ? s_written[LONG] : s_written[3]);
-  assign w_kept = w_valid && (w_is_long ? s_kept[LONG] : s_kept[3]);
-  assign w_word = w_is_long ? s_word[LONG] : s_word[3];
-  assign w_row = w_is_long ? s_row[LONG] : s_row[3];
-  assign w_slot = w_is_long ? slot_long : slot3;
-  assign w_out = w_is_long ? out_long : out3;
+  assign w_end = w_valid && (w_is_long ? s_end[LONG] : s_end[SHORT]);
+  assign w_written = w_valid && (w_is_long ? s_written[LONG] : s_written[SHORT]);
+  assign w_kept = w_valid && (w_is_long ? s_kept[LONG] : s_kept[SHORT]);
+  assign w_word = w_is_long ? s_word[LONG] : s_word[SHORT];
+  assign w_row = w_is_long ? s_row[LONG] : s_row[SHORT];
+  assign w_slot = w_is_long ? slot_long : slot4;
+  assign w_out = w_is_long ? out_long : out4;
 
   // ---- To the egress, a cycle later.
   logic has_saturated; // a beat of the frame before this one
@@ -326,6 +371,7 @@ module tally_payload #(
   always_ff @(posedge clk) begin
     if (!rst) begin
       assert (!(w_is_long && w_is_short)) else $error("beats of both ways end together");
+      assert (!(s_valid[1] && !s_long[1] && s_written[1] && reads_slot && s_word[1] == word)) else $error("a word twice in two cycles");
       assert (!w_end || head_valid) else $error("a frame ends that did not begin");
       assert (!fault) else $error("a frame's end is not where it was expected");
     end

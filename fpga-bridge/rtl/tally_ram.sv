@@ -1,11 +1,13 @@
 // A memory with one read and one write port and a registered read, as block RAM and UltraRAM have them.
 //
-// What is read while the same word is written is the old word. The output keeps its value while `read` is low.
+// What is read while the same word is written is the old word. The output keeps its value while `read` is low. With
+// OUTPUT_REGISTER everything is there a cycle later, from a register behind the memory.
 // There is no reset: whoever needs known contents writes them.
 
 module tally_ram #(
     parameter int WIDTH = 8,
     parameter int DEPTH = 16,
+    parameter int OUTPUT_REGISTER = 0,
     localparam int ADDRESS_BITS = DEPTH > 1 ? $clog2(DEPTH) : 1
 ) (
     input  logic                    clk,
@@ -19,7 +21,15 @@ module tally_ram #(
 
   logic [WIDTH-1:0] words[0:DEPTH-1];
 
-  always_ff @(posedge clk) if (read) read_data <= words[read_at];
+  logic [WIDTH-1:0] word;
+
+  always_ff @(posedge clk) if (read) word <= words[read_at];
   always_ff @(posedge clk) if (write) words[write_at] <= write_data;
+
+  if (OUTPUT_REGISTER != 0) begin : registered
+    always_ff @(posedge clk) read_data <= word;
+  end else begin : direct
+    assign read_data = word;
+  end
 
 endmodule

@@ -1,4 +1,7 @@
-"""tally_ram against a list: what is read, what is read while the same word is written, and what stays while nothing is."""
+"""tally_ram against a list: what is read, what is read while the same word is written, and what stays while nothing is.
+
+With OUTPUT_REGISTER the same, a cycle later.
+"""
 
 import cocotb
 
@@ -13,6 +16,8 @@ class Ends:
         self.width, self.bits = len(dut.write_data), len(dut.read_at)
         # None until it is written: nothing may be said of such a word.
         self.words, self.read_data = words, None
+        # What the output is now, and what will be there if there is a register behind.
+        self.outputs = [None] * (1 + int(dut.OUTPUT_REGISTER.value))
         self.collisions, self.kept, self.seen, self.at = 0, 0, 0, 0
 
     def address(self):
@@ -28,8 +33,8 @@ class Ends:
             put(getattr(self.dut, name), int(getattr(self, name)))
 
     def sample(self, cycle):
-        if self.read_data is not None:
-            assert get(self.dut.read_data) == self.read_data, f"cycle {cycle}"
+        if self.outputs[0] is not None:
+            assert get(self.dut.read_data) == self.outputs[0], f"cycle {cycle}"
             self.seen += 1
         if self.read:
             self.collisions += self.write and self.read_at == self.write_at and self.words[self.read_at] is not None
@@ -38,10 +43,20 @@ class Ends:
             self.kept += 1
         if self.write:
             self.words[self.write_at] = self.write_data
+        self.outputs = self.outputs[1:] + [self.read_data]
 
 
 def words_of(dut):
     return [None] * int(dut.DEPTH.value)
+
+
+async def output(dut, clock):
+    """What was read at the last edge."""
+    if int(dut.OUTPUT_REGISTER.value):
+        put(dut.read, 0)
+        put(dut.write, 0)
+        await clock.step()
+    return get(dut.read_data)
 
 
 async def idle(dut):
@@ -77,11 +92,11 @@ async def every_word_is_its_own(dut):
         put(dut.write_data, words[at])
         await clock.step()
     put(dut.write, 0)
-    put(dut.read, 1)
     for at in rng.sample(range(len(words)), len(words)):
+        put(dut.read, 1)
         put(dut.read_at, at)
         await clock.step()
-        assert get(dut.read_data) == words[at], f"word {at}"
+        assert await output(dut, clock) == words[at], f"word {at}"
 
 
 @cocotb.test()
@@ -92,14 +107,14 @@ async def reads_the_old_word_while_it_is_written(dut):
     old = None
     put(dut.write_at, at)
     put(dut.read_at, at)
-    put(dut.write, 1)
     for _ in range(8):
         new = rng.getrandbits(len(dut.write_data))
+        put(dut.write, 1)
         put(dut.write_data, new)
         put(dut.read, int(old is not None))
         await clock.step()
         if old is not None:
-            assert get(dut.read_data) == old, "not what was there before"
+            assert await output(dut, clock) == old, "not what was there before"
         old = new
 
 
@@ -117,7 +132,7 @@ async def keeps_what_was_read(dut):
     put(dut.read_at, depth - 1)
     put(dut.write, 0)
     await clock.step()
-    was = get(dut.read_data)
+    was = await output(dut, clock)
     put(dut.read, 0)
     put(dut.write, 1)
     for _ in range(2 * depth):
