@@ -112,11 +112,20 @@ module tally_admission #(
       .write(member_store), .write_at(member_at), .write_data(member)
   );
 
+  // The parser let only results through whose bitmaps have no gap: the last rank says how many there are.
+  wire [63:0] last1 = bitmap1 & ~{1'b0, bitmap1[63:1]};
+  logic [6:0] ranks1;
+
+  always_comb begin
+    ranks1 = '0;
+    for (int i = 0; i < 64; i++) ranks1 |= last1[i] ? 7'(i + 1) : 7'd0;
+  end
+
   logic is_known2, is_of_ps2, shard2;
   logic [PLACE_BITS-1:0] place2;
   logic [15:0] epoch2, job_epoch2;
   logic [7:0] job_units2, job_workers2;
-  logic [63:0] bitmap2;
+  logic [6:0] ranks2; // how many the bitmap has
   logic [111:0] from2;
   logic [SLOT_BITS-1:0] slot2;
 
@@ -128,7 +137,7 @@ module tally_admission #(
     place2 <= place1;
     shard2 <= shard1;
     epoch2 <= epoch1;
-    bitmap2 <= bitmap1;
+    ranks2 <= ranks1;
     from2 <= from1;
     job_epoch2 <= job_epoch[16*place1+:16];
     job_units2 <= job_units[8*place1+:8];
@@ -142,12 +151,9 @@ module tally_admission #(
   wire [7:0] units2 = travels2[7:0];
   wire is_result2 = act2 == tally_pkg::ACT_PS_RESULT || act2 == tally_pkg::ACT_WORKER_RESULT;
   wire rank_beyond2 = rank2 >= job_workers2;
-  // The parser let only bitmaps through that have no gap: all ranks of the job are in it if the last is, and no other.
-  wire [63:0] last2 = 64'd1 << (6'(job_workers2) - 6'd1);
-  wire [63:0] next2 = {last2[62:0], 1'b0};
-  wire is_all2 = (bitmap2 & last2) != 0 && (bitmap2 & next2) == 0;
 
-  logic is_known3, bad_rank, bad_mac, bad_ip, bad_ports, bad_epoch, bad_shard, bad_units, bad_bitmap, bad_nack;
+  logic is_known3, bad_rank, bad_epoch, bad_shard, bad_units, bad_bitmap, bad_nack;
+  logic [6:0] bad_member; // each 16 bits of its addresses
   logic [PLACE_BITS-1:0] place3;
   logic [SLOT_BITS-1:0] slot3;
 
@@ -158,13 +164,11 @@ module tally_admission #(
     slot3 <= slot2;
     is_known3 <= is_known2;
     bad_rank <= !is_of_ps2 && rank_beyond2;
-    bad_mac <= from2[111:64] != bound2[111:64];
-    bad_ip <= from2[63:32] != bound2[63:32];
-    bad_ports <= from2[31:0] != bound2[31:0];
+    for (int i = 0; i < 7; i++) bad_member[i] <= from2[16*i+:16] != bound2[16*i+:16];
     bad_epoch <= epoch2 != job_epoch2;
     bad_shard <= !shard2;
     bad_units <= (act2 == tally_pkg::ACT_DATA || is_result2) && units2 != job_units2;
-    bad_bitmap <= is_result2 && !is_all2;
+    bad_bitmap <= is_result2 && 8'(ranks2) != job_workers2;
     bad_nack <= act2 == tally_pkg::ACT_NACK && rank_beyond2;
   end
 
@@ -183,7 +187,7 @@ module tally_admission #(
     else begin
       drops = 1'b1;
       if (bad_rank) reason = 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
-      else if (bad_mac || bad_ip || bad_ports) reason = 6'(tally_regs_pkg::DROP_NOT_A_MEMBER);
+      else if (bad_member != 0) reason = 6'(tally_regs_pkg::DROP_NOT_A_MEMBER);
       else if (bad_epoch) reason = 6'(tally_regs_pkg::DROP_STALE_EPOCH);
       else if (bad_shard) reason = 6'(tally_regs_pkg::DROP_WRONG_SHARD);
       else if (bad_units) reason = 6'(tally_regs_pkg::DROP_UNITS_MISMATCH);

@@ -99,12 +99,13 @@ module tally_egress #(
   wire unused_asker = &{1'b0, asker}; // workers are fewer than it could name
 
   // ---- Headers in the making have a place for certain where they stand ready.
-  logic valid1, valid2, valid3, valid4, header_pop;
+  logic valid1, valid2, valid3, valid4, header_pop, header_left;
   logic [$clog2(HEADERS):0] places;
 
   assign head_pop = head_valid && places != 0;
   always_ff @(posedge clk) begin
-    places <= places + ($clog2(HEADERS) + 1)'(header_pop) - ($clog2(HEADERS) + 1)'(head_pop);
+    header_left <= header_pop && !rst;
+    places <= places + ($clog2(HEADERS) + 1)'(header_left) - ($clog2(HEADERS) + 1)'(head_pop);
     if (rst) places <= ($clog2(HEADERS) + 1)'(HEADERS);
   end
 
@@ -206,26 +207,27 @@ module tally_egress #(
   wire [5:0] end4 = raw4 ? raw_bytes4[5:0] : 6'd0;
   wire [15:0] user4 = raw4 ? tally4[95:80] : mask4;
 
-  logic header_valid, header_raw, unused_headers_overflow;
+  logic header_valid, header_raw, header_alone, header_single, unused_headers_overflow;
   logic [7:0] header_beats;
   logic [5:0] header_end;
   logic [15:0] header_user;
   logic [$clog2(HEADERS):0] unused_headers;
 
-  tally_fifo #(.WIDTH(512 + 1 + 8 + 6 + 16), .DEPTH(HEADERS)) header_queue (
-      .clk, .rst, .push(valid4), .tail({header4, raw4, beats4, end4, user4}), .valid(header_valid),
-      .head({header, header_raw, header_beats, header_end, header_user}), .pop(header_pop), .count(unused_headers),
-      .overflow(unused_headers_overflow)
+  tally_fifo #(.WIDTH(512 + 1 + 8 + 2 + 6 + 16), .DEPTH(HEADERS)) header_queue (
+      .clk, .rst, .push(valid4), .tail({header4, raw4, beats4, beats4 == 8'd0, beats4 == 8'd1, end4, user4}), .valid(header_valid),
+      .head({header, header_raw, header_beats, header_alone, header_single, header_end, header_user}), .pop(header_pop),
+      .count(unused_headers), .overflow(unused_headers_overflow)
   );
 
   // ---- Sends. `left` counts the beats that are to follow the header.
   logic is_sending; // the header is out
   logic [7:0] left;
+  logic left_single; // it is 1
   wire may_send = !m_axis_tvalid || m_axis_tready;
   wire [7:0] left_now = is_sending ? left : header_beats;
   wire sends_header = header_valid && !is_sending && !header_raw;
   wire sends_beat = header_valid && (is_sending || header_raw) && beat_valid;
-  wire is_last = sends_header ? header_beats == 0 : left_now == 8'd1;
+  wire is_last = sends_header ? header_alone : is_sending ? left_single : header_single;
 
   assign beat_pop = may_send && sends_beat;
   assign header_pop = may_send && (sends_header || sends_beat) && is_last;
@@ -240,6 +242,7 @@ module tally_egress #(
       if (sends_header || sends_beat) begin
         is_sending <= !is_last;
         left <= left_now - 8'(sends_beat);
+        left_single <= left_now == (sends_beat ? 8'd2 : 8'd1);
       end
     end
     if (rst) begin

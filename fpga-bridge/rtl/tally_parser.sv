@@ -91,7 +91,6 @@ module tally_parser (
   wire [63:0] bitmap = b[63:0];
 
   wire [15:0] shard = to_udp - base_port;
-  wire [15:0] last_shard = shards - 16'd1;
   wire has_elements = kind == tally_pkg::KIND_DATA || kind == tally_pkg::KIND_RESULT || kind == tally_pkg::KIND_PARTIAL;
   wire is_control = kind <= tally_pkg::KIND_LEAVE;
   wire is_worker = rank < 8'd64;
@@ -99,8 +98,30 @@ module tally_parser (
   wire is_switch = rank == tally_pkg::RANK_SWITCH;
   wire is_one_bit = bitmap == 64'd1 << rank[5:0];
   wire is_prefix = (bitmap[63:1] & ~bitmap[62:0]) == 0; // the empty one, too
-  wire is_power = (bitmap & (bitmap - 64'd1)) == 0;
   wire is_ordered = element[2:0] == tally_pkg::ELEMENT_F32 || element[2:0] >= tally_pkg::ELEMENT_F16;
+
+  // Two bits of four and more are set.
+  function automatic logic are_several(input logic [3:0] bits);
+    are_several = (bits[0] && bits[1]) || (bits[2] && bits[3]) || ((bits[0] || bits[1]) && (bits[2] || bits[3]));
+  endfunction
+
+  // More than one bit of the bitmap: two of four neighbours, of four groups of those, or of four groups of groups.
+  logic [15:0] some4, several1;
+  logic [3:0] some16, several4;
+  wire several16 = are_several(some16);
+
+  always_comb begin
+    for (int i = 0; i < 16; i++) begin
+      some4[i] = bitmap[4*i+:4] != 0;
+      several1[i] = are_several(bitmap[4*i+:4]);
+    end
+    for (int i = 0; i < 4; i++) begin
+      some16[i] = some4[4*i+:4] != 0;
+      several4[i] = are_several(some4[4*i+:4]);
+    end
+  end
+
+  wire is_power = !(several16 || several4 != 0 || several1 != 0); // the empty one, too
 
   logic [7:0] allowed_flags;
   logic length_fits, rank_fits;
@@ -158,7 +179,7 @@ module tally_parser (
   logic [7:0] flags2, priority2, rank2, units2;
   logic [2:0] element2;
   logic [63:0] bitmap2;
-  logic shard2;
+  logic [15:0] shard2, last_shard2;
 
   always_ff @(posedge clk) begin
     valid2 <= valid1 && !rst;
@@ -198,7 +219,8 @@ module tally_parser (
       tally_pkg::KIND_REMIND: act2 <= tally_pkg::ACT_REMIND;
       default: act2 <= tally_pkg::ACT_NACK;
     endcase
-    shard2 <= (16'(fragment) & last_shard) == shard;
+    shard2 <= shard;
+    last_shard2 <= shards - 16'd1;
     bytes2 <= bytes1;
     port2 <= port1;
     mac2 <= from_mac;
@@ -280,7 +302,7 @@ module tally_parser (
     out_rank <= rank2;
     out_units <= units2;
     out_bitmap <= bitmap2;
-    out_of_shard <= shard2;
+    out_of_shard <= (16'(fragment2) & last_shard2) == shard2;
   end
 
 endmodule

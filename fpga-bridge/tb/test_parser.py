@@ -205,21 +205,39 @@ class Ends:
         self.seen[reason if reason is not None else f"act {act}"] += 1
 
 
+async def run(dut, rng, pace, frames):
+    """What was seen: how many frames of each reason or act."""
+    clock = Clock(dut)
+    for name, value in (("enable", 1), ("own_mac", OWN_MAC), ("own_ip", OWN_IP), ("base_port", BASE_PORT), ("shards", SHARDS)):
+        put(getattr(dut, name), value)
+    await clock.reset(dut.in_valid, dut.in_data, dut.in_bytes, dut.in_port)
+    ends = clock.attach(Ends(dut, rng, pace, frames))
+    await clock.until(lambda: not ends.frames and not ends.under_way, 20000, "all frames")
+    return ends.seen
+
+
 @cocotb.test()
 async def says_what_software_says(dut):
     rng = dice("parser")
     seen = collections.Counter()
     for pace in PACES:
-        clock = Clock(dut)
-        for name, value in (("enable", 1), ("own_mac", OWN_MAC), ("own_ip", OWN_IP), ("base_port", BASE_PORT), ("shards", SHARDS)):
-            put(getattr(dut, name), value)
-        await clock.reset(dut.in_valid, dut.in_data, dut.in_bytes, dut.in_port)
-        ends = clock.attach(Ends(dut, rng, pace, [drawn(rng) for _ in range(2500)]))
-        await clock.until(lambda: not ends.frames and not ends.under_way, 20000, "all frames")
-        seen += ends.seen
+        seen += await run(dut, rng, pace, [drawn(rng) for _ in range(2500)])
     last = PKG["DROP_NOT_FOR_SWITCH"]
     reasons = {v for k, v in PKG.items() if k.startswith("DROP_") and v <= last} | {PKG["DROP_SPOOFED_SWITCH"]}
     assert reasons <= set(seen), f"never seen: {reasons - set(seen)}"
+
+
+@cocotb.test()
+async def knows_one_rank_from_two(dut):
+    """Of elements that are summed in order, a PARTIAL has one rank or all up to one: every one and every two of 64."""
+    rng, frames = dice("parser ranks"), []
+    for i in range(64):
+        for j in range(i + 1):
+            frames.append(Frame(kind=PARTIAL, flags=0, priority=0, element=F32, job=1, epoch=1, fragment=0, rank=SWITCH,
+                                bitmap=1 << i | 1 << j, payload=bytes(64), source=2, from_ip=3, from_port=4, to_port=BASE_PORT).pack())  # fmt: skip
+    seen = await run(dut, rng, 1.0, frames)
+    # The pair 0 and 1 is a beginning.
+    assert seen == {PKG["DROP_NOT_FOR_SWITCH"]: 65, PKG["DROP_BITMAP"]: 64 * 63 // 2 - 1}
 
 
 @cocotb.test()
