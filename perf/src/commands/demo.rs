@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_engine::PolicyName;
 use tally_report::{Machine, Report, Target};
+use tally_switch::report::CardReport;
 
 /// The sets of real gradients, with what they are.
 const REAL: [(&str, &str); 4] = [
@@ -35,6 +36,8 @@ const REAL_WORKERS: u8 = 8;
 const CARD_ROUNDS: &str = "30";
 /// How often the sum is made in which the card is killed. In software it takes a few milliseconds.
 const KILLED_ROUNDS: u64 = 8;
+/// Ports of a switch that a card can name.
+const CARD_PORTS: u32 = 16;
 /// Time that a run may take, besides a second for each million of elements and worker.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -280,6 +283,8 @@ pub fn run(args: &Args) -> Result<Report> {
     if args.card {
         eprintln!("starting a simulated card");
         cluster.start_card()?;
+        let card = cluster.switch_report()?.card.unwrap_or_default();
+        fits_card(args, &card)?;
     }
     let cpus = cluster.cpus().clone();
     let mut rows = Vec::new();
@@ -534,6 +539,30 @@ fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Ro
     })
 }
 
+/// That the card has room for the job, of which nothing would be on it otherwise.
+fn fits_card(args: &Args, card: &CardReport) -> Result<()> {
+    // The parameter server's port is one of those that a card knows.
+    let workers_max = card.members.min(CARD_PORTS - 1);
+    ensure!(
+        (2..=workers_max).contains(&u32::from(args.workers)),
+        "--workers {}: a job on the card has 2 to {workers_max}",
+        args.workers
+    );
+    ensure!(
+        u32::from(args.payload) <= card.payload_bytes,
+        "--payload {}: the card has room for {}",
+        args.payload,
+        card.payload_bytes
+    );
+    ensure!(
+        u32::from(args.window()) <= card.ring / 2,
+        "--window {}: the card has results of {} fragments, half of which is the largest window",
+        args.window(),
+        card.ring
+    );
+    Ok(())
+}
+
 /// Results that the card has finished so far, if there is one.
 fn card_results(cluster: &Cluster) -> Result<Option<u64>> {
     Ok(cluster.switch_report()?.card.map(|card| card.results))
@@ -722,7 +751,41 @@ fn table(
 
 #[cfg(test)]
 mod tests {
-    use super::parse_count;
+    use super::{Args, CardReport, fits_card, parse_count};
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn a_job_that_no_card_can_have_is_refused_with_what_it_can() {
+        let card = CardReport {
+            payload_bytes: 1024,
+            members: 16,
+            ring: 512,
+            ..CardReport::default()
+        };
+        let told = |line: &str| {
+            let line = format!("demo --card {line}");
+            let Line { args } = Line::parse_from(line.split_whitespace());
+            fits_card(&args, &card).map_err(|error| error.to_string())
+        };
+        for good in ["", "--workers 2", "--workers 15 --window 256"] {
+            assert_eq!(told(good), Ok(()), "{good}");
+        }
+        for (bad, word) in [
+            ("--workers 1", "2 to 15"),
+            ("--workers 16", "2 to 15"),
+            ("--payload 1088", "1024"),
+            ("--window 257", "512"),
+        ] {
+            let error = told(bad).unwrap_err();
+            assert!(error.contains(word) && error.contains(bad), "{error}");
+        }
+    }
 
     #[test]
     fn counts() {
