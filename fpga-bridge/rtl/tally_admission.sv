@@ -153,7 +153,7 @@ module tally_admission #(
   wire rank_beyond2 = rank2 >= job_workers2;
 
   logic is_known3, bad_rank, bad_epoch, bad_shard, bad_units, bad_bitmap, bad_nack;
-  logic [6:0] bad_member; // each 16 bits of its addresses
+  logic [13:0] bad_member; // each byte of its addresses
   logic [PLACE_BITS-1:0] place3;
   logic [SLOT_BITS-1:0] slot3;
 
@@ -164,7 +164,7 @@ module tally_admission #(
     slot3 <= slot2;
     is_known3 <= is_known2;
     bad_rank <= !is_of_ps2 && rank_beyond2;
-    for (int i = 0; i < 7; i++) bad_member[i] <= from2[16*i+:16] != bound2[16*i+:16];
+    for (int i = 0; i < 14; i++) bad_member[i] <= from2[8*i+:8] != bound2[8*i+:8];
     bad_epoch <= epoch2 != job_epoch2;
     bad_shard <= !shard2;
     bad_units <= (act2 == tally_pkg::ACT_DATA || is_result2) && units2 != job_units2;

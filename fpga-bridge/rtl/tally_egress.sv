@@ -169,8 +169,10 @@ module tally_egress #(
   logic [47:0] mac3, mac4;
   logic [31:0] ip3, ip4;
   logic [15:0] udp_port3, udp_port4, mask3, mask4, bytes3, bytes4, checksum4;
+  logic [7:0] beats4;
   logic [19:0] sum3;
   wire [16:0] folded3 = 17'(sum3[15:0]) + 17'(sum3[19:16]);
+  wire [13:0] raw_bytes3 = tally3[109:96];
 
   always_ff @(posedge clk) begin
     valid3 <= valid2 && !rst;
@@ -192,6 +194,7 @@ module tally_egress #(
     mask4 <= mask3;
     bytes4 <= bytes3;
     checksum4 <= ~(folded3[15:0] + 16'(folded3[16]));
+    beats4 <= raw3 ? raw_bytes3[13:6] + 8'(raw_bytes3[5:0] != 0) : tally3[71:64];
   end
 
   // ---- The header, as it stands ready. The uppermost byte of `b` is the frame's first.
@@ -201,10 +204,7 @@ module tally_egress #(
   always_comb for (int i = 0; i < 64; i++) header4[8*i+:8] = b[511-8*i-:8];
 
   // Beats that follow the header, and bytes in the last one, 0 for 64.
-  wire [13:0] raw_bytes4 = tally4[109:96];
-  wire [7:0] raw_beats4 = raw_bytes4[13:6] + 8'(raw_bytes4[5:0] != 0);
-  wire [7:0] beats4 = raw4 ? raw_beats4 : tally4[71:64];
-  wire [5:0] end4 = raw4 ? raw_bytes4[5:0] : 6'd0;
+  wire [5:0] end4 = raw4 ? tally4[101:96] : 6'd0;
   wire [15:0] user4 = raw4 ? tally4[95:80] : mask4;
 
   logic header_valid, header_raw, header_alone, header_single, unused_headers_overflow;

@@ -77,7 +77,7 @@ module tally_ingress #(
     looked_bad <= taken_user[16];
     looked_port <= taken_user[15:0];
     looked_bytes <= taken_bytes;
-    looked_ragged <= !taken_keep[0] || (taken_keep & (taken_keep + 64'd1)) != 0
+    looked_ragged <= !taken_keep[0] || (taken_keep[63:1] & ~taken_keep[62:0]) != 0
         || (!taken_last && !(&taken_keep));
   end
 
@@ -92,7 +92,7 @@ module tally_ingress #(
   wire [15:0] frame_bytes = 16'({beats, 6'd0}) + 16'(looked_bytes);
   wire ends = looked && looked_last;
   wire ragged = looked_ragged || was_ragged;
-  wire too_long = is_beyond || 32'(frame_bytes) > MAX_FRAME;
+  wire too_long = is_beyond || (32'(beats) == MAX_FRAME / 64 && 32'(looked_bytes) > MAX_FRAME % 64);
   wire good = ends && !looked_bad && !ragged && !too_long;
   wire [511:0] frame_header = is_first ? looked_data : first_data;
   wire [15:0] frame_port = is_first ? looked_port : first_port;

@@ -1,8 +1,10 @@
 // One lane of i32 sums: big-endian as in the frame, saturating. `saturated` says that the sum did not fit (H-4).
 //
-// Combinational.
+// Takes a pair each cycle. The sum of the pair at one clock edge is there after that edge: a register lies between the sum and
+// what is made of one that did not fit.
 
 module tally_lane_i32 (
+    input  logic        clk,
     input  logic [31:0] a,
     input  logic [31:0] b,
     output logic [31:0] sum,
@@ -11,11 +13,19 @@ module tally_lane_i32 (
 
   wire [31:0] x = {a[7:0], a[15:8], a[23:16], a[31:24]};
   wire [31:0] y = {b[7:0], b[15:8], b[23:16], b[31:24]};
-  wire [31:0] wrapped = x + y;
-  wire [31:0] cut = {x[31], {31{!x[31]}}}; // the end on the side of both operands
-  wire [31:0] s = saturated ? cut : wrapped;
+  wire [31:0] sum_0 = x + y;
 
-  assign saturated = x[31] == y[31] && wrapped[31] != x[31];
+  logic [31:0] wrapped;
+  logic negative; // both operands, if it did not fit
+
+  always_ff @(posedge clk) begin
+    wrapped <= sum_0;
+    negative <= x[31];
+    saturated <= x[31] == y[31] && sum_0[31] != x[31];
+  end
+
+  wire [31:0] s = saturated ? {negative, {31{!negative}}} : wrapped;
+
   assign sum = {s[7:0], s[15:8], s[23:16], s[31:24]};
 
 endmodule

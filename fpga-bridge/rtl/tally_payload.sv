@@ -80,7 +80,7 @@ module tally_payload #(
 
   always_ff @(posedge clk) begin
     given <= op_valid && !rst;
-    given_order <= {op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head};
+    given_order <= {op_takes, op_last_taken, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head};
     last_taken <= op_last_taken;
     last_given <= op_from == tally_pkg::FROM_NOTHING ? 8'd0 : op_from == tally_pkg::FROM_RAW ? op_last_taken : op_head_units;
     last_written <= op_write == tally_pkg::WRITE_NOTHING ? 8'd0 : op_units;
@@ -89,8 +89,8 @@ module tally_payload #(
   wire [7:0] last_seen = last_given > last_written ? last_given : last_written;
   wire [7:0] last_of_all = last_taken > last_seen ? last_taken : last_seen;
 
-  logic next_valid, valid, takes, keep, pop, unused_overflow;
-  logic [7:0] beats, units, last, last_out;
+  logic next_valid, valid, unused_takes, keep, pop, unused_overflow;
+  logic [7:0] beats_end, units, last, last_out; // the number of the last beat that is taken, of the order, of its output
   logic [2:0] from, element;
   logic [1:0] write;
   logic [SLOT_BITS-1:0] slot;
@@ -104,8 +104,12 @@ module tally_payload #(
       .tail({given_order, last_of_all, last_given}), .head(next_order)
   );
 
-  // The order at hand stands in registers.
-  assign {takes, beats, from, write, keep, slot, row, element, units, head, last, last_out} = order;
+  // The order at hand stands in registers. `is_taking` and `is_starting` are those of its next beat.
+  logic goes;
+  logic [7:0] k; // which beat of the order is next
+  logic is_taking; // a beat of the arrival
+  logic is_starting; // a frame of the output, for which there has to be room
+  assign {unused_takes, beats_end, from, write, keep, slot, row, element, units, head, last, last_out} = order;
 
   always_ff @(posedge clk) begin
     if (!valid || pop) begin
@@ -115,10 +119,22 @@ module tally_payload #(
     if (rst) valid <= 1'b0;
   end
 
+  wire next_takes = next_order[ORDER_BITS-1];
+  wire [2:0] next_from = next_order[ORDER_BITS-10-:3];
+
+  always_ff @(posedge clk) begin
+    if (!valid || pop) begin
+      is_taking <= next_takes;
+      is_starting <= next_from != tally_pkg::FROM_NOTHING;
+    end else if (goes) begin
+      is_taking <= is_taking && k != beats_end;
+      is_starting <= 1'b0;
+    end
+  end
+
   assign op_room = 32'(orders) <= ORDERS - 10;
 
   // ---- Stage 0: which beat, and whether it can go.
-  logic [7:0] k; // of the order
   logic [INDEX_BITS-1:0] index; // of its payload: k - 1
   logic was_long; // the way of this order's beats before
 
@@ -156,7 +172,6 @@ module tally_payload #(
     end
   end
 
-  logic goes;
   always_ff @(posedge clk) begin
     awaited <= !goes ? awaited >> 1 : k == last ? '0 : awaited_next;
     if (rst) awaited <= '0;
@@ -171,11 +186,10 @@ module tally_payload #(
   end
 
   wire is_long = F32 != 0 && (k != 0 ? was_long : is_followed || (is_sum && element == tally_pkg::ELEMENT_F32));
-  wire needs_beat = takes && k < beats;
-  assign goes = valid && (!needs_beat || beat_valid) && !is_blocked && (k != 0 || !has_output || out_room);
+  assign goes = valid && (!is_taking || beat_valid) && !is_blocked && (!is_starting || out_room);
 
   assign pop = goes && k == last;
-  assign beat_pop = goes && needs_beat;
+  assign beat_pop = goes && is_taking;
 
   always_ff @(posedge clk) begin
     if (goes) begin
@@ -183,7 +197,7 @@ module tally_payload #(
       index <= k == last || k == 0 ? '0 : index + 1'b1;
       was_long <= is_long;
     end
-    fault <= beat_pop && beat_last != (k == beats - 8'd1);
+    fault <= beat_pop && beat_last != (k == beats_end);
     if (rst) begin
       k <= '0;
       index <= '0;
@@ -260,32 +274,33 @@ module tally_payload #(
   end
 
   // ---- Stage 4: sums of integers, and what goes to the slot and out.
-  logic [511:0] sum_i32, max;
+  logic [511:0] sum_i32, max; // the sum is of the operands before
   logic [15:0] saturated;
 
   for (genvar i = 0; i < 16; i++) begin : lanes
-    tally_lane_i32 i32 (.a(a[32*i+:32]), .b(b[32*i+:32]), .sum(sum_i32[32*i+:32]), .saturated(saturated[i]));
+    tally_lane_i32 i32 (.clk, .a(a[32*i+:32]), .b(b[32*i+:32]), .sum(sum_i32[32*i+:32]), .saturated(saturated[i]));
     tally_lane_max scale (.a(a[32*i+:32]), .b(b[32*i+:32]), .max(max[32*i+:32]));
   end
 
-  logic [511:0] slot_data4, out_data4;
-  logic [15:0] saturated4; // in this sum
-  logic a_saturated4, slot_is_sum4, out_is_sum4, out_is_a4, is_f32_4;
+  logic [511:0] slot_data4, out_data4; // if they are no sum of integers
+  logic a_saturated4, slot_is_sum4, out_is_sum4, out_is_a4, slot_is_i32_4, out_is_i32_4, is_i32_4, is_f32_4;
 
   always_ff @(posedge clk) begin
-    slot_data4 <= !slot_is_sum ? b : is_i32 ? sum_i32 : max;
-    out_data4 <= out_is_a ? a : !out_is_sum ? b : is_i32 ? sum_i32 : max;
-    saturated4 <= is_i32 ? saturated : '0;
+    slot_data4 <= slot_is_sum ? max : b;
+    out_data4 <= out_is_a ? a : out_is_sum ? max : b;
     a_saturated4 <= a_saturated;
     slot_is_sum4 <= slot_is_sum;
     out_is_sum4 <= out_is_sum;
     out_is_a4 <= out_is_a;
+    slot_is_i32_4 <= slot_is_sum && is_i32;
+    out_is_i32_4 <= out_is_sum && is_i32;
+    is_i32_4 <= is_i32;
     is_f32_4 <= is_f32;
   end
 
-  wire sum_saturated4 = a_saturated4 || saturated4 != 0;
-  wire [512:0] slot4 = {slot_is_sum4 && sum_saturated4, slot_data4};
-  wire [512:0] out4 = {out_is_a4 ? a_saturated4 : out_is_sum4 && sum_saturated4, out_data4};
+  wire sum_saturated4 = a_saturated4 || (is_i32_4 && saturated != 0);
+  wire [512:0] slot4 = {slot_is_sum4 && sum_saturated4, slot_is_i32_4 ? sum_i32 : slot_data4};
+  wire [512:0] out4 = {out_is_a4 ? a_saturated4 : out_is_sum4 && sum_saturated4, out_is_i32_4 ? sum_i32 : out_data4};
 
   // ---- The long way.
   logic [512:0] slot_long, out_long;
