@@ -1,5 +1,8 @@
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <netinet/in.h>
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -29,14 +32,81 @@ uint64_t tally_rdtsc(void)
 	return rte_get_tsc_cycles();
 }
 
+/* A thread that has bursts, for `munmap` below. */
+struct burster {
+	struct burster *next;
+	/* Counts when a burst begins and when it ends: odd in the middle of one. */
+	uint64_t turns;
+	bool is_known;
+};
+
+static pthread_mutex_t bursters_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct burster *bursters;
+static pthread_once_t bursters_once = PTHREAD_ONCE_INIT;
+static pthread_key_t bursters_key;
+static __thread struct burster own;
+
+/* At the end of a thread. */
+static void forget(void *ended)
+{
+	struct burster **it = &bursters;
+
+	pthread_mutex_lock(&bursters_lock);
+	while (*it != ended)
+		it = &(*it)->next;
+	*it = own.next;
+	own.is_known = false;
+	pthread_mutex_unlock(&bursters_lock);
+}
+
+static void begin_to_know(void)
+{
+	if (pthread_key_create(&bursters_key, forget) != 0)
+		abort();
+	/* What it is for without this says `bursts_end`. */
+	syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
+}
+
+static __rte_noinline void know(void)
+{
+	pthread_once(&bursters_once, begin_to_know);
+	if (pthread_setspecific(bursters_key, &own) != 0)
+		abort();
+	pthread_mutex_lock(&bursters_lock);
+	own.next = bursters;
+	bursters = &own;
+	own.is_known = true;
+	pthread_mutex_unlock(&bursters_lock);
+}
+
+static void begin_burst(void)
+{
+	if (unlikely(!own.is_known))
+		know();
+	__atomic_store_n(&own.turns, own.turns + 1, __ATOMIC_RELAXED);
+	/* For the compiler only: for the CPU, those who look use membarrier(2). */
+	__atomic_signal_fence(__ATOMIC_SEQ_CST);
+}
+
+static void end_burst(void)
+{
+	__atomic_store_n(&own.turns, own.turns + 1, __ATOMIC_RELEASE);
+}
+
 uint16_t tally_rx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t n)
 {
-	return rte_eth_rx_burst(port, queue, frames, n);
+	begin_burst();
+	n = rte_eth_rx_burst(port, queue, frames, n);
+	end_burst();
+	return n;
 }
 
 uint16_t tally_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t n)
 {
-	return rte_eth_tx_burst(port, queue, frames, n);
+	begin_burst();
+	n = rte_eth_tx_burst(port, queue, frames, n);
+	end_burst();
+	return n;
 }
 
 int tally_alloc_bulk(struct rte_mempool *pool, struct rte_mbuf **frames, unsigned int n)
@@ -215,21 +285,37 @@ int tally_on_interrupt_thread(void (*job)(void *), void *argument)
 	return 0;
 }
 
-/* Longer than any burst, also of a thread that lost its CPU on the way. */
-#define BURST_US_MAX 10000
+/* Waits until all bursts have ended that any thread is in, whatever keeps it from its CPU. */
+static void bursts_end(void)
+{
+	struct burster *it;
+
+	/* From here on each thread is seen to be in a burst, or its next burst sees what was written before. Where the
+	 * kernel does not let us, it does so by itself in far less time than this. */
+	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
+		usleep(10000);
+	pthread_mutex_lock(&bursters_lock);
+	for (it = bursters; it != NULL; it = it->next) {
+		uint64_t turns = __atomic_load_n(&it->turns, __ATOMIC_ACQUIRE);
+
+		while (turns % 2 != 0 && __atomic_load_n(&it->turns, __ATOMIC_ACQUIRE) == turns)
+			usleep(50);
+	}
+	pthread_mutex_unlock(&bursters_lock);
+}
 
 /*
  * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the port as not connected
  * and unmaps the shared rings at once, on the interrupt thread, although a burst on another thread may be reading
- * them: a crash (DPDK 22.11). No burst begins after the mark, so on that thread it is enough to wait for
- * those that have begun.
+ * them: a crash (DPDK 22.11). No burst that begins after the mark reads them, so on that thread it is enough to wait
+ * for those that have begun.
  */
 int munmap(void *address, size_t bytes)
 {
 	char name[16] = "";
 
 	if (prctl(PR_GET_NAME, name) == 0 && strncmp(name, "eal-intr", 8) == 0)
-		usleep(BURST_US_MAX);
+		bursts_end();
 	return (int)syscall(SYS_munmap, address, bytes);
 }
 

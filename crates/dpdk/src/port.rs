@@ -29,7 +29,8 @@
 //!   socket: the driver leaks the listening socket. It also leaves the interrupt thread with a pointer to it,
 //!   so once there has been such a port, the EAL isn't cleaned up at its end, only by the
 //!   process's. When a peer goes, the driver unmaps the shared rings on the EAL's interrupt thread without
-//!   waiting for a burst under way; so our `munmap` (`shim.c` of `dpdk-sys`) waits there.
+//!   waiting for a burst under way; so our `munmap` (`shim.c` of `dpdk-sys`) waits there until each thread has
+//!   ended its burst.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
