@@ -105,8 +105,8 @@ fn whoever_takes_anothers_message_wakes_it() {
     let (mut peer, job) = pair(folder.path());
     let never = job.barrier("never", LONG).unwrap();
     assert_eq!(ticket(&mut peer), never);
-    let began = Instant::now();
     for _ in 0..200 {
+        let began = Instant::now();
         let waited_for = job.barrier("b", LONG).unwrap();
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
