@@ -17,8 +17,8 @@ use std::io::Read;
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tally_bridge::tags;
 use tally_dpdk::{Eal, EalConfig, Mempool, MempoolConfig, StartedPort};
@@ -81,6 +81,10 @@ fn dpdk() -> &'static (Eal, Mempool) {
     })
 }
 
+/// The machine has few CPUs, and a card that does not answer in time counts as one that has failed: one switch at a
+/// time.
+static ALONE: Mutex<()> = Mutex::new(());
+
 struct World {
     folder: tempfile::TempDir,
     switch: Option<Child>,
@@ -98,11 +102,13 @@ struct World {
     done: BTreeMap<u32, i32>,
     last: Instant,
     longest: Duration,
+    _alone: MutexGuard<'static, ()>,
 }
 
 impl World {
     fn new(cores: u32, jobs: &str) -> Self {
         static NUMBERS: AtomicU16 = AtomicU16::new(0);
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let first = NUMBERS.fetch_add(u16::from(CARD) + 1, Ordering::SeqCst);
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("memif.sock");
@@ -185,6 +191,7 @@ impl World {
             done: BTreeMap::new(),
             last: Instant::now(),
             longest: Duration::ZERO,
+            _alone: alone,
         }
     }
 
