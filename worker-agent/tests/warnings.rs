@@ -37,7 +37,7 @@ fn work(client: &mut Client, computes: Duration, over: Option<&AtomicBool>) {
         more_follow: false,
         name: "w".into(),
     };
-    let until = Instant::now() + if over.is_some() { LONG } else { A_WHILE };
+    let until = Instant::now() + if over.is_some() { 2 * LONG } else { A_WHILE };
     // All ranks end with the same one: the first rank decides it in a sum of its own.
     loop {
         std::thread::sleep(computes);
@@ -70,7 +70,7 @@ fn is_warned_of(agent: &Agent, words: &str, computes: impl Fn(u8) -> Duration) {
             let (over, computes) = (&over, computes(rank));
             scope.spawn(move || work(&mut agent.connect(rank).unwrap(), computes, Some(over)));
         }
-        let deadline = Instant::now() + LONG / 2;
+        let deadline = Instant::now() + LONG;
         let is_said = |said: &str| said.contains(words);
         while Instant::now() < deadline {
             let ranks = &status(agent).jobs[0].ranks;
@@ -102,10 +102,14 @@ fn a_job_that_is_well_gets_no_warning() {
     let agent = Agent::new(Rig::new(3, Habits::default(), true), &[]);
     agent.all(|_, mut client| work(&mut client, Duration::ZERO, None));
     let log = agent.log();
-    // This machine's CPUs may be busy with other tests, of which it may complain.
+    // This machine's CPUs may be busy with other tests, of which it may complain, and of what comes of it: ranks that
+    // answer late are asked again.
+    let busy = "CPUs are busy";
+    let is_of_it =
+        |it: &str| it.contains(busy) || log.contains(busy) && it.contains("had to be sent again");
     let others = log
         .lines()
-        .filter(|it| it.contains("warning") && !it.contains("CPUs are busy"));
+        .filter(|it| it.contains("warning") && !is_of_it(it));
     assert_eq!(others.count(), 0, "{log}");
 }
 
@@ -148,7 +152,8 @@ fn a_rank_that_does_not_come_is_named_to_those_that_wait() {
         let first = client.barrier("first").unwrap();
         client.wait(first, Some(LONG)).unwrap();
         if rank == 1 {
-            let deadline = Instant::now() + LONG / 3;
+            // The others wait for their sum for no longer than this.
+            let deadline = Instant::now() + LONG / 2;
             let warned = || status(&agent).jobs[0].ranks[0].warnings.join("\n");
             while warned().is_empty() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(50));
