@@ -112,10 +112,10 @@ impl Drop for Rig {
 
 /// A network whose switch nobody is, in this process or another, with the sockets of ours.
 fn free_network() -> (u8, Vec<UdpSocket>) {
-    // Not one that a rig of this process has just left.
+    // Not one that a rig of this process has just left, nor 127.0.0.0/24, which has the interface's own address.
     static NEXT: AtomicU8 = AtomicU8::new(0);
     for _ in 0..=u8::MAX {
-        let net = NEXT.fetch_add(1, Ordering::Relaxed);
+        let net = NEXT.fetch_add(1, Ordering::Relaxed) % u8::MAX + 1;
         let at = Ipv4Addr::new(127, 0, net, 254);
         let bind = |shard| UdpSocket::bind((at, BASE_PORT + shard));
         match (0..u16::from(SHARDS)).map(bind).collect::<io::Result<_>>() {
