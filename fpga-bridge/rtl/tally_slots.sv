@@ -171,7 +171,8 @@ module tally_slots #(
 
   always_ff @(posedge clk) begin
     note_kept <= in_pop ? amend && victim_row == in_row : look_valid && !look_leaves;
-    kept_note <= amend && victim_row == (in_pop ? in_row : look_row) ? amended_note : {nt_fragment, nt_ranks};
+    // Where both rows are that of the victim, the frame in `look` stays, and no other is read.
+    kept_note <= amend && (victim_row == in_row || victim_row == look_row) ? amended_note : {nt_fragment, nt_ranks};
   end
 
   always_ff @(posedge clk) begin
@@ -199,17 +200,28 @@ module tally_slots #(
     if (rst) {look_valid, look_uses} <= '0;
   end
 
-  // All places are compared with, and then one of them is chosen: that is faster than the other way round.
-  logic [JOBS-1:0] are_old, are_ahead, are_ahead_newest, are_past;
+  // How far the frame's job is. Nothing that moves it is in `decide` when a frame is read; what is there while one
+  // waits here moves it here, too.
+  logic look_has_reached, look_has_result;
+  logic [31:0] look_reached, look_newest;
 
-  always_comb begin
-    for (int i = 0; i < JOBS; i++) begin
-      are_old[i] = has_result[i] && is_ahead_by(newest[i], look_fragment, RING);
-      are_ahead[i] = !has_reached[i] || is_ahead_by(look_fragment, reached[i], 1);
-      are_ahead_newest[i] = !has_result[i] || is_ahead_by(look_fragment, newest[i], 1);
-      are_past[i] = has_reached[i] && is_ahead_by(reached[i], sl_fragment, RING / 2);
+  always_ff @(posedge clk) begin
+    if (in_pop) begin
+      look_has_reached <= has_reached[in_place];
+      look_has_result <= has_result[in_place];
+      look_reached <= reached[in_place];
+      look_newest <= newest[in_place];
+    end else if (decide_valid && place == look_place) begin
+      if (reaches && ahead) look_reached <= fragment;
+      if (reaches) look_has_reached <= 1'b1;
+      if (keeps && ahead_newest) look_newest <= fragment;
+      if (keeps) look_has_result <= 1'b1;
     end
   end
+
+  // The slot's job is known only now: all places are compared with, and then one of them is chosen.
+  logic [JOBS-1:0] are_past;
+  always_comb for (int i = 0; i < JOBS; i++) are_past[i] = has_reached[i] && is_ahead_by(reached[i], sl_fragment, RING / 2);
 
   wire is_own = sl_place == look_place;
   wire [MEMBERS-1:0] look_with = sl_bitmap | look_bit;
@@ -226,8 +238,8 @@ module tally_slots #(
   logic [MEMBERS-1:0] bit_, all, with_, s_bitmap, noted_ranks, note_of_victim;
   logic s_marked, s_split, s_occupied;
   logic finished, old, hit, seen, stuck, same_element, is_next, is_first, completes, higher, same_note, ahead,
-      has_note, are_rest, are_rest_alone, own_slot, past_arrival;
-  logic [JOBS-1:0] past_places, ahead_newest;
+      ahead_newest, has_note, are_rest, are_rest_alone, own_slot, past_arrival;
+  logic [JOBS-1:0] past_places;
 
   always_ff @(posedge clk) begin
     decide_valid <= look_leaves && !rst;
@@ -265,9 +277,9 @@ module tally_slots #(
     t_element <= tg_element;
 
     finished <= tg_used && tg_fragment == look_fragment;
-    old <= are_old[look_place];
-    ahead <= are_ahead[look_place];
-    ahead_newest <= are_ahead_newest;
+    old <= look_has_result && is_ahead_by(look_newest, look_fragment, RING);
+    ahead <= !look_has_reached || is_ahead_by(look_fragment, look_reached, 1);
+    ahead_newest <= !look_has_result || is_ahead_by(look_fragment, look_newest, 1);
     own_slot <= is_own;
     past_places <= are_past;
     past_arrival <= is_ahead_by(look_fragment, sl_fragment, RING / 2);
@@ -415,7 +427,7 @@ module tally_slots #(
       if (32'(place) == i && decide_valid) begin
         if (reaches && ahead) reached[i] <= fragment;
         if (reaches) has_reached[i] <= 1'b1;
-        if (keeps && ahead_newest[i]) newest[i] <= fragment;
+        if (keeps && ahead_newest) newest[i] <= fragment;
         if (keeps) has_result[i] <= 1'b1;
       end
       if (walk && (walk_all || 32'(walk_place) == i)) begin
