@@ -215,3 +215,21 @@ async def a_victims_note_is_known_at_once(dut):
             # The notes of both are others' from now on.
             fragment += model.ring_size
     assert ends.expected[counter("PREEMPTIONS")] == ends.expected[counter("DUPLICATE")] == 12
+
+
+@cocotb.test()
+async def how_far_a_job_is_is_known_at_once(dut):
+    """An older fragment does not bring it back, however near behind: what is half a ring behind goes for another job's."""
+    rng = dice("reached")
+    for first in ((), (0,)):
+        clock, ends, model = await begin(dut, rng, 1.0, 1.0)
+        half = model.ring_size // 2
+        # The first is ahead of all, or the newer of two is.
+        for fragment in (*first, half, half - 1 if first else 0):
+            slot = 0 if fragment == 0 else fragment % 2 + 1
+            f = Arrival("DATA", element=I32, fragment=fragment, rank=0, units=model.units[0], bytes=1088, slot=slot)
+            ends.give(f, model.frame(f))
+        f = dataclasses.replace(f, place=1, fragment=1, units=model.units[1], slot=0)
+        ends.give(f, model.frame(f))
+        await settle(clock, ends, model)
+        assert ends.expected[counter("ABANDONED")] == 1, ends.expected
