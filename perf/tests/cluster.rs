@@ -38,6 +38,12 @@ fn spec(workers: u8) -> Spec {
     }
 }
 
+/// For jobs that must end well, however long the machine lets them, or what is started again, wait.
+const PATIENT: Timeouts = Timeouts {
+    join_ms: 60_000,
+    stall_ms: 60_000,
+};
+
 fn gradients(rank: u8) -> Vec<String> {
     let file = project().join(format!(
         "worker-agent/gradients/digits/step40/rank{rank}.safetensors"
@@ -174,6 +180,7 @@ fn a_parameter_server_may_die_and_come_back_in_the_middle() {
     let mut cluster = Cluster::start(Spec {
         slots,
         loss: 0.02,
+        timeouts: PATIENT,
         ..spec(2)
     })
     .unwrap();
@@ -193,7 +200,11 @@ fn the_switch_may_die_and_come_back_in_the_middle() {
         skipped("needs root (a memif client connects once)");
         return;
     }
-    let mut cluster = Cluster::start(spec(2)).unwrap();
+    let mut cluster = Cluster::start(Spec {
+        timeouts: PATIENT,
+        ..spec(2)
+    })
+    .unwrap();
     let workers = cluster.start_workers(0, |_| synthetic("20000000")).unwrap();
     in_the_middle(&cluster);
     cluster.restart(Process::Switch).unwrap();
@@ -205,15 +216,11 @@ fn the_switch_may_die_and_come_back_in_the_middle() {
 
 /// Two jobs of two workers each on few slots, with much patience: what fails, fails for a reason.
 fn two_jobs(policy: &str) -> Spec {
-    let patient_ms = 60_000;
     Spec {
         jobs: vec![2, 2],
         policy: policy.into(),
         slots: Some(64),
-        timeouts: Timeouts {
-            join_ms: patient_ms,
-            stall_ms: patient_ms,
-        },
+        timeouts: PATIENT,
         ..spec(2)
     }
 }
@@ -302,7 +309,11 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         skipped("needs root (network namespaces)");
         return;
     }
-    let cluster = Cluster::start(spec(2)).unwrap();
+    let cluster = Cluster::start(Spec {
+        timeouts: PATIENT,
+        ..spec(2)
+    })
+    .unwrap();
     let capture = cluster.folder().join("capture.pcap");
     let run = |command: &mut Command| {
         let output = command.output().unwrap();
@@ -327,7 +338,7 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
             "-f",
             "udp portrange 31249-31264",
             "-a",
-            "duration:15",
+            "duration:120",
             "-F",
             "pcap",
             "-w",
@@ -351,7 +362,16 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    std::thread::sleep(Duration::from_millis(500));
+    let start = Instant::now();
+    let listeners = || {
+        run(cluster
+            .command_on(cluster.ps_host(0), "ss")
+            .args(["-Hltn", "sport = :5201"]))
+    };
+    while listeners().is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "no iperf3");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let to_ps = cluster.ip(cluster.ps_host(0)).to_string();
     let mut stream = cluster
         .command_on(cluster.worker_host(0, 1), "iperf3")
