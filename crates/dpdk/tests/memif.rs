@@ -4,6 +4,7 @@
 mod common;
 
 use std::env;
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use common::child::{Stage, User, users};
@@ -31,7 +32,8 @@ fn two_processes() {
         // A socket in the file system, which a crash leaves behind.
         let socket = format!("socket-abstract=no,socket={}", stage.path("memif.sock"));
         let mut crashed = start(&stage, user, "crash", &socket);
-        crashed.wait().expect("it ends");
+        let crashed = crashed.wait().expect("it ends");
+        assert_eq!(crashed.signal(), Some(6), "by SIGABRT, not {crashed}");
         assert!(stage.folder.join("memif.sock").exists());
         run(&stage, user, &socket);
     }
@@ -106,10 +108,15 @@ fn big_pool(eal: &Eal) -> Mempool {
     Mempool::new(eal, "p", &config).expect("memory")
 }
 
+/// Nobody comes before it crashes.
 fn crash() {
     let eal = common::eal();
+    let _thread = EalThread::register(&eal).expect("registered");
     let pool = pool(&eal, "p", 511, 0);
-    let _port = port(&eal, "server", &pool);
+    let mut port = port(&eal, "server", &pool);
+    assert!(!port.port.link().expect("link").up);
+    let mut early = vec![frame(&pool, 0)];
+    assert_eq!(port.tx[0].burst(&mut early), 0, "no link, no frames");
     std::process::abort();
 }
 
@@ -119,11 +126,6 @@ fn server() {
     let _thread = EalThread::register(&eal).expect("registered");
     let pool = big_pool(&eal);
     let mut port = port(&eal, "server", &pool);
-    let mut early = vec![frame(&pool, 0)];
-    if !port.port.link().expect("link").up {
-        assert_eq!(port.tx[0].burst(&mut early), 0, "no link, no frames");
-    }
-    drop(early);
     let (mut echoed, mut frames) = (0, Vec::with_capacity(64));
     let (mut arrived, mut kept) = (Vec::with_capacity(64), Vec::new());
     wait_until("all frames are echoed", || {
