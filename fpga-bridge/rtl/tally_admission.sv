@@ -113,13 +113,7 @@ module tally_admission #(
   );
 
   // The parser let only results through whose bitmaps have no gap: the last rank says how many there are.
-  wire [63:0] last1 = bitmap1 & ~{1'b0, bitmap1[63:1]};
-  logic [6:0] ranks1;
-
-  always_comb begin
-    ranks1 = '0;
-    for (int i = 0; i < 64; i++) ranks1 |= last1[i] ? 7'(i + 1) : 7'd0;
-  end
+  wire [6:0] ranks1 = tally_pkg::ones(bitmap1);
 
   logic is_known2, is_of_ps2, shard2;
   logic [PLACE_BITS-1:0] place2;

@@ -57,13 +57,7 @@ module tally_ingress #(
   end
 
   // Then what its tkeep says: ones from bit 0 on, and how many.
-  wire [63:0] taken_end = taken_keep & ~{1'b0, taken_keep[63:1]};
-  logic [6:0] taken_bytes;
-
-  always_comb begin
-    taken_bytes = '0;
-    for (int i = 0; i < 64; i++) taken_bytes |= taken_end[i] ? 7'(i + 1) : 7'd0;
-  end
+  wire [6:0] taken_bytes = tally_pkg::ones(taken_keep);
 
   logic looked, looked_last, looked_bad, looked_ragged;
   logic [511:0] looked_data;

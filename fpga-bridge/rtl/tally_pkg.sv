@@ -85,5 +85,13 @@ package tally_pkg;
   localparam logic [1:0] TO_GROUP  = 2'd2; // on the ports of all workers
   localparam logic [1:0] TO_ASKER  = 2'd3; // with the group's addresses, on one worker's port
 
+  // How many ones a word has whose ones stand at bits 0, 1 and so on without a gap; of other words, nothing that is meant.
+  function automatic logic [6:0] ones(input logic [63:0] word);
+    logic [63:0] last;
+    last = word & ~{1'b0, word[63:1]};
+    ones = '0;
+    for (int i = 0; i < 64; i++) ones |= last[i] ? 7'(i + 1) : 7'd0;
+  endfunction
+
 endpackage
 /* verilator lint_on UNUSEDPARAM */
