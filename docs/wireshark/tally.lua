@@ -1,4 +1,4 @@
--- Wireshark dissector for the native protocol of Tally, version 1 (docs/PROTOCOL.md).
+-- Wireshark dissector for the native protocol of Tally, version 2 (docs/PROTOCOL.md).
 --
 -- To install, copy this file to the folder that Wireshark names under
 -- Help > About Wireshark > Folders > Personal Lua Plugins, and press Ctrl+Shift+L:
@@ -44,8 +44,11 @@ local tally = Proto("tally", "Tally in-network aggregation")
 local TYPE = {
   [1] = "JOIN", [2] = "ACCEPT", [3] = "REFUSE", [4] = "LEAVE", [5] = "DATA",
   [6] = "RESULT", [7] = "PARTIAL", [8] = "REMIND", [9] = "NOT_HERE", [10] = "NACK",
+  [11] = "PROBE",
 }
-local JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
+local JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT = 1, 2, 3, 4, 5, 6
+local PARTIAL, REMIND, NOT_HERE, NACK, PROBE = 7, 8, 9, 10, 11
+local TAG_BYTES = 8
 local ELEMENT = { [0] = "none", [1] = "i32", [2] = "f32", [3] = "scale", [4] = "f16", [5] = "bf16", [6] = "i16", [7] = "i8" }
 local I32, F32, SCALE, F16, BF16, I16, I8 = 1, 2, 3, 4, 5, 6, 7
 local ELEMENT_BYTES = { [I32] = 4, [F32] = 4, [SCALE] = 1, [F16] = 2, [BF16] = 2, [I16] = 2, [I8] = 1 }
@@ -90,6 +93,7 @@ local f = {
   units = ProtoField.uint8("tally.units", "Units"),
   bitmap = ProtoField.uint64("tally.bitmap", "Bitmap", base.HEX),
   contributions = ProtoField.uint8("tally.contributions", "Contributions"),
+  tag = ProtoField.uint64("tally.tag", "Tag", base.HEX),
   -- elements
   payload = ProtoField.bytes("tally.payload", "Payload"),
   i32 = ProtoField.int32("tally.i32", "i32"),
@@ -127,6 +131,8 @@ local f = {
   allowed = ProtoField.uint32("tally.allowed", "Allowed"),
   code = ProtoField.uint8("tally.code", "Code", base.DEC, LEAVE_CODE),
   failed_fragment = ProtoField.uint32("tally.failed_fragment", "Fragment that failed"),
+  salt = ProtoField.uint64("tally.salt", "Salt", base.HEX),
+  switch_mac = ProtoField.ether("tally.switch_mac", "MAC of the switch"),
   mac = ProtoField.bytes("tally.mac", "MAC"),
   malformed = ProtoField.string("tally.malformed", "Malformed"),
 }
@@ -138,7 +144,7 @@ end
 
 local x = {
   short = malformed("short", "Shorter than a header"),
-  version = malformed("version", "Version is not 1"),
+  version = malformed("version", "Version is not 2"),
   type = malformed("type", "Type is not in use"),
   flags = malformed("flags", "Flags that this type does not have"),
   element = malformed("element", "Element type that this frame does not have"),
@@ -175,26 +181,30 @@ local RULE = {
   [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "running", RUNNING }, { 20, 2, "window" }, { 24, 32, "shape" },
-    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING }, { 62, 2, "awaiting" } } },
+    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING }, { 62, 2, "awaiting" }, { 64, 8, "salt" } } },
   [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
     { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 41, 1, "slowest" }, { 42, 2, "awaiting" },
     { 44, 4, "group" },
-    { 48, 4, "least" }, { 56, 8, "behind" } } },
+    { 48, 4, "least" }, { 56, 8, "behind" }, { 64, 6, "switch_mac" }, { 72, 8, "salt" } } },
   [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "reason", REASON }, { 17, 1, "about" },
     { 20, 4, "found" }, { 24, 4, "allowed" }, { 32, 8, "behind" } } },
   [LEAVE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" },
-    { 24, 8, "behind" } } },
+    { 24, 8, "behind" }, { 32, 8, "salt" } } },
   [DATA] = { flags = 0x11, rank = is_worker, bitmap = "own", elements = true },
-  [RESULT] = { flags = 0x36, rank = is_anyone, bitmap = "all", elements = true },
+  [RESULT] = { flags = 0x36, rank = is_anyone, bitmap = "tag", elements = true },
   [PARTIAL] = { flags = 0x33, rank = is_switch, bitmap = "some", elements = true },
-  [REMIND] = { flags = 0, rank = is_ps, bitmap = "none" },
-  [NOT_HERE] = { flags = 0x08, rank = is_switch, bitmap = "none" },
-  [NACK] = { flags = 0, rank = is_worker, bitmap = "own" },
+  [REMIND] = { flags = 0, rank = is_ps, bitmap = "tag" },
+  [NOT_HERE] = { flags = 0x08, rank = is_switch, bitmap = "tag" },
+  [NACK] = { flags = 0, rank = is_worker, bitmap = "tag" },
+  [PROBE] = { flags = 0, rank = is_worker, bitmap = "tag" },
 }
+
+-- Bytes behind the payload (F-4).
+local function trailer_bytes(kind) return kind == PARTIAL and TAG_BYTES or 0 end
 
 -- Bitmaps. Numbers of 64 bits are awkward in Lua: a set of ranks is a list in ascending order. -
 
@@ -227,7 +237,6 @@ local function bitmap_is_right(rule, header)
   local ranks = header.ranks
   if rule.bitmap == "none" then return #ranks == 0 end
   if rule.bitmap == "own" then return #ranks == 1 and ranks[1] == header.rank end
-  if rule.bitmap == "all" then return is_prefix(ranks) end
   -- H-3: one contribution by itself, or the fold so far
   if header.element ~= I32 and header.element ~= SCALE then return #ranks == 1 or is_prefix(ranks) end
   return #ranks > 0
@@ -332,16 +341,20 @@ local function add_header(tree, tvb, bytes, alone, header, rule)
       string.format("%s does not have %d units", TYPE[header.type] or "a frame", header.units))
   end
   -- F-4: the header, UDP and IPv4 all say the same
-  local payload_bytes = bytes - HEADER_BYTES
+  local payload_bytes = bytes - HEADER_BYTES - trailer_bytes(header.type)
   local ip_is_right, ip_bytes = ip_carries(bytes)
   if payload_bytes ~= header.units * UNIT_BYTES then
     complain(tree, units_item, x.length, string.format("%d units are %d bytes, but UDP carries %d after the header",
       header.units, header.units * UNIT_BYTES, payload_bytes))
   elseif alone and not ip_is_right then
     complain(tree, units_item, x.length, string.format("the IPv4 length %d is not 20 + 8 + %d + %d",
-      ip_bytes, HEADER_BYTES, payload_bytes))
+      ip_bytes, HEADER_BYTES, bytes - HEADER_BYTES))
   end
 
+  if rule and rule.bitmap == "tag" then
+    tree:add(f.tag, tvb(14, 8))
+    return
+  end
   local bitmap_item = tree:add(f.bitmap, tvb(14, 8))
   bitmap_item:append_text(" (" .. ranks_text(header.ranks) .. ")")
   bitmap_item:add(f.contributions, tvb(14, 8), #header.ranks):set_generated()
@@ -475,8 +488,8 @@ local function dissect(tvb, bytes, alone, root)
   if tvb:len() < HEADER_BYTES then return "cut off by the capture" end
 
   local version, kind = math.floor(tvb(0, 1):uint() / 16), tvb(0, 1):uint() % 16
-  if version ~= 1 then
-    complain(tree, tree:add(f.version, tvb(0, 1)), x.version, string.format("version %d is not 1", version))
+  if version ~= 2 then
+    complain(tree, tree:add(f.version, tvb(0, 1)), x.version, string.format("version %d is not 2", version))
     return string.format("malformed: version %d", version)
   end
 
@@ -507,7 +520,12 @@ local function dissect(tvb, bytes, alone, root)
     info[#info + 1] = "fragment " .. header.fragment
     if header.element ~= 0 then info[#info + 1] = ELEMENT[header.element] or "element " .. header.element end
     if kind == PARTIAL then info[#info + 1] = ranks_text(header.ranks) end
-    if present > 0 then add_elements(tree, tvb(HEADER_BYTES), header.element) end
+    local elements = math.min(present, header.units * UNIT_BYTES)
+    if kind ~= PARTIAL then elements = present end
+    if elements > 0 then add_elements(tree, tvb(HEADER_BYTES, elements), header.element) end
+    if kind == PARTIAL and present >= header.units * UNIT_BYTES + TAG_BYTES then
+      tree:add(f.tag, tvb(HEADER_BYTES + header.units * UNIT_BYTES, TAG_BYTES))
+    end
   end
   for _, name in ipairs(flag_names(flags)) do info[#info + 1] = name end
   local text = table.concat(info, " ")
@@ -521,15 +539,17 @@ end
 local function datagram_of_superframe(tvb)
   local all, captured = tvb:reported_len(), tvb:len()
   if captured < HEADER_BYTES or not ip_carries(all) then return nil end
-  local one = HEADER_BYTES + tvb(13, 1):uint() * UNIT_BYTES
+  local one = HEADER_BYTES + tvb(13, 1):uint() * UNIT_BYTES + trailer_bytes(tvb(0, 1):uint() % 16)
   if all <= one then return nil end
   for at = 0, all - 1, one do
     local bytes = math.min(one, all - at)
-    if (bytes - HEADER_BYTES) % UNIT_BYTES ~= 0 then return nil end
+    local rest = (bytes - HEADER_BYTES) % UNIT_BYTES
+    if rest ~= 0 and rest ~= TAG_BYTES then return nil end
     if at + HEADER_BYTES <= captured then -- of what is cut off, the lengths must do
       local version_type, units = tvb(at, 1):uint(), tvb(at + 13, 1):uint()
-      if math.floor(version_type / 16) ~= 1 or not TYPE[version_type % 16] then return nil end
-      if HEADER_BYTES + units * UNIT_BYTES ~= bytes then return nil end
+      if math.floor(version_type / 16) ~= 2 or not TYPE[version_type % 16] then return nil end
+      local whole = HEADER_BYTES + units * UNIT_BYTES + trailer_bytes(version_type % 16)
+      if whole ~= bytes then return nil end
     end
   end
   return one

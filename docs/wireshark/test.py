@@ -33,28 +33,30 @@ SCRIPT = pathlib.Path(__file__).resolve().parent / "tally.lua"
 PORT, SHARDS = 31249, 16
 FAILURES_SHOWN_MAX = 5
 SEPARATOR, LIST = "\x1f", "\x1e"
-TYPES = "? JOIN ACCEPT REFUSE LEAVE DATA RESULT PARTIAL REMIND NOT_HERE NACK".split()
-JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = range(1, 11)
+TYPES = "? JOIN ACCEPT REFUSE LEAVE DATA RESULT PARTIAL REMIND NOT_HERE NACK PROBE".split()
+JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK, PROBE = range(1, 12)
+TAGGED = (RESULT, REMIND, NOT_HERE, NACK, PROBE)  # in the header; PARTIAL has its tag behind the payload
+TAG = 0x0123456789ABCDEF
 RESEND, OVERFLOW, FROM_PS, FINISHED, MARKED, COLLISION = 1, 2, 4, 8, 16, 32
 NONE, I32, F32, SCALE, F16, BF16, I16, I8 = range(8)
 SWITCH, PS = 254, 255
 CONTROL_FIELDS = {
     JOIN: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "role"), (17, "B", "workers"), (18, "B", "job_units"),
            (19, "B", "running"), (20, "H", "window"), (24, "32s", "shape"), (56, "I", "sent"), (60, "B", "has_sent"),
-           (62, "H", "awaiting")],
+           (62, "H", "awaiting"), (64, "Q", "salt")],
     ACCEPT: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "state"), (17, "B", "workers"),
              (18, "B", "job_units"), (19, "B", "shards"), (20, "H", "base_port"), (22, "H", "window"),
              (24, "Q", "joined"), (32, "Q", "left"), (40, "B", "ps_joined"), (41, "B", "slowest"),
              (42, "H", "awaiting"), (44, "4s", "group"),
-             (48, "I", "least"), (56, "Q", "behind")],
+             (48, "I", "least"), (56, "Q", "behind"), (64, "6s", "switch_mac"), (72, "Q", "salt")],
     REFUSE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "reason"), (17, "B", "about"), (20, "I", "found"),
              (24, "I", "allowed"), (32, "Q", "behind")],
     LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (20, "I", "failed_fragment"),
-            (24, "Q", "behind")],
+            (24, "Q", "behind"), (32, "Q", "salt")],
 }  # fmt: skip
 SHOWN = (
     ["version", "type", "flags", "flags.resend", "flags.overflow", "flags.from_ps", "flags.finished", "flags.marked",
-     "flags.collision", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "i32", "f32", "scale", "f16", "bf16", "i16", "i8", "mac"]
+     "flags.collision", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "tag", "i32", "f32", "scale", "f16", "bf16", "i16", "i8", "mac"]
     + sorted({name for fields in CONTROL_FIELDS.values() for _, _, name in fields})
 )  # fmt: skip
 
@@ -104,9 +106,14 @@ def expected_fields(udp_payload):
         "version": [version_type >> 4], "type": [kind], "flags": [flags], "priority": [priority],
         "flags.resend": [flags & 1], "flags.overflow": [flags >> 1 & 1], "flags.from_ps": [flags >> 2 & 1],
         "flags.finished": [flags >> 3 & 1], "flags.marked": [flags >> 4 & 1], "flags.collision": [flags >> 5 & 1], "element": [element & 15], "job": [job], "epoch": [epoch],
-        "fragment": [fragment], "rank": [rank], "units": [units], "bitmap": [bitmap],
-        "contributions": [bin(bitmap).count("1")],
+        "fragment": [fragment], "rank": [rank], "units": [units],
     })  # fmt: skip
+    if kind in TAGGED:
+        want["tag"] = [bitmap]
+    else:
+        want["bitmap"], want["contributions"] = [bitmap], [bin(bitmap).count("1")]
+    if kind == PARTIAL:
+        want["tag"] = list(struct.unpack(">Q", payload[-8:]))
     if kind in CONTROL_FIELDS:
         for at, code, name in CONTROL_FIELDS[kind]:
             want[name] = list(struct.unpack_from(">" + code, payload, at))
@@ -137,17 +144,22 @@ FLAGS = {
 }
 WORKERS, MEMBERS = set(range(64)), set(range(64)) | {PS}
 RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: WORKERS, RESULT: MEMBERS | {SWITCH},
-         PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS}  # fmt: skip
+         PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS, PROBE: WORKERS}  # fmt: skip
 LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 4), "has_sent": (0, 1)}
+
+
+def bytes_of(udp_payload):
+    """Bytes that a datagram with this header has."""
+    return 22 + 64 * udp_payload[13] + (8 if udp_payload[0] & 15 == PARTIAL else 0)
 
 
 def datagrams_of(udp_payload):
     """The datagrams of a superframe: all of one length, the last maybe shorter. Else the payload as it is."""
     if len(udp_payload) < 22:
         return [udp_payload]
-    one = 22 + 64 * udp_payload[13]
+    one = bytes_of(udp_payload)
     parts = [udp_payload[at : at + one] for at in range(0, len(udp_payload), one)]
-    whole = all(len(p) >= 22 and p[0] >> 4 == 1 and p[0] & 15 in RANKS and len(p) == 22 + 64 * p[13] for p in parts)
+    whole = all(len(p) >= 22 and p[0] >> 4 == 2 and p[0] & 15 in RANKS and len(p) == bytes_of(p) for p in parts)
     return parts if whole else [udp_payload]
 
 
@@ -161,23 +173,25 @@ def datagram_is_well_formed(udp_payload):
         return False
     version_type, flags, _, element, _, _, _, rank, units, bitmap = struct.unpack_from(">BBBBHHIBBQ", udp_payload)
     kind, payload = version_type & 15, udp_payload[22:]
-    if version_type >> 4 != 1 or kind not in RANKS or rank not in RANKS[kind] or flags & ~FLAGS.get(kind, 0):
+    if version_type >> 4 != 2 or kind not in RANKS or rank not in RANKS[kind] or flags & ~FLAGS.get(kind, 0):
         return False
-    if len(payload) != units * 64 or units > 128:
+    if len(udp_payload) != bytes_of(udp_payload) or units > 128:
         return False
     prefix = bitmap != 0 and bitmap & (bitmap + 1) == 0
     if kind in (DATA, RESULT, PARTIAL):
         if units == 0 or not I32 <= element <= I8:
             return False
         if kind == RESULT:
-            return prefix
+            return True
         if kind == PARTIAL:
             return bitmap != 0 and (element in (I32, SCALE) or prefix or bitmap & (bitmap - 1) == 0)
         return bitmap == 1 << rank
-    if element != NONE or bitmap != (1 << rank if kind == NACK else 0):
+    if element != NONE:
         return False
     if kind not in CONTROL_FIELDS:
         return units == 0
+    if bitmap != 0:
+        return False
     if units != 2:
         return False
     values = {name: struct.unpack_from(">" + code, payload, at)[0] for at, code, name in CONTROL_FIELDS[kind]}
@@ -280,9 +294,13 @@ def frame(udp_payload, source=40000, destination=PORT, ip_extra=0, padding=0):
     return bytes.fromhex("0200000000fe0200000000010800") + ip + udp + udp_payload + bytes(ip_extra + padding)
 
 
-def tally(kind, *, version=1, flags=0, priority=9, element=NONE, job=7, epoch=3, fragment=0, rank=2, units=None,
-          bitmap=0, payload=b""):  # fmt: skip
+def tally(kind, *, version=2, flags=0, priority=9, element=NONE, job=7, epoch=3, fragment=0, rank=2, units=None,
+          bitmap=0, tag=TAG, payload=b""):  # fmt: skip
     units = len(payload) // 64 if units is None else units
+    if kind in TAGGED:
+        bitmap = tag
+    if kind == PARTIAL:
+        payload += struct.pack(">Q", tag)
     return struct.pack(">BBBBHHIBBQ", version << 4 | kind, flags, priority, element, job, epoch, fragment, rank, units,
                        bitmap) + payload  # fmt: skip
 
@@ -370,7 +388,8 @@ GOOD = [
     ("REMIND job 7 PS fragment 8", tally(REMIND, fragment=8, rank=PS), 8, 0),
     ("NOT_HERE job 7 switch fragment 8", tally(NOT_HERE, fragment=8, rank=SWITCH), 0, 1),
     ("NOT_HERE job 7 switch fragment 8 FINISHED", tally(NOT_HERE, flags=FINISHED, fragment=8, rank=SWITCH), 0, 1),
-    ("NACK job 7 rank 2 fragment 8", tally(NACK, fragment=8, bitmap=4), 8, 0),
+    ("NACK job 7 rank 2 fragment 8", tally(NACK, fragment=8), 8, 0),
+    ("PROBE job 7 rank 2 fragment 8", tally(PROBE, fragment=8), 8, 0),
 ]  # fmt: skip
 
 data = {"element": F32, "bitmap": 4, "payload": f32s}
@@ -383,7 +402,7 @@ GOOD += [
     ("4 in one: the first is DATA job 7 rank 2 fragment 16 f32",
      b"".join(tally(DATA, fragment=fragment, **data) for fragment in (16, 32, 48)) + nack, 0, 0),
     ("3 in one: the first is RESULT job 7 switch fragment 5 f32",
-     tally(RESULT, fragment=5, **result) + tally(PARTIAL, fragment=6, **result)
+     tally(RESULT, fragment=5, **result) + tally(RESULT, fragment=6, **result)
      + tally(DATA, element=I32, fragment=7, bitmap=4, payload=i32s[:64]), 0, 1),
     ("64 in one: the first is NACK job 7 rank 2 fragment 0",
      b"".join(tally(NACK, fragment=fragment, bitmap=4) for fragment in range(64)), 0, 0),
@@ -395,8 +414,8 @@ GOOD += [
 BAD = [
     ("21 bytes are shorter than a header", tally(REMIND, rank=PS)[:21], {}),
     ("0 bytes are shorter than a header", b"", {}),
-    ("version 0 is not 1", tally(DATA, version=0, **data), {}),
-    ("version 2 is not 1", tally(DATA, version=2, **data), {}),
+    ("version 0 is not 2", tally(DATA, version=0, **data), {}),
+    ("version 1 is not 2", tally(DATA, version=1, **data), {}),
     ("type 0 is not in use", tally(0), {}),
     ("type 11 is not in use", tally(11), {}),
     ("type 15 is not in use", tally(15), {}),
@@ -430,11 +449,8 @@ BAD = [
     ("DATA of rank 2 does not have the bitmap of no rank", tally(DATA, **{**data, "bitmap": 0}), {}),
     ("DATA of rank 2 does not have the bitmap of rank 3", tally(DATA, **{**data, "bitmap": 8}), {}),
     ("DATA of rank 2 does not have the bitmap of ranks 2-3", tally(DATA, **{**data, "bitmap": 12}), {}),
-    ("RESULT of switch does not have the bitmap of ranks 1-7", tally(RESULT, **{**result, "bitmap": 254}), {}),
     ("PARTIAL of switch does not have the bitmap of no rank", tally(PARTIAL, **{**result, "bitmap": 0}), {}),
     ("PARTIAL of switch does not have the bitmap of ranks 0,2", tally(PARTIAL, **{**result, "bitmap": 5}), {}),
-    ("REMIND of PS does not have the bitmap of rank 0", tally(REMIND, rank=PS, bitmap=1), {}),
-    ("NACK of rank 2 does not have the bitmap of no rank", tally(NACK), {}),
     ("role 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, role=2)), {}),
     ("running 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, running=2)), {}),
     ("the instance is 0", tally(JOIN, payload=control(JOIN)), {}),
@@ -447,7 +463,7 @@ BAD = [
     *[(f"16 units are 1024 bytes, but UDP carries {1024 + len(rest)} after the header", one + rest, {})
       for rest in [bytes(5), bytes(22), bytes(64), bytes(len(one)), b"\xff" * len(one), nack[:21], nack + b"\0", nack + nack,
                    nack + one, one + bytes(22), one[:-64], tally(DATA, **{**data, "payload": f32s + bytes(64)}),
-                   tally(DATA, version=2, **data), tally(0, **data), tally(11, **data), tally(DATA, units=15, **data),
+                   tally(DATA, version=1, **data), tally(0, **data), tally(12, **data), tally(DATA, units=15, **data),
                    tally(DATA, units=0, **data)]],
     ("0 units are 0 bytes, but UDP carries 1046 after the header", nack + one, {}),
     ("16 units are 1024 bytes, but UDP carries 2070 after the header", one + one, {"ip_extra": 4}),

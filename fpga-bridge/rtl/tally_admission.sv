@@ -47,7 +47,6 @@ module tally_admission #(
     input  logic [31:0] in_fragment,
     input  logic [7:0]  in_rank,
     input  logic [7:0]  in_units,
-    input  logic [63:0] in_bitmap,
     input  logic        in_of_shard,
     // To the slots.
     output logic                  out_valid,
@@ -85,7 +84,6 @@ module tally_admission #(
   logic is_known1, shard1;
   logic [PLACE_BITS-1:0] place1;
   logic [15:0] epoch1;
-  logic [63:0] bitmap1;
   logic [111:0] from1;
 
   always_ff @(posedge clk) begin
@@ -95,7 +93,6 @@ module tally_admission #(
     place1 <= found_place;
     shard1 <= in_of_shard;
     epoch1 <= in_epoch;
-    bitmap1 <= in_bitmap;
     from1 <= {in_mac, in_ip, in_udp_port, in_port};
   end
 
@@ -112,14 +109,10 @@ module tally_admission #(
       .write(member_store), .write_at(member_at), .write_data(member)
   );
 
-  // The parser let only results through whose bitmaps have no gap: the last rank says how many there are.
-  wire [6:0] ranks1 = tally_pkg::ones(bitmap1);
-
   logic is_known2, is_of_ps2, shard2;
   logic [PLACE_BITS-1:0] place2;
   logic [15:0] epoch2, job_epoch2;
   logic [7:0] job_units2, job_workers2;
-  logic [6:0] ranks2; // how many the bitmap has
   logic [111:0] from2;
   logic [SLOT_BITS-1:0] slot2;
 
@@ -131,7 +124,6 @@ module tally_admission #(
     place2 <= place1;
     shard2 <= shard1;
     epoch2 <= epoch1;
-    ranks2 <= ranks1;
     from2 <= from1;
     job_epoch2 <= job_epoch[16*place1+:16];
     job_units2 <= job_units[8*place1+:8];
@@ -146,7 +138,7 @@ module tally_admission #(
   wire is_result2 = act2 == tally_pkg::ACT_PS_RESULT || act2 == tally_pkg::ACT_WORKER_RESULT;
   wire rank_beyond2 = rank2 >= job_workers2;
 
-  logic is_known3, bad_rank, bad_epoch, bad_shard, bad_units, bad_bitmap, bad_nack;
+  logic is_known3, bad_rank, bad_epoch, bad_shard, bad_units, bad_nack;
   logic [13:0] bad_member; // each byte of its addresses
   logic [PLACE_BITS-1:0] place3;
   logic [SLOT_BITS-1:0] slot3;
@@ -162,7 +154,6 @@ module tally_admission #(
     bad_epoch <= epoch2 != job_epoch2;
     bad_shard <= !shard2;
     bad_units <= (act2 == tally_pkg::ACT_DATA || is_result2) && units2 != job_units2;
-    bad_bitmap <= is_result2 && 8'(ranks2) != job_workers2;
     bad_nack <= act2 == tally_pkg::ACT_NACK && rank_beyond2;
   end
 
@@ -185,7 +176,6 @@ module tally_admission #(
       else if (bad_epoch) reason = 6'(tally_regs_pkg::DROP_STALE_EPOCH);
       else if (bad_shard) reason = 6'(tally_regs_pkg::DROP_WRONG_SHARD);
       else if (bad_units) reason = 6'(tally_regs_pkg::DROP_UNITS_MISMATCH);
-      else if (bad_bitmap) reason = 6'(tally_regs_pkg::DROP_BITMAP);
       else if (bad_nack) reason = 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
       else drops = 1'b0;
       if (drops) act = tally_pkg::ACT_DISCARD;

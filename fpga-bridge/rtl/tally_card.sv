@@ -117,7 +117,7 @@ module tally_card #(
   tally_core #(
       .SLOTS(SLOTS), .PAYLOAD_BYTES(PAYLOAD_BYTES), .JOBS(JOBS), .MEMBERS(MEMBERS), .RING(RING), .F32(F32)
   ) core (
-      .clk, .rst, .tick, .s_axis_tdata(in_tdata), .s_axis_tkeep(in_tkeep), .s_axis_tvalid(in_tvalid), .s_axis_tlast(in_tlast),
+      .clk, .rst, .s_axis_tdata(in_tdata), .s_axis_tkeep(in_tkeep), .s_axis_tvalid(in_tvalid), .s_axis_tlast(in_tlast),
       .s_axis_tuser(in_tuser), .s_axis_tready(in_tready), .m_axis_tdata(out_tdata), .m_axis_tkeep(out_tkeep),
       .m_axis_tvalid(out_tvalid), .m_axis_tlast(out_tlast), .m_axis_tuser(out_tuser), .m_axis_tready(out_tready),
       .enable, .own_mac, .own_ip, .base_port, .shards, .clear_all, .job_select(job_select[PLACE_BITS-1:0]), .job_number,

@@ -20,7 +20,6 @@ module tally_core #(
 ) (
     input  logic clk,
     input  logic rst,
-    input  logic tick, // a millisecond is over
     // Frames. tuser in: {bad, port that it came by}; out: see tally_egress.
     input  logic [511:0] s_axis_tdata,
     input  logic [63:0]  s_axis_tkeep,
@@ -121,14 +120,13 @@ module tally_core #(
   logic [47:0] p_mac;
   logic [31:0] p_ip, p_fragment;
   logic [7:0] p_flags, p_priority, p_rank, p_units;
-  logic [63:0] p_bitmap;
 
   tally_parser parser (
       .clk, .rst, .enable, .own_mac, .own_ip, .base_port, .shards, .in_valid(header_pop), .in_data(header_data),
       .in_bytes(header_bytes), .in_port(header_port), .out_valid(p_valid), .out_act(p_act),
       .out_reason(p_reason), .out_bytes(p_bytes), .out_port(p_port), .out_mac(p_mac), .out_ip(p_ip), .out_udp_port(p_udp_port),
       .out_flags(p_flags), .out_priority(p_priority), .out_element(p_element), .out_job(p_job), .out_epoch(p_epoch),
-      .out_fragment(p_fragment), .out_rank(p_rank), .out_units(p_units), .out_bitmap(p_bitmap), .out_of_shard(p_of_shard)
+      .out_fragment(p_fragment), .out_rank(p_rank), .out_units(p_units), .out_of_shard(p_of_shard)
   );
 
   // ---- Admission.
@@ -147,7 +145,7 @@ module tally_core #(
       .job_hash(hashes), .member_store(stores), .member_at, .member, .in_valid(p_valid), .in_act(p_act), .in_reason(p_reason), .in_bytes(p_bytes),
       .in_port(p_port), .in_mac(p_mac), .in_ip(p_ip), .in_udp_port(p_udp_port), .in_flags(p_flags), .in_priority(p_priority),
       .in_element(p_element), .in_job(p_job), .in_epoch(p_epoch), .in_fragment(p_fragment), .in_rank(p_rank),
-      .in_units(p_units), .in_bitmap(p_bitmap), .in_of_shard(p_of_shard), .out_valid(a_valid), .out_act(a_act),
+      .in_units(p_units), .in_of_shard(p_of_shard), .out_valid(a_valid), .out_act(a_act),
       .out_drop(a_drop), .out_reason(a_reason), .out_bytes(a_bytes), .out_port(a_port), .out_flags(a_flags),
       .out_priority(a_priority), .out_element(a_element), .out_fragment(a_fragment), .out_rank(a_rank), .out_units(a_units),
       .out_place(a_place), .out_slot(a_slot)
@@ -179,7 +177,7 @@ module tally_core #(
   logic [tally_regs_pkg::COUNTERS-1:0] slot_counts;
 
   tally_slots #(.SLOTS(SLOTS), .JOBS(JOBS), .MEMBERS(MEMBERS), .RING(RING), .F32(F32)) slots (
-      .clk, .rst, .tick, .job_units(all_units), .job_all(alls), .walk, .walk_all, .walk_place, .walked, .idle(slots_idle),
+      .clk, .rst, .job_units(all_units), .job_all(alls), .walk, .walk_all, .walk_place, .walked, .idle(slots_idle),
       .in_valid(s_valid), .in_pop(slots_pop), .in_act(s_act), .in_bytes(s_bytes), .in_port(s_port), .in_flags(s_flags),
       .in_priority(s_priority), .in_element(s_element), .in_fragment(s_fragment), .in_rank(s_rank), .in_units(s_units),
       .in_place(s_place), .in_slot(s_slot), .op_room, .op_valid, .op_takes, .op_beats, .op_from, .op_write, .op_keep, .op_slot,

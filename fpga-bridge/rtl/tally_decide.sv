@@ -1,6 +1,6 @@
 // The table of PROTOCOL.md, section 6, column `esa`: what becomes of a frame, given what was found out about it.
 //
-// Combinational. It has the rows in the order of Aggregator::contribution, result_of_ps and remind, for one way a set
+// Combinational. It has the rows in the order of Aggregator::contribution, result, remind and probe, for one way a set
 // and no place to hold contributions out of their turn; the names in capitals at the rows are those of PROTOCOL.md.
 // Everything in and out is one frame's; tally_slots looks up and carries out.
 
@@ -17,13 +17,12 @@ module tally_decide (
     input  logic       occupied,
     input  logic       hit,          // by its own fragment
     input  logic       seen,         // its rank's contribution is in it
-    input  logic       stuck,        // nothing joined it for long (S-7)
     input  logic       split,        // a part of its fragment went to the PS (S-8)
     input  logic       same_element,
     input  logic       is_next,      // its sum may be continued with this rank; always, where there is no order
     input  logic       is_first,     // a sum may begin with this rank
     input  logic       completes,    // with it, it has all ranks
-    input  logic       is_rest,      // with it, it has all ranks that did not go to the PS
+    input  logic       is_rest,      // with it, it has all ranks that did not go to the PS; of a PROBE, without it
     input  logic       is_rest_alone, // it is the only rank that did not go to the PS
     input  logic       past,         // of another fragment, which has its result for certain (S-5)
     input  logic       higher,       // of another fragment, of lower priority
@@ -49,6 +48,7 @@ module tally_decide (
     // What to count.
     output logic       results,
     output logic       results_from_ps,
+    output logic       results_from_workers,
     output logic       results_again,
     output logic       preemptions,
     output logic       abandoned,
@@ -59,6 +59,8 @@ module tally_decide (
     output logic       slots_taken,
     output logic       reminds,
     output logic       nacks,
+    output logic       probes,
+    output logic       probe_nacks,
     output logic       late,
     output logic       duplicate,
     output logic       mismatch
@@ -69,8 +71,8 @@ module tally_decide (
   always_comb begin
     {reaches, joins, takes, frees, halves, raises, splits, split_taken} = '0;
     {notes_rank, notes_slot, notes_victim, keeps, evicts_too} = '0;
-    {results, results_from_ps, results_again, preemptions, abandoned, followed, collisions, resends_to_ps} = '0;
-    {held_full, slots_taken, reminds, nacks, late, duplicate, mismatch} = '0;
+    {results, results_from_ps, results_from_workers, results_again, preemptions, abandoned, followed, collisions, resends_to_ps} = '0;
+    {held_full, slots_taken, reminds, nacks, probes, probe_nacks, late, duplicate, mismatch} = '0;
     from = tally_pkg::FROM_NOTHING;
     head = tally_pkg::HEAD_PASS;
     why = 8'd0;
@@ -87,16 +89,8 @@ module tally_decide (
           head = tally_pkg::HEAD_AGAIN;
         end else if (!open) late = 1'b1;
         else if (hit) begin
-          if (seen) begin
-            if (resend && stuck) begin // S-7
-              resends_to_ps = 1'b1;
-              notes_slot = 1'b1;
-              frees = 1'b1;
-              from = tally_pkg::FROM_SLOT;
-              head = tally_pkg::HEAD_EVICT;
-              why = tally_pkg::FLAG_RESEND;
-            end else duplicate = 1'b1;
-          end else if (split && noted) begin // S-8
+          if (seen) duplicate = 1'b1;
+          else if (split && noted) begin // S-8
             if (resend) begin
               resends_to_ps = 1'b1;
               from = tally_pkg::FROM_ARRIVAL;
@@ -132,13 +126,14 @@ module tally_decide (
               end
             end else write = tally_pkg::WRITE_SUM;
           end
-        end else if (resend) begin
+        end else if (resend && any_noted) begin // S-8; else a RESEND is as any other DATA
           resends_to_ps = 1'b1;
           notes_rank = 1'b1;
           from = tally_pkg::FROM_ARRIVAL;
         end else if (noted) duplicate = 1'b1;
         else if (occupied && !past && !higher) begin
           collisions = 1'b1;
+          resends_to_ps = resend;
           halves = 1'b1;
           notes_rank = 1'b1;
           from = tally_pkg::FROM_ARRIVAL;
@@ -172,21 +167,17 @@ module tally_decide (
         end
       end
 
-      tally_pkg::ACT_PS_RESULT: begin // S-2
+      tally_pkg::ACT_PS_RESULT, tally_pkg::ACT_WORKER_RESULT: begin // S-2, S-4
         reaches = open;
         late = !open;
         if (open) begin
-          results_from_ps = 1'b1;
+          results_from_ps = act == tally_pkg::ACT_PS_RESULT;
+          results_from_workers = !results_from_ps;
           frees = hit;
           keeps = 1'b1;
           from = tally_pkg::FROM_ARRIVAL;
-          head = tally_pkg::HEAD_PS_RESULT;
+          head = results_from_ps ? tally_pkg::HEAD_PS_RESULT : tally_pkg::HEAD_WORKER_RESULT;
         end
-      end
-
-      tally_pkg::ACT_WORKER_RESULT: begin // S-4
-        from = tally_pkg::FROM_ARRIVAL;
-        head = tally_pkg::HEAD_FORWARD;
       end
 
       tally_pkg::ACT_REMIND: begin // S-3
@@ -206,6 +197,23 @@ module tally_decide (
         nacks = 1'b1;
         from = tally_pkg::FROM_ARRIVAL;
         head = tally_pkg::HEAD_NACK;
+      end
+
+      tally_pkg::ACT_PROBE: begin // S-7
+        probes = 1'b1;
+        from = tally_pkg::FROM_ARRIVAL; // which has no payload
+        if (finished) begin
+          results_again = 1'b1;
+          from = tally_pkg::FROM_RING;
+          head = tally_pkg::HEAD_AGAIN;
+        end else if (old) begin
+          late = 1'b1;
+          from = tally_pkg::FROM_NOTHING;
+        end else if (any_noted && !(hit && !is_rest)) head = tally_pkg::HEAD_PROBE;
+        else begin
+          probe_nacks = 1'b1;
+          head = tally_pkg::HEAD_ASK;
+        end
       end
 
       default: ;

@@ -123,7 +123,7 @@ module tally_egress #(
 
   // What only travels: raw, the Tally header but for its bitmap, the fragment again for raw frames.
   wire [7:0] flags_out = flags | (overflow ? tally_pkg::FLAG_OVERFLOW : 8'd0);
-  wire [175:0] tally = {4'd1, kind, flags_out, priority_, 5'd0, element, job_number[16*place+:16], job_epoch[16*place+:16],
+  wire [175:0] tally = {tally_pkg::VERSION, kind, flags_out, priority_, 5'd0, element, job_number[16*place+:16], job_epoch[16*place+:16],
       fragment, rank, units, 64'(bitmap)};
 
   logic raw1, raw2, raw3, raw4;

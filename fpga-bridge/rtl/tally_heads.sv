@@ -3,6 +3,8 @@
 //
 // A head is {type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it is
 // for}. That of a frame that is passed through has {bytes, port that it came by} for the fragment, and the rest means nothing.
+// PARTIAL alone has a bitmap. Frames that have a tag there leave with 0: the switch writes it (A-7). The rank of HEAD_ASK, and
+// so the member that it is for, is written by tally_missing.
 
 module tally_heads #(
     parameter int JOBS = 8,
@@ -24,8 +26,8 @@ module tally_heads #(
     input  logic [31:0]           fragment,
     input  logic [7:0]            rank,
     input  logic [7:0]            units,
+    input  logic [7:0]            job_units, // of its job's elements
     input  logic [MEMBERS-1:0]    bit_,
-    input  logic [MEMBERS-1:0]    all,
     // The slot.
     input  logic [7:0]            s_priority,
     input  logic [2:0]            s_element,
@@ -54,7 +56,7 @@ module tally_heads #(
       s_units, s_bitmap, tally_pkg::TO_PS, rank};
 
   logic [3:0] out_kind;
-  logic [7:0] out_rank;
+  logic [7:0] out_rank, out_units;
   logic [31:0] out_fragment;
   logic [MEMBERS-1:0] out_bitmap;
   logic [1:0] out_to;
@@ -67,6 +69,7 @@ module tally_heads #(
     out_element = element;
     out_fragment = is_raw ? {bytes, port} : fragment;
     out_rank = tally_pkg::RANK_SWITCH;
+    out_units = units;
     out_bitmap = bit_;
     out_to = tally_pkg::TO_PS;
     case (head)
@@ -76,6 +79,7 @@ module tally_heads #(
         out_bitmap = s_bitmap | bit_;
         if (head == tally_pkg::HEAD_RESULT) begin
           out_kind = tally_pkg::KIND_RESULT;
+          out_bitmap = '0;
           out_to = tally_pkg::TO_GROUP;
         end
       end
@@ -84,24 +88,26 @@ module tally_heads #(
         out_flags = t_flags;
         out_priority = t_priority;
         out_element = t_element;
-        out_bitmap = all;
+        out_units = job_units;
+        out_bitmap = '0;
         out_to = tally_pkg::TO_ASKER;
       end
-      tally_pkg::HEAD_PS_RESULT: begin
+      tally_pkg::HEAD_PS_RESULT, tally_pkg::HEAD_WORKER_RESULT: begin
         out_kind = tally_pkg::KIND_RESULT;
-        out_flags = flags | tally_pkg::FLAG_FROM_PS;
-        out_bitmap = all;
+        out_flags = head == tally_pkg::HEAD_PS_RESULT ? flags | tally_pkg::FLAG_FROM_PS : flags & ~tally_pkg::FLAG_FROM_PS;
+        out_bitmap = '0;
         out_to = tally_pkg::TO_GROUP;
       end
-      tally_pkg::HEAD_FORWARD: begin
-        out_kind = tally_pkg::KIND_RESULT;
-        out_rank = rank;
-        out_bitmap = all;
-      end
-      tally_pkg::HEAD_NACK: begin
+      tally_pkg::HEAD_NACK, tally_pkg::HEAD_ASK: begin
         out_kind = tally_pkg::KIND_NACK;
         out_rank = rank;
+        out_bitmap = '0;
         out_to = tally_pkg::TO_WORKER;
+      end
+      tally_pkg::HEAD_PROBE: begin
+        out_kind = tally_pkg::KIND_PROBE;
+        out_rank = rank;
+        out_bitmap = '0;
       end
       tally_pkg::HEAD_NOT_HERE: begin
         out_kind = tally_pkg::KIND_NOT_HERE;
@@ -113,6 +119,6 @@ module tally_heads #(
   end
 
   assign out_head = head == tally_pkg::HEAD_EVICT ? evict_head
-      : {out_kind, out_flags, out_priority, out_element, place, out_fragment, out_rank, units, out_bitmap, out_to, rank};
+      : {out_kind, out_flags, out_priority, out_element, place, out_fragment, out_rank, out_units, out_bitmap, out_to, rank};
 
 endmodule

@@ -56,8 +56,14 @@ module tally_ingress #(
     taken_user <= s_axis_tuser;
   end
 
-  // Then what its tkeep says: ones from bit 0 on, and how many.
-  wire [6:0] taken_bytes = tally_pkg::ones(taken_keep);
+  // Then what its tkeep says: ones from bit 0 on, and how many, which counts only if there is no gap.
+  wire [63:0] last_byte = taken_keep & ~{1'b0, taken_keep[63:1]};
+  logic [6:0] taken_bytes;
+
+  always_comb begin
+    taken_bytes = '0;
+    for (int i = 0; i < 64; i++) taken_bytes |= last_byte[i] ? 7'(i + 1) : 7'd0;
+  end
 
   logic looked, looked_last, looked_bad, looked_ragged;
   logic [511:0] looked_data;

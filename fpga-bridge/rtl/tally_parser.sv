@@ -37,19 +37,18 @@ module tally_parser (
     output logic [31:0]  out_fragment,
     output logic [7:0]   out_rank,
     output logic [7:0]   out_units,
-    output logic [63:0]  out_bitmap,
     output logic         out_of_shard // the fragment is of the shard of the UDP port
 );
 
   localparam int HEADERS_TO_IP = 14;
   localparam int HEADERS_TO_UDP = 34;
 
-  // What a bitmap has to be.
-  localparam logic [2:0] RULE_NONE = 3'd0;    // empty
+  // What bytes 14 to 21 of the header have to be.
+  localparam logic [2:0] RULE_NONE = 3'd0;    // 0
   localparam logic [2:0] RULE_ONE = 3'd1;     // the rank's bit
-  localparam logic [2:0] RULE_PREFIX = 3'd2;  // ranks 0 to some other
-  localparam logic [2:0] RULE_ORDERED = 3'd3; // that, or one bit
-  localparam logic [2:0] RULE_ANY = 3'd4;     // not empty
+  localparam logic [2:0] RULE_ORDERED = 3'd2; // ranks 0 to some other, or one bit
+  localparam logic [2:0] RULE_ANY = 3'd3;     // not 0
+  localparam logic [2:0] RULE_TAG = 3'd4;     // any value: the switch in front of the card has checked it (A-8)
 
   // Stage 1. The frame's first byte is the uppermost of `b`, as the protocol counts.
   logic valid1;
@@ -139,13 +138,17 @@ module tally_parser (
     endcase
     length_fits = has_elements ? units >= 8'd1 && units <= 8'd128 : units == (is_control ? 8'd2 : 8'd0);
     case (kind)
-      tally_pkg::KIND_DATA, tally_pkg::KIND_NACK: begin
+      tally_pkg::KIND_DATA: begin
         rank_fits = is_worker;
         bitmap_rule = RULE_ONE;
       end
+      tally_pkg::KIND_NACK, tally_pkg::KIND_PROBE: begin
+        rank_fits = is_worker;
+        bitmap_rule = RULE_TAG;
+      end
       tally_pkg::KIND_RESULT: begin
         rank_fits = is_worker || is_ps || is_switch;
-        bitmap_rule = RULE_PREFIX;
+        bitmap_rule = RULE_TAG;
       end
       tally_pkg::KIND_PARTIAL: begin
         rank_fits = is_switch;
@@ -153,11 +156,11 @@ module tally_parser (
       end
       tally_pkg::KIND_NOT_HERE: begin
         rank_fits = is_switch;
-        bitmap_rule = RULE_NONE;
+        bitmap_rule = RULE_TAG;
       end
       tally_pkg::KIND_REMIND: begin
         rank_fits = is_ps;
-        bitmap_rule = RULE_NONE;
+        bitmap_rule = RULE_TAG;
       end
       default: begin // control
         rank_fits = is_worker || is_ps;
@@ -178,7 +181,6 @@ module tally_parser (
   logic [31:0] ip2, fragment2;
   logic [7:0] flags2, priority2, rank2, units2;
   logic [2:0] element2;
-  logic [63:0] bitmap2;
   logic [15:0] shard2, last_shard2;
 
   always_ff @(posedge clk) begin
@@ -199,8 +201,8 @@ module tally_parser (
     is_own_ip <= from_ip == own_ip;
     is_other_port <= shard >= shards;
     bad_header <= ip_bytes < 16'd50;
-    bad_version <= version != 4'd1;
-    bad_kind <= kind == 4'd0 || kind > tally_pkg::KIND_NACK;
+    bad_version <= version != tally_pkg::VERSION;
+    bad_kind <= kind == 4'd0 || kind > tally_pkg::KIND_PROBE;
     bad_reserved <= (flags & ~allowed_flags) != 0 || element[7:4] != 0;
     bad_element <= element[3] || has_elements == (element[2:0] == tally_pkg::ELEMENT_NONE);
     bad_length <= !length_fits;
@@ -210,13 +212,15 @@ module tally_parser (
     is_one_bit2 <= is_one_bit;
     is_prefix2 <= is_prefix;
     is_power2 <= is_power;
-    bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'd50;
+    // A PARTIAL from a switch has its tag behind the payload (F-4); it goes no further than the reason it is dropped for.
+    bad_payload <= ip_bytes != 16'({units, 6'd0}) + (kind == tally_pkg::KIND_PARTIAL ? 16'd58 : 16'd50);
     is_control2 <= is_control;
     is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE || (kind == tally_pkg::KIND_RESULT && is_switch);
     case (kind)
       tally_pkg::KIND_DATA: act2 <= tally_pkg::ACT_DATA;
       tally_pkg::KIND_RESULT: act2 <= is_ps ? tally_pkg::ACT_PS_RESULT : tally_pkg::ACT_WORKER_RESULT;
       tally_pkg::KIND_REMIND: act2 <= tally_pkg::ACT_REMIND;
+      tally_pkg::KIND_PROBE: act2 <= tally_pkg::ACT_PROBE;
       default: act2 <= tally_pkg::ACT_NACK;
     endcase
     shard2 <= shard;
@@ -234,7 +238,6 @@ module tally_parser (
     fragment2 <= fragment;
     rank2 <= rank;
     units2 <= units;
-    bitmap2 <= bitmap;
   end
 
   // Stage 3.
@@ -244,9 +247,9 @@ module tally_parser (
   always_comb begin
     case (bitmap_rule2)
       RULE_ONE: bad_bitmap = !is_one_bit2;
-      RULE_PREFIX: bad_bitmap = is_empty2 || !is_prefix2;
       RULE_ORDERED: bad_bitmap = is_empty2 || !(is_prefix2 || is_power2);
       RULE_ANY: bad_bitmap = is_empty2;
+      RULE_TAG: bad_bitmap = 1'b0;
       default: bad_bitmap = !is_empty2;
     endcase
     passes = 1'b0;
@@ -301,7 +304,6 @@ module tally_parser (
     out_fragment <= fragment2;
     out_rank <= rank2;
     out_units <= units2;
-    out_bitmap <= bitmap2;
     out_of_shard <= (16'(fragment2) & last_shard2) == shard2;
   end
 

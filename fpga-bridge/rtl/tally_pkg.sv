@@ -13,8 +13,8 @@ package tally_pkg;
   // Cycles from the operands of an f32 lane to its sum.
   localparam int F32_LATENCY = 6;
 
-  // A slot that did not grow for so many ticks (milliseconds) may be one that nobody will complete (S-7).
-  localparam int STUCK_TICKS = 500;
+  // The protocol's version.
+  localparam logic [3:0] VERSION = 4'd2;
 
   // Types of frames.
   localparam logic [3:0] KIND_LEAVE    = 4'd4;
@@ -24,6 +24,7 @@ package tally_pkg;
   localparam logic [3:0] KIND_REMIND   = 4'd8;
   localparam logic [3:0] KIND_NOT_HERE = 4'd9;
   localparam logic [3:0] KIND_NACK     = 4'd10;
+  localparam logic [3:0] KIND_PROBE    = 4'd11;
 
   // Flags.
   localparam int FLAG_RESEND_BIT = 0;
@@ -54,6 +55,7 @@ package tally_pkg;
   localparam logic [2:0] ACT_WORKER_RESULT = 3'd4;
   localparam logic [2:0] ACT_REMIND        = 3'd5;
   localparam logic [2:0] ACT_NACK          = 3'd6;
+  localparam logic [2:0] ACT_PROBE         = 3'd7;
 
   // Where the payload of an output frame comes from.
   localparam logic [2:0] FROM_NOTHING = 3'd0; // no output frame
@@ -64,15 +66,17 @@ package tally_pkg;
   localparam logic [2:0] FROM_RAW     = 3'd5; // the arrival with its own headers
 
   // Which headers an output frame gets.
-  localparam logic [3:0] HEAD_PASS      = 4'd0; // PARTIAL of the arrival alone
-  localparam logic [3:0] HEAD_EVICT     = 4'd1; // PARTIAL of the slot
-  localparam logic [3:0] HEAD_FOLLOW    = 4'd2; // PARTIAL of the slot and the arrival
-  localparam logic [3:0] HEAD_RESULT    = 4'd3;
-  localparam logic [3:0] HEAD_AGAIN     = 4'd4; // RESULT from the ring
-  localparam logic [3:0] HEAD_PS_RESULT = 4'd5;
-  localparam logic [3:0] HEAD_FORWARD   = 4'd6; // a worker's RESULT to the PS
-  localparam logic [3:0] HEAD_NACK      = 4'd7;
-  localparam logic [3:0] HEAD_NOT_HERE  = 4'd8;
+  localparam logic [3:0] HEAD_PASS          = 4'd0; // PARTIAL of the arrival alone
+  localparam logic [3:0] HEAD_EVICT         = 4'd1; // PARTIAL of the slot
+  localparam logic [3:0] HEAD_FOLLOW        = 4'd2; // PARTIAL of the slot and the arrival
+  localparam logic [3:0] HEAD_RESULT        = 4'd3;
+  localparam logic [3:0] HEAD_AGAIN         = 4'd4; // RESULT from the ring
+  localparam logic [3:0] HEAD_PS_RESULT     = 4'd5;
+  localparam logic [3:0] HEAD_WORKER_RESULT = 4'd6;
+  localparam logic [3:0] HEAD_NACK          = 4'd7; // NACK from the PS
+  localparam logic [3:0] HEAD_NOT_HERE      = 4'd8;
+  localparam logic [3:0] HEAD_PROBE         = 4'd9; // PROBE to the PS
+  localparam logic [3:0] HEAD_ASK           = 4'd10; // NACK from the card, to a rank that tally_missing names
 
   // What is written to the slot.
   localparam logic [1:0] WRITE_NOTHING = 2'd0;
@@ -84,14 +88,6 @@ package tally_pkg;
   localparam logic [1:0] TO_WORKER = 2'd1;
   localparam logic [1:0] TO_GROUP  = 2'd2; // on the ports of all workers
   localparam logic [1:0] TO_ASKER  = 2'd3; // with the group's addresses, on one worker's port
-
-  // How many ones a word has whose ones stand at bits 0, 1 and so on without a gap; of other words, nothing that is meant.
-  function automatic logic [6:0] ones(input logic [63:0] word);
-    logic [63:0] last;
-    last = word & ~{1'b0, word[63:1]};
-    ones = '0;
-    for (int i = 0; i < 64; i++) ones |= last[i] ? 7'(i + 1) : 7'd0;
-  endfunction
 
 endpackage
 /* verilator lint_on UNUSEDPARAM */

@@ -5,7 +5,7 @@
 package tally_regs_pkg;
 
   localparam logic [31:0] ID = 32'h54414c59;
-  localparam logic [31:0] INTERFACE = 32'd1;
+  localparam logic [31:0] INTERFACE = 32'd2;
 
   localparam logic [15:0] AT_ID = 16'h0000;
   localparam logic [15:0] AT_INTERFACE = 16'h0004;
@@ -42,7 +42,7 @@ package tally_regs_pkg;
   localparam logic [15:0] AT_COUNTER_SNAPSHOT = 16'h0100;
   localparam logic [15:0] AT_COUNTERS = 16'h0400;
 
-  localparam int COUNTERS = 48;
+  localparam int COUNTERS = 51;
 
   // What the engine in software counts by the same names
   localparam int COUNT_CONTRIBUTIONS = 0;
@@ -59,44 +59,47 @@ package tally_regs_pkg;
   localparam int COUNT_PARTIALS = 11;
   localparam int COUNT_REMINDS = 12;
   localparam int COUNT_NACKS = 13;
-  localparam int COUNT_OVERFLOWS = 14;
+  localparam int COUNT_PROBES = 14;
+  localparam int COUNT_PROBE_NACKS = 15;
+  localparam int COUNT_RESULTS_FROM_WORKERS = 16;
+  localparam int COUNT_OVERFLOWS = 17;
 
   // Frames dropped, by reason
-  localparam int DROP_TRUNCATED = 15;
-  localparam int DROP_IP_VERSION = 16;
-  localparam int DROP_IP_OPTIONS = 17;
-  localparam int DROP_IP_FRAGMENT = 18;
-  localparam int DROP_IP_LENGTH = 19;
-  localparam int DROP_UDP_LENGTH = 20;
-  localparam int DROP_HEADER_TRUNCATED = 21;
-  localparam int DROP_VERSION = 22;
-  localparam int DROP_TYPE = 23;
-  localparam int DROP_RESERVED_BITS = 24;
-  localparam int DROP_ELEMENT_TYPE = 25;
-  localparam int DROP_PAYLOAD_LENGTH = 26;
-  localparam int DROP_RANK_RANGE = 27;
-  localparam int DROP_BITMAP = 28;
-  localparam int DROP_NOT_FOR_SWITCH = 29;
-  localparam int DROP_STALE_EPOCH = 30;
-  localparam int DROP_RANK_OUT_OF_JOB = 31;
-  localparam int DROP_NOT_A_MEMBER = 32;
-  localparam int DROP_WRONG_SHARD = 33;
-  localparam int DROP_UNITS_MISMATCH = 34;
-  localparam int DROP_ELEMENT_MISMATCH = 35;
-  localparam int DROP_DUPLICATE = 36;
-  localparam int DROP_LATE = 37;
-  localparam int DROP_SPOOFED_SWITCH = 38;
-  localparam int DROP_STREAM_ERROR = 39;
-  localparam int DROP_STREAM_OVERSIZE = 40;
-  localparam int DROP_STREAM_KEEP = 41;
+  localparam int DROP_TRUNCATED = 18;
+  localparam int DROP_IP_VERSION = 19;
+  localparam int DROP_IP_OPTIONS = 20;
+  localparam int DROP_IP_FRAGMENT = 21;
+  localparam int DROP_IP_LENGTH = 22;
+  localparam int DROP_UDP_LENGTH = 23;
+  localparam int DROP_HEADER_TRUNCATED = 24;
+  localparam int DROP_VERSION = 25;
+  localparam int DROP_TYPE = 26;
+  localparam int DROP_RESERVED_BITS = 27;
+  localparam int DROP_ELEMENT_TYPE = 28;
+  localparam int DROP_PAYLOAD_LENGTH = 29;
+  localparam int DROP_RANK_RANGE = 30;
+  localparam int DROP_BITMAP = 31;
+  localparam int DROP_NOT_FOR_SWITCH = 32;
+  localparam int DROP_STALE_EPOCH = 33;
+  localparam int DROP_RANK_OUT_OF_JOB = 34;
+  localparam int DROP_NOT_A_MEMBER = 35;
+  localparam int DROP_WRONG_SHARD = 36;
+  localparam int DROP_UNITS_MISMATCH = 37;
+  localparam int DROP_ELEMENT_MISMATCH = 38;
+  localparam int DROP_DUPLICATE = 39;
+  localparam int DROP_LATE = 40;
+  localparam int DROP_SPOOFED_SWITCH = 41;
+  localparam int DROP_STREAM_ERROR = 42;
+  localparam int DROP_STREAM_OVERSIZE = 43;
+  localparam int DROP_STREAM_KEEP = 44;
 
   // The streams
-  localparam int STREAM_FRAMES_IN = 42;
-  localparam int STREAM_BEATS_IN = 43;
-  localparam int STREAM_FRAMES_OUT = 44;
-  localparam int STREAM_BEATS_OUT = 45;
-  localparam int STREAM_PASSED = 46;
-  localparam int STREAM_STALLS = 47;
+  localparam int STREAM_FRAMES_IN = 45;
+  localparam int STREAM_BEATS_IN = 46;
+  localparam int STREAM_FRAMES_OUT = 47;
+  localparam int STREAM_BEATS_OUT = 48;
+  localparam int STREAM_PASSED = 49;
+  localparam int STREAM_STALLS = 50;
 
 endpackage
 /* verilator lint_on UNUSEDPARAM */

@@ -10,6 +10,8 @@
 // compares with. So DATA and results take 2 cycles, others 1, and frames of one slot or one fragment 3 (frames of
 // DATA and RESULT have 2 beats and more, so the payload stage does not notice).
 //
+// Orders leave 3 cycles behind `decide`: so long it takes to know which rank a PROBE has asked (tally_missing).
+//
 // A preemption changes a note that only the victim's entry names. It is read while the frame is in `decide`, when nothing
 // is read for others, and changed and written in the cycle behind it (`amend`), in which nothing else is decided: it
 // costs no cycle. A frame whose own note that is gets what is written if it is read in that cycle, and if it was read
@@ -32,7 +34,6 @@ module tally_slots #(
 ) (
     input  logic                    clk,
     input  logic                    rst,
-    input  logic                    tick, // a millisecond is over
     // The table of jobs, and its orders.
     input  logic [8*JOBS-1:0]       job_units,
     input  logic [MEMBERS*JOBS-1:0] job_all,
@@ -69,10 +70,10 @@ module tally_slots #(
     output logic [7:0]              op_units, // of the arrival, if it has elements
     output logic [HEAD_BITS-1:0]    op_head, // for the egress, see there
     // Counters.
-    output logic [47:0]             counts
+    output logic [tally_regs_pkg::COUNTERS-1:0] counts
 );
 
-  localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 16 + 8 + 3 + 2;
+  localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 8 + 3 + 2;
   localparam int TAG_WIDTH = 1 + 32 + 8 + 8 + 3;
   localparam int NOTE_WIDTH = 32 + MEMBERS;
 
@@ -98,7 +99,7 @@ module tally_slots #(
       .write(note_write), .write_at(note_write_at), .write_data(note_write_data)
   );
 
-  // How far a job is: the newest fragment that DATA or a result of the PS was of, and the newest with a result.
+  // How far a job is: the newest fragment that DATA or a RESULT was of, and the newest with a result.
   logic [JOBS-1:0] has_reached, has_result;
   logic [31:0] reached[0:JOBS-1];
   logic [31:0] newest[0:JOBS-1];
@@ -109,10 +110,6 @@ module tally_slots #(
     ahead_by = a - b;
     is_ahead_by = !ahead_by[31] && ahead_by >= distance;
   endfunction
-
-  // Milliseconds. What stood still for a multiple of 65.5 seconds looks young again, for half a second.
-  logic [15:0] now;
-  always_ff @(posedge clk) now <= rst ? 16'd0 : now + 16'(tick);
 
   // ---- Stage `read`.
   logic look_valid, look_leaves;
@@ -126,7 +123,8 @@ module tally_slots #(
 
   wire [ROW_BITS-1:0] in_row = {in_place, in_fragment[RING_BITS-1:0]};
   logic look_uses, decide_uses; // the tables: only such frames wait for one another
-  wire in_uses = in_act == tally_pkg::ACT_DATA || in_act == tally_pkg::ACT_PS_RESULT || in_act == tally_pkg::ACT_REMIND;
+  wire in_uses = in_act == tally_pkg::ACT_DATA || in_act == tally_pkg::ACT_PS_RESULT || in_act == tally_pkg::ACT_WORKER_RESULT
+      || in_act == tally_pkg::ACT_REMIND || in_act == tally_pkg::ACT_PROBE;
   wire in_waits = in_uses && ((look_uses && (look_slot == in_slot || look_row == in_row))
       || (decide_uses && (decide_slot == in_slot || decide_row == in_row)));
 
@@ -139,19 +137,19 @@ module tally_slots #(
   // ---- Stage `look`.
   logic [2:0] look_act, look_element;
   logic [15:0] look_bytes, look_port;
-  logic [7:0] look_flags, look_priority, look_rank, look_units;
+  logic [7:0] look_flags, look_priority, look_rank, look_units, look_job_units;
   logic [31:0] look_fragment;
   logic [PLACE_BITS-1:0] look_place;
-  logic [MEMBERS-1:0] look_bit, look_before, look_all; // the rank's bit, those of ranks before, all of the job
+  // The bit of the rank whose contribution the frame brings, those of the ranks before the frame's, all of the job.
+  logic [MEMBERS-1:0] look_bit, look_before, look_all;
 
   wire sl_occupied, sl_marked, sl_split;
   wire [PLACE_BITS-1:0] sl_place;
   wire [31:0] sl_fragment;
   wire [MEMBERS-1:0] sl_bitmap;
-  wire [15:0] sl_grew;
   wire [7:0] sl_priority;
   wire [2:0] sl_element;
-  assign {sl_occupied, sl_place, sl_fragment, sl_bitmap, sl_grew, sl_priority, sl_element, sl_marked, sl_split} = slot_read_data;
+  assign {sl_occupied, sl_place, sl_fragment, sl_bitmap, sl_priority, sl_element, sl_marked, sl_split} = slot_read_data;
 
   wire tg_used;
   wire [31:0] tg_fragment;
@@ -189,9 +187,10 @@ module tally_slots #(
       look_place <= in_place;
       look_slot <= in_slot;
       look_row <= in_row;
+      look_job_units <= job_units[8*in_place+:8];
       look_all <= job_all[MEMBERS*in_place+:MEMBERS];
       for (int i = 0; i < MEMBERS; i++) begin
-        look_bit[i] <= 32'(in_rank) == i;
+        look_bit[i] <= 32'(in_rank) == i && in_act != tally_pkg::ACT_PROBE;
         look_before[i] <= 32'(in_rank) > i;
       end
     end
@@ -225,26 +224,26 @@ module tally_slots #(
 
   wire is_own = sl_place == look_place;
   wire [MEMBERS-1:0] look_with = sl_bitmap | look_bit;
-  wire [15:0] age = now - sl_grew;
   wire is_narrow = look_element >= tally_pkg::ELEMENT_F16 || (F32 == 0 && look_element == tally_pkg::ELEMENT_F32);
   wire is_ordered = is_narrow || look_element == tally_pkg::ELEMENT_F32;
 
   // ---- Stage `decide`.
   logic [2:0] act, element, s_element, t_element;
   logic [15:0] bytes, port;
-  logic [7:0] flags, priority_, rank, units, s_priority, s_units, t_flags, t_priority;
+  logic [7:0] flags, priority_, rank, units, own_units, s_priority, s_units, t_flags, t_priority;
   logic [31:0] fragment, s_fragment;
   logic [PLACE_BITS-1:0] place, s_place;
-  logic [MEMBERS-1:0] bit_, all, with_, s_bitmap, noted_ranks, note_of_victim;
+  logic [MEMBERS-1:0] bit_, below, all, with_, s_bitmap, noted_ranks, note_of_victim;
   logic s_marked, s_split, s_occupied;
-  logic finished, old, hit, seen, stuck, same_element, is_next, is_first, completes, higher, same_note, ahead,
+  logic finished, old, hit, seen, same_element, is_next, is_first, completes, higher, same_note, ahead,
       ahead_newest, has_note, are_rest, are_rest_alone, own_slot, past_arrival;
   logic [JOBS-1:0] past_places;
 
   always_ff @(posedge clk) begin
     decide_valid <= look_leaves && !rst;
     decide_uses <= look_leaves && !rst && look_uses;
-    decide_moves <= look_leaves && !rst && (look_act == tally_pkg::ACT_DATA || look_act == tally_pkg::ACT_PS_RESULT);
+    decide_moves <= look_leaves && !rst && (look_act == tally_pkg::ACT_DATA || look_act == tally_pkg::ACT_PS_RESULT
+        || look_act == tally_pkg::ACT_WORKER_RESULT);
     decide_slot <= look_slot;
     decide_row <= look_row;
     act <= look_act;
@@ -256,8 +255,10 @@ module tally_slots #(
     fragment <= look_fragment;
     rank <= look_rank;
     units <= look_units;
+    own_units <= look_job_units;
     place <= look_place;
     bit_ <= look_bit;
+    below <= look_before;
     all <= look_all;
     with_ <= look_with;
     noted_ranks <= nt_ranks;
@@ -285,7 +286,6 @@ module tally_slots #(
     past_arrival <= is_ahead_by(look_fragment, sl_fragment, RING / 2);
     hit <= sl_occupied && is_own && sl_fragment == look_fragment;
     seen <= |(sl_bitmap & look_bit);
-    stuck <= age >= 16'(tally_pkg::STUCK_TICKS);
     same_element <= sl_element == look_element;
     // What is ordered holds ranks 0 to k-1, and k is next; of narrow elements rank 0 alone, and nobody is.
     is_next <= !is_ordered || (!is_narrow && sl_bitmap == look_before);
@@ -311,16 +311,16 @@ module tally_slots #(
   logic [3:0] head;
   logic [7:0] why;
   logic [1:0] write;
-  logic results, results_from_ps, results_again, preemptions, abandoned, followed, collisions, resends_to_ps, held_full,
-      slots_taken, reminds, nacks, late, duplicate, mismatch;
+  logic results, results_from_ps, results_from_workers, results_again, preemptions, abandoned, followed, collisions, resends_to_ps, held_full,
+      slots_taken, reminds, nacks, probes, probe_nacks, late, duplicate, mismatch;
 
   tally_decide decide (
       .valid(decide_valid), .act, .resend(flags[tally_pkg::FLAG_RESEND_BIT]), .finished, .old, .noted, .any_noted,
-      .occupied(s_occupied), .hit, .seen, .stuck, .split(s_split), .same_element, .is_next, .is_first, .completes, .is_rest,
+      .occupied(s_occupied), .hit, .seen, .split(s_split), .same_element, .is_next, .is_first, .completes, .is_rest,
       .is_rest_alone, .past, .higher, .same_note, .reaches, .joins, .takes, .frees, .halves, .raises, .splits, .split_taken,
       .notes_rank, .notes_slot, .notes_victim, .keeps, .from, .head, .evicts_too, .why, .write, .results,
-      .results_from_ps, .results_again, .preemptions, .abandoned, .followed, .collisions, .resends_to_ps, .held_full,
-      .slots_taken, .reminds, .nacks, .late, .duplicate, .mismatch
+      .results_from_ps, .results_from_workers, .results_again, .preemptions, .abandoned, .followed, .collisions, .resends_to_ps, .held_full,
+      .slots_taken, .reminds, .nacks, .probes, .probe_nacks, .late, .duplicate, .mismatch
   );
 
   wire [7:0] priority_max = raises && priority_ > s_priority ? priority_ : s_priority;
@@ -329,11 +329,9 @@ module tally_slots #(
   // The slot's new entry.
   wire stays = takes || (!frees && (halves || raises));
   wire [SLOT_WIDTH-1:0] slot_next = !stays ? '0
-      : takes ? {1'b1, place, fragment, bit_, now, priority_, element, marked, split_taken}
-      : {1'b1, s_place, s_fragment, joins ? with_ : s_bitmap, joins ? now : s_grew, halves ? s_priority >> 1 : priority_max,
-         s_element, s_marked || (joins && marked), s_split || splits};
-  logic [15:0] s_grew;
-  always_ff @(posedge clk) s_grew <= sl_grew;
+      : takes ? {1'b1, place, fragment, bit_, priority_, element, marked, split_taken}
+      : {1'b1, s_place, s_fragment, joins ? with_ : s_bitmap, halves ? s_priority >> 1 : priority_max, s_element,
+         s_marked || (joins && marked), s_split || splits};
 
   // The fragment's note, or the victim's if it has the same place.
   wire amends_here = notes_victim && same_note;
@@ -445,29 +443,55 @@ module tally_slots #(
 
   tally_heads #(.JOBS(JOBS), .MEMBERS(MEMBERS)) heads (
       .head, .why, .is_raw(from == tally_pkg::FROM_RAW), .evicts_too, .bytes, .port, .flags, .priority_, .element, .place,
-      .fragment, .rank, .units, .bit_, .all, .s_priority(priority_max), .s_element, .s_place, .s_fragment, .s_units, .s_bitmap,
+      .fragment, .rank, .units, .job_units(own_units), .bit_, .s_priority(priority_max), .s_element, .s_place, .s_fragment, .s_units, .s_bitmap,
       .s_marked, .t_flags, .t_priority, .t_element, .out_head, .out_flags(head_flags), .out_priority(head_priority),
       .out_element(head_element), .evict_head
   );
 
+  // Which rank a PROBE has asked is known when its order has come two stages further.
+  localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS;
+  localparam int RANK_AT = 8 + MEMBERS + 2 + 8; // in a head
+  logic valid1, valid2, asks1, asks2; // a NACK to the rank that is asked
+  logic takes1, keep1;
+  logic [7:0] beats1, units1, missing;
+  logic [2:0] from1, element1;
+  logic [1:0] write1;
+  logic [SLOT_BITS-1:0] slot1;
+  logic [ROW_BITS-1:0] row1;
+  logic [HEAD_BITS-1:0] head1;
+  logic [ORDER_BITS-1:0] order2;
   logic second; // the slot leaves, too, behind what has just gone
   logic [HEAD_BITS-1:0] second_head;
 
+  tally_missing #(.MEMBERS(MEMBERS)) asked (.clk, .all, .slot(hit ? s_bitmap : '0), .noted(ranks), .below, .rank(missing));
+
   always_ff @(posedge clk) begin
-    op_valid <= decide_valid || second;
-    op_takes <= decide_valid;
-    op_beats <= bytes[13:6] + 8'(bytes[5:0] != 0);
-    op_from <= second ? tally_pkg::FROM_SLOT : from;
-    op_write <= second ? tally_pkg::WRITE_NOTHING : write;
-    op_keep <= keeps;
-    op_slot <= second ? op_slot : decide_slot;
-    op_row <= decide_row;
-    op_element <= second ? tally_pkg::ELEMENT_NONE : element;
-    op_units <= second ? 8'd0 : units;
-    op_head <= second ? second_head : out_head;
+    valid1 <= decide_valid || second;
+    asks1 <= decide_valid && head == tally_pkg::HEAD_ASK;
+    takes1 <= decide_valid;
+    beats1 <= bytes[13:6] + 8'(bytes[5:0] != 0);
+    from1 <= second ? tally_pkg::FROM_SLOT : from;
+    write1 <= second ? tally_pkg::WRITE_NOTHING : write;
+    keep1 <= keeps;
+    slot1 <= second ? slot1 : decide_slot;
+    row1 <= decide_row;
+    element1 <= second ? tally_pkg::ELEMENT_NONE : element;
+    units1 <= second ? 8'd0 : units;
+    head1 <= second ? second_head : out_head;
     second <= evicts_too;
     second_head <= evict_head;
-    if (rst) {op_valid, second} <= '0;
+
+    valid2 <= valid1;
+    asks2 <= asks1;
+    order2 <= {takes1, beats1, from1, write1, keep1, slot1, row1, element1, units1, head1};
+
+    op_valid <= valid2;
+    {op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head} <= order2;
+    if (asks2) begin
+      op_head[7:0] <= missing;
+      op_head[RANK_AT+:8] <= missing;
+    end
+    if (rst) {valid1, valid2, op_valid, second} <= '0;
   end
 
 `ifndef SYNTHESIS
@@ -477,7 +501,7 @@ module tally_slots #(
   );
 `endif
 
-  assign idle = !in_valid && !look_valid && !decide_valid && !second && !op_valid && !amend && !walking && !stepped;
+  assign idle = !in_valid && !look_valid && !decide_valid && !second && !valid1 && !valid2 && !op_valid && !amend && !walking && !stepped;
 
   always_comb begin
     counts = '0;
@@ -485,6 +509,7 @@ module tally_slots #(
     counts[tally_regs_pkg::COUNT_SLOTS_TAKEN] = slots_taken;
     counts[tally_regs_pkg::COUNT_RESULTS] = results;
     counts[tally_regs_pkg::COUNT_RESULTS_FROM_PS] = results_from_ps;
+    counts[tally_regs_pkg::COUNT_RESULTS_FROM_WORKERS] = results_from_workers;
     counts[tally_regs_pkg::COUNT_RESULTS_AGAIN] = results_again;
     counts[tally_regs_pkg::COUNT_PREEMPTIONS] = preemptions;
     counts[tally_regs_pkg::COUNT_ABANDONED] = abandoned;
@@ -494,6 +519,8 @@ module tally_slots #(
     counts[tally_regs_pkg::COUNT_HELD_FULL] = held_full;
     counts[tally_regs_pkg::COUNT_REMINDS] = reminds;
     counts[tally_regs_pkg::COUNT_NACKS] = nacks;
+    counts[tally_regs_pkg::COUNT_PROBES] = probes;
+    counts[tally_regs_pkg::COUNT_PROBE_NACKS] = probe_nacks;
     counts[tally_regs_pkg::DROP_LATE] = late;
     counts[tally_regs_pkg::DROP_DUPLICATE] = duplicate;
     counts[tally_regs_pkg::DROP_ELEMENT_MISMATCH] = mismatch;

@@ -6,7 +6,7 @@
 /// What [`ID`] reads.
 pub const ID_VALUE: u32 = 0x5441_4c59;
 /// What [`INTERFACE`] reads.
-pub const INTERFACE_VALUE: u32 = 1;
+pub const INTERFACE_VALUE: u32 = 2;
 
 /// `TALY` in ASCII. Anything else is no card of Tally's.
 pub const ID: u16 = 0x000;
@@ -177,7 +177,7 @@ pub enum Group {
 }
 
 /// All counters, in the order of their addresses.
-pub const COUNTERS: [(Group, &str); 48] = [
+pub const COUNTERS: [(Group, &str); 51] = [
     (Group::Count, "contributions"),
     (Group::Count, "slots_taken"),
     (Group::Count, "results"),
@@ -192,6 +192,9 @@ pub const COUNTERS: [(Group, &str); 48] = [
     (Group::Count, "partials"),
     (Group::Count, "reminds"),
     (Group::Count, "nacks"),
+    (Group::Count, "probes"),
+    (Group::Count, "probe_nacks"),
+    (Group::Count, "results_from_workers"),
     (Group::Count, "overflows"),
     (Group::Drop, "truncated"),
     (Group::Drop, "ip-version"),

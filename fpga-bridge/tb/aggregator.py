@@ -7,12 +7,11 @@ slot and the ring get, and what is counted. `Traffic` draws frames that reach al
 import dataclasses
 
 from frames import (
-    COLLISION, F16, F32, FINISHED, FROM_PS, I8, I32, MARKED, NACK, NONE, NOT_HERE, OVERFLOW, PARTIAL, PKG, RESEND, RESULT,
-    SCALE, SWITCH,
+    COLLISION, F16, F32, FINISHED, FROM_PS, I8, I32, MARKED, NACK, NONE, NOT_HERE, OVERFLOW, PARTIAL, PKG, PROBE, RESEND,
+    RESULT, SCALE, SWITCH,
 )  # fmt: skip
 
 ACTS = {name.removeprefix("ACT_"): value for name, value in PKG.items() if name.startswith("ACT_")}
-STUCK_MS = 500
 TO_PS, TO_WORKER, TO_GROUP, TO_ASKER = range(4)
 
 
@@ -41,7 +40,6 @@ class Slot:
     place: int
     fragment: int
     bitmap: int
-    grew: int
     priority: int
     element: int
     marked: bool
@@ -79,9 +77,8 @@ class Did:
 
 
 class Aggregator:
-    def __init__(self, slots, jobs, members, ring, f32=True, now=0):
+    def __init__(self, slots, jobs, members, ring, f32=True):
         self.ring_size, self.f32 = ring, f32
-        self.now = now
         self.slots = [None] * slots
         self.workers, self.units = [members] * jobs, [1] * jobs
         self.reached, self.newest = [None] * jobs, [None] * jobs
@@ -132,9 +129,6 @@ class Aggregator:
             return False
         return element != F32 or slot.bitmap == (1 << rank) - 1
 
-    def is_stuck(self, slot):
-        return (self.now - slot.grew) % (1 << 16) >= STUCK_MS
-
     def of_arrival(self, f, why=0):
         return Out("ARRIVAL", "PASS", why, PARTIAL, f.flags | why, f.priority, f.element, f.place, f.fragment, f.units,
                    1 << f.rank, asker=f.rank)  # fmt: skip
@@ -145,7 +139,8 @@ class Aggregator:
 
     def of_sum(self, f, s, head):
         kind, to = (RESULT, TO_GROUP) if head == "RESULT" else (PARTIAL, TO_PS)
-        return Out("SUM", head, 0, kind, MARKED * s.marked, s.priority, s.element, s.place, s.fragment, f.units, s.bitmap,
+        bitmap = s.bitmap if kind == PARTIAL else 0
+        return Out("SUM", head, 0, kind, MARKED * s.marked, s.priority, s.element, s.place, s.fragment, f.units, bitmap,
                    to=to, asker=f.rank)  # fmt: skip
 
     def keep(self, f, out, did):
@@ -169,26 +164,27 @@ class Aggregator:
         return getattr(self, f.act.lower())(f)
 
     def nack(self, f):
-        out = Out("ARRIVAL", "NACK", 0, NACK, f.flags, f.priority, f.element, f.place, f.fragment, f.units, 1 << f.rank,
+        out = Out("ARRIVAL", "NACK", 0, NACK, f.flags, f.priority, f.element, f.place, f.fragment, f.units, 0,
                   f.rank, TO_WORKER, f.rank)  # fmt: skip
         return Did("NACK", [out], counts=["NACKS"])
 
     def worker_result(self, f):
-        out = Out("ARRIVAL", "FORWARD", 0, RESULT, f.flags, f.priority, f.element, f.place, f.fragment, f.units,
-                  self.all(f.place), f.rank, asker=f.rank)  # fmt: skip
-        return Did("a worker's RESULT", [out])
+        return self.result(f, "RESULT of a worker", "WORKER_RESULT", f.flags & ~FROM_PS, "RESULTS_FROM_WORKERS")
 
     def ps_result(self, f):
+        return self.result(f, "RESULT of the PS", "PS_RESULT", f.flags | FROM_PS, "RESULTS_FROM_PS")
+
+    def result(self, f, row, head, flags, counter):
         if self.kept(f) or self.is_old(f):
-            return Did("late RESULT", counts=["LATE"])
-        did = Did("RESULT of the PS", counts=["RESULTS_FROM_PS"])
+            return Did("late " + row, counts=["LATE"])
+        did = Did(row, counts=[counter])
         self.reach(f, did)
         slot = self.slots[f.slot]
         if slot and (slot.place, slot.fragment) == (f.place, f.fragment):
             self.slots[f.slot] = None
             did.row += " frees"
-        out = Out("ARRIVAL", "PS_RESULT", 0, RESULT, f.flags | FROM_PS, f.priority, f.element, f.place, f.fragment, f.units,
-                  self.all(f.place), to=TO_GROUP, asker=f.rank)  # fmt: skip
+        out = Out("ARRIVAL", head, 0, RESULT, flags, f.priority, f.element, f.place, f.fragment, f.units, 0, to=TO_GROUP,
+                  asker=f.rank)  # fmt: skip
         did.outs.append(out)
         self.keep(f, out, did)
         return did
@@ -207,6 +203,48 @@ class Aggregator:
                                 asker=f.rank))  # fmt: skip
         return did
 
+    def missing(self, f):
+        """Ranks whose contribution is neither in the slot nor at the PS; None without a slot."""
+        slot = self.slots[f.slot]
+        if not slot or (slot.place, slot.fragment) != (f.place, f.fragment):
+            return None
+        return self.all(f.place) & ~(slot.bitmap | self.noted(f.place, f.fragment))
+
+    def probe(self, f):
+        did = Did("PROBE", counts=["PROBES"])
+        kept = self.kept(f)
+        if kept:
+            did.outs.append(self.again(f, kept))
+            did.counts.append("RESULTS_AGAIN")
+            did.row += " from the ring"
+            return did
+        if self.is_old(f):
+            did.counts.append("LATE")
+            did.row += " old"
+            return did
+        missing, noted, asked = self.missing(f), self.noted(f.place, f.fragment), f.rank
+        if missing:
+            workers = self.workers[f.place]
+            asked = next(r % workers for r in range(f.rank, f.rank + workers) if missing >> r % workers & 1)
+            did.row += " of a slot asks " + ("back" if asked == f.rank else "above" if asked > f.rank else "below")
+            did.row += ", split" * bool(noted)
+        elif noted:
+            did.outs.append(Out("ARRIVAL", "PROBE", 0, PROBE, f.flags, f.priority, f.element, f.place, f.fragment, f.units, 0,
+                                f.rank, asker=f.rank))  # fmt: skip
+            did.row += " to the PS"
+            return did
+        else:
+            did.row += " asks back"
+        did.counts.append("PROBE_NACKS")
+        did.outs.append(Out("ARRIVAL", "ASK", 0, NACK, 0, f.priority, NONE, f.place, f.fragment, 0, 0, asked, TO_WORKER, asked))
+        return did
+
+    def again(self, f, kept):
+        """The RESULT from the ring."""
+        fragment, flags, priority, element = kept
+        return Out("RING", "AGAIN", 0, RESULT, flags, priority, element, f.place, fragment, self.units[f.place], 0, to=TO_ASKER,
+                   asker=f.rank)  # fmt: skip
+
     def give_up(self, f, did, why):
         """The slot leaves to the PS and is free."""
         slot, self.slots[f.slot] = self.slots[f.slot], None
@@ -222,10 +260,7 @@ class Aggregator:
         resend = bool(f.flags & RESEND)
         kept = self.kept(f)
         if kept and resend:
-            fragment, flags, priority, element = kept
-            out = Out("RING", "AGAIN", 0, RESULT, flags, priority, element, f.place, fragment, f.units, self.all(f.place),
-                      to=TO_ASKER, asker=f.rank)  # fmt: skip
-            return Did("from the ring", [out], counts=["RESULTS_AGAIN"])
+            return Did("from the ring", [self.again(f, kept)], counts=["RESULTS_AGAIN"])
         if kept or self.is_old(f):
             return Did("late: finished" if kept else "late: old", counts=["LATE"])
         did = Did("")
@@ -233,7 +268,7 @@ class Aggregator:
         slot = self.slots[f.slot]
         if slot and (slot.place, slot.fragment) == (f.place, f.fragment):
             did.row = "hit: " + self.of_same_key(f, slot, resend, did)
-        elif resend:
+        elif resend and self.noted(f.place, f.fragment):
             self.pass_on(f, did)
             did.counts.append("RESENDS_TO_PS")
             did.row = "RESEND, no slot"
@@ -241,18 +276,14 @@ class Aggregator:
             did.counts.append("DUPLICATE")
             did.row = "noted, no slot"
         else:
-            did.row = self.of_other_key(f, slot, did)
+            did.row = "RESEND, " * resend + self.of_other_key(f, slot, did)
         return did
 
     def of_same_key(self, f, slot, resend, did):
         bit, everyone = 1 << f.rank, self.all(f.place)
         if slot.bitmap & bit:
-            if not (resend and self.is_stuck(slot)):
-                did.counts.append("DUPLICATE")
-                return "duplicate" + resend * " too early"
-            did.counts.append("RESENDS_TO_PS")
-            self.give_up(f, did, RESEND)
-            return "stuck"
+            did.counts.append("DUPLICATE")
+            return "duplicate" + resend * ", RESEND"
         if slot.split and self.noted(f.place, f.fragment) & bit:
             if not resend:
                 did.counts.append("DUPLICATE")
@@ -276,7 +307,6 @@ class Aggregator:
         did.counts.append("CONTRIBUTIONS")
         slot.bitmap |= bit
         slot.marked |= bool(f.flags & MARKED)
-        slot.grew = self.now
         if slot.split:
             if slot.bitmap | self.noted(f.place, f.fragment) == everyone:
                 did.counts.append("FOLLOWED")
@@ -307,7 +337,7 @@ class Aggregator:
             row += ", its note too" * (before != self.noted(f.place, f.fragment))
             victim = self.of_slot(slot, COLLISION, f.rank)
         elif slot:
-            did.counts.append("COLLISIONS")
+            did.counts += ["COLLISIONS"] + ["RESENDS_TO_PS"] * bool(f.flags & RESEND)
             slot.priority //= 2
             self.pass_on(f, did, COLLISION)
             return "not higher"
@@ -325,18 +355,22 @@ class Aggregator:
         else:
             did.counts.append("CONTRIBUTIONS")
             did.write = "ARRIVAL"
-            self.slots[f.slot] = Slot(f.place, f.fragment, 1 << f.rank, self.now, f.priority, f.element,
-                                      bool(f.flags & MARKED), bool(elsewhere))  # fmt: skip
+            self.slots[f.slot] = Slot(f.place, f.fragment, 1 << f.rank, f.priority, f.element, bool(f.flags & MARKED), bool(elsewhere))
             row += ", split" * bool(elsewhere)
         did.outs += [victim] * (victim is not None)
         return row
 
 
 ROWS = {
-    "passed", "discarded", "NACK", "a worker's RESULT", "late RESULT", "RESULT of the PS", "RESULT of the PS frees",
-    "REMIND sends the slot", "REMIND finished", "REMIND not here", "from the ring", "late: finished", "late: old",
-    "RESEND, no slot", "noted, no slot", "not higher", "hit: duplicate", "hit: duplicate too early", "hit: stuck", "hit: noted",
-    "hit: noted, RESEND", "hit: element", "hit: out of its turn", "hit: out of its turn, the last", "hit: follows",
+    "passed", "discarded", "NACK",
+    *(f"{a}RESULT of {b}{c}" for b in ("a worker", "the PS") for a, c in (("", ""), ("", " frees"), ("late ", ""))),
+    "REMIND sends the slot", "REMIND finished", "REMIND not here",
+    "PROBE from the ring", "PROBE old", "PROBE asks back", "PROBE to the PS",
+    *(f"PROBE of a slot asks {a}{b}" for a in ("back", "above", "below") for b in ("", ", split")),
+    "from the ring", "late: finished", "late: old", "RESEND, no slot", "noted, no slot",
+    "hit: duplicate", "hit: duplicate, RESEND", "hit: noted", "hit: noted, RESEND",
+    # With RESEND there is no note of the fragment; else all is as without.
+    "not higher", "RESEND, not higher", *(f"RESEND, {a}{b}" for a in ("free", "past", "higher") for b in ("", ", not its turn")), "hit: element", "hit: out of its turn", "hit: out of its turn, the last", "hit: follows",
     "hit: complete", "hit: joins", "hit: joins a split one",
     "higher, its note too", "higher, its note too, not its turn",
     *(f"{a}{b}" for a in ("free", "past", "higher") for b in ("", ", not its turn", ", split", ", the rest")),
@@ -367,7 +401,8 @@ class Traffic:
         ranks = self.rng.sample(range(self.model.workers[place]), self.model.workers[place])
         split = self.rng.randrange(1, len(ranks))
         for i, rank in enumerate(ranks):
-            self.planned.append(Arrival("DATA", RESEND * (i < split), 255, self.element(place, fragment), fragment, rank,
+            flags, priority = (self.rng.choice((0, RESEND)), 0) if i < split else (0, 255)
+            self.planned.append(Arrival("DATA", flags, priority, self.element(place, fragment), fragment, rank,
                                         self.model.units[place], place, 64 + 64 * self.model.units[place],
                                         slot=self.slot_of(place, fragment)))  # fmt: skip
 
@@ -392,7 +427,8 @@ class Traffic:
             # Another fragment with the same place in ring and notes.
             fragment = (fragment + rng.choice((-ring, -ring, ring))) % (1 << 32)
         f = Arrival(
-            act=rng.choices(("DATA", "PS_RESULT", "REMIND", "WORKER_RESULT", "NACK", "PASS_THROUGH", "DISCARD"), (80, 5, 5, 2, 2, 3, 3))[0],
+            act=rng.choices(*zip(("DATA", 74), ("PS_RESULT", 4), ("REMIND", 5), ("WORKER_RESULT", 2), ("NACK", 2), ("PROBE", 7),
+                                 ("PASS_THROUGH", 3), ("DISCARD", 3)))[0],
             priority=rng.choice((0, 1, 7, 8, 8, 9, 16, 255, rng.getrandbits(8))),
             element=self.element(place, fragment),
             fragment=fragment,
@@ -415,7 +451,7 @@ class Traffic:
                 f.rank = lacking[0] if rng.random() < 0.7 else rng.choice(lacking)
         elif f.act in ("PS_RESULT", "WORKER_RESULT"):
             f.flags = rng.choice((0, MARKED, OVERFLOW, COLLISION, FROM_PS | MARKED))
-        elif f.act in ("REMIND", "NACK"):
+        elif f.act in ("REMIND", "NACK", "PROBE"):
             f.element, f.units = NONE, 0
         if f.act in ("PS_RESULT", "REMIND"):
             f.rank = 255

@@ -14,7 +14,7 @@ PKG = {
     if value.rsplit("'", 1)[-1].lstrip("dh").strip("0123456789abcdef") == ""
 }
 
-JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK = range(1, 11)
+JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK, PROBE = range(1, 12)
 NONE, I32, F32, SCALE, F16, BF16, I16, I8 = range(8)
 RESEND, OVERFLOW, FROM_PS, FINISHED, MARKED, COLLISION = (1 << i for i in range(6))
 SWITCH, PS = 254, 255
@@ -58,7 +58,7 @@ class Frame:
     from_port: int = 40000
     to_port: int = BASE_PORT
     udp_bytes: int | None = None
-    version: int = 1
+    version: int = PKG["VERSION"]
 
     def pack(self):
         units = len(self.payload) // 64 if self.units is None else self.units

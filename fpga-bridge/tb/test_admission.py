@@ -14,14 +14,16 @@ from bench import PACES, Clock, dice, get, put
 from frames import MARKED, PKG, PS, RESEND
 
 LATENCY = 4
-DISCARD, PASS, DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK = (
-    PKG[f"ACT_{name}"] for name in ("DISCARD", "PASS_THROUGH", "DATA", "PS_RESULT", "WORKER_RESULT", "REMIND", "NACK")
+DISCARD, PASS, DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK, PROBE = (
+    PKG[f"ACT_{name}"] for name in ("DISCARD", "PASS_THROUGH", "DATA", "PS_RESULT", "WORKER_RESULT", "REMIND", "NACK", "PROBE")
 )
-ACTS = (DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK)
+ACTS = (DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK, PROBE)
+# Of a worker; the others are of the PS.
+OF_WORKER = (DATA, WORKER_RESULT, PROBE)
 # Its bits, from the lowest: port of the switch, UDP port, IPv4 address, MAC address.
 MEMBER = (("port", 16), ("udp_port", 16), ("ip", 32), ("mac", 48))
 TRAVELS = ("flags", "priority", "element", "fragment", "rank", "units")
-IN = ("act", "reason", "bytes", *(name for name, _ in MEMBER), *TRAVELS, "job", "epoch", "bitmap", "of_shard")
+IN = ("act", "reason", "bytes", *(name for name, _ in MEMBER), *TRAVELS, "job", "epoch", "of_shard")
 JOB = {"number": 16, "epoch": 16, "units": 8, "workers": 8, "hash": 32}
 
 
@@ -46,8 +48,7 @@ def admit(jobs, frame, slots):
         return PASS, None, None
     (place,) = places
     job = jobs[place]
-    everyone = (1 << job.workers) - 1
-    sender = frame["rank"] if act in (DATA, WORKER_RESULT) else PS
+    sender = frame["rank"] if act in OF_WORKER else PS
     result = act in (PS_RESULT, WORKER_RESULT)
 
     def wrong():
@@ -61,9 +62,7 @@ def admit(jobs, frame, slots):
             return "WRONG_SHARD"
         if (act == DATA or result) and frame["units"] != job.units:
             return "UNITS_MISMATCH"
-        if result and frame["bitmap"] != everyone:
-            return "BITMAP"
-        if act == NACK and not frame["bitmap"] & everyone:
+        if act == NACK and frame["rank"] >= job.workers:
             return "RANK_OUT_OF_JOB"
         return None
 
@@ -133,9 +132,8 @@ class Table:
     def right(self, job, act):
         """A frame of a member, as the job wants it."""
         rng = self.rng
-        everyone = (1 << job.workers) - 1
         rank = PS if act in (PS_RESULT, REMIND) else rng.choice((0, job.workers - 1, rng.randrange(job.workers)))
-        sender = rank if act in (DATA, WORKER_RESULT) else PS
+        sender = rank if act in OF_WORKER else PS
         return {
             "act": act,
             "reason": rng.getrandbits(6),
@@ -148,7 +146,6 @@ class Table:
             "units": job.units if act in (DATA, PS_RESULT, WORKER_RESULT) else 0,
             "job": job.number,
             "epoch": job.epoch,
-            "bitmap": {DATA: 1 << rank % 64, NACK: 1 << rank % 64, REMIND: 0}.get(act, everyone),
             "of_shard": 1,
         } | job.members[sender]
 
@@ -164,10 +161,8 @@ class Table:
 
 def wrong_rank(rng, table, job, frame):
     """A rank that the job has not, or of somebody else; the parser lets ranks below 64 through."""
-    if frame["act"] in (DATA, WORKER_RESULT, NACK):
+    if frame["act"] in (*OF_WORKER, NACK):
         frame["rank"] = rng.choice((job.workers % 64, job.workers - 1, table.most % 64, 63, rng.randrange(64)))
-        if frame["act"] != WORKER_RESULT:
-            frame["bitmap"] = 1 << frame["rank"]
         beyond = job.members.get(frame["rank"])
         if frame["act"] != NACK and beyond and rng.random() < 0.5:
             # What was stored of that rank, if it is in the job or not.
@@ -184,7 +179,7 @@ def wrong_member(rng, table, job, frame):
         frame |= rng.choice([*job.members.values()])
     else:
         # The same rank of another job.
-        sender = frame["rank"] if frame["act"] in (DATA, WORKER_RESULT) else PS
+        sender = frame["rank"] if frame["act"] in OF_WORKER else PS
         frame |= rng.choice(table.jobs).members.get(sender, {})
 
 
@@ -204,18 +199,12 @@ def wrong_units(rng, table, job, frame):
     frame["units"] = rng.choice((job.units ^ 1 << rng.randrange(8), rng.choice(table.jobs).units, 0))
 
 
-def wrong_bitmap(rng, table, job, frame):
-    """Of a result: the first so many ranks, as the parser sees to it."""
-    if frame["act"] in (PS_RESULT, WORKER_RESULT):
-        frame["bitmap"] = (1 << rng.choice((1, job.workers - 1, min(job.workers + 1, 64), 64, rng.randrange(1, 65)))) - 1
-
-
 def not_ours(rng, table, job, frame):
     if rng.random() < 0.3:
         frame["act"] = rng.choice((DISCARD, PASS))
 
 
-WRONGS = (wrong_rank, wrong_member, wrong_job, wrong_epoch, wrong_shard, wrong_units, wrong_bitmap, not_ours)
+WRONGS = (wrong_rank, wrong_member, wrong_job, wrong_epoch, wrong_shard, wrong_units, not_ours)
 
 
 class Ends:
@@ -305,12 +294,10 @@ async def says_what_the_engine_says(dut):
         seen += ends.seen
     for act in ACTS:
         reasons = {"passed", None, *(PKG[f"DROP_{name}"] for name in ("NOT_A_MEMBER", "STALE_EPOCH", "WRONG_SHARD"))}
-        if act in (DATA, WORKER_RESULT, NACK):
+        if act in (*OF_WORKER, NACK):
             reasons.add(PKG["DROP_RANK_OUT_OF_JOB"])
         if act in (DATA, WORKER_RESULT, PS_RESULT):
             reasons.add(PKG["DROP_UNITS_MISMATCH"])
-        if act in (WORKER_RESULT, PS_RESULT):
-            reasons.add(PKG["DROP_BITMAP"])
         missing = [reason for reason in reasons if not seen[act, reason]]
         assert not missing, f"act {act}: never seen {missing}"
 
@@ -326,14 +313,9 @@ async def each_bit_counts(dut):
     table.show()
     for act in ACTS:
         wrongs = [(name, 1 << bit) for name, size in (*MEMBER, ("job", 16), ("epoch", 16), ("units", 8)) for bit in range(size)]
-        for name, bit in [(None, 0), *wrongs, ("of_shard", 1), *(("bitmap", 1 << bit) for bit in (0, job.workers - 1))]:
+        for name, bit in [(None, 0), *wrongs, ("of_shard", 1)]:
             frame = table.right(job, act)
-            if name != "bitmap":
-                frame |= {name: frame[name] ^ bit} if name else {}
-            elif act in (PS_RESULT, WORKER_RESULT):
-                # One rank less or one more.
-                frame["bitmap"] = frame["bitmap"] >> 1 if bit == 1 else (frame["bitmap"] << 1 | 1) & (1 << 64) - 1
-            ends.frames.append(frame)
+            ends.frames.append(frame | ({name: frame[name] ^ bit} if name else {}))
     await clock.until(lambda: not ends.frames and not ends.under_way, 2000, "all frames")
     assert all(ends.seen[act, None] for act in ACTS)
 

@@ -1,18 +1,19 @@
 """tally_card as a whole, small, at every width of its streams: what goes in as frames comes out as the right frames.
 
-Two jobs, one of i32 in any order and one of f32 in ranks' order, with duplicates, late ones, questions for old results,
-damaged frames and frames for others in between. No two fragments fall on the same slot, so what comes out is known;
-collisions, preemptions and all else that needs the engine to know the answer are the differential test's.
+Two jobs, one of i32 in any order and one of f32 in ranks' order, with duplicates, late ones, RESENDs, PROBEs, damaged
+frames and frames for others in between. No two fragments fall on the same slot, so what comes out is known; collisions,
+preemptions and all else that needs the engine to know the answer are the differential test's.
 """
 
 import collections
+import dataclasses
 import struct
 
 import cocotb
 
 from bench import PACES, Clock, Sink, Source, beats_of, dice, frames_of, get, put
 from frames import (
-    BASE_PORT, DATA, F32, I32, MARKED, OVERFLOW, OWN_IP, OWN_MAC, PKG, RESEND, RESULT, SWITCH, Frame,
+    BASE_PORT, DATA, F32, I32, MARKED, NACK, NONE, OVERFLOW, OWN_IP, OWN_MAC, PKG, PROBE, RESEND, RESULT, SWITCH, Frame,
 )  # fmt: skip
 
 REGISTERS = {"control": 0x02C, "status": 0x028, "job": 0x080, "member": 0x0C0, "snapshot": 0x100, "counters": 0x400}
@@ -150,10 +151,20 @@ class Job:
             destination=0x025443000000 + port, source=mac, from_ip=ip, from_port=udp_port, **fields,
         )  # fmt: skip
 
+    def probe(self, rank, fragment, tag):
+        return dataclasses.replace(self.contribution(rank, fragment, b"", bitmap=tag), kind=PROBE, element=NONE)
+
+    def nack(self, rank, fragment):
+        mac, ip, udp_port, port = self.member(rank)
+        return Frame(
+            kind=NACK, element=NONE, job=self.number, epoch=self.epoch, fragment=fragment, rank=rank, bitmap=0, payload=b"",
+            destination=mac, source=0x025443010000 + (1 << port), from_ip=OWN_IP, to_ip=ip, from_port=BASE_PORT, to_port=udp_port,
+        ).pack()  # fmt: skip
+
     def result(self, fragment, payload, flags, priority, mask):
         return Frame(
             kind=RESULT, flags=flags, priority=priority, element=self.element, job=self.number, epoch=self.epoch,
-            fragment=fragment, rank=SWITCH, bitmap=(1 << self.workers) - 1, payload=payload,
+            fragment=fragment, rank=SWITCH, bitmap=0, payload=payload,
             destination=0x01005E540000 + self.number, source=0x025443010000 + mask, from_ip=OWN_IP,
             to_ip=0xEF540000 + self.number, from_port=BASE_PORT,
         ).pack()  # fmt: skip
@@ -235,14 +246,29 @@ class Traffic:
         if not recent:
             return
         fragment, rank = self.rng.choice(recent), self.rng.randrange(job.workers)
-        resend = self.rng.random() < 0.5
-        frame = job.contribution(rank, fragment, payload_of(self.rng, job.element), flags=RESEND * resend)
+        how = self.rng.choice(("new", "RESEND", "PROBE"))
+        frame = job.contribution(rank, fragment, payload_of(self.rng, job.element), flags=RESEND * (how == "RESEND"))
+        if how == "PROBE":
+            frame = job.probe(rank, fragment, self.rng.getrandbits(64))
+            self.counted["COUNT_PROBES"] += 1
         self.send(frame.pack())
-        if resend:
+        if how != "new":
             self.wanted.append(job.result(*self.done[job][fragment], 1 << job.ports[rank]))
             self.counted["COUNT_RESULTS_AGAIN"] += 1
         else:
             self.counted["DROP_LATE"] += 1
+
+    def probe(self, job):
+        """A PROBE of a fragment without a result: a NACK goes to a rank whose contribution has not come."""
+        if not self.open[job]:
+            return
+        fragment, rank = self.rng.choice(list(self.open[job])), self.rng.randrange(job.workers)
+        has = self.open[job][fragment][1]
+        asked = next(r % job.workers for r in range(rank, rank + job.workers) if r % job.workers not in has)
+        self.send(job.probe(rank, fragment, self.rng.getrandbits(64)).pack())
+        self.wanted.append(job.nack(asked, fragment))
+        self.counted["COUNT_PROBES"] += 1
+        self.counted["COUNT_PROBE_NACKS"] += 1
 
     def other(self):
         """Frames that the card hands on as they are, and such as it drops."""
@@ -255,7 +281,7 @@ class Traffic:
         elif kind == 2:
             frame = Frame(job=99, destination=0x025443000002).pack()
         elif kind == 3:
-            self.send(job.contribution(0, 3, bytes(128), version=2).pack())
+            self.send(job.contribution(0, 3, bytes(128), version=1).pack())
             self.counted["DROP_VERSION"] += 1
             return
         elif kind == 4:
@@ -278,10 +304,12 @@ class Traffic:
                 self.window = 0
                 job = next(job for job in self.jobs if self.open[job])
                 self.contribute(job)
-            elif kind < 0.8:
+            elif kind < 0.75:
                 self.contribute(job)
-            elif kind < 0.9:
+            elif kind < 0.85:
                 self.ask_again(job)
+            elif kind < 0.9:
+                self.probe(job)
             else:
                 self.other()
         self.counted["STREAM_FRAMES_IN"] = len(self.frames)

@@ -15,8 +15,9 @@ from bench import dice, get, put
 from frames import F32, MARKED, PKG, RESEND
 
 COUNTED = (
-    "results", "results_from_ps", "results_again", "preemptions", "abandoned", "followed", "collisions", "resends_to_ps",
-    "held_full", "slots_taken", "reminds", "nacks", "late", "duplicate", "mismatch",
+    "results", "results_from_ps", "results_from_workers", "results_again", "preemptions", "abandoned", "followed",
+    "collisions", "resends_to_ps", "held_full", "slots_taken", "reminds", "nacks", "probes", "probe_nacks", "late", "duplicate",
+    "mismatch",
 )  # fmt: skip
 DOES = (
     "reaches", "joins", "takes", "frees", "halves", "raises", "splits", "split_taken", "notes_rank", "notes_slot",
@@ -30,7 +31,7 @@ def facts(model, f):
     noted, everyone, bit = model.noted(f.place, f.fragment), model.all(f.place), 1 << f.rank % 64
     after = copy.copy(model)
     after.reached = list(model.reached)
-    if f.act in ("DATA", "PS_RESULT") and not model.kept(f) and not model.is_old(f):
+    if f.act in ("DATA", "PS_RESULT", "WORKER_RESULT") and not model.kept(f) and not model.is_old(f):
         after.reach(f, type("", (), {})())
     told = {
         "resend": bool(f.flags & RESEND),
@@ -47,12 +48,11 @@ def facts(model, f):
         together = slot.bitmap | bit
         told |= {
             "seen": bool(slot.bitmap & bit),
-            "stuck": model.is_stuck(slot),
             "split": slot.split,
             "same_element": slot.element == f.element,
             "is_next": model.may_follow(slot, f.element, f.rank),
             "completes": together == everyone,
-            "is_rest": together | noted == everyone,
+            "is_rest": (slot.bitmap if f.act == "PROBE" else together) | noted == everyone,
             "past": after.is_past(slot),
             "higher": f.priority > slot.priority,
             "same_note": model.row_of(f.place, f.fragment) == model.row_of(slot.place, slot.fragment),
@@ -60,9 +60,9 @@ def facts(model, f):
     return told
 
 
-def slot_after(slot, f, does, now):
+def slot_after(slot, f, does):
     if does["takes"]:
-        return Slot(f.place, f.fragment, 1 << f.rank, now, f.priority, f.element, bool(f.flags & MARKED), bool(does["split_taken"]))
+        return Slot(f.place, f.fragment, 1 << f.rank, f.priority, f.element, bool(f.flags & MARKED), bool(does["split_taken"]))
     if does["frees"] or slot is None:
         return None
     slot = dataclasses.replace(slot)
@@ -73,12 +73,11 @@ def slot_after(slot, f, does, now):
     if does["joins"]:
         slot.bitmap |= 1 << f.rank
         slot.marked |= bool(f.flags & MARKED)
-        slot.grew = now
     slot.split |= bool(does["splits"])
     return slot
 
 
-NAMES = ("valid", "act", "resend", "finished", "old", "noted", "any_noted", "occupied", "hit", "seen", "stuck", "split",
+NAMES = ("valid", "act", "resend", "finished", "old", "noted", "any_noted", "occupied", "hit", "seen", "split",
          "same_element", "is_next", "is_first", "completes", "is_rest", "is_rest_alone", "past", "higher", "same_note")  # fmt: skip
 
 
@@ -100,7 +99,7 @@ async def one(dut, rng, model, f):
     assert does["reaches"] == did.reaches, where
     assert does["keeps"] == did.keeps, where
     assert does["write"] == PKG[f"WRITE_{did.write}"], where
-    assert slot_after(slot, f, does, model.now) == model.slots[f.slot], f"{where}, not {model.slots[f.slot]}"
+    assert slot_after(slot, f, does) == model.slots[f.slot], f"{where}, not {model.slots[f.slot]}"
     if does["notes_victim"]:
         carried.note(slot.place, slot.fragment, slot.bitmap)
     if does["notes_rank"]:
@@ -136,11 +135,10 @@ async def decides_as_the_protocol_says(dut):
         if story >= 12 and ROWS - RARE_ROWS <= seen:
             break
         workers = rng.choice((2, 3, 3, 4))
-        model = Aggregator(slots=4, jobs=2, members=workers, ring=16, f32=rng.random() < 0.8, now=rng.getrandbits(16))
+        model = Aggregator(slots=4, jobs=2, members=workers, ring=16, f32=rng.random() < 0.8)
         traffic = Traffic(rng, model)
         for _ in range(800):
             seen.add(await one(dut, rng, model, traffic.draw()))
-            model.now = (model.now + rng.choice((0, 0, 0, 0, 1, 30, 499, 500))) % (1 << 16)
     assert seen <= ROWS and ROWS - RARE_ROWS <= seen, f"never seen: {ROWS - seen}; no rows: {seen - ROWS}"
 
 

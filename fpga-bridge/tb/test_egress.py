@@ -68,7 +68,7 @@ class Tables:
         rng = self.rng
         place = rng.randrange(self.jobs)
         units = rng.choice((0, 1, 1, 2, rng.randrange(self.units + 1), self.units)) if units is None else units
-        kind, flags, element = rng.randrange(1, 11), rng.getrandbits(8) & ~OVERFLOW, rng.randrange(8)
+        kind, flags, element = rng.randrange(1, 12), rng.getrandbits(8) & ~OVERFLOW, rng.randrange(8)
         if rng.random() < 0.1:
             flags |= OVERFLOW
         priority, fragment, rank = rng.getrandbits(8), rng.getrandbits(32), rng.getrandbits(8)

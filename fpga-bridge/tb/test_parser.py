@@ -11,11 +11,12 @@ import cocotb
 from bench import PACES, Clock, dice, get, put
 from frames import (
     ACCEPT, BASE_PORT, COLLISION, DATA, F32, FINISHED, FROM_PS, I32, JOIN, LEAVE, MARKED, NACK, NOT_HERE, OVERFLOW,
-    OWN_IP, OWN_MAC, PARTIAL, PKG, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH, Frame,
+    OWN_IP, OWN_MAC, PARTIAL, PKG, PROBE, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH, Frame,
 )  # fmt: skip
 
 SHARDS = 4
-FIELDS = ("bytes", "port", "mac", "ip", "udp_port", "flags", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap")
+TAG_BYTES = 8
+FIELDS = ("bytes", "port", "mac", "ip", "udp_port", "flags", "priority", "element", "job", "epoch", "fragment", "rank", "units")
 
 
 class Dropped(Exception):
@@ -56,9 +57,9 @@ def expected(frame, port):
             raise Passes
         check(ip_bytes < 50, "HEADER_TRUNCATED")
         t = frame[42:]
-        check(t[0] >> 4 != 1, "VERSION")
+        check(t[0] >> 4 != 2, "VERSION")
         kind, flags, element, rank, units, bitmap = t[0] & 15, t[1], t[3], t[12], t[13], be(56, 8)
-        check(not JOIN <= kind <= NACK, "TYPE")
+        check(not JOIN <= kind <= PROBE, "TYPE")
         allowed = {
             DATA: RESEND | MARKED,
             RESULT: OVERFLOW | FROM_PS | MARKED | COLLISION,
@@ -72,22 +73,21 @@ def expected(frame, port):
         check(not 1 <= units <= 128 if elements else units != (2 if control else 0), "PAYLOAD_LENGTH")
         worker = rank < 64
         ranks = {
-            DATA: worker, NACK: worker, RESULT: worker or rank in (PS, SWITCH), PARTIAL: rank == SWITCH,
+            DATA: worker, NACK: worker, PROBE: worker, RESULT: worker or rank in (PS, SWITCH), PARTIAL: rank == SWITCH,
             NOT_HERE: rank == SWITCH, REMIND: rank == PS,
         }  # fmt: skip
         check(not ranks.get(kind, worker or rank == PS), "RANK_RANGE")
         prefix = bitmap & bitmap + 1 == 0
-        if kind in (DATA, NACK):
+        if kind == DATA:
             fits = bitmap == 1 << rank
-        elif kind == RESULT:
-            fits = bitmap != 0 and prefix
         elif kind == PARTIAL:
             ordered = element == F32 or element >= 4
             fits = bitmap != 0 and (not ordered or bitmap.bit_count() == 1 or prefix)
         else:
-            fits = bitmap == 0
+            # The others have a tag there, which is not the card's business.
+            fits = bitmap == 0 or not control
         check(not fits, "BITMAP")
-        check(ip_bytes != 50 + 64 * units, "PAYLOAD_LENGTH")
+        check(ip_bytes != 50 + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
         if control:
             raise Passes
         check(kind in (PARTIAL, NOT_HERE) or (kind == RESULT and rank == SWITCH), "NOT_FOR_SWITCH")
@@ -95,23 +95,23 @@ def expected(frame, port):
         return PKG["ACT_DISCARD"], dropped.args[0], {"bytes": len(frame)}
     except Passes:
         return PKG["ACT_PASS_THROUGH"], None, {"bytes": len(frame), "port": port}
-    act = {DATA: "DATA", RESULT: "PS_RESULT" if rank == PS else "WORKER_RESULT", REMIND: "REMIND", NACK: "NACK"}[kind]
+    act = {DATA: "DATA", RESULT: "PS_RESULT" if rank == PS else "WORKER_RESULT", REMIND: "REMIND", NACK: "NACK", PROBE: "PROBE"}[kind]
     congested = elements and frame[15] & 3 == 3
     return PKG["ACT_" + act], None, {
         "bytes": len(frame), "port": port, "mac": be(6, 6), "ip": be(26, 4), "udp_port": be(34, 2),
         "flags": flags | MARKED * congested, "priority": t[2], "element": element, "job": be(46, 2), "epoch": be(48, 2),
-        "fragment": be(50, 4), "rank": rank, "units": units, "bitmap": bitmap, "of_shard": (be(50, 4) & SHARDS - 1) == shard,
+        "fragment": be(50, 4), "rank": rank, "units": units, "of_shard": (be(50, 4) & SHARDS - 1) == shard,
     }  # fmt: skip
 
 
 def right(rng):
     """A frame that is accepted, or passed because it is of a control type."""
-    kind = rng.choice((DATA, DATA, DATA, RESULT, RESULT, REMIND, NACK, PARTIAL, NOT_HERE, JOIN, LEAVE))
+    kind = rng.choice((DATA, DATA, DATA, RESULT, RESULT, REMIND, NACK, PROBE, PARTIAL, NOT_HERE, JOIN, LEAVE))
     elements = kind in (DATA, RESULT, PARTIAL)
     rank = {REMIND: PS, PARTIAL: SWITCH, NOT_HERE: SWITCH}.get(kind, rng.randrange(64))
     if kind == RESULT:
         rank = rng.choice((rank, PS, SWITCH))
-    bitmap = {RESULT: (1 << rng.randrange(1, 65)) - 1, PARTIAL: rng.choice((1 << rng.randrange(64), 3, rng.getrandbits(64) | 1))}
+    bitmap = {DATA: None, PARTIAL: rng.choice((1 << rng.randrange(64), 3, rng.getrandbits(64) | 1)), JOIN: 0, LEAVE: 0}
     units = rng.choice((1, 2, 16)) if elements else 2 if kind in (JOIN, LEAVE) else 0
     return Frame(
         kind=kind,
@@ -122,8 +122,9 @@ def right(rng):
         epoch=rng.getrandbits(16),
         fragment=rng.getrandbits(32),
         rank=rank,
-        bitmap=bitmap.get(kind, None if kind in (DATA, NACK) else 0),
-        payload=bytes(64 * units),
+        bitmap=bitmap.get(kind, rng.choice((0, rng.getrandbits(64)))),
+        units=units,
+        payload=bytes(64 * units + TAG_BYTES * (kind == PARTIAL)),
         source=rng.getrandbits(48),
         tos=rng.getrandbits(8),
         identification=rng.getrandbits(16),
@@ -141,14 +142,14 @@ EDGES = {
     "source": (OWN_MAC, OWN_MAC ^ 1 << 40),
     "ethertype": (0x0806, 0x8100, 0x88A8, 0x86DD, 0x0801, 0x88B5),
     "version_ihl": (0x44, 0x46, 0x55, 0x65, 0x35, 0x4F),
-    "ip_bytes": (0, 27, 28, 29, 49, 50, 51, 113, 114, 115, 65535),
+    "ip_bytes": (0, 27, 28, 29, 49, 50, 51, 113, 114, 115, 121, 122, 123, 65535),
     "fragmenting": (0x2000, 1, 0x1FFF, 0x8000, 0x6000),
     "protocol": (1, 6, 16, 18),
     "to_ip": (OWN_IP ^ 1, OWN_IP ^ 1 << 31, 0xEF540001),
     "from_ip": (OWN_IP, OWN_IP ^ 1),
     "to_port": (BASE_PORT - 1, BASE_PORT + SHARDS, 0, 65535, 0xBEE0),
-    "udp_bytes": (0, 8, 29, 30, 94, 95),
-    "version": (0, 2, 15),
+    "udp_bytes": (0, 8, 29, 30, 94, 95, 102),
+    "version": (0, 1, 3, 15),
     "kind": tuple(range(16)),
     "flags": tuple(1 << i for i in range(8)),
     "element": (*range(10), 0x10, 0x81, 0xFF),
@@ -234,7 +235,7 @@ async def knows_one_rank_from_two(dut):
     for i in range(64):
         for j in range(i + 1):
             frames.append(Frame(kind=PARTIAL, flags=0, priority=0, element=F32, job=1, epoch=1, fragment=0, rank=SWITCH,
-                                bitmap=1 << i | 1 << j, payload=bytes(64), source=2, from_ip=3, from_port=4, to_port=BASE_PORT).pack())  # fmt: skip
+                                bitmap=1 << i | 1 << j, units=1, payload=bytes(64 + TAG_BYTES), source=2, from_ip=3, from_port=4, to_port=BASE_PORT).pack())  # fmt: skip
     seen = await run(dut, rng, 1.0, frames)
     # The pair 0 and 1 is a beginning.
     assert seen == {PKG["DROP_NOT_FOR_SWITCH"]: 65, PKG["DROP_BITMAP"]: 64 * 63 // 2 - 1}

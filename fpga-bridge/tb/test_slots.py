@@ -1,7 +1,7 @@
 """tally_slots against the switch of PROTOCOL.md, section 6, in plain Python: frames in, orders and counts out.
 
 All of it collides: few slots, small rings. Frames come with gaps or one behind the other; the payload stage has no room
-for a while; time passes, and jobs go, between them.
+for a while; jobs go between them.
 """
 
 import collections
@@ -126,7 +126,7 @@ async def begin(dut, rng, offers, room):
     model = Aggregator(1 << len(dut.in_slot), jobs, members, int(dut.RING.value), bool(int(dut.F32.value)))
     model.workers = [rng.choice((2, 3, 3, members)) for _ in range(jobs)]
     model.units = [rng.choice((1, 2, 128)) for _ in range(jobs)]
-    await clock.reset(dut.tick, dut.walk, dut.walk_all, dut.walk_place, dut.in_valid, dut.op_room)
+    await clock.reset(dut.walk, dut.walk_all, dut.walk_place, dut.in_valid, dut.op_room)
     tell_jobs(dut, model)
     await walk(dut, clock, model, None)
     clock.attach(ends)
@@ -145,15 +145,7 @@ async def orders_as_the_protocol_says(dut):
                 f = traffic.draw()
                 ends.give(f, model.frame(f))
             await settle(clock, ends, model)
-            what = rng.random()
-            if what < 0.6:
-                # Time passes.
-                put(dut.tick, 1)
-                for _ in range(rng.choice((1, 30, 250, 499, 500))):
-                    await clock.step()
-                    model.now += 1
-                put(dut.tick, 0)
-            elif what < 0.9:
+            if rng.random() < 0.4:
                 # A job goes, and another comes in its place.
                 place = rng.choice((None, rng.randrange(len(model.workers)), rng.randrange(len(model.workers))))
                 await walk(dut, clock, model, place)
@@ -173,7 +165,7 @@ async def full_rate(dut):
         for i in range(24):
             f = Arrival("DATA", element=I32, fragment=i % 4 if cycles == 2 else 0, rank=0, units=model.units[0], bytes=1088)
             if cycles == 1:
-                f = Arrival(rng.choice(("NACK", "WORKER_RESULT", "PASS_THROUGH", "DISCARD")), element=NONE, bytes=64)
+                f = Arrival(rng.choice(("NACK", "PROBE", "PASS_THROUGH", "DISCARD")), element=NONE, fragment=i, bytes=64)
             f.slot = f.fragment % 4
             ends.give(f, model.frame(f))
         await settle(clock, ends, model)

@@ -16,23 +16,32 @@
 mod card;
 mod cpus;
 mod files;
+mod guests;
+mod loss;
 mod memif;
 mod namespaces;
 mod process;
 mod restart;
 mod switchml;
+mod wire;
 
 pub use card::Standstill;
 pub use cpus::Cpus;
-pub use files::{LatencyReport, Retransmissions, WorkerReport};
+pub use files::{
+    Injected, LatencyReport, PsJobReport, PsReport, Retransmissions, Traffic, WorkerReport,
+};
+pub use loss::LossPattern;
 pub use namespaces::{Links, Namespaces, allowed};
 pub use process::{Ended, Program};
 pub use restart::{Process, Restarted};
+pub use wire::{LostFrames, WireLosses};
 
 use anyhow::{Context, Result, bail, ensure};
 use files::{Transport, read_json};
 use serde::Serialize;
+use std::io::Write;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -94,6 +103,8 @@ pub struct Spec {
     /// Workers of each SwitchML job that may run at the same time, 1 to 64. Each has a controller's address of its
     /// own.
     pub switchml: Vec<u8>,
+    /// Hosts on which none of our programs runs, at ports of their own.
+    pub guests: usize,
     /// Whether all jobs are on a simulated card.
     pub card: bool,
     /// What the switch has at its end of the pairs, in namespaces.
@@ -118,6 +129,13 @@ pub struct Spec {
     pub loss: f64,
     /// Where its random numbers start.
     pub loss_seed: u64,
+    /// Which of these frames may be dropped.
+    pub loss_pattern: LossPattern,
+    /// Share of frames that the kernel drops on each link, each way, in namespaces; by default
+    /// links have no [lossy wires](wire).
+    pub wire_loss: Option<f64>,
+    /// Queue of each shaped link, in bytes; by default long enough for all windows.
+    pub queue_bytes: Option<u32>,
     /// When the workers give up.
     pub timeouts: Timeouts,
     /// How long a member may be silent before the switch gives its job up; by default the switch's own.
@@ -145,6 +163,7 @@ impl Default for Spec {
             network: Network::for_this_user(),
             jobs: vec![4],
             switchml: Vec::new(),
+            guests: 0,
             card: false,
             driver: Driver::Packet,
             cores: 1,
@@ -157,6 +176,9 @@ impl Default for Spec {
             slots: None,
             loss: 0.0,
             loss_seed: 1,
+            loss_pattern: LossPattern::default(),
+            wire_loss: None,
+            queue_bytes: None,
             timeouts: Timeouts {
                 join_ms: 30_000,
                 stall_ms: 10_000,
@@ -180,7 +202,7 @@ pub enum Driver {
 }
 
 /// One host of the network: the workers and the PS of the first job, of the second, and so on, then the workers of
-/// the SwitchML jobs.
+/// the SwitchML jobs, then the guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostId(usize);
 
@@ -324,8 +346,15 @@ impl Cluster {
         let wires = match spec.network {
             Network::Namespaces => {
                 // The card's is one more, of which only the pair is used.
-                let mut wires = Namespaces::new(hosts + usize::from(spec.card), spec.links())?;
+                let ports = hosts + usize::from(spec.card);
+                let mut wires = match spec.wire_loss {
+                    Some(share) => Namespaces::lossy(ports, spec.links(), share)?,
+                    None => Namespaces::new(ports, spec.links())?,
+                };
                 wires.prepare_for_switch(spec.driver)?;
+                if let Some(bytes) = spec.queue_bytes {
+                    wires.limit_queues(bytes)?;
+                }
                 if !spec.switchml.is_empty() {
                     wires.join_controllers(hosts_of(&spec.jobs))?;
                 }
@@ -356,6 +385,17 @@ impl Cluster {
     #[must_use]
     pub fn cpus(&self) -> &Cpus {
         &self.cpus
+    }
+
+    /// Frames lost on the wire of each host; none where wires are not lossy.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn wire_losses(&self) -> Result<Vec<WireLosses>> {
+        match &self.wires {
+            Wires::Namespaces(wires) => wires.wire_losses(),
+            Wires::Memif(_) => Ok(Vec::new()),
+        }
     }
 
     /// The folder for files of this run.
@@ -397,6 +437,9 @@ impl Cluster {
             for rank in 0..workers {
                 add(switchml::name(job, rank), self.switchml_host(job, rank));
             }
+        }
+        for guest in 0..self.spec.guests {
+            add(guests::name(guest), self.guest_host(guest));
         }
         ports.extend(self.card.as_ref().map(|link| link.port(mtu)));
         ports
@@ -474,7 +517,7 @@ impl Cluster {
         let mut command = self.on_host(&host, "tally-agent");
         command.arg("ps").arg("--config").arg(path);
         command.arg("--report").arg(self.ps_report_path(job));
-        self.add_loss(&mut command, job, 255);
+        self.add_loss(&mut command, job, loss::PS);
         let log = self.file(&format!("{name}.log"));
         self.ps[job] = Some(Program::start(&name, command, &log)?);
         Ok(())
@@ -496,6 +539,14 @@ impl Cluster {
     /// If it does not run, does not stop, or says that it failed.
     pub fn stop_ps(&mut self, job: usize) -> Result<simd_json::OwnedValue> {
         self.running_ps(job)?.stop(Duration::from_secs(10))?;
+        read_json(&self.ps_report_path(job))
+    }
+
+    /// The report of a PS that has been stopped.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn ps_report(&self, job: usize) -> Result<PsReport> {
         read_json(&self.ps_report_path(job))
     }
 
@@ -668,6 +719,15 @@ impl Cluster {
         self.running_ps(job)?.kill()
     }
 
+    /// Sends the switch a signal by name.
+    ///
+    /// # Errors
+    /// If no switch runs, or `kill` cannot be run.
+    pub fn signal_switch(&self, signal: &str) -> Result<()> {
+        let switch = self.switch.as_ref().context("no switch runs")?;
+        switch.signal(signal)
+    }
+
     /// Kills the switch on the spot.
     ///
     /// # Errors
@@ -702,23 +762,15 @@ impl Cluster {
         command
     }
 
-    fn add_loss(&self, command: &mut Command, job: usize, who: u8) {
-        if self.spec.loss > 0.0 {
-            command.arg("--loss").arg(self.spec.loss.to_string());
-            // Every process draws its own numbers.
-            let who = job as u64 * 256 + u64::from(who);
-            let seed = self
-                .spec
-                .loss_seed
-                .wrapping_mul(1_000_000)
-                .wrapping_add(who);
-            command.arg("--loss-seed").arg(seed.to_string());
-        }
-    }
-
     fn write(&self, name: &str, config: &impl Serialize) -> Result<PathBuf> {
         let path = self.file(name);
-        std::fs::write(&path, simd_json::to_string(config)?)
+        let text = simd_json::to_string(config)?;
+        // It has keys.
+        let mut options = std::fs::File::options();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        options
+            .open(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
             .with_context(|| path.display().to_string())?;
         Ok(path)
     }
@@ -745,7 +797,7 @@ fn hosts_of(jobs: &[u8]) -> usize {
 impl Spec {
     fn hosts(&self) -> usize {
         let switchml = self.switchml.iter().map(|&workers| usize::from(workers));
-        hosts_of(&self.jobs) + switchml.sum::<usize>()
+        hosts_of(&self.jobs) + switchml.sum::<usize>() + self.guests
     }
 
     /// What its links are like.

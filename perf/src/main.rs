@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    allreduce, card, compare, cores, datapath, demo, kernels, latency, load, pktgen, policies,
-    pool, switchml, switchml_worker, training,
+    allreduce, card, compare, cores, datapath, demo, kernels, latency, load, loss, pktgen,
+    policies, pool, switchml, switchml_worker, training,
 };
 
 /// Benchmarks of Tally.
@@ -43,6 +43,8 @@ enum Command {
     Latency(latency::Args),
     /// Loads a running switch with simulated workers, as hard as it takes or at a rate.
     Load(load::Args),
+    /// All-reduces over lossy links, beside SwitchML's clients and Gloo over TCP on the same links.
+    Loss(loss::Args),
     /// Writes captures, scripts and a configuration for Pktgen-DPDK.
     Pktgen(pktgen::Args),
     /// Several jobs share a switch with little memory, under each of its policies in turn.
@@ -78,6 +80,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Kernels(args) => kernels::run(args)?,
         Command::Latency(args) => latency::run(args)?,
         Command::Load(args) => load::run(args)?,
+        Command::Loss(args) => loss::run(args)?,
         Command::Pktgen(args) => pktgen::run(args)?,
         Command::Policies(args) => policies::run(args)?,
         Command::Pool(args) => pool::run(args)?,

@@ -21,7 +21,8 @@ use tally_local::{
     Arithmetic, Class, Client, Dtype, LocalError, Operation, Priority, Region, Submission,
 };
 
-const KEY: &str = "00112233445566778899aabbccddeeff";
+/// Of an example, and the job's number behind it.
+const KEY: &str = "00112233445566778899aabbccdd";
 /// The switch's ports: that of each agent, and that of the parameter server.
 const AGENTS: usize = 2;
 /// The number of a job, its workers, and the first of them that is at the second agent.
@@ -86,7 +87,7 @@ impl Stage {
         };
         let ports: Vec<_> = (0..=AGENTS).map(port).collect();
         let jobs = [A, B].map(|(id, workers, _)| {
-            format!(r#"{{ "id": {id}, "key": "{KEY}", "workers": {workers} }}"#)
+            format!(r#"{{ "id": {id}, "key": "{KEY}{id:04x}", "workers": {workers} }}"#)
         });
         let jobs = jobs.join(",");
         write(
@@ -115,7 +116,7 @@ impl Stage {
             );
             write(&format!("agent{agent}.json"), text);
         }
-        let jobs = [A, B].map(|(id, ..)| format!(r#"{{ "id": {id}, "key": "{KEY}" }}"#));
+        let jobs = [A, B].map(|(id, ..)| format!(r#"{{ "id": {id}, "key": "{KEY}{id:04x}" }}"#));
         let text = format!(r#"{{ {}, "jobs": [{}] }}"#, host(AGENTS), jobs.join(","));
         write("ps.json", text);
     }

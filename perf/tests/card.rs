@@ -23,7 +23,8 @@ use tally_local::{Arithmetic, Client, Dtype, Operation, Priority, Region, Submis
 use tally_perf::cluster::{Links, Namespaces, allowed};
 use tally_switch::report::{CardReport, Report};
 
-const KEY: &str = "00112233445566778899aabbccddeeff";
+/// Of an example, and the job's number behind it.
+const KEY: &str = "00112233445566778899aabbccdd";
 /// The jobs, each with a worker at each agent.
 const JOBS: [u16; 2] = [7, 8];
 const WORKERS: u8 = 2;
@@ -140,8 +141,8 @@ impl Stage {
             .zip(hosts.chain([card]))
             .map(|(id, device)| format!(r#"{{ "name": "p{id}", "device": "{device}" }}"#))
             .collect();
-        let jobs =
-            JOBS.map(|id| format!(r#"{{ "id": {id}, "key": "{KEY}", "workers": {WORKERS} }}"#));
+        let jobs = JOBS
+            .map(|id| format!(r#"{{ "id": {id}, "key": "{KEY}{id:04x}", "workers": {WORKERS} }}"#));
         let jobs = jobs.join(",");
         write(
             "switch.json",
@@ -173,7 +174,7 @@ impl Stage {
             );
             write(&format!("{name}.json"), text);
         }
-        let jobs = JOBS.map(|id| format!(r#"{{ "id": {id}, "key": "{KEY}" }}"#));
+        let jobs = JOBS.map(|id| format!(r#"{{ "id": {id}, "key": "{KEY}{id:04x}" }}"#));
         let text = format!(r#"{{ {}, "jobs": [{}] }}"#, host(PS), jobs.join(","));
         write("ps.json", text);
     }

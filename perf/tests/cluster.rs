@@ -90,7 +90,7 @@ fn a_missing_worker_is_named() {
 #[test]
 fn a_wrong_key_is_named() {
     let _alone = alone();
-    let worker_key = Some("ffffffffffffffffffffffffffffffff".into());
+    let worker_key = Some("00112233445566778899aabbccdd0bad".into());
     let cluster = Cluster::start(Spec {
         worker_key,
         ..spec(1)
@@ -212,6 +212,30 @@ fn the_switch_may_die_and_come_back_in_the_middle() {
         worker.wait_ok(Duration::from_secs(60)).unwrap();
     }
     synthetic_is_exact(&cluster, 0, 2, "20000000");
+}
+
+/// All members are silent for the switch at the end of the pause, and none is to blame.
+#[test]
+fn a_switch_that_stood_still_blames_no_rank() {
+    let _alone = alone();
+    let cluster = Cluster::start(Spec {
+        member_timeout_ms: Some(1000),
+        timeouts: PATIENT,
+        ..spec(3)
+    })
+    .unwrap();
+    let workers = cluster.start_workers(0, |_| synthetic("20000000")).unwrap();
+    in_the_middle(&cluster);
+    for _ in 0..3 {
+        cluster.signal_switch("STOP").unwrap();
+        std::thread::sleep(Duration::from_secs(3));
+        cluster.signal_switch("CONT").unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    for worker in workers {
+        worker.wait_ok(Duration::from_secs(60)).unwrap();
+    }
+    synthetic_is_exact(&cluster, 0, 3, "20000000");
 }
 
 /// Two jobs of two workers each on few slots, with much patience: what fails, fails for a reason.

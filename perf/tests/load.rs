@@ -15,7 +15,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const KEY: &str = "00112233445566778899aabbccddeeff";
+/// Of an example, and the job's number behind it.
+const KEY: &str = "00112233445566778899aabbccdd";
 
 /// A folder with a configuration of so many memif ports.
 struct Stage {
@@ -141,8 +142,8 @@ fn number(value: &OwnedValue, key: &str) -> u64 {
 fn jobs(workers: &[u8]) -> String {
     let job = |(at, workers): (usize, &u8)| {
         format!(
-            r#"{{ "id": {}, "key": "{KEY}", "workers": {workers} }}"#,
-            7 + at
+            r#"{{ "id": {id}, "key": "{KEY}{id:04x}", "workers": {workers} }}"#,
+            id = 7 + at
         )
     };
     let jobs: Vec<_> = workers.iter().enumerate().map(job).collect();
@@ -261,7 +262,7 @@ fn fixed_members_need_not_join_and_may_be_loaded_again_and_again() {
         )
     };
     let jobs = format!(
-        r#"[{{ "id": 7, "key": "{KEY}", "workers": 2, "fixed": {{ "payload_bytes": 512,
+        r#"[{{ "id": 7, "key": "{KEY}0007", "workers": 2, "fixed": {{ "payload_bytes": 512,
              "workers": [{}, {}], "ps": {} }} }}]"#,
         member(0, 1),
         member(1, 2),
@@ -343,7 +344,7 @@ fn a_wrong_key_and_a_missing_ps_are_named() {
     {
         let _switch = stage.switch();
         let good = std::fs::read_to_string(stage.config()).unwrap();
-        let bad = good.replace(KEY, "ffffffffffffffffffffffffffffffff");
+        let bad = good.replace(&format!("{KEY}0007"), &format!("{KEY}0bad"));
         std::fs::write(stage.config(), bad).unwrap();
         stage.refuses(&[], &["job 7", "key"]);
         std::fs::write(stage.config(), good).unwrap();

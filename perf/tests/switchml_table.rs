@@ -18,6 +18,7 @@ use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
     Eal, EalConfig, Mbuf, Mempool, MempoolConfig, PortConfig, RxQueue, StartedPort, TxQueue,
@@ -36,6 +37,18 @@ const SWITCH: Peer = Peer {
     mac: Mac([0x02, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
     ip: Ipv4Addr::new(10, 84, 0, 254),
 };
+/// The address of the switch that each station was told, by the station's own.
+static TOLD: Mutex<BTreeMap<[u8; 6], Mac>> = Mutex::new(BTreeMap::new());
+
+/// The switch, as a station knows it: at the address that it was told, or at the public one.
+fn switch_of(station: Peer) -> Peer {
+    let told = TOLD.lock().unwrap();
+    Peer {
+        mac: told.get(&station.mac.0).copied().unwrap_or(SWITCH.mac),
+        ..SWITCH
+    }
+}
+
 const PORTS: usize = 4;
 const SLOTS: u16 = 1000;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +68,7 @@ struct Rig {
     stats: PathBuf,
     controller: SocketAddr,
     sessions: u64,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 /// What a frame says behind UDP, and whence and whither.
@@ -150,8 +163,12 @@ fn udp_frame(from: (Peer, u16), to: (Peer, u16), ttl: u8, payload: &[u8]) -> Vec
 
 /// As published clients send it: no IPv4 checksum, and for UDP that of the pseudo header.
 fn request(from: Peer, message: &Message) -> Vec<u8> {
+    request_to(switch_of(from), from, message)
+}
+
+fn request_to(switch: Peer, from: Peer, message: &Message) -> Vec<u8> {
     let payload = message.payload();
-    let to = (SWITCH, message.switch_port);
+    let to = (switch, message.switch_port);
     let mut frame = udp_frame((from, message.own_port), to, 128, &payload);
     let mut pseudo = frame[26..34].to_vec();
     pseudo.extend([0, 17]);
@@ -162,7 +179,7 @@ fn request(from: Peer, message: &Message) -> Vec<u8> {
 
 /// As the switch must answer.
 fn reply(to: Peer, message: &Message) -> Vec<u8> {
-    let from = (SWITCH, message.switch_port);
+    let from = (switch_of(to), message.switch_port);
     let mut frame = udp_frame(from, (to, message.own_port), 64, &message.payload());
     let checksum = !words(&frame[14..34]);
     frame[24..26].copy_from_slice(&checksum.to_be_bytes());
@@ -295,7 +312,7 @@ impl Rig {
             stats,
             controller,
             sessions: 0,
-            _folder: folder,
+            folder,
         }
     }
 
@@ -312,7 +329,13 @@ impl Rig {
                 size,
             };
             let joined = control.udp_session(member.request(self.sessions)).unwrap();
-            assert_eq!((joined.session, joined.switch), (self.sessions, SWITCH));
+            assert_eq!(
+                (joined.session, joined.switch.ip),
+                (self.sessions, SWITCH.ip)
+            );
+            assert_ne!(joined.switch.mac, SWITCH.mac);
+            let mut told = TOLD.lock().unwrap();
+            told.insert(station.mac.0, joined.switch.mac);
         }
         Job {
             group,
@@ -371,6 +394,21 @@ impl Rig {
         let mut stream = UnixStream::connect(&self.stats).unwrap();
         stream.read_to_end(&mut text).unwrap();
         simd_json::from_slice(&mut text).unwrap()
+    }
+
+    /// A line of the log with all of these words, in the end.
+    #[track_caller]
+    fn logged(&self, words: &[&str]) {
+        let start = Instant::now();
+        loop {
+            let log = std::fs::read_to_string(self.folder.path().join("switch.log")).unwrap();
+            let found = |line: &str| words.iter().all(|word| line.contains(word));
+            if log.lines().any(found) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{words:?} not in {log}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn drops(&self) -> BTreeMap<String, u64> {
@@ -614,9 +652,44 @@ fn what_is_not_of_the_session_is_dropped(rig: &mut Rig) {
         ..m.clone()
     };
     rig.dropped(0, &frame(station(0, 0), &long), "payload-length");
-    // From a port that is not its own, once it has one.
-    rig.send_frame(0, &frame(station(0, 0), &m));
-    rig.dropped(1, &frame(station(0, 0), &message(1, 1)), "not-a-member");
+}
+
+/// A host behind port 2 speaks in a worker's name before the worker does, with what everybody may know.
+fn forged_first_frames_change_nothing(rig: &mut Rig) {
+    let job = rig.session(0, 2, Size::B128);
+    let victim = station(0, 0);
+    for to in [SWITCH, switch_of(station(0, 1))] {
+        for place in [0, SET] {
+            let forged = request_to(to, victim, &message(place, 1_000_000));
+            rig.dropped(2, &forged, "switchml-forged");
+        }
+    }
+    for place in [0, SET] {
+        let m = message(place, 10);
+        rig.send(&job, 1, &m);
+        rig.silent();
+        rig.send(&job, 0, &message(place, 1));
+        rig.all_get(&job, &message(place, 11));
+    }
+    rig.silent();
+    rig.logged(&["rank 0", "port port2", "switchml-forged"]);
+}
+
+/// Somebody has read a worker's frames: nobody can tell which of the two is the worker.
+fn a_worker_at_two_ports_ends_its_session(rig: &mut Rig) {
+    let job = rig.session(0, 2, Size::B128);
+    rig.send(&job, 0, &message(0, 1));
+    rig.silent();
+    rig.dropped(2, &request(station(0, 0), &message(1, 1)), "switchml-port");
+    rig.send(&job, 1, &message(0, 1));
+    rig.silent();
+    let id = format!("session {:#x} ends", rig.sessions);
+    rig.logged(&[&id, "rank 0", "from port port0 and from port port2"]);
+    rig.dropped(
+        0,
+        &request(station(0, 0), &message(0, 1)),
+        "switchml-no-session",
+    );
 }
 
 fn replies_go_where_the_worker_last_sent_from_for_the_slot(rig: &mut Rig) {
@@ -741,7 +814,7 @@ type Row = fn(&mut Rig);
 fn every_row_of_the_table() {
     let _alone = alone();
     let mut rig = Rig::start();
-    let rows: [(&str, Row); 16] = [
+    let rows: [(&str, Row); 18] = [
         ("first, middle, last", first_middle_and_last),
         ("duplicates", duplicates_before_and_after_completion),
         ("exponents", both_exponents_by_maximum),
@@ -758,6 +831,8 @@ fn every_row_of_the_table() {
         ("64 workers", sixty_four_workers),
         ("sizes", every_size),
         ("strangers", what_is_not_of_the_session_is_dropped),
+        ("forged frames", forged_first_frames_change_nothing),
+        ("two ports", a_worker_at_two_ports_ends_its_session),
         (
             "addresses",
             replies_go_where_the_worker_last_sent_from_for_the_slot,

@@ -23,6 +23,7 @@ mod choice;
 pub use choice::{Choice, LOOK, Move};
 
 use crate::config::{CardJobs, CardSection, Registers};
+use crate::log;
 use crate::messages::{CardNews, CardOrder, CoreCommand, Probe};
 use crate::report::CardReport;
 use crate::steering::Pulse;
@@ -248,7 +249,7 @@ impl CardThread {
             } else {
                 "is"
             };
-            eprintln!("tally-switch: the card {has} {}{why}", report.state);
+            log::line("card", format!("the card {has} {}{why}", report.state));
         }
     }
 
@@ -440,7 +441,7 @@ impl CardThread {
         self.note(|report| {
             for (id, why) in &unfit {
                 if report.unfit.get(id) != Some(why) {
-                    eprintln!("tally-switch: job {id} does not fit the card: {why}");
+                    log::line("card", format!("job {id} does not fit the card: {why}"));
                 }
             }
             report.unfit = unfit;
@@ -488,7 +489,7 @@ impl CardThread {
         self.inside.insert(id, epoch);
         if all {
             self.note(|report| report.moves += 1);
-            eprintln!("tally-switch: job {id} goes on on the card", id = id.0);
+            log::line("card", format!("job {id} goes on on the card", id = id.0));
             Ok(())
         } else {
             // It has ended meanwhile; we have not heard yet.
@@ -502,7 +503,7 @@ impl CardThread {
         }
         self.inside.remove(&id);
         self.note(|report| report.moves += 1);
-        eprintln!("tally-switch: job {id} goes on in software", id = id.0);
+        log::line("card", format!("job {id} goes on in software", id = id.0));
         card.unload(id).map_err(text)
     }
 
@@ -521,11 +522,12 @@ impl CardThread {
             report.failures += 1;
         });
         if !jobs.is_empty() {
-            eprintln!(
-                "tally-switch: what the card had goes on in software, after {:.1} ms: job {}",
+            let line = format!(
+                "what the card had goes on in software, after {:.1} ms: job {}",
                 since.elapsed().as_secs_f64() * 1e3,
                 jobs.join(", ")
             );
+            log::line("card", line);
         }
     }
 

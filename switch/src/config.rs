@@ -9,14 +9,17 @@ mod switchml;
 
 pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use pool::PoolSection;
-pub use switchml::SwitchmlSection;
+pub use switchml::{Listen, Network, SwitchmlSection};
 
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
+use tally_engine::forwarding::ADDRESSES_MAX;
 use tally_engine::queue::{CLASSES, QueueConfig};
+use tally_wire::auth::TAG_BYTES;
+use tally_wire::frame::ETHERNET_BYTES;
 use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, MAX_WORKERS, Mac, UNIT_BYTES};
 
 /// Most data cores: the number of shards is a power of two and fits the header's port range.
@@ -30,7 +33,7 @@ pub const MTU_ORDINARY: u16 = 1500;
 const SHARE_FRAMES_MIN: u32 = 128;
 const SHARE_MARK_FRAMES_MIN: u32 = 64;
 /// Bytes of a frame's headers that count against the MTU: all but Ethernet's.
-const HEADERS_IN_MTU: u16 = (HEADERS_BYTES - tally_wire::frame::ETHERNET_BYTES) as u16;
+const AROUND_PAYLOAD: u16 = (HEADERS_BYTES - ETHERNET_BYTES + TAG_BYTES) as u16;
 
 /// The whole file.
 #[derive(Clone, Debug, Deserialize)]
@@ -67,6 +70,9 @@ pub struct Config {
     /// A member that is silent for longer is lost.
     #[serde(default = "default_member_timeout_ms")]
     pub member_timeout_ms: u64,
+    /// What one port may do as a port of an ordinary switch.
+    #[serde(default)]
+    pub limits: LimitsSection,
     /// MAC addresses that are silent for longer are forgotten.
     #[serde(default = "default_mac_ageing_s")]
     pub mac_ageing_s: u32,
@@ -274,6 +280,28 @@ impl Default for QueueSection {
     }
 }
 
+/// Limits of each port, as one of an ordinary switch.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsSection {
+    /// MAC addresses learnt behind it.
+    pub addresses: u32,
+    /// Frames from it that are flooded in a second; 0: no limit.
+    pub floods_per_s: u32,
+    /// Answers to ARP and ping in a second; 0: no limit.
+    pub answers_per_s: u32,
+}
+
+impl Default for LimitsSection {
+    fn default() -> Self {
+        Self {
+            addresses: 1024,
+            floods_per_s: 10_000,
+            answers_per_s: 10_000,
+        }
+    }
+}
+
 /// One job.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -473,6 +501,10 @@ impl Config {
         if self.mac_ageing_s == 0 {
             return bad("mac_ageing_s".into(), &0, "1 or more seconds");
         }
+        if self.limits.addresses > ADDRESSES_MAX {
+            let allowed = format!("0 to {ADDRESSES_MAX} addresses of each port");
+            return bad("limits.addresses".into(), &self.limits.addresses, &allowed);
+        }
         if let Err(why) = self.kernels() {
             return bad("kernel".into(), &format!("`{}`", self.kernel), &why);
         }
@@ -587,7 +619,7 @@ impl Config {
     #[must_use]
     pub fn units(&self) -> u8 {
         let mtu = self.member_ports().map(|port| port.mtu).min().unwrap_or(0);
-        let units = mtu.saturating_sub(HEADERS_IN_MTU) / UNIT_BYTES as u16;
+        let units = mtu.saturating_sub(AROUND_PAYLOAD) / UNIT_BYTES as u16;
         units.min(u16::from(MAX_UNITS)) as u8
     }
 

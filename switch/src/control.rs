@@ -1,16 +1,23 @@
 //! The thread beside the data path: membership, and the statistics socket.
 //!
-//! JOIN and LEAVE come from the data cores over a bounded channel (what does not fit is dropped and
-//! counted there, so a flood of them costs the data path nothing but the try). The registry answers
+//! JOIN and LEAVE come from the data cores over a bounded queue ([`control_queue`](crate::control_queue): what does
+//! not fit is dropped and counted there, so a flood of them costs the data path nothing but the try). The registry answers
 //! with actions; they go back to the data cores as commands, in their order. A roster goes to all
 //! cores before the datagram that tells the members.
+//!
+//! A member is silent only if the switch listened. Before a member is lost, the cores take all that waits at
+//! the ports, and the thread takes all that they handed to it; a core that does not answer excuses the members.
 
+use crate::control_queue::ControlReceiver;
+use crate::log;
 use crate::messages::{CardNews, ControlFrame, CoreCommand};
+use crate::plane::ask;
 use crate::report::{CardReport, Report, Shape};
+use crate::switchml::controller::Conflicts;
 use crate::watch::Watch;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use std::io::Write;
-use std::os::unix::net::UnixListener;
+use crossbeam_channel::{RecvTimeoutError, Sender};
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,15 +27,23 @@ use tally_wire::Time;
 
 /// How often the thread looks at its socket and its clock, at least.
 const TICK: Duration = Duration::from_millis(20);
+/// Clients of the statistics socket at one time.
+const CLIENTS_MAX: usize = 16;
+/// How long one of them may take to read its report.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long it waits for the cores' reports.
 const REPORT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long a core may take to answer before a member is lost.
+const LISTEN_TIMEOUT: Duration = Duration::from_millis(500);
+/// A pause of the process that is told.
+const PAUSE_TOLD: Duration = Duration::from_secs(1);
 
 /// The control thread, ready to run.
 pub struct Control {
     /// Who is a member of what.
     pub registry: Registry,
     /// From the data cores.
-    pub frames: Receiver<ControlFrame>,
+    pub frames: ControlReceiver,
     /// To the data cores.
     pub cores: Vec<Sender<CoreCommand>>,
     /// The card's thread and what it last said, if there is a card.
@@ -37,6 +52,8 @@ pub struct Control {
     pub socket: Option<StatsSocket>,
     /// Over SwitchML's sessions.
     pub watch: Watch,
+    /// Where their conflicts go, if there is a controller.
+    pub conflicts: Option<Conflicts>,
     /// What the reports say of the configuration.
     pub shape: Shape,
     /// When the switch started.
@@ -66,32 +83,93 @@ impl CardLink {
 impl Control {
     /// Runs until told to stop. Returns the registry for the last report.
     pub fn run(mut self) -> Registry {
+        let mut is_told = false;
         while !self.stop.load(Ordering::Relaxed) {
-            match self.frames.recv_timeout(TICK) {
+            match self.frames.receive(TICK) {
                 Ok(frame) => {
-                    let now = self.now();
-                    let ControlFrame {
-                        from,
-                        header,
-                        datagram,
-                    } = frame;
-                    let actions = self.registry.handle(now, from, &header, &*datagram);
-                    self.carry_out(actions);
+                    self.observe();
+                    self.take(frame);
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.observe();
+                }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            let now = self.now();
-            if self.registry.poll_timeout().is_some_and(|at| at <= now) {
-                let actions = self.registry.handle_timeout(now);
+            if (self.registry.silence_due()).is_some_and(|due| due <= self.now()) {
+                self.listen(&mut is_told);
+                let actions = self.registry.handle_timeout(self.now());
                 self.carry_out(actions);
             }
-            for line in self.watch.look(now, &self.cores) {
-                eprintln!("tally-switch: {line}");
+            let now = self.now();
+            let found = self.watch.look(now, &self.cores);
+            for (kind, line) in found.lines {
+                log::line(kind, line);
+            }
+            if let Some(conflicts) = &self.conflicts {
+                for (id, conflict, ports) in found.conflicts {
+                    conflicts.report(id, conflict, ports);
+                }
             }
             self.answer_socket();
         }
         self.registry
+    }
+
+    /// Tells the registry the time, and the log of a pause.
+    fn observe(&mut self) {
+        let missed = self.registry.observe(self.now());
+        if missed >= PAUSE_TOLD {
+            let text = format!(
+                "the control thread did not run for {:.1} s (process stopped, or no CPU for it): no member is lost \
+                 for its silence in that time",
+                missed.as_secs_f64()
+            );
+            log::line("pause", text);
+        }
+    }
+
+    fn take(&mut self, frame: ControlFrame) {
+        let ControlFrame {
+            from,
+            header,
+            datagram,
+        } = frame;
+        let now = self.now();
+        let actions = self.registry.handle(now, from, &header, &*datagram);
+        self.carry_out(actions);
+    }
+
+    /// Takes what has arrived. The members are excused if a core does not answer, which is logged once
+    /// until all cores answer again.
+    fn listen(&mut self, is_told: &mut bool) {
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        // A core that always has more to take does not end its drain, but obeys.
+        let obeyed = ask(&self.cores, |done| CoreCommand::Sessions(None, done));
+        let drained = ask(&self.cores, CoreCommand::Drain);
+        let answers = drained.into_iter().zip(obeyed);
+        let answers = answers.map(|(drained, obeyed)| {
+            drained.recv_deadline(deadline).is_ok() || obeyed.try_recv().is_ok()
+        });
+        // All of them are waited for.
+        let stalled: Vec<_> = (0..).zip(answers).filter(|(_, answers)| !answers).collect();
+        if let Some((core, _)) = stalled.first() {
+            if !*is_told {
+                let text = format!(
+                    "data core {core} did not answer for {} ms (no CPU for it?): no member is lost for silence \
+                     before it answers",
+                    LISTEN_TIMEOUT.as_millis()
+                );
+                log::line("pause", text);
+            }
+            self.registry.excuse(self.now());
+        }
+        *is_told = !stalled.is_empty();
+        // As many as wait now: a flood may not keep this from its end.
+        for _ in 0..self.frames.waiting() {
+            if let Ok(frame) = self.frames.receive(Duration::ZERO) {
+                self.take(frame);
+            }
+        }
     }
 
     fn now(&self) -> Time {
@@ -131,30 +209,69 @@ impl Control {
     }
 
     fn answer_socket(&mut self) {
-        let Some(socket) = &self.socket else { return };
-        while let Ok((mut stream, _)) = socket.listener.accept() {
-            let mut reports = Vec::new();
-            for core in &self.cores {
-                let (answer, report) = crossbeam_channel::bounded(1);
-                if core.send(CoreCommand::Report(answer)).is_ok() {
-                    reports.extend(report.recv_timeout(REPORT_PATIENCE));
-                }
+        let is_asked = self.socket.as_mut().is_some_and(StatsSocket::accept);
+        if is_asked {
+            let report = self.report();
+            if let Some(socket) = &mut self.socket {
+                socket.tell(report.json().as_bytes());
             }
-            let up = self.epoch.elapsed();
-            let directory = self.watch.directory();
-            let card = self.card.as_ref().map(CardLink::report);
-            let report = Report::new(&self.shape, up, &reports, &self.registry, directory, card);
-            // A client that went away, or does not read, is its own problem.
-            let _ = stream.set_write_timeout(Some(Duration::from_millis(200)));
-            let _ = stream.write_all(report.json().as_bytes());
         }
+        if let Some(socket) = &mut self.socket {
+            socket.write();
+        }
+    }
+
+    fn report(&self) -> Report {
+        let mut reports = Vec::new();
+        for core in &self.cores {
+            let (answer, report) = crossbeam_channel::bounded(1);
+            if core.send(CoreCommand::Report(answer)).is_ok() {
+                reports.extend(report.recv_timeout(REPORT_PATIENCE));
+            }
+        }
+        let up = self.epoch.elapsed();
+        let directory = self.watch.directory();
+        let card = self.card.as_ref().map(CardLink::report);
+        Report::new(&self.shape, up, &reports, &self.registry, directory, card)
     }
 }
 
-/// A Unix socket that is removed with its owner.
+/// A Unix socket that is removed with its owner, and those who ask at it.
+///
+/// Nothing here waits for anybody: each time that the control thread comes by, it writes what each client takes. One
+/// that reads too slowly, or not at all, is given up in time, and its place is another's.
 pub struct StatsSocket {
     listener: UnixListener,
     path: PathBuf,
+    clients: Vec<StatusClient>,
+    /// When somebody was answered last.
+    last: Option<Instant>,
+}
+
+struct StatusClient {
+    stream: UnixStream,
+    since: Instant,
+    /// What it is to read; empty before there is a report for it.
+    report: Arc<[u8]>,
+    written: usize,
+}
+
+impl StatusClient {
+    /// Whether there is more to write, and time for it.
+    fn write(&mut self, now: Instant) -> bool {
+        while self.written < self.report.len() {
+            match self.stream.write(&self.report[self.written..]) {
+                Ok(0) => return false,
+                Ok(n) => self.written += n,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return now.duration_since(self.since) < CLIENT_PATIENCE;
+                }
+                Err(_) => return false,
+            }
+        }
+        false
+    }
 }
 
 impl StatsSocket {
@@ -163,9 +280,9 @@ impl StatsSocket {
     /// # Errors
     /// If the path is taken by something else, or cannot be made.
     pub fn bind(path: &Path) -> std::io::Result<Self> {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        if UnixStream::connect(path).is_ok() {
             return Err(std::io::Error::new(
-                std::io::ErrorKind::AddrInUse,
+                ErrorKind::AddrInUse,
                 "another switch answers there",
             ));
         }
@@ -179,7 +296,55 @@ impl StatsSocket {
         Ok(Self {
             listener,
             path: path.to_owned(),
+            clients: Vec::new(),
+            last: None,
         })
+    }
+
+    /// Lets clients in, and says whether there is one that has no report yet.
+    fn accept(&mut self) -> bool {
+        // A report costs the data cores a little.
+        let now = Instant::now();
+        if self
+            .last
+            .is_some_and(|last| now.duration_since(last) < TICK)
+        {
+            return false;
+        }
+        let mut any = false;
+        while self.clients.len() < CLIENTS_MAX
+            && let Ok((stream, _)) = self.listener.accept()
+        {
+            if stream.set_nonblocking(true).is_ok() {
+                self.clients.push(StatusClient {
+                    stream,
+                    since: now,
+                    report: Arc::default(),
+                    written: 0,
+                });
+                any = true;
+            }
+        }
+        if any {
+            self.last = Some(now);
+        }
+        any
+    }
+
+    /// Gives a report to those who have none.
+    fn tell(&mut self, report: &[u8]) {
+        let report: Arc<[u8]> = report.into();
+        for client in &mut self.clients {
+            if client.report.is_empty() {
+                client.report = Arc::clone(&report);
+            }
+        }
+    }
+
+    /// Writes what clients take now.
+    fn write(&mut self) {
+        let now = Instant::now();
+        self.clients.retain_mut(|client| client.write(now));
     }
 }
 
@@ -188,3 +353,6 @@ impl Drop for StatsSocket {
         let _ = std::fs::remove_file(&self.path);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,9 +18,9 @@ mod switchml;
 pub use switchml::Dialect;
 
 use crate::config::Idle;
+use crate::control_queue::ControlSender;
 use crate::drain::Drains;
-use crate::egress::{Frame, Own, Ports, class_of_frame};
-use crate::forwarding::MacTable;
+use crate::egress::{Frame, Own, Ports};
 use crate::handover::{Handover, Inbox};
 use crate::load::{Load, Meter, Stage};
 use crate::messages::{
@@ -36,11 +36,11 @@ use tally_dpdk::ChecksumState;
 use tally_dpdk::{Mbuf, Mempool};
 use tally_engine::queue::QueueCounters;
 use tally_engine::switchml::SessionStatus;
-use tally_engine::{Aggregator, Batch, Contribution, DropReason, Member, PortId};
+use tally_engine::{Aggregator, Batch, Contribution, DropReason, Forwarding, Member, PortId};
 use tally_packet::Ready;
-use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, FrameError, UDP_END};
+use tally_wire::frame::UDP_END;
 use tally_wire::switchml::is_port as is_switchml;
-use tally_wire::{HEADERS_BYTES, Header, Mac, Time, Train, UdpFrame, neighbour};
+use tally_wire::{HEADERS_BYTES, Header, Time, Train, UdpFrame};
 
 /// Frames taken from a port in a turn, at most.
 pub const BURST: usize = 32;
@@ -99,8 +99,8 @@ pub struct Core {
     pub steering: Option<Box<Steering>>,
     /// To the card's thread: numbers of probes that came back.
     pub probes: Option<Sender<u16>>,
-    /// The table that all cores share.
-    pub macs: Arc<MacTable>,
+    /// The ordinary switch; its tables are shared by all cores.
+    pub forwarding: Forwarding,
     /// Frames from other cores.
     pub inbox: Inbox,
     /// Orders from the control thread.
@@ -108,7 +108,7 @@ pub struct Core {
     /// Who waits for what had arrived to be taken.
     pub drains: Drains,
     /// JOIN and LEAVE to the control thread.
-    pub control: Sender<ControlFrame>,
+    pub control: ControlSender,
     /// Frames for what the control thread says.
     pub pool: Mempool,
     /// What to do when there is nothing to do.
@@ -262,6 +262,7 @@ impl Core {
         let mut frames = frames.inspect(|mbuf| bytes += mbuf.len() as u64);
         while let Some(mbuf) = self.take_train(port, &mut frames) {
             if let Err(reason) = self.classify(port, mbuf, now_s) {
+                self.ports.claims[usize::from(port.0)] += u64::from(reason.is_claim());
                 self.aggregator.count_drop(reason);
             }
         }
@@ -303,19 +304,15 @@ impl Core {
         if !mbuf.is_contiguous() {
             mbuf = self.linearise(port, &mbuf)?;
         }
-        let Some(&[d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) =
-            mbuf.data().first_chunk::<ETHERNET_BYTES>()
-        else {
-            return Err(DropReason::Truncated);
-        };
-        let source = Mac([s0, s1, s2, s3, s4, s5]);
-        if source == self.own.mac {
-            return Err(DropReason::SpoofedSwitch);
+        if self.forwarding.is_local(mbuf.data())? {
+            return self.take_own(port, mbuf, now_s);
         }
-        if Mac([d0, d1, d2, d3, d4, d5]) == self.own.mac {
-            return self.take_own(port, mbuf, source, now_s);
+        if self.is_of_switchml(mbuf.data())
+            && let Ok(udp) = UdpFrame::parse(mbuf.data())
+        {
+            return self.take_switchml(port, mbuf, &udp, now_s);
         }
-        self.forward(port, mbuf, source, u16::from_be_bytes([t0, t1]), now_s)
+        self.forward(port, mbuf)
     }
 
     /// A copy, in one buffer, of a frame that came in several: all else wants to see the whole of it.
@@ -330,13 +327,7 @@ impl Core {
 
     /// A frame to the switch itself.
     #[inline]
-    fn take_own(
-        &mut self,
-        port: PortId,
-        mut mbuf: Mbuf,
-        source: Mac,
-        now_s: u32,
-    ) -> Result<(), DropReason> {
+    fn take_own(&mut self, port: PortId, mut mbuf: Mbuf, now_s: u32) -> Result<(), DropReason> {
         let parsed = UdpFrame::parse(mbuf.data());
         if self.switchml.is_some()
             && let Ok(udp) = &parsed
@@ -350,7 +341,7 @@ impl Core {
         }
         let udp = match parsed {
             Ok(udp) => udp,
-            Err(error) => return self.take_neighbour(port, mbuf, source, error, now_s),
+            Err(error) => return self.answer(port, mbuf, error),
         };
         let addresses = &udp.addresses;
         if addresses.dst_ip != self.own.ip {
@@ -366,7 +357,7 @@ impl Core {
         let header = Header::parse(udp.datagram(mbuf.data()))?.received_with(udp.ecn);
         let from = Member {
             port,
-            mac: source,
+            mac: addresses.src_mac,
             ip: addresses.src_ip,
             udp_port: addresses.src_port,
         };
@@ -380,10 +371,7 @@ impl Core {
                 header,
                 datagram: Box::new(datagram),
             };
-            return self
-                .control
-                .try_send(frame)
-                .map_err(|_| DropReason::ControlFull);
+            return self.control.send(frame);
         }
         if let Some(steering) = &self.steering
             && steering.has(header.job)
@@ -437,84 +425,6 @@ impl Core {
             .handle_batch(now, &mut self.batch, &mut self.ports);
     }
 
-    /// A frame to the switch's MAC that is no UDP: ARP, ping, or `error`.
-    #[cold]
-    fn take_neighbour(
-        &mut self,
-        port: PortId,
-        mut mbuf: Mbuf,
-        source: Mac,
-        error: FrameError,
-        now_s: u32,
-    ) -> Result<(), DropReason> {
-        let Own { mac, ip, .. } = self.own;
-        let Some(frame) = mbuf.data_mut() else {
-            return Err(error.into());
-        };
-        let answered = match error {
-            FrameError::NotIpv4 => neighbour::answer_arp(frame, mac, ip),
-            FrameError::NotUdp => neighbour::answer_echo(frame, mac, ip),
-            _ => false,
-        };
-        if !answered {
-            return Err(error.into());
-        }
-        self.macs.learn(source, port, now_s);
-        let class = class_of_frame(mbuf.data());
-        self.ports.enqueue(port, class, mbuf);
-        Ok(())
-    }
-
-    /// The ordinary switch.
-    fn forward(
-        &mut self,
-        port: PortId,
-        mut mbuf: Mbuf,
-        source: Mac,
-        ethertype: u16,
-        now_s: u32,
-    ) -> Result<(), DropReason> {
-        let frame = mbuf.data();
-        let destination = Mac([frame[0], frame[1], frame[2], frame[3], frame[4], frame[5]]);
-        // nobody else speaks with our address.
-        let claimed = match ethertype {
-            ETHERTYPE_IPV4 => frame.get(26..30),
-            ETHERTYPE_ARP => frame.get(28..32),
-            _ => None,
-        };
-        if claimed == Some(&self.own.ip.octets()) {
-            return Err(DropReason::SpoofedSwitch);
-        }
-        self.macs.learn(source, port, now_s);
-        if ethertype == ETHERTYPE_ARP
-            && let Some(frame) = mbuf.data_mut()
-            && (neighbour::answer_arp(frame, self.own.mac, self.own.ip)
-                || self.answers_for_member(frame, port))
-        {
-            let class = class_of_frame(mbuf.data());
-            self.ports.enqueue(port, class, mbuf);
-            return Ok(());
-        }
-        let members = self.switchml.as_mut().map(|dialect| &mut dialect.members);
-        let to = self.macs.port_of(destination, now_s).or_else(|| {
-            let members = members.as_ref()?;
-            members.port_of(destination, &self.macs)
-        });
-        match to {
-            Some(to) if to == port => return Err(DropReason::Reflection),
-            Some(to) => {
-                let class = class_of_frame(mbuf.data());
-                self.ports.forward(to, class, mbuf);
-            }
-            None => {
-                let spared = members.map_or(&[][..], |members| members.spared(&self.macs));
-                self.ports.flood(port, &mbuf, spared);
-                self.ports.recycle(mbuf);
-            }
-        }
-        Ok(())
-    }
-
     /// Carries out what the control thread wants; says whether there was anything.
     fn obey(&mut self, load: &Load) -> bool {
         let mut any = false;
@@ -536,6 +446,7 @@ impl Core {
                 }
             }
             CoreCommand::Bind(roster, index) => {
+                self.forwarding.bind(&roster);
                 let steering = self.steering.as_mut();
                 if steering.is_none_or(|steering| steering.bind(&roster, index)) {
                     self.aggregator
@@ -543,6 +454,7 @@ impl Core {
                 }
             }
             CoreCommand::Unbind(job) => {
+                self.forwarding.unbind(job);
                 if let Some(steering) = &mut self.steering {
                     steering.unbind(job);
                 }
@@ -550,9 +462,9 @@ impl Core {
             }
             CoreCommand::Card(order) => self.obey_card(order),
             // Whoever asked may have gone away.
-            CoreCommand::BindSession(session, done) => {
+            CoreCommand::BindSession(session, whereabouts, done) => {
                 let dialect = self.switchml.as_mut();
-                let bound = dialect.is_some_and(|d| d.bind(&session, &mut self.ports));
+                let bound = dialect.is_some_and(|d| d.bind(&session, whereabouts, &mut self.ports));
                 let _ = done.send(bound);
             }
             CoreCommand::Drain(done) => self.drains.add(done, self.rx.len()),
@@ -592,12 +504,6 @@ impl Core {
                 let _ = answer.send(steering.map_or_else(Vec::new, |s| s.arrivals(here)));
             }
         }
-    }
-
-    /// Whether an ARP request was for a member of a SwitchML session, and is its answer now.
-    fn answers_for_member(&self, frame: &mut [u8], port: PortId) -> bool {
-        let dialect = self.switchml.as_ref();
-        dialect.is_some_and(|dialect| dialect.members.answer_arp(frame, port, &self.macs))
     }
 
     /// SwitchML's sessions, and if asked, whom others have waited for, longer than `age`.
@@ -640,6 +546,8 @@ impl Core {
             held_in_use: self.aggregator.held_in_use(),
             switchml,
             card: self.steering.as_ref().map(|steering| steering.traffic),
+            claims: self.ports.claims.clone(),
+            addresses: self.forwarding.macs().by_port().collect(),
             replies: self.ports.replies.clone(),
             load: *load,
         }

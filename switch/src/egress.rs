@@ -163,6 +163,8 @@ pub struct Ports {
     any_waits: bool,
     /// By port.
     pub counters: Vec<PortCounters>,
+    /// By ingress port, frames dropped because they claimed what is another's.
+    pub claims: Vec<u64>,
     /// Frames that are done with, given back in bulk.
     done: Vec<Mbuf>,
     /// Frames dropped on their way to another core.
@@ -200,6 +202,7 @@ impl Ports {
         Self {
             own,
             counters: vec![PortCounters::default(); ways.len()],
+            claims: vec![0; ways.len()],
             longest_frame: vec![usize::MAX; ways.len()],
             replies: vec![ReplyCounters::default(); ways.len()],
             card: None,
@@ -403,6 +406,17 @@ impl Egress<Frame> for Ports {
             To::Worker(rank) => roster.member(rank),
         };
         if let Some(member) = member {
+            let trailer = header.kind.trailer_bytes();
+            if trailer > 0 {
+                let payload_end = HEADERS_BYTES + header.payload_bytes();
+                // It fits: `units` leaves room for it in the MTU, and buffers hold the MTU.
+                if !mbuf.set_len(payload_end + trailer) {
+                    self.no_buffer += 1;
+                    return self.recycle(mbuf);
+                }
+                let frame = mbuf.data_mut().expect("it could be resized");
+                header.emit_trailer(&mut frame[payload_end..]);
+            }
             Self::write_headers(&mut mbuf, &self.address(member), header);
             self.enqueue(member.port, class_of_header(header), mbuf);
         }

@@ -14,12 +14,14 @@
 pub mod card;
 pub mod config;
 pub mod control;
+pub mod control_queue;
 pub mod datapath;
 pub mod drain;
 pub mod egress;
 pub mod forwarding;
 pub mod handover;
 pub mod load;
+pub mod log;
 pub mod members;
 pub mod messages;
 pub mod plane;

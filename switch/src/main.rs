@@ -5,11 +5,18 @@ use clap::Parser;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use tally_switch::config::{Config, PortSection};
+use tally_switch::log;
 use tally_switch::report::Report;
 use tally_switch::run::Switch;
+
+/// How long `--stats` waits for the switch.
+const STATS_PATIENCE: Duration = Duration::from_secs(10);
+/// How long the end of the process waits for whoever reads its log.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A DPDK switch that sums gradients in the network.
 ///
@@ -41,22 +48,36 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    match run(&Arguments::parse()) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("tally-switch: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    log::take_panics();
+    let code = run(&Arguments::parse()).unwrap_or_else(|error| {
+        log::line("error", format!("{error:#}"));
+        ExitCode::FAILURE
+    });
+    log::flush(LOG_PATIENCE);
+    code
+}
+
+/// What a running switch says of itself. All of it on another thread: at a socket whose owner hangs, even to
+/// connect can take for ever.
+fn ask(socket: PathBuf) -> Result<String> {
+    let (tell, told) = mpsc::channel();
+    let path = socket.display().to_string();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let asked = std::os::unix::net::UnixStream::connect(&socket)
+            .and_then(|mut stream| stream.read_to_string(&mut text));
+        let _ = tell.send(asked.map(|_| text));
+    });
+    let text = told
+        .recv_timeout(STATS_PATIENCE)
+        .with_context(|| format!("{path}: no answer within {} s", STATS_PATIENCE.as_secs()))?;
+    text.with_context(|| format!("no switch answers at {path}"))
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(socket) = &arguments.stats {
-        let mut text = String::new();
-        std::os::unix::net::UnixStream::connect(socket)
-            .and_then(|mut stream| stream.read_to_string(&mut text))
-            .with_context(|| format!("no switch answers at {}", socket.display()))?;
-        let report: Report = simd_json::from_slice(&mut text.clone().into_bytes())
+        let text = ask(socket.clone())?;
+        let report: Report = simd_json::from_slice(&mut text.into_bytes())
             .context("the answer is no report of this version")?;
         print(&report, arguments.json)?;
         return Ok(ExitCode::SUCCESS);
@@ -66,7 +87,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let config = Config::load(path)?;
     if let Some(warning) = config.pool_warning() {
-        eprintln!("tally-switch: {warning}");
+        log::line("configuration", warning);
+    }
+    if let Some(warning) = config.switchml_warning() {
+        log::line("configuration", warning);
     }
     if arguments.check {
         println!(
@@ -92,28 +116,36 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let switch = Switch::start(&config, stop)?;
-    eprintln!(
-        "tally-switch: running on CPU {:?}, {} ports, address {} {}, UDP port {}",
+    let running = format!(
+        "running on CPU {:?}, {} ports, address {} {}, UDP port {}",
         config.cores,
         config.ports.len(),
         config.address.mac,
         config.address.ip,
         config.address.udp_port
     );
+    log::line("start", running);
     for address in switch.switchml_addresses() {
-        eprintln!("tally-switch: SwitchML's controller listens at {address}");
+        log::line(
+            "listens",
+            format!("SwitchML's controller listens at {address}"),
+        );
     }
     let report = switch.wait()?;
     if let Some(path) = &arguments.report {
-        std::fs::write(path, report.json()).with_context(|| path.display().to_string())?;
+        tally_config::write_whole(path, report.json())
+            .with_context(|| path.display().to_string())?;
     }
     print(&report, arguments.json)?;
     if report.frames_missing != Some(0) {
         if config.ports.iter().any(PortSection::keeps_frames) {
-            eprintln!("tally-switch: net_af_xdp does not give back the frames of its fill queue");
+            log::line(
+                "end",
+                "net_af_xdp does not give back the frames of its fill queue",
+            );
             return Ok(ExitCode::SUCCESS);
         }
-        eprintln!("tally-switch: frames are missing from their pool: this is a bug");
+        log::line("end", "frames are missing from their pool: this is a bug");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

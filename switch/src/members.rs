@@ -1,32 +1,77 @@
 //! Members of SwitchML's sessions among the hosts of the ordinary switch.
 //!
 //! Their published client takes all that its port gets for results. So what is flooded does not go to
-//! ports behind which a member was seen, and whoever asks by ARP for a member's address is answered here,
+//! ports behind which a member has spoken, and whoever asks by ARP for a member's address is answered here,
 //! in its name. Frames to its own address go to it as to anybody, also when the table of addresses has forgotten
 //! it: members speak to the switch, which needs no table for them.
+//!
+//! A member has spoken when a frame of it was sent to the address that it alone was told ([`Whereabouts`]). Until
+//! then a session is words: whoever made it up can neither keep floods from a host nor answer ARP for it.
 //!
 //! Catches: another host behind the same port is not flooded to either. It is reached once it has spoken. And a
 //! client whose device is open, but that has not sent yet, was seen nowhere: ports can be said to be quiet from the start.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use tally_engine::PortId;
 use tally_engine::switchml::{Session, SessionId, Station};
 use tally_wire::{Mac, neighbour};
 
-use crate::forwarding::MacTable;
+/// A worker that has not spoken.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Behind which port each worker of a session spoke first, on whichever data core. Shared by all of them.
+#[derive(Debug)]
+pub struct Whereabouts(Box<[AtomicU32]>);
+
+impl Whereabouts {
+    /// Of so many workers, none of which has spoken.
+    #[must_use]
+    pub fn new(workers: usize) -> Self {
+        Self((0..workers).map(|_| AtomicU32::new(UNKNOWN)).collect())
+    }
+
+    /// Where this rank spoke first.
+    fn port(&self, rank: usize) -> Option<PortId> {
+        let port = self.0.get(rank)?.load(Ordering::Relaxed);
+        (port != UNKNOWN).then_some(PortId(port as u16))
+    }
+
+    /// A frame of this rank came in on this port. Says where its first one did.
+    fn spoke(&self, rank: usize, port: PortId) -> Option<PortId> {
+        let place = self.0.get(rank)?;
+        let (new, relaxed) = (u32::from(port.0), Ordering::Relaxed);
+        match place.compare_exchange(UNKNOWN, new, relaxed, relaxed) {
+            Ok(_) => Some(port),
+            Err(first) => Some(PortId(first as u16)),
+        }
+    }
+}
+
+/// A session, as a data core knows its members.
+struct Entry {
+    session: Arc<Session>,
+    whereabouts: Arc<Whereabouts>,
+}
+
+impl Entry {
+    /// Its workers that have spoken, and where.
+    fn spoken(&self) -> impl Iterator<Item = (&Station, PortId)> {
+        let workers = self.session.workers.iter().enumerate();
+        workers.filter_map(|(rank, station)| Some((station, self.whereabouts.port(rank)?)))
+    }
+}
 
 /// The members of all bound sessions, as one data core knows them.
 #[derive(Default)]
 pub struct Members {
-    sessions: Vec<Arc<Session>>,
+    entries: Vec<Entry>,
     /// By port, whether nothing is ever flooded to it.
     quiet: Vec<bool>,
     any_quiet: bool,
     /// By port, whether it is quiet or a member is behind it.
     spared: Vec<bool>,
-    /// As of which state of the table of addresses; `None`: of none.
-    as_of: Option<u32>,
 }
 
 impl Members {
@@ -34,11 +79,10 @@ impl Members {
     #[must_use]
     pub fn new(ports: usize) -> Self {
         Self {
-            sessions: Vec::new(),
+            entries: Vec::new(),
             quiet: vec![false; ports],
             any_quiet: false,
             spared: vec![false; ports],
-            as_of: None,
         }
     }
 
@@ -47,69 +91,70 @@ impl Members {
         if let Some(quiet) = self.quiet.get_mut(usize::from(port.0)) {
             *quiet = true;
             self.any_quiet = true;
-            self.as_of = None;
         }
     }
 
     /// A session has begun.
-    pub fn bind(&mut self, session: &Arc<Session>) {
+    pub fn bind(&mut self, session: &Arc<Session>, whereabouts: Arc<Whereabouts>) {
         self.unbind(session.id);
-        self.sessions.push(Arc::clone(session));
+        let session = Arc::clone(session);
+        self.entries.push(Entry {
+            session,
+            whereabouts,
+        });
     }
 
     /// A session has ended.
     pub fn unbind(&mut self, id: SessionId) {
-        self.sessions.retain(|session| session.id != id);
-        self.as_of = None;
+        self.entries.retain(|entry| entry.session.id != id);
     }
 
-    fn stations(&self) -> impl Iterator<Item = &Station> {
-        self.sessions.iter().flat_map(|session| &session.workers)
+    /// A frame of a worker came in on this port. Says on which its first one did.
+    pub fn spoke(&self, id: SessionId, rank: u8, port: PortId) -> Option<PortId> {
+        let entry = self.entries.iter().find(|entry| entry.session.id == id)?;
+        entry.whereabouts.spoke(usize::from(rank), port)
+    }
+
+    /// Members that have spoken, and where.
+    fn spoken(&self) -> impl Iterator<Item = (&Station, PortId)> {
+        self.entries.iter().flat_map(Entry::spoken)
     }
 
     /// By port, whether it is quiet or a member is behind it; empty if that is so of none.
-    pub fn spared(&mut self, macs: &MacTable) -> &[bool] {
-        if self.sessions.is_empty() {
+    pub fn spared(&mut self) -> &[bool] {
+        if self.entries.is_empty() {
             return if self.any_quiet { &self.quiet } else { &[] };
         }
-        let now = macs.changes();
-        if self.as_of != Some(now) {
-            self.spared.copy_from_slice(&self.quiet);
-            for session in &self.sessions {
-                for station in &session.workers {
-                    let port = macs.last_port_of(station.mac);
-                    if let Some(port) =
-                        port.and_then(|port| self.spared.get_mut(usize::from(port.0)))
-                    {
-                        *port = true;
-                    }
-                }
+        self.spared.copy_from_slice(&self.quiet);
+        for (_, port) in self.entries.iter().flat_map(Entry::spoken) {
+            if let Some(spared) = self.spared.get_mut(usize::from(port.0)) {
+                *spared = true;
             }
-            self.as_of = Some(now);
         }
         &self.spared
     }
 
-    /// Where the member with this address was last seen, however long ago.
+    /// Where the member with this address is.
     #[must_use]
-    pub fn port_of(&self, mac: Mac, macs: &MacTable) -> Option<PortId> {
-        let is_member = self.stations().any(|station| station.mac == mac);
-        is_member.then(|| macs.last_port_of(mac)).flatten()
+    pub fn port_of(&self, mac: Mac) -> Option<PortId> {
+        let mut spoken = self.spoken();
+        let member = spoken.find(|(station, _)| station.mac == mac);
+        member.map(|(_, port)| port)
     }
 
     /// Turns an ARP request for a member behind another port than `ingress` into that member's reply, and says so
     /// with `true`; leaves anything else alone. Behind the same port, it hears the question itself.
-    pub fn answer_arp(&self, frame: &mut [u8], ingress: PortId, macs: &MacTable) -> bool {
+    pub fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
         let Some(&[a, b, c, d]) = frame.get(38..42).and_then(<[u8]>::first_chunk) else {
             return false;
         };
         let wanted = Ipv4Addr::new(a, b, c, d);
-        let Some(&Station { mac, ip }) = self.stations().find(|station| station.ip == wanted)
+        let mut spoken = self.spoken();
+        let Some((&Station { mac, ip }, port)) = spoken.find(|(station, _)| station.ip == wanted)
         else {
             return false;
         };
-        let port = macs.last_port_of(mac);
-        port.is_some_and(|port| port != ingress) && neighbour::answer_arp(frame, mac, ip)
+        port != ingress && neighbour::answer_arp(frame, mac, ip)
     }
 }
 
@@ -126,77 +171,93 @@ mod tests {
         }
     }
 
-    fn session(id: u64, workers: &[u8]) -> Arc<Session> {
-        Arc::new(Session {
+    fn bind(members: &mut Members, id: u64, workers: &[u8]) {
+        let session = Session {
             id: SessionId(id),
             size: Size::B256,
             workers: workers.iter().map(|&n| station(n)).collect(),
-        })
+            switch_macs: workers.iter().map(|&n| Mac([6, 0, 0, 0, 0, n])).collect(),
+        };
+        let whereabouts = Whereabouts::new(workers.len());
+        members.bind(&Arc::new(session), Arc::new(whereabouts));
     }
 
     #[test]
-    fn ports_of_members_are_spared_as_soon_as_they_are_seen_and_until_their_sessions_end() {
-        let macs = MacTable::new(10);
+    fn ports_of_members_are_spared_as_soon_as_they_speak_and_until_their_sessions_end() {
         let mut members = Members::new(3);
-        macs.learn(station(1).mac, PortId(1), 0);
-        assert!(members.spared(&macs).is_empty());
-        members.bind(&session(7, &[1, 2]));
-        assert_eq!(members.spared(&macs), [false, true, false]);
-        // Seen now, and at another port.
-        macs.learn(station(2).mac, PortId(2), 0);
-        assert_eq!(members.spared(&macs), [false, true, true]);
-        macs.learn(station(1).mac, PortId(0), 1);
-        assert_eq!(members.spared(&macs), [true, false, true]);
-        // The same address in another session; the first one again, with other workers.
-        members.bind(&session(8, &[2]));
-        members.bind(&session(7, &[3]));
-        assert_eq!(members.spared(&macs), [false, false, true]);
-        members.unbind(SessionId(8));
-        assert_eq!(members.spared(&macs), [false; 3]);
+        assert!(members.spared().is_empty());
+        bind(&mut members, 7, &[1, 2]);
+        assert_eq!(members.spared(), [false; 3], "words alone");
+        assert_eq!(members.spoke(SessionId(7), 0, PortId(1)), Some(PortId(1)));
+        assert_eq!(members.spared(), [false, true, false]);
+        // Where it spoke first it stays.
+        assert_eq!(members.spoke(SessionId(7), 0, PortId(2)), Some(PortId(1)));
+        assert_eq!(members.spared(), [false, true, false]);
+        // No such session, no such rank, no such port.
+        assert_eq!(members.spoke(SessionId(8), 0, PortId(2)), None);
+        assert_eq!(members.spoke(SessionId(7), 2, PortId(2)), None);
+        members.spoke(SessionId(7), 1, PortId(9));
+        assert_eq!(members.spared(), [false, true, false]);
+        // The first one again, with other workers.
+        bind(&mut members, 7, &[3]);
+        assert_eq!(members.spared(), [false; 3]);
         members.unbind(SessionId(7));
-        assert!(members.spared(&macs).is_empty());
+        assert!(members.spared().is_empty());
+    }
+
+    #[test]
+    fn what_one_core_has_seen_all_know() {
+        let whereabouts = Arc::new(Whereabouts::new(1));
+        let session = Arc::new(Session {
+            id: SessionId(7),
+            size: Size::B256,
+            workers: vec![station(1)],
+            switch_macs: vec![Mac([6, 0, 0, 0, 0, 1])],
+        });
+        let mut cores = [Members::new(3), Members::new(3)];
+        for core in &mut cores {
+            core.bind(&session, Arc::clone(&whereabouts));
+        }
+        let [one, other] = &mut cores;
+        assert_eq!(one.spoke(SessionId(7), 0, PortId(2)), Some(PortId(2)));
+        assert_eq!(other.spared(), [false, false, true]);
+        assert_eq!(other.spoke(SessionId(7), 0, PortId(1)), Some(PortId(2)));
     }
 
     #[test]
     fn quiet_ports_are_spared_always() {
-        let macs = MacTable::new(10);
         let mut members = Members::new(3);
         members.set_quiet(PortId(2));
         members.set_quiet(PortId(3));
-        assert_eq!(members.spared(&macs), [false, false, true]);
-        members.bind(&session(7, &[1]));
-        assert_eq!(members.spared(&macs), [false, false, true]);
-        macs.learn(station(1).mac, PortId(0), 0);
-        assert_eq!(members.spared(&macs), [true, false, true]);
+        assert_eq!(members.spared(), [false, false, true]);
+        bind(&mut members, 7, &[1]);
+        assert_eq!(members.spared(), [false, false, true]);
+        members.spoke(SessionId(7), 0, PortId(0));
+        assert_eq!(members.spared(), [true, false, true]);
         members.unbind(SessionId(7));
-        assert_eq!(members.spared(&macs), [false, false, true]);
+        assert_eq!(members.spared(), [false, false, true]);
     }
 
     #[test]
-    fn a_member_is_found_when_its_address_has_aged() {
-        let macs = MacTable::new(10);
+    fn a_member_is_found_once_it_has_spoken() {
         let mut members = Members::new(3);
-        members.bind(&session(7, &[1, 2]));
-        for n in [1, 9] {
-            macs.learn(station(n).mac, PortId(1), 0);
-            assert_eq!(macs.port_of(station(n).mac, 11), None);
-        }
-        assert_eq!(members.port_of(station(1).mac, &macs), Some(PortId(1)));
-        assert_eq!(members.port_of(station(2).mac, &macs), None, "never seen");
-        assert_eq!(members.port_of(station(9).mac, &macs), None, "no member");
+        bind(&mut members, 7, &[1, 2]);
+        members.spoke(SessionId(7), 0, PortId(1));
+        assert_eq!(members.port_of(station(1).mac), Some(PortId(1)));
+        assert_eq!(members.port_of(station(2).mac), None, "never seen");
+        assert_eq!(members.port_of(station(9).mac), None, "no member");
     }
 
     #[test]
     fn whoever_asks_for_a_member_gets_its_answer() {
-        let macs = MacTable::new(10);
         let mut members = Members::new(3);
-        members.bind(&session(7, &[1, 2]));
-        macs.learn(station(1).mac, PortId(1), 0);
+        bind(&mut members, 7, &[1, 2]);
+        members.spoke(SessionId(7), 0, PortId(1));
         let (asker, own_ip) = (station(9).mac, station(9).ip);
         let ask = |wanted: u8, ingress: u16| {
             let mut frame = arp_request(asker, own_ip, station(wanted).ip);
             let before = frame;
-            let answered = members.answer_arp(&mut frame, PortId(ingress), &macs);
+            let answered = members.answer_arp(&mut frame, PortId(ingress));
             assert_eq!(answered, frame != before);
             answered.then_some(frame)
         };
@@ -205,13 +266,13 @@ mod tests {
         assert_eq!(answer[..6], asker.0);
         assert_eq!(answer[6..12], station(1).mac.0);
         assert_eq!(ask(1, 1), None, "behind the same port");
-        assert_eq!(ask(2, 0), None, "not seen yet");
+        assert_eq!(ask(2, 0), None, "not spoken yet");
         assert_eq!(ask(8, 0), None, "no member");
         let mut short = [0; 41];
-        assert!(!members.answer_arp(&mut short, PortId(0), &macs));
+        assert!(!members.answer_arp(&mut short, PortId(0)));
         // An answer is no question.
         let mut answer = answer;
         answer[38..42].copy_from_slice(&station(1).ip.octets());
-        assert!(!members.answer_arp(&mut answer, PortId(0), &macs));
+        assert!(!members.answer_arp(&mut answer, PortId(0)));
     }
 }

@@ -7,10 +7,12 @@
 
 use crate::egress::ReplyCounters;
 use crate::load::Load;
+use crate::members::Whereabouts;
 use crate::steering::CardTraffic;
 use crossbeam_channel::Sender;
 use std::sync::Arc;
 use std::time::Duration;
+use tally_engine::forwarding::PortAddresses;
 use tally_engine::queue::QueueCounters;
 use tally_engine::registry::Datagram;
 use tally_engine::switchml::{Session, SessionId, SessionStatus, SwitchmlCounters};
@@ -37,8 +39,9 @@ pub enum CoreCommand {
     Unbind(JobId),
     /// Say when all is taken that has arrived before.
     Drain(Sender<()>),
-    /// Begin a SwitchML session, and say whether there is room for it when it is known.
-    BindSession(Arc<Session>, Sender<bool>),
+    /// Begin a SwitchML session, with what all cores know of where its workers are, and say whether there is room
+    /// for it when it is known.
+    BindSession(Arc<Session>, Arc<Whereabouts>, Sender<bool>),
     /// End a SwitchML session, and say when its frames are given back.
     UnbindSession(SessionId, Sender<()>),
     /// Say how SwitchML's sessions are; with a time, also which ranks others have waited for, longer than that.
@@ -93,6 +96,10 @@ pub struct CoreReport {
     pub switchml: Option<SwitchmlReport>,
     /// What went between it and the card, if there is one.
     pub card: Option<CardTraffic>,
+    /// By ingress port, frames dropped because they claimed what is another's.
+    pub claims: Vec<u64>,
+    /// MAC addresses by port, of all cores together.
+    pub addresses: Vec<PortAddresses>,
     /// What SwitchML adds to the ports' counters.
     pub replies: Vec<ReplyCounters>,
     /// Where its time went.

@@ -7,6 +7,7 @@
 //!
 //! [`Directory`] keeps what the cores do not know of a session and reports want to say.
 
+use crate::members::Whereabouts;
 use crate::messages::CoreCommand;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::BTreeMap;
@@ -103,7 +104,9 @@ impl Cores {
 impl Plane for Cores {
     fn bind(&mut self, session: &Arc<Session>) -> Result<(), String> {
         self.drain();
-        let order = |done| CoreCommand::BindSession(Arc::clone(session), done);
+        let whereabouts = Arc::new(Whereabouts::new(session.workers.len()));
+        let order =
+            |done| CoreCommand::BindSession(Arc::clone(session), Arc::clone(&whereabouts), done);
         let answers = ask(&self.commands, order);
         let failure = answers.iter().zip(0..).find_map(|(answer, core)| {
             match answer.recv_timeout(PATIENCE) {
@@ -138,7 +141,7 @@ impl Plane for Cores {
 }
 
 /// Gives an order to each core, with a way to answer.
-fn ask<T>(
+pub(crate) fn ask<T>(
     cores: &[Sender<CoreCommand>],
     order: impl Fn(Sender<T>) -> CoreCommand,
 ) -> Vec<Receiver<T>> {
@@ -214,7 +217,7 @@ mod tests {
                                 // Once a busy core has used up the time, nobody listens.
                                 let _ = done.send(());
                             }
-                            CoreCommand::BindSession(_, done) => {
+                            CoreCommand::BindSession(_, _, done) => {
                                 told.push("bind");
                                 let _ = done.send(true);
                             }
@@ -235,6 +238,7 @@ mod tests {
                 mac: Mac([2, 0, 0, 0, 0, 1]),
                 ip: Ipv4Addr::new(10, 0, 0, 1),
             }],
+            switch_macs: vec![Mac([6, 0, 0, 0, 0, 1])],
         };
         plane.bind(&Arc::new(session)).unwrap();
         drop(plane);

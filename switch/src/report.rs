@@ -20,7 +20,7 @@ use tally_engine::queue::{CLASSES, QueueCounters};
 use tally_engine::{Counters, DropReason, Registry};
 
 /// What does not change while the switch runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Shape {
     /// Policy by name.
     pub policy: String,
@@ -108,6 +108,16 @@ pub struct PortReport {
     /// or with a VLAN tag, frames beyond its MTU, an interface that is down.
     #[serde(default)]
     pub refused: u64,
+    /// Frames from it that claimed what is another's, and were dropped: `spoofed-…`, `claims-…`
+    /// and `tag-depth`.
+    #[serde(default)]
+    pub claims: u64,
+    /// MAC addresses learnt behind it.
+    #[serde(default)]
+    pub addresses: u32,
+    /// Frames from it whose source was not learnt, because it has `limits.addresses`.
+    #[serde(default)]
+    pub addresses_refused: u64,
     /// Receive queues.
     #[serde(default)]
     pub rx_queues: u16,
@@ -334,6 +344,11 @@ impl Report {
                 None => residence = Some(core.residence_ns.clone()),
             }
         }
+        // All cores have the same table.
+        let addresses = |port: usize| {
+            let of = |core: &CoreReport| core.addresses.get(port).copied();
+            cores.first().and_then(of).unwrap_or_default()
+        };
         let named = counters.named().map(|(name, n)| (name.to_owned(), n));
         let drops = DropReason::ALL
             .iter()
@@ -363,7 +378,11 @@ impl Report {
                 .ports
                 .iter()
                 .zip(ports.iter().zip(&queues).zip(&replies))
-                .map(|(shape, ((p, queue), replies))| PortReport {
+                .enumerate()
+                .map(|(port, (shape, ((p, queue), replies)))| PortReport {
+                    claims: cores.iter().map(|core| core.claims[port]).sum(),
+                    addresses: addresses(port).learnt,
+                    addresses_refused: addresses(port).refused,
                     name: shape.name.clone(),
                     handed_over: p.handed_over,
                     linearised: p.linearised,
@@ -524,6 +543,20 @@ impl std::fmt::Display for Report {
                 f,
                 "{:<12} {} frames were refused: the interface did not take them in or out",
                 p.name, p.refused
+            )?;
+        }
+        for p in self.ports.iter().filter(|p| p.claims > 0) {
+            writeln!(
+                f,
+                "{:<12} dropped {} frames that claimed the addresses of the switch, a job or a member",
+                p.name, p.claims
+            )?;
+        }
+        for p in self.ports.iter().filter(|p| p.addresses_refused > 0) {
+            writeln!(
+                f,
+                "{:<12} {} frames had sources beyond the {} addresses that it may have (limits.addresses)",
+                p.name, p.addresses_refused, p.addresses
             )?;
         }
         for p in self.ports.iter().filter(|p| p.tx_dropped > 0) {

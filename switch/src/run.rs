@@ -5,20 +5,21 @@
 //! a bug, and the switch says so and fails.
 
 use crate::card::{CardThread, Ends, Setup};
-use crate::config::{Config, Log, MemoryKind, PortSection};
+use crate::config::{Config, LimitsSection, Log, MemoryKind, PortSection};
 use crate::control::{CardLink, Control, StatsSocket};
+use crate::control_queue::control_queue;
 use crate::datapath::{Core, Dialect};
 use crate::drain::Drains;
 use crate::egress::{Own, Ports};
-use crate::forwarding::MacTable;
 use crate::handover::handover;
+use crate::log;
 use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
 use crate::pools::{Pools, node_of_cpu};
 use crate::ports::Opened;
 use crate::report::{CardReport, Report, Shape};
 use crate::steering::{Pulse, Steering};
-use crate::switchml::controller;
+use crate::switchml::controller::{self, Limits};
 use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -28,14 +29,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Memory, Port, Started};
-use tally_engine::switchml::controller::Event;
+use tally_engine::switchml::controller::{End, Event};
 use tally_engine::{
-    Action, Aggregator, Batch, JobConfig, Member, PortId, Registry, RegistryConfig,
+    Action, Aggregator, Batch, Forwarding, ForwardingConfig, JobConfig, Member, PortId, Registry,
+    RegistryConfig,
 };
 use tally_wire::{JobId, UNIT_BYTES};
 
-/// JOIN and LEAVE on their way to the control thread at most.
-const CONTROL_FRAMES: usize = 256;
 /// Probes of the card on their way to its thread at most.
 const PROBES: usize = 16;
 
@@ -80,8 +80,8 @@ impl Switch {
         let epoch = Instant::now();
         let cores = config.cores.len();
         let (orders, commands) = channels(cores, unbounded::<CoreCommand>);
-        let (to_control, frames) = bounded(CONTROL_FRAMES);
-        let macs = Arc::new(MacTable::new(config.mac_ageing_s));
+        let (to_control, frames) = control_queue(config.ports.len());
+        let forwarding = forwarding(config)?;
         let own = Own {
             mac: config.address.mac,
             ip: config.address.ip,
@@ -113,7 +113,11 @@ impl Switch {
         };
         let mut control = Control {
             card: card.as_ref().map(|(link, ..)| link.clone()),
-            watch: Watch::new(Arc::clone(&directory)),
+            watch: Watch::new(
+                Arc::clone(&directory),
+                config.ports.iter().map(|p| p.label().to_owned()).collect(),
+            ),
+            conflicts: None,
             registry: registry(config)?,
             frames,
             cores: commands.clone(),
@@ -127,12 +131,16 @@ impl Switch {
         control.carry_out(fixed);
         // Before there are threads that would have to be ended if it cannot listen. The data cores look at what
         // it asks of them as soon as they run.
-        let controller = match (&config.switchml, config.switchml_controller()) {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).context("random numbers for SwitchML's workers")?;
+        let controller = match (&config.switchml, config.switchml_controller(secret)) {
             (Some(section), Some(controller)) => {
                 let cores = Cores::new(commands.clone(), Arc::clone(&directory), epoch);
-                let log = |event: &Event| eprintln!("tally-switch: {event}");
+                let log = |event: &Event| log::line(kind_of(event), event.to_string());
+                let listen: Vec<_> = section.listen.iter().map(|l| l.address).collect();
                 Some(controller::start(
-                    &section.listen,
+                    Limits::new(section.allow.clone()),
+                    &listen,
                     controller,
                     cores,
                     epoch,
@@ -141,6 +149,7 @@ impl Switch {
             }
             _ => None,
         };
+        control.conflicts = controller.as_ref().map(controller::Running::conflicts);
         let mut threads = Vec::new();
         for (number, (((inbox, outbox), commands), queues)) in handover(cores)
             .into_iter()
@@ -182,7 +191,7 @@ impl Switch {
                 switchml,
                 steering,
                 probes: probes.clone(),
-                macs: Arc::clone(&macs),
+                forwarding: forwarding.clone(),
                 inbox,
                 commands,
                 drains: Drains::default(),
@@ -296,6 +305,20 @@ impl Switch {
     }
 }
 
+/// Which lines of the log are counted together.
+const fn kind_of(event: &Event) -> &'static str {
+    match event {
+        Event::Started(_) => "session begins",
+        Event::Ended {
+            why: End::TwoPorts { .. },
+            ..
+        } => "session conflict",
+        Event::Ended { .. } => "session ends",
+        Event::Anew { .. } => "worker anew",
+        Event::Refused { .. } => "refused",
+    }
+}
+
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -336,18 +359,16 @@ fn eal_config(config: &Config) -> EalConfig {
 }
 
 fn registry(config: &Config) -> Result<Registry> {
-    let mut random = [0; 34];
-    getrandom::fill(&mut random).context("random numbers for the challenge")?;
     let mut secret = [0; 32];
-    secret.copy_from_slice(&random[..32]);
+    getrandom::fill(&mut secret).context("random numbers for challenges and epochs")?;
     let registry = RegistryConfig {
+        mac: config.address.mac,
         base_port: config.address.udp_port,
         shards: config.cores.len() as u8,
         window: config.served_window(),
         units: config.units(),
         member_timeout: Duration::from_millis(config.member_timeout_ms),
         secret,
-        first_epoch: u16::from_be_bytes([random[32], random[33]]),
     };
     let jobs = config.jobs.iter().map(|job| JobConfig {
         id: JobId(job.id),
@@ -355,6 +376,26 @@ fn registry(config: &Config) -> Result<Registry> {
         workers: job.workers,
     });
     Ok(Registry::new(registry, jobs.collect()))
+}
+
+fn forwarding(config: &Config) -> Result<Forwarding> {
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).context("random numbers for the table of addresses")?;
+    let LimitsSection {
+        addresses,
+        floods_per_s,
+        answers_per_s,
+    } = config.limits;
+    Ok(Forwarding::new(&ForwardingConfig {
+        mac: config.address.mac,
+        ip: config.address.ip,
+        ports: config.ports.len() as u16,
+        ageing_s: config.mac_ageing_s,
+        addresses,
+        floods_per_s,
+        answers_per_s,
+        seed: u64::from_ne_bytes(seed),
+    }))
 }
 
 /// What the card's thread is told, if there is a card.

@@ -181,12 +181,27 @@ impl Steering {
         self.jobs.iter().map(of).collect()
     }
 
-    /// Whether a frame of the card's, from the switch to these addresses and on these ports, is one that it may
-    /// send.
+    /// Whether a frame to the card has the tag of its job's epoch, if its type has one. Frames of other epochs are
+    /// the card's to drop.
+    #[must_use]
+    pub fn verifies(&self, header: &Header) -> bool {
+        let job = self.jobs.get(&header.job);
+        job.is_some_and(|job| {
+            job.roster.epoch != header.epoch || job.roster.secret.verifies(header)
+        })
+    }
+
+    /// The header with its tag of a frame of the card's, from the switch to these addresses and on these ports, if it
+    /// is one that it may send.
     ///
     /// # Errors
     /// Why it is dropped.
-    pub fn judge(&mut self, mask: u16, to: &Addresses, header: &Header) -> Result<(), DropReason> {
+    pub fn judge(
+        &mut self,
+        mask: u16,
+        to: &Addresses,
+        header: &Header,
+    ) -> Result<Header, DropReason> {
         let of_it = |job: &&Job| job.is_on_card && job.roster.epoch == header.epoch;
         let Some(job) = self.jobs.get(&header.job).filter(of_it) else {
             return Err(DropReason::CardStray);
@@ -202,7 +217,7 @@ impl Steering {
                 mask != 0 && mask & !all == 0 && to.dst_ip == group_of(header.job)
             }
             (Kind::Partial | Kind::NotHere, Rank::SWITCH) => is_member(&roster.ps),
-            (Kind::Result, rank) if rank != Rank::PS => is_member(&roster.ps),
+            (Kind::Probe, _) => is_member(&roster.ps),
             (Kind::Nack, rank) => roster.member(rank).is_some_and(is_member),
             _ => false,
         };
@@ -214,7 +229,7 @@ impl Steering {
         self.traffic.results += u64::from(is_to_group && !is_of_ps);
         self.traffic.results_from_ps += u64::from(is_of_ps);
         self.traffic.others += u64::from(!is_to_group);
-        Ok(())
+        Ok(roster.secret.seal(*header))
     }
 }
 
@@ -234,7 +249,7 @@ pub fn ports_of(mask: u16) -> impl Iterator<Item = PortId> {
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
-    use tally_wire::{Element, Flags, FragmentId, Mac};
+    use tally_wire::{AuthTag, Element, EpochSecret, Flags, FragmentId, Mac};
 
     const JOB: JobId = JobId(7);
 
@@ -249,7 +264,15 @@ mod tests {
 
     fn roster(epoch: u16, ps: u8) -> Arc<Roster> {
         let workers = vec![member(1), member(2)];
-        Arc::new(Roster::new(JOB, Epoch(epoch), 1, workers, member(ps)))
+        let secret = EpochSecret::new([1; 16]);
+        Arc::new(Roster::new(
+            JOB,
+            Epoch(epoch),
+            secret,
+            1,
+            workers,
+            member(ps),
+        ))
     }
 
     fn steering() -> Steering {
@@ -302,6 +325,7 @@ mod tests {
             rank: Rank(0),
             units: 1,
             bitmap: 1,
+            tag: AuthTag::NONE,
         };
         s.count(&data);
         s.count(&Header {

@@ -1,7 +1,8 @@
 //! Who in SwitchML's sessions keeps the others waiting, as lines for the log.
 //!
 //! A rank that has been silent for `SILENT_AFTER` while sums wait for it is named once, and once more when it
-//! speaks again. A published client says nothing of this itself: it waits.
+//! speaks again. A published client says nothing of this itself: it waits. Frames that others send in a rank's name
+//! are named with their port, and where a second port claims a rank, the controller is to end its session.
 //!
 //! The data cores are asked twice a second for each rank's last frame, which costs them little, and only if that
 //! looks like it, which sums wait, for which they look through the slots in use.
@@ -12,7 +13,8 @@ use crossbeam_channel::Sender;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tally_engine::switchml::{RankStatus, SessionId, SessionStatus};
+use tally_engine::PortId;
+use tally_engine::switchml::{Conflict, RankStatus, SessionId, SessionStatus};
 use tally_wire::Time;
 
 /// Longer than any client waits before it sends again.
@@ -28,16 +30,31 @@ pub struct Watch {
     next: Time,
     /// Who was named, and since when it had been silent.
     named: BTreeMap<(SessionId, usize), Time>,
+    /// Forged frames that were told of.
+    forged: BTreeMap<(SessionId, usize), u64>,
+    /// Names of the ports.
+    ports: Vec<String>,
+}
+
+/// What is to be said and done.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Lines of the log, with their kinds.
+    pub lines: Vec<(&'static str, String)>,
+    /// Sessions of which two ports claim a rank, and the ports' names.
+    pub conflicts: Vec<(SessionId, Conflict, [String; 2])>,
 }
 
 impl Watch {
-    /// Over the sessions of `directory`.
+    /// Over the sessions of `directory`, on ports of these names.
     #[must_use]
-    pub fn new(directory: Arc<Directory>) -> Self {
+    pub fn new(directory: Arc<Directory>, ports: Vec<String>) -> Self {
         Self {
             directory,
             next: Time(0),
             named: BTreeMap::new(),
+            forged: BTreeMap::new(),
+            ports,
         }
     }
 
@@ -47,15 +64,21 @@ impl Watch {
         &self.directory
     }
 
-    /// Looks, if it is time to, and says what is to be logged.
-    pub fn look(&mut self, now: Time, cores: &[Sender<CoreCommand>]) -> Vec<String> {
+    fn port(&self, port: PortId) -> String {
+        let name = self.ports.get(usize::from(port.0));
+        name.cloned().unwrap_or_else(|| port.0.to_string())
+    }
+
+    /// Looks, if it is time to.
+    pub fn look(&mut self, now: Time, cores: &[Sender<CoreCommand>]) -> Found {
         if now < self.next {
-            return Vec::new();
+            return Found::default();
         }
         self.next = now.after(EVERY);
         if self.directory.is_empty() {
             self.named.clear();
-            return Vec::new();
+            self.forged.clear();
+            return Found::default();
         }
         let mut found = statuses(cores, None, PATIENCE);
         let is_quiet = |status: &SessionStatus| {
@@ -68,17 +91,43 @@ impl Watch {
         self.compare(now, &found)
     }
 
-    fn compare(&mut self, now: Time, found: &BTreeMap<SessionId, SessionStatus>) -> Vec<String> {
+    fn compare(&mut self, now: Time, found: &BTreeMap<SessionId, SessionStatus>) -> Found {
         let mut lines = Vec::new();
+        let mut conflicts = Vec::new();
         let bound = self.directory.all();
         self.named.retain(|(id, _), _| bound.contains_key(id));
+        self.forged.retain(|(id, _), _| bound.contains_key(id));
         for (id, bound) in &bound {
             let Some(status) = found.get(id) else {
                 continue;
             };
+            if let Some(conflict) = status.conflict {
+                let ports = conflict.ports.map(|port| self.port(port));
+                conflicts.push((*id, conflict, ports));
+            }
             for ((rank, station), at) in bound.session.workers.iter().enumerate().zip(&status.ranks)
             {
                 let name = || format!("SwitchML session {id}: rank {rank}, {station},");
+                let told = self.forged.entry((*id, rank)).or_default();
+                let new = at
+                    .forged
+                    .frames
+                    .saturating_sub(std::mem::replace(told, at.forged.frames));
+                if new > 0 {
+                    let port = at
+                        .forged
+                        .port
+                        .map_or_else(String::new, |port| self.port(port));
+                    lines.push((
+                        "forged",
+                        format!(
+                            "{} did not send {new} frames in its name, the last of them from port {port}: they were \
+                             not sent to the address that it was told, and are dropped (switchml-forged). They are \
+                             another host's, or of an earlier process",
+                            name()
+                        ),
+                    ));
+                }
                 let silent = silent_since(at, now).filter(|_| at.lacking > 0);
                 let known = self.named.get(&(*id, rank)).copied();
                 match (silent, known) {
@@ -91,26 +140,22 @@ impl Watch {
                             }
                             None => "has sent nothing".to_owned(),
                         };
-                        lines.push(format!(
-                            "{} {said}, and {} sums wait for it",
-                            name(),
-                            at.lacking
-                        ));
+                        let line =
+                            format!("{} {said}, and {} sums wait for it", name(), at.lacking);
+                        lines.push(("silent", line));
                     }
                     (None, Some(since)) => {
                         self.named.remove(&(*id, rank));
                         let till = at.last.unwrap_or(now);
-                        lines.push(format!(
-                            "{} goes on after {:.1} s",
-                            name(),
-                            seconds(since, till)
-                        ));
+                        let line =
+                            format!("{} goes on after {:.1} s", name(), seconds(since, till));
+                        lines.push(("silent", line));
                     }
                     _ => {}
                 }
             }
         }
-        lines
+        Found { lines, conflicts }
     }
 }
 
@@ -129,7 +174,7 @@ mod tests {
     use super::*;
     use crate::plane::Bound;
     use std::net::Ipv4Addr;
-    use tally_engine::switchml::{Session, Station};
+    use tally_engine::switchml::{Forged, Session, Station};
     use tally_wire::Mac;
     use tally_wire::switchml::Size;
 
@@ -148,13 +193,15 @@ mod tests {
             id: ID,
             size: Size::B256,
             workers: vec![station(1), station(2)],
+            switch_macs: vec![Mac([6, 0, 0, 0, 0, 1]), Mac([6, 0, 0, 0, 0, 2])],
         };
         let directory = Directory::default();
         directory.insert(Bound {
             session: Arc::new(session),
             since: at(500),
         });
-        Watch::new(Arc::new(directory))
+        let ports = ["a", "b", "evil"].map(str::to_owned);
+        Watch::new(Arc::new(directory), ports.into())
     }
 
     /// Rank 0 speaks; rank 1 spoke last at that time, and so many sums wait for it.
@@ -163,6 +210,7 @@ mod tests {
             frames: 1,
             last,
             port: None,
+            forged: Forged::default(),
             lacking,
             longest: Duration::ZERO,
         };
@@ -174,6 +222,7 @@ mod tests {
             duplicates: 0,
             slots_in_use: 0,
             held: 0,
+            conflict: None,
             ranks: vec![rank(Some(at(now)), 0), rank(last.map(at), lacking)],
         };
         [(ID, status)].into()
@@ -182,7 +231,8 @@ mod tests {
     #[test]
     fn who_is_silent_while_others_wait_is_named_once_and_once_when_it_goes_on() {
         let mut watch = watch();
-        let mut look = |now, last, lacking| watch.compare(at(now), &status(now, last, lacking));
+        let mut look =
+            |now, last, lacking| texts(watch.compare(at(now), &status(now, last, lacking)));
         assert!(look(1400, Some(1000), 3).is_empty(), "not for long");
         assert!(look(2100, Some(1000), 0).is_empty(), "nobody waits");
         let [line] = &look(2200, Some(1000), 3)[..] else {
@@ -211,13 +261,13 @@ mod tests {
     #[test]
     fn who_never_came_is_named_and_a_session_s_end_ends_it() {
         let mut watch = watch();
-        let lines = watch.compare(at(2000), &status(2000, None, 1));
+        let lines = texts(watch.compare(at(2000), &status(2000, None, 1)));
         assert!(
             lines.len() == 1 && lines[0].contains("has sent nothing"),
             "{lines:?}"
         );
         watch.directory().remove(ID);
-        assert!(watch.compare(at(2500), &BTreeMap::new()).is_empty());
+        assert_eq!(watch.compare(at(2500), &BTreeMap::new()), Found::default());
         assert!(watch.named.is_empty());
     }
 
@@ -237,11 +287,53 @@ mod tests {
             asked
         });
         for now in [0, 100, 499, 500, 999, 1000] {
-            assert!(watch.look(at(now), &cores).is_empty());
+            assert_eq!(watch.look(at(now), &cores), Found::default());
         }
         watch.directory().remove(ID);
-        assert!(watch.look(at(5000), &cores).is_empty());
+        assert_eq!(watch.look(at(5000), &cores), Found::default());
         drop(cores);
         assert_eq!(answering.join().unwrap(), 3);
+    }
+
+    /// What is logged.
+    fn texts(found: Found) -> Vec<String> {
+        found.lines.into_iter().map(|(_, text)| text).collect()
+    }
+
+    #[test]
+    fn forged_frames_are_told_with_their_port_and_each_once() {
+        let mut watch = watch();
+        let mut status = status(1000, Some(900), 0);
+        let forged = |status: &mut BTreeMap<SessionId, SessionStatus>, frames| {
+            if let Some(status) = status.get_mut(&ID) {
+                let port = Some(PortId(2));
+                status.ranks[1].forged = Forged { frames, port };
+            }
+        };
+        forged(&mut status, 7);
+        let [line] = &texts(watch.compare(at(1000), &status))[..] else {
+            panic!("one line")
+        };
+        for part in ["rank 1", "7 frames", "port evil", "switchml-forged"] {
+            assert!(line.contains(part), "`{line}` has no `{part}`");
+        }
+        assert!(texts(watch.compare(at(1500), &status)).is_empty());
+        forged(&mut status, 9);
+        let lines = texts(watch.compare(at(2000), &status));
+        assert!(lines[0].contains("2 frames"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_rank_at_two_ports_is_reported() {
+        let mut watch = watch();
+        let mut status = status(1000, Some(900), 0);
+        let ports = [PortId(0), PortId(2)];
+        let conflict = Conflict { rank: 1, ports };
+        if let Some(status) = status.get_mut(&ID) {
+            status.conflict = Some(conflict);
+        }
+        let names = ["a", "evil"].map(str::to_owned);
+        let found = watch.compare(at(1000), &status);
+        assert_eq!(found.conflicts, [(ID, conflict, names)]);
     }
 }

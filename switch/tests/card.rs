@@ -25,10 +25,11 @@ use tally_dpdk::{Eal, EalConfig, Mempool, MempoolConfig, StartedPort};
 use tally_switch::report::Report;
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
-    UdpFrame,
+    Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header,
+    JobId, Key, Kind, Mac, Rank, UdpFrame,
 };
 
+const KEY: &str = "00112233445566778899aabbccddeeff";
 const WORKERS: u8 = 3;
 const ALL: u64 = (1 << WORKERS) - 1;
 /// The PS's place among the hosts, and the card's.
@@ -138,7 +139,7 @@ impl World {
         let config = format!(
             r#"{{"address":{{"mac":"{}","ip":"{}"}},
                 "cores":[{}], "ports":[{}], "pool":{{"slots":128}}, "window":64,
-                "jobs":[{{"id":7,"key":"00112233445566778899aabbccddeeff","workers":{WORKERS},
+                "jobs":[{{"id":7,"key":"{KEY}","workers":{WORKERS},
                     "fixed":{{"payload_bytes":{PAYLOAD},"workers":[{}],"ps":{}}}}}],
                 "card":{{"port":"p{CARD}","registers":{{"socket":"{}"}},"jobs":{jobs}}},
                 "stats_socket":"{}"}}"#,
@@ -246,7 +247,7 @@ impl World {
             dst_port: OWN.base_port + shard,
         };
         let mut frame = vec![0; HEADERS_BYTES];
-        emit(&mut frame, &addresses, header);
+        emit(&mut frame, &addresses, &secret().seal(*header));
         frame.extend(value.to_be_bytes().repeat(header.payload_bytes() / 4));
         self.send_raw(host, &frame);
     }
@@ -303,7 +304,9 @@ impl World {
                 .map(|(&n, _)| n)
                 .collect();
             for fragment in again {
-                self.contribute(rank, fragment, Flags::RESEND);
+                self.asked[at].insert(fragment, Instant::now());
+                let header = header(Kind::Probe, fragment, Rank(rank), 0);
+                self.send(rank, &header, 0);
             }
         }
         for host in 0..=PS {
@@ -340,21 +343,22 @@ impl World {
         let header = Header::parse(udp.datagram(frame)).unwrap();
         assert_eq!((header.job, header.epoch), (JobId(7), Epoch(1)));
         let n = header.fragment.0;
-        let payload = &udp.datagram(frame)[HEADERS_BYTES - UDP_END..];
+        assert!(secret().verifies(&header), "{header:?}");
+        let payload = &udp.datagram(frame)[HEADERS_BYTES - UDP_END..][..header.payload_bytes()];
         let found = payload
             .first_chunk()
             .map(|bytes| i32::from_be_bytes(*bytes));
         if header.kind.has_elements() {
-            let expected = sum(header.bitmap, n);
+            let is_part = header.kind == Kind::Partial;
+            let expected = sum(if is_part { header.bitmap } else { ALL }, n);
             assert_eq!(found, Some(expected), "{header:?}");
             assert!(*payload == expected.to_be_bytes().repeat(PAYLOAD / 4));
         }
         if host == PS {
-            return self.receive_at_ps(&header, found.unwrap_or(0));
+            return self.receive_at_ps(&header);
         }
         match header.kind {
             Kind::Result => {
-                assert_eq!(header.bitmap, ALL);
                 assert_eq!(udp.addresses.dst_ip, group_of(JobId(7)));
                 let rank = usize::from(host);
                 self.asked[rank].remove(&n);
@@ -376,7 +380,7 @@ impl World {
         }
     }
 
-    fn receive_at_ps(&mut self, header: &Header, found: i32) {
+    fn receive_at_ps(&mut self, header: &Header) {
         let n = header.fragment.0;
         match header.kind {
             Kind::Partial if self.done.contains_key(&n) => {
@@ -397,10 +401,10 @@ impl World {
                     self.publish(n);
                 }
             }
-            Kind::Result => {
-                self.pieces.remove(&n);
-                self.done.insert(n, found);
-                self.publish(n);
+            Kind::Probe if self.done.contains_key(&n) => self.publish(n),
+            Kind::Probe => {
+                let have = self.pieces.get(&n).map_or(0, |(have, ..)| *have);
+                self.nack(n, ALL & !have);
             }
             Kind::NotHere if header.flags.has(Flags::FINISHED) => {
                 self.pieces.remove(&n);
@@ -472,6 +476,12 @@ impl Drop for World {
     }
 }
 
+/// Of members that the configuration fixes.
+fn secret() -> EpochSecret {
+    let key: Key = KEY.parse().unwrap();
+    key.epoch_secret(JobId(7), Epoch(1), 0)
+}
+
 fn header(kind: Kind, fragment: u32, rank: Rank, bitmap: u64) -> Header {
     let elements = kind.has_elements();
     Header {
@@ -488,7 +498,8 @@ fn header(kind: Kind, fragment: u32, rank: Rank, bitmap: u64) -> Header {
         fragment: FragmentId(fragment),
         rank,
         units: if elements { (PAYLOAD / 64) as u8 } else { 0 },
-        bitmap,
+        bitmap: if kind == Kind::Data { bitmap } else { 0 },
+        tag: AuthTag::NONE,
     }
 }
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tally_engine::switchml::controller::{ControllerConfig, Event, Plane};
 use tally_engine::switchml::{Session, SessionId};
-use tally_switch::switchml::controller::{self, Running};
+use tally_switch::config::Network;
+use tally_switch::switchml::controller::{self, Limits, Running};
 use tally_switch::switchml::proto::session_client::SessionClient;
 use tally_switch::switchml::proto::sync_client::SyncClient;
 use tally_switch::switchml::proto::{
@@ -81,7 +83,9 @@ impl Plane for Bound {
 
 fn config() -> ControllerConfig {
     ControllerConfig {
-        listens: 0,
+        listens: Vec::new(),
+        secret: [7; 32],
+        settle: Duration::ZERO,
         sessions: 2,
         mac: MAC,
         ip: IP,
@@ -92,22 +96,16 @@ fn config() -> ControllerConfig {
 }
 
 fn start(listens: usize, config: ControllerConfig) -> (Running, Bound) {
-    start_with_keepalive(controller::KEEPALIVE, listens, config)
+    start_with(Limits::new(Vec::new()), listens, config)
 }
 
-fn start_with_keepalive(
-    keepalive: Duration,
-    listens: usize,
-    config: ControllerConfig,
-) -> (Running, Bound) {
+fn start_with(limits: Limits, listens: usize, config: ControllerConfig) -> (Running, Bound) {
     let bound = Bound::default();
     let log = Arc::clone(&bound.log);
     let listen = vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); listens];
     let note = move |event: &Event| log.lock().unwrap().push(event.to_string());
     let epoch = Instant::now();
-    let running =
-        controller::start_with_keepalive(keepalive, &listen, config, bound.clone(), epoch, note);
-    let running = running.unwrap();
+    let running = controller::start(limits, &listen, config, bound.clone(), epoch, note).unwrap();
     (running, bound)
 }
 
@@ -216,9 +214,11 @@ async fn begin(at: SocketAddr, workers: u32, first_host: u8, id: u64) -> Vec<Beg
 
 async fn all(job: Vec<Begun>) -> Vec<Worker> {
     let mut workers = Vec::new();
+    let mut told = BTreeSet::new();
     for begun in job {
         let (worker, session) = begun.await.unwrap().unwrap();
-        assert_eq!(session.mac, MAC.to_u64());
+        assert_ne!(session.mac, MAC.to_u64(), "each has an address of its own");
+        assert!(told.insert(session.mac));
         assert_eq!(session.ipv4, IP.to_bits());
         workers.push(worker);
     }
@@ -375,7 +375,11 @@ fn those_who_wait_hear_of_a_death_at_once() {
 /// Its host is off, or the cable is out: the connection does not close, but nobody answers.
 #[test]
 fn those_who_wait_hear_of_a_dead_host_too() {
-    let (running, _) = start_with_keepalive(Duration::from_secs(1), 1, config());
+    let limits = Limits {
+        keepalive: Duration::from_secs(1),
+        ..Limits::new(Vec::new())
+    };
+    let (running, _) = start_with(limits, 1, config());
     let at = running.addresses()[0];
     let (over, is_over) = std::sync::mpsc::channel();
     let hangs = std::thread::spawn(move || {
@@ -519,7 +523,15 @@ fn an_address_that_is_taken_is_named() {
     let taken = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap();
     let plane = Bound::default();
-    let error = controller::start(&[address], config(), plane, Instant::now(), |_: &Event| {});
+    let limits = Limits::new(Vec::new());
+    let error = controller::start(
+        limits,
+        &[address],
+        config(),
+        plane,
+        Instant::now(),
+        |_: &Event| {},
+    );
     let text = error.err().unwrap().to_string();
     assert!(
         text.starts_with(&format!(
@@ -527,4 +539,174 @@ fn an_address_that_is_taken_is_named() {
         )),
         "{text}"
     );
+}
+
+/// A connection from this address of the loopback network.
+fn connect_from(from: [u8; 4], to: SocketAddr) -> std::io::Result<std::net::TcpStream> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let stream = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind(SocketAddr::from((from, 0)))?;
+        socket.connect(to).await?.into_std()
+    })?;
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
+/// Whether the other end has closed it, within that time.
+fn is_closed(stream: &mut std::net::TcpStream, within: Duration) -> bool {
+    use std::io::Read;
+    let start = Instant::now();
+    while start.elapsed() < within {
+        let left = within.saturating_sub(start.elapsed());
+        let _ = stream.set_read_timeout(Some(left.max(Duration::from_millis(1))));
+        match stream.read(&mut [0; 4096]) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return false,
+            Err(_) => return true,
+        }
+    }
+    false
+}
+
+#[test]
+fn connections_that_make_no_call_are_closed_in_time() {
+    use std::io::Write;
+    let limits = Limits {
+        first_call: Duration::from_millis(300),
+        ..Limits::new(Vec::new())
+    };
+    let (running, _) = start_with(limits, 1, config());
+    let at = running.addresses()[0];
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    // The first nine bytes of 100 of a stream's headers.
+    let headers = [0, 0, 100, 1, 4, 0, 0, 0, 1];
+    let whole = [&preface[..], &settings, &headers].concat();
+    let starts = [&[][..], &preface[..10], preface, &whole[..24 + 9], &whole];
+    let mut silent: Vec<_> = starts
+        .iter()
+        .map(|bytes| {
+            let mut stream = std::net::TcpStream::connect(at).unwrap();
+            stream.write_all(bytes).unwrap();
+            stream
+        })
+        .collect();
+    run(async {
+        // Whoever has called may be silent for longer.
+        let workers = all(begin(at, 2, 1, 1).await).await;
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let (a, b) = (workers[0].clone(), workers[1].clone());
+        let (a, b) = (
+            tokio::spawn(async move { a.barrier().await }),
+            b.barrier().await,
+        );
+        assert!(a.await.unwrap().is_ok() && b.is_ok());
+    });
+    for (n, stream) in silent.iter_mut().enumerate() {
+        assert!(is_closed(stream, PATIENCE), "{n}");
+    }
+}
+
+#[test]
+fn one_host_cannot_take_all_connections() {
+    let limits = Limits {
+        connections: 20,
+        connections_of_host: 8,
+        ..Limits::new(Vec::new())
+    };
+    let (running, bound) = start_with(limits, 1, config());
+    let at = running.addresses()[0];
+    let mut flood: Vec<_> = (0..30)
+        .map(|_| connect_from([127, 0, 0, 66], at).unwrap())
+        .collect();
+    let is_open = |stream: &mut std::net::TcpStream| !is_closed(stream, Duration::from_millis(50));
+    let open = flood.iter_mut().map(is_open).filter(|open| *open).count();
+    assert_eq!(open, 8);
+    bound.logged(&["127.0.0.66", "has 8 connections open, and no more may"]);
+    run(async {
+        let _open = all(begin(at, 2, 1, 1).await).await;
+    });
+}
+
+#[test]
+fn hosts_outside_of_the_networks_that_may_call_are_turned_away() {
+    let allow =
+        ["127.0.0.1", "127.0.7.0/24"].map(|text| Network::try_from(text.to_owned()).unwrap());
+    let (running, bound) = start_with(Limits::new(allow.into()), 1, config());
+    let at = running.addresses()[0];
+    for (host, is_in) in [([127, 0, 0, 2], false), ([127, 0, 7, 9], true)] {
+        let mut stream = connect_from(host, at).unwrap();
+        let closed = is_closed(&mut stream, Duration::from_millis(500));
+        assert_eq!(closed, !is_in, "{host:?}");
+    }
+    bound.logged(&["127.0.0.2", "in none of the networks of switchml.allow"]);
+    run(async {
+        let _open = all(begin(at, 2, 1, 1).await).await;
+    });
+}
+
+#[test]
+fn one_host_cannot_have_all_calls() {
+    let limits = Limits {
+        calls_of_host: 3,
+        ..Limits::new(Vec::new())
+    };
+    let (running, _) = start_with(limits, 1, config());
+    let at = running.addresses()[0];
+    run(async {
+        let one = Worker::connect(at, 0, 60, 1).await;
+        let calls: Vec<_> = (0..4)
+            .map(|_| {
+                let one = one.clone();
+                tokio::spawn(async move { one.barrier().await })
+            })
+            .collect();
+        let mut refused = 0;
+        while refused == 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            refused = calls.iter().filter(|call| call.is_finished()).count();
+        }
+        assert_eq!(refused, 1);
+        for call in calls {
+            if call.is_finished() {
+                let status = call.await.unwrap().unwrap_err();
+                assert_eq!(status.code(), Code::ResourceExhausted);
+                let text = "3 calls from 127.0.0.1 wait for their answers, and no more may";
+                assert_eq!(status.message(), text);
+            }
+        }
+    });
+}
+
+/// Ranks of two jobs that arrive crosswise at one address: none gets an answer that is not an error.
+#[test]
+fn two_jobs_at_one_address_are_both_refused() {
+    let config = ControllerConfig {
+        settle: Duration::from_millis(500),
+        ..config()
+    };
+    let (running, bound) = start(1, config);
+    let at = running.addresses()[0];
+    run(async {
+        // Rank 0 of one, rank 1 of the other, and then the rest.
+        let order = [(0, 1), (1, 12), (0, 11), (1, 2)];
+        let mut calls = Vec::new();
+        for (rank, host) in order {
+            let worker = Worker::connect(at, rank, 2, host).await;
+            calls.push(tokio::spawn(
+                async move { worker.broadcast(host.into()).await },
+            ));
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+        for call in calls {
+            let status = call.await.unwrap().unwrap_err();
+            assert_eq!(status.code(), Code::Aborted);
+            assert!(status.message().contains("switchml.listen"), "{status}");
+        }
+    });
+    assert!(bound.ids().is_empty());
 }

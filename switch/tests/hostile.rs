@@ -42,6 +42,7 @@ fn frame(addresses: &Addresses, header: &Header, value: i32) -> Vec<u8> {
     for _ in 0..PAYLOAD / 4 {
         f.extend_from_slice(&value.to_be_bytes());
     }
+    f.resize(f.len() + header.kind.trailer_bytes(), 0);
     f
 }
 
@@ -92,9 +93,9 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         ("udp-length", with(38, &[0, 9])),
         ("udp-port", with(36, &[0x7a, 0x12])),
         ("not-our-address", with(33, &[253])),
-        ("version", with(42, &[0x25])),
-        ("type", with(42, &[0x10])),
-        ("type", with(42, &[0x1f])),
+        ("version", with(42, &[0x15])),
+        ("type", with(42, &[0x20])),
+        ("type", with(42, &[0x2f])),
         ("reserved-bits", with(43, &[0x80])),
         ("reserved-bits", with(45, &[0x11])),
         ("element-type", with(45, &[0x08])),
@@ -132,10 +133,12 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         ),
         (
             "not-a-member",
-            say(|h| (h.kind, h.rank, h.bitmap) = (Kind::Result, Rank::PS, 3)),
+            say(|h| (h.kind, h.rank, h.bitmap) = (Kind::Result, Rank::PS, 0)),
         ),
-        ("bitmap", say(|h| (h.kind, h.bitmap) = (Kind::Result, 7))),
+        // From a member, but without the tag.
+        ("auth-tag", say(|h| (h.kind, h.bitmap) = (Kind::Result, 0))),
     ]);
+    frames.extend(disguised());
     // Wrong units: the length fits the header, but not the job.
     let mut short = frame(
         &addresses(1),
@@ -157,6 +160,68 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
         "element-mismatch",
         frame(&addresses(2), &f32_contribution, 5000),
     ));
+    frames
+}
+
+/// Forged results and ARP answers to the other worker, which a host would take for the switch's: behind tags, in
+/// fragments, to the group. None of them is to the switch's MAC.
+fn disguised() -> Vec<(&'static str, Vec<u8>)> {
+    let result = |source: Ipv4Addr, dst_mac: Mac, dst_ip: Ipv4Addr| {
+        let a = Addresses {
+            src_mac: Mac([2, 0, 0, 0, 0, 66]),
+            src_ip: source,
+            dst_mac,
+            dst_ip,
+            src_port: 31249,
+            dst_port: 31249,
+        };
+        let mut h = header(0, 1);
+        (h.kind, h.rank, h.bitmap) = (Kind::Result, Rank::SWITCH, 0);
+        frame(&a, &h, 1000)
+    };
+    let behind = |frame: &[u8], tags: &[u8]| {
+        let mut tagged = frame.to_vec();
+        tagged.splice(12..12, tags.iter().copied());
+        tagged
+    };
+    let other = Ipv4Addr::new(10, 84, 0, 66);
+    let worker = (Mac([2, 0, 0, 0, 0, 2]), Ipv4Addr::new(10, 84, 0, 2));
+    let group = (Mac([1, 0, 0x5e, 84, 0, 7]), Ipv4Addr::new(239, 84, 0, 7));
+    let mut arp = [&worker.0.0[..], &[2, 0, 0, 0, 0, 66, 8, 6]].concat();
+    arp.extend([0, 1, 8, 0, 6, 4, 0, 2, 2, 0, 0, 0, 0, 66]);
+    arp.extend(SWITCH_IP.octets());
+    arp.extend(worker.0.0);
+    arp.extend(worker.1.octets());
+    let tags: [&[u8]; 5] = [
+        &[0x81, 0, 0, 0],
+        &[0x88, 0xa8, 0, 0],
+        &[0x91, 0, 0, 0],
+        &[0x81, 0, 0xe0, 0, 0x81, 0, 0, 0],
+        &[0, 200, 0xaa, 0xaa, 3, 0, 0, 0],
+    ];
+    let mut frames = vec![("spoofed-switch", arp.clone())];
+    for (mac, ip) in [worker, group] {
+        frames.push(("spoofed-switch", result(SWITCH_IP, mac, ip)));
+        for tags in tags {
+            frames.push((
+                "spoofed-behind-tag",
+                behind(&result(SWITCH_IP, mac, ip), tags),
+            ));
+            let mut fragment = result(SWITCH_IP, mac, ip);
+            fragment[21] = 3;
+            frames.push(("spoofed-behind-tag", behind(&fragment, tags)));
+        }
+    }
+    for tags in tags {
+        frames.push(("spoofed-behind-tag", behind(&arp, tags)));
+        for mac in [group.0, worker.0, Mac::BROADCAST] {
+            frames.push(("claims-group", behind(&result(other, mac, group.1), tags)));
+        }
+    }
+    frames.push(("claims-group", result(other, group.0, group.1)));
+    let deep = [0x81, 0, 0, 0].repeat(17);
+    let ordinary = result(other, worker.0, worker.1);
+    frames.push(("tag-depth", behind(&ordinary, &deep)));
     frames
 }
 
@@ -252,6 +317,11 @@ fn each_hostile_frame_has_its_counter_and_no_sum_changes() {
         .collect();
     let (report, sent) = run(folder.path(), frames);
     assert_eq!(report.drops, expected);
+    let is_claim = |reason: &str| {
+        reason.starts_with("spoofed-") || reason.starts_with("claims-") || reason == "tag-depth"
+    };
+    let claims = expected.iter().filter(|(reason, _)| is_claim(reason));
+    assert_eq!(report.ports[0].claims, claims.map(|(_, n)| n).sum::<u64>());
     assert_eq!(report.counters["results"], 1);
     assert_eq!(report.slots_in_use, 0);
     assert_eq!(report.frames_missing, Some(0));

@@ -7,7 +7,7 @@
 
 mod common;
 
-use common::{JOB, OWN, Reins, data_core, header};
+use common::{JOB, OWN, Reins, SECRET, data_core, header};
 use crossbeam_channel::bounded;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
@@ -27,7 +27,8 @@ use tally_switch::report::{PortShape, Report, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
 use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, Kind, Mac, Rank, UdpFrame,
+    Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, Kind, Mac, Rank,
+    UdpFrame,
 };
 
 /// Frames that a `net_ring` holds.
@@ -86,6 +87,29 @@ fn data_with(flags: Flags, rank: u8, fragment: u32, priority: u8) -> Vec<u8> {
     };
     let mut f = vec![0; HEADERS_BYTES + 64];
     emit(&mut f, &addresses, &header);
+    f
+}
+
+fn remind(fragment: u32) -> Vec<u8> {
+    let header = Header {
+        kind: Kind::Remind,
+        element: Element::None,
+        rank: Rank::PS,
+        units: 0,
+        bitmap: 0,
+        ..header(0, fragment, 64)
+    };
+    let ps = member(2);
+    let addresses = Addresses {
+        src_mac: ps.mac,
+        dst_mac: OWN.mac,
+        src_ip: ps.ip,
+        dst_ip: OWN.ip,
+        src_port: ps.udp_port,
+        dst_port: OWN.base_port,
+    };
+    let mut f = vec![0; HEADERS_BYTES];
+    emit(&mut f, &addresses, &SECRET.seal(header));
     f
 }
 
@@ -380,13 +404,13 @@ fn shown(core: &CoreReport) -> Report {
         switchml: None,
     };
     let config = RegistryConfig {
+        mac: OWN.mac,
         base_port: OWN.base_port,
         shards: 1,
         window: 16,
         units: 1,
         member_timeout: Duration::from_secs(5),
         secret: [0; 32],
-        first_epoch: 1,
     };
     let registry = Registry::new(config, Vec::new());
     Report::new(
@@ -484,9 +508,11 @@ fn partials_and_control_frames_wait_like_others(eal: &Eal) {
     let mut w = World::new(eal, "partial", queue);
     let taken = TAKEN as u32;
     w.send_ordinary(0, 2, LOW, 0..taken + 20);
-    // Without a slot they go to the PS.
-    w.send(0, [data_with(Flags::RESEND, 0, 0, 0)]);
-    w.send(0, [data_with(Flags::RESEND, 0, 1, 128)]);
+    // The PS asks for what slots have.
+    w.send(0, [data_with(Flags::NONE, 0, 0, 0)]);
+    w.send(0, [data_with(Flags::NONE, 0, 1, 128)]);
+    w.send(2, [remind(0)]);
+    w.send(2, [remind(1)]);
     let refuse = Header {
         kind: Kind::Refuse,
         flags: Flags::NONE,
@@ -498,6 +524,7 @@ fn partials_and_control_frames_wait_like_others(eal: &Eal) {
         rank: Rank::PS,
         units: 2,
         bitmap: 0,
+        tag: AuthTag::NONE,
     };
     let mut datagram = Box::new([0; 22 + 128]);
     refuse.emit(&mut datagram[..]);
@@ -506,7 +533,7 @@ fn partials_and_control_frames_wait_like_others(eal: &Eal) {
         .send(CoreCommand::Send(member(2), datagram))
         .unwrap();
     w.report();
-    let partial = |fragment, ecn| Left::Tally(Kind::Partial, fragment, Flags::RESEND, ecn);
+    let partial = |fragment, ecn| Left::Tally(Kind::Partial, fragment, Flags::NONE, ecn);
     let mut expected: Vec<_> = ordinaries(0..taken).collect();
     expected.push(Left::Tally(Kind::Refuse, 0, Flags::NONE, Ecn::Ect0));
     expected.push(partial(1, Ecn::Ect0));

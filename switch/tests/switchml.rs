@@ -23,6 +23,7 @@ use tally_kernels::Kernels;
 use tally_packet::Ready;
 use tally_switch::datapath::Dialect;
 use tally_switch::handover::handover;
+use tally_switch::members::Whereabouts;
 use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_wire::frame::internet_checksum;
 use tally_wire::neighbour::arp_request;
@@ -50,18 +51,24 @@ fn station(host: u8) -> Station {
     }
 }
 
+/// The switch's address that a host was told.
+fn told(host: u8) -> Mac {
+    Mac([6, 0xaa, 0, 0, 0, host])
+}
+
 fn session(id: u64, size: Size, hosts: &[u8]) -> Arc<Session> {
     Arc::new(Session {
         id: SessionId(id),
         size,
         workers: hosts.iter().map(|&host| station(host)).collect(),
+        switch_macs: hosts.iter().map(|&host| told(host)).collect(),
     })
 }
 
 fn addresses(host: u8) -> Addresses {
     Addresses {
         src_mac: mac(host),
-        dst_mac: OWN.mac,
+        dst_mac: told(host),
         src_ip: ip(host),
         dst_ip: OWN.ip,
         src_port: 4000 + u16::from(host),
@@ -102,7 +109,7 @@ fn reply(host: u8, header: &Header, summed: &[u8]) -> Vec<u8> {
     let payload = header.size.payload_bytes();
     let mut f = Vec::new();
     f.extend(mac(host).0);
-    f.extend(OWN.mac.0);
+    f.extend(told(host).0);
     f.extend([8, 0]);
     f.extend([0x45, 0]);
     f.extend((20 + 8 + 10 + payload as u16).to_be_bytes());
@@ -209,7 +216,8 @@ impl Rig {
     }
 
     fn bind(&self, session: &Arc<Session>) -> bool {
-        self.ask(|done| CoreCommand::BindSession(Arc::clone(session), done))
+        let whereabouts = Arc::new(Whereabouts::new(session.workers.len()));
+        self.ask(|done| CoreCommand::BindSession(Arc::clone(session), whereabouts, done))
     }
 
     fn unbind(&self, id: u64) {
@@ -264,6 +272,9 @@ fn switchml() {
     each_size_and_many_ports(&eal);
     results_are_read_only_while_they_are_under_way(&eal);
     hostile_frames_have_their_counters(&eal);
+    a_forged_first_frame_changes_nothing(&eal);
+    a_copied_secret_ends_all_sums(&eal);
+    made_up_stations_get_nothing(&eal);
     floods_spare_members_and_members_are_found(&eal);
     native_jobs_go_on_beside(&eal);
     what_hardware_says_of_checksums_does_not_count(&eal);
@@ -459,25 +470,44 @@ fn hostile_frames_have_their_counters(eal: &Eal) {
         (DropReason::SwitchmlStation, from(|a| a.src_ip = ip(0))),
         (DropReason::SpoofedSwitch, from(|a| a.src_ip = OWN.ip)),
         (DropReason::SpoofedSwitch, from(|a| a.src_mac = OWN.mac)),
-        (DropReason::NotOurs, from(|a| a.dst_ip = ip(77))),
-        (DropReason::UdpPort, from(|a| a.dst_port = FIRST_PORT + 16)),
-        (DropReason::UdpPort, from(|a| a.dst_port = FIRST_PORT - 1)),
+        (
+            DropReason::NotOurs,
+            from(|a| (a.dst_mac, a.dst_ip) = (OWN.mac, ip(77))),
+        ),
+        (
+            DropReason::UdpPort,
+            from(|a| (a.dst_mac, a.dst_port) = (OWN.mac, FIRST_PORT + 16)),
+        ),
+        (
+            DropReason::UdpPort,
+            from(|a| (a.dst_mac, a.dst_port) = (OWN.mac, FIRST_PORT - 1)),
+        ),
+        (DropReason::SwitchmlForged, from(|a| a.dst_mac = OWN.mac)),
+        (DropReason::SwitchmlForged, from(|a| a.dst_mac = told(0))),
+        (DropReason::SwitchmlForged, from(|a| a.dst_mac = mac(77))),
     ];
     for len in 1..good.len() {
         let reason = match len {
             0..34 => DropReason::Truncated,
             _ => DropReason::IpLength,
         };
-        frames.push((reason, request(1, &h)[..len].to_vec()));
+        // What is cut before its UDP header is nothing of ours.
+        let mut cut = request(1, &h);
+        cut[..6].copy_from_slice(&OWN.mac.0);
+        frames.push((reason, cut[..len].to_vec()));
     }
     let mut expected = [0; DropReason::ALL.len()];
     for (reason, frame) in &frames {
         expected[*reason as usize] += 1;
         rig.send(1, std::slice::from_ref(frame));
     }
-    // A worker is where it was first; another port cannot speak for it.
-    rig.send(2, &[request(0, &header(Size::B256, 1, false))]);
-    expected[DropReason::NotMember as usize] += 1;
+    // Another port cannot speak for it, before and after it has spoken itself.
+    for host in [0, 1] {
+        let mut forged = addresses(host);
+        forged.dst_mac = OWN.mac;
+        rig.send(2, &[request_from(&forged, host, &h)]);
+        expected[DropReason::SwitchmlForged as usize] += 1;
+    }
     // More than may be kept: so many slots of one worker. Each is sent again by its client later.
     // A session leaves the other one that there may be its share.
     let kept = HELD * 3 / 4;
@@ -499,6 +529,104 @@ fn hostile_frames_have_their_counters(eal: &Eal) {
     assert!(rig.bind(&session(8, Size::B256, &[1, 0])));
     rig.send(1, &[request(1, &h)]);
     assert!(rig.left(0).is_empty() && rig.left(1).is_empty());
+    rig.end();
+}
+
+/// A host on a port of its own that knows a worker's addresses, and speaks before the worker does.
+fn a_forged_first_frame_changes_nothing(eal: &Eal) {
+    let mut rig = Rig::new(eal, "forge", 3, true);
+    assert!(rig.bind(&session(7, Size::B256, &[0, 1])));
+    let h = header(Size::B256, 3, false);
+    let mut expected = 0;
+    for to in [OWN.mac, told(1), mac(0), Mac([6, 0xaa, 0, 0, 0, 9])] {
+        let forged = Addresses {
+            dst_mac: to,
+            ..addresses(0)
+        };
+        // Not what the worker says, so that it would show in the sum.
+        rig.send(2, &[request_from(&forged, 5, &h)]);
+        expected += 1;
+    }
+    let report = rig.report();
+    assert_eq!(
+        report.counters.dropped(DropReason::SwitchmlForged),
+        expected
+    );
+    assert_eq!(report.counters.drops.iter().sum::<u64>(), expected);
+    let status = &report.switchml.unwrap().sessions[0];
+    assert_eq!(status.ranks[0].port, None);
+    assert_eq!(status.ranks[0].forged.frames, expected);
+    assert_eq!(status.ranks[0].forged.port, Some(PortId(2)));
+    // To the secrets nothing is flooded, so nobody learns them.
+    assert!((0..3).all(|port| rig.left(port).is_empty()));
+    for host in [1, 0] {
+        rig.send(host, &[request(host, &h)]);
+    }
+    assert!(rig.left(0) == [reply(0, &h, &[0, 1])]);
+    assert!(rig.left(1) == [reply(1, &h, &[0, 1])]);
+    assert!(rig.left(2).is_empty());
+    // After the session, too, its secrets are told to nobody.
+    rig.unbind(7);
+    rig.send(0, &[request(0, &h)]);
+    assert!((1..3).all(|port| rig.left(port).is_empty()));
+    rig.end();
+}
+
+fn a_copied_secret_ends_all_sums(eal: &Eal) {
+    let mut rig = Rig::new(eal, "copied", 3, true);
+    assert!(rig.bind(&session(7, Size::B256, &[0, 1])));
+    let h = |slot| header(Size::B256, slot, false);
+    rig.send(0, &[request(0, &h(0))]);
+    rig.send(2, &[request(0, &h(1))]);
+    // Which of the two is the worker nobody knows, so no sum with it is told.
+    rig.send(1, &[request(1, &h(0)), request(1, &h(1))]);
+    rig.send(0, &[request(0, &h(1))]);
+    assert!((0..3).all(|port| rig.left(port).is_empty()));
+    let report = rig.report();
+    assert_eq!(report.counters.dropped(DropReason::SwitchmlPort), 4);
+    let status = &report.switchml.unwrap().sessions[0];
+    assert_eq!(status.results, 0);
+    let conflict = status.conflict.unwrap();
+    assert_eq!((conflict.rank, conflict.ports), (0, [PortId(0), PortId(2)]));
+    rig.end();
+}
+
+/// A session of stations that others have, and of which none has spoken to the address that it was told.
+fn made_up_stations_get_nothing(eal: &Eal) {
+    let mut rig = Rig::new(eal, "madeup", 4, true);
+    // Host 1 is an ordinary one, and is known.
+    let ordinary = broadcast(1, [0x86, 0xdd]);
+    rig.send(1, std::slice::from_ref(&ordinary));
+    for port in [0, 2, 3] {
+        assert!(rig.left(port) == [ordinary.clone()]);
+    }
+    assert!(rig.bind(&session(7, Size::B256, &[1])));
+    // Whoever made it up knows the secret, but not host 1's.
+    let forged = Addresses {
+        dst_mac: OWN.mac,
+        ..addresses(1)
+    };
+    rig.send(
+        2,
+        &[request_from(&forged, 1, &header(Size::B256, 0, false))],
+    );
+    let flood = broadcast(3, [0x86, 0xdd]);
+    rig.send(3, std::slice::from_ref(&flood));
+    for port in 0..3 {
+        assert!(rig.left(port) == [flood.clone()], "{port}");
+    }
+    let ask = arp_request(mac(3), ip(3), ip(1)).to_vec();
+    rig.send(3, std::slice::from_ref(&ask));
+    assert!(rig.left(3).is_empty(), "nobody answers in its name");
+    assert!((0..3).all(|port| rig.left(port) == [ask.clone()]));
+    // It has spoken, from where it is: what it gets is its own.
+    rig.send(2, &[request(1, &header(Size::B256, 0, false))]);
+    assert_eq!(rig.left(2).len(), 1);
+    rig.send(3, std::slice::from_ref(&flood));
+    assert!(rig.left(2).is_empty());
+    for port in 0..2 {
+        assert!(rig.left(port) == [flood.clone()], "{port}");
+    }
     rig.end();
 }
 
@@ -581,6 +709,7 @@ fn native_jobs_go_on_beside(eal: &Eal) {
     let native = |rank: u8, fragment: u32| {
         let addresses = Addresses {
             src_mac: mac(100 + rank),
+            dst_mac: OWN.mac,
             src_ip: ip(100 + rank),
             src_port: 40000,
             dst_port: OWN.base_port,
@@ -658,7 +787,8 @@ fn what_hardware_says_of_checksums_does_not_count(eal: &Eal) {
     core.ports.serve_switchml(&pool, vec![true]);
     let core = std::thread::spawn(move || core.run());
     let (bound, wait) = bounded(1);
-    let order = CoreCommand::BindSession(session(7, Size::B256, &[1, 2]), bound);
+    let whereabouts = Arc::new(Whereabouts::new(2));
+    let order = CoreCommand::BindSession(session(7, Size::B256, &[1, 2]), whereabouts, bound);
     reins.commands.send(order).unwrap();
     assert!(wait.recv_timeout(PATIENCE).unwrap());
     {
@@ -667,6 +797,7 @@ fn what_hardware_says_of_checksums_does_not_count(eal: &Eal) {
         let h = header(Size::B256, 2, false);
         // Tally's own with a checksum as wrong is dropped.
         let mut ours = request(1, &h);
+        ours[..6].copy_from_slice(&OWN.mac.0);
         ours[36..38].copy_from_slice(&OWN.base_port.to_be_bytes());
         let frames = [ours, request(1, &h), request(2, &h)];
         let mut out: Vec<_> = frames.iter().map(|f| pool.alloc_copy(f).unwrap()).collect();

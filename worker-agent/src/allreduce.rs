@@ -1,11 +1,12 @@
 //! One worker's all-reduce, from JOIN to LEAVE, over any link.
 
 use crate::config::{Transport, WorkerConfig};
+use crate::doctor;
 use crate::error::AgentError;
 use crate::link::loss::{Loss, Lossy};
 use crate::link::udp::Group;
 use crate::link::{Link, LinkError};
-use crate::report::{Congestion, Losses, Report, micros};
+use crate::report::{Congestion, Report, micros};
 use crate::rounds::{Plan, Rounds};
 use crate::tensors::Tensors;
 use crate::vector::{Arithmetic, Vector};
@@ -248,7 +249,8 @@ pub fn over(
         }
     };
     if let Err(error) = outcome {
-        let trouble = link.trouble();
+        let obstacle = doctor::obstacle(&config.transport, config.payload_bytes);
+        let trouble = obstacle.or_else(|| link.trouble());
         let tensors = |fragment| Some(vector.names_in(fragment));
         let began = epoch.is_some();
         return Err(AgentError::of_session(
@@ -263,7 +265,6 @@ pub fn over(
         .as_secs_f64();
     let tensor_bytes = input.layout.bytes() as u64;
     let bits = tensor_bytes as f64 * 8.0 * f64::from(options.rounds);
-    let (dropped_sent, dropped_received) = link.dropped();
     let report = Report {
         job: job.id,
         epoch: epoch.unwrap_or(0),
@@ -306,12 +307,7 @@ pub fn over(
         latency_us: (&vector.latency_ns).into(),
         typical_us: worker.typical_latency().map(micros),
         rto_us: micros(worker.rto()),
-        loss: options.loss.map(|loss| Losses {
-            probability: loss.probability,
-            seed: loss.seed,
-            sent: dropped_sent,
-            received: dropped_received,
-        }),
+        loss: link.losses(),
     };
     let mut output = vector.output;
     if options.op == Op::Mean {

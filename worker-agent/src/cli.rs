@@ -4,6 +4,7 @@ use crate::progress::Progress;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use tally_agent::config::DEFAULT_SOCKET;
+use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::tensors::Dtype;
 use tally_agent::{Arithmetic, Op};
 
@@ -142,15 +143,40 @@ pub(crate) struct AllreduceArgs {
     /// Where numbers about the run go, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Lose each datagram with this probability, in both directions, for tests.
-    #[arg(long, value_name = "P", value_parser = probability)]
-    pub(crate) loss: Option<f64>,
-    /// Which datagrams are lost.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) loss_seed: u64,
+    #[command(flatten)]
+    pub(crate) loss: LossArgs,
     /// How progress is shown; auto is a bar on a terminal, and lines elsewhere.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) progress: Progress,
+}
+
+/// Losses on purpose, for tests.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct LossArgs {
+    /// Probability with which each datagram is lost, for tests; 0 counts datagrams only.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    loss: Option<f64>,
+    /// Datagrams lost in a row, each burst beginning with the probability of --loss.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "loss", value_parser = clap::value_parser!(u32).range(1..))]
+    loss_burst: u32,
+    /// Direction in which datagrams are lost.
+    #[arg(long, value_enum, default_value_t, requires = "loss")]
+    loss_direction: Direction,
+    /// Random seed of the losses.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    loss_seed: u64,
+}
+
+impl LossArgs {
+    /// What is to be lost, if anything is.
+    pub(crate) fn loss(self) -> Option<Loss> {
+        Some(Loss {
+            probability: self.loss?,
+            burst: self.loss_burst,
+            direction: self.loss_direction,
+            seed: self.loss_seed,
+        })
+    }
 }
 
 #[derive(Debug, Args)]
@@ -161,12 +187,8 @@ pub(crate) struct PsArgs {
     /// Where numbers about the run go at the end, as JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
-    /// Lose each datagram with this probability, in both directions, for tests.
-    #[arg(long, value_name = "P", value_parser = probability)]
-    pub(crate) loss: Option<f64>,
-    /// Which datagrams are lost.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) loss_seed: u64,
+    #[command(flatten)]
+    pub(crate) loss: LossArgs,
 }
 
 #[derive(Debug, Args)]
@@ -177,12 +199,8 @@ pub(crate) struct ServeArgs {
     /// Only check the configuration.
     #[arg(long)]
     pub(crate) check: bool,
-    /// Lose each datagram with this probability, in both directions, for tests.
-    #[arg(long, value_name = "P", value_parser = probability)]
-    pub(crate) loss: Option<f64>,
-    /// Which datagrams are lost.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) loss_seed: u64,
+    #[command(flatten)]
+    pub(crate) loss: LossArgs,
 }
 
 #[derive(Debug, Args)]

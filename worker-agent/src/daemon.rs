@@ -120,7 +120,10 @@ fn warnings_of(config: &AgentConfig, log: Log) -> Vec<String> {
 
 fn access(config: &AgentConfig) -> Result<Access, AgentError> {
     let group = config.access.group.as_ref().map(|name| {
-        let found = Group::from_name(name).ok().flatten();
+        let found = Group::from_name(name).map_err(|why| {
+            let what = format!("access.group: looking up group `{name}`");
+            AgentError::from(LinkError::system(what, why))
+        })?;
         found.map(|group| group.gid.as_raw()).ok_or_else(|| {
             AgentError::Options(format!(
                 "access.group: there is no group `{name}` on this host (groupadd)"

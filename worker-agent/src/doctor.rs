@@ -22,7 +22,7 @@ mod path;
 mod probe;
 mod tool;
 
-use crate::config::{AgentConfig, AgentTransport};
+use crate::config::{AgentConfig, AgentTransport, Transport};
 use serde::Serialize;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -139,6 +139,14 @@ pub(crate) enum Room {
 /// What the interface with address `bind` has room for, or could have, beyond `payload_bytes`.
 pub(crate) fn room_in(bind: Ipv4Addr, payload_bytes: usize) -> Option<Room> {
     path::room(&interface::name_of(bind)?, payload_bytes)
+}
+
+/// Why no payload leaves the interface that the transport sends by, if the kernel says so.
+pub(crate) fn obstacle(transport: &Transport, payload_bytes: u32) -> Option<String> {
+    let Transport::Udp { bind } = transport else {
+        return None;
+    };
+    path::too_long(&interface::name_of(*bind.ip())?, payload_bytes as usize)
 }
 
 /// Looks at all that an agent with the configuration at `path` needs. Takes less than ten seconds.

@@ -9,6 +9,10 @@ pub mod ethernet;
 pub mod loss;
 pub mod udp;
 
+use crate::report::Losses;
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit};
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
@@ -23,7 +27,7 @@ pub enum LinkError {
         /// What it was for.
         what: String,
         /// The kernel's reason.
-        source: std::io::Error,
+        source: io::Error,
     },
     /// DPDK's own reason.
     #[cfg(feature = "dpdk")]
@@ -35,12 +39,24 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    pub(crate) fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+    pub(crate) fn system(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self::System {
             what: what.into(),
-            source: source.into(),
+            source: explained(source.into()),
         }
     }
+}
+
+/// The kernel's reason, with the limit if this process has too many open files.
+fn explained(source: io::Error) -> io::Error {
+    if source.raw_os_error() != Some(Errno::EMFILE as i32) {
+        return source;
+    }
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    io::Error::other(format!(
+        "all {limit} file descriptors of this process are in use; raise its limit (ulimit -n, LimitNOFILE= of the \
+         service)"
+    ))
 }
 
 /// A way to the switch and back.
@@ -81,9 +97,9 @@ pub trait Link {
         None
     }
 
-    /// Datagrams dropped on purpose: sent and received ones.
-    fn dropped(&self) -> (u64, u64) {
-        (0, 0)
+    /// Losses on purpose, and all that passed, if the link is to lose.
+    fn losses(&self) -> Option<Losses> {
+        None
     }
 }
 
@@ -112,7 +128,25 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).trouble()
     }
 
-    fn dropped(&self) -> (u64, u64) {
-        (**self).dropped()
+    fn losses(&self) -> Option<Losses> {
+        (**self).losses()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_of_descriptors_is_told_with_their_number() {
+        let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        let told = |errno| LinkError::system("binding", errno).to_string();
+        let want = format!("binding: all {soft} file descriptors of this process are in use");
+        assert!(
+            told(Errno::EMFILE).starts_with(&want),
+            "{}",
+            told(Errno::EMFILE)
+        );
+        assert!(told(Errno::ENFILE).contains("os error 23"));
     }
 }

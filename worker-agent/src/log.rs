@@ -2,13 +2,23 @@
 //!
 //! One line is one message and one write, so that those of several threads do not mix. Under systemd, whose journal
 //! reads standard error, each line begins with its priority (`<4>`, sd-daemon(3)), and `journalctl -p warning` works.
+//!
+//! Saying something never waits for whoever reads it (`queue.rs`); a program that ends calls [`Log::flush`].
 
+mod queue;
+
+use queue::Queue;
 use std::fmt::Display;
 use std::io::Write;
 use std::os::linux::fs::MetadataExt;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 /// The environment's variable.
 pub const VARIABLE: &str = "TALLY_LOG";
+
+/// For the last lines to be written, once the program ends.
+const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
 /// How much a message matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,9 +93,36 @@ impl Log {
     pub fn say(&self, level: Level, what: impl Display) {
         if self.says(level) {
             let line = self.line(level, &what.to_string());
-            // Nobody is left to be told that nobody reads.
-            let _ = std::io::stderr().write_all(line.as_bytes());
+            match self.queue() {
+                Some(queue) => queue.push(line),
+                // Nobody is left to be told that nobody reads.
+                None => drop(std::io::stderr().write_all(line.as_bytes())),
+            }
         }
+    }
+
+    /// Waits for what was said to be written, for a second at most.
+    pub fn flush(&self) {
+        if let Some(queue) = self.queue() {
+            queue.flush(FLUSH_WITHIN);
+        }
+    }
+
+    /// That of the process, with a thread that writes what is in it; none if the system gives no thread.
+    fn queue(&self) -> Option<&'static Queue> {
+        static QUEUE: Queue = Queue::new();
+        static HAS_WRITER: OnceLock<bool> = OnceLock::new();
+        let log = *self;
+        let dropped = move |n| {
+            let what = format!("{n} lines of this log were dropped: nobody read it");
+            log.line(Level::Warn, &what)
+        };
+        let start = || {
+            let writer = move || QUEUE.write_to(std::io::stderr(), dropped);
+            let thread = std::thread::Builder::new().name("log".into());
+            thread.spawn(writer).is_ok()
+        };
+        HAS_WRITER.get_or_init(start).then_some(&QUEUE)
     }
 
     fn line(&self, level: Level, what: &str) -> String {

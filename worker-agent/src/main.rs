@@ -4,7 +4,7 @@ mod cli;
 mod progress;
 
 use clap::Parser;
-use cli::{AllreduceArgs, Cli, Command, DoctorArgs, PsArgs, ServeArgs, StatusArgs};
+use cli::{AllreduceArgs, Cli, Command, DoctorArgs, LossArgs, PsArgs, ServeArgs, StatusArgs};
 use progress::Console;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tally_agent::config::{AgentConfig, PsConfig, WorkerConfig};
 use tally_agent::daemon::{self, Status};
-use tally_agent::link::loss::Loss;
+use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::log::Log;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options};
@@ -35,12 +35,14 @@ fn main() -> ExitCode {
         Command::Ps(args) => ps(&args, log).map(done),
         Command::Serve(args) => serve(&args, log).map(done),
         Command::Status(args) => status(&args).map(done),
-        Command::Doctor(args) => Ok(doctor(&args)),
+        Command::Doctor(args) => doctor(&args),
     };
-    outcome.unwrap_or_else(|error| {
+    let code = outcome.unwrap_or_else(|error| {
         log.error(&error);
         ExitCode::from(error.exit_code())
-    })
+    });
+    log.flush();
+    code
 }
 
 /// Becomes true at SIGINT or SIGTERM. A second signal ends the process at once.
@@ -55,15 +57,30 @@ fn stop_flag() -> Arc<AtomicBool> {
     stop
 }
 
-fn loss(probability: Option<f64>, seed: u64, log: Log) -> Option<Loss> {
-    let loss = Loss {
-        probability: probability?,
+/// Losses that the user asks for, with a line in the log.
+fn loss(args: LossArgs, log: Log) -> Option<Loss> {
+    let loss = args.loss()?;
+    let Loss {
+        probability,
+        burst,
+        direction,
         seed,
+    } = loss;
+    let percent = probability * 100.0;
+    let of = match direction {
+        Direction::Both => "all datagrams",
+        Direction::Out => "datagrams to the switch",
+        Direction::In => "datagrams from the switch",
     };
-    log.warn(format_args!(
-        "losing {}% of all datagrams on purpose, in both directions, seed {seed}",
-        loss.probability * 100.0
-    ));
+    let bursts = match burst {
+        1 => String::new(),
+        burst => format!(" in bursts of {burst}"),
+    };
+    if probability > 0.0 {
+        log.warn(format_args!(
+            "losing {percent}% of {of} on purpose{bursts}, seed {seed}"
+        ));
+    }
     Some(loss)
 }
 
@@ -86,7 +103,7 @@ fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
         arithmetic: args.arithmetic,
         rounds: args.repeat,
         compute: Duration::from_millis(args.compute),
-        loss: loss(args.loss, args.loss_seed, log),
+        loss: loss(args.loss, log),
     };
     let stop = stop_flag();
     let mut console = Console::new(args.progress, log, config.job.id, rank);
@@ -122,7 +139,7 @@ fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
 
 fn ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
     let config = PsConfig::load(&args.config)?;
-    let loss = loss(args.loss, args.loss_seed, log);
+    let loss = loss(args.loss, log);
     let stop = stop_flag();
     let mut observe = |job: tally_wire::JobId, event| {
         let job = job.0;
@@ -172,7 +189,7 @@ fn serve(args: &ServeArgs, log: Log) -> Result<(), AgentError> {
         println!("{}: good", args.config.display());
         return Ok(());
     }
-    let loss = loss(args.loss, args.loss_seed, log);
+    let loss = loss(args.loss, log);
     daemon::run(&config, loss, log, &stop_flag())
 }
 
@@ -182,29 +199,38 @@ const STATUS_WITHIN: Duration = Duration::from_secs(5);
 fn status(args: &StatusArgs) -> Result<(), AgentError> {
     let json = tally_local::status(&args.socket, STATUS_WITHIN)?;
     if args.json {
-        println!("{json}");
-        return Ok(());
+        return print(&(json + "\n"));
     }
     let status: Status = tally_config::parse(&args.socket, json.as_bytes())?;
-    print!("{status}");
-    Ok(())
+    print(&status.to_string())
+}
+
+/// Writes to standard output. A reader that went away (`| head`) is no error.
+fn print(text: &str) -> Result<(), AgentError> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe => Err(AgentError::Report {
+            path: "standard output".into(),
+            source,
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// As the table of exit codes has it.
 const SOMETHING_IS_BAD: u8 = 1;
 
-fn doctor(args: &DoctorArgs) -> ExitCode {
+fn doctor(args: &DoctorArgs) -> Result<ExitCode, AgentError> {
     let diagnosis = tally_agent::doctor::examine(&args.config);
     let text = if args.json {
         diagnosis.to_json() + "\n"
     } else {
         diagnosis.to_string()
     };
-    // A reader that went away (`| head`) is no error.
-    let _ = std::io::stdout().write_all(text.as_bytes());
-    if diagnosis.is_good() {
+    print(&text)?;
+    Ok(if diagnosis.is_good() {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(SOMETHING_IS_BAD)
-    }
+    })
 }

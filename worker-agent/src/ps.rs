@@ -92,6 +92,7 @@ fn over(
     Ok(PsReport {
         seconds: clock.now().since(tally_endpoint::Time(0)).as_secs_f64(),
         jobs: sessions.iter().map(report).collect(),
+        loss: link.losses(),
     })
 }
 

@@ -1,8 +1,10 @@
 //! What a run was like, in numbers, as JSON.
 
 use crate::error::AgentError;
+use crate::link::loss::Direction;
 use hdrhistogram::Histogram;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 use tally_endpoint::{CongestionStats, PsStats, WorkerStats};
@@ -79,15 +81,15 @@ pub struct Report {
     pub loss: Option<Losses>,
 }
 
-/// Contributions sent again, by reason.
+/// PROBEs by reason, and the contributions that NACKs asked for.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Retransmissions {
-    /// A timeout.
+    /// PROBEs after a timeout.
     pub timeout: u64,
-    /// Later ones had results.
+    /// PROBEs because later fragments had results.
     pub early: u64,
-    /// The parameter server asked.
+    /// Contributions retransmitted because of a NACK.
     pub nack: u64,
 }
 
@@ -140,27 +142,47 @@ pub struct Latency {
     pub max: f64,
 }
 
-/// Losses made on purpose.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[non_exhaustive]
+/// Losses made on purpose, and all datagrams that passed the injector.
+#[derive(Clone, Debug, Serialize)]
 pub struct Losses {
-    /// Of each datagram.
+    /// Of each datagram, or of each to begin a burst.
     pub probability: f64,
-    /// What decided which.
+    /// Datagrams lost in a row.
+    pub burst: u32,
+    /// Which datagrams may be lost.
+    pub direction: Direction,
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Datagrams that were to leave.
+    /// Lost datagrams that were to leave.
     pub sent: u64,
-    /// Datagrams that had arrived.
+    /// Lost datagrams that had arrived.
     pub received: u64,
+    /// Datagrams with elements.
+    pub elements: Traffic,
+    /// Datagrams by kind, kinds without any left out.
+    pub by_kind: BTreeMap<String, Traffic>,
+}
+
+/// Datagrams at an injector of losses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Datagrams that were to leave, with the lost ones.
+    pub sent: u64,
+    /// The lost ones of them.
+    pub sent_lost: u64,
+    /// Datagrams that arrived, with the lost ones.
+    pub received: u64,
+    /// The lost ones of them.
+    pub received_lost: u64,
 }
 
 impl From<&WorkerStats> for Retransmissions {
     fn from(stats: &WorkerStats) -> Self {
         let r = stats.retransmissions;
         Self {
-            timeout: r.timeout,
-            early: r.early,
-            nack: r.nack,
+            timeout: r.probes_timeout,
+            early: r.probes_early,
+            nack: r.contributions,
         }
     }
 }
@@ -185,6 +207,8 @@ pub struct PsReport {
     pub seconds: f64,
     /// Every job.
     pub jobs: Vec<PsJobReport>,
+    /// Losses made on purpose.
+    pub loss: Option<Losses>,
 }
 
 /// One job of a parameter server.
@@ -203,8 +227,8 @@ pub struct PsJobReport {
     pub results: u64,
     /// Results sent again.
     pub results_resent: u64,
-    /// Fragments finished by a worker's copy of the result.
-    pub results_from_workers: u64,
+    /// PROBEs of workers that missed a result.
+    pub probes: u64,
     /// NACKs sent.
     pub nacks: u64,
     /// REMINDs sent.
@@ -230,7 +254,7 @@ impl PsJobReport {
             overlaps: s.overlaps,
             results: s.results,
             results_resent: s.results_resent,
-            results_from_workers: s.results_from_workers,
+            probes: s.probes,
             nacks: s.nacks,
             reminds: s.reminds,
             not_here: s.not_here,
@@ -268,5 +292,5 @@ pub fn write(report: &impl Serialize, path: &Path) -> Result<(), AgentError> {
     let mut text = simd_json::serde::to_vec_pretty(report)
         .map_err(|e| failed(std::io::Error::other(e.to_string())))?;
     text.push(b'\n');
-    std::fs::write(path, text).map_err(failed)
+    tally_config::write_whole(path, text).map_err(failed)
 }

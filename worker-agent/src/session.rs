@@ -43,7 +43,8 @@ mod report;
 mod stream;
 
 use crate::allreduce::{Clock, IDLE_MAX, gather, receive_all, session_of};
-use crate::config::WorkerConfig;
+use crate::config::{Transport, WorkerConfig};
+use crate::doctor;
 use crate::error::AgentError;
 use crate::link::Link;
 use crate::link::loss::{Loss, losing};
@@ -92,6 +93,8 @@ pub struct Session {
     payload_bytes: u32,
     /// Of collectives without one of their own; else a profile's.
     priority: Option<u8>,
+    /// What `link` was opened by.
+    transport: Transport,
     link: Box<dyn Link>,
     clock: Clock,
     worker: Worker,
@@ -145,6 +148,7 @@ impl Session {
             window: config.window,
             payload_bytes: config.payload_bytes,
             priority: job.priority,
+            transport: config.transport.clone(),
             link,
             clock,
             worker: Worker::new(clock.now(), session),
@@ -288,7 +292,9 @@ impl Session {
             let job = self.job;
             return AgentError::Mismatch { job, source };
         }
-        let (began, trouble) = (self.epoch.is_some(), self.link.trouble());
+        let began = self.epoch.is_some();
+        let obstacle = doctor::obstacle(&self.transport, self.payload_bytes);
+        let trouble = obstacle.or_else(|| self.link.trouble());
         let name = |fragment| self.stream.name_of(fragment);
         AgentError::of_session(error, self.job, self.rank, began, trouble, name)
     }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
+use std::process::Command;
 use tally_agent::config::{AgentConfig, PsConfig, WorkerConfig};
 
 #[test]
@@ -32,4 +33,17 @@ fn every_example_is_good() {
         }
     }
     assert!(workers >= 2 && servers >= 1 && agents >= 2);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_an_error() {
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let ended = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+        .args(["doctor", "--json", "--config", "/nowhere/agent.json"])
+        .stdout(full.unwrap())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(3), "{said}");
+    assert!(said.contains("standard output: No space left"), "{said}");
 }

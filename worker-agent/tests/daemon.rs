@@ -8,10 +8,13 @@
 
 mod rig;
 
-use rig::Rig;
 use rig::agent::{Agent, config, eventually, start, start_at};
 use rig::common::Rng;
 use rig::common::switch::{Habits, Switch};
+use rig::{Rig, write_config};
+use std::fs::Permissions;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -390,13 +393,50 @@ fn the_log_says_what_is_wanted() {
     agent.logs("TALLY_LOG: found `loud`, expected error, warn, info or debug");
 }
 
+/// Its standard error is a pipe that is full, and that nobody reads.
+#[test]
+fn a_log_that_nobody_reads_stops_nothing() {
+    let rig = Rig::new(2, Habits::default(), false);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.json");
+    write_config(&path, &config(&rig, &folder));
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut fills = writer.try_clone().unwrap();
+    // It waits for room from when the pipe is full until there is no reader.
+    let filler = std::thread::spawn(move || while fills.write_all(&[b'x'; 512]).is_ok() {});
+    std::thread::sleep(Duration::from_millis(100));
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+        .args(["serve", "--config"])
+        .arg(&path)
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let socket = folder.path().join("agent.sock");
+    let deadline = Instant::now() + LONG;
+    while tally_local::status(&socket, LONG).is_err() {
+        assert!(Instant::now() < deadline, "it does not listen");
+    }
+    let pid = nix::unistd::Pid::from_raw(agent.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    let ended = loop {
+        if let Some(ended) = agent.try_wait().unwrap() {
+            break ended;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(ended.success());
+    drop(reader);
+    filler.join().unwrap();
+}
+
 #[test]
 fn a_configuration_is_checked_before_anything_else() {
     let rig = Rig::new(2, Habits::default(), false);
     let folder = tempfile::tempdir().unwrap();
     let check = |text: &str| {
         let path = folder.path().join("agent.json");
-        std::fs::write(&path, text).unwrap();
+        write_config(&path, text);
         Command::new(env!("CARGO_BIN_EXE_tally-agent"))
             .args(["serve", "--check", "--config"])
             .arg(path)
@@ -409,4 +449,17 @@ fn a_configuration_is_checked_before_anything_else() {
     assert_eq!(bad.status.code(), Some(2));
     let text = String::from_utf8(bad.stderr).unwrap();
     assert!(text.contains("jobs[0].workers: found 0"), "{text}");
+    let path = folder.path().join("agent.json");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+    let open = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+        .args(["serve", "--config"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert_eq!(open.status.code(), Some(2));
+    let text = String::from_utf8(open.stderr).unwrap();
+    assert!(
+        text.contains("agent.json: mode 0640 lets other users"),
+        "{text}"
+    );
 }

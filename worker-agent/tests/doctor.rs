@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tally_agent::doctor::Verdict;
-use tally_local::{Client, Hello, LocalError};
+use tally_local::{Arithmetic, Client, Dtype, Hello, LocalError, Operation, Priority, Submission};
 
 const KEY: &str = "00112233445566778899aabbccddeeff";
+const KEY_8: &str = "00112233445566778899aabbccdd0008";
 const LONG: Duration = Duration::from_secs(30);
 const AGENT: &str = env!("CARGO_BIN_EXE_tally-agent");
 
@@ -137,7 +138,7 @@ impl Net {
         let config = format!(
             r#"{{"address": {{"mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254"}}, "cores": [0],
                 "ports": [{{"name": "host", "device": "{device}", "mtu": {mtu}}}],
-                "jobs": [{{"id": 7, "key": "{KEY}", "workers": 1}}, {{"id": 8, "key": "{KEY}{KEY}", "workers": 2}}],
+                "jobs": [{{"id": 7, "key": "{KEY}", "workers": 1}}, {{"id": 8, "key": "{KEY_8}", "workers": 2}}],
                 "stats_socket": "{}"}}"#,
             self.path("switch.sock").display()
         );
@@ -164,6 +165,18 @@ impl Net {
         let text = String::from_utf8(output.stdout).unwrap();
         let jobs = text.lines().filter(|it| it.starts_with("job "));
         jobs.collect::<Vec<_>>().join("\n")
+    }
+
+    fn start_ps(&mut self) {
+        let ps = self.path("ps.json");
+        let text = format!(
+            r#"{{"switch": {{"address": "10.84.0.254"}}, "jobs": [{{"id": 7, "key": "{KEY}"}}],
+                "transport": {{"type": "udp", "bind": "10.84.0.1:0"}}}}"#
+        );
+        std::fs::write(&ps, text).unwrap();
+        let ps = ps.display().to_string();
+        let arguments = ["ps", "--config", &ps];
+        self.start("host", Path::new(AGENT), &arguments, "ps.log", "joined");
     }
 
     fn stop(&mut self) {
@@ -268,14 +281,7 @@ fn all_is_well_also_while_a_job_runs_and_nobody_is_disturbed() {
         "agent.log",
         "listening",
     );
-    let ps = net.path("ps.json");
-    let text = format!(
-        r#"{{"switch": {{"address": "10.84.0.254"}}, "jobs": [{{"id": 7, "key": "{KEY}"}}],
-            "transport": {{"type": "udp", "bind": "10.84.0.1:0"}}}}"#
-    );
-    std::fs::write(&ps, text).unwrap();
-    let ps = ps.display().to_string();
-    net.start("host", agent, &["ps", "--config", &ps], "ps.log", "joined");
+    net.start_ps();
     let hello = Hello {
         job: 7,
         rank: 0,
@@ -310,7 +316,7 @@ fn all_is_well_also_while_a_job_runs_and_nobody_is_disturbed() {
 fn keys_and_jobs_are_told_apart() {
     let Some(mut net) = net("jobs") else { return };
     net.start_switch("packet0,iface=port0", 1500);
-    net.configure(1024, (KEY, "ffffffffffffffffffffffffffffffff"));
+    net.configure(1024, (KEY, "00112233445566778899aabbccdd0bad"));
     let fix = net
         .doctor()
         .is("job", Bad, "7: the switch has another key for it");
@@ -321,10 +327,8 @@ fn keys_and_jobs_are_told_apart() {
         .is("job", Bad, "99: the switch has no such job");
     assert!(fix.contains(r#"{"id": 99, "key""#), "{fix}");
     // Several at once, of which one is good: all are told.
-    let jobs = format!(
-        r#""jobs": [{{"id": 8, "key": "{KEY}", "workers": 2}}, {{"id": 300, "key": "{KEY}", "workers": 2}},"#
-    );
-    net.configure(1024, ("\"jobs\": [", &jobs));
+    let jobs = r#""jobs": [{"id": 8, "key": "00112233445566778899aabbccddbad0", "workers": 2}, {"id": 300, "key": "00112233445566778899aabbccdd0300", "workers": 2},"#;
+    net.configure(1024, ("\"jobs\": [", jobs));
     let said = net.doctor();
     let jobs = said.checks.iter().filter(|it| it.check == "job");
     let jobs: Vec<_> = jobs.map(|it| it.found.as_str()).collect();
@@ -356,7 +360,14 @@ fn the_configuration_and_the_socket_are_looked_at() {
     let fix = net.doctor().is("keys", Warning, "mode 0644");
     net.host(&fix);
     let said = net.doctor();
-    said.is("keys", Good, "only owner");
+    said.is("keys", Good, "only its owner");
+    net.configure(1024, (KEY, "8d1f0a6c2b7e4935a0c1d2e3f4051627"));
+    net.host(&format!("chmod 0640 {}", net.path("agent.json").display()));
+    let fix = net
+        .doctor()
+        .is("configuration", Bad, "mode 0640 lets other users");
+    net.host(&fix);
+    net.doctor().is("keys", Good, "only its owner");
     net.configure(1024, ("agent.sock", "nowhere/agent.sock"));
     let fix = net.doctor().is("agent", Bad, "is no directory");
     assert!(fix.starts_with("mkdir -p "), "{fix}");
@@ -368,6 +379,44 @@ fn the_configuration_and_the_socket_are_looked_at() {
 }
 
 #[test]
+fn an_mtu_that_shrinks_while_a_job_runs_is_named() {
+    let Some(mut net) = net("shrunk") else { return };
+    net.start_switch("packet0,iface=port0", 1500);
+    net.configure(
+        1024,
+        ("\"jobs\"", "\"timeouts\": {\"stall_ms\": 2000}, \"jobs\""),
+    );
+    let config = net.path("agent.json").display().to_string();
+    let serve = ["serve", "--config", &config];
+    net.start("host", Path::new(AGENT), &serve, "agent.log", "listening");
+    net.start_ps();
+    let hello = Hello {
+        job: 7,
+        rank: 0,
+        workers: 1,
+    };
+    let mut client = Client::connect(&net.path("agent.sock"), &hello, LONG).unwrap();
+    let region = client.region(400_000).unwrap();
+    let mut sum = || -> Result<(), LocalError> {
+        let submission = Submission {
+            operation: Operation::Sum,
+            dtype: Dtype::F32,
+            arithmetic: Arithmetic::Fixed,
+            priority: Priority::FIRST,
+            more_follow: false,
+            name: "w".into(),
+        };
+        let ticket = client.submit(&region, 0, 100_000, &submission)?;
+        client.wait(ticket, Some(LONG))
+    };
+    sum().unwrap();
+    net.host("ip link set dev eth0 mtu 600");
+    let error = sum().unwrap_err().to_string();
+    let want = "(eth0 has MTU 600, and payload_bytes 1024 needs 1082: nothing will leave)";
+    assert!(error.contains(want), "{error}");
+}
+
+#[test]
 fn frames_that_do_not_fit_are_noticed_wherever_it_is() {
     let Some(mut net) = net("mtu") else { return };
     net.start_switch("packet0,iface=port0", 1500);
@@ -376,7 +425,7 @@ fn frames_that_do_not_fit_are_noticed_wherever_it_is() {
     let fix = said.is(
         "mtu",
         Bad,
-        "eth0 has MTU 1500, and payload_bytes 8192 needs 8242",
+        "eth0 has MTU 1500, and payload_bytes 8192 needs 8250",
     );
     // What depends on it is left out, the rest is not.
     assert!(!said.has("path"));
@@ -384,18 +433,18 @@ fn frames_that_do_not_fit_are_noticed_wherever_it_is() {
     net.host(fix.split(';').next().unwrap());
     let said = net.doctor();
     said.is("mtu", Good, "eth0 has 9000");
-    let fix = said.is("path", Bad, "packets of 8242 bytes");
+    let fix = said.is("path", Bad, "packets of 8250 bytes");
     assert!(fix.contains("\"mtu\": 9000 for all ports"), "{fix}");
     net.configure(1024, NOTHING);
     let said = net.doctor();
-    said.is("path", Good, "1074 bytes");
+    said.is("path", Good, "1082 bytes");
     said.is("payload", Warning, "do not get to the switch and back");
     net.stop();
     net.switch("ip link set dev port0 mtu 9000");
     net.start_switch("packet0,iface=port0", 9000);
     let fix = net
         .doctor()
-        .is("payload", Warning, "carry packets of 8242 bytes");
+        .is("payload", Warning, "carry packets of 8250 bytes");
     assert!(fix.contains("\"payload_bytes\": 8192 in "), "{fix}");
     // The agent says so itself when it starts.
     let config = net.path("agent.json").display().to_string();
@@ -410,7 +459,7 @@ fn frames_that_do_not_fit_are_noticed_wherever_it_is() {
     );
     net.configure(8192, NOTHING);
     let said = net.doctor();
-    said.is("path", Good, "8242 bytes");
+    said.is("path", Good, "8250 bytes");
     assert!(!said.has("payload"));
     net.host("ip link set dev eth0 mtu 1500");
     net.configure(1024, NOTHING);

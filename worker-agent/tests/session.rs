@@ -107,10 +107,7 @@ fn leave(session: &mut Session) {
 }
 
 fn open(rig: &Rig, rank: u8) -> Session {
-    let loss = Loss {
-        probability: 0.03,
-        seed: 100 + u64::from(rank),
-    };
+    let loss = Loss::of_each(0.03, 100 + u64::from(rank));
     Session::open(&rig.worker(rank), Some(loss)).unwrap()
 }
 

@@ -8,8 +8,8 @@
 
 mod rig;
 
-use rig::Rig;
 use rig::common::switch::Habits;
+use rig::{Rig, write_config};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -101,10 +101,7 @@ fn fixed_point_is_exact_whatever_gets_lost() {
     let inputs = gradients("mixed", 3);
     let options = Options {
         op: Op::Mean,
-        loss: Some(Loss {
-            probability: 0.05,
-            seed: 40,
-        }),
+        loss: Some(Loss::of_each(0.05, 40)),
         ..Options::default()
     };
     let want = fixed_sum(&inputs, 64)
@@ -132,10 +129,7 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
     let options = Options {
         arithmetic: Arithmetic::Native,
         rounds: 3,
-        loss: Some(Loss {
-            probability: 0.02,
-            seed: 7,
-        }),
+        loss: Some(Loss::of_each(0.02, 7)),
         ..Options::default()
     };
     let fold = |i: usize| {
@@ -144,8 +138,16 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
             .fold(inputs[0].floats[i], |s, t| s + t.floats[i])
     };
     let want: Vec<_> = (0..inputs[0].floats.len()).map(fold).collect();
-    for output in rig.allreduce(&inputs, options) {
-        assert_eq!(bits(&output.unwrap().floats), bits(&want));
+    for reported in rig.reported(&inputs, options) {
+        let (output, report) = reported.unwrap();
+        assert_eq!(bits(&output.floats), bits(&want));
+        // The injector, which knows nothing of the protocol's state, and the worker count the same.
+        let elements = report.loss.unwrap().elements;
+        let again = report.retransmissions;
+        let again = again.nack + report.results_resent;
+        assert_eq!(elements.sent, report.fragments + again);
+        assert!(elements.received >= report.fragments);
+        assert!(elements.sent_lost > 0 && elements.received_lost > 0);
     }
 }
 
@@ -243,7 +245,7 @@ impl Cli {
 
     fn command(&self, rank: u8, arguments: &[&str]) -> Command {
         let config = self.path(&format!("w{rank}.json"));
-        std::fs::write(&config, self.rig.worker_json(rank, self.join_ms)).unwrap();
+        write_config(&config, &self.rig.worker_json(rank, self.join_ms));
         let mut command = Command::new(env!("CARGO_BIN_EXE_tally-agent"));
         command
             .arg("allreduce")

@@ -1,4 +1,4 @@
-//! JSON configuration files, with errors that a person can act on.
+//! JSON configuration files, with errors that a person can act on; and files that are written whole or not at all.
 //!
 //! [`load`] reads a file into any type that serde can deserialise. Whatever is wrong, the error's
 //! text names the file, then the line and column (syntax) or the key path (content), what was
@@ -12,9 +12,17 @@
 //! The catch: unknown keys are refused only by types with `#[serde(deny_unknown_fields)]`, and
 //! inside internally tagged enums (`#[serde(tag = …)]`) the key path ends at the enum.
 
+mod keys;
+mod output;
+
+pub use keys::EXAMPLE_KEY;
+pub use output::write_whole;
+
 use serde::de::DeserializeOwned;
 use simd_json::ErrorType;
 use std::fmt::Display;
+use std::fs::{File, Metadata};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
@@ -28,6 +36,17 @@ pub enum ConfigError {
         path: PathBuf,
         /// Why.
         source: std::io::Error,
+    },
+    /// Others than its owner may read or change a file with keys.
+    #[error(
+        "{}: mode {mode:04o} lets other users read or change the keys of jobs, expected 0600 (chmod 600 {})",
+        path.display(), path.display()
+    )]
+    Mode {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
     },
     /// The file is no JSON.
     #[error("{}: {at}not valid JSON: {problem}", path.display())]
@@ -70,23 +89,40 @@ impl ConfigError {
 
 /// Reads the JSON file at `path` into a `T`.
 ///
+/// A file with keys of jobs must be readable by its owner alone, and the keys good, unless they are those of examples
+/// ([`EXAMPLE_KEY`]).
+///
 /// # Errors
-/// The first thing in the file that does not fit.
+/// The first thing in the file that does not fit, or its mode.
 pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
     let path = path.as_ref();
-    let text = std::fs::read(path).map_err(|source| ConfigError::Read {
+    let mut text = Vec::new();
+    let read = || {
+        let mut file = File::open(path)?;
+        file.read_to_end(&mut text)?;
+        // Of what was read, whatever is at the path by now.
+        file.metadata()
+    };
+    let file = { read }().map_err(|source| ConfigError::Read {
         path: path.to_owned(),
         source,
     })?;
-    parse(path, &text)
+    parse_file(path, &text, Some(&file))
 }
 
 /// As [`load`], for the text of a file; `path` is only for errors.
 ///
 /// # Errors
-/// As for [`load`], without those of reading.
+/// As for [`load`], without those of reading and of the mode.
 pub fn parse<T: DeserializeOwned>(path: impl AsRef<Path>, text: &[u8]) -> Result<T, ConfigError> {
-    let path = path.as_ref();
+    parse_file(path.as_ref(), text, None)
+}
+
+fn parse_file<T: DeserializeOwned>(
+    path: &Path,
+    text: &[u8],
+    file: Option<&Metadata>,
+) -> Result<T, ConfigError> {
     let document = simd_json::to_owned_value(&mut text.to_vec()).map_err(|error| {
         let (at, problem) = explain_syntax(text, &error);
         ConfigError::Syntax {
@@ -95,7 +131,8 @@ pub fn parse<T: DeserializeOwned>(path: impl AsRef<Path>, text: &[u8]) -> Result
             problem,
         }
     })?;
-    serde_path_to_error::deserialize(document).map_err(|error| {
+    let keys = keys::find(&document);
+    let parsed = serde_path_to_error::deserialize(document).map_err(|error| {
         let key = match error.path().to_string().as_str() {
             "." => "top level".to_owned(),
             key => key.to_owned(),
@@ -105,7 +142,9 @@ pub fn parse<T: DeserializeOwned>(path: impl AsRef<Path>, text: &[u8]) -> Result
             key,
             problem: explain_content(error.inner()),
         }
-    })
+    })?;
+    keys::check(path, &keys, file)?;
+    Ok(parsed)
 }
 
 /// Where the syntax breaks, and how.

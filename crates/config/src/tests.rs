@@ -155,3 +155,88 @@ fn every_truncation_is_an_error_and_never_a_panic() {
         assert!(result.is_err(), "length {len}");
     }
 }
+
+mod keys {
+    use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[derive(Debug, Deserialize)]
+    struct Jobs {
+        jobs: Vec<Job>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Job {
+        id: u16,
+        key: String,
+    }
+
+    const GOOD: &str = "8d1f0a6c2b7e4935a0c1d2e3f4051627";
+
+    fn text(keys: &[&str]) -> String {
+        let job = |(i, key)| format!(r#"{{"id": {}, "key": "{key}"}}"#, 7 + i);
+        let jobs: Vec<_> = keys.iter().enumerate().map(job).collect();
+        format!(r#"{{"jobs": [{}]}}"#, jobs.join(", "))
+    }
+
+    #[track_caller]
+    fn refused(keys: &[&str], want: &str) {
+        let error = parse::<Jobs>("c.json", text(keys).as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), want);
+    }
+
+    #[test]
+    fn each_job_has_a_good_key_of_its_own() {
+        let other = GOOD.replace('8', "9");
+        let jobs: Jobs = parse("c.json", text(&[GOOD, &other]).as_bytes()).unwrap();
+        assert_eq!((jobs.jobs[1].id, &jobs.jobs[1].key), (8, &other));
+        let shared = "c.json: jobs[2].key: job 7 and job 9 have the same key, expected a key of its own for each job \
+                      (openssl rand -hex 16)";
+        let upper = GOOD.to_uppercase();
+        // Zeros at the end do not change an HMAC.
+        for same in [GOOD, &upper, &format!("{GOOD}00"), &format!("{upper}0000")] {
+            refused(&[GOOD, &other, same], shared);
+        }
+        for byte in ["00", "ff", "5a"] {
+            let want = format!(
+                "c.json: jobs[1].key: the key of job 8 is one byte repeated ({byte}), expected random digits (openssl \
+                 rand -hex 16)"
+            );
+            refused(&[GOOD, &byte.repeat(16)], &want);
+        }
+    }
+
+    #[test]
+    fn a_file_with_keys_is_its_owner_s_alone() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let at = file.path().display();
+        let load = |keys: &[&str], mode| {
+            let set = |mode| std::fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            set(0o600);
+            std::fs::write(&file, text(keys)).unwrap();
+            set(mode);
+            load::<Jobs>(&file).map(drop).map_err(|e| e.to_string())
+        };
+        let example = |last: &str| format!("{EXAMPLE_KEY}{last}");
+        for mode in [0o600, 0o400, 0o700] {
+            assert_eq!(load(&[GOOD], mode), Ok(()));
+        }
+        for mode in [0o604, 0o602, 0o640, 0o620, 0o644, 0o666, 0o601] {
+            let want = format!(
+                "{at}: mode {mode:04o} lets other users read or change the keys of jobs, expected 0600 (chmod 600 {at})"
+            );
+            assert_eq!(load(&[GOOD], mode), Err(want.clone()));
+            assert_eq!(load(&[&example("eeff"), GOOD], mode), Err(want));
+            assert_eq!(load(&[&example("eeff"), &example("0007")], mode), Ok(()));
+            // What begins as an example, and is a key.
+            assert!(load(&[&example("eeff00")], mode).is_err());
+        }
+        // What is in the file is told first.
+        assert!(
+            load(&[GOOD, GOOD], 0o644)
+                .unwrap_err()
+                .contains("the same key")
+        );
+    }
+}

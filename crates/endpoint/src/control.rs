@@ -4,8 +4,8 @@ use core::time::Duration;
 use tally_wire::control::DATAGRAM_BYTES;
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank, Refuse,
-    Time,
+    Accept, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Join, Key,
+    Kind, Leave, Rank, Refuse, Time,
 };
 
 /// A member as the switch knows it.
@@ -18,6 +18,10 @@ pub(crate) struct Control {
     pub(crate) challenge: u64,
     /// The one that ACCEPT gave; 0 at first.
     pub(crate) epoch: Epoch,
+    /// Its salt; 0 at first.
+    pub(crate) salt: u64,
+    /// The epoch's secret; none before the first ACCEPT.
+    pub(crate) secret: Option<EpochSecret>,
 }
 
 impl Control {
@@ -42,6 +46,7 @@ impl Control {
             rank: self.rank,
             units: CONTROL_UNITS,
             bitmap: 0,
+            tag: AuthTag::NONE,
         }
     }
 
@@ -66,6 +71,33 @@ impl Control {
         }
         let accept = Accept::parse(datagram).ok()?;
         (accept.instance == self.instance).then_some(accept)
+    }
+
+    /// Takes over the epoch that a good ACCEPT gave.
+    pub(crate) fn enter(&mut self, epoch: Epoch, accept: &Accept) {
+        self.challenge = accept.challenge;
+        if (epoch, accept.salt) != (self.epoch, self.salt) || self.secret.is_none() {
+            self.epoch = epoch;
+            self.salt = accept.salt;
+            self.secret = Some(self.key.epoch_secret(self.job, epoch, accept.salt));
+        }
+    }
+
+    /// Forgets the epoch.
+    pub(crate) fn exit(&mut self) {
+        self.epoch = Epoch(0);
+        self.salt = 0;
+        self.secret = None;
+    }
+
+    /// The header with its tag.
+    pub(crate) fn seal(&self, header: Header) -> Header {
+        self.secret.map_or(header, |secret| secret.seal(header))
+    }
+
+    /// Whether the frame's tag is that of the epoch.
+    pub(crate) fn verifies(&self, header: &Header) -> bool {
+        self.secret.is_some_and(|secret| secret.verifies(header))
     }
 
     /// REFUSE with our instance, and with a good HMAC unless it is a hint (J-8).

@@ -148,11 +148,13 @@ pub enum WorkerError {
         /// Counted from the start of the job.
         fragment: u64,
     },
-    /// Nothing was heard from the switch.
-    #[error("the switch has been silent for {after:?}")]
+    /// Nothing that is authentic was heard from the switch.
+    #[error("the switch has been silent for {after:?}{}", Except(.hint))]
     SwitchSilent {
         /// For how long.
         after: Duration,
+        /// The last thing heard since, if anything was: the switch may run again with another configuration.
+        hint: Option<Hint>,
     },
     /// The switch answers, but no result comes.
     #[error("no result for {after:?}, although the switch answers: {}", Suspect(*.awaited, *.ps_missing))]
@@ -191,6 +193,20 @@ struct Also<'a>(&'a Option<Hint>);
 impl fmt::Display for Also<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |hint| write!(f, "; {hint}"))
+    }
+}
+
+struct Except<'a>(&'a Option<Hint>);
+
+impl fmt::Display for Except<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let told = |hint| {
+            write!(
+                f,
+                ", except for an answer without a valid HMAC: {hint}; compare this job in its configuration and ours"
+            )
+        };
+        self.0.map_or(Ok(()), told)
     }
 }
 

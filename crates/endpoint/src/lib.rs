@@ -60,10 +60,10 @@ pub struct Transmit {
     pub port: u16,
 }
 
-/// Bytes that a buffer for `poll_transmit` needs when element payloads have `units` units.
+/// Bytes that a buffer for datagrams of a job needs, sent or received, when element payloads have `units` units.
 #[must_use]
 pub const fn datagram_bytes(units: u8) -> usize {
-    let elements = units as usize * tally_wire::UNIT_BYTES;
+    let elements = units as usize * tally_wire::UNIT_BYTES + tally_wire::auth::TAG_BYTES;
     let control = tally_wire::control::CONTROL_BYTES;
     tally_wire::header::HEADER_BYTES
         + if elements > control {

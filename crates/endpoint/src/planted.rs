@@ -17,6 +17,8 @@ pub enum Bug {
     BeyondWindow,
     /// A worker hands a result that it had to the application again.
     ResultTwice,
+    /// A worker takes frames with any tag.
+    NoTag,
 }
 
 /// Whether this bug is to show itself.
@@ -46,6 +48,7 @@ mod chosen {
             Self::WrongFragment,
             Self::BeyondWindow,
             Self::ResultTwice,
+            Self::NoTag,
         ];
     }
 

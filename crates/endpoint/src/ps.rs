@@ -24,8 +24,8 @@ use tally_kernels::Kernels;
 use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind,
-    Leave, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Accept, AuthTag, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join,
+    Key, Kind, Leave, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 
 /// Between JOINs while the job does not run.
@@ -108,8 +108,8 @@ pub struct PsStats {
     pub results: u64,
     /// Results sent again to workers that had lost them.
     pub results_resent: u64,
-    /// Fragments finished by a worker's answer to NACK.
-    pub results_from_workers: u64,
+    /// PROBEs of workers that missed a result.
+    pub probes: u64,
     /// NACKs sent.
     pub nacks: u64,
     /// REMINDs sent.
@@ -171,6 +171,8 @@ impl Ps {
                 instance: config.instance,
                 challenge: 0,
                 epoch: Epoch(0),
+                salt: 0,
+                secret: None,
             },
             kernels,
             phase: Phase::Serving,
@@ -264,14 +266,17 @@ impl Ps {
                 Some(refuse) => self.handle_refuse(now, &refuse),
                 None => self.stats.unauthentic += 1,
             },
-            Kind::Partial | Kind::Result | Kind::NotHere => {
+            Kind::Partial | Kind::NotHere | Kind::Probe => {
                 if header.epoch != self.control.epoch || header.epoch == Epoch(0) {
                     self.stats.late += 1;
+                } else if !self.control.verifies(&header) {
+                    self.stats.unauthentic += 1;
                 } else {
-                    self.handle_fragment(now, &header, &datagram[HEADER_BYTES..]);
+                    let payload = &datagram[HEADER_BYTES..][..header.payload_bytes()];
+                    self.handle_fragment(now, &header, payload);
                 }
             }
-            Kind::Join | Kind::Leave | Kind::Data | Kind::Remind | Kind::Nack => {
+            Kind::Join | Kind::Leave | Kind::Data | Kind::Result | Kind::Remind | Kind::Nack => {
                 self.stats.foreign += 1;
             }
         }
@@ -283,16 +288,17 @@ impl Ps {
             return;
         };
         let all = all_ranks(accept.workers);
-        let sized = header.kind == Kind::NotHere || payload.len() == table.payload_bytes();
+        let sized = header.kind != Kind::Partial || payload.len() == table.payload_bytes();
         if header.bitmap & !all != 0 || !sized {
             self.stats.foreign += 1;
             return;
         }
-        let found = if header.kind == Kind::Partial {
+        let known = table.find(header.fragment);
+        let found = if header.kind == Kind::NotHere {
+            known
+        } else {
             let (element, priority) = (header.element, header.priority);
             table.find_or_take(now, header.fragment, element, priority)
-        } else {
-            table.find(header.fragment)
         };
         let Some(slot) = found else {
             self.stats.late += 1;
@@ -301,7 +307,7 @@ impl Ps {
         match header.kind {
             Kind::Partial => self.handle_partial(now, slot, header, payload, all),
             Kind::NotHere => self.handle_not_here(now, slot, header.flags.has(Flags::FINISHED)),
-            _ => self.handle_result(slot, header, payload, all),
+            _ => self.handle_probe(now, slot, known.is_none(), all),
         }
     }
 
@@ -315,6 +321,10 @@ impl Ps {
     ) {
         let Some(table) = &mut self.table else { return };
         let entry = &mut table.entries[slot];
+        if entry.element == Element::None {
+            // A PROBE was here first.
+            entry.element = header.element;
+        }
         // H-3
         let is_part =
             header.element.is_narrow() && !header.bitmap.is_power_of_two() && header.bitmap != all;
@@ -399,19 +409,24 @@ impl Ps {
         self.enqueue(slot);
     }
 
-    fn handle_result(&mut self, slot: usize, header: &Header, payload: &[u8], all: u64) {
+    /// P-4: a worker misses the result of a fragment of which the switch has nothing but notes that it came here.
+    fn handle_probe(&mut self, now: Time, slot: usize, is_new: bool, all: u64) {
+        self.stats.probes += 1;
         let Some(table) = &mut self.table else { return };
         let entry = &mut table.entries[slot];
-        if !header.rank.is_worker() || header.bitmap != all || header.element != entry.element {
-            self.stats.foreign += 1;
-        } else if entry.state == State::Collecting {
-            entry.overflow = header.flags.has(Flags::OVERFLOW);
-            entry.congestion = entry.congestion.with(congestion_of(header));
-            self.stats.results_from_workers += 1;
-            table.complete_with(slot, payload);
-            self.enqueue(slot);
-        } else {
-            self.stats.duplicates += 1;
+        if entry.state == State::Done {
+            if !entry.pending.result {
+                self.stats.results_resent += 1;
+                entry.pending.result = true;
+                self.enqueue(slot);
+            }
+            return;
+        }
+        // Several workers miss the same result at the same time.
+        let was_asked = now.since(entry.armed) < self.patience.period(0);
+        if is_new || !was_asked {
+            let round = table.lists.list_of(slot).unwrap_or(0).max(1);
+            self.ask(now, slot, round, all);
         }
     }
 
@@ -458,10 +473,9 @@ impl Ps {
             return self.close();
         }
         let before = self.accepted.as_ref().map(|a| a.state);
-        let renewed = epoch != self.control.epoch;
+        let renewed = (epoch, accept.salt) != (self.control.epoch, self.control.salt);
         self.hint = None;
-        self.control.challenge = accept.challenge;
-        self.control.epoch = epoch;
+        self.control.enter(epoch, &accept);
         if renewed {
             // J-5
             self.forget();
@@ -514,7 +528,7 @@ impl Ps {
                         behind: Ranks(refuse.behind),
                     });
                 }
-                self.control.epoch = Epoch(0);
+                self.control.exit();
                 self.accepted = None;
                 self.forget();
                 return;
@@ -574,6 +588,7 @@ impl Ps {
                 code: LeaveCode::Finished,
                 fragment: FragmentId(0),
                 behind: 0,
+                salt: self.control.salt,
             };
             self.control.emit_leave(&leave, out)
         } else {
@@ -592,6 +607,7 @@ impl Ps {
                 shape: [0; 32],
                 sent: None,
                 awaiting: 0,
+                salt: self.control.salt,
             };
             self.control.emit_join(&join, out)
         };
@@ -617,6 +633,7 @@ impl Ps {
             rank: Rank::PS,
             units: 0,
             bitmap: 0,
+            tag: AuthTag::NONE,
         };
         if entry.pending.remind {
             entry.pending.remind = false;
@@ -626,7 +643,6 @@ impl Ps {
             entry.pending.nack &= !rank.bit();
             header.kind = Kind::Nack;
             header.rank = rank;
-            header.bitmap = rank.bit();
             self.stats.nacks += 1;
         } else if entry.pending.result {
             entry.pending.result = false;
@@ -635,14 +651,13 @@ impl Ps {
                 .with(Flags::OVERFLOW.when(entry.overflow))
                 .with(entry.congestion);
             header.element = entry.element;
-            header.bitmap = all_ranks(accept.workers);
             let sum = entry.result()?;
             header.units = (sum.len() / UNIT_BYTES) as u8;
             out[HEADER_BYTES..][..sum.len()].copy_from_slice(sum);
         } else {
             return None;
         }
-        header.emit(out);
+        self.control.seal(header).emit(out);
         Some(Transmit {
             len: HEADER_BYTES + header.payload_bytes(),
             port: accept.base_port + (header.fragment.0 % u32::from(accept.shards)) as u16,

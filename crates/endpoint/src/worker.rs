@@ -1,8 +1,8 @@
 //! A worker's session: one incarnation of one job, from JOIN to LEAVE.
 //!
 //! The session moves through four phases. *Joining* repeats JOIN until the switch says that the
-//! job runs (J-1). *Running* sends every fragment that was submitted once, inside the window, and
-//! again when it seems lost; JOIN now is a sign of life. *Leaving* repeats LEAVE until the switch
+//! job runs (J-1). *Running* sends every fragment that was submitted once, inside the window, probes those that
+//! seem lost and retransmits what a NACK asks for; JOIN now is a heartbeat. *Leaving* repeats LEAVE until the switch
 //! lets go (J-7). *Closed* says nothing any more. What a fragment contains is the business of the
 //! caller's [`Gradients`].
 
@@ -29,8 +29,8 @@ use std::collections::VecDeque;
 use tally_wire::control::{Behind, LeaveCode, Reason, Role, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, Ecn, Element, Epoch, Flags, FragmentId, Header, Join, Kind, Leave, Rank, Refuse, Time,
-    UNIT_BYTES, all_ranks,
+    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Join, Kind,
+    Leave, Mac, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 use window::{Asked, Cause, Taken, Window};
 
@@ -115,6 +115,8 @@ impl Worker {
                 instance: config.instance,
                 challenge: 0,
                 epoch: Epoch(0),
+                salt: 0,
+                secret: None,
             },
             phase: Phase::Joining,
             window: Window::new(config.first_fragment, config.window),
@@ -214,6 +216,18 @@ impl Worker {
         matches!(self.phase, Phase::Closed)
     }
 
+    /// The secret of the epoch, once the switch has given one.
+    #[must_use]
+    pub fn secret(&self) -> Option<EpochSecret> {
+        self.control.secret
+    }
+
+    /// The switch's MAC, to which frames belong from now on; once the switch has said it.
+    #[must_use]
+    pub fn switch_mac(&self) -> Option<Mac> {
+        self.accepted.as_ref().map(|accept| accept.mac)
+    }
+
     /// Who takes part, once the switch has said so.
     #[must_use]
     pub fn members(&self) -> Option<Members> {
@@ -287,7 +301,8 @@ impl Worker {
             | Kind::Data
             | Kind::Partial
             | Kind::Remind
-            | Kind::NotHere => self.stats.foreign += 1,
+            | Kind::NotHere
+            | Kind::Probe => self.stats.foreign += 1,
         }
     }
 
@@ -303,10 +318,10 @@ impl Worker {
             self.stats.late += 1;
             return;
         }
-        if header.rank != Rank::SWITCH
-            || header.units != self.config.units
-            || header.bitmap != all_ranks(self.config.workers)
-        {
+        if !self.is_authentic(header) {
+            return;
+        }
+        if header.rank != Rank::SWITCH || header.units != self.config.units {
             self.stats.foreign += 1;
             return;
         }
@@ -351,13 +366,25 @@ impl Worker {
         }
     }
 
+    /// Whether a frame of our epoch has the right tag.
+    fn is_authentic(&mut self, header: &Header) -> bool {
+        let good = self.control.verifies(header)
+            || planted::is(Bug::NoTag)
+            || planted::is(Bug::StaleEpoch);
+        self.stats.unauthentic += u64::from(!good);
+        good
+    }
+
     fn handle_nack(&mut self, now: Time, header: &Header) {
         if header.epoch != self.control.epoch || header.rank != self.control.rank {
             self.stats.late += 1;
             return;
         }
+        if !self.is_authentic(header) {
+            return;
+        }
         self.last_heard = now;
-        if let Asked::Result { seq } = self.window.asked(header.fragment) {
+        if let Asked::Result { seq } = self.window.asked(now, header.fragment) {
             // Bounded: what does not fit will be asked for again (P-3).
             if self.asked.len() < usize::from(self.config.window) && !self.asked.contains(&seq) {
                 self.asked.push_back(seq);
@@ -369,7 +396,9 @@ impl Worker {
         match self.phase {
             Phase::Closed => return,
             // Once contributions are out under an epoch, another one is not ours.
-            Phase::Running | Phase::Leaving { .. } if epoch != self.control.epoch => {
+            Phase::Running | Phase::Leaving { .. }
+                if (epoch, accept.salt) != (self.control.epoch, self.control.salt) =>
+            {
                 self.stats.late += 1;
                 return;
             }
@@ -377,8 +406,7 @@ impl Worker {
         }
         self.last_heard = now;
         self.hint = None;
-        self.control.challenge = accept.challenge;
-        self.control.epoch = epoch;
+        self.control.enter(epoch, &accept);
         let news = self.members() != Some(members(&accept));
         self.came |= accept.joined;
         self.accepted = Some(accept);
@@ -581,6 +609,7 @@ impl Worker {
                     code,
                     fragment,
                     behind: behind.0,
+                    salt: self.control.salt,
                 };
                 self.control.emit_leave(&leave, out)
             }
@@ -599,6 +628,7 @@ impl Worker {
                     shape: self.config.shape,
                     sent: running.then(|| FragmentId(self.window.next() as u32)),
                     awaiting: if running { self.awaiting.look(now) } else { 0 },
+                    salt: self.control.salt,
                 };
                 self.control.emit_join(&join, out)
             }
@@ -616,15 +646,24 @@ impl Worker {
         io: &mut impl Gradients,
     ) -> Option<Transmit> {
         let again = self.window.pop_again()?;
+        self.window.sent_again(now, &again);
+        let counts = &mut self.stats.retransmissions;
+        match again.cause {
+            Cause::Timeout => counts.probes_timeout += 1,
+            Cause::Early => counts.probes_early += 1,
+            Cause::Nack => counts.contributions += 1,
+        }
+        if again.cause != Cause::Nack {
+            let header = Header {
+                kind: Kind::Probe,
+                units: 0,
+                bitmap: 0,
+                ..self.data_header(again.seq, Element::None, 0, Flags::NONE)
+            };
+            return Some(self.emit(out, &header));
+        }
         let contribution = io.contribute(again.seq, self.payload(out));
         debug_assert_eq!(contribution, Contribution::Ready(again.element), "W-3");
-        self.window.sent_again(now, &again);
-        let causes = &mut self.stats.retransmissions;
-        match again.cause {
-            Cause::Timeout => causes.timeout += 1,
-            Cause::Early => causes.early += 1,
-            Cause::Nack => causes.nack += 1,
-        }
         let flags = Flags::RESEND;
         let seq = again.seq + u64::from(planted::is(Bug::WrongFragment));
         Some(self.emit_data(out, seq, again.element, again.priority, flags))
@@ -636,7 +675,7 @@ impl Worker {
                 self.stats.results_resent += 1;
                 let header = Header {
                     kind: Kind::Result,
-                    bitmap: all_ranks(self.config.workers),
+                    bitmap: 0,
                     ..self.data_header(seq, element, 0, Flags::NONE)
                 };
                 return Some(self.emit(out, &header));
@@ -687,6 +726,7 @@ impl Worker {
             rank: self.control.rank,
             units: self.config.units,
             bitmap: self.control.rank.bit(),
+            tag: AuthTag::NONE,
         }
     }
 
@@ -702,7 +742,7 @@ impl Worker {
     }
 
     fn emit(&self, out: &mut [u8], header: &Header) -> Transmit {
-        header.emit(out);
+        self.control.seal(*header).emit(out);
         let (base, shards) = self
             .accepted
             .as_ref()
@@ -752,7 +792,8 @@ impl Worker {
                 if !self.delivered && self.last_progress.after(after) <= now {
                     let ps_missing = self.accepted.as_ref().is_some_and(|a| !a.ps);
                     if self.last_heard.after(after) <= now {
-                        let error = WorkerError::SwitchSilent { after };
+                        let hint = self.hint;
+                        let error = WorkerError::SwitchSilent { after, hint };
                         return self.leave_with(now, LeaveCode::Failed, 0, error);
                     }
                     let fragment = self.window.base();

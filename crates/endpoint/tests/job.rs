@@ -8,7 +8,7 @@ use common::{Faults, Plan, Rng, World};
 use std::time::Duration;
 use tally_endpoint::{Awaited, Event, Hint, PsEvent, Ranks, WorkerError};
 use tally_wire::control::{LeaveCode, Reason};
-use tally_wire::{Epoch, Rank};
+use tally_wire::{AuthTag, Epoch, Rank};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ fn a_quiet_job_needs_no_repair() {
         assert_eq!(stats.from_switch, 500);
         assert_eq!(data.latencies, 500);
         assert_eq!(
-            stats.retransmissions.timeout + stats.retransmissions.nack,
+            stats.retransmissions.probes_timeout + stats.retransmissions.contributions,
             0
         );
         assert!(worker.typical_latency().is_some());
@@ -71,7 +71,7 @@ fn all_workers_get_the_same_right_bits_whatever_the_network_does() {
         world.assert_right(fragments);
         from_ps += world.workers[0].0.stats().from_ps;
         let causes = world.workers[0].0.stats().retransmissions;
-        again += causes.timeout.min(causes.early);
+        again += causes.probes_timeout.min(causes.probes_early);
         let congestion = world.workers[0].0.stats().congestion;
         narrowed += congestion.rounds_marked.min(congestion.rounds_collided);
     }
@@ -137,7 +137,7 @@ fn a_mark_reaches_the_workers_also_by_way_of_the_ps() {
 }
 
 #[test]
-fn results_that_the_ps_finished_after_losses_shrink_no_window() {
+fn losses_need_no_ps_and_shrink_no_window() {
     let mut plan = Plan::quiet(3);
     plan.window = 64;
     plan.faults.lose = 150;
@@ -149,7 +149,12 @@ fn results_that_the_ps_finished_after_losses_shrink_no_window() {
     world.assert_right(5000);
     for (worker, data) in &world.workers {
         assert_eq!(worker.windows(), (64, 64));
-        assert!(data.from_ps > 0, "no fragment was lost to the PS");
+        assert_eq!(data.from_ps, 0);
+        let again = worker.stats().retransmissions;
+        assert!(
+            again.contributions > 0 && again.probes_early > 0,
+            "{again:?}"
+        );
     }
 }
 
@@ -427,6 +432,33 @@ fn final_refusals_end_the_session_and_name_the_culprit() {
     }
 }
 
+/// It was started again with another configuration, while the job ran.
+#[test]
+fn a_switch_that_has_another_key_by_now_is_not_only_called_silent() {
+    for (reason, want) in [
+        (Reason::BadMac, "the job's key is another one"),
+        (Reason::UnknownJob, "it has no such job"),
+    ] {
+        let mut world = World::new(&Plan::quiet(2));
+        world.run_for(SECOND);
+        world.submit(10);
+        world.silent.push(254);
+        world.run_for(SECOND);
+        let refuse = world.switch.refuse(0, 1000, reason, 255, 0, 0);
+        world.inject(0, &refuse);
+        world.run_to_end(60 * SECOND);
+        let text = world.error(0).unwrap().to_string();
+        assert!(
+            text.starts_with("the switch has been silent for 10s, except"),
+            "{text}"
+        );
+        assert!(text.contains(want), "{text}");
+        // Not at a worker that heard nothing.
+        let text = world.error(1).unwrap().to_string();
+        assert_eq!(text, "the switch has been silent for 10s");
+    }
+}
+
 #[test]
 fn a_switch_that_falls_silent_is_named() {
     let mut world = World::new(&Plan::quiet(2));
@@ -434,8 +466,9 @@ fn a_switch_that_falls_silent_is_named() {
     world.submit(10);
     world.silent.push(254);
     world.run_to_end(60 * SECOND);
-    let after = 10 * SECOND;
-    assert_eq!(world.error(0), Some(&WorkerError::SwitchSilent { after }));
+    let (after, hint) = (10 * SECOND, None);
+    let silent = WorkerError::SwitchSilent { after, hint };
+    assert_eq!(world.error(0), Some(&silent));
 }
 
 #[test]
@@ -644,24 +677,38 @@ fn frames_of_another_epoch_have_no_effect() {
     world.silent.clear();
     world.switch.sums = false;
     world.run_for(Duration::from_millis(200));
-    let mut result = vec![0; 22 + 64];
-    tally_wire::Header {
-        kind: tally_wire::Kind::Result,
-        flags: tally_wire::Flags::NONE,
-        priority: 0,
-        element: common::element_of(0),
-        job: common::switch::JOB,
-        epoch: Epoch(40),
-        fragment: tally_wire::FragmentId(0),
-        rank: Rank::SWITCH,
-        units: 1,
-        bitmap: 1,
-    }
-    .emit(&mut result);
-    world.inject(0, &result);
+    let result = |epoch, secret_of| {
+        let header = tally_wire::Header {
+            kind: tally_wire::Kind::Result,
+            flags: tally_wire::Flags::NONE,
+            priority: 0,
+            element: common::element_of(0),
+            job: common::switch::JOB,
+            epoch: Epoch(epoch),
+            fragment: tally_wire::FragmentId(0),
+            rank: Rank::SWITCH,
+            units: 1,
+            bitmap: 0,
+            tag: AuthTag::NONE,
+        };
+        let secret =
+            common::switch::key().epoch_secret(common::switch::JOB, Epoch(secret_of), 0x5a17);
+        let mut result = vec![0; 22 + 64];
+        secret.seal(header).emit(&mut result);
+        result
+    };
+    world.inject(0, &result(40, 40));
     assert_eq!(world.workers[0].0.stats().late, 1);
     assert_eq!(world.workers[0].0.delivered(), 0);
-    result[7] = 41;
+    let before = world.workers[0].0.stats().unauthentic;
+    world.inject(0, &result(41, 40));
+    assert_eq!(
+        world.workers[0].0.stats().unauthentic,
+        before + 1,
+        "another's tag"
+    );
+    assert_eq!(world.workers[0].0.delivered(), 0);
+    let result = result(41, 41);
     world.inject(0, &result);
     assert_eq!(world.workers[0].0.delivered(), 1);
     world.inject(0, &result);

@@ -8,15 +8,20 @@ use tally_endpoint::{Ecn, Ps, PsConfig, PsEvent, Time, datagram_bytes};
 use tally_kernels::Kernels;
 use tally_wire::control::State;
 use tally_wire::{
-    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Key, Kind, Rank, all_ranks,
+    Accept, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Key, Kind, Mac, Rank,
+    all_ranks,
 };
 
 const JOB: JobId = JobId(7);
 const EPOCH: Epoch = Epoch(1);
 const WORKERS: u8 = 2;
 
+fn key() -> Key {
+    Key::new(&[7; 16]).unwrap()
+}
+
 fn seated() -> Ps {
-    let key = Key::new(&[7; 16]).unwrap();
+    let key = key();
     let accept = Accept {
         instance: 1,
         challenge: 0,
@@ -31,6 +36,8 @@ fn seated() -> Ps {
         ps: true,
         group: Ipv4Addr::new(239, 84, 0, 7),
         behind: None,
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+        salt: 0,
     };
     let config = PsConfig::new(JOB, key, 1);
     Ps::seated(Time(0), config, Kernels::best(), EPOCH, accept)
@@ -49,12 +56,15 @@ fn partial(rank: u8, value: i32) -> Vec<u8> {
         rank: Rank::SWITCH,
         units: 1,
         bitmap: Rank(rank).bit(),
+        tag: AuthTag::NONE,
     };
+    let header = key().epoch_secret(JOB, EPOCH, 0).seal(header);
     header.emit(&mut datagram);
     for element in datagram[22..22 + 64].chunks_exact_mut(4) {
         element.copy_from_slice(&value.to_be_bytes());
     }
-    datagram.truncate(22 + 64);
+    header.emit_trailer(&mut datagram[22 + 64..]);
+    datagram.truncate(22 + 64 + 8);
     datagram
 }
 

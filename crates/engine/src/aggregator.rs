@@ -2,7 +2,7 @@
 //!
 //! A frame comes in through [`Aggregator::handle`] as a parsed header and its buffer. It is checked
 //! against the roster of its job ([`admit`](Aggregator::admit)), and then is a contribution, a result,
-//! a REMIND or a NACK ([`handle_admitted`](Aggregator::handle_admitted)). Section 6 of PROTOCOL.md is the specification; the requirement's number
+//! a PROBE, a REMIND or a NACK ([`handle_admitted`](Aggregator::handle_admitted)). Section 6 of PROTOCOL.md is the specification; the requirement's number
 //! stands at the code that fulfils it.
 //!
 //! Budget for a contribution: one line of the job's ring, one line of the slot, the two payloads.
@@ -10,7 +10,7 @@
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::elsewhere::Elsewhere;
-use crate::held::Arena;
+use crate::held::{Arena, Owner};
 use crate::planted::{self, Bug};
 use crate::policy::{Completion, Placement, Policy, Resend};
 use crate::pool::{Limits, PoolConfig};
@@ -18,17 +18,13 @@ use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
 use crate::slot::{Slot, SlotKey};
 use std::ops::Range;
-use std::time::Duration;
 use tally_kernels::Kernels;
-use tally_wire::{Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
+use tally_wire::{AuthTag, Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
 
 mod group;
 mod hand_over;
+mod probe;
 mod room;
-
-/// A slot that did not grow for so long may be one that nobody will complete (S-7). Longer than a worker
-/// that lost its contribution takes to send it again a few times.
-pub const STUCK: Duration = Duration::from_millis(500);
 
 /// Most jobs that run at a time.
 pub const MAX_JOBS: usize = 255;
@@ -50,6 +46,8 @@ struct Job<B> {
     ring: Ring<B>,
     elsewhere: Elsewhere,
     limits: Limits,
+    /// Whose what it holds out of order is.
+    owner: Owner,
     /// Slots that it holds.
     slots: u32,
     /// The newest fragment that DATA or a result of it was of, in this shard.
@@ -112,7 +110,7 @@ impl<B: Buffer> Aggregator<B> {
             policy: config.policy.policy(),
             slots: (0..config.slots).map(|_| Slot::free()).collect(),
             tags: vec![0; config.slots as usize].into_boxed_slice(),
-            arena: Arena::new(config.held),
+            arena: Arena::with_minimums(config.held, config.limits.iter().map(|l| l.min_held)),
             index: vec![0; 1 << 16].into_boxed_slice(),
             jobs: Vec::new(),
             rosters: 0,
@@ -158,14 +156,14 @@ impl<B: Buffer> Aggregator<B> {
     }
 
     /// Starts an epoch of a job, the `index`-th in the configuration. What an earlier epoch held is
-    /// given up; a roster of the same epoch only replaces addresses (the PS came back).
+    /// given up; a roster of the same epoch and secret only replaces addresses (the PS came back).
     ///
     /// More than [`MAX_JOBS`] jobs at a time: the job is not started, and `false` comes back.
     pub fn bind(&mut self, roster: Roster, index: usize, egress: &mut impl Egress<B>) -> bool {
         let id = roster.job;
         self.rosters += 1;
         if let Some(job) = self.job_mut(id)
-            && job.roster.epoch == roster.epoch
+            && (job.roster.epoch, job.roster.secret) == (roster.epoch, roster.secret)
         {
             job.roster = roster;
             return true;
@@ -185,6 +183,7 @@ impl<B: Buffer> Aggregator<B> {
             ring: Ring::new(self.config.ring_fragments(), self.shift),
             elsewhere: Elsewhere::new(self.config.ring_fragments(), self.shift),
             limits: self.config.limits.get(index).copied().unwrap_or_default(),
+            owner: self.arena.owner(index),
             slots: 0,
             newest: None,
             arrivals: 0,
@@ -257,8 +256,8 @@ impl<B: Buffer> Aggregator<B> {
         let place = usize::from(admission.place);
         match header.kind {
             Kind::Data => self.contribution(now, place, header, buffer, egress),
-            Kind::Result if header.rank == Rank::PS => self.result_of_ps(header, buffer, egress),
-            Kind::Result => self.forward(To::Ps, header, buffer, egress),
+            Kind::Result => self.result_of_member(header, buffer, egress),
+            Kind::Probe => self.probe(header, buffer, egress),
             Kind::Remind => self.remind(header, buffer, egress),
             Kind::Nack => {
                 self.counters.nacks += 1;
@@ -269,14 +268,14 @@ impl<B: Buffer> Aggregator<B> {
         }
     }
 
-    /// Whether the sender may say this (A-1, H-2).
+    /// Whether the sender may say this (A-1, A-8, H-2).
     ///
     /// # Errors
     /// Why not.
     #[inline]
     pub fn admit(&self, from: &Member, header: &Header) -> Result<Admission, DropReason> {
         let sender = match header.kind {
-            Kind::Data => header.rank,
+            Kind::Data | Kind::Probe => header.rank,
             Kind::Result if header.rank != Rank::SWITCH => header.rank,
             Kind::Remind | Kind::Nack => Rank::PS,
             _ => return Err(DropReason::NotForSwitch),
@@ -300,8 +299,10 @@ impl<B: Buffer> Aggregator<B> {
             return Err(DropReason::Units);
         }
         match header.kind {
-            Kind::Result if header.bitmap != job.all => Err(DropReason::Bitmap),
-            Kind::Nack if job.all & header.bitmap == 0 => Err(DropReason::RankOutOfJob),
+            Kind::Nack if job.all & header.rank.bit() == 0 => Err(DropReason::RankOutOfJob),
+            _ if !job.roster.secret.verifies(header) && !planted::is(Bug::TagUnchecked) => {
+                Err(DropReason::AuthTag)
+            }
             _ => Ok(Admission {
                 place: place as u8,
                 rosters: self.rosters,
@@ -309,8 +310,9 @@ impl<B: Buffer> Aggregator<B> {
         }
     }
 
-    /// Whether `admit` would say the same of another frame, from the same sender and with the same
-    /// header but for this fragment and any priority.
+    /// Whether `admit` would say the same of another frame of DATA, from the same sender and with the same
+    /// header but for this fragment and any priority. A tag is of one fragment: frames that have one are
+    /// admitted one by one.
     #[inline]
     #[must_use]
     pub fn still_admits(&self, admission: Admission, fragment: FragmentId) -> bool {
@@ -365,6 +367,8 @@ impl<B: Buffer> Aggregator<B> {
             if resend && self.policy.resend() == Resend::Evict {
                 // The arrival follows even when its contribution was just evicted: it asks the PS
                 // for the result.
+                job.elsewhere
+                    .add(header.fragment, slot.bitmap | header.bitmap);
                 out.evict(slot, &mut self.arena, Flags::RESEND);
                 out.counters.resends_to_ps += 1;
                 out.send_to_ps(header, Flags::NONE, buffer);
@@ -372,15 +376,6 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
             if slot.bitmap & header.bitmap != 0 && !planted::is(Bug::DoubleCount) {
-                if resend && now.since(slot.grew) >= STUCK {
-                    // S-7. What it would bring has just left.
-                    job.elsewhere.add(header.fragment, slot.bitmap);
-                    out.evict(slot, &mut self.arena, Flags::RESEND);
-                    out.counters.resends_to_ps += 1;
-                    out.egress.discard(buffer);
-                    job.slots -= 1;
-                    return;
-                }
                 out.drop(DropReason::Duplicate, buffer);
                 return;
             }
@@ -399,22 +394,24 @@ impl<B: Buffer> Aggregator<B> {
                 return;
             }
             slot.priority = slot.priority.max(header.priority);
-            let before = slot.bitmap;
-            out.add(slot, &mut self.arena, &self.kernels, header, buffer);
-            if slot.bitmap != before {
-                slot.grew = now;
-            }
+            out.add(
+                slot,
+                &mut self.arena,
+                job.owner,
+                &self.kernels,
+                header,
+                buffer,
+            );
             at
         } else {
-            if resend {
+            let noted = job.elsewhere.ranks(header.fragment);
+            if resend && (noted != 0 || self.policy.resend() == Resend::Evict) {
                 out.counters.resends_to_ps += 1;
                 out.send_to_ps(header, Flags::NONE, buffer);
                 job.elsewhere.add(header.fragment, header.bitmap);
                 return;
             }
-            if self.policy.follows_to_ps()
-                && job.elsewhere.ranks(header.fragment) & header.bitmap != 0
-            {
+            if self.policy.follows_to_ps() && noted & header.bitmap != 0 {
                 out.drop(DropReason::Duplicate, buffer);
                 return;
             }
@@ -431,6 +428,7 @@ impl<B: Buffer> Aggregator<B> {
             };
             let Some(at) = room else {
                 out.counters.collisions += u64::from(full == Flags::COLLISION);
+                out.counters.resends_to_ps += u64::from(resend);
                 out.send_to_ps(header, full, buffer);
                 job.elsewhere.add(header.fragment, header.bitmap);
                 return;
@@ -441,14 +439,20 @@ impl<B: Buffer> Aggregator<B> {
             *slot = Slot {
                 key: Some(key),
                 born: now,
-                grew: now,
                 priority: header.priority,
                 element: header.element,
                 is_split: elsewhere != 0 && self.policy.follows_to_ps(),
                 ..Slot::free()
             };
             out.counters.slots_taken += 1;
-            out.add(slot, &mut self.arena, &self.kernels, header, buffer);
+            out.add(
+                slot,
+                &mut self.arena,
+                job.owner,
+                &self.kernels,
+                header,
+                buffer,
+            );
             // One that could only be held, and found no place to, has gone to the PS.
             job.slots += u32::from(slot.key.is_some());
             at
@@ -457,10 +461,10 @@ impl<B: Buffer> Aggregator<B> {
             return;
         };
         let slot = &mut self.slots[at];
-        if slot.bitmap & header.bitmap == 0 && self.policy.follows_to_ps() {
+        if slot.bitmap & header.bitmap == 0 {
             // There was no room to hold it out of its turn.
             job.elsewhere.add(header.fragment, header.bitmap);
-            slot.is_split = slot.key.is_some();
+            slot.is_split = slot.key.is_some() && self.policy.follows_to_ps();
         }
         if slot.is_split {
             follow(
@@ -497,8 +501,8 @@ impl<B: Buffer> Aggregator<B> {
         }
     }
 
-    /// S-2: the PS has the result.
-    fn result_of_ps(&mut self, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
+    /// S-2, S-4: the PS or a worker has the result.
+    fn result_of_member(&mut self, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
         let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
         let Some(job) = self.jobs[place].as_mut() else {
             return;
@@ -515,15 +519,19 @@ impl<B: Buffer> Aggregator<B> {
             clear(&mut self.slots[at], &mut self.arena, egress);
             job.slots -= 1;
         }
-        self.counters.results_from_ps += 1;
-        if header.flags.has(Flags::OVERFLOW) {
-            self.counters.overflows += 1;
+        let is_from_ps = header.rank == Rank::PS;
+        if is_from_ps {
+            self.counters.results_from_ps += 1;
+        } else {
+            self.counters.results_from_workers += 1;
         }
-        let header = Header {
+        self.counters.overflows += u64::from(header.flags.has(Flags::OVERFLOW));
+        let flags = Flags(header.flags.0 & !Flags::FROM_PS.0);
+        let header = job.roster.secret.seal(Header {
             rank: Rank::SWITCH,
-            flags: header.flags.with(Flags::FROM_PS),
+            flags: flags.with(Flags::FROM_PS.when(is_from_ps)),
             ..*header
-        };
+        });
         let frame = egress.publish(&job.roster, &header, buffer, None);
         if let Some(displaced) = job.ring.keep(header.fragment, frame) {
             egress.discard(displaced);
@@ -561,6 +569,7 @@ impl<B: Buffer> Aggregator<B> {
                 rank: Rank::SWITCH,
                 ..*header
             };
+            let answer = out.roster.secret.seal(answer);
             out.egress.send(out.roster, To::Ps, &answer, buffer);
         }
     }
@@ -603,6 +612,7 @@ impl<E> Out<'_, E> {
             bitmap: header.bitmap,
             ..*header
         };
+        let partial = self.roster.secret.seal(partial);
         self.egress.send(self.roster, To::Ps, &partial, buffer);
     }
 
@@ -612,6 +622,7 @@ impl<E> Out<'_, E> {
         &mut self,
         slot: &mut Slot<B>,
         arena: &mut Arena<B>,
+        owner: Owner,
         kernels: &Kernels,
         header: &Header,
         buffer: B,
@@ -622,7 +633,7 @@ impl<E> Out<'_, E> {
             let is_narrow = slot.element.is_narrow();
             let turn = if is_narrow { 0 } else { slot.folded };
             if header.rank.0 != turn && (is_narrow || !planted::is(Bug::ArrivalOrder)) {
-                match arena.insert(&mut slot.held, header.rank, buffer) {
+                match arena.insert(&mut slot.held, owner, header.rank, buffer) {
                     Ok(()) => {
                         slot.bitmap |= header.bitmap;
                         slot.flags = slot.flags.with(marked(header));
@@ -699,6 +710,7 @@ impl<E> Out<'_, E> {
             rank: Rank::SWITCH,
             units: self.roster.units,
             bitmap: 0,
+            tag: AuthTag::NONE,
         };
         let mut sent = 0;
         if let Some(sum) = slot.sum.take() {
@@ -710,25 +722,21 @@ impl<E> Out<'_, E> {
             sent |= bitmap;
             self.counters.partials += 1;
             let flags = why.with(slot.flags);
-            self.egress.send(
-                self.roster,
-                To::Ps,
-                &Header {
-                    bitmap,
-                    flags,
-                    ..header
-                },
-                sum,
-            );
+            let header = self.roster.secret.seal(Header {
+                bitmap,
+                flags,
+                ..header
+            });
+            self.egress.send(self.roster, To::Ps, &header, sum);
         }
         while let Some((rank, held)) = arena.take_first_if(&mut slot.held, |_| true) {
             debug_assert_eq!(sent & rank.bit(), 0);
             sent |= rank.bit();
             self.counters.partials += 1;
-            let header = Header {
+            let header = self.roster.secret.seal(Header {
                 bitmap: rank.bit(),
                 ..header
-            };
+            });
             self.egress.send(self.roster, To::Ps, &header, held);
         }
         // A slot that waits for the PS (`fcfs`) has sent its sum before.
@@ -815,12 +823,14 @@ fn complete<B: Buffer>(
         fragment: key.fragment,
         rank: Rank::SWITCH,
         units: job.roster.units,
-        bitmap: job.all,
+        bitmap: 0,
+        tag: AuthTag::NONE,
     };
     match completion {
         Completion::Result => {
             counters.results += 1;
             counters.overflows += u64::from(slot.flags.has(Flags::OVERFLOW));
+            let header = job.roster.secret.seal(header);
             let frame = egress.publish(&job.roster, &header, sum, Some(slot.born));
             if let Some(displaced) = job.ring.keep(key.fragment, frame) {
                 egress.discard(displaced);
@@ -832,8 +842,11 @@ fn complete<B: Buffer>(
             counters.partials += 1;
             let header = Header {
                 kind: Kind::Partial,
+                bitmap: job.all,
                 ..header
             };
+            let header = job.roster.secret.seal(header);
+            job.elsewhere.add(key.fragment, job.all);
             egress.send(&job.roster, To::Ps, &header, sum);
         }
     }

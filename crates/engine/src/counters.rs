@@ -71,6 +71,8 @@ drop_reasons! {
     UnknownJob = "unknown-job",
     /// Epoch is not the job's.
     Epoch = "stale-epoch",
+    /// The tag is not that of the frame under the epoch's secret.
+    AuthTag = "auth-tag",
     /// Rank at or above the number of workers.
     RankOutOfJob = "rank-out-of-job",
     /// Not from the port and addresses that the rank is bound to.
@@ -87,6 +89,16 @@ drop_reasons! {
     Late = "late",
     /// Claims the switch's own MAC or IPv4 address as its source.
     SpoofedSwitch = "spoofed-switch",
+    /// Claims the switch's own MAC or IPv4 address behind a VLAN tag or SNAP header.
+    SpoofedBehindTag = "spoofed-behind-tag",
+    /// To a group address of jobs, to which only the switch sends.
+    ClaimsGroup = "claims-group",
+    /// An ICMP error about a datagram to the switch.
+    ClaimsError = "claims-icmp-error",
+    /// From the MAC of a job's member, but by another port.
+    ClaimsMember = "claims-member",
+    /// More VLAN tags than are looked behind.
+    TagDepth = "tag-depth",
     /// The queue to the control thread was full.
     ControlFull = "control-queue-full",
     /// The egress queue of the port was full.
@@ -99,8 +111,18 @@ drop_reasons! {
     NoBuffer = "no-buffer",
     /// Would have left on the port it came from.
     Reflection = "reflection",
+    /// Was flooded a moment ago, and came back by another port.
+    Loop = "loop",
+    /// Beyond the port's limit of flooded frames.
+    Storm = "storm",
+    /// An ARP or ICMP echo request beyond the port's limit of answers.
+    AnswerLimit = "answer-limit",
     /// SwitchML: from a station that is in no session.
     SwitchmlStation = "switchml-no-session",
+    /// SwitchML: from a worker's addresses, and not to the address of the switch that this worker was told.
+    SwitchmlForged = "switchml-forged",
+    /// SwitchML: from another port than the worker's first frame, or of a session in which that happened.
+    SwitchmlPort = "switchml-port",
     /// SwitchML: an unknown packet size, or not the session's.
     SwitchmlSize = "switchml-size",
     /// SwitchML: a slot beyond those that a session has.
@@ -115,6 +137,23 @@ drop_reasons! {
     CardReturned = "card-returned",
     /// From a card, of a job or an epoch that it does not have any more.
     CardStray = "card-stray",
+}
+
+impl DropReason {
+    /// Whether its sender is hostile or misconfigured: it claimed what is another's, or hid what it
+    /// claims.
+    #[must_use]
+    pub const fn is_claim(self) -> bool {
+        matches!(
+            self,
+            Self::SpoofedSwitch
+                | Self::SpoofedBehindTag
+                | Self::ClaimsGroup
+                | Self::ClaimsError
+                | Self::ClaimsMember
+                | Self::TagDepth
+        )
+    }
 }
 
 impl From<FrameError> for DropReason {
@@ -195,6 +234,12 @@ pub struct Counters {
     pub reminds: u64,
     /// NACKs passed on to workers.
     pub nacks: u64,
+    /// PROBEs of workers that missed a result.
+    pub probes: u64,
+    /// Of them, those answered by a NACK to a rank whose contribution was missing.
+    pub probe_nacks: u64,
+    /// Results that came from a worker that had them.
+    pub results_from_workers: u64,
     /// Results with a saturated element.
     pub overflows: u64,
     /// Frames dropped, by `DropReason as usize`.
@@ -219,6 +264,9 @@ impl Default for Counters {
             partials: 0,
             reminds: 0,
             nacks: 0,
+            probes: 0,
+            probe_nacks: 0,
+            results_from_workers: 0,
             overflows: 0,
             drops: [0; DropReason::ALL.len()],
         }
@@ -240,7 +288,7 @@ impl Counters {
 
     /// The named counters that are not drops, with their values.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 16] {
+    pub fn named(&self) -> [(&'static str, u64); 19] {
         [
             ("contributions", self.contributions),
             ("grouped", self.grouped),
@@ -257,6 +305,9 @@ impl Counters {
             ("partials", self.partials),
             ("reminds", self.reminds),
             ("nacks", self.nacks),
+            ("probes", self.probes),
+            ("probe_nacks", self.probe_nacks),
+            ("results_from_workers", self.results_from_workers),
             ("overflows", self.overflows),
         ]
     }
@@ -278,6 +329,9 @@ impl Counters {
         self.partials += other.partials;
         self.reminds += other.reminds;
         self.nacks += other.nacks;
+        self.probes += other.probes;
+        self.probe_nacks += other.probe_nacks;
+        self.results_from_workers += other.results_from_workers;
         self.overflows += other.overflows;
         for (mine, theirs) in self.drops.iter_mut().zip(other.drops) {
             *mine += theirs;

@@ -2,6 +2,9 @@
 //! but rank 0's of those whose sum is computed wider than they are (S-1).
 //!
 //! Each slot has a list, sorted by rank, in one arena of fixed size. Lists are at most 63 long.
+//!
+//! A job takes a node from its own minimum first, then from those that no job is guaranteed. A held
+//! contribution cannot be evicted, so the minimums of jobs that do not run are reserved, too.
 
 use crate::buffer::{Buffer, Egress};
 use tally_kernels::{Kernels, MAX_WORKERS};
@@ -22,10 +25,22 @@ impl List {
     }
 }
 
+/// Whose minimum a held contribution is counted against: a job's index in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Owner(u16);
+
+/// What an owner holds, and the nodes that are reserved for it.
+#[derive(Clone, Copy)]
+struct Quota {
+    held: u32,
+    min: u32,
+}
+
 struct Node<B> {
     buffer: Option<B>,
-    rank: Rank,
     next: u32,
+    owner: Owner,
+    rank: Rank,
 }
 
 /// The arena of all lists of a shard.
@@ -33,35 +48,70 @@ pub(crate) struct Arena<B> {
     nodes: Box<[Node<B>]>,
     free: u32,
     in_use: u32,
+    /// By owner. The last is of all jobs that the configuration has no limits for.
+    quotas: Box<[Quota]>,
+    /// Free nodes that are reserved for no owner.
+    unreserved: u32,
 }
 
 impl<B> Arena<B> {
+    /// An arena without minimums.
+    #[cfg(test)]
     pub(crate) fn new(capacity: u32) -> Self {
+        Self::with_minimums(capacity, std::iter::empty())
+    }
+
+    /// `minimums` are by the jobs' indexes, together at most `capacity`.
+    pub(crate) fn with_minimums(capacity: u32, minimums: impl Iterator<Item = u32>) -> Self {
         let next_of = |i: u32| if i + 1 == capacity { NIL } else { i + 1 };
+        let quotas: Box<[Quota]> = minimums
+            .chain([0])
+            .map(|min| Quota { held: 0, min })
+            .collect();
+        let reserved: u32 = quotas.iter().map(|quota| quota.min).sum();
         Self {
             nodes: (0..capacity)
                 .map(|i| Node {
                     buffer: None,
-                    rank: Rank(0),
                     next: next_of(i),
+                    owner: Owner(0),
+                    rank: Rank(0),
                 })
                 .collect(),
             free: if capacity == 0 { NIL } else { 0 },
             in_use: 0,
+            quotas,
+            unreserved: capacity - reserved,
         }
+    }
+
+    /// The owner of what the `index`-th job of the configuration holds.
+    pub(crate) fn owner(&self, index: usize) -> Owner {
+        Owner(index.min(self.quotas.len() - 1) as u16)
     }
 
     pub(crate) fn in_use(&self) -> u32 {
         self.in_use
     }
 
-    /// Puts a contribution into the list; the buffer comes back when the arena is full. The rank
-    /// is not in the list yet.
-    pub(crate) fn insert(&mut self, list: &mut List, rank: Rank, buffer: B) -> Result<(), B> {
-        let at = self.free;
-        if at == NIL {
-            return Err(buffer);
+    /// Puts a contribution into the list; the buffer comes back when the owner has its minimum and
+    /// all other free nodes are reserved. The rank is not in the list yet.
+    pub(crate) fn insert(
+        &mut self,
+        list: &mut List,
+        owner: Owner,
+        rank: Rank,
+        buffer: B,
+    ) -> Result<(), B> {
+        let quota = &mut self.quotas[usize::from(owner.0)];
+        if quota.held >= quota.min {
+            let Some(left) = self.unreserved.checked_sub(1) else {
+                return Err(buffer);
+            };
+            self.unreserved = left;
         }
+        quota.held += 1;
+        let at = self.free;
         let mut before = NIL;
         let mut after = list.0;
         while after != NIL && self.nodes[after as usize].rank < rank {
@@ -72,8 +122,9 @@ impl<B> Arena<B> {
         self.free = node.next;
         *node = Node {
             buffer: Some(buffer),
-            rank,
             next: after,
+            owner,
+            rank,
         };
         if before == NIL {
             list.0 = at;
@@ -101,6 +152,9 @@ impl<B> Arena<B> {
         node.next = self.free;
         self.free = at;
         self.in_use -= 1;
+        let quota = &mut self.quotas[usize::from(node.owner.0)];
+        quota.held -= 1;
+        self.unreserved += u32::from(quota.held >= quota.min);
         Some((node.rank, buffer))
     }
 }
@@ -166,13 +220,14 @@ mod tests {
     #[test]
     fn lists_are_sorted_and_nodes_come_home() {
         let mut arena = Arena::new(5);
+        let own = arena.owner(0);
         let (mut a, mut b) = (List::EMPTY, List::EMPTY);
-        assert_eq!(arena.insert(&mut b, Rank(1), 1), Ok(()));
+        assert_eq!(arena.insert(&mut b, own, Rank(1), 1), Ok(()));
         for rank in [7, 3, 5] {
-            assert_eq!(arena.insert(&mut a, Rank(rank), rank), Ok(()));
+            assert_eq!(arena.insert(&mut a, own, Rank(rank), rank), Ok(()));
         }
-        assert_eq!(arena.insert(&mut b, Rank(0), 0), Ok(()));
-        assert_eq!(arena.insert(&mut b, Rank(2), 99), Err(99), "full");
+        assert_eq!(arena.insert(&mut b, own, Rank(0), 0), Ok(()));
+        assert_eq!(arena.insert(&mut b, own, Rank(2), 99), Err(99), "full");
         assert_eq!(arena.take_first_if(&mut a, |r| r == Rank(5)), None);
         let mut drained = Vec::new();
         for list in [&mut a, &mut b] {
@@ -185,7 +240,7 @@ mod tests {
         assert_eq!(drained, [3, 5, 7, 0, 1]);
         assert_eq!(arena.in_use(), 0);
         for rank in 0..5 {
-            assert_eq!(arena.insert(&mut a, Rank(rank), rank), Ok(()));
+            assert_eq!(arena.insert(&mut a, own, Rank(rank), rank), Ok(()));
         }
     }
 
@@ -193,6 +248,33 @@ mod tests {
     fn an_arena_of_nothing_is_always_full() {
         let mut arena = Arena::new(0);
         let mut list = List::EMPTY;
-        assert_eq!(arena.insert(&mut list, Rank(1), ()), Err(()));
+        let own = arena.owner(0);
+        assert_eq!(arena.insert(&mut list, own, Rank(1), ()), Err(()));
+    }
+
+    #[test]
+    fn a_minimum_is_reserved_and_the_rest_is_first_come_first_served() {
+        let mut arena = Arena::with_minimums(8, [3, 1].into_iter());
+        let [first, second, third] = [0, 1, 2].map(|index| arena.owner(index));
+        assert_eq!(third, arena.owner(usize::MAX), "no limits");
+        let mut lists = [List::EMPTY; 3];
+        let fill = |arena: &mut Arena<()>, list: &mut List, owner| {
+            let fits = |&rank: &u8| arena.insert(list, owner, Rank(rank), ()).is_ok();
+            (0..).take_while(fits).count()
+        };
+        assert_eq!(fill(&mut arena, &mut lists[2], third), 4, "8 less 3 and 1");
+        assert_eq!(fill(&mut arena, &mut lists[1], second), 1);
+        assert_eq!(fill(&mut arena, &mut lists[0], first), 3);
+        assert_eq!(arena.in_use(), 8);
+        // A node that was of a minimum is reserved again, any other is anyone's.
+        for (at, others_get) in [(0, 0), (1, 0), (2, 1)] {
+            arena.take_first_if(&mut lists[at], |_| true).unwrap();
+            let other = [second, first, first][at];
+            let mut list = List::EMPTY;
+            assert_eq!(fill(&mut arena, &mut list, other), others_get, "{at}");
+            while arena.take_first_if(&mut list, |_| true).is_some() {}
+            let own = [first, second, third][at];
+            assert_eq!(fill(&mut arena, &mut lists[at], own), 1, "{at}");
+        }
     }
 }

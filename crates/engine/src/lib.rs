@@ -11,6 +11,8 @@
 //! Policies ([`policy`]) say where a fragment's slot is and what a collision does; each is one file.
 //! What leaves waits for its port in a [`queue`] by priority, one for each port.
 //!
+//! Frames between other hosts are [`forwarding`]'s: the ordinary switch underneath.
+//!
 //! Besides, [`switchml`]: the data path for clients of another system, which shares with the rest
 //! no more than [`Buffer`], ports and drop reasons.
 //!
@@ -33,6 +35,7 @@ pub mod batch;
 pub mod buffer;
 pub mod counters;
 mod elsewhere;
+pub mod forwarding;
 mod held;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the integration tests")]
@@ -55,6 +58,7 @@ pub use aggregator::{Admission, Aggregator};
 pub use batch::{Batch, Contribution};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason};
+pub use forwarding::{Forwarding, ForwardingConfig};
 pub use policy::{Policy, PolicyName};
 pub use pool::{Limits, PoolConfig};
 pub use registry::{Action, JobConfig, Registry, RegistryConfig};

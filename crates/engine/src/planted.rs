@@ -25,6 +25,10 @@ pub enum Bug {
     ArrivalOrder,
     /// Frames like the last one of their port are admitted although rosters have changed.
     StaleAdmission,
+    /// Tags are not checked. It shows where frames with wrong tags come from members' places.
+    TagUnchecked,
+    /// PROBE asks a rank whose contribution is in the slot, in place of one that is missing.
+    ProbeOfPresent,
     /// A rank that is twice in a group is added twice. This and those below show in turns alone.
     GroupTwice,
     /// A group is added to a slot that has one of its ranks.
@@ -68,6 +72,8 @@ mod chosen {
             Self::SlotLeak,
             Self::ArrivalOrder,
             Self::StaleAdmission,
+            Self::TagUnchecked,
+            Self::ProbeOfPresent,
             Self::GroupTwice,
             Self::GroupOver,
             Self::GroupOrder,

@@ -64,8 +64,8 @@ pub enum Completion {
 /// What a contribution marked RESEND may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resend {
-    /// Join the slot that has its key; else go to the PS.
-    JoinOrPs,
+    /// As any other contribution, unless a part of its fragment went to the PS: then it follows.
+    JoinOrTake,
     /// Drive the slot that has its key, and itself, to the PS.
     Evict,
 }

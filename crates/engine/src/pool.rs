@@ -5,7 +5,7 @@ use crate::policy::PolicyName;
 /// Most ways of a set.
 pub const MAX_WAYS: u32 = 8;
 
-/// How many slots of a shard a job has for certain, and how many at most.
+/// What of a shard a job has for certain, and how much at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// As many are not taken from the job by others, and it gets as many from jobs that have more
@@ -13,6 +13,9 @@ pub struct Limits {
     pub min_slots: u32,
     /// More the job does not take.
     pub max_slots: u32,
+    /// Contributions held out of order that are reserved for the job, whether it runs or not: what is
+    /// held cannot be evicted.
+    pub min_held: u32,
 }
 
 impl Limits {
@@ -20,6 +23,7 @@ impl Limits {
     pub const NONE: Self = Self {
         min_slots: 0,
         max_slots: u32::MAX,
+        min_held: 0,
     };
 }
 
@@ -73,6 +77,11 @@ impl PoolConfig {
         assert!(
             minimums.sum::<u64>() <= u64::from(self.slots),
             "more slots for certain than there are"
+        );
+        let minimums = self.limits.iter().map(|l| u64::from(l.min_held));
+        assert!(
+            minimums.sum::<u64>() <= u64::from(self.held),
+            "more held contributions reserved than there are"
         );
         for limits in &self.limits {
             assert!(limits.min_slots <= limits.max_slots && limits.max_slots > 0);

@@ -54,7 +54,8 @@ pub const fn class_of_header(header: &Header) -> usize {
         | Kind::Leave
         | Kind::Remind
         | Kind::NotHere
-        | Kind::Nack => CLASSES - 1,
+        | Kind::Nack
+        | Kind::Probe => CLASSES - 1,
     }
 }
 

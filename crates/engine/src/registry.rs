@@ -6,19 +6,36 @@
 //! silence; both answer with [`Action`]s, in the order in which they are to be carried out.
 //! PROTOCOL.md, sections 3 and 4, is the specification.
 //!
+//! An incarnation of a job is an epoch and a salt (J-4). Both are digests of a secret of this start of the
+//! switch, the job and a counter: a member of one job can foresee no other job's, nor its own job's next.
+//!
 //! The catch in here is the challenge (J-2). It is a digest of a secret of this start of the
 //! switch, the job, and a counter that moves on whenever a recorded JOIN could otherwise take a place
 //! that it was not said for: when an epoch opens or ends, when a PS is bound, when the roll is called
 //! (J-5), and when any member's place is given up. So whoever finds a place vacated has to ask for the challenge anew.
+//!
+//! A second catch: a switch that stood still has heard no member, and each looks silent. Time in which the
+//! registry was not called does not count as silence ([`Registry::observe`]).
 
 mod job;
 
-use crate::roster::{Member, Roster};
-use job::{Job, Phase, Visit};
+use crate::roster::{Member, PortId, Roster};
+use job::{Incarnation, Job, Phase, Visit};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tally_wire::control::{DATAGRAM_BYTES, Reason};
-use tally_wire::{Epoch, Header, JobId, Join, Key, Kind, Leave, Time, all_ranks};
+use tally_wire::{Epoch, Header, JobId, Join, Key, Kind, Leave, Mac, Time, all_ranks};
+
+/// Longest time between two calls that counts as silence of the members: the period of J-1.
+const OBSERVED: Duration = Duration::from_millis(500);
+/// What [`Registry::excuse`] leaves each member: two periods of J-1.
+const EXCUSED: Duration = Duration::from_millis(1000);
+
+/// Refusals that a port may have at once: all workers of a job and its PS may ask for the challenge, twice.
+const REFUSALS_AT_ONCE: u32 = 130;
+/// And one more each.
+const REFUSAL_EVERY: Duration = Duration::from_millis(2);
 
 /// A job as the operator configures it.
 #[derive(Clone, Debug)]
@@ -34,6 +51,8 @@ pub struct JobConfig {
 /// What the registry tells members about the switch, and how long it waits for them.
 #[derive(Clone, Debug)]
 pub struct RegistryConfig {
+    /// The switch's own address.
+    pub mac: Mac,
     /// First UDP port.
     pub base_port: u16,
     /// Number of UDP ports for fragments.
@@ -46,8 +65,20 @@ pub struct RegistryConfig {
     pub member_timeout: Duration,
     /// Unpredictable, and new with every start.
     pub secret: [u8; 32],
-    /// The epoch before the first; new with every start, so that epochs do not repeat at once.
-    pub first_epoch: u16,
+}
+
+impl RegistryConfig {
+    /// 32 bytes that follow from the secret of this start and that nobody else can foresee, whatever
+    /// they know of those for other arguments. No label is another's beginning.
+    fn derive(&self, label: &[u8], job: JobId, counter: u64) -> [u8; 32] {
+        Sha256::new()
+            .chain_update(self.secret)
+            .chain_update(label)
+            .chain_update(job.0.to_be_bytes())
+            .chain_update(counter.to_be_bytes())
+            .finalize()
+            .into()
+    }
 }
 
 /// A control datagram: Tally header and payload.
@@ -70,7 +101,30 @@ pub enum Action {
 pub struct Registry {
     config: RegistryConfig,
     jobs: BTreeMap<JobId, Job>,
-    next_epoch: u16,
+    /// The time of the last call.
+    observed: Time,
+    /// What each port has left of refusals.
+    refusals: BTreeMap<PortId, Refusals>,
+}
+
+/// The refusals of one port, of which there are [`REFUSALS_AT_ONCE`] at once and one each [`REFUSAL_EVERY`] on
+/// average. A recorded JOIN is worth a refusal, and so is one without the key: both cost an attacker nothing.
+#[derive(Debug, Default)]
+struct Refusals {
+    /// When as many refusals as at once will have been earned.
+    full: Time,
+}
+
+impl Refusals {
+    /// Takes one, if one is left.
+    fn take(&mut self, now: Time) -> bool {
+        let after = self.full.max(now).after(REFUSAL_EVERY);
+        let is_left = after.since(now) <= REFUSAL_EVERY * REFUSALS_AT_ONCE;
+        if is_left {
+            self.full = after;
+        }
+        is_left
+    }
 }
 
 /// The summary of one job, for reports.
@@ -99,14 +153,15 @@ impl Registry {
         let jobs = jobs.into_iter().enumerate();
         let jobs = jobs.map(|(index, config)| (config.id, Job::new(config, index)));
         Self {
-            next_epoch: config.first_epoch,
             jobs: jobs.collect(),
+            observed: Time(0),
+            refusals: BTreeMap::new(),
             config,
         }
     }
 
     /// A job whose members are known beforehand and need not join: it runs from the start, for
-    /// ever, with epoch 1. For load generators that replay captures.
+    /// ever, with epoch 1 and salt 0. For load generators that replay captures.
     ///
     /// # Panics
     /// If the job is not configured or `members` are not as many as its workers.
@@ -121,10 +176,11 @@ impl Registry {
         let job = self.jobs.get_mut(&id).expect("a configured job");
         assert_eq!(members.len(), usize::from(job.config.workers));
         job.fixed = true;
-        job.epoch = Epoch(1);
+        job.incarnation = Incarnation::said(Epoch(1), 0);
         job.phase = Phase::Running;
+        let secret = job.config.key.epoch_secret(id, Epoch(1), 0);
         Action::Bind(
-            Box::new(Roster::new(id, Epoch(1), units, members, ps)),
+            Box::new(Roster::new(id, Epoch(1), secret, units, members, ps)),
             job.index,
         )
     }
@@ -133,7 +189,7 @@ impl Registry {
     pub fn status(&self) -> impl Iterator<Item = JobStatus> {
         self.jobs.values().map(|job| JobStatus {
             id: job.config.id,
-            epoch: job.epoch,
+            epoch: job.incarnation.epoch,
             workers: job.config.workers,
             phase: match job.phase {
                 Phase::Idle => "idle",
@@ -162,18 +218,23 @@ impl Registry {
         if !matches!(header.kind, Kind::Join | Kind::Leave) || datagram.len() != DATAGRAM_BYTES {
             return Vec::new();
         }
+        self.observe(now);
+        // Not even a refusal goes to what is no host's address, or the switch's own.
+        if !from.is_one_host() || from.mac == self.config.mac {
+            return Vec::new();
+        }
         // The instance stands first in both payloads. Until verified, it is only echoed.
         let instance = datagram[22..30]
             .iter()
             .fold(0, |n, &b| n << 8 | u64::from(b));
         let mut visit = Visit {
             config: &self.config,
-            next_epoch: &mut self.next_epoch,
             now,
             from,
             rank: header.rank,
-            epoch: header.epoch,
+            incarnation: Incarnation::NONE,
             instance,
+            refusals: self.refusals.entry(from.port).or_default(),
             actions: Vec::new(),
         };
         match self.jobs.get_mut(&header.job) {
@@ -184,11 +245,13 @@ impl Registry {
             // What does not parse under the right key is a bug of the member; it times out.
             Some(job) if header.kind == Kind::Join => {
                 if let Ok(join) = Join::parse(datagram) {
+                    visit.incarnation = Incarnation::said(header.epoch, join.salt);
                     job.join(&mut visit, &join);
                 }
             }
             Some(job) => {
                 if let Ok(leave) = Leave::parse(datagram) {
+                    visit.incarnation = Incarnation::said(header.epoch, leave.salt);
                     job.leave(&mut visit, &leave);
                 }
             }
@@ -196,19 +259,45 @@ impl Registry {
         visit.actions
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has something to do, if ever.
+    /// Takes note of the time. The part of a gap since the last call that is beyond the period of J-1 is
+    /// no member's silence, and is returned: the process was stopped, or had no CPU.
+    ///
+    /// [`handle`](Self::handle) and [`handle_timeout`](Self::handle_timeout) do the same; the adapter calls
+    /// it for the gap's length.
+    pub fn observe(&mut self, now: Time) -> Duration {
+        let gap = now.since(std::mem::replace(&mut self.observed, now));
+        let missed = gap.saturating_sub(OBSERVED);
+        if !missed.is_zero() {
+            self.jobs.values_mut().for_each(|job| job.postpone(missed));
+        }
+        missed
+    }
+
+    /// Leaves each member a second at least from now: their frames did not reach the registry.
+    pub fn excuse(&mut self, now: Time) {
+        let Some(due) = self.silence_due() else {
+            return;
+        };
+        let missed = now.after(EXCUSED).since(due);
+        self.jobs.values_mut().for_each(|job| job.postpone(missed));
+    }
+
+    /// When a member will have been silent for too long, if none is heard until then.
+    #[must_use]
+    pub fn silence_due(&self) -> Option<Time> {
+        let first = self.jobs.values().filter_map(Job::first_heard).min()?;
+        Some(first.after(self.config.member_timeout))
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest, if ever.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let timeout = self.config.member_timeout;
-        self.jobs
-            .values()
-            .filter_map(|job| job.first_heard())
-            .min()
-            .map(|t| t.after(timeout))
+        Some(self.silence_due()?.min(self.observed.after(OBSERVED)))
     }
 
     /// Looks for members that have been silent for too long (J-6).
     pub fn handle_timeout(&mut self, now: Time) -> Vec<Action> {
+        self.observe(now);
         let mut actions = Vec::new();
         for job in self.jobs.values_mut() {
             job.look_for_silence(now, &self.config, &mut actions);

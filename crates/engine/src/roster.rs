@@ -1,7 +1,7 @@
 //! Who is a member of a running job: what the data path checks frames against.
 
 use std::net::Ipv4Addr;
-use tally_wire::{Epoch, JobId, Mac, Rank, all_ranks};
+use tally_wire::{Epoch, EpochSecret, JobId, Mac, Rank, all_ranks};
 
 /// A port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -20,6 +20,19 @@ pub struct Member {
     pub udp_port: u16,
 }
 
+impl Member {
+    /// Whether frames to it reach one host: a group's, the broadcast's or no address at all may be the source of
+    /// a forged frame, and the switch would send the job's frames, or its answers, to everyone.
+    #[must_use]
+    pub fn is_one_host(&self) -> bool {
+        let no_mac = self.mac.is_group() || self.mac == Mac::default();
+        let ip = self.ip;
+        let no_ip =
+            ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast() || ip.is_loopback();
+        !no_mac && !no_ip && self.udp_port != 0
+    }
+}
+
 /// The members of one epoch of a job. Immutable; a change is a new roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
@@ -27,6 +40,8 @@ pub struct Roster {
     pub job: JobId,
     /// Its incarnation.
     pub epoch: Epoch,
+    /// What the tags of its frames are made with.
+    pub secret: EpochSecret,
     /// Payload units of its elements.
     pub units: u8,
     /// The workers, by rank; 1 to 64.
@@ -40,13 +55,21 @@ pub struct Roster {
 impl Roster {
     /// A roster; `ports` follows from the workers.
     #[must_use]
-    pub fn new(job: JobId, epoch: Epoch, units: u8, workers: Vec<Member>, ps: Member) -> Self {
+    pub fn new(
+        job: JobId,
+        epoch: Epoch,
+        secret: EpochSecret,
+        units: u8,
+        workers: Vec<Member>,
+        ps: Member,
+    ) -> Self {
         let mut ports: Vec<_> = workers.iter().map(|w| w.port).collect();
         ports.sort_unstable();
         ports.dedup();
         Self {
             job,
             epoch,
+            secret,
             units,
             workers,
             ps,

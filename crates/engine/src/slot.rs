@@ -18,8 +18,6 @@ pub(crate) struct Slot<B> {
     pub(crate) key: Option<SlotKey>,
     /// Ranks whose contributions are in `sum` or `held`.
     pub(crate) bitmap: u64,
-    /// When the last of them came.
-    pub(crate) grew: Time,
     pub(crate) born: Time,
     /// The accumulator: the buffer of the first contribution, or for ordered elements of rank 0.
     /// None also while a complete slot waits for the PS.
@@ -42,7 +40,6 @@ impl<B> Slot<B> {
         Self {
             key: None,
             bitmap: 0,
-            grew: Time(0),
             born: Time(0),
             sum: None,
             held: List::EMPTY,

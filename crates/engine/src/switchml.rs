@@ -20,6 +20,11 @@
 //! no bits left: its buffer goes back at once. The n-th contribution sends the result to all, with its own
 //! job and packet number, to the address from which each rank last sent for this slot.
 //!
+//! Each worker is told a MAC address of the switch that no other knows ([`Session::switch_macs`]). A frame counts
+//! as the worker's only if it is sent there: addresses of stations can be forged by any host, this one cannot be
+//! guessed. The first such frame says behind which port the worker is. A second port with the same secret ends
+//! the session: somebody has copied it, and nothing tells which of the two is the worker.
+//!
 //! The accumulator is the buffer of the first contribution. A complete sum is never written again: it may be on
 //! its way out for as long as it is here.
 //!
@@ -56,7 +61,7 @@ mod status;
 use room::Room;
 use slot::{Sender, Slot, Ticks};
 use stations::Stations;
-pub use status::{RankStatus, SessionStatus, SwitchmlCounters};
+pub use status::{Conflict, Forged, RankStatus, SessionStatus, SwitchmlCounters};
 
 /// A session, as the controller numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,6 +85,8 @@ pub struct Session {
     pub size: Size,
     /// Its workers, by rank; 1 to 64.
     pub workers: Vec<Station>,
+    /// By rank, the switch's Ethernet address that this worker alone was told: its secret.
+    pub switch_macs: Vec<Mac>,
 }
 
 impl Session {
@@ -119,6 +126,17 @@ pub struct Destination {
     pub udp_port: u16,
     /// The UDP port of the switch that the worker sent to.
     pub own_port: u16,
+    /// The switch's Ethernet address that the worker was told.
+    pub own_mac: Mac,
+}
+
+/// Where a frame came from and went to, as its headers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Its sender.
+    pub from: Station,
+    /// The Ethernet address that it was sent to.
+    pub to: Mac,
 }
 
 /// What a frame's arrival says besides its header.
@@ -175,8 +193,11 @@ impl Seat {
 #[derive(Clone, Copy, Debug)]
 struct Worker {
     station: Station,
+    /// The switch's address that it was told.
+    own_mac: Mac,
     /// The port that its first frame came in on.
     port: Option<PortId>,
+    forged: Forged,
     /// Frames taken or answered, or dropped as duplicates.
     frames: u64,
     last: Time,
@@ -197,6 +218,7 @@ struct Bound<B> {
     used: usize,
     /// From where each rank last sent, for each slot: ranks side by side.
     senders: Box<[Sender]>,
+    conflict: Option<Conflict>,
     contributions: u64,
     results: u64,
     answered: u64,
@@ -266,10 +288,12 @@ impl<B: Buffer> Switchml<B> {
 
     /// Starts a session; one of the same number ends before. Its stations are in no older session any more.
     ///
-    /// As many sessions as configured, or a number of workers that is 0 or above 64: it is not started, and
-    /// `false` comes back.
+    /// As many sessions as configured, a number of workers that is 0 or above 64, or another number of secrets: it
+    /// is not started, and `false` comes back.
     pub fn bind(&mut self, session: Arc<Session>, out: &mut impl Replies<B>) -> bool {
-        if !(1..=MAX_WORKERS).contains(&session.workers.len()) {
+        if !(1..=MAX_WORKERS).contains(&session.workers.len())
+            || session.switch_macs.len() != session.workers.len()
+        {
             return false;
         }
         self.unbind(session.id, out);
@@ -278,9 +302,12 @@ impl<B: Buffer> Switchml<B> {
         };
         self.changes = self.changes.wrapping_add(1);
         let slots = usize::from(self.config.slots).div_ceil(usize::from(self.config.shards));
-        let workers = session.workers.iter().map(|&station| Worker {
+        let workers = session.workers.iter().zip(&session.switch_macs);
+        let workers = workers.map(|(&station, &own_mac)| Worker {
             station,
+            own_mac,
             port: None,
+            forged: Forged::default(),
             frames: 0,
             last: Time(0),
         });
@@ -293,6 +320,7 @@ impl<B: Buffer> Switchml<B> {
             workers: workers.collect(),
             slots: (0..slots).map(|_| Slot::default()).collect(),
             senders: vec![Sender::default(); slots * session.workers.len()].into_boxed_slice(),
+            conflict: None,
             contributions: 0,
             results: 0,
             answered: 0,
@@ -350,14 +378,17 @@ impl<B: Buffer> Switchml<B> {
     /// # Errors
     /// Why not.
     #[inline]
-    pub fn admit(&self, from: (Mac, Ipv4Addr), header: &Header) -> Result<Seat, DropReason> {
-        let (mac, ip) = from;
-        let Some((place, rank)) = self.stations.find(Station { mac, ip }) else {
+    pub fn admit(&self, route: &Route, header: &Header) -> Result<Seat, DropReason> {
+        let Some((place, rank)) = self.stations.find(route.from) else {
             return Err(DropReason::SwitchmlStation);
         };
         let Some(Some(bound)) = self.sessions.get(usize::from(place)) else {
             return Err(DropReason::SwitchmlStation);
         };
+        let worker = bound.workers.get(usize::from(rank));
+        if worker.is_none_or(|worker| worker.own_mac != route.to) {
+            return Err(DropReason::SwitchmlForged);
+        }
         if header.size != bound.session.size {
             return Err(DropReason::SwitchmlSize);
         }
@@ -372,6 +403,36 @@ impl<B: Buffer> Switchml<B> {
             place,
             rank,
         })
+    }
+
+    /// The session of a seat.
+    #[must_use]
+    pub fn session_of(&self, seat: Seat) -> Option<SessionId> {
+        let bound = self.sessions.get(usize::from(seat.place))?.as_ref()?;
+        Some(bound.session.id)
+    }
+
+    /// Another shard knows the worker of this seat behind the first of these ports, and its frame came in on the
+    /// second: as if it had come in here on both.
+    #[cold]
+    pub fn note_conflict(&mut self, seat: Seat, ports: [PortId; 2]) {
+        if let Some(Some(bound)) = self.sessions.get_mut(usize::from(seat.place)) {
+            let rank = seat.rank;
+            bound.conflict.get_or_insert(Conflict { rank, ports });
+        }
+    }
+
+    /// Notes a frame that was refused as [`DropReason::SwitchmlForged`], for the operator. It changes nothing else.
+    #[cold]
+    pub fn note_forged(&mut self, from: Station, port: PortId) {
+        let place = self.stations.find(from);
+        if let Some((place, rank)) = place
+            && let Some(Some(bound)) = self.sessions.get_mut(usize::from(place))
+            && let Some(worker) = bound.workers.get_mut(usize::from(rank))
+        {
+            worker.forged.frames += 1;
+            worker.forged.port = Some(port);
+        }
     }
 
     /// Whether `seat` is as good as when it was given.
@@ -428,8 +489,16 @@ impl<B: Buffer> Switchml<B> {
         ) else {
             return Err((DropReason::SwitchmlSlot, buffer));
         };
-        if *worker.port.get_or_insert(arrival.port) != arrival.port {
-            return Err((DropReason::NotMember, buffer));
+        let port = *worker.port.get_or_insert(arrival.port);
+        if port != arrival.port && bound.conflict.is_none() {
+            bound.conflict = Some(Conflict {
+                rank: seat.rank,
+                ports: [port, arrival.port],
+            });
+        }
+        // One of the two is not the worker, and it may be in sums by now: nothing is summed any more.
+        if bound.conflict.is_some() {
+            return Err((DropReason::SwitchmlPort, buffer));
         }
         worker.frames += 1;
         worker.last = now;
@@ -525,6 +594,7 @@ impl<B> Bound<B> {
             frames: worker.frames,
             last: worker.port.map(|_| worker.last),
             port: worker.port,
+            forged: worker.forged,
             lacking: 0,
             longest: Duration::ZERO,
         });
@@ -536,6 +606,7 @@ impl<B> Bound<B> {
             duplicates: self.duplicates,
             slots_in_use: 0,
             held: self.kept,
+            conflict: self.conflict,
             ranks: ranks.collect(),
         };
         let Some(age) = age else { return status };
@@ -568,6 +639,7 @@ fn destination(worker: &Worker, sender: Sender) -> Destination {
         ip: worker.station.ip,
         udp_port: sender.udp_port,
         own_port: sender.own_port,
+        own_mac: worker.own_mac,
     }
 }
 

@@ -4,16 +4,17 @@
 
 mod common;
 
-use common::plain::{Plain, Wire, host};
+use common::plain::{Plain, Wire, host, secret};
 use tally_engine::{Admission, Aggregator, DropReason, PolicyName, PoolConfig, Roster};
 use tally_kernels::Kernels;
-use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank};
+use tally_wire::{AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank};
 
 const JOB: JobId = JobId(7);
 
 fn roster(epoch: u16) -> Roster {
     let workers = (0..2).map(host).collect();
-    Roster::new(JOB, Epoch(epoch), 1, workers, host(9))
+    let epoch = Epoch(epoch);
+    Roster::new(JOB, epoch, secret(JOB, epoch), 1, workers, host(9))
 }
 
 fn data(fragment: u32) -> Header {
@@ -28,6 +29,7 @@ fn data(fragment: u32) -> Header {
         rank: Rank(0),
         units: 1,
         bitmap: 1,
+        tag: AuthTag::NONE,
     }
 }
 
@@ -90,4 +92,24 @@ fn it_ends_when_members_move_within_the_epoch() {
     assert!(shard.bind(moved, 0, &mut wire));
     assert!(!shard.still_admits(admission, FragmentId(1)));
     assert_eq!(shard.admit(&host(0), &data(1)), Err(DropReason::NotMember));
+}
+
+/// A tag is of one fragment, so an admission is for more than one only of frames without.
+#[test]
+fn frames_with_a_tag_are_admitted_one_by_one() {
+    let (shard, ..) = shard();
+    let probe = |fragment| Header {
+        kind: Kind::Probe,
+        element: Element::None,
+        units: 0,
+        bitmap: 0,
+        ..data(fragment)
+    };
+    let sealed = secret(JOB, Epoch(1)).seal(probe(1));
+    assert!(shard.admit(&host(0), &sealed).is_ok());
+    let next = Header {
+        fragment: FragmentId(3),
+        ..sealed
+    };
+    assert_eq!(shard.admit(&host(0), &next), Err(DropReason::AuthTag));
 }

@@ -20,6 +20,9 @@ fn random_scripts() {
         all.drops += s.drops;
         all.results += s.results;
         all.partials += s.partials;
+        all.nacks += s.nacks;
+        all.probes_to_ps += s.probes_to_ps;
+        all.forged += s.forged;
         all.binds += s.binds;
         all.replies += s.replies;
     }
@@ -30,6 +33,10 @@ fn random_scripts() {
         assert!(all.replies > 500, "{all:?}");
         assert!(
             all.results > 1000 && all.partials > 5000 && all.binds > 2000,
+            "{all:?}"
+        );
+        assert!(
+            all.nacks > 1000 && all.probes_to_ps > 50 && all.forged > 500,
             "{all:?}"
         );
     }
@@ -67,6 +74,24 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
         "remind",
         vec![
             0, 0x0f, 0, 0, 0, 1, 0x11, 12, 0, 0, 1, 0, 12, 0, 0, 1, 0, 12, 0, 0, 1, 2,
+        ],
+    ));
+    stories.push((
+        "probe",
+        // Nothing is known of fragment 2: the asker; then rank 1; after REMIND the PS; at last the ring.
+        vec![
+            0, 0x0f, 12, 0, 0, 2, 5, 0, 0, 0, 2, 0x11, 12, 0, 0, 2, 5, 12, 0, 0, 2, 0, 12, 0, 0, 2,
+            5, 12, 0, 0, 2, 4, 12, 0, 0, 2, 5,
+        ],
+    ));
+    stories.push((
+        "forged",
+        // Each way to a wrong tag, of a RESULT of the PS; and one recorded in an epoch before, after the
+        // switch and the members of job 7 have started anew.
+        vec![
+            0, 0x0f, 0, 0, 0, 2, 0x11, 21, 0, 0, 2, 4, 0, 0, 9, 21, 0, 0, 2, 4, 1, 0, 0, 1, 2, 3,
+            4, 5, 6, 7, 8, 21, 0, 0, 2, 5, 4, 0, 0, 21, 0, 0, 2, 4, 5, 0, 1, 21, 0, 0, 2, 4, 6, 0,
+            0, 31, 0, 30, 0, 30, 1, 30, 2, 30, 3, 25, 0, 21, 0, 0, 2, 5, 3, 1, 0,
         ],
     ));
     stories.push((
@@ -126,6 +151,10 @@ fn seeds_reach_what_they_are_for() {
     }
     assert_eq!(story("preempt").partials, 3);
     assert_eq!(story("remind").partials, 1);
+    let probe = story("probe");
+    assert_eq!((probe.nacks, probe.probes_to_ps, probe.results), (2, 1, 1));
+    let forged = story("forged");
+    assert_eq!((forged.forged, forged.results, forged.binds), (6, 0, 3));
     assert!(story("form-leave-and-form").binds >= 2);
     assert_eq!(story("switch-restarts").binds, 4);
     assert_eq!(story("switchml").replies, 3 + 1 + 1 + 3);

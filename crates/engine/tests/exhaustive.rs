@@ -2,16 +2,19 @@
 //! frames can arrive.
 //!
 //! Each set is chosen so that its frames meet: two fragments that share a slot, with priorities that
-//! preempt and such that do not, a RESEND of what also comes anew, a duplicate, a REMIND, and in one
-//! set the PS's own result.
+//! preempt and such that do not, a RESEND of what also comes anew, a duplicate, a REMIND, PROBE, and in
+//! some the result of the PS or of a worker. Each PROBE has one answer, which depends on nothing but on
+//! what was sent to the PS and what has come.
 
 mod common;
 
 use common::plain::{Ledger, Plain, Sent, Wire, host};
 use common::sums;
-use tally_engine::{Aggregator, DropReason, PolicyName, PoolConfig, Roster};
+use tally_engine::{Aggregator, DropReason, PolicyName, PoolConfig, Roster, To};
 use tally_kernels::Kernels;
-use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
+use tally_wire::{
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Rank, Time,
+};
 
 const JOB: JobId = JobId(7);
 const ALL: u64 = 0b111;
@@ -25,10 +28,13 @@ enum Arrival {
     Data(u8, u32, u8),
     Resend(u8, u32),
     Remind(u32),
+    Probe(u8, u32),
     /// The PS's result.
     Result(u32),
+    /// A worker's.
+    Answer(u8, u32),
 }
-use Arrival::{Data, Remind, Resend, Result};
+use Arrival::{Answer, Data, Probe, Remind, Resend, Result};
 
 struct World {
     shard: Aggregator<Plain>,
@@ -36,9 +42,12 @@ struct World {
     ledger: Ledger,
     element: Element,
     epoch: u16,
+    secret: EpochSecret,
     /// How often each rank's contribution came, by fragment, and how often it is accounted for.
     came: [[u32; 3]; FRAGMENTS],
     gone: [[u32; 3]; FRAGMENTS],
+    /// Ranks whose contribution was sent to the PS, by fragment.
+    at_ps: [u64; FRAGMENTS],
     results: [u32; FRAGMENTS],
 }
 
@@ -61,8 +70,10 @@ impl World {
             ledger: Ledger::default(),
             element,
             epoch: 0,
+            secret: EpochSecret::new([0; 16]),
             came: Default::default(),
             gone: Default::default(),
+            at_ps: Default::default(),
             results: Default::default(),
         }
     }
@@ -71,7 +82,10 @@ impl World {
     fn reset(&mut self) {
         self.epoch = self.epoch.wrapping_add(1).max(1);
         let workers = (0..3).map(host).collect();
-        let roster = Roster::new(JOB, Epoch(self.epoch), 1, workers, host(9));
+        let epoch = Epoch(self.epoch);
+        // Not derived, which would take most of the time.
+        self.secret = EpochSecret::new([self.epoch as u8; 16]);
+        let roster = Roster::new(JOB, epoch, self.secret, 1, workers, host(9));
         assert!(self.shard.bind(roster, 0, &mut self.wire));
         assert_eq!(
             (self.shard.slots_in_use(), self.shard.held_in_use()),
@@ -80,6 +94,7 @@ impl World {
         assert_eq!((self.ledger.live(), self.ledger.lost()), (0, 0));
         self.came = Default::default();
         self.gone = Default::default();
+        self.at_ps = Default::default();
         self.results = Default::default();
     }
 
@@ -90,7 +105,9 @@ impl World {
             }
             Resend(rank, f) => (Kind::Data, Rank(rank), f, Flags::RESEND, 10, 1 << rank),
             Remind(f) => (Kind::Remind, Rank::PS, f, Flags::NONE, 0, 0),
-            Result(f) => (Kind::Result, Rank::PS, f, Flags::NONE, 0, ALL),
+            Probe(rank, f) => (Kind::Probe, Rank(rank), f, Flags::NONE, 0, 0),
+            Result(f) => (Kind::Result, Rank::PS, f, Flags::NONE, 0, 0),
+            Answer(rank, f) => (Kind::Result, Rank(rank), f, Flags::NONE, 0, 0),
         };
         let elements = kind.has_elements();
         let header = Header {
@@ -108,13 +125,19 @@ impl World {
             rank,
             units: u8::from(elements),
             bitmap,
+            tag: AuthTag::NONE,
         };
+        let header = self.secret.seal(header);
         let payload = if elements {
-            sums::of(JOB, header.fragment, self.element, bitmap)
+            let ranks = if kind == Kind::Data { bitmap } else { ALL };
+            sums::of(JOB, header.fragment, self.element, ranks)
         } else {
             Vec::new()
         };
         let of = fragment as usize;
+        if kind == Kind::Probe {
+            return self.probe(header);
+        }
         if kind == Kind::Data {
             self.came[of][usize::from(rank.0)] += 1;
         }
@@ -145,11 +168,53 @@ impl World {
         }
         assert_eq!(after, expected, "one counter");
         for sent in sent {
-            self.check(rank, sent);
+            self.check(&header, sent);
         }
     }
 
-    fn check(&mut self, asker: Rank, sent: Sent) {
+    /// S-7: the answer follows from what came and what went.
+    fn probe(&mut self, header: Header) {
+        let of = header.fragment.0 as usize;
+        let counts = self.came[of].iter().zip(self.gone[of]);
+        let mut here = 0;
+        for (rank, (came, gone)) in counts.enumerate() {
+            here |= u64::from(*came > gone) << rank;
+        }
+        let known = here | self.at_ps[of];
+        let asker = header.rank.0;
+        let cyclic = (asker..3).chain(0..asker);
+        let mut lacking = cyclic.filter(|rank| known >> rank & 1 == 0);
+        let asked = lacking.next().filter(|_| here != 0);
+        let expected = if self.results[of] > 0 {
+            let sum = sums::of(JOB, header.fragment, self.element, ALL);
+            Sent::Again(header.rank, host(asker.into()).port, sum)
+        } else if asked.is_none() && self.at_ps[of] != 0 {
+            let untagged = Header {
+                tag: AuthTag::NONE,
+                ..header
+            };
+            Sent::To(To::Ps, host(9), untagged, Vec::new())
+        } else {
+            let rank = Rank(asked.unwrap_or(asker));
+            let nack = Header {
+                kind: Kind::Nack,
+                rank,
+                tag: AuthTag::NONE,
+                ..header
+            };
+            Sent::To(To::Worker(rank), host(rank.0.into()), nack, Vec::new())
+        };
+        let (drops, slots) = (self.shard.counters().drops, self.shard.slots_in_use());
+        let buffer = self.ledger.frame([]);
+        let from = host(asker.into());
+        self.shard
+            .handle(Time(0), &from, &header, buffer, &mut self.wire);
+        assert_eq!(self.wire.take(), [expected]);
+        assert_eq!(self.shard.counters().drops, drops);
+        assert_eq!(self.shard.slots_in_use(), slots);
+    }
+
+    fn check(&mut self, cause: &Header, sent: Sent) {
         let (header, payload) = match sent {
             Sent::To(_, to, header, payload) => {
                 assert_eq!(to, host(9), "all of these go to the PS");
@@ -157,7 +222,7 @@ impl World {
             }
             Sent::Group(_, header, payload, _) => (header, payload),
             Sent::Again(to, ..) => {
-                assert_eq!(to, asker);
+                assert_eq!(to, cause.rank);
                 // Which fragment is known to the asker only; its question is accounted for.
                 let came = self.came.iter().zip(&mut self.gone).zip(self.results);
                 let open = came
@@ -169,22 +234,29 @@ impl World {
             }
         };
         let of = header.fragment.0 as usize;
+        let ranks = match header.kind {
+            Kind::Partial => header.bitmap,
+            _ => ALL,
+        };
         if header.kind.has_elements() {
-            let expected = sums::of(JOB, header.fragment, self.element, header.bitmap);
+            let expected = sums::of(JOB, header.fragment, self.element, ranks);
             assert_eq!(payload, expected, "{header:?}");
-            let fits = sums::may_be_one_frame(self.element, header.bitmap, ALL);
+            let fits = sums::may_be_one_frame(self.element, ranks, ALL);
             assert!(fits, "H-3: {header:?}");
         }
         match header.kind {
             Kind::Result => {
                 self.results[of] += 1;
-                assert_eq!((self.results[of], header.bitmap), (1, ALL), "one result");
+                assert_eq!(self.results[of], 1, "one result");
             }
-            Kind::Partial => assert_eq!(self.results[of], 0, "a part of what has its result"),
+            Kind::Partial => {
+                assert_eq!(self.results[of], 0, "a part of what has its result");
+                self.at_ps[of] |= ranks;
+            }
             _ => return,
         }
-        if !header.flags.has(Flags::FROM_PS) {
-            for rank in (0..3).filter(|r| header.bitmap >> r & 1 == 1) {
+        if cause.kind != Kind::Result {
+            for rank in (0..3).filter(|r| ranks >> r & 1 == 1) {
                 self.gone[of][rank] += 1;
             }
         }
@@ -197,10 +269,10 @@ impl World {
         }
         let counts = self.came.iter().zip(&self.gone).zip(self.results);
         for (of, ((came, gone), results)) in counts.enumerate() {
-            let from_ps = context
+            let from_member = context
                 .iter()
-                .any(|a| matches!(a, Result(f) if *f as usize == of));
-            if from_ps {
+                .any(|a| matches!(a, Result(f) | Answer(_, f) if *f as usize == of));
+            if from_member {
                 assert_eq!(results, 1, "{context:?}");
                 assert!(came.iter().zip(gone).all(|(c, g)| g <= c), "{context:?}");
             } else {
@@ -305,5 +377,41 @@ fn everybody_resends() {
         Resend(2, 0),
         Data(2, 2, 99),
         Resend(2, 2),
+    ]);
+}
+
+#[test]
+fn probes_of_what_comes_apart() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Data(1, 0, 10),
+        Data(1, 2, 20),
+        Resend(2, 0),
+        Remind(0),
+        Probe(1, 0),
+    ]);
+}
+
+#[test]
+fn probes_beside_a_fragment_that_completes() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Data(1, 0, 10),
+        Data(2, 0, 10),
+        Data(0, 2, 11),
+        Probe(2, 0),
+        Probe(1, 2),
+    ]);
+}
+
+#[test]
+fn a_worker_answers_with_the_result() {
+    every_order_of(&[
+        Data(0, 0, 10),
+        Resend(1, 0),
+        Resend(2, 0),
+        Data(2, 2, 20),
+        Answer(0, 0),
+        Probe(1, 0),
     ]);
 }

@@ -4,6 +4,8 @@
 //! shards and a network that delays, duplicates, reorders and loses. Whatever leaves the switch is
 //! compared, bit for bit, with the sum of the contributions that its bitmap names; in the end, when
 //! the network has become kind, every worker must have every result and no buffer may be missing.
+//! Workers retransmit only when a NACK asks for it, and PROBE for what they miss. Frames with wrong tags
+//! come from the place of each member, and have no effect.
 //!
 //! Half of the switches have a card, which is one shard more, in another machine: jobs go over to it and come
 //! back while they run, one shard after the other, and it may die with all that it has.
@@ -12,17 +14,57 @@
 
 mod common;
 
-use common::plain::{Ledger, Plain, Sent, Wire, host};
+use common::plain::{Ledger, Plain, Sent, Wire, host, secret};
 use common::{Rng, seeds, sums};
 use std::collections::{BTreeMap, BTreeSet};
 use tally_engine::{
-    Aggregator, Batch, Contribution, Limits, Member, PolicyName, PoolConfig, Roster, To,
+    Aggregator, Batch, Contribution, DropReason, Limits, Member, PolicyName, PoolConfig, Roster, To,
 };
 use tally_kernels::Kernels;
-use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Time};
+use tally_wire::{
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Rank, Time,
+};
 
 const EPOCH: Epoch = Epoch(5);
 const FRAGMENTS: u32 = 40;
+
+/// What happened, of all shards of the switch.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    preemptions: u64,
+    collisions: u64,
+    from_ps: u64,
+    from_workers: u64,
+    abandoned: u64,
+    grouped: u64,
+    /// PROBEs, and how they were answered.
+    probes: u64,
+    probe_nacks: u64,
+    probes_to_ps: u64,
+    results_again: u64,
+    forgeries: u64,
+    /// Jobs that went to a card or came back, and deaths of cards.
+    moves: u64,
+    deaths: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Self) {
+        self.preemptions += other.preemptions;
+        self.collisions += other.collisions;
+        self.from_ps += other.from_ps;
+        self.from_workers += other.from_workers;
+        self.abandoned += other.abandoned;
+        self.grouped += other.grouped;
+        self.probes += other.probes;
+        self.probe_nacks += other.probe_nacks;
+        self.probes_to_ps += other.probes_to_ps;
+        self.results_again += other.results_again;
+        self.forgeries += other.forgeries;
+        self.moves += other.moves;
+        self.deaths += other.deaths;
+    }
+}
 
 /// Who sends or gets a frame; `usize` is the job's place.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +97,7 @@ impl Pieces {
 
 struct Job {
     id: JobId,
+    secret: EpochSecret,
     workers: u8,
     window: u32,
     first: u32,
@@ -103,6 +146,7 @@ impl Job {
             rank,
             units: u8::from(elements),
             bitmap,
+            tag: AuthTag::NONE,
         }
     }
 }
@@ -113,9 +157,7 @@ struct World {
     /// Of all shards.
     pool: PoolConfig,
     shards: Vec<Aggregator<Plain>>,
-    /// Preemptions, collisions, results of a PS, abandoned slots, contributions added in groups, jobs that went to
-    /// a card or came back, deaths of cards.
-    counts: [u64; 7],
+    counts: Counts,
     ledger: Ledger,
     wire: Wire,
     jobs: Vec<Job>,
@@ -155,6 +197,7 @@ impl World {
                 let workers = 1 + rng.below(5) as u8;
                 Job {
                     id: JobId(7 + place),
+                    secret: secret(JobId(7 + place), EPOCH),
                     workers,
                     window: u32::from(window),
                     // Half of them wrap.
@@ -182,6 +225,7 @@ impl World {
                 Limits {
                     min_slots,
                     max_slots: if limited { max_slots } else { u32::MAX },
+                    min_held: rng.below(held as usize / 2 + 1) as u32,
                 }
             })
             .collect();
@@ -200,7 +244,7 @@ impl World {
         let in_turns = rng.percent(50);
         let mut world = Self {
             shards: Vec::new(),
-            counts: [0; 7],
+            counts: Counts::default(),
             rng,
             policy,
             pool,
@@ -259,7 +303,8 @@ impl World {
         let workers = (0..job.workers)
             .map(|r| self.member(Node::Worker(place, r)))
             .collect();
-        Roster::new(job.id, EPOCH, 1, workers, self.member(Node::Ps(place)))
+        let ps = self.member(Node::Ps(place));
+        Roster::new(job.id, EPOCH, job.secret, 1, workers, ps)
     }
 
     /// A job goes to the card or comes back, or is on its way: a shard more follows.
@@ -339,16 +384,18 @@ impl World {
         self.settle();
         for shard in &mut self.shards {
             let c = shard.counters();
-            let counts = [
-                c.preemptions,
-                c.collisions,
-                c.results_from_ps,
-                c.abandoned,
-                c.grouped,
-            ];
-            for (sum, count) in self.counts.iter_mut().zip(counts) {
-                *sum += count;
-            }
+            self.counts.add(&Counts {
+                preemptions: c.preemptions,
+                collisions: c.collisions,
+                from_ps: c.results_from_ps,
+                from_workers: c.results_from_workers,
+                abandoned: c.abandoned,
+                grouped: c.grouped,
+                probes: c.probes,
+                probe_nacks: c.probe_nacks,
+                results_again: c.results_again,
+                ..Counts::default()
+            });
             for job in &self.jobs {
                 shard.unbind(job.id, &mut self.wire);
             }
@@ -384,7 +431,7 @@ impl World {
         let place = self.rng.below(2);
         match self.rng.below(100) {
             0..30 => self.send_next(place),
-            30..40 => self.resend(place),
+            30..40 => self.probe(place),
             40..46 => self.remind(place),
             46 if self.rng.percent(10) => {
                 // The parameter server comes back somewhere else and knows nothing.
@@ -397,6 +444,7 @@ impl World {
             47 if self.rng.percent(5) => self.restart(),
             48 if self.rng.percent(70) => self.steer(place),
             49 if self.rng.percent(5) => self.kill_card(),
+            50..52 => self.forge(place),
             _ => self.deliver(),
         }
     }
@@ -462,7 +510,8 @@ impl World {
         }
     }
 
-    fn resend(&mut self, place: usize) {
+    /// Asks for a result that is missing.
+    fn probe(&mut self, place: usize) {
         let rank = self.rng.below(usize::from(self.jobs[place].workers));
         let job = &self.jobs[place];
         let waiting: Vec<_> = (0..job.sent[rank])
@@ -470,8 +519,55 @@ impl World {
             .collect();
         if !waiting.is_empty() {
             let n = waiting[self.rng.below(waiting.len())];
-            self.contribute(place, rank as u8, n, Flags::RESEND);
+            let header = job.header(Kind::Probe, n, Rank(rank as u8), 0);
+            let from = Node::Worker(place, rank as u8);
+            self.send(from, Node::Switch, header, Vec::new());
         }
+    }
+
+    /// A frame with a wrong tag, from the place of the member that it names.
+    fn forge(&mut self, place: usize) {
+        self.settle();
+        let (n, rank) = (self.rng.below(FRAGMENTS as usize) as u32, self.rng.below(5));
+        let job = &self.jobs[place];
+        let rank = Rank(rank as u8 % job.workers);
+        let worker = Node::Worker(place, rank.0);
+        let (from, header) = match self.rng.below(5) {
+            0 => (worker, job.header(Kind::Result, n, rank, 0)),
+            1 => (worker, job.header(Kind::Probe, n, rank, 0)),
+            2 => (Node::Ps(place), job.header(Kind::Nack, n, rank, 0)),
+            3 => (Node::Ps(place), job.header(Kind::Remind, n, Rank::PS, 0)),
+            _ => (Node::Ps(place), job.header(Kind::Result, n, Rank::PS, 0)),
+        };
+        let right = job.secret.tag(&header);
+        let tag = match self.rng.below(4) {
+            0 => AuthTag(right.0 ^ 1 << self.rng.below(64)),
+            1 => AuthTag(self.rng.next()),
+            // Of another fragment, and of an earlier epoch.
+            2 => job
+                .secret
+                .tag(&job.header(header.kind, n + 1, header.rank, 0)),
+            _ => secret(job.id, Epoch(EPOCH.0 - 1)).tag(&header),
+        };
+        let mut payload = vec![0x5a; header.payload_bytes()];
+        if self.rng.percent(50) && header.kind.has_elements() {
+            payload = job.sum(n, job.all());
+        }
+        let header = Header { tag, ..header };
+        let at = header.fragment.0 as usize % self.shards.len();
+        let from = self.member(from);
+        let card = self.card.as_mut().filter(|card| card.steered[place][at]);
+        let shard = card.map_or(&mut self.shards[at], |card| &mut card.shard);
+        let mut expected = *shard.counters();
+        let (slots, held) = (shard.slots_in_use(), shard.held_in_use());
+        let live = self.ledger.live();
+        let buffer = self.ledger.frame(payload);
+        shard.handle(self.now, &from, &header, buffer, &mut self.wire);
+        expected.drop(DropReason::AuthTag);
+        assert_eq!(*shard.counters(), expected, "{header:?}");
+        assert_eq!((shard.slots_in_use(), shard.held_in_use()), (slots, held));
+        assert_eq!((self.wire.take(), self.ledger.live()), (Vec::new(), live));
+        self.counts.forgeries += 1;
     }
 
     fn contribute(&mut self, place: usize, rank: u8, n: u32, flags: Flags) {
@@ -498,7 +594,7 @@ impl World {
             Kind::Nack => {
                 assert_eq!(frame.header.rank, Rank(rank), "somebody else's NACK");
                 if let Some(result) = job.results[usize::from(rank)].get(&n).cloned() {
-                    let header = job.header(Kind::Result, n, Rank(rank), job.all());
+                    let header = job.header(Kind::Result, n, Rank(rank), 0);
                     self.send(Node::Worker(place, rank), Node::Switch, header, result);
                 } else if n < job.sent[usize::from(rank)] {
                     self.contribute(place, rank, n, Flags::RESEND);
@@ -518,11 +614,12 @@ impl World {
         }
         let n = open[self.rng.below(open.len())];
         let pieces = job.ps.entry(n).or_default();
-        if std::mem::replace(&mut pieces.reminded, true) {
+        let is_second = std::mem::replace(&mut pieces.reminded, true);
+        // P-3: REMIND goes along with NACK, as a slot may have taken the answers to the last one.
+        let header = job.header(Kind::Remind, n, Rank::PS, 0);
+        self.send(Node::Ps(place), Node::Switch, header, Vec::new());
+        if is_second {
             self.nack_missing(place, n, job_all(&self.jobs[place]));
-        } else {
-            let header = job.header(Kind::Remind, n, Rank::PS, 0);
-            self.send(Node::Ps(place), Node::Switch, header, Vec::new());
         }
     }
 
@@ -531,7 +628,7 @@ impl World {
         let have = job.ps.get(&n).map_or(0, Pieces::bitmap);
         let missing: Vec<_> = (0..job.workers)
             .filter(|r| of & !have & 1 << r != 0)
-            .map(|r| job.header(Kind::Nack, n, Rank(r), 1 << r))
+            .map(|r| job.header(Kind::Nack, n, Rank(r), 0))
             .collect();
         for header in missing {
             self.send(Node::Ps(place), Node::Switch, header, Vec::new());
@@ -571,11 +668,9 @@ impl World {
                     self.send_result(place, n);
                 }
             }
-            Kind::Result => {
-                job.ps.remove(&n);
-                job.done.insert(n, frame.payload.clone());
-                self.send_result(place, n);
-            }
+            // P-4.
+            Kind::Probe if job.done.contains_key(&n) => self.send_result(place, n),
+            Kind::Probe => self.nack_missing(place, n, job_all(&self.jobs[place])),
             Kind::NotHere if header.flags.has(Flags::FINISHED) => {
                 job.ps.remove(&n);
             }
@@ -586,7 +681,7 @@ impl World {
 
     fn send_result(&mut self, place: usize, n: u32) {
         let job = &self.jobs[place];
-        let header = job.header(Kind::Result, n, Rank::PS, job.all());
+        let header = job.header(Kind::Result, n, Rank::PS, 0);
         let payload = job.done[&n].clone();
         self.send(Node::Ps(place), Node::Switch, header, payload);
     }
@@ -594,10 +689,11 @@ impl World {
     // --- The switch, and the checks of all that leaves it. ---
 
     fn send(&mut self, from: Node, to: Node, header: Header, payload: Vec<u8>) {
+        let secret = self.jobs[usize::from(header.job.0 - 7)].secret;
         self.network.push(Frame {
             from,
             to,
-            header,
+            header: secret.seal(header),
             payload,
         });
     }
@@ -680,10 +776,11 @@ impl World {
     /// send, if it was one.
     fn depart(&mut self, sent: Vec<Sent>, because: Option<&Header>) {
         for sent in sent {
-            self.check(&sent);
+            self.check(&sent, because);
             match sent {
                 Sent::To(to, member, header, payload) => {
                     let place = usize::from(header.job.0 - 7);
+                    self.counts.probes_to_ps += u64::from(header.kind == Kind::Probe);
                     let to = match to {
                         To::Ps => Node::Ps(place),
                         To::Worker(rank) => Node::Worker(place, rank.0),
@@ -702,13 +799,13 @@ impl World {
                     }
                 }
                 Sent::Again(rank, _, payload) => {
-                    let Some(resend) = because else {
+                    let Some(because) = because else {
                         panic!("a result of the ring, and nobody asked for it")
                     };
-                    let place = usize::from(resend.job.0 - 7);
+                    let place = usize::from(because.job.0 - 7);
                     let job = &self.jobs[place];
-                    let n = resend.fragment.0.wrapping_sub(job.first);
-                    let header = job.header(Kind::Result, n, Rank::SWITCH, job.all());
+                    let n = because.fragment.0.wrapping_sub(job.first);
+                    let header = job.header(Kind::Result, n, Rank::SWITCH, 0);
                     assert_eq!(payload, job.sum(n, job.all()), "from the ring");
                     self.send(Node::Switch, Node::Worker(place, rank.0), header, payload);
                 }
@@ -748,34 +845,40 @@ impl World {
     }
 
     /// Whatever leaves holds exactly the contributions that it says.
-    fn check(&self, sent: &Sent) {
+    fn check(&self, sent: &Sent, because: Option<&Header>) {
         let (Sent::To(_, _, header, payload) | Sent::Group(_, header, payload, _)) = sent else {
             return;
         };
         let job = &self.jobs[usize::from(header.job.0 - 7)];
+        let n = header.fragment.0.wrapping_sub(job.first);
         if header.kind.has_elements() {
-            let n = header.fragment.0.wrapping_sub(job.first);
+            let ranks = match header.kind {
+                Kind::Result => job.all(),
+                _ => header.bitmap,
+            };
             assert_eq!(
                 *payload,
-                job.sum(n, header.bitmap),
+                job.sum(n, ranks),
                 "{header:?} has other contributions than it says"
             );
-            let fits = sums::may_be_one_frame(header.element, header.bitmap, job.all());
+            let fits = sums::may_be_one_frame(header.element, ranks, job.all());
             assert!(fits, "H-3: {header:?}");
             assert!(!header.flags.has(Flags::OVERFLOW));
+            let finished_by = because.filter(|because| because.kind == Kind::Result);
+            let from_ps = finished_by.is_some_and(|because| because.rank == Rank::PS);
+            assert_eq!(header.flags.has(Flags::FROM_PS), from_ps, "{header:?}");
             // C-1, of what the switch has summed itself.
-            if header.rank == Rank::SWITCH && !header.flags.has(Flags::FROM_PS) {
+            if finished_by.is_none() {
                 let [marked, unmarked] = job.marked[&n];
                 let is_marked = header.flags.has(Flags::MARKED);
                 assert!(!is_marked || marked != 0, "{header:?}");
-                assert!(
-                    is_marked || header.bitmap & marked & !unmarked == 0,
-                    "{header:?}"
-                );
+                assert!(is_marked || ranks & marked & !unmarked == 0, "{header:?}");
             }
         }
-        if header.kind == Kind::Result {
-            assert_eq!(header.bitmap, job.all());
+        // S-7: one rank that the job has, for the fragment that was asked for.
+        if let Some(probe) = because.filter(|because| because.kind == Kind::Probe) {
+            assert_eq!(header.fragment, probe.fragment);
+            assert!(header.rank.0 < job.workers);
         }
     }
 
@@ -784,7 +887,7 @@ impl World {
         self.jobs.iter().all(|job| job.results.iter().all(done))
     }
 
-    fn run(mut self) -> [u64; 7] {
+    fn run(mut self) -> Counts {
         self.loss = self.rng.below(4) as u64 * 8;
         for _ in 0..3000 {
             self.step();
@@ -799,7 +902,7 @@ impl World {
             for place in 0..2 {
                 for _ in 0..8 {
                     self.send_next(place);
-                    self.resend(place);
+                    self.probe(place);
                     self.remind(place);
                 }
             }
@@ -824,7 +927,7 @@ impl World {
         }
         self.stop();
         if let Some(card) = &self.card {
-            self.counts[5..].copy_from_slice(&[card.moves, card.deaths]);
+            (self.counts.moves, self.counts.deaths) = (card.moves, card.deaths);
         }
         self.counts
     }
@@ -848,30 +951,35 @@ fn job_all(job: &Job) -> u64 {
 }
 
 fn run(policy: PolicyName) {
-    let mut counts = [0; 7];
+    let mut all = Counts::default();
     for seed in seeds(200) {
         println!("{policy}, seed {seed}");
-        for (sum, count) in counts.iter_mut().zip(World::new(seed, policy).run()) {
-            *sum += count;
-        }
+        all.add(&World::new(seed, policy).run());
     }
+    println!("{all:?}");
     if std::env::var("TALLY_SEED").is_err() {
         // That the seeds reach what they are meant to reach.
-        let [
-            preemptions,
-            collisions,
-            from_ps,
-            abandoned,
-            grouped,
-            moves,
-            deaths,
-        ] = counts;
-        assert_eq!(preemptions > 100, policy == PolicyName::Esa, "{counts:?}");
-        assert_eq!(collisions > 100, policy != PolicyName::None, "{counts:?}");
-        assert!(from_ps > 100, "{counts:?}");
-        assert_eq!(abandoned > 10, policy != PolicyName::None, "{counts:?}");
-        assert_eq!(grouped > 100, policy != PolicyName::None, "{counts:?}");
-        assert!(moves > 500 && deaths > 100, "{counts:?}");
+        assert_eq!(
+            all.preemptions > 100,
+            policy == PolicyName::Esa,
+            "{policy} {all:?}"
+        );
+        let has_slots = policy != PolicyName::None;
+        for count in [all.collisions, all.grouped] {
+            assert_eq!(count > 100, has_slots, "{policy} {all:?}");
+        }
+        assert_eq!(all.abandoned > 10, has_slots, "{policy} {all:?}");
+        for count in [
+            all.from_ps,
+            all.from_workers,
+            all.probe_nacks,
+            all.probes_to_ps,
+            all.results_again,
+            all.forgeries,
+        ] {
+            assert!(count > 100, "{policy} {all:?}");
+        }
+        assert!(all.moves > 500 && all.deaths > 100, "{policy} {all:?}");
     }
 }
 

@@ -5,12 +5,12 @@
 
 mod common;
 
-use common::pair::{Pair, station};
+use common::pair::{Pair, session, station, told};
 use common::table::Verdict;
 use common::{Rng, seeds};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
-use tally_engine::switchml::{Arrival, Session, SessionId, Station, SwitchmlConfig};
+use tally_engine::switchml::{Arrival, Route, Session, Station, SwitchmlConfig};
 use tally_engine::{DropReason, PortId};
 use tally_kernels::{Backend, Kernels};
 use tally_wire::switchml::{Header, Size};
@@ -70,11 +70,8 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
             } else {
                 Size::ALL[rng.below(Size::ALL.len())]
             };
-            let session = Session {
-                id: SessionId(rng.next() % 6),
-                size,
-                workers: (0..workers as u8).map(|n| station(first + n)).collect(),
-            };
+            let id = rng.next() % 6;
+            let session = session(id, size, (0..workers as u8).map(|n| first + n));
             jobs.retain(|job| job.session.id != session.id);
             if pair.bind(&session) {
                 let next = vec![vec![false; workers]; usize::from(slots)];
@@ -91,7 +88,11 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
             let at = rng.below(jobs.len());
             let job = &mut jobs[at];
             let rank = rng.below(job.session.workers.len());
-            let mut from = job.session.workers[rank];
+            let from = job.session.workers[rank];
+            let mut route = Route {
+                from,
+                to: told(from),
+            };
             let slot = rng.below(usize::from(slots));
             let honest = rng.percent(honesty);
             let mut header = Header {
@@ -113,15 +114,19 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
                 tos: rng.next() as u8,
             };
             if rng.percent(5) {
-                match rng.below(4) {
-                    0 => from = station(200),
+                match rng.below(5) {
+                    0 => route.from = station(200),
                     1 => header.size = Size::ALL[rng.below(Size::ALL.len())],
                     2 => header.slot = slots + rng.below(3) as u16,
-                    _ => arrival.port = PortId(7),
+                    3 => route.to = told(station(200)),
+                    // Not often: it is the end of the session's sums.
+                    _ if rng.percent(10) => arrival.port = PortId(7),
+                    _ => {}
                 }
             }
             let elements = payload(&mut rng, header.size);
-            if let Verdict::Sent(to, header, _) = pair.arrive(from, &arrival, &header, &elements) {
+            if let Verdict::Sent(to, header, _) = pair.arrive(&route, &arrival, &header, &elements)
+            {
                 for to in to {
                     let is_it = |s: &Station| s.mac == to.mac;
                     let found = jobs.iter_mut().rev().find_map(|job| {
@@ -168,7 +173,8 @@ fn random_operations() {
             DropReason::SwitchmlSet,
             DropReason::SwitchmlHeld,
             DropReason::Shard,
-            DropReason::NotMember,
+            DropReason::SwitchmlForged,
+            DropReason::SwitchmlPort,
             DropReason::Duplicate,
         ] {
             assert!(drops[reason as usize] > 300, "{reason:?}: {drops:?}");
@@ -192,11 +198,7 @@ impl Slot {
             shards: 1,
             shard: 0,
         };
-        let session = Session {
-            id: SessionId(1),
-            size: Size::B128,
-            workers: (0..workers).map(station).collect(),
-        };
+        let session = session(1, Size::B128, 0..workers);
         Self {
             pair: Pair::new(config, Kernels::best()),
             session,
@@ -230,9 +232,11 @@ impl Slot {
             // What is said at a step is said at no other.
             let element = (step as u32 + 1).wrapping_mul(0x9e37_79b1);
             let elements = element.to_be_bytes().repeat(self.session.size.elements());
-            let verdict = self
-                .pair
-                .arrive(station(rank), &arrival, &header, &elements);
+            let route = Route {
+                from: station(rank),
+                to: told(station(rank)),
+            };
+            let verdict = self.pair.arrive(&route, &arrival, &header, &elements);
             self.results += u64::from(matches!(verdict, Verdict::Sent(..)));
         }
     }

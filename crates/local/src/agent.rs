@@ -2,6 +2,7 @@
 
 use crate::client::too_much;
 use crate::error::{Class, Failure, LocalError};
+use crate::lock;
 use crate::memory::{self, Mapping, Span};
 use crate::message::{
     FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NO_REGION, Operation, Submission, VERSION,
@@ -10,10 +11,10 @@ use crate::message::{
 use crate::socket::{self, Credentials, Presence, Seqpacket};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::fs::{self, File, Permissions, TryLockError};
-use std::io::{self, Read, Seek, Write};
+use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -104,19 +105,12 @@ impl Listener {
             path: path.to_owned(),
             problem,
         };
-        let lock = lock(path).map_err(problem)?;
-        match fs::symlink_metadata(path) {
-            Ok(found) if found.file_type().is_socket() => {
-                fs::remove_file(path).map_err(|why| problem(why.to_string()))?;
-            }
-            Ok(_) => {
-                let text = "there is a file that is no socket; remove it, or choose another path";
-                return Err(problem(text.into()));
-            }
-            Err(_) => {}
-        }
+        let lock = lock::lock(path).map_err(problem)?;
+        lock::make_way(path).map_err(problem)?;
         let open = || {
             let socket = Seqpacket::new()?;
+            // Who has not been let in yet has nothing to share, and could stop us with it.
+            socket.pass_descriptors(false);
             socket.listen(path)?;
             if access.group.is_some() {
                 std::os::unix::fs::chown(path, None, access.group)?;
@@ -263,39 +257,6 @@ impl Drop for Listener {
     }
 }
 
-/// The lock of whoever listens at `path`, with its process's number inside.
-fn lock(path: &Path) -> Result<File, String> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".lock");
-    let beside = path.with_file_name(name);
-    let failed = |why: io::Error| format!("{}: {why}", beside.display());
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(&beside)
-        .map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut owner = String::new();
-            // Only for the words.
-            let _ = file.read_to_string(&mut owner);
-            let owner = owner.trim();
-            return Err(format!(
-                "another agent serves it (process {owner}); stop that one, or give this one a `socket` of its own"
-            ));
-        }
-        Err(TryLockError::Error(why)) => return Err(failed(why)),
-    }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(failed)?;
-    Ok(file)
-}
-
 fn refuse(socket: &Seqpacket, failure: Failure) {
     let mut out = Vec::new();
     FromAgent::Refused(failure).emit(&mut out);
@@ -337,6 +298,7 @@ impl Knock {
     /// Lets it in.
     #[must_use]
     pub fn accept(self, limits: Limits) -> Peer {
+        self.socket.pass_descriptors(true);
         let process = self.socket.process();
         let fds: Vec<_> = std::iter::once(self.socket.as_fd())
             .chain(process.iter().map(AsFd::as_fd))

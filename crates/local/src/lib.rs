@@ -17,9 +17,11 @@
 //!
 //! * All that is decided upon comes in messages, which are copies; the shared memory holds elements alone, of
 //!   which every pattern of bits is one. So nothing can change between its check and its use.
-//! * The memory cannot shrink behind our back (which would end us with SIGBUS): the agent takes only a memfd that
-//!   is sealed against it, is as long as it is said to be, and has all of its pages already, of the ordinary
-//!   kind. A file of another kind, such as one whose reads hang, has no seals, and is not even looked at.
+//! * The memory cannot shrink behind our back (which would end us with SIGBUS): the agent takes only a memfd of
+//!   ordinary pages that is sealed against it and is as long as it is said to be. A file of another kind, such as one
+//!   whose reads hang, has no seals, and is not even looked at.
+//! * The process pays for its regions, whatever it does to them: the agent seals them against holes
+//!   (`F_SEAL_FUTURE_WRITE`) and then refuses a region that is not populated, so that it never allocates a page of one.
 //! * Each span is checked against its region once, when it is submitted, and each access against the span.
 //! * The agent never waits for a process: what a process does not read is kept, up to a bound, and then it is cut
 //!   off. All else that a process can ask for has a bound too ([`Limits`]).
@@ -29,18 +31,19 @@
 //!
 //! * A forked child keeps the socket open. The agent also watches the process itself (pidfd) where the kernel
 //!   gives it one, and so notices that it has ended while its children live on.
-//! * A process may punch holes into a region later. The agent's next access fills them with zeros, on the
-//!   agent's account, up to [`Limits::memory_bytes`].
-//! * Under `vm.overcommit_memory=2` such a hole cannot be filled when the machine's memory is used up, and that
-//!   does end the agent.
-//! * To close a descriptor that a process has sent can take as long as a file system of its own likes. So only a
-//!   [`Peer`] takes any: give each a thread, which then hangs for that process alone.
+//! * A memfd is one region of one agent: after the agent's seal no other can map it.
+//! * A page that is swapped out after the process and its memory cgroup are gone is charged to the agent when it is
+//!   swapped in. The agent drops regions of a process that has ended when their collectives are over.
+//! * To close a descriptor that a process has sent, or to seal it, can take as long as that process likes. So only a
+//!   [`Peer`] takes any, once the process is let in: give each a thread, which then hangs for that process alone. Before
+//!   Linux 6.16 (`SO_PASSRIGHTS`) a descriptor that comes with the first message can hold up the [`Listener`] too.
 //! * Regions that overlap, or a tensor that is written while it is summed, give wrong sums, and nothing worse.
 
 mod agent;
 mod client;
 mod error;
 mod job;
+mod lock;
 mod memory;
 mod message;
 mod socket;

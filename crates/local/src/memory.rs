@@ -1,8 +1,10 @@
 //! Memory that a process and its agent share.
 //!
-//! The process makes it: a memfd whose pages are all there from the start, on the process's account and not on
-//! that of an agent that happens to touch them first, and which is sealed against being made shorter. Either side maps
-//! it and copies in and out by pointers: there are no references to memory that another process may write.
+//! The process makes a memfd, populates all of its pages, and seals it against shrinking. Pages are charged to the memory
+//! cgroup that populates them, so the process pays. The agent maps the memfd, adds `F_SEAL_FUTURE_WRITE`, which forbids
+//! punching holes, and then refuses a memfd that has one: what it maps is populated and stays so, and the agent is charged
+//! for no page of it. Either side copies in and out by pointers: there are no references to memory that another process
+//! may write.
 
 use crate::error::{Class, Failure, LocalError};
 use std::ffi::CStr;
@@ -13,8 +15,11 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 const NAME: &CStr = c"tally";
-/// What `fstat` counts blocks in.
-const BLOCK_BYTES: u64 = 512;
+/// What the process seals: the length.
+const SEALS_OF_PROCESS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+/// What the agent adds once it has a writable mapping: no hole can be punched, by no mapping and no descriptor.
+const SEALS_OF_AGENT: libc::c_int =
+    libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 
 /// Shared memory, mapped here until the last owner drops it.
 pub(crate) struct Mapping {
@@ -33,8 +38,8 @@ impl Mapping {
         self.bytes
     }
 
-    /// Maps the first `bytes` bytes of `fd`, which must be as long and stay so.
-    fn new(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+    /// Maps the first `bytes` bytes of `fd`, which must be as long and stay so. `flags` are beside `MAP_SHARED`.
+    fn new(fd: BorrowedFd<'_>, bytes: usize, flags: libc::c_int) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, wherever the kernel likes it; nothing of ours is replaced.
         let start = unsafe {
@@ -42,7 +47,7 @@ impl Mapping {
                 ptr::null_mut(),
                 bytes,
                 protection,
-                libc::MAP_SHARED,
+                libc::MAP_SHARED | flags,
                 fd.as_raw_fd(),
                 0,
             )
@@ -227,16 +232,18 @@ pub(crate) fn allocate(bytes: usize) -> Result<(OwnedFd, Mapping), LocalError> {
     if unsafe { libc::ftruncate(raw, length) } != 0 {
         return Err(system("ftruncate"));
     }
+    // Memory that is exhausted is an error here; populating alone would not report it.
     // SAFETY: a file of ours.
     if bytes > 0 && unsafe { libc::fallocate(raw, 0, 0, length) } != 0 {
         return Err(system("fallocate"));
     }
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+    // Pages that are allocated and never touched are holes to SEEK_HOLE, by which the agent checks.
+    let populate = libc::MAP_POPULATE;
+    let mapping = Mapping::new(borrow(&fd), bytes, populate).map_err(|_| system("mmap"))?;
     // SAFETY: no pointers.
-    if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, seals) } != 0 {
+    if unsafe { libc::fcntl(raw, libc::F_ADD_SEALS, SEALS_OF_PROCESS) } != 0 {
         return Err(system("sealing"));
     }
-    let mapping = Mapping::new(borrow(&fd), bytes).map_err(|_| system("mmap"))?;
     Ok((fd, mapping))
 }
 
@@ -289,16 +296,33 @@ pub(crate) fn accept(fd: &OwnedFd, bytes: u64) -> Result<Mapping, Failure> {
             "the memfd has {has} bytes, of which {bytes} are to be shared"
         ));
     }
-    let pages = u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES;
-    if pages < has {
+    let mapping = usize::try_from(bytes)
+        .map_err(io::Error::other)
+        .and_then(|bytes| Mapping::new(borrow(fd), bytes, 0));
+    let mapping = match mapping {
+        Ok(mapping) => mapping,
+        Err(why) => return refuse(format!("mapping the memfd: {why}")),
+    };
+    // The order matters: a writable mapping is not to be had after the seal, and a hole that is found before it can still
+    // be punched after.
+    // SAFETY: no pointers.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS_OF_AGENT) } != 0 {
+        let why = io::Error::last_os_error();
         return refuse(format!(
-            "the memfd has pages for {pages} of its {has} bytes; it must have them all (fallocate)"
+            "sealing the memfd against holes (F_SEAL_FUTURE_WRITE): {why}; it must not have F_SEAL_SEAL"
         ));
     }
-    usize::try_from(bytes)
-        .map_err(io::Error::other)
-        .and_then(|bytes| Mapping::new(borrow(fd), bytes))
-        .or_else(|why| refuse(format!("mapping the memfd: {why}")))
+    // Blocks that `fstat` counts do not tell: they may be behind the end.
+    // SAFETY: no pointers.
+    let hole = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_HOLE) };
+    match u64::try_from(hole) {
+        Ok(hole) if hole >= bytes => Ok(mapping),
+        Ok(hole) => refuse(format!(
+            "the memfd has a hole at byte {hole} of {bytes}; populate all of its pages before it is shared \
+             (fallocate, then MAP_POPULATE)"
+        )),
+        Err(_) => refuse(format!("the memfd: {}", io::Error::last_os_error())),
+    }
 }
 
 #[cfg(test)]
@@ -351,10 +375,7 @@ mod tests {
         // SAFETY: a file descriptor that is new, and nobody else's.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         File::from(fd.try_clone().unwrap()).set_len(bytes).unwrap();
-        if seals & libc::F_SEAL_FUTURE_WRITE == 0 {
-            // SAFETY: no pointers.
-            unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, bytes as libc::off_t) };
-        }
+        Mapping::new(borrow(&fd), bytes as usize, libc::MAP_POPULATE).unwrap();
         // SAFETY: no pointers.
         unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) };
         fd
@@ -377,31 +398,84 @@ mod tests {
         refused(&good, u64::MAX, "has 4096 bytes, of which");
         refused(&good, 0, "of which 0");
         assert!(accept(&good, 4096).is_ok());
-        refused(
-            &memfd(sealing, 1 << 40, shrink | libc::F_SEAL_FUTURE_WRITE),
-            4096,
-            "pages for 0",
-        );
-        let unwritable = memfd(sealing, 4096, shrink | libc::F_SEAL_WRITE);
-        refused(&unwritable, 4096, "mapping the memfd");
+        let final_seals = memfd(sealing, 4096, shrink | libc::F_SEAL_SEAL);
+        refused(&final_seals, 4096, "must not have F_SEAL_SEAL");
+        for seal in [libc::F_SEAL_WRITE, libc::F_SEAL_FUTURE_WRITE] {
+            let unwritable = memfd(sealing, 4096, shrink | seal);
+            refused(&unwritable, 4096, "mapping the memfd");
+        }
+    }
+
+    fn punch(fd: &OwnedFd, at: usize, bytes: usize) -> io::Result<()> {
+        fallocate(
+            fd,
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            at,
+            bytes,
+        )
+    }
+
+    fn fallocate(fd: &OwnedFd, mode: libc::c_int, at: usize, bytes: usize) -> io::Result<()> {
+        let (at, bytes) = (at as libc::off_t, bytes as libc::off_t);
+        // SAFETY: no pointers.
+        if unsafe { libc::fallocate(fd.as_raw_fd(), mode, at, bytes) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Each way in which a region could have a hole when the agent takes it.
+    #[test]
+    fn a_region_with_a_hole_is_refused() {
+        const PAGES: usize = 4;
+        const BYTES: usize = PAGES * 4096;
+        for page in 0..PAGES {
+            let (fd, _mapping) = allocate(BYTES).unwrap();
+            punch(&fd, page * 4096, 4096).unwrap();
+            let at = format!("a hole at byte {} of {BYTES}", page * 4096);
+            refused(&fd, BYTES as u64, &at);
+        }
+        // Nothing but its length.
+        let sealing = libc::MFD_ALLOW_SEALING | libc::MFD_CLOEXEC;
+        // SAFETY: a string that ends with zero.
+        let fd = unsafe { libc::memfd_create(NAME.as_ptr(), sealing) };
+        assert!(fd >= 0);
+        // SAFETY: a file descriptor that is new, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let file = File::from(fd.try_clone().unwrap());
+        file.set_len(BYTES as u64).unwrap();
+        // As many blocks as its length needs, all of them behind its end.
+        fallocate(&fd, libc::FALLOC_FL_KEEP_SIZE, BYTES, BYTES).unwrap();
+        // SAFETY: no pointers.
+        unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        refused(&fd, BYTES as u64, "a hole at byte 0 of 16384");
     }
 
     #[test]
-    fn holes_that_are_made_later_are_zeros() {
-        let (fd, ours) = allocate(2 * 4096).unwrap();
-        ours.write(0, &[7; 2 * 4096]);
-        let theirs = accept(&fd, 2 * 4096).unwrap();
-        let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: no pointers.
-        let punched = unsafe { libc::fallocate(fd.as_raw_fd(), hole, 0, 4096) };
-        assert_eq!(punched, 0);
-        let mut got = [1; 2 * 4096];
-        theirs.read(0, &mut got);
+    fn no_hole_can_be_made_in_a_region_that_the_agent_has() {
+        let (fd, ours) = allocate(BYTES).unwrap();
+        ours.write(0, &[7; BYTES]);
+        let theirs = accept(&fd, BYTES as u64).unwrap();
         assert_eq!(
-            (&got[..4096], &got[4096..]),
-            (&[0; 4096][..], &[7; 4096][..])
+            punch(&fd, 0, 4096).unwrap_err().raw_os_error(),
+            Some(libc::EPERM)
         );
+        // SAFETY: a mapping of ours, whose bytes the kernel would drop.
+        let removed =
+            unsafe { libc::madvise(ours.start.as_ptr().cast(), BYTES, libc::MADV_REMOVE) };
+        let why = io::Error::last_os_error().raw_os_error();
+        assert_eq!((removed, why), (-1, Some(libc::EPERM)));
+        let file = File::from(fd.try_clone().unwrap());
+        for bytes in [0, 4096, 2 * BYTES as u64] {
+            assert!(file.set_len(bytes).is_err(), "{bytes}");
+        }
+        // What was mapped before still shares every byte, both ways; no more can be mapped to write.
+        assert!(Mapping::new(borrow(&fd), BYTES, 0).is_err());
         theirs.write(0, &[9]);
+        ours.write(BYTES - 1, &[8]);
+        let mut got = [0; BYTES];
+        theirs.read(0, &mut got);
+        assert_eq!((got[0], got[1], got[BYTES - 1]), (9, 7, 8));
     }
 
     #[test]

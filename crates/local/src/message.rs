@@ -25,7 +25,7 @@
 use crate::error::{Class, Failure};
 
 /// The version of this interface. Both sides need the same one.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The longest name of a collective, in bytes.

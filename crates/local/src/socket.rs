@@ -14,6 +14,9 @@ const BACKLOG: libc::c_int = 128;
 /// Room for one file descriptor. The kernel's alignment makes it room for two.
 const CONTROL_BYTES: usize = 24;
 
+/// Whether descriptors may come with messages, since Linux 6.16 (asm-generic/socket.h).
+const SO_PASSRIGHTS: libc::c_int = 83;
+
 /// A Unix socket of type `SOCK_SEQPACKET` that never blocks.
 #[derive(Debug)]
 pub(crate) struct Seqpacket(Arc<OwnedFd>);
@@ -100,6 +103,20 @@ impl Seqpacket {
         // SAFETY: nobody wants the address.
         let fd = unsafe { libc::accept4(self.raw(), ptr::null_mut(), ptr::null_mut(), flags) };
         own(fd).map(|fd| Self(Arc::new(fd)))
+    }
+
+    /// Whether the other side may send descriptors, which otherwise fails there with `EPERM`. A listening socket's
+    /// connections begin as it is. The last reference to a file that is dropped closes it, which can take as long as its
+    /// sender likes: a TCP socket with `SO_LINGER`, or a file of a file system of the sender's own. So a thread that others
+    /// depend on lets none come. Kernels before Linux 6.16 let all come, and this does nothing.
+    pub(crate) fn pass_descriptors(&self, may: bool) {
+        let value = libc::c_int::from(may);
+        let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+        let value = (&raw const value).cast();
+        // SAFETY: a number of that many bytes.
+        unsafe {
+            libc::setsockopt(self.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, bytes);
+        }
     }
 
     /// Sends one message, with `fd` if there is one.

@@ -6,6 +6,7 @@
     reason = "this is a test, also outside of its test functions"
 )]
 
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -64,6 +65,10 @@ fn the_other_process() {
             take(&mut peer);
         }
     }
+    if role == "agent that adds" {
+        add_to_all(&socket);
+        return;
+    }
     let mut client = Client::connect(&socket, &HELLO, LONG).unwrap();
     let region = client.region(4 * ELEMENTS).unwrap();
     for n in 0..ELEMENTS {
@@ -91,6 +96,26 @@ fn the_other_process() {
         }
         other => panic!("{other}?"),
     }
+}
+
+/// An agent that reads and writes all elements of each collective, until its process leaves.
+fn add_to_all(socket: &Path) {
+    let mut listener = listen(socket);
+    let mut peer = let_in(&mut listener);
+    while let Request::Submit {
+        ticket, mut span, ..
+    } = take(&mut peer)
+    {
+        let mut page = [0; 4096];
+        for at in (0..span.bytes()).step_by(page.len()) {
+            span.read(at, &mut page);
+            page.iter_mut().for_each(|it| *it = it.wrapping_add(1));
+            span.write(at, &page);
+        }
+        drop(span);
+        peer.complete(ticket);
+    }
+    peer.finished();
 }
 
 fn listen(socket: &Path) -> Listener {
@@ -216,4 +241,78 @@ fn an_agent_that_is_killed_is_noticed_at_once_and_the_next_takes_its_place() {
     client.region(64).unwrap();
     next.kill().unwrap();
     next.wait().unwrap();
+}
+
+/// A memory cgroup of this test's own, removed at its end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// With a limit of so many bytes; none if this user or this machine cannot have one.
+    fn new(bytes: usize) -> Option<Self> {
+        let name = format!("tally-local-{}", std::process::id());
+        let all = [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+        ];
+        all.into_iter().find_map(|(root, limit)| {
+            let cgroup = Self(Path::new(root).join(&name));
+            std::fs::create_dir(&cgroup.0).ok()?;
+            std::fs::write(cgroup.0.join(limit), bytes.to_string()).ok()?;
+            Some(cgroup)
+        })
+    }
+
+    /// Takes a process in.
+    fn take(&self, pid: u32) -> std::io::Result<()> {
+        std::fs::write(self.0.join("cgroup.procs"), pid.to_string())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The kernel counts processes that have been waited for a little longer.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The agent may use 32 MiB, and the process's region has 128 MiB, into which it punches as many holes as it can.
+#[test]
+fn the_agent_pays_for_no_page_of_a_region() {
+    const LIMIT: usize = 32 << 20;
+    const BYTES: usize = 128 << 20;
+    let Some(cgroup) = Cgroup::new(LIMIT) else {
+        // Past the harness, which keeps to itself what passing tests say.
+        let why = "no memory cgroup can be made here (it wants root and the memory controller)";
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIPPED: the agent pays for no page: {why}"
+        );
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("agent.sock");
+    let mut agent = spawn("agent that adds", &socket);
+    cgroup.take(agent.id()).unwrap();
+    let mut client = Client::connect(&socket, &HELLO, LONG).unwrap();
+    let region = client.region(BYTES).unwrap();
+    let add = |client: &mut Client| {
+        let ticket = client.submit(&region, 0, BYTES / 4, &mean())?;
+        client.wait(ticket, Some(LONG))
+    };
+    add(&mut client).unwrap();
+    // SAFETY: the whole mapping, into which nothing has a reference.
+    let punched = unsafe { libc::madvise(region.as_ptr().cast(), BYTES, libc::MADV_REMOVE) };
+    // Else the kernel ends the agent here.
+    add(&mut client).unwrap();
+    assert_eq!(punched, -1, "a hole was punched");
+    let mut last = [0];
+    region.read(BYTES - 1, &mut last);
+    assert_eq!(last, [2]);
+    client.finish(Some(LONG)).unwrap();
+    assert!(agent.wait().unwrap().success());
 }

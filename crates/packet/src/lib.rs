@@ -48,6 +48,16 @@ pub enum Error {
     /// No such interface in this network namespace.
     #[error("no interface `{0}` in this network namespace")]
     NoInterface(String),
+    /// This process has as many open files as it may have.
+    #[error(
+        "{what}: all {limit} file descriptors of this process are in use; raise its limit (ulimit -n, LimitNOFILE= of the service)"
+    )]
+    NoDescriptors {
+        /// What it was to do.
+        what: &'static str,
+        /// How many it may have.
+        limit: u64,
+    },
     /// The kernel refuses.
     #[error("{what}: {source}")]
     System {

@@ -2,8 +2,9 @@
 
 use crate::Error;
 use crate::superframe::Offload;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
+use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
@@ -18,13 +19,6 @@ pub(crate) struct Socket(OwnedFd);
 
 impl Socket {
     pub(crate) fn open(interface: &str) -> Result<Self, Error> {
-        let name = CString::new(interface)
-            .map_err(|_| Error::NoInterface(interface.escape_default().to_string()))?;
-        // SAFETY: a string that ends with zero.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        if index == 0 {
-            return Err(Error::NoInterface(interface.to_owned()));
-        }
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // No protocol, so that nothing arrives before the socket is bound to its interface.
         // SAFETY: no pointers.
@@ -34,6 +28,7 @@ impl Socket {
         }
         // SAFETY: a file descriptor that is new, and nobody else's.
         let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        let index = socket.index_of(interface)?;
         let one = 1;
         socket.set(
             libc::SOL_PACKET,
@@ -59,17 +54,17 @@ impl Socket {
             }
         }
         // SAFETY: all fields are numbers.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index as i32;
+        address.sll_ifindex = index;
         let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: an address of that many bytes.
         if unsafe { libc::bind(fd, (&raw const address).cast(), bytes) } != 0 {
             return Err(system("binding to the interface"));
         }
         // SAFETY: all fields are numbers.
-        let mut everything: libc::packet_mreq = unsafe { std::mem::zeroed() };
+        let mut everything: libc::packet_mreq = unsafe { mem::zeroed() };
         everything.mr_ifindex = index as i32;
         everything.mr_type = libc::PACKET_MR_PROMISC as u16;
         let what = "receiving what is for others";
@@ -80,6 +75,31 @@ impl Socket {
             what,
         )?;
         Ok(socket)
+    }
+
+    /// The number of an interface. if_nametoindex(3) would open a socket of its own, and tell any error as a missing
+    /// interface.
+    fn index_of(&self, interface: &str) -> Result<libc::c_int, Error> {
+        let missing = || Error::NoInterface(interface.escape_default().to_string());
+        // SAFETY: all fields are numbers.
+        let mut request: libc::ifreq = unsafe { mem::zeroed() };
+        let name = interface.as_bytes();
+        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(&0) {
+            return Err(missing());
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name) {
+            *to = *from as libc::c_char;
+        }
+        // SAFETY: a request with a name that ends with zero, which the kernel fills in.
+        if unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request) } != 0 {
+            let why = io::Error::last_os_error();
+            return Err(match why.raw_os_error() {
+                Some(libc::ENODEV) => missing(),
+                _ => refused("looking up the interface", why),
+            });
+        }
+        // SAFETY: the kernel has written the number.
+        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
     }
 
     fn set<T>(
@@ -102,10 +122,21 @@ impl Socket {
 }
 
 fn system(what: &'static str) -> Error {
-    Error::System {
-        what,
-        source: io::Error::last_os_error(),
+    refused(what, io::Error::last_os_error())
+}
+
+fn refused(what: &'static str, source: io::Error) -> Error {
+    if source.raw_os_error() != Some(libc::EMFILE) {
+        return Error::System { what, source };
     }
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: room for what the kernel says. It does not fail for a limit that there is.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let limit = limit.rlim_cur;
+    Error::NoDescriptors { what, limit }
 }
 
 /// An epoll instance.
@@ -176,7 +207,7 @@ impl Epoll {
 /// A message of nothing yet.
 pub(crate) fn no_message() -> libc::mmsghdr {
     // SAFETY: numbers and pointers, and zero is none.
-    unsafe { std::mem::zeroed() }
+    unsafe { mem::zeroed() }
 }
 
 /// What the kernel wants to know, or says, of a frame, as a part of its message.
@@ -222,7 +253,7 @@ pub(crate) fn point(
 /// Major and minor number of the kernel.
 pub(crate) fn kernel_release() -> Option<(u32, u32)> {
     // SAFETY: arrays of characters.
-    let mut names: libc::utsname = unsafe { std::mem::zeroed() };
+    let mut names: libc::utsname = unsafe { mem::zeroed() };
     // SAFETY: room for what is written.
     if unsafe { libc::uname(&raw mut names) } != 0 {
         return None;

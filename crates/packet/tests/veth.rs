@@ -54,6 +54,19 @@ impl Drop for Veth {
     }
 }
 
+/// The interface is there; what is missing is a descriptor to ask for it.
+fn no_descriptors_are_named(veth: &Veth, pool: &Mempool) {
+    let mut ready = Ready::new().unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    let error = open(&veth.0, pool, &mut ready).map(drop).unwrap_err();
+    drop(taken);
+    let text = error.to_string();
+    assert!(
+        text.starts_with("opening a packet socket: all ") && text.contains("LimitNOFILE"),
+        "{text}"
+    );
+}
+
 #[test]
 fn frames_arrive_as_they_were_sent() {
     if !is_root() {
@@ -66,6 +79,7 @@ fn frames_arrive_as_they_were_sent() {
         .map(drop)
         .unwrap_err();
     assert!(matches!(missing, Error::NoInterface(_)), "{missing}");
+    no_descriptors_are_named(&veth, &pool);
     {
         let mut ready = Ready::new().unwrap();
         let mut a = open(&veth.0, &pool, &mut ready).unwrap();

@@ -59,6 +59,8 @@ pub enum Destination {
     Member(Address),
     /// The workers of a job.
     Group(JobId),
+    /// Every session at a host, which no true frame does.
+    Host(HostId),
 }
 
 /// A frame's contents.

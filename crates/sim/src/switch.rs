@@ -27,10 +27,12 @@ use tally_engine::{
 use tally_kernels::Kernels;
 use tally_wire::control::DATAGRAM_BYTES;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::{Ecn, Header, Kind, Rank, Time};
+use tally_wire::{Ecn, Header, Kind, Mac, Rank, Time};
 
 /// The host number that stands for the switch's own addresses.
 pub const SWITCH_HOST: HostId = HostId(u16::MAX);
+/// The switch's MAC, in ACCEPT.
+pub const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
 /// JOIN and LEAVE on their way to the registry at most.
 const CONTROL_FRAMES: usize = 256;
 
@@ -141,6 +143,8 @@ pub enum Did {
     Refused(Header),
     /// It sent this, which is more or other than a contribution of the turn.
     Sent(Header),
+    /// It published a result that a member had (S-2, S-4).
+    Relayed(Header),
 }
 
 /// What the engine did, in order. Contributions of a turn come before what left because of them.
@@ -268,7 +272,9 @@ impl Way<'_, '_> {
         );
         let body = frame.body_mut();
         assert_eq!(body.payload().len(), header.payload_bytes());
+        body.set_len(header.datagram_bytes());
         header.emit(body.datagram_mut());
+        header.emit_trailer(&mut body.datagram_mut()[HEADER_BYTES + header.payload_bytes()..]);
         body.to = to;
         body.from = Address {
             host: SWITCH_HOST,
@@ -304,12 +310,17 @@ impl Egress<Held> for Way<'_, '_> {
         roster: &Roster,
         header: &Header,
         mut buffer: Held,
-        _born: Option<Time>,
+        born: Option<Time>,
     ) -> Held {
         let frame = buffer.frame.as_mut().expect("it has not left");
         self.dress(frame, header, Destination::Group(roster.job));
         if let Some(diary) = self.diary {
-            diary.did.push(Did::Sent(*header));
+            let did = if born.is_some() {
+                Did::Sent
+            } else {
+                Did::Relayed
+            };
+            diary.did.push(did(*header));
         }
         let class = class_of_header(header);
         self.mark_if_long(&roster.ports, class, frame);
@@ -433,10 +444,9 @@ impl Switch {
         }
     }
 
-    /// Starts again, with another secret and another count of epochs.
-    pub fn start(&mut self, secret: [u8; 32], first_epoch: u16) {
+    /// Starts again, with another secret.
+    pub fn start(&mut self, secret: [u8; 32]) {
         self.config.registry.secret = secret;
-        self.config.registry.first_epoch = first_epoch;
         self.registry = Registry::new(self.config.registry.clone(), self.config.jobs.clone());
         self.is_up = true;
     }

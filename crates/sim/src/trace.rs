@@ -90,7 +90,7 @@ impl fmt::Display for Trace {
                         None => writeln!(f, "malformed")?,
                         Some(h) => writeln!(
                             f,
-                            "{:?} job {} epoch {:#06x} fragment {} {} flags {:#04x} bitmap {:#x} priority {}",
+                            "{:?} job {} epoch {:#06x} fragment {} {} flags {:#04x} bitmap {:#x} tag {:#x} priority {}",
                             h.kind,
                             h.job.0,
                             h.epoch.0,
@@ -98,6 +98,7 @@ impl fmt::Display for Trace {
                             h.rank,
                             h.flags.0,
                             h.bitmap,
+                            h.tag.0,
                             h.priority
                         )?,
                     }

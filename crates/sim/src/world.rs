@@ -374,14 +374,26 @@ impl<D: Data> World<D> {
         self.events.push(self.now, Event::ToSwitch(port, frame));
     }
 
+    /// Lets a frame arrive at a host, whoever sent it.
+    pub fn deliver(&mut self, host: HostId, from: Address, to: Destination, datagram: &[u8]) {
+        let mut frame = self.pool.take();
+        let body = frame.body_mut();
+        let len = datagram.len().min(body.room().len());
+        body.set_len(len);
+        body.datagram_mut().copy_from_slice(&datagram[..len]);
+        (body.from, body.to, body.ecn) = (from, to, Ecn::Ect0);
+        body.wire_bytes = datagram.len() as u32 + OVERHEAD_BYTES;
+        self.events.push(self.now, Event::ToHost(host, frame));
+    }
+
     /// Stops the switch, or starts it again.
     pub fn stop_switch(&mut self) {
         self.switch.stop();
     }
 
     /// See [`stop_switch`](Self::stop_switch).
-    pub fn start_switch(&mut self, secret: [u8; 32], first_epoch: u16) {
-        self.switch.start(secret, first_epoch);
+    pub fn start_switch(&mut self, secret: [u8; 32]) {
+        self.switch.start(secret);
     }
 
     /// Events that are to come: frames in flight and timers.
@@ -498,6 +510,7 @@ impl<D: Data> World<D> {
                 Destination::Group(job) => {
                     job == session.job && matches!(session.kind, Kind::Worker(..))
                 }
+                Destination::Host(to) => to == id,
                 Destination::Switch(_) => false,
             };
             if !is_for {

@@ -81,13 +81,13 @@ fn world(
             policy: PolicyName::Esa,
         },
         registry: RegistryConfig {
+            mac: tally_sim::switch::SWITCH_MAC,
             base_port: DEFAULT_PORT,
             shards: 1,
             window,
             units: 1,
             member_timeout: Duration::from_secs(5),
             secret: [7; 32],
-            first_epoch: 7,
         },
         jobs: (0..jobs)
             .map(|job| JobConfig {

@@ -5,8 +5,10 @@
 //! [`Key::verify`] over the whole datagram first, `parse` of the payload second. [`Key::seal`] is
 //! the last step of emitting.
 
+use crate::auth::{EpochSecret, SECRET_LABEL, derivation};
+use crate::frame::Mac;
 use crate::header::{CONTROL_UNITS, HEADER_BYTES};
-use crate::ids::{FragmentId, Rank};
+use crate::ids::{Epoch, FragmentId, JobId, Rank};
 use crate::{MAX_UNITS, MAX_WORKERS, UNIT_BYTES, all_ranks};
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -83,6 +85,19 @@ impl Key {
             .expect("HMAC takes keys of any length");
         mac.update(&datagram[..HEADER_BYTES + MAC_AT]);
         mac
+    }
+
+    /// The secret of an epoch of a job that has this key.
+    #[must_use]
+    pub fn epoch_secret(&self, job: JobId, epoch: Epoch, salt: u64) -> EpochSecret {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes[..self.len])
+            .expect("HMAC takes keys of any length");
+        mac.update(SECRET_LABEL);
+        mac.update(&derivation(job, epoch, salt));
+        let digest = mac.finalize().into_bytes();
+        let mut secret = [0; 16];
+        secret.copy_from_slice(&digest[..16]);
+        EpochSecret::new(secret)
     }
 
     /// Writes the HMAC to the end of a control datagram (header and payload).
@@ -185,6 +200,8 @@ pub struct Join {
     pub sent: Option<FragmentId>,
     /// How much of the last seconds the worker awaited results, in thousandths (J-11); 0 if it does not say `sent`.
     pub awaiting: u16,
+    /// Salt of the header's epoch, from ACCEPT; 0 with epoch 0.
+    pub salt: u64,
 }
 
 impl Join {
@@ -193,7 +210,7 @@ impl Join {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..22, 24..61, 62..64])?;
+        let b = payload_of(datagram, &[0..22, 24..61, 62..72])?;
         let role = match b[16] {
             0 => Role::Worker,
             1 => Role::Ps,
@@ -218,6 +235,7 @@ impl Join {
                 _ => return Err(ControlError),
             },
             awaiting: u16_at(b, 62),
+            salt: u64_at(b, 64),
         };
         let fits = match role {
             Role::Worker => {
@@ -259,6 +277,7 @@ impl Join {
             b[60] = 1;
             b[62..64].copy_from_slice(&self.awaiting.to_be_bytes());
         }
+        b[64..72].copy_from_slice(&self.salt.to_be_bytes());
     }
 }
 
@@ -319,6 +338,10 @@ pub struct Accept {
     pub group: Ipv4Addr,
     /// Who has contributed least, once all have said how far they are.
     pub behind: Option<Behind>,
+    /// The switch's MAC, to which members send.
+    pub mac: Mac,
+    /// Salt of the header's epoch; 0 with epoch 0.
+    pub salt: u64,
 }
 
 impl Accept {
@@ -327,7 +350,7 @@ impl Accept {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..52, 56..64])?;
+        let b = payload_of(datagram, &[0..52, 56..70, 72..80])?;
         let state = match b[16] {
             0 => State::Waiting,
             1 => State::Running,
@@ -357,6 +380,8 @@ impl Accept {
                     awaiting,
                 }),
             },
+            mac: Mac([b[64], b[65], b[66], b[67], b[68], b[69]]),
+            salt: u64_at(b, 72),
         };
         let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
             && accept.units <= MAX_UNITS
@@ -368,6 +393,8 @@ impl Accept {
             && accept.window >= 1
             && b[40] <= 1
             && accept.group.is_multicast()
+            && !accept.mac.is_group()
+            && accept.mac != Mac::default()
             && (accept.behind).is_none_or(|it| {
                 let all = all_ranks(accept.workers);
                 it.ranks & !all == 0
@@ -396,6 +423,8 @@ impl Accept {
         b[32..40].copy_from_slice(&self.left.to_be_bytes());
         b[40] = u8::from(self.ps);
         b[44..48].copy_from_slice(&self.group.octets());
+        b[64..70].copy_from_slice(&self.mac.0);
+        b[72..80].copy_from_slice(&self.salt.to_be_bytes());
         if let Some(Behind {
             least,
             ranks,
@@ -580,6 +609,8 @@ pub struct Leave {
     pub fragment: FragmentId,
     /// The ranks that had not contributed to it, if any are known, for [`LeaveCode::Stalled`]; else 0.
     pub behind: u64,
+    /// Salt of the header's epoch, from ACCEPT; 0 with epoch 0.
+    pub salt: u64,
 }
 
 impl Leave {
@@ -588,13 +619,14 @@ impl Leave {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..17, 20..32])?;
+        let b = payload_of(datagram, &[0..17, 20..40])?;
         let leave = Self {
             instance: u64_at(b, 0),
             challenge: u64_at(b, 8),
             code: LeaveCode::from_number(u32::from(b[16])).ok_or(ControlError)?,
             fragment: FragmentId(u32_at(b, 20)),
             behind: u64_at(b, 24),
+            salt: u64_at(b, 32),
         };
         let fits = leave.behind == 0 || leave.code == LeaveCode::Stalled;
         if fits && leave.instance != 0 {
@@ -615,6 +647,7 @@ impl Leave {
         b[16] = self.code as u8;
         b[20..24].copy_from_slice(&self.fragment.0.to_be_bytes());
         b[24..32].copy_from_slice(&self.behind.to_be_bytes());
+        b[32..40].copy_from_slice(&self.salt.to_be_bytes());
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`emit`] writes the 64 bytes in front of a payload. Checksums: F-2.
 
 use crate::ecn::Ecn;
-use crate::header::{HEADER_BYTES, Header};
+use crate::header::Header;
 use crate::ids::JobId;
 use core::fmt;
 use core::net::Ipv4Addr;
@@ -269,7 +269,8 @@ impl UdpFrame {
 }
 
 /// Writes all 64 bytes in front of the payload to the start of `out`: Ethernet, IPv4 (don't
-/// fragment, ECT(0), TTL 64, valid checksum), UDP (checksum 0) and the Tally header.
+/// fragment, ECT(0), TTL 64, valid checksum), UDP (checksum 0) and the Tally header. What is behind a payload is the
+/// caller's: [`Header::emit_trailer`].
 ///
 /// # Panics
 /// If `out` is shorter than [`crate::HEADERS_BYTES`].
@@ -278,7 +279,7 @@ pub fn emit(out: &mut [u8], addresses: &Addresses, header: &Header) {
     let b: &mut [u8; crate::HEADERS_BYTES] = out
         .first_chunk_mut()
         .expect("emit: buffer shorter than the headers");
-    let udp_bytes = (UDP_BYTES + HEADER_BYTES + header.payload_bytes()) as u16;
+    let udp_bytes = (UDP_BYTES + header.datagram_bytes()) as u16;
     b[0..6].copy_from_slice(&addresses.dst_mac.0);
     b[6..12].copy_from_slice(&addresses.src_mac.0);
     b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());

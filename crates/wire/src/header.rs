@@ -1,8 +1,10 @@
 //! The Tally header: 22 bytes behind UDP (PROTOCOL.md, section 2).
 //!
-//! [`Header::parse`] accepts exactly the headers that the section allows, so that nobody behind it
-//! meets a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank.
+//! [`Header::parse`] accepts exactly the headers that the section allows, so no code behind it
+//! meets a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank. It does not check the
+//! tag: [`EpochSecret::verifies`](crate::EpochSecret::verifies) does.
 
+use crate::auth::{AuthTag, TAG_BYTES};
 use crate::ecn::Ecn;
 use crate::ids::{Epoch, FragmentId, JobId, Rank};
 use crate::{MAX_UNITS, UNIT_BYTES};
@@ -11,7 +13,7 @@ use thiserror::Error;
 /// Bytes of the header on the wire.
 pub const HEADER_BYTES: usize = 22;
 /// The one version this crate speaks.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Where the priority is in the header, one byte.
 pub const PRIORITY_AT: usize = 2;
 /// Where the fragment is in the header, four bytes.
@@ -41,13 +43,15 @@ pub enum Kind {
     Remind = 8,
     /// The switch has none.
     NotHere = 9,
-    /// The PS asks one worker for its contribution.
+    /// The switch or the PS asks one worker for its contribution.
     Nack = 10,
+    /// A worker asks for a result.
+    Probe = 11,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Join,
         Self::Accept,
         Self::Refuse,
@@ -58,6 +62,7 @@ impl Kind {
         Self::Remind,
         Self::NotHere,
         Self::Nack,
+        Self::Probe,
     ];
 
     #[inline]
@@ -92,6 +97,33 @@ impl Kind {
         matches!(self, Self::Data | Self::Result | Self::Partial)
     }
 
+    /// Whether frames of this kind have a tag.
+    #[inline]
+    #[must_use]
+    pub const fn has_tag(self) -> bool {
+        matches!(
+            self,
+            Self::Result | Self::Partial | Self::Remind | Self::NotHere | Self::Nack | Self::Probe
+        )
+    }
+
+    /// Whether the tag is in the header, where DATA and PARTIAL have their bitmap.
+    #[inline]
+    const fn has_tag_in_header(self) -> bool {
+        self.has_tag() && !matches!(self, Self::Partial)
+    }
+
+    /// Bytes behind the payload: those of the tag of a PARTIAL, whose bitmap is where others have theirs.
+    #[inline]
+    #[must_use]
+    pub const fn trailer_bytes(self) -> usize {
+        if matches!(self, Self::Partial) {
+            TAG_BYTES
+        } else {
+            0
+        }
+    }
+
     /// Whether frames of this kind carry an authenticated control payload.
     #[inline]
     #[must_use]
@@ -107,7 +139,7 @@ pub struct Flags(pub u8);
 impl Flags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// Sent again; never allocates a slot.
+    /// Retransmitted.
     pub const RESEND: Self = Self(0x01);
     /// An element of integers saturated.
     pub const OVERFLOW: Self = Self(0x02);
@@ -243,10 +275,10 @@ pub enum HeaderError {
     /// Fewer than 22 bytes.
     #[error("shorter than the Tally header")]
     Truncated,
-    /// Version other than 1.
+    /// Version other than [`VERSION`].
     #[error("unknown version")]
     Version,
-    /// Type 0 or above 10.
+    /// Type 0 or above 11.
     #[error("unknown type")]
     Kind,
     /// A flag that this type does not have, or a reserved bit.
@@ -287,8 +319,10 @@ pub struct Header {
     pub rank: Rank,
     /// Payload length in units of 64 bytes.
     pub units: u8,
-    /// Ranks whose contribution is in the payload.
+    /// Ranks whose contribution is in the payload: of DATA and PARTIAL, of others 0.
     pub bitmap: u64,
+    /// The tag of types that have one.
+    pub tag: AuthTag,
 }
 
 impl Header {
@@ -299,12 +333,59 @@ impl Header {
         self.units as usize * UNIT_BYTES
     }
 
-    /// Reads the header at the start of `datagram`, the UDP payload, whole.
+    /// Bytes of the UDP payload of a frame with this header.
+    #[inline]
+    #[must_use]
+    pub const fn datagram_bytes(&self) -> usize {
+        HEADER_BYTES + self.payload_bytes() + self.kind.trailer_bytes()
+    }
+
+    /// The header's first byte: version and type.
+    #[inline]
+    pub(crate) const fn first_byte(&self) -> u8 {
+        VERSION << 4 | self.kind as u8
+    }
+
+    /// Reads the header at the start of `datagram`, the UDP payload, whole, and the tag behind a PARTIAL.
     ///
     /// # Errors
     /// The first requirement of section 2 (H-1, H-2, H-3, F-4) that the bytes break.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
+        let header = Self::parse_fields(datagram)?;
+        if header.kind != Kind::Partial {
+            return Ok(header);
+        }
+        let trailer = datagram
+            .split_last_chunk::<TAG_BYTES>()
+            .filter(|(front, _)| front.len() == HEADER_BYTES + header.payload_bytes());
+        let (_, tag) = trailer.ok_or(HeaderError::Length)?;
+        Ok(Self {
+            tag: AuthTag(u64::from_be_bytes(*tag)),
+            ..header
+        })
+    }
+
+    /// Reads a header from a card, which leaves tags to the switch: as [`parse`](Self::parse), but a PARTIAL has
+    /// nothing behind its payload.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_untagged(datagram: &[u8]) -> Result<Self, HeaderError> {
+        let header = Self::parse_fields(datagram)?;
+        if datagram.len() == HEADER_BYTES + header.payload_bytes() {
+            Ok(Self {
+                tag: AuthTag::NONE,
+                ..header
+            })
+        } else {
+            Err(HeaderError::Length)
+        }
+    }
+
+    /// All but what is behind the payload of a PARTIAL.
+    #[inline]
+    fn parse_fields(datagram: &[u8]) -> Result<Self, HeaderError> {
         let Some((b, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
             return Err(HeaderError::Truncated);
         };
@@ -316,6 +397,12 @@ impl Header {
             return Err(HeaderError::Reserved);
         }
         let element = Element::from_bits(b[3]).ok_or(HeaderError::Element)?;
+        let last = u64::from_be_bytes([b[14], b[15], b[16], b[17], b[18], b[19], b[20], b[21]]);
+        let (bitmap, tag) = if kind.has_tag_in_header() {
+            (0, AuthTag(last))
+        } else {
+            (last, AuthTag::NONE)
+        };
         let header = Self {
             kind,
             flags: Flags(b[1]),
@@ -326,10 +413,11 @@ impl Header {
             fragment: FragmentId(u32::from_be_bytes([b[8], b[9], b[10], b[11]])),
             rank: Rank(b[12]),
             units: b[13],
-            bitmap: u64::from_be_bytes([b[14], b[15], b[16], b[17], b[18], b[19], b[20], b[21]]),
+            bitmap,
+            tag,
         };
         header.check()?;
-        if payload.len() != header.payload_bytes() {
+        if kind != Kind::Partial && payload.len() != header.payload_bytes() {
             return Err(HeaderError::Length);
         }
         Ok(header)
@@ -359,7 +447,7 @@ impl Header {
             Kind::Join | Kind::Accept | Kind::Refuse | Kind::Leave => {
                 worker || self.rank.0 == Rank::PS.0
             }
-            Kind::Data | Kind::Nack => worker,
+            Kind::Data | Kind::Nack | Kind::Probe => worker,
             Kind::Result => worker || self.rank.0 == Rank::PS.0 || self.rank.0 == Rank::SWITCH.0,
             Kind::Partial | Kind::NotHere => self.rank.0 == Rank::SWITCH.0,
             Kind::Remind => self.rank.0 == Rank::PS.0,
@@ -368,9 +456,7 @@ impl Header {
             return Err(HeaderError::Rank);
         }
         let bitmap_fits = match self.kind {
-            Kind::Data | Kind::Nack => self.bitmap == self.rank.bit(),
-            // All ranks of the job, so no gap; how many, only the job knows.
-            Kind::Result => self.bitmap != 0 && is_prefix(self.bitmap),
+            Kind::Data => self.bitmap == self.rank.bit(),
             Kind::Partial => {
                 self.bitmap != 0
                     && (!self.element.is_ordered()
@@ -414,7 +500,7 @@ impl Header {
         let b: &mut [u8; HEADER_BYTES] = out
             .first_chunk_mut()
             .expect("emit: buffer shorter than the Tally header");
-        b[0] = VERSION << 4 | self.kind as u8;
+        b[0] = self.first_byte();
         b[1] = self.flags.0;
         b[2] = self.priority;
         b[3] = self.element as u8;
@@ -423,7 +509,23 @@ impl Header {
         b[8..12].copy_from_slice(&self.fragment.0.to_be_bytes());
         b[12] = self.rank.0;
         b[13] = self.units;
-        b[14..22].copy_from_slice(&self.bitmap.to_be_bytes());
+        let last = if self.kind.has_tag_in_header() {
+            self.tag.0
+        } else {
+            self.bitmap
+        };
+        b[14..22].copy_from_slice(&last.to_be_bytes());
+    }
+
+    /// Writes what is behind the payload to the start of `out`: the tag of a PARTIAL, of others nothing.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`Kind::trailer_bytes`].
+    #[inline]
+    pub fn emit_trailer(&self, out: &mut [u8]) {
+        if self.kind.trailer_bytes() > 0 {
+            out[..TAG_BYTES].copy_from_slice(&self.tag.0.to_be_bytes());
+        }
     }
 }
 

@@ -1,13 +1,17 @@
-//! Frame formats of the Tally native protocol, version 1 (`docs/PROTOCOL.md`), and of what it serves besides.
+//! Frame formats of the Tally native protocol, version 2 (`docs/PROTOCOL.md`), and of what it serves besides.
 //!
-//! Three layers, each a small value with `parse` and `emit`:
+//! Four layers, each a small value with `parse` and `emit`:
 //!
 //! * [`frame`]: Ethernet, IPv4 and UDP, as much of them as the protocol allows;
 //! * [`header`]: the 22 bytes of the Tally header;
+//! * [`auth`]: the tag by which a receiver knows that a frame is of its job;
 //! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE;
 //!
-//! and [`neighbour`], the two answers (ARP, ICMP echo) that the switch's own address owes. Besides, the
-//! dialect of another system whose clients the switch serves: [`switchml`].
+//! and beside them:
+//!
+//! * [`neighbour`]: the two answers (ARP, ICMP echo) that the switch's own address owes;
+//! * [`encapsulation`]: what ordinary frames carry behind VLAN tags;
+//! * [`switchml`]: the dialect of another system whose clients the switch serves.
 //!
 //! Catches: `parse` never panics, whatever the bytes. `emit` panics when the buffer is shorter
 //! than the constant its documentation names, which is a bug of the caller and not of the network.
@@ -17,8 +21,10 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod auth;
 pub mod control;
 mod ecn;
+pub mod encapsulation;
 pub mod frame;
 pub mod header;
 pub mod ids;
@@ -26,6 +32,7 @@ pub mod neighbour;
 pub mod switchml;
 pub mod train;
 
+pub use auth::{AuthTag, EpochSecret};
 pub use control::{Accept, Join, Key, Leave, Refuse};
 pub use ecn::Ecn;
 pub use frame::{Addresses, FrameError, Mac, UdpFrame};

@@ -1,11 +1,12 @@
 //! Frames that follow one another and differ in next to nothing.
 //!
-//! A worker's frames have the same headers but for fragment and priority, so what one of them was
+//! A worker's frames have the same headers but for fragment and priority, and those with a tag but for that, so what one of them was
 //! found to be, the next one is too. [`Train::header_of`] sees that in one comparison of the 64
 //! bytes and saves reading them field by field. It accepts no frame that
 //! [`UdpFrame::parse`](crate::UdpFrame::parse) and [`Header::parse`] would not, and says of it what
 //! they would say.
 
+use crate::auth::AuthTag;
 use crate::frame::{ETHERNET_BYTES, UDP_END};
 use crate::header::{FRAGMENT_AT, Header, PRIORITY_AT};
 use crate::ids::FragmentId;
@@ -41,6 +42,24 @@ const MASK: [u64; WORDS] = {
     words(&mask)
 };
 
+/// As [`MASK`], of frames that have a tag in place of the bitmap.
+const MASK_TAGGED: [u64; WORDS] = {
+    let mut mask = MASK;
+    let mut bytes = [0xff; HEADERS_BYTES];
+    let mut at = HEADERS_BYTES - crate::auth::TAG_BYTES;
+    while at < HEADERS_BYTES {
+        bytes[at] = 0;
+        at += 1;
+    }
+    let keep = words(&bytes);
+    let mut i = 0;
+    while i < WORDS {
+        mask[i] &= keep[i];
+        i += 1;
+    }
+    mask
+};
+
 /// Frames like one that was parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
@@ -59,7 +78,11 @@ impl Train {
     pub const fn new(frame: &[u8; HEADERS_BYTES], header: Header) -> Self {
         Self {
             words: words(frame),
-            mask: MASK,
+            mask: if header.kind.has_tag() {
+                MASK_TAGGED
+            } else {
+                MASK
+            },
             header,
             frame_bytes: HEADERS_BYTES + header.units as usize * UNIT_BYTES,
         }
@@ -100,9 +123,14 @@ impl Train {
     #[must_use]
     pub fn header_of(&self, frame: &[u8]) -> Option<Header> {
         let (fragment, priority) = self.follows(frame)?;
+        let tag = match frame.first_chunk::<HEADERS_BYTES>()?.last_chunk() {
+            Some(tag) if self.header.kind.has_tag() => AuthTag(u64::from_be_bytes(*tag)),
+            _ => AuthTag::NONE,
+        };
         Some(Header {
             priority,
             fragment,
+            tag,
             ..self.header
         })
     }
@@ -142,6 +170,7 @@ mod tests {
             rank: Rank(2),
             units: 1,
             bitmap: Rank(2).bit(),
+            tag: AuthTag::NONE,
         };
         let addresses = Addresses {
             src_mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -198,6 +227,26 @@ mod tests {
             let header = alike.map(|(_, header)| header);
             assert_eq!(train().header_of(&frame), header, "bit {bit}");
         }
+    }
+
+    #[test]
+    fn results_differ_in_their_tags_too() {
+        let result = |fragment, tag| {
+            let (mut bytes, header) = frame(fragment, 9);
+            let header = Header {
+                kind: Kind::Result,
+                rank: Rank::SWITCH,
+                bitmap: 0,
+                tag: AuthTag(tag),
+                ..header
+            };
+            header.emit(&mut bytes[UDP_END..]);
+            (bytes, header)
+        };
+        let (first, header) = result(5, 17);
+        let train = Train::new(first.first_chunk().unwrap(), header);
+        let (second, header) = result(6, 0xfeff_0102_0304_0506);
+        assert_eq!(train.header_of(&second), Some(header));
     }
 
     proptest! {

@@ -11,8 +11,8 @@ use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::header::{CONTROL_UNITS, HEADER_BYTES};
 use tally_wire::{
-    Accept, Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Join, Key,
-    Kind, Leave, Mac, Rank, Refuse, UdpFrame,
+    Accept, Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId,
+    Join, Key, Kind, Leave, Mac, Rank, Refuse, UdpFrame,
 };
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/PROTOCOL.md");
@@ -21,6 +21,7 @@ const JOB: JobId = JobId(7);
 const EPOCH: Epoch = Epoch(0x2a01);
 const INSTANCE: u64 = 0x1122_3344_5566_7788;
 const CHALLENGE: u64 = 0xa1a2_a3a4_a5a6_a7a9;
+const SALT: u64 = 0xd1d2_d3d4_d5d6_d7d8;
 const SWITCH: (Mac, Ipv4Addr, u16) = (
     Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
     Ipv4Addr::new(10, 0, 0, 254),
@@ -50,12 +51,14 @@ fn control(kind: Kind, epoch: Epoch) -> Header {
         rank: Rank(2),
         units: CONTROL_UNITS,
         bitmap: 0,
+        tag: AuthTag::NONE,
     }
 }
 
-/// Frames about fragment 5 of the job of three workers.
-fn about(kind: Kind, rank: Rank, element: Element, bitmap: u64) -> Header {
-    Header {
+/// Frames about fragment 5 of the job of three workers, with their tags.
+fn about(kind: Kind, flags: Flags, rank: Rank, element: Element, bitmap: u64) -> Header {
+    let header = Header {
+        flags,
         priority: if kind.has_elements() { 96 } else { 0 },
         element,
         fragment: FragmentId(5),
@@ -63,7 +66,8 @@ fn about(kind: Kind, rank: Rank, element: Element, bitmap: u64) -> Header {
         units: u8::from(kind.has_elements()),
         bitmap,
         ..control(kind, EPOCH)
-    }
+    };
+    key().epoch_secret(JOB, EPOCH, SALT).seal(header)
 }
 
 fn way(from: (Mac, Ipv4Addr, u16), to: (Mac, Ipv4Addr, u16)) -> Addresses {
@@ -97,6 +101,9 @@ fn frame(addresses: Addresses, header: Header, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0xa5; HEADERS_BYTES];
     emit(&mut bytes, &addresses, &header);
     bytes.extend_from_slice(payload);
+    let end = bytes.len();
+    bytes.resize(end + header.kind.trailer_bytes(), 0xa5);
+    header.emit_trailer(&mut bytes[end..]);
     let parsed = UdpFrame::parse(&bytes).expect("a frame of section 1");
     assert_eq!(parsed.addresses, addresses);
     assert_eq!(Header::parse(parsed.datagram(&bytes)), Ok(header));
@@ -115,6 +122,7 @@ fn join(challenge: u64) -> Join {
         shape: shape(),
         sent: None,
         awaiting: 0,
+        salt: if challenge == 0 { 0 } else { SALT },
     }
 }
 
@@ -133,6 +141,8 @@ fn accept() -> Accept {
         ps: true,
         group: group_of(JOB),
         behind: None,
+        mac: SWITCH.0,
+        salt: SALT,
     }
 }
 
@@ -155,6 +165,7 @@ fn leave() -> Leave {
         code: LeaveCode::Overflow,
         fragment: FragmentId(5),
         behind: 0,
+        salt: SALT,
     }
 }
 
@@ -227,19 +238,14 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     let left = sealed(control(Kind::Leave, EPOCH), false, |b| leave().emit(b));
     assert_eq!(Leave::parse(&left), Ok(leave()));
 
-    let data = about(Kind::Data, Rank(2), Element::I32, 0b100);
-    let result = about(Kind::Result, Rank::SWITCH, Element::F32, 0b111);
-    let partial = about(Kind::Partial, Rank::SWITCH, Element::I32, 0b011);
-    let partial = Header {
-        flags: Flags::RESEND,
-        ..partial
-    };
-    let remind = about(Kind::Remind, Rank::PS, Element::None, 0);
-    let not_here = Header {
-        flags: Flags::FINISHED,
-        ..about(Kind::NotHere, Rank::SWITCH, Element::None, 0)
-    };
-    let nack = about(Kind::Nack, Rank(2), Element::None, 0b100);
+    let (none, switch) = (Flags::NONE, Rank::SWITCH);
+    let data = about(Kind::Data, none, Rank(2), Element::I32, 0b100);
+    let result = about(Kind::Result, none, switch, Element::F32, 0);
+    let partial = about(Kind::Partial, Flags::RESEND, switch, Element::I32, 0b011);
+    let remind = about(Kind::Remind, none, Rank::PS, Element::None, 0);
+    let not_here = about(Kind::NotHere, Flags::FINISHED, switch, Element::None, 0);
+    let nack = about(Kind::Nack, none, Rank(2), Element::None, 0);
+    let probe = about(Kind::Probe, none, Rank(2), Element::None, 0);
     BTreeMap::from([
         ("JOIN, the first, without challenge", first_join),
         ("JOIN, with challenge and epoch", full_join),
@@ -276,6 +282,10 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
             "NACK, to the worker, the whole frame",
             frame(way(SWITCH, WORKER), nack, &[]),
         ),
+        (
+            "PROBE, the whole frame",
+            frame(way(WORKER, shard), probe, &[]),
+        ),
     ])
 }
 
@@ -309,7 +319,7 @@ fn rows(bytes: &[u8]) -> Vec<(usize, &'static str)> {
             "version and type, flags, priority, element, job, epoch, fragment",
         ),
         (2, "rank, units"),
-        (8, "bitmap"),
+        (8, "0"),
         (16, "payload: instance, challenge"),
     ];
     if bytes.len() == DATAGRAM_BYTES {
@@ -325,10 +335,16 @@ fn rows(bytes: &[u8]) -> Vec<(usize, &'static str)> {
         (8, "  from, to"),
         (8, "UDP: from, to, length, checksum"),
     ];
-    rows.extend(&control[..3]);
+    rows.extend(&control[..2]);
+    let kind = bytes[UDP_END] & 0xf;
+    let has_bitmap = [Kind::Data as u8, Kind::Partial as u8].contains(&kind);
+    rows.push((8, if has_bitmap { "bitmap" } else { "tag" }));
     rows.extend((0..(bytes.len() - HEADERS_BYTES) / 16).map(|_| (16, "")));
     if let Some(row) = rows.get_mut(7) {
         row.1 = "elements";
+    }
+    if kind == Kind::Partial as u8 {
+        rows.push((8, "tag"));
     }
     rows
 }

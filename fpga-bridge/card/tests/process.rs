@@ -20,7 +20,8 @@ use tally_dpdk::{
 use tally_engine::{Member, PortId, Roster};
 use tally_wire::frame::{Addresses, emit};
 use tally_wire::{
-    Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank, UdpFrame,
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind,
+    Mac, Rank, UdpFrame,
 };
 
 /// A machine that runs all tests at once may be slow.
@@ -396,7 +397,8 @@ fn member(rank: u8, port: u16) -> Member {
 
 fn roster(job: u16) -> Roster {
     let workers = vec![member(0, 3), member(1, 5)];
-    Roster::new(JobId(job), Epoch(2), 16, workers, member(200, 6))
+    let secret = EpochSecret::new([job as u8; 16]);
+    Roster::new(JobId(job), Epoch(2), secret, 16, workers, member(200, 6))
 }
 
 /// What a worker says: its elements are `rank + 1` times fragment and place.
@@ -421,6 +423,7 @@ fn contribution(roster: &Roster, rank: u8, fragment: u32) -> Vec<u8> {
         rank: Rank(rank),
         units: roster.units,
         bitmap: Rank(rank).bit(),
+        tag: AuthTag::NONE,
     };
     let mut frame = vec![0; HEADERS_BYTES];
     emit(&mut frame, &addresses, &header);

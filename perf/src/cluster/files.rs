@@ -4,7 +4,9 @@
 use super::Timeouts;
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 
 pub(super) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
@@ -155,28 +157,93 @@ pub struct WorkerReport {
     pub from_switch: u64,
     /// Results that the PS finished.
     pub from_ps: u64,
-    /// Contributions sent again, by cause.
+    /// Probes and retransmitted contributions.
     pub retransmissions: Retransmissions,
+    /// Results sent to the parameter server for workers that had lost them.
+    pub results_resent: u64,
     /// From contribution to result.
     pub latency_us: LatencyReport,
+    /// Losses made on purpose, where there is an injector.
+    pub loss: Option<Injected>,
 }
 
-/// Contributions sent again, by cause.
+/// What a parameter server reports, as far as the cluster's users read it.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct PsReport {
+    /// Its jobs.
+    pub jobs: Vec<PsJobReport>,
+    /// Losses made on purpose, where there is an injector.
+    pub loss: Option<Injected>,
+}
+
+/// One job of a parameter server.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct PsJobReport {
+    /// Results sent again.
+    pub results_resent: u64,
+    /// Fragments that it asked workers for.
+    pub nacks: u64,
+}
+
+/// Datagrams at an injector of losses, by what they carry.
+#[derive(Clone, Debug, serde::Deserialize)]
+pub struct Injected {
+    /// All lost datagrams that were to leave.
+    pub sent: u64,
+    /// All lost datagrams that had arrived.
+    pub received: u64,
+    /// Datagrams with elements.
+    pub elements: Traffic,
+    /// Datagrams by kind.
+    pub by_kind: BTreeMap<String, Traffic>,
+}
+
+/// Datagrams at an injector of losses.
+#[derive(Clone, Copy, Debug, Default, Serialize, serde::Deserialize)]
+pub struct Traffic {
+    /// Datagrams that were to leave, with the lost ones.
+    pub sent: u64,
+    /// The lost ones of them.
+    pub sent_lost: u64,
+    /// Datagrams that arrived, with the lost ones.
+    pub received: u64,
+    /// The lost ones of them.
+    pub received_lost: u64,
+}
+
+impl Traffic {
+    /// Datagrams lost in both directions.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.sent_lost + self.received_lost
+    }
+}
+
+impl AddAssign for Traffic {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.sent_lost += other.sent_lost;
+        self.received += other.received;
+        self.received_lost += other.received_lost;
+    }
+}
+
+/// PROBEs by reason, and the contributions that NACKs asked for.
 #[derive(Clone, Copy, Debug, Default, Serialize, serde::Deserialize)]
 pub struct Retransmissions {
-    /// A timeout.
+    /// PROBEs after a timeout.
     pub timeout: u64,
-    /// Later ones had results.
+    /// PROBEs because later fragments had results.
     pub early: u64,
-    /// The PS asked.
+    /// Contributions retransmitted because of a NACK.
     pub nack: u64,
 }
 
 impl Retransmissions {
-    /// All of them.
+    /// Contributions retransmitted.
     #[must_use]
     pub fn sum(&self) -> u64 {
-        self.timeout + self.early + self.nack
+        self.nack
     }
 
     /// Those of several workers.
@@ -200,4 +267,6 @@ pub struct LatencyReport {
     /// 99.9th percentile.
     #[serde(rename = "p99.9")]
     pub p999: f64,
+    /// Maximum.
+    pub max: f64,
 }

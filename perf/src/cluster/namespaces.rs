@@ -4,6 +4,7 @@
 //! caller's: Tally's switch on the ends of the pairs, or the kernel's own bridge ([`Namespaces::bridge`]).
 
 use super::switchml::CONTROLLER_IP;
+use super::wire::{self, WireLosses};
 use super::{Driver, PREFIX, check_run, is_leftover};
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -31,7 +32,7 @@ pub struct Links {
 }
 
 /// IPv4, UDP and Tally headers.
-const HEADERS_BYTES: u16 = 50;
+const HEADERS_BYTES: u16 = 58;
 const PAYLOAD_BYTES_MAX: u16 = 8192;
 
 impl Links {
@@ -45,12 +46,15 @@ impl Links {
 /// What a shaped link sends at once after a pause: two of the kernel's largest segments, so that it
 /// need not cut them up.
 const BURST_BYTES: u32 = 131_072;
-/// What may wait for a shaped link.
+/// What may wait for a shaped link, unless it is limited.
 const WAITING_BYTES: u32 = 16 << 20;
 
 /// Namespaces, joined by veth pairs, that go away with the value.
 pub struct Namespaces {
     names: Vec<String>,
+    /// The one in the middle of all pairs, where they are lossy wires.
+    wires: Option<String>,
+    links: Links,
     driver: Driver,
 }
 
@@ -61,28 +65,66 @@ impl Namespaces {
     /// # Errors
     /// What the machine refuses.
     pub fn new(hosts: usize, links: Links) -> Result<Self> {
+        Self::build(hosts, links, None)
+    }
+
+    /// The same with [lossy wires](super::wire) in the middle of the pairs, which lose this share of
+    /// frames each way. Both ends segment all superframes.
+    ///
+    /// # Errors
+    /// What the machine refuses.
+    pub fn lossy(hosts: usize, links: Links, share: f64) -> Result<Self> {
+        Self::build(hosts, links, Some(share))
+    }
+
+    fn build(hosts: usize, links: Links, loss: Option<f64>) -> Result<Self> {
         remove_leftovers()?;
         let mut namespaces = Self {
             names: Vec::new(),
+            wires: None,
+            links,
             driver: Driver::default(),
         };
         let switch = namespaces.add("switch")?;
+        if loss.is_some() {
+            let name = namespaces.add("wires")?;
+            wire::prepare(&name)?;
+            // It is no host.
+            namespaces.wires = namespaces.names.pop();
+        }
         for host in 0..hosts {
             let name = namespaces.add(&format!("host{host}"))?;
             let port = format!("port{host}");
             let mtu = links.mtu.to_string();
-            ip(&[
-                "link", "add", &port, "mtu", &mtu, "netns", &switch, "type", "veth", "peer",
-                "name", "eth0", "mtu", &mtu, "netns", &name,
-            ])?;
+            let pair = |(a, at): (&str, &str), (b, bt): (&str, &str)| {
+                ip(&[
+                    "link", "add", a, "mtu", &mtu, "netns", at, "type", "veth", "peer", "name", b,
+                    "mtu", &mtu, "netns", bt,
+                ])
+            };
+            match &namespaces.wires {
+                None => pair((&port, &switch), ("eth0", &name))?,
+                Some(wires) => {
+                    let [near, far] = wire::ends(host);
+                    pair((&near, wires), ("eth0", &name))?;
+                    pair((&port, &switch), (&far, wires))?;
+                    for end in [&near, &far] {
+                        ip(&["-n", wires, "link", "set", end, "up"])?;
+                    }
+                    wire::join(wires, host, loss.unwrap_or(0.0))?;
+                    for (at, device) in [(&name, "eth0"), (&switch, &port)] {
+                        cut_superframes(at, device, &["tso", "tx-udp-segmentation"])?;
+                    }
+                }
+            }
             let address = format!("{}/24", super::address(super::HostId(host)));
             ip(&["-n", &name, "address", "add", &address, "dev", "eth0"])?;
             ip(&["-n", &name, "link", "set", "lo", "up"])?;
             ip(&["-n", &name, "link", "set", "eth0", "up"])?;
             ip(&["-n", &switch, "link", "set", &port, "up"])?;
             if let Some(rate_mbit) = links.rate_mbit {
-                shape(&name, "eth0", rate_mbit)?;
-                shape(&switch, &port, rate_mbit)?;
+                shape(&name, "eth0", rate_mbit, WAITING_BYTES)?;
+                shape(&switch, &port, rate_mbit, WAITING_BYTES)?;
             }
         }
         Ok(namespaces)
@@ -95,15 +137,79 @@ impl Namespaces {
     /// What the machine refuses.
     pub(super) fn prepare_for_switch(&mut self, driver: Driver) -> Result<()> {
         self.driver = driver;
-        let mut off = vec!["tso", "off"];
+        let mut off = vec!["tso"];
         if driver != Driver::Packet || !tally_packet::superframes() {
-            off.extend(["tx-udp-segmentation", "off"]);
+            off.push("tx-udp-segmentation");
         }
         for name in &self.names[1..] {
-            let run = ["netns", "exec", name, "ethtool", "-K", "eth0"];
-            check_run(Command::new("ip").args(run).args(&off))?;
+            cut_superframes(name, "eth0", &off)?;
         }
         Ok(())
+    }
+
+    /// Limits the queue of each shaped link to this many bytes; it drops what exceeds them.
+    ///
+    /// # Errors
+    /// If links are not shaped, or what the machine refuses.
+    pub(super) fn limit_queues(&self, bytes: u32) -> Result<()> {
+        let rate_mbit = self.links.rate_mbit;
+        let rate_mbit = rate_mbit.context("only shaped links have a queue to limit")?;
+        for host in 0..self.names.len() - 1 {
+            shape(self.host_name(host), "eth0", rate_mbit, bytes)?;
+            shape(&self.names[0], &format!("port{host}"), rate_mbit, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Frames that the wire of each host has lost; none where wires are not lossy.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn wire_losses(&self) -> Result<Vec<WireLosses>> {
+        let Some(wires) = &self.wires else {
+            return Ok(Vec::new());
+        };
+        let hosts = 0..self.names.len() - 1;
+        hosts.map(|host| wire::losses(wires, host)).collect()
+    }
+
+    /// Has the hosts' TCP use this congestion control, by their routes: as a namespace's default the
+    /// kernel accepts only those that the machine's administrator allowed.
+    ///
+    /// # Errors
+    /// If the kernel does not have it.
+    pub fn set_congestion_control(&self, name: &str) -> Result<()> {
+        let [a, b, c, _] = super::SWITCH_IP.octets();
+        let network = format!("{a}.{b}.{c}.0/24");
+        for host in &self.names[1..] {
+            ip(&[
+                "-n", host, "route", "replace", &network, "dev", "eth0", "congctl", name,
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// Segments that the hosts' TCP has sent again.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn tcp_retransmissions(&self) -> Result<u64> {
+        let mut all = 0;
+        for host in &self.names[1..] {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", host, "cat", "/proc/net/snmp"]);
+            let output = command.output().with_context(|| format!("{command:?}"))?;
+            let text = String::from_utf8_lossy(&output.stdout);
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
+            let (names, values) = (lines.next(), lines.next());
+            let (names, values) = names.zip(values).context("/proc/net/snmp has no TCP")?;
+            let mut pairs = names.split_whitespace().zip(values.split_whitespace());
+            let found = pairs.find(|(name, _)| *name == "RetransSegs");
+            all += found
+                .and_then(|(_, value)| value.parse::<u64>().ok())
+                .context("/proc/net/snmp has no RetransSegs")?;
+        }
+        Ok(all)
     }
 
     /// The switch's device for a host.
@@ -197,22 +303,32 @@ impl Namespaces {
 
 impl Drop for Namespaces {
     fn drop(&mut self) {
-        for name in &self.names {
+        for name in self.names.iter().chain(&self.wires) {
             let _ = ip(&["netns", "delete", name]);
         }
     }
 }
 
-fn shape(namespace: &str, device: &str, rate_mbit: u32) -> Result<()> {
+fn shape(namespace: &str, device: &str, rate_mbit: u32, waiting_bytes: u32) -> Result<()> {
     check_run(
         Command::new("tc")
             .args([
-                "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf",
+                "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
             ])
             .args(["rate", &format!("{rate_mbit}mbit")])
             .args(["burst", &BURST_BYTES.to_string()])
-            .args(["limit", &WAITING_BYTES.to_string()]),
+            .args(["limit", &waiting_bytes.to_string()]),
     )
+}
+
+/// Turns these offloads of a device off, so that the kernel segments before it.
+fn cut_superframes(namespace: &str, device: &str, features: &[&str]) -> Result<()> {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace, "ethtool", "-K", device]);
+    for feature in features {
+        command.args([feature, "off"]);
+    }
+    check_run(&mut command)
 }
 
 /// The command words that run a program in a namespace.
@@ -220,7 +336,7 @@ fn enter(name: &str) -> Vec<String> {
     ["ip", "netns", "exec", name].map(str::to_owned).to_vec()
 }
 
-fn ip(arguments: &[&str]) -> Result<()> {
+pub(super) fn ip(arguments: &[&str]) -> Result<()> {
     check_run(Command::new("ip").args(arguments))
 }
 

@@ -138,7 +138,8 @@ pub fn run(args: &Args) -> Result<Report> {
         core_gbit,
         needs,
     };
-    std::fs::write(&args.out, page.html()).with_context(|| args.out.display().to_string())?;
+    tally_config::write_whole(&args.out, page.html())
+        .with_context(|| args.out.display().to_string())?;
     let results = Results {
         page: &args.out,
         records: records

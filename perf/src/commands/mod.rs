@@ -10,6 +10,7 @@ pub mod demo;
 pub mod kernels;
 pub mod latency;
 pub mod load;
+pub mod loss;
 pub mod pktgen;
 pub mod policies;
 pub mod pool;

@@ -131,7 +131,7 @@ pub fn run(args: &Args) -> Result<Report> {
         measure(args, switch.as_ref(), cpus, payload_bytes, &mut rows)?;
     }
     if let Some(path) = &args.plot {
-        std::fs::write(path, plot(args.workers, &machine.cache_bytes, &rows).svg())
+        tally_config::write_whole(path, plot(args.workers, &machine.cache_bytes, &rows).svg())
             .with_context(|| path.display().to_string())?;
     }
     let parameters = Parameters {

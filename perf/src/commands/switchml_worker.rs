@@ -176,7 +176,7 @@ pub fn run(args: &Args) -> Result<Report> {
         }
     }
     if let Some(path) = &args.report {
-        std::fs::write(path, simd_json::to_string(&outcomes)?)
+        tally_config::write_whole(path, simd_json::to_string(&outcomes)?)
             .with_context(|| path.display().to_string())?;
     }
     let parameters = Parameters {
@@ -197,7 +197,7 @@ fn open(args: &Args) -> Result<(Box<dyn Link>, Peer)> {
     let ip = args.ip;
     if let Some(interface) = &args.interface {
         let mac = mac_of(interface)?;
-        return Ok((Box::new(KernelLink::open(ip)?), Peer { mac, ip }));
+        return Ok((Box::new(KernelLink::open(ip, interface)?), Peer { mac, ip }));
     }
     let (Some(device), Some(mac)) = (&args.device, args.mac) else {
         bail!("--interface, or --device and --mac");

@@ -10,7 +10,7 @@
 //! The window is the job's: no worker sends fragment f before all of them have the results up to f − window
 //! (W-2, a little stricter). There is no congestion control, because a load is to be what was asked for.
 //!
-//! A fragment is sent again after eight times the usual time if one that was sent later has its result; if
+//! A fragment is probed after eight times the usual time if one that was sent later has its result; if
 //! none has, it is not the fragment that stands still, and it waits much longer. Then twice that time, and so
 //! on.
 
@@ -50,6 +50,8 @@ struct Entry {
     retry: u64,
     /// Ranks that have its result.
     have: u64,
+    /// Ranks whose contribution was retransmitted since the last PROBE.
+    again: u64,
     tries: u8,
 }
 
@@ -334,21 +336,35 @@ impl Flow {
 
     /// What a NACK for rank's contribution to a fragment asks for.
     #[must_use]
-    pub fn asked(&self, fragment: FragmentId, rank: u8) -> Option<(u64, Asked)> {
+    /// A contribution is asked for by as many as lack the result, and sent once.
+    pub fn asked(&mut self, fragment: FragmentId, rank: u8) -> Option<(u64, Asked)> {
         let seq = self.seq_of(fragment)?;
         let number = seq * self.workers + u64::from(rank);
         if number >= self.cursor || u64::from(rank) >= self.workers {
             return Some((seq, Asked::Nothing));
         }
-        let has = seq < self.base || self.entries[self.slot(seq)].have >> rank & 1 == 1;
-        Some((seq, if has { Asked::Result } else { Asked::Data }))
+        let slot = self.slot(seq);
+        let entry = &mut self.entries[slot];
+        if seq < self.base || entry.have >> rank & 1 == 1 {
+            return Some((seq, Asked::Result));
+        }
+        let is_first = entry.again >> rank & 1 == 0;
+        entry.again |= 1 << rank;
+        Some((
+            seq,
+            if is_first {
+                Asked::Data
+            } else {
+                Asked::Nothing
+            },
+        ))
     }
 
     fn retry_ns(&self) -> u64 {
         (RETRY_TIMES * self.usual_ns).clamp(RETRY_NS_MIN, RETRY_NS_MAX)
     }
 
-    /// Calls `again` with each fragment that is to be sent again, and the ranks that lack its result.
+    /// Calls `again` with each fragment that is to be probed, and the ranks that lack its result.
     pub fn overdue(&mut self, now: u64, mut again: impl FnMut(u64, u64)) {
         let retry_ns = self.retry_ns();
         for seq in self.base..self.cursor / self.workers {
@@ -359,6 +375,7 @@ impl Flow {
                 && now.saturating_sub(entry.sent) < STILL_NS;
             if entry.have != self.all && entry.retry <= now && !stands_still {
                 entry.tries = entry.tries.saturating_add(1);
+                entry.again = 0;
                 let patience = retry_ns << entry.tries.min(8);
                 entry.retry = now + patience.min(RETRY_NS_MAX);
                 again(seq, self.all & !entry.have);

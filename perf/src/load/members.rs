@@ -12,7 +12,7 @@ use tally_endpoint::{
 use tally_kernels::Kernels;
 use tally_wire::control::State;
 use tally_wire::frame::group_of;
-use tally_wire::{Accept, Element, Epoch, Header, Rank, all_ranks};
+use tally_wire::{Accept, Element, Epoch, EpochSecret, Header, Rank, all_ranks};
 
 /// How long to wait for an answer to JOIN, and for the other members.
 const JOIN_PATIENCE: Duration = Duration::from_secs(10);
@@ -46,6 +46,7 @@ pub struct Members {
     ps: Option<(Ps, Seat)>,
     epochs: Vec<Option<Epoch>>,
     is_fixed: bool,
+    fixed_secret: EpochSecret,
     /// When a session has something to do.
     next: Time,
     /// What the switch has against our parameter server.
@@ -81,6 +82,8 @@ impl Members {
                 ps: true,
                 group: group_of(plan.id),
                 behind: None,
+                mac: switch.mac,
+                salt: 0,
             };
             Ps::seated(now, ps_config, kernels, EPOCH_FIXED, accept)
         } else {
@@ -104,9 +107,19 @@ impl Members {
             seats: plan.workers.clone(),
             ps: plan.ps.map(|seat| (ps, seat)),
             is_fixed: plan.is_fixed,
+            fixed_secret: plan.key.epoch_secret(plan.id, EPOCH_FIXED, 0),
             next: now,
             hint: None,
         })
+    }
+
+    /// The secret of the epoch that [`epoch`](Self::epoch) says.
+    #[must_use]
+    pub fn secret(&self) -> Option<EpochSecret> {
+        if self.is_fixed {
+            return Some(self.fixed_secret);
+        }
+        self.workers.first()?.secret()
     }
 
     /// The epoch, once the job runs for all of our workers.

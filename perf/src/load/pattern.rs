@@ -235,6 +235,7 @@ mod tests {
             rank: Rank(rank),
             units,
             bitmap: Rank(rank).bit(),
+            tag: tally_wire::AuthTag::NONE,
         }
     }
 

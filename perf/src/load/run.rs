@@ -28,7 +28,8 @@ use tally_endpoint::{PsStats, Time, Transmit};
 use tally_wire::frame::{UDP_END, group_of};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Epoch, Flags, FragmentId, HEADERS_BYTES, Header, Kind, Rank, Train, UdpFrame, all_ranks,
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header, Kind, Rank,
+    Train, UdpFrame,
 };
 
 /// A fragment whose last contribution was sent so long ago is given up.
@@ -130,6 +131,8 @@ struct JobRun<'a> {
     plan: &'a JobPlan,
     members: Members,
     epoch: Epoch,
+    /// Its secret, once it runs.
+    secret: Option<EpochSecret>,
     templates: Vec<Template>,
     sums: Sums,
     /// Which ranks a result on a port reaches, by port.
@@ -151,6 +154,7 @@ impl<'a> JobRun<'a> {
         Ok(Self {
             members: Members::new(now, plan, switch)?,
             epoch: Epoch(0),
+            secret: None,
             templates: Vec::new(),
             sums: Sums::new(plan.id, plan.element, workers, plan.units),
             ranks_at,
@@ -174,12 +178,14 @@ impl<'a> JobRun<'a> {
             rank,
             units: self.plan.units,
             bitmap,
+            tag: AuthTag::NONE,
         }
     }
 
     /// The job runs: from here on its workers have frames to send.
     fn run_in(&mut self, epoch: Epoch, switch: &SwitchPlan) {
         self.epoch = epoch;
+        self.secret = self.members.secret();
         let seats = self.plan.workers.iter().zip(0..);
         self.templates = seats
             .map(|(seat, rank)| {
@@ -191,8 +197,8 @@ impl<'a> JobRun<'a> {
             .collect();
     }
 
-    fn all(&self) -> u64 {
-        all_ranks(self.plan.workers.len() as u8)
+    fn sealed(&self, header: Header) -> Header {
+        self.secret.map_or(header, |secret| secret.seal(header))
     }
 
     fn is_drained(&self) -> bool {
@@ -613,7 +619,6 @@ impl<'a> Run<'a> {
         frame: &[u8],
     ) -> Result<()> {
         let run = &mut self.jobs[job];
-        let all = run.all();
         let Some(flow) = &mut run.flow else {
             run.counts.unasked += 1;
             return Ok(());
@@ -639,7 +644,7 @@ impl<'a> Run<'a> {
         let id = run.plan.id.0;
         let fits = header.units == run.plan.units
             && header.element == run.plan.element
-            && header.bitmap == all;
+            && run.secret.is_some_and(|secret| secret.verifies(header));
         ensure!(fits, "job {id}: a result that is none of it: {header:?}");
         let times = match flow.result(now, header.fragment, run.ranks_at[port]) {
             Taken::New(times) => times,
@@ -687,11 +692,11 @@ impl<'a> Run<'a> {
     fn answer(&mut self, job: usize, header: &Header) {
         let run = &mut self.jobs[job];
         let rank = header.rank;
-        let asked = run.flow.as_ref();
-        let asked = asked.and_then(|flow| flow.asked(header.fragment, rank.0));
-        if header.epoch != run.epoch {
+        if header.epoch != run.epoch || !run.secret.is_some_and(|secret| secret.verifies(header)) {
             return;
         }
+        let asked = run.flow.as_mut();
+        let asked = asked.and_then(|flow| flow.asked(header.fragment, rank.0));
         run.counts.nacks += 1;
         match asked {
             Some((seq, Asked::Data)) => self.resend(job, seq, rank.bit()),
@@ -702,8 +707,9 @@ impl<'a> Run<'a> {
                 let result = Header {
                     fragment,
                     priority,
-                    ..run.header(Kind::Result, rank, run.all())
+                    ..run.header(Kind::Result, rank, 0)
                 };
+                let result = run.sealed(result);
                 let switch = &self.plan.switch;
                 let port = switch.base_port + (fragment.0 & u32::from(switch.shards - 1)) as u16;
                 let len = HEADER_BYTES + result.payload_bytes();
@@ -738,7 +744,7 @@ impl<'a> Run<'a> {
             .with_context(|| format!("job {}", run.plan.id.0))
     }
 
-    /// Sends again what has waited too long, and gives up what has waited much too long.
+    /// Probes what has waited too long, and gives up what has waited much too long.
     fn send_again(&mut self, now: u64) {
         for job in 0..self.jobs.len() {
             let run = &mut self.jobs[job];
@@ -750,9 +756,32 @@ impl<'a> Run<'a> {
             let mut again = std::mem::take(&mut self.again);
             flow.overdue(now, |seq, ranks| again.push((seq, ranks)));
             for (seq, ranks) in again.drain(..) {
-                self.resend(job, seq, ranks);
+                self.probe(job, seq, ranks);
             }
             self.again = again;
+        }
+    }
+
+    /// Sends PROBEs of some ranks for a fragment.
+    fn probe(&mut self, job: usize, seq: u64, ranks: u64) {
+        let run = &self.jobs[job];
+        let Some(flow) = &run.flow else { return };
+        let fragment = flow.fragment(seq);
+        let switch = &self.plan.switch;
+        let port = switch.base_port + (fragment.0 & u32::from(switch.shards - 1)) as u16;
+        let seats = run.plan.workers.iter().zip(0..);
+        for (seat, rank) in seats.filter(|(_, rank)| ranks >> rank & 1 == 1) {
+            let probe = run.sealed(Header {
+                fragment,
+                units: 0,
+                element: Element::None,
+                ..run.header(Kind::Probe, Rank(rank), 0)
+            });
+            self.wire.send(switch, seat, &mut self.faults, &mut |out| {
+                probe.emit(out);
+                let len = HEADER_BYTES;
+                Some(Transmit { len, port })
+            });
         }
     }
 

@@ -22,8 +22,8 @@ use std::io::{BufWriter, Write};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use tally_wire::{
-    Addresses, DEFAULT_PORT, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind,
-    Mac, Rank, UNIT_BYTES,
+    Addresses, AuthTag, DEFAULT_PORT, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header,
+    JobId, Kind, Mac, Rank, UNIT_BYTES,
 };
 
 /// Workers of `datapath`'s job, each on a port of its own.
@@ -187,6 +187,7 @@ impl Shape {
             rank,
             units: (usize::from(self.payload_bytes) / UNIT_BYTES) as u8,
             bitmap: rank.bit(),
+            tag: AuthTag::NONE,
         }
     }
 

@@ -23,6 +23,7 @@ use simd_json::json;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tally_engine::switchml::controller::switch_mac;
 use tally_switch::datapath::BURST;
 use tally_switch::report::Report;
 use tally_wire::Addresses;
@@ -30,6 +31,8 @@ use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, Size, emit_request
 
 /// The published client's first source port.
 const WORKER_PORT: u16 = 4000;
+/// All bytes of what the switch makes its workers' addresses of: captures are written before it tells them.
+const SECRET: u8 = 7;
 /// Times round the captures before it is measured.
 const ROUNDS_BEFORE: u64 = 4;
 
@@ -111,7 +114,12 @@ impl SlotCaptures {
             "control_core": cpus.control,
             "ports": ports,
             // `net_pcap` keeps the captures in the pool of frames.
-            "switchml": { "listen": [listen], "slots": self.slots, "held": POOL_FRAMES / 4 },
+            "switchml": {
+                "listen": [listen],
+                "slots": self.slots,
+                "held": POOL_FRAMES / 4,
+                "secret": format!("{SECRET:02x}").repeat(32),
+            },
             "idle": "spin",
             "stats_socket": socket.display().to_string(),
         });
@@ -125,7 +133,7 @@ fn write_one(path: &Path, size: Size, slots: u16, rank: u8) -> Result<()> {
     let (src_mac, src_ip) = worker(rank);
     let addresses = Addresses {
         src_mac,
-        dst_mac: SWITCH_MAC,
+        dst_mac: switch_mac(&[SECRET; 32], u64::from(rank) + 1),
         src_ip,
         dst_ip: SWITCH_IP,
         src_port: WORKER_PORT,
@@ -180,7 +188,14 @@ impl Switch {
                 size: captures.size,
             };
             let joined = control.udp_session(member.request(1));
-            joined.map_err(|status| anyhow::anyhow!("UdpSession: {}", status.message()))?;
+            let joined =
+                joined.map_err(|status| anyhow::anyhow!("UdpSession: {}", status.message()))?;
+            let told = switch_mac(&[SECRET; 32], u64::from(rank) + 1);
+            ensure!(
+                joined.switch.mac == told,
+                "rank {rank} was told {}, and its capture goes to {told}",
+                joined.switch.mac
+            );
         }
         std::thread::sleep(WARM_UP);
         let deadline = Instant::now() + START_PATIENCE;

@@ -255,8 +255,8 @@ mod tests {
         r#"{ "device": "net_null0", "mtu": 9000 }, { "name": "card", "device": "net_null1" }"#;
     const JOBS: &str = r#"
         { "id": 7, "key": "00112233445566778899aabbccddeeff", "workers": 4 },
-        { "id": 8, "key": "00112233445566778899aabbccddeeff", "workers": 1 },
-        { "id": 9, "key": "00112233445566778899aabbccddeeff", "workers": 4, "max_slots": 5 }"#;
+        { "id": 8, "key": "00112233445566778899aabbccdd0008", "workers": 1 },
+        { "id": 9, "key": "00112233445566778899aabbccdd0009", "workers": 4, "max_slots": 5 }"#;
 
     fn card(section: &str) -> Result<Config, String> {
         parse(PORTS, JOBS, &format!(r#""card": {{ {section} }}"#))

@@ -7,6 +7,9 @@
 //! Under `esa` each job has by default a little for certain: all jobs together an eighth of the
 //! pool. Priorities are what workers claim; without this a tenant that claims 255 for everything would
 //! have all slots for itself.
+//!
+//! Contributions held out of order are guaranteed as slots are, but by reservation, since they cannot be
+//! evicted. A slot of a job takes at most its workers less one of them.
 
 use super::{Config, ConfigError, from_text};
 use serde::Deserialize;
@@ -142,7 +145,8 @@ impl Config {
         let left = given_all.fold(self.slots() / shards, u32::saturating_sub);
         let jobs = self.jobs.len().max(1) as u32;
         let certain = (self.slots() / (CERTAIN_DIVISOR * jobs) / shards).min(left / jobs);
-        let limits = self.jobs.iter().map(|job| {
+        let held = self.held_minimums();
+        let limits = self.jobs.iter().zip(held).map(|(job, min_held)| {
             let max_slots = job.max_slots.map_or(u32::MAX, part);
             let min_slots = match job.min_slots {
                 Some(_) => given(job).unwrap_or(0),
@@ -152,9 +156,40 @@ impl Config {
             Limits {
                 min_slots,
                 max_slots,
+                min_held,
             }
         });
         limits.collect()
+    }
+
+    /// Held contributions of one shard that are reserved for each job: first those of its `min_slots`, then,
+    /// for jobs without `min_slots`, those of a whole window if there are as many for all of them, else half of
+    /// what is left.
+    fn held_minimums(&self) -> Vec<u32> {
+        let shards = self.cores.len() as u32;
+        let part = |slots: u32| (slots / shards).max(1);
+        // Of a job's fragments, no more than a window have slots at a time (W-2).
+        let window = u32::from(self.served_window()).div_ceil(shards);
+        let of = |job: &super::JobSection, slots: u32| {
+            let slots = slots.min(job.max_slots.map_or(u32::MAX, part)).min(window);
+            slots * (u32::from(job.workers) - 1)
+        };
+        let given = |job: &super::JobSection| match job.min_slots {
+            None | Some(0) => 0,
+            Some(slots) => of(job, part(slots)),
+        };
+        let rest = |job: &super::JobSection| match job.min_slots {
+            None => of(job, window),
+            Some(_) => 0,
+        };
+        let arena = self.held() / shards;
+        let mut held = fit(self.jobs.iter().map(given).collect(), arena, arena);
+        let left = arena - held.iter().sum::<u32>();
+        let rest = fit(self.jobs.iter().map(rest).collect(), left, left / 2);
+        held.iter_mut()
+            .zip(rest)
+            .for_each(|(held, more)| *held += more);
+        held
     }
 
     pub(super) fn check_pool(&self, path: &Path) -> Result<(), ConfigError> {
@@ -232,6 +267,16 @@ impl Config {
         }
         Ok(())
     }
+}
+
+/// The numbers if together they are at most `all`, else their shares of `part`.
+fn fit(mut numbers: Vec<u32>, all: u32, part: u32) -> Vec<u32> {
+    let sum: u64 = numbers.iter().map(|&n| u64::from(n)).sum();
+    if sum > u64::from(all) {
+        let share = |n: u32| (u64::from(n) * u64::from(part) / sum) as u32;
+        numbers.iter_mut().for_each(|n| *n = share(*n));
+    }
+    numbers
 }
 
 /// A CPU's L2 cache as the machine reports it.

@@ -8,7 +8,7 @@
 use super::{Config, ConfigError};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 use tally_engine::switchml::SwitchmlConfig;
@@ -19,6 +19,8 @@ use tally_wire::switchml::{FIRST_PORT, MAX_SLOTS, PORTS, Size};
 const MAX_SESSIONS: u16 = 256;
 /// Most frames that slots may keep.
 const MAX_HELD: u32 = 1 << 22;
+/// How long a listen address without a list of hosts waits for a second job when all ranks of one have come.
+const SETTLE: Duration = Duration::from_secs(1);
 /// A day.
 const MAX_TIMEOUT_S: u64 = 86_400;
 /// Bytes of headers that count against the MTU.
@@ -29,9 +31,11 @@ const HEADERS_IN_MTU: usize =
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchmlSection {
-    /// Where the controller listens: one address for each of the jobs that start at the same moment.
-    #[serde(deserialize_with = "addresses")]
-    pub listen: Vec<SocketAddr>,
+    /// Where the controller listens: one address for each of the jobs that run at the same time.
+    pub listen: Vec<Listen>,
+    /// Networks whose hosts may call the controller; none: all hosts.
+    #[serde(default)]
+    pub allow: Vec<Network>,
     /// Sessions at one time.
     #[serde(default = "default_sessions")]
     pub sessions: u16,
@@ -41,6 +45,10 @@ pub struct SwitchmlSection {
     /// Frames that all slots may keep, of all sessions and data cores together.
     #[serde(default = "default_held")]
     pub held: u32,
+    /// What the addresses that workers are told are made of, in 64 hexadecimal digits; random if it is left out. Only
+    /// for measurements that replay captures, which have to be written before.
+    #[serde(default, deserialize_with = "secret")]
+    pub secret: Option<[u8; 32]>,
     /// Names of ports to which nothing is flooded, because nothing but clients is behind them.
     #[serde(default)]
     pub quiet_ports: Vec<String>,
@@ -52,18 +60,96 @@ pub struct SwitchmlSection {
     pub idle_timeout_s: u64,
 }
 
-fn addresses<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Vec<SocketAddr>, D::Error> {
-    let parse = |text: String| {
-        text.parse().map_err(|_| {
-            let problem =
-                format!("found `{text}`, expected an address and a port, as 0.0.0.0:50099");
-            serde::de::Error::custom(problem)
+/// An address at which the controller listens: alone, or with the hosts of the job that it is for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "ListenText")]
+pub struct Listen {
+    /// The address.
+    pub address: SocketAddr,
+    /// The hosts that the job's ranks call from, by rank; none: any.
+    pub workers: Vec<IpAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ListenText {
+    Address(String),
+    Job(ListenJob),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListenJob {
+    address: String,
+    workers: Vec<IpAddr>,
+}
+
+impl TryFrom<ListenText> for Listen {
+    type Error = String;
+
+    fn try_from(text: ListenText) -> Result<Self, String> {
+        let (address, workers) = match text {
+            ListenText::Address(address) => (address, Vec::new()),
+            ListenText::Job(ListenJob { address, workers }) => (address, workers),
+        };
+        let problem =
+            || format!("found `{address}`, expected an address and a port, as 0.0.0.0:50099");
+        Ok(Self {
+            address: address.parse().map_err(|_| problem())?,
+            workers,
         })
-    };
-    Vec::<String>::deserialize(from)?
-        .into_iter()
-        .map(parse)
-        .collect()
+    }
+}
+
+fn secret<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<[u8; 32]>, D::Error> {
+    let text = String::deserialize(from)?;
+    let digits = text.as_bytes().chunks_exact(2);
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = digits.map(byte).collect();
+    let bytes = bytes.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
+    let bytes = bytes.filter(|_| text.len() == 64);
+    bytes
+        .map(Some)
+        .ok_or_else(|| serde::de::Error::custom("expected 64 hexadecimal digits"))
+}
+
+/// An IPv4 network, or one host of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Network {
+    first: Ipv4Addr,
+    bits: u8,
+}
+
+impl Network {
+    /// Whether a host is in it.
+    #[must_use]
+    pub fn has(&self, host: IpAddr) -> bool {
+        let IpAddr::V4(host) = host.to_canonical() else {
+            return false;
+        };
+        let mask = u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0);
+        (host.to_bits() ^ self.first.to_bits()) & mask == 0
+    }
+}
+
+impl TryFrom<String> for Network {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let (first, bits) = text.split_once('/').unwrap_or((&text, "32"));
+        let network = || {
+            let (first, bits) = (first.parse().ok()?, bits.parse().ok()?);
+            let network = Self { first, bits };
+            let host = u32::MAX.checked_shr(bits.into()).unwrap_or(0);
+            (bits <= 32 && first.to_bits() & host == 0).then_some(network)
+        };
+        network().ok_or_else(|| {
+            format!(
+                "found `{text}`, expected an IPv4 address or a network whose host bits are 0, as 10.1.0.0/24"
+            )
+        })
+    }
 }
 
 const fn default_sessions() -> u16 {
@@ -107,11 +193,29 @@ impl Config {
         )
     }
 
-    /// What SwitchML's controller is told; `None` without SwitchML.
+    /// What the operator should know about who may call SwitchML's controller.
     #[must_use]
-    pub fn switchml_controller(&self) -> Option<ControllerConfig> {
+    pub fn switchml_warning(&self) -> Option<String> {
+        let section = self.switchml.as_ref()?;
+        let is_open = |l: &&Listen| !l.address.ip().is_loopback() && l.workers.is_empty();
+        let open = section.listen.iter().find(is_open)?;
+        section.allow.is_empty().then(|| {
+            format!(
+                "any host that reaches {} may set up SwitchML sessions; list the workers' networks in \
+                 switchml.allow, or the workers in this entry of switchml.listen",
+                open.address
+            )
+        })
+    }
+
+    /// What SwitchML's controller is told, with a secret that is random in each start; `None` without SwitchML.
+    #[must_use]
+    pub fn switchml_controller(&self, secret: [u8; 32]) -> Option<ControllerConfig> {
+        let workers = |listen: &Listen| listen.workers.clone();
         self.switchml.as_ref().map(|section| ControllerConfig {
-            listens: section.listen.len(),
+            listens: section.listen.iter().map(workers).collect(),
+            secret: section.secret.unwrap_or(secret),
+            settle: SETTLE,
             sessions: usize::from(section.sessions),
             mac: self.address.mac,
             ip: self.address.ip,
@@ -165,9 +269,23 @@ impl Config {
         }
         let mut addresses = BTreeSet::new();
         for (i, address) in section.listen.iter().enumerate() {
+            let Listen { address, workers } = address;
             if !addresses.insert(address) {
                 let found = format!("{address} a second time");
                 return bad(&format!("listen[{i}]"), &found, "each address once");
+            }
+            if workers.len() > tally_wire::MAX_WORKERS {
+                let key = format!("listen[{i}].workers");
+                let allowed = format!("up to {}, one for each rank", tally_wire::MAX_WORKERS);
+                return bad(&key, &workers.len(), &allowed);
+            }
+            let is_out = |host: &&IpAddr| {
+                !section.allow.is_empty()
+                    && !section.allow.iter().any(|network| network.has(**host))
+            };
+            if let Some(host) = workers.iter().find(is_out) {
+                let key = format!("listen[{i}].workers");
+                return bad(&key, host, "hosts of the networks in switchml.allow");
             }
         }
         for (i, name) in section.quiet_ports.iter().enumerate() {
@@ -225,5 +343,34 @@ impl Config {
             ));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn networks_have_their_hosts_and_no_others() {
+        let network = |text: &str| Network::try_from(text.to_owned());
+        let has = |text: &str, host: &str| network(text).unwrap().has(host.parse().unwrap());
+        assert!(has("10.1.0.0/24", "10.1.0.255") && !has("10.1.0.0/24", "10.1.1.0"));
+        assert!(has("10.1.0.7", "10.1.0.7") && !has("10.1.0.7", "10.1.0.6"));
+        assert!(has("10.1.0.7", "::ffff:10.1.0.7") && !has("0.0.0.0/0", "2001:db8::1"));
+        assert!(has("0.0.0.0/0", "203.0.113.9"));
+        for bad in [
+            "",
+            "10.1.0.1/24",
+            "10.1.0.0/33",
+            "10.1.0/24",
+            "host",
+            "10.1.0.0/-1",
+        ] {
+            let error = network(bad).unwrap_err();
+            assert!(
+                error.starts_with(&format!("found `{bad}`, expected")),
+                "{error}"
+            );
+        }
     }
 }

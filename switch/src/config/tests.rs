@@ -306,7 +306,7 @@ fn buffers_hold_what_the_drivers_arguments_ask_for() {
 
 #[test]
 fn no_window_is_served_beyond_a_jobs_slots() {
-    let jobs = r#""jobs": [ {"id":1,"key":"00112233445566778899aabbccddeeff","workers":2}, "#;
+    let jobs = r#""jobs": [ {"id":1,"key":"00112233445566778899aabbccdd0001","workers":2}, "#;
     let text = GOOD.replacen("\"jobs\": [", jobs, 1).replacen(
         "\"ports\"",
         "\"pool\": {\"policy\":\"static\",\"slots\":64}, \"ports\"",
@@ -324,7 +324,7 @@ fn no_window_is_served_beyond_a_jobs_slots() {
 /// A switch of two jobs and 64 slots on two cores, with limits.
 fn limited(pool: &str, first: &str, second: &str) -> Result<Config, String> {
     let job = |id: u16, limits: &str| {
-        format!(r#"{{"id":{id},"key":"00112233445566778899aabbccddeeff","workers":2{limits}}}"#)
+        format!(r#"{{"id":{id},"key":"00112233445566778899aabbccdd{id:04x}","workers":2{limits}}}"#)
     };
     let start = GOOD.find("\"jobs\"").unwrap();
     let jobs = [job(1, first), job(2, second)].join(",");
@@ -353,6 +353,31 @@ fn limits_are_divided_among_cores_and_each_job_has_a_little_for_certain() {
     assert_eq!(limits("", r#","min_slots":1"#, ""), [(1, all), (2, all)]);
     assert_eq!(limits("", r#","max_slots":2"#, ""), [(1, 1), (2, all)]);
     assert_eq!(limits("", r#","min_slots":64"#, ""), [(32, all), (0, all)]);
+}
+
+#[test]
+fn contributions_that_each_job_may_hold_follow_from_its_slots_or_the_window() {
+    let held = |pool: &str, first: &str, second: &str| {
+        let config = limited(pool, first, second).unwrap();
+        let limits = config.pool(1).limits;
+        [0, 1].map(|job: usize| limits[job].min_held)
+    };
+    // 2 workers, and 64 slots are the window, on two cores: 32 of each job.
+    assert_eq!(held("", "", ""), [32, 32], "a whole window");
+    assert_eq!(held(r#","held":128"#, "", ""), [32, 32]);
+    assert_eq!(held(r#","held":126"#, "", ""), [15, 15], "half of 63");
+    assert_eq!(held(r#","held":0"#, "", ""), [0, 0]);
+    let static_pool = r#","held":1024,"policy":"static""#;
+    assert_eq!(held(static_pool, "", ""), [16, 16], "their own slots");
+    // What is configured comes first.
+    let tight = r#","held":48"#;
+    assert_eq!(held(tight, r#","min_slots":40"#, ""), [20, 2], "half of 4");
+    assert_eq!(held(tight, r#","min_slots":0"#, ""), [0, 12]);
+    assert_eq!(
+        held(tight, r#","min_slots":32"#, r#","min_slots":32"#),
+        [12, 12]
+    );
+    assert_eq!(held("", r#","min_slots":2"#, r#","max_slots":6"#), [1, 3]);
 }
 
 #[test]
@@ -403,6 +428,28 @@ fn a_machine_that_does_not_report_its_cache_is_talked_about() {
 }
 
 #[test]
+fn limits_of_a_port_have_defaults_and_bounds() {
+    let with = |section: &str| {
+        let text = format!("\"limits\": {section}, \"jobs\"");
+        parse(&GOOD.replacen("\"jobs\"", &text, 1))
+    };
+    let LimitsSection {
+        addresses,
+        floods_per_s,
+        answers_per_s,
+    } = with("{}").unwrap().limits;
+    let found = (addresses, floods_per_s, answers_per_s);
+    assert_eq!(found, (1024, 10_000, 10_000));
+    let off = with(r#"{"addresses": 0, "floods_per_s": 0, "answers_per_s": 0}"#);
+    assert_eq!(off.unwrap().limits.addresses, 0);
+    assert!(with(r#"{"addresses": 8192}"#).is_ok());
+    let error = with(r#"{"addresses": 8193}"#).unwrap_err().to_string();
+    for part in ["limits.addresses", "8193", "0 to 8192"] {
+        assert!(error.contains(part), "`{error}` has no `{part}`");
+    }
+}
+
+#[test]
 fn every_example_is_good() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
     let mut checked = 0;
@@ -427,7 +474,12 @@ fn switchml_is_off_unless_it_listens_somewhere() {
     assert!(parse(GOOD).unwrap().switchml.is_none());
     let c = parse(&with_switchml("{\"listen\": [\"0.0.0.0:50099\"]}")).unwrap();
     let section = c.switchml.as_ref().unwrap();
-    assert_eq!(section.listen, ["0.0.0.0:50099".parse().unwrap()]);
+    let listen = Listen {
+        address: "0.0.0.0:50099".parse().unwrap(),
+        workers: Vec::new(),
+    };
+    assert_eq!(section.listen, [listen]);
+    assert!(section.allow.is_empty());
     assert_eq!(
         (section.sessions, section.slots, section.held),
         (8, 8192, 4096)

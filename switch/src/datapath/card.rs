@@ -1,11 +1,13 @@
 //! Frames to a card and from it.
+//!
+//! A card has no secrets: tags are checked before a frame goes to it, and written into what comes back.
 
 use super::{Core, is_damaged};
 use tally_bridge::tags;
 use tally_dpdk::Mbuf;
 use tally_engine::queue::class_of_header;
 use tally_engine::{DropReason, PortId};
-use tally_wire::frame::{ETHERNET_BYTES, UdpFrame};
+use tally_wire::frame::{Addresses, ETHERNET_BYTES, UdpFrame, emit};
 use tally_wire::{Epoch, HEADERS_BYTES, Header, JobId, Mac};
 
 /// The class of probes: the highest, so that they say how the card is and not how long its queue is.
@@ -33,6 +35,9 @@ impl Core {
             return Err(DropReason::UnknownJob);
         };
         let card = steering.card();
+        if !steering.verifies(header) {
+            return Err(DropReason::AuthTag);
+        }
         // Padding is not sent twice.
         if !mbuf.set_len(HEADERS_BYTES + header.payload_bytes()) {
             return Err(DropReason::Length);
@@ -95,14 +100,23 @@ impl Core {
             });
         };
         let udp = UdpFrame::parse(frame).map_err(|_| DropReason::CardFrame)?;
-        let header = Header::parse(udp.datagram(frame)).map_err(|_| DropReason::CardFrame)?;
+        let header =
+            Header::parse_untagged(udp.datagram(frame)).map_err(|_| DropReason::CardFrame)?;
         if udp.addresses.src_ip != self.own.ip || udp.addresses.src_port != self.own.base_port {
             return Err(DropReason::CardFrame);
         }
-        steering.judge(mask, &udp.addresses, &header)?;
-        let own = self.own.mac;
+        let header = steering.judge(mask, &udp.addresses, &header)?;
+        let addresses = Addresses {
+            src_mac: self.own.mac,
+            ..udp.addresses
+        };
+        let payload_end = HEADERS_BYTES + header.payload_bytes();
+        if !mbuf.set_len(payload_end + header.kind.trailer_bytes()) {
+            return Err(DropReason::NoBuffer);
+        }
         let frame = mbuf.data_mut().ok_or(DropReason::NoBuffer)?;
-        frame[6..12].copy_from_slice(&own.0);
+        emit(frame, &addresses, &header);
+        header.emit_trailer(&mut frame[payload_end..]);
         self.ports.distribute(mask, class_of_header(&header), mbuf);
         Ok(())
     }

@@ -118,7 +118,7 @@ impl Ports {
         share: impl FnOnce() -> Option<Mbuf>,
     ) {
         let addresses = Addresses {
-            src_mac: self.own.mac,
+            src_mac: to.own_mac,
             dst_mac: to.mac,
             src_ip: self.own.ip,
             dst_ip: to.ip,

@@ -9,17 +9,21 @@
 //! connection's bytes says so when it is dropped, for whatever reason. HTTP/2's own pings find hosts that are
 //! gone without a word.
 //!
+//! What one host may have is limited ([`Limits`]): connections, and calls that wait. So are all connections together,
+//! by the descriptors of the process, of which some are kept back for the rest of the switch.
+//!
 //! Catch: the desk waits for the data cores when a session is bound. That is a turn of each core; calls that
 //! come meanwhile wait in the queue.
 
 mod incoming;
 mod service;
 
+use crate::config::Network;
 use incoming::Incoming;
 use service::Services;
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,6 +31,7 @@ use tally_engine::switchml::controller::{
     Answer, CallId, ConnectionId, Controller, ControllerConfig, Event, Membership, Plane, Refusal,
     Request,
 };
+use tally_engine::switchml::{Conflict, SessionId};
 use tally_wire::Time;
 use thiserror::Error;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -40,10 +45,14 @@ pub const DEFAULT_PORT: u16 = 50099;
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Most connections at one time, over all addresses: more than the workers of all sessions that anybody runs.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// At least as long between two lines of the log about refused calls, beyond the first few.
-const REFUSALS_EVERY: Duration = Duration::from_secs(1);
-/// As many refusals in a row are told of: those of a job whose ranks are all wrong.
-const REFUSALS_IN_A_ROW: u32 = 8;
+/// Most of one host: the workers of some jobs.
+pub const CONNECTIONS_OF_HOST_MAX: usize = 256;
+/// Most calls of one host that wait.
+pub const CALLS_OF_HOST_MAX: usize = 256;
+/// A connection that has made no call by then is closed.
+pub const FIRST_CALL: Duration = Duration::from_secs(10);
+/// Descriptors for the rest of the switch: statistics, reports, devices.
+const DESCRIPTORS_KEPT: usize = 64;
 /// Most calls that wait on one connection: all ranks of a job, if they share it.
 const CALLS_MAX: u32 = 64;
 
@@ -55,6 +64,52 @@ pub struct ListenError {
     pub address: SocketAddr,
     /// Why not.
     pub source: std::io::Error,
+}
+
+/// What callers may have.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Networks whose hosts may call; none: all hosts.
+    pub allow: Vec<Network>,
+    /// A connection is asked for a sign of life when it was silent for so long.
+    pub keepalive: Duration,
+    /// A connection must have made a call by then.
+    pub first_call: Duration,
+    /// Connections of all hosts.
+    pub connections: usize,
+    /// Connections of one host.
+    pub connections_of_host: usize,
+    /// Calls of one host that wait.
+    pub calls_of_host: usize,
+}
+
+impl Limits {
+    /// The usual ones, for this process as it is now.
+    #[must_use]
+    pub fn new(allow: Vec<Network>) -> Self {
+        let left = descriptors_left().unwrap_or(CONNECTIONS_MAX);
+        Self {
+            allow,
+            keepalive: KEEPALIVE,
+            first_call: FIRST_CALL,
+            connections: left
+                .saturating_sub(DESCRIPTORS_KEPT)
+                .clamp(1, CONNECTIONS_MAX),
+            connections_of_host: CONNECTIONS_OF_HOST_MAX,
+            calls_of_host: CALLS_OF_HOST_MAX,
+        }
+    }
+}
+
+/// Descriptors that the process may still open.
+fn descriptors_left() -> Option<usize> {
+    let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    let soft: usize = line.split_whitespace().next()?.parse().ok()?;
+    let open = std::fs::read_dir("/proc/self/fd").ok()?.count();
+    Some(soft.saturating_sub(open))
 }
 
 /// A running controller. It ends when this is dropped, and sessions with it.
@@ -73,6 +128,11 @@ enum Message {
         peer: SocketAddr,
     },
     Closed(ConnectionId),
+    TurnedAway {
+        peer: SocketAddr,
+        why: Refusal,
+    },
+    Conflict(SessionId, Conflict, [String; 2]),
     Call {
         connection: ConnectionId,
         call: CallId,
@@ -89,33 +149,20 @@ struct Line {
     queue: UnboundedSender<Message>,
     /// Numbers for connections and calls.
     next: Arc<AtomicU64>,
-    /// Connections that are open.
-    open: Arc<AtomicUsize>,
+    /// Connections that are open, by host.
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    limits: Arc<Limits>,
 }
 
-/// Starts the controller. `config.listens` is what `listen` says; times are counted from `epoch`, as those of the
+/// Starts the controller. `config.listens` has the hosts for each of `listen`, if any are listed; times are counted from `epoch`, as those of the
 /// data cores are; `log` is told what the operator may want to know.
 ///
 /// # Errors
 /// If it cannot listen at an address, or have a thread.
 pub fn start(
+    limits: Limits,
     listen: &[SocketAddr],
-    config: ControllerConfig,
-    plane: impl Plane + Send + 'static,
-    epoch: Instant,
-    log: impl FnMut(&Event) + Send + 'static,
-) -> Result<Running, ListenError> {
-    start_with_keepalive(KEEPALIVE, listen, config, plane, epoch, log)
-}
-
-/// As [`start`], with another time after which a silent connection is asked for a sign of life.
-///
-/// # Errors
-/// As [`start`].
-pub fn start_with_keepalive(
-    keepalive: Duration,
-    listen: &[SocketAddr],
-    config: ControllerConfig,
+    mut config: ControllerConfig,
     plane: impl Plane + Send + 'static,
     epoch: Instant,
     log: impl FnMut(&Event) + Send + 'static,
@@ -144,8 +191,11 @@ pub fn start_with_keepalive(
     let line = Line {
         queue: queue.clone(),
         next: Arc::new(AtomicU64::new(0)),
-        open: Arc::new(AtomicUsize::new(0)),
+        open: Arc::default(),
+        limits: Arc::new(limits),
     };
+    let keepalive = line.limits.keepalive;
+    config.listens.resize(listen.len(), Vec::new());
     let entered = runtime.enter();
     let mut servers = Vec::new();
     for (number, listener) in listeners.into_iter().enumerate() {
@@ -160,16 +210,11 @@ pub fn start_with_keepalive(
     drop(entered);
     let memberships = Arc::new(Mutex::new(Vec::new()));
     let desk = Desk {
-        controller: Controller::new(
-            ControllerConfig {
-                listens: listen.len(),
-                ..config
-            },
-            plane,
-        ),
+        controller: Controller::new(config, plane),
         waiting: HashMap::new(),
+        calls: HashMap::new(),
+        calls_of_host: line.limits.calls_of_host,
         peers: HashMap::new(),
-        refusals: Refusals::default(),
         epoch,
         log,
         memberships: Arc::clone(&memberships),
@@ -199,11 +244,28 @@ impl Running {
         &self.addresses
     }
 
+    /// A way to say that two ports claim a worker.
+    #[must_use]
+    pub fn conflicts(&self) -> Conflicts {
+        Conflicts(self.queue.clone())
+    }
+
     /// The sessions that fill or run now, as their clients know them.
     #[must_use]
     pub fn memberships(&self) -> Vec<Membership> {
         let memberships = self.memberships.lock();
         memberships.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Where the data path's conflicts go.
+#[derive(Clone)]
+pub struct Conflicts(UnboundedSender<Message>);
+
+impl Conflicts {
+    /// Ends a session of which two ports, of these names, claim a worker.
+    pub fn report(&self, id: SessionId, conflict: Conflict, ports: [String; 2]) {
+        let _ = self.0.send(Message::Conflict(id, conflict, ports));
     }
 }
 
@@ -219,41 +281,18 @@ impl Drop for Running {
 
 /// A call that has no answer yet.
 struct Waiting {
-    peer: Option<SocketAddr>,
+    peer: SocketAddr,
     answer: oneshot::Sender<Result<Answer, Refusal>>,
-}
-
-/// Which refusals the log is told of: all, but not what somebody who calls again and again makes of it.
-#[derive(Default)]
-struct Refusals {
-    /// When the log is next told of one for certain.
-    next: Option<Instant>,
-    in_a_row: u32,
-    untold: u64,
-}
-
-impl Refusals {
-    /// One more: how many others went untold, if it is to be told of.
-    fn count(&mut self, now: Instant) -> Option<u64> {
-        if self.next.is_none_or(|next| now >= next) {
-            self.in_a_row = 0;
-        }
-        if self.in_a_row >= REFUSALS_IN_A_ROW {
-            self.untold += 1;
-            return None;
-        }
-        self.in_a_row += 1;
-        self.next = Some(now + REFUSALS_EVERY);
-        Some(std::mem::take(&mut self.untold))
-    }
 }
 
 /// The one that answers.
 struct Desk<P, L> {
     controller: Controller<P>,
     waiting: HashMap<CallId, Waiting>,
+    /// Calls that wait, by host.
+    calls: HashMap<IpAddr, usize>,
+    calls_of_host: usize,
     peers: HashMap<ConnectionId, SocketAddr>,
-    refusals: Refusals,
     epoch: Instant,
     log: L,
     memberships: Arc<Mutex<Vec<Membership>>>,
@@ -309,13 +348,30 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
                 request,
                 answer,
             } => {
-                let peer = self.peers.get(&connection).copied();
-                self.waiting.insert(call, Waiting { peer, answer });
+                // One whose connection has closed hears nothing.
+                let Some(&peer) = self.peers.get(&connection) else {
+                    return;
+                };
+                let waiting = Waiting { peer, answer };
+                let host = peer.ip().to_canonical();
+                let calls = self.calls.entry(host).or_default();
+                let allowed = self.calls_of_host;
+                if *calls >= allowed {
+                    let peer = host;
+                    self.answer(waiting, Err(Refusal::Calls { peer, allowed }));
+                    return;
+                }
+                *calls += 1;
+                self.waiting.insert(call, waiting);
                 self.controller.handle(now, connection, call, request);
             }
             Message::Abandoned(call) => {
-                self.waiting.remove(&call);
+                self.remove(call);
                 self.controller.abandoned(call);
+            }
+            Message::TurnedAway { peer, why } => (self.log)(&Event::Refused { peer, why }),
+            Message::Conflict(id, conflict, ports) => {
+                self.controller.conflict(id, &conflict, ports);
             }
             Message::Stop => {}
         }
@@ -330,19 +386,33 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
         }
     }
 
+    /// A call waits no longer.
+    fn remove(&mut self, call: CallId) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&call)?;
+        let host = waiting.peer.ip().to_canonical();
+        if let Some(calls) = self.calls.get_mut(&host) {
+            *calls -= 1;
+            if *calls == 0 {
+                self.calls.remove(&host);
+            }
+        }
+        Some(waiting)
+    }
+
+    fn answer(&mut self, waiting: Waiting, answer: Result<Answer, Refusal>) {
+        if let Err(why) = &answer {
+            let (peer, why) = (waiting.peer, why.clone());
+            (self.log)(&Event::Refused { peer, why });
+        }
+        // Whoever has gone does not hear it.
+        let _ = waiting.answer.send(answer);
+    }
+
     fn deliver(&mut self) {
         while let Some((call, answer)) = self.controller.poll_answer() {
-            // Whoever has gone does not hear it.
-            let Some(waiting) = self.waiting.remove(&call) else {
-                continue;
-            };
-            if let (Some(peer), Err(why)) = (waiting.peer, &answer)
-                && let Some(others) = self.refusals.count(Instant::now())
-            {
-                let why = why.clone();
-                (self.log)(&Event::Refused { peer, why, others });
+            if let Some(waiting) = self.remove(call) {
+                self.answer(waiting, answer);
             }
-            let _ = waiting.answer.send(answer);
         }
         while let Some(event) = self.controller.poll_event() {
             (self.log)(&event);
@@ -353,29 +423,5 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
             .unwrap_or_else(PoisonError::into_inner);
         memberships.clear();
         memberships.extend(self.controller.status());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_do_not_flood_the_log() {
-        let mut refusals = Refusals::default();
-        let start = Instant::now();
-        let mut at = |ms: u64| refusals.count(start + Duration::from_millis(ms));
-        for n in 0..8 {
-            assert_eq!(at(n), Some(0));
-        }
-        for n in 8..108 {
-            assert_eq!(at(n), None);
-        }
-        assert_eq!(
-            at(1007),
-            Some(100),
-            "a second after the last that was told of"
-        );
-        assert_eq!(at(1008), Some(0));
     }
 }

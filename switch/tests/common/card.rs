@@ -17,8 +17,10 @@ use tally_engine::{
     Aggregator, Buffer, Egress, Member, PolicyName, PoolConfig, PortId, Roster, To,
 };
 use tally_kernels::Kernels;
-use tally_wire::frame::{emit, group_of};
-use tally_wire::{Addresses, Epoch, HEADERS_BYTES, Header, JobId, Mac, Rank, Time, UdpFrame};
+use tally_wire::frame::{emit, group_of, internet_checksum};
+use tally_wire::{
+    Addresses, Epoch, EpochSecret, HEADERS_BYTES, Header, JobId, Mac, Rank, Time, UdpFrame,
+};
 
 const SLOTS: u32 = 256;
 pub const RING: u32 = 256;
@@ -260,6 +262,7 @@ fn write(shared: &Shared, address: u16, value: u32) {
                 let roster = Roster::new(
                     JobId(at(reg::JOB_NUMBER) as u16),
                     Epoch(at(reg::JOB_EPOCH) as u16),
+                    SECRET,
                     at(reg::JOB_UNITS) as u8,
                     workers.collect(),
                     members[&(place, 255)],
@@ -279,6 +282,9 @@ fn write(shared: &Shared, address: u16, value: u32) {
 }
 
 // --- The data path. ---
+
+/// A card has no secrets; its engine, which wants one, has any.
+const SECRET: EpochSecret = EpochSecret::new([7; 16]);
 
 struct Frame(Vec<u8>);
 
@@ -307,6 +313,15 @@ impl Out {
             dst_port: to.2,
         };
         emit(&mut frame, &addresses, header);
+        // A card leaves the tag, and what is behind a payload, to the switch.
+        let trailer = header.kind.trailer_bytes() as u16;
+        for at in [16, 38] {
+            let bytes = u16::from_be_bytes([frame[at], frame[at + 1]]) - trailer;
+            frame[at..at + 2].copy_from_slice(&bytes.to_be_bytes());
+        }
+        frame[24..26].fill(0);
+        let checksum = internet_checksum(&frame[14..34]);
+        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
         self.0.push(frame);
     }
 }
@@ -432,6 +447,8 @@ impl Data {
             ip: udp.addresses.src_ip,
             udp_port: udp.addresses.src_port,
         };
+        // The switch has checked the tag.
+        let header = SECRET.seal(header);
         let buffer = Frame(frame[..HEADERS_BYTES + header.payload_bytes()].to_vec());
         self.aggregator
             .handle(now, &from, &header, buffer, &mut self.out);

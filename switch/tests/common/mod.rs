@@ -3,24 +3,28 @@
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Sender, unbounded};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, Mempool, Port, PortConfig, RxQueue, StartedPort, TxQueue};
 use tally_engine::queue::QueueConfig;
-use tally_engine::{Aggregator, Batch, Member, PolicyName, PoolConfig, PortId, Roster};
+use tally_engine::{
+    Aggregator, Batch, Forwarding, ForwardingConfig, Member, PolicyName, PoolConfig, PortId, Roster,
+};
 use tally_kernels::Kernels;
 use tally_switch::config::Idle;
+use tally_switch::control_queue::{ControlReceiver, control_queue};
 use tally_switch::datapath::Core;
 use tally_switch::drain::Drains;
 use tally_switch::egress::{Own, Ports};
-use tally_switch::forwarding::MacTable;
 use tally_switch::handover::{Inbox, Outbox};
-use tally_switch::messages::{ControlFrame, CoreCommand};
+use tally_switch::messages::CoreCommand;
 use tally_switch::ports::{Rx, Tx};
-use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank};
+use tally_wire::{
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Mac, Rank,
+};
 
 pub const OWN: Own = Own {
     mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
@@ -84,6 +88,7 @@ pub fn header(rank: u8, fragment: u32, payload_bytes: usize) -> Header {
         rank: Rank(rank),
         units: (payload_bytes / 64) as u8,
         bitmap: 1 << rank,
+        tag: AuthTag::NONE,
     }
 }
 
@@ -114,12 +119,15 @@ pub fn frames_of(pcap: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
+/// Of the epoch that the job runs in.
+pub const SECRET: EpochSecret = EpochSecret::new([7; 16]);
+
 /// What a test holds of a data core that runs on another thread.
 pub struct Reins {
     pub commands: Sender<CoreCommand>,
     pub stop: Arc<AtomicBool>,
     /// Kept, so that the core finds somebody who takes JOINs.
-    pub control: Receiver<ControlFrame>,
+    pub control: ControlReceiver,
 }
 
 /// Core 0, with these queues, a pool of 64 slots, and the job bound: two workers, and a PS.
@@ -143,7 +151,17 @@ pub fn data_core(
         policy: PolicyName::Esa,
     };
     let (commands, orders) = unbounded();
-    let (to_control, control) = bounded(1);
+    let (to_control, control) = control_queue(tx.len());
+    let forwarding = Forwarding::new(&ForwardingConfig {
+        mac: OWN.mac,
+        ip: OWN.ip,
+        ports: tx.len() as u16,
+        ageing_s: 300,
+        addresses: 1024,
+        floods_per_s: 10_000,
+        answers_per_s: 10_000,
+        seed: 0x1234_5678_9abc_def0,
+    });
     let stop = Arc::new(AtomicBool::new(false));
     let core = Core {
         number: 0,
@@ -164,7 +182,7 @@ pub fn data_core(
         switchml: None,
         steering: None,
         probes: None,
-        macs: Arc::new(MacTable::new(300)),
+        forwarding,
         inbox,
         commands: orders,
         drains: Drains::default(),
@@ -176,7 +194,7 @@ pub fn data_core(
     };
     let units = (payload_bytes / 64) as u8;
     let workers = vec![member(0), member(1)];
-    let roster = Roster::new(JOB, Epoch(1), units, workers, member(2));
+    let roster = Roster::new(JOB, Epoch(1), SECRET, units, workers, member(2));
     let bind = CoreCommand::Bind(Arc::new(roster), 0);
     commands.send(bind).unwrap();
     let reins = Reins {

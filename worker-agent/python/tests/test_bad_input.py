@@ -409,7 +409,7 @@ def test_a_parameter_server_that_is_killed_in_training(own):
 def test_a_wrong_key(own):
     cluster = own(2, hosts=2, join_ms=3000)
     cluster.kill("agent1")
-    cluster.start_agent(1, key="ff" * 16)
+    cluster.start_agent(1, key="00112233445566778899aabbccdd0bad")
     outcomes = errors(at_all(cluster, lambda job: job.barrier()))
     assert all(isinstance(it, tally.JoinError) for it in outcomes), outcomes
     assert "the job's key is another one" in str(outcomes[1]), outcomes[1]

@@ -226,7 +226,7 @@ mod tests {
         "switch": {"address": "10.84.0.254"},
         "transport": {"type": "udp", "bind": "10.84.0.1"},
         "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "priority": 3},
-                 {"id": 8, "key": "000102030405060708090a0b0c0d0e0f", "workers": 2}]
+                 {"id": 8, "key": "f00102030405060708090a0b0c0d0e0f", "workers": 2}]
     }"#;
 
     fn agent(text: &str) -> Result<AgentConfig, String> {

@@ -36,6 +36,7 @@ struct Who {
 pub(super) fn unusable(path: &Path, error: &ConfigError) -> Check {
     let file = path.display();
     let fix = match error {
+        ConfigError::Mode { .. } => format!("chmod 600 {}", quoted(path)),
         ConfigError::Read { source, .. } => match source.kind() {
             io::ErrorKind::PermissionDenied => {
                 format!("sudo tally-agent doctor --config {}", quoted(path))
@@ -50,17 +51,18 @@ pub(super) fn unusable(path: &Path, error: &ConfigError) -> Check {
     Check::bad("configuration", error.to_string(), fix)
 }
 
-/// Who may read the keys.
+/// Who may read the keys. If others may, they are those of examples: no other file is loaded.
 pub(super) fn keys(path: &Path) -> Check {
     let file = path.display();
     let mode = path.metadata().map_or(0, |it: Metadata| it.mode() & 0o777);
-    if mode & 0o007 == 0 {
-        return Check::good("keys", format!("only owner and group may use {file}"));
+    if mode & 0o077 == 0 {
+        return Check::good("keys", format!("only its owner may use {file}"));
     }
     let found = format!(
-        "every user of this host may read or change the jobs' keys in {file} (mode {mode:04o})"
+        "{file} (mode {mode:04o}) has the keys of the documentation's examples, which everyone knows: replace them \
+         (openssl rand -hex 16)"
     );
-    Check::warning("keys", found, format!("chmod o-rwx {}", quoted(path)))
+    Check::warning("keys", found, format!("chmod 600 {}", quoted(path)))
 }
 
 /// Whether an agent serves the socket, or one could.

@@ -8,6 +8,7 @@ use crate::config::{AgentConfig, AgentJob};
 use crate::link::Link;
 use std::net::Ipv4Addr;
 use tally_endpoint::datagram_bytes;
+use tally_wire::auth::TAG_BYTES;
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{MAX_PAYLOAD_BYTES, MAX_UNITS, UNIT_BYTES};
 
@@ -37,7 +38,7 @@ fn packet_bytes(units: u8) -> usize {
 
 /// The longest payload that an MTU has room for.
 fn payload_in(mtu: usize) -> usize {
-    let room = mtu.saturating_sub(HEADERS_BYTES + HEADER_BYTES);
+    let room = mtu.saturating_sub(HEADERS_BYTES + HEADER_BYTES + TAG_BYTES);
     room.min(MAX_PAYLOAD_BYTES) / UNIT_BYTES * UNIT_BYTES
 }
 
@@ -69,6 +70,21 @@ pub(super) fn room(interface: &str, payload_bytes: usize) -> Option<Room> {
     })
 }
 
+/// What an interface lacks to carry payloads of so many bytes, if it does: its MTU may have become smaller.
+pub(super) fn too_long(interface: &str, payload_bytes: usize) -> Option<String> {
+    let mtu = std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).ok()?;
+    let mtu: usize = mtu.trim().parse().ok()?;
+    let needed = packet_bytes((payload_bytes / UNIT_BYTES) as u8);
+    (mtu < needed).then(|| no_room(interface, mtu, payload_bytes))
+}
+
+fn no_room(interface: &str, mtu: usize, payload_bytes: usize) -> String {
+    let needed = packet_bytes((payload_bytes / UNIT_BYTES) as u8);
+    format!(
+        "{interface} has MTU {mtu}, and payload_bytes {payload_bytes} needs {needed}: nothing will leave"
+    )
+}
+
 /// Whether the interface takes the payload.
 pub(super) fn payload(
     config: &AgentConfig,
@@ -85,9 +101,7 @@ pub(super) fn payload(
     let bytes = config.payload_bytes as usize;
     let needed = packet_bytes((bytes / UNIT_BYTES) as u8);
     if mtu < needed {
-        let found = format!(
-            "{interface} has MTU {mtu}, and payload_bytes {bytes} needs {needed}: nothing will leave"
-        );
+        let found = no_room(interface, mtu, bytes);
         let shorter = payload_in(mtu);
         let lower = format!("\"payload_bytes\": {shorter} in {}", file.display());
         let fix = if max_mtu == 0 || max_mtu >= needed {

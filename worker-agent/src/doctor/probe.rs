@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use tally_endpoint::Transmit;
 use tally_wire::control::{DATAGRAM_BYTES, Reason, Role};
 use tally_wire::header::CONTROL_UNITS;
-use tally_wire::{Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Rank, Refuse};
+use tally_wire::{
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Rank, Refuse,
+};
 
 /// For the answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -131,6 +133,7 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         rank: Rank(0),
         units: CONTROL_UNITS,
         bitmap: 0,
+        tag: AuthTag::NONE,
     };
     header.emit(out);
     let join = Join {
@@ -144,6 +147,7 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         shape: [0; 32],
         sent: None,
         awaiting: 0,
+        salt: 0,
     };
     join.emit(out);
     of.key.seal(out);

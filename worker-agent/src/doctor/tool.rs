@@ -41,8 +41,11 @@ pub(super) fn text(
     arguments: &[&str],
 ) -> Result<(bool, String), Missing> {
     let output = run(program, arguments).map_err(|why| Missing {
+        fix: match why.kind() {
+            io::ErrorKind::NotFound => format!("apt-get install {package}"),
+            _ => format!("{program} {}", arguments.join(" ")),
+        },
         why: format!("`{program}`: {why}"),
-        fix: format!("apt-get install {package}"),
     })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);

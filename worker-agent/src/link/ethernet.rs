@@ -7,8 +7,8 @@ use tally_wire::frame::UDP_END;
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::neighbour::{FRAME_BYTES_MIN, answer_arp, answer_echo, arp_request, arp_sender};
 use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, MAX_UNITS,
-    Mac, Rank, UNIT_BYTES, UdpFrame, frame,
+    Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind,
+    MAX_UNITS, Mac, Rank, UNIT_BYTES, UdpFrame, frame,
 };
 
 /// So that frames with a Tally header need no padding.
@@ -151,7 +151,8 @@ fn header_of(units: u8) -> Header {
         fragment: FragmentId(0),
         rank: Rank(0),
         units,
-        bitmap: 1,
+        bitmap: u64::from(units > 0),
+        tag: AuthTag::NONE,
     }
 }
 

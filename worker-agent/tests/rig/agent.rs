@@ -1,6 +1,6 @@
 //! The real program at a rig, and processes that use it.
 
-use super::{KEY, Rig};
+use super::{KEY, Rig, write_config};
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -27,7 +27,7 @@ impl Agent {
     /// One that says only what `level` lets through.
     pub fn quiet(rig: Rig, arguments: &[&str], level: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("agent.json"), config(&rig, &folder)).unwrap();
+        write_config(&folder.path().join("agent.json"), &config(&rig, &folder));
         let program = start_at(&folder, arguments, level);
         Self {
             rig,

@@ -11,8 +11,11 @@ use common::Rng;
 use common::switch::{Habits, SHARDS, Switch};
 use nix::sys::socket::{IpMembershipRequest, setsockopt, sockopt};
 use std::collections::HashMap;
+use std::fs::Permissions;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::JoinHandle;
@@ -26,6 +29,12 @@ use tally_wire::{Kind, MAX_PAYLOAD_BYTES};
 const BASE_PORT: u16 = 31249;
 /// The key of the naive switch, in hexadecimal.
 pub const KEY: &str = "7369787465656e206279746573206f72206d6f7265";
+
+/// Writes a configuration, which nobody else may read as it has keys.
+pub fn write_config(path: &Path, text: &str) {
+    std::fs::write(path, text).unwrap();
+    std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+}
 
 /// A network of its own: 127.0.`net`.0/24, with the switch at .254.
 pub struct Rig {
@@ -71,10 +80,7 @@ impl Rig {
             let config: PsConfig = tally_config::parse("ps.json", text.as_bytes()).unwrap();
             let stop = rig.stop.clone();
             rig.threads.push(std::thread::spawn(move || {
-                let loss = Some(Loss {
-                    probability: 0.02,
-                    seed: 9,
-                });
+                let loss = Some(Loss::of_each(0.02, 9));
                 serve(&config, loss, &mut |_, _| {}, &stop).unwrap();
             }));
         }

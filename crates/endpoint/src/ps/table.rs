@@ -358,18 +358,6 @@ impl Table {
             ..Pending::default()
         };
     }
-
-    /// Takes `payload` as the result of the slot's fragment (P-4).
-    pub(super) fn complete_with(&mut self, slot: usize, payload: &[u8]) {
-        match &mut self.entries[slot].sum {
-            Some(sum) => sum.copy_from_slice(payload),
-            None => {
-                let buffer = self.buffer_with(payload);
-                self.entries[slot].sum = Some(buffer);
-            }
-        }
-        self.close(slot);
-    }
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ fn serving() -> Ps {
         ps: true,
         group: [239, 84, 0, 3].into(),
         behind: None,
+        mac: tally_wire::Mac([2, 0, 0, 0, 0, 1]),
+        salt: 5,
     };
     let mut datagram = [0; DATAGRAM_BYTES];
     header(Kind::Accept, 0, Flags::NONE).emit(&mut datagram);
@@ -56,13 +58,16 @@ fn header(kind: Kind, bitmap: u64, flags: Flags) -> Header {
             _ => 0,
         },
         bitmap,
+        tag: AuthTag::NONE,
     }
 }
 
 fn hear(ps: &mut Ps, now: Time, kind: Kind, bitmap: u64, flags: Flags) {
-    let header = header(kind, bitmap, flags);
-    let mut datagram = vec![0; HEADER_BYTES + header.payload_bytes()];
+    let secret = Key::new(&[5; 16]).unwrap().epoch_secret(JOB, EPOCH, 5);
+    let header = secret.seal(header(kind, bitmap, flags));
+    let mut datagram = vec![0; header.datagram_bytes()];
     header.emit(&mut datagram);
+    header.emit_trailer(&mut datagram[HEADER_BYTES + header.payload_bytes()..]);
     ps.handle_datagram(now, Ecn::Ect0, &datagram);
 }
 

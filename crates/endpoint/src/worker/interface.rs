@@ -84,7 +84,7 @@ pub struct Delivery {
 /// number of units.
 pub trait Gradients {
     /// Writes our contribution to fragment `seq`, all of `payload`. Fragments are asked for in
-    /// order; after `Ready`, again whenever one seems lost, and then the same must be written.
+    /// order; after `Ready`, again whenever a NACK asks for one, and then the same must be written.
     fn contribute(&mut self, seq: u64, payload: &mut [u8]) -> Contribution;
 
     /// Takes the result of fragment `seq`. Called once for each, not always in order.
@@ -124,15 +124,15 @@ pub struct Members {
     pub ps: bool,
 }
 
-/// Contributions sent again, by reason.
+/// What was sent because a frame seemed lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retransmissions {
-    /// The timeout passed.
-    pub timeout: u64,
-    /// One that was sent later had its result.
-    pub early: u64,
-    /// The PS asked.
-    pub nack: u64,
+    /// PROBEs because the timeout passed.
+    pub probes_timeout: u64,
+    /// PROBEs because a fragment that was sent later had its result.
+    pub probes_early: u64,
+    /// Contributions retransmitted because of a NACK.
+    pub contributions: u64,
 }
 
 /// Counters of a session.
@@ -144,9 +144,9 @@ pub struct WorkerStats {
     pub from_switch: u64,
     /// Results that the PS finished.
     pub from_ps: u64,
-    /// Contributions sent again.
+    /// Probes and retransmitted contributions.
     pub retransmissions: Retransmissions,
-    /// Results that the PS asked us for and got.
+    /// Results sent in answer to a NACK.
     pub results_resent: u64,
     /// Results that we already had.
     pub duplicates: u64,
@@ -154,7 +154,7 @@ pub struct WorkerStats {
     pub late: u64,
     /// Frames that are malformed, of another job or member, or answer nothing that we sent.
     pub foreign: u64,
-    /// Control frames whose HMAC or instance was not right.
+    /// Frames whose tag, or HMAC or instance, was not right.
     pub unauthentic: u64,
     /// What the windows did.
     pub congestion: CongestionStats,

@@ -1,16 +1,19 @@
-//! The fragments a worker has unfinished, and which of them to send again.
+//! The fragments a worker has unfinished, which of them to probe, and which to retransmit.
 //!
-//! A ring of entries indexed by sequence number. Two things say that a fragment is lost, as in
-//! QUIC's loss detection (RFC 9002, section 6, whose ideas these are):
+//! A ring of entries indexed by sequence number. A fragment that seems lost is probed: PROBE has no payload, and
+//! the switch answers with the result, or asks the rank whose contribution it lacks. Only such a NACK makes a worker
+//! retransmit a payload. Two events say that a fragment is lost, as in QUIC's loss detection (RFC 9002,
+//! section 6, whose ideas these are):
 //!
 //! * *Early* (R-2): one that was sent later has its result. Unfinished fragments are in a few
-//!   [`Lists`], by how often they were sent again; in each list the head was sent first, so a loss
-//!   shows at a head, whatever the window. Each time a fragment is sent again it gets twice the
-//!   patience, because its answer may take the longer way, over the PS.
+//!   [`Lists`], by how often they were probed or retransmitted; in each list the head was sent first, so a loss
+//!   shows at a head, whatever the window. After a probe the limit is a typical time longer, because the
+//!   answer comes by way of the rank that is asked.
 //!   What went over the PS is late without being lost; see [`detour`].
-//! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then only the oldest fragment
-//!   is sent again, as a probe. If more are lost, its result shows them to be; if nothing is lost
-//!   and the others are only slow, one frame was wasted and not a window of them.
+//! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then the oldest fragment is probed, and those
+//!   that were probed before and have been waiting as long. If more are lost, the next result shows them to be.
+//!
+//! A wrong guess costs two frames without payload.
 
 mod detour;
 
@@ -32,30 +35,33 @@ pub(crate) const RTO: Bounds = Bounds {
 /// What is taken for reordering and not for loss: a quarter of the typical time, but at least so
 /// many medians between the bounds. Where half of all fragments are slow enough for the upper bound, also
 /// so many transmissions: there, a batch of frames has one time. On a fast fabric, 16 later ones
-/// are 1.5 µs, and a window that meets a full pool for the first time would be sent again as a whole.
-const REORDER_MIN: Duration = Duration::from_micros(50);
+/// are 1.5 µs, and a window that meets a full pool for the first time would be probed as a whole.
+const REORDER_MIN: Duration = Duration::from_micros(5);
 const REORDER_USUAL: Duration = Duration::from_millis(1);
-const REORDER_ROOM_TIMES: u32 = 2;
+const REORDER_ROOM_TIMES: u32 = 1;
 const REORDER_TRANSMISSIONS: u64 = 16;
 /// For how many windows a collision is remembered.
 const DETOUR_WINDOWS: u64 = 8;
 
-/// Fragments that were sent once are in the first list, others in that of how often they were sent
-/// again, or in the last.
+/// Fragments that were sent once are in the first list, others in that of how often they were probed or
+/// retransmitted, or in the last.
 const FRESH: usize = 0;
 const LISTS: usize = 8;
+/// So many probes of a fragment, and timeouts in a row, wait equally long; the limits double from then on.
+const EQUAL: u32 = 4;
 /// The timeout doubles this often at most.
 const DOUBLINGS_MAX: u32 = 11;
 const _: () = assert!(RTO.min.as_nanos() << DOUBLINGS_MAX >= RTO.max.as_nanos());
+const _: () = assert!((EQUAL as usize) < LISTS);
 
-/// Why a fragment is sent again.
+/// Why something is sent for a fragment once more: by the first two PROBE, by the last DATA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// Its timeout passed.
     Timeout,
     /// One that was sent later has its result.
     Early,
-    /// The PS asked.
+    /// The switch or the PS asked for the contribution.
     Nack,
 }
 
@@ -72,10 +78,13 @@ enum State {
 #[derive(Clone, Copy)]
 struct Entry {
     first_sent: Time,
+    /// When its contribution was last sent.
+    contributed: Time,
+    /// When anything was last sent for it.
     last_sent: Time,
     /// Which transmission of the session that was.
     transmission: u64,
-    /// The list that it was in last: how often it was sent again.
+    /// The list that it was in last: how often it was probed or retransmitted.
     list: u8,
     priority: u8,
     element: Element,
@@ -98,13 +107,13 @@ pub(crate) enum Taken {
 pub(crate) enum Asked {
     /// Something that has its result.
     Result { seq: u64 },
-    /// Something that will be sent again.
+    /// Something that will be retransmitted.
     Data,
-    /// Something not sent yet, or too long ago.
+    /// Something not sent yet, just sent, or too long ago.
     Nothing,
 }
 
-/// Something to send again.
+/// Something to probe or retransmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Again {
     pub(crate) seq: u64,
@@ -116,7 +125,7 @@ pub(crate) struct Again {
 pub(crate) struct Window {
     entries: Box<[Entry]>,
     lists: Lists<LISTS>,
-    /// Slots to send again, oldest reason first. An entry is in it at most once.
+    /// Fragments to probe or retransmit, oldest reason first. An entry is in it at most once.
     queue: VecDeque<u64>,
     /// All before it have their results.
     base: u64,
@@ -128,7 +137,7 @@ pub(crate) struct Window {
     rtt: Rtt,
     detour: Detour,
     /// Timeouts since the last result.
-    doublings: u32,
+    timeouts: u32,
     /// When something was last sent, and how often something was.
     last_sent: Time,
     transmissions: u64,
@@ -142,6 +151,7 @@ impl Window {
         let slots = width.next_power_of_two() as usize;
         let done = Entry {
             first_sent: Time(0),
+            contributed: Time(0),
             last_sent: Time(0),
             transmission: 0,
             list: 0,
@@ -159,7 +169,7 @@ impl Window {
             width,
             rtt: Rtt::new(RTO),
             detour: Detour::default(),
-            doublings: 0,
+            timeouts: 0,
             last_sent: Time(0),
             transmissions: 0,
             newest_finished: (Time(0), 0),
@@ -196,7 +206,7 @@ impl Window {
     }
 
     pub(crate) fn rto(&self) -> Duration {
-        self.rtt.timeout(self.doublings)
+        self.rtt.timeout(self.timeouts.saturating_sub(EQUAL))
     }
 
     /// W-2: the results of every fragment up to `next - width` are there.
@@ -211,7 +221,7 @@ impl Window {
         self.base.checked_add_signed(i64::from(ahead))
     }
 
-    /// Notes that fragment `next` was sent for the first time. Nothing may wait to be sent again,
+    /// Notes that fragment `next` was sent for the first time. Nothing may wait to be probed or retransmitted,
     /// which is what bounds the queue.
     pub(crate) fn sent_new(&mut self, now: Time, element: Element, priority: u8) {
         debug_assert!(self.may_send(), "W-2");
@@ -220,6 +230,7 @@ impl Window {
         debug_assert!(self.entries[slot].state == State::Done);
         self.entries[slot] = Entry {
             first_sent: now,
+            contributed: now,
             last_sent: now,
             transmission: self.transmissions,
             list: FRESH as u8,
@@ -234,7 +245,7 @@ impl Window {
         self.unfinished += 1;
     }
 
-    /// The next fragment to send again; [`sent_again`](Self::sent_again) must follow.
+    /// The next fragment to probe or retransmit; [`sent_again`](Self::sent_again) must follow.
     pub(crate) fn pop_again(&mut self) -> Option<Again> {
         while let Some(seq) = self.queue.pop_front() {
             // Finished while it waited, and perhaps its slot has a new owner.
@@ -258,6 +269,9 @@ impl Window {
         let slot = self.slot(again.seq);
         let entry = &mut self.entries[slot];
         entry.last_sent = now;
+        if again.cause == Cause::Nack {
+            entry.contributed = now;
+        }
         entry.transmission = self.transmissions;
         entry.state = State::InFlight;
         entry.list = (entry.list + 1).min(LISTS as u8 - 1);
@@ -306,7 +320,7 @@ impl Window {
         while self.base < self.next && self.entries[self.slot(self.base)].state == State::Done {
             self.base += 1;
         }
-        self.doublings = 0;
+        self.timeouts = 0;
         let latency = now.since(entry.first_sent);
         // Karn's rule: the result of what was sent twice measures nothing.
         if usize::from(entry.list) == FRESH {
@@ -325,23 +339,29 @@ impl Window {
         Taken::New { seq, latency }
     }
 
-    /// A fragment that is sent again has twice the patience next time, so this loop is bounded
-    /// by the number of lists on average.
+    /// A fragment that is probed has a longer limit next time, so this loop is bounded by the number of lists
+    /// on average.
     fn find_lost(&mut self) {
         let quarter = self.rtt.typical().unwrap_or_default() / 4;
         let room = self
             .rtt
             .room(REORDER_ROOM_TIMES, REORDER_MIN, REORDER_USUAL);
         let mut reordering = quarter.max(room);
-        let mut transmissions = (room >= REORDER_USUAL).then_some(REORDER_TRANSMISSIONS);
+        let is_slow = self.rtt.median().is_none_or(|m| m >= REORDER_USUAL / 2);
+        let mut transmissions = is_slow.then_some(REORDER_TRANSMISSIONS);
         let memory = DETOUR_WINDOWS * self.width;
         if let Some(detour) = self.detour.patience(self.transmissions, memory) {
             reordering = reordering.max(detour.min(self.rtt.timeout(0)));
             transmissions = None;
         }
+        let typical = self.rtt.typical().unwrap_or_default();
         for list in 0..LISTS {
-            let patience = reordering * (1 << list);
-            let transmissions = transmissions.map_or(u64::MAX, |n| n << list);
+            let (patience, transmissions) = if list == FRESH {
+                (reordering, transmissions.unwrap_or(u64::MAX))
+            } else {
+                let doublings = (list as u32).saturating_sub(EQUAL);
+                ((reordering + typical) * (1 << doublings), u64::MAX)
+            };
             let (newest, newest_transmission) = self.newest_finished;
             while let Some(slot) = self.lists.head(list) {
                 let entry = &self.entries[slot];
@@ -355,7 +375,7 @@ impl Window {
     }
 
     /// Takes note of a NACK.
-    pub(crate) fn asked(&mut self, fragment: FragmentId) -> Asked {
+    pub(crate) fn asked(&mut self, now: Time, fragment: FragmentId) -> Asked {
         let Some(seq) = self.seq_of(fragment).filter(|&seq| seq < self.next) else {
             return Asked::Nothing;
         };
@@ -371,7 +391,13 @@ impl Window {
         let slot = self.slot(seq);
         match self.entries[slot].state {
             State::Done => Asked::Result { seq },
-            State::Queued(_) => Asked::Data,
+            State::Queued(Cause::Nack) => Asked::Data,
+            // it is still on its way, as far as the path's shortest time says.
+            _ if now.since(self.entries[slot].contributed) < self.rtt.least() => Asked::Nothing,
+            State::Queued(_) => {
+                self.entries[slot].state = State::Queued(Cause::Nack);
+                Asked::Data
+            }
             State::InFlight => {
                 self.enqueue(slot, seq, Cause::Nack);
                 Asked::Data
@@ -389,12 +415,21 @@ impl Window {
         self.waits().then(|| self.last_sent.after(self.rto()))
     }
 
-    /// Queues a probe if the timeout has passed by `now`.
+    /// Queues probes if the timeout has passed by `now`.
     pub(crate) fn expire(&mut self, now: Time) {
-        if self.deadline().is_some_and(|at| at <= now) {
-            self.enqueue(self.slot(self.base), self.base, Cause::Timeout);
-            self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
+        if self.deadline().is_none_or(|at| at > now) {
+            return;
         }
+        self.enqueue(self.slot(self.base), self.base, Cause::Timeout);
+        for list in FRESH + 1..LISTS {
+            while let Some(slot) = self.lists.head(list) {
+                if self.entries[slot].last_sent.after(self.rto()) > now {
+                    break;
+                }
+                self.enqueue(slot, self.seq_in(slot), Cause::Timeout);
+            }
+        }
+        self.timeouts = (self.timeouts + 1).min(DOUBLINGS_MAX + EQUAL);
     }
 }
 

@@ -7,12 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave, Rank,
-    Refuse, all_ranks,
+    Accept, AuthTag, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
+    Mac, Rank, Refuse, all_ranks,
 };
 
 pub const JOB: JobId = JobId(7);
 pub const SHARDS: u8 = 3;
+
+pub const MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
 
 pub fn key() -> Key {
     Key::new(b"sixteen bytes or more").unwrap()
@@ -113,6 +115,8 @@ struct Held {
 
 pub struct Switch {
     pub epoch: u16,
+    /// Salt of the epoch.
+    pub salt: u64,
     pub state: State,
     pub habits: Habits,
     /// Answers nothing but JOIN when false.
@@ -129,6 +133,8 @@ pub struct Switch {
     left: u64,
     held: HashMap<u32, Held>,
     done: HashMap<u32, (Element, Vec<u8>, Flags)>,
+    /// Ranks whose contributions went to the PS.
+    sent_to_ps: HashMap<u32, u64>,
 }
 
 /// Datagrams by member: rank, or 255 for the PS.
@@ -138,6 +144,7 @@ impl Switch {
     pub fn new(workers: u8, habits: Habits) -> Self {
         Self {
             epoch: 0,
+            salt: 0,
             state: State::Waiting,
             habits,
             sums: true,
@@ -150,6 +157,7 @@ impl Switch {
             left: 0,
             held: HashMap::new(),
             done: HashMap::new(),
+            sent_to_ps: HashMap::new(),
         }
     }
 
@@ -173,6 +181,7 @@ impl Switch {
             rank: Rank::SWITCH,
             units: 0,
             bitmap: 0,
+            tag: AuthTag::NONE,
         }
     }
 
@@ -185,16 +194,34 @@ impl Switch {
         bitmap: u64,
         p: &[u8],
     ) -> Vec<u8> {
-        let mut out = vec![0; HEADER_BYTES + p.len()];
-        let header = Header {
+        let header = self.seal(Header {
             flags,
             element: e,
             units: self.units,
             bitmap,
             ..self.header(kind, n)
-        };
+        });
+        let mut out = vec![0; header.datagram_bytes()];
         header.emit(&mut out);
-        out[HEADER_BYTES..].copy_from_slice(p);
+        out[HEADER_BYTES..][..p.len()].copy_from_slice(p);
+        header.emit_trailer(&mut out[HEADER_BYTES + p.len()..]);
+        out
+    }
+
+    fn seal(&self, header: Header) -> Header {
+        let secret = key().epoch_secret(JOB, Epoch(self.epoch), self.salt);
+        secret.seal(header)
+    }
+
+    /// A frame without elements.
+    fn short(&self, kind: Kind, flags: Flags, rank: Rank, n: u32) -> Vec<u8> {
+        let mut out = vec![0; HEADER_BYTES];
+        let header = Header {
+            flags,
+            rank,
+            ..self.header(kind, n)
+        };
+        self.seal(header).emit(&mut out);
         out
     }
 
@@ -227,6 +254,8 @@ impl Switch {
             ps: self.members.contains_key(&255),
             group: tally_wire::frame::group_of(JOB),
             behind: self.behind().filter(|_| member != 255),
+            mac: MAC,
+            salt: self.salt,
         };
         self.control(Kind::Accept, member, |out| accept.emit(out))
     }
@@ -309,28 +338,24 @@ impl Switch {
         {
             return Vec::new();
         }
+        let secret = key().epoch_secret(JOB, header.epoch, self.salt);
+        assert!(secret.verifies(&header), "{header:?}");
         let payload = &datagram[HEADER_BYTES..];
         match header.kind {
             Kind::Data => self.data(rng, &header, payload),
             Kind::Nack => vec![(from, datagram.to_vec())],
-            Kind::Result if from != 255 => vec![(255, datagram.to_vec())],
             Kind::Result if self.done.contains_key(&n) => Vec::new(),
             Kind::Result => {
                 self.held.remove(&n);
-                let flags = Flags::FROM_PS.with(header.flags);
+                let flags = Flags::FROM_PS.when(from == 255).with(header.flags);
                 self.finish(n, header.element, payload.to_vec(), flags)
             }
             Kind::Remind if self.held.contains_key(&n) => self.give_up_slot(n, Flags::NONE),
             Kind::Remind => {
                 let flags = Flags::FINISHED.when(self.done.contains_key(&n));
-                let mut out = vec![0; HEADER_BYTES];
-                Header {
-                    flags,
-                    ..self.header(Kind::NotHere, n)
-                }
-                .emit(&mut out);
-                vec![(255, out)]
+                vec![(255, self.short(Kind::NotHere, flags, Rank::SWITCH, n))]
             }
+            Kind::Probe => self.probe(from, n, datagram),
             kind => panic!("{kind:?} is not for the switch"),
         }
     }
@@ -358,6 +383,11 @@ impl Switch {
                     41
                 } else {
                     header.epoch.0
+                };
+                self.salt = if header.epoch == Epoch(0) {
+                    0x5a17
+                } else {
+                    join.salt
                 };
                 self.challenge += 1;
                 self.members.clear();
@@ -429,20 +459,41 @@ impl Switch {
         vec![(from, self.accept(from))]
     }
 
+    /// S-7. It asks all ranks that are missing, and not one as the real one does.
+    fn probe(&mut self, from: u8, n: u32, datagram: &[u8]) -> Out {
+        if let Some((e, p, flags)) = self.done.get(&n) {
+            return vec![(from, self.elements(Kind::Result, *flags, n, *e, 0, p))];
+        }
+        let sent = self.sent_to_ps.get(&n).copied().unwrap_or(0);
+        let held = self.held.get(&n);
+        let is_missing = |r: &u8| match held {
+            Some(held) => !held.by_rank.contains_key(r) && sent >> r & 1 == 0,
+            None => *r == from,
+        };
+        let missing: Vec<u8> = (0..self.workers).filter(is_missing).collect();
+        if sent != 0 && (held.is_none() || missing.is_empty()) {
+            return vec![(255, datagram.to_vec())];
+        }
+        let nack = |r| (r, self.short(Kind::Nack, Flags::NONE, Rank(r), n));
+        missing.into_iter().map(nack).collect()
+    }
+
     fn data(&mut self, rng: &mut Rng, header: &Header, payload: &[u8]) -> Out {
         let (from, n, element) = (header.rank.0, header.fragment.0, header.element);
         let resend = header.flags.has(Flags::RESEND);
         let marked = Flags::MARKED.when(header.flags.has(Flags::MARKED));
         if let Some((e, p, flags)) = self.done.get(&n) {
-            let all = all_ranks(self.workers);
-            let result = self.elements(Kind::Result, *flags, n, *e, all, p);
+            let result = self.elements(Kind::Result, *flags, n, *e, 0, p);
             return if resend {
                 vec![(from, result)]
             } else {
                 Vec::new()
             };
         }
-        if !self.held.contains_key(&n) && (resend || rng.chance(self.habits.collide)) {
+        let noted = self.sent_to_ps.get(&n).copied().unwrap_or(0);
+        let follows = resend && noted != 0;
+        if !self.held.contains_key(&n) && (follows || rng.chance(self.habits.collide)) {
+            self.sent_to_ps.insert(n, noted | 1 << from);
             let flags = Flags::RESEND
                 .when(resend)
                 .with(Flags::COLLISION.when(!resend));
@@ -484,8 +535,7 @@ impl Switch {
     }
 
     fn finish(&mut self, n: u32, e: Element, sum: Vec<u8>, flags: Flags) -> Out {
-        let all = all_ranks(self.workers);
-        let result = self.elements(Kind::Result, flags, n, e, all, &sum);
+        let result = self.elements(Kind::Result, flags, n, e, 0, &sum);
         self.done.insert(n, (e, sum, flags));
         (0..self.workers).map(|r| (r, result.clone())).collect()
     }
@@ -496,6 +546,8 @@ impl Switch {
             flags: held,
             by_rank,
         } = self.held.remove(&n).unwrap();
+        let bits = by_rank.keys().fold(0, |bits, r| bits | 1u64 << r);
+        *self.sent_to_ps.entry(n).or_default() |= bits;
         let flags = flags.with(held);
         let partial = |ranks: &[u8]| {
             let bitmap = ranks.iter().fold(0, |bits, r| bits | 1u64 << r);

@@ -15,7 +15,7 @@ use crate::policy::Completion;
 use crate::ring::Standing;
 use crate::slot::{Slot, SlotKey};
 use tally_kernels::Kernels;
-use tally_wire::{Element, Flags, Header, Kind, Time, all_ranks};
+use tally_wire::{AuthTag, Element, Flags, Header, Kind, Time, all_ranks};
 
 /// Most members of a job, so most contributions of a group that are not duplicates.
 const MAX_MEMBERS: usize = 64;
@@ -118,6 +118,7 @@ impl<B: Buffer> Aggregator<B> {
             rank: tag.rank(),
             units: job.roster.units,
             bitmap: tag.rank().bit(),
+            tag: AuthTag::NONE,
         };
         self.contribution(now, place, &header, buffer, egress);
     }
@@ -176,7 +177,6 @@ impl<B: Buffer> Aggregator<B> {
         }
         job.has_reached(fragment);
         job.arrivals += members.len as u64;
-        slot.grew = now;
         slot.priority = slot.priority.max(members.priority);
         slot.flags = slot.flags.with(members.flags);
         if slot.element.is_ordered() && !members.in_order {

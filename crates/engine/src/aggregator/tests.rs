@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::buffer::To;
-use crate::plain::{Ledger, Plain, Sent, Wire, host};
+use crate::plain::{Ledger, Plain, Sent, Wire, host, secret};
 use crate::policy::PolicyName;
 use crate::pool::Limits;
 use crate::roster::PortId;
-use tally_wire::{Epoch, FragmentId};
+use tally_wire::{AuthTag, Epoch, FragmentId};
 
 mod abandoned;
 mod admission;
@@ -15,9 +15,12 @@ mod congestion;
 mod hand_over;
 mod limits;
 mod none;
+mod probe;
 mod ps;
+mod resend;
 mod sets;
 mod slots;
+mod tags;
 mod turns;
 
 const JOB: JobId = JobId(7);
@@ -93,8 +96,14 @@ impl World {
         assert!(self.shard.bind(roster, index, &mut self.wire));
     }
 
-    /// Hands in one frame; what left since.
+    /// Hands in one frame with its tag; what left since. Tags of what leaves are checked on the way.
     fn handle(&mut self, from: Member, header: Header, payload: &[u8]) -> Vec<Sent> {
+        let header = secret(header.job, header.epoch).seal(header);
+        self.handle_as_is(from, header, payload)
+    }
+
+    /// As `handle`, with the tag that the header has.
+    fn handle_as_is(&mut self, from: Member, header: Header, payload: &[u8]) -> Vec<Sent> {
         assert_eq!(header.check(), Ok(()), "the test's own frame: {header:?}");
         let payload = if header.units == 0 { &[] } else { payload };
         let buffer = self.ledger.frame(payload);
@@ -115,6 +124,11 @@ impl World {
     /// RESEND of a worker of job 7.
     fn resend(&mut self, fragment: u32, rank: u8, value: i32) -> Vec<Sent> {
         self.say(resend(fragment, rank), value)
+    }
+
+    /// PROBE of a worker of job 7.
+    fn probe(&mut self, fragment: u32, rank: u8) -> Vec<Sent> {
+        self.say(probe(fragment, rank), 0)
     }
 
     /// A frame of i32 from the host that its header names.
@@ -163,7 +177,16 @@ impl Drop for World {
 
 fn roster(job: JobId, workers: u16, first_host: u16) -> Roster {
     let members = (first_host..first_host + workers).map(host).collect();
-    Roster::new(job, EPOCH, UNITS, members, host(first_host + 9))
+    of_epoch(EPOCH, job, members, host(first_host + 9))
+}
+
+fn of_epoch(epoch: Epoch, job: JobId, workers: Vec<Member>, ps: Member) -> Roster {
+    Roster::new(job, epoch, secret(job, epoch), UNITS, workers, ps)
+}
+
+/// The next epoch of job 7.
+fn next_epoch(workers: u16) -> Roster {
+    of_epoch(Epoch(4), JOB, (0..workers).map(host).collect(), host(9))
 }
 
 fn host_of(header: &Header) -> u16 {
@@ -188,6 +211,7 @@ fn data(fragment: u32, rank: u8) -> Header {
         rank: Rank(rank),
         units: UNITS,
         bitmap: 1 << rank,
+        tag: AuthTag::NONE,
     }
 }
 
@@ -212,6 +236,7 @@ fn ps(kind: Kind, fragment: u32) -> Header {
         element: Element::None,
         units: 0,
         bitmap: 0,
+        tag: AuthTag::NONE,
         rank: Rank::PS,
         ..data(fragment, 0)
     }
@@ -220,16 +245,28 @@ fn ps(kind: Kind, fragment: u32) -> Header {
 fn nack(fragment: u32, rank: u8) -> Header {
     Header {
         rank: Rank(rank),
-        bitmap: 1 << rank,
         ..ps(Kind::Nack, fragment)
     }
+}
+
+fn probe(fragment: u32, rank: u8) -> Header {
+    Header {
+        rank: Rank(rank),
+        ..ps(Kind::Probe, fragment)
+    }
+}
+
+/// NACK to a worker of job 7.
+fn nacked(fragment: u32, rank: u8) -> Sent {
+    let (to, member) = (To::Worker(Rank(rank)), host(u16::from(rank)));
+    Sent::To(to, member, nack(fragment, rank), Vec::new())
 }
 
 fn result_of(rank: Rank, fragment: u32) -> Header {
     Header {
         kind: Kind::Result,
         rank,
-        bitmap: 0b111,
+        bitmap: 0,
         ..data(fragment, 0)
     }
 }
@@ -268,9 +305,15 @@ fn result(fragment: u32, value: i32) -> Sent {
     )
 }
 
+/// RESULT to the group of a job as the worlds have it.
 fn published(header: Header, payload: Vec<u8>, born: Option<Time>) -> Sent {
+    let workers = if header.job == JOB { 3 } else { 2 };
+    published_to(workers, header, payload, born)
+}
+
+/// As `published`, to the group of a job of so many workers.
+fn published_to(workers: u16, header: Header, payload: Vec<u8>, born: Option<Time>) -> Sent {
     let first = if header.job == JOB { 0 } else { 10 };
-    let workers = header.bitmap.count_ones() as u16;
     let ports = (first..first + workers).map(PortId).collect();
     Sent::Group(ports, header, payload, born)
 }

@@ -41,7 +41,7 @@ impl Policy for Esa {
     }
 
     fn resend(&self) -> Resend {
-        Resend::JoinOrPs
+        Resend::JoinOrTake
     }
 
     fn follows_to_ps(&self) -> bool {

@@ -49,7 +49,7 @@ impl Policy for Static {
     }
 
     fn resend(&self) -> Resend {
-        Resend::JoinOrPs
+        Resend::JoinOrTake
     }
 }
 

@@ -32,6 +32,6 @@ impl Policy for NoAggregation {
     }
 
     fn resend(&self) -> Resend {
-        Resend::JoinOrPs
+        Resend::JoinOrTake
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use proptest::prelude::*;
-use tally_wire::{Element, Epoch, Flags, FragmentId, JobId, Rank};
+use tally_wire::{AuthTag, Element, Epoch, Flags, FragmentId, JobId, Rank};
 
 fn queue(frames: u32, mark_frames: u32, guard: u32) -> PortQueue<(usize, u32)> {
     PortQueue::new(QueueConfig {
@@ -28,6 +28,7 @@ fn the_class_is_the_priority_but_for_frames_that_others_wait_for() {
             rank: Rank(0),
             units: 0,
             bitmap: 0,
+            tag: AuthTag::NONE,
         };
         let expected = if kind.has_elements() { 3 } else { 7 };
         assert_eq!(class_of_header(&header), expected, "{kind:?}");

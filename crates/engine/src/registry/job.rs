@@ -3,21 +3,48 @@
 //! The registry finds the job and checks the key; everything that follows from a good JOIN or LEAVE,
 //! and from silence, is decided here.
 
-use super::{Action, Datagram, JobConfig, RegistryConfig};
+mod answers;
+
+use super::{Action, JobConfig, Refusals, RegistryConfig};
 use crate::roster::{Member, Roster};
-use sha2::{Digest, Sha256};
+use std::collections::VecDeque;
 use std::time::Duration;
 use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, Shape, State};
-use tally_wire::frame::group_of;
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    Accept, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Kind, Leave, Rank, Refuse,
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Kind, Leave, Rank, Refuse,
     Time, all_ranks,
 };
 
 /// After this long without a sign of life another instance may take over a place that is not in the
 /// middle of a job: three times the period of J-1.
 const TAKEOVER: Duration = Duration::from_millis(1500);
+
+/// Epochs that a new one of the same job differs from: frames of them may still be on their way.
+const RECENT_EPOCHS: usize = 256;
+
+/// Which epoch: numbers come again, the salt tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Incarnation {
+    pub(super) epoch: Epoch,
+    pub(super) salt: u64,
+}
+
+impl Incarnation {
+    /// None: the job, or the member, has had no epoch.
+    pub(super) const NONE: Self = Self {
+        epoch: Epoch(0),
+        salt: 0,
+    };
+
+    /// What a member says it is in.
+    pub(super) fn said(epoch: Epoch, salt: u64) -> Self {
+        match epoch {
+            Epoch(0) => Self::NONE,
+            epoch => Self { epoch, salt },
+        }
+    }
+}
 
 /// A member that has joined.
 #[derive(Clone, Debug)]
@@ -43,7 +70,7 @@ impl Seat {
             member: visit.from,
             instance: visit.instance,
             heard: visit.now,
-            fresh: visit.epoch == Epoch(0),
+            fresh: visit.incarnation == Incarnation::NONE,
             turn: 0,
             rival: 0,
             sent: None,
@@ -86,7 +113,7 @@ pub(super) struct Agreed {
 /// How the last epoch ended, for members that ask afterwards.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
-    epoch: Epoch,
+    incarnation: Incarnation,
     /// The challenge of its last turn: who missed the news leaves with it.
     challenge: u64,
     outcome: Result<(), Refusal>,
@@ -97,7 +124,11 @@ pub(super) struct Job {
     pub(super) config: JobConfig,
     pub(super) index: usize,
     pub(super) phase: Phase,
-    pub(super) epoch: Epoch,
+    pub(super) incarnation: Incarnation,
+    /// Its last epochs, the latest first.
+    recent: VecDeque<Epoch>,
+    /// Incarnations drawn since the switch's start.
+    drawn: u64,
     /// What the challenge is made from.
     pub(super) turn: u64,
     /// The turn of the last roll call (J-5): while it lasts, who is in its place says so.
@@ -110,7 +141,7 @@ pub(super) struct Job {
     pub(super) resumed: Option<Time>,
     pub(super) ps: Option<Seat>,
     /// The epoch that the PS has confirmed (J-5).
-    pub(super) ps_epoch: Epoch,
+    pub(super) ps_incarnation: Incarnation,
     pub(super) ended: Option<Ending>,
     /// Members come from the configuration and stay.
     pub(super) fixed: bool,
@@ -119,18 +150,21 @@ pub(super) struct Job {
 /// One datagram being answered.
 pub(super) struct Visit<'a> {
     pub(super) config: &'a RegistryConfig,
-    pub(super) next_epoch: &'a mut u16,
     pub(super) now: Time,
     pub(super) from: Member,
     pub(super) rank: Rank,
-    pub(super) epoch: Epoch,
+    pub(super) incarnation: Incarnation,
     pub(super) instance: u64,
+    pub(super) refusals: &'a mut Refusals,
     pub(super) actions: Vec<Action>,
 }
 
 impl Visit<'_> {
     /// A refusal that cannot be authenticated.
     pub(super) fn hint(&mut self, job: JobId, reason: Reason) {
+        if !self.refusals.take(self.now) {
+            return;
+        }
         let refuse = Refuse {
             instance: self.instance,
             challenge: 0,
@@ -189,7 +223,9 @@ impl Job {
         Self {
             index,
             phase: Phase::Idle,
-            epoch: Epoch(0),
+            incarnation: Incarnation::NONE,
+            recent: VecDeque::new(),
+            drawn: 0,
             turn: 0,
             called: 0,
             workers: vec![None; usize::from(config.workers)],
@@ -197,7 +233,7 @@ impl Job {
             left: 0,
             resumed: None,
             ps: None,
-            ps_epoch: Epoch(0),
+            ps_incarnation: Incarnation::NONE,
             ended: None,
             fixed: false,
             config,
@@ -225,13 +261,9 @@ impl Job {
     }
 
     pub(super) fn challenge(&self, config: &RegistryConfig) -> u64 {
-        let digest = Sha256::new()
-            .chain_update(config.secret)
-            .chain_update(self.config.id.0.to_be_bytes())
-            .chain_update(self.turn.to_be_bytes())
-            .finalize();
+        let digest = config.derive(b"challenge", self.config.id, self.turn);
         // Never 0: that is what a member says that has none.
-        digest.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b)) | 1
+        leading_u64(&digest) | 1
     }
 
     pub(super) fn join(&mut self, visit: &mut Visit<'_>, join: &Join) {
@@ -291,8 +323,8 @@ impl Job {
             ..Seat::new(visit)
         });
         // What the same PS has confirmed, a JOIN that was overtaken does not take back.
-        if self.ps_epoch != self.epoch || self.epoch == Epoch(0) {
-            self.ps_epoch = visit.epoch;
+        if self.ps_incarnation != self.incarnation || self.incarnation == Incarnation::NONE {
+            self.ps_incarnation = visit.incarnation;
         }
         Ok(Joined::Now)
     }
@@ -301,7 +333,7 @@ impl Job {
     fn lose_ps(&mut self) {
         self.turn += 1;
         self.ps = None;
-        self.ps_epoch = Epoch(0);
+        self.ps_incarnation = Incarnation::NONE;
         if self.phase == Phase::Running {
             self.phase = Phase::Paused;
         }
@@ -339,16 +371,20 @@ impl Job {
         if self.fixed {
             return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
         }
-        if visit.epoch != Epoch(0) {
+        if visit.incarnation != Incarnation::NONE {
             // A member of an epoch that has ended hears how (J-6, J-7).
             match self.ended {
-                Some(Ending { epoch, outcome, .. }) if epoch == visit.epoch => {
+                Some(Ending {
+                    incarnation,
+                    outcome,
+                    ..
+                }) if incarnation == visit.incarnation => {
                     return outcome.map(|()| Joined::Before);
                 }
-                _ if !self.is_stale(visit.epoch) => {}
+                _ if !self.is_stale(visit.incarnation) => {}
                 // The switch restarted while the job formed. Who has not been told that the epoch
                 // runs has sent nothing in it, and is as good as new.
-                _ if !join.running => visit.epoch = Epoch(0),
+                _ if !join.running => visit.incarnation = Incarnation::NONE,
                 _ => return Err(Refusal::new(Reason::StaleEpoch)),
             }
         }
@@ -358,7 +394,7 @@ impl Job {
         let called = self.called == self.turn;
         match &mut self.workers[usize::from(visit.rank.0)] {
             Some(seat) if seat.is(visit) => {}
-            _ if self.resumed.is_some() && visit.epoch == Epoch(0) => {
+            _ if self.resumed.is_some() && visit.incarnation == Incarnation::NONE => {
                 return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
             }
             Some(seat)
@@ -390,7 +426,7 @@ impl Job {
         }
         self.take_seat(visit);
         if let (Some(sent), Some(seat)) = (join.sent, &mut self.workers[usize::from(visit.rank.0)])
-            && visit.epoch == self.epoch
+            && visit.incarnation == self.incarnation
         {
             seat.has_sent(sent, join.awaiting);
         }
@@ -404,8 +440,8 @@ impl Job {
 
     /// Whether a member of this epoch has nothing to say any more: another is, or was, the last. Only
     /// a switch that has had none since its start does not know.
-    fn is_stale(&self, epoch: Epoch) -> bool {
-        self.epoch != Epoch(0) && self.epoch != epoch
+    fn is_stale(&self, incarnation: Incarnation) -> bool {
+        self.incarnation != Incarnation::NONE && self.incarnation != incarnation
     }
 
     /// A worker that may is in its place, and in an epoch.
@@ -428,7 +464,7 @@ impl Job {
 
     /// The turn, if the visitor is in the job's epoch.
     fn said(&self, visit: &Visit<'_>) -> Option<u64> {
-        (visit.epoch == self.epoch).then_some(self.turn)
+        (visit.incarnation == self.incarnation).then_some(self.turn)
     }
 
     /// A worker says that this epoch has run already: then the switch had restarted. Whoever has
@@ -496,15 +532,28 @@ impl Job {
     fn open(&mut self, visit: &mut Visit<'_>) {
         self.phase = Phase::Forming;
         self.turn += 1;
-        // Epochs that somebody may still mean: after a restart of the switch members bring epochs
-        // along that its own count can come to.
-        let ended = self.ended.map_or(Epoch(0), |end| end.epoch);
-        let known = [Epoch(0), self.epoch, ended, self.ps_epoch];
-        self.epoch = visit.epoch;
-        if self.epoch == Epoch(0) {
-            while known.contains(&self.epoch) {
-                *visit.next_epoch = visit.next_epoch.wrapping_add(1);
-                self.epoch = Epoch(*visit.next_epoch);
+        self.incarnation = match visit.incarnation {
+            Incarnation::NONE => self.new_incarnation(visit.config),
+            brought => brought,
+        };
+        self.recent.truncate(RECENT_EPOCHS - 1);
+        self.recent.push_front(self.incarnation.epoch);
+    }
+
+    /// An incarnation that nobody can foresee, of an epoch that no member or frame may still mean: after a
+    /// restart of the switch members bring along epochs that it has not given.
+    fn new_incarnation(&mut self, config: &RegistryConfig) -> Incarnation {
+        loop {
+            self.drawn += 1;
+            let digest = config.derive(b"incarnation", self.config.id, self.drawn);
+            let [e0, e1, salt @ ..] = digest;
+            let new = Incarnation {
+                epoch: Epoch(u16::from_be_bytes([e0, e1])),
+                salt: leading_u64(&salt),
+            };
+            let known = [Epoch(0), self.ps_incarnation.epoch];
+            if new.salt != 0 && !known.contains(&new.epoch) && !self.recent.contains(&new.epoch) {
+                return new;
             }
         }
     }
@@ -524,7 +573,7 @@ impl Job {
             if self.seats().any(|(_, seat)| seat.turn != self.turn) {
                 return;
             }
-        } else if self.ps_epoch != self.epoch {
+        } else if self.ps_incarnation != self.incarnation {
             if visit.rank != Rank::PS {
                 let news = self.acceptance(visit.config, Rank::PS, ps.instance, State::Waiting);
                 visit.actions.push(Action::Send(ps.member, news));
@@ -537,7 +586,15 @@ impl Job {
             .flatten()
             .map(|seat| seat.member)
             .collect();
-        let roster = Roster::new(self.config.id, self.epoch, agreed.units, workers, ps.member);
+        let Incarnation { epoch, salt } = self.incarnation;
+        let roster = Roster::new(
+            self.config.id,
+            epoch,
+            self.config.key.epoch_secret(self.config.id, epoch, salt),
+            agreed.units,
+            workers,
+            ps.member,
+        );
         visit
             .actions
             .push(Action::Bind(Box::new(roster), self.index));
@@ -572,7 +629,7 @@ impl Job {
         let current = leave.challenge == self.challenge(visit.config);
         // The end of an epoch changes the challenge; who missed the news leaves with the old one.
         if let Some(end) = self.ended
-            && end.epoch == visit.epoch
+            && end.incarnation == visit.incarnation
             && visit.rank.is_worker()
             && (current || end.challenge == leave.challenge)
         {
@@ -602,11 +659,11 @@ impl Job {
         let finished = leave.code == LeaveCode::Finished;
         let stale = match (self.phase, seat) {
             // The switch had restarted: the others still need this one's answers (R-3, J-7).
-            (Phase::Idle, _) => !finished || visit.epoch == Epoch(0),
+            (Phase::Idle, _) => !finished || visit.incarnation == Incarnation::NONE,
             (_, Some(seat)) => !seat.is(visit),
             (_, None) => false,
         };
-        if stale || self.is_stale(visit.epoch) {
+        if stale || self.is_stale(visit.incarnation) {
             return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
         }
         if !finished {
@@ -658,7 +715,7 @@ impl Job {
     fn close(&mut self, config: &RegistryConfig, outcome: Result<(), Refusal>) {
         let challenge = self.challenge(config);
         self.ended = Some(Ending {
-            epoch: self.epoch,
+            incarnation: self.incarnation,
             challenge,
             outcome,
         });
@@ -689,6 +746,15 @@ impl Job {
             .filter(|(rank, _)| may_be_silent & rank.bit() == 0);
         let absent = self.resumed.filter(|_| self.absent().is_some());
         present.map(|(_, seat)| seat.heard).chain(absent).min()
+    }
+
+    /// Time in which the switch could hear no member.
+    pub(super) fn postpone(&mut self, missed: Duration) {
+        let seats = self.workers.iter_mut().flatten().chain(&mut self.ps);
+        let heard = seats.map(|seat| &mut seat.heard);
+        heard
+            .chain(&mut self.resumed)
+            .for_each(|heard| *heard = heard.after(missed));
     }
 
     /// J-6.
@@ -740,101 +806,6 @@ impl Job {
         let refusal = Refusal::numbers(Reason::MemberLost, numbers.0, numbers.1).about(rank);
         self.fail(config, refusal, actions);
     }
-
-    fn state(&self) -> State {
-        match self.phase {
-            Phase::Running => State::Running,
-            _ => State::Waiting,
-        }
-    }
-
-    fn accept(&self, visit: &mut Visit<'_>, state: State) {
-        // What has ended is the asker's epoch, also when the next one has opened.
-        let epoch = match state {
-            State::Ended => visit.epoch,
-            _ => self.epoch,
-        };
-        let answer = self.acceptance_of(epoch, visit.config, visit.rank, visit.instance, state);
-        visit.actions.push(Action::Send(visit.from, answer));
-    }
-
-    fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
-        let answer = self.refused(visit.config, visit.rank, visit.instance, refusal);
-        visit.actions.push(Action::Send(visit.from, answer));
-    }
-
-    fn acceptance(
-        &self,
-        config: &RegistryConfig,
-        rank: Rank,
-        instance: u64,
-        state: State,
-    ) -> Box<Datagram> {
-        self.acceptance_of(self.epoch, config, rank, instance, state)
-    }
-
-    fn acceptance_of(
-        &self,
-        epoch: Epoch,
-        config: &RegistryConfig,
-        rank: Rank,
-        instance: u64,
-        state: State,
-    ) -> Box<Datagram> {
-        let accept = Accept {
-            instance,
-            challenge: self.challenge(config),
-            state,
-            workers: self.config.workers,
-            units: self.agreed.map_or(0, |agreed| agreed.units),
-            shards: config.shards,
-            base_port: config.base_port,
-            window: config.window,
-            joined: self.joined(),
-            left: self.left,
-            ps: self.ps.is_some() && self.ps_epoch == self.epoch,
-            group: group_of(self.config.id),
-            behind: (rank.is_worker() && state != State::Ended)
-                .then(|| self.behind())
-                .flatten(),
-        };
-        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
-        accept.emit(&mut *datagram);
-        self.config.key.seal(&mut *datagram);
-        datagram
-    }
-
-    fn refused(
-        &self,
-        config: &RegistryConfig,
-        rank: Rank,
-        instance: u64,
-        refusal: Refusal,
-    ) -> Box<Datagram> {
-        let Refusal {
-            reason,
-            about,
-            found,
-            allowed,
-            behind,
-        } = refusal;
-        let challenge = self.challenge(config);
-        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Refuse, self.config.id, self.epoch, rank).emit(&mut *datagram);
-        Refuse {
-            instance,
-            challenge,
-            reason,
-            about,
-            found,
-            allowed,
-            behind,
-        }
-        .emit(&mut *datagram);
-        self.config.key.seal(&mut *datagram);
-        datagram
-    }
 }
 
 /// When a JOIN that was not refused counts.
@@ -857,5 +828,10 @@ pub(super) fn control_header(kind: Kind, job: JobId, epoch: Epoch, rank: Rank) -
         rank,
         units: CONTROL_UNITS,
         bitmap: 0,
+        tag: AuthTag::NONE,
     }
+}
+
+fn leading_u64(bytes: &[u8]) -> u64 {
+    bytes.iter().take(8).fold(0, |n, &b| n << 8 | u64::from(b))
 }

@@ -8,8 +8,10 @@ use tally_wire::control::{LeaveCode, Role, State};
 use tally_wire::frame::group_of;
 use tally_wire::{Accept, FragmentId, Rank, Refuse};
 
+mod attacks;
 mod behind;
 mod challenges;
+mod incarnations;
 mod joining;
 mod leaving;
 mod silence;
@@ -17,7 +19,7 @@ mod silence;
 const JOB: JobId = JobId(7);
 const WORKERS: u8 = 3;
 const PS: usize = WORKERS as usize;
-const FIRST_EPOCH: u16 = 40;
+const SWITCH: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -29,13 +31,13 @@ fn key() -> Key {
 
 fn config() -> RegistryConfig {
     RegistryConfig {
+        mac: SWITCH,
         base_port: 31249,
         shards: 2,
         window: 64,
         units: 16,
         member_timeout: ms(5000),
         secret: [1; 32],
-        first_epoch: FIRST_EPOCH,
     }
 }
 
@@ -99,6 +101,7 @@ impl Peer {
                 shape: [9; 32],
                 sent: None,
                 awaiting: 0,
+                salt: 0,
             },
             heard: Vec::new(),
         }
@@ -120,6 +123,7 @@ impl Peer {
                 shape: [0; 32],
                 sent: None,
                 awaiting: 0,
+                salt: 0,
             },
             heard: Vec::new(),
         }
@@ -132,6 +136,7 @@ impl Peer {
         new.join.challenge = 0;
         new.epoch = Epoch(0);
         new.join.running = false;
+        new.join.salt = 0;
         new.join.sent = None;
         new.heard.clear();
         new
@@ -156,6 +161,7 @@ impl Peer {
             code,
             fragment: FragmentId(fragment),
             behind: 0,
+            salt: self.join.salt,
         };
         self.sealed(Kind::Leave, |b| leave.emit(b))
     }
@@ -230,7 +236,7 @@ impl Net {
                         if let Heard::Accept(epoch, accept) = heard
                             && accept.state != State::Ended
                         {
-                            peer.epoch = epoch;
+                            (peer.epoch, peer.join.salt) = (epoch, accept.salt);
                             let worker = peer.join.role == Role::Worker;
                             peer.join.running |= worker && accept.state == State::Running;
                         }
@@ -307,10 +313,9 @@ impl Net {
     }
 
     /// The switch starts anew and has forgotten everything.
-    fn restart_switch(&mut self, first_epoch: u16) {
+    fn restart_switch(&mut self, secret: u8) {
         self.registry = registry(RegistryConfig {
-            secret: [2; 32],
-            first_epoch,
+            secret: [secret; 32],
             ..config()
         });
         self.bound.clear();
@@ -326,7 +331,7 @@ impl Net {
     }
 
     fn state(&self) -> String {
-        format!("{:?}", self.registry)
+        format!("{:?}", self.registry.jobs)
     }
 
     /// That a datagram gets one answer at most and changes nothing.
@@ -402,7 +407,7 @@ proptest! {
             bytes.resize(DATAGRAM_BYTES, 0);
         }
         if bytes.len() >= 22 {
-            bytes[0] = 0x10 | (kind & 0xf);
+            bytes[0] = 0x20 | (kind & 0xf);
             bytes[1] = 0;
             bytes[3] = 0;
             bytes[4..6].copy_from_slice(&job.to_be_bytes());
@@ -430,10 +435,11 @@ proptest! {
         let mut net = Net::running();
         for (payload, is_join, rank, epoch, zeros, wait) in payloads {
             let rank = if rank == 4 { Rank::PS } else { Rank(rank) };
+            let current = net.registry.jobs[&JOB].incarnation;
             let header = control_header(
                 if is_join { Kind::Join } else { Kind::Leave },
                 JOB,
-                Epoch(if epoch == 0 { 0 } else { 40 + epoch }),
+                [Epoch(0), current.epoch, Epoch(current.epoch.0 ^ 1)][usize::from(epoch)],
                 rank,
             );
             let mut datagram = [0; DATAGRAM_BYTES];
@@ -450,6 +456,10 @@ proptest! {
                     datagram[22 + 60] = 1;
                     datagram[22 + 56..22 + 60].copy_from_slice(&payload[56..60]);
                 }
+            }
+            if epoch == 1 {
+                let at = 22 + if is_join { 64 } else { 32 };
+                datagram[at..at + 8].copy_from_slice(&current.salt.to_be_bytes());
             }
             let status = net.status();
             let job = net.registry.jobs.get(&JOB).unwrap();

@@ -24,22 +24,24 @@
 //!
 //! Catches:
 //!
-//! * Clients know no secret. Whoever reaches a listen address may claim any rank and any station's
-//!   address, as with the original: keep it on a network that only workers reach.
+//! * Clients bring no secret. Whoever reaches a listen address may claim any rank and any station's address
+//!   that is free: keep it on a network that only workers reach, or list the workers' addresses. What is taken
+//!   stays with the host that took it, by the address of its connection.
 //! * A closed connection alone ends no session: a channel of gRPC that nothing uses closes after half an hour.
 
 mod refusal;
 mod rendezvous;
 mod sessions;
 
-pub use refusal::{Code, Meeting, Ranks, Refusal, Strangers};
+pub use refusal::{Code, Meeting, Peers, Ranks, Refusal, Strangers};
+pub use sessions::switch_mac;
 
-use super::{Session, SessionId, Station};
+use super::{Conflict, Session, SessionId, Station};
 use rendezvous::Rendezvous;
 use sessions::Sessions;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tally_wire::switchml::Size;
@@ -49,8 +51,7 @@ use tally_wire::{MAX_WORKERS, Mac, Time};
 pub const GIVES_WAY: Duration = Duration::from_secs(10);
 
 /// What to do about two jobs that get into each other's way.
-const LISTEN_HINT: &str =
-    "jobs that start at the same moment need a listen address each (switchml.listen)";
+const LISTEN_HINT: &str = "give each job a listen address of its own (switchml.listen)";
 
 /// A connection, by a number that does not come again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,8 +64,13 @@ pub struct CallId(pub u64);
 /// What the controller is told at the start.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// How many addresses it listens at; each is a rendezvous of its own.
-    pub listens: usize,
+    /// For each address that it listens at, a rendezvous of its own: the hosts that a job's ranks must call from,
+    /// by rank. Without any, all may, and ranks are told apart by time.
+    pub listens: Vec<Vec<IpAddr>>,
+    /// What the addresses that workers are told are made of; random, and different in each start.
+    pub secret: [u8; 32],
+    /// How long a listen address without a list of hosts waits for a second job when all ranks have come.
+    pub settle: Duration,
     /// Most sessions at one time.
     pub sessions: usize,
     /// The switch's own address, to which clients send.
@@ -164,6 +170,15 @@ pub enum End {
         /// Where it is now.
         by: SessionId,
     },
+    /// Two ports of the switch claim a worker of it.
+    TwoPorts {
+        /// Which.
+        station: Station,
+        /// Its rank.
+        rank: u32,
+        /// The names of the ports.
+        ports: [String; 2],
+    },
     /// All its connections are closed, and no frame came.
     Idle {
         /// For how long.
@@ -198,6 +213,15 @@ impl fmt::Display for End {
                     "its rank {rank}, {station}, was started anew in session {by}"
                 )
             }
+            Self::TwoPorts {
+                station,
+                rank,
+                ports: [first, second],
+            } => write!(
+                f,
+                "frames of its rank {rank}, {station}, came from port {first} and from port {second}: a host has \
+                 copied what only the worker knows, or the worker has moved; start the job again"
+            ),
             Self::Idle { silent } => write!(
                 f,
                 "all its connections are closed, and no frame came for {:.0} s",
@@ -235,14 +259,25 @@ pub enum Event {
         /// Why.
         why: End,
     },
+    /// A new process of a rank of a running session waits for the others of its job.
+    Anew {
+        /// The session.
+        id: SessionId,
+        /// The rank.
+        rank: u32,
+        /// Its station in the session.
+        station: Station,
+        /// Where the call came from.
+        peer: SocketAddr,
+        /// How many it waits for, itself included.
+        workers: u32,
+    },
     /// A call was refused, which its client may not show to anybody.
     Refused {
         /// Where it came from.
         peer: SocketAddr,
         /// Why.
         why: Refusal,
-        /// Others since the last one that was told of.
-        others: u64,
     },
 }
 
@@ -263,13 +298,18 @@ impl fmt::Display for Event {
                     .try_for_each(|worker| write!(f, " {}", worker.ip))
             }
             Self::Ended { id, why } => write!(f, "SwitchML session {id} ends: {why}"),
-            Self::Refused { peer, why, others } => {
-                write!(f, "SwitchML call from {peer} refused: {why}")?;
-                if *others > 0 {
-                    write!(f, " ({others} others were refused meanwhile)")?;
-                }
-                Ok(())
-            }
+            Self::Anew {
+                id,
+                rank,
+                station,
+                peer,
+                workers,
+            } => write!(
+                f,
+                "SwitchML session {id}: a new process of rank {rank}, {station}, asks from {peer} and waits for a job \
+                 of {workers} workers; the session runs until all of them have come"
+            ),
+            Self::Refused { peer, why } => write!(f, "SwitchML call from {peer} refused: {why}"),
         }
     }
 }
@@ -310,7 +350,8 @@ impl Outbox {
 #[derive(Debug)]
 pub struct Controller<P> {
     plane: P,
-    listens: BTreeMap<ConnectionId, usize>,
+    /// By connection, which address it came to, and where from.
+    listens: BTreeMap<ConnectionId, (usize, SocketAddr)>,
     rendezvous: Vec<Rendezvous>,
     sessions: Sessions,
     out: Outbox,
@@ -323,8 +364,10 @@ impl<P: Plane> Controller<P> {
         Self {
             plane,
             listens: BTreeMap::new(),
-            rendezvous: (0..config.listens)
-                .map(|_| Rendezvous::new(config.setup_timeout))
+            rendezvous: config
+                .listens
+                .iter()
+                .map(|hosts| Rendezvous::new(config.setup_timeout, config.settle, hosts.clone()))
                 .collect(),
             sessions: Sessions::new(config),
             out: Outbox::default(),
@@ -336,13 +379,14 @@ impl<P: Plane> Controller<P> {
     /// # Panics
     /// If there are not so many.
     pub fn opened(&mut self, connection: ConnectionId, listen: usize, peer: SocketAddr) {
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         self.rendezvous[listen].opened(connection, peer);
-        self.listens.insert(connection, listen);
+        self.listens.insert(connection, (listen, peer));
     }
 
     /// A connection is no more. Its calls hear nothing.
     pub fn closed(&mut self, now: Time, connection: ConnectionId) {
-        if let Some(listen) = self.listens.remove(&connection) {
+        if let Some((listen, _)) = self.listens.remove(&connection) {
             self.rendezvous[listen].closed(connection, &mut self.out);
         }
         let ended = self.sessions.closed(now, connection);
@@ -352,8 +396,12 @@ impl<P: Plane> Controller<P> {
     /// Takes a call. Its answer comes at once, or when others have called too. One on a
     /// connection that is closed already hears nothing.
     pub fn handle(&mut self, now: Time, connection: ConnectionId, call: CallId, request: Request) {
-        let Some(&listen) = self.listens.get(&connection) else {
+        let Some(&(listen, peer)) = self.listens.get(&connection) else {
             return;
+        };
+        let host = match request {
+            Request::Broadcast { value, rank, .. } => self.host_of(SessionId(value), rank),
+            _ => None,
         };
         let rendezvous = &mut self.rendezvous[listen];
         let answer = match request {
@@ -375,12 +423,38 @@ impl<P: Plane> Controller<P> {
                     workers,
                     root,
                 };
-                rendezvous.broadcast(now, connection, call, &claim, &mut self.out)
+                let session = SessionId(value);
+                let found = peer.ip();
+                let is_others = rank == root
+                    && (host.is_some_and(|host| host != found)
+                        || !self.sessions.is_named_by(session, rank, found));
+                if is_others {
+                    return Err(Refusal::Number {
+                        session,
+                        rank,
+                        found,
+                    });
+                }
+                let runs = |id| self.sessions.runs(id);
+                rendezvous.broadcast(now, connection, call, &claim, runs, &mut self.out)?;
+                let anew = self.sessions.running_with(rank, peer.ip(), connection);
+                if let Some((id, station)) = anew
+                    && rendezvous.waits(call)
+                {
+                    self.out.events.push_back(Event::Anew {
+                        id,
+                        rank,
+                        station,
+                        peer,
+                        workers,
+                    });
+                }
+                Ok(())
             }),
             Request::Barrier { workers } => check_workers(workers)
                 .and_then(|()| rendezvous.barrier(now, connection, call, workers, &mut self.out)),
             Request::UdpSession(request) => {
-                let answer = self.udp_session(now, listen, connection, &request);
+                let answer = self.udp_session(now, listen, (connection, peer), &request);
                 self.out.answer(call, answer);
                 return;
             }
@@ -395,11 +469,25 @@ impl<P: Plane> Controller<P> {
         &mut self,
         now: Time,
         listen: usize,
-        connection: ConnectionId,
+        (connection, peer): (ConnectionId, SocketAddr),
         request: &UdpSession,
     ) -> Result<Answer, Refusal> {
         check_rank(request.rank, request.workers)?;
         let id = request.session;
+        let (rank, found) = (request.rank, peer.ip());
+        self.rendezvous[listen].check_expected(rank, request.workers, found)?;
+        if let Some(allowed) = self.host_of(id, rank)
+            && allowed != found
+        {
+            return Err(Refusal::RankOfJob {
+                session: id,
+                rank,
+                found,
+                allowed,
+            });
+        }
+        let is_its = |other| self.sessions.has(other, request.mac, request.ip);
+        self.rendezvous[listen].check_free(connection, id, is_its)?;
         if let Some(workers) = self.rendezvous[listen].workers_of(id)
             && workers != request.workers
         {
@@ -411,9 +499,13 @@ impl<P: Plane> Controller<P> {
             });
         }
         let mut ended = Vec::new();
-        let joined = self
-            .sessions
-            .join(now, connection, request, &mut self.plane, &mut ended);
+        let joined = self.sessions.join(
+            now,
+            (connection, found),
+            request,
+            &mut self.plane,
+            &mut ended,
+        );
         // The old one's end is said before the new one's beginning.
         self.end(ended);
         if let Some(session) = joined? {
@@ -426,7 +518,19 @@ impl<P: Plane> Controller<P> {
             request.workers,
             &mut self.out,
         );
-        Ok(self.sessions.answer(id))
+        Ok(self.sessions.answer(id, rank))
+    }
+
+    /// The data path found that two ports claim a worker: its session ends. `ports` are their names.
+    pub fn conflict(&mut self, id: SessionId, conflict: &Conflict, ports: [String; 2]) {
+        let ended = self.sessions.conflict(id, conflict, ports, &mut self.plane);
+        self.end(ended);
+    }
+
+    /// The host that came as this rank of a job, at whichever address.
+    fn host_of(&self, id: SessionId, rank: u32) -> Option<IpAddr> {
+        let mut at = self.rendezvous.iter();
+        at.find_map(|rendezvous| rendezvous.host_of(id, rank))
     }
 
     /// Nobody waits for this call any more, though its connection may live.

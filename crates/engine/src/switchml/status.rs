@@ -81,8 +81,28 @@ pub struct SessionStatus {
     pub slots_in_use: u32,
     /// Buffers kept: these sums, and results that somebody may ask for again.
     pub held: u32,
+    /// Set when two ports claimed a rank: it sums nothing from then on, and is to be ended.
+    pub conflict: Option<Conflict>,
     /// Its workers.
     pub ranks: Vec<RankStatus>,
+}
+
+/// A worker's secret was used from two ports of the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conflict {
+    /// Whose.
+    pub rank: u8,
+    /// The ports, in the order of their first frames as far as that is known.
+    pub ports: [PortId; 2],
+}
+
+/// Frames with a worker's addresses, but not to the address that it was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forged {
+    /// How many.
+    pub frames: u64,
+    /// The port that the last one came in on.
+    pub port: Option<PortId>,
 }
 
 /// What a rank did, and who waits for it.
@@ -94,6 +114,8 @@ pub struct RankStatus {
     pub last: Option<Time>,
     /// The port of the switch that it is bound to.
     pub port: Option<PortId>,
+    /// What others sent in its name.
+    pub forged: Forged,
     /// Sums that have begun, are older than what was asked for, and lack it: who has many is behind.
     pub lacking: u32,
     /// How long the oldest of them has waited, to about a millisecond.
@@ -110,7 +132,19 @@ impl SessionStatus {
         self.duplicates += other.duplicates;
         self.slots_in_use += other.slots_in_use;
         self.held += other.held;
-        for (mine, theirs) in self.ranks.iter_mut().zip(&other.ranks) {
+        self.conflict = self.conflict.or(other.conflict);
+        for (rank, (mine, theirs)) in self.ranks.iter_mut().zip(&other.ranks).enumerate() {
+            if let (Some(here), Some(there)) = (mine.port, theirs.port)
+                && here != there
+            {
+                let conflict = Conflict {
+                    rank: rank as u8,
+                    ports: [here, there],
+                };
+                self.conflict.get_or_insert(conflict);
+            }
+            mine.forged.frames += theirs.forged.frames;
+            mine.forged.port = mine.forged.port.or(theirs.forged.port);
             mine.frames += theirs.frames;
             mine.last = mine.last.max(theirs.last);
             mine.port = mine.port.or(theirs.port);

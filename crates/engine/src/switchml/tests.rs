@@ -12,11 +12,24 @@ fn station(n: u8) -> Station {
     }
 }
 
+/// The switch's address that the n-th station was told.
+fn own_mac(n: u8) -> Mac {
+    Mac([6, 1, 2, 3, 4, n])
+}
+
+fn route(n: u8) -> Route {
+    Route {
+        from: station(n),
+        to: own_mac(n),
+    }
+}
+
 fn session(id: u64, stations: std::ops::Range<u8>) -> Session {
     Session {
         id: SessionId(id),
         size: Size::B128,
-        workers: stations.map(station).collect(),
+        workers: stations.clone().map(station).collect(),
+        switch_macs: stations.map(own_mac).collect(),
     }
 }
 
@@ -88,8 +101,7 @@ impl World {
         header: &Header,
         value: i32,
     ) -> Result<Vec<Reply>, DropReason> {
-        let Station { mac, ip } = station(n);
-        let seat = self.shard.admit((mac, ip), header)?;
+        let seat = self.shard.admit(&route(n), header)?;
         let before = self.shard.counters().drops;
         let buffer = self.ledger.frame(elements(value));
         self.shard
@@ -147,6 +159,7 @@ fn reply(n: u8, header: Header, sum: i32) -> Reply {
             ip,
             udp_port,
             own_port: 0xbee0,
+            own_mac: own_mac(n),
         },
         header,
         tos: TOS,
@@ -317,25 +330,95 @@ fn replies_go_to_where_a_worker_last_sent_from_for_the_slot() {
 }
 
 #[test]
-fn a_worker_stays_on_its_port_of_the_switch() {
+fn whoever_has_a_workers_addresses_but_not_its_secret_changes_nothing() {
+    let mut world = World::of(2);
+    let public = Mac([2, 0x54, 0, 0, 0, 1]);
+    // Before the worker's first frame, and after it; with the public address, and with another worker's.
+    for begun in [false, true] {
+        for to in [public, own_mac(1)] {
+            let from = station(0);
+            let forged = Route { from, to };
+            let refused = world.shard.admit(&forged, &header(false, [0; 2]));
+            assert_eq!(refused, Err(DropReason::SwitchmlForged));
+            world.shard.note_forged(from, PortId(9));
+        }
+        let status = world.status(1, Duration::ZERO);
+        assert_eq!(status.ranks[0].port, begun.then_some(PortId(0)));
+        assert_eq!(status.ranks[0].frames, u64::from(begun));
+        assert_eq!(status.ranks[0].forged.frames, if begun { 4 } else { 2 });
+        assert_eq!(status.ranks[0].forged.port, Some(PortId(9)));
+        assert_eq!(status.conflict, None);
+        if !begun {
+            assert_eq!(world.say(0, &header(false, [0; 2]), 1), Ok(vec![]));
+        }
+    }
+    let replies = world.say(1, &header(false, [0; 2]), 10).expect("taken");
+    let to_all: Vec<_> = (0..2)
+        .map(|n| reply(n, header(false, [0; 2]), 11))
+        .collect();
+    assert_eq!(replies, to_all);
+}
+
+#[test]
+fn a_secret_that_two_ports_have_ends_all_sums() {
     let mut world = World::of(2);
     world.say(0, &header(false, [0; 2]), 1).expect("taken");
     let elsewhere = Arrival {
         port: PortId(9),
         ..arrival(0)
     };
-    let moved = world.say_from(0, &elsewhere, &header(true, [0; 2]), 1);
-    assert_eq!(moved, Err(DropReason::NotMember));
-    assert_eq!(world.status(1, Duration::ZERO).ranks[0].frames, 1);
+    let other_slot = Header {
+        slot: 6,
+        ..header(false, [0; 2])
+    };
+    let copied = world.say_from(0, &elsewhere, &other_slot, 1);
+    assert_eq!(copied, Err(DropReason::SwitchmlPort));
+    // Whichever of the two is the worker: the sum that it is in is never told to anybody.
+    for n in [1, 0] {
+        let late = world.say(n, &header(false, [0; 2]), 2);
+        assert_eq!(late, Err(DropReason::SwitchmlPort));
+    }
+    let status = world.status(1, Duration::ZERO);
+    let conflict = Conflict {
+        rank: 0,
+        ports: [PortId(0), PortId(9)],
+    };
+    assert_eq!(status.conflict, Some(conflict));
+    assert_eq!((status.results, status.ranks[0].frames), (0, 1));
+    // Bound anew, it is as any.
+    assert!(world.bind(&session(1, 0..2)));
+    assert_eq!(world.say(1, &header(false, [0; 2]), 1), Ok(vec![]));
+}
+
+#[test]
+fn two_shards_that_know_a_worker_at_two_ports_say_so() {
+    let at = |port, forged: u64| {
+        let mut world = World::of(1);
+        let arrival = Arrival {
+            port: PortId(port),
+            ..arrival(0)
+        };
+        world
+            .say_from(0, &arrival, &header(false, [0; 2]), 1)
+            .expect("taken");
+        for _ in 0..forged {
+            world.shard.note_forged(station(0), PortId(7));
+        }
+        world.status(1, Duration::ZERO)
+    };
+    let mut same = at(3, 0);
+    same.add(&at(3, 2));
+    assert_eq!(same.conflict, None);
+    assert_eq!(same.ranks[0].forged.frames, 2);
+    same.add(&at(4, 0));
+    let ports = [PortId(3), PortId(4)];
+    assert_eq!(same.conflict, Some(Conflict { rank: 0, ports }));
 }
 
 #[test]
 fn what_is_not_admitted() {
     let world = World::of(2);
-    let admit = |n, header: &Header| {
-        let Station { mac, ip } = station(n);
-        world.shard.admit((mac, ip), header).map(Seat::rank)
-    };
+    let admit = |n, header: &Header| world.shard.admit(&route(n), header).map(Seat::rank);
     let good = header(false, [0; 2]);
     assert_eq!(admit(1, &good), Ok(1));
     assert_eq!(admit(2, &good), Err(DropReason::SwitchmlStation));
@@ -354,18 +437,16 @@ fn what_is_not_admitted() {
         ..config()
     };
     let world = World::with(half, &[session(1, 0..2)]);
-    let Station { mac, ip } = station(0);
     assert_eq!(world.shard.shard_of(&good), 1);
-    assert_eq!(world.shard.admit((mac, ip), &good), Err(DropReason::Shard));
+    assert_eq!(world.shard.admit(&route(0), &good), Err(DropReason::Shard));
 }
 
 #[test]
 fn elements_that_are_not_as_many_are_dropped_and_not_summed() {
     let mut world = World::of(2);
     world.say(0, &header(false, [0; 2]), 1).expect("taken");
-    let Station { mac, ip } = station(1);
     let header = header(false, [0; 2]);
-    let seat = world.shard.admit((mac, ip), &header).expect("a seat");
+    let seat = world.shard.admit(&route(1), &header).expect("a seat");
     let buffer = world.ledger.frame(vec![0; 124]);
     let now = world.now;
     world
@@ -406,6 +487,9 @@ fn none_and_more_workers_than_a_bitmap_has_bits_are_refused() {
     let mut world = World::of(1);
     assert!(!world.bind(&session(2, 0..0)));
     assert!(!world.bind(&session(2, 0..65)));
+    let mut short = session(2, 2..4);
+    short.switch_macs.pop();
+    assert!(!world.bind(&short), "a worker without a secret");
     let status = world.shard.sessions(world.now, Some(Duration::ZERO));
     assert_eq!(status.len(), 1);
 }
@@ -425,8 +509,7 @@ fn the_same_number_again_begins_with_empty_slots() {
 fn a_station_is_in_its_newest_session_until_that_ends() {
     let mut world = World::with(config(), &[session(1, 0..2), session(2, 1..3)]);
     let seat_of = |world: &World, n| {
-        let Station { mac, ip } = station(n);
-        let seat = world.shard.admit((mac, ip), &header(false, [0; 2]));
+        let seat = world.shard.admit(&route(n), &header(false, [0; 2]));
         seat.map(Seat::rank)
     };
     assert_eq!(seat_of(&world, 1), Ok(0));
@@ -444,8 +527,7 @@ fn a_station_is_in_its_newest_session_until_that_ends() {
 fn a_seat_from_before_a_change_is_none() {
     let mut world = World::of(2);
     let header = header(false, [0; 2]);
-    let Station { mac, ip } = station(0);
-    let seat = world.shard.admit((mac, ip), &header).expect("a seat");
+    let seat = world.shard.admit(&route(0), &header).expect("a seat");
     assert!(world.shard.still_seats(seat));
     world.bind(&session(1, 5..7));
     assert!(!world.shard.still_seats(seat));

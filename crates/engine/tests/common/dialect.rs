@@ -1,11 +1,11 @@
 //! The part of the dispatch that speaks SwitchML's dialect: what a script's bytes mean there, and the way of
 //! a frame behind UDP. The oracle is the model of the table, one for each of two shards.
 
-use super::dispatch::{SWITCH_IP, SWITCH_MAC, Script};
-use super::pair::{Pair, station};
+use super::dispatch::{SWITCH_IP, Script};
+use super::pair::{Pair, session, station, told};
 use super::plain::host;
 use super::table::Verdict;
-use tally_engine::switchml::{Arrival, Session, SessionId, SwitchmlConfig};
+use tally_engine::switchml::{Arrival, Route, SwitchmlConfig};
 use tally_engine::{DropReason, Member, PortId};
 use tally_kernels::Kernels;
 use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, Size, emit_request};
@@ -51,11 +51,7 @@ impl Dialect {
 
     fn bind(&mut self, choice: usize) {
         let (id, size, workers) = SESSIONS[choice].clone();
-        let session = Session {
-            id: SessionId(id),
-            size,
-            workers: workers.map(station).collect(),
-        };
+        let session = session(id, size, workers);
         let bound = self.shards.each_mut().map(|pair| pair.bind(&session));
         assert_eq!(bound[0], bound[1], "shards differ");
     }
@@ -132,8 +128,12 @@ impl Dialect {
             mac: a.src_mac,
             ip: a.src_ip,
         };
+        let route = Route {
+            from,
+            to: a.dst_mac,
+        };
         let at = self.shards[0].shard.shard_of(&header);
-        match self.shards[at].arrive(from, &arrival, &header, &datagram[10..]) {
+        match self.shards[at].arrive(&route, &arrival, &header, &datagram[10..]) {
             Verdict::Dropped(_) => None,
             Verdict::Added => Some(0),
             Verdict::Sent(to, ..) => Some(to.len() as u64),
@@ -159,7 +159,7 @@ fn contribution(script: &mut Script<'_>) -> (Member, Vec<u8>) {
     let port = host(u16::from(worker.mac.0[5])).port;
     let addresses = Addresses {
         src_mac: worker.mac,
-        dst_mac: SWITCH_MAC,
+        dst_mac: told(worker),
         src_ip: worker.ip,
         dst_ip: SWITCH_IP,
         src_port: 4000 + u16::from(value & 1),

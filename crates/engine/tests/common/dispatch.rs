@@ -3,13 +3,16 @@
 //!
 //! Bytes are read as a script of operations: members join and leave, say what they may and what they
 //! may not; strangers say the same with other payloads; frames are mutated, recorded and said again
-//! from elsewhere; or are bytes without any sense. SwitchML's part is in `dialect.rs`. The oracle:
+//! from elsewhere, or with tags that are not theirs (`dispatch/forgery.rs`); or are bytes without any
+//! sense. SwitchML's part is in `dialect.rs`. The oracle:
 //!
 //! * nothing panics;
 //! * a frame is dropped with exactly one counter and no other effect, or has an effect;
+//! * a frame with a wrong tag has no effect, and what leaves has the right one;
 //! * whoever is bound sits where it has always sat, and has the key;
 //! * what leaves for the PS or the group holds exactly the contributions that its bitmap names, each of
 //!   which its bound member has said in this epoch; a fragment is published once;
+//! * PROBE has at most one answer, and asks another rank only for a fragment that something is known of;
 //! * no buffer is lost, and none is left when all jobs are unbound.
 //!
 //! Contributions are made up from job and fragment (see [`sums`](super::sums)), so that the oracle
@@ -31,9 +34,11 @@ use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Role};
 use tally_wire::frame::{UDP_END, emit};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    Accept, Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Join, Key,
-    Kind, Leave, Mac, Rank, Refuse, Time, UdpFrame, switchml,
+    Accept, Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES,
+    Header, JobId, Join, Key, Kind, Leave, Mac, Rank, Refuse, Time, UdpFrame, switchml,
 };
+
+mod forgery;
 
 pub const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
 pub const SWITCH_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 255, 254);
@@ -77,6 +82,14 @@ struct Peer {
     instance: u64,
     challenge: u64,
     epoch: Epoch,
+    salt: u64,
+}
+
+impl Peer {
+    /// Of the epoch that it knows.
+    fn secret(&self) -> EpochSecret {
+        key(self.job).epoch_secret(job_id(self.job), self.epoch, self.salt)
+    }
 }
 
 /// What the oracle knows of a running job.
@@ -102,6 +115,12 @@ pub struct Summary {
     pub results: u64,
     /// PARTIALs sent.
     pub partials: u64,
+    /// NACKs to workers.
+    pub nacks: u64,
+    /// PROBEs that went on to a PS.
+    pub probes_to_ps: u64,
+    /// Frames of bound members with a wrong tag.
+    pub forged: u64,
     /// Epochs that ran.
     pub binds: u64,
     /// Sums sent to SwitchML's clients.
@@ -118,6 +137,8 @@ struct World {
     peers: Vec<Peer>,
     bound: [Bound; 2],
     recorded: Vec<(Member, Vec<u8>)>,
+    /// Frames with tags, from home.
+    tagged: Vec<(usize, Header)>,
     dialect: Dialect,
     summary: Summary,
 }
@@ -145,13 +166,13 @@ fn all_of(place: usize) -> u64 {
 
 fn registry(secret: u8) -> Registry {
     let config = RegistryConfig {
+        mac: SWITCH_MAC,
         base_port: BASE_PORT,
         shards: SHARDS,
         window: 8,
         units: 2,
         member_timeout: Duration::from_secs(5),
         secret: [secret; 32],
-        first_epoch: u16::from(secret) * 100,
     };
     let jobs = (0..2).map(|place| JobConfig {
         id: job_id(place),
@@ -187,6 +208,7 @@ impl World {
         let layout = script.byte();
         let slots = 1 << (layout & 3);
         let limit = (choice >> 4) as u32;
+        let held = u32::from(layout >> 2 & 3);
         let limits = Limits {
             min_slots: if policy == PolicyName::Esa {
                 limit & (slots / 2)
@@ -194,11 +216,12 @@ impl World {
                 0
             },
             max_slots: if limit < 8 { u32::MAX } else { limit - 7 },
+            min_held: held / 2,
         };
         let config = |shard| PoolConfig {
             slots,
             ways: slots.min(1 << (choice >> 2 & 3)),
-            held: u32::from(layout >> 2 & 3),
+            held,
             window: 8,
             shards: SHARDS,
             shard,
@@ -217,6 +240,7 @@ impl World {
                     instance: u64::from(n) + 1,
                     challenge: 0,
                     epoch: Epoch(0),
+                    salt: 0,
                 });
             }
         }
@@ -232,6 +256,7 @@ impl World {
             peers,
             bound: Default::default(),
             recorded: Vec::new(),
+            tagged: Vec::new(),
             dialect: Dialect::new(layout),
             summary: Summary::default(),
         };
@@ -274,7 +299,7 @@ impl World {
                     self.dispatch(self.peers[peer].home, &frame);
                 }
             }
-            17..22 => {
+            17..21 => {
                 // Nearly valid: a few bytes differ.
                 let kind = script.below(6);
                 let (from, mut frame) = match kind {
@@ -301,9 +326,17 @@ impl World {
                 }
                 self.dispatch(from, &frame);
             }
+            21 => {
+                let (from, frame) = self.forged(script);
+                self.dispatch(from, &frame);
+            }
             22 => {
-                // From nobody, and on a port of its own.
-                let (_, frame) = self.sensible_data(script);
+                // From a stranger, and on a port of its own.
+                let (_, frame) = if script.byte() & 1 == 0 {
+                    self.sensible_data(script)
+                } else {
+                    self.sensible_other(script)
+                };
                 self.dispatch(host(77), &frame);
             }
             23 => {
@@ -317,7 +350,7 @@ impl World {
                 let n = 22 + 64 * script.below(3);
                 let mut datagram = script.bytes(n).to_vec();
                 datagram.resize(n, 0);
-                datagram[0] = 0x10 | (datagram[0] & 15);
+                datagram[0] = 0x20 | (datagram[0] & 15);
                 let frame = enclose(self.peers[peer].home, script.byte() & 1, &datagram);
                 self.dispatch(self.peers[peer].home, &frame);
             }
@@ -356,8 +389,17 @@ impl World {
             }
             29 => {
                 let ms = u64::from(script.byte()) * 30;
-                self.now = self.now.after(Duration::from_millis(ms));
-                let actions = self.registry.handle_timeout(self.now);
+                let end = self.now.after(Duration::from_millis(ms));
+                // Half of the time the switch stands still for as long.
+                let stands_still = script.byte() & 1 == 0;
+                let due = |registry: &Registry| registry.poll_timeout().filter(|&at| at <= end);
+                while !stands_still && let Some(at) = due(&self.registry) {
+                    self.now = at;
+                    let actions = self.registry.handle_timeout(at);
+                    self.carry_out(actions);
+                }
+                self.now = end;
+                let actions = self.registry.handle_timeout(end);
                 self.carry_out(actions);
             }
             30 => {
@@ -367,6 +409,7 @@ impl World {
                 peer.instance += 0x100;
                 peer.challenge = 0;
                 peer.epoch = Epoch(0);
+                peer.salt = 0;
             }
             _ => {
                 // As often as secrets and epochs last without coming again.
@@ -414,6 +457,7 @@ impl World {
             shape: [0; 32],
             sent: None,
             awaiting: 0,
+            salt: peer.salt,
         };
         sealed(peer, Kind::Join, |b| join.emit(b))
     }
@@ -432,6 +476,7 @@ impl World {
                 code,
                 fragment: FragmentId(0),
                 behind,
+                salt: peer.salt,
             };
             sealed(peer, Kind::Leave, |b| leave.emit(b))
         } else {
@@ -459,6 +504,7 @@ impl World {
             rank,
             units: u8::from(elements),
             bitmap,
+            tag: AuthTag::NONE,
         }
     }
 
@@ -473,7 +519,7 @@ impl World {
         if poison {
             payload[9] ^= 0x55;
         }
-        self.framed(self.peers[peer].home, header, &payload)
+        framed(self.peers[peer].home, header, &payload)
     }
 
     /// A contribution of some worker, said from its home.
@@ -488,62 +534,53 @@ impl World {
         (from, self.data(peer, fragment, flags, choice & 0xf0, false))
     }
 
-    /// REMIND, NACK or RESULT.
-    fn sensible_other(&self, script: &mut Script<'_>) -> (Member, Vec<u8>) {
+    /// REMIND, NACK, RESULT or PROBE, with its tag, from the member that it is from.
+    fn sensible_other(&mut self, script: &mut Script<'_>) -> (Member, Vec<u8>) {
         let place = script.below(2);
         let ps = self.peer(place, Rank::PS);
         let worker = Rank(script.byte() % WORKERS[place]);
         let fragment = script.byte() % FRAGMENTS;
-        let (peer, header) = match script.below(5) {
-            0 | 1 => (ps, self.header(ps, Kind::Remind, fragment, Rank::PS, 0)),
-            2 => (
-                ps,
-                self.header(ps, Kind::Nack, fragment, worker, worker.bit()),
-            ),
-            3 => {
-                let peer = self.peer(place, worker);
-                let all = all_of(place);
-                (peer, self.header(peer, Kind::Result, fragment, worker, all))
-            }
-            _ => {
-                let all = all_of(place);
-                (ps, self.header(ps, Kind::Result, fragment, Rank::PS, all))
-            }
+        let from_worker = self.peer(place, worker);
+        let (peer, kind, rank) = match script.below(8) {
+            0 | 1 => (ps, Kind::Remind, Rank::PS),
+            2 => (ps, Kind::Nack, worker),
+            3 => (from_worker, Kind::Result, worker),
+            4 => (ps, Kind::Result, Rank::PS),
+            _ => (from_worker, Kind::Probe, worker),
         };
+        let header = self.header(peer, kind, fragment, rank, 0);
+        let header = self.peers[peer].secret().seal(header);
+        if self.tagged.len() == 64 {
+            self.tagged.remove(0);
+        }
+        self.tagged.push((peer, header));
         let from = self.peers[peer].home;
-        (from, self.framed(from, header, &canonical(&header)))
+        (from, framed(from, header, &canonical(&header)))
     }
 
-    /// What only the job's roster shows to be wrong: other units, or a RESULT of other ranks.
+    /// What only the job's roster shows to be wrong: other units, or a rank that the job does not have.
     fn wrong_for_the_job(&self, script: &mut Script<'_>) -> (Member, Vec<u8>) {
         let peer = script.below(self.peers.len());
         let fragment = script.byte() % FRAGMENTS;
         let (rank, job) = (self.peers[peer].rank, self.peers[peer].job);
         let choice = script.byte();
-        let mut header = if rank.is_worker() && choice & 1 == 0 {
-            self.header(peer, Kind::Data, fragment, rank, rank.bit())
-        } else {
-            let bitmap = if choice & 2 == 0 {
-                1
-            } else {
-                all_of(job) << 1 | 1
-            };
-            self.header(peer, Kind::Result, fragment, rank, bitmap)
+        let outside = Rank(WORKERS[job] + (choice >> 4));
+        let header = match choice & 3 {
+            0 if rank.is_worker() => self.header(peer, Kind::Data, fragment, rank, rank.bit()),
+            0 | 1 => self.header(peer, Kind::Result, fragment, rank, 0),
+            2 if rank == Rank::PS => self.header(peer, Kind::Nack, fragment, outside, 0),
+            2 => self.header(peer, Kind::Probe, fragment, outside, 0),
+            _ => self.header(peer, Kind::Data, fragment, outside, outside.bit()),
         };
+        let mut header = self.peers[peer].secret().seal(header);
         let mut payload = canonical(&header);
-        if choice & 4 == 0 {
+        payload.resize(header.payload_bytes(), 0x33);
+        if choice & 4 == 0 && header.kind.has_elements() {
             header.units = 2;
             payload.extend_from_within(..);
         }
         let from = self.peers[peer].home;
-        (from, self.framed(from, header, &payload))
-    }
-
-    fn framed(&self, from: Member, header: Header, payload: &[u8]) -> Vec<u8> {
-        let mut datagram = vec![0; 22];
-        header.emit(&mut datagram);
-        datagram.extend_from_slice(payload);
-        enclose(from, header.fragment.0 as u8 & (SHARDS - 1), &datagram)
+        (from, framed(from, header, &payload))
     }
 
     // --- The dispatch, as the switch does it. ---
@@ -581,12 +618,13 @@ impl World {
         if a.src_mac == SWITCH_MAC || a.src_ip == SWITCH_IP {
             return self.drop_here(DropReason::SpoofedSwitch);
         }
-        if a.dst_mac != SWITCH_MAC || a.dst_ip != SWITCH_IP {
-            return self.drop_here(DropReason::NotOurs);
-        }
-        if switchml::is_port(a.dst_port) {
+        // Each of their workers was told an address of its own.
+        if a.dst_ip == SWITCH_IP && switchml::is_port(a.dst_port) {
             let replies = self.dialect.take(from.port, &udp, frame);
             return replies.map(|n| self.summary.replies += n).is_some();
+        }
+        if a.dst_mac != SWITCH_MAC || a.dst_ip != SWITCH_IP {
+            return self.drop_here(DropReason::NotOurs);
         }
         let Some(shard) = a
             .dst_port
@@ -610,7 +648,7 @@ impl World {
             self.membership(sender, &header, datagram);
             return true;
         }
-        let payload = &datagram[22..];
+        let payload = &datagram[22..22 + header.payload_bytes()];
         self.shard(usize::from(shard), sender, &header, payload)
     }
 
@@ -655,7 +693,7 @@ impl World {
                     let same = bound
                         .roster
                         .as_ref()
-                        .is_some_and(|r| r.epoch == roster.epoch);
+                        .is_some_and(|r| (r.epoch, r.secret) == (roster.epoch, roster.secret));
                     if !same {
                         *bound = Bound::default();
                     }
@@ -681,6 +719,12 @@ impl World {
                 if accept.instance == peer.instance {
                     peer.challenge = accept.challenge;
                     peer.epoch = header.epoch;
+                    peer.salt = accept.salt;
+                    // what the member derives is what the data path has.
+                    let roster = self.bound[peer.job].roster.as_ref();
+                    if let Some(roster) = roster.filter(|r| r.epoch == peer.epoch) {
+                        assert_eq!(peer.secret(), roster.secret);
+                    }
                 }
             }
             _ => {
@@ -726,6 +770,14 @@ impl World {
         assert_eq!(held as usize, shard.slots_in_use(), "counted wrong");
         let after = counts(self);
         let effect = !sent.is_empty() || after.contributions > before.contributions;
+        if self.is_forged(header) {
+            assert!(!effect, "the effect of a wrong tag: {header:?} {sent:?}");
+            self.summary.forged += after.dropped(DropReason::AuthTag);
+            self.summary.forged -= before.dropped(DropReason::AuthTag);
+        }
+        if header.kind == Kind::Probe {
+            assert!(sent.len() <= 1, "S-7: {sent:?}");
+        }
         if !effect {
             assert_eq!(
                 state(self),
@@ -739,6 +791,13 @@ impl World {
         effect
     }
 
+    /// Whether its tag is wrong in the epoch of its job that runs.
+    fn is_forged(&self, header: &Header) -> bool {
+        let bound = place_of(header.job).map(|place| &self.bound[place]);
+        let roster = bound.and_then(|bound| bound.roster.as_ref());
+        roster.is_some_and(|roster| !roster.secret.verifies(header))
+    }
+
     /// Remembers what a bound member says.
     fn note(&mut self, at: usize, sender: Member, header: &Header, payload: &[u8]) {
         let Some(place) = place_of(header.job) else {
@@ -748,7 +807,7 @@ impl World {
         let Some(roster) = &bound.roster else { return };
         let rank = match header.kind {
             Kind::Data => header.rank,
-            Kind::Result if header.bitmap == all_of(place) => header.rank,
+            Kind::Result if roster.secret.verifies(header) => header.rank,
             _ => return,
         };
         let is_bound = match rank {
@@ -768,7 +827,6 @@ impl World {
         }
         let sensible = header.element == element_of(fragment)
             && roster.units == 1
-            && header.bitmap & !all_of(place) == 0
             && payload == canonical(header);
         if !sensible {
             bound.tainted.insert(fragment);
@@ -806,10 +864,23 @@ impl World {
         let roster = bound.roster.as_ref().expect("it runs");
         assert_eq!(header.epoch, roster.epoch);
         match to {
-            Some((To::Ps, member)) => assert_eq!(member, roster.ps),
+            Some((To::Ps, member)) => {
+                assert_eq!(member, roster.ps);
+                if header.kind == Kind::Probe {
+                    let tag = AuthTag::NONE;
+                    assert_eq!(header, Header { tag, ..*cause }, "as it came");
+                    self.summary.probes_to_ps += 1;
+                }
+            }
             Some((To::Worker(rank), member)) => {
-                assert_eq!(header.kind, Kind::Nack);
+                assert_eq!((header.kind, header.rank), (Kind::Nack, rank));
+                self.summary.nacks += 1;
                 assert_eq!(Some(&member), roster.workers.get(usize::from(rank.0)));
+                assert_eq!(header.fragment, cause.fragment);
+                // S-7: others are asked for a fragment that the asker has contributed to.
+                let said = bound.said.get(&header.fragment.0).copied().unwrap_or(0);
+                let is_of_probe = cause.kind == Kind::Probe;
+                assert!(!is_of_probe || rank == cause.rank || said & cause.rank.bit() != 0);
             }
             None => {
                 self.summary.results += 1;
@@ -821,13 +892,14 @@ impl World {
             return;
         }
         assert_eq!(payload.len(), header.payload_bytes());
-        let from_switch = header.rank == Rank::SWITCH && !header.flags.has(Flags::FROM_PS);
-        if from_switch {
+        let from_ps = cause.kind == Kind::Result && cause.rank == Rank::PS;
+        assert_eq!(header.flags.has(Flags::FROM_PS), from_ps);
+        if cause.kind != Kind::Result {
             self.summary.partials += u64::from(header.kind == Kind::Partial);
             let said = bound.said.get(&header.fragment.0).copied().unwrap_or(0);
-            assert_eq!(header.bitmap & !said, 0, "nobody said that: {header:?}");
-            let all = all_of(place);
-            let fits = sums::may_be_one_frame(header.element, header.bitmap, all);
+            let ranks = ranks_of(&header);
+            assert_eq!(ranks & !said, 0, "no member said that: {header:?}");
+            let fits = sums::may_be_one_frame(header.element, ranks, all_of(place));
             assert!(fits, "H-3: {header:?}");
         }
         if !bound.tainted.contains(&header.fragment.0) {
@@ -836,9 +908,25 @@ impl World {
     }
 }
 
+/// A member's frame with this header and payload.
+fn framed(from: Member, header: Header, payload: &[u8]) -> Vec<u8> {
+    let mut datagram = vec![0; header.datagram_bytes().max(22 + payload.len())];
+    header.emit(&mut datagram);
+    datagram[22..22 + payload.len()].copy_from_slice(payload);
+    enclose(from, header.fragment.0 as u8 & (SHARDS - 1), &datagram)
+}
+
+/// The ranks whose contributions a frame with elements has.
+fn ranks_of(header: &Header) -> u64 {
+    match (header.kind, place_of(header.job)) {
+        (Kind::Result, Some(place)) => all_of(place),
+        _ => header.bitmap,
+    }
+}
+
 /// What the frame of this header ought to carry.
 fn canonical(header: &Header) -> Vec<u8> {
-    let ranks = header.bitmap & 0xfff;
+    let ranks = ranks_of(header) & 0xfff;
     if header.units == 0 || ranks == 0 || header.element == Element::None {
         return Vec::new();
     }
@@ -858,6 +946,7 @@ fn sealed(peer: &Peer, kind: Kind, payload: impl FnOnce(&mut [u8])) -> Vec<u8> {
         rank: peer.rank,
         units: CONTROL_UNITS,
         bitmap: 0,
+        tag: AuthTag::NONE,
     };
     header.emit(&mut datagram);
     payload(&mut datagram);
@@ -887,6 +976,7 @@ fn enclose(from: Member, shard: u8, datagram: &[u8]) -> Vec<u8> {
         rank: Rank::PS,
         units: 0,
         bitmap: 0,
+        tag: AuthTag::NONE,
     };
     let mut frame = vec![0; HEADERS_BYTES];
     emit(&mut frame, &addresses, &header);

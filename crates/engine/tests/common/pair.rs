@@ -6,10 +6,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tally_engine::switchml::{
-    Arrival, Session, SessionId, SessionStatus, Station, Switchml, SwitchmlConfig,
+    Arrival, Route, Session, SessionId, SessionStatus, Station, Switchml, SwitchmlConfig,
 };
 use tally_kernels::Kernels;
-use tally_wire::switchml::Header;
+use tally_wire::switchml::{Header, Size};
 use tally_wire::{Mac, Time};
 
 /// The `n`-th station.
@@ -17,6 +17,24 @@ pub fn station(n: u8) -> Station {
     Station {
         mac: Mac([2, 0, 0, 0, 1, n]),
         ip: Ipv4Addr::new(10, 0, 1, n),
+    }
+}
+
+/// The switch's address that a station was told.
+pub fn told(station: Station) -> Mac {
+    let [_, rest @ ..] = station.mac.0;
+    let [a, b, c, d, e] = rest;
+    Mac([6, a, b, c, d, e])
+}
+
+/// A session of these stations.
+pub fn session(id: u64, size: Size, workers: impl Iterator<Item = u8>) -> Session {
+    let workers: Vec<Station> = workers.map(station).collect();
+    Session {
+        id: SessionId(id),
+        size,
+        switch_macs: workers.iter().copied().map(told).collect(),
+        workers,
     }
 }
 
@@ -59,14 +77,13 @@ impl Pair {
     /// A frame to both; says what it led to.
     pub fn arrive(
         &mut self,
-        from: Station,
+        route: &Route,
         arrival: &Arrival,
         header: &Header,
         payload: &[u8],
     ) -> Verdict {
-        let from = (from.mac, from.ip);
         let before = *self.shard.counters();
-        let admitted = self.shard.admit(from, header);
+        let admitted = self.shard.admit(route, header);
         match admitted {
             Ok(seat) => {
                 let buffer = self.ledger.frame(payload);
@@ -75,7 +92,7 @@ impl Pair {
             }
             Err(reason) => self.shard.count_drop(reason),
         }
-        let verdict = self.table.arrive(from, arrival, header, payload);
+        let verdict = self.table.arrive(route, arrival, header, payload);
         let replies = std::mem::take(&mut self.wire.replies);
         let mut expected = before;
         match &verdict {

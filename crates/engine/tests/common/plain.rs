@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use tally_engine::switchml::{Destination, Replies};
 use tally_engine::{Buffer, Egress, Member, PortId, Roster, To};
-use tally_wire::{Header, Mac, Rank, Time, switchml};
+use tally_wire::{AuthTag, Epoch, EpochSecret, Header, JobId, Key, Mac, Rank, Time, switchml};
 
 /// What became of the buffers.
 #[derive(Clone, Default)]
@@ -78,7 +78,7 @@ impl Buffer for Plain {
     }
 }
 
-/// Something that left the engine.
+/// Something that left the engine, its header without the tag, which was right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sent {
     /// To one member, at this address.
@@ -122,11 +122,7 @@ impl Wire {
 
 impl Egress<Plain> for Wire {
     fn send(&mut self, roster: &Roster, to: To, header: &Header, buffer: Plain) {
-        assert_eq!(
-            header.check(),
-            Ok(()),
-            "emits what nobody may parse: {header:?}"
-        );
+        let header = untagged(roster, header);
         assert!(
             !buffer.shared.get(),
             "sends a published frame's only buffer away"
@@ -136,7 +132,7 @@ impl Egress<Plain> for Wire {
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
         };
         self.sent
-            .push(Sent::To(to, member, *header, buffer.settle()));
+            .push(Sent::To(to, member, header, buffer.settle()));
     }
 
     fn publish(
@@ -146,16 +142,12 @@ impl Egress<Plain> for Wire {
         buffer: Plain,
         born: Option<Time>,
     ) -> Plain {
-        assert_eq!(
-            header.check(),
-            Ok(()),
-            "emits what nobody may parse: {header:?}"
-        );
+        let header = untagged(roster, header);
         assert!(!buffer.shared.get(), "publishes twice");
         buffer.shared.set(true);
         let payload = buffer.payload.clone();
         self.sent
-            .push(Sent::Group(roster.ports.clone(), *header, payload, born));
+            .push(Sent::Group(roster.ports.clone(), header, payload, born));
         buffer
     }
 
@@ -185,6 +177,29 @@ impl Replies<Plain> for Wire {
     fn discard(&mut self, buffer: Plain) {
         Egress::discard(self, buffer);
     }
+}
+
+/// A header that leaves, checked, without its tag.
+fn untagged(roster: &Roster, header: &Header) -> Header {
+    assert_eq!(
+        header.check(),
+        Ok(()),
+        "the engine sends an invalid header: {header:?}"
+    );
+    assert!(
+        roster.secret.verifies(header),
+        "the engine sends a wrong tag: {header:?}"
+    );
+    Header {
+        tag: AuthTag::NONE,
+        ..*header
+    }
+}
+
+/// The secret of an epoch of a job, the same in all tests.
+pub fn secret(job: JobId, epoch: Epoch) -> EpochSecret {
+    let key = Key::new(&[0x5a; 16]).expect("a key of 16 bytes");
+    key.epoch_secret(job, epoch, u64::from(epoch.0))
 }
 
 /// A member at an address of its own: the `n`-th host, on the port of that number.

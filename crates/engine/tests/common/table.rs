@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use tally_engine::DropReason;
-use tally_engine::switchml::{Arrival, Destination, Session, SwitchmlConfig};
-use tally_wire::Mac;
+use tally_engine::switchml::{Arrival, Destination, Route, Session, SwitchmlConfig};
 use tally_wire::switchml::Header;
 
 /// What a frame leads to.
@@ -55,6 +54,8 @@ impl Set {
 struct Bound {
     session: Session,
     ports: BTreeMap<usize, u16>,
+    /// Two ports had one worker's secret.
+    is_copied: bool,
     sets: BTreeMap<(u16, bool), Set>,
     /// By slot and rank.
     senders: BTreeMap<(u16, usize), (u16, u16)>,
@@ -74,6 +75,7 @@ impl Bound {
             ip: self.session.workers[rank].ip,
             udp_port,
             own_port,
+            own_mac: self.session.switch_macs[rank],
         }
     }
 }
@@ -103,6 +105,7 @@ impl Table {
         self.bound.push(Bound {
             session,
             ports: BTreeMap::new(),
+            is_copied: false,
             sets: BTreeMap::new(),
             senders: BTreeMap::new(),
         });
@@ -145,7 +148,7 @@ impl Table {
     /// The verdict on a frame from a station that came so.
     pub fn arrive(
         &mut self,
-        (mac, ip): (Mac, std::net::Ipv4Addr),
+        route: &Route,
         arrival: &Arrival,
         header: &Header,
         payload: &[u8],
@@ -153,7 +156,7 @@ impl Table {
         use DropReason as Why;
         let seats = self.bound.iter().enumerate().rev();
         let mut seats = seats.filter_map(|(at, bound)| {
-            let is_it = |s: &tally_engine::switchml::Station| s.mac == mac && s.ip == ip;
+            let is_it = |s: &tally_engine::switchml::Station| *s == route.from;
             Some((at, bound.session.workers.iter().rposition(is_it)?))
         });
         let Some((at, rank)) = seats.next() else {
@@ -169,6 +172,9 @@ impl Table {
         let absent = (self.config.sessions - self.bound.len()) as u32;
         let reserved = unused + absent * share;
         let bound = &mut self.bound[at];
+        if bound.session.switch_macs[rank] != route.to {
+            return Verdict::Dropped(Why::SwitchmlForged);
+        }
         if header.size != bound.session.size {
             return Verdict::Dropped(Why::SwitchmlSize);
         }
@@ -178,8 +184,10 @@ impl Table {
         if header.slot % u16::from(self.config.shards) != u16::from(self.config.shard) {
             return Verdict::Dropped(Why::Shard);
         }
-        if *bound.ports.entry(rank).or_insert(arrival.port.0) != arrival.port.0 {
-            return Verdict::Dropped(Why::NotMember);
+        let port = *bound.ports.entry(rank).or_insert(arrival.port.0);
+        bound.is_copied |= port != arrival.port.0;
+        if bound.is_copied {
+            return Verdict::Dropped(Why::SwitchmlPort);
         }
         let slot = header.slot;
         let sender = (arrival.udp_port, arrival.own_port);

@@ -39,6 +39,10 @@ impl Custody {
                 Did::Took(header) => self.took(header, findings, window),
                 Did::Refused(_) => {}
                 Did::Sent(header) => self.sent(header, findings, workers(header.job.0)),
+                Did::Relayed(header) => {
+                    let key = (header.job.0, header.epoch.0, header.fragment.0);
+                    self.has.remove(&key);
+                }
             }
         }
     }

@@ -479,9 +479,11 @@ fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
         key: key(job),
         workers: o.workers,
     });
+    let min_held = options.held / (2 * options.jobs.len() as u32);
     let limits = options.limits.iter().map(|&(min_slots, max_slots)| Limits {
         min_slots,
         max_slots,
+        min_held,
     });
     let limits = limits.collect();
     let (frames, mark_frames, guard) = options.queue;
@@ -498,13 +500,13 @@ fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
             policy: options.policy,
         },
         registry: RegistryConfig {
+            mac: crate::switch::SWITCH_MAC,
             base_port: DEFAULT_PORT,
             shards: options.shards,
             window: options.switch_window,
             units,
             member_timeout: options.member_timeout,
             secret: secret(rng),
-            first_epoch: rng.next() as u16,
         },
         jobs: jobs.collect(),
         queue: QueueConfig {
@@ -581,7 +583,7 @@ impl App<Contributor> for Scenario {
             Plan::SwitchStarts => {
                 world.note(|| "the switch starts".to_owned());
                 let secret = secret(&mut self.rng);
-                world.start_switch(secret, self.rng.next() as u16);
+                world.start_switch(secret);
                 for incarnation in &mut self.incarnations {
                     if !incarnation.is_over() {
                         incarnation.switch_started_at = Some(world.now);

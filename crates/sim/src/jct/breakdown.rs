@@ -187,7 +187,7 @@ pub struct OfModel {
     pub by_ps: Way,
     /// Mean priority of the first and of the last layer.
     pub priorities: (f64, f64),
-    /// Contributions sent again: timeout, early, NACK.
+    /// PROBEs by timeout and early, and contributions retransmitted.
     pub again_per_mille: (f64, f64, f64),
     /// PARTIALs that came to the PS.
     pub partials_per_mille: f64,
@@ -282,7 +282,11 @@ fn of_model(name: &'static str, run: &Run, world: &World<Feed>) -> OfModel {
             by_switch.merge(&feed.by_switch);
             by_ps.merge(&feed.by_ps);
             let r = worker.stats().retransmissions;
-            again = (again.0 + r.timeout, again.1 + r.early, again.2 + r.nack);
+            again = (
+                again.0 + r.probes_timeout,
+                again.1 + r.probes_early,
+                again.2 + r.contributions,
+            );
             let host = usize::from(host_of(world, member.session).0);
             let port = &world.switch.ports[host];
             bytes[0] += world.hosts[host].uplink.stats.wire_bytes;
@@ -416,7 +420,7 @@ impl fmt::Display for Breakdown {
             let (timeout, early, nack) = m.again_per_mille;
             writeln!(
                 f,
-                "  per 1000 contributions sent again: timeout {timeout:.2}, early {early:.2}, NACK {nack:.2}"
+                "  per 1000 contributions: PROBEs by timeout {timeout:.2}, early {early:.2}, retransmitted {nack:.2}"
             )?;
             writeln!(
                 f,

@@ -19,6 +19,7 @@ fn join() -> Join {
         shape: [0x5a; 32],
         sent: Some(FragmentId(0xfffe_fdfc)),
         awaiting: 1000,
+        salt: 0xa1a2_a3a4_a5a6_a7a8,
     }
 }
 
@@ -42,6 +43,8 @@ fn accept() -> Accept {
             slowest: Rank(63),
             awaiting: 777,
         }),
+        mac: Mac([2, 0x54, 1, 2, 3, 4]),
+        salt: 0xb1b2_b3b4_b5b6_b7b8,
     }
 }
 
@@ -64,6 +67,7 @@ fn leave() -> Leave {
         code: LeaveCode::Stalled,
         fragment: FragmentId(99),
         behind: 1 << 63 | 5,
+        salt: 0xc1c2_c3c4_c5c6_c7c8,
     }
 }
 

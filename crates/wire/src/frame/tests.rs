@@ -29,6 +29,7 @@ fn header(units: u8) -> Header {
         rank: Rank(0),
         units,
         bitmap: 1,
+        tag: crate::AuthTag::NONE,
     }
 }
 

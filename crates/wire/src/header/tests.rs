@@ -15,11 +15,12 @@ fn data() -> Header {
         rank: Rank(9),
         units: 1,
         bitmap: 1 << 9,
+        tag: AuthTag::NONE,
     }
 }
 
 const DATA_BYTES: [u8; HEADER_BYTES] = [
-    0x15, 0x01, 200, 0x01, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 9, 1, 0, 0, 0, 0, 0, 0,
+    0x25, 0x01, 200, 0x01, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 9, 1, 0, 0, 0, 0, 0, 0,
     0x02, 0x00,
 ];
 
@@ -72,9 +73,10 @@ fn each_requirement_has_its_own_error() {
         b[at] = value;
         Header::parse(&datagram(&b, 64))
     };
-    assert_eq!(with(0, 0x25), Err(HeaderError::Version));
-    assert_eq!(with(0, 0x10), Err(HeaderError::Kind));
-    assert_eq!(with(0, 0x1b), Err(HeaderError::Kind));
+    assert_eq!(with(0, 0x15), Err(HeaderError::Version));
+    assert_eq!(with(0, 0x35), Err(HeaderError::Version));
+    assert_eq!(with(0, 0x20), Err(HeaderError::Kind));
+    assert_eq!(with(0, 0x2c), Err(HeaderError::Kind));
     for bit in (1..8).filter(|&bit| bit != 4) {
         assert_eq!(
             with(1, 1 << bit),
@@ -158,7 +160,7 @@ proptest! {
 
     #[test]
     fn plausible_bytes_reemit_themselves(
-        first in 0x10u8..0x1c, flags in 0u8..16, element in 0u8..9,
+        first in 0x20u8..0x2d, flags in 0u8..16, element in 0u8..9,
         rank in prop_oneof![0u8..64, 250u8..=255], units in 0u8..4, bitmap in any::<u64>(), own in any::<bool>(),
     ) {
         let mut b = vec![first, flags, 7, element, 0, 1, 0, 2, 0, 0, 0, 3, rank, units];

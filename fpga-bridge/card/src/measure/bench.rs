@@ -8,9 +8,12 @@ use tally_bridge::{Card, CardError, Own, Window, tags};
 use tally_engine::{Member, PortId, Roster};
 use tally_wire::frame::emit;
 use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
+    Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header,
+    JobId, Kind, Mac, Rank,
 };
 
+/// Of all jobs. The card has no secrets: the switch in front of it checks and writes tags.
+const SECRET: EpochSecret = EpochSecret::new([0; 16]);
 /// Workers of the job that most traffic is of.
 pub const WORKERS: u8 = 8;
 /// A register takes so long at most; a batch of frames, too.
@@ -89,7 +92,14 @@ impl Bench {
         let roster = |job: u16, workers: u16| {
             let first = job * 16;
             let members = (first..first + workers).map(member).collect();
-            Roster::new(JobId(job), Epoch(1), units, members, member(first + 15))
+            Roster::new(
+                JobId(job),
+                Epoch(1),
+                SECRET,
+                units,
+                members,
+                member(first + 15),
+            )
         };
         let jobs = [roster(1, WORKERS.into()), roster(2, 2), roster(3, 2)];
         let (slots, ring) = {
@@ -159,6 +169,7 @@ impl Bench {
             rank: Rank(rank),
             units: roster.units,
             bitmap: 1 << rank,
+            tag: AuthTag::NONE,
         }
     }
 

@@ -26,18 +26,30 @@ fn resend(header: Header) -> Header {
     }
 }
 
-/// Without elements, from the PS.
+/// Without elements.
 fn word(header: Header, kind: Kind) -> Header {
     Header {
         kind,
         element: Element::None,
         units: 0,
-        rank: if kind == Kind::Nack {
-            header.rank
-        } else {
+        rank: if kind == Kind::Remind {
             Rank::PS
+        } else {
+            header.rank
         },
-        bitmap: if kind == Kind::Nack { header.bitmap } else { 0 },
+        bitmap: 0,
+        ..header
+    }
+}
+
+fn probe(header: Header) -> Header {
+    word(header, Kind::Probe)
+}
+
+fn result(header: Header) -> Header {
+    Header {
+        kind: Kind::Result,
+        bitmap: 0,
         ..header
     }
 }
@@ -90,6 +102,15 @@ fn finish(bench: &mut Bench) -> Result<(), String> {
     bench.prepare(headers)
 }
 
+/// Has a part of as many fragments of `Many` as there are notes for at the PS.
+fn note(bench: &mut Bench) -> Result<(), String> {
+    let headers: Vec<_> = (0..bench.ring)
+        .map(|fragment| bench.data(Many, fragment, 1, 1))
+        .flat_map(|data| [data, word(data, Kind::Remind)])
+        .collect();
+    bench.prepare(headers)
+}
+
 /// All that random workers and a PS say about fragments that are close to each other, of jobs that share slots.
 fn random(bench: &mut Bench, priorities: u32) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
@@ -105,13 +126,12 @@ fn random(bench: &mut Bench, priorities: u32) -> Vec<Vec<u8>> {
             0 => word(data, Kind::Remind),
             1 => word(data, Kind::Nack),
             2..4 => resend(data),
-            4 => Header {
-                kind: Kind::Result,
+            4 => result(Header {
                 rank: Rank::PS,
-                bitmap: bench.roster(which).all(),
                 ..data
-            },
-            5..15 => float(data),
+            }),
+            5 => probe(data),
+            6..16 => float(data),
             _ => data,
         };
         all.push(bench.frame(&header));
@@ -213,10 +233,56 @@ pub const KINDS: &[Traffic] = &[
         },
     },
     Traffic {
-        name: "resend-to-ps",
-        meaning: "RESEND without a slot, goes to the PS",
+        name: "resend-first",
+        meaning: "RESEND that takes a free slot",
         amplifies: false,
         traffic: |bench| Ok(of_slots(bench, |n| resend(bench.data(Many, n, 0, 1)))),
+    },
+    Traffic {
+        name: "resend-to-ps",
+        meaning: "RESEND of a fragment that is at the PS, goes there",
+        amplifies: false,
+        traffic: |bench| {
+            note(bench)?;
+            let at = |n| resend(bench.data(Many, n % bench.ring, 0, 1));
+            Ok(of_slots(bench, at))
+        },
+    },
+    Traffic {
+        name: "probe",
+        meaning: "PROBE answered from the ring",
+        amplifies: true,
+        traffic: |bench| {
+            finish(bench)?;
+            let at = |n| probe(bench.data(Two, n % bench.ring, 0, 1));
+            Ok(of_slots(bench, at))
+        },
+    },
+    Traffic {
+        name: "probe-slot",
+        meaning: "PROBE of a slot, answered with NACK to the next missing rank",
+        amplifies: false,
+        traffic: |bench| {
+            fill(bench, Many, 1)?;
+            let at = |slot| bench.fragment_at(Many, slot, 0);
+            Ok(of_slots(bench, |n| probe(bench.data(Many, at(n), 0, 1))))
+        },
+    },
+    Traffic {
+        name: "probe-unknown",
+        meaning: "PROBE of a fragment that is not here, answered with NACK",
+        amplifies: false,
+        traffic: |bench| Ok(of_slots(bench, |n| probe(bench.data(Many, n, 0, 1)))),
+    },
+    Traffic {
+        name: "probe-to-ps",
+        meaning: "PROBE of a fragment that is at the PS, goes there",
+        amplifies: false,
+        traffic: |bench| {
+            note(bench)?;
+            let at = |n| probe(bench.data(Many, n % bench.ring, 0, 1));
+            Ok(of_slots(bench, at))
+        },
     },
     Traffic {
         name: "collision",
@@ -297,37 +363,26 @@ pub const KINDS: &[Traffic] = &[
         meaning: "the PS's result, goes to the group and is kept",
         amplifies: false,
         traffic: |bench| {
-            let bitmap = bench.roster(Many).all();
-            let result = |n| Header {
-                kind: Kind::Result,
+            let of_ps = |n| Header {
                 rank: Rank::PS,
-                bitmap,
-                ..bench.data(Many, n, 0, 1)
+                ..result(bench.data(Many, n, 0, 1))
             };
-            Ok(of_slots(bench, result))
+            Ok(of_slots(bench, of_ps))
         },
     },
     Traffic {
         name: "worker-result",
-        meaning: "a worker's result, goes to the PS",
+        meaning: "a worker's result, goes to the group and is kept",
         amplifies: false,
-        traffic: |bench| {
-            let bitmap = bench.roster(Many).all();
-            let result = |n| Header {
-                kind: Kind::Result,
-                bitmap,
-                ..bench.data(Many, n, 0, 1)
-            };
-            Ok(of_slots(bench, result))
-        },
+        traffic: |bench| Ok(of_slots(bench, |n| result(bench.data(Many, n, 0, 1)))),
     },
     Traffic {
         name: "malformed",
-        meaning: "version 2, dropped",
+        meaning: "version 1, dropped",
         amplifies: false,
         traffic: |bench| {
             let mut all = of_slots(bench, |n| bench.data(Many, n, 0, 1));
-            all.iter_mut().for_each(|frame| frame[42] = 0x25);
+            all.iter_mut().for_each(|frame| frame[42] = 0x15);
             Ok(all)
         },
     },

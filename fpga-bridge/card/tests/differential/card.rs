@@ -52,7 +52,6 @@ pub trait Card {
     fn load(&mut self, place: u8, roster: &Roster) -> Result<(), String>;
     fn unload(&mut self, place: u8) -> Result<(), String>;
     fn offer(&mut self, frame: &[u8], flaw: Flaw);
-    fn ticks(&mut self, milliseconds: u32);
     fn set_gaps(&mut self, gaps: Gaps, seed: u64);
     /// Until nothing is inside. What came out since the last time, in order.
     fn settle(&mut self) -> Result<Vec<Vec<u8>>, String>;
@@ -150,10 +149,6 @@ impl Card for Rtl {
 
     fn offer(&mut self, frame: &[u8], flaw: Flaw) {
         self.0.offer_flawed(frame, flaw);
-    }
-
-    fn ticks(&mut self, milliseconds: u32) {
-        self.0.ticks(milliseconds);
     }
 
     fn set_gaps(&mut self, gaps: Gaps, seed: u64) {

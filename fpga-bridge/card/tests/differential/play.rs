@@ -86,11 +86,6 @@ pub fn play(script: &[Step], card: &mut dyn Card, shape: Shape) -> Result<Played
                 game.expected.push_back((at, sent));
             }
             Step::Settle => game.settle(at)?,
-            Step::Ticks(milliseconds) => {
-                game.settle(at)?;
-                game.reference.ticks(*milliseconds);
-                game.card.ticks(*milliseconds);
-            }
             Step::Load(place, roster) => {
                 game.settle(at)?;
                 game.reference.load(*place, roster);

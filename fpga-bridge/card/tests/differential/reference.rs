@@ -1,4 +1,7 @@
 //! What a card must do: the checks of the switch in their order, then the engine in software.
+//!
+//! The switch in front of a card verifies the tags of what it sends to the card, and writes those of what comes back. So
+//! a header gets the right tag here before the engine sees it, whatever tag came, and what leaves has none.
 
 use super::card::{Counts, Own, Shape};
 use std::net::Ipv4Addr;
@@ -9,7 +12,7 @@ use tally_engine::{
 };
 use tally_kernels::Kernels;
 use tally_wire::frame::{self, FrameError, group_of};
-use tally_wire::{Addresses, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank, Time, UdpFrame};
+use tally_wire::{Addresses, AuthTag, HEADERS_BYTES, Header, Kind, Mac, Rank, Time, UdpFrame};
 
 /// `02:54:43:KK:NN:NN`: a tag of this kind for this number.
 pub const fn tag(kind: u8, number: u16) -> Mac {
@@ -112,6 +115,24 @@ impl Buffer for Frame {
     }
 }
 
+const IP_BYTES_AT: usize = 16;
+const CHECKSUM_AT: usize = 24;
+const UDP_BYTES_AT: usize = 38;
+
+/// Writes headers as a card does: without a tag, and without room for one behind the payload.
+pub fn write_headers(out: &mut [u8], addresses: &Addresses, header: &Header) {
+    let tag = AuthTag::NONE;
+    frame::emit(out, addresses, &Header { tag, ..*header });
+    let trailer = header.kind.trailer_bytes() as u16;
+    for at in [IP_BYTES_AT, UDP_BYTES_AT] {
+        let bytes = u16::from_be_bytes([out[at], out[at + 1]]) - trailer;
+        out[at..at + 2].copy_from_slice(&bytes.to_be_bytes());
+    }
+    out[CHECKSUM_AT..CHECKSUM_AT + 2].fill(0);
+    let checksum = frame::internet_checksum(&out[14..34]);
+    out[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
+}
+
 /// What left, as bytes.
 struct Wire {
     own: Own,
@@ -144,7 +165,7 @@ impl Egress<Frame> for Wire {
             To::Worker(rank) => roster.member(rank).expect("the engine knows its ranks"),
         };
         let addresses = self.addresses(member.mac, member.ip, member.udp_port);
-        frame::emit(&mut frame, &addresses, header);
+        write_headers(&mut frame, &addresses, header);
         self.send(frame, 1 << member.port.0);
     }
 
@@ -157,7 +178,7 @@ impl Egress<Frame> for Wire {
     ) -> Frame {
         let group = group_of(roster.job);
         let addresses = self.addresses(Mac::of_group(group), group, self.own.base_port);
-        frame::emit(&mut frame, &addresses, header);
+        write_headers(&mut frame, &addresses, header);
         let ports = roster.ports.iter().fold(0, |mask, port| mask | 1 << port.0);
         self.send(frame.clone(), ports);
         Frame(frame)
@@ -172,7 +193,7 @@ impl Egress<Frame> for Wire {
 /// Whether the engine would have looked at the shard before it came to this.
 fn is_behind_shard(header: &Header, result: Option<DropReason>) -> bool {
     match result {
-        None | Some(DropReason::Units | DropReason::Bitmap) => true,
+        None | Some(DropReason::Units) => true,
         Some(DropReason::RankOutOfJob) => header.kind == Kind::Nack,
         Some(_) => false,
     }
@@ -184,8 +205,7 @@ pub struct Reference {
     shape: Shape,
     engine: Aggregator<Frame>,
     wire: Wire,
-    now: Time,
-    places: Vec<Option<JobId>>,
+    places: Vec<Option<Roster>>,
     /// Of the stream: error, oversize, keep.
     stream: [(&'static str, u64); 3],
     frames_in: u64,
@@ -216,7 +236,6 @@ impl Reference {
                 own,
                 sent: Vec::new(),
             },
-            now: Time(0),
             places: vec![None; shape.jobs.into()],
             stream: [
                 ("stream-error", 0),
@@ -232,19 +251,22 @@ impl Reference {
     }
 
     pub fn load(&mut self, place: u8, roster: &Roster) {
-        self.places[usize::from(place)] = Some(roster.job);
+        self.places[usize::from(place)] = Some(roster.clone());
         let index = usize::from(place);
         assert!(self.engine.bind(roster.clone(), index, &mut self.wire));
     }
 
     pub fn unload(&mut self, place: u8) {
-        if let Some(job) = self.places[usize::from(place)].take() {
-            self.engine.unbind(job, &mut self.wire);
+        if let Some(roster) = self.places[usize::from(place)].take() {
+            self.engine.unbind(roster.job, &mut self.wire);
         }
     }
 
-    pub fn ticks(&mut self, milliseconds: u32) {
-        self.now.0 += u64::from(milliseconds) * 1_000_000;
+    /// The header with the tag that it has when the switch sends it to the card.
+    fn verified(&self, header: Header) -> Header {
+        let mut rosters = self.places.iter().flatten();
+        let roster = rosters.find(|roster| roster.job == header.job);
+        roster.map_or(header, |roster| roster.secret.seal(header))
     }
 
     /// Takes a frame. What leaves because of it.
@@ -266,25 +288,30 @@ impl Reference {
         match classify(&inner, port.unwrap_or(NO_PORT), &self.own) {
             Fate::Pass => return self.pass(frame),
             Fate::Drop(reason) => self.engine.count_drop(reason),
-            Fate::Take(header, from, shard) => match self.engine.admit(&from, &header) {
-                Err(DropReason::UnknownJob) => return self.pass(frame),
-                // The card has all shards, so the engine is one that has them, and does not look.
-                result if is_behind_shard(&header, result.err()) && !self.fits(&header, shard) => {
-                    self.engine.count_drop(DropReason::Shard);
+            Fate::Take(header, from, shard) => {
+                let header = self.verified(header);
+                match self.engine.admit(&from, &header) {
+                    Err(DropReason::UnknownJob) => return self.pass(frame),
+                    // The card has all shards, so the engine is one that has them, and does not look.
+                    result
+                        if is_behind_shard(&header, result.err()) && !self.fits(&header, shard) =>
+                    {
+                        self.engine.count_drop(DropReason::Shard);
+                    }
+                    Err(reason) => self.engine.count_drop(reason),
+                    Ok(admission) => {
+                        inner.truncate(HEADERS_BYTES + header.payload_bytes());
+                        let buffer = Frame(inner);
+                        self.engine.handle_admitted(
+                            Time(0),
+                            admission,
+                            &header,
+                            buffer,
+                            &mut self.wire,
+                        );
+                    }
                 }
-                Err(reason) => self.engine.count_drop(reason),
-                Ok(admission) => {
-                    inner.truncate(HEADERS_BYTES + header.payload_bytes());
-                    let buffer = Frame(inner);
-                    self.engine.handle_admitted(
-                        self.now,
-                        admission,
-                        &header,
-                        buffer,
-                        &mut self.wire,
-                    );
-                }
-            },
+            }
         }
         let sent = std::mem::take(&mut self.wire.sent);
         self.count_out(&sent);

@@ -1,4 +1,4 @@
-//! What is played: frames, ticks and commands, drawn from a seed.
+//! What is played: frames and commands, drawn from a seed.
 //!
 //! A script is of a few jobs, each with a handful of fragments under way, whose slots mostly overlap.
 //! Its moods are drawn first: what is frequent in it, what priorities there are, how fast fragments are
@@ -13,15 +13,14 @@ use tally_card::{Flaw, Gaps};
 use tally_engine::{Member, PortId, Roster};
 use tally_wire::frame::emit;
 use tally_wire::{
-    Addresses, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank,
+    Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header,
+    JobId, Kind, Mac, Rank,
 };
 
 /// One thing to do.
 #[derive(Clone, Debug)]
 pub enum Step {
     Frame(Vec<u8>, Flaw),
-    /// Milliseconds pass.
-    Ticks(u32),
     /// Into a place that is free or has this epoch of the job.
     Load(u8, Box<Roster>),
     Unload(u8),
@@ -42,6 +41,9 @@ pub const OWN: Own = Own {
     shards: 4,
 };
 
+/// Of all jobs: the card has none, and the reference must behave as if the switch did the rest.
+const SECRET: EpochSecret = EpochSecret::new([7; 16]);
+
 /// What a worker or PS sends to the switch, tagged as the switch does.
 pub fn frame_of(from: &Member, header: &Header, payload: &[u8], own: &Own) -> Vec<u8> {
     let shard = header.fragment.0 & (u32::from(own.shards) - 1);
@@ -56,6 +58,9 @@ pub fn frame_of(from: &Member, header: &Header, payload: &[u8], own: &Own) -> Ve
     let mut frame = vec![0; HEADERS_BYTES];
     emit(&mut frame, &addresses, header);
     frame.extend_from_slice(payload);
+    let behind = frame.len();
+    frame.resize(behind + header.kind.trailer_bytes(), 0);
+    header.emit_trailer(&mut frame[behind..]);
     frame
 }
 
@@ -83,27 +88,30 @@ pub fn data(roster: &Roster, element: Element, fragment: u32, rank: u8) -> Heade
         rank: Rank(rank),
         units: roster.units,
         bitmap: 1 << rank,
+        tag: AuthTag::NONE,
     }
 }
 
-/// The header of a PS's frame without elements.
-pub fn word(roster: &Roster, kind: Kind, fragment: u32, rank: Rank) -> Header {
+/// The header of a frame without elements. The card accepts any tag, since the switch has verified it.
+pub fn word(roster: &Roster, kind: Kind, fragment: u32, rank: Rank, tag: u64) -> Header {
     Header {
         kind,
         element: Element::None,
         rank,
         units: 0,
-        bitmap: if kind == Kind::Nack { rank.bit() } else { 0 },
+        bitmap: 0,
+        tag: AuthTag(tag),
         ..data(roster, Element::None, fragment, 0)
     }
 }
 
 /// The header of a result from the PS or from a worker.
-pub fn result(roster: &Roster, element: Element, fragment: u32, rank: Rank) -> Header {
+pub fn result(roster: &Roster, element: Element, fragment: u32, rank: Rank, tag: u64) -> Header {
     Header {
         kind: Kind::Result,
         rank,
-        bitmap: roster.all(),
+        bitmap: 0,
+        tag: AuthTag(tag),
         ..data(roster, element, fragment, 0)
     }
 }
@@ -133,6 +141,7 @@ enum Move {
     Again,
     Remind,
     Nack,
+    Probe,
     ResultOfPs,
     ResultOfWorker,
     Special,
@@ -141,7 +150,6 @@ enum Move {
     Ordinary,
     Flawed,
     Command,
-    Ticks,
     GiveUp,
     Align,
 }
@@ -152,6 +160,7 @@ const MOVES: [(Move, u32); 16] = [
     (Move::Again, 40),
     (Move::Remind, 30),
     (Move::Nack, 10),
+    (Move::Probe, 40),
     (Move::ResultOfPs, 30),
     (Move::ResultOfWorker, 10),
     (Move::Special, 20),
@@ -160,7 +169,6 @@ const MOVES: [(Move, u32); 16] = [
     (Move::Ordinary, 15),
     (Move::Flawed, 5),
     (Move::Command, 3),
-    (Move::Ticks, 6),
     (Move::GiveUp, 15),
     (Move::Align, 4),
 ];
@@ -272,7 +280,7 @@ impl Author {
         };
         let members = (0..workers).map(|_| host(rng)).collect();
         let ps = host(rng);
-        let roster = Roster::new(job, Epoch(self.epochs), units, members, ps);
+        let roster = Roster::new(job, Epoch(self.epochs), SECRET, units, members, ps);
         // Where fragments begin: anywhere, but on the slots of the other jobs.
         let random = rng.next() as u32;
         let start = rng.of(&[0, 0xffff_fff0, 0x7fff_fff0, random]);
@@ -330,9 +338,11 @@ impl Author {
             Move::Special => self.special(n),
             Move::Remind => {
                 let (fragment, _) = self.some(n);
-                let header = word(&self.jobs[n].roster, Kind::Remind, fragment, Rank::PS);
-                let priority = self.priority();
-                self.send(n, &Header { priority, ..header });
+                self.word(n, Kind::Remind, fragment, Rank::PS);
+            }
+            Move::Probe => {
+                let (fragment, rank) = self.some(n);
+                self.word(n, Kind::Probe, fragment, Rank(rank));
             }
             Move::Nack => {
                 let (fragment, rank) = self.some(n);
@@ -341,9 +351,7 @@ impl Author {
                 } else {
                     rank
                 });
-                let header = word(&self.jobs[n].roster, Kind::Nack, fragment, rank);
-                let priority = self.priority();
-                self.send(n, &Header { priority, ..header });
+                self.word(n, Kind::Nack, fragment, rank);
             }
             Move::ResultOfPs | Move::ResultOfWorker => self.result(n, what),
             Move::Wrong => self.wrong(n),
@@ -367,12 +375,6 @@ impl Author {
                 self.frame(frame, flaw);
             }
             Move::Command => self.command(n),
-            Move::Ticks => {
-                let small = self.rng.below(20);
-                let most = self.rng.below(600);
-                let ticks = self.rng.of(&[1, small, 499, 500, 501, 250, most]);
-                self.script.push(Step::Ticks(ticks));
-            }
             Move::GiveUp => {
                 let job = &mut self.jobs[n];
                 if !job.live.is_empty() {
@@ -467,14 +469,22 @@ impl Author {
         self.jobs[n].next = self.jobs[n].next.wrapping_add(distance);
     }
 
+    fn word(&mut self, n: usize, kind: Kind, fragment: u32, rank: Rank) {
+        let tag = self.rng.next();
+        let header = word(&self.jobs[n].roster, kind, fragment, rank, tag);
+        let priority = self.priority();
+        self.send(n, &Header { priority, ..header });
+    }
+
     fn result(&mut self, n: usize, what: Move) {
         let (fragment, rank) = self.some(n);
         let rank = match what {
             Move::ResultOfPs => Rank::PS,
             _ => Rank(rank),
         };
+        let tag = self.rng.next();
         let job = &self.jobs[n];
-        let mut header = result(&job.roster, job.element, fragment, rank);
+        let mut header = result(&job.roster, job.element, fragment, rank, tag);
         header.priority = self.priority();
         header.flags = Flags(self.rng.byte() & self.rng.byte() & 0x36);
         self.send(n, &header);
@@ -483,15 +493,18 @@ impl Author {
     /// What no member may say, or not so.
     fn wrong(&mut self, n: usize) {
         let (fragment, rank) = self.some(n);
-        let mut header = match self.rng.below(4) {
-            0 => word(&self.jobs[n].roster, Kind::Remind, fragment, Rank::PS),
-            1 => word(&self.jobs[n].roster, Kind::Nack, fragment, Rank(rank)),
-            2 => result(&self.jobs[n].roster, Element::I32, fragment, Rank(rank)),
+        let tag = self.rng.next();
+        let roster = &self.jobs[n].roster;
+        let mut header = match self.rng.below(5) {
+            0 => word(roster, Kind::Remind, fragment, Rank::PS, tag),
+            1 => word(roster, Kind::Nack, fragment, Rank(rank), tag),
+            2 => result(roster, Element::I32, fragment, Rank(rank), tag),
+            3 => word(roster, Kind::Probe, fragment, Rank(rank), tag),
             _ => self.data(n, fragment, rank),
         };
         let mut from = self.member_of(n, &header);
         let rng = &mut self.rng;
-        match rng.below(12) {
+        match rng.below(11) {
             0 => from.port = PortId((from.port.0 + 1) & 15),
             1 => from.mac.0[5] ^= 1 << rng.below(8),
             2 => from.udp_port ^= 1 << rng.below(16),
@@ -502,12 +515,9 @@ impl Author {
             7 => header.units = header.units.wrapping_add(1).min(127),
             8 => header.kind = rng.of(&[Kind::Partial, Kind::NotHere]),
             9 => from.port = PortId(rng.of(&[16, 0x100, 0xffff])),
-            10 if header.kind == Kind::Result => {
-                header.bitmap = rng.of(&[1, 3, header.bitmap >> 1, header.bitmap << 1 | 1]);
-            }
             _ => header.element = rng.of(&Element::ALL),
         }
-        if matches!(header.kind, Kind::Data | Kind::Nack) {
+        if header.kind == Kind::Data {
             header.bitmap = header.rank.bit();
         }
         if header.kind == Kind::Partial {
@@ -537,13 +547,15 @@ impl Author {
     /// A sound frame of any kind, to be spoilt.
     fn valid(&mut self, n: usize) -> Vec<u8> {
         let (fragment, rank) = self.some(n);
+        let tag = self.rng.next();
         let job = &self.jobs[n];
-        let header = match self.rng.below(10) {
-            0 => word(&job.roster, Kind::Remind, fragment, Rank::PS),
-            1 => word(&job.roster, Kind::Nack, fragment, Rank(rank)),
-            2 => result(&job.roster, job.element, fragment, Rank::PS),
-            3 => result(&job.roster, job.element, fragment, Rank(rank)),
-            4 => Header {
+        let header = match self.rng.below(11) {
+            0 => word(&job.roster, Kind::Remind, fragment, Rank::PS, tag),
+            1 => word(&job.roster, Kind::Nack, fragment, Rank(rank), tag),
+            2 => result(&job.roster, job.element, fragment, Rank::PS, tag),
+            3 => result(&job.roster, job.element, fragment, Rank(rank), tag),
+            4 => word(&job.roster, Kind::Probe, fragment, Rank(rank), tag),
+            5 => Header {
                 kind: self.rng.of(&[Kind::Join, Kind::Leave, Kind::Accept]),
                 units: 2,
                 bitmap: 0,
@@ -689,7 +701,7 @@ impl Author {
                 } = job.roster.clone();
                 let at = self.rng.index(workers.len() + 1);
                 *workers.get_mut(at).unwrap_or(&mut ps) = moved;
-                job.roster = Roster::new(id, epoch, units, workers, ps);
+                job.roster = Roster::new(id, epoch, SECRET, units, workers, ps);
                 let roster = Box::new(job.roster.clone());
                 self.script.push(Step::Load(place, roster));
             }
@@ -829,22 +841,23 @@ fn remember(job: &mut Job, fragment: u32) {
 pub fn every_byte() -> Vec<Step> {
     let mut script = Vec::new();
     let workers = (0..2).map(|n| member(n, n as u16)).collect();
-    let roster = Roster::new(JobId(7), Epoch(0x2a01), 1, workers, member(9, 9));
+    let roster = Roster::new(JobId(7), Epoch(0x2a01), SECRET, 1, workers, member(9, 9));
     script.push(Step::Load(0, Box::new(roster.clone())));
     let mut fragment = 0;
-    for kind in 0..6 {
+    for kind in 0..7 {
         for at in 0..HEADERS_BYTES {
             for value in 0..=255 {
                 let header = match kind {
                     0 => data(&roster, Element::I32, fragment, 0),
                     1 => data(&roster, Element::I32, fragment, 1),
-                    2 => result(&roster, Element::I32, fragment, Rank::PS),
-                    3 => word(&roster, Kind::Remind, fragment, Rank::PS),
-                    4 => word(&roster, Kind::Nack, fragment, Rank(1)),
-                    _ => result(&roster, Element::I32, fragment, Rank(0)),
+                    2 => result(&roster, Element::I32, fragment, Rank::PS, 0),
+                    3 => word(&roster, Kind::Remind, fragment, Rank::PS, 0),
+                    4 => word(&roster, Kind::Nack, fragment, Rank(1), 0),
+                    5 => result(&roster, Element::I32, fragment, Rank(0), 0),
+                    _ => word(&roster, Kind::Probe, fragment, Rank(0), 0),
                 };
                 let from = match kind {
-                    0 | 5 => roster.workers[0],
+                    0 | 5 | 6 => roster.workers[0],
                     1 => roster.workers[1],
                     _ => roster.ps,
                 };

@@ -3,12 +3,12 @@
 //! mistakes.
 
 use super::card::{Card, Counts, Own, Shape, hash_of};
-use super::reference::{Fate, MASK, NO_PORT, classify, mac_at, port_of, shows, tag};
+use super::reference::{Fate, MASK, NO_PORT, classify, mac_at, port_of, shows, tag, write_headers};
 use tally_bridge::registers::COUNTERS;
 use tally_card::{Flaw, Gaps};
 use tally_engine::{DropReason, Member, Roster};
 use tally_wire::frame::{emit, group_of};
-use tally_wire::{Addresses, Element, FragmentId, Header, Kind, Mac, Rank};
+use tally_wire::{Addresses, AuthTag, Element, FragmentId, Header, Kind, Mac, Rank};
 
 macro_rules! mistakes {
     ($($name:ident,)+) => {
@@ -28,15 +28,12 @@ mistakes! {
     MemberUdpPortIgnored,
     ShardIgnored,
     UnitsIgnored,
-    ResultBitmapIgnored,
     NackRankIgnored,
     PaddingKept,
     OldTaken,
     OldOffByOne,
     RingOfAnother,
     ResendToAllPorts,
-    StuckEarly,
-    StuckGrowIgnored,
     DuplicateAdded,
     SplitForgotten,
     SplitResendDropped,
@@ -74,13 +71,43 @@ mistakes! {
     UnloadLeavesRing,
     UnloadLeavesNotes,
     GroupPortsOld,
+    TagRequired,
+    TagForwarded,
+    TrailerInLength,
+    BitmapInResult,
+    WorkerResultToPs,
+    WorkerResultFromPs,
+    WorkerResultKeepsFlag,
+    WorkerResultNotKept,
+    WorkerResultUncounted,
+    ResendAlwaysToPs,
+    ResendNeverToPs,
+    ResendCollisionUncounted,
+    ResendCollisionNotNoted,
+    ProbeUncounted,
+    ProbeRingIgnored,
+    ProbeOldAnswered,
+    ProbeToAllPorts,
+    ProbeOfAnotherSlot,
+    ProbeAsksAsker,
+    ProbeAsksLowest,
+    ProbeAsksAbove,
+    ProbeNeverWraps,
+    ProbeIgnoresSlot,
+    ProbeIgnoresNote,
+    ProbeToPsFirst,
+    ProbeAloneDropped,
+    ProbeReaches,
+    ProbeNackToAsker,
+    ProbeNackOfAsker,
+    ProbeNackPriorityLost,
+    ProbeOfSwitch,
 }
 
 struct Slot {
     place: usize,
     fragment: FragmentId,
     bitmap: u64,
-    grew: u16,
     priority: u8,
     element: Element,
     folded: u8,
@@ -109,7 +136,6 @@ pub struct Table {
     mistake: Option<Mistake>,
     own: Option<Own>,
     shape: Shape,
-    now: u16,
     slots: Vec<Option<Slot>>,
     jobs: Vec<Option<Job>>,
     /// By place and fragment.
@@ -133,7 +159,6 @@ impl Table {
             mistake,
             own: None,
             shape,
-            now: 0,
             slots: (0..shape.slots).map(|_| None).collect(),
             jobs: (0..jobs).map(|_| None).collect(),
             ring: vec![vec![Kept::default(); ring]; jobs],
@@ -175,7 +200,7 @@ impl Table {
 
     fn admit(&self, from: &Member, header: &Header, shard: u16) -> Result<usize, DropReason> {
         let sender = match header.kind {
-            Kind::Data => header.rank,
+            Kind::Data | Kind::Probe => header.rank,
             Kind::Result if header.rank != Rank::SWITCH => header.rank,
             Kind::Remind | Kind::Nack => Rank::PS,
             _ => return Err(DropReason::NotForSwitch),
@@ -208,15 +233,8 @@ impl Table {
         if carries && header.units != job.roster.units && !self.errs(Mistake::UnitsIgnored) {
             return Err(DropReason::Units);
         }
-        let all = job.roster.all();
-        if header.kind == Kind::Result
-            && header.bitmap != all
-            && !self.errs(Mistake::ResultBitmapIgnored)
-        {
-            return Err(DropReason::Bitmap);
-        }
         if header.kind == Kind::Nack
-            && header.bitmap & all == 0
+            && job.roster.all() & header.rank.bit() == 0
             && !self.errs(Mistake::NackRankIgnored)
         {
             return Err(DropReason::RankOutOfJob);
@@ -295,12 +313,25 @@ impl Table {
             dst_port: port,
         };
         let mut h = *h;
+        if h.kind != Kind::Partial {
+            h.bitmap = 0;
+        }
         if h.check().is_err() {
             // With a mistake. `emit` would not have it.
             h.element = Element::I32;
         }
         let mut frame = vec![0; 64];
-        emit(&mut frame, &addresses, &h);
+        if self.errs(Mistake::TrailerInLength) {
+            emit(&mut frame, &addresses, &h);
+        } else {
+            write_headers(&mut frame, &addresses, &h);
+        }
+        let last = match h.kind {
+            Kind::Nack if self.errs(Mistake::TagForwarded) => h.tag.0,
+            Kind::Result if self.errs(Mistake::BitmapInResult) => 1,
+            _ => u64::from_be_bytes(*frame[56..].first_chunk().expect("64 bytes")),
+        };
+        frame[56..64].copy_from_slice(&last.to_be_bytes());
         frame.extend_from_slice(p);
         frame
     }
@@ -310,16 +341,23 @@ impl Table {
         self.sent.push(frame);
     }
 
-    fn send_to_ps(&mut self, place: usize, header: &Header, payload: &[u8]) {
+    fn to_ps(&self, place: usize, header: &Header, payload: &[u8]) -> Vec<u8> {
         let ps = self.job(place).roster.ps;
-        let frame = self.frame_to(ps.mac, ps.ip, ps.udp_port, header, payload);
-        self.leave(frame, 1 << ps.port.0);
+        self.frame_to(ps.mac, ps.ip, ps.udp_port, header, payload)
+    }
+
+    fn send_to_ps(&mut self, place: usize, header: &Header, payload: &[u8]) {
+        let frame = self.to_ps(place, header, payload);
+        self.leave(frame, 1 << self.job(place).roster.ps.port.0);
     }
 
     /// PASS: the arrival goes out as PARTIAL.
     fn pass_on(&mut self, place: usize, header: &Header, why: u8, payload: &[u8]) {
         self.count("partials");
         let mut flags = header.flags.0 | why;
+        if self.errs(Mistake::ResendFlagLost) {
+            flags &= !RESEND;
+        }
         if self.errs(Mistake::CollisionFlagLost) {
             flags &= !COLLISION;
         }
@@ -334,13 +372,10 @@ impl Table {
     }
 
     /// EVICT: the slot goes out as PARTIAL, and is free.
-    fn evict(&mut self, at: usize, mut why: u8) {
+    fn evict(&mut self, at: usize, why: u8) {
         let slot = self.slots[at].take().expect("a taken slot");
         self.count("partials");
         let roster = &self.job(slot.place).roster;
-        if self.errs(Mistake::ResendFlagLost) {
-            why &= !RESEND;
-        }
         let header = Header {
             kind: Kind::Partial,
             flags: tally_wire::Flags(why | self.flags_of(&slot)),
@@ -352,6 +387,7 @@ impl Table {
             rank: Rank::SWITCH,
             units: roster.units,
             bitmap: slot.bitmap,
+            tag: AuthTag::NONE,
         };
         self.send_to_ps(slot.place, &header, &slot.sum);
     }
@@ -385,19 +421,27 @@ impl Table {
         }
     }
 
+    /// AGAIN: the RESULT from the ring, on the port of the one that asks.
+    fn again(&mut self, place: usize, header: &Header, to_all: Mistake) {
+        self.count("results_again");
+        let at = self.ring_at(header.fragment);
+        let frame = self.ring[place][at].frame.clone();
+        let job = self.job(place);
+        let port = job.roster.workers[usize::from(header.rank.0)].port.0;
+        let ports = if self.errs(to_all) {
+            job.ports
+        } else {
+            1 << port
+        };
+        self.leave(frame, ports);
+    }
+
     fn data(&mut self, place: usize, header: &Header, payload: &[u8]) {
         let resend = header.flags.0 & RESEND != 0;
         let fragment = header.fragment;
         match self.standing(place, fragment) {
             Standing::Finished if resend => {
-                self.count("results_again");
-                let frame = self.ring[place][self.ring_at(fragment)].frame.clone();
-                let job = self.job(place);
-                let port = job.roster.workers[usize::from(header.rank.0)].port.0;
-                let all = self.errs(Mistake::ResendToAllPorts);
-                let ports = if all { job.ports } else { 1 << port };
-                self.leave(frame, ports);
-                return;
+                return self.again(place, header, Mistake::ResendToAllPorts);
             }
             Standing::Finished | Standing::Old => return self.count("late"),
             Standing::Open => {}
@@ -410,20 +454,8 @@ impl Table {
             .as_ref()
             .is_some_and(|slot| slot.place == place && slot.fragment == fragment);
         if hit {
-            let now = self.now;
-            let stuck = if self.errs(Mistake::StuckEarly) {
-                499
-            } else {
-                500
-            };
             let slot = self.slots[at].as_ref().expect("hit");
             if slot.bitmap & header.bitmap != 0 && !self.errs(Mistake::DuplicateAdded) {
-                if resend && now.wrapping_sub(slot.grew) >= stuck {
-                    let bitmap = slot.bitmap;
-                    self.note(place, fragment, bitmap);
-                    self.evict(at, RESEND);
-                    return self.count("resends_to_ps");
-                }
                 return self.count("duplicate");
             }
             if slot.split && elsewhere & header.bitmap != 0 {
@@ -444,7 +476,8 @@ impl Table {
             };
             self.slots[at].as_mut().expect("hit").priority = priority;
         } else {
-            if resend {
+            let noted = elsewhere != 0 && !self.errs(Mistake::ResendNeverToPs);
+            if resend && (noted || self.errs(Mistake::ResendAlwaysToPs)) {
                 self.count("resends_to_ps");
                 return self.pass_on(place, header, 0, payload);
             }
@@ -453,7 +486,15 @@ impl Table {
             }
             if !self.make_room(at, header.priority) {
                 self.count("collisions");
-                return self.pass_on(place, header, COLLISION, payload);
+                if resend && !self.errs(Mistake::ResendCollisionUncounted) {
+                    self.count("resends_to_ps");
+                }
+                let notes = self.notes[place].clone();
+                self.pass_on(place, header, COLLISION, payload);
+                if resend && self.errs(Mistake::ResendCollisionNotNoted) {
+                    self.notes[place] = notes;
+                }
+                return;
             }
             // Not what it was above, if the victim's note took its place.
             let elsewhere = self.ranks(place, fragment);
@@ -462,7 +503,6 @@ impl Table {
                 place,
                 fragment,
                 bitmap: 0,
-                grew: self.now,
                 priority: header.priority,
                 element: header.element,
                 folded: 0,
@@ -494,7 +534,6 @@ impl Table {
                 flags: tally_wire::Flags(self.flags_of(&slot)),
                 priority: slot.priority,
                 rank: Rank::SWITCH,
-                bitmap: all,
                 ..*header
             };
             self.publish(place, &header, &slot.sum, true);
@@ -591,13 +630,15 @@ impl Table {
         slot.bitmap |= header.bitmap;
         slot.marked |= header.flags.0 & MARKED != 0;
         slot.folded += u8::from(ordered);
-        if self.mistake != Some(Mistake::StuckGrowIgnored) {
-            slot.grew = self.now;
-        }
         self.count("contributions");
     }
 
-    fn result_of_ps(&mut self, place: usize, header: &Header, payload: &[u8]) {
+    /// From the PS or from a worker.
+    fn result(&mut self, place: usize, header: &Header, payload: &[u8]) {
+        let of_ps = header.rank == Rank::PS;
+        if !of_ps && self.errs(Mistake::WorkerResultToPs) {
+            return self.send_to_ps(place, header, payload);
+        }
         if !matches!(self.standing(place, header.fragment), Standing::Open) {
             return self.count("late");
         }
@@ -609,21 +650,31 @@ impl Table {
         {
             self.slots[at] = None;
         }
-        self.count("results_from_ps");
+        if of_ps {
+            self.count("results_from_ps");
+        } else if !self.errs(Mistake::WorkerResultUncounted) {
+            self.count("results_from_workers");
+        }
         if header.flags.0 & OVERFLOW != 0 {
             self.count("overflows");
         }
-        let from_ps = if self.errs(Mistake::FromPsLost) {
-            0
-        } else {
-            FROM_PS
+        let cleared = match of_ps || self.errs(Mistake::WorkerResultKeepsFlag) {
+            true => header.flags.0,
+            false => header.flags.0 & !FROM_PS,
+        };
+        let from_ps = match of_ps {
+            true => !self.errs(Mistake::FromPsLost),
+            false => self.errs(Mistake::WorkerResultFromPs),
         };
         let header = Header {
             rank: Rank::SWITCH,
-            flags: tally_wire::Flags(header.flags.0 | from_ps),
+            flags: tally_wire::Flags(cleared | (u8::from(from_ps) * FROM_PS)),
             ..*header
         };
-        let keep = !self.errs(Mistake::ResultOfPsNotKept);
+        let keep = !self.errs(match of_ps {
+            true => Mistake::ResultOfPsNotKept,
+            false => Mistake::WorkerResultNotKept,
+        });
         self.publish(place, &header, payload, keep);
     }
 
@@ -657,12 +708,97 @@ impl Table {
         self.send_to_ps(place, &answer, &[]);
     }
 
+    /// S-7, in its order.
+    fn probe(&mut self, place: usize, header: &Header) {
+        if !self.errs(Mistake::ProbeUncounted) {
+            self.count("probes");
+        }
+        match self.standing(place, header.fragment) {
+            Standing::Finished if !self.errs(Mistake::ProbeRingIgnored) => {
+                return self.again(place, header, Mistake::ProbeToAllPorts);
+            }
+            Standing::Old if !self.errs(Mistake::ProbeOldAnswered) => return self.count("late"),
+            _ => {}
+        }
+        if self.errs(Mistake::ProbeReaches) {
+            self.reach(place, header.fragment);
+        }
+        let noted = self.ranks(place, header.fragment);
+        let here = if self.errs(Mistake::ProbeOfAnotherSlot) {
+            let hash = hash_of(header.job).wrapping_add(header.fragment.0);
+            let at = (hash & (self.shape.slots - 1)) as usize;
+            self.slots[at].as_ref()
+        } else {
+            self.find(place, header)
+                .and_then(|at| self.slots[at].as_ref())
+        };
+        let missing = here.map_or(0, |slot| {
+            let in_slot = match self.mistake {
+                Some(Mistake::ProbeIgnoresSlot) => 0,
+                _ => slot.bitmap,
+            };
+            let noted = match self.mistake {
+                Some(Mistake::ProbeIgnoresNote) => 0,
+                _ => noted,
+            };
+            self.job(place).roster.all() & !(in_slot | noted)
+        });
+        let to_ps = missing == 0 || self.errs(Mistake::ProbeToPsFirst);
+        if noted != 0 && to_ps {
+            let rank = match self.mistake {
+                Some(Mistake::ProbeOfSwitch) => Rank::SWITCH,
+                _ => header.rank,
+            };
+            let mut frame = self.to_ps(place, header, &[]);
+            frame[54] = rank.0;
+            return self.leave(frame, 1 << self.job(place).roster.ps.port.0);
+        }
+        if missing == 0 && self.errs(Mistake::ProbeAloneDropped) {
+            return;
+        }
+        self.count("probe_nacks");
+        let rank = self.asked(missing, header.rank.0);
+        let nack = Header {
+            kind: Kind::Nack,
+            rank: match self.mistake {
+                Some(Mistake::ProbeNackOfAsker) => header.rank,
+                _ => Rank(rank),
+            },
+            priority: match self.mistake {
+                Some(Mistake::ProbeNackPriorityLost) => 0,
+                _ => header.priority,
+            },
+            ..*header
+        };
+        let to = match self.mistake {
+            Some(Mistake::ProbeNackToAsker) => header.rank.0,
+            _ => rank,
+        };
+        let worker = self.job(place).roster.workers[usize::from(to)];
+        let frame = self.frame_to(worker.mac, worker.ip, worker.udp_port, &nack, &[]);
+        self.leave(frame, 1 << worker.port.0);
+    }
+
+    /// The rank that is asked for its contribution: the asker, or the next that is missing.
+    fn asked(&self, missing: u64, asker: u8) -> u8 {
+        let from = match self.mistake {
+            Some(Mistake::ProbeAsksAsker) => return asker,
+            Some(Mistake::ProbeAsksLowest) => 0,
+            Some(Mistake::ProbeAsksAbove) => asker + 1,
+            _ => asker,
+        };
+        let above = (from..64).find(|rank| missing >> rank & 1 != 0);
+        let any = (0..64).find(|rank| missing >> rank & 1 != 0);
+        let wrapped = any.filter(|_| !self.errs(Mistake::ProbeNeverWraps));
+        above.or(wrapped).unwrap_or(asker)
+    }
+
     fn take(&mut self, place: usize, header: &Header, payload: &[u8]) {
         match header.kind {
             Kind::Data => self.data(place, header, payload),
-            Kind::Result if header.rank == Rank::PS => self.result_of_ps(place, header, payload),
-            Kind::Result => self.send_to_ps(place, header, payload),
+            Kind::Result => self.result(place, header, payload),
             Kind::Remind => self.remind(place, header),
+            Kind::Probe => self.probe(place, header),
             _ => {
                 self.count("nacks");
                 let roster = &self.job(place).roster;
@@ -751,6 +887,9 @@ impl Card for Table {
         match classify(&inner, port.unwrap_or(NO_PORT), &own) {
             Fate::Pass => self.pass(frame),
             Fate::Drop(reason) => self.count(reason.name()),
+            Fate::Take(header, ..) if header.tag.0 != 0 && self.errs(Mistake::TagRequired) => {
+                self.count("bitmap");
+            }
             Fate::Take(header, from, shard) => match self.admit(&from, &header, shard) {
                 Err(DropReason::UnknownJob) => self.pass(frame),
                 Err(reason) => self.count(reason.name()),
@@ -764,10 +903,6 @@ impl Card for Table {
                 }
             },
         }
-    }
-
-    fn ticks(&mut self, milliseconds: u32) {
-        self.now = self.now.wrapping_add(milliseconds as u16);
     }
 
     fn set_gaps(&mut self, _gaps: Gaps, _seed: u64) {}

@@ -11,7 +11,8 @@ use tally_engine::{Aggregator, Buffer, Egress, Limits, Member, PolicyName, PoolC
 use tally_engine::{Roster, To};
 use tally_kernels::Kernels;
 use tally_wire::{
-    Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank, Time, UNIT_BYTES,
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Mac, Rank, Time,
+    UNIT_BYTES,
 };
 
 const JOB: JobId = JobId(7);
@@ -105,6 +106,7 @@ pub(super) fn measure(
     let roster = Roster::new(
         JOB,
         EPOCH,
+        EpochSecret::new([7; 16]),
         units,
         (0..workers).map(member).collect(),
         member(workers),
@@ -130,6 +132,7 @@ pub(super) fn measure(
                     rank: Rank(rank),
                     units,
                     bitmap: Rank(rank).bit(),
+                    tag: AuthTag::NONE,
                 };
                 // As many as there can be in slots and ring, and one.
                 let Some(buffer) = free.buffers.pop() else {

@@ -6,6 +6,7 @@ const PORTS: &str = r#"[
     { "name": "b", "device": "net_memif1,id=1,role=server,socket=/tmp/x.sock" }
 ]"#;
 const KEY: &str = "00112233445566778899aabbccddeeff";
+const OTHER_KEY: &str = "00112233445566778899aabbccdd0009";
 
 fn plan_of(ports: &str, jobs: &str, wishes: &Wishes) -> Result<Plan> {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -20,7 +21,7 @@ fn plan_of(ports: &str, jobs: &str, wishes: &Wishes) -> Result<Plan> {
 
 fn jobs() -> String {
     format!(
-        r#"[{{ "id": 7, "key": "{KEY}", "workers": 3 }}, {{ "id": 9, "key": "{KEY}", "workers": 1 }}]"#
+        r#"[{{ "id": 7, "key": "{KEY}", "workers": 3 }}, {{ "id": 9, "key": "{OTHER_KEY}", "workers": 1 }}]"#
     )
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tally_engine::switchml::{
-    Arrival, Destination, Replies, Session, SessionId, Station, Switchml, SwitchmlConfig,
+    Arrival, Destination, Replies, Route, Session, SessionId, Station, Switchml, SwitchmlConfig,
 };
 use tally_engine::{Buffer, PortId};
 use tally_kernels::Kernels;
@@ -317,6 +317,9 @@ fn at_engine(
         id: SessionId(1),
         size: config.size,
         workers: (0..inputs.workers).map(station).collect(),
+        switch_macs: (0..inputs.workers)
+            .map(|rank| Mac([6, 0, 0, 0, 0, rank]))
+            .collect(),
     };
     let shard = SwitchmlConfig {
         sessions: 1,
@@ -336,8 +339,11 @@ fn at_engine(
         seed,
         &mut |now, rank, bytes| {
             let header = Header::parse(bytes).unwrap();
-            let Station { mac, ip } = station(rank);
-            let seat = engine.admit((mac, ip), &header).unwrap();
+            let route = Route {
+                from: station(rank),
+                to: Mac([6, 0, 0, 0, 0, rank]),
+            };
+            let seat = engine.admit(&route, &header).unwrap();
             let arrival = Arrival {
                 port: PortId(rank.into()),
                 udp_port: 4000,

@@ -1,4 +1,8 @@
-//! Over a UDP socket. The kernel finds the switch by ARP, and takes answers only from where we send to.
+//! Over a UDP socket. The kernel takes answers only from where we send to.
+//!
+//! The switch tells each worker an Ethernet address of its own, which ARP does not say. So it is entered among the
+//! kernel's neighbours, with `ip` of iproute2, for which it takes root: as many sockets of one host and network
+//! namespace as serve one session at a time.
 
 use super::{Link, Peer};
 use anyhow::{Context, Result, bail};
@@ -9,6 +13,7 @@ use nix::sys::time::TimeSpec;
 use std::io::{self, ErrorKind};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::time::Duration;
 use tally_wire::Mac;
 use tally_wire::switchml::{FIRST_PORT, HEADER_BYTES, Size};
@@ -19,20 +24,22 @@ const SOCKET_BYTES: usize = 4 << 20;
 /// A socket.
 pub struct KernelLink {
     own: Ipv4Addr,
+    interface: String,
     socket: UdpSocket,
     buffer: Vec<u8>,
 }
 
 impl KernelLink {
-    /// At this address, at any port.
+    /// At this address of an interface, at any port.
     ///
     /// # Errors
     /// If the kernel does not let us.
-    pub fn open(own: Ipv4Addr) -> Result<Self> {
+    pub fn open(own: Ipv4Addr, interface: &str) -> Result<Self> {
         let socket = bind(own)?;
         let buffer = vec![0; HEADER_BYTES + Size::B8192.payload_bytes()];
         Ok(Self {
             own,
+            interface: interface.to_owned(),
             socket,
             buffer,
         })
@@ -75,6 +82,25 @@ impl Link for KernelLink {
     fn turn_to(&mut self, switch: Peer, _: Size) -> Result<()> {
         // The old one is there until the new one is bound, so it gets another port.
         self.socket = bind(self.own)?;
+        let (ip, mac) = (switch.ip.to_string(), switch.mac.to_string());
+        let entry = [
+            "neigh",
+            "replace",
+            &ip,
+            "lladdr",
+            &mac,
+            "dev",
+            &self.interface,
+        ];
+        let entered = Command::new("ip")
+            .args(entry)
+            .args(["nud", "permanent"])
+            .output();
+        let entered = entered.context("cannot run `ip` of iproute2")?;
+        if !entered.status.success() {
+            let why = String::from_utf8_lossy(&entered.stderr);
+            bail!("cannot enter {ip} at {mac} as a neighbour: {}", why.trim());
+        }
         self.socket
             .connect((switch.ip, FIRST_PORT))
             .with_context(|| format!("no way to {}", switch.ip))

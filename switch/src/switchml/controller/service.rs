@@ -3,6 +3,7 @@
 //! Whatever is refused is an error of gRPC with a text. Published clients do not look into a reply of
 //! zeros, which is how the original refuses, and wait for ever for packets that nobody sends.
 
+use super::incoming::Caller;
 use super::{Line, Message};
 use crate::switchml::proto::session_server::{Session, SessionServer};
 use crate::switchml::proto::sync_server::{Sync, SyncServer};
@@ -15,9 +16,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use tally_engine::switchml::SessionId;
-use tally_engine::switchml::controller::{
-    Answer, CallId, Code, ConnectionId, Refusal, Request, UdpSession,
-};
+use tally_engine::switchml::controller::{Answer, CallId, Code, Refusal, Request, UdpSession};
 use tokio::sync::oneshot;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, http};
@@ -77,9 +76,10 @@ struct Handler {
 impl Handler {
     /// Puts a call into the queue, and waits for what comes of it.
     async fn ask<T>(&self, from: &tonic::Request<T>, request: Request) -> Result<Answer, Status> {
-        let connection = from.extensions().get::<ConnectionId>().copied();
-        let connection =
-            connection.ok_or_else(|| Status::internal("a call without a connection"))?;
+        let caller = from.extensions().get::<Caller>();
+        let caller = caller.ok_or_else(|| Status::internal("a call without a connection"))?;
+        caller.has_called.store(true, Ordering::Relaxed);
+        let connection = caller.connection;
         let call = CallId(self.line.next.fetch_add(1, Ordering::Relaxed));
         let (answer, answered) = oneshot::channel();
         let mut waiting = Waiting {
@@ -122,6 +122,7 @@ fn status(refusal: &Refusal) -> Status {
         Code::Unavailable => tonic::Code::Unavailable,
         Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
         Code::ResourceExhausted => tonic::Code::ResourceExhausted,
+        Code::PermissionDenied => tonic::Code::PermissionDenied,
         Code::Internal => tonic::Code::Internal,
     };
     Status::new(code, refusal.to_string())

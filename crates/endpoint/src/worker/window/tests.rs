@@ -96,9 +96,12 @@ fn a_timeout_sends_a_probe_and_doubles() {
         [(0, Cause::Timeout)],
         "the oldest only"
     );
-    assert_eq!(w.deadline(), Some(at(150)));
-    w.expire(at(150));
-    assert_eq!(drain(&mut w, at(150)), [(0, Cause::Timeout)]);
+    for n in 2..=5 {
+        assert_eq!(w.deadline(), Some(at(50 * n)), "as long as the first");
+        w.expire(at(50 * n));
+        assert_eq!(drain(&mut w, at(50 * n)), [(0, Cause::Timeout)]);
+    }
+    assert_eq!(w.deadline(), Some(at(350)), "twice as long");
     for _ in 0..20 {
         let next = w.deadline().unwrap();
         w.expire(next);
@@ -142,7 +145,7 @@ fn a_worker_that_was_asleep_sends_one_frame_in_vain_and_not_a_window() {
 }
 
 #[test]
-fn later_fragments_with_results_show_a_loss_with_growing_patience() {
+fn later_fragments_with_results_show_a_loss() {
     let mut w = Window::new(0, 99);
     send(&mut w, at(0));
     send(&mut w, at(0));
@@ -151,8 +154,8 @@ fn later_fragments_with_results_show_a_loss_with_growing_patience() {
     assert_eq!(drain(&mut w, at(1)), [], "sent at the same time");
     take(&mut w, at(4), 2);
     assert_eq!(drain(&mut w, at(4)), [(0, Cause::Early)]);
-    // 1 ms is the least patience; the second time it is 2 ms.
-    send(&mut w, at(6));
+    // 1 ms at first; after a probe a typical time more.
+    send(&mut w, at(5));
     take(&mut w, at(7), 3);
     assert_eq!(drain(&mut w, at(7)), []);
     send(&mut w, at(7));
@@ -168,13 +171,13 @@ fn on_a_fast_fabric_a_loss_shows_within_microseconds() {
     take(&mut w, us(10), 0);
     // 1 is lost.
     for n in 1..=3 {
-        send(&mut w, us(10 + 30 * n));
+        send(&mut w, us(10 + 8 * n));
     }
     assert_eq!(w.rto(), Duration::from_micros(200));
-    take(&mut w, us(80), 2);
-    assert_eq!(drain(&mut w, us(80)), [], "30 us later may be reordering");
-    take(&mut w, us(110), 3);
-    assert_eq!(drain(&mut w, us(110)), [(1, Cause::Early)], "60 us may not");
+    take(&mut w, us(36), 2);
+    assert_eq!(drain(&mut w, us(36)), [], "8 us later may be reordering");
+    take(&mut w, us(44), 3);
+    assert_eq!(drain(&mut w, us(44)), [(1, Cause::Early)], "16 us may not");
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn a_result_that_comes_too_soon_after_a_resend_says_nothing_of_it() {
     take(&mut w, at(4), 0);
     send(&mut w, at(5));
     send(&mut w, at(5));
-    assert_eq!(w.asked(FragmentId(1)), Asked::Data);
+    assert_eq!(w.asked(at(1000), FragmentId(1)), Asked::Data);
     drain(&mut w, at(20));
     // 1 ms after the resend, where 4 ms is the least: it answers the first sending.
     take(&mut w, at(21), 1);
@@ -217,27 +220,32 @@ fn a_result_that_comes_too_soon_after_a_resend_says_nothing_of_it() {
 #[test]
 fn nacks_are_answered_as_r_3_wants() {
     let mut w = Window::new(0, 4);
-    assert_eq!(w.asked(FragmentId(0)), Asked::Nothing, "not sent yet");
+    assert_eq!(
+        w.asked(at(1000), FragmentId(0)),
+        Asked::Nothing,
+        "not sent yet"
+    );
     for _ in 0..4 {
         send(&mut w, at(0));
     }
     take(&mut w, at(1), 0);
     take(&mut w, at(1), 2);
-    assert_eq!(w.asked(FragmentId(0)), Asked::Result { seq: 0 });
-    assert_eq!(w.asked(FragmentId(2)), Asked::Result { seq: 2 });
-    assert_eq!(w.asked(FragmentId(1)), Asked::Data);
-    assert_eq!(w.asked(FragmentId(1)), Asked::Data, "queued once");
-    assert_eq!(w.asked(FragmentId(4)), Asked::Nothing);
+    assert_eq!(w.asked(at(1000), FragmentId(0)), Asked::Result { seq: 0 });
+    assert_eq!(w.asked(at(1000), FragmentId(2)), Asked::Result { seq: 2 });
+    assert_eq!(w.asked(at(1000), FragmentId(1)), Asked::Data);
+    assert_eq!(w.asked(at(1000), FragmentId(1)), Asked::Data, "queued once");
+    assert_eq!(w.asked(at(1000), FragmentId(4)), Asked::Nothing);
     assert_eq!(drain(&mut w, at(1)), [(1, Cause::Nack)]);
     for n in [1, 3] {
         take(&mut w, at(2), n);
     }
+    assert_eq!(drain(&mut w, at(2)), []);
     for n in 4..20 {
         send(&mut w, at(3));
         take(&mut w, at(3), n);
     }
-    assert_eq!(w.asked(FragmentId(11)), Asked::Nothing, "too old");
-    assert_eq!(w.asked(FragmentId(12)), Asked::Result { seq: 12 });
+    assert_eq!(w.asked(at(1000), FragmentId(11)), Asked::Nothing, "too old");
+    assert_eq!(w.asked(at(1000), FragmentId(12)), Asked::Result { seq: 12 });
 }
 
 proptest! {
@@ -282,7 +290,7 @@ proptest! {
                 }
                 _ => {
                     let seq = w.base() + u64::from(n);
-                    w.asked(FragmentId(seq as u32));
+                    w.asked(at(1000), FragmentId(seq as u32));
                 }
             }
             let in_flight = (w.base()..w.next()).filter(|s| !done.contains(s)).count();
@@ -330,4 +338,47 @@ fn what_takes_the_way_over_the_ps_has_the_time_for_it() {
         take(&mut w, us(80 + u64::from(n)), n);
     }
     assert_eq!(w.pop_again().map(|again| again.seq), Some(4), "too late");
+}
+
+/// as many workers ask for a lost contribution as miss its result.
+#[test]
+fn a_nack_for_what_was_just_sent_is_not_answered() {
+    let mut w = Window::new(0, 9);
+    send(&mut w, at(0));
+    take(&mut w, at(4), 0);
+    send(&mut w, at(5));
+    assert_eq!(w.asked(at(8), FragmentId(1)), Asked::Nothing, "on its way");
+    assert_eq!(w.asked(at(9), FragmentId(1)), Asked::Data);
+    assert_eq!(drain(&mut w, at(9)), [(1, Cause::Nack)]);
+    for ms in 9..13 {
+        assert_eq!(w.asked(at(ms), FragmentId(1)), Asked::Nothing, "{ms} ms");
+    }
+    assert_eq!(w.asked(at(13), FragmentId(1)), Asked::Data, "lost again");
+}
+
+/// A NACK for what waits to be probed makes it a retransmission.
+#[test]
+fn a_nack_overtakes_a_probe() {
+    let mut w = Window::new(0, 9);
+    send(&mut w, at(0));
+    w.expire(at(50));
+    assert_eq!(w.asked(at(50), FragmentId(0)), Asked::Data);
+    assert_eq!(drain(&mut w, at(50)), [(0, Cause::Nack)]);
+}
+
+/// After a burst of losses the timeout probes all that it has probed before, and not one by one.
+#[test]
+fn a_timeout_probes_what_was_probed_before() {
+    let mut w = Window::new(0, 9);
+    for _ in 0..4 {
+        send(&mut w, at(0));
+    }
+    w.expire(at(50));
+    assert_eq!(drain(&mut w, at(50)), [(0, Cause::Timeout)]);
+    take(&mut w, at(54), 0);
+    assert_eq!(drain(&mut w, at(54)).len(), 3, "early");
+    let at_timeout = w.deadline().unwrap();
+    w.expire(at_timeout);
+    let again = [1, 2, 3].map(|n| (n, Cause::Timeout));
+    assert_eq!(drain(&mut w, at_timeout), again);
 }

@@ -50,6 +50,7 @@ fn it_yields_to_any_job_and_of_its_minimum() {
     let certain = Limits {
         min_slots: 1,
         max_slots: 1,
+        min_held: 0,
     };
     let mut w = World::of_ways(PolicyName::Esa, 2, 2, vec![certain, Limits::NONE]);
     w.data(10, 2, 1);
@@ -74,27 +75,45 @@ fn a_sum_that_fcfs_holds_for_a_result_which_has_passed_elsewhere_yields() {
     assert_eq!(w.data(14, 0, 1), []);
 }
 
-/// S-7: a frame that came late opens a slot for a fragment that all but rank 1 have the result of. Rank
-/// 1 joins it, and nobody else will.
 #[test]
-fn who_asks_for_long_is_heard_by_the_ps() {
+fn a_result_of_a_worker_says_so_as_well() {
+    for policy in POLICIES {
+        let mut w = world(policy);
+        w.data(10, 2, 1);
+        w.data(12, 2, 1);
+        assert_eq!(w.say(result_of(Rank(0), 14), 3).len(), 1);
+        assert_eq!(w.data(13, 0, 5), [], "{policy}");
+        assert_eq!(w.shard.counters().abandoned, 1);
+    }
+}
+
+/// PROBE says nothing about how far its sender is.
+#[test]
+fn a_probe_ahead_abandons_nothing() {
+    let mut w = world(PolicyName::Esa);
+    w.data(10, 2, 1);
+    w.data(11, 0, 1);
+    assert_eq!(w.probe(14, 0), [nacked(14, 0)]);
+    let low = Header {
+        priority: 0,
+        ..data(13, 0)
+    };
+    assert_eq!(w.say(low, 5), [collided(partial_of(low, 1, ints(5)))]);
+}
+
+/// A late frame takes a slot for a fragment that all but rank 1 have the result of. The PROBEs of rank
+/// 1 find those that have it.
+#[test]
+fn a_probe_gets_the_result_of_a_fragment_that_a_late_frame_opened() {
     for policy in [PolicyName::Esa, PolicyName::Static] {
         let mut w = World::new(policy, 8);
         w.data(10, 0, 1);
-        w.now = w.now.after(STUCK);
+        assert_eq!(w.probe(10, 1), [nacked(10, 1)], "{policy}");
         assert_eq!(w.resend(10, 1, 5), [], "joins");
-        w.now = w.now.after(STUCK - Duration::from_nanos(1));
-        for _ in 0..9 {
-            // Under loss everybody does, and the one that lacks is on its way.
-            w.dropped(DropReason::Duplicate, |w| w.resend(10, 1, 5));
-        }
-        w.now = w.now.after(Duration::from_nanos(1));
-        w.dropped(DropReason::Duplicate, |w| w.data(10, 1, 5));
-        let mut expected = partial(10, 0b011, 6);
-        expected = flagged(expected, Flags::RESEND);
-        assert_eq!(w.resend(10, 1, 5), [expected], "{policy}");
+        assert_eq!(w.probe(10, 1), [nacked(10, 2)]);
+        let expected = published(result_of(Rank::SWITCH, 10), ints(6), None);
+        assert_eq!(w.say(result_of(Rank(2), 10), 6), [expected]);
         assert_eq!(w.taken(), 0);
-        assert_eq!(w.shard.counters().resends_to_ps, 1);
     }
 }
 

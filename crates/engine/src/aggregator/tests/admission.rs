@@ -33,7 +33,7 @@ fn frames_of_a_job_are_taken_only_from_its_members() {
         for header in [data(0, 0), result_of(Rank(0), 0), result_of(Rank::PS, 0)] {
             w.dropped(DropReason::NotMember, |w| w.handle(one, header, &ints(1)));
         }
-        for header in [ps(Kind::Remind, 0), nack(0, 1)] {
+        for header in [ps(Kind::Remind, 0), nack(0, 1), probe(0, 0)] {
             w.dropped(DropReason::NotMember, |w| w.handle(one, header, &[]));
         }
         w.dropped(DropReason::NotMember, |w| {
@@ -91,19 +91,13 @@ fn every_other_reason_not_to_admit() {
             },
         ),
         (
-            DropReason::Bitmap,
+            DropReason::Epoch,
             Header {
-                bitmap: 0b011,
-                ..result_of(Rank::PS, 0)
+                epoch: Epoch(2),
+                ..probe(0, 1)
             },
         ),
-        (
-            DropReason::Bitmap,
-            Header {
-                bitmap: 0b1111,
-                ..result_of(Rank(1), 0)
-            },
-        ),
+        (DropReason::RankOutOfJob, probe(0, 3)),
         (DropReason::RankOutOfJob, nack(0, 3)),
         (DropReason::RankOutOfJob, nack(0, 63)),
         (DropReason::NotForSwitch, result_of(Rank::SWITCH, 0)),
@@ -111,6 +105,7 @@ fn every_other_reason_not_to_admit() {
             DropReason::NotForSwitch,
             Header {
                 kind: Kind::Partial,
+                bitmap: 0b111,
                 ..result_of(Rank::SWITCH, 0)
             },
         ),
@@ -161,6 +156,7 @@ fn a_shard_takes_only_its_own_fragments() {
             w.dropped(DropReason::Shard, |w| w.data(fragment, 0, 1));
             w.dropped(DropReason::Shard, |w| w.say(ps(Kind::Remind, fragment), 0));
             w.dropped(DropReason::Shard, |w| w.say(nack(fragment, 0), 0));
+            w.dropped(DropReason::Shard, |w| w.probe(fragment, 0));
             w.dropped(DropReason::Shard, |w| {
                 w.say(result_of(Rank::PS, fragment), 0)
             });
@@ -228,11 +224,7 @@ fn a_new_epoch_starts_with_nothing() {
         finish(&mut w, 0, 7);
         w.data(1, 0, 1);
         w.say(other(0, 0, 1), 5);
-        let next = Roster {
-            epoch: Epoch(4),
-            ..roster(JOB, 3, 0)
-        };
-        w.bind(next, 0);
+        w.bind(next_epoch(3), 0);
         assert_eq!(w.wire.take(), []);
         assert_eq!(w.taken(), 1, "that of the other job");
         assert_eq!(w.ledger.live(), 1);
@@ -243,6 +235,24 @@ fn a_new_epoch_starts_with_nothing() {
         };
         assert_eq!(w.say(fresh, 1), [], "not late");
         assert_eq!(w.taken(), 2);
+    }
+}
+
+/// J-4: an epoch of the same number with another salt, as after a restart, is another one.
+#[test]
+fn the_same_epoch_with_another_secret_starts_with_nothing() {
+    for policy in POLICIES {
+        let mut w = World::new(policy, 8);
+        finish(&mut w, 0, 7);
+        w.data(1, 0, 1);
+        let salted = Roster {
+            secret: secret(JOB, Epoch(4)),
+            ..roster(JOB, 3, 0)
+        };
+        w.bind(salted, 0);
+        assert_eq!((w.taken(), w.ledger.live()), (0, 0));
+        assert_eq!(w.data(0, 0, 1), [], "not late");
+        w.dropped(DropReason::AuthTag, |w| w.probe(0, 1));
     }
 }
 
@@ -292,13 +302,7 @@ fn more_jobs_than_the_shard_serves_are_refused_and_places_are_reused() {
 fn a_job_of_one_worker_needs_nobody() {
     for element in [Element::I32, Element::F32, Element::Scale] {
         let mut w = World::new(PolicyName::Esa, 8);
-        w.bind(
-            Roster {
-                epoch: Epoch(4),
-                ..roster(JOB, 1, 0)
-            },
-            0,
-        );
+        w.bind(next_epoch(1), 0);
         let header = Header {
             element,
             epoch: Epoch(4),
@@ -307,9 +311,10 @@ fn a_job_of_one_worker_needs_nobody() {
         let done = Header {
             kind: Kind::Result,
             rank: Rank::SWITCH,
+            bitmap: 0,
             ..header
         };
-        let expected = published(done, ints(5), Some(Time(1000)));
+        let expected = published_to(1, done, ints(5), Some(Time(1000)));
         assert_eq!(w.say(header, 5), [expected]);
     }
 }
@@ -317,18 +322,11 @@ fn a_job_of_one_worker_needs_nobody() {
 #[test]
 fn results_leave_once_on_each_port_that_has_a_worker() {
     let mut w = World::new(PolicyName::Esa, 8);
-    let mut shared = Roster {
-        epoch: Epoch(4),
-        ..roster(JOB, 3, 0)
-    };
-    for worker in &mut shared.workers {
+    let mut workers = next_epoch(3).workers;
+    for worker in &mut workers {
         worker.port = PortId(worker.port.0 / 2);
     }
-    let workers = shared.workers.clone();
-    w.bind(
-        Roster::new(JOB, Epoch(4), UNITS, workers.clone(), host(9)),
-        0,
-    );
+    w.bind(of_epoch(Epoch(4), JOB, workers.clone(), host(9)), 0);
     let mut sent = Vec::new();
     for (rank, from) in (0..).zip(workers) {
         let header = Header {
@@ -347,8 +345,7 @@ fn results_leave_once_on_each_port_that_has_a_worker() {
 fn a_job_of_sixty_four_workers_fills_the_bitmap() {
     let mut w = World::new(PolicyName::Esa, 8);
     let members: Vec<_> = (100..164).map(host).collect();
-    let roster = Roster::new(JOB, Epoch(4), UNITS, members.clone(), host(9));
-    w.bind(roster, 0);
+    w.bind(of_epoch(Epoch(4), JOB, members.clone(), host(9)), 0);
     for element in [Element::I32, Element::F32] {
         let fragment = element as u32;
         let mut sent = Vec::new();
@@ -369,7 +366,7 @@ fn a_job_of_sixty_four_workers_fills_the_bitmap() {
             let [Sent::Group(_, header, payload, _)] = &sent[..] else {
                 panic!("no result: {sent:?}");
             };
-            assert_eq!((header.bitmap, payload), (u64::MAX, &ints(64)));
+            assert_eq!((header.bitmap, payload), (0, &ints(64)));
         } else {
             // 63 less the 16 places; in the end those 16 and the first follow.
             assert_eq!(sent.len(), 47 + 17);

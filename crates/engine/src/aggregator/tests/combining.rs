@@ -142,10 +142,9 @@ fn floats_are_folded_in_rank_order_whatever_the_order_of_arrival() {
             }
             let done = Header {
                 element: Element::F32,
-                bitmap: 0b1111,
                 ..result_of(Rank::SWITCH, 0)
             };
-            let expected = published(done, floats(fold(0..4)), Some(Time(1000)));
+            let expected = published_to(4, done, floats(fold(0..4)), Some(Time(1000)));
             assert_eq!(sent, [expected], "{policy} {order:?}");
             assert_eq!(w.shard.held_in_use(), 0);
         }
@@ -231,7 +230,6 @@ fn what_ends_a_float_slot_gives_up_all_that_it_holds() {
         |w| {
             let done = Header {
                 element: Element::F32,
-                bitmap: 0b1111,
                 ..result_of(Rank::PS, 0)
             };
             assert_eq!(w.handle(host(9), done, &floats(1.0)).len(), 1, "S-2");

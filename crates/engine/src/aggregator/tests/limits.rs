@@ -6,6 +6,7 @@ const fn limits(min_slots: u32, max_slots: u32) -> Limits {
     Limits {
         min_slots,
         max_slots,
+        min_held: 0,
     }
 }
 
@@ -127,6 +128,70 @@ fn who_always_claims_the_highest_priority_does_not_starve_the_others() {
             }
         }
     }
+}
+
+// --- Held contributions. ---
+
+/// A victim of 8 workers sends f16, which are all held but for rank 0's, while a tenant of 64 holds as many
+/// as it gets and never completes. How many of the victim's fragments the switch finishes, of 640.
+fn finished_beside_a_hoarder(min_held: u32) -> usize {
+    const WINDOW: u32 = 64;
+    let tenant = Limits::NONE;
+    let victim = Limits {
+        min_held,
+        ..limits(WINDOW, u32::MAX)
+    };
+    let mut w = World::with(PoolConfig {
+        slots: 256,
+        ways: 8,
+        held: 4096,
+        window: WINDOW as u16,
+        limits: vec![tenant, victim],
+        ..pool()
+    });
+    w.bind(roster(JOB, 64, 100), 0);
+    w.bind(roster(OTHER, 8, 10), 1);
+    let mut finished = 0;
+    for round in 0..10 {
+        let fragments = round * WINDOW..(round + 1) * WINDOW;
+        for fragment in fragments.clone() {
+            for rank in (1..64).rev() {
+                let header = Header {
+                    element: Element::F16,
+                    ..urgent(fragment, rank, 255)
+                };
+                w.handle(host(100 + u16::from(rank)), header, &ints(0));
+            }
+        }
+        for rank in (0..8).rev() {
+            for fragment in fragments.clone() {
+                let header = Header {
+                    element: Element::F16,
+                    ..other(fragment, rank, 1)
+                };
+                let sent = w.say(header, 0);
+                finished += sent.iter().filter(|s| matches!(s, Sent::Group(..))).count();
+            }
+        }
+    }
+    finished
+}
+
+#[test]
+fn a_tenant_of_many_ranks_does_not_take_what_others_have_to_hold() {
+    assert_eq!(finished_beside_a_hoarder(64 * 7), 640);
+    let without = finished_beside_a_hoarder(0);
+    assert!(without < 640, "the tenant does hold all: {without}");
+}
+
+#[test]
+#[should_panic(expected = "more held contributions reserved than there are")]
+fn reserved_contributions_fit_the_arena() {
+    let half = Limits {
+        min_held: 9,
+        ..Limits::NONE
+    };
+    world(PolicyName::Esa, 2, 1, half, half);
 }
 
 #[test]

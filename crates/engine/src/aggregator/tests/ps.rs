@@ -1,4 +1,4 @@
-//! S-2 to S-4: what the PS says, and what is forwarded.
+//! S-2 to S-4: REMIND and NACK of the PS, RESULT of the PS and of workers.
 
 use super::*;
 
@@ -104,18 +104,70 @@ fn remind_of_a_sum_that_fcfs_has_sent_finds_nothing_and_leaves_the_slot() {
     assert_eq!(w.taken(), 1);
 }
 
-// --- S-4: forwarding. ---
+// --- S-4: NACK, and a worker's result. ---
 
 #[test]
-fn nack_goes_to_its_worker_and_a_workers_result_to_the_ps() {
+fn nack_goes_to_its_worker() {
     for policy in POLICIES {
         let mut w = World::new(policy, 8);
+        w.data(5, 1, 1);
         let expected = Sent::To(To::Worker(Rank(1)), host(1), nack(5, 1), Vec::new());
         assert_eq!(w.say(nack(5, 1), 0), [expected]);
         assert_eq!(w.shard.counters().nacks, 1);
-        let answer = result_of(Rank(2), 5);
-        let expected = Sent::To(To::Ps, host(9), answer, ints(111));
-        assert_eq!(w.say(answer, 111), [expected]);
-        assert_eq!(w.taken(), 0);
+        assert_eq!(w.taken(), 1);
     }
+}
+
+#[test]
+fn a_result_of_a_worker_frees_the_slot_and_leaves_to_the_group() {
+    for policy in PolicyName::ALL.map(|(_, policy)| policy) {
+        for flags in [
+            Flags::NONE,
+            Flags::OVERFLOW,
+            Flags::FROM_PS,
+            Flags::MARKED.with(Flags::COLLISION).with(Flags::FROM_PS),
+        ] {
+            let mut w = World::new(policy, 8);
+            w.data(0, 0, 1);
+            w.data(1, 0, 7);
+            let taken = w.taken();
+            let answer = Header {
+                flags,
+                ..result_of(Rank(2), 0)
+            };
+            let expected = published(result_of(Rank::SWITCH, 0), ints(111), None);
+            let kept = Flags(flags.0 & !Flags::FROM_PS.0);
+            assert_eq!(w.say(answer, 111), [flagged(expected, kept)], "{policy}");
+            assert_eq!(w.taken(), taken.saturating_sub(1), "that of 1 stays");
+            let c = *w.shard.counters();
+            assert_eq!((c.results_from_workers, c.results_from_ps), (1, 0));
+            assert_eq!(c.overflows, u64::from(flags == Flags::OVERFLOW));
+            assert_eq!(w.probe(0, 1), [Sent::Again(Rank(1), PortId(1), ints(111))]);
+            // Others answer as well, and the PS may have it by now.
+            w.dropped(DropReason::Late, |w| w.say(result_of(Rank(1), 0), 111));
+            w.dropped(DropReason::Late, |w| w.say(result_of(Rank::PS, 0), 111));
+            w.dropped(DropReason::Late, |w| w.data(0, 1, 10));
+        }
+    }
+}
+
+#[test]
+fn a_result_of_a_worker_gives_up_what_fcfs_holds_for_the_ps() {
+    let mut w = World::new(PolicyName::Fcfs, 8);
+    for rank in 0..3 {
+        w.data(0, rank, 1);
+    }
+    assert_eq!(w.taken(), 1);
+    let expected = published(result_of(Rank::SWITCH, 0), ints(3), None);
+    assert_eq!(w.say(result_of(Rank(0), 0), 3), [expected]);
+    assert_eq!(w.taken(), 0);
+}
+
+#[test]
+fn a_result_of_a_worker_older_than_the_ring_is_dropped() {
+    let mut w = World::new(PolicyName::Esa, 8);
+    for fragment in 1..9 {
+        finish(&mut w, fragment, 1);
+    }
+    w.dropped(DropReason::Late, |w| w.say(result_of(Rank(1), 0), 5));
 }

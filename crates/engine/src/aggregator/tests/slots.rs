@@ -92,17 +92,6 @@ fn a_rank_counts_once() {
     }
 }
 
-#[test]
-fn a_resend_joins_the_slot_of_its_fragment() {
-    for policy in [PolicyName::Esa, PolicyName::Static] {
-        let mut w = World::new(policy, 8);
-        w.data(0, 0, 1);
-        assert_eq!(w.resend(0, 1, 10), [], "combined");
-        w.dropped(DropReason::Duplicate, |w| w.resend(0, 0, 1));
-        assert_eq!(w.resend(0, 2, 100), [result(0, 111)], "{policy}");
-    }
-}
-
 // --- S-8: the rest of a fragment follows what went to the PS. ---
 
 #[test]
@@ -149,79 +138,11 @@ fn baselines_wait_to_be_asked() {
     w.say(other(0, 1, 10), 1);
     let done = Header {
         job: OTHER,
-        bitmap: 0b11,
         ..result_of(Rank::PS, 0)
     };
     assert_eq!(w.say(done, 2).len(), 1);
     w.data(0, 0, 1);
     assert_eq!(w.data(0, 2, 100), []);
-    assert_eq!(w.taken(), 1);
-}
-
-#[test]
-fn fcfs_drives_the_slot_and_the_resend_to_the_ps() {
-    let mut w = World::new(PolicyName::Fcfs, 8);
-    w.data(0, 0, 1);
-    w.data(0, 1, 10);
-    assert_eq!(
-        w.resend(0, 2, 100),
-        [
-            flagged(partial(0, 0b011, 11), Flags::RESEND),
-            flagged(partial(0, 0b100, 100), Flags::RESEND),
-        ]
-    );
-    assert_eq!(w.taken(), 0);
-    assert_eq!(w.shard.counters().resends_to_ps, 1);
-    assert_eq!(w.shard.counters().partials, 2);
-}
-
-/// The PS answers a RESEND of what it has finished with RESULT (P-2), so the RESEND must reach it also
-/// when the slot held its contribution, or had sent the sum already.
-#[test]
-fn fcfs_lets_a_resend_ask_the_ps_even_if_its_contribution_was_in_the_slot() {
-    let mut w = World::new(PolicyName::Fcfs, 8);
-    w.data(0, 0, 1);
-    assert_eq!(
-        w.resend(0, 0, 1),
-        [
-            flagged(partial(0, 0b001, 1), Flags::RESEND),
-            flagged(partial(0, 0b001, 1), Flags::RESEND),
-        ]
-    );
-    for rank in 0..3 {
-        w.data(1, rank, 1);
-    }
-    assert_eq!(w.taken(), 1, "complete, waits for the PS");
-    assert_eq!(
-        w.resend(1, 0, 1),
-        [flagged(partial(1, 0b001, 1), Flags::RESEND)],
-        "the sum went before"
-    );
-    assert_eq!(w.taken(), 0);
-}
-
-#[test]
-fn a_resend_never_allocates_but_for_static() {
-    for policy in POLICIES {
-        let mut w = World::new(policy, 8);
-        let expected = flagged(partial(0, 0b010, 5), Flags::RESEND);
-        assert_eq!(w.resend(0, 1, 5), [expected], "{policy}");
-        assert_eq!(w.taken(), 0);
-        assert_eq!(w.shard.counters().slots_taken, 0);
-    }
-}
-
-#[test]
-fn a_resend_does_not_preempt() {
-    let mut w = World::new(PolicyName::Esa, 1);
-    w.data(0, 0, 1);
-    let header = Header {
-        flags: Flags::RESEND,
-        ..other(0, 0, 255)
-    };
-    let expected = partial_of(header, 0b01, ints(5));
-    assert_eq!(w.say(header, 5), [expected]);
-    assert_eq!(w.shard.counters().preemptions, 0);
     assert_eq!(w.taken(), 1);
 }
 
@@ -248,7 +169,6 @@ fn strictly_higher_priority_preempts_in_esa_and_the_partial_goes_to_its_own_ps()
     assert_eq!(w.shard.counters().collisions, 0);
     let done = Header {
         priority: 11,
-        bitmap: 0b11,
         ..Header {
             job: OTHER,
             ..result_of(Rank::SWITCH, 5)

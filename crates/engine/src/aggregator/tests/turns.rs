@@ -92,10 +92,9 @@ impl Turns {
         let header = Header {
             element: self.element,
             priority: WORKERS as u8 - 1,
-            bitmap: (1 << WORKERS) - 1,
             ..result_of(Rank::SWITCH, fragment)
         };
-        published(header, sum(self.element), Some(Time(1000)))
+        published_to(WORKERS, header, sum(self.element), Some(Time(1000)))
     }
 }
 

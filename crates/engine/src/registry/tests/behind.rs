@@ -92,12 +92,14 @@ fn what_cannot_be_trusted_moves_nothing() {
     liar.join.sent = Some(FragmentId(9));
     // Another epoch, another challenge, another process, another key.
     let mut stale = liar.clone();
-    stale.epoch = Epoch(liar.epoch.0 - 1);
+    stale.epoch = Epoch(liar.epoch.0 ^ 1);
     let mut recorded = liar.clone();
     recorded.join.challenge ^= 1;
     let mut stranger = liar.clone();
     stranger.join.instance += 1;
-    for peer in [stale, recorded, stranger] {
+    let mut salted = liar.clone();
+    salted.join.salt ^= 1;
+    for peer in [stale, salted, recorded, stranger] {
         net.changes_nothing(peer.member, &peer.say_join());
     }
     let mut forged = liar.say_join();
@@ -128,7 +130,7 @@ fn an_epoch_begins_with_nothing_said_and_a_restart_of_the_switch_forgets() {
     for worker in 0..3 {
         net.says(worker, 1000 + worker as u32);
     }
-    net.restart_switch(900);
+    net.restart_switch(2);
     assert_eq!(net.says(2, 1002), None);
     net.join(PS);
     assert_eq!(net.says(1, 1001), None);
@@ -171,6 +173,7 @@ fn one_that_gives_up_waiting_says_for_whom_and_all_hear_it() {
         fragment: FragmentId(77),
         // Itself, and one that the job does not have, it cannot mean.
         behind: 0b1101,
+        salt: net.peers[0].join.salt,
     };
     let datagram = net.peers[0].sealed(Kind::Leave, |b| stalled.emit(b));
     let actions = net.raw(net.peers[0].member, &datagram);

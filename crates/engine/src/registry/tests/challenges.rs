@@ -57,7 +57,7 @@ fn a_recorded_join_is_worth_nothing_after_the_end_of_the_epoch() {
 fn a_recorded_join_is_worth_nothing_after_a_restart_of_the_switch() {
     let mut net = Net::running();
     let recorded: Vec<_> = net.peers.iter().map(|p| (p.member, p.say_join())).collect();
-    net.restart_switch(FIRST_EPOCH);
+    net.restart_switch(2);
     replay(&mut net, &recorded, &[]);
     net.join(0);
     replay(&mut net, &recorded, &[]);

@@ -26,7 +26,8 @@ fn a_job_forms_and_runs() {
     assert_eq!((accept.window, accept.joined, accept.left), (64, 1, 0));
     assert!(!accept.ps);
     assert_eq!(accept.group, group_of(JOB));
-    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 1));
+    assert_eq!(accept.mac, SWITCH);
+    assert_ne!((net.peers[0].epoch, accept.salt), (Epoch(0), 0));
     assert_ne!(accept.challenge, first.challenge, "an epoch opened");
 
     assert_eq!(net.join(2).state(), Some(State::Waiting));
@@ -54,10 +55,16 @@ fn a_job_forms_and_runs() {
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Running), "told at once");
         assert!(acceptance(peer.last()).ps);
+        assert_eq!(
+            (peer.epoch, peer.join.salt),
+            (net.peers[0].epoch, accept.salt)
+        );
     }
     let members = (0..3).map(host).collect();
-    let epoch = Epoch(FIRST_EPOCH + 1);
-    assert_eq!(net.bound, [Roster::new(JOB, epoch, 8, members, host(99))]);
+    let epoch = net.peers[0].epoch;
+    let secret = key().epoch_secret(JOB, epoch, accept.salt);
+    let roster = Roster::new(JOB, epoch, secret, 8, members, host(99));
+    assert_eq!(net.bound, [roster]);
 }
 
 #[test]
@@ -70,10 +77,7 @@ fn a_ps_that_is_there_first_hears_of_the_epoch_when_all_workers_are() {
     let [.., Heard::Accept(epoch, accept), _, last] = net.peers[PS].heard[..] else {
         panic!()
     };
-    assert_eq!(
-        (epoch, accept.state),
-        (Epoch(FIRST_EPOCH + 1), State::Waiting)
-    );
+    assert_eq!((epoch, accept.state), (net.peers[0].epoch, State::Waiting));
     assert!(!accept.ps, "this epoch it has not joined");
     assert_eq!(last.state(), Some(State::Running), "said once more");
 }
@@ -94,78 +98,6 @@ fn join_is_idempotent() {
         heard,
         "only the asker is answered"
     );
-}
-
-#[test]
-fn every_epoch_is_new() {
-    let mut net = Net::running();
-    let mut epochs = vec![net.bound[0].epoch];
-    for _ in 0..5 {
-        for worker in 0..3 {
-            net.leave(worker, LeaveCode::Finished);
-            net.peers[worker] = net.peers[worker].restarted();
-        }
-        for peer in [0, 1, 2, PS, PS] {
-            net.join(peer);
-        }
-        let epoch = net.bound.last().unwrap().epoch;
-        assert!(!epochs.contains(&epoch) && epoch != Epoch(0));
-        epochs.push(epoch);
-    }
-}
-
-#[test]
-fn epoch_zero_is_skipped_at_the_wrap() {
-    let mut net = Net::new();
-    net.restart_switch(u16::MAX);
-    net.join(0);
-    assert_eq!(net.peers[0].epoch, Epoch(1));
-}
-
-/// An epoch number that members of an ended epoch still use must not come back: they, and the new
-/// epoch's members as well, would be told that it has ended.
-#[test]
-fn an_epoch_that_has_just_ended_is_not_given_again() {
-    let mut net = Net::new();
-    for worker in 0..3 {
-        // The switch had restarted; its counter stands just before.
-        net.peers[worker].epoch = Epoch(FIRST_EPOCH + 2);
-    }
-    for peer in [0, 1, 2, PS, PS] {
-        net.join(peer);
-    }
-    assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
-    for worker in 0..3 {
-        net.leave(worker, LeaveCode::Finished);
-        net.peers[worker] = net.peers[worker].restarted();
-    }
-    // One that does not come to pass lies between.
-    net.join(0);
-    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 1));
-    net.pass(ms(5000));
-    assert_eq!(net.phase(), "idle");
-    net.peers[0] = net.peers[0].restarted();
-    net.join(0);
-    assert_eq!(net.join(0).state(), Some(State::Waiting), "not: ended");
-    assert_eq!(net.peers[0].epoch, Epoch(FIRST_EPOCH + 3));
-}
-
-/// A PS that kept an epoch over a restart of the switch has state of it (J-5).
-#[test]
-fn an_epoch_that_the_ps_remembers_is_not_given_again() {
-    let mut net = Net::new();
-    net.peers[PS].epoch = Epoch(FIRST_EPOCH + 1);
-    for peer in [PS, 0, 1] {
-        net.join(peer);
-    }
-    net.join_once(2);
-    for peer in [2, 0, 1, 2] {
-        net.join_once(peer);
-    }
-    assert_eq!(net.phase(), "waiting", "it must confirm the new one first");
-    net.join(PS);
-    assert_eq!(net.phase(), "running");
-    assert_eq!(net.bound[0].epoch, Epoch(FIRST_EPOCH + 2));
 }
 
 #[test]

@@ -133,9 +133,16 @@ fn a_leave_of_no_member_is_refused_and_does_nothing() {
     );
     let mut stale = net.peers[1].clone();
     stale.join.challenge = challenge;
-    stale.epoch = Epoch(1);
+    stale.epoch = Epoch(stale.epoch.0 ^ 1);
     let heard = net.changes_nothing(stale.member, &stale.say_leave(LeaveCode::Failed, 0));
     assert_eq!(heard.and_then(Heard::reason), Some(Reason::StaleEpoch));
+    let mut salted = net.peers[1].clone();
+    salted.join.challenge = challenge;
+    salted.join.salt ^= 1;
+    for code in [LeaveCode::Failed, LeaveCode::Finished] {
+        let heard = net.changes_nothing(salted.member, &salted.say_leave(code, 0));
+        assert_eq!(heard.and_then(Heard::reason), Some(Reason::StaleEpoch));
+    }
     // Nor does another PS's.
     let mut other_ps = Peer::ps().restarted();
     other_ps.join.challenge = challenge;
@@ -148,7 +155,7 @@ fn a_leave_of_no_member_is_refused_and_does_nothing() {
 fn after_a_restart_the_members_epoch_is_taken_over() {
     let mut net = Net::running();
     let roster = net.bound[0].clone();
-    net.restart_switch(900);
+    net.restart_switch(2);
     for peer in [2, PS, 1, 0] {
         assert!(net.join(peer).state().is_some());
     }
@@ -165,7 +172,7 @@ fn after_a_restart_one_that_lingers_takes_its_place_too() {
         let mut net = Net::running();
         net.leave(1, LeaveCode::Finished);
         let roster = net.bound[0].clone();
-        net.restart_switch(900);
+        net.restart_switch(2);
         for peer in order {
             let heard = if peer == 1 {
                 net.leave(1, LeaveCode::Finished)
@@ -187,7 +194,7 @@ fn after_a_restart_one_that_lingers_takes_its_place_too() {
 #[test]
 fn after_a_restart_all_may_be_lingering() {
     let mut net = Net::running();
-    net.restart_switch(900);
+    net.restart_switch(2);
     for worker in [2, 0] {
         let heard = net.leave(worker, LeaveCode::Finished);
         assert_eq!(heard.state(), Some(State::Waiting));
@@ -202,7 +209,7 @@ fn after_a_restart_all_may_be_lingering() {
 #[test]
 fn one_that_lingers_alone_does_not_keep_the_job_open() {
     let mut net = Net::running();
-    net.restart_switch(900);
+    net.restart_switch(2);
     net.leave(1, LeaveCode::Finished);
     assert_eq!(net.phase(), "waiting");
     net.pass(ms(5000));
@@ -212,7 +219,7 @@ fn one_that_lingers_alone_does_not_keep_the_job_open() {
 #[test]
 fn a_failing_worker_after_a_restart_leaves_an_idle_job_alone() {
     let mut net = Net::running();
-    net.restart_switch(900);
+    net.restart_switch(2);
     let heard = net.leave(1, LeaveCode::Failed);
     assert_eq!(heard.reason(), Some(Reason::StaleEpoch));
     assert_eq!(net.phase(), "idle");
@@ -258,7 +265,7 @@ fn a_restart_while_the_job_forms_keeps_the_epoch_of_who_had_one() {
     let mut net = Net::new();
     net.join(0);
     let epoch = net.peers[0].epoch;
-    net.restart_switch(900);
+    net.restart_switch(2);
     for peer in [0, 1, 2, PS, PS] {
         net.join(peer);
     }
@@ -272,7 +279,8 @@ fn a_job_with_fixed_members_runs_for_ever() {
     let mut net = Net::new();
     let members: Vec<_> = (0..3).map(host).collect();
     let action = net.registry.fix_members(JOB, 8, members.clone(), host(99));
-    let roster = Roster::new(JOB, Epoch(1), 8, members, host(99));
+    let secret = key().epoch_secret(JOB, Epoch(1), 0);
+    let roster = Roster::new(JOB, Epoch(1), secret, 8, members, host(99));
     assert_eq!(action, Action::Bind(Box::new(roster), 0));
     assert_eq!((net.phase(), net.status().joined), ("running", 0b111));
     for peer in 0..4 {

@@ -56,7 +56,7 @@ fn another_ps_takes_the_place_after_silence_also_in_a_running_job() {
 fn nobody_takes_the_place_of_one_that_left_an_epoch_that_ran() {
     let mut net = Net::running();
     let epoch = net.peers[0].epoch;
-    net.restart_switch(900);
+    net.restart_switch(2);
     net.join(0);
     net.leave(1, LeaveCode::Finished);
     assert_eq!(net.status().left, 0b010);
@@ -75,7 +75,7 @@ fn nobody_takes_the_place_of_one_that_left_an_epoch_that_ran() {
 fn a_new_process_does_not_get_into_an_epoch_that_has_run() {
     let mut net = Net::running();
     let epoch = net.peers[0].epoch;
-    net.restart_switch(900);
+    net.restart_switch(2);
     net.join(0);
     net.peers[1] = net.peers[1].restarted();
     for peer in [1, 2, PS, PS] {
@@ -100,7 +100,7 @@ fn a_new_process_does_not_get_into_an_epoch_that_has_run() {
 fn a_new_process_has_to_go_when_it_turns_out_that_the_epoch_has_run() {
     let mut net = Net::running();
     let epoch = net.peers[0].epoch;
-    net.restart_switch(900);
+    net.restart_switch(2);
     // This one was not told in time that the job runs.
     net.peers[0].join.running = false;
     let old = net.peers[1].clone();
@@ -131,7 +131,7 @@ fn workers_of_an_epoch_that_has_not_run_get_into_another() {
         net.join(peer);
     }
     let epoch = net.peers[0].epoch;
-    net.restart_switch(900);
+    net.restart_switch(2);
     // The first to come has never heard of that epoch.
     for peer in [2, 0, 1, PS, PS] {
         net.join(peer);
@@ -147,7 +147,7 @@ fn a_late_starter_gets_into_an_epoch_that_has_not_run() {
         net.join(peer);
     }
     let epoch = net.peers[0].epoch;
-    net.restart_switch(900);
+    net.restart_switch(2);
     for peer in [0, 2, 1, PS, PS] {
         net.join(peer);
     }
@@ -159,7 +159,7 @@ fn a_late_starter_gets_into_an_epoch_that_has_not_run() {
 #[test]
 fn silence_in_an_epoch_that_comes_back_ends_it() {
     let mut net = Net::running();
-    net.restart_switch(900);
+    net.restart_switch(2);
     net.join(0);
     net.leave(1, LeaveCode::Finished);
     net.join(2);
@@ -303,4 +303,102 @@ fn leaving_while_the_job_forms_only_frees_the_place() {
             .count(),
         0
     );
+}
+
+// --- A switch that stood still. ---
+
+/// The switch is stopped for that long. It hears nothing, and then the time first.
+fn stand_still(net: &mut Net, d: Duration) {
+    net.now = net.now.after(d);
+    let actions = net.registry.handle_timeout(net.now);
+    net.carry_out(actions);
+}
+
+#[test]
+fn time_in_which_the_switch_stood_still_is_no_silence() {
+    let mut net = Net::running();
+    net.pass_alive(ms(3000), &[0, 1, 2, PS]);
+    for _ in 0..3 {
+        stand_still(&mut net, ms(12_000));
+        assert_eq!((net.phase(), net.unbound), ("running", 0));
+    }
+    net.pass_alive(ms(3000), &[0, 1, 2, PS]);
+    // Silence counts again from then on, and what was before the pause counts.
+    net.pass_alive(ms(1000), &[0, 2, PS]);
+    stand_still(&mut net, ms(12_000));
+    net.pass_alive(ms(3400), &[0, 2, PS]);
+    assert_eq!(net.phase(), "running");
+    net.pass_alive(ms(200), &[0, 2, PS]);
+    let refuse = refusal(net.peers[0].last());
+    let lost = (Reason::MemberLost, Some(Rank(1)));
+    assert_eq!((refuse.reason, refuse.about), lost);
+    assert_eq!(refuse.found, 5000, "as far as the switch listened");
+}
+
+/// The first JOIN after a pause is of one member, and the others' are behind it.
+#[test]
+fn a_join_after_a_pause_costs_no_other_member_its_place() {
+    let mut net = Net::running();
+    net.now = net.now.after(ms(20_000));
+    net.join(0);
+    net.pass(ms(1000));
+    assert_eq!(net.phase(), "running");
+    let mut net = Net::new();
+    for peer in [0, 1, PS] {
+        net.join(peer);
+    }
+    net.now = net.now.after(ms(20_000));
+    net.peers[1] = net.peers[1].restarted();
+    assert_eq!(net.join(1).reason(), Some(Reason::RankTaken));
+    assert_eq!(net.status().joined, 0b11);
+    assert!(net.status().ps);
+}
+
+#[test]
+fn a_pause_is_told_once_and_less_than_a_period_is_none() {
+    let mut net = Net::running();
+    let start = net.now;
+    for (at, missed) in [
+        (500, 0),
+        (1000, 0),
+        (1600, 100),
+        (11_600, 9500),
+        (11_600, 0),
+    ] {
+        assert_eq!(net.registry.observe(start.after(ms(at))), ms(missed));
+    }
+}
+
+/// A switch that is called at least as often as it asks to be loses who is silent when it is due.
+#[test]
+fn the_registry_asks_for_the_time_often_enough_to_count_it() {
+    let mut net = Net::running();
+    let start = net.now;
+    while net.phase() == "running" {
+        net.now = net.registry.poll_timeout().unwrap();
+        let actions = net.registry.handle_timeout(net.now);
+        net.carry_out(actions);
+    }
+    assert_eq!(net.now.since(start), ms(5000));
+}
+
+#[test]
+fn members_whose_frames_did_not_reach_the_registry_are_excused() {
+    let mut net = Net::running();
+    net.pass(ms(4900));
+    net.registry.excuse(net.now);
+    net.pass(ms(999));
+    assert_eq!(net.phase(), "running");
+    net.registry.excuse(net.now);
+    net.pass_alive(ms(900), &[]);
+    net.pass_alive(ms(1000), &[0, 1, 2, PS]);
+    let due = net.registry.silence_due().unwrap();
+    net.registry.excuse(net.now);
+    assert_eq!(
+        net.registry.silence_due(),
+        Some(due),
+        "more than that is left"
+    );
+    net.pass(ms(5000));
+    assert_eq!(net.phase(), "idle");
 }

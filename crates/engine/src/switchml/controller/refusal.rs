@@ -6,7 +6,7 @@
 use super::LISTEN_HINT;
 use crate::switchml::{SessionId, Station};
 use std::fmt::{self, Write as _};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tally_wire::{MAX_WORKERS, Mac};
 use thiserror::Error;
@@ -24,8 +24,10 @@ pub enum Code {
     Unavailable,
     /// Somebody who is needed did not come.
     DeadlineExceeded,
-    /// All sessions are in use.
+    /// All sessions are in use, or all that one host may have.
     ResourceExhausted,
+    /// The caller is not the host that may say this.
+    PermissionDenied,
     /// The switch could not do it.
     Internal,
 }
@@ -84,6 +86,20 @@ impl fmt::Display for Strangers {
     }
 }
 
+/// Hosts that the configuration lists, by rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peers(pub Vec<IpAddr>);
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (rank, peer) in self.0.iter().enumerate() {
+            let comma = if rank == 0 { "" } else { ", " };
+            write!(f, "{comma}rank {rank} at {peer}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A session's number as the published clients print it.
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -137,18 +153,110 @@ pub enum Refusal {
         /// The others.
         present: Ranks,
     },
-    /// Two connections claim a rank.
+    /// Two connections claim a rank: two jobs came at once, and nothing says which rank is of which.
     #[error(
-        "rank {rank} is taken: another job of {workers} workers is being set up here, of which {present} came; {}",
+        "rank {rank} of {workers} came twice, from {first} and from {second}: two jobs at one listen address, whose ranks cannot be told apart, so both are refused; {}",
         LISTEN_HINT
     )]
-    RankTaken {
+    Mixed {
         /// The rank.
         rank: u32,
-        /// Workers of the job that is being set up.
+        /// Workers of each job.
         workers: u32,
-        /// Its ranks that are there.
+        /// Where the first came from.
+        first: SocketAddr,
+        /// Where the second came from.
+        second: SocketAddr,
+    },
+    /// Two jobs came at once a moment ago, and this may be one of their ranks.
+    #[error(
+        "two jobs met at this listen address less than {} s ago, and rank {rank} may be of either; {}", .quiet.as_secs_f64(),
+        LISTEN_HINT
+    )]
+    MixedBefore {
+        /// The rank.
+        rank: u32,
+        /// How long all are refused.
+        quiet: Duration,
+    },
+    /// Another job has the address, and this could be one of its ranks that came too late.
+    #[error(
+        "job {session} has this listen address as long as its connections are open ({present}), and this call is of none of its workers: if it belongs to that job, the job's sums are mixed with another's, so end it; {}",
+        LISTEN_HINT
+    )]
+    AddressHeld {
+        /// The job.
+        session: SessionId,
+        /// Its connections.
         present: Ranks,
+    },
+    /// The listen address is for other workers.
+    #[error(
+        "rank {rank} of {workers} calls from {found}; this listen address is for {allowed} (workers in switchml.listen)"
+    )]
+    NotExpected {
+        /// The rank.
+        rank: u32,
+        /// Of how many.
+        workers: u32,
+        /// Where the call came from.
+        found: IpAddr,
+        /// The workers that the configuration lists, by rank.
+        allowed: Peers,
+    },
+    /// The number of another session.
+    #[error("{session} is the number of another job, which {found} has no part in as rank {rank}")]
+    Number {
+        /// The number.
+        session: SessionId,
+        /// The rank that brought it.
+        rank: u32,
+        /// Where the call came from.
+        found: IpAddr,
+    },
+    /// Another host has this rank in the job.
+    #[error("rank {rank} of job {session} is at {allowed}; this call is from {found}")]
+    RankOfJob {
+        /// The job.
+        session: SessionId,
+        /// The rank.
+        rank: u32,
+        /// Where the call came from.
+        found: IpAddr,
+        /// Where the rank is.
+        allowed: IpAddr,
+    },
+    /// Another host was let in as this station.
+    #[error(
+        "{station} is rank {rank} of session {session}, which {allowed} was let in as: only calls from there, or from the station's own address, may begin it anew, and this one is from {found}"
+    )]
+    StationTaken {
+        /// The station.
+        station: Station,
+        /// Its session.
+        session: SessionId,
+        /// Its rank there.
+        rank: u32,
+        /// Where the call came from.
+        found: IpAddr,
+        /// From where it may come.
+        allowed: IpAddr,
+    },
+    /// A host has begun too many sessions whose workers have not come.
+    #[error("{allowed} sessions that {peer} began wait for their workers, and no more may")]
+    Waiting {
+        /// The host.
+        peer: IpAddr,
+        /// How many may.
+        allowed: usize,
+    },
+    /// A host has too many calls that wait.
+    #[error("{allowed} calls from {peer} wait for their answers, and no more may")]
+    Calls {
+        /// The host.
+        peer: IpAddr,
+        /// How many may.
+        allowed: usize,
     },
     /// The same connection called again for the same rank; this is what its earlier call hears.
     #[error("rank {rank} called {meeting} again, on the same connection")]
@@ -221,6 +329,28 @@ pub enum Refusal {
     Superseded {
         /// The number that its root gave it.
         session: SessionId,
+    },
+    /// A host may not call.
+    #[error("{peer} is in none of the networks of switchml.allow; its connection was closed")]
+    NotAllowed {
+        /// The host.
+        peer: IpAddr,
+    },
+    /// A host has too many connections.
+    #[error("{peer} has {allowed} connections open, and no more may; its connection was closed")]
+    Connections {
+        /// The host.
+        peer: IpAddr,
+        /// How many may.
+        allowed: usize,
+    },
+    /// All hosts together have too many.
+    #[error(
+        "all {allowed} connections that the switch has descriptors for are open; this one was closed"
+    )]
+    AllConnections {
+        /// How many may.
+        allowed: usize,
     },
     /// No packet has that size.
     #[error("packet_size is {found}; allowed are 0 (128 bytes) to 6 (8192 bytes)")]
@@ -336,15 +466,27 @@ impl Refusal {
             | Self::Ip { .. }
             | Self::Own { .. }
             | Self::SessionDiffers { .. } => Code::InvalidArgument,
-            Self::RankOfSession { .. } | Self::StationOfSession { .. } => Code::AlreadyExists,
-            Self::RankTaken { .. }
+            Self::RankOfSession { .. }
+            | Self::StationOfSession { .. }
+            | Self::Number { .. }
+            | Self::RankOfJob { .. } => Code::AlreadyExists,
+            Self::StationTaken { .. } | Self::NotExpected { .. } | Self::NotAllowed { .. } => {
+                Code::PermissionDenied
+            }
+            Self::Mixed { .. }
+            | Self::MixedBefore { .. }
+            | Self::AddressHeld { .. }
             | Self::Again { .. }
             | Self::Left { .. }
             | Self::Superseded { .. }
             | Self::Ended { .. } => Code::Aborted,
             Self::Lost { .. } | Self::StrangerLost { .. } => Code::Unavailable,
             Self::Late { .. } | Self::StrangersLate { .. } => Code::DeadlineExceeded,
-            Self::Full { .. } => Code::ResourceExhausted,
+            Self::Full { .. }
+            | Self::Waiting { .. }
+            | Self::Calls { .. }
+            | Self::Connections { .. }
+            | Self::AllConnections { .. } => Code::ResourceExhausted,
             Self::Bind { .. } => Code::Internal,
         }
     }

@@ -1,7 +1,16 @@
 //! Where the ranks of a job meet: Broadcast and Barrier of one listen address.
 //!
-//! Neither call says of which job it is. So the ranks that Broadcast at the same time are one job that *forms*,
-//! and two of the same rank are two jobs too many. When all have come they get the root's value, and
+//! Neither call says of which job it is. So the ranks that Broadcast at the same time are one job that *forms*.
+//! Two jobs whose ranks arrive crosswise would form two that are mixed, and sum what does not belong together. What
+//! excludes that:
+//!
+//! * with a list of hosts in the configuration, a rank comes from its host;
+//! * without one, the address is one job's from its first Broadcast until its connections are closed. Calls of other
+//!   hosts are refused meanwhile. Who calls from one of its hosts may be its worker that was started anew, if it is
+//!   that station. When all ranks have come, they wait a moment for the ranks of another job;
+//! * a rank that comes twice says that there are two jobs: all are refused, and for a moment whoever comes then.
+//!
+//! When all have come they get the root's value, and
 //! are a *group* from then on, under that value: a Barrier counts those of the caller's group. Published
 //! clients take the value for the session's number, so a connection that comes without a
 //! Broadcast gets into the group of the session that it asks for. Those that have done neither share
@@ -15,10 +24,10 @@
 //! the same connection may call again, another may take the claim, or the connection closes and
 //! the others hear of it.
 
-use super::{Answer, CallId, ConnectionId, Meeting, Outbox, Ranks, Refusal, Strangers};
+use super::{Answer, CallId, ConnectionId, Meeting, Outbox, Peers, Ranks, Refusal, Strangers};
 use crate::switchml::SessionId;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tally_wire::Time;
 
@@ -35,6 +44,11 @@ pub(super) struct Claim {
 #[derive(Debug)]
 pub(super) struct Rendezvous {
     patience: Duration,
+    settle: Duration,
+    /// The hosts of its ranks; empty: any.
+    hosts: Vec<IpAddr>,
+    /// Until when all are refused, because two jobs came at once.
+    mixed: Option<Time>,
     peers: BTreeMap<ConnectionId, Peer>,
     forming: Option<Formation>,
     groups: BTreeMap<SessionId, Group>,
@@ -62,6 +76,8 @@ struct Formation {
     root: u32,
     /// The root's, once it is there.
     value: u64,
+    /// When all had come.
+    complete: Option<Time>,
     ranks: BTreeMap<u32, Waiting>,
 }
 
@@ -71,6 +87,8 @@ struct Group {
     workers: u32,
     members: BTreeMap<u32, Member>,
     barrier: Option<Barrier>,
+    /// Its session has ended, or it came without a Broadcast: the address is not its own.
+    is_over: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,9 +113,12 @@ struct StrangersBarrier {
 }
 
 impl Rendezvous {
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(super) fn new(patience: Duration, settle: Duration, hosts: Vec<IpAddr>) -> Self {
         Self {
             patience,
+            settle,
+            hosts,
+            mixed: None,
             peers: BTreeMap::new(),
             forming: None,
             groups: BTreeMap::new(),
@@ -119,8 +140,21 @@ impl Rendezvous {
         connection: ConnectionId,
         call: CallId,
         claim: &Claim,
+        runs: impl Fn(SessionId) -> bool,
         out: &mut Outbox,
     ) -> Result<(), Refusal> {
+        let Some(&Peer { address, .. }) = self.peers.get(&connection) else {
+            return Ok(());
+        };
+        self.check_expected(claim.rank, claim.workers, address.ip())?;
+        self.mixed.take_if(|until| *until <= now);
+        if self.mixed.is_some() {
+            return Err(Refusal::MixedBefore {
+                rank: claim.rank,
+                quiet: self.settle,
+            });
+        }
+        self.check_held(connection, address.ip(), runs)?;
         // If all have given up, what they said binds nobody.
         let deserted = |f: &mut Formation| count(f.ranks.values()) == 0;
         drop(self.forming.take_if(deserted));
@@ -129,6 +163,7 @@ impl Rendezvous {
             workers: claim.workers,
             root: claim.root,
             value: 0,
+            complete: None,
             ranks: BTreeMap::new(),
         });
         let present = || addresses(&self.peers, &forming.ranks);
@@ -136,11 +171,17 @@ impl Rendezvous {
             && other.connection != connection
             && other.call.is_some()
         {
-            return Err(Refusal::RankTaken {
+            let first = self.peers.get(&other.connection).map(|peer| peer.address);
+            let why = Refusal::Mixed {
                 rank: claim.rank,
                 workers: forming.workers,
-                present: present(),
-            });
+                first: first.unwrap_or(address),
+                second: address,
+            };
+            fail(&forming.ranks, &why, out);
+            self.forming = None;
+            self.mixed = (!self.settle.is_zero()).then(|| now.after(self.settle));
+            return Err(why);
         }
         for (what, found, allowed) in [
             ("num_workers", claim.workers, forming.workers),
@@ -165,12 +206,94 @@ impl Rendezvous {
         if claim.rank == claim.root {
             forming.value = claim.value;
         }
-        if count(forming.ranks.values()) == forming.workers
-            && let Some(formed) = self.forming.take()
-        {
-            self.form(formed, out);
+        if count(forming.ranks.values()) == forming.workers {
+            // A job of one, and one whose hosts are known, is mixed with no other.
+            if forming.workers > 1 && self.hosts.is_empty() && !self.settle.is_zero() {
+                forming.complete = Some(now);
+            } else if let Some(formed) = self.forming.take() {
+                self.form(formed, out);
+            }
         }
         Ok(())
+    }
+
+    /// Whether a rank calls from its host, if the configuration lists them.
+    pub(super) fn check_expected(
+        &self,
+        rank: u32,
+        workers: u32,
+        found: IpAddr,
+    ) -> Result<(), Refusal> {
+        let is_all = self.hosts.len() == workers as usize;
+        let is_its = is_all && self.hosts.get(rank as usize) == Some(&found);
+        if self.hosts.is_empty() || is_its {
+            return Ok(());
+        }
+        Err(Refusal::NotExpected {
+            rank,
+            workers,
+            found,
+            allowed: Peers(self.hosts.clone()),
+        })
+    }
+
+    /// Groups that have the address, but for those in which this connection is.
+    fn holders(&self, connection: ConnectionId) -> impl Iterator<Item = (SessionId, &Group)> {
+        let all = self.groups.iter();
+        let groups = all.filter(|(_, group)| self.hosts.is_empty() && !group.is_over);
+        groups
+            .map(|(&id, group)| (id, group))
+            .filter(move |(_, group)| {
+                let mut open = group
+                    .members
+                    .values()
+                    .filter_map(|m| m.connection)
+                    .peekable();
+                open.peek().is_some() && open.all(|c| c != connection)
+            })
+    }
+
+    /// Whether a host may Broadcast here: no job has the address, or a running one does in which it is.
+    fn check_held(
+        &self,
+        connection: ConnectionId,
+        host: IpAddr,
+        runs: impl Fn(SessionId) -> bool,
+    ) -> Result<(), Refusal> {
+        let is_in = |group: &Group| group.members.values().any(|m| m.address.ip() == host);
+        let mut holders = self.holders(connection);
+        let other = holders.find(|&(id, group)| !(runs(id) && is_in(group)));
+        other.map_or(Ok(()), |(id, group)| Err(held(id, group)))
+    }
+
+    /// Whether a connection may ask for this session here: no other job has the address, or one in which its
+    /// station is, as `is_its` says.
+    pub(super) fn check_free(
+        &self,
+        connection: ConnectionId,
+        session: SessionId,
+        is_its: impl Fn(SessionId) -> bool,
+    ) -> Result<(), Refusal> {
+        // Whoever did not Broadcast here knows its session from elsewhere.
+        let peer = self.peers.get(&connection);
+        if peer.is_none_or(|peer| peer.group != Some(session)) {
+            return Ok(());
+        }
+        let mut holders = self.holders(connection);
+        let other = holders.find(|&(id, _)| id != session && !is_its(id));
+        other.map_or(Ok(()), |(id, group)| Err(held(id, group)))
+    }
+
+    /// The host of a rank that Broadcast, or joined, before.
+    pub(super) fn host_of(&self, id: SessionId, rank: u32) -> Option<IpAddr> {
+        let member = self.groups.get(&id)?.members.get(&rank)?;
+        Some(member.address.ip())
+    }
+
+    /// Whether a Broadcast has no answer yet.
+    pub(super) fn waits(&self, call: CallId) -> bool {
+        let forming = self.forming.iter().flat_map(|f| f.ranks.values());
+        forming.into_iter().any(|w| w.call == Some(call))
     }
 
     /// All ranks have come: they learn the value, and are a group.
@@ -195,6 +318,7 @@ impl Rendezvous {
             workers: formed.workers,
             members,
             barrier: None,
+            is_over: false,
         };
         if let Some(old) = self.groups.insert(id, group) {
             if let Some(barrier) = old.barrier {
@@ -269,6 +393,8 @@ impl Rendezvous {
             workers,
             members: BTreeMap::new(),
             barrier: None,
+            // Without a Broadcast nothing can be mixed.
+            is_over: true,
         });
         let before = group.members.insert(rank, member);
         // Whoever had the rank on another connection waits for nothing any more.
@@ -376,6 +502,12 @@ impl Rendezvous {
     }
 
     pub(super) fn abandoned(&mut self, call: CallId) {
+        let is_it = |w: &Waiting| w.call == Some(call);
+        if let Some(forming) = &mut self.forming
+            && forming.ranks.values().any(is_it)
+        {
+            forming.complete = None;
+        }
         let forming = self.forming.iter_mut().flat_map(|f| f.ranks.values_mut());
         let barriers = self.groups.values_mut().filter_map(|g| g.barrier.as_mut());
         let barriers = barriers.flat_map(|b| b.ranks.values_mut());
@@ -446,26 +578,37 @@ impl Rendezvous {
 
     /// A session is no more: its ranks need not wait for each other.
     pub(super) fn session_ended(&mut self, id: SessionId, why: &Refusal, out: &mut Outbox) {
-        if let Some(barrier) = self.groups.get_mut(&id).and_then(|g| g.barrier.take()) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return;
+        };
+        group.is_over = true;
+        if let Some(barrier) = group.barrier.take() {
             fail(&barrier.ranks, why, out);
         }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
-        let forming = self.forming.iter().map(|f| f.since);
+        let forming = self.forming.iter().map(|f| match f.complete {
+            Some(complete) => complete.after(self.settle),
+            None => f.since.after(self.patience),
+        });
         let barriers = self.groups.values().filter_map(|g| g.barrier.as_ref());
         let strangers = self.strangers.iter().map(|b| b.since);
-        let since = forming
-            .chain(barriers.map(|b| b.since))
-            .chain(strangers)
-            .min();
-        since.map(|t| t.after(self.patience))
+        let others = barriers.map(|b| b.since).chain(strangers);
+        let others = others.map(|since| since.after(self.patience));
+        forming.chain(others).min()
     }
 
     pub(super) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
         let patience = self.patience;
         let late = |since: Time| since.after(patience) <= now;
-        if let Some(formed) = self.forming.take_if(|f| late(f.since)) {
+        let settle = self.settle;
+        let settled = |f: &mut Formation| f.complete.is_some_and(|at| at.after(settle) <= now);
+        if let Some(formed) = self.forming.take_if(settled) {
+            self.form(formed, out);
+        }
+        let waits = |f: &mut Formation| f.complete.is_none() && late(f.since);
+        if let Some(formed) = self.forming.take_if(waits) {
             let why = Refusal::Late {
                 meeting: Meeting::Broadcast,
                 workers: formed.workers,
@@ -507,6 +650,12 @@ impl Rendezvous {
             && self.groups.is_empty()
             && self.strangers.is_none()
     }
+}
+
+fn held(session: SessionId, group: &Group) -> Refusal {
+    let open = group.members.iter().filter(|(_, m)| m.connection.is_some());
+    let present = Ranks(open.map(|(&rank, m)| (rank, Some(m.address))).collect());
+    Refusal::AddressHeld { session, present }
 }
 
 /// How many of them wait.

@@ -4,10 +4,15 @@
 //! cores, and *runs*. It ends
 //!
 //! * when one of its stations asks for another session, or for the same one on another connection: its
-//!   client was started anew, and a station is in one session at most, the newest;
+//!   client was started anew, and a station is in one session at most, the newest. Only the host that was let in
+//!   as this station may ask, or one that calls from the station's own address;
+//! * when two ports of the switch claim one of its stations;
 //! * when its connections are all closed and no frame comes for the idle timeout, or for
 //!   [`GIVES_WAY`] if all places are taken and a new session needs one;
 //! * while it fills, when its workers do not come in time, or all of those who came have gone.
+//!
+//! Whoever is let in is told an address of the switch that nobody else knows, and its frames count only if they
+//! go there. It is random for each place of each session, and a place that is taken anew has another.
 //!
 //! What is refused changes nothing: all checks come before the first change.
 
@@ -15,9 +20,11 @@ use super::{
     Answer, ConnectionId, ControllerConfig, End, GIVES_WAY, Membership, Plane, Ranks, Refusal,
     UdpSession,
 };
+use crate::switchml::Conflict;
 use crate::switchml::{Session, SessionId, Station};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tally_wire::switchml::Size;
@@ -27,6 +34,8 @@ use tally_wire::{Mac, Time};
 pub(super) struct Sessions {
     config: ControllerConfig,
     entries: BTreeMap<SessionId, Entry>,
+    /// Secrets made so far.
+    secrets: u64,
 }
 
 #[derive(Debug)]
@@ -34,6 +43,8 @@ struct Entry {
     size: Size,
     /// By rank.
     seats: Vec<Option<Seat>>,
+    /// The host whose call was its first.
+    by: IpAddr,
     since: Time,
     phase: Phase,
 }
@@ -41,6 +52,10 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     station: Station,
+    /// The host that it was given to, by the address of its connection.
+    peer: IpAddr,
+    /// The switch's address that it was told.
+    switch_mac: Mac,
     /// None when it has closed.
     connection: Option<ConnectionId>,
 }
@@ -67,6 +82,13 @@ impl Entry {
         self.seats.iter().position(at).map(|rank| rank as u32)
     }
 
+    /// A rank whose station has this one's Ethernet or IPv4 address.
+    fn overlaps(&self, station: Station) -> Option<(u32, Seat)> {
+        let seats = self.seats.iter().enumerate();
+        let mut seats = seats.filter_map(|(rank, seat)| Some((rank as u32, (*seat)?)));
+        seats.find(|(_, seat)| seat.station.mac == station.mac || seat.station.ip == station.ip)
+    }
+
     fn missing(&self) -> Ranks {
         let seats = self.seats.iter().enumerate();
         let empty = seats.filter(|(_, seat)| seat.is_none());
@@ -91,21 +113,105 @@ impl Entry {
     }
 }
 
+impl Seat {
+    /// Whether a call from there may put another in its place: it is from the host that it was given to, or from
+    /// the address that the station itself has.
+    fn belongs_to(&self, peer: IpAddr) -> bool {
+        peer == self.peer || peer == IpAddr::V4(self.station.ip)
+    }
+}
+
 impl Sessions {
     pub(super) fn new(config: ControllerConfig) -> Self {
         Self {
             config,
             entries: BTreeMap::new(),
+            secrets: 0,
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn set_secret(&mut self, secret: [u8; 32]) {
+        self.config.secret = secret;
+    }
+
     /// What a worker is told that is in.
-    pub(super) fn answer(&self, id: SessionId) -> Answer {
+    pub(super) fn answer(&self, id: SessionId, rank: u32) -> Answer {
+        let entry = self.entries.get(&id);
+        let seat = entry.and_then(|entry| entry.seats.get(rank as usize)?.as_ref());
         Answer::Session {
             id,
-            mac: self.config.mac,
+            mac: seat.map_or(self.config.mac, |seat| seat.switch_mac),
             ip: self.config.ip,
         }
+    }
+
+    fn secret(&mut self) -> Mac {
+        self.secrets += 1;
+        switch_mac(&self.config.secret, self.secrets)
+    }
+
+    /// Whether this host has a place in a session, and if one of that number is there, has it in that one.
+    pub(super) fn is_named_by(&self, id: SessionId, rank: u32, peer: IpAddr) -> bool {
+        let Some(entry) = self.entries.get(&id) else {
+            return true;
+        };
+        let seat = entry.seats.get(rank as usize).copied().flatten();
+        seat.is_some_and(|seat| seat.belongs_to(peer))
+    }
+
+    /// The running session in which this host has this rank, on another connection.
+    pub(super) fn running_with(
+        &self,
+        rank: u32,
+        peer: IpAddr,
+        connection: ConnectionId,
+    ) -> Option<(SessionId, Station)> {
+        let running = self.entries.iter();
+        let mut running = running.filter(|(_, entry)| !matches!(entry.phase, Phase::Filling));
+        running.find_map(|(&id, entry)| {
+            let seat = entry.seats.get(rank as usize).copied().flatten()?;
+            let is_anew = seat.peer == peer && seat.connection != Some(connection);
+            is_anew.then_some((id, seat.station))
+        })
+    }
+
+    /// Whether all workers of a session have come.
+    pub(super) fn runs(&self, id: SessionId) -> bool {
+        let entry = self.entries.get(&id);
+        entry.is_some_and(|entry| !matches!(entry.phase, Phase::Filling))
+    }
+
+    /// Whether one of these addresses is a worker's of this session.
+    pub(super) fn has(&self, id: SessionId, mac: u64, ip: Ipv4Addr) -> bool {
+        let Some(entry) = self.entries.get(&id) else {
+            return false;
+        };
+        let mut seats = entry.seats.iter().flatten();
+        seats.any(|seat| seat.station.mac.to_u64() == mac || seat.station.ip == ip)
+    }
+
+    /// Two ports claim a worker. Returns what ends with it.
+    pub(super) fn conflict(
+        &mut self,
+        id: SessionId,
+        conflict: &Conflict,
+        ports: [String; 2],
+        plane: &mut impl Plane,
+    ) -> Vec<(SessionId, End)> {
+        let mut ended = Vec::new();
+        let entry = self.entries.get(&id);
+        let seat = entry.and_then(|entry| entry.seats.get(usize::from(conflict.rank))?.as_ref());
+        if let Some(&Seat { station, .. }) = seat {
+            let rank = conflict.rank.into();
+            let why = End::TwoPorts {
+                station,
+                rank,
+                ports,
+            };
+            self.end(id, why, plane, &mut ended);
+        }
+        ended
     }
 
     /// A worker comes; its rank is below its number of workers. Returns the session if it was the last
@@ -113,7 +219,7 @@ impl Sessions {
     pub(super) fn join(
         &mut self,
         now: Time,
-        connection: ConnectionId,
+        (connection, peer): (ConnectionId, IpAddr),
         request: &UdpSession,
         plane: &mut impl Plane,
         ended: &mut Vec<(SessionId, End)>,
@@ -128,14 +234,30 @@ impl Sessions {
         let restart = match self.entries.get(&id) {
             Some(entry) => {
                 check_alike(entry, request, station, size)?;
+                if let Some(seat) = &entry.seats[rank as usize]
+                    && seat.connection != Some(connection)
+                {
+                    self.check_belongs((id, rank), seat, peer, now, plane)?;
+                }
                 entry.is_restart(connection, rank, station)
             }
             None => false,
         };
+        let mut elsewhere = Vec::new();
+        for (&other, entry) in self.entries.iter().filter(|(other, _)| **other != id) {
+            if let Some((rank, seat)) = entry.overlaps(station) {
+                if seat.connection != Some(connection) {
+                    self.check_belongs((other, rank), &seat, peer, now, plane)?;
+                }
+                elsewhere.push((other, rank, seat.station));
+            }
+        }
         let place = if self.entries.contains_key(&id) {
             None
         } else {
-            self.place(now, id, station, plane)?
+            let place = self.place(now, id, !elsewhere.is_empty(), plane)?;
+            self.check_waiting(peer)?;
+            place
         };
 
         // From here on nothing is refused but by the plane.
@@ -150,11 +272,7 @@ impl Sessions {
         if let Some((other, why)) = place {
             self.end(other, why, plane, ended);
         }
-        let elsewhere = self.entries.iter().find_map(|(&other, entry)| {
-            let rank = entry.rank_of(station)?;
-            (other != id).then_some((other, rank))
-        });
-        if let Some((other, rank)) = elsewhere {
+        for (other, rank, station) in elsewhere {
             let why = End::Replaced {
                 station,
                 rank,
@@ -162,25 +280,33 @@ impl Sessions {
             };
             self.end(other, why, plane, ended);
         }
+        let secret = self.secret();
         let entry = self.entries.entry(id).or_insert_with(|| Entry {
             size,
             seats: vec![None; workers as usize],
+            by: peer,
             since: now,
             phase: Phase::Filling,
         });
-        entry.seats[rank as usize] = Some(Seat {
+        let seat = &mut entry.seats[rank as usize];
+        // A call that is made again hears the same: that may be under way to the cores already.
+        let same = seat.filter(|seat| seat.connection == Some(connection));
+        *seat = Some(Seat {
             station,
+            peer,
+            switch_mac: same.map_or(secret, |seat| seat.switch_mac),
             connection: Some(connection),
         });
-        let stations: Option<Vec<Station>> = entry
-            .seats
-            .iter()
-            .map(|seat| Some(seat.as_ref()?.station))
-            .collect();
-        let Some(workers) = stations.filter(|_| matches!(entry.phase, Phase::Filling)) else {
+        let seats: Option<Vec<Seat>> = entry.seats.iter().copied().collect();
+        let Some(seats) = seats.filter(|_| matches!(entry.phase, Phase::Filling)) else {
             return Ok(None);
         };
-        let session = Arc::new(Session { id, size, workers });
+        let session = Arc::new(Session {
+            id,
+            size,
+            workers: seats.iter().map(|seat| seat.station).collect(),
+            switch_macs: seats.iter().map(|seat| seat.switch_mac).collect(),
+        });
         if let Err(why) = plane.bind(&session) {
             self.entries.remove(&id);
             ended.push((id, End::Refused(why.clone())));
@@ -216,17 +342,50 @@ impl Sessions {
         Ok((Station { mac, ip }, size))
     }
 
+    /// Whether a host may put a new process into a place that another connection has.
+    fn check_belongs(
+        &self,
+        (session, rank): (SessionId, u32),
+        seat: &Seat,
+        peer: IpAddr,
+        now: Time,
+        plane: &mut impl Plane,
+    ) -> Result<(), Refusal> {
+        let entry = self.entries.get(&session);
+        let silent = entry.and_then(|entry| entry.silent(session, now, plane));
+        if seat.belongs_to(peer) || silent.is_some_and(|silent| silent >= GIVES_WAY) {
+            return Ok(());
+        }
+        Err(Refusal::StationTaken {
+            station: seat.station,
+            session,
+            rank,
+            found: peer,
+            allowed: seat.peer,
+        })
+    }
+
+    /// Whether a host may begin one more session.
+    fn check_waiting(&self, peer: IpAddr) -> Result<(), Refusal> {
+        let allowed = (self.config.sessions / 2).max(2);
+        let entries = self.entries.values();
+        let waiting = entries.filter(|e| matches!(e.phase, Phase::Filling) && e.by == peer);
+        if waiting.count() >= allowed {
+            return Err(Refusal::Waiting { peer, allowed });
+        }
+        Ok(())
+    }
+
     /// Which session is to end so that there is a place for a new one; None if there is one.
     fn place(
         &self,
         now: Time,
         id: SessionId,
-        station: Station,
+        replaces: bool,
         plane: &mut impl Plane,
     ) -> Result<Option<(SessionId, End)>, Refusal> {
         let allowed = self.config.sessions;
-        let replaces = |entry: &Entry| entry.rank_of(station).is_some();
-        if self.entries.len() < allowed || self.entries.values().any(replaces) {
+        if self.entries.len() < allowed || replaces {
             return Ok(None);
         }
         let silent =
@@ -348,6 +507,21 @@ impl Sessions {
             }
         })
     }
+}
+
+/// The n-th address of the switch that it tells a worker, counted from 1: unicast and locally administered
+/// (IEEE 802), and 46 bits that only who knows the secret can tell.
+#[must_use]
+pub fn switch_mac(secret: &[u8; 32], n: u64) -> Mac {
+    let digest = Sha256::new()
+        .chain_update(secret)
+        .chain_update(b"switchml")
+        .chain_update(n.to_be_bytes())
+        .finalize();
+    let mut mac = [0; 6];
+    mac.copy_from_slice(&digest[..6]);
+    mac[0] = mac[0] & 0xfc | 2;
+    Mac(mac)
 }
 
 /// Whether a request fits the session that it names.

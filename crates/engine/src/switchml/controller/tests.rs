@@ -3,11 +3,15 @@
 use super::*;
 use std::collections::BTreeSet;
 
+mod hosts;
 mod lifetimes;
 mod meetings;
+mod mixed;
 mod refusals;
 mod walk;
 
+/// How long an address waits for a second job, where a test lets it.
+const SETTLE: Duration = Duration::from_secs(1);
 const SETUP: Duration = Duration::from_secs(300);
 const IDLE: Duration = Duration::from_secs(200);
 const SWITCH: (Mac, Ipv4Addr) = (Mac([2, 0x54, 0, 0, 0, 1]), Ipv4Addr::new(10, 84, 0, 254));
@@ -83,14 +87,29 @@ impl Client {
     }
 }
 
+/// One host, as all in a test that does not say otherwise.
+const HOST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// The n-th of the others.
+fn host(n: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(198, 51, 100, n))
+}
+
 fn address(n: u64) -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], 1000 + n as u16))
+    SocketAddr::new(HOST, 1000 + n as u16)
 }
 
 impl World {
     fn new(sessions: usize) -> Self {
+        Self::with(sessions, Duration::ZERO, vec![vec![]; 2])
+    }
+
+    /// With the time for which addresses wait for a second job, and the lists of hosts.
+    fn with(sessions: usize, settle: Duration, listens: Vec<Vec<IpAddr>>) -> Self {
         let config = ControllerConfig {
-            listens: 2,
+            listens,
+            secret: [7; 32],
+            settle,
             sessions,
             mac: SWITCH.0,
             ip: SWITCH.1,
@@ -117,6 +136,26 @@ impl World {
         let n = self.number();
         self.controller.opened(ConnectionId(n), listen, address(n));
         ConnectionId(n)
+    }
+
+    fn connect_from(&mut self, listen: usize, host: IpAddr) -> ConnectionId {
+        let n = self.number();
+        let peer = SocketAddr::new(host, 1000 + n as u16);
+        self.controller.opened(ConnectionId(n), listen, peer);
+        ConnectionId(n)
+    }
+
+    /// All workers of a job with stations of their own, each calling from its host.
+    fn job_at(&mut self, listen: usize, hosts: &[u8], first_host: u8) -> Vec<Client> {
+        let workers = hosts.len() as u32;
+        let ranks = hosts.iter().zip(0..);
+        let client = |(&from, rank): (&u8, u32)| Client {
+            connection: self.connect_from(listen, host(from)),
+            rank,
+            workers,
+            host: first_host + rank as u8,
+        };
+        ranks.map(client).collect()
     }
 
     /// All workers of a job, on hosts of their own.
@@ -211,9 +250,14 @@ impl World {
         for call in calls {
             assert_eq!(self.answer(call), Some(&Ok(Answer::Value(id))));
         }
+        self.set_up_sessions(job, id);
+    }
+
+    /// The rest of it, once all know the number.
+    fn set_up_sessions(&mut self, job: &[Client], id: u64) {
         let (root, others) = job.split_first().unwrap();
         let first = self.udp_session(root, id);
-        assert_eq!(self.answer(first), Some(&Ok(in_session(id))));
+        assert!(self.is_in(first, id));
         let mut calls = vec![self.barrier(root)];
         calls.extend(others.iter().map(|c| self.barrier(c)));
         for call in calls {
@@ -221,7 +265,7 @@ impl World {
         }
         for client in others {
             let call = self.udp_session(client, id);
-            assert_eq!(self.answer(call), Some(&Ok(in_session(id))));
+            assert!(self.is_in(call, id));
         }
         let calls: Vec<_> = job.iter().map(|c| self.barrier(c)).collect();
         for call in calls {
@@ -234,18 +278,29 @@ impl World {
         self.controller.plane.bound.contains_key(&SessionId(id))
     }
 
+    /// Whether a UdpSession was granted.
+    fn is_in(&self, call: CallId, id: u64) -> bool {
+        match self.answer(call) {
+            Some(&Ok(Answer::Session { id: of, mac, ip })) => {
+                let is_secret = mac.0[0] & 3 == 2 && mac != SWITCH.0;
+                of.0 == id && ip == SWITCH.1 && is_secret
+            }
+            _ => false,
+        }
+    }
+
+    /// The switch's address that a call was told.
+    fn secret(&self, call: CallId) -> Mac {
+        match self.answer(call) {
+            Some(&Ok(Answer::Session { mac, .. })) => mac,
+            other => panic!("{call:?}: {other:?}"),
+        }
+    }
+
     fn end_of(&self, id: u64) -> Option<&End> {
         self.events.iter().find_map(|event| match event {
             Event::Ended { id: of, why } if of.0 == id => Some(why),
             _ => None,
         })
-    }
-}
-
-fn in_session(id: u64) -> Answer {
-    Answer::Session {
-        id: SessionId(id),
-        mac: SWITCH.0,
-        ip: SWITCH.1,
     }
 }

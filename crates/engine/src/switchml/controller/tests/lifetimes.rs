@@ -49,6 +49,9 @@ fn one_station_of_another_job_takes_only_that_ones_session() {
     let two = world.job(1, 2, 11);
     world.set_up(&one, 1);
     world.set_up(&two, 2);
+    for client in &one {
+        world.close(client.connection);
+    }
     let three = world.job(0, 2, 12);
     let waits = world.barrier(&two[0]);
     world.set_up(&three, 3);
@@ -94,7 +97,7 @@ fn closed_connections_alone_end_nothing() {
 fn a_session_that_nobody_holds_gives_way_to_another() {
     let mut world = World::new(2);
     let one = world.job(0, 2, 1);
-    let two = world.job(0, 2, 11);
+    let two = world.job(1, 2, 11);
     world.set_up(&one, 1);
     world.set_up(&two, 2);
     for client in one.iter().chain(&two) {

@@ -144,7 +144,7 @@ fn run(steps: Vec<Step>) {
                     };
                     let call = world.udp_session(&client, id);
                     assert!(world.answer(call).is_some(), "UdpSession never waits");
-                    if world.answer(call) == Some(&Ok(in_session(id))) {
+                    if world.is_in(call, id) {
                         assert!(world.controller.status().any(|s| s.id.0 == id));
                     }
                 }

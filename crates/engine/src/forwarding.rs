@@ -1,0 +1,293 @@
+//! The ordinary switch, without I/O: who may send what, and where it goes.
+//!
+//! [`Forwarding::classify`] takes one frame and says what to do with it. The drivers (data cores on
+//! mbufs, the simulator, the fuzz target) carry that out. In this order:
+//!
+//! 1. *Claims* ([`claims`]): what looks like the switch's own traffic is dropped, behind tags of
+//!    any kind too.
+//! 2. *Answers*: ARP requests for the switch's address are answered, at a limited rate for each
+//!    port.
+//! 3. *Pins* ([`Pins`]): the MAC of a job's member belongs to the port that the member joined from.
+//!    Frames with it from other ports are dropped, and frames to it never flood.
+//! 4. *Route*: to the port behind which the destination was learnt ([`MacTable`]), else a flood.
+//!    Floods are limited for each ingress port ([`RateLimit`]), and a frame that comes back by
+//!    another port is dropped ([`RecentFloods`]).
+//!
+//! A dropped frame teaches no address.
+//!
+//! A [`Forwarding`] belongs to one data core. Its clones share the tables, which are relaxed
+//! atomics; pins are each core's own copy, changed by the same commands as its rosters.
+
+pub mod claims;
+mod limit;
+mod macs;
+mod pins;
+mod recent;
+#[cfg(test)]
+mod tests;
+
+pub use limit::RateLimit;
+pub use macs::{ADDRESSES_MAX, MacTable, PortAddresses};
+pub use pins::Pins;
+pub use recent::RecentFloods;
+
+use crate::{DropReason, PortId, Roster};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, FrameError};
+use tally_wire::{JobId, Mac, Time, neighbour};
+
+/// Limits of one port, and what the tables are made from.
+#[derive(Clone, Debug)]
+pub struct ForwardingConfig {
+    /// The switch's MAC.
+    pub mac: Mac,
+    /// The switch's IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Number of ports.
+    pub ports: u16,
+    /// Seconds of silence after which a MAC is forgotten.
+    pub ageing_s: u32,
+    /// MACs learnt at one port at most.
+    pub addresses: u32,
+    /// Frames from one port that are flooded in a second at most; 0: no limit.
+    pub floods_per_s: u32,
+    /// Answers to ARP and ping to one port in a second at most; 0: no limit.
+    pub answers_per_s: u32,
+    /// Unpredictable, so that senders cannot choose addresses and frames that meet in the tables.
+    pub seed: u64,
+}
+
+/// What to do with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is to the switch's own MAC.
+    Local,
+    /// It has become the answer to itself: send it back by its ingress port.
+    Answer,
+    /// Send it by this port.
+    Forward(PortId),
+    /// Send it by all ports but its ingress port.
+    Flood,
+}
+
+/// Hosts that the switch speaks for, besides itself.
+pub trait Proxy {
+    /// Turns an ARP request for one of them, from `ingress`, into its answer, and says so with
+    /// `true`.
+    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool;
+
+    /// The port of one of them that the table has forgotten.
+    fn port_of(&self, mac: Mac) -> Option<PortId>;
+}
+
+/// None.
+impl Proxy for () {
+    fn answer_arp(&self, _: &mut [u8], _: PortId) -> bool {
+        false
+    }
+
+    fn port_of(&self, _: Mac) -> Option<PortId> {
+        None
+    }
+}
+
+/// What all cores share.
+#[derive(Debug)]
+struct Tables {
+    macs: MacTable,
+    recent: RecentFloods,
+    /// By ingress port.
+    floods: Box<[RateLimit]>,
+    /// By ingress port.
+    answers: Box<[RateLimit]>,
+}
+
+/// The ordinary switch, as one data core has it.
+#[derive(Clone, Debug)]
+pub struct Forwarding {
+    mac: Mac,
+    ip: Ipv4Addr,
+    tables: Arc<Tables>,
+    pins: Pins,
+}
+
+fn mac_at(frame: &[u8; ETHERNET_BYTES], at: usize) -> Mac {
+    Mac([
+        frame[at],
+        frame[at + 1],
+        frame[at + 2],
+        frame[at + 3],
+        frame[at + 4],
+        frame[at + 5],
+    ])
+}
+
+impl Forwarding {
+    /// Empty tables, and no pins.
+    #[must_use]
+    pub fn new(config: &ForwardingConfig) -> Self {
+        let limits = |per_s| (0..config.ports).map(|_| RateLimit::new(per_s)).collect();
+        Self {
+            mac: config.mac,
+            ip: config.ip,
+            tables: Arc::new(Tables {
+                macs: MacTable::with_limit(config),
+                recent: RecentFloods::new(config.seed),
+                floods: limits(config.floods_per_s),
+                answers: limits(config.answers_per_s),
+            }),
+            pins: Pins::default(),
+        }
+    }
+
+    /// Which MAC is behind which port.
+    #[must_use]
+    pub fn macs(&self) -> &MacTable {
+        &self.tables.macs
+    }
+
+    /// Pins the members of a job; those that it had before are released.
+    pub fn bind(&mut self, roster: &Roster) {
+        self.pins.bind(roster);
+    }
+
+    /// Releases the members of a job.
+    pub fn unbind(&mut self, job: JobId) {
+        self.pins.unbind(job);
+    }
+
+    /// Whether a frame is to the switch's own MAC.
+    ///
+    /// # Errors
+    /// If it has no Ethernet header, or the switch's own MAC as its source.
+    #[inline]
+    pub fn is_local(&self, frame: &[u8]) -> Result<bool, DropReason> {
+        let header = frame.first_chunk().ok_or(DropReason::Truncated)?;
+        if mac_at(header, 6) == self.mac {
+            return Err(DropReason::SpoofedSwitch);
+        }
+        Ok(mac_at(header, 0) == self.mac)
+    }
+
+    /// Decides on a frame from `port`.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    pub fn classify(
+        &self,
+        now: Time,
+        port: PortId,
+        frame: &mut [u8],
+        proxy: &impl Proxy,
+    ) -> Result<Verdict, DropReason> {
+        if self.is_local(frame)? {
+            return Ok(Verdict::Local);
+        }
+        self.classify_transit(now, port, frame, proxy)
+    }
+
+    /// Decides on a frame from `port` that is not [local](Self::is_local).
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    #[inline]
+    pub fn classify_transit(
+        &self,
+        now: Time,
+        port: PortId,
+        frame: &mut [u8],
+        proxy: &impl Proxy,
+    ) -> Result<Verdict, DropReason> {
+        let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(DropReason::Truncated)?;
+        let (destination, source) = (mac_at(header, 0), mac_at(header, 6));
+        let inside = claims::check(frame, self.mac, self.ip)?;
+        let Tables { macs, .. } = &*self.tables;
+        if inside.ethertype == ETHERTYPE_ARP
+            && (neighbour::answer_arp(frame, self.mac, self.ip) || proxy.answer_arp(frame, port))
+        {
+            self.admit_answer(now, port)?;
+            self.learn_if_allowed(now, port, source);
+            return Ok(Verdict::Answer);
+        }
+        if !self.pins.allow(source, port) {
+            return Err(DropReason::ClaimsMember);
+        }
+        let now_s = seconds(now);
+        let to = if destination.is_group() {
+            None
+        } else {
+            let known = self.pins.port_of(destination);
+            let known = known.or_else(|| macs.port_of(destination, now_s));
+            known.or_else(|| proxy.port_of(destination))
+        };
+        if to.is_none() {
+            self.admit_flood(now, port, frame)?;
+        }
+        macs.learn(source, port, now_s);
+        match to {
+            Some(to) if to == port => Err(DropReason::Reflection),
+            Some(to) => Ok(Verdict::Forward(to)),
+            None => Ok(Verdict::Flood),
+        }
+    }
+
+    /// Turns a frame to the switch's MAC, in which `found` is not as Tally's datagrams are, into
+    /// its answer: an ARP or ICMP echo request. It is to be sent back by `port`.
+    ///
+    /// # Errors
+    /// Why it is dropped: `found`, if it is neither.
+    pub fn answer(
+        &self,
+        now: Time,
+        port: PortId,
+        frame: &mut [u8],
+        found: FrameError,
+    ) -> Result<(), DropReason> {
+        let header = frame.first_chunk().ok_or(DropReason::Truncated)?;
+        let source = mac_at(header, 6);
+        let is_answered = match found {
+            FrameError::NotIpv4 => neighbour::answer_arp(frame, self.mac, self.ip),
+            FrameError::NotUdp => neighbour::answer_echo(frame, self.mac, self.ip),
+            _ => false,
+        };
+        if !is_answered {
+            return Err(found.into());
+        }
+        self.admit_answer(now, port)?;
+        self.learn_if_allowed(now, port, source);
+        Ok(())
+    }
+
+    /// Learns who asked the switch. A member that has moved to another port is answered there too:
+    /// its JOIN moves the pin.
+    fn learn_if_allowed(&self, now: Time, port: PortId, source: Mac) {
+        if self.pins.allow(source, port) {
+            self.tables.macs.learn(source, port, seconds(now));
+        }
+    }
+
+    fn admit_answer(&self, now: Time, port: PortId) -> Result<(), DropReason> {
+        if self.tables.answers[usize::from(port.0)].take(now) {
+            Ok(())
+        } else {
+            Err(DropReason::AnswerLimit)
+        }
+    }
+
+    fn admit_flood(&self, now: Time, port: PortId, frame: &[u8]) -> Result<(), DropReason> {
+        let Tables { recent, floods, .. } = &*self.tables;
+        if recent.is_back(now, port, frame) {
+            return Err(DropReason::Loop);
+        }
+        if !floods[usize::from(port.0)].take(now) {
+            return Err(DropReason::Storm);
+        }
+        recent.note(now, port, frame);
+        Ok(())
+    }
+}
+
+fn seconds(now: Time) -> u32 {
+    (now.0 / 1_000_000_000) as u32
+}

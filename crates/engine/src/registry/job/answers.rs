@@ -1,0 +1,111 @@
+//! What a job answers: ACCEPT and REFUSE, sealed under its key.
+
+use super::{Incarnation, Job, Phase, Refusal, Visit, control_header};
+use crate::registry::{Action, Datagram, RegistryConfig};
+use tally_wire::control::{DATAGRAM_BYTES, State};
+use tally_wire::frame::group_of;
+use tally_wire::{Accept, Kind, Rank, Refuse};
+
+impl Job {
+    pub(super) fn state(&self) -> State {
+        match self.phase {
+            Phase::Running => State::Running,
+            _ => State::Waiting,
+        }
+    }
+
+    pub(super) fn accept(&self, visit: &mut Visit<'_>, state: State) {
+        // What has ended is the asker's epoch, also when the next one has opened.
+        let incarnation = match state {
+            State::Ended => visit.incarnation,
+            _ => self.incarnation,
+        };
+        let answer =
+            self.acceptance_of(incarnation, visit.config, visit.rank, visit.instance, state);
+        visit.actions.push(Action::Send(visit.from, answer));
+    }
+
+    pub(super) fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
+        if !visit.refusals.take(visit.now) {
+            return;
+        }
+        let answer = self.refused(visit.config, visit.rank, visit.instance, refusal);
+        visit.actions.push(Action::Send(visit.from, answer));
+    }
+
+    pub(super) fn acceptance(
+        &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        state: State,
+    ) -> Box<Datagram> {
+        self.acceptance_of(self.incarnation, config, rank, instance, state)
+    }
+
+    pub(super) fn acceptance_of(
+        &self,
+        Incarnation { epoch, salt }: Incarnation,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        state: State,
+    ) -> Box<Datagram> {
+        let accept = Accept {
+            instance,
+            challenge: self.challenge(config),
+            state,
+            workers: self.config.workers,
+            units: self.agreed.map_or(0, |agreed| agreed.units),
+            shards: config.shards,
+            base_port: config.base_port,
+            window: config.window,
+            joined: self.joined(),
+            left: self.left,
+            ps: self.ps.is_some() && self.ps_incarnation == self.incarnation,
+            mac: config.mac,
+            salt,
+            group: group_of(self.config.id),
+            behind: (rank.is_worker() && state != State::Ended)
+                .then(|| self.behind())
+                .flatten(),
+        };
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
+        accept.emit(&mut *datagram);
+        self.config.key.seal(&mut *datagram);
+        datagram
+    }
+
+    pub(super) fn refused(
+        &self,
+        config: &RegistryConfig,
+        rank: Rank,
+        instance: u64,
+        refusal: Refusal,
+    ) -> Box<Datagram> {
+        let Refusal {
+            reason,
+            about,
+            found,
+            allowed,
+            behind,
+        } = refusal;
+        let challenge = self.challenge(config);
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Refuse, self.config.id, self.incarnation.epoch, rank)
+            .emit(&mut *datagram);
+        Refuse {
+            instance,
+            challenge,
+            reason,
+            about,
+            found,
+            allowed,
+            behind,
+        }
+        .emit(&mut *datagram);
+        self.config.key.seal(&mut *datagram);
+        datagram
+    }
+}

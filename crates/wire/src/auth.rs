@@ -1,0 +1,230 @@
+//! The tag of a frame and the secret of an epoch (PROTOCOL.md, A-6 to A-8).
+//!
+//! A member believes a frame because of its tag: 64 bits of SipHash-2-4 over the header's fields, under a
+//! secret that only the job's members and the switch can derive. [`EpochSecret::seal`] is the last step of
+//! making a [`Header`], [`EpochSecret::verifies`] the first of believing one.
+//!
+//! Catches: the payload is not under the tag, so a host that sees a frame on its way can change it. Nor is MARKED: a
+//! host in the middle may set MARKED, which is no more than it can do to a frame's ECN field.
+
+use crate::header::{Flags, Header, Kind};
+use crate::ids::{Epoch, JobId};
+use core::fmt;
+use siphasher::sip::SipHasher24;
+
+/// Bytes of a tag on the wire.
+pub const TAG_BYTES: usize = 8;
+/// What an epoch's secret is derived from begins with this.
+pub(crate) const SECRET_LABEL: &[u8; 18] = b"tally epoch secret";
+
+/// The tag of a frame; 0 on types that have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct AuthTag(pub u64);
+
+impl AuthTag {
+    /// Of frames without a tag, and of headers that are not sealed yet.
+    pub const NONE: Self = Self(0);
+}
+
+/// What the members of an epoch and the switch know and nobody else. Never printed, never sent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct EpochSecret {
+    k0: u64,
+    k1: u64,
+}
+
+impl fmt::Debug for EpochSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EpochSecret")
+    }
+}
+
+impl EpochSecret {
+    /// A secret of 16 bytes, as [`Key::epoch_secret`](crate::Key::epoch_secret) derives them.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Self {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
+        Self {
+            k0: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            k1: u64::from_le_bytes([i, j, k, l, m, n, o, p]),
+        }
+    }
+
+    /// The tag of a frame with this header; [`AuthTag::NONE`] for types that have none.
+    #[inline]
+    #[must_use]
+    pub fn tag(&self, header: &Header) -> AuthTag {
+        if !header.kind.has_tag() {
+            return AuthTag::NONE;
+        }
+        let mut message = [0; 16];
+        message[0] = header.first_byte();
+        message[1] = header.flags.0 & !Flags::MARKED.0;
+        message[2] = header.element as u8;
+        message[3] = header.rank.0;
+        message[4..8].copy_from_slice(&header.fragment.0.to_be_bytes());
+        message[8..16].copy_from_slice(&header.bitmap.to_be_bytes());
+        let used = if header.kind == Kind::Partial { 16 } else { 8 };
+        let hasher = SipHasher24::new_with_keys(self.k0, self.k1);
+        AuthTag(hasher.hash(&message[..used]))
+    }
+
+    /// The header with its tag.
+    #[inline]
+    #[must_use]
+    pub fn seal(&self, header: Header) -> Header {
+        Header {
+            tag: self.tag(&header),
+            ..header
+        }
+    }
+
+    /// Whether the header's tag is right; always so for types that have none.
+    #[inline]
+    #[must_use]
+    pub fn verifies(&self, header: &Header) -> bool {
+        self.tag(header) == header.tag
+    }
+}
+
+/// What [`Key::epoch_secret`](crate::Key::epoch_secret) authenticates behind the label.
+pub(crate) fn derivation(job: JobId, epoch: Epoch, salt: u64) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[0..2].copy_from_slice(&job.0.to_be_bytes());
+    bytes[2..4].copy_from_slice(&epoch.0.to_be_bytes());
+    bytes[4..12].copy_from_slice(&salt.to_be_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Element, FragmentId, Key, Rank};
+    use core::hash::Hasher as _;
+    use std::vec::Vec;
+
+    fn key() -> Key {
+        "000102030405060708090a0b0c0d0e0f".parse().unwrap()
+    }
+
+    fn secret() -> EpochSecret {
+        key().epoch_secret(JobId(7), Epoch(0x2a01), 0x5a17)
+    }
+
+    fn header(kind: Kind) -> Header {
+        Header {
+            kind,
+            flags: Flags::NONE,
+            priority: 9,
+            element: Element::I32,
+            job: JobId(7),
+            epoch: Epoch(0x2a01),
+            fragment: FragmentId(0x0102_0304),
+            rank: Rank(2),
+            units: 1,
+            bitmap: 0b100,
+            tag: AuthTag::NONE,
+        }
+    }
+
+    /// The test vectors of the paper of SipHash (Aumasson and Bernstein, 2012, appendix A): bytes 0, 1, … under
+    /// the key 0, 1, …, of 8 and 15 bytes.
+    #[test]
+    fn the_function_is_siphash_2_4() {
+        let bytes: Vec<u8> = (0..16).collect();
+        let key = EpochSecret::new(bytes.clone().try_into().unwrap());
+        let hash = |len: usize| {
+            let mut hasher = SipHasher24::new_with_keys(key.k0, key.k1);
+            hasher.write(&bytes[..len]);
+            hasher.finish()
+        };
+        assert_eq!(hash(15), 0xa129_ca61_49be_45e5);
+        assert_eq!(hash(8), 0x93f5_f579_9a93_2462);
+    }
+
+    #[test]
+    fn each_field_under_the_tag_changes_it() {
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.has_tag()) {
+            let sealed = secret().seal(header(kind));
+            assert!(secret().verifies(&sealed), "{kind:?}");
+            assert_ne!(sealed.tag, AuthTag::NONE);
+            let kinds = Kind::ALL.into_iter().filter(|k| *k != kind && k.has_tag());
+            let mut others: Vec<_> = kinds.map(|kind| Header { kind, ..sealed }).collect();
+            others.extend([
+                Header {
+                    flags: Flags::OVERFLOW,
+                    ..sealed
+                },
+                Header {
+                    element: Element::F32,
+                    ..sealed
+                },
+                Header {
+                    rank: Rank(3),
+                    ..sealed
+                },
+                Header {
+                    fragment: FragmentId(0x0102_0305),
+                    ..sealed
+                },
+                Header {
+                    tag: AuthTag(sealed.tag.0 ^ 1),
+                    ..sealed
+                },
+            ]);
+            if kind == Kind::Partial {
+                others.push(Header {
+                    bitmap: 0b101,
+                    ..sealed
+                });
+            }
+            let marked = sealed.flags.with(Flags::MARKED);
+            assert!(secret().verifies(&Header {
+                flags: marked,
+                ..sealed
+            }));
+            for other in others {
+                assert!(!secret().verifies(&other), "{kind:?}: {other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_secret_is_of_one_key_job_epoch_and_salt() {
+        let other_key: Key = "100102030405060708090a0b0c0d0e0f".parse().unwrap();
+        let others = [
+            other_key.epoch_secret(JobId(7), Epoch(0x2a01), 0x5a17),
+            key().epoch_secret(JobId(8), Epoch(0x2a01), 0x5a17),
+            key().epoch_secret(JobId(7), Epoch(0x2a02), 0x5a17),
+            key().epoch_secret(JobId(7), Epoch(0x2a01), 0x5a18),
+        ];
+        assert_eq!(
+            secret(),
+            key().epoch_secret(JobId(7), Epoch(0x2a01), 0x5a17)
+        );
+        let sealed = secret().seal(header(Kind::Result));
+        for other in others {
+            assert_ne!(other, secret());
+            assert!(!other.verifies(&sealed));
+        }
+    }
+
+    #[test]
+    fn data_and_control_frames_have_none() {
+        for kind in [
+            Kind::Data,
+            Kind::Join,
+            Kind::Accept,
+            Kind::Refuse,
+            Kind::Leave,
+        ] {
+            assert_eq!(secret().tag(&header(kind)), AuthTag::NONE);
+            assert!(secret().verifies(&header(kind)));
+        }
+    }
+
+    #[test]
+    fn nothing_of_a_secret_is_printed() {
+        assert_eq!(std::format!("{:?}", secret()), "EpochSecret");
+    }
+}
