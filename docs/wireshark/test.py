@@ -417,7 +417,7 @@ BAD = [
     ("version 0 is not 2", tally(DATA, version=0, **data), {}),
     ("version 1 is not 2", tally(DATA, version=1, **data), {}),
     ("type 0 is not in use", tally(0), {}),
-    ("type 11 is not in use", tally(11), {}),
+    ("type 12 is not in use", tally(12), {}),
     ("type 15 is not in use", tally(15), {}),
     *[("reserved flags are set", tally(DATA, flags=1 << bit, **data), {}) for bit in (6, 7)],
     ("DATA does not have COLLISION", tally(DATA, flags=COLLISION, **data), {}),

@@ -132,7 +132,7 @@ pub struct Spec {
     /// Which of these frames may be dropped.
     pub loss_pattern: LossPattern,
     /// Share of frames that the kernel drops on each link, each way, in namespaces; by default
-    /// links have no [lossy wires](wire).
+    /// links have no lossy wires (`wire`).
     pub wire_loss: Option<f64>,
     /// Queue of each shaped link, in bytes; by default long enough for all windows.
     pub queue_bytes: Option<u32>,

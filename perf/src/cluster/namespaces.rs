@@ -68,7 +68,7 @@ impl Namespaces {
         Self::build(hosts, links, None)
     }
 
-    /// The same with [lossy wires](super::wire) in the middle of the pairs, which lose this share of
+    /// The same with lossy wires (`wire`) in the middle of the pairs, which lose this share of
     /// frames each way. Both ends segment all superframes.
     ///
     /// # Errors
