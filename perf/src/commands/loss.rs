@@ -71,12 +71,12 @@ pub struct Args {
     #[arg(long, default_value_t = 8_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
     elements: u64,
 
-    /// Rates of loss in percent, each way on each link
-    #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 3.0, 10.0])]
+    /// Rates of loss in percent, each way on each link; the bare option means none
+    #[arg(long, num_args = 0.., value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 3.0, 10.0])]
     rates: Vec<f64>,
 
-    /// Patterns of loss; `none` for no patterns
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Pattern::ALL)]
+    /// Patterns of loss; the bare option means none
+    #[arg(long, value_enum, num_args = 0.., value_delimiter = ',', default_values_t = Pattern::ALL)]
     patterns: Vec<Pattern>,
 
     /// Networks; by default memif, and namespaces for root

@@ -7,8 +7,9 @@
 //!
 //! * *Early* (R-2): one that was sent later has its result. Unfinished fragments are in a few
 //!   [`Lists`], by how often they were probed or retransmitted; in each list the head was sent first, so a loss
-//!   shows at a head, whatever the window. After a probe the limit is a typical time longer, because the
-//!   answer comes by way of the rank that is asked.
+//!   shows at a head, whatever the window. After a probe the limit is a path time longer, because the
+//!   answer comes by way of the rank that is asked. It is also longer where the later one was probed or retransmitted:
+//!   its result needed the one rank that was asked, and a fragment sent once needs the slowest.
 //!   What went over the PS is late without being lost; see [`detour`].
 //! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then the oldest fragment is probed, and those
 //!   that were probed before and have been waiting as long. If more are lost, the next result shows them to be.
@@ -28,11 +29,11 @@ use tally_wire::{Element, FragmentId, Time};
 /// Bounds of the timeout. RFC 6298 begins with 1 s, for the Internet; this is one rack.
 pub(crate) const RTO: Bounds = Bounds {
     min: Duration::from_micros(200),
-    usual: Duration::from_millis(2),
+    usual: Duration::from_micros(400),
     max: Duration::from_millis(250),
     initial: Duration::from_millis(50),
 };
-/// What is taken for reordering and not for loss: a quarter of the typical time, but at least so
+/// What is taken for reordering and not for loss: a quarter of the path time, but at least so
 /// many medians between the bounds. Where half of all fragments are slow enough for the upper bound, also
 /// so many transmissions: there, a batch of frames has one time. On a fast fabric, 16 later ones
 /// are 1.5 µs, and a window that meets a full pool for the first time would be probed as a whole.
@@ -46,9 +47,9 @@ const DETOUR_WINDOWS: u64 = 8;
 /// Fragments that were sent once are in the first list, others in that of how often they were probed or
 /// retransmitted, or in the last.
 const FRESH: usize = 0;
-const LISTS: usize = 8;
+const LISTS: usize = 12;
 /// So many probes of a fragment, and timeouts in a row, wait equally long; the limits double from then on.
-const EQUAL: u32 = 4;
+const EQUAL: u32 = 8;
 /// The timeout doubles this often at most.
 const DOUBLINGS_MAX: u32 = 11;
 const _: () = assert!(RTO.min.as_nanos() << DOUBLINGS_MAX >= RTO.max.as_nanos());
@@ -141,8 +142,10 @@ pub(crate) struct Window {
     /// When something was last sent, and how often something was.
     last_sent: Time,
     transmissions: u64,
-    /// The latest transmission that has a result: when it was, and which.
-    newest_finished: (Time, u64),
+    /// The latest fragment sent once that has a result: when it was sent, and as which transmission.
+    newest_fresh: (Time, u64),
+    /// When the latest fragment was last sent, of those that have a result.
+    newest_finished: Time,
 }
 
 impl Window {
@@ -172,7 +175,8 @@ impl Window {
             timeouts: 0,
             last_sent: Time(0),
             transmissions: 0,
-            newest_finished: (Time(0), 0),
+            newest_fresh: (Time(0), 0),
+            newest_finished: Time(0),
         }
     }
 
@@ -332,8 +336,11 @@ impl Window {
         // It answers an earlier sending if the last one was too recent.
         let answered = now.since(entry.last_sent) >= self.rtt.least();
         if usize::from(entry.list) == FRESH || answered {
-            let this = (entry.last_sent, entry.transmission);
-            self.newest_finished = self.newest_finished.max(this);
+            self.newest_finished = self.newest_finished.max(entry.last_sent);
+            if usize::from(entry.list) == FRESH {
+                let this = (entry.last_sent, entry.transmission);
+                self.newest_fresh = self.newest_fresh.max(this);
+            }
             self.find_lost();
         }
         Taken::New { seq, latency }
@@ -342,31 +349,31 @@ impl Window {
     /// A fragment that is probed has a longer limit next time, so this loop is bounded by the number of lists
     /// on average.
     fn find_lost(&mut self) {
-        let quarter = self.rtt.typical().unwrap_or_default() / 4;
+        let path = self.rtt.path().unwrap_or_default();
         let room = self
             .rtt
             .room(REORDER_ROOM_TIMES, REORDER_MIN, REORDER_USUAL);
-        let mut reordering = quarter.max(room);
+        let mut reordering = (path / 4).max(room);
         let is_slow = self.rtt.median().is_none_or(|m| m >= REORDER_USUAL / 2);
-        let mut transmissions = is_slow.then_some(REORDER_TRANSMISSIONS);
+        let mut transmissions = if is_slow {
+            REORDER_TRANSMISSIONS
+        } else {
+            u64::MAX
+        };
         let memory = DETOUR_WINDOWS * self.width;
         if let Some(detour) = self.detour.patience(self.transmissions, memory) {
             reordering = reordering.max(detour.min(self.rtt.timeout(0)));
-            transmissions = None;
+            transmissions = u64::MAX;
         }
-        let typical = self.rtt.typical().unwrap_or_default();
         for list in 0..LISTS {
-            let (patience, transmissions) = if list == FRESH {
-                (reordering, transmissions.unwrap_or(u64::MAX))
-            } else {
-                let doublings = (list as u32).saturating_sub(EQUAL);
-                ((reordering + typical) * (1 << doublings), u64::MAX)
-            };
-            let (newest, newest_transmission) = self.newest_finished;
+            let longer = (reordering + path) * (1 << (list as u32).saturating_sub(EQUAL));
             while let Some(slot) = self.lists.head(list) {
                 let entry = &self.entries[slot];
-                let later = newest_transmission.saturating_sub(entry.transmission);
-                if newest.since(entry.last_sent) <= patience && later <= transmissions {
+                let (newest, transmission) = self.newest_fresh;
+                let overtaken = list == FRESH
+                    && (newest.since(entry.last_sent) > reordering
+                        || transmission.saturating_sub(entry.transmission) > transmissions);
+                if !overtaken && self.newest_finished.since(entry.last_sent) <= longer {
                     break;
                 }
                 self.enqueue(slot, self.seq_in(slot), Cause::Early);

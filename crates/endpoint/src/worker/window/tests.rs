@@ -96,21 +96,21 @@ fn a_timeout_sends_a_probe_and_doubles() {
         [(0, Cause::Timeout)],
         "the oldest only"
     );
-    for n in 2..=5 {
+    for n in 2..=9 {
         assert_eq!(w.deadline(), Some(at(50 * n)), "as long as the first");
         w.expire(at(50 * n));
         assert_eq!(drain(&mut w, at(50 * n)), [(0, Cause::Timeout)]);
     }
-    assert_eq!(w.deadline(), Some(at(350)), "twice as long");
+    assert_eq!(w.deadline(), Some(at(550)), "twice as long");
     for _ in 0..20 {
         let next = w.deadline().unwrap();
         w.expire(next);
         assert_eq!(drain(&mut w, next).len(), 1);
         assert!(w.deadline().unwrap().since(next) <= RTO.max);
     }
-    assert_eq!(w.rtt().typical(), None);
+    assert_eq!(w.rtt().path(), None);
     assert!(matches!(take(&mut w, at(99_999), 0), Taken::New { .. }));
-    assert_eq!(w.rtt().typical(), None, "Karn");
+    assert_eq!(w.rtt().path(), None, "Karn");
     assert_eq!(w.rto(), RTO.initial, "progress ends the doubling");
 }
 
@@ -154,13 +154,37 @@ fn later_fragments_with_results_show_a_loss() {
     assert_eq!(drain(&mut w, at(1)), [], "sent at the same time");
     take(&mut w, at(4), 2);
     assert_eq!(drain(&mut w, at(4)), [(0, Cause::Early)]);
-    // 1 ms at first; after a probe a typical time more.
+    // 1 ms at first; after a probe a path time more.
     send(&mut w, at(5));
     take(&mut w, at(7), 3);
     assert_eq!(drain(&mut w, at(7)), []);
     send(&mut w, at(7));
     take(&mut w, at(8), 4);
     assert_eq!(drain(&mut w, at(8)), [(0, Cause::Early)]);
+}
+
+/// The result of a probe needs the one rank that was asked; a fragment sent once needs the slowest.
+#[test]
+fn the_result_of_a_probe_says_little_of_fragments_sent_before_it() {
+    let mut w = Window::new(0, 99);
+    send(&mut w, at(0));
+    take(&mut w, at(4), 0);
+    for _ in 0..4 {
+        send(&mut w, at(4));
+    }
+    assert_eq!(w.asked(at(8), FragmentId(1)), Asked::Data);
+    drain(&mut w, at(8));
+    take(&mut w, at(12), 1);
+    assert_eq!(
+        drain(&mut w, at(12)),
+        [],
+        "4 ms older, 1 ms and a path time are allowed"
+    );
+    assert_eq!(w.asked(at(10), FragmentId(2)), Asked::Data);
+    drain(&mut w, at(10));
+    take(&mut w, at(14), 2);
+    let lost = [3, 4].map(|n| (n, Cause::Early));
+    assert_eq!(drain(&mut w, at(14)), lost, "6 ms older");
 }
 
 #[test]
