@@ -1,7 +1,7 @@
 //! Members of SwitchML's sessions among the hosts of the ordinary switch.
 //!
 //! Their published client takes all that its port gets for results. So what is flooded does not go to
-//! ports behind which a member has spoken, and whoever asks by ARP for a member's address is answered here,
+//! ports behind which a member has spoken, and ARP requests for a member's address are answered here,
 //! in its name. Frames to its own address go to it as to anybody, also when the table of addresses has forgotten
 //! it: members speak to the switch, which needs no table for them.
 //!

@@ -104,7 +104,7 @@ fn is_error_about(packet: &[u8], ip: Ipv4Addr) -> bool {
     fragment != 0 || quoted.is_some_and(|quoted| addresses(quoted).1 == ip)
 }
 
-/// Whether an ARP frame gives a hardware address for `ip`, or gives `mac` to somebody else.
+/// Whether an ARP frame gives a hardware address for `ip`, or gives `mac` to another address.
 fn claims_arp(arp: &[u8; ARP_BYTES], mac: Mac, ip: Ipv4Addr) -> bool {
     let is_answer = arp[6..8] != ARP_REQUEST;
     arp[8..14] == mac.0 || arp[14..18] == ip.octets() || is_answer && arp[24..28] == ip.octets()

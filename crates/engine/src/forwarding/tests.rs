@@ -264,7 +264,7 @@ fn frames_go_to_where_their_destination_was_learnt() {
     assert_eq!(to(1), Err(DropReason::Reflection));
     let own = frame(OWN_MAC, &[], IPV4, &[]);
     assert_eq!(decide(&forwarding, own), Ok(Verdict::Local));
-    // Whoever is heard is known.
+    // A source address is learnt.
     let mut answer = frame(host(1), &[], [0x86, 0xdd], &[]);
     answer[6..12].copy_from_slice(&host(9).0);
     let verdict = forwarding.classify(Time(0), PortId(4), &mut answer, &());
@@ -400,7 +400,7 @@ fn looped(forwarding: &Forwarding, now: Time, first: &[u16]) -> (usize, usize) {
 #[test]
 fn a_loop_carries_no_frame_twice_and_moves_no_host() {
     let forwarding = forwarding();
-    // Host 1 asks for somebody once a second.
+    // Host 1 sends an ARP request once a second.
     for n in 0..100 {
         assert_eq!(looped(&forwarding, Time(n * 1000 * MS), &[1]), (1, 2));
         assert_eq!(forwarding.macs().last_port_of(host(1)), Some(PortId(1)));

@@ -8,11 +8,11 @@
 //! Two halves, as calls of the first kind carry no session:
 //!
 //! * a `Rendezvous` for each listen address brings the ranks of one job together (Broadcast and Barrier), and
-//!   tells those who wait when somebody has gone or does not come;
+//!   tells those who wait when a rank has gone or does not come;
 //! * `Sessions`, one for the switch, knows which station is which rank of which session, since when, and
 //!   until when.
 //!
-//! Whoever is asked to wait is told the end of it: all that waits has a time limit, and a connection's
+//! Each call that waits is answered: it has a time limit, and a connection's
 //! end is the end of what was claimed on it. A session is bound on all data cores before the answer to its
 //! last rank leaves, so that no client's first packet can come too early.
 //!
@@ -24,7 +24,7 @@
 //!
 //! Catches:
 //!
-//! * Clients bring no secret. Whoever reaches a listen address may claim any rank and any station's address
+//! * Clients bring no secret. A host that reaches a listen address may claim any rank and any station's address
 //!   that is free: keep it on a network that only workers reach, or list the workers' addresses. What is taken
 //!   stays with the host that took it, by the address of its connection.
 //! * A closed connection alone ends no session: a channel of gRPC that nothing uses closes after half an hour.
@@ -459,7 +459,7 @@ impl<P: Plane> Controller<P> {
                 return;
             }
         };
-        // Whoever waits is answered later.
+        // A call that waits is answered later.
         if let Err(refusal) = answer {
             self.out.answer(call, Err(refusal));
         }
@@ -533,7 +533,7 @@ impl<P: Plane> Controller<P> {
         at.find_map(|rendezvous| rendezvous.host_of(id, rank))
     }
 
-    /// Nobody waits for this call any more, though its connection may live.
+    /// The client does not wait for this call any more, though its connection may live.
     pub fn abandoned(&mut self, call: CallId) {
         for rendezvous in &mut self.rendezvous {
             rendezvous.abandoned(call);

@@ -1,4 +1,4 @@
-//! Why a call is refused, in words for whoever started the job.
+//! Why a call is refused, in words for the person who started the job.
 //!
 //! The published clients print the text of a gRPC error and end, and look at nothing else: so the
 //! text has to say what was found, what is allowed, and who is waited for.
@@ -20,9 +20,9 @@ pub enum Code {
     AlreadyExists,
     /// Two jobs are in each other's way.
     Aborted,
-    /// Somebody who is needed has gone.
+    /// A rank that is needed has gone.
     Unavailable,
-    /// Somebody who is needed did not come.
+    /// A rank that is needed did not come.
     DeadlineExceeded,
     /// All sessions are in use, or all that one host may have.
     ResourceExhausted,

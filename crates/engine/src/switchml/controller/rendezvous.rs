@@ -8,7 +8,7 @@
 //! * without one, the address is one job's from its first Broadcast until its connections are closed. Calls of other
 //!   hosts are refused meanwhile. Who calls from one of its hosts may be its worker that was started anew, if it is
 //!   that station. When all ranks have come, they wait a moment for the ranks of another job;
-//! * a rank that comes twice says that there are two jobs: all are refused, and for a moment whoever comes then.
+//! * a rank that comes twice says that there are two jobs: all are refused, and for a moment every later call.
 //!
 //! When all have come they get the root's value, and
 //! are a *group* from then on, under that value: a Barrier counts those of the caller's group. Published

@@ -11,7 +11,7 @@
 //!   [`GIVES_WAY`] if all places are taken and a new session needs one;
 //! * while it fills, when its workers do not come in time, or all of those who came have gone.
 //!
-//! Whoever is let in is told an address of the switch that nobody else knows, and its frames count only if they
+//! A station that is let in is told a secret address of the switch, and its frames count only if they
 //! go there. It is random for each place of each session, and a place that is taken anew has another.
 //!
 //! What is refused changes nothing: all checks come before the first change.
