@@ -41,6 +41,9 @@ const ALIVE: Duration = Duration::from_millis(400);
 /// What the switch says of who is behind is as old as two signs of life, or as three if one is lost. So it is of the
 /// fragment that we wait for, once we have waited for so long when the switch says it (J-10).
 const SETTLED: Duration = Duration::from_secs(1);
+/// A call that comes later after its time than this one means that this worker stood still (a stopped process, a
+/// suspended guest). That time counts neither as silence of the switch nor as a stall of the job.
+const LATE: Duration = Duration::from_secs(1);
 /// How long LEAVE with an error is repeated when nobody answers.
 const LEAVE_FAILED: Duration = Duration::from_millis(300);
 
@@ -90,6 +93,8 @@ pub struct Worker {
     awaiting: Awaiting,
     hint: Option<Hint>,
     started: Time,
+    /// The last call.
+    observed: Time,
     next_control: Time,
     last_heard: Time,
     /// The last result, or submission after all were delivered.
@@ -134,6 +139,7 @@ impl Worker {
             awaiting: Awaiting::new(now),
             hint: None,
             started: now,
+            observed: now,
             next_control: now,
             last_heard: now,
             last_progress: now,
@@ -277,6 +283,7 @@ impl Worker {
         datagram: &[u8],
         io: &mut impl Gradients,
     ) {
+        self.observe(now);
         let Ok(header) = Header::parse(datagram).map(|header| header.received_with(ecn)) else {
             self.stats.foreign += 1;
             return;
@@ -576,6 +583,7 @@ impl Worker {
         if self.is_closed() {
             return None;
         }
+        self.observe(now);
         if self.next_control <= now {
             return Some(self.transmit_control(now, out));
         }
@@ -775,8 +783,30 @@ impl Worker {
         Some(phase.min(self.next_control))
     }
 
+    /// Notes the time of a call, and excludes the time in which this worker stood still (see [`LATE`]).
+    fn observe(&mut self, now: Time) {
+        let since = now.since(core::mem::replace(&mut self.observed, now));
+        if since <= LATE {
+            return;
+        }
+        let late = self
+            .poll_timeout()
+            .map_or(Duration::ZERO, |due| now.since(due))
+            .min(since);
+        if late > LATE {
+            for at in [
+                &mut self.last_heard,
+                &mut self.last_progress,
+                &mut self.started,
+            ] {
+                *at = at.after(late);
+            }
+        }
+    }
+
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
+        self.observe(now);
         match self.phase {
             Phase::Closed => {}
             Phase::Joining => {

@@ -471,6 +471,21 @@ fn a_switch_that_falls_silent_is_named() {
     assert_eq!(world.error(0), Some(&silent));
 }
 
+/// A process that was stopped for longer than the stall timeout finds its timers first, and its datagrams later.
+#[test]
+fn workers_that_stood_still_blame_neither_the_switch_nor_the_job() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.run_for(SECOND);
+    world.submit(10);
+    world.silent.extend([0, 1]);
+    world.run_for(30 * SECOND);
+    world.silent.clear();
+    world.finish();
+    world.run_to_end(60 * SECOND);
+    assert_eq!((world.error(0), world.error(1)), (None, None));
+    world.assert_right(10);
+}
+
 #[test]
 fn a_job_that_stalls_says_that_the_switch_answers() {
     let mut world = World::new(&Plan::quiet(2));
