@@ -133,6 +133,15 @@ impl Stage {
         self.ps = Some(Program::start(command, self.file("ps.log")));
     }
 
+    /// Gives the switch another MAC from its next start on.
+    fn change_mac(&self) {
+        let file = self.file("switch.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let changed = text.replace("02:54:41:4c:4c:59", "02:54:41:4c:4c:5a");
+        assert_ne!(changed, text);
+        std::fs::write(&file, changed).unwrap();
+    }
+
     fn switch_log(&self) -> String {
         std::fs::read_to_string(self.file("switch.log")).unwrap_or_default()
     }
@@ -203,6 +212,13 @@ fn sum(
         assert_eq!(f32::from_ne_bytes(*word), want, "element {at}");
     }
     Ok(())
+}
+
+/// Joins a job and makes one sum; the rank stays.
+fn one_sum(workers: u8, rank: u8, mut client: Client) -> (Client, Region) {
+    let region = client.region(1 << 20).unwrap();
+    sum(&mut client, &region, workers, rank, 1000).unwrap();
+    (client, region)
 }
 
 /// Sums of many sizes, from 0 and 1 to more than an inbox holds, and leaves.
@@ -331,6 +347,31 @@ fn agents_find_a_switch_that_was_started_again() {
     stage.at(A, A.1, |rank, client| sums(A.1, rank, client));
     for agent in &stage.agents {
         agent.logs("the port is open", 2);
+    }
+    stage.end();
+}
+
+/// sessions that have pinned the switch's MAC follow an ACCEPT with another one, and so do new sessions.
+#[test]
+fn a_running_job_follows_a_switch_that_comes_back_with_another_mac() {
+    let _alone = alone();
+    let mut stage = Stage::new(&[]);
+    let ranks = stage.at(A, A.1, |rank, client| one_sum(A.1, rank, client));
+    stage.switch.take();
+    stage.ps.take();
+    stage.change_mac();
+    stage.start_switch();
+    std::thread::scope(|scope| {
+        for (rank, (mut client, region)) in (0..).zip(ranks) {
+            scope.spawn(move || {
+                sum(&mut client, &region, A.1, rank, 1000).unwrap();
+                client.finish(Some(LONG)).unwrap();
+            });
+        }
+    });
+    stage.at(A, A.1, |rank, client| sums(A.1, rank, client));
+    for agent in &stage.agents {
+        assert!(!agent.log().contains("not its MAC"), "{}", agent.log());
     }
     stage.end();
 }

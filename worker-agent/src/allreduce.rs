@@ -209,6 +209,7 @@ pub fn over(
         let received = receive_all(&mut link, &mut |ecn, datagram| {
             worker.handle_datagram(now, ecn, datagram, &mut vector);
         })?;
+        link.pin(worker.switch_mac(now));
         if worker.delivered() != delivered {
             last_result = now;
         }

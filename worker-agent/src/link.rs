@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
+use tally_wire::Mac;
 use thiserror::Error;
 
 /// Why there is no link, or no more.
@@ -92,6 +93,12 @@ pub trait Link {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError>;
 
+    /// Pins the switch's MAC: sends to it alone, and drops datagrams that come from another. `None`
+    /// releases the pin. A link over the kernel's sockets, where the kernel resolves the MAC, has no pin.
+    fn pin(&mut self, switch_mac: Option<Mac>) {
+        let _ = switch_mac;
+    }
+
     /// What makes it unlikely that the switch hears us, if there is something.
     fn trouble(&self) -> Option<String> {
         None
@@ -122,6 +129,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError> {
         (**self).wait(timeout, gather, wake)
+    }
+
+    fn pin(&mut self, switch_mac: Option<Mac>) {
+        (**self).pin(switch_mac);
     }
 
     fn trouble(&self) -> Option<String> {

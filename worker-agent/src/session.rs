@@ -236,6 +236,7 @@ impl Session {
         let received = receive_all(&mut **link, &mut |ecn, datagram| {
             worker.handle_datagram(now, ecn, datagram, stream);
         })?;
+        link.pin(worker.switch_mac(now));
         if stream.mismatch().is_some() {
             let at = *self.leave_at.get_or_insert(now.after(MISMATCH_LINGER));
             if at <= now {

@@ -9,15 +9,22 @@ mod rig;
 
 use rig::Rig;
 use rig::common::Rng;
-use rig::common::switch::{Habits, Switch};
-use std::os::fd::AsFd;
+use rig::common::switch::{Habits, MAC, Switch};
+use std::cell::Cell;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tally_agent::link::loss::Loss;
+use tally_agent::link::{Link, LinkError};
 use tally_agent::session::{
     Collective, CollectiveKind, Done, Priority, Refused, Session, SessionState,
 };
-use tally_agent::tensors::Dtype;
-use tally_agent::{AgentError, Arithmetic};
+use tally_agent::tensors::{Dtype, Tensors};
+use tally_agent::{AgentError, Arithmetic, Options, open_link, over};
+use tally_endpoint::{Ecn, Transmit};
+use tally_wire::Mac;
 
 const HABITS: Habits = Habits {
     collide: 100,
@@ -508,6 +515,73 @@ fn a_rank_that_does_not_come_is_named_with_the_collective() {
         assert_eq!(seen.as_slice(), if rank == 2 { &[][..] } else { &[2] });
     }
     assert!(own >= 1);
+}
+
+/// A link that shows its pin.
+struct Pinned {
+    link: Box<dyn Link>,
+    pin: Rc<Cell<Option<Mac>>>,
+}
+
+impl Pinned {
+    fn open(rig: &Rig) -> (Self, Rc<Cell<Option<Mac>>>) {
+        let config = rig.worker(0);
+        let (group, units) = (Some(config.group()), Some(config.units()));
+        let link = open_link(&config.transport, config.switch, group, units).unwrap();
+        let pin = Rc::new(Cell::new(None));
+        let it = Self {
+            link,
+            pin: pin.clone(),
+        };
+        (it, pin)
+    }
+}
+
+impl Link for Pinned {
+    fn send(
+        &mut self,
+        fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
+    ) -> Result<usize, LinkError> {
+        self.link.send(fill)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError> {
+        self.link.receive(take)
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Duration,
+        gather: Duration,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> Result<(), LinkError> {
+        self.link.wait(timeout, gather, wake)
+    }
+
+    fn pin(&mut self, switch_mac: Option<Mac>) {
+        self.pin.set(switch_mac);
+    }
+}
+
+#[test]
+fn the_mac_that_accept_gives_is_pinned() {
+    let rig = Rig::new(1, Habits::default(), true);
+    let (link, pin) = Pinned::open(&rig);
+    let mut session = Session::over(Box::new(link), &rig.worker(0)).unwrap();
+    session.turn().unwrap();
+    assert_eq!(pin.get(), None, "before ACCEPT");
+    let runs = |s: &mut Session| matches!(s.state(), SessionState::Running { .. });
+    until(&mut session, runs).unwrap();
+    assert_eq!(pin.get(), Some(MAC));
+    leave(&mut session);
+
+    let rig = Rig::new(1, Habits::default(), true);
+    let (link, pin) = Pinned::open(&rig);
+    let gradients = Path::new(env!("CARGO_MANIFEST_DIR")).join("gradients/mixed/rank0.safetensors");
+    let input = Tensors::read(&gradients).unwrap();
+    let (options, stop) = (Options::default(), AtomicBool::new(false));
+    over(link, &rig.worker(0), &options, &input, &mut (), &stop).unwrap();
+    assert_eq!(pin.get(), Some(MAC));
 }
 
 #[test]

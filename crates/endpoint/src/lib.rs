@@ -42,6 +42,7 @@ mod ps;
 mod rtt;
 mod worker;
 
+use core::time::Duration;
 pub use error::{Awaited, Hint, Ranks, WorkerError};
 pub use profile::Profile;
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
@@ -50,6 +51,11 @@ pub use worker::{
     CongestionStats, Contribution, Delivery, Event, Gradients, Members, Retransmissions, Slowest,
     Worker, WorkerConfig, WorkerStats,
 };
+
+/// Silence of the switch after which a member forgets the MAC of the last ACCEPT.
+///
+/// Five heartbeats: a switch that restarts with another MAC is found in time for the members to come back.
+pub const SWITCH_MAC_FOR: Duration = Duration::from_secs(2);
 
 /// A datagram for the switch, written to the buffer given to `poll_transmit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

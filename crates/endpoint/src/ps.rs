@@ -13,9 +13,9 @@
 mod patience;
 mod table;
 
-use crate::Transmit;
 use crate::control::Control;
 use crate::error::{Hint, Ranks};
+use crate::{SWITCH_MAC_FOR, Transmit};
 use core::time::Duration;
 use patience::{PERIOD_MAX, PERIOD_MIN, Patience};
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
     Accept, AuthTag, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join,
-    Key, Kind, Leave, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Key, Kind, Leave, Mac, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 
 /// Between JOINs while the job does not run.
@@ -147,6 +147,8 @@ pub struct Ps {
     queue: VecDeque<usize>,
     patience: Patience,
     next_control: Time,
+    /// The last ACCEPT.
+    last_accept: Time,
     /// The seat is the configuration's: there is nobody to join or to leave.
     is_seated: bool,
     hint: Option<Hint>,
@@ -181,6 +183,7 @@ impl Ps {
             queue: VecDeque::new(),
             patience: Patience::new(),
             next_control: now,
+            last_accept: now,
             is_seated: false,
             hint: None,
             events: VecDeque::with_capacity(8),
@@ -218,6 +221,15 @@ impl Ps {
     #[must_use]
     pub fn stats(&self) -> &PsStats {
         &self.stats
+    }
+
+    /// The switch's MAC of the last ACCEPT, which takes the place of ARP's.
+    ///
+    /// `None` before the first ACCEPT, and [`SWITCH_MAC_FOR`] after the last one.
+    #[must_use]
+    pub fn switch_mac(&self, now: Time) -> Option<Mac> {
+        let accept = self.accepted.as_ref()?;
+        (now.since(self.last_accept) < SWITCH_MAC_FOR).then_some(accept.mac)
     }
 
     /// Leaves the job.
@@ -482,6 +494,7 @@ impl Ps {
             self.next_control = now;
         }
         self.accepted = Some(accept);
+        self.last_accept = now;
         let payload_bytes = usize::from(accept.units) * UNIT_BYTES;
         let slots = (4 * usize::from(accept.window)).next_power_of_two();
         let fits = |t: &Table| t.payload_bytes() == payload_bytes && t.slots() == slots;

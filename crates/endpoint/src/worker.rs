@@ -12,10 +12,10 @@ mod flight;
 mod interface;
 mod window;
 
-use crate::Transmit;
 use crate::control::Control;
 use crate::error::{Awaited, Hint, Ranks, WorkerError};
 use crate::planted::{self, Bug};
+use crate::{SWITCH_MAC_FOR, Transmit};
 use awaiting::Awaiting;
 use congestion::Congestion;
 pub use congestion::CongestionStats;
@@ -228,10 +228,13 @@ impl Worker {
         self.control.secret
     }
 
-    /// The switch's MAC, to which frames belong from now on; once the switch has said it.
+    /// The switch's MAC of the last ACCEPT, which takes the place of ARP's.
+    ///
+    /// `None` before the first ACCEPT, and after [`SWITCH_MAC_FOR`] without an authentic frame from the switch.
     #[must_use]
-    pub fn switch_mac(&self) -> Option<Mac> {
-        self.accepted.as_ref().map(|accept| accept.mac)
+    pub fn switch_mac(&self, now: Time) -> Option<Mac> {
+        let accept = self.accepted.as_ref()?;
+        (now.since(self.last_heard) < SWITCH_MAC_FOR).then_some(accept.mac)
     }
 
     /// Who takes part, once the switch has said so.

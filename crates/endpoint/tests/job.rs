@@ -3,12 +3,12 @@
 
 mod common;
 
-use common::switch::Habits;
+use common::switch::{Habits, MAC};
 use common::{Faults, Plan, Rng, World};
 use std::time::Duration;
 use tally_endpoint::{Awaited, Event, Hint, PsEvent, Ranks, WorkerError};
 use tally_wire::control::{LeaveCode, Reason};
-use tally_wire::{AuthTag, Epoch, Rank};
+use tally_wire::{AuthTag, Epoch, Mac, Rank};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -219,6 +219,38 @@ fn a_restart_of_the_switch_is_survived() {
         world.run_to_end(30 * SECOND);
         world.assert_right(300);
     }
+}
+
+#[test]
+fn the_mac_of_the_last_accept_is_that_of_the_switch_while_it_answers() {
+    let mut world = World::new(&Plan::quiet(2));
+    let mac = |world: &World| {
+        let all = world.workers.iter().map(|(w, _)| w.switch_mac(world.now));
+        let all: Vec<_> = all.chain([world.ps.switch_mac(world.now)]).collect();
+        assert!(all.iter().all(|mac| *mac == all[0]), "{all:?}");
+        all[0]
+    };
+    assert_eq!(mac(&world), None);
+    world.run_for(SECOND);
+    assert_eq!(mac(&world), Some(MAC));
+    // Nothing is submitted: heartbeats are answered.
+    world.run_for(10 * SECOND);
+    assert_eq!(mac(&world), Some(MAC));
+    world.silent.push(254);
+    world.run_for(SECOND);
+    assert_eq!(mac(&world), Some(MAC));
+    world.run_for(2 * SECOND);
+    assert_eq!(mac(&world), None);
+    let other = Mac([2, 0, 0, 0, 0, 9]);
+    world.switch.restart();
+    world.switch.mac = other;
+    world.silent.clear();
+    world.run_for(SECOND);
+    assert_eq!(mac(&world), Some(other));
+    world.submit(50);
+    world.finish();
+    world.run_to_end(30 * SECOND);
+    world.assert_right(50);
 }
 
 #[test]

@@ -179,6 +179,14 @@ impl Crowd {
                 all.overflow
             ));
         }
+        if all.wrong_mac > said.wrong_mac {
+            let new = all.wrong_mac - said.wrong_mac;
+            self.log.warn(format_args!(
+                "{new} frames dropped, {} so far, that had the switch's IP address and not its MAC: a host claims to be \
+                 the switch, or the switch has a new MAC",
+                all.wrong_mac
+            ));
+        }
         if all.strays > said.strays {
             let new = all.strays - said.strays;
             self.log.debug(format_args!(

@@ -9,6 +9,10 @@
 //! There is no kernel to resolve addresses, so the port asks for the switch's MAC with ARP before
 //! it takes anything to send, and answers ARP and ICMP echo for its own address ([`Station`]).
 //!
+//! Once ACCEPT has given the switch's MAC, it is *pinned* for the link ([`Link::pin`], A-9): the link sends to that MAC
+//! and drops what comes from another, regardless of ARP. A link without a pin repeats the ARP request every 100 ms, so
+//! that a false answer does not last.
+//!
 //! When there is nothing to do it yields its CPU at once, and after many times sleeps a little: a host may
 //! run many of us, and then whoever we wait for waits for our CPU. (Where nobody does, a yield is a short
 //! way to look again.)
@@ -22,7 +26,7 @@
 
 mod inboxes;
 
-use super::ethernet::{Local, Station};
+use super::ethernet::{Datagram, Local, Station};
 use super::{Link, LinkError};
 use crate::config::{Eal as EalOptions, Memory};
 use inboxes::{Arrived, Inboxes};
@@ -41,7 +45,7 @@ use tally_dpdk::{
 };
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
-use tally_wire::{HEADERS_BYTES, MAX_UNITS};
+use tally_wire::{HEADERS_BYTES, MAX_UNITS, Mac};
 
 pub use inboxes::Dropped;
 
@@ -110,6 +114,8 @@ pub struct DpdkLink {
     shared: Rc<RefCell<Shared>>,
     /// Its UDP port.
     port: u16,
+    /// The switch's MAC, from ACCEPT.
+    pinned: Option<Mac>,
 }
 
 impl DpdkPort {
@@ -229,8 +235,11 @@ impl DpdkPort {
     #[must_use]
     pub fn link(&self, group: Option<Ipv4Addr>) -> DpdkLink {
         let port = self.shared.borrow_mut().inboxes.open(group);
-        let shared = self.shared.clone();
-        DpdkLink { shared, port }
+        DpdkLink {
+            shared: self.shared.clone(),
+            port,
+            pinned: None,
+        }
     }
 
     /// Answers whoever asks for our address, while nobody receives.
@@ -264,7 +273,7 @@ impl Device {
 impl Shared {
     fn ask_for_switch(&mut self) {
         let now = Instant::now();
-        if now >= self.next_arp {
+        if now >= self.next_arp && self.leaving.len() < BURST {
             self.next_arp = now + ARP_EVERY;
             let request = self.pool.alloc_copy(&self.station.request());
             self.leaving.extend(request);
@@ -298,9 +307,19 @@ impl Shared {
             if !mbuf.is_contiguous() {
                 continue;
             }
-            if let Some((to, ecn, bytes)) = self.station.datagram(mbuf.data()) {
-                let frame = mbuf;
-                let arrived = Arrived { frame, ecn, bytes };
+            if let Some(datagram) = self.station.datagram(mbuf.data()) {
+                let Datagram {
+                    to,
+                    from,
+                    ecn,
+                    bytes,
+                } = datagram;
+                let arrived = Arrived {
+                    frame: mbuf,
+                    from,
+                    ecn,
+                    bytes,
+                };
                 self.inboxes.deliver(to, arrived, Mbuf::share);
                 continue;
             }
@@ -366,11 +385,13 @@ impl Link for DpdkLink {
         fill: &mut dyn FnMut(&mut [u8]) -> Option<Transmit>,
     ) -> Result<usize, LinkError> {
         let shared = &mut *self.shared.borrow_mut();
-        if !shared.station.knows_switch() {
+        if self.pinned.is_none() {
             shared.ask_for_switch();
+        }
+        let Some(switch_mac) = self.pinned.or(shared.station.arp_mac()) else {
             shared.flush();
             return Ok(0);
-        }
+        };
         let mut n = 0;
         // What the driver has not taken goes first, and nothing is made until it has gone.
         shared.flush();
@@ -386,8 +407,9 @@ impl Link for DpdkLink {
                 break;
             };
             let ports = (self.port, transmit.port);
-            let bytes = shared.station.finish(buffer, transmit.len, ports);
-            if bytes.is_some_and(|bytes| mbuf.set_len(bytes)) {
+            let len = transmit.len;
+            let bytes = shared.station.finish(buffer, len, ports, switch_mac);
+            if mbuf.set_len(bytes) {
                 shared.leaving.push(mbuf);
             }
             n += 1;
@@ -408,7 +430,9 @@ impl Link for DpdkLink {
         }
         let read = &mut shared.read;
         let n = shared.inboxes.take(self.port, BURST, |arrived| {
-            let Arrived { frame, ecn, bytes } = arrived;
+            let Arrived {
+                frame, ecn, bytes, ..
+            } = arrived;
             take(ecn, &frame.data()[UDP_END..][..bytes]);
             read.push(frame);
         });
@@ -425,6 +449,19 @@ impl Link for DpdkLink {
         self.shared.borrow_mut().wait(timeout, wake)
     }
 
+    fn pin(&mut self, switch_mac: Option<Mac>) {
+        if self.pinned == switch_mac {
+            return;
+        }
+        let shared = &mut *self.shared.borrow_mut();
+        if let (Some(last), None) = (self.pinned, switch_mac) {
+            // ARP frames that came while it was pinned do not count: the last good MAC serves until the next answer.
+            shared.station.set_arp_mac(last);
+        }
+        shared.inboxes.pin(self.port, switch_mac);
+        self.pinned = switch_mac;
+    }
+
     fn trouble(&self) -> Option<String> {
         let shared = self.shared.borrow();
         let Some(device) = &shared.device else {
@@ -433,8 +470,10 @@ impl Link for DpdkLink {
         if !device.is_up() {
             return Some("the device's link is down".into());
         }
-        let knows_switch = shared.station.knows_switch();
-        (!knows_switch).then(|| "the switch does not answer ARP".into())
+        let switch_mac = self.pinned.or(shared.station.arp_mac());
+        switch_mac
+            .is_none()
+            .then(|| "the switch does not answer ARP".into())
     }
 }
 
@@ -447,6 +486,154 @@ impl Drop for DpdkLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tally_wire::frame::{ETHERTYPE_ARP, emit};
+    use tally_wire::neighbour::answer_arp;
+    use tally_wire::{
+        Addresses, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank,
+    };
+
+    const LOCAL: Local = Local {
+        mac: Mac([2, 0, 0, 0, 0, 1]),
+        address: Ipv4Addr::new(10, 84, 0, 1),
+    };
+    const SWITCH: Ipv4Addr = Ipv4Addr::new(10, 84, 0, 254);
+    const SWITCH_MAC: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
+    const OTHER_MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const PORT: u16 = 40_000;
+
+    fn header() -> Header {
+        Header {
+            kind: Kind::Nack,
+            flags: Flags::NONE,
+            priority: 0,
+            element: Element::None,
+            job: JobId(7),
+            epoch: Epoch(1),
+            fragment: FragmentId(0),
+            rank: Rank(0),
+            units: 0,
+            bitmap: 0,
+            tag: AuthTag::NONE,
+        }
+    }
+
+    /// A port whose device returns what it is given.
+    struct Loopback(DpdkPort);
+
+    impl Loopback {
+        fn open() -> Self {
+            let eal = EalOptions {
+                memory: Memory::NoHuge,
+                megabytes: 64,
+            };
+            let mut port = DpdkPort::new(&eal, "net_ring0", LOCAL, PORT, SWITCH, Some(2)).unwrap();
+            port.connect(Duration::ZERO).unwrap();
+            Self(port)
+        }
+
+        /// Makes a frame arrive.
+        fn arrive(&self, frame: &[u8]) {
+            let shared = &mut *self.0.shared.borrow_mut();
+            let mut frames = vec![shared.pool.alloc_copy(frame).unwrap()];
+            let device = shared.device.as_mut().unwrap();
+            assert_eq!(device.tx.burst(&mut frames), 1);
+        }
+
+        /// Makes an ARP answer arrive that claims the switch's address for `mac`.
+        fn arp(&self, link: &mut DpdkLink, mac: Mac) {
+            let mut answer = self.0.shared.borrow().station.request();
+            assert!(answer_arp(&mut answer, mac, SWITCH));
+            self.arrive(&answer);
+            assert_eq!(link.receive(&mut |_, _| ()).unwrap(), 0);
+        }
+
+        /// Makes a datagram of the switch's address arrive; whether the link takes it.
+        fn takes(&self, link: &mut DpdkLink, src_mac: Mac) -> bool {
+            let mut frame = [0; HEADERS_BYTES];
+            let addresses = Addresses {
+                src_mac,
+                dst_mac: LOCAL.mac,
+                src_ip: SWITCH,
+                dst_ip: LOCAL.address,
+                src_port: 31_249,
+                dst_port: link.port,
+            };
+            emit(&mut frame, &addresses, &header());
+            self.arrive(&frame);
+            link.receive(&mut |_, _| ()).unwrap() == 1
+        }
+
+        /// Sends a datagram: the destination MAC of its frame, and whether an ARP request left.
+        fn send(&self, link: &mut DpdkLink) -> (Option<Mac>, bool) {
+            self.0.shared.borrow_mut().next_arp = Instant::now();
+            let mut left = 1;
+            link.send(&mut |out| {
+                left -= 1;
+                header().emit(out);
+                (left == 0).then_some(Transmit {
+                    len: tally_wire::header::HEADER_BYTES,
+                    port: 31_249,
+                })
+            })
+            .unwrap();
+            let shared = &mut *self.0.shared.borrow_mut();
+            let mut frames = Vec::new();
+            let device = shared.device.as_mut().unwrap();
+            device.rx.burst(&mut frames, BURST);
+            let (mut to, mut asked) = (None, false);
+            for frame in &frames {
+                let bytes = frame.data();
+                if bytes[12..14] == ETHERTYPE_ARP.to_be_bytes() {
+                    asked = true;
+                } else {
+                    to = Some(Mac(*bytes.first_chunk().unwrap()));
+                }
+            }
+            (to, asked)
+        }
+    }
+
+    #[test]
+    fn a_pinned_link_sends_to_one_mac_and_hears_one_mac_regardless_of_arp() {
+        let port = Loopback::open();
+        let (mut link, mut other) = (port.0.link(None), port.0.link(None));
+        assert_eq!(port.send(&mut link), (None, true));
+        port.arp(&mut link, SWITCH_MAC);
+        assert_eq!(port.send(&mut link), (Some(SWITCH_MAC), true));
+        assert!(port.takes(&mut link, OTHER_MAC), "before ACCEPT");
+
+        link.pin(Some(SWITCH_MAC));
+        port.arp(&mut link, OTHER_MAC);
+        assert_eq!(port.send(&mut link), (Some(SWITCH_MAC), false));
+        assert!(!port.takes(&mut link, OTHER_MAC));
+        assert!(port.takes(&mut link, SWITCH_MAC));
+        assert_eq!(port.0.dropped().wrong_mac, 1);
+
+        // A link whose session has not been accepted takes the last answer and keeps asking.
+        assert_eq!(port.send(&mut other), (Some(OTHER_MAC), true));
+        port.arp(&mut other, SWITCH_MAC);
+        assert_eq!(port.send(&mut other), (Some(SWITCH_MAC), true));
+
+        // ACCEPT with another MAC: this link follows, the other does not.
+        link.pin(Some(OTHER_MAC));
+        assert_eq!(port.send(&mut link), (Some(OTHER_MAC), false));
+        assert!(port.takes(&mut link, OTHER_MAC) && !port.takes(&mut link, SWITCH_MAC));
+        assert_eq!(port.send(&mut other), (Some(SWITCH_MAC), true));
+
+        // The switch is silent: the last good MAC serves until ARP says otherwise.
+        link.pin(None);
+        assert_eq!(port.send(&mut link), (Some(OTHER_MAC), true));
+        port.arp(&mut link, SWITCH_MAC);
+        assert_eq!(port.send(&mut link), (Some(SWITCH_MAC), true));
+        assert!(port.takes(&mut link, SWITCH_MAC) && port.takes(&mut link, OTHER_MAC));
+
+        // A new session starts without a pin.
+        link.pin(Some(OTHER_MAC));
+        drop(link);
+        let mut new = port.0.link(None);
+        assert_eq!(port.send(&mut new), (Some(SWITCH_MAC), true));
+        assert!(port.takes(&mut new, SWITCH_MAC));
+    }
 
     #[test]
     fn buffers_hold_a_frame_and_what_memif_is_told_to_use() {

@@ -1,5 +1,7 @@
 //! What a host without a kernel's network stack needs of Ethernet: headers in front of its
 //! datagrams, the datagrams in what arrives, and the switch's MAC by ARP.
+//!
+//! ARP is not authenticated. Its answer serves a link until ACCEPT has given the switch's MAC.
 
 use std::net::Ipv4Addr;
 use tally_endpoint::Ecn;
@@ -32,11 +34,25 @@ pub enum To {
     Group(Ipv4Addr),
 }
 
+/// What a frame's headers say of the datagram in it, which is at [`UDP_END`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram {
+    /// Destination.
+    pub to: To,
+    /// Source MAC of the frame.
+    pub from: Mac,
+    /// Congestion on the way.
+    pub ecn: Ecn,
+    /// Length.
+    pub bytes: usize,
+}
+
 /// A host on an Ethernet with one switch to talk to.
 pub struct Station {
     local: Local,
     switch: Ipv4Addr,
-    switch_mac: Option<Mac>,
+    /// From the last ARP frame of the switch's address.
+    arp_mac: Option<Mac>,
     /// Ethernet, IPv4 and UDP headers for payloads of so many units, by units; made when needed.
     templates: Vec<Option<[u8; UDP_END]>>,
 }
@@ -48,15 +64,20 @@ impl Station {
         Self {
             local,
             switch,
-            switch_mac: None,
+            arp_mac: None,
             templates: vec![None; usize::from(MAX_UNITS) + 1],
         }
     }
 
-    /// Whether the switch's MAC is known, without which there are no headers.
+    /// The switch's MAC by ARP.
     #[must_use]
-    pub fn knows_switch(&self) -> bool {
-        self.switch_mac.is_some()
+    pub fn arp_mac(&self) -> Option<Mac> {
+        self.arp_mac
+    }
+
+    /// Replaces the switch's MAC by ARP.
+    pub fn set_arp_mac(&mut self, mac: Mac) {
+        self.arp_mac = Some(mac);
     }
 
     /// The ARP request for the switch's MAC.
@@ -66,19 +87,24 @@ impl Station {
     }
 
     /// Writes Ethernet, IPv4 and UDP headers in front of the datagram of `len` bytes that is in `frame` at
-    /// [`UDP_END`], from the first of `ports`, ours, to the second, the switch's. Returns the frame's length;
-    /// `None` while the switch's MAC is not known.
+    /// [`UDP_END`], from the first of `ports`, ours, to the second, the switch's, at `switch_mac`. Returns the
+    /// frame's length.
     ///
     /// # Panics
     /// If `frame` is shorter than the frame.
-    pub fn finish(&mut self, frame: &mut [u8], len: usize, ports: (u16, u16)) -> Option<usize> {
-        let switch_mac = self.switch_mac?;
+    pub fn finish(
+        &mut self,
+        frame: &mut [u8],
+        len: usize,
+        ports: (u16, u16),
+        switch_mac: Mac,
+    ) -> usize {
         let units = (len - HEADER_BYTES) / UNIT_BYTES;
         let (local, switch) = (self.local, self.switch);
         let template = self.templates[units].get_or_insert_with(|| {
             let addresses = Addresses {
                 src_mac: local.mac,
-                dst_mac: switch_mac,
+                dst_mac: Mac::default(),
                 src_ip: local.address,
                 dst_ip: switch,
                 src_port: 0,
@@ -91,16 +117,16 @@ impl Station {
             template
         });
         frame[..UDP_END].copy_from_slice(template);
+        frame[..6].copy_from_slice(&switch_mac.0);
         // There is no UDP checksum that they would change (F-2).
         frame[34..36].copy_from_slice(&ports.0.to_be_bytes());
         frame[36..38].copy_from_slice(&ports.1.to_be_bytes());
-        Some(UDP_END + len)
+        UDP_END + len
     }
 
-    /// Whom the datagram in `frame`, at [`UDP_END`], is for, what the frame says of congestion, and the datagram's
-    /// bytes; if it is from the switch to our address or a group.
+    /// The datagram in `frame`, if it is from the switch's IPv4 address to our address or a group.
     #[must_use]
-    pub fn datagram(&self, frame: &[u8]) -> Option<(To, Ecn, usize)> {
+    pub fn datagram(&self, frame: &[u8]) -> Option<Datagram> {
         let parsed = UdpFrame::parse(frame).ok()?;
         let it = parsed.addresses;
         if it.src_ip != self.switch {
@@ -113,16 +139,18 @@ impl Station {
         } else {
             return None;
         };
-        Some((to, parsed.ecn, parsed.datagram_bytes))
+        Some(Datagram {
+            to,
+            from: it.src_mac,
+            ecn: parsed.ecn,
+            bytes: parsed.datagram_bytes,
+        })
     }
 
     /// Takes the switch's MAC from its ARP frames.
     pub fn learn(&mut self, frame: &[u8]) {
-        if let Some(mac) = arp_sender(frame, self.switch)
-            && self.switch_mac != Some(mac)
-        {
-            self.switch_mac = Some(mac);
-            self.templates.fill(None);
+        if let Some(mac) = arp_sender(frame, self.switch) {
+            self.arp_mac = Some(mac);
         }
     }
 
@@ -173,21 +201,12 @@ mod tests {
         Station::new(LOCAL, SWITCH)
     }
 
-    fn resolved() -> Station {
-        let mut s = station();
-        let mut answer = s.request();
-        assert!(answer_arp(&mut answer, SWITCH_MAC, SWITCH));
-        s.learn(&answer);
-        assert!(s.knows_switch());
-        s
-    }
-
     #[test]
     fn the_switch_is_resolved_by_its_own_answer_only() {
         let mut s = station();
         let mut answer = s.request();
         s.learn(&answer);
-        assert!(!s.knows_switch(), "our own request");
+        assert_eq!(s.arp_mac(), None, "our own request");
         assert!(answer_arp(&mut answer, SWITCH_MAC, SWITCH));
         for len in 0..42 {
             s.learn(&answer[..len]);
@@ -195,21 +214,27 @@ mod tests {
         let mut other = answer;
         other[31] = 9;
         s.learn(&other);
-        assert!(!s.knows_switch());
-        assert_eq!(s.finish(&mut [0; 200], 150, (PORT, 31249)), None);
+        assert_eq!(s.arp_mac(), None);
         s.learn(&answer);
-        assert!(s.knows_switch());
+        assert_eq!(s.arp_mac(), Some(SWITCH_MAC));
     }
 
     #[test]
     fn headers_are_those_of_the_wire_crate() {
-        let mut s = resolved();
-        for units in [0, 2, 16, 2] {
+        let mut s = station();
+        let other = Mac([2, 0, 0, 0, 0, 9]);
+        for (units, switch_mac) in [
+            (0, SWITCH_MAC),
+            (2, SWITCH_MAC),
+            (16, SWITCH_MAC),
+            (2, SWITCH_MAC),
+            (2, other),
+        ] {
             let datagram = HEADER_BYTES + UNIT_BYTES * usize::from(units);
             let mut want = vec![0; UDP_END + datagram];
             let addresses = Addresses {
                 src_mac: LOCAL.mac,
-                dst_mac: SWITCH_MAC,
+                dst_mac: switch_mac,
                 src_ip: LOCAL.address,
                 dst_ip: SWITCH,
                 src_port: PORT,
@@ -218,8 +243,8 @@ mod tests {
             frame::emit(&mut want, &addresses, &header_of(units));
             let mut got = want.clone();
             got[..UDP_END].fill(0xa5);
-            let len = s.finish(&mut got, datagram, (PORT, 31_251));
-            assert_eq!(len, Some(want.len()));
+            let len = s.finish(&mut got, datagram, (PORT, 31_251), switch_mac);
+            assert_eq!(len, want.len());
             assert_eq!(got, want);
         }
     }
@@ -238,11 +263,12 @@ mod tests {
             };
             let mut f = vec![0; HEADERS_BYTES];
             frame::emit(&mut f, &addresses, &header_of(0));
-            let (to, ecn, bytes) = s.datagram(&f)?;
-            assert_eq!((ecn, bytes), (Ecn::Ect0, HEADER_BYTES));
+            let it = s.datagram(&f)?;
+            assert_eq!((it.ecn, it.bytes), (Ecn::Ect0, HEADER_BYTES));
+            assert_eq!(it.from, SWITCH_MAC);
             assert!(frame::mark(&mut f));
-            assert_eq!(s.datagram(&f)?.1, Ecn::Ce);
-            Some(to)
+            assert_eq!(s.datagram(&f)?.ecn, Ecn::Ce);
+            Some(it.to)
         };
         assert_eq!(frame(SWITCH, LOCAL.address, PORT), Some(To::Port(PORT)));
         assert_eq!(frame(SWITCH, GROUP, 31_249), Some(To::Group(GROUP)));

@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
-use tally_wire::{Header, Kind};
+use tally_wire::{Header, Kind, Mac};
 
 /// How much is lost.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -190,6 +190,10 @@ impl<L: Link> Link for Lossy<L> {
         self.inner.wait(timeout, gather, wake)
     }
 
+    fn pin(&mut self, switch_mac: Option<Mac>) {
+        self.inner.pin(switch_mac);
+    }
+
     fn trouble(&self) -> Option<String> {
         self.inner.trouble()
     }
@@ -216,6 +220,8 @@ impl<L: Link> Link for Lossy<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::rc::Rc;
     use tally_wire::{Element, Epoch, Flags, FragmentId, JobId, Rank};
 
     const NUMBER_AT: usize = 8;
@@ -254,6 +260,7 @@ mod tests {
     #[derive(Default)]
     struct Endless {
         sent: Vec<u32>,
+        pin: Rc<Cell<Option<Mac>>>,
     }
 
     impl Link for Endless {
@@ -282,6 +289,25 @@ mod tests {
         ) -> Result<(), LinkError> {
             Ok(())
         }
+
+        fn pin(&mut self, switch_mac: Option<Mac>) {
+            self.pin.set(switch_mac);
+        }
+    }
+
+    #[test]
+    fn a_pin_reaches_the_link_that_loses() {
+        let pin = Rc::new(Cell::new(None));
+        let endless = Endless {
+            pin: pin.clone(),
+            ..Endless::default()
+        };
+        let mut link = losing(Box::new(endless), Some(loss(1)));
+        let mac = Some(Mac([2, 0, 0, 0, 0, 0xfe]));
+        link.pin(mac);
+        assert_eq!(pin.get(), mac);
+        link.pin(None);
+        assert_eq!(pin.get(), None);
     }
 
     /// Numbers delivered of `sends` sent and of 1000 received, and the losses.

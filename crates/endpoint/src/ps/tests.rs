@@ -3,6 +3,7 @@ use tally_wire::control::DATAGRAM_BYTES;
 
 const JOB: JobId = JobId(3);
 const EPOCH: Epoch = Epoch(9);
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
 fn ms(n: u64) -> Time {
     Time(n * 1_000_000)
@@ -11,7 +12,15 @@ fn ms(n: u64) -> Time {
 /// A parameter server of a job of two workers that runs, with payloads of one unit.
 fn serving() -> Ps {
     let key = Key::new(&[5; 16]).unwrap();
-    let mut ps = Ps::new(ms(0), PsConfig::new(JOB, key.clone(), 77), Kernels::best());
+    let mut ps = Ps::new(ms(0), PsConfig::new(JOB, key, 77), Kernels::best());
+    assert_eq!(ps.switch_mac(ms(0)), None);
+    accept(&mut ps, ms(0), MAC);
+    assert_eq!(sent(&mut ps, ms(0)), [(Kind::Join, Rank::PS)]);
+    ps
+}
+
+fn accept(ps: &mut Ps, now: Time, mac: Mac) {
+    let key = Key::new(&[5; 16]).unwrap();
     let accept = Accept {
         instance: 77,
         challenge: 1,
@@ -26,16 +35,26 @@ fn serving() -> Ps {
         ps: true,
         group: [239, 84, 0, 3].into(),
         behind: None,
-        mac: tally_wire::Mac([2, 0, 0, 0, 0, 1]),
+        mac,
         salt: 5,
     };
     let mut datagram = [0; DATAGRAM_BYTES];
     header(Kind::Accept, 0, Flags::NONE).emit(&mut datagram);
     accept.emit(&mut datagram);
     key.seal(&mut datagram);
-    ps.handle_datagram(ms(0), Ecn::Ect0, &datagram);
-    assert_eq!(sent(&mut ps, ms(0)), [(Kind::Join, Rank::PS)]);
-    ps
+    ps.handle_datagram(now, Ecn::Ect0, &datagram);
+}
+
+#[test]
+fn the_mac_of_the_last_accept_is_that_of_the_switch_while_it_answers() {
+    let mut ps = serving();
+    assert_eq!(ps.switch_mac(ms(1999)), Some(MAC));
+    accept(&mut ps, ms(1999), MAC);
+    assert_eq!(ps.switch_mac(ms(3998)), Some(MAC));
+    assert_eq!(ps.switch_mac(ms(3999)), None);
+    let other = Mac([2, 0, 0, 0, 0, 2]);
+    accept(&mut ps, ms(4000), other);
+    assert_eq!(ps.switch_mac(ms(4001)), Some(other));
 }
 
 fn header(kind: Kind, bitmap: u64, flags: Flags) -> Header {

@@ -124,6 +124,8 @@ pub struct Switch {
     /// Takes it for a bug of the session when workers send different types of elements. If false, it drops
     /// what differs from the first, as S-1 has it.
     pub strict: bool,
+    /// Its MAC in ACCEPT.
+    pub mac: Mac,
     workers: u8,
     units: u8,
     challenge: u64,
@@ -149,6 +151,7 @@ impl Switch {
             habits,
             sums: true,
             strict: true,
+            mac: MAC,
             workers,
             units: 0,
             challenge: 1,
@@ -164,9 +167,9 @@ impl Switch {
     /// Forgets everything, as after a crash.
     pub fn restart(&mut self) {
         let challenge = self.challenge + 100;
-        let strict = self.strict;
+        let (strict, mac) = (self.strict, self.mac);
         *self = Self::new(self.workers, self.habits);
-        (self.challenge, self.strict) = (challenge, strict);
+        (self.challenge, self.strict, self.mac) = (challenge, strict, mac);
     }
 
     fn header(&self, kind: Kind, fragment: u32) -> Header {
@@ -254,7 +257,7 @@ impl Switch {
             ps: self.members.contains_key(&255),
             group: tally_wire::frame::group_of(JOB),
             behind: self.behind().filter(|_| member != 255),
-            mac: MAC,
+            mac: self.mac,
             salt: self.salt,
         };
         self.control(Kind::Accept, member, |out| accept.emit(out))

@@ -4,11 +4,15 @@
 //! in that job, and they share it. Each has an inbox, whose frames wait for its owner's next turn. It is bounded, so
 //! that what is sent to one who is slow takes no buffers from the others; what does not fit is dropped and counted,
 //! and the sender's repair brings it again.
+//!
+//! An inbox may be pinned to the MAC that ACCEPT gave. Frames from any other MAC are dropped and counted before
+//! they take room in it. The pin is the inbox's and not the port's: an ACCEPT of one job has no effect on other jobs.
 
 use crate::link::ethernet::To;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use tally_endpoint::Ecn;
+use tally_wire::Mac;
 
 /// Frames that wait for one: as many as may arrive for it while another takes as many as it may in one turn.
 pub(super) const INBOX_FRAMES_MAX: usize = 1024;
@@ -20,18 +24,22 @@ const INBOX_FRAMES_MIN: usize = 64;
 /// A frame, and what its headers say.
 pub(super) struct Arrived<F> {
     pub(super) frame: F,
+    /// Source MAC.
+    pub(super) from: Mac,
     pub(super) ecn: Ecn,
     /// Of the datagram in it.
     pub(super) bytes: usize,
 }
 
-/// Frames that belong to nobody here, or did not fit.
+/// Frames that belong to nobody here, did not fit, or came from a wrong MAC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
     /// For a UDP port that nobody has here, or a group that nobody listens to.
     pub strays: u64,
     /// For one who has too many waiting.
     pub overflow: u64,
+    /// From the switch's IPv4 address and another MAC than the one that ACCEPT gave.
+    pub wrong_mac: u64,
 }
 
 /// The inboxes of all who share a port.
@@ -46,6 +54,8 @@ pub(super) struct Inboxes<F> {
 
 struct Inbox<F> {
     group: Option<Ipv4Addr>,
+    /// The only source MAC that is accepted, if there is one.
+    pin: Option<Mac>,
     frames: VecDeque<Arrived<F>>,
 }
 
@@ -69,6 +79,7 @@ impl<F> Inboxes<F> {
         let port = u16::try_from(usize::from(self.first) + at).expect("a port for each");
         let inbox = Some(Inbox {
             group,
+            pin: None,
             frames: VecDeque::new(),
         });
         match free {
@@ -81,6 +92,13 @@ impl<F> Inboxes<F> {
     fn of(&mut self, port: u16) -> Option<&mut Option<Inbox<F>>> {
         let at = port.checked_sub(self.first)?;
         self.inboxes.get_mut(usize::from(at))
+    }
+
+    /// Accepts only frames from that MAC in an inbox from now on; `None`: from any.
+    pub(super) fn pin(&mut self, port: u16, mac: Option<Mac>) {
+        if let Some(inbox) = self.of(port).and_then(Option::as_mut) {
+            inbox.pin = mac;
+        }
     }
 
     /// Drops an inbox, and what is in it.
@@ -103,7 +121,11 @@ impl<F> Inboxes<F> {
             held,
             dropped,
         } = self;
-        let mut put = |inbox: &mut Inbox<F>, arrived| {
+        let mut put = |inbox: &mut Inbox<F>, arrived: Arrived<F>| {
+            if inbox.pin.is_some_and(|mac| mac != arrived.from) {
+                dropped.wrong_mac += 1;
+                return;
+            }
             let waiting = inbox.frames.len();
             let is_full = waiting >= INBOX_FRAMES_MAX
                 || waiting >= INBOX_FRAMES_MIN && *held >= HELD_FRAMES_MAX;
@@ -159,10 +181,17 @@ mod tests {
     const A: Ipv4Addr = Ipv4Addr::new(239, 84, 0, 7);
     const B: Ipv4Addr = Ipv4Addr::new(239, 84, 0, 8);
     const P: u16 = 40_000;
+    const SWITCH: Mac = Mac([2, 0, 0, 0, 0, 0xfe]);
+    const OTHER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
     fn deliver(inboxes: &mut Inboxes<Rc<u32>>, to: To, n: u32) {
+        deliver_from(inboxes, SWITCH, to, n);
+    }
+
+    fn deliver_from(inboxes: &mut Inboxes<Rc<u32>>, from: Mac, to: To, n: u32) {
         let arrived = Arrived {
             frame: Rc::new(n),
+            from,
             ecn: Ecn::Ect0,
             bytes: 1,
         };
@@ -213,6 +242,33 @@ mod tests {
         assert!(i.is_empty(first) && take(&mut i, first, 9).is_empty());
         assert_eq!(i.open(Some(B)), first);
         assert!(i.is_empty(first) && i.is_empty(second));
+    }
+
+    #[test]
+    fn a_pinned_inbox_takes_frames_from_one_mac_alone() {
+        let mut i = Inboxes::new(P);
+        let (pinned, free) = (i.open(Some(A)), i.open(Some(A)));
+        i.pin(pinned, Some(SWITCH));
+        for from in [SWITCH, OTHER] {
+            deliver_from(&mut i, from, To::Port(pinned), 1);
+            deliver_from(&mut i, from, To::Group(A), 2);
+        }
+        assert_eq!(i.dropped.wrong_mac, 2);
+        assert_eq!(take(&mut i, pinned, 9), [1, 2]);
+        assert_eq!(take(&mut i, free, 9), [2, 2], "it has no pin");
+        i.pin(pinned, Some(OTHER));
+        deliver(&mut i, To::Port(pinned), 3);
+        deliver_from(&mut i, OTHER, To::Port(pinned), 4);
+        assert_eq!(take(&mut i, pinned, 9), [4]);
+        i.pin(pinned, None);
+        deliver(&mut i, To::Port(pinned), 5);
+        assert_eq!(take(&mut i, pinned, 9), [5]);
+        assert_eq!((i.dropped.wrong_mac, i.dropped.strays, i.held), (3, 0, 0));
+        i.pin(pinned, Some(OTHER));
+        i.close(pinned);
+        assert_eq!(i.open(Some(A)), pinned);
+        deliver(&mut i, To::Port(pinned), 6);
+        assert_eq!(take(&mut i, pinned, 9), [6], "a new link has no pin");
     }
 
     #[test]
