@@ -45,7 +45,7 @@ pub struct Args {
     rate_gbit: f64,
 
     /// Delay of each link, one way, in µs.
-    #[arg(long, default_value_t = 2.5)]
+    #[arg(long, default_value_t = 1.0)]
     delay_us: f64,
 
     /// Payload bytes of a fragment.
