@@ -34,6 +34,12 @@ pub(crate) struct Rtt {
     bounds: Bounds,
 }
 
+/// On a *fast* path half of all samples are shorter than [`FAST`]: hosts do not wait for a CPU there. The
+/// timeout is then some medians, four of which reach the usual minimum at [`FAST`].
+const FAST: Duration = Duration::from_micros(50);
+const FAST_TIMES: u32 = 4;
+pub(crate) const FAST_MIN: Duration = Duration::from_micros(20);
+
 /// Bounds of a timeout.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
@@ -107,6 +113,20 @@ impl Rtt {
     /// Room for stalls: so many medians, from `min` to `usual`.
     pub(crate) fn room(&self, times: u32, min: Duration, usual: Duration) -> Duration {
         self.median.map_or(usual, |m| (m * times).clamp(min, usual))
+    }
+
+    /// Whether the path is fast.
+    pub(crate) fn is_fast(&self) -> bool {
+        self.median.is_some_and(|median| median < FAST)
+    }
+
+    /// The timeout of a fast path, doubled `doublings` times.
+    pub(crate) fn fast_timeout(&self, doublings: u32) -> Duration {
+        let path = self.path().unwrap_or_default() * TIMES;
+        let medians = self.median.unwrap_or_default() * FAST_TIMES;
+        let base = path.max(medians).max(FAST_MIN);
+        base.saturating_mul(1 << doublings.min(31))
+            .min(self.bounds.max)
     }
 
     /// The timeout, doubled `doublings` times.
@@ -209,6 +229,23 @@ mod tests {
             r.sample(Duration::from_micros(typical_us));
             assert_eq!(r.timeout(0), Duration::from_micros(timeout_us));
         }
+    }
+
+    #[test]
+    fn a_fast_path_has_a_timeout_of_four_medians() {
+        for (sample_us, timeout_us) in [(0, 20), (4, 20), (10, 40), (49, 196)] {
+            let mut r = rtt();
+            r.sample(Duration::from_micros(sample_us));
+            assert!(r.is_fast());
+            assert_eq!(r.fast_timeout(0), Duration::from_micros(timeout_us));
+            assert_eq!(r.fast_timeout(1), Duration::from_micros(2 * timeout_us));
+            assert_eq!(r.fast_timeout(99), 250 * MS);
+        }
+        let mut r = rtt();
+        assert!(!r.is_fast());
+        r.sample(FAST);
+        assert!(!r.is_fast());
+        assert_eq!(r.timeout(0), FAST * FAST_TIMES, "no step between the two");
     }
 
     #[test]

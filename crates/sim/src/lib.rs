@@ -24,6 +24,7 @@ pub mod frame;
 pub mod host;
 pub mod jct;
 pub mod link;
+pub mod loss;
 pub mod oracle;
 pub mod rng;
 pub mod switch;

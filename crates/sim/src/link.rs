@@ -16,8 +16,10 @@ pub const SHORTEST_BYTES: u32 = 84;
 /// What a link does to frames, each in parts of a million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Lost.
+    /// Lost, or the first of `loss_burst` lost in a row.
     pub loss_ppm: u32,
+    /// Frames lost in a row; 0 and 1 mean single ones.
+    pub loss_burst: u32,
     /// Damaged, and so dropped by the receiver's check of the frame.
     pub damage_ppm: u32,
     /// Delivered twice.
@@ -32,6 +34,7 @@ impl Faults {
     /// Nothing goes wrong.
     pub const NONE: Self = Self {
         loss_ppm: 0,
+        loss_burst: 0,
         damage_ppm: 0,
         duplicate_ppm: 0,
         reorder_ppm: 0,
@@ -81,10 +84,14 @@ pub struct LinkStats {
     pub frames: u64,
     /// Bytes that left.
     pub wire_bytes: u64,
+    /// Of the frames that left, those with elements.
+    pub element_frames: u64,
     /// Frames that found the backlog full.
     pub overflowed: u64,
     /// Frames lost on the way.
     pub lost: u64,
+    /// Of them, those with elements.
+    pub element_frames_lost: u64,
     /// Frames damaged on the way.
     pub damaged: u64,
     /// Frames delivered twice.
@@ -107,6 +114,8 @@ pub struct Link {
     /// See there.
     pub spike: Duration,
     idle_ps: u64,
+    /// Frames of the present burst that are still to be lost.
+    burst_left: u32,
 }
 
 impl Link {
@@ -120,6 +129,7 @@ impl Link {
             slow_until: Time(0),
             spike: Duration::ZERO,
             idle_ps: 0,
+            burst_left: 0,
         }
     }
 
@@ -162,10 +172,11 @@ impl Link {
         self.idle_ps = 0;
     }
 
-    /// When a frame that has left at `left` arrives.
+    /// When a frame, with elements or without, that has left at `left` arrives.
     #[inline]
-    pub fn fly(&mut self, left: Time, rng: &mut Rng) -> Arrivals {
+    pub fn fly(&mut self, left: Time, has_elements: bool, rng: &mut Rng) -> Arrivals {
         let faults = self.config.faults;
+        self.stats.element_frames += u64::from(has_elements);
         let at = left.after(self.config.delay);
         if faults == Faults::NONE && self.cut_until <= left && self.slow_until <= left {
             return Arrivals {
@@ -173,8 +184,9 @@ impl Link {
                 copy: None,
             };
         }
-        if left < self.cut_until || rng.chance(faults.loss_ppm) {
+        if left < self.cut_until || self.loses(rng) {
             self.stats.lost += 1;
+            self.stats.element_frames_lost += u64::from(has_elements);
             return Arrivals::default();
         }
         if rng.chance(faults.damage_ppm) {
@@ -200,6 +212,19 @@ impl Link {
             copy,
         }
     }
+
+    fn loses(&mut self, rng: &mut Rng) -> bool {
+        if self.burst_left > 0 {
+            self.burst_left -= 1;
+            return true;
+        }
+        let faults = self.config.faults;
+        let lost = rng.chance(faults.loss_ppm);
+        if lost {
+            self.burst_left = faults.loss_burst.saturating_sub(1);
+        }
+        lost
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +244,7 @@ mod tests {
         assert_eq!(link.take(Time(1000), 1000), Some(Time(1160)));
         assert_eq!(link.backlog(Time(1100)), Duration::from_nanos(60));
         assert_eq!(link.take(Time(5000), 125), Some(Time(5010)));
-        let arrivals = link.fly(Time(5010), &mut Rng::new(0));
+        let arrivals = link.fly(Time(5010), true, &mut Rng::new(0));
         assert_eq!(arrivals.first, Some(Time(5510)));
     }
 
@@ -236,6 +261,7 @@ mod tests {
         let mut link = link(|c| {
             c.faults = Faults {
                 loss_ppm: 100_000,
+                loss_burst: 1,
                 damage_ppm: 50_000,
                 duplicate_ppm: 200_000,
                 reorder_ppm: 300_000,
@@ -244,14 +270,30 @@ mod tests {
         });
         let mut rng = Rng::new(3);
         for _ in 0..10_000 {
-            let arrivals = link.fly(Time(7), &mut rng);
+            let arrivals = link.fly(Time(7), true, &mut rng);
             assert!(arrivals.first.is_none_or(|t| (507..10_507).contains(&t.0)));
         }
         let s = link.stats;
         assert!((900..1100).contains(&s.lost), "{s:?}");
+        assert_eq!(s.element_frames_lost, s.lost);
+        assert_eq!(s.element_frames, 10_000);
         assert!((400..500).contains(&s.damaged), "{s:?}");
         assert!((1600..1800).contains(&s.duplicated), "{s:?}");
         assert!((2400..2700).contains(&s.reordered), "{s:?}");
+    }
+
+    #[test]
+    fn losses_come_in_bursts_where_asked_for() {
+        let mut link = link(|c| {
+            c.faults.loss_ppm = 10_000;
+            c.faults.loss_burst = 5;
+        });
+        let mut rng = Rng::new(3);
+        let arrives = |_| link.fly(Time(7), true, &mut rng).first.is_some();
+        let arrived: Vec<_> = (0..10_000).map(arrives).collect();
+        let lost = arrived.iter().position(|&a| !a).unwrap();
+        assert_eq!(arrived[lost..lost + 5], [false; 5]);
+        assert!((300..700).contains(&link.stats.lost));
     }
 
     #[test]
@@ -259,10 +301,10 @@ mod tests {
         let mut link = link(|_| {});
         let rng = &mut Rng::new(0);
         link.cut_until = Time(100);
-        assert_eq!(link.fly(Time(99), rng), Arrivals::default());
-        assert_eq!(link.fly(Time(100), rng).first, Some(Time(600)));
+        assert_eq!(link.fly(Time(99), true, rng), Arrivals::default());
+        assert_eq!(link.fly(Time(100), true, rng).first, Some(Time(600)));
         (link.slow_until, link.spike) = (Time(300), Duration::from_nanos(1000));
-        assert_eq!(link.fly(Time(299), rng).first, Some(Time(1799)));
-        assert_eq!(link.fly(Time(300), rng).first, Some(Time(800)));
+        assert_eq!(link.fly(Time(299), true, rng).first, Some(Time(1799)));
+        assert_eq!(link.fly(Time(300), true, rng).first, Some(Time(800)));
     }
 }

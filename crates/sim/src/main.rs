@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
-use tally_sim::{check, jct};
+use tally_sim::{check, jct, loss};
 
 /// Simulates Tally: switch, workers and parameter servers as they are, in a network that is not.
 #[derive(Parser)]
@@ -24,6 +24,8 @@ enum Command {
     Planted(check::planted::Args),
     /// Job completion times of training jobs that share a switch, policy beside policy.
     Jct(jct::command::Args),
+    /// Goodput and latency of one job over lossy links, with those without loss.
+    Loss(loss::command::Args),
     /// One large simulation: how long it takes, and how much memory.
     Scale(jct::scale::Args),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::command::run_args(args, cli.json),
         Command::Planted(args) => check::planted::run_args(args, cli.json),
         Command::Jct(args) => jct::command::run_args(args, cli.json),
+        Command::Loss(args) => loss::command::run_args(args, cli.json),
         Command::Scale(args) => jct::scale::run_args(args, cli.json),
     };
     match done {

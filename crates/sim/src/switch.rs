@@ -14,7 +14,7 @@ use crate::frame::{Address, Destination, Frame, HostId, Pool};
 use crate::link::{Link, LinkConfig, OVERHEAD_BYTES};
 use crate::rng::Rng;
 use crate::turn::{Core, TurnConfig};
-use crate::world::Event;
+use crate::world::{Event, has_elements};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -228,7 +228,7 @@ impl Way<'_, '_> {
         let Some(left) = port.link.take(out.now, frame.wire_bytes) else {
             return out.pool.give(frame);
         };
-        let arrivals = port.link.fly(left, out.rng);
+        let arrivals = port.link.fly(left, has_elements(frame.datagram()), out.rng);
         if let Some(at) = arrivals.copy {
             let copy = out.pool.copy(&frame);
             out.events.push(at, Event::ToHost(HostId(number.0), copy));

@@ -292,7 +292,10 @@ impl<D: Data> World<D> {
                 trace.frame(now, Step::Sent, host.id.0, frame.datagram());
             }
             let arrivals = match host.uplink.take(now, frame.wire_bytes) {
-                Some(left) => host.uplink.fly(left, &mut self.rng),
+                Some(left) => {
+                    let has_elements = has_elements(frame.datagram());
+                    host.uplink.fly(left, has_elements, &mut self.rng)
+                }
                 None => Arrivals::default(),
             };
             let port = PortId(host.id.0);
@@ -567,12 +570,15 @@ impl<D: Data> World<D> {
     }
 }
 
+/// Whether a datagram is DATA, RESULT or PARTIAL, as the low half of its first byte says.
+pub(crate) fn has_elements(datagram: &[u8]) -> bool {
+    (5..=7).contains(&(datagram[0] & 0xf))
+}
+
 /// What a frame takes on the wire.
 fn wire_bytes(datagram: &[u8], nominal_payload_bytes: Option<u32>) -> u32 {
-    /// Type in the low half of the first byte: DATA, RESULT or PARTIAL.
-    const ELEMENTS: std::ops::RangeInclusive<u8> = 5..=7;
     let len = match nominal_payload_bytes {
-        Some(payload) if ELEMENTS.contains(&(datagram[0] & 0xf)) => {
+        Some(payload) if has_elements(datagram) => {
             payload + tally_wire::header::HEADER_BYTES as u32
         }
         _ => datagram.len() as u32,

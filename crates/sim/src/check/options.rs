@@ -187,6 +187,7 @@ impl Options {
         };
         let faults = Faults {
             loss_ppm: ppm(rng, 100_000),
+            loss_burst: 1,
             damage_ppm: ppm(rng, 20_000),
             duplicate_ppm: ppm(rng, 100_000),
             reorder_ppm: ppm(rng, 200_000),

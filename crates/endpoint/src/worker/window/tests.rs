@@ -188,20 +188,65 @@ fn the_result_of_a_probe_says_little_of_fragments_sent_before_it() {
 }
 
 #[test]
-fn on_a_fast_fabric_a_loss_shows_within_microseconds() {
+fn on_a_fast_path_a_loss_shows_within_an_eighth_of_the_path_time() {
+    let us = |n: u64| Time(n * 1000);
+    let mut w = Window::new(0, 99);
+    send(&mut w, us(0));
+    take(&mut w, us(12), 0);
+    // 1 is lost.
+    for n in [12, 13, 15] {
+        send(&mut w, us(n));
+    }
+    assert_eq!(w.rto(), Duration::from_micros(48), "four medians");
+    take(&mut w, us(25), 2);
+    assert_eq!(drain(&mut w, us(25)), [], "1 us later may be reordering");
+    take(&mut w, us(27), 3);
+    assert_eq!(drain(&mut w, us(27)), [(1, Cause::Early)], "3 us may not");
+    // The answer is lost, too.
+    send(&mut w, us(40));
+    send(&mut w, us(41));
+    take(&mut w, us(52), 4);
+    assert_eq!(drain(&mut w, us(52)), [], "13 us after the probe");
+    take(&mut w, us(53), 5);
+    assert_eq!(drain(&mut w, us(53)), [(1, Cause::Early)]);
+}
+
+/// Batches make fragments overtake others by as much as they make most of them late.
+#[test]
+fn on_a_fast_path_batches_are_not_taken_for_losses() {
     let us = |n: u64| Time(n * 1000);
     let mut w = Window::new(0, 99);
     send(&mut w, us(0));
     take(&mut w, us(10), 0);
-    // 1 is lost.
-    for n in 1..=3 {
-        send(&mut w, us(10 + 8 * n));
+    for n in 1..40_u32 {
+        send(&mut w, us(100 * u64::from(n)));
+        take(&mut w, us(100 * u64::from(n) + 20), n);
     }
+    for n in 0..3 {
+        send(&mut w, us(5000 + 6 * n));
+    }
+    take(&mut w, us(5026), 41);
+    assert_eq!(drain(&mut w, us(5026)), [], "6 us later may be a batch");
+    take(&mut w, us(5032), 42);
+    assert_eq!(drain(&mut w, us(5032)), [(40, Cause::Early)]);
+}
+
+#[test]
+fn while_collisions_happen_a_fast_path_has_the_timeout_of_others() {
+    let us = |n: u64| Time(n * 1000);
+    let mut w = Window::new(0, 4);
+    send(&mut w, us(0));
+    take(&mut w, us(10), 0);
+    assert_eq!(w.rto(), Duration::from_micros(40));
+    send(&mut w, us(20));
+    w.take(us(30), FragmentId(1), Element::I32, true);
     assert_eq!(w.rto(), Duration::from_micros(200));
-    take(&mut w, us(36), 2);
-    assert_eq!(drain(&mut w, us(36)), [], "8 us later may be reordering");
-    take(&mut w, us(44), 3);
-    assert_eq!(drain(&mut w, us(44)), [(1, Cause::Early)], "16 us may not");
+    // Eight windows without a collision.
+    for n in 2..40_u32 {
+        send(&mut w, us(20 * u64::from(n)));
+        take(&mut w, us(20 * u64::from(n) + 10), n);
+    }
+    assert!(w.rto() < Duration::from_micros(50));
 }
 
 #[test]
@@ -347,6 +392,8 @@ fn what_takes_the_way_over_the_ps_has_the_time_for_it() {
     for n in [1, 2, 3] {
         take(&mut w, us(10), n);
     }
+    let probed = drain(&mut w, us(10));
+    assert_eq!(probed, [(0, Cause::Early)], "no collision is known yet");
     w.take(us(70), FragmentId(0), Element::I32, true);
     for n in 4..104_u32 {
         send(&mut w, us(70 + u64::from(n)));
