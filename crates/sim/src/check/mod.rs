@@ -7,6 +7,7 @@
 //!
 //! A seed that fails is run again with a trace, and its last events are printed.
 
+pub mod claims;
 pub mod command;
 pub mod custody;
 pub mod data;
