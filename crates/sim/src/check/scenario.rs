@@ -75,6 +75,9 @@ pub struct Scenario {
     /// Incarnations that will start.
     launches: usize,
     rng: Rng,
+    /// Whole frames that forwarding decided on, and those that it let pass.
+    pub(super) whole: u64,
+    pub(super) forwarded: u64,
     /// Fragments contributed to by all workers of all incarnations, for bounds.
     pub(super) expected_fragments: u64,
 }
@@ -139,6 +142,8 @@ impl Scenario {
             instances: 0,
             launches: 0,
             rng,
+            whole: 0,
+            forwarded: 0,
             expected_fragments: 0,
             options,
         };
@@ -578,6 +583,8 @@ impl App<Contributor> for Scenario {
     }
 
     fn forwarded(&mut self, _: Time, transit: &Transit) {
+        self.whole += 1;
+        self.forwarded += u64::from(transit.verdict.is_ok());
         claims::look_at_transit(&self.findings, transit, self.forger);
     }
 
