@@ -64,7 +64,7 @@ pub struct SwitchConfig {
     pub forwarding: ForwardingConfig,
 }
 
-/// Forwarding with this random seed, and limits that a hostile host exceeds.
+/// Forwarding with this random seed, and limits of addresses and floods that a hostile host exceeds.
 #[must_use]
 pub const fn forwarding_config(seed: u64) -> ForwardingConfig {
     ForwardingConfig {
@@ -73,8 +73,8 @@ pub const fn forwarding_config(seed: u64) -> ForwardingConfig {
         ports: 0,
         ageing_s: 300,
         addresses: 16,
-        floods_per_s: 2000,
-        answers_per_s: 2000,
+        floods_per_s: 200,
+        answers_per_s: 500,
         seed,
     }
 }

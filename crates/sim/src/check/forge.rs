@@ -1,10 +1,11 @@
-//! Frames from a host that is no member of anything: recorded ones, claims of being a member or the switch,
-//! and headers with a few bits changed. None of them may have any effect.
+//! Frames from a host that is no member of anything: recorded ones, claims of being a member or the
+//! switch, and headers with a few bits changed. None of them may have any effect.
 //!
-//! Those that claim to be the switch take two ways. In most worlds some are handed to hosts directly, as if the
-//! switch forwarded everything: what a member believes must not depend on what the switch keeps from it. Others are
-//! whole Ethernet frames, behind tags and to any address, which the switch must not forward
-//! ([`claims`](super::claims)). Beside them, other hosts send each other ordinary frames, which it must forward.
+//! Those that claim to be the switch take two ways. In most worlds some are handed to hosts directly,
+//! as if the switch forwarded everything: what a member believes must not depend on what the switch
+//! keeps from it. Others are whole Ethernet frames, behind tags and to any address, which the switch
+//! must not forward ([`claims`](super::claims)). Beside them come storms of frames without a claim,
+//! and ordinary frames of other hosts, which the switch must forward.
 
 use super::data::Contributor;
 use crate::ethernet::{self, ETHERTYPE_ARP, ETHERTYPE_IPV4, Tag};
@@ -24,10 +25,18 @@ pub const FORGED_SWITCH: Address = Address {
     udp_port: u16::MAX,
 };
 
+/// Frames of a storm: more than a tenth of a second's at the switch's limit.
+const STORM_FRAMES: u64 = 30;
+/// For experiments (IEEE 802): of no protocol.
+const ETHERTYPE_LOCAL: u16 = 0x88b5;
+
 /// Sends one such frame, made from one that came to the switch not long ago.
 pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand_over: bool) {
-    if rng.chance(100_000) {
+    if rng.chance(10_000) {
         send_ordinary(world, rng, forger);
+    }
+    if rng.chance(5_000) {
+        storm(world, rng, forger);
     }
     let Some(tap) = world.tap.as_ref().filter(|tap| !tap.is_empty()) else {
         return;
@@ -106,7 +115,8 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
     world.inject(port, from, to, &datagram);
 }
 
-/// A frame about the same fragment or one nearby that only the switch sends, with a tag that was seen or guessed.
+/// A frame about the same fragment or one nearby that only the switch sends, with a tag that was
+/// seen or guessed. REMIND is the PS's, and the switch sends it on.
 fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<u8>) {
     let kinds = [
         Kind::Result,
@@ -207,6 +217,17 @@ fn whole(datagram: &[u8], member: Address, hosts: usize, rng: &mut Rng, forger: 
     let tos = rng.pick(&[0, 0, 0, 0xe0]);
     let packet = ethernet::udp((from, ports.0), (to, ports.1), tos, &forged);
     ethernet::frame(destination, source, &tags, ETHERTYPE_IPV4, &packet)
+}
+
+/// More frames at once than the switch floods, from addresses that change, with no claim in them.
+fn storm(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
+    for _ in 0..STORM_FRAMES {
+        let mut unknown = || Mac([6, 0, 0, 0, 0, rng.next() as u8]);
+        let (from, to) = (unknown(), unknown());
+        let to = rng.pick(&[to, Mac::BROADCAST]);
+        let frame = ethernet::frame(to, from, &[], ETHERTYPE_LOCAL, &rng.next().to_be_bytes());
+        world.inject_whole(PortId(forger.0), &frame);
+    }
 }
 
 /// Lets a host that is not hostile send an ordinary frame: to another host, or an ARP request for
