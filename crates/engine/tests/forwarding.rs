@@ -46,13 +46,16 @@ fn stories() -> Vec<(&'static str, Vec<u8>, u64)> {
     // switch to host 1, one of host 5 to the group, an ICMP error, an ARP answer.
     let priority: &[u8] = &[0, 0, 0];
     let (service, old, snap) = (&[1, 0xe0, 0][..], &[2, 0, 5][..], &[5][..]);
-    let (from_switch, to_group) = (&[0, 0, 0, 1][..], &[0, 0, 3, 4][..]);
-    let error = &[2, 3, 1, 0, 1, 0][..];
+    // Its quote is in a later fragment: nothing says what it is about.
+    let fragment = &[2, 4, 3, 1, 0, 0, 1, 1][..];
+    let (from_switch, to_group) = (&[0, 0, 0, 0, 1][..], &[0, 0, 0, 3, 4][..]);
+    let error = &[2, 0, 3, 1, 0, 0, 1, 0][..];
     let answer = &[3, 1, 5, 0, 1, 1][..];
     let claims = [from_switch, to_group, error, answer];
     let all = |wraps: &[&[u8]]| claims.map(|payload| hostile(wraps, payload)).concat();
     vec![
         ("plain", all(&[]), 4),
+        ("fragment", hostile(&[priority], fragment), 1),
         ("priority-tags", all(&[priority, priority]), 4),
         ("every-tag", all(&[priority, service, old]), 4),
         ("snap", all(&[snap, priority]), 4),
@@ -62,7 +65,7 @@ fn stories() -> Vec<(&'static str, Vec<u8>, u64)> {
         (
             "member",
             vec![
-                4, 5, 1, 2, 0, 0, 0, 2, 1, 0, 0, 2, 0, 4, 5, 1, 2, 0, 0, 0, 2, 1, 0, 0,
+                4, 5, 1, 2, 0, 0, 0, 0, 2, 1, 0, 0, 2, 0, 4, 5, 1, 2, 0, 0, 0, 0, 2, 1, 0, 0,
             ],
             0,
         ),
@@ -72,7 +75,7 @@ fn stories() -> Vec<(&'static str, Vec<u8>, u64)> {
             [
                 &[4, 5, 7, 5, 0, 3, 0, 5, 3, 13, 0, 0, 0][..],
                 &[4, 5, 0, 5, 0, 3, 0, 5, 3, 13, 0, 0, 0],
-                &hostile(&[priority], &[0, 0, 3, 1]),
+                &hostile(&[priority], &[0, 0, 0, 3, 1]),
             ]
             .concat(),
             0,

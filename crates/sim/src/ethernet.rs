@@ -87,7 +87,7 @@ pub fn ip_at(frame: &[u8], at: usize) -> Option<Ipv4Addr> {
 pub fn receive(frame: &[u8], host: HostId) -> Option<(Destination, Range<usize>)> {
     let own = Address { host, udp_port: 0 };
     let is_to_group = frame.first()? & 1 == 1;
-    if !is_to_group && frame[..6] != own.mac().0 {
+    if !is_to_group && frame.get(..6)? != own.mac().0 {
         return None;
     }
     let mut at = ADDRESSES_BYTES;

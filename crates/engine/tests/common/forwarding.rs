@@ -166,11 +166,21 @@ impl<'a> Script<'a> {
         frame
     }
 
-    /// An IPv4 header.
+    /// An IPv4 header: plain, with options, of another version, or of a first or later fragment.
     fn packet(&mut self, protocol: u8, payload_bytes: u8) -> Vec<u8> {
-        let bytes = 20 + payload_bytes;
-        let mut packet = vec![0x45, 0, 0, bytes, 0, 7, 0, 0, 64, protocol, 0, 0];
+        let (first, [high, low]) = self.pick(&[
+            (0x45, [0, 0]),
+            (0x45, [0x40, 0]),
+            (0x46, [0, 0]),
+            (0x65, [0, 0]),
+            (0x45, [0x20, 0]),
+            (0x45, [0, 2]),
+        ]);
+        let options = usize::from(first & 0xf) * 4 - 20;
+        let bytes = 20 + options as u8 + payload_bytes;
+        let mut packet = vec![first, 0, 0, bytes, 0, 7, high, low, 64, protocol, 0, 0];
         packet.extend([self.pick(&IPS), self.pick(&IPS)].concat());
+        packet.resize(20 + options, 1);
         packet
     }
 }
