@@ -39,6 +39,8 @@ pub enum Bug {
     GroupHeld,
     /// A fragment that needed no slot gives one back.
     WholeUncounted,
+    /// Forwarding looks only at the outermost ethertype.
+    OutermostOnly,
 }
 
 /// Whether this bug is to show itself.
@@ -79,6 +81,7 @@ mod chosen {
             Self::GroupOrder,
             Self::GroupHeld,
             Self::WholeUncounted,
+            Self::OutermostOnly,
         ];
     }
 

@@ -7,6 +7,7 @@
 //! Frames are shared by reference, like the switch's buffers; only a frame's single owner writes to
 //! it. Whoever is done with one gives it to the [`Pool`], so that nothing is allocated per frame.
 
+use crate::switch::{SWITCH_HOST, SWITCH_MAC};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 use tally_engine::{Member, PortId};
@@ -27,14 +28,31 @@ pub struct Address {
 }
 
 impl Address {
+    /// The Ethernet address.
+    #[must_use]
+    pub const fn mac(self) -> Mac {
+        let [high, low] = self.host.0.to_be_bytes();
+        if self.host.0 == SWITCH_HOST.0 {
+            SWITCH_MAC
+        } else {
+            Mac([2, 0, 0, 0, high, low])
+        }
+    }
+
+    /// The IPv4 address.
+    #[must_use]
+    pub const fn ip(self) -> Ipv4Addr {
+        let [high, low] = self.host.0.to_be_bytes();
+        Ipv4Addr::new(10, 0, high, low)
+    }
+
     /// What the switch's adapter makes of a frame from this address that came in on `port`.
     #[must_use]
     pub const fn member(self, port: PortId) -> Member {
-        let [high, low] = self.host.0.to_be_bytes();
         Member {
             port,
-            mac: Mac([2, 0, 0, 0, high, low]),
-            ip: Ipv4Addr::new(10, 0, high, low),
+            mac: self.mac(),
+            ip: self.ip(),
             udp_port: self.udp_port,
         }
     }
@@ -61,7 +79,13 @@ pub enum Destination {
     Group(JobId),
     /// Every session at a host, which no true frame does.
     Host(HostId),
+    /// Where its Ethernet header says: the bytes are a whole frame, from Ethernet on, and `from` is
+    /// who sent it, which its headers may deny.
+    Ethernet,
 }
+
+/// Bytes of a [`Destination::Ethernet`] frame in front of its datagram at most, or of one without.
+pub const HEADERS_ROOM: usize = 128;
 
 /// A frame's contents.
 #[derive(Clone, Debug)]
@@ -154,10 +178,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Frames with room for datagrams of so many bytes.
+    /// Frames with room for datagrams of so many bytes, and for the headers of whole frames.
     #[must_use]
-    pub const fn new(room: usize) -> Self {
+    pub const fn new(datagram_bytes: usize) -> Self {
         let free = Vec::new();
+        let room = datagram_bytes + HEADERS_ROOM;
         Self { free, room }
     }
 

@@ -17,8 +17,11 @@
 //!   ([`world::WorldConfig::nominal_payload_bytes`]).
 //! * A damaged frame is a lost one: Ethernet's check sequence sees to that. Bytes that nobody should
 //!   believe are sent on purpose instead, from hosts that are no members.
+//! * Only a hostile host's frames, and ordinary ones between hosts, are [whole](ethernet), with
+//!   Ethernet's header; of the others there is the datagram, with addresses beside it.
 
 pub mod check;
+pub mod ethernet;
 pub mod events;
 pub mod frame;
 pub mod host;

@@ -10,6 +10,8 @@ use tally_wire::Time;
 
 /// Bytes around a datagram on the wire: preamble 8, Ethernet 14, IPv4 20, UDP 8, check 4, gap 12.
 pub const OVERHEAD_BYTES: u32 = 66;
+/// Bytes around a whole Ethernet frame on the wire: preamble 8, check 4, gap 12.
+pub const ETHERNET_OVERHEAD_BYTES: u32 = 24;
 /// Bytes of the shortest frame on the wire.
 pub const SHORTEST_BYTES: u32 = 84;
 

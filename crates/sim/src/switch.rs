@@ -1,13 +1,15 @@
 //! The switch: the real registry and aggregators, with simulated ports around them.
 //!
-//! What `switch/src/datapath.rs` does with mbufs, `Switch::take` does with [`Frame`]s: it checks
-//! who sent them, takes JOIN and LEAVE to the registry (after `control_delay`, as the control thread
+//! What `switch/src/datapath.rs` does with mbufs, `Switch::take` does with [`Frame`]s: it gives
+//! them to the engine's forwarding ([`transit`] carries out what that decides), takes JOIN and LEAVE to the registry (after `control_delay`, as the control thread
 //! takes its time), and everything else to the aggregator of the shard that the UDP port names:
 //! contributions at the end of a [turn](crate::turn), or at once where there are none. Each
 //! port sends through the eight queues of the engine's [`PortQueue`] onto a [`Link`].
 //!
 //! Every frame that the engine gets is counted in a [`Ledger`] until the engine sends, keeps or gives
 //! it back. One that merely disappears is *lost*: its memory would be gone for ever in the switch.
+
+pub mod transit;
 
 use crate::events::EventQueue;
 use crate::frame::{Address, Destination, Frame, HostId, Pool};
@@ -16,23 +18,28 @@ use crate::rng::Rng;
 use crate::turn::{Core, TurnConfig};
 use crate::world::{Event, has_elements};
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 use tally_engine::queue::{PortQueue, QueueConfig, class_of_header};
 use tally_engine::{
     Action, Admission, Aggregator, Batch, Buffer, Contribution, Counters, DropReason, Egress,
-    JobConfig, Member, PoolConfig, PortId, Registry, RegistryConfig, Roster, To,
+    Forwarding, ForwardingConfig, JobConfig, Member, PoolConfig, PortId, Registry, RegistryConfig,
+    Roster, To,
 };
 use tally_kernels::Kernels;
 use tally_wire::control::DATAGRAM_BYTES;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::{Ecn, Header, Kind, Mac, Rank, Time};
+use tally_wire::{Ecn, Header, JobId, Kind, Mac, Rank, Time};
+use transit::Transit;
 
 /// The host number that stands for the switch's own addresses.
 pub const SWITCH_HOST: HostId = HostId(u16::MAX);
-/// The switch's MAC, in ACCEPT.
+/// The switch's MAC.
 pub const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
+/// The switch's IPv4 address: that of [`SWITCH_HOST`].
+pub const SWITCH_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 255);
 /// JOIN and LEAVE on their way to the registry at most.
 const CONTROL_FRAMES: usize = 256;
 
@@ -53,6 +60,23 @@ pub struct SwitchConfig {
     pub turn: Option<TurnConfig>,
     /// The kernels that sum.
     pub kernels: Kernels,
+    /// The ordinary switch; `ports` is filled in.
+    pub forwarding: ForwardingConfig,
+}
+
+/// Forwarding with this random seed, and limits of addresses and floods that a hostile host exceeds.
+#[must_use]
+pub const fn forwarding_config(seed: u64) -> ForwardingConfig {
+    ForwardingConfig {
+        mac: SWITCH_MAC,
+        ip: SWITCH_IP,
+        ports: 0,
+        ageing_s: 300,
+        addresses: 16,
+        floods_per_s: 200,
+        answers_per_s: 500,
+        seed,
+    }
 }
 
 /// What became of the frames that the engine was given.
@@ -377,8 +401,14 @@ pub struct Switch {
     batch: Batch<Held>,
     /// Frames dropped before the engine saw them.
     adapter: Counters,
-    /// Frames for the registry, each with when it will be taken.
-    control: VecDeque<(Time, PortId, Frame)>,
+    /// Frames for the registry, each with when it will be taken and its sender.
+    control: VecDeque<(Time, Member, Frame)>,
+    /// The ordinary switch, from the first frame on: then all ports are there.
+    forwarding: Option<Forwarding>,
+    /// Members of the jobs that are bound.
+    bound: BTreeMap<JobId, Vec<Member>>,
+    /// What was decided on whole frames since it was last looked at, if anybody does.
+    pub transits: Option<Vec<Transit>>,
     /// When the registry's next timeout has been scheduled for.
     timer_at: Option<Time>,
     is_up: bool,
@@ -399,6 +429,9 @@ impl Switch {
             batch: Batch::new(),
             adapter: Counters::default(),
             control: VecDeque::new(),
+            forwarding: None,
+            bound: BTreeMap::new(),
+            transits: None,
             timer_at: None,
             is_up: true,
             config,
@@ -438,6 +471,8 @@ impl Switch {
         self.cores = Self::cores(&self.config);
         self.ledger = Ledger::default();
         self.control.clear();
+        self.forwarding = None;
+        self.bound.clear();
         self.timer_at = None;
         for port in &mut self.ports {
             while port.queue.pop().is_some() {}
@@ -513,10 +548,12 @@ impl Switch {
 
     /// The core whose shard the frame's UDP port names; the first one's if it names none.
     fn core_of(&self, frame: &Frame) -> usize {
-        match frame.to {
-            Destination::Switch(udp_port) => self.shard(udp_port).unwrap_or(0),
-            _ => 0,
-        }
+        let udp_port = match frame.to {
+            Destination::Switch(udp_port) => Some(udp_port),
+            Destination::Ethernet => transit::udp_port(frame.datagram()),
+            _ => None,
+        };
+        udp_port.and_then(|port| self.shard(port)).unwrap_or(0)
     }
 
     fn shard(&self, udp_port: u16) -> Option<usize> {
@@ -524,20 +561,35 @@ impl Switch {
         (shard < self.shards.len()).then_some(shard)
     }
 
-    /// Decides on a frame. Contributions wait for [`settle`](Self::settle).
+    /// Decides on a frame.
     fn take(&mut self, core: usize, port: PortId, frame: Frame, out: &mut Outside<'_>) {
-        match self.classify(core, port, &frame) {
-            Err(reason) => {
-                self.adapter.drop(reason);
-                out.pool.give(frame);
-            }
+        if frame.to == Destination::Ethernet {
+            return self.take_whole(core, port, frame, out);
+        }
+        match self.is_local(&frame) {
+            Ok(true) => self.take_local(core, frame.from.member(port), frame, out),
+            // No host of the simulation sends another one a frame that is not whole.
+            Ok(false) => self.refuse(DropReason::NotOurs, frame, out),
+            Err(reason) => self.refuse(reason, frame, out),
+        }
+    }
+
+    fn refuse(&mut self, reason: DropReason, frame: Frame, out: &mut Outside<'_>) {
+        self.adapter.drop(reason);
+        out.pool.give(frame);
+    }
+
+    /// Decides on a frame to the switch. Contributions wait for [`settle`](Self::settle).
+    fn take_local(&mut self, core: usize, from: Member, frame: Frame, out: &mut Outside<'_>) {
+        match self.classify(core, from, &frame) {
+            Err(reason) => self.refuse(reason, frame, out),
             Ok(Class::Control) => {
                 if self.control.len() == CONTROL_FRAMES {
                     self.adapter.drop(DropReason::ControlFull);
                     return out.pool.give(frame);
                 }
                 let at = out.now.after(self.config.control_delay);
-                self.control.push_back((at, port, frame));
+                self.control.push_back((at, from, frame));
                 out.events.push(at, Event::Control);
             }
             Ok(Class::Contribution(header, contribution)) => {
@@ -582,10 +634,7 @@ impl Switch {
     }
 
     /// What is checked before the engine gets a frame.
-    fn classify(&mut self, core: usize, port: PortId, frame: &Frame) -> Result<Class, DropReason> {
-        if frame.from.host == SWITCH_HOST {
-            return Err(DropReason::SpoofedSwitch);
-        }
+    fn classify(&mut self, core: usize, from: Member, frame: &Frame) -> Result<Class, DropReason> {
         let Destination::Switch(udp_port) = frame.to else {
             return Err(DropReason::NotOurs);
         };
@@ -595,28 +644,27 @@ impl Switch {
             return Ok(Class::Control);
         }
         let (shard, core) = (&self.shards[core], &mut self.cores[core]);
-        if let Some(last) = core.coupled(port, frame.from, &header)
+        if let Some(last) = core.coupled(from, &header)
             && shard.still_admits(last.admission(), header.fragment)
         {
             let contribution = last.of(header.fragment, header.priority);
             return Ok(Class::Contribution(header, contribution));
         }
-        let admission = shard.admit(&frame.from.member(port), &header)?;
+        let admission = shard.admit(&from, &header)?;
         let Some(contribution) = Contribution::new(admission, &header) else {
             return Ok(Class::Other(header, admission));
         };
-        core.couple(port, frame.from, header, contribution);
+        core.couple(from, header, contribution);
         Ok(Class::Contribution(header, contribution))
     }
 
     /// Takes the next control frame to the registry.
     pub(crate) fn handle_control(&mut self, out: &mut Outside<'_>) {
         // Of a switch that has been stopped meanwhile, there is none.
-        let Some((_, port, frame)) = self.control.pop_front_if(|(at, ..)| *at <= out.now) else {
+        let Some((_, from, frame)) = self.control.pop_front_if(|(at, ..)| *at <= out.now) else {
             return;
         };
         if let Ok(header) = Header::parse(frame.datagram()) {
-            let from = frame.from.member(port);
             let actions = self
                 .registry
                 .handle(out.now, from, &header, frame.datagram());
@@ -659,11 +707,20 @@ impl Switch {
                     }
                 }
                 Action::Bind(roster, index) => {
+                    let members = roster.workers.iter().chain([&roster.ps]);
+                    self.bound.insert(roster.job, members.copied().collect());
+                    if let Some(forwarding) = &mut self.forwarding {
+                        forwarding.bind(&roster);
+                    }
                     for shard in &mut self.shards {
                         shard.bind((*roster).clone(), index, &mut way);
                     }
                 }
                 Action::Unbind(job) => {
+                    self.bound.remove(&job);
+                    if let Some(forwarding) = &mut self.forwarding {
+                        forwarding.unbind(job);
+                    }
                     for shard in &mut self.shards {
                         shard.unbind(job, &mut way);
                     }

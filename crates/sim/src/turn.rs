@@ -8,10 +8,10 @@
 //! Commands come between turns, when no contribution waits to be summed: what waits here has not
 //! been looked at yet, and meets the rosters of its turn.
 
-use crate::frame::{Address, Frame};
+use crate::frame::Frame;
 use std::collections::VecDeque;
 use std::time::Duration;
-use tally_engine::{Contribution, PortId};
+use tally_engine::{Contribution, Member, PortId};
 use tally_wire::Header;
 
 /// How cores take turns.
@@ -26,7 +26,7 @@ pub struct TurnConfig {
 /// What the last contribution of a port was, as `Coupling` of `switch/src/datapath.rs`.
 #[derive(Clone, Copy)]
 struct Coupling {
-    from: Address,
+    from: Member,
     header: Header,
     contribution: Contribution,
 }
@@ -66,14 +66,8 @@ impl Core {
     }
 
     /// Remembers an admitted contribution.
-    pub(crate) fn couple(
-        &mut self,
-        port: PortId,
-        from: Address,
-        header: Header,
-        contribution: Contribution,
-    ) {
-        self.queue(port).coupling = Some(Coupling {
+    pub(crate) fn couple(&mut self, from: Member, header: Header, contribution: Contribution) {
+        self.queue(from.port).coupling = Some(Coupling {
             from,
             header,
             contribution,
@@ -81,13 +75,8 @@ impl Core {
     }
 
     /// The port's last contribution, if this one is like it but for fragment and priority.
-    pub(crate) fn coupled(
-        &mut self,
-        port: PortId,
-        from: Address,
-        header: &Header,
-    ) -> Option<Contribution> {
-        let last = self.queue(port).coupling?;
+    pub(crate) fn coupled(&mut self, from: Member, header: &Header) -> Option<Contribution> {
+        let last = self.queue(from.port).coupling?;
         let like = Header {
             fragment: last.header.fragment,
             priority: last.header.priority,

@@ -16,11 +16,15 @@
 //!
 //! Apps must be deterministic, too: no time, no randomness but from a seed, no hash maps' order.
 
+use crate::ethernet;
 use crate::events::EventQueue;
 use crate::frame::{Address, Destination, Frame, HostId, Pool};
 use crate::host::{Data, Host, Kind, Session, SessionId};
-use crate::link::{Arrivals, Link, LinkConfig, OVERHEAD_BYTES, SHORTEST_BYTES};
+use crate::link::{
+    Arrivals, ETHERNET_OVERHEAD_BYTES, Link, LinkConfig, OVERHEAD_BYTES, SHORTEST_BYTES,
+};
 use crate::rng::Rng;
+use crate::switch::transit::Transit;
 use crate::switch::{Did, Outside, Switch, SwitchConfig};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
@@ -79,6 +83,9 @@ pub trait App<D: Data> {
 
     /// What the engine did in this event; [`Switch::diary`] must be `Some`. For checkers.
     fn engine_did(&mut self, _now: Time, _did: &[Did]) {}
+
+    /// What the switch decided on a whole frame; [`Switch::transits`] must be `Some`. For checkers.
+    fn forwarded(&mut self, _now: Time, _transit: &Transit) {}
 
     /// What was asked for with [`World::alarm`].
     fn alarm(&mut self, world: &mut World<D>, token: u64);
@@ -377,6 +384,23 @@ impl<D: Data> World<D> {
         self.events.push(self.now, Event::ToSwitch(port, frame));
     }
 
+    /// Lets a whole Ethernet frame of the host at a port arrive there. It is cut off where a
+    /// [`HEADERS_ROOM`](crate::frame::HEADERS_ROOM) with the longest datagram behind it ends.
+    pub fn inject_whole(&mut self, port: PortId, bytes: &[u8]) {
+        let mut frame = self.pool.take();
+        let body = frame.body_mut();
+        let len = bytes.len().min(body.room().len());
+        body.set_len(len);
+        body.datagram_mut().copy_from_slice(&bytes[..len]);
+        let sender = Address {
+            host: HostId(port.0),
+            udp_port: 0,
+        };
+        (body.from, body.to, body.ecn) = (sender, Destination::Ethernet, Ecn::Ect0);
+        body.wire_bytes = (len as u32 + ETHERNET_OVERHEAD_BYTES).max(SHORTEST_BYTES);
+        self.events.push(self.now, Event::ToSwitch(port, frame));
+    }
+
     /// Lets a frame arrive at a host, whoever sent it.
     pub fn deliver(&mut self, host: HostId, from: Address, to: Destination, datagram: &[u8]) {
         let mut frame = self.pool.take();
@@ -442,7 +466,9 @@ impl<D: Data> World<D> {
                 if let Some(trace) = &mut self.trace {
                     trace.frame(self.now, Step::AtSwitch, port.0, frame.datagram());
                 }
-                if let Some(tap) = &mut self.tap {
+                if let Some(tap) = &mut self.tap
+                    && frame.to != Destination::Ethernet
+                {
                     if tap.len() == TAP_FRAMES {
                         tap.pop_front();
                     }
@@ -481,6 +507,9 @@ impl<D: Data> World<D> {
             app.engine_did(self.now, diary.entries());
             diary.clear();
         }
+        for transit in self.switch.transits.iter_mut().flat_map(|t| t.drain(..)) {
+            app.forwarded(self.now, &transit);
+        }
     }
 
     fn split(&mut self) -> (&mut Switch, Outside<'_>) {
@@ -504,27 +533,35 @@ impl<D: Data> World<D> {
         }
         app.observe(self.now, Place::Host(id), &frame);
         let mut claimed = false;
+        let whole = match frame.to {
+            Destination::Ethernet => ethernet::receive(frame.datagram(), id),
+            to => Some((to, 0..frame.datagram().len())),
+        };
+        let Some((to, datagram)) = whole else {
+            return self.pool.give(frame);
+        };
         // Sessions may come and go while they are served, but only the app makes them do so.
         for n in 0..host.sessions.len() {
             let session_id = self.hosts[usize::from(id.0)].sessions[n];
             let session = &mut self.sessions[session_id.0 as usize];
-            let is_for = match frame.to {
+            let is_for = match to {
                 Destination::Member(to) => to == session.address,
                 Destination::Group(job) => {
                     job == session.job && matches!(session.kind, Kind::Worker(..))
                 }
                 Destination::Host(to) => to == id,
-                Destination::Switch(_) => false,
+                Destination::Switch(_) | Destination::Ethernet => false,
             };
             if !is_for {
                 continue;
             }
             claimed = true;
+            let datagram = &frame.datagram()[datagram.clone()];
             match &mut session.kind {
                 Kind::Worker(worker, data) => {
-                    worker.handle_datagram(self.now, frame.ecn, frame.datagram(), data);
+                    worker.handle_datagram(self.now, frame.ecn, datagram, data);
                 }
-                Kind::Ps(ps) => ps.handle_datagram(self.now, frame.ecn, frame.datagram()),
+                Kind::Ps(ps) => ps.handle_datagram(self.now, frame.ecn, datagram),
                 Kind::Dead => {}
             }
             self.serve(session_id);

@@ -4,11 +4,19 @@ use tally_sim::check::run;
 
 #[test]
 fn a_few_worlds_hold() {
+    let (mut whole, mut forwarded) = (0, 0);
     for seed in 0..20 {
         let outcome = run(seed, 0);
+        whole += outcome.totals.whole;
+        forwarded += outcome.totals.forwarded;
         let finding = outcome.finding.map(|f| f.to_string());
         assert_eq!(finding, None, "seed {seed}");
     }
+    // Forwarding has both to do: let pass, and drop.
+    assert!(
+        forwarded > 100 && whole > 2 * forwarded,
+        "{whole} {forwarded}"
+    );
 }
 
 #[test]

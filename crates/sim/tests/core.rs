@@ -100,6 +100,7 @@ fn world(
         control_delay: Duration::from_micros(20),
         turn,
         kernels: Kernels::best(),
+        forwarding: tally_sim::switch::forwarding_config(seed),
     };
     let config = WorldConfig {
         seed,

@@ -16,10 +16,11 @@
 //! the switch's address, so the same ports between other hosts are ordinary traffic.
 
 use crate::DropReason;
+use crate::planted::{self, Bug};
 use std::net::Ipv4Addr;
 use tally_wire::Mac;
 use tally_wire::encapsulation::{EncapsulationError, Inside, inside};
-use tally_wire::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES};
+use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES};
 
 /// The first two bytes of all job's groups.
 const GROUP_PREFIX: [u8; 2] = [239, 84];
@@ -39,7 +40,13 @@ const ARP_REQUEST: [u8; 2] = [0, 1];
 /// What the frame claims; or that its inside cannot be known.
 #[inline]
 pub fn check(frame: &[u8], mac: Mac, ip: Ipv4Addr) -> Result<Inside, DropReason> {
-    let inside = inside(frame)?;
+    let inside = match frame.get(12..ETHERNET_BYTES) {
+        Some(&[high, low]) if planted::is(Bug::OutermostOnly) => Inside {
+            ethertype: u16::from_be_bytes([high, low]),
+            at: ETHERNET_BYTES,
+        },
+        _ => inside(frame)?,
+    };
     let payload = &frame[inside.at..];
     let spoofed = if inside.is_encapsulated() {
         DropReason::SpoofedBehindTag

@@ -3,6 +3,7 @@
 
 pub mod dialect;
 pub mod dispatch;
+pub mod forwarding;
 pub mod pair;
 pub mod plain;
 pub mod sums;

@@ -64,6 +64,8 @@ struct Results {
     worker_fragments: u64,
     summed_in_switch: u64,
     summed_in_groups: u64,
+    whole_frames: u64,
+    whole_frames_forwarded: u64,
     events: u64,
     simulated_s: u64,
     wall_s: f64,
@@ -111,6 +113,8 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         worker_fragments: totals.fragments,
         summed_in_switch: totals.summed,
         summed_in_groups: totals.grouped,
+        whole_frames: totals.whole,
+        whole_frames_forwarded: totals.forwarded,
         events: totals.events,
         simulated_s: totals.simulated_ms / 1000,
         wall_s: start.elapsed().as_secs_f64(),
@@ -131,6 +135,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     let table = format!(
         "{} seeds, {} incarnations of jobs, {} incidents, {} fragments of workers, {} events\n\
          {} contributions summed in switches, {} of them with others of their turn\n\
+         {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
          {} simulated seconds in {:.1} s\n",
         results.seeds_run,
         results.incarnations,
@@ -139,6 +144,8 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         results.events,
         results.summed_in_switch,
         results.summed_in_groups,
+        results.whole_frames,
+        results.whole_frames_forwarded,
         results.simulated_s,
         results.wall_s
     );

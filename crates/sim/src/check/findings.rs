@@ -27,6 +27,9 @@ pub enum Checker {
     Starvation,
     /// Slots, held contributions and buffers are free at the end.
     Leak,
+    /// Nothing that claims the switch's addresses or groups is forwarded to a host, and a bound
+    /// member's ordinary frames are (ADR 22).
+    Forwarding,
     /// Nothing grows with time.
     Memory,
     /// An assertion of the production code.

@@ -1,17 +1,22 @@
-//! Frames from a host that is no member of anything: recorded ones, claims of being a member or the switch,
-//! and headers with a few bits changed. None of them may have any effect.
+//! Frames from a host that is no member of anything: recorded ones, claims of being a member or the
+//! switch, and headers with a few bits changed. None of them may have any effect.
 //!
-//! Those that claim to be the switch reach hosts directly, as if the switch forwarded everything: what a member
-//! believes must not depend on what the switch keeps from it.
+//! Those that claim to be the switch take two ways. In most worlds some are handed to hosts directly,
+//! as if the switch forwarded everything: what a member believes must not depend on what the switch
+//! keeps from it. Others are whole Ethernet frames, behind tags and to any address, which the switch
+//! must not forward ([`claims`](super::claims)). Beside them come storms of frames without a claim,
+//! and ordinary frames of other hosts, which the switch must forward.
 
 use super::data::Contributor;
+use crate::ethernet::{self, ETHERTYPE_ARP, ETHERTYPE_IPV4, Tag};
 use crate::frame::{Address, Destination, HostId};
 use crate::rng::Rng;
-use crate::switch::SWITCH_HOST;
+use crate::switch::{SWITCH_HOST, SWITCH_IP};
 use crate::world::World;
 use tally_engine::PortId;
+use tally_wire::frame::group_of;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::{AuthTag, Element, Flags, Header, Kind, Rank};
+use tally_wire::{AuthTag, DEFAULT_PORT, Element, Flags, Header, JobId, Kind, Mac, Rank};
 
 /// The source of forged frames that claim to come from the switch, by which checkers know them: its port is
 /// none that the switch sends from.
@@ -20,8 +25,19 @@ pub const FORGED_SWITCH: Address = Address {
     udp_port: u16::MAX,
 };
 
+/// Frames of a storm: more than a tenth of a second's at the switch's limit.
+const STORM_FRAMES: u64 = 30;
+/// For experiments (IEEE 802): of no protocol.
+const ETHERTYPE_LOCAL: u16 = 0x88b5;
+
 /// Sends one such frame, made from one that came to the switch not long ago.
-pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
+pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand_over: bool) {
+    if rng.chance(10_000) {
+        send_ordinary(world, rng, forger);
+    }
+    if rng.chance(5_000) {
+        storm(world, rng, forger);
+    }
     let Some(tap) = world.tap.as_ref().filter(|tap| !tap.is_empty()) else {
         return;
     };
@@ -29,7 +45,7 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
     let mut datagram = of.datagram().to_vec();
     let (mut from, mut to) = (of.from, of.to);
     let mut port = PortId(forger.0);
-    match rng.below(12) {
+    match rng.below(16) {
         // As recorded, from an address of its own.
         0 => {
             from = Address {
@@ -82,8 +98,11 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
                 port = PortId(from.host.0);
             }
         }
-        _ => {
-            if let Ok(header) = Header::parse(&datagram)
+        choice => {
+            if choice >= 12 || !hand_over {
+                let frame = whole(&datagram, from, world.hosts.len(), rng, forger);
+                world.inject_whole(port, &frame);
+            } else if let Ok(header) = Header::parse(&datagram)
                 && !header.kind.is_control()
             {
                 let host = HostId(rng.below(world.hosts.len() as u64) as u16);
@@ -96,7 +115,8 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
     world.inject(port, from, to, &datagram);
 }
 
-/// A frame about the same fragment or one nearby that only the switch sends, with a tag that was seen or guessed.
+/// A frame about the same fragment or one nearby that only the switch sends, with a tag that was
+/// seen or guessed. REMIND is the PS's, and the switch sends it on.
 fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<u8>) {
     let kinds = [
         Kind::Result,
@@ -104,6 +124,7 @@ fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<
         Kind::NotHere,
         Kind::Nack,
         Kind::Probe,
+        Kind::Remind,
     ];
     let kind = kinds[rng.below(kinds.len() as u64) as usize];
     let is_long = kind.has_elements();
@@ -113,10 +134,10 @@ fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<
         header.element
     };
     let worker = Rank(rng.below(64) as u8);
-    let rank = if matches!(kind, Kind::Nack | Kind::Probe) {
-        worker
-    } else {
-        Rank::SWITCH
+    let rank = match kind {
+        Kind::Nack | Kind::Probe => worker,
+        Kind::Remind => Rank::PS,
+        _ => Rank::SWITCH,
     };
     let forged = Header {
         kind,
@@ -142,4 +163,96 @@ fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<
         Destination::Host(host)
     };
     (to, datagram)
+}
+
+/// A whole frame of the hostile host about `datagram`, which `member` sent: tagged or not, with
+/// addresses of its own, of the switch or of another host, to anywhere.
+fn whole(datagram: &[u8], member: Address, hosts: usize, rng: &mut Rng, forger: HostId) -> Vec<u8> {
+    let address = |host| Address { host, udp_port: 0 };
+    let (own, switch) = (address(forger), address(SWITCH_HOST));
+    let any = address(HostId(rng.below(hosts as u64) as u16));
+    let tag = |rng: &mut Rng| {
+        let tpid = rng.pick(&[0x8100, 0x8100, 0x88a8, 0x9100]);
+        (tpid, rng.pick(&[0, 0, 0xe000, 5]))
+    };
+    let tags: Vec<Tag> = (0..rng.below(4)).map(|_| tag(rng)).collect();
+    // An address that nobody has, too: a new one each time.
+    let unknown = Mac([6, 0, 0, 0, 0, rng.next() as u8]);
+    let source = rng.pick(&[own.mac(), own.mac(), switch.mac(), any.mac(), unknown]);
+    let victim = rng.pick(&[member, member, any]);
+    let header = Header::parse(datagram).ok();
+    let job = header.as_ref().map_or(JobId(0), |header| header.job);
+    let group = group_of(job);
+    let destination = rng.pick(&[
+        victim.mac(),
+        victim.mac(),
+        Mac::of_group(group),
+        Mac::BROADCAST,
+        switch.mac(),
+        unknown,
+    ]);
+    if rng.chance(200_000) {
+        let senders = [
+            (own.mac(), switch.ip()),
+            (switch.mac(), switch.ip()),
+            (switch.mac(), own.ip()),
+            (own.mac(), any.ip()),
+            (own.mac(), own.ip()),
+        ];
+        let targets = [(victim.mac(), victim.ip()), (switch.mac(), switch.ip())];
+        let operation = rng.pick(&[1, 2, 2]);
+        let arp = ethernet::arp(operation, rng.pick(&senders), rng.pick(&targets));
+        return ethernet::frame(destination, source, &tags, ETHERTYPE_ARP, &arp);
+    }
+    let forged = match header {
+        Some(header) if !header.kind.is_control() && rng.chance(800_000) => {
+            as_switch(&header, victim.host, rng).1
+        }
+        _ => datagram.to_vec(),
+    };
+    let from = rng.pick(&[switch.ip(), switch.ip(), own.ip(), any.ip()]);
+    let to = rng.pick(&[victim.ip(), victim.ip(), group, switch.ip()]);
+    let ports = (DEFAULT_PORT, rng.pick(&[victim.udp_port, DEFAULT_PORT]));
+    // Most of them in the lowest class of the ports' queues.
+    let tos = rng.pick(&[0, 0, 0, 0xe0]);
+    let packet = ethernet::udp((from, ports.0), (to, ports.1), tos, &forged);
+    ethernet::frame(destination, source, &tags, ETHERTYPE_IPV4, &packet)
+}
+
+/// More frames at once than the switch floods, from addresses that change, with no claim in them.
+fn storm(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
+    for _ in 0..STORM_FRAMES {
+        let mut unknown = || Mac([6, 0, 0, 0, 0, rng.next() as u8]);
+        let (from, to) = (unknown(), unknown());
+        let to = rng.pick(&[to, Mac::BROADCAST]);
+        let frame = ethernet::frame(to, from, &[], ETHERTYPE_LOCAL, &rng.next().to_be_bytes());
+        world.inject_whole(PortId(forger.0), &frame);
+    }
+}
+
+/// Lets a host that is not hostile send an ordinary frame: to another host, or an ARP request for
+/// the switch.
+fn send_ordinary(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
+    let hosts = u64::from(forger.0);
+    let address = |host| Address { host, udp_port: 9 };
+    let from = address(HostId(rng.below(hosts) as u16));
+    let to = address(HostId(rng.below(hosts) as u16));
+    if from == to {
+        return;
+    }
+    let (source, port) = ((from.mac(), from.ip()), PortId(from.host.0));
+    if rng.chance(200_000) {
+        let arp = ethernet::arp(1, source, (Mac([0; 6]), SWITCH_IP));
+        let frame = ethernet::frame(Mac::BROADCAST, from.mac(), &[], ETHERTYPE_ARP, &arp);
+        return world.inject_whole(port, &frame);
+    }
+    let packet = ethernet::udp(
+        (from.ip(), 9),
+        (to.ip(), 9),
+        0,
+        &rng.next().to_be_bytes().repeat(4),
+    );
+    let tags: &[Tag] = rng.pick(&[&[], &[(0x8100, 5)], &[(0x88a8, 0)]]);
+    let frame = ethernet::frame(to.mac(), from.mac(), tags, ETHERTYPE_IPV4, &packet);
+    world.inject_whole(port, &frame);
 }

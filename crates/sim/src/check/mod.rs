@@ -7,6 +7,7 @@
 //!
 //! A seed that fails is run again with a trace, and its last events are printed.
 
+pub mod claims;
 pub mod command;
 pub mod custody;
 pub mod data;
@@ -53,6 +54,10 @@ pub struct Totals {
     pub summed: u64,
     /// Those of them that were summed with others of their turn.
     pub grouped: u64,
+    /// Whole frames that forwarding decided on.
+    pub whole: u64,
+    /// Those of them that it forwarded or answered.
+    pub forwarded: u64,
     /// Incarnations of jobs.
     pub incarnations: u64,
     /// Things that went wrong on purpose.
@@ -67,6 +72,8 @@ impl Totals {
         self.fragments += other.fragments;
         self.summed += other.summed;
         self.grouped += other.grouped;
+        self.whole += other.whole;
+        self.forwarded += other.forwarded;
         self.incarnations += other.incarnations;
         self.incidents += other.incidents;
     }
@@ -106,6 +113,8 @@ pub fn run(seed: u64, trace_records: usize) -> Outcome {
             fragments: scenario.expected_fragments,
             summed: counters.contributions,
             grouped: counters.grouped,
+            whole: scenario.whole,
+            forwarded: scenario.forwarded,
             incarnations: scenario.incarnations.len() as u64,
             incidents: scenario.options.incidents.len() as u64,
         },

@@ -155,6 +155,8 @@ pub struct Options {
     pub faults: Faults,
     /// Forged frames a second during the safety phase.
     pub forged_per_s: u64,
+    /// Frames in the switch's name are handed to hosts directly too, past the switch.
+    pub hand_over: bool,
     /// How long faults happen.
     pub safety: Duration,
     /// The jobs.
@@ -270,6 +272,7 @@ impl Options {
             shared_ps_host: rng.chance(300_000),
             reuse_ports: rng.chance(500_000),
             incidents,
+            hand_over: rng.chance(700_000),
         }
     }
 

@@ -1,17 +1,19 @@
 //! One run: jobs come and go while things go wrong (the safety phase), then nothing goes wrong any
 //! more and everything must end (convergence), and then each job runs once more from the start.
 
+use super::claims;
 use super::custody::Custody;
 use super::data::{Contributor, Facts};
 use super::findings::{Checker, Findings};
 use super::judge::{Ending, Incarnation, Member, SLACK};
 use super::options::{Incident, Options};
 use super::watch;
-use crate::frame::{Address, Frame, HostId};
+use crate::frame::{Address, Destination, Frame, HostId};
 use crate::host::{Kind, SessionId};
 use crate::link::{Faults, LinkConfig};
 use crate::rng::Rng;
-use crate::switch::{Diary, Did, SwitchConfig};
+use crate::switch::transit::Transit;
+use crate::switch::{Diary, Did, SwitchConfig, forwarding_config};
 use crate::world::{App, Place, World, WorldConfig};
 use std::rc::Rc;
 use std::time::Duration;
@@ -73,6 +75,9 @@ pub struct Scenario {
     /// Incarnations that will start.
     launches: usize,
     rng: Rng,
+    /// Whole frames that forwarding decided on, and those that it let pass.
+    pub(super) whole: u64,
+    pub(super) forwarded: u64,
     /// Fragments contributed to by all workers of all incarnations, for bounds.
     pub(super) expected_fragments: u64,
 }
@@ -100,6 +105,7 @@ impl Scenario {
             switch_config(&options, units_max, &mut rng),
         );
         world.switch.diary = Some(Diary::default());
+        world.switch.transits = Some(Vec::new());
         world.tap = (options.forged_per_s > 0).then(Default::default);
         let link = link_config(&options, options.faults);
         let total = options.jobs.iter().map(|j| usize::from(j.workers)).sum();
@@ -136,6 +142,8 @@ impl Scenario {
             instances: 0,
             launches: 0,
             rng,
+            whole: 0,
+            forwarded: 0,
             expected_fragments: 0,
             options,
         };
@@ -517,6 +525,7 @@ fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
         control_delay: options.control_delay,
         turn: options.turn,
         kernels: Kernels::best(),
+        forwarding: forwarding_config(rng.next()),
     }
 }
 
@@ -566,7 +575,17 @@ impl App<Contributor> for Scenario {
     }
 
     fn observe(&mut self, _: Time, place: Place, frame: &Frame) {
-        watch::look_at_frame(self, place, frame);
+        if frame.to == Destination::Ethernet {
+            claims::look_at_whole(&self.findings, place, frame);
+        } else {
+            watch::look_at_frame(self, place, frame);
+        }
+    }
+
+    fn forwarded(&mut self, _: Time, transit: &Transit) {
+        self.whole += 1;
+        self.forwarded += u64::from(transit.verdict.is_ok());
+        claims::look_at_transit(&self.findings, transit, self.forger);
     }
 
     fn engine_did(&mut self, _: Time, did: &[Did]) {
@@ -605,7 +624,7 @@ impl App<Contributor> for Scenario {
             Plan::Tick => self.tick(world),
             Plan::Drained => self.drained(world),
             Plan::Forge if self.phase == Phase::Safety => {
-                super::forge::forge(world, &mut self.rng, self.forger);
+                super::forge::forge(world, &mut self.rng, self.forger, self.options.hand_over);
                 let gap = Duration::from_nanos(2_000_000_000 / self.options.forged_per_s);
                 let at = self.soon(world, gap.as_micros() as u64);
                 self.plan(world, at, Plan::Forge);

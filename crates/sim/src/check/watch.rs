@@ -190,7 +190,8 @@ pub fn look_at_totals(scenario: &Scenario, world: &World<Contributor>) {
     let bound = fragments * EVENTS_PER_FRAGMENT
         + 1_000_000
         + seconds * (scenario.hosts.len() as u64 + 5) * 200
-        + scenario.options.forged_per_s * 10 * seconds;
+        // Each may be flooded.
+        + scenario.options.forged_per_s * (10 + 4 * world.hosts.len() as u64) * seconds;
     scenario
         .findings
         .require(world.happened <= bound, Checker::Memory, || {

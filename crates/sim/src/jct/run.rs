@@ -116,6 +116,7 @@ impl Scenario {
             control_delay: Duration::from_micros(20),
             turn: None,
             kernels: Kernels::best(),
+            forwarding: crate::switch::forwarding_config(0),
         }
     }
 }
