@@ -53,7 +53,7 @@ const DETOUR_WINDOWS: u64 = 8;
 const FRESH: usize = 0;
 const LISTS: usize = 12;
 /// So many probes of a fragment, and timeouts in a row, wait equally long; the limits double from then on.
-const EQUAL: u32 = 8;
+const EQUAL: u32 = 6;
 /// The timeout doubles this often at most.
 const DOUBLINGS_MAX: u32 = 14;
 const _: () = assert!(FAST_MIN.as_nanos() << DOUBLINGS_MAX >= RTO.max.as_nanos());
@@ -448,8 +448,9 @@ impl Window {
         }
         self.enqueue(self.slot(self.base), self.base, Cause::Timeout);
         for list in FRESH + 1..LISTS {
+            let wait = self.rto() * (1 << (list as u32).saturating_sub(EQUAL));
             while let Some(slot) = self.lists.head(list) {
-                if self.entries[slot].last_sent.after(self.rto()) > now {
+                if self.entries[slot].last_sent.after(wait) > now {
                     break;
                 }
                 self.enqueue(slot, self.seq_in(slot), Cause::Timeout);

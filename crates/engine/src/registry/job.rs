@@ -139,6 +139,8 @@ pub(super) struct Job {
     /// Since when it is known that an epoch that forms has run before, under the switch's last
     /// start (J-4): all its workers are known, and no others may take part.
     pub(super) resumed: Option<Time>,
+    /// A worker brought the epoch along, under the switch's last start (J-4): others may have run it.
+    pub(super) brought: bool,
     pub(super) ps: Option<Seat>,
     /// The epoch that the PS has confirmed (J-5).
     pub(super) ps_incarnation: Incarnation,
@@ -232,6 +234,7 @@ impl Job {
             agreed: None,
             left: 0,
             resumed: None,
+            brought: false,
             ps: None,
             ps_incarnation: Incarnation::NONE,
             ended: None,
@@ -532,10 +535,31 @@ impl Job {
     fn open(&mut self, visit: &mut Visit<'_>) {
         self.phase = Phase::Forming;
         self.turn += 1;
+        self.brought = visit.incarnation != Incarnation::NONE;
         self.incarnation = match visit.incarnation {
             Incarnation::NONE => self.new_incarnation(visit.config),
             brought => brought,
         };
+        self.remember();
+    }
+
+    /// Whether this epoch may have run before the switch's last start, with workers other than those that have come:
+    /// one that was not told that it runs brought it along, and a new process has the place of one that may
+    /// have been. Then the PS may have parts of that one.
+    fn may_have_run(&self) -> bool {
+        let mut seats = self.workers.iter().flatten();
+        self.brought && self.resumed.is_none() && seats.any(|seat| seat.fresh)
+    }
+
+    /// All that have come move to a new epoch (J-4). They have sent nothing in this one.
+    fn renew(&mut self, visit: &Visit<'_>) {
+        self.brought = false;
+        self.turn += 1;
+        self.incarnation = self.new_incarnation(visit.config);
+        self.remember();
+    }
+
+    fn remember(&mut self) {
         self.recent.truncate(RECENT_EPOCHS - 1);
         self.recent.push_front(self.incarnation.epoch);
     }
@@ -563,10 +587,14 @@ impl Job {
         if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
             return;
         }
-        let (Some(ps), Some(agreed)) = (&self.ps, self.agreed) else {
+        let ps = self.ps.as_ref().map(|ps| (ps.member, ps.instance));
+        let (Some((ps, ps_instance)), Some(agreed)) = (ps, self.agreed) else {
             return;
         };
         if self.phase == Phase::Forming && self.resumed.is_none() {
+            if self.may_have_run() {
+                self.renew(visit);
+            }
             if self.called != self.turn {
                 return self.call(visit);
             }
@@ -575,8 +603,8 @@ impl Job {
             }
         } else if self.ps_incarnation != self.incarnation {
             if visit.rank != Rank::PS {
-                let news = self.acceptance(visit.config, Rank::PS, ps.instance, State::Waiting);
-                visit.actions.push(Action::Send(ps.member, news));
+                let news = self.acceptance(visit.config, Rank::PS, ps_instance, State::Waiting);
+                visit.actions.push(Action::Send(ps, news));
             }
             return;
         }
@@ -593,7 +621,7 @@ impl Job {
             self.config.key.epoch_secret(self.config.id, epoch, salt),
             agreed.units,
             workers,
-            ps.member,
+            ps,
         );
         visit
             .actions

@@ -336,6 +336,7 @@ impl App<Feed> for Run {
 fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
     let held = u32::from(scenario.workers - 1) * u32::from(scenario.window);
     SwitchConfig {
+        forwarding: crate::switch::forwarding_config(0),
         pool: PoolConfig {
             slots: SLOTS.max(u32::from(scenario.window).next_power_of_two()),
             ways: PolicyName::Esa.default_ways(),

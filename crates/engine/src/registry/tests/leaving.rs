@@ -261,9 +261,11 @@ fn an_epoch_from_before_the_last_is_stale_also_while_the_job_is_idle() {
 }
 
 #[test]
-fn a_restart_while_the_job_forms_keeps_the_epoch_of_who_had_one() {
+fn a_restart_while_the_job_forms_keeps_the_epoch_that_all_have() {
     let mut net = Net::new();
-    net.join(0);
+    for peer in [0, 1, 2] {
+        net.join(peer);
+    }
     let epoch = net.peers[0].epoch;
     net.restart_switch(2);
     for peer in [0, 1, 2, PS, PS] {

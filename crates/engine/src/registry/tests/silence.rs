@@ -140,19 +140,21 @@ fn workers_of_an_epoch_that_has_not_run_get_into_another() {
     assert_ne!(net.bound[0].epoch, epoch);
 }
 
+/// The epoch that peer 0 brings along may have run: workers that died since may have sent parts to the PS.
 #[test]
-fn a_late_starter_gets_into_an_epoch_that_has_not_run() {
+fn a_late_starter_and_those_that_wait_get_a_new_epoch_after_a_restart() {
     let mut net = Net::new();
     for peer in [0, 1] {
         net.join(peer);
     }
     let epoch = net.peers[0].epoch;
     net.restart_switch(2);
-    for peer in [0, 2, 1, PS, PS] {
+    for peer in [0, 2, 1, PS, PS, 0, 1, 2, PS] {
         net.join(peer);
     }
     assert_eq!(net.phase(), "running");
-    assert_eq!(net.bound[0].epoch, epoch);
+    assert_ne!(net.bound[0].epoch, epoch);
+    assert_ne!(net.bound[0].epoch, Epoch(0));
 }
 
 /// As in a job that runs: what left may be silent, what has not may not.
