@@ -34,6 +34,8 @@ const EAGER: Duration = Duration::from_millis(50);
 const ALIVE: Duration = Duration::from_millis(400);
 /// How long LEAVE is repeated when nobody answers.
 const LEAVE_FOR: Duration = Duration::from_millis(300);
+/// How often the time doubles for which a PROBE does not make the PS ask again.
+const PROBE_DOUBLINGS: u8 = 12;
 /// The last round comes at the longest period.
 const _: () = assert!(PERIOD_MIN.as_nanos() << (ROUNDS - 1) >= PERIOD_MAX.as_nanos());
 
@@ -434,8 +436,10 @@ impl Ps {
             }
             return;
         }
-        // Several workers miss the same result at the same time.
-        let was_asked = now.since(entry.armed) < self.patience.period(0);
+        // Several workers miss the same result at the same time. They have waited, each for its RTO; a straggler may
+        // let them wait for longer.
+        let backoff = PERIOD_MIN * (1 << entry.asked.times.min(PROBE_DOUBLINGS));
+        let was_asked = now.since(entry.armed) < backoff.min(self.patience.period(0));
         if is_new || !was_asked {
             let round = table.lists.list_of(slot).unwrap_or(0).max(1);
             self.ask(now, slot, round, all);

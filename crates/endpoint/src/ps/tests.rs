@@ -70,7 +70,11 @@ fn header(kind: Kind, bitmap: u64, flags: Flags) -> Header {
         job: JOB,
         epoch: EPOCH,
         fragment: FragmentId(0),
-        rank: if to_ps { Rank::PS } else { Rank::SWITCH },
+        rank: match kind {
+            Kind::Probe => Rank(0),
+            _ if to_ps => Rank::PS,
+            _ => Rank::SWITCH,
+        },
         units: match kind {
             Kind::Accept => tally_wire::header::CONTROL_UNITS,
             Kind::Partial => 1,
@@ -125,6 +129,30 @@ fn a_worker_whose_answer_was_lost_is_asked_again_when_another_repeats_its_contri
     assert_eq!(sent(&mut ps, ms(5)), [], "once for each period");
     hear(&mut ps, ms(5), Kind::Partial, 0b10, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(5)), [(Kind::Result, Rank::PS)]);
+}
+
+/// Seed 1703 of `tally-sim check`: the period had grown to 60 ms, and for that long no PROBE made the PS ask.
+#[test]
+fn a_probe_asks_at_once_and_then_less_and_less_often() {
+    let mut ps = serving();
+    for fragment in 0..10 {
+        ps.patience.too_early(ms(fragment), ms(fragment));
+    }
+    assert!(ps.patience.period(0) > Duration::from_millis(50));
+    hear(&mut ps, ms(20), Kind::Partial, 0b01, Flags::NONE);
+    hear(&mut ps, ms(20), Kind::Probe, 0, Flags::NONE);
+    assert_eq!(sent(&mut ps, ms(20)), [], "it was born this moment");
+    let us = |n: u64| Time(ms(20).0 + n * 1000);
+    let mut asked = Vec::new();
+    for n in 1..400 {
+        hear(&mut ps, us(50 * n), Kind::Probe, 0, Flags::NONE);
+        match sent(&mut ps, us(50 * n))[..] {
+            [] => {}
+            [(Kind::Remind, Rank::PS), (Kind::Nack, Rank(1))] => asked.push(50 * n),
+            ref other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(asked, [50, 150, 350, 750, 1550, 3150, 6350, 12_750]);
 }
 
 /// Seed 1410 of `tally-sim check`: the PS took what workers' timeouts did for fragments that complete by

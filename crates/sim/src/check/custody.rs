@@ -6,23 +6,29 @@
 //! * to take a contribution that it has already;
 //! * to answer that nothing is here (NOT_HERE) while it has some;
 //! * to publish a result of its own without having had all.
+//!
+//! A fragment that is a window or more behind the newest of its job has a result, and its slot may be given up at any
+//! moment (S-5): of those nothing is checked.
 
 use super::findings::{Checker, Findings};
 use crate::switch::Did;
 use std::collections::BTreeMap;
-use tally_wire::{Flags, Header, Kind, Rank, all_ranks};
+use tally_wire::{Flags, FragmentId, Header, Kind, Rank, all_ranks};
 
 /// What the switch has.
 #[derive(Default)]
 pub struct Custody {
     /// By job, epoch and fragment: the ranks.
     has: BTreeMap<(u16, u16, u32), u64>,
+    /// By job and epoch: the newest fragment that a contribution or a result was of.
+    newest: BTreeMap<(u16, u16), FragmentId>,
 }
 
 impl Custody {
     /// The switch has started anew.
     pub fn forget(&mut self) {
         self.has.clear();
+        self.newest.clear();
     }
 
     /// Takes note of what the engine did in one event. `workers` says how many a job has, and `window`
@@ -35,8 +41,13 @@ impl Custody {
         window: u16,
     ) {
         for did in did {
+            if let Did::Took(header) | Did::Sent(header) | Did::Relayed(header) = did
+                && self.is_past(header, window)
+            {
+                continue;
+            }
             match did {
-                Did::Took(header) => self.took(header, findings, window),
+                Did::Took(header) => self.took(header, findings),
                 Did::Refused(_) => {}
                 Did::Sent(header) => self.sent(header, findings, workers(header.job.0)),
                 Did::Relayed(header) => {
@@ -47,16 +58,34 @@ impl Custody {
         }
     }
 
-    fn took(&mut self, header: &Header, findings: &Findings, window: u16) {
+    /// Whether the header's fragment is a window or more behind its job's newest, and forgets it then.
+    fn is_past(&mut self, header: &Header, window: u16) -> bool {
+        let (job, epoch, fragment) = (header.job.0, header.epoch.0, header.fragment);
+        let newest = self.newest.entry((job, epoch)).or_insert(fragment);
+        if matches!(header.kind, Kind::Data | Kind::Partial | Kind::Result)
+            && fragment.ahead_of(*newest) > 0
+        {
+            let new = fragment.ahead_of(*newest) as u32;
+            for n in 0..new.min(4 * u32::from(window)) {
+                let past = fragment.0.wrapping_sub(u32::from(window) + n);
+                self.has.remove(&(job, epoch, past));
+            }
+            *newest = fragment;
+        }
+        let is_past = newest.ahead_of(fragment) >= i32::from(window);
+        if is_past {
+            self.has.remove(&(job, epoch, fragment.0));
+        }
+        is_past
+    }
+
+    fn took(&mut self, header: &Header, findings: &Findings) {
         let key = (header.job.0, header.epoch.0, header.fragment.0);
         let ranks = self.has.entry(key).or_default();
         findings.require(*ranks & header.bitmap == 0, Checker::Custody, || {
             format!("takes what it has ({ranks:#x}): {header:?}")
         });
         *ranks |= header.bitmap;
-        // Older than a window: everybody has the result (W-2), and the slot may be given up (S-5).
-        let past = header.fragment.0.wrapping_sub(u32::from(window));
-        self.has.remove(&(key.0, key.1, past));
     }
 
     fn sent(&mut self, header: &Header, findings: &Findings, workers: u8) {
