@@ -30,7 +30,7 @@ use tally_wire::{Element, FragmentId, Time};
 /// Bounds of the timeout. RFC 6298 begins with 1 s, for the Internet; this is one rack.
 pub(crate) const RTO: Bounds = Bounds {
     min: Duration::from_micros(200),
-    usual: Duration::from_micros(400),
+    usual: Duration::from_millis(5),
     max: Duration::from_millis(250),
     initial: Duration::from_millis(50),
 };
@@ -54,6 +54,14 @@ const FRESH: usize = 0;
 const LISTS: usize = 12;
 /// So many probes of a fragment, and timeouts in a row, wait equally long; the limits double from then on.
 const EQUAL: u32 = 6;
+/// What the answer to a probe may take, as a part of the median, doubled as often as *caution* says. It rises when more than
+/// this share of a window's results had come before, and falls when less than that had: as RACK adapts to
+/// reordering (RFC 8985, 6.2, step 4).
+const ANSWER_PARTS: u32 = 4;
+const CAUTION_RESULTS: u64 = 64;
+const CAUTION_RAISE: u64 = 12;
+const CAUTION_LOWER: u64 = 24;
+const CAUTION_MAX: u32 = 5;
 /// The timeout doubles this often at most.
 const DOUBLINGS_MAX: u32 = 14;
 const _: () = assert!(FAST_MIN.as_nanos() << DOUBLINGS_MAX >= RTO.max.as_nanos());
@@ -150,6 +158,10 @@ pub(crate) struct Window {
     newest_fresh: (Time, u64),
     /// When the latest fragment was last sent, of those that have a result.
     newest_finished: Time,
+    /// How often limits that follow the median are doubled; results since it was decided, and those that had come before.
+    caution: u32,
+    results: u64,
+    duplicates: u64,
 }
 
 impl Window {
@@ -181,6 +193,9 @@ impl Window {
             transmissions: 0,
             newest_fresh: (Time(0), 0),
             newest_finished: Time(0),
+            caution: 0,
+            results: 0,
+            duplicates: 0,
         }
     }
 
@@ -218,7 +233,7 @@ impl Window {
         if self.rtt.is_fast() && self.detour().is_none() {
             self.rtt.fast_timeout(doublings)
         } else {
-            self.rtt.timeout(doublings)
+            self.rtt.timeout(doublings, self.caution)
         }
     }
 
@@ -323,16 +338,19 @@ impl Window {
             return Taken::Foreign;
         };
         if seq < self.base {
+            self.count(true);
             return Taken::Duplicate;
         }
         let slot = self.slot(seq);
         let entry = self.entries[slot];
         if entry.state == State::Done {
+            self.count(true);
             return Taken::Duplicate;
         }
         if entry.element != element {
             return Taken::Foreign;
         }
+        self.count(false);
         self.lists.remove(slot);
         self.entries[slot].state = State::Done;
         self.unfinished -= 1;
@@ -361,6 +379,29 @@ impl Window {
         Taken::New { seq, latency }
     }
 
+    /// What the answer to a probe may take: the rank that is asked may be as busy as this one.
+    fn answer(&self) -> Duration {
+        let path = self.rtt.path().unwrap_or_default();
+        if self.rtt.is_fast() {
+            return path;
+        }
+        path.max((self.rtt.median().unwrap_or_default() * (1 << self.caution)) / ANSWER_PARTS)
+    }
+
+    /// Counts results for the caution: one that has come before answers a probe sent too early.
+    fn count(&mut self, is_duplicate: bool) {
+        self.results += 1;
+        self.duplicates += u64::from(is_duplicate);
+        if self.results >= self.width.max(CAUTION_RESULTS) {
+            if self.duplicates > self.results / CAUTION_RAISE {
+                self.caution = (self.caution + 1).min(CAUTION_MAX);
+            } else if self.duplicates < self.results / CAUTION_LOWER {
+                self.caution = self.caution.saturating_sub(1);
+            }
+            (self.results, self.duplicates) = (0, 0);
+        }
+    }
+
     /// A fragment that is probed has a longer limit next time, so this loop is bounded by the number of lists
     /// on average.
     fn find_lost(&mut self) {
@@ -381,11 +422,11 @@ impl Window {
             u64::MAX
         };
         if let Some(detour) = self.detour() {
-            reordering = reordering.max(detour.min(self.rtt.timeout(0)));
+            reordering = reordering.max(detour.min(self.rtt.timeout(0, self.caution)));
             transmissions = u64::MAX;
         }
         for list in 0..LISTS {
-            let longer = (reordering + path) * (1 << (list as u32).saturating_sub(EQUAL));
+            let longer = (reordering + self.answer()) * (1 << (list as u32).saturating_sub(EQUAL));
             while let Some(slot) = self.lists.head(list) {
                 let entry = &self.entries[slot];
                 let (newest, transmission) = self.newest_fresh;
@@ -448,7 +489,7 @@ impl Window {
         }
         self.enqueue(self.slot(self.base), self.base, Cause::Timeout);
         for list in FRESH + 1..LISTS {
-            let wait = self.rto() * (1 << (list as u32).saturating_sub(EQUAL));
+            let wait = self.rto().max(self.answer()) * (1 << (list as u32).saturating_sub(EQUAL));
             while let Some(slot) = self.lists.head(list) {
                 if self.entries[slot].last_sent.after(wait) > now {
                     break;

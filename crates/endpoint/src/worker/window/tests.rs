@@ -477,3 +477,30 @@ fn what_was_probed_often_is_probed_less_often() {
     assert_eq!(probes[1], 100, "the oldest, which the window waits for");
     assert!((8..20).contains(&probes[2]), "{probes:?}");
 }
+
+#[test]
+fn probes_answered_twice_make_cautious_and_others_do_not() {
+    let mut w = Window::new(0, 64);
+    let mut sum = |w: &mut Window, duplicates: u32, windows: u32| {
+        for n in 0..windows * 64 {
+            let now = at(4 * w.next());
+            send(w, now);
+            let seq = w.next() as u32 - 1;
+            take(w, now.after(Duration::from_millis(2)), seq);
+            if n % 64 < duplicates {
+                assert_eq!(
+                    take(w, now.after(Duration::from_millis(3)), seq),
+                    Taken::Duplicate
+                );
+            }
+        }
+        (w.rto(), w.answer())
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(sum(&mut w, 0, 4), (ms(4), ms(2)));
+    assert_eq!(sum(&mut w, 4, 4), (ms(4), ms(2)), "1 in 17");
+    let (rto, answer) = sum(&mut w, 32, 20);
+    assert_eq!(w.caution, CAUTION_MAX);
+    assert!(rto == RTO.usual && answer > ms(12), "{rto:?} {answer:?}");
+    assert_eq!(sum(&mut w, 0, 20), (ms(4), ms(2)));
+}
