@@ -481,7 +481,7 @@ fn what_was_probed_often_is_probed_less_often() {
 #[test]
 fn probes_answered_twice_make_cautious_and_others_do_not() {
     let mut w = Window::new(0, 64);
-    let mut sum = |w: &mut Window, duplicates: u32, windows: u32| {
+    let sum = |w: &mut Window, duplicates: u32, windows: u32| {
         for n in 0..windows * 64 {
             let now = at(4 * w.next());
             send(w, now);
