@@ -17,8 +17,8 @@ use crate::error::{Awaited, Hint, Ranks, WorkerError};
 use crate::planted::{self, Bug};
 use crate::{SWITCH_MAC_FOR, Transmit};
 use awaiting::Awaiting;
-use congestion::Congestion;
 pub use congestion::CongestionStats;
+use congestion::{Congestion, in_flight};
 use core::time::Duration;
 use flight::Flight;
 pub use interface::{
@@ -125,7 +125,7 @@ impl Worker {
             },
             phase: Phase::Joining,
             window: Window::new(config.first_fragment, config.window),
-            congestion: Congestion::new(config.window),
+            congestion: Congestion::new(in_flight(config.window)),
             flight: Flight::default(),
             submissions: VecDeque::with_capacity(8),
             end: config.first_fragment,
@@ -490,7 +490,7 @@ impl Worker {
                 let allowed = u16::try_from(allowed).unwrap_or(u16::MAX);
                 self.config.window = self.config.window.min(allowed);
                 self.window.narrow(self.config.window);
-                self.congestion = Congestion::new(self.config.window);
+                self.congestion = Congestion::new(in_flight(self.config.window));
                 return self.next_control = now;
             }
             Reason::Window => WorkerError::Window { found, allowed },

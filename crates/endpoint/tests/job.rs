@@ -99,8 +99,8 @@ fn congested(collide: u64, at_switch: u64, at_members: u64) -> World {
 #[test]
 fn a_full_link_and_a_full_pool_are_told_apart() {
     for (worker, _) in &congested(0, 0, 0).workers {
-        assert_eq!(worker.windows(), (64, 64));
-        assert_eq!(worker.stats().congestion.rounds, 5000 / 64);
+        assert_eq!(worker.windows(), (40, 40), "five eighths");
+        assert_eq!(worker.stats().congestion.rounds, 5000 / 40);
     }
     for (at_switch, at_members) in [(300, 0), (0, 300)] {
         for (worker, _) in &congested(0, at_switch, at_members).workers {
@@ -119,7 +119,7 @@ fn a_full_link_and_a_full_pool_are_told_apart() {
             c.rounds_collided > c.rounds / 2 && c.rounds_marked == 0,
             "{c:?}"
         );
-        assert_eq!(c.link_window_min, 64);
+        assert_eq!(c.link_window_min, 40);
         assert!(c.aggregation_window_min < 8, "{c:?}");
         assert!(data.from_ps > 100, "{}", data.from_ps);
     }
@@ -148,7 +148,7 @@ fn losses_need_no_ps_and_shrink_no_window() {
     world.run_to_end(600 * SECOND);
     world.assert_right(5000);
     for (worker, data) in &world.workers {
-        assert_eq!(worker.windows(), (64, 64));
+        assert_eq!(worker.windows(), (40, 40), "five eighths");
         assert_eq!(data.from_ps, 0);
         let again = worker.stats().retransmissions;
         assert!(

@@ -103,9 +103,13 @@ pub struct Args {
     #[arg(long, default_value_t = 8192)]
     payload_links: u16,
 
-    /// Fragments that a worker may have unfinished
+    /// The window of a worker on memif, in fragments
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: u16,
+
+    /// The window of a worker on shaped links, in fragments
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    window_links: u16,
 
     /// Random seed of the data and of the agents' losses
     #[arg(long, default_value_t = 1)]
@@ -137,6 +141,13 @@ impl Args {
         match network {
             Network::Memif => self.payload,
             Network::Namespaces => self.payload_links,
+        }
+    }
+
+    fn window(&self, network: Network) -> u16 {
+        match network {
+            Network::Memif => self.window,
+            Network::Namespaces => self.window_links,
         }
     }
 
@@ -185,6 +196,7 @@ struct Parameters<'a> {
     payload_bytes: u16,
     payload_bytes_links: u16,
     window: u16,
+    window_links: u16,
     seed: u64,
     queue_bytes: u32,
     cpus_memif: Cpus,
@@ -226,6 +238,7 @@ pub fn run(args: &Args) -> Result<Report> {
         payload_bytes: args.payload,
         payload_bytes_links: args.payload_links,
         window: args.window,
+        window_links: args.window_links,
         seed: args.seed,
         queue_bytes: run::QUEUE_BYTES,
         cpus_memif,

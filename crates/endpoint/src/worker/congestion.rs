@@ -16,7 +16,7 @@
 //! * A2TP raises the excess of collisions to the power of the job's straggler degree, from 0 to 1, so
 //!   that jobs with stragglers leave the pool sooner. Here the power is 1: a straggler's fragments are
 //!   preempted anyway, by priority or by ageing.
-//! * Both windows begin at the configured one, with no congestion seen: the first round says more
+//! * Both windows begin at their largest ([`in_flight`]), with no congestion seen: the first round says more
 //!   than a guess. Beginning with all congestion assumed (as DCTCP does) would answer one marked
 //!   result among hundreds with half of the window.
 //! * Arithmetic is in integers with 16 binary places, so that a replay has the same bits anywhere.
@@ -45,9 +45,15 @@ pub struct CongestionStats {
     pub aggregation_window_min: u32,
 }
 
+/// How many fragments of a configured window may be unfinished: five in eight. The rest is room in front of a fragment that
+/// is being repaired, so that a loss does not stop the worker (W-2); without loss it would only fill queues.
+pub(crate) fn in_flight(window: u16) -> u16 {
+    (u32::from(window) * 5).div_ceil(8) as u16
+}
+
 /// The two windows of a session.
 pub(crate) struct Congestion {
-    /// The configured window, which neither exceeds.
+    /// The largest that either may be.
     max: u64,
     link: u64,
     aggregation: u64,
@@ -66,7 +72,7 @@ struct Round {
 }
 
 impl Congestion {
-    /// For a configured window of `window` fragments.
+    /// For at most `window` fragments unfinished.
     pub(crate) fn new(window: u16) -> Self {
         let max = u64::from(window.max(1)) * ONE;
         Self {

@@ -3,7 +3,7 @@
 
 use super::Rng;
 use half::{bf16, f16};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
@@ -129,14 +129,14 @@ pub struct Switch {
     workers: u8,
     units: u8,
     challenge: u64,
-    members: HashMap<u8, u64>,
+    members: BTreeMap<u8, u64>,
     /// How far workers are (J-10).
-    sent: HashMap<u8, (u32, u16)>,
+    sent: BTreeMap<u8, (u32, u16)>,
     left: u64,
-    held: HashMap<u32, Held>,
-    done: HashMap<u32, (Element, Vec<u8>, Flags)>,
+    held: BTreeMap<u32, Held>,
+    done: BTreeMap<u32, (Element, Vec<u8>, Flags)>,
     /// Ranks whose contributions went to the PS.
-    sent_to_ps: HashMap<u32, u64>,
+    sent_to_ps: BTreeMap<u32, u64>,
 }
 
 /// Datagrams by member: rank, or 255 for the PS.
@@ -155,12 +155,12 @@ impl Switch {
             workers,
             units: 0,
             challenge: 1,
-            members: HashMap::new(),
-            sent: HashMap::new(),
+            members: BTreeMap::new(),
+            sent: BTreeMap::new(),
             left: 0,
-            held: HashMap::new(),
-            done: HashMap::new(),
-            sent_to_ps: HashMap::new(),
+            held: BTreeMap::new(),
+            done: BTreeMap::new(),
+            sent_to_ps: BTreeMap::new(),
         }
     }
 

@@ -17,7 +17,7 @@ use tally_report::Spread;
 /// MTU of shaped links.
 pub const MTU: u16 = 9000;
 /// What may wait for a link in the pattern `queue`: a quarter of the default window of one worker.
-pub const QUEUE_BYTES: u32 = 512 << 10;
+pub const QUEUE_BYTES: u32 = 64 << 10;
 /// For how long a worker may be without any result before it gives up.
 pub const STALL: Duration = Duration::from_secs(30);
 /// Pause of the paused worker.
@@ -172,9 +172,9 @@ impl<'a> Bench<'a> {
             mtu: is_wired.then_some(links.mtu),
             rate_mbit: links.rate_mbit.filter(|_| is_wired),
             payload_bytes: args.payload_bytes(network),
-            window: args.window,
+            window: args.window(network),
             // A job alone: room for its whole window.
-            slots: Some(u32::from(args.window).next_power_of_two() * 2),
+            slots: Some(u32::from(args.window(network)).next_power_of_two() * 2),
             loss: injected,
             loss_seed: args.seed.wrapping_add(u64::from(round)),
             loss_pattern,
@@ -316,7 +316,7 @@ impl<'a> Bench<'a> {
             args.workers,
             &[
                 ["--size", &payload_bytes.to_string()],
-                ["--window", &args.window.to_string()],
+                ["--window", &args.window(network).to_string()],
                 ["--element", "f32"],
                 ["--elements", &args.elements.to_string()],
                 ["--tensors", "1"],

@@ -193,13 +193,12 @@ pub(super) fn table(args: &Args, parameters: &Parameters, rows: &[Row]) -> Strin
     // Writing to a string does not fail.
     let _ = writeln!(
         out,
-        "all-reduce of {} f32 ({:.1} MB) by {} workers, window {}; {} rounds, medians with least \
+        "all-reduce of {} f32 ({:.1} MB) by {} workers; {} rounds, medians with least \
          and most\n\
          latencies in round trips, which are the median latency without loss in the same round",
         args.elements,
         args.elements as f64 * 4e-6,
         args.workers,
-        args.window,
         args.rounds,
     );
     let mut before = None;
@@ -251,6 +250,11 @@ fn heading(parameters: &Parameters, row: &Row) -> String {
     } else {
         &parameters.cpus_memif
     };
+    let window = if is_wired {
+        parameters.window_links
+    } else {
+        parameters.window
+    };
     let links = if is_wired {
         format!(
             ", {} Mbit/s, MTU {}",
@@ -260,7 +264,7 @@ fn heading(parameters: &Parameters, row: &Row) -> String {
         String::new()
     };
     format!(
-        "\n{}{links}, payload {} B; switch on CPU {}, all others on CPU {}\n\
+        "\n{}{links}, payload {} B, window {window}; switch on CPU {}, all others on CPU {}\n\
          {:<18} {:<27} {:>19} {:>17} {:>7} {:>8} {:>18} {:>17} {:>8}\n",
         row.network.describe(),
         row.payload_bytes,

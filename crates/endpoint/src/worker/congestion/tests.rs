@@ -49,6 +49,12 @@ fn share(windows: [u16; 2], begin: [u32; 2], capacity: u64, link: bool) -> [f64;
 }
 
 #[test]
+fn five_in_eight_of_a_window_may_be_unfinished_and_at_least_one() {
+    let windows = [1, 2, 3, 8, 16, 256, u16::MAX];
+    assert_eq!(windows.map(in_flight), [1, 2, 2, 5, 10, 160, 40_960]);
+}
+
+#[test]
 fn both_windows_begin_wide_open_and_stay_so_without_congestion() {
     let mut c = Congestion::new(256);
     assert_eq!((c.windows(), c.limit()), ((256, 256), 256));
