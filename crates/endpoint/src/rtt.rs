@@ -20,6 +20,9 @@ const TIMES: u32 = 2;
 /// Room for stalls in the timeout: this part of the median. A whole one would let timeouts and repairs keep each other
 /// up; none would have hosts without a CPU probe instead of sum.
 const ROOM_PARTS: u32 = 8;
+/// Doubled, a timeout becomes so many times as long at most, or as long as this.
+const LONGEST_TIMES: u32 = 8;
+const LONGEST: Duration = Duration::from_millis(1);
 /// The path time is the shortest of the last so many samples, or of up to twice as many.
 const BLOCK: u32 = 1024;
 
@@ -127,7 +130,13 @@ impl Rtt {
         let medians = self.median.unwrap_or_default() * FAST_TIMES;
         let base = path.max(medians).max(FAST_MIN);
         base.saturating_mul(1 << doublings.min(31))
-            .min(self.bounds.max)
+            .min(self.longest(base))
+    }
+
+    /// What doubling may make of a timeout. Whoever counts losses in frames, as a queue that overflows does, counts few while only
+    /// timeouts send: at the bound itself, 64 of them would take longer than a member may be silent.
+    fn longest(&self, base: Duration) -> Duration {
+        (base * LONGEST_TIMES).max(LONGEST).min(self.bounds.max)
     }
 
     /// The timeout, doubled `doublings` times, with room for stalls doubled `caution` times.
@@ -135,8 +144,8 @@ impl Rtt {
         let Bounds {
             min,
             usual,
-            max,
             initial,
+            ..
         } = self.bounds;
         let base = match self.path() {
             None => initial,
@@ -147,7 +156,8 @@ impl Rtt {
                 (t * TIMES).max(room.clamp(min, usual))
             }
         };
-        base.saturating_mul(1 << doublings.min(31)).min(max)
+        base.saturating_mul(1 << doublings.min(31))
+            .min(self.longest(base))
     }
 }
 
@@ -245,7 +255,7 @@ mod tests {
             assert!(r.is_fast());
             assert_eq!(r.fast_timeout(0), Duration::from_micros(timeout_us));
             assert_eq!(r.fast_timeout(1), Duration::from_micros(2 * timeout_us));
-            assert_eq!(r.fast_timeout(99), 250 * MS);
+            assert!((MS..2 * MS).contains(&r.fast_timeout(99)));
         }
         let mut r = rtt();
         assert!(!r.is_fast());
@@ -256,6 +266,19 @@ mod tests {
             FAST * FAST_TIMES,
             "no step between the two"
         );
+    }
+
+    /// A member is lost after 5 s of silence.
+    #[test]
+    fn sixty_four_timeouts_in_a_row_are_shorter_than_a_member_may_be_silent() {
+        for path in [MS / 100, MS / 10, MS, 4 * MS] {
+            let mut r = rtt();
+            r.sample(path);
+            let all: Duration = (0..64).map(|n| r.timeout(n, 5)).sum();
+            assert!(all < 5000 * MS, "{path:?}: {all:?}");
+            let fast: Duration = (0..64).map(|n| r.fast_timeout(n)).sum();
+            assert!(!r.is_fast() || fast < 100 * MS, "{path:?}: {fast:?}");
+        }
     }
 
     #[test]
