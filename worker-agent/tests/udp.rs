@@ -181,7 +181,7 @@ fn pauses_before_rounds_count_and_priorities_follow_from_them() {
         assert!(most > 128, "{most}");
         let c = report.congestion;
         assert_eq!((c.rounds_marked, c.rounds_collided), (0, 0));
-        assert_eq!((c.link_window, c.aggregation_window), (32, 32));
+        assert_eq!((c.link_window, c.aggregation_window), (20, 20));
     }
 }
 

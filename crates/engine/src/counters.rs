@@ -97,6 +97,8 @@ drop_reasons! {
     ClaimsError = "claims-icmp-error",
     /// From the MAC of a job's member, but by another port.
     ClaimsMember = "claims-member",
+    /// To the switch's IPv4 address, behind a tag or not, and not to its MAC: nobody else has that address.
+    NotOurMac = "not-our-mac",
     /// More VLAN tags than are looked behind.
     TagDepth = "tag-depth",
     /// The queue to the control thread was full.

@@ -12,6 +12,9 @@
 //! * News of datagrams to it: ICMP errors that quote one. Between a host and the switch is no
 //!   router, and a host that believes one shortens its frames or gives its socket an error.
 //!
+//! A datagram to its address that is not to its MAC is dropped too: nobody else has the address, and the MAC that a SwitchML
+//! worker was told, which is its secret, would be flooded with a frame that a host has tagged.
+//!
 //! The UDP ports of jobs need no rule of their own: a datagram is taken for the switch's only with
 //! the switch's address, so the same ports between other hosts are ordinary traffic.
 
@@ -60,6 +63,9 @@ pub fn check(frame: &[u8], mac: Mac, ip: Ipv4Addr) -> Result<Inside, DropReason>
                 let (source, destination) = addresses(header);
                 if source == ip {
                     return Err(spoofed);
+                }
+                if destination == ip {
+                    return Err(DropReason::NotOurMac);
                 }
                 if destination.octets()[..2] == GROUP_PREFIX {
                     return Err(DropReason::ClaimsGroup);
