@@ -1,14 +1,16 @@
 //! Finds the system's libdpdk, compiles the shim and binds the allow-list below.
 //!
-//! The lists in this file and `src/shim.h` are the whole surface. To move to another DPDK,
-//! build, and read what the C compiler says about `src/shim.c`.
+//! The lists in this file and `src/shim.h` are the whole surface. To move to another DPDK, add it to
+//! [`TESTED`], build, read what the C compiler says about `src/shim.c`, and run `./test dpdk`.
 
 use std::env;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// Older releases lack `rte_thread_register` with today's meaning, or the `mtu` in `rxmode`.
-const VERSION_MIN: &str = "22.11";
+/// The releases that Tally is tested with, oldest first: docs/OPERATIONS.md says how. The build takes any
+/// between the first and the last, with its stable updates.
+const TESTED: &[(u32, u32)] = &[(22, 11), (23, 11), (24, 11), (25, 11), (26, 7)];
 
 /// Linked because symbols of theirs are called; every other driver is a plugin that the EAL
 /// loads from DPDK's own plugin folder (see the crate's documentation).
@@ -50,16 +52,14 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_close",
     "rte_eth_dev_socket_id",
     "rte_eth_promiscuous_enable",
-    "rte_eth_macaddr_get",
-    "rte_eth_stats_get",
     // Ours, in src/shim.h
     "tally_.*",
 ];
 
 const TYPES: &[&str] = &["tally_.*"];
 
-/// Never looked into, only pointed at.
-const OPAQUE: &[&str] = &["rte_ring", "rte_mempool", "rte_mbuf_ext_shared_info"];
+/// Never looked into by name.
+const OPAQUE: &[&str] = &["rte_mbuf", "rte_mempool", "rte_ring"];
 
 const CONSTANTS: &[&str] = &["RTE_PKTMBUF_HEADROOM", "TALLY_.*"];
 
@@ -67,10 +67,17 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=src/shim.h");
     println!("cargo:rerun-if-changed=src/shim.c");
-    println!("cargo:rerun-if-env-changed=PKG_CONFIG");
-    println!("cargo:rerun-if-env-changed=PKG_CONFIG_PATH");
+    for name in ["PKG_CONFIG", "PKG_CONFIG_PATH", "PKG_CONFIG_LIBDIR"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
 
-    pkg_config(&[&format!("--atleast-version={VERSION_MIN}")]);
+    let version = pkg_config(&["--modversion"]).join(" ");
+    if !is_tested(&version) {
+        give_up(&format!(
+            "DPDK {version} was found; Tally is tested with {}",
+            tested()
+        ));
+    }
     // Everything, `-march=` and `-include rte_config.h` too: without the latter the layout of
     // DPDK's structures is another one.
     let cflags = pkg_config(&["--cflags"]);
@@ -83,6 +90,11 @@ fn main() {
     }
     shim.compile("tally_dpdk_shim");
 
+    // Packages keep the times of their files, so an upgrade may leave headers that are older than
+    // this build. The library's file has the ABI's version in its name, and is gone then.
+    if let Ok(eal) = fs::canonicalize(Path::new(&libdir).join("librte_eal.so")) {
+        println!("cargo:rerun-if-changed={}", eal.display());
+    }
     println!("cargo:rustc-link-search=native={libdir}");
     for library in LIBRARIES {
         println!("cargo:rustc-link-lib=dylib={library}");
@@ -113,7 +125,10 @@ fn main() {
     }
     let bindings = match bindings.generate() {
         Ok(bindings) => bindings,
-        Err(error) => give_up(&format!("bindgen could not read DPDK's headers: {error}")),
+        Err(error) => give_up(&format!(
+            "bindgen cannot read DPDK's headers: {}",
+            error.to_string().replace('\n', " ")
+        )),
     };
     let Some(out) = env::var_os("OUT_DIR").map(PathBuf::from) else {
         give_up("OUT_DIR is not set: run through cargo");
@@ -121,6 +136,26 @@ fn main() {
     if let Err(error) = bindings.write_to_file(out.join("bindings.rs")) {
         give_up(&format!("cannot write the bindings: {error}"));
     }
+}
+
+/// Whether a release, such as `24.11.4` or `25.11.0-rc2`, is in the tested range.
+fn is_tested(version: &str) -> bool {
+    let mut numbers = version.split(['.', '-']).map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(year)), Some(Ok(month))) => {
+            TESTED.first() <= Some(&(year, month)) && Some(&(year, month)) <= TESTED.last()
+        }
+        _ => false,
+    }
+}
+
+/// `22.11, 23.11, ...`
+fn tested() -> String {
+    let releases: Vec<_> = TESTED
+        .iter()
+        .map(|(year, month)| format!("{year}.{month:02}"))
+        .collect();
+    releases.join(", ")
 }
 
 /// Asks pkg-config about libdpdk; its answer is split at blanks.
@@ -132,13 +167,14 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
         .output()
     {
         Ok(output) => output,
-        Err(error) => give_up(&format!("cannot run `{program}`: {error}")),
+        Err(error) => give_up(&format!("cannot run `{program}`: {error}; {PACKAGES}")),
     };
     if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
         give_up(&format!(
-            "`{program} {} libdpdk` failed: {}",
+            "`{program} {} libdpdk` failed: {}; {PACKAGES}",
             arguments.join(" "),
-            String::from_utf8_lossy(&output.stderr).trim()
+            why.lines().next().unwrap_or_default()
         ));
     }
     String::from_utf8_lossy(&output.stdout)
@@ -147,12 +183,13 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
         .collect()
 }
 
+/// Where what is missing comes from.
+const PACKAGES: &str = "DPDK with its headers, pkg-config and libclang are in \
+    `apt-get install libdpdk-dev pkg-config libclang-dev` on Debian and Ubuntu, and in \
+    `dnf install dpdk-devel pkgconf-pkg-config clang-devel` on Fedora and RHEL";
+
+/// Ends the build with one line.
 fn give_up(reason: &str) -> ! {
-    eprintln!(
-        "\ndpdk-sys needs DPDK {VERSION_MIN} or later, its headers, and libclang.\n\
-         {reason}\n\
-         On Debian and Ubuntu:\n\n    \
-         apt-get install libdpdk-dev dpdk pkg-config libclang-dev clang\n"
-    );
+    println!("cargo::error={reason}");
     exit(1);
 }

@@ -4,10 +4,16 @@
 //!
 //! `build.rs` finds libdpdk with pkg-config, lets bindgen read `src/shim.h` with DPDK's own
 //! compiler flags, and keeps the names on the allow-list at its top. `src/shim.c` wraps the
-//! functions that DPDK defines inline in headers, once per burst, and keeps its big
-//! configuration structures (`rte_eth_conf`, `rte_eth_dev_info`) in C. Of DPDK's own
-//! structures only `rte_mbuf`, `rte_eth_stats` and `rte_ether_addr` are laid out in Rust; bindgen
-//! asserts their layout when the crate is compiled.
+//! functions that DPDK defines inline in headers, once per burst, and keeps its structures
+//! (`rte_eth_conf`, `rte_eth_dev_info`, `rte_eth_stats`) in C. Rust looks into none of them but
+//! `rte_mbuf`, by the offsets that the build takes from DPDK's headers: [`rte_mbuf`] has a
+//! method for each field.
+//!
+//! # Versions
+//!
+//! The build fails outside of the range of releases that Tally is tested with (`build.rs`), because what else
+//! a release changes is not known before. Within it, what differs is chosen by the headers: `#if RTE_VERSION`
+//! in `src/shim.c`, and nothing in Rust.
 //!
 //! # Drivers
 //!
@@ -40,5 +46,7 @@
 mod bindings {
     include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
 }
+
+mod mbuf;
 
 pub use bindings::*;

@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,7 +15,20 @@
 #error "tally-dpdk shares buffers between threads: DPDK must be built with atomic refcounts"
 #endif
 
-/* The Rust side touches refcnt as an AtomicU16. */
+/* What src/mbuf.rs takes the fields of rte_mbuf for. */
+#define FIELD_IS(field, type)                                                                      \
+	_Static_assert(__builtin_types_compatible_p(__typeof__(((struct rte_mbuf *)0)->field), type), \
+		       #field " of rte_mbuf is of another type")
+FIELD_IS(buf_addr, void *);
+FIELD_IS(buf_len, uint16_t);
+FIELD_IS(data_len, uint16_t);
+FIELD_IS(data_off, uint16_t);
+FIELD_IS(nb_segs, uint16_t);
+FIELD_IS(next, struct rte_mbuf *);
+FIELD_IS(ol_flags, uint64_t);
+FIELD_IS(pkt_len, uint32_t);
+FIELD_IS(port, uint16_t);
+/* The Rust side touches it as an AtomicU16; to C it is atomic or not, as DPDK was built. */
 _Static_assert(sizeof(((struct rte_mbuf *)0)->refcnt) == 2, "refcnt is 16 bits wide");
 
 #define RX_CHECKSUM (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM)
@@ -258,6 +270,9 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
 }
 
+/* Set on the EAL's interrupt thread by the first errand. */
+static __thread bool is_interrupt_thread;
+
 struct errand {
 	void (*job)(void *);
 	void *argument;
@@ -268,6 +283,7 @@ static void run_errand(void *argument)
 {
 	struct errand *errand = argument;
 
+	is_interrupt_thread = true;
 	errand->job(errand->argument);
 	__atomic_store_n(&errand->done, true, __ATOMIC_RELEASE);
 }
@@ -307,14 +323,13 @@ static void bursts_end(void)
 /*
  * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the port as not connected
  * and unmaps the shared rings at once, on the interrupt thread, although a burst on another thread may be reading
- * them: a crash (DPDK 22.11). No burst that begins after the mark reads them, so on that thread it is enough to wait
- * for those that have begun.
+ * them: a crash (DPDK 22.11 to 26.07). No burst that begins after the mark reads them, so on that thread it is enough
+ * to wait for those that have begun. Ports of net_memif are configured by errands, so the thread is marked as the
+ * interrupt thread before the first peer comes.
  */
 int munmap(void *address, size_t bytes)
 {
-	char name[16] = "";
-
-	if (prctl(PR_GET_NAME, name) == 0 && strncmp(name, "eal-intr", 8) == 0)
+	if (is_interrupt_thread)
 		bursts_end();
 	return (int)syscall(SYS_munmap, address, bytes);
 }
@@ -329,6 +344,34 @@ int tally_link_get(uint16_t port, struct tally_link *link)
 	link->speed_mbps = eth.link_speed;
 	link->up = eth.link_status == RTE_ETH_LINK_UP;
 	link->full_duplex = eth.link_duplex == RTE_ETH_LINK_FULL_DUPLEX;
+	return ret;
+}
+
+int tally_port_stats_get(uint16_t port, struct tally_port_stats *stats)
+{
+	struct rte_eth_stats eth;
+	int ret = rte_eth_stats_get(port, &eth);
+
+	if (ret != 0)
+		return ret;
+	stats->rx_frames = eth.ipackets;
+	stats->rx_bytes = eth.ibytes;
+	stats->rx_missed = eth.imissed;
+	stats->rx_errors = eth.ierrors;
+	stats->rx_no_buffer = eth.rx_nombuf;
+	stats->tx_frames = eth.opackets;
+	stats->tx_bytes = eth.obytes;
+	stats->tx_errors = eth.oerrors;
+	return 0;
+}
+
+int tally_mac_address_get(uint16_t port, uint8_t address[6])
+{
+	struct rte_ether_addr mac;
+	int ret = rte_eth_macaddr_get(port, &mac);
+
+	if (ret == 0)
+		memcpy(address, mac.addr_bytes, sizeof(mac.addr_bytes));
 	return ret;
 }
 

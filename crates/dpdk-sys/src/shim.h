@@ -1,12 +1,14 @@
 /* What the Rust side needs and a linker cannot give it.
  *
  * Two kinds of function live here. Some wrap DPDK's static inline functions, and do so once
- * per burst. The others keep DPDK's large configuration structures on this side of the
- * border, where the C compiler checks every field when DPDK changes. */
+ * per burst. The others keep DPDK's structures on this side of the border, where the C
+ * compiler checks every field when DPDK changes. The one exception is rte_mbuf, whose fields
+ * are read for each packet: of it, Rust gets the offsets below. */
 #ifndef TALLY_DPDK_SHIM_H
 #define TALLY_DPDK_SHIM_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include <rte_eal.h>
@@ -20,6 +22,21 @@
 #include <rte_mempool.h>
 #include <rte_ring.h>
 #include <rte_version.h>
+
+/* Where the fields of rte_mbuf are. Releases move them, and move them in and out of anonymous
+ * unions, which offsetof looks through. shim.c asserts their types. */
+enum {
+	TALLY_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	TALLY_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+	TALLY_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	TALLY_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	TALLY_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	TALLY_MBUF_NEXT = offsetof(struct rte_mbuf, next),
+	TALLY_MBUF_OL_FLAGS = offsetof(struct rte_mbuf, ol_flags),
+	TALLY_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	TALLY_MBUF_PORT = offsetof(struct rte_mbuf, port),
+	TALLY_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
+};
 
 /* Macros that bindgen cannot evaluate by itself. */
 enum {
@@ -59,6 +76,18 @@ struct tally_port_conf {
 	bool rss;
 };
 
+/* What a port has counted, from rte_eth_stats. */
+struct tally_port_stats {
+	uint64_t rx_frames;
+	uint64_t rx_bytes;
+	uint64_t rx_missed;
+	uint64_t rx_errors;
+	uint64_t rx_no_buffer;
+	uint64_t tx_frames;
+	uint64_t tx_bytes;
+	uint64_t tx_errors;
+};
+
 struct tally_link {
 	uint32_t speed_mbps; /* UINT32_MAX: unknown */
 	bool up;
@@ -96,6 +125,8 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 /* Runs `job` on the EAL's interrupt thread and waits for it. Negative: it was not run. */
 int tally_on_interrupt_thread(void (*job)(void *), void *argument);
 int tally_link_get(uint16_t port, struct tally_link *link);
+int tally_port_stats_get(uint16_t port, struct tally_port_stats *stats);
+int tally_mac_address_get(uint16_t port, uint8_t address[6]);
 
 /* UDP datagrams to that port of that IPv4 address go to a queue. */
 struct tally_udp_rule {

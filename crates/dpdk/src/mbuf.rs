@@ -66,7 +66,7 @@ macro_rules! field {
     ($mbuf:expr, $name:ident) => {
         // SAFETY: the buffer is valid while a reference to it is held. Nobody writes to this field
         // while the `Mbuf` is borrowed: all writes go through `&mut` to the only reference.
-        unsafe { (*$mbuf.0.as_ptr()).$name }
+        unsafe { *sys::rte_mbuf::$name($mbuf.0.as_ptr()) }
     };
 }
 
@@ -120,9 +120,9 @@ impl Mbuf {
         // SAFETY: the buffer is valid, ours is the only reference, and `self` is borrowed mutably, so
         // nobody else looks at these fields. Both numbers fit: they are within a capacity of 16 bits.
         unsafe {
-            (*raw).data_off = offset as u16;
-            (*raw).data_len = bytes as u16;
-            (*raw).pkt_len = bytes as u32;
+            *sys::rte_mbuf::data_off(raw) = offset as u16;
+            *sys::rte_mbuf::data_len(raw) = bytes as u16;
+            *sys::rte_mbuf::pkt_len(raw) = bytes as u32;
         }
     }
 
@@ -130,7 +130,7 @@ impl Mbuf {
     fn references(&self) -> &AtomicU16 {
         // SAFETY: the field is valid and aligned for as long as `self` is borrowed, and all
         // accesses to it while it may be shared are atomic, DPDK's as well.
-        unsafe { AtomicU16::from_ptr(&raw mut (*self.0.as_ptr()).refcnt) }
+        unsafe { AtomicU16::from_ptr(sys::rte_mbuf::refcnt(self.0.as_ptr())) }
     }
 
     /// Length of the whole frame in bytes, over all segments.
@@ -282,9 +282,9 @@ impl Mbuf {
         // contiguous, so its own `next` is null. Nothing of it is written to. Whoever frees the frame gives up
         // one reference to each of the two, which is what it owns.
         unsafe {
-            (*raw).next = tail.0.as_ptr();
-            (*raw).nb_segs = 2;
-            (*raw).pkt_len = bytes as u32;
+            *sys::rte_mbuf::next(raw) = tail.0.as_ptr();
+            *sys::rte_mbuf::nb_segs(raw) = 2;
+            *sys::rte_mbuf::pkt_len(raw) = bytes as u32;
         }
         Ok(head)
     }

@@ -37,6 +37,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -263,12 +264,12 @@ impl<S> Port<S> {
     ///
     /// [`Error::Call`] if the device is gone.
     pub fn mac_address(&self) -> Result<MacAddress, Error> {
-        let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
+        let mut address = [0; 6];
         let _control = control();
         // SAFETY: the port exists while `inner` does; the address is ours to write to.
-        let ret = unsafe { sys::rte_eth_macaddr_get(self.inner.id, &raw mut address) };
+        let ret = unsafe { sys::tally_mac_address_get(self.inner.id, address.as_mut_ptr()) };
         Error::check("rte_eth_macaddr_get", &self.inner.subject(), ret)?;
-        Ok(MacAddress(address.addr_bytes))
+        Ok(MacAddress(address))
     }
 
     /// MTU in bytes.
@@ -489,21 +490,22 @@ impl Port<Started> {
     ///
     /// [`Error::Call`] if the driver has none.
     pub fn stats(&self) -> Result<PortStats, Error> {
-        // SAFETY: a structure of numbers only, for which zero is a value.
-        let mut stats: sys::rte_eth_stats = unsafe { std::mem::zeroed() };
+        let mut stats = MaybeUninit::uninit();
         let _control = control();
         // SAFETY: the port exists while `inner` does; the structure is ours to write to.
-        let ret = unsafe { sys::rte_eth_stats_get(self.inner.id, &raw mut stats) };
+        let ret = unsafe { sys::tally_port_stats_get(self.inner.id, stats.as_mut_ptr()) };
         Error::check("rte_eth_stats_get", &self.inner.subject(), ret)?;
+        // SAFETY: a call that succeeds fills in all of it.
+        let stats: sys::tally_port_stats = unsafe { stats.assume_init() };
         Ok(PortStats {
-            rx_frames: stats.ipackets,
-            rx_bytes: stats.ibytes,
-            rx_missed: stats.imissed,
-            rx_errors: stats.ierrors,
-            rx_no_buffer: stats.rx_nombuf,
-            tx_frames: stats.opackets,
-            tx_bytes: stats.obytes,
-            tx_errors: stats.oerrors,
+            rx_frames: stats.rx_frames,
+            rx_bytes: stats.rx_bytes,
+            rx_missed: stats.rx_missed,
+            rx_errors: stats.rx_errors,
+            rx_no_buffer: stats.rx_no_buffer,
+            tx_frames: stats.tx_frames,
+            tx_bytes: stats.tx_bytes,
+            tx_errors: stats.tx_errors,
         })
     }
 }

@@ -19,10 +19,18 @@ unsafe extern "C" {
 }
 
 /// Nothing is unmapped by it, and what is tested comes before.
-fn unmap_nothing() {
+extern "C" fn unmap_nothing(_: *mut c_void) {
     // SAFETY: no memory.
     let ret = unsafe { munmap(std::ptr::null_mut(), 0) };
     assert_eq!(ret, -1, "no bytes are none to unmap");
+}
+
+/// Returns when the interrupt thread has done it.
+fn unmap_nothing_on_the_interrupt_thread() {
+    // SAFETY: the EAL is initialised; the function takes any argument.
+    let ret =
+        unsafe { dpdk_sys::tally_on_interrupt_thread(Some(unmap_nothing), std::ptr::null_mut()) };
+    assert_eq!(ret, 0, "an alarm can be set");
 }
 
 #[test]
@@ -74,12 +82,12 @@ fn the_interrupt_thread_unmaps_nothing_under_a_burst() {
     });
 
     // Any other thread may.
-    unmap_nothing();
+    unmap_nothing(std::ptr::null_mut());
     let is_unmapped = Arc::new(AtomicBool::new(false));
-    let interrupt_thread = thread::Builder::new().name("eal-intr-test".into()).spawn({
+    let waiter = thread::spawn({
         let is_unmapped = is_unmapped.clone();
         move || {
-            unmap_nothing();
+            unmap_nothing_on_the_interrupt_thread();
             is_unmapped.store(true, Ordering::Relaxed);
         }
     });
@@ -93,13 +101,8 @@ fn the_interrupt_thread_unmaps_nothing_under_a_burst() {
     });
     enough.store(true, Ordering::Relaxed);
     sender.join().expect("it sends");
-    interrupt_thread
-        .expect("a thread")
-        .join()
-        .expect("it unmaps");
+    waiter.join().expect("it unmaps");
     // Nor for threads that have ended.
-    let again = thread::Builder::new().name("eal-intr-test".into());
-    let again = again.spawn(unmap_nothing).expect("a thread");
-    again.join().expect("it unmaps");
+    unmap_nothing_on_the_interrupt_thread();
     assert!(pool.is_whole());
 }

@@ -1,0 +1,51 @@
+//! The fields of `rte_mbuf` that Rust reads and writes.
+//!
+//! Each is a pointer into the descriptor, at the offset that the C compiler found in DPDK's own
+//! headers: a constant, so that an access is one load or store. The structure itself is opaque,
+//! because its fields have other places, and bindgen other names for them, from release to release.
+
+use crate::bindings::{self, rte_mbuf};
+
+macro_rules! fields {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $offset:ident;)*) => {
+        impl rte_mbuf {
+            $(
+                $(#[$doc])*
+                ///
+                /// # Safety
+                ///
+                /// `mbuf` points to a descriptor.
+                #[inline(always)]
+                #[must_use]
+                pub unsafe fn $name(mbuf: *mut Self) -> *mut $type {
+                    // SAFETY: the offset is that of a field of this type, by `offsetof` and an
+                    // assertion in `shim.c`, so it is within the descriptor.
+                    unsafe { mbuf.byte_add(bindings::$offset as usize).cast() }
+                }
+            )*
+        }
+    };
+}
+
+fields! {
+    /// Start of the segment's buffer.
+    buf_addr: *mut u8 = TALLY_MBUF_BUF_ADDR;
+    /// Length of the segment's buffer in bytes.
+    buf_len: u16 = TALLY_MBUF_BUF_LEN;
+    /// Bytes of the frame in this segment.
+    data_len: u16 = TALLY_MBUF_DATA_LEN;
+    /// Where the segment's data starts in its buffer, in bytes.
+    data_off: u16 = TALLY_MBUF_DATA_OFF;
+    /// Number of segments; of a frame's first segment only.
+    nb_segs: u16 = TALLY_MBUF_NB_SEGS;
+    /// The next segment, or null.
+    next: *mut rte_mbuf = TALLY_MBUF_NEXT;
+    /// What the driver found out, such as `RTE_MBUF_F_RX_IP_CKSUM_BAD`.
+    ol_flags: u64 = TALLY_MBUF_OL_FLAGS;
+    /// Bytes of the frame in all segments; of a frame's first segment only.
+    pkt_len: u32 = TALLY_MBUF_PKT_LEN;
+    /// The port it was received on.
+    port: u16 = TALLY_MBUF_PORT;
+    /// References to the segment; threads that share it access it atomically.
+    refcnt: u16 = TALLY_MBUF_REFCNT;
+}
