@@ -217,6 +217,12 @@ int tally_port_info_get(uint16_t port, struct tally_port_info *info)
 	info->rx_checksum = (dev.rx_offload_capa & RX_CHECKSUM) == RX_CHECKSUM;
 	info->rx_scatter = (dev.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
 	info->tx_multi_segment = (dev.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	/* From here on net_memif copies each segment into a descriptor of its own. The peer gets several segments, too,
+	 * and until the stable updates of 2026 their mark stays in the descriptors and glues later frames together. */
+	if (strcmp(info->driver, "net_memif") == 0)
+		info->tx_multi_segment = false;
+#endif
 	info->rss = (dev.flow_type_rss_offloads & RSS_FIELDS) != 0;
 	return 0;
 }

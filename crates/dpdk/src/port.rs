@@ -24,7 +24,7 @@
 //!   can't even start (`EPERM`) before its server's port is made, is turned away before that is
 //!   started, and doesn't come back when its server does: make the port again until it is up. It, too, has an MTU of 1500 at most, which it doesn't apply:
 //!   what counts is `bsize`, which must hold the longest frame. Longer ones take several
-//!   descriptors, and DPDK 22.11 doesn't clear their mark, so that later frames get glued together.
+//!   descriptors, and many releases (22.11, 24.11.4) don't clear their mark, so that later frames get glued together.
 //! - `net_memif` in the server's role can't be closed and made again in one process with the same
 //!   socket: the driver leaks the listening socket. It also leaves the interrupt thread with a pointer to it,
 //!   so once there has been such a port, the EAL isn't cleaned up at its end, only by the
@@ -106,8 +106,8 @@ pub struct PortInfo {
     pub rx_checksum: bool,
     /// Whether it can spread a received frame over several buffers.
     pub rx_scatter: bool,
-    /// Whether it can send frames of several segments. In DPDK 22.11 all virtual devices that we know can but
-    /// `net_af_xdp`.
+    /// Whether it can send frames of several segments. All virtual devices that we know can but
+    /// `net_af_xdp`, and `net_memif` since DPDK 23.03.
     pub tx_multi_segment: bool,
     /// Whether it can spread flows over queues by hash.
     pub rss: bool,
@@ -735,7 +735,7 @@ fn port_info(id: u16) -> Result<PortInfo, Errno> {
         socket: u32::try_from(socket).ok(),
         rx_checksum: info.rx_checksum,
         rx_scatter: info.rx_scatter,
-        // These two do not say so, and do: DPDK 22.11's `net_pcap` gathers the segments before it writes them,
+        // These two do not say so, and do: `net_pcap` gathers the segments before it writes them,
         // and what is sent to `net_null` nobody looks at.
         tx_multi_segment: info.tx_multi_segment || is(&["net_pcap", "net_null"]),
         rss: info.rss,

@@ -121,6 +121,10 @@ impl TxQueue {
             self.flatten(frames);
         }
         let n = frames.len();
+        // `net_memif` since DPDK 23.03 reads the first pointer of any burst.
+        if n == 0 {
+            return 0;
+        }
         let offered = n.min(usize::from(u16::MAX)) as u16;
         let start = frames.as_mut_ptr();
         // SAFETY: shrinking to zero, so that no frame is in the vector while it may be the driver's.
