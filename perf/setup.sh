@@ -1,13 +1,17 @@
 # Sourced by ./demo and ./test: sees to it that what they need is installed.
 
-# need PACKAGE...: installs the Debian packages that are missing, if this user may; else says how.
+# need PACKAGE...: what these packages of Debian's hold must be there. On Debian, root installs those that are missing,
+# and others are told how. On other distributions it is looked for, and what is missing is named.
 need() {
     local missing=() package
     for package in "$@"; do
-        dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
-            missing+=("$package")
+        is_there "$package" || missing+=("$package")
     done
     [ ${#missing[@]} -eq 0 ] && return
+    if ! is_debian; then
+        describe "${missing[@]}" >&2
+        exit 1
+    fi
     if [ "$(id -u)" -ne 0 ]; then
         echo "These Debian packages are missing. Install them, then start again:" >&2
         echo "    sudo apt-get install --no-install-recommends ${missing[*]}" >&2
@@ -25,6 +29,59 @@ need() {
     rm -f "$log"
 }
 
+is_debian() { [ "$(. /etc/os-release 2>/dev/null && echo "${ID:-}")" = debian ]; }
+
+# is_there PACKAGE: whether it is installed, or, on other distributions and of DPDK, what it holds is found.
+is_there() {
+    if [ "$1" = libdpdk-dev ] || ! is_debian; then
+        look_for "$1"
+    else
+        dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed
+    fi
+}
+
+# look_for PACKAGE: whether what it holds is found; `$what` describes it, `$fedora` is the package there.
+look_for() {
+    fedora=$1
+    case $1 in
+    gcc) what="a C compiler, cc" && command -v cc ;;
+    g++) what="a C++ compiler" fedora=gcc-c++ && command -v c++ ;;
+    libc6-dev) what="libc's headers" fedora=glibc-devel && echo '#include <stdio.h>' | cc -E - ;;
+    pkg-config) what="pkg-config" fedora=pkgconf-pkg-config && command -v pkg-config ;;
+    libdpdk-dev) what="DPDK 22.11 to 26.07, which pkg-config finds as libdpdk" fedora=dpdk-devel &&
+        pkg-config --exists libdpdk ;;
+    libclang-dev) what="libclang, for bindgen" fedora=clang-devel && [ -n "${LIBCLANG_PATH:-}" ] ||
+        compgen -G '/usr/lib*/libclang*.so*' || compgen -G '/usr/lib*/*/libclang*.so*' ||
+        compgen -G '/usr/lib*/*/lib*/libclang*.so*' ;;
+    python3-dev) what="Python's headers" fedora=python3-devel && /usr/bin/python3-config --includes ;;
+    python3-venv) what="Python's module venv" fedora=python3-libs && /usr/bin/python3 -c 'import ensurepip, venv' ;;
+    python3-*) what="/usr/bin/python3 with ${1#python3-}" && /usr/bin/python3 -c "import ${1#python3-}" ;;
+    iproute2) what="ip" fedora=iproute && command -v ip ;;
+    procps) what="sysctl" fedora=procps-ng && PATH=$PATH:/sbin:/usr/sbin command -v sysctl ;;
+    ethtool) what="ethtool" && PATH=$PATH:/sbin:/usr/sbin command -v ethtool ;;
+    openmpi-bin) what="Open MPI's mpirun" fedora=openmpi && command -v mpirun ;;
+    tshark) what="tshark" fedora=wireshark-cli && command -v tshark ;;
+    iputils-ping) what="ping" fedora=iputils && command -v ping ;;
+    dpdk | dpdk-dev) what="DPDK's dpdk-testpmd" fedora=dpdk-tools && command -v dpdk-testpmd ;;
+    util-linux) what="setpriv and unshare" && command -v setpriv && command -v unshare ;;
+    qemu-user) what="qemu-x86_64 and qemu-aarch64" && command -v qemu-x86_64 && command -v qemu-aarch64 ;;
+    gcc-aarch64-linux-gnu) what="aarch64-linux-gnu-gcc" && command -v aarch64-linux-gnu-gcc ;;
+    libc6-dev-arm64-cross) what="libc for AArch64" fedora= && compgen -G '/usr/aarch64-linux-gnu/lib/libc.so*' ;;
+    *) what=$1 && command -v "$1" ;;
+    esac >/dev/null 2>&1
+}
+
+# describe PACKAGE...: what is missing, and what its packages are called.
+describe() {
+    local package
+    echo "This is $(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-not Debian}"). These are missing:"
+    for package in "$@"; do
+        look_for "$package"
+        printf '    %-56s Ubuntu: %-22s Fedora, RHEL: %s\n' "$what" "$package" "${fedora:-none}"
+    done
+    echo "Install them, then start again. docs/OPERATIONS.md names the versions that were tested."
+}
+
 # need_rust: finds cargo, also where rustup puts it without telling the shell.
 need_rust() {
     command -v cargo >/dev/null || PATH="$HOME/.cargo/bin:$PATH"
@@ -32,6 +89,13 @@ need_rust() {
         echo "No Rust toolchain: see https://rustup.rs (cargo 1.95 or later)" >&2
         exit 1
     fi
+    local libdir
+    libdir=$(pkg-config --variable=libdir libdpdk)
+    # A DPDK of one's own: the loader finds its libraries where pkg-config does.
+    case $libdir in
+    /usr/lib | /usr/lib/* | /usr/lib64) ;;
+    *) export LD_LIBRARY_PATH="$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;
+    esac
 }
 
 # What the build needs, what the demonstration needs to run, and what root's network needs.
