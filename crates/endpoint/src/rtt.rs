@@ -42,7 +42,7 @@ pub(crate) struct Rtt {
 /// timeout is then some medians, four of which reach the usual minimum at [`FAST`].
 const FAST: Duration = Duration::from_micros(50);
 const FAST_TIMES: u32 = 4;
-pub(crate) const FAST_MIN: Duration = Duration::from_micros(20);
+const FAST_MIN: Duration = Duration::from_micros(20);
 
 /// Bounds of a timeout.
 #[derive(Clone, Copy, Debug)]
@@ -128,15 +128,14 @@ impl Rtt {
     pub(crate) fn fast_timeout(&self, doublings: u32) -> Duration {
         let path = self.path().unwrap_or_default() * TIMES;
         let medians = self.median.unwrap_or_default() * FAST_TIMES;
-        let base = path.max(medians).max(FAST_MIN);
-        base.saturating_mul(1 << doublings.min(31))
-            .min(self.longest(base))
+        self.doubled(path.max(medians).max(FAST_MIN), doublings)
     }
 
     /// What doubling may make of a timeout. Whoever counts losses in frames, as a queue that overflows does, counts few while only
     /// timeouts send: at the bound itself, 64 of them would take longer than a member may be silent.
-    fn longest(&self, base: Duration) -> Duration {
-        (base * LONGEST_TIMES).max(LONGEST).min(self.bounds.max)
+    fn doubled(&self, base: Duration, doublings: u32) -> Duration {
+        let longest = (base * LONGEST_TIMES).max(LONGEST).min(self.bounds.max);
+        base.saturating_mul(1 << doublings.min(31)).min(longest)
     }
 
     /// The timeout, doubled `doublings` times, with room for stalls doubled `caution` times.
@@ -156,8 +155,7 @@ impl Rtt {
                 (t * TIMES).max(room.clamp(min, usual))
             }
         };
-        base.saturating_mul(1 << doublings.min(31))
-            .min(self.longest(base))
+        self.doubled(base, doublings)
     }
 }
 

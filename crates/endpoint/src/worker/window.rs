@@ -21,7 +21,7 @@ mod detour;
 
 use crate::lists::Lists;
 use crate::planted::{self, Bug};
-use crate::rtt::{Bounds, FAST_MIN, Rtt};
+use crate::rtt::{Bounds, Rtt};
 use core::time::Duration;
 use detour::Detour;
 use std::collections::VecDeque;
@@ -62,9 +62,6 @@ const CAUTION_RESULTS: u64 = 64;
 const CAUTION_RAISE: u64 = 12;
 const CAUTION_LOWER: u64 = 24;
 const CAUTION_MAX: u32 = 5;
-/// The timeout doubles this often at most.
-const DOUBLINGS_MAX: u32 = 14;
-const _: () = assert!(FAST_MIN.as_nanos() << DOUBLINGS_MAX >= RTO.max.as_nanos());
 const _: () = assert!((EQUAL as usize) < LISTS);
 
 /// Why something is sent for a fragment once more: by the first two PROBE, by the last DATA.
@@ -497,7 +494,7 @@ impl Window {
                 self.enqueue(slot, self.seq_in(slot), Cause::Timeout);
             }
         }
-        self.timeouts = (self.timeouts + 1).min(DOUBLINGS_MAX + EQUAL);
+        self.timeouts = self.timeouts.saturating_add(1);
     }
 }
 
