@@ -20,7 +20,7 @@ const TIMES: u32 = 2;
 /// Room for stalls in the timeout: this part of the median. A whole one would let timeouts and repairs keep each other
 /// up; none would have hosts without a CPU probe instead of sum.
 const ROOM_PARTS: u32 = 8;
-/// Doubled, a timeout becomes so many times as long at most, or as long as this.
+/// Bound of doubled timeouts, in their lengths; at least [`LONGEST`].
 const LONGEST_TIMES: u32 = 8;
 const LONGEST: Duration = Duration::from_millis(1);
 /// The path time is the shortest of the last so many samples, or of up to twice as many.
@@ -131,8 +131,11 @@ impl Rtt {
         self.doubled(path.max(medians).max(FAST_MIN), doublings)
     }
 
-    /// What doubling may make of a timeout. Whoever counts losses in frames, as a queue that overflows does, counts few while only
-    /// timeouts send: at the bound itself, 64 of them would take longer than a member may be silent.
+    /// `base` doubled `doublings` times, up to a bound.
+    ///
+    /// A burst of losses may last for a number of frames, as at a full queue, and a worker that
+    /// only probes sends few. Doubled up to `bounds.max`, 64 timeouts in a row would exceed the
+    /// time that a member may be silent.
     fn doubled(&self, base: Duration, doublings: u32) -> Duration {
         let longest = (base * LONGEST_TIMES).max(LONGEST).min(self.bounds.max);
         base.saturating_mul(1 << doublings.min(31)).min(longest)

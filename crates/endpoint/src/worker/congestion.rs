@@ -16,9 +16,9 @@
 //! * A2TP raises the excess of collisions to the power of the job's straggler degree, from 0 to 1, so
 //!   that jobs with stragglers leave the pool sooner. Here the power is 1: a straggler's fragments are
 //!   preempted anyway, by priority or by ageing.
-//! * Both windows begin at their largest ([`in_flight`]), with no congestion seen: the first round says more
-//!   than a guess. Beginning with all congestion assumed (as DCTCP does) would answer one marked
-//!   result among hundreds with half of the window.
+//! * Both windows begin at their largest ([`in_flight`]), with no congestion seen: the first round
+//!   says more than a guess. Beginning with all congestion assumed (as DCTCP does) would answer one
+//!   marked result among hundreds with half of the window.
 //! * Arithmetic is in integers with 16 binary places, so that a replay has the same bits anywhere.
 
 /// 1.0 in shares and windows.
@@ -45,15 +45,17 @@ pub struct CongestionStats {
     pub aggregation_window_min: u32,
 }
 
-/// How many fragments of a configured window may be unfinished: five in eight. The rest is room in front of a fragment that
-/// is being repaired, so that a loss does not stop the worker (W-2); without loss it would only fill queues.
+/// Unfinished fragments at most: five eighths of the configured window.
+///
+/// The rest is room in front of a fragment that is being repaired, so that a loss does not stop the
+/// worker (W-2). Without loss it would only fill queues.
 pub(crate) fn in_flight(window: u16) -> u16 {
     (u32::from(window) * 5).div_ceil(8) as u16
 }
 
 /// The two windows of a session.
 pub(crate) struct Congestion {
-    /// The largest that either may be.
+    /// Upper bound of both windows.
     max: u64,
     link: u64,
     aggregation: u64,
