@@ -97,7 +97,7 @@ drop_reasons! {
     ClaimsError = "claims-icmp-error",
     /// From the MAC of a job's member, but by another port.
     ClaimsMember = "claims-member",
-    /// To the switch's IPv4 address, behind a tag or not, and not to its MAC: nobody else has that address.
+    /// To the switch's IPv4 address, but not to its MAC; behind tags as well.
     NotOurMac = "not-our-mac",
     /// More VLAN tags than are looked behind.
     TagDepth = "tag-depth",

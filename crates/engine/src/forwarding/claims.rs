@@ -1,19 +1,20 @@
-//! What only the switch may say: frames that a receiver could take for the switch's own.
+//! Claims: frames that a receiver could take for the switch's own.
 //!
-//! Workers trust the switch's source address, so no port may speak with it, in whatever
-//! encapsulation a host strips. Three things are the switch's alone:
+//! Workers trust the switch's source address, so no port may send with it, in any
+//! encapsulation that a host strips. Three things are the switch's alone:
 //!
 //! * Its addresses: as Ethernet or IPv4 source, as sender of an ARP frame, and as the target of an
 //!   ARP answer.
-//! * The group addresses of jobs, 239.84.0.0/16, of whatever protocol and in fragments too: hosts
+//! * The group addresses of jobs, 239.84.0.0/16, of any protocol and in fragments too: hosts
 //!   take a datagram to a group that they listen to from any Ethernet destination. Of 32 groups
 //!   with one MAC only one is a job's. So the IPv4 destination decides. The MAC alone counts where
 //!   nothing else of the 32 is in the frame.
-//! * News of datagrams to it: ICMP errors that quote one. Between a host and the switch is no
-//!   router, and a host that believes one shortens its frames or gives its socket an error.
+//! * ICMP errors that quote a datagram to it. Between a host and the switch is no router, and a
+//!   host that believes one shortens its frames or gives its socket an error.
 //!
-//! A datagram to its address that is not to its MAC is dropped too: nobody else has the address, and the MAC that a SwitchML
-//! worker was told, which is its secret, would be flooded with a frame that a host has tagged.
+//! A packet to the switch's IPv4 address but not to its MAC is dropped as well. No host has that
+//! address, and the destination MAC may be a secret: the switch assigns one to each SwitchML
+//! worker. A frame to it behind a VLAN tag would be flooded.
 //!
 //! The UDP ports of jobs need no rule of their own: a datagram is taken for the switch's only with
 //! the switch's address, so the same ports between other hosts are ordinary traffic.

@@ -212,9 +212,9 @@ fn groups_of_jobs_are_the_switch_s_only() {
     passes(other, IPV4, &packet(me, [239, 85, 0, 7], 17));
 }
 
-/// A SwitchML worker's secret is the MAC that it sends to, and nobody has learnt that.
+/// The secret of a SwitchML worker is its destination MAC, learnt at no port.
 #[test]
-fn what_is_to_the_switch_s_address_and_not_to_its_mac_goes_to_nobody() {
+fn packets_to_the_switch_s_ip_address_but_another_mac_are_dropped() {
     let (me, reason) = ([10, 84, 0, 1], DropReason::NotOurMac);
     for to in [host(2), Mac([2, 0x5e, 1, 2, 3, 4]), Mac::BROADCAST] {
         for protocol in [1, 6, 17] {
