@@ -103,11 +103,11 @@ pub struct Args {
     #[arg(long, default_value_t = 8192)]
     payload_links: u16,
 
-    /// The window of a worker on memif, in fragments
+    /// Window of a worker on memif, in fragments
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: u16,
 
-    /// The window of a worker on shaped links, in fragments
+    /// Window of a worker on shaped links, in fragments
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window_links: u16,
 

@@ -205,7 +205,7 @@ pub(super) fn table(args: &Args, parameters: &Parameters, rows: &[Row]) -> Strin
     for row in rows {
         if before != Some((row.network, row.contender)) {
             if before.is_none_or(|(network, _)| network != row.network) {
-                out += &heading(parameters, row);
+                out += &heading(args, parameters, row);
             }
             before = Some((row.network, row.contender));
             out.push('\n');
@@ -243,17 +243,12 @@ pub(super) fn table(args: &Args, parameters: &Parameters, rows: &[Row]) -> Strin
     out + "\nEXACT: every bit of Tally's sums at every worker; the others checked theirs.\n"
 }
 
-fn heading(parameters: &Parameters, row: &Row) -> String {
+fn heading(args: &Args, parameters: &Parameters, row: &Row) -> String {
     let is_wired = row.network == Network::Namespaces;
     let cpus = if is_wired {
         &parameters.cpus_links
     } else {
         &parameters.cpus_memif
-    };
-    let window = if is_wired {
-        parameters.window_links
-    } else {
-        parameters.window
     };
     let links = if is_wired {
         format!(
@@ -264,10 +259,11 @@ fn heading(parameters: &Parameters, row: &Row) -> String {
         String::new()
     };
     format!(
-        "\n{}{links}, payload {} B, window {window}; switch on CPU {}, all others on CPU {}\n\
+        "\n{}{links}, payload {} B, window {}; switch on CPU {}, all others on CPU {}\n\
          {:<18} {:<27} {:>19} {:>17} {:>7} {:>8} {:>18} {:>17} {:>8}\n",
         row.network.describe(),
         row.payload_bytes,
+        args.window(row.network),
         Cpus::list(&cpus.switch),
         Cpus::list(&cpus.hosts),
         "contender",
