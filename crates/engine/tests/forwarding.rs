@@ -22,6 +22,7 @@ fn random_scripts() {
         all.claims += s.claims;
         all.hidden += s.hidden;
         all.members += s.members;
+        all.other_macs += s.other_macs;
         all.others += s.others;
     }
     println!("{all:?}");
@@ -30,6 +31,7 @@ fn random_scripts() {
         assert!(all.forwarded > 500 && all.flooded > 500, "{all:?}");
         assert!(all.claims > 1000 && all.hidden > 500, "{all:?}");
         assert!(all.members > 500, "{all:?}");
+        assert!(all.other_macs > 150, "{all:?}");
     }
 }
 
@@ -69,6 +71,19 @@ fn stories() -> Vec<(&'static str, Vec<u8>, u64)> {
             ],
             0,
         ),
+        // A datagram to the switch's address, and a fragment of one, but to host 1's MAC: plain and
+        // behind headers.
+        (
+            "own-address",
+            [&[][..], &[priority], &[service, old], &[snap, priority]]
+                .map(|wraps| {
+                    let later_fragment = &[0, 0, 5, 1, 0];
+                    [&[0, 0, 0, 1, 0][..], later_fragment].map(|to_own| hostile(wraps, to_own))
+                })
+                .concat()
+                .concat(),
+            0,
+        ),
         // ARP requests for the switch, by broadcast and to its MAC; an ordinary frame to host 1.
         (
             "answers",
@@ -106,6 +121,8 @@ fn seeds_reach_what_they_are_for() {
     };
     assert_eq!(story("sixteen-tags").hidden, 4);
     assert_eq!(story("seventeen-tags").others, 4);
+    let own_address = story("own-address");
+    assert_eq!(own_address.other_macs, 8, "{own_address:?}");
     let member = story("member");
     assert_eq!((member.members, member.flooded), (1, 1), "{member:?}");
     let answers = story("answers");

@@ -8,6 +8,8 @@
 //! * nothing panics;
 //! * what claims the switch's addresses, a job's group or to be an ICMP error about the switch is never
 //!   forwarded, whatever hides it; and only such a frame is dropped as a claim;
+//! * an IPv4 packet to the switch's address, behind tags or not, but not to its MAC is never
+//!   forwarded; and only such a packet is dropped as `not-our-mac`;
 //! * a frame with a bound member's source leaves from the member's port only, and one to a bound
 //!   member goes there, never floods, and is dropped by no limit;
 //! * a forwarded frame is unchanged and does not go back by its port;
@@ -84,6 +86,8 @@ pub struct Summary {
     pub hidden: u64,
     /// Frames dropped because they claim to be a member.
     pub members: u64,
+    /// Frames dropped because they are to the switch's IPv4 address, but not to its MAC.
+    pub other_macs: u64,
     /// Frames dropped for other reasons.
     pub others: u64,
 }
@@ -233,6 +237,14 @@ fn claims(frame: &[u8]) -> bool {
         && (payload[8..14] == OWN_MAC
             || payload[14..18] == OWN_IP
             || payload[6..8] != [0, 1] && payload[24..28] == OWN_IP)
+}
+
+/// Whether a frame is an IPv4 packet to the switch's address, but not to its MAC.
+fn is_to_own_ip_at_other_mac(frame: &[u8]) -> bool {
+    let Some(([8, 0], packet, _)) = peel(frame) else {
+        return false;
+    };
+    frame[..6] != OWN_MAC && packet.len() >= 20 && packet[16..20] == OWN_IP
 }
 
 /// Whether an ICMP packet is an error about a datagram to the switch, or hides what it is about in
@@ -390,6 +402,7 @@ impl World {
     fn passed(&self, port: PortId, sent: &[u8], frame: &[u8]) {
         assert_eq!(sent, frame, "changed on its way");
         assert!(!claims(sent), "forwarded: {sent:02x?}");
+        assert!(!is_to_own_ip_at_other_mac(sent), "forwarded: {sent:02x?}");
         assert!(peel(sent).is_some(), "a part of a header: {sent:02x?}");
         let pinned = self.port_of(&sent[6..12]);
         assert!(
@@ -416,6 +429,10 @@ impl World {
                 self.summary.members += 1;
                 let pinned = self.port_of(&sent[6..12]);
                 assert!(pinned.is_some_and(|pinned| pinned != port), "{}", why());
+            }
+            DropReason::NotOurMac => {
+                self.summary.other_macs += 1;
+                assert!(is_to_own_ip_at_other_mac(sent), "{}", why());
             }
             // Floods alone are limited.
             DropReason::Storm | DropReason::Loop => {
