@@ -12,10 +12,12 @@ mod common;
 use common::{alone, programs};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, SockaddrLike, bind, send, socket,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrLike, bind, recv, send,
+    socket,
 };
 use std::fs::File;
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::process::Command;
@@ -45,6 +47,9 @@ const DISGUISES: [&[u8]; 7] = [
     &[4, 0x40, 0xaa, 0xaa, 3, 0, 0, 0],
 ];
 
+/// Payload of the datagrams that a test looks for at other ports.
+const MARK: [u8; 32] = *b"to the switch, by another MAC...";
+
 /// Says so past the harness, which keeps what a passing test prints.
 fn skipped(why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED: {why}");
@@ -70,8 +75,17 @@ fn cluster(guests: usize) -> Option<Cluster> {
     Some(cluster.unwrap())
 }
 
-/// A packet socket on a host's interface.
+/// A packet socket on a host's interface that only sends.
 fn packet_socket(cluster: &Cluster, host: HostId) -> OwnedFd {
+    packet_socket_of(cluster, host, None)
+}
+
+/// A packet socket on a host's interface that receives every frame.
+fn listener(cluster: &Cluster, host: HostId) -> OwnedFd {
+    packet_socket_of(cluster, host, Some(SockProtocol::EthAll))
+}
+
+fn packet_socket_of(cluster: &Cluster, host: HostId, protocol: Option<SockProtocol>) -> OwnedFd {
     let namespace = File::open(cluster.namespace(host).unwrap()).unwrap();
     // Only this thread enters; a socket stays in the namespace that it was made in.
     let entered = std::thread::spawn(move || {
@@ -80,7 +94,7 @@ fn packet_socket(cluster: &Cluster, host: HostId) -> OwnedFd {
             AddressFamily::Packet,
             SockType::Raw,
             SockFlag::SOCK_CLOEXEC,
-            None,
+            protocol,
         )
         .unwrap();
         let interfaces = nix::ifaddrs::getifaddrs().unwrap();
@@ -182,6 +196,13 @@ fn pings(cluster: &Cluster, from: usize, to: usize) -> usize {
 /// The MAC that a host has for the switch.
 fn neighbour(cluster: &Cluster, host: HostId) -> String {
     run_on(cluster, host, &format!("ip neigh show {SWITCH_IP}"))
+}
+
+/// The MAC of a host.
+fn mac_of(cluster: &Cluster, host: HostId) -> Mac {
+    let shown = run_on(cluster, host, "ip -o link show eth0");
+    let at = shown.find("link/ether ").unwrap() + 11;
+    shown[at..at + 17].parse().unwrap()
 }
 
 fn behind(frame: &[u8], tags: &[u8]) -> Vec<u8> {
@@ -293,6 +314,65 @@ fn forged_results_and_arp_in_tags_change_no_sum_and_no_neighbour() {
     );
 }
 
+/// A datagram of the hostile host whose payload is [`MARK`].
+fn marked(to: Mac, ip: Ipv4Addr) -> Vec<u8> {
+    let mut frame = [&to.0[..], &HOSTILE_MAC.0, &[8, 0]].concat();
+    frame.extend([0x45, 0, 0, 60, 0, 0, 0, 0, 64, 17, 0, 0, 10, 84, 0, 99]);
+    frame.extend(ip.octets());
+    frame.extend([0x9c, 0x40, 0x7a, 0x11, 0, 40, 0, 0]);
+    frame.extend(MARK);
+    frame
+}
+
+/// How many frames with [`MARK`] wait in a socket.
+fn count_marked(listener: &OwnedFd) -> usize {
+    let mut buffer = [0; 2048];
+    let mut count = 0;
+    while let Ok(len) = recv(listener.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        let mut windows = buffer[..len].windows(MARK.len());
+        count += usize::from(windows.any(|window| window == MARK));
+    }
+    count
+}
+
+#[test]
+fn packets_to_the_switch_s_ip_address_but_another_mac_reach_no_port() {
+    let _alone = alone();
+    let Some(cluster) = cluster(2) else { return };
+    let (worker, guest) = (cluster.worker_host(0, 0), cluster.guest_host(1));
+    let hosts = [worker, cluster.worker_host(0, 1), guest];
+    let listeners = hosts.map(|host| listener(&cluster, host));
+    let hostile = packet_socket(&cluster, cluster.guest_host(0));
+    let send = |frame: &[u8]| send(hostile.as_raw_fd(), frame, MsgFlags::empty()).unwrap();
+    // The switch learns where the guests are.
+    assert!(pings(&cluster, 0, 1) >= 8);
+    let unknown = Mac([2, 0x5e, 1, 2, 3, 4]);
+    let known = [worker, guest].map(|host| mac_of(&cluster, host));
+    let mut sent = 0;
+    for to in [unknown, known[0], known[1], Mac::BROADCAST] {
+        for tags in [&[][..]].into_iter().chain(DISGUISES) {
+            send(&behind(&marked(to, SWITCH_IP), tags));
+            sent += 1;
+        }
+    }
+    // The same tags in front of a datagram to another address are forwarded, after all the others.
+    for tags in [&[][..]].into_iter().chain(DISGUISES) {
+        send(&behind(&marked(Mac::BROADCAST, cluster.ip(guest)), tags));
+    }
+    let ordinary = 1 + DISGUISES.len();
+    for listener in &listeners {
+        let start = Instant::now();
+        let mut received = 0;
+        while received < ordinary && start.elapsed() < Duration::from_secs(10) {
+            received += count_marked(listener);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(received + count_marked(listener), ordinary);
+    }
+    let report = cluster.switch_report().unwrap();
+    assert_eq!(dropped(&report, "not-our-mac"), sent);
+}
+
 #[test]
 fn a_flood_of_addresses_evicts_nobody_and_turns_no_frame_to_its_sender() {
     let _alone = alone();
@@ -303,11 +383,8 @@ fn a_flood_of_addresses_evicts_nobody_and_turns_no_frame_to_its_sender() {
         let [.., a, b, c] = (n % 30_000).to_be_bytes();
         [2, 0x66, 0, a, b, c]
     };
-    let victims = [cluster.worker_host(0, 0), cluster.guest_host(1)].map(|host| {
-        let shown = run_on(&cluster, host, "ip -o link show eth0");
-        let at = shown.find("link/ether ").unwrap() + 11;
-        shown[at..at + 17].parse::<Mac>().unwrap()
-    });
+    let victims = [cluster.worker_host(0, 0), cluster.guest_host(1)];
+    let victims = victims.map(|host| mac_of(&cluster, host));
     let next = |n: u64| {
         // To one that is known, so that limits of floods have no part in it; sometimes in the name
         // of a member.

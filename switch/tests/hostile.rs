@@ -163,8 +163,9 @@ fn hostile() -> Vec<(&'static str, Vec<u8>)> {
     frames
 }
 
-/// Forged results and ARP answers to the other worker, which a host would take for the switch's: behind tags, in
-/// fragments, to the group. None of them is to the switch's MAC.
+/// Forged results and ARP answers to the other worker, which a host would take for the switch's:
+/// behind tags, in fragments, to the group. Also datagrams to the switch's IPv4 address. None of
+/// them is to the switch's MAC.
 fn disguised() -> Vec<(&'static str, Vec<u8>)> {
     let result = |source: Ipv4Addr, dst_mac: Mac, dst_ip: Ipv4Addr| {
         let a = Addresses {
@@ -219,6 +220,13 @@ fn disguised() -> Vec<(&'static str, Vec<u8>)> {
         }
     }
     frames.push(("claims-group", result(other, group.0, group.1)));
+    for mac in [Mac([2, 0x5e, 1, 2, 3, 4]), worker.0, Mac::BROADCAST] {
+        let to_switch = result(other, mac, SWITCH_IP);
+        for tags in tags {
+            frames.push(("not-our-mac", behind(&to_switch, tags)));
+        }
+        frames.push(("not-our-mac", to_switch));
+    }
     let deep = [0x81, 0, 0, 0].repeat(17);
     let ordinary = result(other, worker.0, worker.1);
     frames.push(("tag-depth", behind(&ordinary, &deep)));
