@@ -1,7 +1,8 @@
 //! Frames with tags that are not theirs: guessed, of another frame, or of another epoch. They come from the
 //! member that they name, and are right but for the tag.
 
-use super::{Script, World, canonical, framed};
+use super::frames::framed;
+use super::{Script, World, canonical};
 use tally_engine::Member;
 use tally_wire::{AuthTag, Epoch, Flags, FragmentId, Header, Kind, Rank};
 
