@@ -139,14 +139,14 @@ need_pytorch() {
 need_python_tally() {
     local root venv
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) && venv=$(python_venv) || return
-    python_tally=$venv/bin/python
     if [ -n "${pytorch:-}" ]; then wait "$pytorch"; else need_pytorch; fi || return
     # Its folder holds this one wheel.
     rm -rf "$venv/wheel"
     CARGO_TARGET_DIR=$(dirname "$venv") "$venv/bin/maturin" build --quiet --release --locked --out "$venv/wheel" \
         --manifest-path "$root/worker-agent/python/Cargo.toml" &&
-        "$python_tally" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
-            "$venv"/wheel/tally-*.whl
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
+            "$venv"/wheel/tally-*.whl &&
+        python_tally=$venv/bin/python
 }
 
 # need_cocotb: RTL_REQUIREMENTS in a virtual environment of their own; `$python_rtl` is its python. It is made with Debian's
