@@ -66,6 +66,8 @@ look_for() {
     util-linux) what="setpriv and unshare" && command -v setpriv && command -v unshare ;;
     qemu-user) what="qemu-x86_64 and qemu-aarch64" && command -v qemu-x86_64 && command -v qemu-aarch64 ;;
     gcc-aarch64-linux-gnu) what="aarch64-linux-gnu-gcc" && command -v aarch64-linux-gnu-gcc ;;
+    g++-aarch64-linux-gnu) what="aarch64-linux-gnu-g++" fedora=gcc-c++-aarch64-linux-gnu &&
+        command -v aarch64-linux-gnu-g++ ;;
     libc6-dev-arm64-cross) what="libc for AArch64" fedora= && compgen -G '/usr/aarch64-linux-gnu/lib/libc.so*' ;;
     *) what=$1 && command -v "$1" ;;
     esac >/dev/null 2>&1
@@ -108,6 +110,8 @@ CARD_PACKAGES=(verilator g++)
 RTL_PACKAGES=(yosys iverilog python3-dev make)
 # What `tally-perf allreduce` compares with.
 PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)
+# What builds and runs AArch64's programs.
+CROSS_PACKAGES=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user debootstrap)
 # What a virtual environment needs, where python3 is Debian's.
 PYTHON_PACKAGES=(python3 python3-venv)
 

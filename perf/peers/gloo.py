@@ -79,6 +79,8 @@ def main():
     rank, workers, elements, rounds = int(rank), int(workers), int(elements), int(rounds)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = interface
+    # Some distributions build PyTorch without it; only the rendezvous would use it.
+    os.environ["USE_LIBUV"] = "0"
     size = workers + (mode == "server")
     url = f"tcp://{address}:29500"
     dist.init_process_group("gloo", init_method=url, rank=rank, world_size=size)
