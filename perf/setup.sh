@@ -1,7 +1,7 @@
 # Sourced by ./demo and ./test: sees to it that what they need is installed.
 
-# need PACKAGE...: what these packages of Debian's hold must be there. On Debian, root installs those that are missing,
-# and others are told how. On other distributions it is looked for, and what is missing is named.
+# need PACKAGE...: installs the Debian packages that are missing. Without root, names them and exits. On
+# another distribution, looks for their contents, names what is missing, and exits.
 need() {
     local missing=() package
     for package in "$@"; do
@@ -31,7 +31,7 @@ need() {
 
 is_debian() { [ "$(. /etc/os-release 2>/dev/null && echo "${ID:-}")" = debian ]; }
 
-# is_there PACKAGE: whether it is installed, or, on other distributions and of DPDK, what it holds is found.
+# is_there PACKAGE: whether it is installed; for DPDK and on other distributions, whether its contents are found.
 is_there() {
     if [ "$1" = libdpdk-dev ] || ! is_debian; then
         look_for "$1"
@@ -40,7 +40,7 @@ is_there() {
     fi
 }
 
-# look_for PACKAGE: whether what it holds is found; `$what` describes it, `$fedora` is the package there.
+# look_for PACKAGE: whether its contents are found. Sets `$what`, their description, and `$fedora`, Fedora's package.
 look_for() {
     fedora=$1
     case $1 in
@@ -62,7 +62,7 @@ look_for() {
     openmpi-bin) what="Open MPI's mpirun" fedora=openmpi && command -v mpirun ;;
     tshark) what="tshark" fedora=wireshark-cli && command -v tshark ;;
     iputils-ping) what="ping" fedora=iputils && command -v ping ;;
-    dpdk | dpdk-dev) what="DPDK's dpdk-testpmd" fedora=dpdk-tools && command -v dpdk-testpmd ;;
+    dpdk | dpdk-dev) what="dpdk-testpmd" fedora=dpdk && command -v dpdk-testpmd ;;
     util-linux) what="setpriv and unshare" && command -v setpriv && command -v unshare ;;
     qemu-user) what="qemu-x86_64 and qemu-aarch64" && command -v qemu-x86_64 && command -v qemu-aarch64 ;;
     gcc-aarch64-linux-gnu) what="aarch64-linux-gnu-gcc" && command -v aarch64-linux-gnu-gcc ;;
@@ -73,7 +73,7 @@ look_for() {
     esac >/dev/null 2>&1
 }
 
-# describe PACKAGE...: what is missing, and what its packages are called.
+# describe PACKAGE...: prints what is missing and the names of its packages.
 describe() {
     local package
     echo "This is $(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-not Debian}"). These are missing:"
@@ -93,7 +93,7 @@ need_rust() {
     fi
     local libdir
     libdir=$(pkg-config --variable=libdir libdpdk)
-    # A DPDK of one's own: the loader finds its libraries where pkg-config does.
+    # DPDK built from source: its libraries are outside of the loader's path.
     case $libdir in
     /usr/lib | /usr/lib/* | /usr/lib64) ;;
     *) export LD_LIBRARY_PATH="$libdir${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" ;;
@@ -110,7 +110,7 @@ CARD_PACKAGES=(verilator g++)
 RTL_PACKAGES=(yosys iverilog python3-dev make)
 # What `tally-perf allreduce` compares with.
 PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)
-# What builds and runs AArch64's programs.
+# Cross compilers and emulator for AArch64.
 CROSS_PACKAGES=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user debootstrap)
 # What a virtual environment needs, where python3 is Debian's.
 PYTHON_PACKAGES=(python3 python3-venv)

@@ -1,15 +1,16 @@
 //! Finds the system's libdpdk, compiles the shim and binds the allow-list below.
 //!
-//! The lists in this file and `src/shim.h` are the whole surface. To move to another DPDK, add it to
-//! [`TESTED`], build, read what the C compiler says about `src/shim.c`, and run `./test dpdk`.
+//! The lists in this file and `src/shim.h` are the whole surface. For another DPDK release: add it
+//! to [`TESTED`], build, fix the C compiler's errors in `src/shim.c`, and run `./test dpdk`.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// The releases that Tally is tested with, oldest first: docs/OPERATIONS.md says how. The build takes any
-/// between the first and the last, with its stable updates.
+/// The tested DPDK releases, oldest first; docs/OPERATIONS.md has the commands.
+///
+/// The build accepts every release from the first to the last, and their stable updates.
 const TESTED: &[(u32, u32)] = &[(22, 11), (23, 11), (24, 11), (25, 11), (26, 7)];
 
 /// Linked because symbols of theirs are called; every other driver is a plugin that the EAL
@@ -58,7 +59,7 @@ const FUNCTIONS: &[&str] = &[
 
 const TYPES: &[&str] = &["tally_.*"];
 
-/// Never looked into by name.
+/// Structures of which Rust names no field.
 const OPAQUE: &[&str] = &["rte_mbuf", "rte_mempool", "rte_ring"];
 
 const CONSTANTS: &[&str] = &["RTE_PKTMBUF_HEADROOM", "TALLY_.*"];
@@ -95,8 +96,8 @@ fn main() {
     }
     shim.compile("tally_dpdk_shim");
 
-    // Packages keep the times of their files, so an upgrade may leave headers that are older than
-    // this build. The library's file has the ABI's version in its name, and is gone then.
+    // A package's files keep their times, so the headers of an upgrade may be older than this
+    // build. The library's file name contains the ABI version, so an upgrade removes that file.
     if let Ok(eal) = fs::canonicalize(Path::new(&libdir).join("librte_eal.so")) {
         println!("cargo:rerun-if-changed={}", eal.display());
     }
@@ -154,7 +155,7 @@ fn is_tested(version: &str) -> bool {
     }
 }
 
-/// `22.11, 23.11, ...`
+/// The tested releases as text: `22.11, 23.11, ...`
 fn tested() -> String {
     let releases: Vec<_> = TESTED
         .iter()
@@ -188,12 +189,12 @@ fn pkg_config(arguments: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// Where what is missing comes from.
+/// Packages with DPDK, pkg-config and libclang, by distribution.
 const PACKAGES: &str = "DPDK with its headers, pkg-config and libclang are in \
     `apt-get install libdpdk-dev pkg-config libclang-dev` on Debian and Ubuntu, and in \
     `dnf install dpdk-devel pkgconf-pkg-config clang-devel` on Fedora and RHEL";
 
-/// Ends the build with one line.
+/// Ends the build with a one-line error.
 fn give_up(reason: &str) -> ! {
     println!("cargo::error={reason}");
     exit(1);

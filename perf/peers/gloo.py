@@ -79,7 +79,7 @@ def main():
     rank, workers, elements, rounds = int(rank), int(workers), int(elements), int(rounds)
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = interface
-    # Some distributions build PyTorch without it; only the rendezvous would use it.
+    # Debian 13 builds PyTorch without libuv, which only the rendezvous uses.
     os.environ["USE_LIBUV"] = "0"
     size = workers + (mode == "server")
     url = f"tcp://{address}:29500"

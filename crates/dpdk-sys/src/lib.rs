@@ -11,9 +11,8 @@
 //!
 //! # Versions
 //!
-//! The build fails outside of the range of releases that Tally is tested with (`build.rs`), because what else
-//! a release changes is not known before. Within it, what differs is chosen by the headers: `#if RTE_VERSION`
-//! in `src/shim.c`, and nothing in Rust.
+//! The build fails with a DPDK outside of the range of tested releases (`TESTED` in `build.rs`).
+//! Differences between releases are `#if RTE_VERSION` in `src/shim.c`; Rust has none.
 //!
 //! # Drivers
 //!

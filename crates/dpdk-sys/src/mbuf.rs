@@ -1,8 +1,8 @@
 //! The fields of `rte_mbuf` that Rust reads and writes.
 //!
-//! Each is a pointer into the descriptor, at the offset that the C compiler found in DPDK's own
-//! headers: a constant, so that an access is one load or store. The structure itself is opaque,
-//! because its fields have other places, and bindgen other names for them, from release to release.
+//! Each method gives a pointer into the descriptor, at the offset that libclang finds in DPDK's
+//! headers. The offset is a constant, so an access is one load or store. The structure is opaque,
+//! because releases move its fields and bindgen renames those in anonymous unions.
 
 use crate::bindings::{self, rte_mbuf};
 
@@ -40,7 +40,7 @@ fields! {
     nb_segs: u16 = TALLY_MBUF_NB_SEGS;
     /// The next segment, or null.
     next: *mut rte_mbuf = TALLY_MBUF_NEXT;
-    /// What the driver found out, such as `RTE_MBUF_F_RX_IP_CKSUM_BAD`.
+    /// Offload flags, such as `RTE_MBUF_F_RX_IP_CKSUM_BAD`.
     ol_flags: u64 = TALLY_MBUF_OL_FLAGS;
     /// Bytes of the frame in all segments; of a frame's first segment only.
     pkt_len: u32 = TALLY_MBUF_PKT_LEN;

@@ -15,7 +15,7 @@
 #error "tally-dpdk shares buffers between threads: DPDK must be built with atomic refcounts"
 #endif
 
-/* What src/mbuf.rs takes the fields of rte_mbuf for. */
+/* The types that src/mbuf.rs gives the fields of rte_mbuf. */
 #define FIELD_IS(field, type)                                                                      \
 	_Static_assert(__builtin_types_compatible_p(__typeof__(((struct rte_mbuf *)0)->field), type), \
 		       #field " of rte_mbuf is of another type")
@@ -28,7 +28,7 @@ FIELD_IS(next, struct rte_mbuf *);
 FIELD_IS(ol_flags, uint64_t);
 FIELD_IS(pkt_len, uint32_t);
 FIELD_IS(port, uint16_t);
-/* The Rust side touches it as an AtomicU16; to C it is atomic or not, as DPDK was built. */
+/* An AtomicU16 in Rust. In C it is _Atomic only if DPDK was built with enable_stdatomic. */
 _Static_assert(sizeof(((struct rte_mbuf *)0)->refcnt) == 2, "refcnt is 16 bits wide");
 
 #define RX_CHECKSUM (RTE_ETH_RX_OFFLOAD_IPV4_CKSUM | RTE_ETH_RX_OFFLOAD_UDP_CKSUM)
@@ -218,8 +218,9 @@ int tally_port_info_get(uint16_t port, struct tally_port_info *info)
 	info->rx_scatter = (dev.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
 	info->tx_multi_segment = (dev.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
 #if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
-	/* From here on net_memif copies each segment into a descriptor of its own. The peer gets several segments, too,
-	 * and until the stable updates of 2026 their mark stays in the descriptors and glues later frames together. */
+	/* Since 23.03 net_memif copies each segment into a descriptor of its own, so that the peer receives
+	 * several segments. Before the stable updates of 2026 it does not clear the descriptors' "next" flag
+	 * either, which joins later frames. */
 	if (strcmp(info->driver, "net_memif") == 0)
 		info->tx_multi_segment = false;
 #endif
@@ -276,7 +277,7 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 	return rte_eth_tx_queue_setup(port, queue, descriptors, (unsigned int)socket, &conf);
 }
 
-/* Set on the EAL's interrupt thread by the first errand. */
+/* True on the EAL's interrupt thread, from the first errand on. */
 static __thread bool is_interrupt_thread;
 
 struct errand {
@@ -330,8 +331,8 @@ static void bursts_end(void)
  * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the port as not connected
  * and unmaps the shared rings at once, on the interrupt thread, although a burst on another thread may be reading
  * them: a crash (DPDK 22.11 to 26.07). No burst that begins after the mark reads them, so on that thread it is enough
- * to wait for those that have begun. Ports of net_memif are configured by errands, so the thread is marked as the
- * interrupt thread before the first peer comes.
+ * to wait for those that have begun. An errand configures each net_memif port, so is_interrupt_thread is set before
+ * the first peer connects.
  */
 int munmap(void *address, size_t bytes)
 {

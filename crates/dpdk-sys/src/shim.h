@@ -23,8 +23,8 @@
 #include <rte_ring.h>
 #include <rte_version.h>
 
-/* Where the fields of rte_mbuf are. Releases move them, and move them in and out of anonymous
- * unions, which offsetof looks through. shim.c asserts their types. */
+/* Offsets of the fields of rte_mbuf. Releases move fields, also into anonymous unions, which
+ * offsetof looks through and bindgen does not. shim.c asserts the fields' types. */
 enum {
 	TALLY_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
 	TALLY_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),

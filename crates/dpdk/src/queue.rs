@@ -121,7 +121,7 @@ impl TxQueue {
             self.flatten(frames);
         }
         let n = frames.len();
-        // `net_memif` since DPDK 23.03 reads the first pointer of any burst.
+        // Since DPDK 23.03 `net_memif` reads the first pointer of an empty burst.
         if n == 0 {
             return 0;
         }

@@ -25,7 +25,7 @@ extern "C" fn unmap_nothing(_: *mut c_void) {
     assert_eq!(ret, -1, "no bytes are none to unmap");
 }
 
-/// Returns when the interrupt thread has done it.
+/// Calls `unmap_nothing` on the interrupt thread and waits for it.
 fn unmap_nothing_on_the_interrupt_thread() {
     // SAFETY: the EAL is initialised; the function takes any argument.
     let ret =

@@ -5,7 +5,7 @@
 //! from the pool many at a time.
 //!
 //! The catch: a driver that sends no frames of several segments gets a copy of the sum for each worker behind it,
-//! which is counted ([`ReplyCounters`]). In DPDK 22.11 that is `net_af_xdp`, and NICs whose driver does not say
+//! which is counted ([`ReplyCounters`]). That is `net_af_xdp`, `net_memif` since DPDK 23.03, and NICs whose driver does not say
 //! that it can.
 
 use super::Ports;
