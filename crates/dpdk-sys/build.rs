@@ -11,7 +11,7 @@ use std::process::{Command, exit};
 /// The tested DPDK releases, oldest first; docs/OPERATIONS.md has the commands.
 ///
 /// The build accepts every release from the first to the last, and their stable updates.
-const TESTED: &[(u32, u32)] = &[(22, 11), (23, 11), (24, 11), (25, 11), (26, 7)];
+const TESTED: &[(u32, u32)] = &[(22, 11), (23, 11), (24, 11), (25, 11)];
 
 /// Linked because symbols of theirs are called; every other driver is a plugin that the EAL
 /// loads from DPDK's own plugin folder (see the crate's documentation).

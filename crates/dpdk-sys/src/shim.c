@@ -330,7 +330,7 @@ static void bursts_end(void)
 /*
  * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the port as not connected
  * and unmaps the shared rings at once, on the interrupt thread, although a burst on another thread may be reading
- * them: a crash (DPDK 22.11 to 26.07). No burst that begins after the mark reads them, so on that thread it is enough
+ * them: a crash (DPDK 22.11 to 25.11). No burst that begins after the mark reads them, so on that thread it is enough
  * to wait for those that have begun. An errand configures each net_memif port, so is_interrupt_thread is set before
  * the first peer connects.
  */
