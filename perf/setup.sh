@@ -73,15 +73,18 @@ look_for() {
     esac >/dev/null 2>&1
 }
 
-# describe PACKAGE...: prints what is missing and the names of its packages.
+# describe PACKAGE...: prints what is missing and the commands that install it.
 describe() {
-    local package
+    local package fedoras=()
     echo "This is $(. /etc/os-release 2>/dev/null && echo "${PRETTY_NAME:-not Debian}"). These are missing:"
     for package in "$@"; do
         look_for "$package"
-        printf '    %-56s Ubuntu: %-22s Fedora, RHEL: %s\n' "$what" "$package" "${fedora:-none}"
+        printf '    %s\n' "$what"
+        fedoras+=($fedora)
     done
     echo "Install them, then start again. docs/OPERATIONS.md names the versions that were tested."
+    echo "    Ubuntu:        sudo apt-get install --no-install-recommends $*"
+    echo "    Fedora, RHEL:  sudo dnf install ${fedoras[*]}"
 }
 
 # need_rust: finds cargo, also where rustup puts it without telling the shell.
