@@ -1,7 +1,7 @@
 # Sourced by ./demo and ./test: sees to it that what they need is installed.
 
-# need PACKAGE...: installs the Debian packages that are missing. Without root, names them and exits. On
-# another distribution, looks for their contents, names what is missing, and exits.
+# need PACKAGE...: installs the Debian packages that are missing. Without root, names them and exits.
+# On another distribution, looks for their contents, names what is missing, and exits.
 need() {
     local missing=() package
     for package in "$@"; do
@@ -31,7 +31,8 @@ need() {
 
 is_debian() { [ "$(. /etc/os-release 2>/dev/null && echo "${ID:-}")" = debian ]; }
 
-# is_there PACKAGE: whether it is installed; for DPDK and on other distributions, whether its contents are found.
+# is_there PACKAGE: whether it is installed. For DPDK, and on other distributions: whether its
+# contents are found.
 is_there() {
     if [ "$1" = libdpdk-dev ] || ! is_debian; then
         look_for "$1"
@@ -40,7 +41,8 @@ is_there() {
     fi
 }
 
-# look_for PACKAGE: whether its contents are found. Sets `$what`, their description, and `$fedora`, Fedora's package.
+# look_for PACKAGE: whether its contents are found. Sets `$what` to their description and `$fedora`
+# to Fedora's package.
 look_for() {
     fedora=$1
     case $1 in

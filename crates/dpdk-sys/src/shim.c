@@ -218,9 +218,9 @@ int tally_port_info_get(uint16_t port, struct tally_port_info *info)
 	info->rx_scatter = (dev.rx_offload_capa & RTE_ETH_RX_OFFLOAD_SCATTER) != 0;
 	info->tx_multi_segment = (dev.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0;
 #if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
-	/* Since 23.03 net_memif copies each segment into a descriptor of its own, so that the peer receives
-	 * several segments. Before the stable updates of 2026 it does not clear the descriptors' "next" flag
-	 * either, which joins later frames. */
+	/* Since 23.03 net_memif copies each segment into a descriptor of its own, so that the
+	 * peer receives several segments. Before the stable updates of 2026 it does not clear
+	 * the descriptors' "next" flag either, which joins later frames. */
 	if (strcmp(info->driver, "net_memif") == 0)
 		info->tx_multi_segment = false;
 #endif
@@ -328,11 +328,12 @@ static void bursts_end(void)
 }
 
 /*
- * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the port as not connected
- * and unmaps the shared rings at once, on the interrupt thread, although a burst on another thread may be reading
- * them: a crash (DPDK 22.11 to 25.11). No burst that begins after the mark reads them, so on that thread it is enough
- * to wait for those that have begun. An errand configures each net_memif port, so is_interrupt_thread is set before
- * the first peer connects.
+ * In place of libc's, for the whole process. When a net_memif peer goes, the driver marks the
+ * port as not connected and unmaps the shared rings at once, on the interrupt thread, although a
+ * burst on another thread may be reading them: a crash (DPDK 22.11 to 25.11). No burst that
+ * begins after the mark reads them, so on that thread it is enough to wait for those that have
+ * begun. An errand configures each net_memif port, so is_interrupt_thread is set before the
+ * first peer connects.
  */
 int munmap(void *address, size_t bytes)
 {

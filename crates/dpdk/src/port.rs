@@ -24,7 +24,8 @@
 //!   can't even start (`EPERM`) before its server's port is made, is turned away before that is
 //!   started, and doesn't come back when its server does: make the port again until it is up. It, too, has an MTU of 1500 at most, which it doesn't apply:
 //!   what counts is `bsize`, which must hold the longest frame. Longer ones take several
-//!   descriptors, and many releases (22.11, 24.11.4) don't clear their mark, so that later frames get glued together.
+//!   descriptors, and many releases (22.11, 24.11.4) don't clear their "next" flag, which joins
+//!   later frames.
 //! - `net_memif` in the server's role can't be closed and made again in one process with the same
 //!   socket: the driver leaks the listening socket. It also leaves the interrupt thread with a pointer to it,
 //!   so once there has been such a port, the EAL isn't cleaned up at its end, only by the

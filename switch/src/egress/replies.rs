@@ -5,8 +5,8 @@
 //! from the pool many at a time.
 //!
 //! The catch: a driver that sends no frames of several segments gets a copy of the sum for each worker behind it,
-//! which is counted ([`ReplyCounters`]). That is `net_af_xdp`, `net_memif` since DPDK 23.03, and NICs whose driver does not say
-//! that it can.
+//! which is counted ([`ReplyCounters`]). Those are `net_af_xdp`, `net_memif` since DPDK 23.03, and
+//! NICs whose driver does not announce multi-segment transmission.
 
 use super::Ports;
 use tally_dpdk::{Mbuf, Mempool};
