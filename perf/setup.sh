@@ -50,7 +50,7 @@ look_for() {
     g++) what="a C++ compiler" fedora=gcc-c++ && command -v c++ ;;
     libc6-dev) what="libc's headers" fedora=glibc-devel && echo '#include <stdio.h>' | cc -E - ;;
     pkg-config) what="pkg-config" fedora=pkgconf-pkg-config && command -v pkg-config ;;
-    libdpdk-dev) what="DPDK 22.11 to 25.11, which pkg-config finds as libdpdk" fedora=dpdk-devel &&
+    libdpdk-dev) what="DPDK 22.11, 23.11, 24.11 or 25.11 (pkg-config libdpdk)" fedora=dpdk-devel &&
         pkg-config --exists libdpdk ;;
     libclang-dev) what="libclang, for bindgen" fedora=clang-devel && [ -n "${LIBCLANG_PATH:-}" ] ||
         compgen -G '/usr/lib*/libclang*.so*' || compgen -G '/usr/lib*/*/libclang*.so*' ||

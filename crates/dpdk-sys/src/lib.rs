@@ -11,7 +11,7 @@
 //!
 //! # Versions
 //!
-//! The build fails with a DPDK outside of the range of tested releases (`TESTED` in `build.rs`).
+//! The build fails with any but the tested releases of DPDK (`TESTED` in `build.rs`).
 //! Differences between releases are `#if RTE_VERSION` in `src/shim.c`; Rust has none.
 //!
 //! # Drivers
