@@ -10,8 +10,8 @@
                                the same, for a capture that has malformed frames on purpose
 
 Exit status 0 only if tshark ran the dissector and every check held. Needs tshark
-(`apt-get install tshark`). As root: where the system's init.lua forbids Lua to the superuser,
-tshark runs as `nobody`, who must then be able to read the capture.
+(`apt-get install tshark`). As root: where Wireshark runs no Lua for the superuser, tshark runs as
+`nobody`, on a copy of the capture.
 """
 
 import argparse
@@ -580,7 +580,9 @@ def main():
         folder.chmod(0o755)  # tshark may run as somebody else
         start = tshark_with_lua(folder)
         if args.capture:
-            return check_capture(start, args.capture, args.port, args.shards, args.malformed)
+            capture = pathlib.Path(shutil.copyfile(args.capture, folder / args.capture.name))
+            capture.chmod(0o644)
+            return check_capture(start, capture, args.port, args.shards, args.malformed)
         failed = [
             check_good(start, folder, PORT, []),
             check_good(start, folder, 40100, ["-o", "tally.port:40100"]),
