@@ -42,6 +42,8 @@ enum {
 enum {
 	TALLY_RING_SINGLE_PRODUCER = RING_F_SP_ENQ,
 	TALLY_RING_SINGLE_CONSUMER = RING_F_SC_DEQ,
+	/* --no-huge excludes --single-file-segments, without which net_memif refuses zero-copy. */
+	TALLY_NO_HUGE_FORBIDS_ZERO_COPY = RTE_VERSION >= RTE_VERSION_NUM(25, 11, 0, 0),
 };
 static const uint64_t TALLY_RX_IP_CKSUM_MASK = RTE_MBUF_F_RX_IP_CKSUM_MASK;
 static const uint64_t TALLY_RX_IP_CKSUM_BAD = RTE_MBUF_F_RX_IP_CKSUM_BAD;

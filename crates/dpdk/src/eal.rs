@@ -25,7 +25,11 @@ use std::thread;
 
 use dpdk_sys as sys;
 
+use crate::connect::is_pci;
 use crate::error::{Errno, Error, c_string};
+
+/// The argument of `net_memif` that shares a client's buffers with its peer.
+pub(crate) const ZERO_COPY: &str = "zero-copy=yes";
 
 /// `EALREADY`, which DPDK answers to a second initialisation.
 const EALREADY: i32 = 114;
@@ -100,8 +104,10 @@ pub struct EalConfig {
     pub main_cpu: Option<usize>,
     /// DPDK's log level.
     pub log_level: LogLevel,
-    /// Further arguments, as on the command line of a DPDK program; for experiments.
-    pub extra_arguments: Vec<String>,
+    /// Packet memory in one file for each page size, which `net_memif` needs to share buffers with
+    /// its peer (`zero-copy=yes`). Always so with [`Memory::NoHuge`]; but DPDK 25.11 and later do
+    /// not tell `net_memif`, and [`Port::vdev`](crate::Port::vdev) then makes it copy.
+    pub single_file_segments: bool,
 }
 
 impl EalConfig {
@@ -125,8 +131,28 @@ impl EalConfig {
             iova: Iova::default(),
             main_cpu: None,
             log_level: LogLevel::default(),
-            extra_arguments: Vec::new(),
+            single_file_segments: false,
         }
+    }
+
+    /// The same for a process whose one port is this device: with its PCI address allowed, and what
+    /// `zero-copy=yes` needs.
+    #[must_use]
+    pub fn for_device(self, device: &str) -> Self {
+        Self {
+            pci_allow: is_pci(device)
+                .then(|| device.to_owned())
+                .into_iter()
+                .collect(),
+            single_file_segments: device.split(',').any(|argument| argument == ZERO_COPY),
+            ..self
+        }
+    }
+
+    /// Whether `net_memif` cannot be asked for `zero-copy=yes`.
+    fn forbids_zero_copy(&self) -> bool {
+        let is_no_huge = matches!(self.memory, Memory::NoHuge { .. });
+        is_no_huge && sys::TALLY_NO_HUGE_FORBIDS_ZERO_COPY != 0
     }
 
     /// The arguments given to `rte_eal_init`, without the program's name.
@@ -174,7 +200,9 @@ impl EalConfig {
             LogLevel::Debug => "debug",
         };
         arguments.push(format!("--log-level={level}"));
-        arguments.extend(self.extra_arguments.iter().cloned());
+        if self.single_file_segments && !self.forbids_zero_copy() {
+            arguments.push("--single-file-segments".into());
+        }
         arguments
     }
 }
@@ -221,6 +249,7 @@ impl Eal {
                 Ok(Self(Arc::new(EalInner {
                     orphans: Mutex::new(BTreeSet::new()),
                     keep_mapped: AtomicBool::new(false),
+                    forbids_zero_copy: config.forbids_zero_copy(),
                 })))
             }
             Err(Errno(EALREADY)) => Err(Error::AlreadyInitialised),
@@ -262,6 +291,8 @@ pub(crate) struct EalInner {
     orphans: Mutex<BTreeSet<Orphan>>,
     /// A driver has left something with the interrupt thread, which clean-up doesn't stop.
     keep_mapped: AtomicBool,
+    /// `net_memif` refuses `zero-copy=yes`.
+    pub(crate) forbids_zero_copy: bool,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]

@@ -33,6 +33,7 @@
 //!   waiting for a burst under way; so our `munmap` (`shim.c` of `dpdk-sys`) waits there until each thread has
 //!   ended its burst.
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::fs;
@@ -46,7 +47,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use dpdk_sys as sys;
 
-use crate::eal::{Control, Eal, EalInner, control};
+use crate::eal::{Control, Eal, EalInner, ZERO_COPY, control};
 use crate::error::{Errno, Error, c_string};
 use crate::interrupt;
 use crate::mempool::Mempool;
@@ -320,10 +321,17 @@ impl Port<Probed> {
     /// (`EEXIST`), or the driver refuses; it says why on stderr. [`Error::NoPort`] if it is no
     /// network device.
     pub fn vdev(eal: &Eal, name: &str, arguments: &str) -> Result<Self, Error> {
-        if name.starts_with("net_memif") {
-            remove_stale_socket(arguments);
+        if !name.starts_with("net_memif") {
+            return Self::plug(eal, c"vdev", name, arguments);
         }
-        Self::plug(eal, c"vdev", name, arguments)
+        remove_stale_socket(arguments);
+        let copies = eal.inner().forbids_zero_copy && arguments.contains(ZERO_COPY);
+        let arguments = if copies {
+            Cow::Owned(arguments.replace(ZERO_COPY, "zero-copy=no"))
+        } else {
+            Cow::Borrowed(arguments)
+        };
+        Self::plug(eal, c"vdev", name, &arguments)
     }
 
     /// Takes the PCI device with this address, such as `0000:01:00.0`, which must be on

@@ -41,7 +41,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tally_dpdk::{
     Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, Port, PortConfig, RxQueue, Started,
-    TxQueue, connect, free_bulk, is_pci,
+    TxQueue, connect, free_bulk,
 };
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
@@ -137,20 +137,7 @@ impl DpdkPort {
             Memory::NoHuge => EalConfig::no_huge(eal.megabytes),
             Memory::Hugepages => EalConfig::in_memory(eal.megabytes),
         };
-        let config = EalConfig {
-            pci_allow: if is_pci(device) {
-                vec![device.to_owned()]
-            } else {
-                Vec::new()
-            },
-            // For `net_memif` to lend its peer the buffers themselves.
-            extra_arguments: if device.split(',').any(|a| a == "zero-copy=yes") {
-                vec!["--single-file-segments".to_owned()]
-            } else {
-                Vec::new()
-            },
-            ..config
-        };
+        let config = config.for_device(device);
         let eal = Eal::init(&config)?;
         let thread = EalThread::register(&eal)?;
         let datagram = datagram_bytes(units.unwrap_or(MAX_UNITS));

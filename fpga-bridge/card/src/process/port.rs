@@ -141,21 +141,7 @@ impl Line {
         } else {
             EalConfig::no_huge(options.megabytes)
         };
-        let config = EalConfig {
-            pci_allow: if is_pci(&device) {
-                vec![device.clone()]
-            } else {
-                Vec::new()
-            },
-            // For `net_memif` to lend its peer the buffers themselves.
-            extra_arguments: if device.split(',').any(|it| it == "zero-copy=yes") {
-                vec!["--single-file-segments".to_owned()]
-            } else {
-                Vec::new()
-            },
-            ..base
-        };
-        let eal = Eal::init(&config)?;
+        let eal = Eal::init(&base.for_device(&device))?;
         let thread = EalThread::register(&eal)?;
         let bsize = device.split(',').find_map(|it| it.strip_prefix("bsize="));
         let bsize = bsize.and_then(|n| n.parse().ok()).unwrap_or(0);

@@ -54,17 +54,7 @@ impl DpdkLink {
         let frame_bytes = HEADERS_BYTES + largest.payload_bytes();
         let buffer_bytes = frame_bytes.max(2048) as u16;
         let megabytes = MEGABYTES + FRAMES * (u32::from(buffer_bytes) + 512) / (1 << 20);
-        // For `net_memif` to lend its peer the buffers themselves.
-        let lends = device
-            .split(',')
-            .any(|argument| argument == "zero-copy=yes");
-        let eal = Eal::init(&EalConfig {
-            extra_arguments: lends
-                .then(|| "--single-file-segments".to_owned())
-                .into_iter()
-                .collect(),
-            ..EalConfig::no_huge(megabytes)
-        })?;
+        let eal = Eal::init(&EalConfig::no_huge(megabytes).for_device(device))?;
         let thread = EalThread::register(&eal)?;
         let pool = MempoolConfig {
             frames: FRAMES,
