@@ -249,7 +249,7 @@ impl Eal {
                 Ok(Self(Arc::new(EalInner {
                     orphans: Mutex::new(BTreeSet::new()),
                     keep_mapped: AtomicBool::new(false),
-                    forbids_zero_copy: config.forbids_zero_copy(),
+                    no_zero_copy: AtomicBool::new(config.forbids_zero_copy()),
                 })))
             }
             Err(Errno(EALREADY)) => Err(Error::AlreadyInitialised),
@@ -291,8 +291,8 @@ pub(crate) struct EalInner {
     orphans: Mutex<BTreeSet<Orphan>>,
     /// A driver has left something with the interrupt thread, which clean-up doesn't stop.
     keep_mapped: AtomicBool,
-    /// `net_memif` refuses `zero-copy=yes`.
-    pub(crate) forbids_zero_copy: bool,
+    /// `net_memif` cannot share buffers: DPDK forbids it, or a port has done so before.
+    no_zero_copy: AtomicBool,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -306,6 +306,19 @@ impl EalInner {
     pub(crate) fn adopt(&self, pool: NonNull<sys::rte_mempool>) {
         self.orphans().insert(Orphan(pool));
         self.flush_caches();
+    }
+
+    /// Whether `net_memif` can take `zero-copy=yes`.
+    pub(crate) fn allows_zero_copy(&self) -> bool {
+        !self.no_zero_copy.load(Ordering::Relaxed)
+    }
+
+    /// Rules out `zero-copy=yes` for ports that are made later.
+    ///
+    /// When such a port connects, the driver closes the EAL's own descriptor of the memory, so that
+    /// no later port can pass it to its peer.
+    pub(crate) fn use_up_zero_copy(&self) {
+        self.no_zero_copy.store(true, Ordering::Relaxed);
     }
 
     /// Rules out clean-up: the process's end does it.

@@ -26,6 +26,9 @@
 //!   what counts is `bsize`, which must hold the longest frame. Longer ones take several
 //!   descriptors, and many releases (22.11, 24.11.4) don't clear their "next" flag, which joins
 //!   later frames.
+//! - `net_memif` with `zero-copy=yes` shares buffers once in a process: ports that are made after
+//!   one that was started copy, as all do where the EAL forbids it
+//!   ([`EalConfig::single_file_segments`](crate::EalConfig::single_file_segments)).
 //! - `net_memif` in the server's role can't be closed and made again in one process with the same
 //!   socket: the driver leaks the listening socket. It also leaves the interrupt thread with a pointer to it,
 //!   so once there has been such a port, the EAL isn't cleaned up at its end, only by the
@@ -325,7 +328,7 @@ impl Port<Probed> {
             return Self::plug(eal, c"vdev", name, arguments);
         }
         remove_stale_socket(arguments);
-        let copies = eal.inner().forbids_zero_copy && arguments.contains(ZERO_COPY);
+        let copies = !eal.inner().allows_zero_copy() && arguments.contains(ZERO_COPY);
         let arguments = if copies {
             Cow::Owned(arguments.replace(ZERO_COPY, "zero-copy=no"))
         } else {
@@ -471,6 +474,9 @@ impl Port<Configured> {
             });
             Error::check("rte_eth_dev_start", &inner.subject(), ret)?;
             inner.started.store(true, Ordering::Relaxed);
+            if inner.is_memif() && inner.arguments.contains(ZERO_COPY) {
+                inner.eal.use_up_zero_copy();
+            }
         }
         let config = inner.config;
         Ok(StartedPort {
