@@ -569,6 +569,18 @@ fn ranks_that_do_not_come_are_named_to_all() {
             let behind = Ranks(0b1010);
             assert_eq!(world.workers[0].0.awaited(), Awaited::Ranks(behind));
             assert_eq!(world.workers[2].0.awaited(), Awaited::Ranks(behind));
+            let Some(WorkerError::Stalled {
+                after,
+                awaited,
+                fragment,
+                ..
+            }) = world.workers[0].0.stall(world.now)
+            else {
+                panic!("it does not know that it waits");
+            };
+            assert_eq!((awaited, fragment), (Awaited::Ranks(behind), first + 20));
+            assert!((3 * SECOND..4 * SECOND).contains(&after), "{after:?}");
+            assert_eq!(world.workers[1].0.stall(world.now), None);
             let idle = world.workers[1].0.awaited();
             assert_eq!(idle, Awaited::Unknown, "it waits for nobody");
             world.run_to_end(60 * SECOND);

@@ -5,8 +5,8 @@ use crate::error::{Class, Failure, LocalError};
 use crate::lock;
 use crate::memory::{self, Mapping, Span};
 use crate::message::{
-    FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NO_REGION, Operation, Submission, VERSION,
-    cut,
+    Awaited, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NO_REGION, Operation, Submission,
+    VERSION, cut,
 };
 use crate::socket::{self, Credentials, Presence, Seqpacket};
 use std::collections::{HashMap, VecDeque};
@@ -389,6 +389,18 @@ pub enum Request {
     },
     /// To leave when all is done.
     Finish,
+    /// To have collectives counted that another library did.
+    Fallback {
+        /// Their kind: 1 to 32 ASCII letters, digits, `_`, `-` and `.`.
+        kind: String,
+        /// How many.
+        count: u64,
+    },
+    /// To know what its oldest collective waits for: [`Peer::tell`].
+    Ask {
+        /// What it calls the question.
+        question: u64,
+    },
     /// Nothing more: it has ended.
     Closed,
 }
@@ -471,6 +483,12 @@ impl Peer {
                     }));
                 }
                 (FromProcess::Finish, None) => return Ok(Some(Request::Finish)),
+                (FromProcess::Fallback { kind, count }, None) => {
+                    return Ok(Some(Request::Fallback { kind, count }));
+                }
+                (FromProcess::Ask { question }, None) => {
+                    return Ok(Some(Request::Ask { question }));
+                }
                 (FromProcess::Region { .. }, None) => {
                     return Err(malformed("a region without its memory"));
                 }
@@ -543,6 +561,11 @@ impl Peer {
         debug_assert!(self.under_way > 0 && ticket < self.next_ticket);
         self.under_way = self.under_way.saturating_sub(1);
         self.say(&FromAgent::Done { ticket });
+    }
+
+    /// Answers what the process asked.
+    pub fn tell(&mut self, question: u64, awaited: Awaited) {
+        self.say(&FromAgent::Awaited { question, awaited });
     }
 
     /// Tells the process that the job has failed.

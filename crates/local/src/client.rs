@@ -1,10 +1,11 @@
 //! The process's side.
 
 use crate::error::{Class, Failure, LocalError};
+use crate::fallback::{Fallbacks, KIND_BYTES_MAX, is_kind};
 use crate::memory::{self, Mapping, Region};
 use crate::message::{
-    Arithmetic, Dtype, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, NO_REGION,
-    Operation, Priority, Submission, VERSION,
+    Arithmetic, Awaited, Dtype, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX,
+    NO_REGION, Operation, Priority, Submission, VERSION,
 };
 use crate::socket::{self, Seqpacket};
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +19,16 @@ use std::time::{Duration, Instant};
 
 /// Between two attempts to connect.
 const RETRY_EVERY: Duration = Duration::from_millis(20);
+/// Between two reports of [`Retry::is_due`].
+const REPORT_EVERY: Duration = Duration::from_secs(2);
+/// The longest search for an agent that is not there.
+pub const SEARCH_MAX: Duration = Duration::from_secs(10);
+/// The longest wait for an agent that is there: to give up the place of a process that has ended, and to answer.
+pub const PLACE_MAX: Duration = Duration::from_secs(30);
+/// Between two calls of `wanted` while the agent does not answer.
+const WANTED_EVERY: Duration = Duration::from_millis(100);
+/// For the agent's answer to what a collective waits for.
+pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// One rank's connection to the agent on its host.
 ///
@@ -40,6 +51,10 @@ pub struct Client {
     next_region: u32,
     /// What the agent said of the region that it was asked to map.
     answer: Option<(u32, Result<(), Failure>)>,
+    next_question: u64,
+    /// Questions that a caller waits for, with the agent's answers.
+    questions: HashMap<u64, Option<Awaited>>,
+    fallbacks: Fallbacks,
     failure: Option<Failure>,
     is_finished: bool,
     is_gone: bool,
@@ -76,19 +91,22 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Connects to the agent that listens at `socket`, as `hello` says. For up to `timeout` this waits for an
-    /// agent that is not there yet, and for the place of a process that has just ended. The agent answers before
-    /// the job runs: what is submitted waits for the other ranks.
+    /// Connects to the agent that listens at `socket`, as `hello` says. The agent answers before the job runs: what
+    /// is submitted waits for the other ranks.
+    ///
+    /// For up to `timeout`, this retries where the reason may pass: [`SEARCH_MAX`] for an agent that is not there yet,
+    /// [`PLACE_MAX`] for the place of a process that has just ended and for an agent that does not answer.
     ///
     /// `timeout` is also how long the agent may take to answer later, for all but collectives.
     ///
     /// # Errors
     /// If there is no agent, or it refuses.
     pub fn connect(socket: &Path, hello: &Hello, timeout: Duration) -> Result<Self, LocalError> {
-        Self::connect_while(socket, hello, timeout, || true)
+        Self::connect_while(socket, hello, timeout, |_| true)
     }
 
-    /// The same, as long as `wanted` says so, which is asked before each new attempt.
+    /// The same, as long as `wanted` returns true. It is called with the reason before each new attempt, every 20 ms,
+    /// and every 100 ms while the agent does not answer.
     ///
     /// # Errors
     /// If there is no agent, or it refuses.
@@ -96,14 +114,36 @@ impl Client {
         socket: &Path,
         hello: &Hello,
         timeout: Duration,
-        mut wanted: impl FnMut() -> bool,
+        mut wanted: impl FnMut(&Retry<'_>) -> bool,
     ) -> Result<Self, LocalError> {
-        let deadline = Instant::now() + timeout;
+        let began = Instant::now();
+        let mut report_at = began + REPORT_EVERY;
+        let mut wanted = |error: &LocalError| {
+            let (now, most) = (Instant::now(), patience(error).min(timeout));
+            let left = most.saturating_sub(now - began);
+            let is_due = now >= report_at && left > Duration::ZERO;
+            if is_due {
+                report_at = now + REPORT_EVERY;
+            }
+            let retry = Retry {
+                error,
+                left,
+                is_due,
+            };
+            left > Duration::ZERO && wanted(&retry)
+        };
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match Self::attempt(socket, hello, timeout, left) {
-                Err(error) if left > Duration::ZERO && may_pass(&error) && wanted() => {
-                    std::thread::sleep(RETRY_EVERY.min(left));
+            match Self::attempt(socket, hello, timeout, &mut wanted) {
+                Err(error) if may_pass(&error) && wanted(&error) => {
+                    std::thread::sleep(RETRY_EVERY);
+                }
+                Err(LocalError::Connect { path, source, .. }) => {
+                    let after = began.elapsed();
+                    return Err(LocalError::Connect {
+                        path,
+                        source,
+                        after,
+                    });
                 }
                 done => return done,
             }
@@ -114,15 +154,16 @@ impl Client {
         path: &Path,
         hello: &Hello,
         timeout: Duration,
-        left: Duration,
+        wanted: &mut impl FnMut(&LocalError) -> bool,
     ) -> Result<Self, LocalError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let began = Instant::now();
         let socket = reach(path)?;
         let mut client = Self {
             socket,
             path: path.to_owned(),
             hello: *hello,
-            timeout: left,
+            timeout: WANTED_EVERY,
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             submitted_max: 0,
             memory_bytes_max: 0,
@@ -132,6 +173,9 @@ impl Client {
             regions: HashMap::new(),
             next_region: 0,
             answer: None,
+            next_question: 0,
+            questions: HashMap::new(),
+            fallbacks: Fallbacks::default(),
             failure: None,
             is_finished: false,
             is_gone: false,
@@ -140,9 +184,18 @@ impl Client {
             process: std::process::id(),
         };
         client.say(&FromProcess::Hello(VERSION, Some(*hello)), None)?;
-        // An agent that was just started may take its time.
-        let left = left.max(RETRY_EVERY);
-        client.until("the agent's welcome", Some(left), |it| it.submitted_max > 0)?;
+        loop {
+            let what = "the agent's welcome";
+            match client.until(what, Some(WANTED_EVERY), |it| it.submitted_max > 0) {
+                // An agent that was just started may take its time.
+                Err(error @ LocalError::Timeout { .. }) => {
+                    if !wanted(&error) {
+                        return Err(client.late(what, began.elapsed()));
+                    }
+                }
+                done => break done?,
+            }
+        }
         client.timeout = timeout;
         Ok(client)
     }
@@ -299,7 +352,8 @@ impl Client {
     }
 
     /// Waits for a collective to be done; without `timeout` for as long as it takes. The agent itself gives up
-    /// when no results come, and says so.
+    /// when no results come, and says so. A `timeout` of more than zero that is over has the agent asked which ranks
+    /// are missing, which takes up to a second more.
     ///
     /// # Errors
     /// If the job has failed, the agent has ended, or time is over; then it can be waited for again.
@@ -312,9 +366,20 @@ impl Client {
                 return Err(LocalError::Argument(text));
             }
         };
-        self.until(&format!("`{name}`"), timeout, |it| {
+        let waited = self.until(&format!("`{name}`"), timeout, |it| {
             it.ready.contains(&ticket)
-        })?;
+        });
+        if let Err(error) = waited {
+            let error = if timeout == Some(Duration::ZERO) {
+                error
+            } else {
+                self.explain(error)
+            };
+            // It may have been done while the agent answered.
+            if !self.ready.contains(&ticket) {
+                return Err(error);
+            }
+        }
         self.ready.retain(|done| *done != ticket);
         Ok(())
     }
@@ -340,6 +405,82 @@ impl Client {
         self.submitted_max
     }
 
+    /// Has the agent count collectives that another library did, for `tally-agent status`. Never waits: what finds no
+    /// room in the socket is sent with the next report, or when the job is left. The agent keeps
+    /// [`KINDS_MAX`](crate::KINDS_MAX) kinds.
+    ///
+    /// # Errors
+    /// If `kind` is not 1 to 32 ASCII letters, digits, `_`, `-` and `.`; all else is ignored.
+    pub fn report_fallback(&mut self, kind: &str, count: u64) -> Result<(), LocalError> {
+        check_kind(kind)?;
+        self.fallbacks.add(kind, count);
+        let mut fallbacks = std::mem::take(&mut self.fallbacks);
+        self.send_fallbacks(&mut fallbacks);
+        self.fallbacks = fallbacks;
+        Ok(())
+    }
+
+    /// Sends what the socket has room for, and leaves the rest.
+    pub(crate) fn send_fallbacks(&mut self, fallbacks: &mut Fallbacks) {
+        let Self { socket, out, .. } = self;
+        fallbacks.send(|kind, count| {
+            let kind = kind.to_owned();
+            FromProcess::Fallback { kind, count }.emit(out);
+            socket.send(out, None).is_ok()
+        });
+    }
+
+    /// Asks the agent what the oldest collective waits for. Returns the question, unless the socket is full.
+    pub(crate) fn ask(&mut self) -> Result<Option<u64>, LocalError> {
+        self.check()?;
+        let question = self.next_question;
+        FromProcess::Ask { question }.emit(&mut self.out);
+        match self.socket.send(&self.out, None) {
+            Ok(()) => {
+                self.next_question += 1;
+                self.questions.insert(question, None);
+                Ok(Some(question))
+            }
+            // What has ended is found out by whoever takes messages.
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Whether the agent has answered a question.
+    pub(crate) fn is_answered(&self, question: u64) -> bool {
+        self.questions.get(&question).is_some_and(Option::is_some)
+    }
+
+    /// The answer to a question that nobody waits for any longer, or that there is none.
+    pub(crate) fn answer(&mut self, question: Option<u64>) -> Awaited {
+        let answer = question.and_then(|it| self.questions.remove(&it));
+        answer.flatten().unwrap_or_else(|| Awaited {
+            ranks: 0,
+            text: format!("agent at {} does not answer", self.path.display()),
+        })
+    }
+
+    /// A timeout's error, with what the agent knows of the cause; any other error as it is.
+    fn explain(&mut self, error: LocalError) -> LocalError {
+        if !matches!(error, LocalError::Timeout { .. }) {
+            return error;
+        }
+        let question = self.ask();
+        let Ok(question) = question else { return error };
+        if let Some(it) = question {
+            let asked = self.until("the agent's answer", Some(ANSWER_WITHIN), |client| {
+                client.is_answered(it)
+            });
+            match asked {
+                Ok(()) | Err(LocalError::Timeout { .. }) => {}
+                // The job has failed meanwhile.
+                Err(failed) => return failed,
+            }
+        }
+        let awaited = self.answer(question);
+        error.because(awaited)
+    }
+
     /// Leaves the job when all that was submitted is done, as every rank does at its end. What was not waited for
     /// until then is done as well, but this does not tell which it was.
     ///
@@ -347,8 +488,11 @@ impl Client {
     /// If the job has failed, the agent has ended, or time is over.
     pub fn finish(&mut self, timeout: Option<Duration>) -> Result<(), LocalError> {
         self.check()?;
+        let mut fallbacks = std::mem::take(&mut self.fallbacks);
+        self.send_fallbacks(&mut fallbacks);
         self.say(&FromProcess::Finish, None)?;
-        self.until("leaving the job", timeout, |it| it.is_finished)
+        let left = self.until("leaving the job", timeout, |it| it.is_finished);
+        left.map_err(|error| self.explain(error))
     }
 
     /// Sends a message, waiting for room if the agent is behind.
@@ -464,6 +608,12 @@ impl Client {
                 self.check()?;
             }
             FromAgent::Finished if welcomed => self.is_finished = true,
+            // A late one is for nobody.
+            FromAgent::Awaited { question, awaited } if question < self.next_question => {
+                if let Some(answer) = self.questions.get_mut(&question) {
+                    *answer = Some(awaited);
+                }
+            }
             _ => return Err(self.protocol("a message out of place")),
         }
         Ok(true)
@@ -496,6 +646,7 @@ impl Client {
             rank,
             what: what.to_owned(),
             after,
+            awaited: Awaited::default(),
         }
     }
 
@@ -537,8 +688,70 @@ fn reach(path: &Path) -> Result<Seqpacket, LocalError> {
     };
     connect().map_err(|source| {
         let path = path.to_owned();
-        LocalError::Connect { path, source }
+        LocalError::Connect {
+            path,
+            source,
+            after: Duration::ZERO,
+        }
     })
+}
+
+/// Checks the name of a kind of collective.
+pub(crate) fn check_kind(kind: &str) -> Result<(), LocalError> {
+    if is_kind(kind) {
+        return Ok(());
+    }
+    Err(LocalError::Argument(format!(
+        "kind of collective: found {kind:?}, expected 1 to {KIND_BYTES_MAX} ASCII letters, digits, `_`, `-` and `.`"
+    )))
+}
+
+/// An attempt to connect that failed, and will be repeated.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Retry<'a> {
+    /// Why it failed.
+    pub error: &'a LocalError,
+    /// Time left for further attempts.
+    pub left: Duration,
+    /// Whether a user should be told now: every 2 s, and not before the first 2 s are over.
+    pub is_due: bool,
+}
+
+impl fmt::Display for Retry<'_> {
+    /// One line without its end, for a log or standard error.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error {
+            LocalError::Connect { path, source, .. } if is_absent(source) => {
+                let why = source.to_string();
+                let (why, _) = why.split_once(" (os error").unwrap_or((&why, ""));
+                write!(f, "no agent at {} ({why})", path.display())?;
+            }
+            LocalError::Timeout { job, rank, .. } => write!(
+                f,
+                "job {job} rank {rank}: the agent accepted the connection and does not answer"
+            )?,
+            other => write!(f, "{other}")?,
+        }
+        let seconds = self.left.as_secs_f64().round().max(1.0);
+        write!(f, "; retrying, {seconds} s left")
+    }
+}
+
+/// Whether there is no agent, rather than no right to use it.
+fn is_absent(source: &io::Error) -> bool {
+    matches!(
+        source.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+    )
+}
+
+/// How long attempts to connect go on after an error.
+fn patience(error: &LocalError) -> Duration {
+    match error {
+        LocalError::Connect { .. } | LocalError::Gone { .. } => SEARCH_MAX,
+        _ => PLACE_MAX,
+    }
 }
 
 /// Whether it may be otherwise in a moment.

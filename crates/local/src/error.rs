@@ -1,7 +1,10 @@
 //! What can go wrong, in words for whoever trains.
 
+use crate::message::Awaited;
+use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Why the agent does not do what it was asked, by what a process would do about it.
@@ -101,12 +104,14 @@ impl Failure {
 #[non_exhaustive]
 pub enum LocalError {
     /// There is no agent at the socket.
-    #[error("cannot reach the agent at {}: {source}{}", path.display(), hint(source))]
+    #[error("cannot reach the agent at {}: {source}{}; {}", path.display(), Searched(*after), hint(path, source))]
     Connect {
         /// The socket.
         path: PathBuf,
         /// The kernel's reason.
         source: io::Error,
+        /// The time of all attempts.
+        after: Duration,
     },
     /// The agent does not take us in.
     #[error("job {job} rank {rank}: the agent at {} refuses: {}", path.display(), failure.text)]
@@ -144,7 +149,7 @@ pub enum LocalError {
         rank: u8,
     },
     /// It takes longer than it may.
-    #[error("job {job} rank {rank}: {what} takes more than {after:?}")]
+    #[error("job {job} rank {rank}: {what} takes more than {after:?}{}", Because(&awaited.text))]
     Timeout {
         /// The job.
         job: u16,
@@ -154,6 +159,8 @@ pub enum LocalError {
         what: String,
         /// How long it was waited for.
         after: Duration,
+        /// What the agent knows of the cause; without text if it was not asked.
+        awaited: Awaited,
     },
     /// The agent said something that makes no sense.
     #[error("job {job} rank {rank}: the agent at {} does not keep to the interface: {what}", path.display())]
@@ -192,6 +199,38 @@ impl LocalError {
     pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Self {
         let what = what.into();
         Self::System { what, source }
+    }
+
+    /// A timeout, with its cause; any other error as it is.
+    pub(crate) fn because(mut self, cause: Awaited) -> Self {
+        if let Self::Timeout { awaited, .. } = &mut self {
+            *awaited = cause;
+        }
+        self
+    }
+}
+
+struct Because<'a>(&'a str);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text) = self;
+        if text.is_empty() {
+            return Ok(());
+        }
+        write!(f, ": {text}")
+    }
+}
+
+struct Searched(Duration);
+
+impl fmt::Display for Searched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(after) = self;
+        if *after < Duration::from_secs(1) {
+            return Ok(());
+        }
+        write!(f, " after {:.0} s", after.as_secs_f64())
     }
 }
 
@@ -298,6 +337,17 @@ impl JobError {
         self
     }
 
+    /// The same, with what the agent knows of the cause, if time was over.
+    pub(crate) fn because(self, cause: Awaited) -> Self {
+        match self {
+            Self::Local { error, at } => Self::Local {
+                error: error.because(cause),
+                at,
+            },
+            other => other,
+        }
+    }
+
     /// Whether time was over, and nothing else is wrong: what was waited for can be waited for again.
     #[must_use]
     pub fn is_late(&self) -> bool {
@@ -325,6 +375,10 @@ impl JobError {
                 error: LocalError::Refused { failure, .. } | LocalError::Failed { failure, .. },
                 ..
             } => failure.ranks,
+            Self::Local {
+                error: LocalError::Timeout { awaited, .. },
+                ..
+            } => awaited.ranks,
             _ => 0,
         }
     }
@@ -368,16 +422,44 @@ impl LocalError {
     }
 }
 
-fn hint(source: &io::Error) -> &'static str {
+/// What to do about a socket that cannot be connected to.
+fn hint(path: &Path, source: &io::Error) -> String {
     match source.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            " (is `tally-agent serve` running on this host, with this socket?)"
-        }
-        io::ErrorKind::PermissionDenied => {
-            " (the socket's mode and group, in the agent's configuration, say who may)"
-        }
-        _ => "",
+        io::ErrorKind::PermissionDenied => permission_hint(path),
+        _ => "start it with `systemctl start tally-agent`, or `tally-agent serve` with this socket; `tally-agent \
+              doctor` says what keeps it from running"
+            .into(),
     }
+}
+
+fn permission_hint(path: &Path) -> String {
+    // SAFETY: it has no arguments, and cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let Ok(found) = path.metadata() else {
+        return format!(
+            "user {user} may not enter a folder of this path; give the agent a `socket` where its users may"
+        );
+    };
+    let (gid, mode) = (found.gid(), found.mode() & 0o777);
+    let group = group_name(gid).unwrap_or_else(|| gid.to_string());
+    let what =
+        format!("user {user} may not write to it: its group is {group}, and its mode {mode:04o}");
+    if gid == 0 {
+        return format!(
+            "{what}; set `access.group` in the agent's configuration to a group of its users, and `systemctl restart \
+             tally-agent`"
+        );
+    }
+    format!("{what}; `usermod -aG {group} USER` as root, and log in again")
+}
+
+/// The name of a group of `/etc/group`.
+fn group_name(gid: u32) -> Option<String> {
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    let line = groups
+        .lines()
+        .find(|line| line.split(':').nth(2) == Some(&gid.to_string()))?;
+    line.split(':').next().map(str::to_owned)
 }
 
 #[cfg(test)]

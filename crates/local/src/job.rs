@@ -10,10 +10,11 @@
 //!
 //! * A forked child has all of this memory, and the locks as they were. Everything here refuses it.
 
-use crate::client::Client;
+use crate::client::{ANSWER_WITHIN, Client, Retry, check_kind};
 use crate::error::{Class, JobError, LocalError};
+use crate::fallback::Fallbacks;
 use crate::memory::Region;
-use crate::message::{Hello, Submission};
+use crate::message::{Awaited, Hello, Submission};
 use crate::socket;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -109,6 +110,8 @@ pub struct Job {
     /// Messages were taken, or nobody watches the socket.
     changed: Condvar,
     wake: Wake,
+    /// Not sent yet. Never locked for long, and only after `state` where a thread holds both.
+    fallbacks: Mutex<Fallbacks>,
     hello: Hello,
     process: u32,
 }
@@ -192,7 +195,7 @@ impl Job {
         socket: &Path,
         hello: &Hello,
         timeout: Duration,
-        wanted: impl FnMut() -> bool,
+        wanted: impl FnMut(&Retry<'_>) -> bool,
     ) -> Result<Self, JobError> {
         let client = Client::connect_while(socket, hello, timeout.min(WAIT_MAX), wanted)?;
         let system = |why| LocalError::system("watching the agent", why);
@@ -210,6 +213,7 @@ impl Job {
             state: Mutex::new(state),
             changed: Condvar::new(),
             wake: Wake::new().map_err(system)?,
+            fallbacks: Mutex::default(),
             hello: *hello,
             process: std::process::id(),
         })
@@ -396,6 +400,7 @@ impl Job {
     ) -> Result<u64, JobError> {
         // It may have had to wait for the agent, and taken messages for others.
         self.announce(state);
+        self.send_fallbacks(state.client.as_mut());
         match ticket {
             Ok(ticket) => {
                 state.running.insert(ticket, (block, name.to_owned()));
@@ -458,6 +463,7 @@ impl Job {
                     rank,
                     what: format!("`{name}`"),
                     after: most,
+                    awaited: Awaited::default(),
                 }
                 .into());
             }
@@ -477,6 +483,73 @@ impl Job {
             state = self.lock();
             state.is_watched = false;
             self.changed.notify_all();
+        }
+    }
+
+    /// An error of [`wait`](Self::wait), [`room`](Self::room), [`submit`](Self::submit) or
+    /// [`barrier`](Self::barrier): where time was over, with what the agent knows of the cause, such as the missing
+    /// ranks. For the end of the caller's last wait: this asks the agent, and waits for up to a second. If the job has
+    /// failed meanwhile, returns that error. The collective may be done meanwhile: look once more.
+    #[must_use]
+    pub fn explain(&self, error: JobError) -> JobError {
+        if !error.is_late() {
+            return error;
+        }
+        let asked = self.own().and_then(|mut state| {
+            let question = state.client()?.ask();
+            Ok(question?)
+        });
+        let question = match asked {
+            Ok(question) => question,
+            Err(failed) => return failed,
+        };
+        let is_answered = |state: &mut State| {
+            let client = state.client.as_ref()?;
+            question
+                .is_none_or(|it| client.is_answered(it))
+                .then_some(())
+        };
+        let failed = self
+            .until("the agent's answer", ANSWER_WITHIN, is_answered)
+            .err();
+        let answer = self.own().and_then(|mut state| {
+            let client = state.client()?;
+            Ok(client.answer(question))
+        });
+        match (failed, answer) {
+            (Some(failed), _) if !failed.is_late() => failed,
+            (_, Err(failed)) => failed,
+            (_, Ok(answer)) => error.because(answer),
+        }
+    }
+
+    /// Has the agent count collectives that another library did, for `tally-agent status`. Never waits, and fails for
+    /// nothing but its argument: what cannot be sent now is sent with the next report or submission.
+    ///
+    /// # Errors
+    /// If `kind` is not 1 to 32 ASCII letters, digits, `_`, `-` and `.`.
+    pub fn report_fallback(&self, kind: &str, count: u64) -> Result<(), JobError> {
+        check_kind(kind)?;
+        // A fork may have a lock that nobody opens.
+        if std::process::id() != self.process {
+            return Ok(());
+        }
+        self.unsent().add(kind, count);
+        if let Ok(mut state) = self.state.try_lock() {
+            self.send_fallbacks(state.client.as_mut());
+        }
+        Ok(())
+    }
+
+    fn unsent(&self) -> MutexGuard<'_, Fallbacks> {
+        self.fallbacks
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn send_fallbacks(&self, client: Option<&mut Client>) {
+        if let Some(client) = client {
+            client.send_fallbacks(&mut self.unsent());
         }
     }
 
@@ -501,6 +574,7 @@ impl Job {
         self.announce(&state);
         drop(state);
         let mut client = client.ok_or(JobError::Closed)?;
+        self.send_fallbacks(Some(&mut client));
         Ok(client.finish(Some(most.min(WAIT_MAX)))?)
     }
 

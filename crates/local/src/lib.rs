@@ -42,6 +42,7 @@
 mod agent;
 mod client;
 mod error;
+mod fallback;
 mod job;
 mod lock;
 mod memory;
@@ -51,12 +52,13 @@ mod socket;
 mod tests;
 
 pub use agent::{Access, Asker, Caller, Knock, Limits, Listener, Peer, Request};
-pub use client::{Client, status};
+pub use client::{Client, PLACE_MAX, Retry, SEARCH_MAX, status};
 pub use error::{Class, Failure, JobError, Kind, LocalError};
+pub use fallback::{Fallbacks, KIND_BYTES_MAX, KINDS_MAX, OTHER_KIND};
 pub use job::{Block, Job};
 pub use memory::{Region, Span};
 pub use message::{
-    Arithmetic, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Priority, Submission,
-    VERSION,
+    Arithmetic, Awaited, Dtype, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, Operation, Priority,
+    Submission, VERSION,
 };
 pub use socket::Presence;

@@ -8,6 +8,8 @@
 //! | 4 Release | process | 0 0 0, id 4 |
 //! | 5 Submit | process | operation, root, dtype, arithmetic, flags, priority, name's length, region 4, index 2, of 2, ticket 8, at 8, elements 8, name |
 //! | 6 Finish | process | 0 0 0 |
+//! | 7 Fallback | process | 0 0 0, count 8, kind of collective |
+//! | 8 Ask | process | 0 0 0, question 8 |
 //! | 64 Welcome | agent | 0, version 2, magic 4, collectives under way 4, regions 4, bytes of regions 8 |
 //! | 65 Refused | agent | class, 0 0, ranks 8, text |
 //! | 66 Mapped | agent | 0 0 0, id 4 |
@@ -16,6 +18,7 @@
 //! | 69 Failed | agent | class, 0 0, ranks 8, text |
 //! | 70 Finished | agent | 0 0 0 |
 //! | 71 Text | agent | last, 0 0, text |
+//! | 72 Awaited | agent | 0 0 0, question 8, ranks 8, text |
 //!
 //! Flags of Submit: 1, the priority is fixed, and index and of are 0; else the priority is 0. 2, more follow.
 //!
@@ -23,9 +26,10 @@
 //! versions can refuse each other in words.
 
 use crate::error::{Class, Failure};
+use crate::fallback::is_kind;
 
 /// The version of this interface. Both sides need the same one.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The longest name of a collective, in bytes.
@@ -181,6 +185,24 @@ pub(crate) enum FromProcess {
         submission: Submission,
     },
     Finish,
+    /// Collectives of a kind that another library did, since the last of these messages.
+    Fallback {
+        kind: String,
+        count: u64,
+    },
+    /// What does the oldest collective wait for?
+    Ask {
+        question: u64,
+    },
+}
+
+/// What a rank's oldest collective waits for, as far as its agent knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Awaited {
+    /// The missing ranks, bit `n` for rank `n`; 0 if none is missing, or they are not known.
+    pub ranks: u64,
+    /// The cause, in words.
+    pub text: String,
 }
 
 /// What the agent says.
@@ -209,6 +231,10 @@ pub(crate) enum FromAgent {
     Text {
         last: bool,
         text: String,
+    },
+    Awaited {
+        question: u64,
+        awaited: Awaited,
     },
 }
 
@@ -337,6 +363,16 @@ impl FromProcess {
                 f.zeros::<3>()?;
                 Self::Finish
             }
+            7 => {
+                f.zeros::<3>()?;
+                let (count, kind) = (f.u64()?, f.text()?);
+                let kind = Some(kind).filter(|it| is_kind(it))?.to_owned();
+                Self::Fallback { kind, count }
+            }
+            8 => {
+                f.zeros::<3>()?;
+                Self::Ask { question: f.u64()? }
+            }
             _ => return None,
         };
         f.end()?;
@@ -394,6 +430,15 @@ impl FromProcess {
                 out.extend(name.bytes());
             }
             Self::Finish => out.extend([6, 0, 0, 0]),
+            Self::Fallback { kind, count } => {
+                out.extend([7, 0, 0, 0]);
+                out.extend(count.to_le_bytes());
+                out.extend(kind.bytes());
+            }
+            Self::Ask { question } => {
+                out.extend([8, 0, 0, 0]);
+                out.extend(question.to_le_bytes());
+            }
         }
     }
 }
@@ -442,6 +487,13 @@ impl FromAgent {
                 let text = f.text()?.to_owned();
                 Self::Text { last, text }
             }
+            72 => {
+                f.zeros::<3>()?;
+                let (question, ranks) = (f.u64()?, f.u64()?);
+                let text = f.text()?.to_owned();
+                let awaited = Awaited { ranks, text };
+                Self::Awaited { question, awaited }
+            }
             _ => return None,
         };
         f.end()?;
@@ -482,6 +534,12 @@ impl FromAgent {
             Self::Text { last, text } => {
                 out.extend([71, u8::from(*last), 0, 0]);
                 emit_text(out, text);
+            }
+            Self::Awaited { question, awaited } => {
+                out.extend([72, 0, 0, 0]);
+                out.extend(question.to_le_bytes());
+                out.extend(awaited.ranks.to_le_bytes());
+                emit_text(out, &awaited.text);
             }
         }
     }
@@ -555,6 +613,11 @@ mod tests {
             },
             FromProcess::Release { id: 7 },
             FromProcess::Finish,
+            FromProcess::Fallback {
+                kind: "all_gather".into(),
+                count: 8 << 40,
+            },
+            FromProcess::Ask { question: 9 << 40 },
             submit(submission()),
         ];
         let operations = [Operation::Sum, Operation::Mean, Operation::Barrier];
@@ -601,6 +664,13 @@ mod tests {
                 last: true,
                 text: "{}".into(),
             },
+            FromAgent::Awaited {
+                question: 6 << 40,
+                awaited: Awaited {
+                    ranks: 1 << 63 | 2,
+                    text: "warum?".into(),
+                },
+            },
         ]
     }
 
@@ -642,7 +712,9 @@ mod tests {
         for message in from_process() {
             message.emit(&mut out);
             let fixed = matches!(message, FromProcess::Hello(version, _) if version != VERSION);
-            for len in 0..out.len() {
+            // Its kind ends where the message does.
+            let has_text = matches!(message, FromProcess::Fallback { .. });
+            for len in 0..if has_text { 13 } else { out.len() } {
                 assert_eq!(FromProcess::parse(&out[..len]), None, "{message:?} {len}");
             }
             out.push(0);
@@ -656,6 +728,7 @@ mod tests {
                     | FromAgent::Unmapped { .. }
                     | FromAgent::Failed(_)
                     | FromAgent::Text { .. }
+                    | FromAgent::Awaited { .. }
             );
             if !has_text {
                 for len in 0..out.len() {
@@ -666,6 +739,18 @@ mod tests {
                 out.push(0xff);
             }
             assert_eq!(FromAgent::parse(&out), None, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn a_kind_that_is_no_short_ascii_name_is_no_message() {
+        let kinds = ["", "all gather", "all\ngather", "größe", "x\0", "\x1b[2J"];
+        let long = "x".repeat(33);
+        for kind in kinds.into_iter().chain([long.as_str()]) {
+            let (kind, count) = (kind.to_owned(), 1);
+            let mut out = Vec::new();
+            FromProcess::Fallback { kind, count }.emit(&mut out);
+            assert_eq!(FromProcess::parse(&out), None, "{out:?}");
         }
     }
 
@@ -687,7 +772,7 @@ mod tests {
                     state as u8 & 1
                 };
             }
-            bytes[0] = ((state >> 20) as u8 % 8) | ((state >> 30) as u8 & 64);
+            bytes[0] = ((state >> 20) as u8 % 9) | ((state >> 30) as u8 & 64);
             let bytes = &bytes[..(state >> 40) as usize % 49];
             if let Some(message) = FromProcess::parse(bytes) {
                 message.emit(&mut out);
