@@ -122,8 +122,8 @@ uint64_t tally_last_error_ranks(void);
 
 /* Joins the job of number `job` (0 to 65535, in the agent's and the switch's configuration) as rank `rank` (0 to
  * workers - 1) of `workers` (1 to 64), through the agent that listens at `socket` (null: TALLY_DEFAULT_SOCKET). Waits
- * up to `timeout_ms` for an agent that is not there yet, and for the place of a process that has just ended; the same time
- * is for the agent's answers later. Does not wait for the other ranks: one that is missing shows at the first
+ * up to 10 s for an agent that is not there yet, up to 30 s for the place of a process that has just ended, and never
+ * longer than `timeout_ms`, which is also for the agent's answers later. Does not wait for the other ranks: one that is missing shows at the first
  * collective, as TALLY_ERROR_JOIN.
  *
  * Gives a job in `*out`, to be ended by tally_finish() and tally_free().
@@ -178,7 +178,9 @@ tally_error tally_barrier(tally_job *job, const char *name, uint64_t *ticket);
 
 /* Waits up to `timeout_ms` for a collective. When it returns TALLY_OK, results are there, and the ticket is used up.
  *
- * TALLY_ERROR_TIMEOUT if time is over: it can be waited for again. TALLY_ERROR_ARGUMENT for a ticket that is none, or
+ * TALLY_ERROR_TIMEOUT if time is over: it can be waited for again. Unless `timeout_ms` is 0, the agent is then asked
+ * what the collective waits for, for up to a second more, and tally_last_error_ranks() are the missing ranks as far as
+ * it knows. TALLY_ERROR_ARGUMENT for a ticket that is none, or
  * used up. TALLY_ERROR_JOIN, TALLY_ERROR_MISMATCH, TALLY_ERROR_MEMBER, TALLY_ERROR_OVERFLOW, TALLY_ERROR_TIMEOUT,
  * TALLY_ERROR_LINK and TALLY_ERROR_AGENT_GONE if the job has failed; what is in the region then is undefined. */
 tally_error tally_wait(tally_job *job, uint64_t ticket, uint32_t timeout_ms);

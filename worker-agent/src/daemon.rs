@@ -17,7 +17,7 @@ mod rank;
 mod status;
 mod warnings;
 
-pub use status::{JobStatus, RankStatus, Status};
+pub use status::{Done, JobStatus, RankStatus, Status};
 
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
 use crate::doctor::{self, Room};

@@ -358,6 +358,16 @@ impl Session {
         self.worker.give_up(self.clock.now());
     }
 
+    /// What the oldest collective waits for now, as the error that a timeout would make of it, and the collective's name.
+    pub(crate) fn stall(&self) -> Option<(WorkerError, Option<String>)> {
+        let error = self.worker.stall(self.clock.now())?;
+        let name = match error {
+            WorkerError::Stalled { fragment, .. } => self.stream.name_of(fragment),
+            _ => None,
+        };
+        Some((error, name))
+    }
+
     /// Whether all that was submitted is done, and the job was left.
     #[must_use]
     pub fn is_finished(&self) -> bool {

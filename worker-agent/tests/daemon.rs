@@ -284,6 +284,82 @@ fn a_mismatch_names_the_rank_to_every_process() {
     }
 }
 
+/// What a wait's error says of the cause, and the ranks that it names.
+fn late(error: LocalError) -> (String, u64) {
+    let LocalError::Timeout { awaited, .. } = &error else {
+        panic!("{error}");
+    };
+    (error.to_string(), awaited.ranks)
+}
+
+#[test]
+fn a_wait_that_ends_before_the_agent_gives_up_names_the_missing_ranks() {
+    let agent = Agent::new(Rig::new(3, Habits::default(), true), &[]);
+    // Before the job has begun.
+    let mut first = agent.connect(0).unwrap();
+    let begun = first.barrier("begun").unwrap();
+    let wait = Some(Duration::from_millis(700));
+    let (text, ranks) = late(first.wait(begun, wait).unwrap_err());
+    assert!(
+        text.starts_with(
+            "job 7 rank 0: `begun` takes more than 700ms: the job did not start within "
+        ),
+        "{text}"
+    );
+    assert!(text.contains("ranks 1, 2 are missing"), "{text}");
+    assert_eq!(ranks, 0b110);
+    let mut others = [1, 2].map(|rank| agent.connect(rank).unwrap());
+    let tickets = others
+        .each_mut()
+        .map(|client| client.barrier("begun").unwrap());
+    for (client, ticket) in others.iter_mut().zip(tickets) {
+        client.wait(ticket, Some(LONG)).unwrap();
+    }
+    first.wait(begun, Some(LONG)).unwrap();
+    // While it runs.
+    let [mut second, mut third] = others;
+    let ours = first.barrier("layer1").unwrap();
+    let theirs = second.barrier("layer1").unwrap();
+    let (text, ranks) = late(first.wait(ours, wait).unwrap_err());
+    assert!(text.contains("does not know which ranks"), "{text}");
+    assert_eq!(ranks, 0);
+    let waits = [(&mut first, ours, 2500), (&mut second, theirs, 200)];
+    for (client, ticket, ms) in waits {
+        let wait = Duration::from_millis(ms);
+        let (text, ranks) = late(client.wait(ticket, Some(wait)).unwrap_err());
+        let want = format!("`layer1` takes more than {wait:?}: waiting for layer1: no result for ");
+        assert!(text.contains(&want), "{text}");
+        assert!(text.ends_with("rank 2 has not contributed"), "{text}");
+        assert_eq!(ranks, 0b100, "{text}");
+    }
+    let last = third.barrier("layer1").unwrap();
+    for (mut client, ticket) in [(first, ours), (second, theirs), (third, last)] {
+        client.wait(ticket, Some(LONG)).unwrap();
+        client.finish(Some(LONG)).unwrap();
+    }
+}
+
+#[test]
+fn a_wait_for_an_agent_that_stands_still_says_so() {
+    use nix::sys::signal::Signal;
+    let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
+    let mut client = agent.connect(0).unwrap();
+    let ticket = client.barrier("never").unwrap();
+    agent.signal(Signal::SIGSTOP);
+    let began = Instant::now();
+    let error = client.wait(ticket, Some(Duration::from_millis(100)));
+    let took = began.elapsed();
+    agent.signal(Signal::SIGCONT);
+    let (text, ranks) = late(error.unwrap_err());
+    let want = format!("agent at {} does not answer", agent.socket().display());
+    assert!(text.contains(&want), "{text}");
+    assert_eq!(ranks, 0);
+    assert!(
+        (Duration::from_secs(1)..Duration::from_secs(5)).contains(&took),
+        "{took:?}"
+    );
+}
+
 #[test]
 fn an_agent_that_is_stopped_says_so_and_one_that_is_killed_is_noticed() {
     use nix::sys::signal::Signal;
@@ -361,13 +437,32 @@ fn status_says_who_is_there_and_who_is_missing() {
     assert_eq!((rank.rank, rank.bytes, rank.window), (1, 4000, 32));
     assert_eq!(rank.pid as u32, std::process::id());
     assert!(rank.fragments > 0 && rank.priority_min.is_some());
+    assert_eq!((rank.done.all_reduce, rank.done.barrier), (1, 0));
+    assert!(rank.fallback.is_empty());
+    first.report_fallback("all_gather", 3).unwrap();
+    // More kinds than an agent keeps.
+    for n in 0..1000 {
+        first.report_fallback(&format!("kind{n}"), 1).unwrap();
+    }
+    eventually("1003 collectives done by another library", || said(&[]));
+    let text = said(&[]);
+    assert!(text.contains("done by kind: all_reduce 1\n"), "{text}");
+    let status: tally_agent::daemon::Status =
+        tally_config::parse("status", said(&["--json"]).as_bytes()).unwrap();
+    let [rank, other] = &status.jobs[0].ranks[..] else {
+        panic!("{status:?}");
+    };
+    assert_eq!(rank.fallback.len(), tally_local::KINDS_MAX);
+    assert_eq!(rank.fallback["all_gather"], 3);
+    assert_eq!(rank.fallback["other"], 1000 - 30);
+    assert!(other.fallback.is_empty());
     let nobody = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
         .args(["status", "--socket", "/nowhere/agent.sock"])
         .output()
         .unwrap();
     assert_eq!(nobody.status.code(), Some(4));
     let text = String::from_utf8(nobody.stderr).unwrap();
-    assert!(text.contains("is `tally-agent serve` running"), "{text}");
+    assert!(text.contains("`systemctl start tally-agent`"), "{text}");
 }
 
 #[test]

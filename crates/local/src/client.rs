@@ -157,13 +157,13 @@ impl Client {
         wanted: &mut impl FnMut(&LocalError) -> bool,
     ) -> Result<Self, LocalError> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let began = Instant::now();
+        let slice = WANTED_EVERY.min(timeout).max(RETRY_EVERY);
         let socket = reach(path)?;
         let mut client = Self {
             socket,
             path: path.to_owned(),
             hello: *hello,
-            timeout: WANTED_EVERY,
+            timeout: slice,
             number: NUMBER.fetch_add(1, Ordering::Relaxed),
             submitted_max: 0,
             memory_bytes_max: 0,
@@ -186,11 +186,12 @@ impl Client {
         client.say(&FromProcess::Hello(VERSION, Some(*hello)), None)?;
         loop {
             let what = "the agent's welcome";
-            match client.until(what, Some(WANTED_EVERY), |it| it.submitted_max > 0) {
+            match client.until(what, Some(slice), |it| it.submitted_max > 0) {
                 // An agent that was just started may take its time.
                 Err(error @ LocalError::Timeout { .. }) => {
                     if !wanted(&error) {
-                        return Err(client.late(what, began.elapsed()));
+                        let error = client.late(what, timeout.min(PLACE_MAX));
+                        return Err(error.because(client.no_answer()));
                     }
                 }
                 done => break done?,
@@ -441,7 +442,11 @@ impl Client {
                 self.questions.insert(question, None);
                 Ok(Some(question))
             }
-            // What has ended is found out by whoever takes messages.
+            Err(why) if is_end(&why) => {
+                // Its last words say why.
+                while self.take()? {}
+                Err(self.gone())
+            }
             Err(_) => Ok(None),
         }
     }
@@ -454,10 +459,15 @@ impl Client {
     /// The answer to a question that nobody waits for any longer, or that there is none.
     pub(crate) fn answer(&mut self, question: Option<u64>) -> Awaited {
         let answer = question.and_then(|it| self.questions.remove(&it));
-        answer.flatten().unwrap_or_else(|| Awaited {
-            ranks: 0,
-            text: format!("agent at {} does not answer", self.path.display()),
-        })
+        answer.flatten().unwrap_or_else(|| self.no_answer())
+    }
+
+    fn no_answer(&self) -> Awaited {
+        let text = format!(
+            "agent at {} does not answer; `systemctl status tally-agent` and its log say why",
+            self.path.display()
+        );
+        Awaited { ranks: 0, text }
     }
 
     /// A timeout's error, with what the agent knows of the cause; any other error as it is.
@@ -465,8 +475,10 @@ impl Client {
         if !matches!(error, LocalError::Timeout { .. }) {
             return error;
         }
-        let question = self.ask();
-        let Ok(question) = question else { return error };
+        let question = match self.ask() {
+            Ok(question) => question,
+            Err(failed) => return failed,
+        };
         if let Some(it) = question {
             let asked = self.until("the agent's answer", Some(ANSWER_WITHIN), |client| {
                 client.is_answered(it)

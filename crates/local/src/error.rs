@@ -426,9 +426,10 @@ impl LocalError {
 fn hint(path: &Path, source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::PermissionDenied => permission_hint(path),
-        _ => "start it with `systemctl start tally-agent`, or `tally-agent serve` with this socket; `tally-agent \
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "start it with `systemctl start tally-agent`, or `tally-agent serve` with this socket; `tally-agent \
               doctor` says what keeps it from running"
             .into(),
+        _ => "see `tally-agent doctor`".into(),
     }
 }
 

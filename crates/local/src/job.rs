@@ -497,6 +497,7 @@ impl Job {
         }
         let asked = self.own().and_then(|mut state| {
             let question = state.client()?.ask();
+            self.announce(&state);
             Ok(question?)
         });
         let question = match asked {
@@ -509,9 +510,7 @@ impl Job {
                 .is_none_or(|it| client.is_answered(it))
                 .then_some(())
         };
-        let failed = self
-            .until("the agent's answer", ANSWER_WITHIN, is_answered)
-            .err();
+        let failed = self.until("", ANSWER_WITHIN, is_answered).err();
         let answer = self.own().and_then(|mut state| {
             let client = state.client()?;
             Ok(client.answer(question))

@@ -2,20 +2,21 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod connect;
 mod job;
 
 use crate::memory::allocate;
 use crate::message::{FromAgent, FromProcess, NO_REGION};
 use crate::socket::{self, Seqpacket};
 use crate::{
-    Access, Arithmetic, Caller, Class, Client, Dtype, Failure, Hello, Knock, Limits, Listener,
-    LocalError, MESSAGE_BYTES_MAX, Operation, Peer, Priority, Request, Span, Submission, VERSION,
-    status,
+    Access, Arithmetic, Awaited, Caller, Class, Client, Dtype, Failure, Fallbacks, Hello, Knock,
+    Limits, Listener, LocalError, MESSAGE_BYTES_MAX, Operation, Peer, Priority, Request, Span,
+    Submission, VERSION, status,
 };
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,7 @@ struct Counts {
     accepted: AtomicUsize,
     closed: AtomicUsize,
     malformed: AtomicUsize,
+    fallbacks: Mutex<Fallbacks>,
 }
 
 impl Agent {
@@ -158,6 +160,13 @@ fn serve(knock: Knock, stop: &AtomicBool, counts: &Counts) {
             Ok(Some(Request::Finish)) => {
                 peer.finished();
                 return;
+            }
+            Ok(Some(Request::Fallback { kind, count })) => {
+                counts.fallbacks.lock().unwrap().add(&kind, count);
+            }
+            Ok(Some(Request::Ask { question })) => {
+                let (ranks, text) = (0b100, "waiting for w: rank 2 has not contributed".into());
+                peer.tell(question, Awaited { ranks, text });
             }
             Ok(Some(Request::Closed)) => {
                 counts.closed.fetch_add(1, Ordering::Relaxed);
@@ -538,7 +547,7 @@ fn an_agent_that_ends_is_noticed_at_once() {
     }
     let error = Client::connect(&path, &HELLO, Duration::from_millis(50)).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("is `tally-agent serve` running"), "{text}");
+    assert!(text.contains("`tally-agent serve` with this"), "{text}");
     assert!(began.elapsed() < LONG);
 }
 
@@ -628,7 +637,11 @@ fn an_agent_that_says_nothing_is_waited_for_no_longer_than_was_said() {
     let error = Client::connect(&path, &HELLO, short).unwrap_err();
     assert!(matches!(error, LocalError::Timeout { .. }), "{error}");
     assert!((short..LONG).contains(&began.elapsed()));
-    assert!(error.to_string().contains("the agent's welcome"), "{error}");
+    let want = format!(
+        "the agent's welcome takes more than 100ms: agent at {} does not answer",
+        path.display()
+    );
+    assert!(error.to_string().contains(&want), "{error}");
     assert!(status(&path, short).is_err());
 }
 

@@ -19,7 +19,8 @@ use std::ptr;
 use std::slice;
 use std::time::Duration;
 use tally_local::{
-    Arithmetic, Dtype, Hello, Job, JobError, LocalError, Operation, Priority, Region, Submission,
+    Arithmetic, Block, Dtype, Hello, Job, JobError, LocalError, Operation, Priority, Region,
+    Submission,
 };
 
 /// `TALLY_OK`; all else is a [`Kind`](tally_local::Kind).
@@ -152,6 +153,19 @@ fn operation(op: c_int, name: &str) -> Result<Operation, JobError> {
     }
 }
 
+/// Waits for a collective. If time is over, and there was any, the error has what the agent knows of the cause.
+fn wait(job: &Job, ticket: u64, most: Duration) -> Result<Option<Block>, JobError> {
+    match job.wait(ticket, most) {
+        Err(error) if error.is_late() && !most.is_zero() => {
+            let error = job.explain(error);
+            // It may have been done while the agent answered.
+            job.wait(ticket, Duration::ZERO)
+                .map_err(|now| if now.is_late() { error } else { now })
+        }
+        done => done,
+    }
+}
+
 fn millis(timeout_ms: u32) -> Duration {
     Duration::from_millis(timeout_ms.into())
 }
@@ -209,7 +223,7 @@ pub unsafe extern "C" fn tally_connect(
             )));
         }
         let timeout = millis(timeout_ms);
-        let job = Job::connect(Path::new(socket), &hello, timeout, || true)?;
+        let job = Job::connect(Path::new(socket), &hello, timeout, |_| true)?;
         let job = Box::into_raw(Box::new(TallyJob { job, timeout }));
         // SAFETY: the caller's.
         unsafe { give(out, job) };
@@ -292,7 +306,8 @@ unsafe fn submit(
         let (submission, timeout) = (submission()?, job.timeout);
         let given = job
             .job
-            .submit(&region.0, offset, elements, &submission, timeout)?;
+            .submit(&region.0, offset, elements, &submission, timeout)
+            .map_err(|error| job.job.explain(error))?;
         // SAFETY: the caller's.
         unsafe { give(ticket, given) };
         Ok(())
@@ -377,7 +392,8 @@ pub unsafe extern "C" fn tally_barrier(
         // SAFETY: the caller's.
         let (job, name) = unsafe { (some(job, "the job")?, text(name, "barrier")?) };
         not_null(ticket, "the ticket")?;
-        let given = job.job.barrier(name, job.timeout)?;
+        let given = job.job.barrier(name, job.timeout);
+        let given = given.map_err(|error| job.job.explain(error))?;
         // SAFETY: the caller's.
         unsafe { give(ticket, given) };
         Ok(())
@@ -393,7 +409,8 @@ pub unsafe extern "C" fn tally_wait(job: *mut TallyJob, ticket: u64, timeout_ms:
     guard(|| {
         // SAFETY: the caller's.
         let job = &unsafe { some(job, "the job") }?.job;
-        job.wait(ticket, millis(timeout_ms)).map(drop)
+        let most = millis(timeout_ms);
+        wait(job, ticket, most).map(drop)
     })
 }
 
@@ -461,10 +478,9 @@ pub unsafe extern "C" fn tally_all_reduce_array(
         let (job, most) = (&job.job, millis(timeout_ms));
         let block = job.block(name, bytes)?;
         block.write(data);
-        let ticket = job.submit_block(block, elements, &submission, most)?;
-        let block = job
-            .wait(ticket, most)
-            .inspect_err(|_| job.abandon(ticket))?;
+        let ticket = job.submit_block(block, elements, &submission, most);
+        let ticket = ticket.map_err(|error| job.explain(error))?;
+        let block = wait(job, ticket, most).inspect_err(|_| job.abandon(ticket))?;
         if let Some(block) = block {
             block.read(data);
             job.give_back(block);

@@ -17,7 +17,8 @@ use pyo3::types::PyTuple;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tally_local::{
-    Arithmetic, Dtype, Hello, Job, JobError, Kind, LocalError, Operation, Priority, Submission,
+    Arithmetic, Dtype, Hello, Job, JobError, Kind, LocalError, Operation, Priority, Retry,
+    Submission,
 };
 
 /// How often Python may look for signals, such as Ctrl-C.
@@ -61,9 +62,11 @@ fn duration(seconds: f64) -> Duration {
     it.map_or(longest, |it| it.min(longest))
 }
 
-/// Waits up to `most`, and looks for signals meanwhile.
+/// Waits up to `most`, and looks for signals meanwhile. If time is over, and there was any, the error has what the agent
+/// knows of the cause.
 fn patiently<T: Send>(
     py: Python<'_>,
+    job: &Job,
     most: Duration,
     wait: impl Fn(Duration) -> Result<T, JobError> + Sync,
 ) -> PyResult<T> {
@@ -73,9 +76,25 @@ fn patiently<T: Send>(
         let slice = left.min(SIGNALS_EVERY);
         match py.detach(|| wait(slice)) {
             Err(error) if error.is_late() && left > slice => py.check_signals()?,
+            Err(error) if error.is_late() && !most.is_zero() => {
+                let error = py.detach(|| job.explain(error)).after(most);
+                // It may have been done while the agent answered.
+                return py
+                    .detach(|| wait(Duration::ZERO))
+                    .map_err(|now| exception(py, if now.is_late() { &error } else { &now }));
+            }
             done => return done.map_err(|error| exception(py, &error.after(most))),
         }
     }
+}
+
+/// Logs to the logger `tally`. A program that configures no logging sees it on standard error.
+fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
+    let logger = py
+        .import("logging")?
+        .call_method1("getLogger", ("tally",))?;
+    // The text is no format: without arguments it is left as it is.
+    logger.call_method1("warning", (text,)).map(drop)
 }
 
 /// One rank's place in a job.
@@ -99,8 +118,13 @@ impl PyJob {
         let hello = Hello { job, rank, workers };
         let timeout = duration(timeout_s);
         let mut interrupted = None;
-        let wanted = || {
-            let looked = Python::attach(|py| py.check_signals());
+        let wanted = |retry: &Retry<'_>| {
+            let looked = Python::attach(|py| {
+                if retry.is_due {
+                    warn(py, &format!("tally: {retry}"))?;
+                }
+                py.check_signals()
+            });
             interrupted = looked.err();
             interrupted.is_none()
         };
@@ -165,7 +189,9 @@ impl PyJob {
         let bytes = bytes.map_err(|why| bad(format!("`{name}`: the array is in use: {why}")))?;
         let bytes = bytes.as_slice()?;
         let count = bytes.len() / dtype.bytes();
-        patiently(py, self.timeout, |slice| self.job.room(name, slice))?;
+        patiently(py, &self.job, self.timeout, |slice| {
+            self.job.room(name, slice)
+        })?;
         let submit = || {
             let block = self.job.block(name, bytes.len())?;
             block.write(bytes);
@@ -186,7 +212,7 @@ impl PyJob {
         timeout_s: Option<f64>,
     ) -> PyResult<()> {
         let most = timeout_s.map_or(self.timeout, duration);
-        let block = patiently(py, most, |slice| self.job.wait(ticket, slice))?;
+        let block = patiently(py, &self.job, most, |slice| self.job.wait(ticket, slice))?;
         let Some(block) = block else { return Ok(()) };
         if let Some(into) = into {
             let mut into = into.try_readwrite()?;
@@ -199,9 +225,17 @@ impl PyJob {
 
     /// Submits a barrier. Returns the ticket.
     fn barrier(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
-        patiently(py, self.timeout, |slice| self.job.room(name, slice))?;
+        patiently(py, &self.job, self.timeout, |slice| {
+            self.job.room(name, slice)
+        })?;
         py.detach(|| self.job.barrier(name, self.timeout))
             .map_err(|error| exception(py, &error))
+    }
+
+    /// Has the agent count collectives that another library did. Never waits, and fails for nothing but its arguments.
+    fn report_fallback(&self, py: Python<'_>, kind: &str, count: u64) -> PyResult<()> {
+        let reported = self.job.report_fallback(kind, count);
+        reported.map_err(|error| exception(py, &error))
     }
 
     /// Nobody will wait for a collective: its memory is used again once it is done.

@@ -1,8 +1,8 @@
-//! The agent's errors, as a training process gets to hear them.
+//! The agent's errors, as a training process gets to hear them, and what it waits for before there is one.
 
 use crate::error::AgentError;
 use tally_endpoint::{Awaited, WorkerError};
-use tally_local::{Class, Failure};
+use tally_local::{Awaited as Cause, Class, Failure};
 use tally_wire::Rank;
 
 impl From<&AgentError> for Failure {
@@ -66,6 +66,32 @@ impl From<&AgentError> for Failure {
     }
 }
 
+/// What a process's oldest collective waits for, from [`Session::stall`](crate::session::Session::stall).
+pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
+    let Some((error, name)) = stall else {
+        let text = "the agent has no collective of this process under way".into();
+        return Cause { ranks: 0, text };
+    };
+    let ranks = ranks_of(&error);
+    let text = match error {
+        WorkerError::Stalled {
+            after,
+            awaited: Awaited::Unknown,
+            ps_missing: false,
+            ..
+        } => format!(
+            "no result for {after:?}, although the switch answers; the agent does not know which ranks are missing, \
+             and does at the earliest 1.5 s after the last result"
+        ),
+        error => error.to_string(),
+    };
+    let text = match name.filter(|it| !it.is_empty()) {
+        Some(name) => format!("waiting for {name}: {text}"),
+        None => text,
+    };
+    Cause { ranks, text }
+}
+
 /// The ranks that an error is about.
 fn ranks_of(error: &WorkerError) -> u64 {
     let one = |rank: &Option<Rank>| rank.filter(|it| it.0 < 64).map_or(0, |it| 1 << it.0);
@@ -88,6 +114,44 @@ mod tests {
     use crate::session::Mismatch;
     use std::time::Duration;
     use tally_endpoint::Ranks;
+
+    #[test]
+    fn a_cause_names_the_collective_and_the_ranks_as_far_as_they_are_known() {
+        let stalled = |awaited| WorkerError::Stalled {
+            after: Duration::from_millis(2300),
+            fragment: 3,
+            awaited,
+            ps_missing: false,
+        };
+        let name = || Some("layer1.weight".to_owned());
+        let known = cause(Some((stalled(Awaited::Ranks(Ranks(0b100))), name())));
+        assert_eq!(known.ranks, 0b100);
+        assert_eq!(
+            known.text,
+            "waiting for layer1.weight: no result for 2.3s, although the switch answers: rank 2 has not contributed"
+        );
+        let unknown = cause(Some((stalled(Awaited::Unknown), name())));
+        assert_eq!(unknown.ranks, 0);
+        let text = unknown.text;
+        assert!(text.contains("does not know which ranks"), "{text}");
+        let silent = WorkerError::SwitchSilent {
+            after: Duration::from_secs(2),
+            hint: None,
+        };
+        let text = cause(Some((silent, None))).text;
+        assert!(text.contains("silent for 2s"), "{text}");
+        let not_started = WorkerError::NotStarted {
+            after: Duration::from_secs(2),
+            missing: Ranks(0b1010),
+            ps_missing: false,
+            hint: None,
+        };
+        let joining = cause(Some((not_started, None)));
+        assert_eq!(joining.ranks, 0b1010);
+        let text = joining.text;
+        assert!(text.contains("ranks 1, 3 are missing"), "{text}");
+        assert!(cause(None).text.contains("no collective"));
+    }
 
     #[test]
     fn classes_ranks_and_words_are_those_of_the_error() {

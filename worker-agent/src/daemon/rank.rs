@@ -4,7 +4,8 @@
 //! done. When there is nothing, whoever takes turns sleeps until either has something. While the network is busy the
 //! process's socket is looked at every 20 µs, and not in every turn.
 
-use super::status::{Shared, words};
+use super::failure::cause;
+use super::status::{Done, Shared, words};
 use crate::config::WorkerConfig;
 use crate::error::AgentError;
 use crate::link::loss::Loss;
@@ -152,8 +153,9 @@ pub(super) struct Rank {
     session: Session,
     /// Until it has gone, or need not wait for us.
     peer: Option<Peer>,
-    /// The process's, by ours.
-    tickets: HashMap<u64, u64>,
+    /// The process's, by ours, and what it is.
+    tickets: HashMap<u64, (u64, Operation)>,
+    done: Done,
     finishing: bool,
     state: Option<SessionState>,
     state_words: String,
@@ -168,6 +170,7 @@ impl Rank {
             session,
             peer: Some(peer),
             tickets: HashMap::new(),
+            done: Done::default(),
             finishing: false,
             state: None,
             state_words: String::new(),
@@ -265,10 +268,11 @@ impl Rank {
         while let Some(done) = self.session.done() {
             // Nothing of ours is in its memory any more when the process hears of it.
             drop(done.buffer);
-            if let Some(ticket) = self.tickets.remove(&done.ticket.0)
-                && let Some(peer) = &mut self.peer
-            {
-                peer.complete(ticket);
+            if let Some((ticket, operation)) = self.tickets.remove(&done.ticket.0) {
+                self.done.count(operation);
+                if let Some(peer) = &mut self.peer {
+                    peer.complete(ticket);
+                }
             }
         }
         if self.session.is_finished() {
@@ -283,7 +287,7 @@ impl Rank {
             }
         }
         let shared = &self.task.shared;
-        for warning in shared.look(now, &self.session, &self.state_words) {
+        for warning in shared.look(now, &self.session, &self.state_words, self.done) {
             self.task.say(Level::Warn, warning);
         }
         Ok(is_busy)
@@ -306,15 +310,22 @@ impl Rank {
                         let what = format_args!("{bytes} bytes: {submission:?}");
                         self.task.say(Level::Debug, what);
                     }
+                    let operation = submission.operation;
                     let submitted = self.session.submit(collective(submission), Box::new(span));
                     let ours = submitted.map_err(|why| {
                         End::Misbehaved(Failure::new(Class::Malformed, why.to_string()))
                     })?;
-                    self.tickets.insert(ours.0, ticket);
+                    self.tickets.insert(ours.0, (ticket, operation));
                 }
                 Some(Request::Finish) => {
                     self.finishing = true;
                     self.session.finish();
+                }
+                Some(Request::Fallback { kind, count }) => {
+                    self.task.shared.add_fallback(&kind, count);
+                }
+                Some(Request::Ask { question }) => {
+                    peer.tell(question, cause(self.session.stall()));
                 }
                 // All that it wanted to be done can be done without it.
                 Some(Request::Closed) if self.finishing => self.peer = None,

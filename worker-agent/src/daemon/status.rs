@@ -3,11 +3,12 @@
 use super::warnings::{Host, Watch};
 use crate::session::{Session, SessionState, Slowest};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tally_endpoint::{Members, Ranks};
-use tally_local::Presence;
+use tally_local::{Fallbacks, Operation, Presence};
 
 /// Between two looks at a session.
 const EVERY: Duration = Duration::from_millis(250);
@@ -57,6 +58,12 @@ pub struct RankStatus {
     pub epoch: Option<u16>,
     /// Collectives that are done.
     pub collectives: u64,
+    /// The same, by kind: `all_reduce`, `broadcast` and `barrier`.
+    #[serde(default)]
+    pub done: Done,
+    /// Collectives that another library did in place of Tally, by kind, as the process reported them: 32 kinds at most.
+    #[serde(default)]
+    pub fallback: BTreeMap<String, u64>,
     /// Collectives that are submitted and not done.
     pub under_way: u64,
     /// Ranks that the first of them waits for, once it has done so for about a second.
@@ -93,6 +100,41 @@ pub struct RankStatus {
     pub rto_us: f64,
     /// What makes it slower than it could be, in words.
     pub warnings: Vec<String>,
+}
+
+/// Collectives that are done, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Sums and means.
+    pub all_reduce: u64,
+    /// Broadcasts.
+    pub broadcast: u64,
+    /// Barriers.
+    pub barrier: u64,
+}
+
+impl Done {
+    pub(super) fn count(&mut self, operation: Operation) {
+        let kind = match operation {
+            Operation::Sum | Operation::Mean => &mut self.all_reduce,
+            Operation::Broadcast { .. } => &mut self.broadcast,
+            Operation::Barrier => &mut self.barrier,
+        };
+        *kind += 1;
+    }
+}
+
+/// Numbers by kind, as `all_gather 3, send 1`.
+struct Kinds<'a>(&'a [(&'a str, u64)]);
+
+impl fmt::Display for Kinds<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (kind, count)) in self.0.iter().filter(|(_, count)| *count > 0).enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            write!(f, "{separator}{kind} {count}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Status {
@@ -140,6 +182,28 @@ impl fmt::Display for Status {
                     r.bytes as f64 / 1e9,
                     r.gbit_per_s
                 )?;
+                let Done {
+                    all_reduce,
+                    broadcast,
+                    barrier,
+                } = r.done;
+                if r.done != Done::default() {
+                    let kinds = [
+                        ("all_reduce", all_reduce),
+                        ("broadcast", broadcast),
+                        ("barrier", barrier),
+                    ];
+                    writeln!(f, "    done by kind: {}", Kinds(&kinds))?;
+                }
+                if !r.fallback.is_empty() {
+                    let kinds: Vec<_> = r.fallback.iter().map(|(k, n)| (k.as_str(), *n)).collect();
+                    let all = r
+                        .fallback
+                        .values()
+                        .fold(0, |all: u64, n| all.saturating_add(*n));
+                    let kinds = Kinds(&kinds);
+                    writeln!(f, "    {all} collectives done by another library: {kinds}")?;
+                }
                 if !r.behind.is_empty() {
                     let all = r.behind.iter().fold(0, |all, rank| all | 1 << rank);
                     let ranks = ranks_words(all).unwrap_or_default();
@@ -194,6 +258,7 @@ struct State {
     looked: Instant,
     is_leaving: bool,
     status: RankStatus,
+    fallbacks: Fallbacks,
     watch: Watch,
 }
 
@@ -212,6 +277,7 @@ impl Shared {
                 state: "opening its link".into(),
                 ..RankStatus::default()
             },
+            fallbacks: Fallbacks::default(),
             watch: Watch::default(),
         };
         Self {
@@ -245,12 +311,24 @@ impl Shared {
         RankStatus {
             seconds: state.came.elapsed().as_secs_f64(),
             warnings: state.watch.warnings(Instant::now()),
+            fallback: state.fallbacks.counts().clone(),
             ..state.status.clone()
         }
     }
 
+    /// Counts collectives that another library did.
+    pub(super) fn add_fallback(&self, kind: &str, count: u64) {
+        self.state().fallbacks.add(kind, count);
+    }
+
     /// Takes the session's numbers, if it is time. Returns warnings that are to be said.
-    pub(super) fn look(&self, now: Instant, session: &Session, words: &str) -> Vec<String> {
+    pub(super) fn look(
+        &self,
+        now: Instant,
+        session: &Session,
+        words: &str,
+        done: Done,
+    ) -> Vec<String> {
         let mut state = self.state();
         let since = now.saturating_duration_since(state.looked);
         if since < EVERY {
@@ -265,6 +343,7 @@ impl Shared {
         s.state.push_str(words);
         s.epoch = r.epoch;
         s.collectives = r.collectives;
+        s.done = done;
         s.under_way = r.waiting;
         s.behind = r.behind;
         s.slowest = r.slowest;
@@ -324,6 +403,12 @@ mod tests {
             rank: 3,
             state: "running, epoch 2".into(),
             behind: vec![0, 5],
+            done: Done {
+                all_reduce: 8,
+                broadcast: 0,
+                barrier: 1,
+            },
+            fallback: [("all_gather".to_owned(), 3), ("send".to_owned(), 2)].into(),
             slowest: Some(Slowest {
                 rank: 5,
                 awaiting: 0.25,
@@ -354,6 +439,14 @@ mod tests {
         assert!(text.contains("rank 3: process 0"), "{text}");
         assert!(text.contains("waiting for ranks 0, 5\n"), "{text}");
         assert!(text.contains("priorities 1 to 9"), "{text}");
+        assert!(
+            text.contains("\n    done by kind: all_reduce 8, barrier 1\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n    5 collectives done by another library: all_gather 3, send 2\n"),
+            "{text}"
+        );
         assert!(
             text.contains("\nwarning: payload_bytes is small\njob 7"),
             "{text}"

@@ -1,7 +1,7 @@
 //! A job that several threads share.
 
 use super::{ACCESS, Agent, HELLO, LONG, eventually, sum};
-use crate::{Caller, Job, JobError, Kind, Limits, Listener, LocalError, Peer, Request};
+use crate::{Awaited, Caller, Job, JobError, Kind, Limits, Listener, LocalError, Peer, Request};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn pair(folder: &Path) -> (Peer, Job) {
     let path = folder.join("agent.sock");
     let mut listener = Listener::bind(&path, ACCESS).unwrap();
     std::thread::scope(|scope| {
-        let job = scope.spawn(|| Job::connect(&path, &HELLO, LONG, || true).unwrap());
+        let job = scope.spawn(|| Job::connect(&path, &HELLO, LONG, |_| true).unwrap());
         let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
             panic!("nobody came");
         };
@@ -37,7 +37,7 @@ fn ticket(peer: &mut Peer) -> u64 {
 #[test]
 fn threads_get_each_their_own_results() {
     let agent = Agent::new();
-    let job = Job::connect(&agent.path(), &HELLO, LONG, || true).unwrap();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, |_| true).unwrap();
     std::thread::scope(|scope| {
         for n in 0..6_u8 {
             let job = &job;
@@ -74,7 +74,7 @@ fn threads_get_each_their_own_results() {
 #[test]
 fn more_may_be_submitted_than_may_be_under_way_and_abandoned() {
     let agent = Agent::new();
-    let job = Job::connect(&agent.path(), &HELLO, LONG, || true).unwrap();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, |_| true).unwrap();
     let region = job.region(400).unwrap();
     let submit = |n: usize| job.submit(&region, 4 * n, 1, &sum("w"), LONG).unwrap();
     let tickets: Vec<_> = (0..100).map(submit).collect();
@@ -163,7 +163,7 @@ fn whoever_waits_hears_of_the_end_at_once_and_where_it_was() {
 #[test]
 fn a_limit_names_the_tensor_and_the_job_goes_on() {
     let agent = Agent::new();
-    let job = Job::connect(&agent.path(), &HELLO, LONG, || true).unwrap();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, |_| true).unwrap();
     for bytes in [1 << 21, usize::MAX] {
         let error = job.block("layer9", bytes).unwrap_err();
         assert_eq!(error.kind(), Kind::Limit);
@@ -182,4 +182,133 @@ fn a_limit_names_the_tensor_and_the_job_goes_on() {
     let ticket = job.submit(&region, 4, 1, &sum("w"), LONG).unwrap();
     job.wait(ticket, LONG).unwrap();
     job.finish(LONG).unwrap();
+}
+
+/// The question that the process asks next.
+fn question(peer: &mut Peer) -> u64 {
+    let mut found = None;
+    eventually("a question", || {
+        if let Some(Request::Ask { question }) = peer.receive().unwrap() {
+            found = Some(question);
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn a_wait_that_ends_names_the_ranks_and_may_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut peer, job) = pair(folder.path());
+    let barrier = job.barrier("layer1", LONG).unwrap();
+    assert_eq!(ticket(&mut peer), barrier);
+    let short = Duration::from_millis(20);
+    let late = || job.wait(barrier, short).unwrap_err();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| job.explain(late()));
+        let asked = question(&mut peer);
+        let (ranks, text) = (0b1010, "ranks 1, 3 have not contributed".into());
+        peer.tell(asked, Awaited { ranks, text });
+        let error = waiter.join().unwrap();
+        assert!(error.is_late());
+        assert_eq!((error.kind(), error.ranks()), (Kind::Timeout, 0b1010));
+        assert_eq!(
+            error.after(LONG).to_string(),
+            "job 7 rank 1: `layer1` takes more than 20s: ranks 1, 3 have not contributed"
+        );
+    });
+    // An agent that does not answer, and answers late.
+    let began = Instant::now();
+    let error = job.explain(late());
+    assert!((Duration::from_secs(1)..AT_ONCE).contains(&began.elapsed()));
+    let want = format!(
+        "agent at {} does not answer",
+        folder.path().join("agent.sock").display()
+    );
+    assert!(error.to_string().contains(&want), "{error}");
+    assert_eq!((error.is_late(), error.ranks()), (true, 0));
+    let asked = question(&mut peer);
+    peer.tell(asked, Awaited::default());
+    peer.complete(barrier);
+    job.wait(barrier, LONG).unwrap();
+    // A job that fails meanwhile.
+    let last = job.barrier("last", LONG).unwrap();
+    assert_eq!(ticket(&mut peer), last);
+    let late = job.wait(last, short).unwrap_err();
+    drop(peer);
+    let error = job.explain(late);
+    assert_eq!(error.kind(), Kind::AgentGone, "{error}");
+}
+
+#[test]
+fn a_client_s_wait_names_the_ranks_and_may_be_repeated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("agent.sock");
+    let mut listener = Listener::bind(&path, ACCESS).unwrap();
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let mut client = crate::Client::connect(&path, &HELLO, LONG).unwrap();
+            let ticket = client.barrier("b").unwrap();
+            let short = Some(Duration::from_millis(20));
+            let error = client.wait(ticket, short).unwrap_err();
+            client.wait(ticket, Some(LONG)).unwrap();
+            error
+        });
+        let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
+            panic!("nobody came");
+        };
+        let mut peer = knock.accept(Limits::default());
+        let barrier = ticket(&mut peer);
+        let asked = question(&mut peer);
+        let (ranks, text) = (0b1, "rank 0 has not contributed".into());
+        peer.tell(asked, Awaited { ranks, text });
+        std::thread::sleep(Duration::from_millis(50));
+        peer.complete(barrier);
+        let error = JobError::from(client.join().unwrap());
+        assert_eq!(error.ranks(), 0b1, "{error}");
+        assert!(error.to_string().ends_with(": rank 0 has not contributed"));
+    });
+}
+
+#[test]
+fn fallbacks_reach_the_agent_and_never_wait_for_it() {
+    let agent = Agent::new();
+    let job = Job::connect(&agent.path(), &HELLO, LONG, |_| true).unwrap();
+    for kind in ["", "all gather", &"x".repeat(33), "größe"] {
+        let error = job.report_fallback(kind, 1).unwrap_err();
+        assert_eq!(error.kind(), Kind::Argument, "{error}");
+    }
+    job.report_fallback("all_gather", 2).unwrap();
+    job.report_fallback("all_gather", 3).unwrap();
+    job.report_fallback("send", 1).unwrap();
+    job.finish(LONG).unwrap();
+    let counts = agent.counts.fallbacks.lock().unwrap().clone();
+    let want = [("all_gather".to_owned(), 5), ("send".to_owned(), 1)];
+    assert_eq!(*counts.counts(), want.into());
+    job.report_fallback("send", 1).unwrap();
+
+    // An agent that reads nothing, until it does.
+    let folder = tempfile::tempdir().unwrap();
+    let (mut peer, job) = pair(folder.path());
+    let began = Instant::now();
+    for _ in 0..50_000 {
+        job.report_fallback("all_gather", 1).unwrap();
+    }
+    assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    let mut all = 0;
+    let mut count = |peer: &mut Peer| {
+        while let Some(request) = peer.receive().unwrap() {
+            let Request::Fallback { count, .. } = request else {
+                panic!("{request:?}");
+            };
+            all += count;
+        }
+        all
+    };
+    let read = count(&mut peer);
+    assert!(read < 50_000, "the socket held them all");
+    job.report_fallback("all_gather", 1).unwrap();
+    assert_eq!(count(&mut peer), 50_001);
+    drop(peer);
+    job.report_fallback("all_gather", 1).unwrap();
 }

@@ -118,7 +118,9 @@ class Handle:
         """Waits up to ``timeout`` seconds (the job's, by default), and returns the array with its results.
 
         Raises what :meth:`Job.all_reduce` does, each time. After an error the array holds what it held before. When
-        only the time was over, or Ctrl-C came, it can be waited for again.
+        only the time was over, or Ctrl-C came, it can be waited for again. The :class:`TimeoutError` then names the
+        ranks that are missing, as far as the agent knows: that takes about 1.5 s without a result. With a ``timeout``
+        of 0 it only looks, and asks nobody.
         """
         if self._ticket is not None:
             self._job.wait(self._ticket, self._bytes, timeout)
@@ -137,6 +139,10 @@ class Job:
     ``workers - 1``, and ``workers`` is 1 to 64. ``socket`` is the agent's. ``timeout``, in seconds, is for
     connecting and for each collective; the agent gives up by itself when results stop coming, usually sooner
     (``timeouts`` in its configuration).
+
+    An agent that does not run is looked for during 10 s at most, and the place of a process that has just ended is
+    waited for during 30 s at most. After 2 s, and then every 2 s, the logger ``tally`` warns of it: without
+    :mod:`logging` configured that is a line on standard error.
 
     Raises :class:`ConnectError` without an agent, :class:`RefusedError` if it refuses, and
     :class:`VersionError` for one of another version. Other ranks may come later: what is missing shows at the first
@@ -214,21 +220,39 @@ class Job:
 
         Arrays and errors are those of :meth:`all_reduce`.
         """
+        return self.broadcast_async(array, root, name).wait()
+
+    def broadcast_async(
+        self, array: numpy.ndarray, root: int, name: Optional[str] = None
+    ) -> Handle:
+        """As :meth:`broadcast`, without waiting for it: the :class:`Handle` does."""
         name = self._name("broadcast", name)
         if not 0 <= root < self.workers:
             raise ArgumentError(
                 f"`{name}`: root: found {root}, expected 0 to {self.workers - 1}"
             )
         dtype = _check(array, name)
-        handle = self._start(
-            _bytes(array), array, "broadcast", root, dtype, "own", name
-        )
-        return handle.wait()
+        return self._start(_bytes(array), array, "broadcast", root, dtype, "own", name)
 
     def barrier(self, name: Optional[str] = None) -> None:
         """Waits until all ranks have come here. Raises what :meth:`all_reduce` does."""
+        self.barrier_async(name).wait()
+
+    def barrier_async(self, name: Optional[str] = None) -> Handle:
+        """As :meth:`barrier`, without waiting for it: the :class:`Handle` does, and returns ``None``."""
         name = self._name("barrier", name)
-        Handle(self._native, self._native.barrier(name), None, None).wait()
+        return Handle(self._native, self._native.barrier(name), None, None)
+
+    def report_fallback(self, kind: str, count: int = 1) -> None:
+        """Reports ``count`` collectives that another library, such as Gloo, did in place of Tally.
+
+        ``tally-agent status`` shows their number by ``kind``, such as ``"all_gather"``: 1 to 32 ASCII letters, digits,
+        ``_``, ``-`` and ``.``; of more than 32 kinds the rest counts as ``other``. Never waits, and raises nothing but
+        :class:`ArgumentError`.
+        """
+        if not 0 <= count < 1 << 64:
+            raise ArgumentError(f"count: found {count}, expected 0 to 2^64 - 1")
+        self._native.report_fallback(kind, count)
 
     def close(self) -> None:
         """Leaves the job in order, as every rank does at its end. Wait for all collectives before."""

@@ -30,7 +30,7 @@ class ClosedError(TallyError):
 
 
 class ConnectError(TallyError, builtins.ConnectionError):
-    """There is no agent at the socket, or this user may not use it."""
+    """There is no agent at the socket, after a search of up to 10 s, or this user may not use it."""
 
 
 class RefusedError(TallyError):
@@ -68,7 +68,8 @@ class OverflowError(TallyError, builtins.OverflowError):
 class TimeoutError(TallyError, builtins.TimeoutError):
     """No result came in time, from the other ranks or from the agent.
 
-    ``ranks`` are those that live and did not come to the collective that the text names, as far as known.
+    ``ranks`` are those that live and did not come to the collective that the text names, as far as known. Where only
+    the time of a wait was over, the text has what the agent knows of the cause, or that the agent does not answer.
     """
 
 
