@@ -292,6 +292,36 @@ def test_an_agent_of_another_version_or_none_at_all(tmp_path, answer, error, wor
     fake.close()
 
 
+ABSENT = """
+import logging, sys, time, tally
+if len(sys.argv) > 1:
+    logging.basicConfig(format="%(levelname)s of %(name)s: %(message)s")
+began = time.monotonic()
+try:
+    # As PyTorch's collectives may take.
+    tally.Job(7, 0, 2, "/none/agent.sock", timeout=1800)
+except tally.ConnectError as error:
+    print(error)
+print("after", round(time.monotonic() - began))
+"""
+
+
+@pytest.mark.parametrize("logs", [[], ["configured"]])
+def test_an_agent_that_does_not_run_is_looked_for_ten_seconds_aloud(logs):
+    command = [sys.executable, "-c", ABSENT, *logs]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    prefix = "WARNING of tally: " if logs else ""
+    lines = done.stderr.splitlines()
+    assert 3 <= len(lines) <= 5, done
+    assert lines[0] == (
+        f"{prefix}tally: no agent at /none/agent.sock (No such file or directory); retrying, 8 s left"
+    ), done
+    error, after = done.stdout.splitlines()
+    assert 10 <= int(after.removeprefix("after ")) <= 14, done
+    for words in ("/none/agent.sock", "systemctl start tally-agent", "tally-agent doctor"):
+        assert words in error, done
+
+
 def test_sockets_that_are_none(tmp_path):
     stream = tmp_path / "stream.sock"
     fake = Fake(stream, b"", socket.SOCK_STREAM)
@@ -404,6 +434,25 @@ def test_a_parameter_server_that_is_killed_in_training(own):
         assert seconds[rank] < IN_TIME_S
     cluster.start_ps()
     goes_on(cluster)
+
+
+def test_a_wait_that_ends_before_the_agent_gives_up_names_the_missing_rank(own):
+    cluster = own(3, hosts=2, join_ms=10_000, stall_ms=10_000)
+
+    def work(job):
+        job.barrier()
+        if job.rank == 2:
+            time.sleep(4)
+        handle = job.all_reduce_async(numpy.ones(10, "float32"), name="layer1")
+        if job.rank != 2:
+            with pytest.raises(tally.TimeoutError, match="`layer1` takes more than 2.5s: waiting for layer1") as raised:
+                handle.wait(2.5)
+            assert raised.value.ranks == (2,), raised.value
+            assert str(raised.value).endswith("rank 2 has not contributed"), raised.value
+        return handle.wait()
+
+    for got in good(at_all(cluster, work)):
+        assert (got == 3).all()
 
 
 def test_a_wrong_key(own):

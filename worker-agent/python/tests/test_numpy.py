@@ -90,6 +90,58 @@ def test_broadcast_and_barrier(cluster):
             numpy.testing.assert_array_equal(got[root], of_rank(root, 777, "int16"))
 
 
+def test_broadcast_and_barrier_do_not_wait_but_their_handles_do(cluster):
+    def work(job):
+        began = time.monotonic()
+        if job.rank == 3:
+            time.sleep(0.5)
+        barrier = job.barrier_async()
+        arrays = [of_rank(job.rank, 777, "float32") for _ in range(4)]
+        handles = [job.broadcast_async(array, root) for root, array in enumerate(arrays)]
+        submitted = time.monotonic() - began
+        assert barrier.wait() is None
+        waited = time.monotonic() - began
+        got = [handle.wait() for handle in handles]
+        assert all(a is b for a, b in zip(arrays, got))
+        with pytest.raises(tally.ArgumentError, match="root"):
+            job.broadcast_async(arrays[0], 4)
+        return submitted, waited, got
+
+    outcomes = good(at_all(cluster, work))
+    for rank, (submitted, waited, got) in enumerate(outcomes):
+        assert rank == 3 or submitted < 0.4 <= waited, (rank, submitted, waited)
+        for root in range(4):
+            numpy.testing.assert_array_equal(got[root], of_rank(root, 777, "float32"))
+
+
+def test_collectives_of_other_libraries_are_in_the_status(cluster):
+    def work(job):
+        for bad in ("", "all gather", "x" * 33):
+            with pytest.raises(tally.ArgumentError, match="kind of collective"):
+                job.report_fallback(bad)
+        for bad in (-1, 1 << 64):
+            with pytest.raises(tally.ArgumentError, match="count"):
+                job.report_fallback("send", bad)
+        job.all_reduce(numpy.ones(10, "float32"))
+        job.report_fallback("all_gather", 2)
+        job.report_fallback("all_gather")
+        job.barrier()
+        deadline = time.monotonic() + 5
+        while True:
+            ranks = {it["rank"]: it for it in tally.status(cluster.socket(job.rank))["jobs"][0]["ranks"]}
+            ours = ranks[job.rank]
+            done = ours["done"]["all_reduce"] >= 1 and ours["done"]["barrier"] >= 1
+            if done and ours["fallback"] == {"all_gather": 3} or time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
+        job.barrier()
+        return ours
+
+    for ours in good(at_all(cluster, work)):
+        assert ours["fallback"] == {"all_gather": 3}, ours
+        assert ours["done"] == {"all_reduce": 1, "broadcast": 0, "barrier": 1}, ours
+
+
 def test_one_that_differs_is_named(cluster):
     def work(job):
         size = 1001 if job.rank == 2 else 1000
@@ -186,7 +238,7 @@ def test_the_agent_refuses_in_words(cluster, tmp_path):
         tally.Job(JOB, 0, 3, at)
     with pytest.raises(tally.ArgumentError, match="workers"):
         tally.Job(JOB, 0, 65, at)
-    with pytest.raises(tally.ConnectError, match="tally-agent serve"):
+    with pytest.raises(tally.ConnectError, match="systemctl start tally-agent.*tally-agent doctor"):
         tally.Job(JOB, 0, 4, str(tmp_path / "none"), timeout=0.1)
     holder = tally.Job(JOB, 0, 4, at)
     with pytest.raises(tally.RefusedError, match="is that rank already"):
