@@ -348,6 +348,7 @@ impl Client {
             submission: collective.clone(),
         };
         self.say(&message, None)?;
+        self.flush_fallbacks();
         self.under_way.insert(ticket, collective.name.clone());
         Ok(ticket)
     }
@@ -407,7 +408,7 @@ impl Client {
     }
 
     /// Has the agent count collectives that another library did, for `tally-agent status`. Never waits: what finds no
-    /// room in the socket is sent with the next report, or when the job is left. The agent keeps
+    /// room in the socket is sent with the next report or submission, or when the job is left. The agent keeps
     /// [`KINDS_MAX`](crate::KINDS_MAX) kinds.
     ///
     /// # Errors
@@ -415,10 +416,19 @@ impl Client {
     pub fn report_fallback(&mut self, kind: &str, count: u64) -> Result<(), LocalError> {
         check_kind(kind)?;
         self.fallbacks.add(kind, count);
+        self.flush_fallbacks();
+        Ok(())
+    }
+
+    /// Takes what was not sent, to be sent before the job is left.
+    pub(crate) fn take_fallbacks(&mut self, unsent: Fallbacks) {
+        self.fallbacks = unsent;
+    }
+
+    fn flush_fallbacks(&mut self) {
         let mut fallbacks = std::mem::take(&mut self.fallbacks);
         self.send_fallbacks(&mut fallbacks);
         self.fallbacks = fallbacks;
-        Ok(())
     }
 
     /// Sends what the socket has room for, and leaves the rest.
@@ -500,8 +510,11 @@ impl Client {
     /// If the job has failed, the agent has ended, or time is over.
     pub fn finish(&mut self, timeout: Option<Duration>) -> Result<(), LocalError> {
         self.check()?;
-        let mut fallbacks = std::mem::take(&mut self.fallbacks);
-        self.send_fallbacks(&mut fallbacks);
+        let fallbacks = std::mem::take(&mut self.fallbacks);
+        for (kind, &count) in fallbacks.counts() {
+            let kind = kind.clone();
+            self.say(&FromProcess::Fallback { kind, count }, None)?;
+        }
         self.say(&FromProcess::Finish, None)?;
         let left = self.until("leaving the job", timeout, |it| it.is_finished);
         left.map_err(|error| self.explain(error))

@@ -523,7 +523,7 @@ impl Job {
     }
 
     /// Has the agent count collectives that another library did, for `tally-agent status`. Never waits, and fails for
-    /// nothing but its argument: what cannot be sent now is sent with the next report or submission.
+    /// nothing but its argument: what cannot be sent now is sent with the next report or submission, or when the job is left.
     ///
     /// # Errors
     /// If `kind` is not 1 to 32 ASCII letters, digits, `_`, `-` and `.`.
@@ -573,7 +573,7 @@ impl Job {
         self.announce(&state);
         drop(state);
         let mut client = client.ok_or(JobError::Closed)?;
-        self.send_fallbacks(Some(&mut client));
+        client.take_fallbacks(std::mem::take(&mut *self.unsent()));
         Ok(client.finish(Some(most.min(WAIT_MAX)))?)
     }
 

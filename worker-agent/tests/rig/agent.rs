@@ -85,7 +85,7 @@ impl Agent {
 
 /// Until `said` has `what` in it.
 #[track_caller]
-pub fn eventually(what: &str, said: impl Fn() -> String) {
+pub fn eventually(what: &str, mut said: impl FnMut() -> String) {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
         // Before looking: it may take its time.

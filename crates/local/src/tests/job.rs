@@ -309,6 +309,29 @@ fn fallbacks_reach_the_agent_and_never_wait_for_it() {
     assert!(read < 50_000, "the socket held them all");
     job.report_fallback("all_gather", 1).unwrap();
     assert_eq!(count(&mut peer), 50_001);
+    // All are sent before the job is left.
+    for _ in 0..50_000 {
+        job.report_fallback("all_gather", 1).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let finish = scope.spawn(|| job.finish(LONG));
+        let mut all = 0;
+        eventually("the end", || match peer.receive().unwrap() {
+            Some(Request::Fallback { count, .. }) => {
+                all += count;
+                false
+            }
+            Some(Request::Finish) => true,
+            other => {
+                assert!(other.is_none(), "{other:?}");
+                false
+            }
+        });
+        peer.finished();
+        finish.join().unwrap().unwrap();
+        assert_eq!(all, 50_000);
+    });
+    // And whatever comes later is ignored.
     drop(peer);
     job.report_fallback("all_gather", 1).unwrap();
 }
