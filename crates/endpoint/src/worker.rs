@@ -10,6 +10,7 @@ mod awaiting;
 mod congestion;
 mod flight;
 mod interface;
+mod stall;
 mod window;
 
 use crate::control::Control;
@@ -38,8 +39,6 @@ use window::{Asked, Cause, Taken, Window};
 const EAGER: Duration = Duration::from_millis(50);
 /// Between JOINs as a sign of life. J-1 allows 500 ms; a busy machine may be late.
 const ALIVE: Duration = Duration::from_millis(400);
-/// Without a word for this long while running, the switch is called silent: three heartbeats had no answer.
-const SILENT: Duration = Duration::from_millis(1500);
 /// What the switch says of who is behind is as old as two signs of life, or as three if one is lost. So it is of the
 /// fragment that we wait for, once we have waited for so long when the switch says it (J-10).
 const SETTLED: Duration = Duration::from_secs(1);
@@ -263,24 +262,6 @@ impl Worker {
             // Of us it has heard nothing new.
             0 => Awaited::Unknown,
             ranks => Awaited::Ranks(Ranks(ranks)),
-        }
-    }
-
-    /// What the oldest fragment without a result waits for now, as the error that a timeout at `now` would make of it;
-    /// `None` if the worker waits for nothing. The times are those waited so far.
-    #[must_use]
-    pub fn stall(&self, now: Time) -> Option<WorkerError> {
-        match self.phase {
-            Phase::Joining => Some(self.not_started(tenths(now.since(self.started)))),
-            Phase::Running if !self.delivered => {
-                let silent = now.since(self.last_heard);
-                if silent >= SILENT {
-                    let (after, hint) = (tenths(silent), self.hint);
-                    return Some(WorkerError::SwitchSilent { after, hint });
-                }
-                Some(self.stalled(tenths(now.since(self.last_progress))))
-            }
-            _ => None,
         }
     }
 
@@ -860,44 +841,10 @@ impl Worker {
         }
     }
 
-    fn stalled(&self, after: Duration) -> WorkerError {
-        WorkerError::Stalled {
-            after,
-            fragment: self.window.base(),
-            awaited: self.awaited(),
-            ps_missing: self.accepted.as_ref().is_some_and(|a| !a.ps),
-        }
-    }
-
-    fn not_started(&self, after: Duration) -> WorkerError {
-        match self.members() {
-            None => WorkerError::NoAnswer {
-                after,
-                hint: self.hint,
-            },
-            Some(members) => {
-                // Not those that came and gave up waiting, as we do now, unless nobody else is to blame.
-                let never = members.missing & !self.came;
-                let others = never != 0 || !members.ps;
-                WorkerError::NotStarted {
-                    after,
-                    missing: Ranks(if others { never } else { members.missing }),
-                    ps_missing: !members.ps,
-                    hint: self.hint,
-                }
-            }
-        }
-    }
-
     /// The next thing that the caller may want to know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
-}
-
-/// A time for people, in tenths of a second.
-fn tenths(time: Duration) -> Duration {
-    Duration::from_millis(time.as_millis() as u64 / 100 * 100)
 }
 
 fn members(accept: &Accept) -> Members {

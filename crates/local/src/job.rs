@@ -10,7 +10,8 @@
 //!
 //! * A forked child has all of this memory, and the locks as they were. Everything here refuses it.
 
-use crate::client::{ANSWER_WITHIN, Client, Retry, check_kind};
+use crate::client::{ANSWER_WITHIN, Client, check_kind};
+use crate::connect::Retry;
 use crate::error::{Class, JobError, LocalError};
 use crate::fallback::Fallbacks;
 use crate::memory::Region;

@@ -41,6 +41,7 @@
 
 mod agent;
 mod client;
+mod connect;
 mod error;
 mod fallback;
 mod job;
@@ -52,7 +53,8 @@ mod socket;
 mod tests;
 
 pub use agent::{Access, Asker, Caller, Knock, Limits, Listener, Peer, Request};
-pub use client::{Client, PLACE_MAX, Retry, SEARCH_MAX, status};
+pub use client::{Client, status};
+pub use connect::{PLACE_MAX, Retry, SEARCH_MAX};
 pub use error::{Class, Failure, JobError, Kind, LocalError};
 pub use fallback::{Fallbacks, KIND_BYTES_MAX, KINDS_MAX, OTHER_KIND};
 pub use job::{Block, Job};

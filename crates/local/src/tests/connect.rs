@@ -1,7 +1,7 @@
 //! Connecting to an agent that is not there, not yet, or not allowed.
 
 use super::{ACCESS, Agent, HELLO, LONG};
-use crate::client::{PLACE_MAX, SEARCH_MAX};
+use crate::connect::{PLACE_MAX, SEARCH_MAX};
 use crate::socket::Seqpacket;
 use crate::{Caller, Class, Client, Failure, Limits, Listener, LocalError};
 use std::io;
