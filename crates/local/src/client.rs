@@ -459,7 +459,7 @@ impl Client {
         self.questions.get(&question).is_some_and(Option::is_some)
     }
 
-    /// The answer to a question that nobody waits for any longer, or that there is none.
+    /// The answer to a question, or that there is none. Ends the question: a later answer is dropped.
     pub(crate) fn answer(&mut self, question: Option<u64>) -> Awaited {
         let answer = question.and_then(|it| self.questions.remove(&it));
         answer.flatten().unwrap_or_else(|| self.no_answer())
@@ -626,7 +626,7 @@ impl Client {
                 self.check()?;
             }
             FromAgent::Finished if welcomed => self.is_finished = true,
-            // A late one is for nobody.
+            // A late answer has no waiter.
             FromAgent::Awaited { question, awaited } if question < self.next_question => {
                 if let Some(answer) = self.questions.get_mut(&question) {
                     *answer = Some(awaited);

@@ -426,8 +426,8 @@ impl LocalError {
 fn hint(path: &Path, source: &io::Error) -> String {
     match source.kind() {
         io::ErrorKind::PermissionDenied => permission_hint(path),
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "start it with `systemctl start tally-agent`, or `tally-agent serve` with this socket; `tally-agent \
-              doctor` says what keeps it from running"
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => "start it with `systemctl start tally-agent`, \
+              or `tally-agent serve` with this socket; `tally-agent doctor` says what keeps it from running"
             .into(),
         _ => "see `tally-agent doctor`".into(),
     }

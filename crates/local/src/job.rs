@@ -530,7 +530,7 @@ impl Job {
     /// If `kind` is not 1 to 32 ASCII letters, digits, `_`, `-` and `.`.
     pub fn report_fallback(&self, kind: &str, count: u64) -> Result<(), JobError> {
         check_kind(kind)?;
-        // A fork may have a lock that nobody opens.
+        // A fork may have a copy of a lock that another thread held.
         if std::process::id() != self.process {
             return Ok(());
         }

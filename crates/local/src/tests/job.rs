@@ -331,7 +331,7 @@ fn fallbacks_reach_the_agent_and_never_wait_for_it() {
         finish.join().unwrap().unwrap();
         assert_eq!(all, 50_000);
     });
-    // And whatever comes later is ignored.
+    // Later reports are ignored.
     drop(peer);
     job.report_fallback("all_gather", 1).unwrap();
 }

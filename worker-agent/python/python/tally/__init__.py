@@ -120,7 +120,7 @@ class Handle:
         Raises what :meth:`Job.all_reduce` does, each time. After an error the array holds what it held before. When
         only the time was over, or Ctrl-C came, it can be waited for again. The :class:`TimeoutError` then names the
         ranks that are missing, as far as the agent knows: that takes about 1.5 s without a result. With a ``timeout``
-        of 0 it only looks, and asks nobody.
+        of 0 it only looks, and the error names no ranks.
         """
         if self._ticket is not None:
             self._job.wait(self._ticket, self._bytes, timeout)
