@@ -154,7 +154,7 @@ need_python_tally() {
     CARGO_TARGET_DIR=$(dirname "$venv") "$venv/bin/maturin" build --quiet --release --locked --out "$venv/wheel" \
         --manifest-path "$root/worker-agent/python/Cargo.toml" &&
         "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall \
-            "$venv"/wheel/tally-*.whl &&
+            "$venv"/wheel/tally_ina-*.whl &&
         python_tally=$venv/bin/python
 }
 

@@ -43,6 +43,7 @@ from ._errors import (
     TimeoutError,
     VersionError,
 )
+from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .hook import ddp_hook as ddp_hook
