@@ -45,6 +45,8 @@ _RANK_MEMORY_MIB = 110
 _START_S = 30.0
 # From a signal to SIGKILL.
 _GRACE_S = 5.0
+# From SIGTERM to SIGKILL of the daemons whose logs are kept.
+_LOG_GRACE_S = 2.0
 _POLL_S = 0.005
 _LOG_LINES = 12
 _PROGRAMS = ("tally-switch", "tally-agent")
@@ -341,7 +343,7 @@ class _Lines:
 
     def drain(self) -> None:
         """Passes on what is there, the last line without an end too."""
-        while select_readable(self.fd) and self.read():
+        while _is_readable(self.fd) and self.read():
             pass
         rest, self._rest = self._rest, b""
         self._write(rest)
@@ -360,7 +362,7 @@ class _Lines:
             text = text[os.write(self._into, text) :]
 
 
-def select_readable(fd: int) -> bool:
+def _is_readable(fd: int) -> bool:
     """Whether a read returns at once."""
     with selectors.DefaultSelector() as selector:
         selector.register(fd, selectors.EVENT_READ)
@@ -421,7 +423,7 @@ class _Run:
         """Ends the daemons in order, so that they log their counters."""
         for daemon in self.daemons:
             daemon.child.terminate()
-        deadline = time.monotonic() + _GRACE_S
+        deadline = time.monotonic() + _LOG_GRACE_S
         for daemon in self.daemons:
             try:
                 daemon.child.wait(max(0, deadline - time.monotonic()))
