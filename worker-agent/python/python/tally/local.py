@@ -29,8 +29,8 @@ import tempfile
 import time
 from typing import IO, Any, Iterator, NoReturn, Optional, Sequence
 
-RANKS_MAX = 64
-"""Most ranks, which is the most workers of a job."""
+RANKS_MAX = 16
+"""Most ranks. DPDK's distributed builds have at most 32 ports, one a rank."""
 
 _NAME = "tally.local"
 _JOB = 1
@@ -40,8 +40,8 @@ _PAYLOAD_BYTES = 8192
 # Each buffer holds a frame of that MTU. More of them than 2^5 leave the caches.
 _MEMIF = "bsize=9216,rsize=5"
 # Resident memory of switch and parameter server, and for each rank of the switch's port and the agent.
-_MEMORY_MIB = 130
-_RANK_MEMORY_MIB = 110
+_MEMORY_MIB = 100
+_RANK_MEMORY_MIB = 75
 _START_S = 30.0
 # From a signal to SIGKILL.
 _GRACE_S = 5.0
