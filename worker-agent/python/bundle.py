@@ -59,7 +59,7 @@ def run(*command: object) -> str:
 
 def driver_folder(eal: pathlib.Path) -> bytes:
     """The folder of drivers that this EAL loads, with symbolic links as they are."""
-    found = set(re.findall(rb"\0(/[^\0]*/dpdk/pmds-[\d.]+)\0", eal.read_bytes()))
+    found: set[bytes] = set(re.findall(rb"\0(/[^\0]*/dpdk/pmds-[\d.]+)\0", eal.read_bytes()))
     if len(found) != 1:
         sys.exit(f"bundle.py: {eal}: {len(found)} folders of drivers found, expected 1")
     return found.pop()

@@ -17,7 +17,7 @@ class TallyError(Exception):
         super().__init__(text)
         self.ranks = ranks
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple[str, tuple[int, ...]]]:
         return type(self), (str(self), self.ranks)
 
 
