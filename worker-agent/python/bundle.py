@@ -1,8 +1,9 @@
-"""Adds the programs and the shared libraries that they need to a wheel: ``bundle.py WHEEL PROGRAMS OUTDIR``.
+"""Adds programs and their shared libraries to a wheel: ``bundle.py WHEEL PROGRAMS OUTDIR``.
 
-``tally/_bundle`` gets `bin`, `lib`, `licenses` and `bundle.json`, which tells :mod:`tally.local` of it. Libraries are those that
-the loader finds, except for glibc's and libgcc_s, which each Linux has. The wheel's platform tag follows from the newest
-symbol of glibc that any of its files needs. Prints the path of the new wheel.
+``tally/_bundle`` gets `bin`, `lib`, `licenses` and `bundle.json`, which :mod:`tally.local` reads.
+Libraries are those that the loader finds, except for glibc's and libgcc_s, which each Linux has.
+The wheel's platform tag follows from the newest symbol of glibc that any of its files needs. Prints
+the path of the new wheel.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def cpu_flags() -> "list[str]":
 
 def package_of(library: pathlib.Path) -> "tuple[str, pathlib.Path]":
     """The distribution's package of a library, and the folder or file of its licence."""
-    # Its link may be of a package for developers. Without a merged /usr, packages name files without it.
+    # Its link may be of a package for developers. Packages from before the merged /usr name files
+    # without it.
     real = library.resolve()
     for name in [re.sub("^/usr" * usr, "", str(it)) for it in (real, library) for usr in (False, True)]:
         if shutil.which("dpkg-query"):
@@ -125,7 +127,7 @@ def package_of(library: pathlib.Path) -> "tuple[str, pathlib.Path]":
 
 
 def copy_licences(found: "dict[str, pathlib.Path]", into: pathlib.Path) -> None:
-    """The licences of libraries, as their packages have them, and of the Rust crates in the programs."""
+    """Copies the licences of the libraries' packages, and of the Rust crates in the programs."""
     into.mkdir()
     shutil.copy(ROOT / "LICENSE", into / "tally")
     common: set[str] = set()
@@ -144,14 +146,17 @@ def copy_licences(found: "dict[str, pathlib.Path]", into: pathlib.Path) -> None:
 
 
 def crate_licences() -> str:
-    """Every licence text of the crates in the programs and in the extension module, with the crates that it is of."""
+    """The licence texts of the crates in the programs and `tally._native`, each with its crates."""
     packages: dict[str, pathlib.Path] = {}
     expressions: dict[str, str] = {}
     for manifest, roots in ((ROOT / "Cargo.toml", PROGRAMS), (HERE / "Cargo.toml", ("tally-python",))):
         host = re.search(r"^host: (.*)$", run("rustc", "-vV"), re.MULTILINE)
         assert host
         metadata = json.loads(
-            run("cargo", "metadata", "--format-version", 1, "--locked", "--filter-platform", host[1], "--manifest-path", manifest)
+            run(
+                *("cargo", "metadata", "--format-version", 1, "--locked", "--filter-platform", host[1]),
+                *("--manifest-path", manifest),
+            )
         )
         by_id = {it["id"]: it for it in metadata["packages"]}
         nodes = {it["id"]: it for it in metadata["resolve"]["nodes"]}
@@ -170,10 +175,12 @@ def crate_licences() -> str:
                 expressions[name] = it["license"] or "see its text"
     crates_of: dict[str, list[str]] = {}
     for name, folder in sorted(packages.items()):
-        files = [it for it in folder.iterdir() if re.match(r"(?i)(licen[cs]e|copying|notice|unlicense)", it.name) and it.is_file()]
-        for file in sorted(files):
+        for file in sorted(folder.iterdir()):
+            if not file.is_file() or not re.match(r"(?i)(licen[cs]e|copying|notice|unlicense)", file.name):
+                continue
             crates_of.setdefault(file.read_text(errors="replace").strip(), []).append(name)
-    parts = ["Rust crates in tally-switch, tally-agent and tally._native, and Rust's standard library (MIT OR Apache-2.0):\n"]
+    parts = ["Rust crates in tally-switch, tally-agent and tally._native, and Rust's standard library", ""]
+    parts += ["std: MIT OR Apache-2.0"]
     parts += [f"{name}: {expression}" for name, expression in sorted(expressions.items())]
     for text, crates in crates_of.items():
         parts.append(f"\n{'=' * 80}\n{', '.join(sorted(set(crates)))}\n{'=' * 80}\n{text}")

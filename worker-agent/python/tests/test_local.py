@@ -1,4 +1,4 @@
-"""``python -m tally.local`` as an ordinary user: sums, exit codes, and that nothing stays behind."""
+"""``python -m tally.local`` as an ordinary user: sums, exit codes, no leftovers."""
 
 from __future__ import annotations
 

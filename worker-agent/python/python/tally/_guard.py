@@ -1,8 +1,9 @@
-"""Ends what a launcher of :mod:`tally.local` started, once the launcher has ended, however it ended.
+"""Guard of :mod:`tally.local`: kills what a launcher has started once that has ended.
 
-``python -I -S _guard.py FOLDER KEEP``: reads standard input, which only the launcher holds open. At its end every
-process with ``TALLY_LOCAL=FOLDER`` in its environment gets SIGKILL, and FOLDER is removed unless KEEP is ``keep``. The
-environment finds children of ranks too, in any session. It uses only the standard library and imports nothing of `tally`.
+``python -I -S _guard.py FOLDER KEEP``: reads standard input, which only the launcher holds open. At
+its end every process with ``TALLY_LOCAL=FOLDER`` in its environment gets SIGKILL, and FOLDER is
+removed unless KEEP is ``keep``. The environment finds children of ranks too, in any session. Only
+the standard library is imported, so that the guard starts at once.
 """
 
 import os

@@ -1,12 +1,14 @@
 """Launcher of a training on one machine: ``python -m tally.local --ranks 2 train.py``.
 
-It starts a Tally switch, an agent for each rank and a parameter server, runs the script once for each rank, and ends all
-of them. They exchange frames over ``net_memif``, which is shared memory: no privileges, no hugepages, no network interface.
+It starts a Tally switch, an agent for each rank and a parameter server, runs the script once for
+each rank, and ends all of them. They exchange frames over ``net_memif``, which is shared memory: no
+privileges, no hugepages, no network interface.
 
-Each rank has the environment that ``torchrun`` sets, ``TALLY_JOB`` and ``TALLY_SOCKET``, and reads an empty standard
-input. The exit code is that of the first rank that fails.
+Each rank has the environment that ``torchrun`` sets, ``TALLY_JOB`` and ``TALLY_SOCKET``, and reads
+an empty standard input. The exit code is that of the first rank that fails.
 
-The programs are those of ``TALLY_PROGRAMS``, of this package's wheel, of ``PATH`` or of the repository, in that order.
+The programs are those of ``TALLY_PROGRAMS``, of this package's wheel, of ``PATH`` or of the
+repository, in that order.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _MTU = 9000
 _PAYLOAD_BYTES = 8192
 # Each buffer holds a frame of that MTU. More of them than 2^5 leave the caches.
 _MEMIF = "bsize=9216,rsize=5"
-# Resident memory of switch and parameter server, and for each rank of the switch's port and the agent.
+# Resident memory of switch and parameter server; and of the switch's port and the agent of a rank.
 _MEMORY_MIB = 100
 _RANK_MEMORY_MIB = 75
 _START_S = 30.0
@@ -68,7 +70,7 @@ class _Interrupted(Exception):
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs the launcher with these command line arguments (by default ``sys.argv``), and returns the exit code."""
+    """Runs the launcher with these arguments, by default ``sys.argv``; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if not 1 <= options.ranks <= RANKS_MAX:
@@ -228,8 +230,8 @@ def _master_port(given: Optional[int]) -> int:
 def _claim_cpu() -> tuple[int, Optional[socket.socket]]:
     """The CPU of the switch's data core, and the claim that keeps other launchers from it.
 
-    The last CPU that no other launcher has, as other programs pin from the first on. A claim is an abstract Unix
-    socket, which ends with this process. If all are taken, launchers share the last.
+    The last CPU that no other launcher has, as other programs pin from the first on. A claim is an
+    abstract Unix socket, which ends with this process. If all are taken, launchers share the last.
     """
     cpus = sorted(os.sched_getaffinity(0), reverse=True)
     for cpu in cpus:
@@ -579,7 +581,7 @@ class _Run:
         raise AssertionError("unreachable")
 
     def _end_ranks(self, number: int) -> None:
-        """Sends the signal to all ranks, and SIGKILL after a grace period or at the launcher's second signal."""
+        """Sends the signal to all ranks, and SIGKILL after a grace period or a second signal."""
         for child in self.children:
             if child.poll() is None:
                 try:
@@ -595,7 +597,7 @@ class _Run:
             child.kill()
 
     def _signals_and_output(self, seconds: Optional[float] = None) -> Iterator[Optional[int]]:
-        """Passes on output. Yields once, then after each signal or event: the signal, if it is to end the launcher."""
+        """Passes on output. Yields at first and after each event: the signal to end, if any."""
         deadline = None if seconds is None else time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.signals.reader, selectors.EVENT_READ)
