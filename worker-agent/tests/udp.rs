@@ -138,6 +138,7 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
             .fold(inputs[0].floats[i], |s, t| s + t.floats[i])
     };
     let want: Vec<_> = (0..inputs[0].floats.len()).map(fold).collect();
+    let (mut sent_lost, mut received_lost) = (0, 0);
     for reported in rig.reported(&inputs, options) {
         let (output, report) = reported.unwrap();
         assert_eq!(bits(&output.floats), bits(&want));
@@ -147,8 +148,11 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
         let again = again.nack + report.results_resent;
         assert_eq!(elements.sent, report.fragments + again);
         assert!(elements.received >= report.fragments);
-        assert!(elements.sent_lost > 0 && elements.received_lost > 0);
+        sent_lost += elements.sent_lost;
+        received_lost += elements.received_lost;
     }
+    // A single rank sends about 190 datagrams and can lose none of them.
+    assert!(sent_lost > 0 && received_lost > 0);
 }
 
 #[test]
