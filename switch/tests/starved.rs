@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tally_switch::switchml::proto::session_client::SessionClient;
 use tally_switch::switchml::proto::sync_client::SyncClient;
 use tally_switch::switchml::proto::{BroadcastRequest, UdpSessionRequest};
+use tonic::Code;
 use tonic::transport::Endpoint;
 
 /// A switch, killed with the value.
@@ -90,7 +91,17 @@ impl Switch {
                 root: 0,
             };
             let mut sync = SyncClient::new(channel.clone());
-            let value = sync.broadcast(broadcast).await.unwrap().into_inner().value;
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let value = loop {
+                match sync.broadcast(broadcast).await {
+                    Ok(reply) => break reply.into_inner().value,
+                    // The switch has not seen yet that the connections of the session before are closed.
+                    Err(status) if status.code() == Code::Aborted && Instant::now() < deadline => {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    Err(status) => panic!("{status}"),
+                }
+            };
             let request = UdpSessionRequest {
                 session_id: value,
                 rank: 0,
