@@ -123,8 +123,9 @@ PYTHON_PACKAGES=(python3 python3-venv)
 # What the package's tests and examples need beside it.
 PYTHON_REQUIREMENTS=("maturin>=1.7,<2" "numpy>=1.22" "torch>=2.3" scikit-learn pytest)
 
-# What the benches of the RTL need.
-RTL_REQUIREMENTS=("cocotb==1.8.1")
+# What the benches of the RTL need. Verilator from 5.026 on queues vpiInertialDelay writes until
+# doInertialPuts. cocotb 1.8 makes such writes and never calls it; cocotb 1.9 uses vpiNoDelay.
+RTL_REQUIREMENTS=("cocotb==1.9.2")
 
 # python_venv: where the virtual environment of the package tally is.
 python_venv() {
