@@ -458,15 +458,7 @@ impl Job {
             drained.map_err(|error| error.at(name))?;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let Hello { job, rank, .. } = self.hello;
-                return Err(LocalError::Timeout {
-                    job,
-                    rank,
-                    what: format!("`{name}`"),
-                    after: most,
-                    awaited: Awaited::default(),
-                }
-                .into());
+                return Err(self.overdue(name, most));
             }
             if state.is_watched {
                 let waited = self.changed.wait_timeout(state, left);
@@ -485,6 +477,27 @@ impl Job {
             state.is_watched = false;
             self.changed.notify_all();
         }
+    }
+
+    fn overdue(&self, name: &str, after: Duration) -> JobError {
+        let Hello { job, rank, .. } = self.hello;
+        let awaited = Awaited::default();
+        let what = format!("`{name}`");
+        LocalError::Timeout {
+            job,
+            rank,
+            what,
+            after,
+            awaited,
+        }
+        .into()
+    }
+
+    /// The error of a wait for the collective `name` that took `after` elsewhere, with what the agent knows of the
+    /// cause. Asks the agent as [`explain`](Self::explain) does.
+    #[must_use]
+    pub fn late(&self, name: &str, after: Duration) -> JobError {
+        self.explain(self.overdue(name, after))
     }
 
     /// An error of [`wait`](Self::wait), [`room`](Self::room), [`submit`](Self::submit) or

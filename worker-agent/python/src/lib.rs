@@ -223,6 +223,13 @@ impl PyJob {
         Ok(())
     }
 
+    /// Raises the error of a wait of `seconds` for the collective `name` that was made in Python, with what the agent
+    /// knows of the cause.
+    fn late(&self, py: Python<'_>, name: &str, seconds: f64) -> PyErr {
+        let error = py.detach(|| self.job.late(name, duration(seconds)));
+        exception(py, &error)
+    }
+
     /// Submits a barrier. Returns the ticket.
     fn barrier(&self, py: Python<'_>, name: &str) -> PyResult<u64> {
         patiently(py, &self.job, self.timeout, |slice| {
