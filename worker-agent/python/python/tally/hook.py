@@ -37,7 +37,8 @@ import torch.distributed as dist
 
 from ._errors import ArgumentError
 from .compress import Compression, Exchange, Int8, Residuals
-from .torch import TallyGroup, TallyWork
+from ._c10d.collectives import Collectives
+from ._c10d.work import TallyWork
 
 __all__ = ["HookState", "ddp_hook"]
 
@@ -104,7 +105,7 @@ class HookState:
             return work.get_future()
         parameters = bucket.parameters()
         exchange = self.compression.exchange(
-            flat, parameters, self._residuals, self._group.size()
+            flat, parameters, self._residuals, self._group._size
         )
         self._asked = _Asked(self, exchange, flat, name, place, bucket.is_last())
         future = self._asked.work.get_future()
@@ -137,7 +138,7 @@ class HookState:
         def back() -> None:
             if travels is not flat:
                 # Divided where there are more bits.
-                flat.copy_(travels).div_(self._group.size())
+                flat.copy_(travels).div_(self._group._size)
             if then is not None:
                 then()
 
@@ -195,8 +196,9 @@ class _Asked:
         self._place, self._is_last = place, is_last
         self.work = TallyWork(flat)
         self._asked = exchange.ask()
-        self._handle = state._group._submit(
-            self._asked, "sum", "native", f"{name}, its blocks", place, True
+        engine = state._group._engine
+        self._handle = engine.submit(
+            self._asked, "sum", "native", engine.job._name("", f"{name}, its blocks"), 0, place, True
         )
 
     def proceed(self) -> None:
@@ -222,23 +224,24 @@ class _Asked:
             raise
 
 
-def _group(model: Optional[torch.nn.Module]) -> TallyGroup:
+def _group(model: Optional[torch.nn.Module]) -> Collectives:
     """The default group, if it is one of ours."""
     if not dist.is_initialized():
         raise ArgumentError(
             'no process group: call init_process_group("tally") before'
         )
-    group = dist.group.WORLD
-    if not isinstance(group, TallyGroup):
+    from . import torch as backend
+
+    if backend._world is None or "tally" not in dist.get_backend_config():
         raise ArgumentError(
             f"the default process group is of the backend {dist.get_backend()!r}, expected 'tally'"
         )
-    its_own = getattr(model, "process_group", group)
-    if its_own is not group:
+    its_own = getattr(model, "process_group", dist.group.WORLD)
+    if its_own is not dist.group.WORLD:
         raise ArgumentError(
             "the model has a process group of its own, and only the default one is served"
         )
-    return group
+    return backend._world
 
 
 def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future:

@@ -6,55 +6,49 @@ The job's number comes from ``pg_options=tally.torch.Options(job=7)`` or the env
 
 What goes where:
 
-* ``all_reduce`` with ``SUM`` or ``AVG`` of dense CPU tensors of float32, float16, bfloat16 and int32, in the default
-  group: the switch. So does ``DistributedDataParallel``, which averages gradients that way; with
-  :func:`ddp_hook` it says how urgent they are, and what they travel as.
-* Everything else, such as ``all_gather``, ``MAX``, other types and further groups
-  (``new_group``): Gloo, which is made with the same store, on the same network as always.
+* By the switch, in the default group and other groups of all its ranks: ``all_reduce`` with ``SUM`` or ``AVG`` of dense
+  CPU tensors of float32, float16, bfloat16, int32, int16 and int8, and so the gradients of
+  ``DistributedDataParallel``; ``broadcast`` of any type; ``barrier``; ``all_gather`` up to 64 KiB in all. A sum of
+  integers that leaves their range is a :class:`tally.OverflowError`. With :func:`ddp_hook` gradients have priorities,
+  and a choice of what travels.
+* By Gloo, with a warning for each kind: everything else, such as ``reduce_scatter``, ``MAX``, other types and groups
+  of other ranks. ``TALLY_FALLBACK`` is ``warn``, ``quiet`` or ``error``. ``tally-agent status`` counts both.
 
 The choice depends only on what all ranks must have in common. Errors are those of :mod:`tally`, raised by ``wait()``. An
-error at one rank fails the job at all.
+error at one rank fails the job at all. The group's timeout ends every wait.
 
-``init_process_group`` waits for all ranks, as long as the agent does (``timeouts.join_ms`` in its configuration),
-and raises :class:`tally.JoinError` for those that are missing.
+``init_process_group`` looks for the agent during 10 s (:class:`tally.ConnectError`). Then it waits for all ranks, as
+long as the agent does (``timeouts.join_ms`` in its configuration), and raises :class:`tally.JoinError` for those that
+are missing.
 
-The catches: call ``destroy_process_group()`` at the end, or the other ranks are told that this one failed. Calls on
-Tally and on Gloo are not ordered against each other until waited for.
+Call ``destroy_process_group()`` at the end, or the other ranks are told that this one failed. Calls on the switch and
+on Gloo are not ordered against each other until waited for.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
-import queue
 import secrets
-import threading
+import sys
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
 import numpy
-import torch
 import torch.distributed as dist
 
-from . import _ARITHMETICS, Handle, Job
+from . import _ARITHMETICS, Job
+from ._c10d.adapter import HAS_PYTHON_BACKENDS, TallyBackend, refuse_other_devices
+from ._c10d.collectives import Engine
+from ._c10d.fallback import Fallback, FallbackWarning
+from ._c10d.work import TallyWork
 from ._default import _socket_from_environment
-from ._errors import ArgumentError, TimeoutError
+from ._errors import ArgumentError
 
 if TYPE_CHECKING:
     from .hook import HookState as HookState
     from .hook import ddp_hook as ddp_hook
 
-__all__ = ["HookState", "Options", "TallyGroup", "TallyWork", "ddp_hook"]
-
-_DTYPES = {
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.int32: "i32",
-}
-# Gloo's int8 wraps around where the switch's is an error.
-_DTYPES_OF_HOOK = _DTYPES | {torch.int8: "i8"}
+__all__ = ["FallbackWarning", "HookState", "Options", "TallyBackend", "TallyWork", "counters", "ddp_hook"]
 
 
 def _job_from_environment() -> int:
@@ -89,274 +83,9 @@ class Options:
             )
 
 
-class TallyWork(dist._Work):
-    """All-reduces under way. torch's own work around a future would not raise what went wrong.
-
-    The future's value is ``tensors``.
-    """
-
-    def __init__(self, tensors: Any) -> None:
-        super().__init__()
-        self._tensors = tensors
-        self._done = threading.Event()
-        self._error: Optional[BaseException] = None
-        self._ended: torch.futures.Future = torch.futures.Future()
-        # A callback that raises is the way to an error that C++, such as DDP's, sees too.
-        self._future = self._ended.then(self._outcome)
-
-    def _outcome(self, _: Any) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._tensors
-
-    def _finish(self, error: Optional[BaseException]) -> None:
-        self._error = error
-        try:
-            self._ended.set_result(None)
-        finally:
-            # Last: whoever waits may end the process.
-            self._done.set()
-
-    def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        """Waits for the results; raises what :meth:`tally.Job.all_reduce` does."""
-        seconds = timeout.total_seconds() if timeout else 0
-        if not self._done.wait(seconds if seconds > 0 else None):
-            raise TimeoutError(f"the results take more than {seconds} s")
-        if self._error is not None:
-            raise self._error
-        return True
-
-    def is_completed(self) -> bool:
-        return self._done.is_set()
-
-    def is_success(self) -> bool:
-        return self._done.is_set() and self._error is None
-
-    def exception(self) -> Optional[BaseException]:
-        return self._error
-
-    def get_future(self) -> torch.futures.Future:
-        return self._future
-
-    def result(self) -> Any:
-        return self._tensors
-
-
-class TallyGroup(dist.ProcessGroup):
-    """A process group that sums on the switch, and does the rest with Gloo. Made by ``init_process_group``."""
-
-    def __init__(
-        self,
-        store: dist.Store,
-        rank: int,
-        size: int,
-        timeout: timedelta,
-        options: Optional[Options],
-    ) -> None:
-        super().__init__(rank, size)
-        # Further groups have ranks of their own, and the agent knows only those of the job.
-        self._job: Optional[Job] = None
-        if options is not None:
-            self._options = options
-            self._job = Job(
-                options.job, rank, size, options.socket, timeout.total_seconds()
-            )
-        self._run = self._agree()
-        try:
-            store = dist.PrefixStore(f"tally/{self._run}", store)
-            self._gloo = dist.ProcessGroupGloo(store, rank, size, timeout)
-        except BaseException:
-            self.abort()
-            raise
-        if self._job is not None:
-            self._waiting: queue.SimpleQueue = queue.SimpleQueue()
-            self._waiter = threading.Thread(
-                target=_complete, args=(self._waiting,), name="tally", daemon=True
-            )
-            self._waiter.start()
-            atexit.register(_stop, self._waiting, self._waiter)
-
-    def _agree(self) -> int:
-        """A number of this start of the job, by all its ranks.
-
-        torchrun keeps its store when it starts workers again, and Gloo would find there whom it met before.
-        """
-        if self._job is None:
-            return getattr(dist.GroupMember.WORLD, "_run", 0)
-        number = numpy.array([secrets.randbits(31)], numpy.int32)
-        return int(self._job.broadcast(number, 0, "start")[0])
-
-    def getBackendName(self) -> str:
-        return "tally"
-
-    def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
-        if opts is None:
-            opts = dist.AllreduceOptions()
-        if not isinstance(opts, dist.AllreduceOptions):
-            # The overloads that take an operation, and a timeout.
-            options = dist.AllreduceOptions()
-            options.reduceOp = opts
-            opts = options
-        if isinstance(tensors, torch.Tensor):
-            tensors = [tensors]
-        op = _operation(opts.reduceOp)
-        if self._job is None or op is None or not all(map(_is_served, tensors)):
-            return self._gloo.allreduce(tensors, opts)
-        if any(map(_is_folded, tensors)):
-            raise ArgumentError(
-                "all_reduce: elements of the tensor are in the same memory, as after expand(), and each has a result of "
-                "its own; sum tensor.contiguous()"
-            )
-        work = TallyWork(list(tensors))
-        handles, copies = [], []
-        for tensor in tensors:
-            tensor = tensor.detach()
-            dense = tensor.contiguous().resolve_neg()
-            if dense.data_ptr() != tensor.data_ptr():
-                copies.append((tensor, dense))
-            handles.append(self._submit(dense, op, self._options.arithmetic, None))
-
-        def back() -> None:
-            for tensor, dense in copies:
-                tensor.copy_(dense)
-
-        self._waiting.put((work, handles, back))
-        return work
-
-    def _reduce(
-        self,
-        work: TallyWork,
-        dense: torch.Tensor,
-        op: str,
-        arithmetic: str,
-        name: str,
-        place: tuple[int, int],
-        more_follow: bool,
-        then: Callable[[], None],
-    ) -> None:
-        """Sums a tensor without gaps in place, then calls ``then`` on another thread, and then ends ``work``."""
-        handles = []
-        if dense.numel() > 0:
-            handles.append(
-                self._submit(dense, op, arithmetic, name, place, more_follow)
-            )
-        self._waiting.put((work, handles, then))
-
-    def _submit(
-        self,
-        dense: torch.Tensor,
-        op: str,
-        arithmetic: str,
-        name: Optional[str],
-        place: tuple[int, int] = (0, 1),
-        more_follow: bool = False,
-    ) -> Handle:
-        name = self._job._name("all_reduce", name)
-        elements = dense.reshape(-1).view(torch.uint8).numpy()
-        dtype = _DTYPES_OF_HOOK[dense.dtype]
-        return self._job._start(
-            elements, None, op, 0, dtype, arithmetic, name, place, more_follow
-        )
-
-    def shutdown(self) -> None:
-        """Leaves the job in order. All works must be done."""
-        if self._job is not None:
-            self._waiting.put(None)
-            self._waiter.join()
-            self._job.close()
-
-    def abort(self) -> None:
-        """Leaves at once; the job fails at all ranks."""
-        if self._job is not None:
-            self._job.abort()
-            if hasattr(self, "_waiting"):
-                self._waiting.put(None)
-
-
-def _operation(op: Any) -> Optional[str]:
-    if op == dist.ReduceOp.SUM:
-        return "sum"
-    if op == dist.ReduceOp.AVG:
-        return "mean"
-    return None
-
-
-def _is_served(tensor: torch.Tensor) -> bool:
-    # Not by its strides: they may differ between ranks.
-    return (
-        tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
-        and tensor.dtype in _DTYPES
-    )
-
-
-def _is_folded(tensor: torch.Tensor) -> bool:
-    return any(stride == 0 and size > 1 for size, stride in zip(tensor.shape, tensor.stride()))
-
-
-def _stop(waiting: queue.SimpleQueue, waiter: threading.Thread) -> None:
-    """At the process's end: the interpreter would end the thread in the middle of torch's code, which aborts."""
-    waiting.put(None)
-    waiter.join(1)
-
-
-def _complete(waiting: queue.SimpleQueue) -> None:
-    """Waits for collectives in the order in which they were submitted, which is that in which they end, about."""
-    while (item := waiting.get()) is not None:
-        work, handles, then = item
-        try:
-            for handle in handles:
-                handle.wait()
-            then()
-        except BaseException as error:
-            work._finish(error)
-        else:
-            work._finish(None)
-        # Nothing is kept alive while there is nothing to do.
-        del item, work, handles, then
-
-
-# What the switch does not do. Those that this version of torch has.
-_BY_GLOO = (
-    "_allgather_base",
-    "_reduce_scatter_base",
-    "all_gather_single",
-    "all_gather_single_coalesced",
-    "all_to_all_single",
-    "allgather",
-    "allgather_coalesced",
-    "allgather_into_tensor_coalesced",
-    "allreduce_coalesced",
-    "alltoall",
-    "alltoall_base",
-    "barrier",
-    "broadcast",
-    "gather",
-    "gather_single",
-    "monitored_barrier",
-    "recv",
-    "recv_anysource",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_single",
-    "reduce_scatter_single_coalesced",
-    "reduce_scatter_tensor_coalesced",
-    "scatter",
-    "send",
-)
-
-
-def _by_gloo(name: str) -> Any:
-    def call(self: TallyGroup, *arguments: Any, **named: Any) -> Any:
-        return getattr(self._gloo, name)(*arguments, **named)
-
-    call.__name__ = name
-    return call
-
-
-for _name in _BY_GLOO:
-    if hasattr(dist.ProcessGroupGloo, _name):
-        setattr(TallyGroup, _name, _by_gloo(_name))
+# The backend of the default group, and what this start of the job is called in the store.
+_world: Optional[TallyBackend] = None
+_run = 0
 
 
 def __getattr__(name: str) -> Any:
@@ -368,17 +97,70 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _create(given: Any, options: Optional[Options]) -> TallyGroup:
-    is_first = dist.GroupMember.WORLD is None
-    if is_first and options is None:
-        options = Options()
-    return TallyGroup(
-        given.store,
-        given.group_rank,
-        given.group_size,
-        given.timeout,
-        options if is_first else None,
-    )
+def counters() -> dict[str, dict[str, int]]:
+    """Collectives of this process since ``init_process_group``, by kind: ``{"switch": ..., "gloo": ...}``."""
+    if _world is None:
+        return {"switch": {}, "gloo": {}}
+    return {"switch": dict(_world._engine.done), "gloo": _world._fallback.counts()}
+
+
+def _create(given: Any, options: Any) -> TallyBackend:
+    """Called by torch for each group, at each of its ranks."""
+    global _world
+    refuse_other_devices(_other_devices())
+    rank, size = given.group_rank, given.group_size
+    is_default = dist.GroupMember.WORLD is None
+    if is_default:
+        engine = _join(options, rank, size, given.timeout)
+    elif _world is None:
+        raise ArgumentError('the default process group is of another backend: call init_process_group("tally")')
+    else:
+        engine = _world._engine if _has_all_ranks(given) else None
+    try:
+        fallback = Fallback(engine.job.report_fallback) if is_default else _world._fallback
+        # torchrun keeps its store when it starts workers again, and Gloo would find the addresses of the last start.
+        store = dist.PrefixStore(f"tally/{_run}", given.store)
+        gloo = dist.ProcessGroupGloo(store, rank, size, given.timeout)
+        backend = TallyBackend(engine, fallback, gloo, rank, size, given.timeout)
+    except BaseException:
+        if is_default:
+            engine.job.abort()
+        raise
+    if is_default:
+        backend._owns_job = True
+        _world = backend
+    return backend
+
+
+def _join(options: Any, rank: int, size: int, timeout: Any) -> Engine:
+    """Joins the job; agrees with all ranks on the number of this start."""
+    global _run
+    if options is not None and not isinstance(options, Options):
+        raise ArgumentError(f"pg_options: found {options!r}, expected tally.torch.Options")
+    options = options or Options()
+    job = Job(options.job, rank, size, options.socket, timeout.total_seconds())
+    try:
+        number = numpy.array([secrets.randbits(31)], numpy.int32)
+        _run = int(job.broadcast(number, 0, "start")[0])
+        return Engine(job, options.arithmetic)
+    except BaseException:
+        job.abort()
+        raise
+
+
+def _has_all_ranks(given: Any) -> bool:
+    # In another order a rank of the group is not that of the job.
+    return list(given.global_ranks_in_group) == list(range(_world._size))
+
+
+def _other_devices() -> list[str]:
+    """Devices that the caller of init_process_group or new_group wants other backends for."""
+    if HAS_PYTHON_BACKENDS:
+        return []
+    frame = sys._getframe(2)
+    config = frame.f_locals.get("backend_config")
+    devices = config.get_device_backend_map() if isinstance(config, dist.distributed_c10d.BackendConfig) else {}
+    return sorted(device for device, backend in devices.items() if backend != "tally")
 
 
 if not hasattr(dist.Backend, "TALLY"):
