@@ -87,8 +87,8 @@ impl Client {
     /// Connects to the agent that listens at `socket`, as `hello` says. The agent answers before the job runs: what
     /// is submitted waits for the other ranks.
     ///
-    /// For up to `timeout`, this retries where the reason may pass: [`SEARCH_MAX`] for an agent that is not there yet,
-    /// [`PLACE_MAX`] for the place of a process that has just ended and for an agent that does not answer.
+    /// For up to `timeout`, this retries where the reason may pass: [`SEARCH_MAX`](crate::SEARCH_MAX) for an agent that is not there yet,
+    /// [`PLACE_MAX`](crate::PLACE_MAX) for the place of a process that has just ended and for an agent that does not answer.
     ///
     /// `timeout` is also how long the agent may take to answer later, for all but collectives.
     ///
