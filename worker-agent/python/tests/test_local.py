@@ -111,6 +111,8 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # A shell that starts the tests in the background ignores it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
     def run(self, *arguments: str, code: int = 0, **more: str) -> tuple[str, str]:

@@ -69,7 +69,26 @@ if HAS_PYTHON_BACKENDS:
 
         dist.Work.is_completed = is_completed
 
+    def _refuse_views() -> torch.library.Library:
+        """Refuses negated and conjugated views where their results would be lost.
+
+        torch's dispatcher hands every backend a copy of such a tensor, into which the result goes.
+        """
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise ArgumentError(
+                "the tensor is a negated or conjugated view, and torch would lose the result; pass "
+                "tensor.resolve_conj().resolve_neg()"
+            )
+
+        library = torch.library.Library("c10d", "IMPL")
+        for op in ("allreduce_", "allreduce_coalesced_", "broadcast_"):
+            for key in ("Negative", "Conjugate"):
+                library.impl(op, refuse, key)
+        return library
+
     _see_completion()
+    _VIEWS = _refuse_views()
 
     class TallyBackend(_Group, _C10dBackend):
         """A backend that sums on the switch, and does the rest with Gloo. Made by ``init_process_group``."""
@@ -124,7 +143,11 @@ else:
         def _keep(self, work: TallyWork) -> None:
             key = id(work)
             self._kept[key] = work
-            work._release = lambda: self._kept.pop(key, None) and None
+
+            def release() -> None:
+                self._kept.pop(key, None)
+
+            work._release = release
             while len(self._kept) > _KEPT_MAX:
                 oldest = next(iter(self._kept.values()))
                 if not oldest.is_completed():
