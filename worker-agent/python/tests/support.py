@@ -509,6 +509,9 @@ def main():
     torch.save(results, f"{output}.{dist.get_rank()}")
     os.sync()
     dist.destroy_process_group()
+    if backend == "gloo":
+        # A thread of torch's Gloo that still holds a tensor when the interpreter ends aborts the process.
+        os._exit(0)
 
 
 if __name__ == "__main__":

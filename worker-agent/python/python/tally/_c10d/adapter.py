@@ -32,6 +32,7 @@ class _Group(Collectives):
 
     def shutdown(self) -> None:
         """Leaves the job in order. All works must be done."""
+        self._end_gloo()
         if self._is_closed or not self._owns_job:
             return
         self._is_closed = True
@@ -40,11 +41,20 @@ class _Group(Collectives):
 
     def abort(self) -> None:
         """Leaves at once; the job fails at all ranks."""
+        self._end_gloo()
         if self._is_closed or not self._owns_job:
             return
         self._is_closed = True
         self._engine.job.abort()
         self._engine.completer.stop()
+
+    def _end_gloo(self) -> None:
+        """Joins Gloo's threads: one that still holds a tensor when the interpreter ends aborts the process.
+
+        Models and optimizers may keep this group; the threads end with Gloo's, which nothing else keeps. In torch
+        before 2.14 C++ keeps it.
+        """
+        self._gloo = self._gloo_backend = None
 
     _owns_job = False
 

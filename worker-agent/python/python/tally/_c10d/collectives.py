@@ -294,6 +294,8 @@ class Collectives:
     # By Gloo.
 
     def _by_gloo(self, kind: str, why: str, method: str, *arguments: Any, **named: Any) -> Any:
+        if self._gloo is None:
+            raise ArgumentError(f"{kind}: the process group is destroyed")
         self._fallback.take(kind, why)
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         # Gloo sums tensors with gaps wrongly.
