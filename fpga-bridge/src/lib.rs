@@ -30,7 +30,7 @@ mod error;
 pub mod protocol;
 pub mod registers;
 mod socket;
-pub mod tags;
+pub use tally_engine::offload::tags;
 mod window;
 
 pub use bar::Bar;

@@ -2,7 +2,7 @@
 //!
 //! It alone touches the card's registers, so nobody else waits when they hang. It hears from the control thread
 //! which jobs run, loads the card with those that it is to have, and has the data cores give it their frames
-//! ([`steering`](crate::steering)). Reports read what it last wrote down ([`CardReport`]).
+//! ([`tally_engine::offload`]). Reports read what it last wrote down ([`CardReport`]).
 //!
 //! # Health
 //!
@@ -22,19 +22,21 @@ mod choice;
 
 pub use choice::{Choice, LOOK, Move};
 
+use crate::bus::{Answers, Bus};
 use crate::config::{CardJobs, CardSection, Registers};
 use crate::log;
-use crate::messages::{CardNews, CardOrder, CoreCommand, Probe};
+use crate::messages::CardNews;
+use crate::platform::Memory;
 use crate::report::CardReport;
-use crate::steering::Pulse;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tally_bridge::{Bar, Card, CardError, Own, Socket, Window, tags};
-use tally_engine::Roster;
+use tally_engine::offload::{self, Probe, Pulse};
+use tally_engine::{Command, DialectCommand, DialectMetrics, Dialects, Reply, Roster};
 use tally_wire::{Epoch, HEADERS_BYTES, JobId, Mac, Time, UNIT_BYTES};
 
 /// How often the card is asked how it is.
@@ -77,7 +79,7 @@ pub struct CardThread {
     setup: Setup,
     news: Receiver<CardNews>,
     answers: Receiver<u16>,
-    cores: Vec<Sender<CoreCommand>>,
+    bus: Bus,
     pulse: Arc<Pulse>,
     report: Arc<Mutex<CardReport>>,
     epoch: Instant,
@@ -96,7 +98,7 @@ pub struct Ends {
     /// Numbers of probes that came back.
     pub answers: Receiver<u16>,
     /// To the data cores.
-    pub cores: Vec<Sender<CoreCommand>>,
+    pub bus: Bus,
     /// Frames from the card.
     pub pulse: Arc<Pulse>,
     /// What reports say.
@@ -190,7 +192,7 @@ impl CardThread {
             setup,
             news: ends.news,
             answers: ends.answers,
-            cores: ends.cores,
+            bus: ends.bus,
             pulse: ends.pulse,
             report: ends.report,
             epoch,
@@ -293,12 +295,10 @@ impl CardThread {
         let next = self
             .path
             .tick(self.answers.try_iter(), self.pulse.count())?;
-        if let Some(number) = next
-            && let Some(core) = self.cores.first()
-        {
+        if let Some(number) = next {
             // A core that has ended takes the switch with it.
-            let order = CardOrder::Probe(Box::new(probe(number)));
-            let _ = core.send(CoreCommand::Card(order));
+            let probe = Box::new(probe(number));
+            self.bus.tell_first(offload::Command::Probe(probe));
         }
         Ok(())
     }
@@ -481,11 +481,11 @@ impl CardThread {
             Err(_) => return Ok(()),
         }
         let epoch = roster.epoch;
-        let answers = self.ask(|done| CardOrder::Give(id, epoch, done));
-        let mut all = true;
-        for answer in answers {
-            all &= answer.recv_timeout(CORE_PATIENCE) == Ok(true);
-        }
+        let card_dialect = Dialects::<Memory>::OFFLOAD;
+        let answers = self.ask(|done| Command::Move(id, epoch, card_dialect, done));
+        let all = answers
+            .wait(CORE_PATIENCE)
+            .fold(true, |all, answer| all & (answer == Some(true)));
         self.inside.insert(id, epoch);
         if all {
             self.note(|report| report.moves += 1);
@@ -498,9 +498,8 @@ impl CardThread {
     }
 
     fn take_back(&mut self, id: JobId, card: &mut OpenCard) -> Result<(), String> {
-        for answer in self.ask(|done| CardOrder::TakeBack(id, done)) {
-            let _ = answer.recv_timeout(CORE_PATIENCE);
-        }
+        let answers = self.ask(|done| Command::MoveBack(id, done));
+        answers.wait(CORE_PATIENCE).for_each(drop);
         self.inside.remove(&id);
         self.note(|report| report.moves += 1);
         log::line("card", format!("job {id} goes on in software", id = id.0));
@@ -510,10 +509,9 @@ impl CardThread {
     /// Takes all jobs back from a card that has failed.
     fn fail(&mut self, why: &str) {
         let since = Instant::now();
-        let answers = self.ask(CardOrder::TakeAllBack);
-        for answer in answers {
-            let _ = answer.recv_timeout(CORE_PATIENCE);
-        }
+        let card_dialect = Dialects::<Memory>::OFFLOAD;
+        let answers = self.ask(|done| Command::MoveAllBack(card_dialect, done));
+        answers.wait(CORE_PATIENCE).for_each(drop);
         let jobs: Vec<_> = self.inside.keys().map(|id| id.0.to_string()).collect();
         self.inside.clear();
         self.note(|report| {
@@ -548,23 +546,19 @@ impl CardThread {
     /// Contributions of each job so far.
     fn arrivals(&self) -> BTreeMap<JobId, u64> {
         let mut sums = BTreeMap::new();
-        for answer in self.ask(CardOrder::Arrivals) {
-            for (id, count) in answer.recv_timeout(CORE_PATIENCE).unwrap_or_default() {
-                *sums.entry(id).or_default() += count;
-            }
+        let answers = self.ask(Command::Arrivals).wait(CORE_PATIENCE);
+        for (id, count) in answers.flatten().flatten() {
+            *sums.entry(id).or_default() += count;
         }
         sums
     }
 
-    /// Gives an order to each core, with a way to answer.
-    fn ask<T>(&self, order: impl Fn(Sender<T>) -> CardOrder) -> Vec<Receiver<T>> {
-        let send = |core: &Sender<CoreCommand>| {
-            let (answer, answered) = bounded(1);
-            // A core that has ended drops the order, and the answer never comes.
-            let _ = core.send(CoreCommand::Card(order(answer)));
-            answered
-        };
-        self.cores.iter().map(send).collect()
+    /// Gives a command to each core, with a way to answer.
+    fn ask<T: Send + 'static>(
+        &self,
+        command: impl Fn(Reply<T>) -> Command<DialectCommand, DialectMetrics>,
+    ) -> Answers<T> {
+        self.bus.ask(command)
     }
 }
 

@@ -685,7 +685,7 @@ impl Config {
         let waiting = CLASSES as u32 * self.queue_share(cores).frames;
         // A port has no more queues than there are cores, of those that hold frames.
         let each = |port: &PortSection| {
-            2 * u32::from(port.descriptors) + waiting + crate::egress::STAGE_FRAMES as u32
+            2 * u32::from(port.descriptors) + waiting + crate::platform::STAGE_FRAMES as u32
         };
         let ports = u32::from(cores) * self.ports.iter().map(each).sum::<u32>();
         let rings = self.jobs.len() as u32 * u32::from(self.served_window()) * 2;

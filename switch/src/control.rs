@@ -8,10 +8,10 @@
 //! A member is silent only if the switch listened. Before a member is lost, the cores take all that waits at
 //! the ports, and the thread takes all that they handed to it; a core that does not answer excuses the members.
 
+use crate::bus::Bus;
 use crate::control_queue::ControlReceiver;
 use crate::log;
-use crate::messages::{CardNews, ControlFrame, CoreCommand};
-use crate::plane::ask;
+use crate::messages::{CardNews, CoreCommand};
 use crate::report::{CardReport, Report, Shape};
 use crate::switchml::controller::Conflicts;
 use crate::watch::Watch;
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tally_engine::{Action, Registry};
+use tally_engine::{Action, Command, ControlFrame, Registry, switchml};
 use tally_wire::Time;
 
 /// How often the thread looks at its socket and its clock, at least.
@@ -45,7 +45,7 @@ pub struct Control {
     /// From the data cores.
     pub frames: ControlReceiver,
     /// To the data cores.
-    pub cores: Vec<Sender<CoreCommand>>,
+    pub bus: Bus,
     /// The card's thread and what it last said, if there is a card.
     pub card: Option<CardLink>,
     /// Where to answer requests for statistics.
@@ -101,7 +101,7 @@ impl Control {
                 self.carry_out(actions);
             }
             let now = self.now();
-            let found = self.watch.look(now, &self.cores);
+            let found = self.watch.look(now, &self.bus);
             for (kind, line) in found.lines {
                 log::line(kind, line);
             }
@@ -144,12 +144,10 @@ impl Control {
     fn listen(&mut self, is_told: &mut bool) {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         // A core that always has more to take does not end its drain, but obeys.
-        let obeyed = ask(&self.cores, |done| CoreCommand::Sessions(None, done));
-        let drained = ask(&self.cores, CoreCommand::Drain);
-        let answers = drained.into_iter().zip(obeyed);
-        let answers = answers.map(|(drained, obeyed)| {
-            drained.recv_deadline(deadline).is_ok() || obeyed.try_recv().is_ok()
-        });
+        let obeyed = (self.bus).ask(|done| switchml::Command::Sessions(None, done));
+        let drained = self.bus.ask(CoreCommand::Drain);
+        let answers = drained.wait_until(deadline).zip(obeyed.ready());
+        let answers = answers.map(|(drained, obeyed)| drained.is_some() || obeyed.is_some());
         // All of them are waited for.
         let stalled: Vec<_> = (0..).zip(answers).filter(|(_, answers)| !answers).collect();
         if let Some((core, _)) = stalled.first() {
@@ -181,20 +179,17 @@ impl Control {
         for action in actions {
             match action {
                 Action::Send(to, datagram) => {
-                    let _ = self.cores[0].send(CoreCommand::Send(to, datagram));
+                    self.bus.tell_first(Command::Send(to, datagram));
                 }
                 Action::Bind(roster, index) => {
                     let roster = Arc::new(*roster);
-                    // The core that sends comes last, so that the others know the roster by then.
-                    for core in self.cores.iter().rev() {
-                        let _ = core.send(CoreCommand::Bind(Arc::clone(&roster), index));
-                    }
+                    // The first core, which sends, comes last.
+                    let command = || Command::Bind(Arc::clone(&roster), index);
+                    self.bus.tell(command);
                     self.tell_card(|| CardNews::Bind(roster));
                 }
                 Action::Unbind(job) => {
-                    for core in self.cores.iter().rev() {
-                        let _ = core.send(CoreCommand::Unbind(job));
-                    }
+                    self.bus.tell(|| Command::Unbind(job));
                     self.tell_card(|| CardNews::Unbind(job));
                 }
             }
@@ -222,13 +217,8 @@ impl Control {
     }
 
     fn report(&self) -> Report {
-        let mut reports = Vec::new();
-        for core in &self.cores {
-            let (answer, report) = crossbeam_channel::bounded(1);
-            if core.send(CoreCommand::Report(answer)).is_ok() {
-                reports.extend(report.recv_timeout(REPORT_PATIENCE));
-            }
-        }
+        let reports = self.bus.ask(CoreCommand::Report).wait(REPORT_PATIENCE);
+        let reports: Vec<_> = reports.flatten().collect();
         let up = self.epoch.elapsed();
         let directory = self.watch.directory();
         let card = self.card.as_ref().map(CardLink::report);

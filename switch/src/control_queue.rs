@@ -5,12 +5,11 @@
 //! share; a member at another port finds room whatever it does, and waits for what is queued before
 //! it at most.
 
-use crate::messages::ControlFrame;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use tally_engine::DropReason;
+use tally_engine::{ControlFrame, DropReason};
 
 /// Frames of one port that wait at most. A roll call (J-5) has every member behind a port say JOIN
 /// at once.

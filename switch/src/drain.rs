@@ -4,22 +4,21 @@
 //! first. A queue that gave less than was asked of it was empty at that moment; when each of them has been so, and
 //! the turn has ended, all is taken that had arrived before the order.
 
-use crossbeam_channel::Sender;
+use tally_engine::Reply;
 
 /// Who wants to be told.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Drains(Vec<Waiting>);
 
-#[derive(Debug)]
 struct Waiting {
-    done: Sender<()>,
+    done: Reply<()>,
     /// Queues that have had more than was taken ever since.
     full: Vec<usize>,
 }
 
 impl Drains {
     /// Has `done` told, by a core with so many queues.
-    pub fn add(&mut self, done: Sender<()>, queues: usize) {
+    pub fn add(&mut self, done: Reply<()>, queues: usize) {
         let full = (0..queues).collect();
         self.0.push(Waiting { done, full });
     }
@@ -44,28 +43,28 @@ impl Drains {
     #[cold]
     #[inline(never)]
     pub fn end_turn(&mut self) {
-        self.0.retain(|waiting| {
-            let is_done = waiting.full.is_empty();
-            if is_done {
-                // The asker may have gone away.
-                let _ = waiting.done.send(());
-            }
-            !is_done
-        });
+        for waiting in self.0.extract_if(.., |waiting| waiting.full.is_empty()) {
+            (waiting.done)(());
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossbeam_channel::{TryRecvError, bounded};
+    use crossbeam_channel::{Receiver, TryRecvError, bounded};
+
+    fn reply() -> (Reply<()>, Receiver<()>) {
+        let (done, told) = bounded(1);
+        (Box::new(move |()| done.send(()).unwrap()), told)
+    }
 
     #[test]
     fn who_asks_is_told_when_every_queue_was_empty_once() {
         let mut drains = Drains::default();
         drains.was_short(0);
         drains.end_turn();
-        let (done, told) = bounded(1);
+        let (done, told) = reply();
         drains.add(done, 3);
         for queue in [0, 2, 0] {
             drains.was_short(queue);
@@ -73,7 +72,7 @@ mod tests {
             assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
         }
         // Another has all to wait for still.
-        let (second, told_second) = bounded(1);
+        let (second, told_second) = reply();
         drains.add(second, 3);
         drains.was_short(1);
         assert_eq!(told.try_recv(), Err(TryRecvError::Empty));
@@ -90,7 +89,7 @@ mod tests {
     #[test]
     fn a_core_without_queues_has_its_turn() {
         let mut drains = Drains::default();
-        let (done, told) = bounded(1);
+        let (done, told) = reply();
         drains.add(done, 0);
         drains.end_turn();
         assert_eq!(told.try_recv(), Ok(()));

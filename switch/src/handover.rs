@@ -3,9 +3,9 @@
 //! # How it works
 //!
 //! There is a ring from each data core to each other one, with one producer and one consumer: no lock, and
-//! one shared word written by each side. A core collects what it has for another during its turn and
-//! puts it into the ring in bursts, so that the words change hands once a burst and not once a frame. Once a
-//! turn it takes what waits for it, but no more than a turn's worth, which its ports' queues can hold.
+//! one shared word written by each side. A core puts frames into the ring in bursts, so that the words
+//! change hands once a burst and not once a frame. In each poll iteration it takes what waits for it,
+//! but no more than its ports' queues can hold.
 //!
 //! What finds a ring full is dropped and counted. It should not come to that: while a ring is half full
 //! ([`Outbox::is_short_of_room`]) the core takes nothing new from its ports, where frames may wait in
@@ -17,35 +17,18 @@
 use rtrb::chunks::ChunkError;
 use rtrb::{Consumer, Producer, RingBuffer};
 use tally_dpdk::Mbuf;
-use tally_engine::PortId;
+
+/// A frame for another data core.
+pub type Handover = tally_engine::Handover<Mbuf>;
 
 /// Frames on their way to one core at most, if there are few cores.
 const FRAMES: usize = 4096;
 /// Frames on their way from one core to another at most, at least: some turns of a few ports.
 const FRAMES_MIN: usize = 256;
-/// Frames that are handed over at a time, unless the turn ends before.
+/// Frames taken from one core in a poll iteration, at least.
 const BURST: usize = 32;
 /// Frames taken from others in one turn, unless there are many others: bursts of eight ports.
 const TURN_FRAMES: usize = 256;
-
-/// A frame for another data core.
-pub enum Handover {
-    /// Received on this port, for a fragment of that core's shard.
-    Ingress(PortId, Mbuf),
-    /// To be sent on that core's port, in this class.
-    Egress(PortId, u8, Mbuf),
-}
-
-impl Handover {
-    /// What is handed over.
-    #[inline]
-    #[must_use]
-    pub fn frame(&self) -> &Mbuf {
-        match self {
-            Self::Ingress(_, mbuf) | Self::Egress(_, _, mbuf) => mbuf,
-        }
-    }
-}
 
 const _: () = assert!(size_of::<Handover>() == 16, "four to a cache line");
 
@@ -58,10 +41,7 @@ pub fn handover(cores: usize) -> Vec<(Inbox, Outbox)> {
             let way = (from != to).then(|| RingBuffer::new(ring_frames(cores)));
             let way = way.map(|(producer, consumer)| {
                 ends[to].0.0.push(consumer);
-                Way {
-                    ring: producer,
-                    stage: Vec::with_capacity(BURST),
-                }
+                producer
             });
             ends[from].1.0.push(way);
         }
@@ -72,7 +52,7 @@ pub fn handover(cores: usize) -> Vec<(Inbox, Outbox)> {
 /// Frames on their way between that many cores at most, all together.
 #[must_use]
 pub fn frames_max(cores: usize) -> usize {
-    cores * cores.saturating_sub(1) * (ring_frames(cores) + BURST)
+    cores * cores.saturating_sub(1) * ring_frames(cores)
 }
 
 fn ring_frames(cores: usize) -> usize {
@@ -99,57 +79,32 @@ impl Inbox {
 
 /// What this data core hands to others.
 #[derive(Default)]
-pub struct Outbox(Vec<Option<Way>>);
-
-struct Way {
-    ring: Producer<Handover>,
-    stage: Vec<Handover>,
-}
+pub struct Outbox(Vec<Option<Producer<Handover>>>);
 
 impl Outbox {
-    /// Hands a frame to another core, at the next [`flush`](Self::flush) at the latest. Returns how many
-    /// frames were dropped: that core's ring is full.
-    #[inline]
+    /// Hands all frames to another core; says how many were dropped because that core's ring is full.
     #[must_use]
-    pub fn send(&mut self, core: usize, handover: Handover) -> u64 {
-        let Some(way) = &mut self.0[core] else {
+    pub fn send(&mut self, core: usize, frames: &mut Vec<Handover>) -> u64 {
+        let n = frames.len();
+        let Some(ring) = &mut self.0[core] else {
             unreachable!("a core has what is for itself");
         };
-        way.stage.push(handover);
-        if way.stage.len() < BURST {
-            return 0;
-        }
-        way.flush()
-    }
-
-    /// Hands over what has been collected. Returns how many frames were dropped.
-    #[must_use]
-    pub fn flush(&mut self) -> u64 {
-        self.0.iter_mut().flatten().map(Way::flush).sum()
+        let chunk = match ring.write_chunk_uninit(n) {
+            Err(ChunkError::TooFewSlots(room)) => ring.write_chunk_uninit(room),
+            chunk => chunk,
+        };
+        let sent = chunk.map_or(0, |chunk| chunk.fill_from_iter(frames.drain(..)));
+        // What the drain has not given away it has dropped.
+        frames.clear();
+        (n - sent) as u64
     }
 
     /// Whether a ring to another core is half full.
     #[inline]
     #[must_use]
     pub fn is_short_of_room(&self) -> bool {
-        let short = |way: &Way| way.ring.slots() < way.ring.buffer().capacity() / 2;
+        let short = |ring: &Producer<_>| ring.slots() < ring.buffer().capacity() / 2;
         self.0.iter().flatten().any(short)
-    }
-}
-
-impl Way {
-    fn flush(&mut self) -> u64 {
-        let n = self.stage.len();
-        if n == 0 {
-            return 0;
-        }
-        let chunk = match self.ring.write_chunk_uninit(n) {
-            Err(ChunkError::TooFewSlots(room)) => self.ring.write_chunk_uninit(room),
-            chunk => chunk,
-        };
-        let sent = chunk.map_or(0, |chunk| chunk.fill_from_iter(self.stage.drain(..)));
-        // What the drain has not given away it has dropped.
-        (n - sent) as u64
     }
 }
 
@@ -159,6 +114,7 @@ mod tests {
 
     use super::*;
     use tally_dpdk::{Eal, EalConfig, Mempool, MempoolConfig};
+    use tally_engine::PortId;
 
     #[test]
     fn frames_arrive_in_order_and_what_does_not_fit_is_counted() {
@@ -170,8 +126,9 @@ mod tests {
             socket: None,
         };
         let pool = Mempool::new(&eal, "handover", &pool).unwrap();
-        let send = |outbox: &mut Outbox, to: usize, port: u16| {
-            outbox.send(to, Handover::Ingress(PortId(port), pool.alloc().unwrap()))
+        let frame = |port: u16| Handover::Ingress(PortId(port), pool.alloc().unwrap());
+        let send = |outbox: &mut Outbox, to: usize, ports: std::ops::Range<u16>| {
+            outbox.send(to, &mut ports.map(frame).collect())
         };
         let taken = |inbox: &mut Inbox| {
             let mut out = Vec::new();
@@ -183,15 +140,11 @@ mod tests {
         };
 
         let mut cores = handover(3);
-        for n in 0..40 {
-            assert_eq!(send(&mut cores[0].1, 2, n), 0);
-        }
-        assert_eq!(send(&mut cores[1].1, 2, 100), 0);
-        assert_eq!(taken(&mut cores[2].0), (0..32).collect::<Vec<_>>());
-        assert_eq!(cores[0].1.flush() + cores[1].1.flush(), 0);
+        assert_eq!(send(&mut cores[0].1, 2, 0..40), 0);
+        assert_eq!(send(&mut cores[1].1, 2, 100..101), 0);
         assert_eq!(
             taken(&mut cores[2].0),
-            [32, 33, 34, 35, 36, 37, 38, 39, 100]
+            (0..40).chain([100]).collect::<Vec<_>>()
         );
         assert!(taken(&mut cores[0].0).is_empty());
         assert!(taken(&mut cores[1].0).is_empty());
@@ -199,16 +152,16 @@ mod tests {
         // Full, in the middle of a burst.
         let room = ring_frames(3);
         let mut short_at = None;
-        for n in 0..room + 1 {
+        for n in 0..room as u16 {
             if short_at.is_none() && cores[0].1.is_short_of_room() {
-                short_at = Some(n);
+                short_at = Some(usize::from(n));
             }
-            assert_eq!(send(&mut cores[0].1, 2, n as u16), 0);
+            assert_eq!(send(&mut cores[0].1, 2, n..n + 1), 0);
         }
         assert!(short_at.is_some_and(|n| (room / 2..room / 2 + 2 * BURST).contains(&n)));
-        assert_eq!(cores[0].1.flush(), 1);
+        assert_eq!(send(&mut cores[0].1, 2, 0..3), 3);
         assert!(!cores[1].1.is_short_of_room());
-        // A turn's worth at a time: two cores share it.
+        // A share at a time: two cores have the same.
         let turns: Vec<_> = (0..room / 128)
             .map(|_| taken(&mut cores[2].0).len())
             .collect();
@@ -216,10 +169,8 @@ mod tests {
         assert!(taken(&mut cores[2].0).is_empty());
         assert!(!cores[0].1.is_short_of_room());
 
-        // What nobody took goes back, from the rings and from the stages.
-        for n in 0..50 {
-            assert_eq!(send(&mut cores[2].1, 0, n), 0);
-        }
+        // What is not taken goes back with the rings.
+        assert_eq!(send(&mut cores[2].1, 0, 0..50), 0);
         assert_eq!(pool.in_use(), 50);
         drop(cores);
         assert!(pool.is_whole());
@@ -232,10 +183,9 @@ mod tests {
         let mut out = Vec::new();
         inbox.take(&mut out);
         assert!(out.is_empty());
-        assert_eq!(outbox.flush(), 0);
         assert!(!outbox.is_short_of_room());
         assert_eq!(frames_max(1), 0);
-        assert_eq!(frames_max(2), 2 * (4096 + 32));
-        assert_eq!(frames_max(64), 64 * 63 * (256 + 32));
+        assert_eq!(frames_max(2), 2 * 4096);
+        assert_eq!(frames_max(64), 64 * 63 * 256);
     }
 }

@@ -1,73 +1,47 @@
 //! What threads tell each other.
 //!
-//! Data cores hand JOIN and LEAVE to the control thread ([`ControlFrame`]); it gives them orders
-//! ([`CoreCommand`]), to which one answer is how they are ([`CoreReport`]). The way from a data core is
-//! bounded, and it never waits on it. What data cores hand to each other is in
-//! [`handover`](crate::handover).
+//! Data cores hand JOIN and LEAVE to the control thread. Control threads give them commands over the
+//! [`bus`](crate::bus). The way from a data core is bounded, and the core never waits on it. What data
+//! cores hand to each other is in [`handover`](crate::handover).
 
-use crate::egress::ReplyCounters;
 use crate::load::Load;
-use crate::members::Whereabouts;
-use crate::steering::CardTraffic;
-use crossbeam_channel::Sender;
 use std::sync::Arc;
-use std::time::Duration;
+use tally_engine::egress::{PortCounters, ReplyCounters};
 use tally_engine::forwarding::PortAddresses;
+use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
-use tally_engine::registry::Datagram;
-use tally_engine::switchml::{Session, SessionId, SessionStatus, SwitchmlCounters};
-use tally_engine::{Counters, Member, Roster};
-use tally_wire::{Epoch, Header, JobId};
+use tally_engine::{
+    Command, Counters, DialectCommand, DialectMetrics, Reply, Roster, offload, switchml,
+};
+use tally_wire::JobId;
 
-/// A JOIN or LEAVE from a data core.
-pub struct ControlFrame {
-    /// Where it came from.
-    pub from: Member,
-    /// Its parsed header.
-    pub header: Header,
-    /// Header and payload.
-    pub datagram: Box<Datagram>,
-}
-
-/// What the control thread asks of a data core.
+/// What control threads ask of a data core.
 pub enum CoreCommand {
-    /// Send this.
-    Send(Member, Box<Datagram>),
-    /// Start an epoch of the job that is the `index`-th in the configuration.
-    Bind(Arc<Roster>, usize),
-    /// End a job.
-    Unbind(JobId),
-    /// Say when all is taken that has arrived before.
-    Drain(Sender<()>),
-    /// Begin a SwitchML session, with what all cores know of where its workers are, and say whether there is room
-    /// for it when it is known.
-    BindSession(Arc<Session>, Arc<Whereabouts>, Sender<bool>),
-    /// End a SwitchML session, and say when its frames are given back.
-    UnbindSession(SessionId, Sender<()>),
-    /// Say how SwitchML's sessions are; with a time, also which ranks others have waited for, longer than that.
-    Sessions(Option<Duration>, Sender<Vec<SessionStatus>>),
-    /// What the card's thread wants.
-    Card(CardOrder),
-    /// Say how things are.
-    Report(Sender<CoreReport>),
+    /// Of its switch core.
+    Core(Command<DialectCommand, DialectMetrics>),
+    /// Say when all is received that has arrived before.
+    Drain(Reply<()>),
+    /// Say what the core did.
+    Report(Reply<CoreReport>),
 }
 
-/// What the card's thread asks of a data core.
-pub enum CardOrder {
-    /// Give this epoch of a job to the card, and say whether it still runs.
-    Give(JobId, Epoch, Sender<bool>),
-    /// Take a job back, and say when.
-    TakeBack(JobId, Sender<()>),
-    /// Take all jobs back, give up what waits for the card, and say when.
-    TakeAllBack(Sender<()>),
-    /// Send this to the card.
-    Probe(Box<Probe>),
-    /// Say how many contributions of each job have come.
-    Arrivals(Sender<Vec<(JobId, u64)>>),
+impl From<Command<DialectCommand, DialectMetrics>> for CoreCommand {
+    fn from(command: Command<DialectCommand, DialectMetrics>) -> Self {
+        Self::Core(command)
+    }
 }
 
-/// A frame that the card gives back as it is.
-pub type Probe = [u8; 60];
+impl From<switchml::Command> for CoreCommand {
+    fn from(command: switchml::Command) -> Self {
+        Self::Core(Command::Dialect(DialectCommand::Switchml(command)))
+    }
+}
+
+impl From<offload::Command> for CoreCommand {
+    fn from(command: offload::Command) -> Self {
+        Self::Core(Command::Dialect(DialectCommand::Offload(command)))
+    }
+}
 
 /// What the control thread tells the card's.
 pub enum CardNews {
@@ -77,10 +51,10 @@ pub enum CardNews {
     Unbind(JobId),
 }
 
-/// How things are on one data core.
+/// What one data core did.
 #[derive(Clone, Debug)]
 pub struct CoreReport {
-    /// What its shard did.
+    /// What its pool shard did, and frames dropped anywhere on the core.
     pub counters: Counters,
     /// By port.
     pub ports: Vec<PortCounters>,
@@ -93,10 +67,10 @@ pub struct CoreReport {
     /// Contributions held out of order now.
     pub held_in_use: u32,
     /// What it did for SwitchML, if the switch has that.
-    pub switchml: Option<SwitchmlReport>,
+    pub switchml: Option<switchml::Metrics>,
     /// What went between it and the card, if there is one.
     pub card: Option<CardTraffic>,
-    /// By ingress port, frames dropped because they claimed what is another's.
+    /// By ingress port, frames dropped because they claimed an address of another.
     pub claims: Vec<u64>,
     /// MAC addresses by port, of all cores together.
     pub addresses: Vec<PortAddresses>,
@@ -106,48 +80,38 @@ pub struct CoreReport {
     pub load: Load,
 }
 
-/// How things are with SwitchML on one data core.
-#[derive(Clone, Debug)]
-pub struct SwitchmlReport {
-    /// What its shard did; its drops are among those of the [`CoreReport`].
-    pub counters: SwitchmlCounters,
-    /// Frames that slots keep now.
-    pub held_in_use: u32,
-    /// Its part of each session.
-    pub sessions: Vec<SessionStatus>,
-}
-
-/// Frames and bytes of one port, in both directions, as this core saw them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Frames sent.
-    pub tx_frames: u64,
-    /// Bytes sent.
-    pub tx_bytes: u64,
-    /// Frames flooded to it.
-    pub flooded: u64,
-    /// Frames received for another core's shard.
-    pub handed_over: u64,
-    /// Frames received in several buffers and copied into one.
-    pub linearised: u64,
-    /// Frames that it could not take in, or that it took to be sent and could not send.
-    pub refused: u64,
-}
-
-impl PortCounters {
-    /// Adds another core's counts.
-    pub fn add(&mut self, other: &Self) {
-        self.rx_frames += other.rx_frames;
-        self.rx_bytes += other.rx_bytes;
-        self.tx_frames += other.tx_frames;
-        self.tx_bytes += other.tx_bytes;
-        self.flooded += other.flooded;
-        self.handed_over += other.handed_over;
-        self.linearised += other.linearised;
-        self.refused += other.refused;
+impl CoreReport {
+    /// What a switch core says, with the load of its data core.
+    #[must_use]
+    pub fn new(core: tally_engine::CoreReport<DialectMetrics>, load: Load) -> Self {
+        let DialectMetrics {
+            native,
+            switchml,
+            offload,
+        } = core.dialects;
+        let mut counters = native.counters;
+        let mut add = |drops: &[u64]| {
+            for (sum, n) in counters.drops.iter_mut().zip(drops) {
+                *sum += n;
+            }
+        };
+        add(&core.drops);
+        if let Some(switchml) = &switchml {
+            add(&switchml.counters.drops);
+        }
+        Self {
+            counters,
+            ports: core.ports,
+            queues: core.queues,
+            residence_ns: native.residence_ns,
+            slots_in_use: native.slots_in_use,
+            held_in_use: native.held_in_use,
+            switchml,
+            card: offload,
+            claims: core.claims,
+            addresses: core.addresses,
+            replies: core.replies,
+            load,
+        }
     }
 }

@@ -7,14 +7,13 @@
 //!
 //! [`Directory`] keeps what the cores do not know of a session and reports want to say.
 
-use crate::members::Whereabouts;
+use crate::bus::Bus;
 use crate::messages::CoreCommand;
-use crossbeam_channel::{Receiver, Sender, bounded};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tally_engine::switchml::controller::Plane;
-use tally_engine::switchml::{Session, SessionId, SessionStatus};
+use tally_engine::switchml::{Command, Session, SessionId, SessionStatus, Whereabouts};
 use tally_wire::Time;
 
 /// How long a core may take for an answer.
@@ -67,7 +66,7 @@ impl Directory {
 
 /// The data cores, to whoever binds sessions.
 pub struct Cores {
-    commands: Vec<Sender<CoreCommand>>,
+    bus: Bus,
     directory: Arc<Directory>,
     epoch: Instant,
 }
@@ -75,13 +74,9 @@ pub struct Cores {
 impl Cores {
     /// `epoch` is when the switch started.
     #[must_use]
-    pub fn new(
-        commands: Vec<Sender<CoreCommand>>,
-        directory: Arc<Directory>,
-        epoch: Instant,
-    ) -> Self {
+    pub fn new(bus: Bus, directory: Arc<Directory>, epoch: Instant) -> Self {
         Self {
-            commands,
+            bus,
             directory,
             epoch,
         }
@@ -94,9 +89,8 @@ impl Cores {
         let deadline = Instant::now() + DRAIN_PATIENCE;
         // What one core took and handed to another is taken there in the second round.
         for _ in 0..2 {
-            for answer in ask(&self.commands, CoreCommand::Drain) {
-                let _ = answer.recv_deadline(deadline);
-            }
+            let answers = self.bus.ask(CoreCommand::Drain);
+            answers.wait_until(deadline).for_each(drop);
         }
     }
 }
@@ -105,16 +99,14 @@ impl Plane for Cores {
     fn bind(&mut self, session: &Arc<Session>) -> Result<(), String> {
         self.drain();
         let whereabouts = Arc::new(Whereabouts::new(session.workers.len()));
-        let order =
-            |done| CoreCommand::BindSession(Arc::clone(session), Arc::clone(&whereabouts), done);
-        let answers = ask(&self.commands, order);
-        let failure = answers.iter().zip(0..).find_map(|(answer, core)| {
-            match answer.recv_timeout(PATIENCE) {
-                Ok(true) => None,
-                Ok(false) => Some(format!("data core {core} has no room for a session more")),
-                Err(_) => Some(format!("data core {core} does not answer")),
-            }
+        let command = |done| Command::Bind(Arc::clone(session), Arc::clone(&whereabouts), done);
+        let answers = self.bus.ask(command).wait(PATIENCE);
+        let failures = answers.zip(0..).filter_map(|(answer, core)| match answer {
+            Some(true) => None,
+            Some(false) => Some(format!("data core {core} has no room for a session more")),
+            None => Some(format!("data core {core} does not answer")),
         });
+        let failure = failures.reduce(|first, _| first);
         if let Some(why) = failure {
             self.unbind(session.id);
             return Err(why);
@@ -129,43 +121,28 @@ impl Plane for Cores {
 
     fn unbind(&mut self, id: SessionId) {
         self.directory.lock().remove(&id);
-        for answer in ask(&self.commands, |done| CoreCommand::UnbindSession(id, done)) {
-            let _ = answer.recv_timeout(PATIENCE);
-        }
+        let answers = self.bus.ask(|done| Command::Unbind(id, done));
+        answers.wait(PATIENCE).for_each(drop);
     }
 
     fn last_frame(&mut self, id: SessionId) -> Option<Time> {
-        let statuses = statuses(&self.commands, None, PATIENCE);
+        let statuses = statuses(&self.bus, None, PATIENCE);
         statuses.get(&id).and_then(SessionStatus::last)
     }
-}
-
-/// Gives an order to each core, with a way to answer.
-pub(crate) fn ask<T>(
-    cores: &[Sender<CoreCommand>],
-    order: impl Fn(Sender<T>) -> CoreCommand,
-) -> Vec<Receiver<T>> {
-    let send = |core: &Sender<CoreCommand>| {
-        let (answer, answered) = bounded(1);
-        // A core that has ended drops the order, and the answer never comes.
-        let _ = core.send(order(answer));
-        answered
-    };
-    cores.iter().map(send).collect()
 }
 
 /// How the sessions are, all cores together; with `age`, also which ranks others have waited for, longer than
 /// that, for which the cores look through all slots in use. Waits so long for each core at most.
 #[must_use]
 pub fn statuses(
-    cores: &[Sender<CoreCommand>],
+    bus: &Bus,
     age: Option<Duration>,
     patience: Duration,
 ) -> BTreeMap<SessionId, SessionStatus> {
-    let answers = ask(cores, |answer| CoreCommand::Sessions(age, answer));
+    let answers = bus.ask(|answer| Command::Sessions(age, answer));
     let mut all = BTreeMap::new();
-    for answer in answers {
-        add_statuses(&mut all, answer.recv_timeout(patience).unwrap_or_default());
+    for part in answers.wait(patience).flatten() {
+        add_statuses(&mut all, part);
     }
     all
 }
@@ -188,9 +165,10 @@ pub fn add_statuses(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crossbeam_channel::unbounded;
+    use crossbeam_channel::{Receiver, unbounded};
     use std::net::Ipv4Addr;
     use tally_engine::switchml::Station;
+    use tally_engine::{Command as Order, DialectCommand};
     use tally_wire::Mac;
     use tally_wire::switchml::Size;
 
@@ -214,12 +192,13 @@ mod tests {
                             }
                             CoreCommand::Drain(done) => {
                                 told.push("drain");
-                                // Once a busy core has used up the time, nobody listens.
-                                let _ = done.send(());
+                                done(());
                             }
-                            CoreCommand::BindSession(_, _, done) => {
+                            CoreCommand::Core(Order::Dialect(DialectCommand::Switchml(
+                                Command::Bind(_, _, done),
+                            ))) => {
                                 told.push("bind");
-                                let _ = done.send(true);
+                                done(true);
                             }
                             _ => told.push("else"),
                         }
@@ -229,7 +208,7 @@ mod tests {
             })
             .collect();
         let commands = cores.map(|(commands, _)| commands);
-        let mut plane = Cores::new(commands.to_vec(), Arc::default(), Instant::now());
+        let mut plane = Cores::new(Bus::new(commands.to_vec()), Arc::default(), Instant::now());
         drop(commands);
         let session = Session {
             id: SessionId(1),

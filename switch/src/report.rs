@@ -7,15 +7,15 @@ pub use card::CardReport;
 pub use sessions::{RankReport, SessionReport, SwitchmlReport};
 
 use crate::config::Config;
-use crate::egress::ReplyCounters;
 use crate::load::{Load, Stage};
-use crate::messages::{CoreReport, PortCounters};
+use crate::messages::CoreReport;
 use crate::plane::Directory;
-use crate::steering::CardTraffic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
+use tally_engine::egress::{PortCounters, ReplyCounters};
+use tally_engine::offload::CardTraffic;
 use tally_engine::queue::{CLASSES, QueueCounters};
 use tally_engine::{Counters, DropReason, Registry};
 

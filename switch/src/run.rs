@@ -4,21 +4,21 @@
 //! queues and frames), control, ports, and then the pools must be whole: a frame that is missing is
 //! a bug, and the switch says so and fails.
 
+use crate::bus::Bus;
 use crate::card::{CardThread, Ends, Setup};
 use crate::config::{Config, LimitsSection, Log, MemoryKind, PortSection};
 use crate::control::{CardLink, Control, StatsSocket};
 use crate::control_queue::control_queue;
-use crate::datapath::{Core, Dialect};
+use crate::datapath::{Core, DataCore};
 use crate::drain::Drains;
-use crate::egress::{Own, Ports};
 use crate::handover::handover;
 use crate::log;
 use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
+use crate::platform::{Driver, Memory, STAGE_FRAMES};
 use crate::pools::{Pools, node_of_cpu};
-use crate::ports::Opened;
+use crate::ports::{CoreQueues, Opened, Tx};
 use crate::report::{CardReport, Report, Shape};
-use crate::steering::{Pulse, Steering};
 use crate::switchml::controller::{self, Limits};
 use crate::watch::Watch;
 use anyhow::{Context, Result, bail};
@@ -28,11 +28,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Memory, Port, Started};
+use tally_dpdk::Memory as PacketMemory;
+use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Port, Started};
+use tally_engine::native::Native;
+use tally_engine::offload::{Offload, Pulse};
+use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::controller::{End, Event};
+use tally_engine::switchml::{Switchml, SwitchmlDialect};
 use tally_engine::{
-    Action, Aggregator, Batch, Forwarding, ForwardingConfig, JobConfig, Member, PortId, Registry,
-    RegistryConfig,
+    Action, Aggregator, Context as CoreContext, Dialects, Forwarding, ForwardingConfig, JobConfig,
+    Member, PortId, Ports, Registry, RegistryConfig, SwitchAddress,
 };
 use tally_wire::{JobId, UNIT_BYTES};
 
@@ -46,8 +51,8 @@ pub struct Switch {
     control: JoinHandle<Registry>,
     controller: Option<controller::Running>,
     card: Option<(CardLink, JoinHandle<()>)>,
-    /// Held so that orders find a listener until the end.
-    commands: Vec<Sender<CoreCommand>>,
+    /// Held so that the data cores find it until the end.
+    bus: Bus,
     ports: Vec<Port<Started>>,
     pools: Pools,
     shape: Shape,
@@ -79,10 +84,11 @@ impl Switch {
         } = crate::ports::open(&eal, config)?;
         let epoch = Instant::now();
         let cores = config.cores.len();
-        let (orders, commands) = channels(cores, unbounded::<CoreCommand>);
+        let (commands, senders) = channels(cores, unbounded::<CoreCommand>);
+        let bus = Bus::new(senders);
         let (to_control, frames) = control_queue(config.ports.len());
         let forwarding = forwarding(config)?;
-        let own = Own {
+        let own = SwitchAddress {
             mac: config.address.mac,
             ip: config.address.ip,
             base_port: config.address.udp_port,
@@ -99,7 +105,7 @@ impl Switch {
                 let ends = Ends {
                     news: told,
                     answers,
-                    cores: commands.clone(),
+                    bus: bus.clone(),
                     pulse: Arc::clone(&pulse),
                     report: Arc::clone(&report),
                 };
@@ -120,7 +126,7 @@ impl Switch {
             conflicts: None,
             registry: registry(config)?,
             frames,
-            cores: commands.clone(),
+            bus: bus.clone(),
             socket,
             shape: shape.clone(),
             epoch,
@@ -135,7 +141,7 @@ impl Switch {
         getrandom::fill(&mut secret).context("random numbers for SwitchML's workers")?;
         let controller = match (&config.switchml, config.switchml_controller(secret)) {
             (Some(section), Some(controller)) => {
-                let cores = Cores::new(commands.clone(), Arc::clone(&directory), epoch);
+                let cores = Cores::new(bus.clone(), Arc::clone(&directory), epoch);
                 let log = |event: &Event| log::line(kind_of(event), event.to_string());
                 let listen: Vec<_> = section.listen.iter().map(|l| l.address).collect();
                 Some(controller::start(
@@ -153,50 +159,56 @@ impl Switch {
         let mut threads = Vec::new();
         for (number, (((inbox, outbox), commands), queues)) in handover(cores)
             .into_iter()
-            .zip(orders)
+            .zip(commands)
             .zip(queues)
             .enumerate()
         {
             let cpu = config.cores[number];
-            let mut ports = Ports::new(own, queues.tx, outbox);
-            ports.longest_frame = config
-                .ports
-                .iter()
-                .map(PortSection::longest_frame)
-                .collect();
-            let pool = pools.on(node_of_cpu(cpu)).clone();
-            let steering = config.card_port().zip(card.as_ref()).map(|(port, card)| {
-                ports.set_card(port);
-                Box::new(Steering::new(port, Arc::clone(&card.2)))
+            let CoreQueues { rx, ready, tx } = queues;
+            let (tx, waiting) = split(tx);
+            let mut ports = Ports::new(waiting, cores, STAGE_FRAMES);
+            let longest = config.ports.iter().map(PortSection::longest_frame);
+            ports.set_longest_frames(longest.collect());
+            let offload = config.card_port().zip(card.as_ref()).map(|(port, card)| {
+                ports.set_hostless(port);
+                let probes = probes.clone();
+                let on_probe = move |number| {
+                    if let Some(probes) = &probes {
+                        // Only the last one is waited for.
+                        let _ = probes.try_send(number);
+                    }
+                };
+                let pulse = Arc::clone(&card.2);
+                Box::new(Offload::new(port, pulse, Box::new(on_probe)))
             });
             let switchml = config.switchml_shard(number as u8).map(|shard| {
-                ports.serve_switchml(&pool, chains.clone());
-                let mut dialect = Dialect::new(shard, kernels, config.ports.len());
+                let pool = Switchml::new(shard, kernels);
+                let mut dialect = SwitchmlDialect::new(pool, chains.clone());
                 let quiet = config.switchml_quiet().enumerate();
                 for (port, _) in quiet.filter(|&(_, quiet)| quiet) {
                     dialect.set_quiet(PortId(port as u16));
                 }
                 Box::new(dialect)
             });
-            let core = Core {
-                number,
-                own,
-                shards: cores as u16,
-                rx: queues.rx,
-                ready: queues.ready,
-                couplings: vec![None; config.ports.len()],
-                ports,
-                aggregator: Aggregator::new(config.pool(number as u8), kernels),
-                batch: Batch::new(),
+            let shards = cores as u16;
+            let aggregator = Aggregator::new(config.pool(number as u8), kernels);
+            let dialects = Dialects {
+                native: Native::new(aggregator, own.base_port, shards, config.ports.len()),
                 switchml,
-                steering,
-                probes: probes.clone(),
-                forwarding: forwarding.clone(),
+                offload,
+            };
+            let memory = Memory(pools.on(node_of_cpu(cpu)).clone());
+            let forwarding = forwarding.clone();
+            let context = CoreContext::new(own, number, shards, ports, memory, forwarding);
+            let core = DataCore {
+                core: Core::new(context, dialects)?,
+                rx,
+                ready,
+                driver: Driver { tx, outbox },
                 inbox,
                 commands,
                 drains: Drains::default(),
                 control: to_control.clone(),
-                pool,
                 idle: config.idle,
                 epoch,
                 stop: Arc::clone(&stop),
@@ -251,7 +263,7 @@ impl Switch {
             control,
             controller,
             card,
-            commands,
+            bus,
             ports,
             pools,
             shape,
@@ -295,7 +307,7 @@ impl Switch {
             }
             None => None,
         };
-        drop(self.commands);
+        drop(self.bus);
         let up = self.epoch.elapsed();
         drop(self.ports);
         let directory = &self.directory;
@@ -319,6 +331,17 @@ const fn kind_of(event: &Event) -> &'static str {
     }
 }
 
+/// Transmit queues by port, and how much may wait for each or the core that sends for this one.
+type Split = (Vec<Option<Tx>>, Vec<Result<QueueConfig, usize>>);
+
+fn split(queues: Vec<Result<(Tx, QueueConfig), usize>>) -> Split {
+    let split = |queue| match queue {
+        Ok((tx, config)) => (Some(tx), Ok(config)),
+        Err(core) => (None, Err(core)),
+    };
+    queues.into_iter().map(split).unzip()
+}
+
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -338,9 +361,9 @@ fn eal_config(config: &Config) -> EalConfig {
     let megabytes = config.megabytes();
     let mut eal = EalConfig::no_huge(megabytes);
     eal.memory = match config.eal.memory {
-        MemoryKind::NoHuge => Memory::NoHuge { megabytes },
-        MemoryKind::InMemory => Memory::InMemory { megabytes },
-        MemoryKind::Hugepages => Memory::Hugepages { megabytes },
+        MemoryKind::NoHuge => PacketMemory::NoHuge { megabytes },
+        MemoryKind::InMemory => PacketMemory::InMemory { megabytes },
+        MemoryKind::Hugepages => PacketMemory::Hugepages { megabytes },
     };
     eal.main_cpu = config.cores.first().copied();
     eal.pci_allow = config
@@ -399,7 +422,7 @@ fn forwarding(config: &Config) -> Result<Forwarding> {
 }
 
 /// What the card's thread is told, if there is a card.
-fn card_setup(config: &Config, own: Own) -> Option<Setup> {
+fn card_setup(config: &Config, own: SwitchAddress) -> Option<Setup> {
     let section = config.card.clone()?;
     let port = config
         .ports

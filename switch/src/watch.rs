@@ -7,9 +7,8 @@
 //! The data cores are asked twice a second for each rank's last frame, which costs them little, and only if that
 //! looks like it, which sums wait, for which they look through the slots in use.
 
-use crate::messages::CoreCommand;
+use crate::bus::Bus;
 use crate::plane::{Directory, statuses};
-use crossbeam_channel::Sender;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +69,7 @@ impl Watch {
     }
 
     /// Looks, if it is time to.
-    pub fn look(&mut self, now: Time, cores: &[Sender<CoreCommand>]) -> Found {
+    pub fn look(&mut self, now: Time, bus: &Bus) -> Found {
         if now < self.next {
             return Found::default();
         }
@@ -80,13 +79,13 @@ impl Watch {
             self.forged.clear();
             return Found::default();
         }
-        let mut found = statuses(cores, None, PATIENCE);
+        let mut found = statuses(bus, None, PATIENCE);
         let is_quiet = |status: &SessionStatus| {
             let mut ranks = status.ranks.iter();
             ranks.any(|rank| silent_since(rank, now).is_some())
         };
         if found.values().any(is_quiet) {
-            found = statuses(cores, Some(SILENT_AFTER), PATIENCE);
+            found = statuses(bus, Some(SILENT_AFTER), PATIENCE);
         }
         self.compare(now, &found)
     }
@@ -172,9 +171,11 @@ fn silent_since(rank: &RankStatus, now: Time) -> Option<Option<Time>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::CoreCommand;
     use crate::plane::Bound;
     use std::net::Ipv4Addr;
-    use tally_engine::switchml::{Forged, Session, Station};
+    use tally_engine::switchml::{self, Forged, Session, Station};
+    use tally_engine::{Command, DialectCommand};
     use tally_wire::Mac;
     use tally_wire::switchml::Size;
 
@@ -275,23 +276,26 @@ mod tests {
     fn cores_are_asked_twice_a_second_and_only_if_there_are_sessions() {
         let mut watch = watch();
         let (core, orders) = crossbeam_channel::unbounded();
-        let cores = [core];
+        let bus = Bus::new(vec![core]);
         let answering = std::thread::spawn(move || {
             let mut asked = 0;
             for order in orders {
-                if let CoreCommand::Sessions(_, answer) = order {
+                if let CoreCommand::Core(Command::Dialect(DialectCommand::Switchml(
+                    switchml::Command::Sessions(_, answer),
+                ))) = order
+                {
                     asked += 1;
-                    answer.send(Vec::new()).unwrap();
+                    answer(Vec::new());
                 }
             }
             asked
         });
         for now in [0, 100, 499, 500, 999, 1000] {
-            assert_eq!(watch.look(at(now), &cores), Found::default());
+            assert_eq!(watch.look(at(now), &bus), Found::default());
         }
         watch.directory().remove(ID);
-        assert_eq!(watch.look(at(5000), &cores), Found::default());
-        drop(cores);
+        assert_eq!(watch.look(at(5000), &bus), Found::default());
+        drop(bus);
         assert_eq!(answering.join().unwrap(), 3);
     }
 

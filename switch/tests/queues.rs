@@ -17,12 +17,13 @@ use tally_dpdk::{
     Eal, EalConfig, Mbuf, Mempool, MempoolConfig, PortConfig, RingPairConfig, StartedPort,
     ring_pair,
 };
+use tally_engine::egress::class_of_frame;
 use tally_engine::queue::QueueConfig;
-use tally_engine::{DropReason, Member, PortId, Registry, RegistryConfig};
-use tally_switch::egress::{Ports, STAGE_FRAMES, class_of_frame};
+use tally_engine::{Command, DropReason, Member, PortId, Ports, Registry, RegistryConfig};
 use tally_switch::handover::{Handover, Inbox, Outbox, handover};
 use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_switch::plane::Directory;
+use tally_switch::platform::{Driver, STAGE_FRAMES};
 use tally_switch::report::{PortShape, Report, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
@@ -205,7 +206,9 @@ impl World {
         let (answer, reports) = bounded(1);
         self.reins
             .commands
-            .send(CoreCommand::Report(answer))
+            .send(CoreCommand::Report(Box::new(move |report| {
+                answer.send(report).unwrap();
+            })))
             .unwrap();
         reports.recv_timeout(PATIENCE).unwrap()
     }
@@ -305,9 +308,8 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     for (class, n) in [(0, 3000), (7, 3001)] {
         let mbuf = w.pool.alloc_copy(&ordinary(0, 2, 0, n)).unwrap();
         let handed = Handover::Egress(PortId(2), class, mbuf);
-        assert_eq!(w.other.1.send(0, handed), 0);
+        assert_eq!(w.other.1.send(0, &mut vec![handed]), 0);
     }
-    assert_eq!(w.other.1.flush(), 0);
     // It takes them between one answer and the next.
     w.report();
     w.report();
@@ -319,24 +321,28 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     let mut ways = handover(2);
     let (mut inbox, _) = ways.pop().unwrap();
     let (_, outbox) = ways.pop().unwrap();
-    let mut ports = Ports::new(OWN, vec![Err(1)], outbox);
-    ports.enqueue(PortId(0), 5, w.pool.alloc().unwrap());
-    ports.flush();
+    let mut driver = Driver {
+        tx: vec![None],
+        outbox,
+    };
+    let mut ports = Ports::new(vec![Err(1)], 2, STAGE_FRAMES);
+    ports.send(PortId(0), 5, w.pool.alloc().unwrap());
+    ports.transmit(&mut driver);
     let mut handed = Vec::new();
     inbox.take(&mut handed);
     assert!(matches!(handed[..], [Handover::Egress(PortId(0), 5, _)]));
 
     // But no ordinary frame that the port would keep for ever, as net_tap does.
-    ports.longest_frame = vec![100];
+    ports.set_longest_frames(vec![100]);
     for bytes in [100, 101] {
         let mut mbuf = w.pool.alloc().unwrap();
         mbuf.append(bytes).unwrap().fill(0);
         ports.forward(PortId(0), 5, mbuf);
     }
-    ports.flush();
+    ports.transmit(&mut driver);
     inbox.take(&mut handed);
     assert_eq!((handed.len(), ports.frame_too_long), (2, 1));
-    drop((handed, ports));
+    drop((handed, ports, driver));
 
     let report = w.end();
     assert_eq!(report.queues[2].dropped_total(), 0);
@@ -530,7 +536,7 @@ fn partials_and_control_frames_wait_like_others(eal: &Eal) {
     refuse.emit(&mut datagram[..]);
     w.reins
         .commands
-        .send(CoreCommand::Send(member(2), datagram))
+        .send(Command::Send(member(2), datagram).into())
         .unwrap();
     w.report();
     let partial = |fragment, ecn| Left::Tally(Kind::Partial, fragment, Flags::NONE, ecn);

@@ -103,7 +103,7 @@ fn run(eal: &Eal, name: &str, bytes: u16, frames: &[Vec<u8>]) -> (CoreReport, [V
     let start = Instant::now();
     loop {
         let (answer, report) = bounded(1);
-        let ask = CoreCommand::Report(answer);
+        let ask = CoreCommand::Report(Box::new(move |report| answer.send(report).unwrap()));
         reins.commands.send(ask).unwrap();
         let report: CoreReport = report.recv().unwrap();
         if report.ports[0].rx_frames >= frames.len() as u64 {

@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{JOB, OWN, Reins, data_core, header as native_header};
+use common::{JOB, OWN, Reins, header as native_header, switchml_core};
 use crossbeam_channel::bounded;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,13 +17,10 @@ use tally_dpdk::{
     ring_pair,
 };
 use tally_engine::queue::QueueConfig;
-use tally_engine::switchml::{Session, SessionId, Station, SwitchmlConfig};
-use tally_engine::{DropReason, Member, PortId};
-use tally_kernels::Kernels;
+use tally_engine::switchml::{Command, Session, SessionId, Station, SwitchmlConfig, Whereabouts};
+use tally_engine::{DropReason, Member, PortId, Reply};
 use tally_packet::Ready;
-use tally_switch::datapath::Dialect;
 use tally_switch::handover::handover;
-use tally_switch::members::Whereabouts;
 use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_wire::frame::internet_checksum;
 use tally_wire::neighbour::arp_request;
@@ -188,7 +185,6 @@ impl Rig {
             ip: ip(100 + rank),
             udp_port: 40000,
         };
-        let (mut core, reins) = data_core(rx, tx, ways, &pool, 256, member);
         let config = SwitchmlConfig {
             sessions: 2,
             slots: SLOTS,
@@ -196,10 +192,8 @@ impl Rig {
             shards: 1,
             shard: 0,
         };
-        let dialect = Dialect::new(config, Kernels::best(), usize::from(ports));
-        core.switchml = Some(Box::new(dialect));
-        core.ports
-            .serve_switchml(&pool, vec![chains; usize::from(ports)]);
+        let switchml = Some((config, chains));
+        let (core, reins) = switchml_core(rx, tx, ways, &pool, 256, member, switchml);
         Self {
             pool,
             inner,
@@ -209,19 +203,24 @@ impl Rig {
         }
     }
 
-    fn ask<T>(&self, order: impl FnOnce(crossbeam_channel::Sender<T>) -> CoreCommand) -> T {
+    fn ask<T, C>(&self, command: impl FnOnce(Reply<T>) -> C) -> T
+    where
+        T: Send + 'static,
+        C: Into<CoreCommand>,
+    {
         let (answer, answered) = bounded(1);
-        self.reins.commands.send(order(answer)).unwrap();
+        let reply = Box::new(move |value| answer.send(value).unwrap());
+        self.reins.commands.send(command(reply).into()).unwrap();
         answered.recv_timeout(PATIENCE).unwrap()
     }
 
     fn bind(&self, session: &Arc<Session>) -> bool {
         let whereabouts = Arc::new(Whereabouts::new(session.workers.len()));
-        self.ask(|done| CoreCommand::BindSession(Arc::clone(session), whereabouts, done))
+        self.ask(|done| Command::Bind(Arc::clone(session), whereabouts, done))
     }
 
     fn unbind(&self, id: u64) {
-        self.ask(|done| CoreCommand::UnbindSession(SessionId(id), done));
+        self.ask(|done| Command::Unbind(SessionId(id), done));
     }
 
     fn report(&self) -> CoreReport {
@@ -282,8 +281,8 @@ fn switchml() {
 
 fn every_row_of_the_table(eal: &Eal, name: &str, chains: bool) {
     let mut rig = Rig::new(eal, name, 3, chains);
-    assert!(rig.bind(&session(7, Size::B256, &[0, 1])));
-    let h = |set| header(Size::B256, 3, set);
+    assert!(rig.bind(&session(7, Size::B1024, &[0, 1])));
+    let h = |set| header(Size::B1024, 3, set);
 
     // First and last; the result has the last one's job and packet number and the larger exponents.
     let first = Header {
@@ -775,7 +774,6 @@ fn what_hardware_says_of_checksums_does_not_count(eal: &Eal) {
         ip: ip(rank),
         udp_port: 40000,
     };
-    let (mut core, reins) = data_core(rx, tx, ways, &pool, 256, member);
     let config = SwitchmlConfig {
         sessions: 1,
         slots: SLOTS,
@@ -783,13 +781,14 @@ fn what_hardware_says_of_checksums_does_not_count(eal: &Eal) {
         shards: 1,
         shard: 0,
     };
-    core.switchml = Some(Box::new(Dialect::new(config, Kernels::best(), 1)));
-    core.ports.serve_switchml(&pool, vec![true]);
+    let switchml = Some((config, true));
+    let (core, reins) = switchml_core(rx, tx, ways, &pool, 256, member, switchml);
     let core = std::thread::spawn(move || core.run());
     let (bound, wait) = bounded(1);
     let whereabouts = Arc::new(Whereabouts::new(2));
-    let order = CoreCommand::BindSession(session(7, Size::B256, &[1, 2]), whereabouts, bound);
-    reins.commands.send(order).unwrap();
+    let bound = Box::new(move |bound_it| bound.send(bound_it).unwrap());
+    let command = Command::Bind(session(7, Size::B256, &[1, 2]), whereabouts, bound);
+    reins.commands.send(command.into()).unwrap();
     assert!(wait.recv_timeout(PATIENCE).unwrap());
     {
         let mut ready = Ready::new().unwrap();

@@ -38,6 +38,7 @@
 mod connect;
 mod eal;
 mod error;
+mod frame;
 mod interrupt;
 mod mbuf;
 mod mempool;

@@ -33,10 +33,18 @@ extern crate self as tally_engine;
 pub mod aggregator;
 pub mod batch;
 pub mod buffer;
+pub mod core;
 pub mod counters;
+pub mod demux;
+pub mod dialect;
+pub mod dialects;
+pub mod egress;
 mod elsewhere;
 pub mod forwarding;
+pub mod frame;
 mod held;
+pub mod native;
+pub mod offload;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[path = "../tests/common/plain.rs"]
@@ -54,11 +62,15 @@ pub mod roster;
 mod slot;
 pub mod switchml;
 
+pub use crate::core::{Command, Context, ControlFrame, Core, CoreReport, Reply, SwitchAddress};
 pub use aggregator::{Admission, Aggregator};
 pub use batch::{Batch, Contribution};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason};
+pub use dialects::{DialectCommand, DialectMetrics, Dialects};
+pub use egress::{Handover, Ports, Transmit};
 pub use forwarding::{Forwarding, ForwardingConfig};
+pub use frame::{Frame, Observed, Platform};
 pub use policy::{Policy, PolicyName};
 pub use pool::{Limits, PoolConfig};
 pub use registry::{Action, JobConfig, Registry, RegistryConfig};

@@ -53,11 +53,15 @@ use tally_wire::switchml::{Header, MAX_SLOTS, Size};
 use tally_wire::{MAX_WORKERS, Mac, Time, all_ranks};
 
 pub mod controller;
+mod dialect;
+mod members;
 mod room;
 mod slot;
 mod stations;
 mod status;
 
+pub use dialect::{COPY_BYTES_MAX, Command, Elements, Metrics, STOCK_FRAMES, SwitchmlDialect};
+pub use members::{Members, Whereabouts};
 use room::Room;
 use slot::{Sender, Slot, Ticks};
 use stations::Stations;

@@ -111,6 +111,17 @@ impl Train {
         Some((fragment, headers[PRIORITY]))
     }
 
+    /// The header of such a frame without a tag.
+    #[inline]
+    #[must_use]
+    pub const fn header(&self, fragment: FragmentId, priority: u8) -> Header {
+        Header {
+            fragment,
+            priority,
+            ..self.header
+        }
+    }
+
     /// Bytes of each frame without padding.
     #[inline]
     #[must_use]

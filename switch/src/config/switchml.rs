@@ -247,7 +247,7 @@ impl Config {
 
     /// Frames that SwitchML needs beyond those of a switch without it, all data cores together.
     pub(super) fn switchml_frames(&self) -> u32 {
-        let heads = self.cores.len() as u32 * crate::egress::HEADS_FRAMES as u32;
+        let heads = self.cores.len() as u32 * tally_engine::switchml::STOCK_FRAMES as u32;
         let held = self.switchml.as_ref().map(|section| section.held);
         held.map_or(0, |held| held + heads)
     }

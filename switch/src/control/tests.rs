@@ -5,7 +5,7 @@ use crate::control_queue::{ControlSender, control_queue};
 use crate::plane::Directory;
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Read;
-use tally_engine::{JobConfig, Member, PortId, RegistryConfig};
+use tally_engine::{DialectCommand, JobConfig, Member, PortId, RegistryConfig};
 use tally_wire::control::{DATAGRAM_BYTES, Role, State};
 use tally_wire::{
     Accept, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Mac, Rank,
@@ -17,6 +17,15 @@ const JOB: JobId = JobId(7);
 
 fn key() -> Key {
     Key::new(&[7; 16]).unwrap()
+}
+
+/// A command that asks for SwitchML's sessions.
+macro_rules! sessions {
+    ($answer:ident) => {
+        CoreCommand::Core(Command::Dialect(DialectCommand::Switchml(
+            switchml::Command::Sessions(_, $answer),
+        )))
+    };
 }
 
 /// A control thread, and in the test's hands all that its one data core has.
@@ -51,7 +60,7 @@ impl Rig {
         let control = Control {
             registry: Registry::new(config, vec![job]),
             frames,
-            cores: vec![core],
+            bus: Bus::new(vec![core]),
             card: None,
             socket: None,
             conflicts: None,
@@ -123,7 +132,7 @@ impl Rig {
     fn answer(&mut self) -> Option<State> {
         loop {
             let order = self.orders.recv_timeout(Duration::from_secs(5)).unwrap();
-            let CoreCommand::Send(_, datagram) = order else {
+            let CoreCommand::Core(Command::Send(_, datagram)) = order else {
                 continue;
             };
             return match Header::parse(&*datagram).unwrap().kind {
@@ -147,11 +156,9 @@ impl Rig {
             match order {
                 CoreCommand::Drain(done) => {
                     act(self);
-                    let _ = done.send(());
+                    done(());
                 }
-                CoreCommand::Sessions(_, answer) => {
-                    let _ = answer.send(Vec::new());
-                }
+                sessions!(answer) => answer(Vec::new()),
                 _ => {}
             }
         }
@@ -203,7 +210,7 @@ fn a_core_that_never_drains_does_not_keep_silence_from_its_end() {
     while let Ok(order) = rig.orders.recv_deadline(end) {
         match order {
             CoreCommand::Drain(done) => never.push(done),
-            CoreCommand::Sessions(_, answer) => drop(answer.send(Vec::new())),
+            sessions!(answer) => answer(Vec::new()),
             _ => {}
         }
     }

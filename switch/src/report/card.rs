@@ -1,10 +1,11 @@
 //! The card's part of a report.
 
 use crate::config::CardSection;
-use crate::steering::CardTraffic;
+
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write as _};
+use tally_engine::offload::CardTraffic;
 
 /// How things are with the card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

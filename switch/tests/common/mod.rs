@@ -9,24 +9,27 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, Mempool, Port, PortConfig, RxQueue, StartedPort, TxQueue};
+use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
+use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
 use tally_engine::{
-    Aggregator, Batch, Forwarding, ForwardingConfig, Member, PolicyName, PoolConfig, PortId, Roster,
+    Aggregator, Command, Context, Dialects, Forwarding, ForwardingConfig, Member, PolicyName,
+    PoolConfig, PortId, Ports, Roster, SwitchAddress,
 };
 use tally_kernels::Kernels;
 use tally_switch::config::Idle;
 use tally_switch::control_queue::{ControlReceiver, control_queue};
-use tally_switch::datapath::Core;
+use tally_switch::datapath::{Core, DataCore};
 use tally_switch::drain::Drains;
-use tally_switch::egress::{Own, Ports};
 use tally_switch::handover::{Inbox, Outbox};
 use tally_switch::messages::CoreCommand;
+use tally_switch::platform::{Driver, Memory, STAGE_FRAMES};
 use tally_switch::ports::{Rx, Tx};
 use tally_wire::{
     AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Mac, Rank,
 };
 
-pub const OWN: Own = Own {
+pub const OWN: SwitchAddress = SwitchAddress {
     mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
     ip: Ipv4Addr::new(10, 84, 0, 254),
     base_port: 31249,
@@ -138,7 +141,21 @@ pub fn data_core(
     pool: &Mempool,
     payload_bytes: usize,
     member: impl Fn(u8) -> Member,
-) -> (Core, Reins) {
+) -> (DataCore, Reins) {
+    switchml_core(rx, tx, (inbox, outbox), pool, payload_bytes, member, None)
+}
+
+/// As [`data_core`], also with SwitchML: its configuration, and whether ports send frames of several
+/// segments.
+pub fn switchml_core(
+    rx: Vec<(PortId, RxQueue)>,
+    tx: Vec<Result<(TxQueue, QueueConfig), usize>>,
+    (inbox, outbox): (Inbox, Outbox),
+    pool: &Mempool,
+    payload_bytes: usize,
+    member: impl Fn(u8) -> Member,
+    switchml: Option<(SwitchmlConfig, bool)>,
+) -> (DataCore, Reins) {
     let config = PoolConfig {
         slots: 64,
         ways: 1,
@@ -163,31 +180,35 @@ pub fn data_core(
         seed: 0x1234_5678_9abc_def0,
     });
     let stop = Arc::new(AtomicBool::new(false));
-    let core = Core {
-        number: 0,
-        own: OWN,
-        shards: 1,
+    let ports = tx.len();
+    let (tx, waiting): (Vec<_>, Vec<_>) = tx
+        .into_iter()
+        .map(|queue| match queue {
+            Ok((tx, config)) => (Some(Tx::Dpdk(tx)), Ok(config)),
+            Err(core) => (None, Err(core)),
+        })
+        .unzip();
+    let aggregator = Aggregator::new(config, Kernels::best());
+    let switchml = switchml.map(|(config, chains)| {
+        let pool = Switchml::new(config, Kernels::best());
+        Box::new(SwitchmlDialect::new(pool, vec![chains; ports]))
+    });
+    let dialects = Dialects {
+        native: Native::new(aggregator, OWN.base_port, 1, ports),
+        switchml,
+        offload: None,
+    };
+    let ways = Ports::new(waiting, 2, STAGE_FRAMES);
+    let context = Context::new(OWN, 0, 1, ways, Memory(pool.clone()), forwarding);
+    let core = DataCore {
+        core: Core::new(context, dialects).unwrap(),
         rx: rx.into_iter().map(|(id, rx)| (id, Rx::Dpdk(rx))).collect(),
         ready: None,
-        couplings: vec![None; tx.len()],
-        ports: Ports::new(
-            OWN,
-            tx.into_iter()
-                .map(|queue| queue.map(|(tx, config)| (Tx::Dpdk(tx), config)))
-                .collect(),
-            outbox,
-        ),
-        aggregator: Aggregator::new(config, Kernels::best()),
-        batch: Batch::new(),
-        switchml: None,
-        steering: None,
-        probes: None,
-        forwarding,
+        driver: Driver { tx, outbox },
         inbox,
         commands: orders,
         drains: Drains::default(),
         control: to_control,
-        pool: pool.clone(),
         idle: Idle::Backoff,
         epoch: Instant::now(),
         stop: Arc::clone(&stop),
@@ -195,8 +216,8 @@ pub fn data_core(
     let units = (payload_bytes / 64) as u8;
     let workers = vec![member(0), member(1)];
     let roster = Roster::new(JOB, Epoch(1), SECRET, units, workers, member(2));
-    let bind = CoreCommand::Bind(Arc::new(roster), 0);
-    commands.send(bind).unwrap();
+    let bind = Command::Bind(Arc::new(roster), 0);
+    commands.send(bind.into()).unwrap();
     let reins = Reins {
         commands,
         stop,

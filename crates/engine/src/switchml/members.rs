@@ -11,11 +11,11 @@
 //! Catches: another host behind the same port is not flooded to either. It is reached once it has spoken. And a
 //! client whose device is open, but that has not sent yet, was seen nowhere: ports can be said to be quiet from the start.
 
+use super::{Session, SessionId, Station};
+use crate::PortId;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tally_engine::PortId;
-use tally_engine::switchml::{Session, SessionId, Station};
 use tally_wire::{Mac, neighbour};
 
 /// A worker that has not spoken.
@@ -69,9 +69,6 @@ pub struct Members {
     entries: Vec<Entry>,
     /// By port, whether nothing is ever flooded to it.
     quiet: Vec<bool>,
-    any_quiet: bool,
-    /// By port, whether it is quiet or a member is behind it.
-    spared: Vec<bool>,
 }
 
 impl Members {
@@ -81,8 +78,6 @@ impl Members {
         Self {
             entries: Vec::new(),
             quiet: vec![false; ports],
-            any_quiet: false,
-            spared: vec![false; ports],
         }
     }
 
@@ -90,7 +85,6 @@ impl Members {
     pub fn set_quiet(&mut self, port: PortId) {
         if let Some(quiet) = self.quiet.get_mut(usize::from(port.0)) {
             *quiet = true;
-            self.any_quiet = true;
         }
     }
 
@@ -120,18 +114,20 @@ impl Members {
         self.entries.iter().flat_map(Entry::spoken)
     }
 
-    /// By port, whether it is quiet or a member is behind it; empty if that is so of none.
-    pub fn spared(&mut self) -> &[bool] {
-        if self.entries.is_empty() {
-            return if self.any_quiet { &self.quiet } else { &[] };
+    /// Sets the ports that are quiet or have a member behind them.
+    pub fn spare_floods(&self, spared: &mut [bool]) {
+        for (spared, _) in spared
+            .iter_mut()
+            .zip(&self.quiet)
+            .filter(|(_, quiet)| **quiet)
+        {
+            *spared = true;
         }
-        self.spared.copy_from_slice(&self.quiet);
-        for (_, port) in self.entries.iter().flat_map(Entry::spoken) {
-            if let Some(spared) = self.spared.get_mut(usize::from(port.0)) {
+        for (_, port) in self.spoken() {
+            if let Some(spared) = spared.get_mut(usize::from(port.0)) {
                 *spared = true;
             }
         }
-        &self.spared
     }
 
     /// Where the member with this address is.
@@ -171,6 +167,12 @@ mod tests {
         }
     }
 
+    fn spared(members: &Members) -> [bool; 3] {
+        let mut spared = [false; 3];
+        members.spare_floods(&mut spared);
+        spared
+    }
+
     fn bind(members: &mut Members, id: u64, workers: &[u8]) {
         let session = Session {
             id: SessionId(id),
@@ -185,24 +187,24 @@ mod tests {
     #[test]
     fn ports_of_members_are_spared_as_soon_as_they_speak_and_until_their_sessions_end() {
         let mut members = Members::new(3);
-        assert!(members.spared().is_empty());
+        assert_eq!(spared(&members), [false; 3]);
         bind(&mut members, 7, &[1, 2]);
-        assert_eq!(members.spared(), [false; 3], "words alone");
+        assert_eq!(spared(&members), [false; 3], "words alone");
         assert_eq!(members.spoke(SessionId(7), 0, PortId(1)), Some(PortId(1)));
-        assert_eq!(members.spared(), [false, true, false]);
+        assert_eq!(spared(&members), [false, true, false]);
         // Where it spoke first it stays.
         assert_eq!(members.spoke(SessionId(7), 0, PortId(2)), Some(PortId(1)));
-        assert_eq!(members.spared(), [false, true, false]);
+        assert_eq!(spared(&members), [false, true, false]);
         // No such session, no such rank, no such port.
         assert_eq!(members.spoke(SessionId(8), 0, PortId(2)), None);
         assert_eq!(members.spoke(SessionId(7), 2, PortId(2)), None);
         members.spoke(SessionId(7), 1, PortId(9));
-        assert_eq!(members.spared(), [false, true, false]);
+        assert_eq!(spared(&members), [false, true, false]);
         // The first one again, with other workers.
         bind(&mut members, 7, &[3]);
-        assert_eq!(members.spared(), [false; 3]);
+        assert_eq!(spared(&members), [false; 3]);
         members.unbind(SessionId(7));
-        assert!(members.spared().is_empty());
+        assert_eq!(spared(&members), [false; 3]);
     }
 
     #[test]
@@ -220,7 +222,7 @@ mod tests {
         }
         let [one, other] = &mut cores;
         assert_eq!(one.spoke(SessionId(7), 0, PortId(2)), Some(PortId(2)));
-        assert_eq!(other.spared(), [false, false, true]);
+        assert_eq!(spared(other), [false, false, true]);
         assert_eq!(other.spoke(SessionId(7), 0, PortId(1)), Some(PortId(2)));
     }
 
@@ -229,13 +231,13 @@ mod tests {
         let mut members = Members::new(3);
         members.set_quiet(PortId(2));
         members.set_quiet(PortId(3));
-        assert_eq!(members.spared(), [false, false, true]);
+        assert_eq!(spared(&members), [false, false, true]);
         bind(&mut members, 7, &[1]);
-        assert_eq!(members.spared(), [false, false, true]);
+        assert_eq!(spared(&members), [false, false, true]);
         members.spoke(SessionId(7), 0, PortId(0));
-        assert_eq!(members.spared(), [true, false, true]);
+        assert_eq!(spared(&members), [true, false, true]);
         members.unbind(SessionId(7));
-        assert_eq!(members.spared(), [false, false, true]);
+        assert_eq!(spared(&members), [false, false, true]);
     }
 
     #[test]

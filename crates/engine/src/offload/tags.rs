@@ -11,7 +11,7 @@
 //!
 //! What the card does not know comes back as it went, tag included.
 
-use tally_engine::PortId;
+use crate::PortId;
 use tally_wire::Mac;
 
 /// Ports that a card can tell apart.

@@ -1,0 +1,26 @@
+//! The dialects of the switch: one row each.
+
+use crate::native::Native;
+use crate::offload::Offload;
+use crate::switchml::SwitchmlDialect;
+use crate::{native, offload, switchml};
+use std::convert::Infallible;
+
+crate::dialects! {
+    /// Every dialect of the switch on one core.
+    pub struct Dialects<P>,
+    /// A command to a dialect.
+    DialectCommand,
+    /// What the dialects did on one core.
+    #[derive(Clone, Debug)]
+    DialectMetrics {
+        /// Tally's own protocol, which serves jobs.
+        Native, NATIVE, native: Native<P>, Infallible, native::Metrics;
+        /// SwitchML's clients, if the switch serves them.
+        Switchml, SWITCHML, switchml: Option<Box<SwitchmlDialect<P>>>,
+            switchml::Command, Option<switchml::Metrics>;
+        /// The card, if there is one.
+        Offload, OFFLOAD, offload: Option<Box<Offload>>,
+            offload::Command, Option<offload::CardTraffic>;
+    }
+}

@@ -1,0 +1,383 @@
+//! Tally's own protocol as a dialect: headers, admission, and the pool shard's way out.
+//!
+//! A contribution's frame is its own buffer: the first one of a fragment becomes the accumulator, is
+//! given new headers, and leaves. Nothing is copied.
+//!
+//! Contributions wait in a [`Batch`] for the end of the poll iteration. All other frames are handled
+//! at once, after what came before them.
+//!
+//! Fast path: a port's frames mostly come from one worker and differ in fragment and priority only.
+//! The flow cache remembers what was found out about the last one. It holds until a roster changes.
+
+use crate::buffer::{Buffer, Egress, To};
+use crate::core::{Context, ControlFrame};
+use crate::demux::{Arrival, Claim};
+use crate::dialect::{Dialect, Next};
+use crate::frame::{Frame, Observed, Platform};
+use crate::queue::{class_of, class_of_header};
+use crate::{Aggregator, Batch, Contribution, Counters, DropReason, Member, PortId, Roster};
+use std::convert::Infallible;
+use std::sync::Arc;
+use tally_wire::frame::{UDP_END, emit, group_of};
+use tally_wire::header::PRIORITY_AT;
+use tally_wire::{Addresses, HEADERS_BYTES, Header, JobId, Mac, Rank, Time, Train};
+
+/// A received frame with exactly its headers and payload.
+pub struct Datagram<F>(pub F);
+
+impl<F: Frame> Buffer for Datagram<F> {
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        self.0.elements(HEADERS_BYTES)
+    }
+
+    #[inline]
+    fn payload_mut(&mut self) -> &mut [u8] {
+        self.0
+            .elements_mut(HEADERS_BYTES)
+            .expect("the engine writes only to frames it never shared")
+    }
+}
+
+/// The last contribution of a port: frames like it are admitted.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    template: Train,
+    contribution: Contribution,
+}
+
+/// What the native protocol did on one core.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// What its pool shard did.
+    pub counters: Counters,
+    /// Slots taken now.
+    pub slots_in_use: usize,
+    /// Contributions held out of order now.
+    pub held_in_use: u32,
+    /// Nanoseconds from a fragment's first contribution to its result.
+    pub residence_ns: hdrhistogram::Histogram<u64>,
+}
+
+/// Tally's protocol on one core.
+pub struct Native<P: Platform> {
+    /// UDP ports that are its own.
+    base_port: u16,
+    shards: u16,
+    aggregator: Aggregator<Datagram<P::Frame>>,
+    /// Contributions of the poll iteration; empty between iterations.
+    batch: Batch<Datagram<P::Frame>>,
+    /// By port, its own and those of other cores.
+    flows: Vec<Option<Flow>>,
+    residence_ns: hdrhistogram::Histogram<u64>,
+}
+
+impl<P: Platform> Native<P> {
+    /// A pool shard that serves as many UDP ports from `base_port` on as there are shards, for a
+    /// switch with so many ports.
+    #[must_use]
+    pub fn new(
+        aggregator: Aggregator<Datagram<P::Frame>>,
+        base_port: u16,
+        shards: u16,
+        ports: usize,
+    ) -> Self {
+        Self {
+            base_port,
+            shards,
+            aggregator,
+            batch: Batch::new(),
+            flows: vec![None; ports],
+            // Two digits from 1 ns to 100 s: 32 KiB.
+            residence_ns: hdrhistogram::Histogram::new_with_bounds(1, 100_000_000_000, 2)
+                .expect("bounds that hdrhistogram takes"),
+        }
+    }
+
+    /// Its pool shard.
+    #[must_use]
+    pub fn aggregator(&self) -> &Aggregator<Datagram<P::Frame>> {
+        &self.aggregator
+    }
+
+    /// A contribution, for the end of the poll iteration.
+    #[inline(always)]
+    fn collect(&mut self, context: &mut Context<P>, contribution: Contribution, frame: P::Frame) {
+        if self.batch.is_full() {
+            self.settle(context);
+        }
+        self.batch.push(contribution, Datagram(frame));
+    }
+
+    /// Sums what has come in.
+    #[inline]
+    fn settle(&mut self, context: &mut Context<P>) {
+        let now = context.now;
+        let mut out = Out {
+            context,
+            residence_ns: &mut self.residence_ns,
+        };
+        self.aggregator.handle_batch(now, &mut self.batch, &mut out);
+    }
+}
+
+impl<P: Platform> Dialect<P> for Native<P> {
+    type Command = Infallible;
+    type Metrics = Metrics;
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::Local {
+            ports: self.base_port..=self.base_port + (self.shards - 1),
+            any_mac: false,
+        }]
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        context: &mut Context<P>,
+        arrival: &Arrival,
+        mut frame: P::Frame,
+    ) -> Result<Next<P::Frame>, DropReason> {
+        let Some(udp) = &arrival.udp else {
+            return Err(DropReason::UdpPort);
+        };
+        let addresses = &udp.addresses;
+        let header = Header::parse(udp.datagram(frame.data()))?.received_with(udp.ecn);
+        let from = Member {
+            port: arrival.port,
+            mac: addresses.src_mac,
+            ip: addresses.src_ip,
+            udp_port: addresses.src_port,
+        };
+        if header.kind.is_control() {
+            let datagram = udp.datagram(frame.data()).try_into();
+            context.to_control(ControlFrame {
+                from,
+                header,
+                datagram: Box::new(datagram.map_err(|_| DropReason::Length)?),
+            });
+            return Ok(Next::Done);
+        }
+        if context.jobs.is_moved(header.job) {
+            return Ok(Next::Job(header.job, frame));
+        }
+        let shard = usize::from(addresses.dst_port - self.base_port);
+        if shard != context.core {
+            context.ports.hand_over(shard, arrival.port, frame);
+            return Ok(Next::Done);
+        }
+        let admission = self.aggregator.admit(&from, &header)?;
+        let contribution = Contribution::new(admission, &header);
+        if let Some(contribution) = contribution {
+            self.flows[usize::from(arrival.port.0)] =
+                frame.data().first_chunk().map(|headers| Flow {
+                    template: Train::new(headers, header),
+                    contribution,
+                });
+        }
+        // Padding would be sent on with the result. Only of a frame that is not shared and has one
+        // segment can the length be set.
+        if !frame.set_len(HEADERS_BYTES + header.payload_bytes()) {
+            return Err(DropReason::Length);
+        }
+        context
+            .platform
+            .observe(Observed::Admitted(&header, &frame));
+        if let Some(contribution) = contribution {
+            self.collect(context, contribution, frame);
+        } else {
+            // What came before it is done before it.
+            self.settle(context);
+            let now = context.now;
+            let mut out = Out {
+                context,
+                residence_ns: &mut self.residence_ns,
+            };
+            self.aggregator
+                .handle_admitted(now, admission, &header, Datagram(frame), &mut out);
+        }
+        Ok(Next::Done)
+    }
+
+    #[inline(always)]
+    fn receive_cached(
+        &mut self,
+        context: &mut Context<P>,
+        port: PortId,
+        frames: &mut impl Iterator<Item = P::Frame>,
+    ) -> Option<P::Frame> {
+        let Some(flow) = self.flows[usize::from(port.0)] else {
+            return frames.next();
+        };
+        for mut frame in frames {
+            if let Some((fragment, priority)) = flow.template.follows(frame.data())
+                && self
+                    .aggregator
+                    .still_admits(flow.contribution.admission(), fragment)
+                && !frame.has_bad_checksum()
+                // Padding, as in `receive`.
+                && frame.set_len(flow.template.frame_bytes())
+            {
+                let contribution = flow.contribution.of(fragment, priority);
+                if P::OBSERVES {
+                    let header = flow.template.header(fragment, priority);
+                    context
+                        .platform
+                        .observe(Observed::Admitted(&header, &frame));
+                }
+                self.collect(context, contribution, frame);
+            } else {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn aggregate(&mut self, context: &mut Context<P>) {
+        self.settle(context);
+    }
+
+    fn command(&mut self, _: &mut Context<P>, command: Infallible) {
+        match command {}
+    }
+
+    fn metrics(&self, _: &Context<P>) -> Metrics {
+        Metrics {
+            counters: *self.aggregator.counters(),
+            slots_in_use: self.aggregator.slots_in_use(),
+            held_in_use: self.aggregator.held_in_use(),
+            residence_ns: self.residence_ns.clone(),
+        }
+    }
+
+    fn bind(&mut self, context: &mut Context<P>, roster: &Arc<Roster>, index: usize) {
+        let mut out = Out {
+            context,
+            residence_ns: &mut self.residence_ns,
+        };
+        self.aggregator.bind((**roster).clone(), index, &mut out);
+    }
+
+    fn release(&mut self, context: &mut Context<P>, job: JobId) {
+        // Commands come between poll iterations.
+        debug_assert!(self.batch.is_empty());
+        let mut out = Out {
+            context,
+            residence_ns: &mut self.residence_ns,
+        };
+        self.aggregator.hand_over(job, &mut out);
+    }
+
+    fn unbind(&mut self, context: &mut Context<P>, job: JobId) {
+        let mut out = Out {
+            context,
+            residence_ns: &mut self.residence_ns,
+        };
+        self.aggregator.unbind(job, &mut out);
+    }
+
+    fn arrivals(&self, job: JobId) -> u64 {
+        let mut all = self.aggregator.arrivals();
+        all.find(|&(id, _)| id == job).map_or(0, |(_, count)| count)
+    }
+}
+
+/// The pool shard's way out.
+struct Out<'a, P: Platform> {
+    context: &'a mut Context<P>,
+    residence_ns: &'a mut hdrhistogram::Histogram<u64>,
+}
+
+impl<P: Platform> Out<'_, P> {
+    fn write_headers(frame: &mut P::Frame, addresses: &Addresses, header: &Header) {
+        let bytes = frame
+            .data_mut()
+            .expect("the engine sends only frames it never shared");
+        emit(bytes, addresses, header);
+    }
+}
+
+impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
+    #[inline]
+    fn send(
+        &mut self,
+        roster: &Roster,
+        to: To,
+        header: &Header,
+        Datagram(mut frame): Datagram<P::Frame>,
+    ) {
+        let context = &mut *self.context;
+        context.platform.observe(Observed::Sent(header, &frame));
+        let member = match to {
+            To::Ps => Some(&roster.ps),
+            To::Worker(rank) => roster.member(rank),
+        };
+        let Some(member) = member else { return };
+        let trailer = header.kind.trailer_bytes();
+        if trailer > 0 {
+            let payload_end = HEADERS_BYTES + header.payload_bytes();
+            // It fits: `units` leaves room for it in the MTU, and buffers hold the MTU.
+            if !frame.set_len(payload_end + trailer) {
+                context.ports.no_buffer += 1;
+                return context.ports.recycle(frame);
+            }
+            let bytes = frame.data_mut().expect("it could be resized");
+            header.emit_trailer(&mut bytes[payload_end..]);
+        }
+        Self::write_headers(&mut frame, &context.addresses_to(member), header);
+        context
+            .ports
+            .send(member.port, class_of_header(header), frame);
+    }
+
+    #[inline]
+    fn publish(
+        &mut self,
+        roster: &Roster,
+        header: &Header,
+        Datagram(mut frame): Datagram<P::Frame>,
+        born: Option<Time>,
+    ) -> Datagram<P::Frame> {
+        let context = &mut *self.context;
+        context
+            .platform
+            .observe(Observed::Published(header, &frame, born));
+        let group = group_of(roster.job);
+        let addresses = Addresses {
+            src_mac: context.address.mac,
+            dst_mac: Mac::of_group(group),
+            src_ip: context.address.ip,
+            dst_ip: group,
+            src_port: context.address.base_port,
+            dst_port: context.address.base_port,
+        };
+        Self::write_headers(&mut frame, &addresses, header);
+        let class = class_of_header(header);
+        let frame = context.ports.multicast(&roster.ports, class, frame);
+        if let Some(born) = born {
+            let nanos = context.now.since(born).as_nanos() as u64;
+            self.residence_ns.saturating_record(nanos.max(1));
+        }
+        Datagram(frame)
+    }
+
+    #[inline]
+    fn republish(&mut self, roster: &Roster, to: Rank, Datagram(frame): &Datagram<P::Frame>) {
+        if let Some(member) = roster.member(to) {
+            let frame = frame.share();
+            // By the priority that is written in it.
+            let class = class_of(frame.data()[UDP_END + PRIORITY_AT]);
+            self.context.ports.send(member.port, class, frame);
+        }
+    }
+
+    #[inline]
+    fn discard(&mut self, Datagram(frame): Datagram<P::Frame>) {
+        self.context.platform.observe(Observed::Discarded(&frame));
+        self.context.ports.recycle(frame);
+    }
+}
+
+const _: () = assert!(UDP_END + tally_wire::header::HEADER_BYTES == HEADERS_BYTES);

@@ -1,0 +1,370 @@
+//! SwitchML as a dialect: its frames, its replies, and its hosts among those of the switch.
+//!
+//! It claims its UDP ports at the switch's IPv4 address, at any MAC: the destination MAC is each
+//! worker's secret. Checksums are not looked at: the published clients leave them to a NIC, so a
+//! frame that went through none has wrong ones. The slot says whose shard a frame is.
+//!
+//! The pool keeps the received frame without its headers. Each reply has its own: 52 bytes of headers
+//! and the sum, which is copied if it is short ([`COPY_BYTES_MAX`]) or if the port's driver does not
+//! send frames of several segments, else a second segment that all replies share. Frames for
+//! replies are taken from the pool many at a time.
+//!
+//! Catch: drivers without multi-segment transmission are `net_af_xdp`, `net_memif` since DPDK 23.03,
+//! and NICs whose driver does not announce it. Copies into such a port are counted.
+
+use super::{
+    Arrival, Destination, Members, Replies, Route, Seat, Session, SessionId, SessionStatus,
+    Station, Switchml, SwitchmlCounters, Whereabouts,
+};
+use crate::buffer::Buffer;
+use crate::core::{Context, Reply};
+use crate::demux::{self, Claim};
+use crate::dialect::{Dialect, Next};
+use crate::forwarding::MacTable;
+use crate::frame::{Frame, Platform};
+use crate::queue::class_of;
+use crate::{DropReason, PortId};
+use std::sync::Arc;
+use std::time::Duration;
+use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, PORTS, emit_reply};
+use tally_wire::{Addresses, Mac};
+
+/// Type of service in an IPv4 header, from Ethernet on.
+const TOS_AT: usize = 15;
+/// Empty frames that a core has ready for replies, at most.
+pub const STOCK_FRAMES: usize = 64;
+/// Sums that are copied into replies have so many bytes at most.
+pub const COPY_BYTES_MAX: usize = 512;
+/// A rank that others have waited for, for so long, is a straggler: many round trips.
+const STRAGGLER_AFTER: Duration = Duration::from_millis(10);
+
+/// The elements of a frame, without its headers.
+pub struct Elements<F>(pub F);
+
+impl<F: Frame> Buffer for Elements<F> {
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        self.0.elements(0)
+    }
+
+    #[inline]
+    fn payload_mut(&mut self) -> &mut [u8] {
+        self.0
+            .elements_mut(0)
+            .expect("the engine writes only to frames it never shared")
+    }
+}
+
+/// What control asks.
+pub enum Command {
+    /// Begin a session, with what all cores know of its workers' ports; says whether there is room.
+    Bind(Arc<Session>, Arc<Whereabouts>, Reply<bool>),
+    /// End a session.
+    Unbind(SessionId, Reply<()>),
+    /// Say how sessions are; with a time, also which ranks others have waited for, longer than that.
+    Sessions(Option<Duration>, Reply<Vec<SessionStatus>>),
+}
+
+/// What SwitchML did on one core.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// What its pool shard did.
+    pub counters: SwitchmlCounters,
+    /// Frames that slots keep now.
+    pub held_in_use: u32,
+    /// The shard's part of each session.
+    pub sessions: Vec<SessionStatus>,
+}
+
+/// SwitchML on one core.
+pub struct SwitchmlDialect<P: Platform> {
+    pool: Switchml<Elements<P::Frame>>,
+    /// All members, those of other shards too.
+    members: Members,
+    /// By port, the sender of its last frame, and the second.
+    seen: Vec<(Mac, u32)>,
+    /// Empty frames for replies.
+    stock: Vec<P::Frame>,
+    /// By port, whether its driver sends frames of several segments.
+    chains: Vec<bool>,
+}
+
+impl<P: Platform> SwitchmlDialect<P> {
+    /// Without sessions. `chains` says of each port whether its driver sends frames of several
+    /// segments.
+    #[must_use]
+    pub fn new(pool: Switchml<Elements<P::Frame>>, chains: Vec<bool>) -> Self {
+        Self {
+            pool,
+            members: Members::new(chains.len()),
+            seen: vec![(Mac::default(), 0); chains.len()],
+            stock: Vec::with_capacity(STOCK_FRAMES),
+            chains,
+        }
+    }
+
+    /// From now on nothing is flooded to this port.
+    pub fn set_quiet(&mut self, port: PortId) {
+        self.members.set_quiet(port);
+    }
+
+    /// Notes where a member is, if it is not somewhere else. Its frames come one after the other, so
+    /// mostly this is known.
+    #[inline]
+    fn notice(
+        &mut self,
+        seat: Seat,
+        mac: Mac,
+        port: PortId,
+        now_s: u32,
+        macs: &MacTable,
+    ) -> Result<(), DropReason> {
+        let at = usize::from(port.0);
+        if self.seen[at] == (mac, now_s) {
+            return Ok(());
+        }
+        let id = self.pool.session_of(seat);
+        let known = id.and_then(|id| self.members.spoke(id, seat.rank(), port));
+        if let Some(first) = known.filter(|&first| first != port) {
+            self.pool.note_conflict(seat, [first, port]);
+            return Err(DropReason::SwitchmlPort);
+        }
+        self.seen[at] = (mac, now_s);
+        macs.learn(mac, port, now_s);
+        Ok(())
+    }
+}
+
+impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
+    type Command = Command;
+    type Metrics = Metrics;
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::Local {
+            ports: FIRST_PORT..=FIRST_PORT + (PORTS - 1),
+            any_mac: true,
+        }]
+    }
+
+    #[inline(never)]
+    fn receive(
+        &mut self,
+        context: &mut Context<P>,
+        arrival: &demux::Arrival,
+        mut frame: P::Frame,
+    ) -> Result<Next<P::Frame>, DropReason> {
+        let Some(udp) = &arrival.udp else {
+            return Err(DropReason::UdpPort);
+        };
+        let (addresses, port) = (&udp.addresses, arrival.port);
+        let header = Header::parse(udp.datagram(frame.data()))?;
+        let shard = self.pool.shard_of(&header);
+        if shard != context.core {
+            context.ports.hand_over(shard, port, frame);
+            return Ok(Next::Done);
+        }
+        let from = Station {
+            mac: addresses.src_mac,
+            ip: addresses.src_ip,
+        };
+        let to = addresses.dst_mac;
+        let seat = self
+            .pool
+            .admit(&Route { from, to }, &header)
+            .inspect_err(|&reason| {
+                if reason == DropReason::SwitchmlForged {
+                    self.pool.note_forged(from, port);
+                }
+            })?;
+        let now_s = (context.now.0 / 1_000_000_000) as u32;
+        self.notice(seat, from.mac, port, now_s, context.forwarding.macs())?;
+        let arrival = Arrival {
+            port,
+            udp_port: addresses.src_port,
+            own_port: addresses.dst_port,
+            tos: frame.data()[TOS_AT],
+        };
+        // Padding would be sent on with the result. Only of a frame that is not shared can the
+        // length be set.
+        let frame_bytes = HEADERS_BYTES + header.size.payload_bytes();
+        if !frame.set_len(frame_bytes) || !frame.adj(HEADERS_BYTES) {
+            return Err(DropReason::Length);
+        }
+        let now = context.now;
+        let mut out = Out {
+            context,
+            stock: &mut self.stock,
+            chains: &self.chains,
+        };
+        self.pool
+            .handle(now, seat, &arrival, &header, Elements(frame), &mut out);
+        Ok(Next::Done)
+    }
+
+    fn command(&mut self, context: &mut Context<P>, command: Command) {
+        let now = context.now;
+        let mut out = Out {
+            context,
+            stock: &mut self.stock,
+            chains: &self.chains,
+        };
+        match command {
+            Command::Bind(session, whereabouts, reply) => {
+                let bound = self.pool.bind(Arc::clone(&session), &mut out);
+                if bound {
+                    self.members.bind(&session, whereabouts);
+                    // Of the new session nobody has been seen.
+                    self.seen.fill((Mac::default(), 0));
+                }
+                reply(bound);
+            }
+            Command::Unbind(id, reply) => {
+                self.pool.unbind(id, &mut out);
+                self.members.unbind(id);
+                reply(());
+            }
+            Command::Sessions(age, reply) => reply(self.pool.sessions(now, age)),
+        }
+    }
+
+    fn metrics(&self, context: &Context<P>) -> Metrics {
+        Metrics {
+            counters: *self.pool.counters(),
+            held_in_use: self.pool.held_in_use(),
+            sessions: self.pool.sessions(context.now, Some(STRAGGLER_AFTER)),
+        }
+    }
+
+    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
+        self.members.answer_arp(frame, ingress)
+    }
+
+    fn port_of(&self, mac: Mac) -> Option<PortId> {
+        self.members.port_of(mac)
+    }
+
+    fn spare_floods(&self, spared: &mut [bool]) {
+        self.members.spare_floods(spared);
+    }
+}
+
+/// The pool's way out.
+struct Out<'a, P: Platform> {
+    context: &'a mut Context<P>,
+    stock: &'a mut Vec<P::Frame>,
+    chains: &'a [bool],
+}
+
+impl<P: Platform> Out<'_, P> {
+    /// An empty frame; `None` if the pool is exhausted.
+    #[inline]
+    fn empty(&mut self) -> Option<P::Frame> {
+        let platform = &self.context.platform;
+        if self.stock.is_empty() && !platform.alloc_bulk(self.stock, STOCK_FRAMES) {
+            return platform.alloc();
+        }
+        self.stock.pop()
+    }
+
+    /// A reply with a copy of the sum.
+    #[inline]
+    fn copied(&mut self, addresses: &Addresses, header: &Header, sum: &[u8]) -> Option<P::Frame> {
+        let mut frame = self.empty()?;
+        let bytes = frame.append(HEADERS_BYTES + sum.len())?;
+        emit_reply(bytes, addresses, header);
+        bytes[HEADERS_BYTES..].copy_from_slice(sum);
+        Some(frame)
+    }
+
+    /// A reply with a reference to the sum.
+    #[inline]
+    fn chained(
+        &mut self,
+        addresses: &Addresses,
+        header: &Header,
+        sum: Option<P::Frame>,
+    ) -> Option<P::Frame> {
+        let mut head = self.empty()?;
+        emit_reply(head.append(HEADERS_BYTES)?, addresses, header);
+        P::Frame::chain(head, sum?)
+    }
+
+    #[inline]
+    fn addresses_to(&self, to: &Destination) -> Addresses {
+        Addresses {
+            src_mac: to.own_mac,
+            dst_mac: to.mac,
+            src_ip: self.context.address.ip,
+            dst_ip: to.ip,
+            src_port: to.own_port,
+            dst_port: to.udp_port,
+        }
+    }
+
+    #[inline]
+    fn reply_by(
+        &mut self,
+        to: &Destination,
+        header: &Header,
+        tos: u8,
+        sum: &P::Frame,
+        share: impl FnOnce() -> Option<P::Frame>,
+    ) {
+        let addresses = self.addresses_to(to);
+        let at = usize::from(to.port.0);
+        let elements = sum.data();
+        let frame = if elements.len() <= COPY_BYTES_MAX {
+            self.copied(&addresses, header, elements)
+        } else if self.chains[at] {
+            self.chained(&addresses, header, share())
+        } else {
+            self.context.ports.replies[at].copied += 1;
+            self.copied(&addresses, header, elements)
+        };
+        match frame {
+            // A size that this port does not carry: its worker hears nothing, as from any switch.
+            Some(frame) => self.context.ports.forward(to.port, class_of(tos), frame),
+            None => self.context.ports.no_buffer += 1,
+        }
+    }
+}
+
+impl<P: Platform> Replies<Elements<P::Frame>> for Out<'_, P> {
+    #[inline]
+    fn reply(
+        &mut self,
+        to: &Destination,
+        header: &Header,
+        tos: u8,
+        Elements(sum): &Elements<P::Frame>,
+    ) {
+        self.reply_by(to, header, tos, sum, || Some(sum.share()));
+    }
+
+    #[inline]
+    fn reply_all(
+        &mut self,
+        to: &[Destination],
+        header: &Header,
+        tos: u8,
+        Elements(sum): &Elements<P::Frame>,
+    ) {
+        if sum.frame_bytes() <= COPY_BYTES_MAX {
+            for to in to {
+                self.reply_by(to, header, tos, sum, || None);
+            }
+            return;
+        }
+        // Not one by one: after the first, each would be a locked instruction. Ports that take
+        // copies leave some.
+        let mut shares = sum.share_many(to.len() as u16);
+        for to in to {
+            self.reply_by(to, header, tos, sum, || shares.next());
+        }
+    }
+
+    #[inline]
+    fn discard(&mut self, Elements(frame): Elements<P::Frame>) {
+        self.context.ports.recycle(frame);
+    }
+}
