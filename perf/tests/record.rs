@@ -12,7 +12,8 @@ fn every_record_parses() {
     let mut records = 0;
     for entry in fs::read_dir(root.join("record")).unwrap() {
         let path = entry.unwrap().path();
-        if path.file_name().unwrap() == "README.md" {
+        // README.md and HISTORY.md.
+        if path.extension().is_some_and(|e| e == "md") {
             continue;
         }
         let record = Record::read(&path).unwrap_or_else(|error| panic!("{error:#}"));
