@@ -1,8 +1,8 @@
 //! Section 10 of PROTOCOL.md against this crate: every example's bytes are emitted and parsed.
 //!
 //! An example is a heading `### name` and the next fenced block, whose lines are hexadecimal bytes
-//! up to an optional `|`; the rest of the line is a comment. The test fails for an example that the section
-//! lacks and for one that the code lacks. On a difference it prints the expected block.
+//! up to an optional `|`; the rest of the line is a comment. The test fails for an example that the
+//! section lacks and for one that the code lacks. On a difference it prints the expected block.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
