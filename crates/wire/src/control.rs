@@ -1,4 +1,4 @@
-//! Authenticated payloads of JOIN, ACCEPT, REFUSE, LEAVE (PROTOCOL.md, section 4).
+//! Payloads of JOIN, ACCEPT, REFUSE and LEAVE (PROTOCOL.md, section 4).
 //!
 //! Each is 128 bytes. The last 16 are a truncated HMAC-SHA-256 under the job's key over the Tally
 //! header and the other 112. Two steps keep an unauthenticated field from being used:
@@ -310,7 +310,7 @@ const ALL_THE_TIME: u16 = 1000;
 /// As the workers have reported to the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
-    /// The smallest `sent`: all workers have contributed to all earlier fragments.
+    /// The smallest `sent`: all earlier fragments have all contributions.
     pub least: FragmentId,
     /// The ranks that have not contributed to `least`; at least one.
     pub ranks: u64,
@@ -499,7 +499,7 @@ impl Reason {
         Self::Window,
     ];
 
-    /// Whether REFUSE has no valid HMAC: a member may only store the reason (J-8).
+    /// Whether REFUSE has no valid HMAC, so that a member only stores it (J-8).
     #[must_use]
     pub const fn is_hint(self) -> bool {
         matches!(self, Self::UnknownJob | Self::BadMac)
@@ -527,7 +527,7 @@ pub struct Refuse {
     pub found: u32,
     /// Value allowed (see [`Reason`]).
     pub allowed: u32,
-    /// Stragglers named by a rank that left with [`LeaveCode::Stalled`]; else 0.
+    /// Stragglers named by a LEAVE with [`LeaveCode::Stalled`]; else 0.
     pub behind: u64,
 }
 

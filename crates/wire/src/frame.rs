@@ -141,7 +141,8 @@ pub enum FrameError {
 
 /// Sets ECN CE in `frame`, which begins at Ethernet.
 ///
-/// Returns whether the frame has CE now. Only IPv4 from an ECN-capable sender can have it. The header checksum stays right (RFC 1624).
+/// Returns whether the frame has CE now. Only IPv4 from an ECN-capable sender can have it. The
+/// header checksum stays right (RFC 1624).
 #[inline]
 pub fn mark(frame: &mut [u8]) -> bool {
     let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else {

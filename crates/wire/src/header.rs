@@ -29,7 +29,7 @@ pub enum Kind {
     Join = 1,
     /// The switch's answer to a good JOIN or LEAVE.
     Accept = 2,
-    /// The switch's refusal of a JOIN or LEAVE, and its report of a job's failure.
+    /// The switch's refusal of a JOIN or LEAVE, or report of a job's failure.
     Refuse = 3,
     /// A member leaves the job.
     Leave = 4,

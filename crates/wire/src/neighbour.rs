@@ -43,7 +43,8 @@ pub fn arp_sender(frame: &[u8], sender: Ipv4Addr) -> Option<Mac> {
 
 /// Turns an ARP request for `own_ip`, in `frame`, into the reply.
 ///
-/// Returns whether it did. It leaves any other frame unchanged, also gratuitous requests and probes for other addresses.
+/// Returns whether it did. It leaves any other frame unchanged, also gratuitous requests and probes
+/// for other addresses.
 pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
     let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + ARP_BYTES }>() else {
         return false;
@@ -67,7 +68,8 @@ pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
 
 /// Turns an ICMP echo request to `own_ip`, in `frame`, into the reply.
 ///
-/// Returns whether it did. It leaves any other frame unchanged, also fragments and requests with IPv4 options.
+/// Returns whether it did. It leaves any other frame unchanged, also fragments and requests with
+/// IPv4 options.
 pub fn answer_echo(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
     const ICMP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
     let len = frame.len();

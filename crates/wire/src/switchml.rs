@@ -1,5 +1,6 @@
-//! The UDP dialect of SwitchML (NSDI'21; p4lang/p4app-switchML): ten bytes between UDP and
-//! elements.
+//! The UDP dialect of SwitchML (NSDI'21; p4lang/p4app-switchML).
+//!
+//! Its header is ten bytes between UDP and elements:
 //!
 //! ```text
 //!  0        14         34    42     43    44       48            50          52
@@ -160,7 +161,7 @@ pub struct Header {
     pub slot: u16,
     /// Index of the slot's set, 0 or 1.
     pub set: bool,
-    /// Exponents of two later blocks; the reply has the maximum over all workers.
+    /// Exponents of two later blocks; in a reply the maximum of all workers'.
     pub exponents: [i8; 2],
 }
 
@@ -194,7 +195,7 @@ impl Header {
         })
     }
 
-    /// Writes the header to the first ten bytes of `out`; bits without a meaning are 0.
+    /// Writes the header to the first ten bytes of `out`; unused bits are 0.
     ///
     /// # Panics
     /// If `out` is shorter than [`HEADER_BYTES`]. With debug assertions, also if `slot` is not
@@ -215,8 +216,10 @@ impl Header {
     }
 }
 
-/// Writes all 52 bytes in front of a sum: Ethernet, IPv4 (don't fragment, TTL 64, valid checksum),
-/// UDP (checksum 0) and the SwitchML header.
+/// Writes all 52 bytes in front of a sum.
+///
+/// These are Ethernet, IPv4 (don't fragment, TTL 64, valid checksum), UDP (checksum 0) and the
+/// SwitchML header.
 ///
 /// # Panics
 /// If `out` is shorter than [`HEADERS_BYTES`].
@@ -234,8 +237,10 @@ pub fn emit_reply(out: &mut [u8], addresses: &Addresses, header: &Header) {
     b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Writes all 52 bytes in front of a contribution as the published clients do: TTL 128, IPv4
-/// checksum 0, and for UDP a sum of the pseudo header that leaves the rest to a NIC.
+/// Writes all 52 bytes in front of a contribution, as the published clients do.
+///
+/// TTL is 128, the IPv4 checksum 0, and the UDP checksum a sum of the pseudo header, which a NIC
+/// completes.
 ///
 /// # Panics
 /// If `out` is shorter than [`HEADERS_BYTES`].

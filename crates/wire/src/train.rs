@@ -1,4 +1,4 @@
-//! Header template: parses a frame by comparing its headers with an earlier one's.
+//! Header template: parses a frame by comparison with an earlier one.
 //!
 //! A worker's frames have the same headers except for fragment, priority and, where they have one,
 //! the tag. [`Train::header_of`] detects that in one comparison of the 64 bytes, and saves parsing
@@ -65,8 +65,9 @@ const MASK_TAGGED: [u64; WORDS] = {
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     words: [u64; WORDS],
-    /// [`MASK`] or [`MASK_TAGGED`]. In memory, because the compiler compares word by word, without
-    /// vectors, if it knows the value.
+    /// [`MASK`] or [`MASK_TAGGED`].
+    ///
+    /// In memory, because the compiler compares word by word, without vectors, if it knows the value.
     mask: [u64; WORDS],
     header: Header,
     /// Bytes of the headers and the payload.
