@@ -302,8 +302,8 @@ fn keys_are_16_to_64_bytes_of_hex_and_never_printed() {
 
 #[test]
 fn seal_is_hmac_sha_256() {
-    // RFC 4231 has no vector of this length; check against the definition, H(K^opad || H(K^ipad ||
-    // m)).
+    // RFC 4231 has no vector of this length. Check against the definition:
+    // H(K^opad || H(K^ipad || m)).
     use sha2::Digest;
     let d = sealed()[0];
     let pad = |x: u8| -> Vec<u8> { (0..64).map(|i| x ^ if i < 16 { i } else { 0 }).collect() };
