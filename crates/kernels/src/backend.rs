@@ -1,4 +1,4 @@
-//! The instruction sets that the operations are compiled for, and how one is chosen.
+//! The backends, one for each instruction set, and the choice among them.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,8 +7,8 @@ use crate::arch;
 
 /// An instruction set that the operations are compiled for.
 ///
-/// All of them exist on every host, so that a configuration can name one that this machine lacks
-/// and be told so; [`Kernels::new`](crate::Kernels::new) refuses what the CPU cannot run.
+/// Every host has all variants, so that a configuration can name one that this machine lacks and
+/// get an error: [`Kernels::new`](crate::Kernels::new) refuses a backend that the CPU cannot run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// Plain Rust loops, compiled for the target's baseline. Always available.
@@ -31,7 +31,9 @@ impl Backend {
         Self::available().last().unwrap_or(Self::Scalar)
     }
 
-    /// The backends that this CPU can run, slowest first. [`Backend::Scalar`] is always among them.
+    /// The backends that this CPU can run, slowest first.
+    ///
+    /// [`Backend::Scalar`] is always among them.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL
             .into_iter()
@@ -44,7 +46,7 @@ impl Backend {
         arch::Table::detect(self).is_some()
     }
 
-    /// The name in configurations and reports: `scalar`, `avx2`, `avx512` or `neon`.
+    /// Name in configurations and reports: `scalar`, `avx2`, `avx512` or `neon`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -65,8 +67,10 @@ impl fmt::Display for Backend {
 impl FromStr for Backend {
     type Err = ParseBackendError;
 
-    /// Parses what [`Display`](fmt::Display) writes. `auto` is no backend: a configuration that
-    /// allows it keeps an `Option<Backend>` and falls back to [`Backend::best`].
+    /// Parses the output of [`Display`](fmt::Display).
+    ///
+    /// `auto` is not a backend: a configuration that allows it keeps an `Option<Backend>` and falls
+    /// back to [`Backend::best`].
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
@@ -75,21 +79,21 @@ impl FromStr for Backend {
     }
 }
 
-/// A name that is no [`Backend`].
+/// Error: the name is not a [`Backend`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown backend {name:?}: expected scalar, avx2, avx512 or neon")]
 pub struct ParseBackendError {
     name: String,
 }
 
-/// The backend that was asked for cannot run on this CPU.
+/// Error: the requested backend cannot run on this CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "backend {backend} is not available on this CPU; the best one here is {}",
     Backend::best()
 )]
 pub struct Unavailable {
-    /// The backend that was asked for.
+    /// The requested backend.
     pub backend: Backend,
 }
 

@@ -1,9 +1,9 @@
-//! Block fixed point, once, over any [`Simd`]. The contract is that of [`Scale`].
+//! Block fixed point, generic over [`Simd`]. Contract: [`Scale`].
 
 use crate::simd::{Chunk, Simd};
 use crate::{CANONICAL_NAN, ELEMENT_BYTES, Scale, scalar};
 
-/// Everything but the sign. Finite `f32` order by magnitude as these bits do.
+/// All bits but the sign; their order is the order of finite magnitudes.
 const MAGNITUDE: u32 = 0x7fff_ffff;
 
 #[inline(always)]

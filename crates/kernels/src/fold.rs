@@ -1,22 +1,23 @@
-//! Sums of narrow elements, once, over any [`Simd`]: all contributions in one pass.
+//! Sums of sub-32-bit types in one pass, generic over [`Simd`].
 //!
-//! A narrow element cannot carry the sum of several, so nothing narrow is ever summed in part. A
-//! fold takes a block of the accumulator into registers, widened, adds the same block of every
-//! source in turn, and narrows once at the end. The wide sums never reach memory.
+//! A sub-32-bit element cannot hold the sum of several, so these types have no partial sums. A fold
+//! loads a block of the accumulator into registers, widens it, adds the same block of every source
+//! in order, and narrows once at the end. The wide sums never reach memory.
 //!
 //! Two registers hold the wide sums of one register of elements.
 //!
 //! * `f16` becomes `f32`, converted by the CPU, the first half of the elements in one register and
 //!   the second in the other. Only the conversion to `f16` rounds to it, once.
-//! * `bf16` is the upper half of an `f32`. So the elements at odd places become `f32` with a mask,
-//!   those at even places with a shift, and the way back is integer arithmetic, for which see
+//! * `bf16` is the upper half of an `f32`. So the elements at odd indices become `f32` with a mask,
+//!   those at even indices with a shift. The conversion back is integer arithmetic: see
 //!   [`SumBf16`].
-//! * `i8` and `i16` need no lane of 32 bits to be summed as in 32 bits: see [`SumI8`] and
-//!   [`SumI16`].
+//! * `i8` and `i16` are summed exactly in lanes of 16 bits: see [`SumI8`] and [`SumI16`].
 
 use crate::simd::{Chunk, Simd};
 
-/// Registers of elements in a block: twice as many hold their sums, and AVX2 has 16 in all.
+/// Registers of elements in a block.
+///
+/// Their sums take twice that number; AVX2 has 16 in all.
 const BLOCK: usize = 4;
 
 #[inline(always)]
@@ -43,14 +44,14 @@ pub(crate) fn fold_i8<S: Simd>(s: S, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
     s.any_nonzero(sum.0.cut)
 }
 
-/// How the elements of a register are summed wider than they are.
+/// Sum of a register's elements in a wider type.
 trait Wide<S: Simd> {
     /// The wide values of the accumulator's own elements.
     fn first(&self, s: S, from: &S::Bytes) -> [S::V; 2];
-    /// The sums with a source's elements.
+    /// The sums, with a source's elements added.
     fn next(&self, s: S, sums: [S::V; 2], from: &S::Bytes) -> [S::V; 2];
-    /// The sums as elements. Elements that are zero at the accumulator and at all sources leave no
-    /// trace but zeros.
+    /// The sums as elements. Elements that are zero in the accumulator and in all sources yield
+    /// zeros and no other effect.
     fn narrow(&mut self, s: S, sums: [S::V; 2]) -> S::V;
 }
 
@@ -93,7 +94,7 @@ fn fold<S: Simd>(s: S, acc: &mut [u8], srcs: &[&[u8]], wide: &mut impl Wide<S>) 
     }
 }
 
-/// The last part of a payload, with zeros behind it.
+/// The last part of a payload, padded with zeros.
 #[inline(always)]
 fn filled_up<B: Chunk<u8>>(tail: &[u8]) -> B {
     let mut bytes = B::ZERO;
@@ -122,10 +123,12 @@ impl<S: Simd> Wide<S> for SumF16 {
     }
 }
 
-/// `bf16`, without the instructions that some CPUs have for it. `VCVTNEPS2BF16` and `VDPBF16PS`
-/// (AVX512_BF16) take subnormals for zeros, whatever MXCSR says. Of all `f32`, tried one by one on a
-/// Zen 5, the conversion gives every subnormal that does not round to zero other bits than these,
-/// and no others. Looking for subnormals costs what it would save: it happens once in a fold.
+/// `bf16`, without the CPU's own `bf16` instructions.
+///
+/// `VCVTNEPS2BF16` and `VDPBF16PS` (AVX512_BF16) treat subnormals as zeros regardless of MXCSR.
+/// Checked over all `f32` on a Zen 5: the conversion differs from this one for exactly the
+/// subnormals that do not round to zero. A check for subnormals costs what the instruction saves,
+/// as each fold converts once.
 struct SumBf16;
 
 impl SumBf16 {
@@ -135,12 +138,14 @@ impl SumBf16 {
         [s.low_half_up(v), s.and(v, s.splat_u32(0xffff_0000))]
     }
 
-    /// The nearest `bf16`, ties to even, in the upper half; the lower half is anything.
+    /// The nearest `bf16`, ties to even, in the upper half.
+    ///
+    /// The lower half is undefined.
     ///
     /// As integers, magnitudes of one sign have the order of their values, subnormals and infinity
-    /// included, so rounding is adding half of the last place that stays: all but one of it, and
-    /// that one if the last place is odd. A carry out of the fraction is the next exponent, and
-    /// beyond the last one infinity. The canonical NaN stays itself.
+    /// included. So rounding adds half a unit of the last kept place, less one, and adds that one
+    /// if the last kept place is odd. A carry out of the fraction gives the next exponent, and
+    /// after the last exponent infinity. The canonical NaN is unchanged.
     #[inline(always)]
     fn round<S: Simd>(s: S, v: S::V) -> S::V {
         let v = s.canonicalize_nan_f32(v);
@@ -168,21 +173,21 @@ impl<S: Simd> Wide<S> for SumBf16 {
     }
 }
 
-/// Sums of the low and the high bytes of lanes of 16 bits, for both integer types.
+/// Sums of the low and the high bytes of 16-bit lanes, for `i8` and `i16`.
 ///
-/// Of each lane it keeps, modulo `2^16`, the sum of all of it and the sum of its high byte, whose
-/// 256-fold taken away from the first leaves the sum of its low byte. 64 contributions sum to no
-/// less than -8192 and no more than 16320, so that nothing is lost: the sums are those that lanes
-/// of 32 bits would hold, at half the cost.
+/// For each lane it keeps two sums modulo `2^16`: of the whole lane, and of its high byte. The
+/// first less 256 times the second is the sum of the low byte. Sums of a byte over 64 contributions
+/// are between -8192 and 16320, so no bit is lost: the sums equal those of 32-bit lanes, at half
+/// the cost.
 ///
-/// The low byte has a sign. Its top bit is flipped, which adds 128 to it, and the sums begin at as
-/// much less.
+/// The low byte has a sign. Its top bit is flipped, which adds 128 to it; the sums start at the
+/// matching negative value.
 struct Bytes<V> {
-    /// What the sums of the whole lanes begin at.
+    /// Start value of the sums of whole lanes.
     bias: V,
     /// The top bit of every low byte.
     sign: V,
-    /// Not zero in some lane if any sum was cut to the range of its type.
+    /// Nonzero in some lane if any sum saturated.
     cut: V,
 }
 
@@ -203,7 +208,7 @@ impl<V: Copy> Bytes<V> {
         s.sub_i16(whole, s.low_byte_up(high))
     }
 
-    /// Lanes cut to -128 to 127.
+    /// Lanes saturated to -128 to 127.
     #[inline(always)]
     fn cut<S: Simd<V = V>>(&mut self, s: S, v: V) -> V {
         let cut = s.max_i16(v, splat_u16(s, (-128i16).cast_unsigned()));
@@ -244,8 +249,10 @@ impl<S: Simd> Wide<S> for SumI8<S::V> {
     }
 }
 
-/// `i16`, big-endian: the low byte of a lane is the element's high one, with the sign, and the high
-/// byte of a lane its low one, without. Bytes are never swapped.
+/// `i16`, big-endian, without byte swaps.
+///
+/// The low byte of a lane is the element's high byte, signed; the high byte of a lane is its low
+/// byte, unsigned.
 struct SumI16<V>(Bytes<V>);
 
 impl<S: Simd> Wide<S> for SumI16<S::V> {
@@ -269,7 +276,7 @@ impl<S: Simd> Wide<S> for SumI16<S::V> {
         let lower = sums[1];
         let upper = s.add_i16(Bytes::low(s, sums), s.high_byte_down_u16(lower));
         let cut = self.0.cut(s, upper);
-        // All ones where it is too large or too small, and the lower byte belongs to the limit.
+        // All ones where the sum is out of range; there the lower byte is that of the limit.
         let above = s.sign_i16(s.sub_i16(splat_u16(s, 127), upper));
         let below = s.sign_i16(s.add_i16(upper, splat_u16(s, 128)));
         let lower = s.and_not(s.or(lower, above), below);
@@ -277,7 +284,7 @@ impl<S: Simd> Wide<S> for SumI16<S::V> {
     }
 }
 
-// What `Bytes` promises of its lanes.
+// The bounds that `Bytes` documents for its lanes.
 const _: () = {
     let contributions = crate::MAX_WORKERS as i32;
     assert!(contributions * -128 >= i16::MIN as i32 && contributions * 255 <= i16::MAX as i32);

@@ -1,15 +1,15 @@
-//! `f16` and `bf16` to `f32` and back, in integer arithmetic: the reference for every conversion.
+//! Reference conversions of `f32` and `f16` or `bf16`, in integer arithmetic.
 
 use crate::{CANONICAL_NAN_BF16, CANONICAL_NAN_F16};
 
 /// The sign bit of an `f16`, and its infinity.
 const SIGN: u16 = 0x8000;
 const INFINITE: u16 = 0x7c00;
-/// Places of the fraction of an `f32` that an `f16` lacks.
+/// Bits of an `f32` fraction that an `f16` lacks.
 const PLACES: u32 = 13;
-/// By how much the exponents of both are apart, in place.
+/// Difference of the exponent biases, shifted to the exponent's position.
 const REBIAS: u32 = (127 - 15) << 23;
-/// The least normal `f16`, and the least power of two that is too large for one, as `f32`.
+/// The smallest normal `f16`, and the smallest power of two above all, as `f32`.
 const LEAST_NORMAL: u32 = (127 - 14) << 23;
 const TOO_LARGE: u32 = (127 + 16) << 23;
 const INFINITE_F32: u32 = 0x7f80_0000;
@@ -21,7 +21,7 @@ pub(crate) fn f16_to_f32(half: u16) -> f32 {
     let value = if magnitude >= INFINITE {
         f32::from_bits(bits | INFINITE_F32)
     } else if magnitude >> 10 == 0 {
-        // A subnormal is a multiple of the least one, 2^-24.
+        // A subnormal is a multiple of the smallest one, 2^-24.
         f32::from(magnitude) / (1u32 << 24) as f32
     } else {
         f32::from_bits(bits + REBIAS)
@@ -29,7 +29,7 @@ pub(crate) fn f16_to_f32(half: u16) -> f32 {
     if half & SIGN != 0 { -value } else { value }
 }
 
-/// The nearest `f16`, ties to even; the canonical NaN of any.
+/// The nearest `f16`, ties to even; any NaN becomes the canonical one.
 pub(crate) fn f32_to_f16(value: f32) -> u16 {
     let magnitude = value.to_bits() & !(1 << 31);
     let sign = (value.to_bits() >> 16) as u16 & SIGN;
@@ -38,11 +38,11 @@ pub(crate) fn f32_to_f16(value: f32) -> u16 {
     } else if magnitude >= TOO_LARGE {
         sign | INFINITE
     } else if magnitude < LEAST_NORMAL {
-        // Exact, but for the rounding to a whole number.
+        // Exact, except for the rounding to an integer.
         let multiple = value.abs() * (1u32 << 24) as f32;
         sign | multiple.round_ties_even() as u16
     } else {
-        // A carry out of the fraction is the next exponent; the last one's is infinity.
+        // A carry out of the fraction gives the next exponent; after the last one, infinity.
         let odd = magnitude >> PLACES & 1;
         let rounded = magnitude + (1 << (PLACES - 1)) - 1 + odd;
         sign | ((rounded - REBIAS) >> PLACES) as u16
@@ -54,7 +54,7 @@ pub(crate) fn bf16_to_f32(half: u16) -> f32 {
     f32::from_bits(u32::from(half) << 16)
 }
 
-/// The nearest `bf16`, ties to even; the canonical NaN of any.
+/// The nearest `bf16`, ties to even; any NaN becomes the canonical one.
 pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     if value.is_nan() {
         return CANONICAL_NAN_BF16;
@@ -67,13 +67,13 @@ pub(crate) fn f32_to_bf16(value: f32) -> u16 {
 mod tests {
     use super::*;
 
-    /// All values of one sign that are no NaN, in ascending order.
+    /// All values of one sign except NaN, in ascending order.
     fn ascending(infinite: u16) -> impl Iterator<Item = u16> {
         0..=infinite
     }
 
-    /// Around every point at which rounding changes its mind, for every value there is. `f32`s
-    /// between two such points round alike, as rounding is monotone.
+    /// Checks both sides of every rounding boundary, for every value. `f32`s between two boundaries
+    /// round alike, as rounding is monotone.
     fn check(infinite: u16, widen: fn(u16) -> f32, narrow: fn(f32) -> u16) {
         for half in ascending(infinite) {
             for sign in [0, SIGN] {
@@ -84,13 +84,13 @@ mod tests {
                 continue;
             }
             let value = f64::from(widen(half));
-            // Where infinity would be, if it were a number.
+            // The value at the code of infinity, if it were a finite number.
             let next = match half + 1 {
                 next if next == infinite => 2.0 * value - f64::from(widen(half - 1)),
                 next => f64::from(widen(next)),
             };
             assert!(value < next);
-            // Exact: each has few places.
+            // Exact: each has few significant bits.
             let tie = ((value + next) / 2.0) as f32;
             assert_eq!(f64::from(tie), (value + next) / 2.0);
             let even = half + (half & 1);

@@ -1,4 +1,4 @@
-//! The public face of the operations: a backend, chosen once, and one method per operation.
+//! Public interface: a backend, chosen once, and one method per operation.
 
 use core::fmt;
 
@@ -7,14 +7,14 @@ use crate::{Backend, ELEMENT_BYTES, MAX_WORKERS, Scale, Unavailable};
 
 /// The operations of one backend.
 ///
-/// Small and `Copy`: choose once at start, hand a copy to every core. Every method makes one
-/// indirect call, whatever the length of its payload.
+/// Small and `Copy`: choose once at start and give each core a copy. Every method makes one
+/// indirect call, for payloads of any length.
 ///
 /// # Panics
 ///
-/// Every method that takes several payloads panics when their lengths differ, and every method that
-/// takes elements of two or four bytes panics when a length is not a whole number of them. The caller
-/// has checked frames from outside before they come here; a panic means that it has not.
+/// A method with several payloads panics when their lengths differ. A method on elements of two or
+/// four bytes panics when a length is not a whole number of elements. The caller must validate
+/// received frames; a panic means that it has not.
 #[derive(Clone, Copy)]
 pub struct Kernels {
     table: &'static Table,
@@ -55,18 +55,20 @@ impl Kernels {
         self.table.sum_i32(acc, src)
     }
 
-    /// Adds every payload of `srcs` to `acc`, as [`sum_i32`](Self::sum_i32) of one after another
-    /// would, with the same saturation at every step, but reading and writing `acc` only once per
-    /// [`MAX_FUSED`](crate::MAX_FUSED) sources.
+    /// Adds every payload of `srcs` to `acc`: repeated [`sum_i32`](Self::sum_i32).
     ///
-    /// Returns whether any element saturated at any step. With no sources nothing changes.
+    /// It saturates at every step as well, but reads and writes `acc` only once per
+    /// [`MAX_FUSED`](crate::MAX_FUSED) sources. Returns whether any element saturated at any step.
+    /// Without sources `acc` is unchanged.
     #[inline]
     pub fn sum_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
         check_all(acc.len(), srcs, ELEMENT_BYTES);
         self.table.sum_i32_many(acc, srcs)
     }
 
-    /// Adds `src` to `acc`, as big-endian `i32` elements, wrapping: modulo 2^32, as SwitchML has it.
+    /// Adds `src` to `acc`, as big-endian `i32` elements, modulo 2^32.
+    ///
+    /// SwitchML sums so.
     #[inline]
     pub fn add_be_i32(&self, acc: &mut [u8], src: &[u8]) {
         check_payloads(acc.len(), src.len());
@@ -76,42 +78,45 @@ impl Kernels {
     /// Adds `src` to `acc`, as little-endian `f32` elements.
     ///
     /// IEEE 754 addition, rounded to nearest, ties to even; subnormals are kept. Every NaN result
-    /// is [`CANONICAL_NAN`](crate::CANONICAL_NAN), whatever payload came in: IEEE 754 leaves the
-    /// choice to the hardware, and results must not depend on it.
+    /// is [`CANONICAL_NAN`](crate::CANONICAL_NAN) for any NaN payload of the inputs: IEEE 754
+    /// leaves that choice to the hardware, and results must not depend on it.
     #[inline]
     pub fn sum_f32(&self, acc: &mut [u8], src: &[u8]) {
         check_payloads(acc.len(), src.len());
         self.table.sum_f32(acc, src);
     }
 
-    /// Adds every payload of `srcs` to `acc`, strictly in order: `((acc + s0) + s1) + ...` per
-    /// element, bit for bit what [`sum_f32`](Self::sum_f32) of one after another gives, but
-    /// reading and writing `acc` only once per [`MAX_FUSED`](crate::MAX_FUSED) sources.
+    /// Adds every payload of `srcs` to `acc`, strictly in order.
     ///
-    /// With no sources nothing changes, not even a NaN that is not canonical.
+    /// That is `((acc + s0) + s1) + ...` per element, with the same bits as repeated
+    /// [`sum_f32`](Self::sum_f32). It reads and writes `acc` only once per
+    /// [`MAX_FUSED`](crate::MAX_FUSED) sources. Without sources `acc` is unchanged, also a NaN that
+    /// is not canonical.
     #[inline]
     pub fn sum_f32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
         check_all(acc.len(), srcs, ELEMENT_BYTES);
         self.table.sum_f32_many(acc, srcs);
     }
 
-    /// Adds every payload of `srcs` to `acc`, as little-endian `f16` elements (IEEE 754 binary16).
+    /// Adds every payload of `srcs` to `acc`, as little-endian `f16` elements.
     ///
-    /// The sum is folded in order in `f32`, `((acc + s0) + s1) + ...`, and rounded to `f16` once, at
-    /// the end: to nearest, ties to even, infinite when too large. Subnormals are kept. Every NaN
-    /// result is [`CANONICAL_NAN_F16`](crate::CANONICAL_NAN_F16). With no sources nothing changes.
+    /// `f16` is IEEE 754 binary16. The sum is folded in order in `f32`, `((acc + s0) + s1) + ...`,
+    /// and rounded to `f16` once, at the end: to nearest, ties to even, infinite when too large.
+    /// Subnormals are kept. Every NaN result is [`CANONICAL_NAN_F16`](crate::CANONICAL_NAN_F16).
+    /// Without sources `acc` is unchanged.
     ///
     /// # Panics
     ///
-    /// Also when the accumulator and `srcs` are more than [`MAX_WORKERS`] payloads; so do all folds.
+    /// Also when the accumulator and `srcs` are more than [`MAX_WORKERS`] payloads, as all folds.
     #[inline]
     pub fn fold_f16(&self, acc: &mut [u8], srcs: &[&[u8]]) {
         check_fold(acc.len(), srcs, 2);
         self.table.fold_f16(acc, srcs);
     }
 
-    /// Adds every payload of `srcs` to `acc`, as little-endian `bf16` elements, the upper halves of
-    /// `f32`. As [`fold_f16`](Self::fold_f16), with
+    /// Adds every payload of `srcs` to `acc`, as little-endian `bf16` elements.
+    ///
+    /// `bf16` is the upper half of an `f32`. As [`fold_f16`](Self::fold_f16), with
     /// [`CANONICAL_NAN_BF16`](crate::CANONICAL_NAN_BF16).
     #[inline]
     pub fn fold_bf16(&self, acc: &mut [u8], srcs: &[&[u8]]) {
@@ -121,42 +126,46 @@ impl Kernels {
 
     /// Adds every payload of `srcs` to `acc`, as big-endian `i16` elements.
     ///
-    /// The exact sum of each element is cut to the range of `i16` once, at the end. Returns whether
-    /// any was. With no sources nothing changes.
+    /// The exact sum of each element saturates to the range of `i16` once, at the end. Returns
+    /// whether any did. Without sources `acc` is unchanged.
     #[inline]
     pub fn fold_i16(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
         check_fold(acc.len(), srcs, 2);
         self.table.fold_i16(acc, srcs)
     }
 
-    /// Adds every payload of `srcs` to `acc`, as `i8` elements: as [`fold_i16`](Self::fold_i16).
+    /// Adds every payload of `srcs` to `acc`, as `i8` elements.
+    ///
+    /// As [`fold_i16`](Self::fold_i16).
     #[inline]
     pub fn fold_i8(&self, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
         check_fold(acc.len(), srcs, 1);
         self.table.fold_i8(acc, srcs)
     }
 
-    /// Raises every byte of `acc` to that of `src` where `src` has the larger one, unsigned.
+    /// Sets every byte of `acc` to the unsigned maximum of `acc` and `src`.
     ///
-    /// This is how block exponents of several workers are agreed on: see [`Scale`].
+    /// Workers agree on block exponents by it: see [`Scale`].
     #[inline]
     pub fn max_u8(&self, acc: &mut [u8], src: &[u8]) {
         check_same(acc.len(), src.len());
         self.table.max_u8(acc, src);
     }
 
-    /// The largest biased exponent (bits 23 to 30) among the elements of a block, 0 for an empty
-    /// one. [`NON_FINITE`](crate::NON_FINITE) (255) says that an infinity or a NaN is among them.
+    /// The largest biased exponent (bits 23 to 30) of a block.
+    ///
+    /// It is 0 for an empty block. [`NON_FINITE`](crate::NON_FINITE) (255) means that an element is
+    /// infinite or a NaN.
     #[inline]
     #[must_use]
     pub fn max_exponent(&self, src: &[f32]) -> u8 {
         self.table.max_exponent(src)
     }
 
-    /// Converts a block of `f32` to big-endian `i32` in the fixed point of `scale`.
+    /// Converts `f32` to big-endian `i32` in the fixed point of `scale`.
     ///
     /// Each element becomes `v * 2^s`, rounded to nearest, ties to even. When every worker's
-    /// elements keep the bound that `scale` stands for, the sum over the workers cannot overflow:
+    /// elements are within the bound of `scale`, the sum over the workers cannot overflow:
     /// see [`Scale`]. An element beyond the bound saturates and a NaN becomes 0; neither can
     /// occur when the exponent was agreed on with [`max_exponent`](Self::max_exponent). When the
     /// exponent is [`NON_FINITE`](crate::NON_FINITE), all of `out` is zero.
@@ -170,11 +179,11 @@ impl Kernels {
         self.table.quantize(src, scale, out);
     }
 
-    /// Converts a block of big-endian `i32` in the fixed point of `scale` to `f32`.
+    /// Converts big-endian `i32` in the fixed point of `scale` to `f32`.
     ///
     /// Each element becomes `(q as f32) * 2^-s`; when the exponent is
-    /// [`NON_FINITE`](crate::NON_FINITE), all of `out` is the canonical NaN. For the error of the
-    /// way there and back see [`Scale`].
+    /// [`NON_FINITE`](crate::NON_FINITE), all of `out` is the canonical NaN. For the
+    /// round-trip error see [`Scale`].
     ///
     /// # Panics
     ///
@@ -201,7 +210,9 @@ fn check_same(acc_bytes: usize, src_bytes: usize) {
     );
 }
 
-/// As [`check_payloads`] of every source, in one branch: short payloads feel each.
+/// [`check_payloads`] for every source, in one branch.
+///
+/// Each branch costs time with short payloads.
 #[inline]
 #[track_caller]
 fn check_all(acc_bytes: usize, srcs: &[&[u8]], element_bytes: usize) {

@@ -2,17 +2,17 @@
 //!
 //! # The idea
 //!
-//! A switch that aggregates does one thing per payload byte: add it to an accumulator. Each
-//! operation is therefore written once, generic over a small trait of vectors, and compiled into
-//! thin shells, one per instruction set. A process chooses a [`Backend`] once at start and keeps
-//! a [`Kernels`]; each payload then costs one indirect call.
+//! The aggregating switch adds each payload to an accumulator. Each operation is written once,
+//! generic over a small vector trait, and compiled into thin shells, one per instruction set. A
+//! process selects a [`Backend`] at start and keeps a [`Kernels`]; each payload then costs one
+//! indirect call.
 //!
 //! # How it works
 //!
-//! * `simd` is the trait: a value of an implementing type is the proof that the CPU has the
-//!   instructions, so its methods are safe to call.
+//! * `simd` is the trait. A value of an implementing type proves that the CPU has the instructions,
+//!   so its methods are safe to call.
 //! * `sum`, `fold` and `convert` are the algorithms, over that trait, in safe code.
-//! * `scalar` is the same contract as plain loops: the reference, and the fallback.
+//! * `scalar` implements the same contract as plain loops: the reference and the fallback.
 //! * `arch` holds the implementations of the trait and the only `unsafe` code of the crate.
 //!
 //! # Payloads
@@ -27,19 +27,19 @@
 //! | [`max_u8`](Kernels::max_u8) | `u8` | unsigned maximum |
 //! | [`quantize`](Kernels::quantize), [`dequantize`](Kernels::dequantize) | big-endian `i32` | block fixed point, see [`Scale`] |
 //!
-//! Payloads may have any length that is a whole number of elements and may lie at any address;
-//! multiples of 64 bytes on 64-byte boundaries are the fast case.
+//! A payload has any whole number of elements, at any address. Multiples of 64 bytes at 64-byte
+//! boundaries are fastest.
 //!
 //! # The catches
 //!
-//! * All backends, scalar included, give the same bits for the same input. That needs the CPU's
-//!   floating-point environment as Rust assumes it: round to nearest, no flushing of subnormals.
-//!   Code that sets FTZ or DAZ (`-ffast-math` start-up objects do) breaks the promise.
+//! * All backends, scalar included, give the same bits for the same input. That requires the
+//!   floating-point environment that Rust assumes: round to nearest, no flushing of subnormals.
+//!   Code that sets FTZ or DAZ (`-ffast-math` start-up objects do) breaks it.
 //! * The scalar backend is a plain Rust loop compiled for the target's baseline. On x86-64 that
 //!   baseline has SSE2, and LLVM vectorises both sums with it; "scalar" names the source, not the
 //!   machine code.
-//! * Sums of `i32` in which an element saturates, and sums of `f32` in which a NaN comes out, take
-//!   a second pass over the payload.
+//! * Sums of `i32` that saturate, and sums of `f32` that produce a NaN, take a second pass over the
+//!   payload.
 //!
 //! ```
 //! use tally_kernels::Kernels;
@@ -69,7 +69,7 @@ pub use kernels::Kernels;
 pub use scale::{MAX_WORKERS, NON_FINITE, Scale};
 pub use sum::MAX_FUSED;
 
-/// The bits of the one NaN that leaves any operation of this crate: quiet, positive, no payload.
+/// The only NaN that operations return: quiet, positive, no payload.
 pub const CANONICAL_NAN: u32 = 0x7fc0_0000;
 
 /// [`CANONICAL_NAN`] as `f16`.
@@ -78,7 +78,7 @@ pub const CANONICAL_NAN_F16: u16 = 0x7e00;
 /// [`CANONICAL_NAN`] as `bf16`.
 pub const CANONICAL_NAN_BF16: u16 = 0x7fc0;
 
-/// Size in bytes of the elements of every sum that is not a fold: `i32` and `f32` alike.
+/// Size in bytes of `i32` and `f32`, the elements of every sum but the folds.
 pub const ELEMENT_BYTES: usize = 4;
 
 const _: () = assert!(ELEMENT_BYTES == size_of::<i32>() && ELEMENT_BYTES == size_of::<f32>());

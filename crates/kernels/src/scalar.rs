@@ -1,6 +1,6 @@
-//! The operations as plain loops: the fallback, and the shortest statement of the contract.
+//! The operations as plain loops: the fallback, and the contract's shortest form.
 //!
-//! Nothing here is written for the vectoriser, and nothing against it: see the crate's catches.
+//! The loops are not tuned for the vectoriser: see the crate's catches.
 
 use crate::{CANONICAL_NAN, ELEMENT_BYTES, Scale, half};
 

@@ -1,12 +1,14 @@
-//! Block fixed point: how workers agree on a scale under which integer sums cannot overflow.
+//! Block fixed point: an agreed scale under which integer sums cannot overflow.
 
-/// The largest number of workers that one sum may have.
+/// Maximum number of workers in one sum.
 pub const MAX_WORKERS: u32 = 64;
 
-/// The biased exponent of infinities and NaNs. A block with this exponent has no fixed point.
+/// The biased exponent of infinities and NaNs.
+///
+/// A block with this exponent has no fixed point.
 pub const NON_FINITE: u8 = 255;
 
-/// The fixed point of one block, from its agreed exponent and the number of workers.
+/// The fixed point of one block, from agreed exponent and number of workers.
 ///
 /// Before a block is summed its workers agree on `e`, the largest biased `f32` exponent of any
 /// element of any worker: each takes [`max_exponent`](crate::Kernels::max_exponent) of its own
@@ -22,9 +24,9 @@ pub const NON_FINITE: u8 = 255;
 /// # The sum of n workers cannot overflow
 ///
 /// An `f32` below `2^E` is at most `2^E - 2^(E-24)`, as its significand has 24 bits (the bound
-/// holds with room to spare for subnormals, where `e = 0` is treated as `e = 1`). So
+/// also holds for subnormals, where `e = 0` is treated as `e = 1`). So
 /// `|v * 2^s| <= 2^(31-c) - 2^(7-c)`, and as `c <= 6` that bound is an integer: rounding to the
-/// nearest integer cannot pass it, and `|q| <= 2^(31-c) - 2^(7-c)`. With `n <= 2^c`,
+/// nearest integer cannot exceed it, and `|q| <= 2^(31-c) - 2^(7-c)`. With `n <= 2^c`,
 /// `|sum of q| <= 2^31 - 2^7`, which is in the range of `i32`, as is every partial sum, in any
 /// order. No sum of such blocks saturates.
 ///
@@ -44,10 +46,10 @@ pub const NON_FINITE: u8 = 255;
 ///
 /// # Why two factors
 ///
-/// `s` runs from -103 to 156, and `2^156` is no `f32`. Multiplying by `2^(s/2)` and by
-/// `2^(s - s/2)` is the same and exact: both are powers of two, and an intermediate product can
-/// lose bits only by falling below `2^-126`, in which case the final one is far below one half
-/// and rounds to 0 either way.
+/// `s` runs from -103 to 156, and `2^156` exceeds the range of `f32`. Multiplying by `2^(s/2)` and
+/// by `2^(s - s/2)` is equivalent and exact, as both are powers of two. An intermediate product
+/// loses bits only below `2^-126`; then the final product is far below one half and rounds to 0 in
+/// any case.
 ///
 /// Source: agreeing on a scale per block, one exchange ahead of the values, is SwitchML's (Sapio et
 /// al., NSDI 2021, on floating-point numbers); the `c` bits of headroom are its scaling factor,
@@ -63,8 +65,9 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// The fixed point for a block whose agreed biased exponent is `exponent` and which `workers`
-    /// workers contribute to.
+    /// The fixed point of a block with agreed biased exponent `exponent`.
+    ///
+    /// `workers` is the number of contributing workers.
     ///
     /// # Panics
     ///
@@ -92,21 +95,22 @@ impl Scale {
         self.exponent
     }
 
-    /// The number of bits after the binary point, `s`; negative when the point lies beyond the
-    /// last bit. Without meaning when the scale is not finite.
+    /// The number of bits after the binary point, `s`.
+    ///
+    /// Negative when the point is beyond the last bit; undefined when the scale is not finite.
     #[must_use]
     pub const fn shift(self) -> i32 {
         self.shift
     }
 
-    /// Whether the block has a fixed point, that is, no worker holds an infinity or a NaN.
+    /// Whether the block has a fixed point: no worker has an infinity or a NaN.
     #[must_use]
     pub const fn is_finite(self) -> bool {
         self.exponent != NON_FINITE
     }
 }
 
-/// `ceil(log2 workers)`: the bits that a sum may grow by, `c`.
+/// `c = ceil(log2 workers)`: the bits by which a sum may grow.
 const fn headroom_bits(workers: u32) -> i32 {
     workers.next_power_of_two().trailing_zeros() as i32
 }

@@ -1,14 +1,14 @@
-//! What the algorithms need of a vector instruction set.
+//! The vector operations that the algorithms require of an instruction set.
 
 /// An instruction set, and the proof that this CPU has it.
 ///
-/// A type that implements this has no public constructor: a value exists only where the CPU was
-/// asked, or where the compiler was told to assume the instructions and the caller had asked. Its
-/// methods may therefore be safe. They are `inline(always)`, and must end up inside a function
-/// that is compiled for the instruction set (the shells in `arch`), or each would be a call.
+/// An implementing type has no public constructor. A value exists only after a check of the CPU, or
+/// where the compiler assumes the instructions and the caller has checked the CPU. So its methods
+/// may be safe. They are `inline(always)` and must be inlined into a function that is compiled for
+/// the instruction set (the shells in `arch`); otherwise each would be a call.
 ///
-/// A vector is `V`, of as many bytes as `Bytes`. Its lanes have no type of their own: an
-/// operation says in its name how it reads them. Lanes are in the host's byte order.
+/// A vector is `V` and has the size of `Bytes`. Its lanes have no type: each operation's name gives
+/// the lane type. Lanes are in host byte order.
 pub(crate) trait Simd: Copy {
     /// A register.
     type V: Copy;
@@ -25,14 +25,14 @@ pub(crate) trait Simd: Copy {
     fn load_floats(self, from: &Self::Floats) -> Self::V;
     fn store_floats(self, v: Self::V, to: &mut Self::Floats);
 
-    /// Loads fewer bytes than a register has; the rest is zero.
+    /// Loads fewer bytes than a register has; the other bytes are zero.
     #[inline(always)]
     fn load_part(self, from: &[u8]) -> Self::V {
         let mut bytes = Self::Bytes::ZERO;
         bytes.as_mut()[..from.len()].copy_from_slice(from);
         self.load(&bytes)
     }
-    /// Stores as many of the first bytes as `to` has.
+    /// Stores the first bytes; `to` gives their number.
     #[inline(always)]
     fn store_part(self, v: Self::V, to: &mut [u8]) {
         let mut bytes = Self::Bytes::ZERO;
@@ -53,9 +53,9 @@ pub(crate) trait Simd: Copy {
 
     /// Every 16-bit lane shifted left by 8 bits.
     fn low_byte_up(self, v: Self::V) -> Self::V;
-    /// Every 16-bit lane shifted right by 8 bits, without its sign.
+    /// Every 16-bit lane shifted right by 8 bits, unsigned.
     fn high_byte_down_u16(self, v: Self::V) -> Self::V;
-    /// Every 16-bit lane shifted right by 8 bits, with its sign.
+    /// Every 16-bit lane shifted right by 8 bits, signed.
     fn high_byte_down_i16(self, v: Self::V) -> Self::V;
     /// All ones in every 16-bit lane that is negative, zeros in the others.
     fn sign_i16(self, v: Self::V) -> Self::V;
@@ -68,7 +68,7 @@ pub(crate) trait Simd: Copy {
 
     /// Every 32-bit lane shifted left by 16 bits.
     fn low_half_up(self, v: Self::V) -> Self::V;
-    /// Every 32-bit lane shifted right by 16 bits, without its sign.
+    /// Every 32-bit lane shifted right by 16 bits, unsigned.
     fn high_half_down(self, v: Self::V) -> Self::V;
     /// Reverses the bytes of every 32-bit lane.
     fn swap_bytes_u32(self, v: Self::V) -> Self::V;
@@ -78,8 +78,9 @@ pub(crate) trait Simd: Copy {
     fn sub_i32(self, a: Self::V, b: Self::V) -> Self::V;
     /// Saturating sum.
     fn saturating_add_i32(self, a: Self::V, b: Self::V) -> Self::V;
-    /// Lanes with the top bit set where `sum`, the wrapping sum of `a` and `b`, has overflowed.
-    /// Their other bits mean nothing.
+    /// Lanes with the top bit set where the wrapping sum overflowed.
+    ///
+    /// `sum` is the wrapping sum of `a` and `b`. The other bits are undefined.
     fn overflow_i32(self, a: Self::V, b: Self::V, sum: Self::V) -> Self::V;
     /// Whether any 32-bit lane has its top bit set.
     fn any_negative_i32(self, v: Self::V) -> bool;
@@ -92,11 +93,14 @@ pub(crate) trait Simd: Copy {
     fn any_nan_f32(self, v: Self::V) -> bool;
     /// Replaces every NaN by the canonical one.
     fn canonicalize_nan_f32(self, v: Self::V) -> Self::V;
-    /// Little-endian `f16` as `f32`, exactly: the first half of them, and the second. A NaN may
-    /// have any payload.
+    /// Little-endian `f16` as `f32`, exactly: the first and the second half.
+    ///
+    /// A NaN may have any payload.
     fn load_f16(self, from: &Self::Bytes) -> [Self::V; 2];
-    /// `f32` to the nearest little-endian `f16`, ties to even, infinite when too large. The
-    /// canonical NaN becomes that of `f16`; no other may be among them.
+    /// `f32` to the nearest little-endian `f16`, ties to even.
+    ///
+    /// Values too large become infinite. The canonical NaN becomes that of `f16`; the input must
+    /// have no other NaN.
     fn narrow_f16(self, halves: [Self::V; 2]) -> Self::V;
     /// Rounds to the nearest `i32`, ties to even. Saturates; a NaN becomes 0.
     fn round_f32_to_i32(self, v: Self::V) -> Self::V;
@@ -108,7 +112,7 @@ pub(crate) trait Simd: Copy {
 pub(crate) trait Chunk<T>: Copy + AsRef<[T]> + AsMut<[T]> {
     const ZERO: Self;
 
-    /// Whole registers, and the elements that are left.
+    /// Whole registers, and the remaining elements.
     fn split(slice: &[T]) -> (&[Self], &[T]);
     fn split_mut(slice: &mut [T]) -> (&mut [Self], &mut [T]);
 }

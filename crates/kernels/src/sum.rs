@@ -1,21 +1,24 @@
-//! Sums and maxima, once, over any [`Simd`].
+//! Sums and maxima, generic over [`Simd`].
 //!
-//! Sums that wrap are adds and nothing else. The other two expect the usual case, look once at the end whether it was, and go over the payload
-//! again in the rare one:
+//! Wrapping sums are plain adds. The other two sums assume the common case, check it once at the
+//! end, and take a second pass over the payload in the rare case:
 //!
-//! * Sums of `i32` are wrapping adds, with the overflow of all elements gathered in a register. If
-//!   there was any, a second pass takes the sources back out of the sums, which wrapping
-//!   arithmetic allows without loss, and adds them again, saturating.
-//! * Sums of `f32` are plain adds, and each result is also added to a register of no other use,
-//!   which a single NaN turns into a NaN. If it did, a second pass makes every NaN canonical.
+//! * Sums of `i32` are wrapping adds; a register collects the overflow of all elements. On overflow
+//!   a second pass subtracts the sources again, which wrapping arithmetic allows without loss, and
+//!   adds them with saturation.
+//! * Sums of `f32` are plain adds. Each result is also added to a check register, which any NaN
+//!   turns into a NaN. In that case a second pass makes every NaN canonical.
 
 use crate::simd::{Chunk, Simd};
 
-/// The number of sources that are added in one pass over the accumulator. More are added in
-/// groups of as many.
+/// Maximum number of sources added in one pass over the accumulator.
+///
+/// More sources take several passes.
 pub const MAX_FUSED: usize = 8;
 
-/// Vectors per round where there is one source. With more, each round has work enough.
+/// Vectors per loop iteration with one source.
+///
+/// With more sources an iteration has enough work.
 const UNROLL: usize = 4;
 
 #[inline(always)]
@@ -106,17 +109,17 @@ fn fused_f32<const U: usize, const K: usize, S: Simd>(s: S, acc: &mut [u8], srcs
     }
 }
 
-/// What happens to a vector of the accumulator and the `K` vectors that belong to it.
+/// Operation on a vector of the accumulator and its `K` source vectors.
 ///
-/// A trait and not a closure, as a closure cannot be marked `inline(always)`, and a call that is
-/// left standing here would leave the shell, and with it the instruction set.
+/// A trait, not a closure: a closure cannot be marked `inline(always)`, and a call that is not
+/// inlined would leave the shell, and with it the instruction set.
 trait Step<S: Simd, const K: usize> {
-    /// The accumulator's new value. Zeros, which fill up a last part, must be taken to zeros and
-    /// leave no other trace.
+    /// The accumulator's new value. Zeros, the padding of a last part, must yield zeros and no
+    /// other effect.
     fn step(&mut self, s: S, acc: S::V, srcs: [S::V; K]) -> S::V;
 }
 
-/// Big-endian wrapping sums; gathers in the top bits of `overflow` whether any was too large.
+/// Big-endian wrapping sums; collects overflow in the top bits of `overflow`.
 #[derive(Clone, Copy)]
 struct WrappingI32<V> {
     overflow: V,
@@ -147,7 +150,7 @@ impl<S: Simd> Step<S, 1> for AddI32 {
     }
 }
 
-/// Turns wrapping sums into the saturating ones.
+/// Converts wrapping sums to saturating ones.
 struct ResaturateI32;
 
 impl<S: Simd, const K: usize> Step<S, K> for ResaturateI32 {
@@ -164,9 +167,10 @@ impl<S: Simd, const K: usize> Step<S, K> for ResaturateI32 {
     }
 }
 
-/// Sums from left to right. `poison` is the sum of all results, a value of no use but that it is
-/// a NaN if any of them is. (Infinities of both signs make it one too; then the second pass finds
-/// nothing to do.)
+/// Sums from left to right.
+///
+/// `poison` is the sum of all results: a NaN if any of them is. (Infinities of both signs make it
+/// one, too; then the second pass changes nothing.)
 #[derive(Clone, Copy)]
 struct SumF32<V> {
     poison: V,
@@ -184,7 +188,9 @@ impl<S: Simd, const K: usize> Step<S, K> for SumF32<S::V> {
     }
 }
 
-/// Makes the canonical one of every NaN. Once, at the end, is enough: a NaN plus anything is one.
+/// Replaces every NaN by the canonical one.
+///
+/// Once, at the end, is enough: a NaN plus any value is a NaN.
 struct CanonicalizeF32;
 
 impl<S: Simd> Step<S, 0> for CanonicalizeF32 {
@@ -205,10 +211,10 @@ impl<S: Simd> Step<S, 1> for MaxU8 {
     }
 }
 
-/// Takes a step over every vector of `acc` and the vectors at the same place in `srcs`.
+/// Applies a step to every vector of `acc` and its vectors in `srcs`.
 ///
-/// The loop is unrolled as often as there are `steps`. Each of them sees its own vectors of every
-/// round, so that what they gather are as many independent chains.
+/// The loop is unrolled once for each of `steps`. Each step handles its own vectors of every
+/// iteration, so the steps form independent dependency chains.
 #[inline(always)]
 fn zip_with<S: Simd, const K: usize, const U: usize>(
     s: S,
@@ -216,7 +222,7 @@ fn zip_with<S: Simd, const K: usize, const U: usize>(
     srcs: [&[u8]; K],
     steps: &mut [impl Step<S, K>; U],
 ) {
-    // Known to the callers; said here, once, to the optimiser, which need not ask in the loops.
+    // The callers know this; the check here removes bounds checks from the loops.
     for src in srcs {
         assert!(src.len() == acc.len());
     }

@@ -1,11 +1,11 @@
 //! The tag of a frame and the secret of an epoch (PROTOCOL.md, A-6 to A-8).
 //!
-//! A member believes a frame because of its tag: 64 bits of SipHash-2-4 over the header's fields, under a
-//! secret that only the job's members and the switch can derive. [`EpochSecret::seal`] is the last step of
-//! making a [`Header`], [`EpochSecret::verifies`] the first of believing one.
+//! A tag authenticates a frame: 64 bits of SipHash-2-4 over the header's fields, under a secret
+//! that only the job's members and the switch can derive. [`EpochSecret::seal`] is the last step of
+//! building a [`Header`], [`EpochSecret::verifies`] the first of accepting one.
 //!
-//! Catches: the payload is not under the tag, so a host that sees a frame on its way can change it. Nor is MARKED: a
-//! host in the middle may set MARKED, which is no more than it can do to a frame's ECN field.
+//! Catches: the tag does not cover the payload, so a host on the path can change it. Nor does it
+//! cover MARKED. A host on the path can set MARKED, as it can set a frame's ECN field.
 
 use crate::header::{Flags, Header, Kind};
 use crate::ids::{Epoch, JobId};
@@ -14,19 +14,21 @@ use siphasher::sip::SipHasher24;
 
 /// Bytes of a tag on the wire.
 pub const TAG_BYTES: usize = 8;
-/// What an epoch's secret is derived from begins with this.
+/// Label at the start of the input from which an epoch's secret is derived.
 pub(crate) const SECRET_LABEL: &[u8; 18] = b"tally epoch secret";
 
-/// The tag of a frame; 0 on types that have none.
+/// The tag of a frame; 0 on types without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct AuthTag(pub u64);
 
 impl AuthTag {
-    /// Of frames without a tag, and of headers that are not sealed yet.
+    /// Tag of types without one, and of headers not sealed yet.
     pub const NONE: Self = Self(0);
 }
 
-/// What the members of an epoch and the switch know and nobody else. Never printed, never sent.
+/// The secret of an epoch, known only to its members and the switch.
+///
+/// Never printed, never sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct EpochSecret {
     k0: u64,
@@ -40,7 +42,8 @@ impl fmt::Debug for EpochSecret {
 }
 
 impl EpochSecret {
-    /// A secret of 16 bytes, as [`Key::epoch_secret`](crate::Key::epoch_secret) derives them.
+    /// Creates a secret of 16 bytes, derived by
+    /// [`Key::epoch_secret`](crate::Key::epoch_secret).
     #[must_use]
     pub const fn new(bytes: [u8; 16]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bytes;
@@ -50,7 +53,9 @@ impl EpochSecret {
         }
     }
 
-    /// The tag of a frame with this header; [`AuthTag::NONE`] for types that have none.
+    /// The tag of a frame with this header.
+    ///
+    /// [`AuthTag::NONE`] for types without one.
     #[inline]
     #[must_use]
     pub fn tag(&self, header: &Header) -> AuthTag {
@@ -79,7 +84,7 @@ impl EpochSecret {
         }
     }
 
-    /// Whether the header's tag is right; always so for types that have none.
+    /// Whether the header's tag is right; true for types without one.
     #[inline]
     #[must_use]
     pub fn verifies(&self, header: &Header) -> bool {
@@ -87,7 +92,8 @@ impl EpochSecret {
     }
 }
 
-/// What [`Key::epoch_secret`](crate::Key::epoch_secret) authenticates behind the label.
+/// The input of [`Key::epoch_secret`](crate::Key::epoch_secret), after
+/// the label.
 pub(crate) fn derivation(job: JobId, epoch: Epoch, salt: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[0..2].copy_from_slice(&job.0.to_be_bytes());
@@ -127,8 +133,8 @@ mod tests {
         }
     }
 
-    /// The test vectors of the paper of SipHash (Aumasson and Bernstein, 2012, appendix A): bytes 0, 1, … under
-    /// the key 0, 1, …, of 8 and 15 bytes.
+    /// The test vectors of the paper of SipHash (Aumasson and Bernstein, 2012, appendix A): bytes
+    /// 0, 1, … under the key 0, 1, …, of 8 and 15 bytes.
     #[test]
     fn the_function_is_siphash_2_4() {
         let bytes: Vec<u8> = (0..16).collect();

@@ -1,7 +1,7 @@
-//! The authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE (PROTOCOL.md, section 4).
+//! Payloads of JOIN, ACCEPT, REFUSE and LEAVE (PROTOCOL.md, section 4).
 //!
-//! Each is 128 bytes; the last 16 are a truncated HMAC-SHA-256 under the job's key over the Tally
-//! header and everything before them. Two steps keep an unauthenticated field from being used:
+//! Each is 128 bytes. The last 16 are a truncated HMAC-SHA-256 under the job's key over the Tally
+//! header and the other 112. Two steps keep an unauthenticated field from being used:
 //! [`Key::verify`] over the whole datagram first, `parse` of the payload second. [`Key::seal`] is
 //! the last step of emitting.
 
@@ -22,9 +22,9 @@ pub const CONTROL_BYTES: usize = CONTROL_UNITS as usize * UNIT_BYTES;
 pub const DATAGRAM_BYTES: usize = HEADER_BYTES + CONTROL_BYTES;
 /// Bytes of the truncated HMAC at the end.
 pub const MAC_BYTES: usize = 16;
-/// Where the HMAC begins in the payload.
+/// Offset of the HMAC in the payload.
 const MAC_AT: usize = CONTROL_BYTES - MAC_BYTES;
-/// Least and most bytes of a key.
+/// Minimum and maximum length of a key in bytes.
 pub const KEY_BYTES: core::ops::RangeInclusive<usize> = 16..=64;
 
 /// A job's key. Never printed.
@@ -40,7 +40,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Text that is no key.
+/// Error: the text is not a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not a key: 16 to 64 bytes written as 32 to 128 hexadecimal digits")]
 pub struct KeySyntax;
@@ -64,10 +64,10 @@ impl core::str::FromStr for Key {
 }
 
 impl Key {
-    /// A key from its bytes.
+    /// Creates a key from its bytes.
     ///
     /// # Errors
-    /// If there are not 16 to 64 of them.
+    /// If `bytes` has fewer than 16 or more than 64.
     pub fn new(key: &[u8]) -> Result<Self, KeySyntax> {
         if !KEY_BYTES.contains(&key.len()) {
             return Err(KeySyntax);
@@ -87,7 +87,7 @@ impl Key {
         mac
     }
 
-    /// The secret of an epoch of a job that has this key.
+    /// The secret of an epoch of the job with this key.
     #[must_use]
     pub fn epoch_secret(&self, job: JobId, epoch: Epoch, salt: u64) -> EpochSecret {
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes[..self.len])
@@ -109,7 +109,9 @@ impl Key {
         datagram[HEADER_BYTES + MAC_AT..DATAGRAM_BYTES].copy_from_slice(&tag[..MAC_BYTES]);
     }
 
-    /// Whether the HMAC at the end of a control datagram is right. Takes the same time either way.
+    /// Whether the HMAC at the end of a control datagram is right.
+    ///
+    /// Takes constant time.
     #[must_use]
     pub fn verify(&self, datagram: &[u8]) -> bool {
         datagram.len() == DATAGRAM_BYTES
@@ -120,7 +122,7 @@ impl Key {
     }
 }
 
-/// A control payload whose fields are out of range, although its HMAC was right.
+/// Error: a field of an authentic control payload is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 #[error("control payload out of range")]
 pub struct ControlError;
@@ -139,7 +141,7 @@ fn u16_at(b: &Payload, at: usize) -> u16 {
     u16::from_be_bytes([b[at], b[at + 1]])
 }
 
-/// The payload of `datagram`, with everything that is not in `listed` checked to be zero.
+/// The payload of `datagram`; all bytes outside `listed` must be zero.
 fn payload_of<'a>(
     datagram: &'a [u8],
     listed: &[core::ops::Range<usize>],
@@ -163,7 +165,7 @@ fn blank(datagram: &mut [u8]) -> &mut Payload {
     payload
 }
 
-/// Who asks to join.
+/// Role of a joining member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Role {
@@ -173,13 +175,13 @@ pub enum Role {
     Ps = 1,
 }
 
-/// SHA-256 over what all workers of a job must agree on.
+/// SHA-256 over the parameters on which all workers of a job must agree.
 pub type Shape = [u8; 32];
 
 /// Payload of JOIN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Join {
-    /// Random number of the member's process, not 0.
+    /// Random number of the member's process; not 0.
     pub instance: u64,
     /// The last challenge given by the switch.
     pub challenge: u64,
@@ -189,16 +191,21 @@ pub struct Join {
     pub workers: u8,
     /// Units of every element payload, 1..=128; 0 from the PS.
     pub units: u8,
-    /// Whether the worker has been told that this epoch of the job runs; never from the PS.
+    /// Whether the worker has received ACCEPT(running) for this epoch.
+    ///
+    /// False from the PS.
     pub running: bool,
-    /// Fragments that the worker may have unfinished, at least 1; 0 from the PS.
+    /// Maximum number of unfinished fragments, at least 1; 0 from the PS.
     pub window: u16,
-    /// What all workers must agree on; zeros from the PS.
+    /// Parameters on which all workers must agree; zeros from the PS.
     pub shape: Shape,
-    /// The first fragment of the epoch that the worker has not contributed to (J-10). Only of a worker
-    /// that runs, and none from one that does not say.
+    /// The first fragment that the worker has not contributed to (J-10).
+    ///
+    /// Only of a running worker; `None` if the worker does not report it.
     pub sent: Option<FragmentId>,
-    /// How much of the last seconds the worker awaited results, in thousandths (J-11); 0 if it does not say `sent`.
+    /// Share of time in which the worker awaits results, in thousandths (J-11).
+    ///
+    /// 0 without `sent`.
     pub awaiting: u16,
     /// Salt of the header's epoch, from ACCEPT; 0 with epoch 0.
     pub salt: u64,
@@ -258,7 +265,9 @@ impl Join {
         }
     }
 
-    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next.
+    /// Writes the payload behind the header in `datagram`.
+    ///
+    /// [`Key::seal`] must follow.
     ///
     /// # Panics
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
@@ -281,50 +290,52 @@ impl Join {
     }
 }
 
-/// How far a job is.
+/// Phase of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// Members are missing.
+    /// Waiting for members.
     Waiting = 0,
-    /// All are there.
+    /// All members have joined.
     Running = 1,
     /// All workers have left.
     Ended = 2,
 }
 
-/// A share of time that is all of it.
+/// `awaiting` of a worker that awaits results all the time: 1000 thousandths.
 const ALL_THE_TIME: u16 = 1000;
 
-/// Who has contributed least (J-10), and who is slowest (J-11), as far as the switch knows.
+/// The ranks that have contributed least (J-10), and the straggler (J-11).
+///
+/// As the workers have reported to the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behind {
-    /// Everybody has contributed to all fragments before this one.
+    /// The smallest `sent`: all earlier fragments have all contributions.
     pub least: FragmentId,
-    /// The ranks that have not contributed to it; at least one.
+    /// The ranks that have not contributed to `least`; at least one.
     pub ranks: u64,
-    /// The rank that awaits results for the least part of its time: the others wait for it.
+    /// The straggler: the rank with the smallest `awaiting`.
     pub slowest: Rank,
-    /// That part, in thousandths.
+    /// `awaiting` of that rank, in thousandths.
     pub awaiting: u16,
 }
 
 /// Payload of ACCEPT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accept {
-    /// The member's own, echoed.
+    /// The member's instance, echoed.
     pub instance: u64,
-    /// To be repeated in the member's next JOIN or LEAVE.
+    /// Challenge for the member's next JOIN or LEAVE.
     pub challenge: u64,
-    /// How far the job is.
+    /// Phase of the job.
     pub state: State,
     /// Workers of the job, 1..=64.
     pub workers: u8,
-    /// Units of every element payload; 0 while no worker has said.
+    /// Units of every element payload; 0 before the first worker's JOIN.
     pub units: u8,
-    /// UDP ports of the switch for fragments, at least 1.
+    /// Number of UDP ports of the switch for fragments, at least 1.
     pub shards: u8,
-    /// The first of them.
+    /// The first of these ports.
     pub base_port: u16,
     /// Largest window that the switch serves, in fragments.
     pub window: u16,
@@ -334,9 +345,9 @@ pub struct Accept {
     pub left: u64,
     /// Whether the PS has joined this epoch.
     pub ps: bool,
-    /// Where results go.
+    /// Multicast group of results.
     pub group: Ipv4Addr,
-    /// Who has contributed least, once all have said how far they are.
+    /// The ranks that are behind, once all workers have reported `sent`.
     pub behind: Option<Behind>,
     /// The switch's MAC, to which members send.
     pub mac: Mac,
@@ -405,7 +416,9 @@ impl Accept {
         if fits { Ok(accept) } else { Err(ControlError) }
     }
 
-    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next.
+    /// Writes the payload behind the header in `datagram`.
+    ///
+    /// [`Key::seal`] must follow.
     ///
     /// # Panics
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
@@ -440,33 +453,33 @@ impl Accept {
     }
 }
 
-/// Why the switch refuses.
+/// Reason of a REFUSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Reason {
-    /// Say it again with this challenge.
+    /// Repeat the request with this challenge.
     Challenge = 1,
     /// No such job. A hint: not authenticated.
     UnknownJob = 2,
     /// Not under the job's key. A hint: not authenticated.
     BadMac = 3,
-    /// Rank `found`, but only `allowed` workers.
+    /// Rank `found`, but the job has `allowed` workers.
     BadRank = 4,
     /// The member expects `found` workers, the job has `allowed`.
     Workers = 5,
     /// Payloads of `found` units, the job has `allowed`.
     Payload = 6,
-    /// Another shape than that of the rank named.
+    /// The shape differs from that of the rank named.
     Shape = 7,
-    /// The rank is bound to another instance.
+    /// The rank is bound to another live instance.
     RankTaken = 8,
-    /// The rank named has been silent too long.
+    /// The rank named exceeded the member timeout.
     MemberLost = 9,
     /// The rank named left with code `found`.
     MemberFailed = 10,
-    /// Not the job's epoch (any more).
+    /// The epoch is not, or no longer, the job's.
     StaleEpoch = 11,
-    /// Window of `found` fragments above `allowed`: say it again with that.
+    /// Window `found` is above `allowed`: repeat the request with `allowed`.
     Window = 12,
 }
 
@@ -486,7 +499,7 @@ impl Reason {
         Self::Window,
     ];
 
-    /// Whether REFUSE comes without a valid HMAC and so may only be remembered (J-8).
+    /// Whether REFUSE has no valid HMAC, so that a member only stores it (J-8).
     #[must_use]
     pub const fn is_hint(self) -> bool {
         matches!(self, Self::UnknownJob | Self::BadMac)
@@ -502,19 +515,19 @@ impl Reason {
 /// Payload of REFUSE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refuse {
-    /// The member's own, echoed.
+    /// The member's instance, echoed.
     pub instance: u64,
     /// The current challenge.
     pub challenge: u64,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The rank that the reason is about, if any.
+    /// The rank that the reason concerns, if any.
     pub about: Option<Rank>,
-    /// What was found (see [`Reason`]).
+    /// Value found (see [`Reason`]).
     pub found: u32,
-    /// What is allowed (see [`Reason`]).
+    /// Value allowed (see [`Reason`]).
     pub allowed: u32,
-    /// For whom the rank named had waited in vain, when it left for that ([`LeaveCode::Stalled`]).
+    /// Stragglers named by a LEAVE with [`LeaveCode::Stalled`]; else 0.
     pub behind: u64,
 }
 
@@ -549,7 +562,9 @@ impl Refuse {
         })
     }
 
-    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next, but for hints.
+    /// Writes the payload behind the header in `datagram`.
+    ///
+    /// [`Key::seal`] must follow, except for hints.
     ///
     /// # Panics
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
@@ -565,24 +580,24 @@ impl Refuse {
     }
 }
 
-/// With what a member leaves.
+/// Code of a LEAVE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum LeaveCode {
-    /// It has all its results.
+    /// The member has all its results.
     Finished = 0,
-    /// It failed for a reason of its own.
+    /// The member failed.
     Failed = 1,
     /// A fragment overflowed.
     Overflow = 2,
-    /// Its user stopped it.
+    /// The user stopped the member.
     Interrupted = 3,
-    /// It got no results any more (J-9).
+    /// The stall timeout expired (J-9).
     Stalled = 4,
 }
 
 impl LeaveCode {
-    /// The code of that number, if there is one.
+    /// The code with this number, if there is one.
     #[must_use]
     pub const fn from_number(n: u32) -> Option<Self> {
         Some(match n {
@@ -599,15 +614,19 @@ impl LeaveCode {
 /// Payload of LEAVE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leave {
-    /// The member's own.
+    /// The member's instance.
     pub instance: u64,
     /// The last challenge given by the switch.
     pub challenge: u64,
-    /// Why it leaves.
+    /// The reason.
     pub code: LeaveCode,
-    /// The fragment that overflowed, or the first that had no result, for those codes; else 0.
+    /// The fragment that overflowed, or the first without a result; else 0.
+    ///
+    /// The first for [`LeaveCode::Overflow`], the second for [`LeaveCode::Stalled`].
     pub fragment: FragmentId,
-    /// The ranks that had not contributed to it, if any are known, for [`LeaveCode::Stalled`]; else 0.
+    /// The ranks known not to have contributed to `fragment`; else 0.
+    ///
+    /// Only for [`LeaveCode::Stalled`].
     pub behind: u64,
     /// Salt of the header's epoch, from ACCEPT; 0 with epoch 0.
     pub salt: u64,
@@ -636,7 +655,9 @@ impl Leave {
         }
     }
 
-    /// Writes the payload behind the header in `datagram`; [`Key::seal`] comes next.
+    /// Writes the payload behind the header in `datagram`.
+    ///
+    /// [`Key::seal`] must follow.
     ///
     /// # Panics
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].

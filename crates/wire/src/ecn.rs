@@ -1,22 +1,22 @@
 //! Explicit congestion notification, as IPv4 carries it (C-1).
 
-/// What a frame's IPv4 header says of congestion (RFC 3168, section 5).
+/// ECN field of a frame's IPv4 header (RFC 3168, section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not take part.
+    /// Not ECN-capable.
     NotEct = 0,
-    /// It does; nothing was full.
+    /// ECN-capable, ECT(1); no congestion met.
     Ect1 = 1,
-    /// The same. What all Tally frames leave with.
+    /// ECN-capable, ECT(0); no congestion met. All Tally frames leave with it.
     #[default]
     Ect0 = 2,
-    /// Congestion experienced: a queue on the way was too long.
+    /// Congestion experienced: a queue on the path exceeded its threshold.
     Ce = 3,
 }
 
 impl Ecn {
-    /// The two low bits of the byte that was the type of service.
+    /// The two low bits of the former type-of-service byte.
     #[inline]
     #[must_use]
     pub const fn from_tos(tos: u8) -> Self {

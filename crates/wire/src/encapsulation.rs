@@ -1,9 +1,9 @@
-//! What a frame carries behind VLAN tags and LLC/SNAP headers.
+//! The payload of a frame behind VLAN tags and LLC/SNAP headers.
 //!
-//! A receiver may strip them without being told to: Linux takes a frame with priority tags (VLAN ID
-//! 0), however many, as untagged. So a switch that protects an address looks behind all of them.
-//! [`inside`] walks 802.1Q, 802.1ad and the older tags of stacked VLANs (0x9100, 0x9200, 0x9300),
-//! whatever their VLAN ID, and LLC/SNAP headers of ethertypes (RFC 1042, 802.1H).
+//! A receiver may strip them without configuration: Linux takes a frame with any number of priority
+//! tags (VLAN ID 0) as untagged. So a switch that protects an address looks behind all of them.
+//! [`inside`] walks 802.1Q, 802.1ad and the older tags of stacked VLANs (0x9100, 0x9200, 0x9300)
+//! with any VLAN ID, and LLC/SNAP headers of ethertypes (RFC 1042, 802.1H).
 //!
 //! Catches: a stack deeper than [`ENCAPSULATIONS_MAX`] is an error, so nothing hides below it.
 //! Tunnels that a receiver must be configured for (PPPoE, MPLS, IP in IP, VXLAN) are not opened.
@@ -11,24 +11,25 @@
 use crate::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4};
 use thiserror::Error;
 
-/// Ethertypes of VLAN tags: 802.1Q, 802.1ad, and what was used for stacked tags before.
+/// Ethertypes of VLAN tags: 802.1Q, 802.1ad, and older ones of stacked tags.
 pub const ETHERTYPES_TAG: [u16; 5] = [0x8100, 0x88a8, 0x9100, 0x9200, 0x9300];
-/// Tags and SNAP headers in one frame at most. Networks use two; a bound, so that a frame costs no
-/// more than that.
+/// Maximum number of tags and SNAP headers in one frame.
+///
+/// Networks use two; the bound limits the cost of a frame.
 pub const ENCAPSULATIONS_MAX: usize = 16;
 /// Bytes of a VLAN tag.
 const TAG_BYTES: usize = 4;
-/// Largest value of the length field of an 802.3 frame; what is larger is an ethertype.
+/// Maximum 802.3 length; a larger value in the field is an ethertype.
 const LENGTH_MAX: u16 = 1535;
-/// LLC's and SNAP's headers: two service access points, control, and the organisation.
+/// LLC and SNAP headers: two service access points, control, organisation.
 const LLC_SNAP_BYTES: usize = 6;
-/// The organisations behind which ethertypes follow: RFC 1042's, and 802.1H's.
+/// Organisation codes before an ethertype: RFC 1042's and 802.1H's.
 const LLC_SNAP: [[u8; LLC_SNAP_BYTES]; 2] = [[0xaa, 0xaa, 3, 0, 0, 0], [0xaa, 0xaa, 3, 0, 0, 0xf8]];
 
 /// The innermost ethertype of a frame and where its payload begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// The ethertype, or an 802.3 length before anything but SNAP.
+    /// The ethertype, or the 802.3 length of a frame without SNAP.
     pub ethertype: u16,
     /// Offset of the payload in the frame.
     pub at: usize,
@@ -43,13 +44,13 @@ impl Inside {
     }
 }
 
-/// Why the inside of a frame is unknown.
+/// Error: the payload of a frame cannot be located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EncapsulationError {
-    /// Ends within a header.
+    /// The frame ends within a header.
     #[error("truncated headers")]
     Truncated,
-    /// More than [`ENCAPSULATIONS_MAX`] tags and SNAP headers.
+    /// The frame has more than [`ENCAPSULATIONS_MAX`] tags and SNAP headers.
     #[error("more than {ENCAPSULATIONS_MAX} VLAN tags")]
     TooDeep,
 }
@@ -61,7 +62,7 @@ pub enum EncapsulationError {
 #[inline]
 pub fn inside(frame: &[u8]) -> Result<Inside, EncapsulationError> {
     let ethertype = ethertype_before(frame, ETHERNET_BYTES)?;
-    // Nearly all frames have no tag, and are IPv4.
+    // Fast path: nearly all frames are untagged IPv4.
     let is_plain = ethertype == ETHERTYPE_IPV4
         || ethertype > LENGTH_MAX && !ETHERTYPES_TAG.contains(&ethertype);
     if is_plain {

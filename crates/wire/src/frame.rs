@@ -1,7 +1,7 @@
 //! Ethernet, IPv4 and UDP around a Tally header (PROTOCOL.md, section 1).
 //!
-//! [`UdpFrame::parse`] takes what F-1 and F-4 allow and says of everything else why not;
-//! [`emit`] writes the 64 bytes in front of a payload. Checksums: F-2.
+//! [`UdpFrame::parse`] accepts the frames that F-1 and F-4 allow and returns an error for all
+//! others. [`emit`] writes the 64 bytes in front of a payload. Checksums: F-2.
 
 use crate::ecn::Ecn;
 use crate::header::Header;
@@ -16,7 +16,7 @@ pub const ETHERNET_BYTES: usize = 14;
 pub const IPV4_BYTES: usize = 20;
 /// Bytes of a UDP header.
 pub const UDP_BYTES: usize = 8;
-/// Where the UDP payload begins.
+/// Offset of the UDP payload.
 pub const UDP_END: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 
 /// Ethertype of IPv4.
@@ -43,7 +43,7 @@ impl Mac {
         self.0[0] & 1 == 1
     }
 
-    /// The address as the low 48 bits of an integer, first byte most significant.
+    /// The address in the low 48 bits, first byte most significant.
     #[inline]
     #[must_use]
     pub const fn to_u64(self) -> u64 {
@@ -93,7 +93,7 @@ impl core::str::FromStr for Mac {
     }
 }
 
-/// Text that is no Ethernet address.
+/// Error: the text is not an Ethernet address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("not an Ethernet address (six bytes in hexadecimal, as in 02:00:00:00:00:01)")]
 pub struct MacSyntax;
@@ -105,31 +105,33 @@ pub const fn group_of(job: JobId) -> Ipv4Addr {
     Ipv4Addr::new(239, 84, high, low)
 }
 
-/// Why a frame is not one that carries a Tally header. Each is a drop reason of its own.
+/// Error: a frame does not carry a Tally header.
+///
+/// Each variant is a drop reason of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum FrameError {
-    /// Ends before its headers do.
+    /// The frame ends within its headers.
     #[error("truncated headers")]
     Truncated,
-    /// Carries a VLAN tag.
+    /// The frame has a VLAN tag.
     #[error("VLAN tag")]
     Vlan,
     /// Neither IPv4 nor VLAN.
     #[error("not IPv4")]
     NotIpv4,
-    /// IP version other than 4 under the ethertype of IPv4.
+    /// The ethertype is IPv4, the IP version is not 4.
     #[error("IP version")]
     IpVersion,
     /// IPv4 options, or a header length below 20.
     #[error("IPv4 options")]
     IpOptions,
-    /// A fragment of an IPv4 packet.
+    /// The frame is a fragment of an IPv4 packet.
     #[error("IPv4 fragment")]
     IpFragment,
     /// The IPv4 length does not fit the frame.
     #[error("IPv4 length")]
     IpLength,
-    /// Another protocol than UDP.
+    /// The IP protocol is not UDP.
     #[error("not UDP")]
     NotUdp,
     /// The UDP length does not fit the IPv4 length.
@@ -137,8 +139,10 @@ pub enum FrameError {
     UdpLength,
 }
 
-/// Marks a frame, which begins at Ethernet, as having met congestion, and says whether it is marked
-/// now: only IPv4 whose sender takes part can be. The header checksum stays right (RFC 1624).
+/// Sets ECN CE in `frame`, which begins at Ethernet.
+///
+/// Returns whether the frame has CE now. Only IPv4 from an ECN-capable sender can have it. The
+/// header checksum stays right (RFC 1624).
 #[inline]
 pub fn mark(frame: &mut [u8]) -> bool {
     let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else {
@@ -183,9 +187,9 @@ pub struct Addresses {
 /// A frame that satisfies F-1 and F-4 as far as Ethernet, IPv4 and UDP go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpFrame {
-    /// Who sent it to whom.
+    /// Source and destination.
     pub addresses: Addresses,
-    /// Whether it met congestion.
+    /// ECN field of the IPv4 header.
     pub ecn: Ecn,
     /// Bytes behind the UDP header, which is at [`UDP_END`].
     pub datagram_bytes: usize,
@@ -202,10 +206,12 @@ fn mac_at(b: &[u8; UDP_END], at: usize) -> Mac {
 }
 
 impl UdpFrame {
-    /// Reads the headers of `frame`, which starts at Ethernet and may end in padding.
+    /// Parses the headers of `frame`, which starts at Ethernet.
+    ///
+    /// The frame may end in padding.
     ///
     /// # Errors
-    /// The first thing that is not as section 1 wants it.
+    /// The first violation of section 1.
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<Self, FrameError> {
         if frame.len() < ETHERNET_BYTES {
@@ -229,7 +235,7 @@ impl UdpFrame {
         if frame[14] & 0xf != 5 {
             return Err(FrameError::IpOptions);
         }
-        // More-fragments bit or an offset; don't-fragment and the reserved bit do not matter.
+        // More-fragments bit or an offset; don't-fragment and the reserved bit are ignored.
         if be16(frame, 20) & 0x3fff != 0 {
             return Err(FrameError::IpFragment);
         }
@@ -260,7 +266,7 @@ impl UdpFrame {
         })
     }
 
-    /// The UDP payload in `frame`, the slice this was parsed from.
+    /// The UDP payload in `frame`, the slice from which this was parsed.
     #[inline]
     #[must_use]
     pub fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
@@ -268,9 +274,10 @@ impl UdpFrame {
     }
 }
 
-/// Writes all 64 bytes in front of the payload to the start of `out`: Ethernet, IPv4 (don't
-/// fragment, ECT(0), TTL 64, valid checksum), UDP (checksum 0) and the Tally header. What is behind a payload is the
-/// caller's: [`Header::emit_trailer`].
+/// Writes all 64 bytes in front of the payload to the start of `out`.
+///
+/// These are Ethernet, IPv4 (don't fragment, ECT(0), TTL 64, valid checksum), UDP (checksum 0) and
+/// the Tally header. The caller writes the bytes behind the payload: [`Header::emit_trailer`].
 ///
 /// # Panics
 /// If `out` is shorter than [`crate::HEADERS_BYTES`].

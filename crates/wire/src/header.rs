@@ -1,8 +1,8 @@
 //! The Tally header: 22 bytes behind UDP (PROTOCOL.md, section 2).
 //!
-//! [`Header::parse`] accepts exactly the headers that the section allows, so no code behind it
-//! meets a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank. It does not check the
-//! tag: [`EpochSecret::verifies`](crate::EpochSecret::verifies) does.
+//! [`Header::parse`] accepts exactly the headers that the section allows. So its callers never see
+//! a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank. It does not
+//! check the tag: [`EpochSecret::verifies`](crate::EpochSecret::verifies) does.
 
 use crate::auth::{AuthTag, TAG_BYTES};
 use crate::ecn::Ecn;
@@ -12,40 +12,40 @@ use thiserror::Error;
 
 /// Bytes of the header on the wire.
 pub const HEADER_BYTES: usize = 22;
-/// The one version this crate speaks.
+/// The only protocol version of this crate.
 pub const VERSION: u8 = 2;
-/// Where the priority is in the header, one byte.
+/// Offset of the priority in the header; one byte.
 pub const PRIORITY_AT: usize = 2;
-/// Where the fragment is in the header, four bytes.
+/// Offset of the fragment in the header; four bytes.
 pub const FRAGMENT_AT: usize = 8;
 /// Units in a control payload.
 pub const CONTROL_UNITS: u8 = 2;
 
-/// What a frame is for.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
-    /// A worker or the PS asks to take part, or shows that it lives.
+    /// Admission request of a worker or the PS, and its heartbeat.
     Join = 1,
     /// The switch's answer to a good JOIN or LEAVE.
     Accept = 2,
-    /// The switch's answer to any other, and its news of a job's failure.
+    /// The switch's refusal of a JOIN or LEAVE, or report of a job's failure.
     Refuse = 3,
-    /// A member goes.
+    /// A member leaves the job.
     Leave = 4,
     /// One worker's contribution.
     Data = 5,
-    /// The finished sum.
+    /// The complete sum.
     Result = 6,
-    /// A part of the sum, for the PS.
+    /// A partial sum, for the PS.
     Partial = 7,
-    /// The PS asks for the switch's part.
+    /// The PS requests the switch's partial sum.
     Remind = 8,
-    /// The switch has none.
+    /// The switch has no partial sum.
     NotHere = 9,
-    /// The switch or the PS asks one worker for its contribution.
+    /// The switch or the PS requests one worker's contribution.
     Nack = 10,
-    /// A worker asks for a result.
+    /// A worker requests a missing result.
     Probe = 11,
 }
 
@@ -107,13 +107,15 @@ impl Kind {
         )
     }
 
-    /// Whether the tag is in the header, where DATA and PARTIAL have their bitmap.
+    /// Whether the tag is in the header, in the bitmap's field.
     #[inline]
     const fn has_tag_in_header(self) -> bool {
         self.has_tag() && !matches!(self, Self::Partial)
     }
 
-    /// Bytes behind the payload: those of the tag of a PARTIAL, whose bitmap is where others have theirs.
+    /// Bytes behind the payload: the tag of a PARTIAL, else 0.
+    ///
+    /// PARTIAL has its bitmap in the header field where other types have the tag.
     #[inline]
     #[must_use]
     pub const fn trailer_bytes(self) -> usize {
@@ -139,17 +141,17 @@ pub struct Flags(pub u8);
 impl Flags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// Retransmitted.
+    /// The frame is retransmitted.
     pub const RESEND: Self = Self(0x01);
-    /// An element of integers saturated.
+    /// An integer element saturated.
     pub const OVERFLOW: Self = Self(0x02);
-    /// Finished by the PS.
+    /// The PS completed the sum.
     pub const FROM_PS: Self = Self(0x04);
-    /// The fragment's result is out already.
+    /// The fragment's result has been sent.
     pub const FINISHED: Self = Self(0x08);
-    /// A link was full on the way of this frame, or of one that was summed into it (C-1).
+    /// This frame, or one summed into it, met a congested link (C-1).
     pub const MARKED: Self = Self(0x10);
-    /// A contribution in it found the pool full, or was driven out of it (C-2).
+    /// A contribution in it found no slot, or was preempted (C-2).
     pub const COLLISION: Self = Self(0x20);
 
     /// Whether all bits of `other` are set.
@@ -159,7 +161,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
-    /// Both sets of flags.
+    /// The union of both sets of flags.
     #[inline]
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
@@ -174,7 +176,7 @@ impl Flags {
     }
 }
 
-/// How the elements of a payload are laid out and combined.
+/// Type of a payload's elements: their layout and how they are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum Element {
@@ -226,16 +228,18 @@ impl Element {
         })
     }
 
-    /// Whether contributions may only be combined in an order, from rank 0 on, so that what is out of
-    /// its turn is kept as it is (H-3).
+    /// Whether contributions are combined in rank order only (H-3).
+    ///
+    /// Those out of order are held unsummed.
     #[inline]
     #[must_use]
     pub const fn is_ordered(self) -> bool {
         matches!(self, Self::F32) || self.is_narrow()
     }
 
-    /// Whether the sum is computed wider than the element, so that there is none but of all
-    /// contributions (H-3).
+    /// Whether this is a sub-32-bit type (H-3).
+    ///
+    /// Its sum is computed in a wider type, from all contributions at once.
     #[inline]
     #[must_use]
     pub const fn is_narrow(self) -> bool {
@@ -269,25 +273,27 @@ impl Element {
     }
 }
 
-/// Why bytes are no Tally header. Each is a drop reason of its own in the switch.
+/// Error: the bytes are not a Tally header.
+///
+/// Each variant is a drop reason of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum HeaderError {
-    /// Fewer than 22 bytes.
+    /// The datagram has fewer than 22 bytes.
     #[error("shorter than the Tally header")]
     Truncated,
-    /// Version other than [`VERSION`].
+    /// The version is not [`VERSION`].
     #[error("unknown version")]
     Version,
-    /// Type 0 or above 11.
+    /// The type is 0 or above 11.
     #[error("unknown type")]
     Kind,
-    /// A flag that this type does not have, or a reserved bit.
+    /// A flag that this type does not allow, or a reserved bit, is set.
     #[error("reserved bit set")]
     Reserved,
-    /// Unknown element type, or one that this type does not carry.
+    /// The element type is unknown, or not allowed for this type.
     #[error("element type does not fit")]
     Element,
-    /// The length behind the header is not 64 bytes times `units`, or not allowed for the type.
+    /// The length is not 64 bytes times `units`, or not allowed for the type.
     #[error("payload length does not fit the header")]
     Length,
     /// The rank does not fit the type.
@@ -301,7 +307,7 @@ pub enum HeaderError {
 /// A Tally header as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// What the frame is for.
+    /// Type of the frame.
     pub kind: Kind,
     /// Flag bits.
     pub flags: Flags,
@@ -315,25 +321,25 @@ pub struct Header {
     pub epoch: Epoch,
     /// Serial number of the fragment; 0 in control frames.
     pub fragment: FragmentId,
-    /// Who the frame speaks for (the table in section 2).
+    /// The sender or member that the frame concerns (the table in section 2).
     pub rank: Rank,
     /// Payload length in units of 64 bytes.
     pub units: u8,
-    /// Ranks whose contribution is in the payload: of DATA and PARTIAL, of others 0.
+    /// DATA and PARTIAL: ranks whose contribution is in the payload; else 0.
     pub bitmap: u64,
-    /// The tag of types that have one.
+    /// The tag; [`AuthTag::NONE`] for types without one.
     pub tag: AuthTag,
 }
 
 impl Header {
-    /// Payload bytes that `units` stands for.
+    /// Length of the payload in bytes.
     #[inline]
     #[must_use]
     pub const fn payload_bytes(&self) -> usize {
         self.units as usize * UNIT_BYTES
     }
 
-    /// Bytes of the UDP payload of a frame with this header.
+    /// Length of the UDP payload of a frame with this header, in bytes.
     #[inline]
     #[must_use]
     pub const fn datagram_bytes(&self) -> usize {
@@ -346,10 +352,10 @@ impl Header {
         VERSION << 4 | self.kind as u8
     }
 
-    /// Reads the header at the start of `datagram`, the UDP payload, whole, and the tag behind a PARTIAL.
+    /// Parses a whole UDP payload: its header, and the tag behind a PARTIAL.
     ///
     /// # Errors
-    /// The first requirement of section 2 (H-1, H-2, H-3, F-4) that the bytes break.
+    /// The first requirement of section 2 (H-1, H-2, H-3, F-4) that the bytes violate.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
         let header = Self::parse_fields(datagram)?;
@@ -366,8 +372,9 @@ impl Header {
         })
     }
 
-    /// Reads a header from a card, which leaves tags to the switch: as [`parse`](Self::parse), but a PARTIAL has
-    /// nothing behind its payload.
+    /// Parses a header from a card, which leaves tags to the switch.
+    ///
+    /// As [`parse`](Self::parse), but a PARTIAL has no tag behind its payload.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
@@ -383,7 +390,7 @@ impl Header {
         }
     }
 
-    /// All but what is behind the payload of a PARTIAL.
+    /// Parses everything but the tag behind the payload of a PARTIAL.
     #[inline]
     fn parse_fields(datagram: &[u8]) -> Result<Self, HeaderError> {
         let Some((b, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
@@ -423,10 +430,10 @@ impl Header {
         Ok(header)
     }
 
-    /// The requirements of section 2 that relate fields to one another.
+    /// Checks the requirements of section 2 that relate fields to one another.
     ///
     /// # Errors
-    /// The first one broken.
+    /// The first one violated.
     #[inline]
     pub const fn check(&self) -> Result<(), HeaderError> {
         if self.kind.has_elements() == matches!(self.element, Element::None) {
@@ -471,7 +478,7 @@ impl Header {
         Ok(())
     }
 
-    /// The header, MARKED if its frame came with `ecn` (C-1).
+    /// The header, with MARKED if its frame arrived with CE in `ecn` (C-1).
     #[inline]
     #[must_use]
     pub const fn received_with(self, ecn: Ecn) -> Self {
@@ -488,8 +495,8 @@ impl Header {
     /// Writes the header to the first 22 bytes of `out`.
     ///
     /// # Panics
-    /// If `out` is shorter than [`HEADER_BYTES`], or, in builds with debug assertions, if the
-    /// header is one that [`parse`](Self::parse) would refuse.
+    /// If `out` is shorter than [`HEADER_BYTES`]. With debug assertions, also if
+    /// [`parse`](Self::parse) would refuse the header.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         debug_assert!(
@@ -517,7 +524,9 @@ impl Header {
         b[14..22].copy_from_slice(&last.to_be_bytes());
     }
 
-    /// Writes what is behind the payload to the start of `out`: the tag of a PARTIAL, of others nothing.
+    /// Writes the bytes behind the payload to the start of `out`.
+    ///
+    /// They are the tag of a PARTIAL, else none.
     ///
     /// # Panics
     /// If `out` is shorter than [`Kind::trailer_bytes`].
@@ -529,7 +538,7 @@ impl Header {
     }
 }
 
-/// Whether the set bits are ranks 0..=k without a gap (0 counts).
+/// Whether the set bits are ranks 0..=k without a gap; true for 0.
 #[inline]
 #[must_use]
 pub const fn is_prefix(bitmap: u64) -> bool {

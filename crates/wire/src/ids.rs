@@ -1,4 +1,4 @@
-//! Numbers that must not be mixed up: job, epoch, fragment, rank, time.
+//! Newtypes for job, epoch, fragment, rank and time.
 
 use core::fmt;
 use core::time::Duration;
@@ -7,16 +7,20 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct JobId(pub u16);
 
-/// An incarnation of a job; 0 before the switch has given one.
+/// An incarnation of a job; 0 before the switch has assigned one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Epoch(pub u16);
 
-/// The serial number of a fragment in its epoch. Wraps, so it has no total order (W-1).
+/// The serial number of a fragment in its epoch (W-1).
+///
+/// It wraps, so it has no total order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct FragmentId(pub u32);
 
 impl FragmentId {
-    /// How far `self` lies ahead of `other`, in serial arithmetic (RFC 1982): negative when behind.
+    /// Distance from `other` to `self`; negative when `self` is behind.
+    ///
+    /// In serial arithmetic (RFC 1982).
     #[inline]
     #[must_use]
     pub const fn ahead_of(self, other: Self) -> i32 {
@@ -31,7 +35,7 @@ impl FragmentId {
     }
 }
 
-/// Who a frame speaks for: a worker 0..=63, the switch, or the parameter server.
+/// The rank in a frame: a worker 0..=63, the switch, or the parameter server.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Rank(pub u8);
 
@@ -72,13 +76,14 @@ impl fmt::Display for Rank {
     }
 }
 
-/// A moment on the caller's monotonic clock, in nanoseconds from any origin. Sans-IO code gets it
-/// as an argument and never asks for it.
+/// A time on the caller's monotonic clock, in nanoseconds from any origin.
+///
+/// Sans-IO code gets it as an argument and never reads a clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Time(pub u64);
 
 impl Time {
-    /// The moment `d` later; the end of time if that is out of range.
+    /// The time `d` later; saturates.
     #[inline]
     #[must_use]
     pub const fn after(self, d: Duration) -> Self {
@@ -90,7 +95,7 @@ impl Time {
         }))
     }
 
-    /// How long ago `earlier` was; zero if it is not earlier.
+    /// The time since `earlier`; zero if it is not earlier.
     #[inline]
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {

@@ -1,20 +1,20 @@
-//! Frame formats of the Tally native protocol, version 2 (`docs/PROTOCOL.md`), and of what it serves besides.
+//! Frame formats of the Tally native protocol, version 2 (`docs/PROTOCOL.md`).
 //!
 //! Four layers, each a small value with `parse` and `emit`:
 //!
-//! * [`frame`]: Ethernet, IPv4 and UDP, as much of them as the protocol allows;
+//! * [`frame`]: Ethernet, IPv4 and UDP, the subset that the protocol allows;
 //! * [`header`]: the 22 bytes of the Tally header;
-//! * [`auth`]: the tag by which a receiver knows that a frame is of its job;
-//! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE;
+//! * [`auth`]: the tag that authenticates a frame as one of its job;
+//! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE.
 //!
-//! and beside them:
+//! Three modules serve other traffic:
 //!
-//! * [`neighbour`]: the two answers (ARP, ICMP echo) that the switch's own address owes;
-//! * [`encapsulation`]: what ordinary frames carry behind VLAN tags;
-//! * [`switchml`]: the dialect of another system whose clients the switch serves.
+//! * [`neighbour`]: ARP and ICMP echo replies for the switch's own address;
+//! * [`encapsulation`]: the payload of ordinary frames behind VLAN tags;
+//! * [`switchml`]: the dialect of SwitchML, whose clients the switch serves.
 //!
-//! Catches: `parse` never panics, whatever the bytes. `emit` panics when the buffer is shorter
-//! than the constant its documentation names, which is a bug of the caller and not of the network.
+//! Catches: `parse` never panics, on any input. `emit` panics when the buffer is shorter than the
+//! constant that its documentation names; that is a bug of the caller.
 //! The crate is `no_std`, allocates nothing and does no I/O.
 #![no_std]
 
@@ -42,15 +42,15 @@ pub use train::Train;
 
 /// First UDP port of the switch unless configured (F-3).
 pub const DEFAULT_PORT: u16 = 31249;
-/// Bytes in front of the payload: Ethernet, IPv4, UDP and Tally headers. One cache line.
+/// Length of the Ethernet, IPv4, UDP and Tally headers. One cache line.
 pub const HEADERS_BYTES: usize = frame::UDP_END + header::HEADER_BYTES;
 /// Bytes in one unit of payload (F-4).
 pub const UNIT_BYTES: usize = 64;
-/// Most units in a payload: 8 KiB.
+/// Maximum number of units in a payload: 8 KiB.
 pub const MAX_UNITS: u8 = 128;
-/// Most bytes in a payload.
+/// Maximum length of a payload in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_UNITS as usize * UNIT_BYTES;
-/// Most workers in a job: the bits of the bitmap.
+/// Maximum number of workers in a job: the bits of the bitmap.
 pub const MAX_WORKERS: usize = 64;
 
 const _: () = assert!(HEADERS_BYTES == 64, "the payload starts on a cache line");

@@ -1,5 +1,6 @@
-//! ARP and ICMP echo: the two answers that an address owes, which reuse the request's bytes, and the
-//! ARP request of a host that looks for the switch.
+//! ARP and ICMP echo replies of the switch, and ARP requests of members.
+//!
+//! Replies reuse the request's bytes.
 
 use crate::frame::{
     ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES, Mac, internet_checksum,
@@ -8,13 +9,13 @@ use core::net::Ipv4Addr;
 
 const ARP_BYTES: usize = 28;
 const ICMP_BYTES: usize = 8;
-/// Ethernet and IPv4 as ARP's hardware and protocol types, with their address lengths.
+/// ARP's hardware and protocol types and lengths: Ethernet and IPv4.
 const ARP_ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// Shortest Ethernet frame without its check sequence.
 pub const FRAME_BYTES_MIN: usize = 60;
 
-/// The ARP request of the host at `own_ip` for the MAC of `wanted`.
+/// ARP request of the host at `own_ip` for the MAC of `wanted`.
 #[must_use]
 pub fn arp_request(own_mac: Mac, own_ip: Ipv4Addr, wanted: Ipv4Addr) -> [u8; FRAME_BYTES_MIN] {
     let mut frame = [0; FRAME_BYTES_MIN];
@@ -29,8 +30,9 @@ pub fn arp_request(own_mac: Mac, own_ip: Ipv4Addr, wanted: Ipv4Addr) -> [u8; FRA
     frame
 }
 
-/// The MAC that an ARP frame, request or answer, gives for its sender, if that is `sender`. Never a
-/// group's.
+/// The MAC of `sender` in an ARP request or reply, if `sender` sent the frame.
+///
+/// Never a group address.
 #[must_use]
 pub fn arp_sender(frame: &[u8], sender: Ipv4Addr) -> Option<Mac> {
     let b = frame.first_chunk::<{ ETHERNET_BYTES + ARP_BYTES }>()?;
@@ -39,8 +41,10 @@ pub fn arp_sender(frame: &[u8], sender: Ipv4Addr) -> Option<Mac> {
     (is_arp && b[28..32] == sender.octets() && !mac.is_group()).then_some(mac)
 }
 
-/// Turns an ARP request for `own_ip`, in `frame`, into the reply and says so with `true`; leaves
-/// anything else alone. Gratuitous requests and probes for other addresses are anything else.
+/// Turns an ARP request for `own_ip`, in `frame`, into the reply.
+///
+/// Returns whether it did. It leaves any other frame unchanged, also gratuitous requests and probes
+/// for other addresses.
 pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
     let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + ARP_BYTES }>() else {
         return false;
@@ -49,7 +53,7 @@ pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
         && b[14..20] == ARP_ETHERNET_IPV4
         && b[20..22] == [0, 1]
         && b[38..42] == own_ip.octets();
-    // A sender with a group address, or with ours, is no host that could use an answer.
+    // A sender with a group address, or with the switch's, cannot receive an answer.
     if !is_request || b[22] & 1 == 1 || b[28..32] == own_ip.octets() {
         return false;
     }
@@ -62,8 +66,10 @@ pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
     true
 }
 
-/// Turns an ICMP echo request to `own_ip`, in `frame`, into the reply and says so with `true`;
-/// leaves anything else alone, fragments and requests with IPv4 options included.
+/// Turns an ICMP echo request to `own_ip`, in `frame`, into the reply.
+///
+/// Returns whether it did. It leaves any other frame unchanged, also fragments and requests with
+/// IPv4 options.
 pub fn answer_echo(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
     const ICMP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
     let len = frame.len();

@@ -1,4 +1,6 @@
-//! The UDP dialect of SwitchML (NSDI'21; p4lang/p4app-switchML): ten bytes between UDP and elements.
+//! The UDP dialect of SwitchML (NSDI'21; p4lang/p4app-switchML).
+//!
+//! Its header is ten bytes between UDP and elements:
 //!
 //! ```text
 //!  0        14         34    42     43    44       48            50          52
@@ -6,19 +8,19 @@
 //!  |          | ihl 5   |     | size |     | opaque | bit 15, 14  | two i8    |
 //! ```
 //!
-//! [`Header::parse`] takes a datagram whole, headers of UDP and before being [`UdpFrame`]'s affair;
+//! [`Header::parse`] takes a whole UDP payload; [`UdpFrame`] parses the headers before it.
 //! [`emit_reply`] writes all 52 bytes in front of a sum, and [`emit_request`] those in front of a
 //! contribution, as the published clients write them.
 //!
 //! Catches:
 //!
-//! * Published clients leave the IPv4 checksum 0 and the UDP checksum a sum of the pseudo header only,
-//!   for a NIC to finish. Whoever drops for a bad checksum loses their frames.
-//! * The packet number is in its sender's byte order. It means nothing here and is given back.
-//! * 256 and 1024 bytes are what the published clients use, 128 and 512 what their enumeration
-//!   names besides. The larger ones are ours: a session agrees on one size before its first frame, so
-//!   nobody meets them who did not ask for them.
-//! * Elements begin at byte 52 of the frame: on no boundary of more than four bytes.
+//! * Published clients leave the IPv4 checksum 0, and the UDP checksum a sum of the pseudo header
+//!   only, for a NIC to complete. A receiver that drops bad checksums loses their frames.
+//! * The packet number is in its sender's byte order. It is echoed and not interpreted.
+//! * The published clients use 256 and 1024 bytes; their enumeration also names 128 and 512. The
+//!   larger sizes are extensions: a session agrees on one size before its first frame, so a client
+//!   that did not ask for them never receives them.
+//! * Elements begin at byte 52 of the frame, so they are aligned to four bytes only.
 //!
 //! [`UdpFrame`]: crate::UdpFrame
 
@@ -29,15 +31,15 @@ use crate::frame::{
 use core::net::Ipv4Addr;
 use thiserror::Error;
 
-/// First of the UDP ports that are SwitchML's.
+/// First UDP port of SwitchML.
 pub const FIRST_PORT: u16 = 0xbee0;
-/// How many there are. Clients use the first one.
+/// Number of UDP ports of SwitchML. Clients use the first one.
 pub const PORTS: u16 = 16;
 /// Bytes of the header, exponents included.
 pub const HEADER_BYTES: usize = 10;
 /// Bytes in front of the elements.
 pub const HEADERS_BYTES: usize = UDP_END + HEADER_BYTES;
-/// Slots that the header can name, in each of the two sets.
+/// Number of slots that the header can name, in each of the two sets.
 pub const MAX_SLOTS: u16 = 1 << 14;
 /// Bytes of an element.
 pub const ELEMENT_BYTES: usize = 4;
@@ -56,8 +58,10 @@ pub const fn is_port(port: u16) -> bool {
     port & !(PORTS - 1) == FIRST_PORT
 }
 
-/// How many elements a packet of a session has. The numbers are those on the wire, and those of the
-/// controller's `PacketSize` up to 1024 bytes.
+/// Number of elements in each packet of a session.
+///
+/// The discriminants are the codes on the wire; up to 1024 bytes also those of the controller's
+/// `PacketSize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Size {
@@ -78,7 +82,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// All of them, in the order of their codes.
+    /// All sizes, in the order of their codes.
     pub const ALL: [Self; 7] = [
         Self::B128,
         Self::B256,
@@ -89,7 +93,7 @@ impl Size {
         Self::B8192,
     ];
 
-    /// Bytes of the elements together.
+    /// Length of all elements in bytes.
     #[inline]
     #[must_use]
     pub const fn payload_bytes(self) -> usize {
@@ -103,14 +107,14 @@ impl Size {
         self.payload_bytes() / ELEMENT_BYTES
     }
 
-    /// The number on the wire.
+    /// The code on the wire.
     #[inline]
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The size with this number.
+    /// The size with this code.
     #[inline]
     #[must_use]
     pub const fn from_code(code: u8) -> Option<Self> {
@@ -127,19 +131,19 @@ impl Size {
     }
 }
 
-/// Why a datagram is none of SwitchML's.
+/// Error: the datagram is not a SwitchML packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum HeaderError {
-    /// Shorter than the header.
+    /// The datagram is shorter than the header.
     #[error("truncated SwitchML header")]
     Truncated,
-    /// Another type than UDP's.
+    /// The packet type is not that of UDP.
     #[error("unknown SwitchML type")]
     Kind,
     /// No size has this code.
     #[error("unknown SwitchML packet size")]
     Size,
-    /// The elements are not as many as the size says.
+    /// The number of elements differs from the size.
     #[error("SwitchML payload length does not fit the packet size")]
     Length,
 }
@@ -147,27 +151,27 @@ pub enum HeaderError {
 /// A SwitchML header as a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Header {
-    /// How many elements follow.
+    /// Number of elements that follow.
     pub size: Size,
-    /// Low byte of the client's number of a job. Given back.
+    /// Low byte of the client's job number. Echoed.
     pub job: u8,
-    /// The client's number of a packet, as it stands on the wire. Given back.
+    /// The client's packet number, in wire order. Echoed.
     pub packet: [u8; 4],
     /// Slot, below [`MAX_SLOTS`].
     pub slot: u16,
-    /// In which of the slot's two sets.
+    /// Index of the slot's set, 0 or 1.
     pub set: bool,
-    /// Exponents of two blocks to come; the maximum of all workers' goes back.
+    /// Exponents of two later blocks; in a reply the maximum of all workers'.
     pub exponents: [i8; 2],
 }
 
 impl Header {
-    /// Reads the header at the start of `datagram`, the UDP payload, whole.
+    /// Parses the header at the start of `datagram`, a whole UDP payload.
     ///
-    /// Bit 3 of the first byte and bit 14 of the slot's field mean nothing, and are not looked at.
+    /// Bit 3 of the first byte and bit 14 of the slot's field have no meaning and are ignored.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first violation.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, HeaderError> {
         let Some((b, elements)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
@@ -191,11 +195,11 @@ impl Header {
         })
     }
 
-    /// Writes the header to the first ten bytes of `out`; bits without a meaning are 0.
+    /// Writes the header to the first ten bytes of `out`; unused bits are 0.
     ///
     /// # Panics
-    /// If `out` is shorter than [`HEADER_BYTES`], or, in builds with debug assertions, if `slot` is none
-    /// that the header can name.
+    /// If `out` is shorter than [`HEADER_BYTES`]. With debug assertions, also if `slot` is not
+    /// below [`MAX_SLOTS`].
     #[inline]
     pub fn emit(&self, out: &mut [u8]) {
         debug_assert!(self.slot < MAX_SLOTS, "emitting {self:?}");
@@ -212,16 +216,18 @@ impl Header {
     }
 }
 
-/// Writes all 52 bytes in front of a sum: Ethernet, IPv4 (don't fragment, TTL 64, valid checksum), UDP
-/// (checksum 0) and the SwitchML header.
+/// Writes all 52 bytes in front of a sum.
+///
+/// These are Ethernet, IPv4 (don't fragment, TTL 64, valid checksum), UDP (checksum 0) and the
+/// SwitchML header.
 ///
 /// # Panics
 /// If `out` is shorter than [`HEADERS_BYTES`].
 #[inline]
 pub fn emit_reply(out: &mut [u8], addresses: &Addresses, header: &Header) {
     let b = emit(out, addresses, header, TTL);
-    // Of what was written, and not read from there: a load of bytes that were stored in other sizes waits for
-    // all of them to leave the store buffer.
+    // Computed from the values, not loaded from `out`: a load of bytes that were stored in other
+    // sizes waits until all of them have left the store buffer.
     let words = |ip: Ipv4Addr| (ip.to_bits() >> 16) + (ip.to_bits() & 0xffff);
     let bytes = (IPV4_BYTES + UDP_BYTES + HEADER_BYTES + header.size.payload_bytes()) as u32;
     let constant = 0x4500 + 0x4000 + (u32::from(TTL) << 8) + u32::from(PROTOCOL_UDP);
@@ -231,8 +237,10 @@ pub fn emit_reply(out: &mut [u8], addresses: &Addresses, header: &Header) {
     b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
-/// Writes all 52 bytes in front of a contribution as the published clients do: TTL 128, IPv4
-/// checksum 0, and for UDP a sum of the pseudo header that leaves the rest to a NIC.
+/// Writes all 52 bytes in front of a contribution, as the published clients do.
+///
+/// TTL is 128, the IPv4 checksum 0, and the UDP checksum a sum of the pseudo header, which a NIC
+/// completes.
 ///
 /// # Panics
 /// If `out` is shorter than [`HEADERS_BYTES`].
@@ -246,7 +254,7 @@ pub fn emit_request(out: &mut [u8], addresses: &Addresses, header: &Header) {
     b[40..42].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// What both have in common; both checksums are 0.
+/// The headers that reply and request share, with both checksums 0.
 #[inline]
 fn emit<'a>(
     out: &'a mut [u8],

@@ -1,10 +1,9 @@
-//! Frames that follow one another and differ in next to nothing.
+//! Header template: parses a frame by comparison with an earlier one.
 //!
-//! A worker's frames have the same headers but for fragment and priority, and those with a tag but for that, so what one of them was
-//! found to be, the next one is too. [`Train::header_of`] sees that in one comparison of the 64
-//! bytes and saves reading them field by field. It accepts no frame that
-//! [`UdpFrame::parse`](crate::UdpFrame::parse) and [`Header::parse`] would not, and says of it what
-//! they would say.
+//! A worker's frames have the same headers except for fragment, priority and, where they have one,
+//! the tag. [`Train::header_of`] detects that in one comparison of the 64 bytes, and saves parsing
+//! them field by field. It accepts only frames that [`UdpFrame::parse`](crate::UdpFrame::parse) and
+//! [`Header::parse`] accept, and returns the same header.
 
 use crate::auth::AuthTag;
 use crate::frame::{ETHERNET_BYTES, UDP_END};
@@ -12,18 +11,20 @@ use crate::header::{FRAGMENT_AT, Header, PRIORITY_AT};
 use crate::ids::FragmentId;
 use crate::{HEADERS_BYTES, UNIT_BYTES};
 
-/// Where in a frame the two fields are that may differ.
+/// Offsets in a frame of the two fields that may differ.
 const PRIORITY: usize = UDP_END + PRIORITY_AT;
 const FRAGMENT: usize = UDP_END + FRAGMENT_AT;
 
-/// Words in the headers.
+/// Number of 64-bit words in the headers.
 const WORDS: usize = HEADERS_BYTES / 8;
 
-/// The bits of the headers that must be the same: all that are read, but for the two fields.
+/// Bits of the headers that must be equal.
+///
+/// These are all that a parser reads, except those of the two fields.
 const MASK: [u64; WORDS] = {
     let mut mask = [0xff_u8; HEADERS_BYTES];
-    // Differentiated services, but not ECN; identification and the bit that says don't fragment;
-    // time to live and checksum.
+    // Ignored: differentiated services (not ECN), identification, don't-fragment, time to live,
+    // checksum.
     mask[ETHERNET_BYTES + 1] = 0x03;
     mask[ETHERNET_BYTES + 4] = 0;
     mask[ETHERNET_BYTES + 5] = 0;
@@ -31,7 +32,7 @@ const MASK: [u64; WORDS] = {
     mask[ETHERNET_BYTES + 8] = 0;
     mask[ETHERNET_BYTES + 10] = 0;
     mask[ETHERNET_BYTES + 11] = 0;
-    // The UDP checksum, which may be anything (F-2).
+    // Ignored: the UDP checksum, which may have any value (F-2).
     mask[UDP_END - 2] = 0;
     mask[UDP_END - 1] = 0;
     mask[PRIORITY] = 0;
@@ -42,7 +43,7 @@ const MASK: [u64; WORDS] = {
     words(&mask)
 };
 
-/// As [`MASK`], of frames that have a tag in place of the bitmap.
+/// As [`MASK`], for frames with a tag in place of the bitmap.
 const MASK_TAGGED: [u64; WORDS] = {
     let mut mask = MASK;
     let mut bytes = [0xff; HEADERS_BYTES];
@@ -60,11 +61,13 @@ const MASK_TAGGED: [u64; WORDS] = {
     mask
 };
 
-/// Frames like one that was parsed.
+/// A header template: the headers of a parsed frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     words: [u64; WORDS],
-    /// [`MASK`], in memory: were it known, the compiler would compare word by word and not with vectors.
+    /// [`MASK`] or [`MASK_TAGGED`].
+    ///
+    /// In memory, because the compiler compares word by word, without vectors, if it knows the value.
     mask: [u64; WORDS],
     header: Header,
     /// Bytes of the headers and the payload.
@@ -72,7 +75,7 @@ pub struct Train {
 }
 
 impl Train {
-    /// Frames like `frame`, which begins with these headers and was parsed to `header`.
+    /// Creates the template from `frame`, which was parsed to `header`.
     #[inline]
     #[must_use]
     pub const fn new(frame: &[u8; HEADERS_BYTES], header: Header) -> Self {
@@ -88,8 +91,11 @@ impl Train {
         }
     }
 
-    /// Fragment and priority of `frame` if it is like the first one in all else that is read of it.
-    /// `None` says nothing of it: it must be parsed.
+    /// Fragment and priority of `frame`, if it matches the template.
+    ///
+    /// It matches if all other fields that a parser reads are equal.
+    ///
+    /// `None` means that the frame must be parsed.
     #[inline]
     #[must_use]
     pub fn follows(&self, frame: &[u8]) -> Option<(FragmentId, u8)> {
@@ -122,14 +128,14 @@ impl Train {
         }
     }
 
-    /// Bytes of each frame without padding.
+    /// Length of each frame without padding, in bytes.
     #[inline]
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.frame_bytes
     }
 
-    /// The header of `frame`, as [`follows`](Self::follows) says it.
+    /// The header of `frame`, if it matches: see [`follows`](Self::follows).
     #[inline]
     #[must_use]
     pub fn header_of(&self, frame: &[u8]) -> Option<Header> {
@@ -147,7 +153,7 @@ impl Train {
     }
 }
 
-/// The bytes in words, in the machine's order.
+/// The bytes as words, in host byte order.
 #[inline]
 const fn words(bytes: &[u8; HEADERS_BYTES]) -> [u64; WORDS] {
     let mut words = [0; WORDS];

@@ -1,8 +1,8 @@
 //! Section 10 of PROTOCOL.md against this crate: every example's bytes are emitted and parsed.
 //!
 //! An example is a heading `### name` and the next fenced block, whose lines are hexadecimal bytes
-//! up to an optional `|`, behind which is a remark. An example that the section lacks fails, and so
-//! does one that it has too many. On a difference the block as it ought to be is printed.
+//! up to an optional `|`; the rest of the line is a comment. The test fails for an example that the
+//! section lacks and for one that the code lacks. On a difference it prints the expected block.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -253,9 +253,9 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
         ("REFUSE, CHALLENGE", challenged),
         ("REFUSE, PAYLOAD", refused),
         ("REFUSE, BAD_MAC, a hint", hinted),
-        ("JOIN, a sign of life", living),
+        ("JOIN, heartbeat", living),
         ("ACCEPT, rank 1 is behind", awaited),
-        ("REFUSE, MEMBER_FAILED, rank 0 gave up waiting", told),
+        ("REFUSE, MEMBER_FAILED, rank 0 stalled", told),
         ("LEAVE, overflow", left),
         ("LEAVE, stalled", gone),
         (
@@ -311,7 +311,7 @@ fn documented() -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// What the rows of a block are about: lengths in bytes and remarks.
+/// The rows of a block: lengths in bytes and comments.
 fn rows(bytes: &[u8]) -> Vec<(usize, &'static str)> {
     let control = [
         (
@@ -383,17 +383,17 @@ fn the_examples_are_what_the_code_says() {
     }
     assert!(
         wrong.is_empty(),
-        "missing in section 10 of docs/PROTOCOL.md, or different there; as they ought to be:\n\n{wrong}"
+        "missing in section 10 of docs/PROTOCOL.md, or different there; expected:\n\n{wrong}"
     );
     for name in found.keys() {
         assert!(
             expected.contains_key(name.as_str()),
-            "nobody checks `{name}`"
+            "example `{name}` has no counterpart in this test"
         );
     }
 }
 
-/// No byte of an example is there by chance: a change of any is refused, or read as something else.
+/// Every byte of an example matters: a changed byte is refused, or parses to another value.
 #[test]
 fn every_byte_of_an_example_matters() {
     for (name, bytes) in examples() {

@@ -1,9 +1,9 @@
 //! The instruction sets: the only `unsafe` code of the crate.
 //!
 //! Each module has a type that implements [`Simd`](crate::simd::Simd) with intrinsics, and one
-//! shell per operation: a function that is compiled for the instruction set and does nothing but
-//! call the generic algorithm, which is inlined into it. The shells' addresses are a [`Table`],
-//! and a `Table` is handed out only after the CPU was asked.
+//! shell per operation: a function compiled for the instruction set that only calls the generic
+//! algorithm, which is inlined into it. The shells' addresses form a [`Table`]. A `Table` is
+//! returned only after a check of the CPU.
 
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod aarch64;
@@ -14,8 +14,8 @@ use crate::{Backend, Scale, scalar};
 
 /// The operations of one backend, as addresses.
 ///
-/// Invariant: a table leaves this module only by [`Table::detect`], once the CPU was found to
-/// have the instructions that its functions are compiled for. A CPU does not lose them.
+/// Invariant: a table leaves this module only by [`Table::detect`], after a check that the CPU has
+/// the instructions for which its functions are compiled. A CPU does not lose them.
 pub(crate) struct Table {
     backend: Backend,
     sum_i32: unsafe fn(&mut [u8], &[u8]) -> bool,
@@ -155,9 +155,9 @@ impl Table {
 
 /// Defines the shells of one instruction set and their table.
 ///
-/// `$isa` is the type that implements `Simd`, and `$features` the CPU features it stands for. The
-/// type is a unit with a private field, so that only its own module can make a value; the shells
-/// live in that module and are `unsafe` to call from anywhere that lacks the features.
+/// `$isa` is the type that implements `Simd`, and `$features` the CPU features that it proves. The
+/// type is a unit with a private field, so that only its own module can create a value. The shells
+/// are in that module and are `unsafe` to call from code without the features.
 #[allow(unused_macros)]
 macro_rules! shells {
     ($isa:ident, $backend:expr, $features:literal) => {
@@ -249,8 +249,8 @@ use shells;
 
 /// Calls intrinsics that are unsafe only because a CPU may lack them.
 ///
-/// Takes the value that proves that this one does not, and so is a safe expression. Intrinsics
-/// that also have a pointer to answer for do not go through here.
+/// Takes the value that proves that this CPU has them, so it is a safe expression. Intrinsics that
+/// also take a pointer are not called by it.
 #[allow(unused_macros)]
 macro_rules! proven {
     ($isa:expr, $intrinsics:expr) => {{

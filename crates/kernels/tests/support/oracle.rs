@@ -79,7 +79,7 @@ pub fn max_exponent(src: &[f32]) -> u8 {
         if !v.is_finite() {
             return 255;
         }
-        // The largest k whose power of two, 2^(k - 127), is not above the value; 0 if there is none.
+        // The largest k with 2^(k - 127) not above the value; 0 if there is none.
         let reached = |k: &u8| f64::from(v.abs()) >= 2f64.powi(i32::from(*k) - 127);
         (1..=254).rev().find(reached).unwrap_or(0)
     };

@@ -220,7 +220,7 @@ fn out_of_range_fields_are_refused() {
     }
 }
 
-/// A sender that knows nothing of J-10 has zeros there, and nothing else may stand in their place.
+/// A sender without J-10 writes zeros there; other values are refused.
 #[test]
 fn how_far_a_worker_is_may_be_left_out_but_not_half() {
     let changed = |which: usize, changes: &[(usize, u8)]| {
@@ -257,7 +257,7 @@ fn how_far_a_worker_is_may_be_left_out_but_not_half() {
     assert_eq!(behind, Ok(None));
     assert!(
         Accept::parse(&changed(1, &none[11..])).is_err(),
-        "of nobody"
+        "of no rank"
     );
     assert!(
         Accept::parse(&changed(1, &none[3..])).is_err(),
@@ -273,7 +273,7 @@ fn how_far_a_worker_is_may_be_left_out_but_not_half() {
     assert!(Accept::parse(&changed(1, &[(17, 7), (56, 0), (41, 7)])).is_err());
     assert!(Accept::parse(&changed(1, &[(17, 7), (56, 0), (41, 6)])).is_ok());
 
-    // Who is behind comes with that reason and code alone.
+    // `behind` comes only with this reason and code.
     assert!(Refuse::parse(&changed(2, &[(16, Reason::MemberLost as u8)])).is_err());
     assert!(Refuse::parse(&changed(2, &[(23, 3)])).is_err());
     for code in [0, 1, 2, 3, 5] {
@@ -302,7 +302,8 @@ fn keys_are_16_to_64_bytes_of_hex_and_never_printed() {
 
 #[test]
 fn seal_is_hmac_sha_256() {
-    // RFC 4231 has no vector of this length; check against the definition, H(K^opad || H(K^ipad || m)).
+    // RFC 4231 has no vector of this length. Check against the definition:
+    // H(K^opad || H(K^ipad || m)).
     use sha2::Digest;
     let d = sealed()[0];
     let pad = |x: u8| -> Vec<u8> { (0..64).map(|i| x ^ if i < 16 { i } else { 0 }).collect() };

@@ -197,7 +197,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     fn overflow_i32(self, a: uint32x4_t, b: uint32x4_t, sum: uint32x4_t) -> uint32x4_t {
-        // The sum has another sign than both of its terms.
+        // Overflow: the sum's sign differs from both terms' sign.
         proven!(self, vandq_u32(veorq_u32(a, sum), veorq_u32(b, sum)))
     }
 
@@ -245,7 +245,7 @@ impl Simd for Neon {
     fn load_f16(self, from: &[u8; 16]) -> [uint32x4_t; 2] {
         let v = self.load(from);
         let (first, second);
-        // The intrinsics for this want the type `f16`, which is not stable.
+        // The intrinsics for this require the type `f16`, which is not stable.
         // SAFETY: `self` proves NEON, whose first version has both instructions; they read one
         // register and write another.
         unsafe {
@@ -281,7 +281,7 @@ impl Simd for Neon {
 
     #[inline(always)]
     fn round_f32_to_i32(self, v: uint32x4_t) -> uint32x4_t {
-        // FCVTNS rounds ties to even, saturates, and makes 0 of a NaN.
+        // FCVTNS rounds ties to even, saturates, and converts NaN to 0.
         proven!(
             self,
             vreinterpretq_u32_s32(vcvtnq_s32_f32(vreinterpretq_f32_u32(v)))

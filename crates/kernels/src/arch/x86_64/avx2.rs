@@ -180,7 +180,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn overflow_i32(self, a: __m256i, b: __m256i, sum: __m256i) -> __m256i {
-        // The sum has another sign than both of its terms.
+        // Overflow: the sum's sign differs from both terms' sign.
         proven!(
             self,
             _mm256_and_si256(_mm256_xor_si256(a, sum), _mm256_xor_si256(b, sum))
@@ -253,8 +253,8 @@ impl Simd for Avx2 {
     fn round_f32_to_i32(self, v: __m256i) -> __m256i {
         proven!(self, {
             let v = _mm256_castsi256_ps(v);
-            // What does not fit becomes MIN. That is right for all that is too small; of what is
-            // too large flipping every bit makes MAX; and of a NaN nothing may be left.
+            // Out-of-range values become MIN. That is right for values too small; for values too
+            // large, flipping every bit gives MAX; a NaN must become 0.
             let rounded = _mm256_cvtps_epi32(v);
             let too_large = _mm256_cmp_ps::<_CMP_GE_OQ>(v, _mm256_set1_ps(i32::MAX as f32));
             let is_number = _mm256_cmp_ps::<_CMP_ORD_Q>(v, v);
@@ -269,5 +269,5 @@ impl Simd for Avx2 {
     }
 }
 
-// `round_f32_to_i32` compares with the first `f32` that is too large for an `i32`.
+// `round_f32_to_i32` compares with the smallest `f32` that is too large for an `i32`.
 const _: () = assert!(i32::MAX as f32 == 2_147_483_648.0);

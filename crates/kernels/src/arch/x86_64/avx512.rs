@@ -1,4 +1,4 @@
-//! AVX-512 F, BW and VL: 64 bytes at a time, and masks for what is left.
+//! AVX-512 F, BW and VL: 64 bytes at a time, and masks for the remainder.
 
 use core::arch::x86_64::*;
 
@@ -210,7 +210,7 @@ impl Simd for Avx512 {
 
     #[inline(always)]
     fn overflow_i32(self, a: __m512i, b: __m512i, sum: __m512i) -> __m512i {
-        // The sum has another sign than both of its terms.
+        // Overflow: the sum's sign differs from both terms' sign.
         proven!(self, _mm512_ternarylogic_epi32::<BOTH_DIFFER>(a, b, sum))
     }
 
@@ -284,7 +284,7 @@ impl Simd for Avx512 {
     fn round_f32_to_i32(self, v: __m512i) -> __m512i {
         proven!(self, {
             let v = _mm512_castsi512_ps(v);
-            // What does not fit becomes MIN, which is right for all that is too small.
+            // Out-of-range values become MIN, which is right for values too small.
             let is_number = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(v, v);
             let rounded = _mm512_maskz_cvtps_epi32(is_number, v);
             let too_large = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(v, _mm512_set1_ps(i32::MAX as f32));
@@ -298,7 +298,7 @@ impl Simd for Avx512 {
     }
 }
 
-// `round_f32_to_i32` compares with the first `f32` that is too large for an `i32`.
+// `round_f32_to_i32` compares with the smallest `f32` that is too large for an `i32`.
 const _: () = assert!(i32::MAX as f32 == 2_147_483_648.0);
 // The truth table, spelt out.
 const _: () = {
