@@ -279,7 +279,10 @@ class Job:
             self._native.finish()
 
     def abort(self) -> None:
-        """Leaves the job at once: it fails at all ranks, with an error that names this one."""
+        """Leaves the job at once, which fails it at all ranks.
+
+        The other ranks' errors name this one.
+        """
         self._native.abort()
 
     def __enter__(self) -> Job:

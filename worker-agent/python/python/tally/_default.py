@@ -1,4 +1,4 @@
-"""The job of the whole process: ``tally.all_reduce(array)`` without a :class:`tally.Job`."""
+"""The job of the whole process: ``tally.all_reduce(array)``."""
 
 from __future__ import annotations
 
@@ -90,17 +90,26 @@ def _default() -> Job:
 def all_reduce(
     array: numpy.ndarray, op: str = "sum", arithmetic: str = "native", name: Optional[str] = None
 ) -> numpy.ndarray:
-    """:meth:`tally.Job.all_reduce` of the process's job. The first call joins it (:func:`init`)."""
+    """:meth:`tally.Job.all_reduce` of the process's job.
+
+    The first call joins the job as :func:`init` does.
+    """
     return _default().all_reduce(array, op, arithmetic, name)
 
 
 def broadcast(array: numpy.ndarray, root: int, name: Optional[str] = None) -> numpy.ndarray:
-    """:meth:`tally.Job.broadcast` of the process's job. The first call joins it (:func:`init`)."""
+    """:meth:`tally.Job.broadcast` of the process's job.
+
+    The first call joins the job as :func:`init` does.
+    """
     return _default().broadcast(array, root, name)
 
 
 def barrier(name: Optional[str] = None) -> None:
-    """:meth:`tally.Job.barrier` of the process's job. The first call joins it (:func:`init`)."""
+    """:meth:`tally.Job.barrier` of the process's job.
+
+    The first call joins the job as :func:`init` does.
+    """
     _default().barrier(name)
 
 

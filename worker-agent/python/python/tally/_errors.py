@@ -37,7 +37,10 @@ class ConnectError(TallyError, builtins.ConnectionError):
 
 
 class RefusedError(TallyError):
-    """The agent refuses: it has no such job or rank, other workers, or the rank is taken."""
+    """The agent refuses this rank.
+
+    It has no such job or rank, other workers, or another process has the rank.
+    """
 
 
 class VersionError(RefusedError):
@@ -57,7 +60,10 @@ class JoinError(TallyError):
 
 
 class MismatchError(TallyError):
-    """Ranks brought different collectives, and no sum was made. ``ranks`` differ from most."""
+    """Ranks brought different collectives, and no sum was made.
+
+    ``ranks`` are those that differ from most.
+    """
 
 
 class MemberError(TallyError):

@@ -91,7 +91,10 @@ class Residuals:
         self._owed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def of(self, parameters: Sequence[torch.Tensor], block: int) -> torch.Tensor:
-        """Residuals of a bucket, in blocks. Values written there are kept for the next step."""
+        """Residuals of a bucket, in blocks.
+
+        Values written there are kept for the next step.
+        """
         key = tuple(map(id, parameters))
         known = self._buckets.get(key)
         if known is not None:

@@ -1,4 +1,4 @@
-"""DDP's gradients over Tally with priorities and a choice of the wire: :func:`ddp_hook`.
+"""DDP's gradients with priorities and a choice of the wire: :func:`ddp_hook`.
 
 ::
 

@@ -1,4 +1,4 @@
-"""PyTorch on Tally: ``import tally.torch``, then ``init_process_group(backend="tally", ...)``.
+"""PyTorch backend: ``import tally.torch``, ``init_process_group("tally")``.
 
 Options come from ``pg_options=tally.torch.Options(job=7)`` or the environment:
 
@@ -78,7 +78,10 @@ class Options:
     job: int = field(default_factory=_job_from_environment)
     """Number of the job in the agent's configuration."""
     socket: str = field(default_factory=_socket_from_environment)
-    """Socket of the agent. In ``TALLY_SOCKET``, ``{local_rank}`` stands for ``LOCAL_RANK``."""
+    """Socket of the agent.
+
+    In ``TALLY_SOCKET``, ``{local_rank}`` stands for ``LOCAL_RANK``.
+    """
     arithmetic: str = field(
         default_factory=lambda: os.environ.get("TALLY_ARITHMETIC", "native")
     )
