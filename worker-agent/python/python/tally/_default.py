@@ -23,7 +23,7 @@ def _from_environment(variable: str, what: str) -> int:
     text = os.environ.get(variable)
     if text is None:
         raise ArgumentError(
-            f"{what} is not known: set {variable}, as torchrun or a job script does, or call tally.init({what}=...)"
+            f"{variable}: not set; set it as torchrun or a job script does, or call tally.init({what}=...)"
         )
     try:
         return int(text)

@@ -63,7 +63,8 @@ def _job_from_environment() -> int:
     text = os.environ.get("TALLY_JOB")
     if text is None:
         raise ArgumentError(
-            "which job of the agent's configuration? Set TALLY_JOB, or pass pg_options=tally.torch.Options(job=...)"
+            "TALLY_JOB: not set; set it to a job's number in the agent's configuration, or pass "
+            "pg_options=tally.torch.Options(job=...)"
         )
     try:
         return int(text)
