@@ -1,4 +1,4 @@
-"""Sums of numpy arrays over the hosts of a job, made by a Tally switch in the network.
+"""Sums of numpy arrays over the hosts of a job, made by a Tally switch.
 
 A process joins a job through the agent of its host (``tally-agent serve``)::
 
@@ -7,14 +7,14 @@ A process joins a job through the agent of its host (``tally-agent serve``)::
     gradients = numpy.ones(1000, numpy.float32)
     tally.all_reduce(gradients)          # in place: 2.0 everywhere, with two workers
 
-Which job, and which rank, comes from the environment (:func:`init`). A :class:`Job` is the same for a part of a
+Job and rank come from the environment (:func:`init`). A :class:`Job` does the same for a part of a
 program, or for several jobs::
 
     with tally.Job(job=7, rank=0, workers=2) as job:
         job.all_reduce(gradients)
 
-All ranks must bring the same collectives in the same order. What differs is an error that names the ranks, and
-never a wrong sum. For PyTorch see :mod:`tally.torch`.
+All ranks must bring the same collectives in the same order. A difference is an error that names the
+ranks, never a wrong sum. For PyTorch see :mod:`tally.torch`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ __all__ = [
 ]
 
 DEFAULT_SOCKET = "/run/tally/agent.sock"
-"""Where the agent listens, unless its configuration says otherwise."""
+"""The agent's socket by default."""
 
 _DTYPES = {
     numpy.dtype(numpy.float32): "f32",
@@ -90,7 +90,7 @@ _NAME_BYTES_MAX = 255
 
 
 def __getattr__(name: str) -> Any:
-    # Not everybody has torch.
+    # Import on demand: torch is optional.
     if name == "ddp_hook":
         from .hook import ddp_hook
 
@@ -99,15 +99,19 @@ def __getattr__(name: str) -> Any:
 
 
 def status(socket: str = DEFAULT_SOCKET, timeout: float = 5.0) -> dict[str, Any]:
-    """What the agent at ``socket`` says of its jobs and their ranks, as ``tally-agent status --json`` prints it.
+    """Status of the jobs and ranks of the agent at ``socket``.
 
-    Raises :class:`TallyError` if none answers within ``timeout`` seconds.
+    The dictionary is that of ``tally-agent status --json``. Raises :class:`TallyError` if no agent
+    answers within ``timeout`` seconds.
     """
     return json.loads(_native.status(str(socket), float(timeout)))
 
 
 class Handle:
-    """A collective under way. The array is the agent's until :meth:`wait` has returned: leave it alone."""
+    """A collective in flight.
+
+    The array belongs to the agent until :meth:`wait` has returned: neither read nor write it.
+    """
 
     def __init__(self, job: _native.Job, ticket: int, bytes_: Any, result: Any) -> None:
         self._job = job
@@ -116,12 +120,14 @@ class Handle:
         self._result = result
 
     def wait(self, timeout: Optional[float] = None) -> Any:
-        """Waits up to ``timeout`` seconds (the job's, by default), and returns the array with its results.
+        """Waits for the results and returns the array.
 
-        Raises what :meth:`Job.all_reduce` does, each time. After an error the array holds what it held before. When
-        only the time was over, or Ctrl-C came, it can be waited for again. The :class:`TimeoutError` then names the
-        ranks that are missing, as far as the agent knows: that takes about 1.5 s without a result. With a ``timeout``
-        of 0 it only looks, and the error names no ranks.
+        ``timeout`` is in seconds, by default the job's. Raises the errors of
+        :meth:`Job.all_reduce`, at each call. After an error the array holds its old values.
+
+        After a timeout or Ctrl-C it can be waited for again. The :class:`TimeoutError` names the
+        missing ranks, as far as the agent knows: it needs about 1.5 s without a result. With a
+        ``timeout`` of 0 the call only polls, and the error names no ranks.
         """
         if self._ticket is not None:
             self._job.wait(self._ticket, self._bytes, timeout)
@@ -134,23 +140,26 @@ class Handle:
 
 
 class Job:
-    """One rank's place in a job, through the agent on this host.
+    """Membership of one rank in a job, through the agent on this host.
 
-    ``job`` is the job's number in the agent's and the switch's configuration, ``rank`` counts from 0 to
-    ``workers - 1``, and ``workers`` is 1 to 64. ``socket`` is the agent's. ``timeout``, in seconds, is for
-    connecting and for each collective; the agent gives up by itself when results stop coming, usually sooner
-    (``timeouts`` in its configuration).
+    * ``job``: number of the job in the agent's and the switch's configuration.
+    * ``rank``: 0 to ``workers - 1``.
+    * ``workers``: 1 to 64.
+    * ``socket``: path of the agent's socket.
+    * ``timeout``: seconds for connecting and for each collective. The agent's own ``timeouts``
+      usually end a collective sooner.
 
-    An agent that does not run is looked for during 10 s at most, and the place of a process that has just ended is
-    waited for during 30 s at most. After 2 s, and then every 2 s, the logger ``tally`` warns of it: without
-    :mod:`logging` configured that is a line on standard error.
+    The search for an agent ends after 10 s at most. The wait for the rank of a process that has
+    just ended lasts 30 s at most. After 2 s, and then every 2 s, the logger ``tally`` warns.
+    Without :mod:`logging` configured that is a line on standard error.
 
-    Raises :class:`ConnectError` without an agent, :class:`RefusedError` if it refuses, and
-    :class:`VersionError` for one of another version. Other ranks may come later: what is missing shows at the first
-    collective, as :class:`JoinError`.
+    Raises :class:`ConnectError` without an agent, :class:`RefusedError` if the agent refuses, and
+    :class:`VersionError` if it has another version. Other ranks may come later: the first
+    collective raises :class:`JoinError` for missing ranks.
 
-    Use it in a ``with`` statement, or :meth:`close` it. A job that ends in any other way has failed for all ranks.
-    Threads may share it, as long as all ranks submit in the same order. A forked child may not use it.
+    Use it in a ``with`` statement, or :meth:`close` it. A job that ends in another way has failed
+    for all ranks. Threads may share it if all ranks submit in the same order. A forked child may
+    not use it.
     """
 
     def __init__(
@@ -181,18 +190,24 @@ class Job:
         arithmetic: str = "native",
         name: Optional[str] = None,
     ) -> numpy.ndarray:
-        """Replaces ``array`` by the sum (``op="sum"``) or the mean (``op="mean"``) over all ranks, and returns it.
+        """Replaces ``array`` by its sum or mean over all ranks, and returns it.
 
-        ``array`` has any shape, is C-contiguous, and of float32, float16, int32, int16 or int8; all ranks bring as many
-        elements of the same type. Integers sum exactly; their mean is truncated toward zero.
+        ``op`` is ``"sum"`` or ``"mean"``. ``array`` has any shape, is C-contiguous, and of float32,
+        float16, int32, int16 or int8. All ranks bring the same number of elements of the same type.
+        Integers sum exactly; their mean is truncated toward zero.
 
-        ``arithmetic`` is how floats are summed: ``"native"`` in float32, in the order of ranks; ``"own"`` in their own
-        type on the wire; ``"fixed"`` as integers with an exponent per fragment, which does not depend on
-        any order. ``name`` is for errors and must be the same at all ranks.
+        ``arithmetic`` is how floats are summed:
 
-        Raises :class:`ArgumentError` for another array, :class:`MismatchError` if ranks bring different ones,
-        :class:`JoinError` if ranks are missing at the start and :class:`TimeoutError` or :class:`MemberError` if
-        they stop later, :class:`OverflowError`, and :class:`AgentGoneError`.
+        * ``"native"``: in float32, in the order of ranks.
+        * ``"own"``: in their own type on the wire.
+        * ``"fixed"``: as integers with an exponent per fragment, independent of order.
+
+        ``name`` is for errors and must be the same at all ranks.
+
+        Raises :class:`ArgumentError` for an unsupported array, :class:`MismatchError` if ranks
+        bring different ones, :class:`JoinError` if ranks are missing at the start,
+        :class:`TimeoutError` or :class:`MemberError` if they stop later, :class:`OverflowError`,
+        and :class:`AgentGoneError`.
         """
         return self.all_reduce_async(array, op, arithmetic, name).wait()
 
@@ -203,7 +218,7 @@ class Job:
         arithmetic: str = "native",
         name: Optional[str] = None,
     ) -> Handle:
-        """As :meth:`all_reduce`, without waiting for it: the :class:`Handle` does."""
+        """Starts a :meth:`all_reduce`. :meth:`Handle.wait` returns its result."""
         name = self._name("all_reduce", name)
         if op not in _OPS:
             raise ArgumentError(f"`{name}`: op: found {op!r}, expected 'sum' or 'mean'")
@@ -217,7 +232,7 @@ class Job:
     def broadcast(
         self, array: numpy.ndarray, root: int, name: Optional[str] = None
     ) -> numpy.ndarray:
-        """Replaces ``array`` by that of rank ``root``, bit by bit, and returns it.
+        """Replaces ``array`` by the array of rank ``root``, bit by bit, and returns it.
 
         Arrays and errors are those of :meth:`all_reduce`.
         """
@@ -226,7 +241,7 @@ class Job:
     def broadcast_async(
         self, array: numpy.ndarray, root: int, name: Optional[str] = None
     ) -> Handle:
-        """As :meth:`broadcast`, without waiting for it: the :class:`Handle` does."""
+        """Starts a :meth:`broadcast`. :meth:`Handle.wait` returns its result."""
         name = self._name("broadcast", name)
         if not 0 <= root < self.workers:
             raise ArgumentError(
@@ -236,32 +251,38 @@ class Job:
         return self._start(_bytes(array), array, "broadcast", root, dtype, "own", name)
 
     def barrier(self, name: Optional[str] = None) -> None:
-        """Waits until all ranks have come here. Raises what :meth:`all_reduce` does."""
+        """Waits until all ranks have called it. Raises the errors of :meth:`all_reduce`."""
         self.barrier_async(name).wait()
 
     def barrier_async(self, name: Optional[str] = None) -> Handle:
-        """As :meth:`barrier`, without waiting for it: the :class:`Handle` does, and returns ``None``."""
+        """Starts a :meth:`barrier`. :meth:`Handle.wait` returns ``None``."""
         name = self._name("barrier", name)
         return Handle(self._native, self._native.barrier(name), None, None)
 
     def report_fallback(self, kind: str, count: int = 1) -> None:
-        """Reports ``count`` collectives that another library, such as Gloo, did in place of Tally.
+        """Reports ``count`` collectives of another library, such as Gloo.
 
-        ``tally-agent status`` shows their number by ``kind``, such as ``"all_gather"``: 1 to 32 ASCII letters, digits,
-        ``_``, ``-`` and ``.``; of more than 32 kinds the rest counts as ``other``. Never waits, and raises nothing but
-        :class:`ArgumentError`.
+        ``tally-agent status`` shows their number by ``kind``, such as ``"all_gather"``. A kind has
+        1 to 32 ASCII letters, digits, ``_``, ``-`` and ``.``. Kinds beyond 32 count as ``other``.
+        Never waits, and raises only :class:`ArgumentError`.
         """
         if not 0 <= count < 1 << 64:
             raise ArgumentError(f"count: found {count}, expected 0 to 2^64 - 1")
         self._native.report_fallback(kind, count)
 
     def close(self) -> None:
-        """Leaves the job in order, as every rank does at its end. Wait for all collectives before."""
+        """Leaves the job in order, as every rank does at its end.
+
+        Wait for all collectives before.
+        """
         if not self._native.is_closed():
             self._native.finish()
 
     def abort(self) -> None:
-        """Leaves the job at once: it fails at all ranks, which are told that this one failed."""
+        """Leaves the job at once, which fails it at all ranks.
+
+        The other ranks' errors name this one.
+        """
         self._native.abort()
 
     def __enter__(self) -> Job:
@@ -274,7 +295,7 @@ class Job:
             self.abort()
 
     def _name(self, what: str, name: Optional[str]) -> str:
-        # The number is the same at all ranks, as the order is.
+        # All ranks submit in the same order, so they get the same number.
         number = next(self._count)
         name = f"{what} {number}" if name is None else name
         try:
@@ -304,8 +325,8 @@ class Job:
 
 
 def _check(array: numpy.ndarray, name: str) -> str:
-    """The name of the array's type, if it can be summed."""
-    # A mask is not memory of the array, and would not be looked at.
+    """Name of the array's type; raises an error for an array that cannot be summed."""
+    # A mask is outside of the array's memory and would be ignored.
     if not isinstance(array, numpy.ndarray) or isinstance(array, numpy.ma.MaskedArray):
         raise ArgumentError(
             f"`{name}`: found {type(array).__name__}, expected a numpy.ndarray"
@@ -326,5 +347,5 @@ def _check(array: numpy.ndarray, name: str) -> str:
 
 
 def _bytes(array: numpy.ndarray) -> numpy.ndarray:
-    """The array's memory, as bytes."""
+    """Memory of the array, as bytes."""
     return array.view(numpy.ndarray).reshape(-1).view(numpy.uint8)

@@ -1,4 +1,4 @@
-"""One job for the whole process: ``tally.all_reduce(array)``, without a :class:`tally.Job` in one's hands."""
+"""The job of the whole process: ``tally.all_reduce(array)``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _from_environment(variable: str, what: str) -> int:
     text = os.environ.get(variable)
     if text is None:
         raise ArgumentError(
-            f"{what} is not known: set {variable}, as torchrun or a job script does, or call tally.init({what}=...)"
+            f"{variable}: not set; set it as torchrun or a job script does, or call tally.init({what}=...)"
         )
     try:
         return int(text)
@@ -38,7 +38,7 @@ def _socket_from_environment() -> str:
     text = os.environ.get("TALLY_SOCKET", DEFAULT_SOCKET)
     if "{local_rank}" not in text:
         return text
-    # As a number, so that it cannot lead elsewhere.
+    # As a number, so that the variable cannot name another folder.
     return text.replace("{local_rank}", str(_from_environment("LOCAL_RANK", "socket")))
 
 
@@ -49,14 +49,15 @@ def init(
     socket: Optional[str] = None,
     timeout: float = 60.0,
 ) -> Job:
-    """Joins a job for this whole process, and returns its :class:`tally.Job`.
+    """Joins a job for the whole process, and returns its :class:`tally.Job`.
 
-    What is not given comes from the environment: ``TALLY_JOB``, ``RANK``, ``WORLD_SIZE`` and ``TALLY_SOCKET``
-    (``/run/tally/agent.sock``), in which ``{local_rank}`` stands for ``LOCAL_RANK``, for a host with an agent for each
-    NIC. ``timeout`` is in seconds, and the errors are those of :class:`tally.Job`.
+    Missing arguments come from the environment: ``TALLY_JOB``, ``RANK``, ``WORLD_SIZE`` and
+    ``TALLY_SOCKET`` (``/run/tally/agent.sock``). In ``TALLY_SOCKET``, ``{local_rank}`` stands for
+    ``LOCAL_RANK``, for a host with an agent for each NIC. ``timeout`` is in seconds. The errors are
+    those of :class:`tally.Job`.
 
-    The process leaves the job in :func:`shutdown`, or at its end; after an exception that nobody caught the job
-    fails at all ranks instead, so that none waits for this one.
+    The process leaves the job in :func:`shutdown`, or at its end. After an uncaught exception the
+    job fails at all ranks instead, so that no rank waits for this one.
     """
     global _job
     with _lock:
@@ -89,22 +90,31 @@ def _default() -> Job:
 def all_reduce(
     array: numpy.ndarray, op: str = "sum", arithmetic: str = "native", name: Optional[str] = None
 ) -> numpy.ndarray:
-    """:meth:`tally.Job.all_reduce` in this process's job, which is joined as :func:`init` does at the first call."""
+    """:meth:`tally.Job.all_reduce` of the process's job.
+
+    The first call joins the job as :func:`init` does.
+    """
     return _default().all_reduce(array, op, arithmetic, name)
 
 
 def broadcast(array: numpy.ndarray, root: int, name: Optional[str] = None) -> numpy.ndarray:
-    """:meth:`tally.Job.broadcast` in this process's job, which is joined as :func:`init` does at the first call."""
+    """:meth:`tally.Job.broadcast` of the process's job.
+
+    The first call joins the job as :func:`init` does.
+    """
     return _default().broadcast(array, root, name)
 
 
 def barrier(name: Optional[str] = None) -> None:
-    """:meth:`tally.Job.barrier` in this process's job, which is joined as :func:`init` does at the first call."""
+    """:meth:`tally.Job.barrier` of the process's job.
+
+    The first call joins the job as :func:`init` does.
+    """
     _default().barrier(name)
 
 
 def shutdown() -> None:
-    """Leaves this process's job in order, if it is in one."""
+    """Leaves the process's job in order, if there is one."""
     global _job
     with _lock:
         job, _job = _job, None
@@ -113,7 +123,8 @@ def shutdown() -> None:
 
 
 def _forget() -> None:
-    # A child may not use its parent's job. No lock: its holder may not be there any more.
+    # A child may not use its parent's job. A new lock: the thread that held the old one may not
+    # exist here.
     global _job, _lock
     _job, _lock = None, threading.Lock()
 
@@ -123,7 +134,7 @@ os.register_at_fork(after_in_child=_forget)
 
 @atexit.register
 def _at_exit() -> None:
-    # The interpreter sets it when it prints an exception that nobody caught.
+    # The interpreter sets it for an uncaught exception.
     if getattr(sys, "last_value", None) is None:
         shutdown()
     elif _job is not None:

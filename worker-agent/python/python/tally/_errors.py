@@ -6,11 +6,14 @@ import builtins
 
 
 class TallyError(Exception):
-    """Whatever goes wrong with Tally.
+    """Base class of all errors of Tally.
 
-    ``ranks`` are the ranks that it is about, in order; empty if it is about none, or not known. After an
-    :class:`ArgumentError`, a :class:`LimitError` of a job that runs, and a :class:`TimeoutError` because this process did not
-    want to wait any longer the job goes on. After all else it has failed for good: start it again, at all ranks.
+    ``ranks`` are the ranks that the error is about, in order; empty if there are none, or if they
+    are not known.
+
+    The job continues after an :class:`ArgumentError`, a :class:`LimitError` of a running job, and a
+    :class:`TimeoutError` of this process's own wait. After all other errors the job has failed:
+    start it again, at all ranks.
     """
 
     def __init__(self, text: str, ranks: tuple[int, ...] = ()) -> None:
@@ -22,7 +25,7 @@ class TallyError(Exception):
 
 
 class ArgumentError(TallyError, ValueError):
-    """An array, a name or an option that cannot be; the job goes on."""
+    """An impossible array, name or option. The job continues."""
 
 
 class ClosedError(TallyError):
@@ -30,11 +33,14 @@ class ClosedError(TallyError):
 
 
 class ConnectError(TallyError, builtins.ConnectionError):
-    """There is no agent at the socket, after a search of up to 10 s, or this user may not use it."""
+    """No agent at the socket after a search of up to 10 s, or no right to use it."""
 
 
 class RefusedError(TallyError):
-    """The agent does not take us in: it has no such job or rank, other workers, or the rank is taken."""
+    """The agent refuses this rank.
+
+    It has no such job or rank, other workers, or another process has the rank.
+    """
 
 
 class VersionError(RefusedError):
@@ -50,28 +56,32 @@ class LinkError(TallyError):
 
 
 class JoinError(TallyError):
-    """The job did not begin; ``ranks`` are those that are missing."""
+    """The job did not begin. ``ranks`` are the missing ones."""
 
 
 class MismatchError(TallyError):
-    """Ranks brought different collectives; ``ranks`` are those that differ from most. No sum was made."""
+    """Ranks brought different collectives, and no sum was made.
+
+    ``ranks`` are those that differ from most.
+    """
 
 
 class MemberError(TallyError):
-    """Another rank, one of ``ranks`` if known, has failed or gone silent."""
+    """Another rank has failed or gone silent: one of ``ranks``, if known."""
 
 
 class OverflowError(TallyError, builtins.OverflowError):
-    """A sum of integers left their range."""
+    """A sum of integers exceeded their range."""
 
 
 class TimeoutError(TallyError, builtins.TimeoutError):
-    """No result came in time, from the other ranks or from the agent.
+    """No result in time, from the other ranks or from the agent.
 
-    ``ranks`` are those that live and did not come to the collective that the text names, as far as known. Where only
-    the time of a wait was over, the text has what the agent knows of the cause, or that the agent does not answer.
+    ``ranks`` are live ranks that did not submit the collective named in the text, as far as known.
+    If only the time of a wait was over, the text has what the agent knows of the cause, or says
+    that the agent does not answer.
     """
 
 
 class AgentGoneError(TallyError):
-    """The agent has ended, or makes no sense."""
+    """The agent has ended, or sent invalid data."""

@@ -1,9 +1,11 @@
-"""Guard of :mod:`tally.local`: kills what a launcher has started once that has ended.
+"""Guard of :mod:`tally.local`: kills a launcher's processes once it has ended.
 
-``python -I -S _guard.py FOLDER KEEP``: reads standard input, which only the launcher holds open. At
-its end every process with ``TALLY_LOCAL=FOLDER`` in its environment gets SIGKILL, and FOLDER is
-removed unless KEEP is ``keep``. The environment finds children of ranks too, in any session. Only
-the standard library is imported, so that the guard starts at once.
+``python -I -S _guard.py FOLDER KEEP`` reads standard input, which only the launcher holds open. At
+its end every process with ``TALLY_LOCAL=FOLDER`` in its environment gets SIGKILL. FOLDER is removed
+unless KEEP is ``keep``.
+
+The environment finds children of ranks too, in any session. Only the standard library is imported,
+so that the guard starts at once.
 """
 
 import os
@@ -14,7 +16,7 @@ import time
 
 
 def processes(marker: bytes) -> "list[int]":
-    """The processes of this user with ``marker`` in their environment."""
+    """Processes of this user with ``marker`` in their environment."""
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():

@@ -1,9 +1,9 @@
-"""The version of the installed package."""
+"""Version of the installed package."""
 
 from importlib.metadata import PackageNotFoundError, version
 
 try:
-    # `tally` is the import name; on the package index that name is another project's.
+    # The import name is `tally`; on the package index that is another project.
     __version__: str = version("tally-ina")
 except PackageNotFoundError:
     # A source tree on PYTHONPATH.

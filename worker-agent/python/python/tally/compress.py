@@ -1,18 +1,19 @@
 """Gradients in fewer bytes: ``HookState(compression=...)`` of :mod:`tally.torch`.
 
-A bucket of gradients is cut into blocks of neighbours. Ranks first sum a number for each block, which is small. From these sums
-all learn the same: which blocks travel, or how finely. Then they sum the blocks.
+A bucket of gradients is cut into blocks of neighbours. Ranks first sum one number for each block.
+From these sums all ranks learn which blocks travel, or how finely. Then they sum the blocks.
 
 * :class:`ZeroBlocks`: blocks that are zero at every rank do not travel. The result is the same.
 * :class:`TopK`: only the blocks with the largest norms travel.
 * :class:`Int8`: elements travel as one byte, with a step for each block.
 
-What :class:`TopK` and :class:`Int8` leave out is added to the rank's own next gradients (error feedback), so that it arrives
-later. These residuals are as large as the gradients, belong to parameters, and live as long as the state of the hook: they
-move along when DDP makes other buckets, and are not in checkpoints, which loses less than a step's gradients.
+Residuals: what :class:`TopK` and :class:`Int8` leave out is added to the rank's own next gradients
+(error feedback). Residuals are as large as the gradients, belong to parameters, and live as long as
+the state of the hook. They survive when DDP makes other buckets. They are not in checkpoints, which
+loses less than a step's gradients.
 
-NaN and infinity arrive at every rank: with :class:`ZeroBlocks` and :class:`TopK` as they would without them, and with
-:class:`Int8` as NaN in the whole block. Such a block leaves no residual.
+NaN and infinity arrive at every rank: unchanged with :class:`ZeroBlocks` and :class:`TopK`, as NaN
+in the whole block with :class:`Int8`. Such a block leaves no residual.
 
 Gradients are of float32.
 """
@@ -33,20 +34,23 @@ _TINY = torch.finfo(torch.float32).tiny
 
 
 class Exchange(Protocol):
-    """One bucket on its way. Each method is called once, in this order."""
+    """One bucket in flight. Each method is called once, in this order."""
 
     def ask(self) -> torch.Tensor:
-        """What is summed over all ranks first: int8, or float32 in the order of ranks."""
+        """First sum over all ranks: of int8, or of float32 in the order of ranks."""
 
     def tell(self, sums: torch.Tensor) -> torch.Tensor:
-        """What is summed next: int8 as it is, or float32 by the hook's wire, and then averaged. May be empty."""
+        """Second sum: of int8 as it is, or of float32 by the hook's wire, then averaged.
+
+        May be empty.
+        """
 
     def result(self, sums: torch.Tensor) -> torch.Tensor:
-        """The bucket's average, from the sum of int8 or the average of float32."""
+        """Average of the bucket, from the sum of int8 or the average of float32."""
 
 
 class Compression:
-    """One of those of this module."""
+    """Base class of the compressions of this module."""
 
     def exchange(
         self,
@@ -55,7 +59,10 @@ class Compression:
         residuals: Residuals,
         workers: int,
     ) -> Exchange:
-        """Begins with a bucket: ``flat`` of float32, with the gradients of ``parameters`` one behind the other."""
+        """Begins with a bucket.
+
+        ``flat`` is of float32, with the gradients of ``parameters`` one behind the other.
+        """
         raise NotImplementedError
 
 
@@ -65,7 +72,10 @@ def _check_block(block: int) -> None:
 
 
 def _blocks(flat: torch.Tensor, block: int) -> torch.Tensor:
-    """As rows of ``block``, the last filled up with zeros. Memory is shared if nothing had to be filled up."""
+    """Rows of ``block`` elements, the last one padded with zeros.
+
+    Memory is shared with ``flat`` unless padded.
+    """
     missing = -flat.numel() % block
     if missing:
         flat = torch.nn.functional.pad(flat, (0, missing))
@@ -73,15 +83,18 @@ def _blocks(flat: torch.Tensor, block: int) -> torch.Tensor:
 
 
 class Residuals:
-    """What ranks owe, by parameter."""
+    """Residuals of this rank, by parameter."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, ...], torch.Tensor] = {}
-        # The parameters too: without them their ids might become others'.
+        # Keeps the parameters alive, so that their ids are not reused.
         self._owed: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def of(self, parameters: Sequence[torch.Tensor], block: int) -> torch.Tensor:
-        """Those of a bucket, in blocks. What is written there is kept for the next time."""
+        """Residuals of a bucket, in blocks.
+
+        Values written there are kept for the next step.
+        """
         key = tuple(map(id, parameters))
         known = self._buckets.get(key)
         if known is not None:
@@ -105,11 +118,11 @@ class Residuals:
 
 @dataclass(frozen=True)
 class ZeroBlocks(Compression):
-    """Blocks that are zero at every rank stay at home, as those of an embedding's unused rows (OmniReduce, SIGCOMM'21).
+    """Sparse gradients: blocks that are zero at every rank do not travel.
 
-    The average has the values that it has without, but for the sign of zeros. With the wire ``fixed``
-    elements get other neighbours, and are rounded with them. A block costs a byte, so that dense gradients cost 0.1 %
-    more.
+    Example: the unused rows of an embedding (OmniReduce, SIGCOMM'21). The average has the same
+    values, except for the sign of zeros. With the wire ``fixed`` elements have other neighbours,
+    and are rounded with them. A block costs a byte, so dense gradients cost 0.1 % more.
     """
 
     block: int = 256
@@ -133,7 +146,7 @@ class _ZeroBlocks:
         self._flat, self._blocks = flat, _blocks(flat, block)
 
     def ask(self) -> torch.Tensor:
-        # 64 ones fit an int8.
+        # The sum of 64 ones fits an int8.
         return (self._blocks != 0).any(1).to(torch.int8)
 
     def tell(self, sums: torch.Tensor) -> torch.Tensor:
@@ -148,15 +161,15 @@ class _ZeroBlocks:
 
 @dataclass(frozen=True)
 class TopK(Compression):
-    """Of each bucket only the blocks with the largest norms travel, of the squares summed over all ranks.
+    """Only the blocks of a bucket with the largest norms travel.
 
-    So all ranks send the same blocks, and the share holds whatever they bring. The rest, and nothing of what
-    travels, stays as residual. A block costs four bytes beside its elements. Where several norms are equal the first go;
-    blocks that are not finite always do.
+    The norm is the sum of squares over all ranks, so all ranks send the same blocks, and the share
+    holds for any gradients. The other blocks stay as residual. A block costs four bytes beside its
+    elements. Of equal norms the first travel. Blocks that are not finite always travel.
     """
 
     share: float = 0.1
-    """Of the blocks of a bucket, more than 0 and at most 1. One goes at least."""
+    """Share of a bucket's blocks, more than 0 and at most 1; at least one block."""
     block: int = 256
     """Elements of a block, 1 to 65536."""
 
@@ -188,7 +201,7 @@ class _TopK:
     def tell(self, sums: torch.Tensor) -> torch.Tensor:
         sums = sums.nan_to_num(nan=torch.inf, posinf=torch.inf)
         count = max(1, round(self._share * sums.numel()), int(sums.isinf().sum()))
-        # Stable: the same at all ranks, whatever their CPU.
+        # Stable: the same order at all ranks, on any CPU.
         order = sums.sort(descending=True, stable=True).indices
         self._chosen = order[:count].sort().values
         chosen = self._owed[self._chosen]
@@ -203,14 +216,14 @@ class _TopK:
 
 @dataclass(frozen=True)
 class Int8(Compression):
-    """Elements travel as whole numbers of a step, in one byte, and are summed so.
+    """Elements travel and are summed as whole numbers of a step, in one byte.
 
-    A block's step is the sum of all ranks' largest magnitudes there, by 127 - n/2 for n workers: no sum of
-    rounded elements then leaves ±127. Where ranks are alike that leaves ±31 steps for each of 4 workers, ±15 of 8, and
-    ±1 of 64, and more for one that has larger gradients than others. What is rounded off stays as residual. A block costs four bytes
-    beside its elements.
+    A block's step is the sum of all ranks' largest magnitudes in it, divided by 127 - n/2 for n
+    workers. So no sum of rounded elements exceeds ±127. Similar ranks have ±31 steps for each of 4
+    workers, ±15 of 8, and ±1 of 64; a rank with larger gradients than others has more. Rounding
+    errors stay as residual. A block costs four bytes beside its elements.
 
-    Elements go their own way: the hook's ``wire`` stays ``f32``.
+    The type on the wire is fixed: the hook's ``wire`` stays ``f32``.
     """
 
     block: int = 256
@@ -241,11 +254,11 @@ class _Int8:
         # |x| / step adds up to 127 - n/2 at most, and rounding adds up to 1/2 for each rank.
         step = sums / (_I8_MAX - self._workers / 2)
         is_finite = step.isfinite()
-        # What is too small to divide by waits until it has grown.
+        # Elements of a step too small to divide by stay as residual until they have grown.
         is_used = is_finite & (step >= _TINY)
         self._step = torch.where(is_finite, step, torch.nan)[:, None]
         steps = torch.where(is_used, 1 / step, 0)[:, None]
-        # An infinity times 0 is no number.
+        # Infinity times 0 is NaN.
         whole = (self._owed * steps).round_().nan_to_num_(nan=0.0)
         self._owed.sub_(whole * self._step)
         self._owed[~is_finite] = 0

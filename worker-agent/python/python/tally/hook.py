@@ -1,17 +1,18 @@
-"""DDP's gradients over Tally, with a choice of what travels: :func:`ddp_hook`.
+"""DDP's gradients with priorities and a choice of the wire: :func:`ddp_hook`.
 
 ::
 
     model = DistributedDataParallel(model)
     model.register_comm_hook(tally.torch.HookState(wire="bf16"), tally.ddp_hook)
 
-Without the hook DDP averages gradients through ``all_reduce``, which the backend serves as well. The hook adds:
+Without the hook DDP averages gradients through ``all_reduce``, which the backend serves as well.
+The hook adds:
 
-* **Priorities.** DDP's first bucket has the model's last layers, and its last one the first, which the next forward pass needs
-  first. Each bucket tells the agent its place, and all but the last that more follow, so that the agent can tell
-  a training step's computation from its communication. Where jobs compete for the switch's memory, the more urgent wins
-  (ESA).
-* **The wire.** What gradients are while they travel; they come back as what they were.
+* **Priorities.** DDP's first bucket has the model's last layers. Its last bucket has the first
+  layers, which the next forward pass needs first. Each bucket tells the agent its place in the
+  model, and whether more follow. So the agent can tell a training step's computation from its
+  communication. Where jobs compete for the switch's memory, the more urgent one wins (ESA).
+* **The wire.** The type of gradients in flight; they return in their own type.
 
   ============ ================================================================ =====
   ``"f32"``    float32, summed in the order of ranks                            100 %
@@ -20,12 +21,16 @@ Without the hook DDP averages gradients through ``all_reduce``, which the backen
   ``"f16"``    rounded to float16, summed as such; beyond ±65504 it is infinity 50 %
   ============ ================================================================ =====
 
-  NaN and infinity arrive at every rank: in place, and with ``"fixed"`` as NaN in their whole fragment.
+  NaN and infinity arrive at every rank: in place, or with ``"fixed"`` as NaN in their whole fragment.
 * **Compression**, see :mod:`tally.compress`.
 
-The catches: gradients are of float32, or else travel as what they are or as ``"f32"``. One state belongs to one model.
-With compression each bucket waits in the next one's hook for its first round, so that all ranks do the same in the same
-order.
+The catches:
+
+* Gradients are of float32. Gradients of bfloat16 and float16 travel in their own type or as
+  ``"f32"``.
+* One state belongs to one model.
+* With compression each bucket waits in the next bucket's hook for its first round. So all ranks
+  submit in the same order.
 """
 
 from __future__ import annotations
@@ -48,19 +53,20 @@ _WIRES = {
     "bf16": (torch.bfloat16, "own"),
     "f16": (torch.float16, "own"),
 }
-# So that what is added to a name still fits.
+# Leaves room for additions to a name.
 _NAME_BYTES_MAX = 200
 _PLACES_MAX = 65535
 
 
 class HookState:
-    """What :func:`ddp_hook` does with one model's gradients. All ranks need the same.
+    """State of :func:`ddp_hook` for one model. All ranks need the same.
 
-    ``wire`` is ``"f32"``, ``"fixed"``, ``"bf16"`` or ``"f16"``. ``compression`` is one of :mod:`tally.compress`.
-    ``model``, the same as is given to or made by ``DistributedDataParallel``, lets errors name parameters.
+    ``wire`` is ``"f32"``, ``"fixed"``, ``"bf16"`` or ``"f16"``. ``compression`` is one of
+    :mod:`tally.compress`. ``model`` is the model given to or made by ``DistributedDataParallel``;
+    with it errors name parameters.
 
-    Raises :class:`tally.ArgumentError` for other values, and if the default process group is not of the backend
-    ``tally``.
+    Raises :class:`tally.ArgumentError` for other values, and if the default process group is not of
+    the backend ``tally``.
     """
 
     def __init__(
@@ -87,10 +93,10 @@ class HookState:
         if model is not None:
             names = model.named_parameters()
             self._names = {id(it): name.removeprefix("module.") for name, it in names}
-        # Of the last backward pass.
+        # Number of buckets of the last backward pass.
         self._buckets = 0
         self._residuals = Residuals()
-        # The bucket whose first round is under way.
+        # The bucket whose first round is in flight.
         self._asked: Optional[_Asked] = None
 
     def _reduce(self, bucket: dist.GradBucket) -> torch.futures.Future:
@@ -114,7 +120,7 @@ class HookState:
         return future
 
     def _proceed(self) -> None:
-        """Has the bucket before begin with its second round."""
+        """Starts the second round of the previous bucket."""
         if self._asked is not None:
             asked, self._asked = self._asked, None
             asked.proceed()
@@ -128,7 +134,7 @@ class HookState:
         more_follow: bool,
         then: Any,
     ) -> None:
-        """Has ``flat`` become the average over all ranks, then calls ``then``, and then ends ``work``."""
+        """Averages ``flat`` over all ranks, then calls ``then``, and then ends ``work``."""
         dtype, arithmetic = _WIRES[self.wire]
         if dtype == torch.float32 or dtype == flat.dtype:
             travels, op = flat, "mean"
@@ -137,7 +143,7 @@ class HookState:
 
         def back() -> None:
             if travels is not flat:
-                # Divided where there are more bits.
+                # Divides in the wider type.
                 flat.copy_(travels).div_(self._group._size)
             if then is not None:
                 then()
@@ -145,9 +151,9 @@ class HookState:
         self._group._reduce(work, travels, op, arithmetic, name, place, more_follow, back)
 
     def _place(self, bucket: dist.GradBucket) -> tuple[int, int]:
-        """The bucket's, from the model's first layers on, and how many there are."""
+        """Index of the bucket from the model's first layers on, and the number of buckets."""
         index, is_last = bucket.index(), bucket.is_last()
-        # In the first backward pass, and when there are more than before, nobody knows.
+        # Unknown in the first backward pass, and when there are more buckets than before.
         count = max(self._buckets, index + (1 if is_last else 2))
         if is_last:
             self._buckets = index + 1
@@ -225,7 +231,7 @@ class _Asked:
 
 
 def _group(model: Optional[torch.nn.Module]) -> Collectives:
-    """The default group, if it is one of ours."""
+    """The default group; raises an error if its backend is not ``tally``."""
     if not dist.is_initialized():
         raise ArgumentError(
             'no process group: call init_process_group("tally") before'
@@ -245,11 +251,12 @@ def _group(model: Optional[torch.nn.Module]) -> Collectives:
 
 
 def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future:
-    """Averages a bucket of gradients over all ranks: for ``model.register_comm_hook(HookState(...), ddp_hook)``.
+    """DDP communication hook: averages a bucket of gradients over all ranks.
 
-    The future holds the bucket's buffer, a tensor of one dimension, with the averages. Errors are those of
-    :meth:`tally.Job.all_reduce` and :class:`tally.ArgumentError`; ``backward()`` raises them as themselves, or as
-    ``RuntimeError`` with their class and words in its text.
+    Use: ``model.register_comm_hook(HookState(...), ddp_hook)``. The future holds the bucket's
+    buffer, a tensor of one dimension, with the averages. Errors are those of
+    :meth:`tally.Job.all_reduce` and :class:`tally.ArgumentError`. ``backward()`` raises them as
+    themselves, or as ``RuntimeError`` with their class and words in its text.
     """
     if not isinstance(state, HookState):
         raise ArgumentError(
@@ -258,7 +265,7 @@ def ddp_hook(state: HookState, bucket: dist.GradBucket) -> torch.futures.Future:
     return state._reduce(bucket)
 
 
-# DDP compares them with the types, not with their names.
+# DDP compares annotations with the types, not with their names.
 ddp_hook.__annotations__ = {
     "state": HookState,
     "bucket": dist.GradBucket,

@@ -1,14 +1,14 @@
-"""Launcher of a training on one machine: ``python -m tally.local --ranks 2 train.py``.
+"""Launcher of a training on one machine: ``python -m tally.local train.py``.
 
 It starts a Tally switch, an agent for each rank and a parameter server, runs the script once for
 each rank, and ends all of them. They exchange frames over ``net_memif``, which is shared memory: no
 privileges, no hugepages, no network interface.
 
-Each rank has the environment that ``torchrun`` sets, ``TALLY_JOB`` and ``TALLY_SOCKET``, and reads
-an empty standard input. The exit code is that of the first rank that fails.
-
-The programs are those of ``TALLY_PROGRAMS``, of this package's wheel, of ``PATH`` or of the
-repository, in that order.
+* Ranks have the environment that ``torchrun`` sets, ``TALLY_JOB`` and ``TALLY_SOCKET``, and an
+  empty standard input.
+* The exit code is that of the first rank that fails.
+* The programs come from ``TALLY_PROGRAMS``, this package's wheel, ``PATH`` or the repository, in
+  that order.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ import time
 from typing import IO, Any, Iterator, NoReturn, Optional, Sequence
 
 RANKS_MAX = 16
-"""Most ranks. DPDK's distributed builds have at most 32 ports, one a rank."""
+"""Most ranks. Distributed builds of DPDK have at most 32 ports, one for each rank."""
 
 _NAME = "tally.local"
 _JOB = 1
 _SWITCH = "10.84.0.254"
 _MTU = 9000
 _PAYLOAD_BYTES = 8192
-# Each buffer holds a frame of that MTU. More of them than 2^5 leave the caches.
+# Each buffer holds a frame of that MTU. More than 2^5 buffers exceed the caches.
 _MEMIF = "bsize=9216,rsize=5"
 # Resident memory of switch and parameter server; and of the switch's port and the agent of a rank.
 _MEMORY_MIB = 100
@@ -58,11 +58,11 @@ _FOLDER = re.compile(r"[\w./-]{1,70}", re.ASCII)
 
 
 class _Error(Exception):
-    """A reason to end with exit code 1."""
+    """Error that ends the launcher with exit code 1."""
 
 
 class _Interrupted(Exception):
-    """SIGINT, SIGTERM or SIGHUP to the launcher."""
+    """The launcher received SIGINT, SIGTERM or SIGHUP."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -70,7 +70,10 @@ class _Interrupted(Exception):
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs the launcher with these arguments, by default ``sys.argv``; returns the exit code."""
+    """Runs the launcher, and returns its exit code.
+
+    ``arguments`` are by default those of ``sys.argv``.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     if not 1 <= options.ranks <= RANKS_MAX:
@@ -125,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    """The command of a rank."""
+    """Command line of a rank."""
     if options.module:
         top = options.script.partition(".")[0]
         if not top.isidentifier() or importlib.util.find_spec(top) is None:
@@ -137,7 +140,7 @@ def _command(options: argparse.Namespace) -> list[str]:
 
 
 def _available_mib() -> int:
-    """Memory that new processes can use, in MiB."""
+    """Memory available to new processes, in MiB."""
     with open("/proc/meminfo") as file:
         found = re.search(r"MemAvailable: +(\d+) kB", file.read())
     available = int(found[1]) >> 10 if found else sys.maxsize
@@ -159,7 +162,7 @@ def _check_memory(ranks: int, available_mib: int) -> None:
 
 
 def _find_programs() -> tuple[pathlib.Path, dict[str, str]]:
-    """The folder of the programs, and what their environment needs."""
+    """Folder of the programs, and additions to their environment."""
     given = os.environ.get("TALLY_PROGRAMS")
     if given:
         folder = pathlib.Path(given)
@@ -203,7 +206,7 @@ def _bundle_environment() -> dict[str, str]:
     others = os.environ.get("LD_LIBRARY_PATH")
     return {
         "LD_LIBRARY_PATH": f"{libraries}:{others}" if others else libraries,
-        # DPDK's drivers. They register themselves when they are loaded.
+        # DPDK's drivers, which register themselves when loaded.
         "LD_PRELOAD": " ".join(bundle["drivers"]),
     }
 
@@ -215,7 +218,7 @@ def _cpu_flags() -> set[str]:
 
 
 def _master_port(given: Optional[int]) -> int:
-    """The port, free until a rank binds it."""
+    """MASTER_PORT: free now, bound later by a rank."""
     with socket.socket() as probe:
         try:
             probe.bind(("127.0.0.1", given or 0))
@@ -228,10 +231,11 @@ def _master_port(given: Optional[int]) -> int:
 
 
 def _claim_cpu() -> tuple[int, Optional[socket.socket]]:
-    """The CPU of the switch's data core, and the claim that keeps other launchers from it.
+    """CPU of the switch's data core, and the claim that keeps other launchers from it.
 
-    The last CPU that no other launcher has, as other programs pin from the first on. A claim is an
-    abstract Unix socket, which ends with this process. If all are taken, launchers share the last.
+    It is the last CPU that no other launcher has, because other programs pin from the first on. A
+    claim is an abstract Unix socket, which ends with this process. If all CPUs are taken, launchers
+    share the last one.
     """
     cpus = sorted(os.sched_getaffinity(0), reverse=True)
     for cpu in cpus:
@@ -245,7 +249,7 @@ def _claim_cpu() -> tuple[int, Optional[socket.socket]]:
 
 
 class _Signals:
-    """Signals to this process, as bytes of a pipe that a selector can wait for."""
+    """Signals to this process, as bytes of a pipe for a selector."""
 
     _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -254,7 +258,7 @@ class _Signals:
         for end in (self.reader, self._writer):
             os.set_blocking(end, False)
         self._fd = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        # One that is ignored stays so, as SIGHUP under nohup.
+        # An ignored signal stays ignored, as SIGHUP under nohup.
         taken = [it for it in self._ENDING if signal.getsignal(it) is not signal.SIG_IGN]
         self._handlers = {it: signal.signal(it, lambda *_: None) for it in (*taken, signal.SIGCHLD)}
         return self
@@ -267,7 +271,7 @@ class _Signals:
         os.close(self._writer)
 
     def take(self) -> Optional[int]:
-        """Empties the pipe; returns the first signal in it that ends the launcher."""
+        """Empties the pipe and returns the first signal in it that ends the launcher."""
         try:
             numbers = os.read(self.reader, 4096)
         except BlockingIOError:
@@ -299,14 +303,14 @@ class _Daemon:
         return self.log.read_text(errors="replace")
 
     def check(self) -> None:
-        """Raises an error if it has ended."""
+        """Raises an error if the daemon has ended."""
         code = self.child.poll()
         if code is not None:
             lines = self.text().splitlines()[-_LOG_LINES:]
             raise _Error("\n    ".join([f"{self.name} ended with {_describe(code)}:", *lines]))
 
     def print_log(self) -> None:
-        """Prints the complete lines that are new in its log."""
+        """Prints the new complete lines of the log."""
         with self.log.open("rb") as file:
             file.seek(self._printed)
             new = file.read()
@@ -317,7 +321,7 @@ class _Daemon:
 
 
 class _Lines:
-    """One output of a rank, each line of which gets a prefix."""
+    """An output stream of a rank; each line gets a prefix."""
 
     _END = re.compile(rb"\r\n|\n|\r")
     _BYTES_MAX = 1 << 16
@@ -329,7 +333,10 @@ class _Lines:
         os.set_blocking(self.fd, False)
 
     def read(self) -> bool:
-        """Passes on the complete lines that are there; returns False at the end."""
+        """Passes on complete lines without waiting.
+
+        Returns False at the end of the stream.
+        """
         try:
             data = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -344,7 +351,7 @@ class _Lines:
         return bool(data)
 
     def drain(self) -> None:
-        """Passes on what is there, the last line without an end too."""
+        """Passes on all output without waiting, including an incomplete last line."""
         while _is_readable(self.fd) and self.read():
             pass
         rest, self._rest = self._rest, b""
@@ -372,7 +379,7 @@ def _is_readable(fd: int) -> bool:
 
 
 class _Run:
-    """Everything of one launch: the folder, the daemons, the ranks and the guard that ends them."""
+    """One launch: the folder, the daemons, the ranks, and the guard that ends them."""
 
     def __init__(self, options: argparse.Namespace, programs: pathlib.Path, environment: dict[str, str]) -> None:
         self.options = options
@@ -409,7 +416,7 @@ class _Run:
     def __exit__(self, *_: object) -> None:
         if self.options.log or self.options.verbose or self.options.keep:
             self._complete_logs()
-        # The guard kills what is left, and removes the folder.
+        # The guard kills all remaining processes, and removes the folder.
         if self.claim is not None:
             self.claim.close()
         assert self.guard.stdin is not None
@@ -465,7 +472,7 @@ class _Run:
             "stats_socket": str(self.folder / "switch.sock"),
         }
         self._start("switch", "tally-switch", [], switch)
-        # A client that finds no server tries again only after a second.
+        # A client without a server retries only after a second.
         self._await_line(self.daemons[0], "running on CPU")
         for rank in range(self.ranks):
             agent = {
@@ -504,7 +511,7 @@ class _Run:
     def _start(self, name: str, program: str, arguments: list[str], config: dict[str, Any]) -> None:
         self.signals.check()
         path = self.folder / f"{name}.json"
-        # It has the job's key.
+        # The file has the job's key.
         with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             json.dump(config, file, indent=1)
         logs = self.options.log or self.folder
@@ -524,11 +531,11 @@ class _Run:
 
     def _start_rank(self, rank: int, command: list[str], port: int) -> None:
         self.signals.check()
-        # Threads of the switch and the agents use about two CPUs.
+        # The switch and the agents use about two CPUs.
         threads = max(1, (len(os.sched_getaffinity(0)) - 2) // self.ranks)
         given = {"OMP_NUM_THREADS": str(threads), "GLOO_SOCKET_IFNAME": "lo"}
         if self.ranks > 1:
-            # A pipe would make Python print late.
+            # Python buffers output to a pipe.
             given["PYTHONUNBUFFERED"] = "1"
         environment = (
             given
@@ -557,7 +564,7 @@ class _Run:
                 self.outputs[output.fd] = output
 
     def _wait(self) -> int:
-        """Waits for the end of all ranks, or the first that fails; returns its exit code."""
+        """Waits until all ranks have ended or one has failed. Returns the exit code."""
         running = dict(enumerate(self.children))
         for number in self._signals_and_output():
             if number is not None:
@@ -581,7 +588,7 @@ class _Run:
         raise AssertionError("unreachable")
 
     def _end_ranks(self, number: int) -> None:
-        """Sends the signal to all ranks, and SIGKILL after a grace period or a second signal."""
+        """Sends the signal to all ranks; SIGKILL after a grace period or a second signal."""
         for child in self.children:
             if child.poll() is None:
                 try:
@@ -597,7 +604,10 @@ class _Run:
             child.kill()
 
     def _signals_and_output(self, seconds: Optional[float] = None) -> Iterator[Optional[int]]:
-        """Passes on output. Yields at first and after each event: the signal to end, if any."""
+        """Passes on output, and yields the signal to end, if any.
+
+        Yields at first and after each event.
+        """
         deadline = None if seconds is None else time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(self.signals.reader, selectors.EVENT_READ)
@@ -605,7 +615,7 @@ class _Run:
                 selector.register(output.fd, selectors.EVENT_READ, output)
             yield self.signals.take()
             while deadline is None or time.monotonic() < deadline:
-                # Children and signals wake it; the logs of --verbose do not.
+                # Children and signals wake the selector; the logs of --verbose do not.
                 limit = 0.2 if self.options.verbose else None
                 if deadline is not None:
                     limit = max(0.0, deadline - time.monotonic())

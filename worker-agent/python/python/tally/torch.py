@@ -1,28 +1,36 @@
-"""PyTorch on Tally: ``import tally.torch``, then ``init_process_group(backend="tally", ...)``.
+"""PyTorch backend: ``import tally.torch``, ``init_process_group("tally")``.
 
-The job's number comes from ``pg_options=tally.torch.Options(job=7)`` or the environment: ``TALLY_JOB``,
-``TALLY_SOCKET`` (``/run/tally/agent.sock``), ``TALLY_ARITHMETIC`` (``native``, ``fixed`` or ``own``; see
-:meth:`tally.Job.all_reduce`). Ranks, their number, the store and the timeout are torch's own.
+Options come from ``pg_options=tally.torch.Options(job=7)`` or the environment:
 
-What goes where:
+* ``TALLY_JOB``: number of the job.
+* ``TALLY_SOCKET``: socket of the agent (``/run/tally/agent.sock``).
+* ``TALLY_ARITHMETIC``: ``native``, ``fixed`` or ``own``; see :meth:`tally.Job.all_reduce`.
 
-* By the switch, in the default group and other groups of all its ranks: ``all_reduce`` with ``SUM`` or ``AVG`` of dense
-  CPU tensors of float32, float16, bfloat16, int32, int16 and int8, and so the gradients of
-  ``DistributedDataParallel``; ``broadcast`` of any type; ``barrier``; ``all_gather`` up to 64 KiB in all. A sum of
-  integers that leaves their range is a :class:`tally.OverflowError`. With :func:`ddp_hook` gradients have priorities,
-  and a choice of what travels.
-* By Gloo, with a warning for each kind: everything else, such as ``reduce_scatter``, ``MAX``, other types and groups
-  of other ranks. ``TALLY_FALLBACK`` is ``warn``, ``quiet`` or ``error``. ``tally-agent status`` counts both.
+Ranks, their number, the store and the timeout are torch's own.
 
-The choice depends only on what all ranks must have in common. Errors are those of :mod:`tally`, raised by ``wait()``. An
-error at one rank fails the job at all. The group's timeout ends every wait.
+The switch serves, in the default group and other groups of all its ranks:
 
-``init_process_group`` looks for the agent during 10 s (:class:`tally.ConnectError`). Then it waits for all ranks, as
-long as the agent does (``timeouts.join_ms`` in its configuration), and raises :class:`tally.JoinError` for those that
-are missing.
+* ``all_reduce`` with ``SUM`` or ``AVG`` of dense CPU tensors of float32, float16, bfloat16, int32,
+  int16 and int8, and so the gradients of ``DistributedDataParallel``. A sum of integers beyond
+  their range is a :class:`tally.OverflowError`. With :func:`ddp_hook` gradients have priorities,
+  and a choice of the wire.
+* ``broadcast`` of any type, ``barrier``, and ``all_gather`` up to 64 KiB in all.
 
-Call ``destroy_process_group()`` at the end, or the other ranks are told that this one failed. Calls on the switch and
-on Gloo are not ordered against each other until waited for.
+Gloo serves everything else, with a warning for each kind: ``reduce_scatter``, ``MAX``, other types,
+groups of other ranks. ``TALLY_FALLBACK`` is ``warn``, ``quiet`` or ``error``.
+``tally-agent status`` counts both. The choice depends only on properties that all ranks must have
+in common.
+
+Errors are those of :mod:`tally`, raised by ``wait()``. An error at one rank fails the job at all
+ranks. The group's timeout ends every wait. ``init_process_group`` searches for the agent for 10 s
+(:class:`tally.ConnectError`). Then it waits for all ranks, as long as the agent does
+(``timeouts.join_ms`` in its configuration), and raises :class:`tally.JoinError` for missing ranks.
+
+The catches:
+
+* Call ``destroy_process_group()`` at the end. Otherwise the other ranks are told that this one
+  failed.
+* Collectives of the switch and of Gloo are not ordered against each other until waited for.
 """
 
 from __future__ import annotations
@@ -55,7 +63,8 @@ def _job_from_environment() -> int:
     text = os.environ.get("TALLY_JOB")
     if text is None:
         raise ArgumentError(
-            "which job of the agent's configuration? Set TALLY_JOB, or pass pg_options=tally.torch.Options(job=...)"
+            "TALLY_JOB: not set; set it to a job's number in the agent's configuration, or pass "
+            "pg_options=tally.torch.Options(job=...)"
         )
     try:
         return int(text)
@@ -65,16 +74,19 @@ def _job_from_environment() -> int:
 
 @dataclass
 class Options:
-    """What ``init_process_group`` may be told in ``pg_options``; by default all comes from the environment."""
+    """``pg_options`` of ``init_process_group``; by default from the environment."""
 
     job: int = field(default_factory=_job_from_environment)
-    """The job's number in the agent's configuration."""
+    """Number of the job in the agent's configuration."""
     socket: str = field(default_factory=_socket_from_environment)
-    """The agent's socket. In ``TALLY_SOCKET``, ``{local_rank}`` stands for ``LOCAL_RANK``."""
+    """Socket of the agent.
+
+    In ``TALLY_SOCKET``, ``{local_rank}`` stands for ``LOCAL_RANK``.
+    """
     arithmetic: str = field(
         default_factory=lambda: os.environ.get("TALLY_ARITHMETIC", "native")
     )
-    """How floats are summed: ``native``, ``fixed`` or ``own``; the same at all ranks."""
+    """Arithmetic of floats: ``native``, ``fixed`` or ``own``; the same at all ranks."""
 
     def __post_init__(self) -> None:
         if self.arithmetic not in _ARITHMETICS:
@@ -83,13 +95,13 @@ class Options:
             )
 
 
-# The backend of the default group, and what this start of the job is called in the store.
+# The backend of the default group, and the number of this start of the job, a prefix in the store.
 _world: Optional[TallyBackend] = None
 _run = 0
 
 
 def __getattr__(name: str) -> Any:
-    # It needs what is here.
+    # Import on demand: the hook imports this module.
     if name in ("HookState", "ddp_hook"):
         from . import hook
 
@@ -98,14 +110,17 @@ def __getattr__(name: str) -> Any:
 
 
 def counters() -> dict[str, dict[str, int]]:
-    """Collectives of this process since ``init_process_group``, by kind: ``{"switch": ..., "gloo": ...}``."""
+    """Numbers of collectives since ``init_process_group``, by kind.
+
+    The keys are ``{"switch": ..., "gloo": ...}``.
+    """
     if _world is None:
         return {"switch": {}, "gloo": {}}
     return {"switch": dict(_world._engine.done), "gloo": _world._fallback.counts()}
 
 
 def _create(given: Any, options: Any) -> TallyBackend:
-    """Called by torch for each group, at each of its ranks."""
+    """Makes the backend of a group; torch calls it at each rank."""
     global _world
     refuse_other_devices(_other_devices())
     rank, size = given.group_rank, given.group_size
@@ -118,7 +133,8 @@ def _create(given: Any, options: Any) -> TallyBackend:
         engine = _world._engine if _has_all_ranks(given) else None
     try:
         fallback = Fallback(engine.job.report_fallback) if is_default else _world._fallback
-        # torchrun keeps its store when it starts workers again, and Gloo would find the addresses of the last start.
+        # torchrun keeps its store over restarts, and Gloo would find the addresses of the last
+        # start.
         store = dist.PrefixStore(f"tally/{_run}", given.store)
         gloo = dist.ProcessGroupGloo(store, rank, size, given.timeout)
         backend = TallyBackend(engine, fallback, gloo, rank, size, given.timeout)
@@ -133,7 +149,7 @@ def _create(given: Any, options: Any) -> TallyBackend:
 
 
 def _join(options: Any, rank: int, size: int, timeout: Any) -> Engine:
-    """Joins the job; agrees with all ranks on the number of this start."""
+    """Joins the job, and agrees with all ranks on the number of this start."""
     global _run
     if options is not None and not isinstance(options, Options):
         raise ArgumentError(f"pg_options: found {options!r}, expected tally.torch.Options")
@@ -149,12 +165,12 @@ def _join(options: Any, rank: int, size: int, timeout: Any) -> Engine:
 
 
 def _has_all_ranks(given: Any) -> bool:
-    # In another order a rank of the group is not that of the job.
+    # In another order the ranks of the group are not those of the job.
     return list(given.global_ranks_in_group) == list(range(_world._size))
 
 
 def _other_devices() -> list[str]:
-    """Devices that the caller of init_process_group or new_group wants other backends for."""
+    """Devices for which the caller of torch asks for other backends."""
     if HAS_PYTHON_BACKENDS:
         return []
     frame = sys._getframe(2)

@@ -1,1 +1,1 @@
-"""The parts of :mod:`tally.torch`: works, fallback, collectives and their adapter to ``c10d``."""
+"""Parts of :mod:`tally.torch`: works, fallback, collectives and ``c10d`` adapter."""

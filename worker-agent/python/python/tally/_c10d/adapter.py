@@ -1,8 +1,8 @@
-"""How torch knows :class:`Collectives`: as a ``c10d.Backend``, or in torch before 2.14 as a ``ProcessGroup``.
+"""Adapter of :class:`Collectives` to torch's ``Backend`` or ``ProcessGroup``.
 
-Python classes may inherit from ``Backend`` since torch 2.14. Before, a process group of Python is returned in place of
-torch's own. C++ then calls its methods, and those that have no Python form in that version go to the Gloo backend that
-is registered in it.
+Since torch 2.14 Python classes may inherit from ``Backend``. Before, a process group written in
+Python replaces torch's own. C++ then calls its methods. Methods without a Python form in that
+version go to the Gloo backend that is registered in the group.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .work import Completer, Pending, TallyWork
 _C10dBackend = torch._C._distributed_c10d.Backend
 # pybind11 gives a class without a constructor that of `object`.
 HAS_PYTHON_BACKENDS = not (_C10dBackend.__init__.__doc__ or "").startswith("Initialize self")
-# Works that C++ may still wait for, at most.
+# Upper bound of works that C++ may still wait for.
 _KEPT_MAX = 10_000
 
 
 class _Group(Collectives):
-    """What both forms have in common: their end."""
+    """Shutdown and abort, common to both forms."""
 
     def shutdown(self) -> None:
-        """Leaves the job in order. All works must be done."""
+        """Leaves the job in order. All works must be complete."""
         self._end_gloo()
         if self._is_closed or not self._owns_job:
             return
@@ -40,7 +40,7 @@ class _Group(Collectives):
         self._engine.job.close()
 
     def abort(self) -> None:
-        """Leaves at once; the job fails at all ranks."""
+        """Leaves the job at once; it fails at all ranks."""
         self._end_gloo()
         if self._is_closed or not self._owns_job:
             return
@@ -49,10 +49,11 @@ class _Group(Collectives):
         self._engine.completer.stop()
 
     def _end_gloo(self) -> None:
-        """Joins Gloo's threads: one that still holds a tensor when the interpreter ends aborts the process.
+        """Drops Gloo's group, which joins its threads.
 
-        Models and optimizers may keep this group; the threads end with Gloo's, which nothing else keeps. In torch
-        before 2.14 C++ keeps it.
+        A thread that still holds a tensor when the interpreter ends aborts the process. Models and
+        optimizers may keep this group, but nothing else keeps Gloo's. In torch before 2.14 C++
+        keeps it.
         """
         self._gloo = self._gloo_backend = None
 
@@ -62,9 +63,10 @@ class _Group(Collectives):
 if HAS_PYTHON_BACKENDS:
 
     def _see_completion() -> None:
-        """Lets ``Work.is_completed`` of a Python backend's work become true.
+        """Makes ``Work.is_completed`` work for Python backends.
 
-        torch 2.14 and 2.15 return such a work in a holder of C++ that forwards ``wait`` and ``get_future`` alone.
+        torch 2.14 and 2.15 wrap their works in a C++ holder that forwards only ``wait`` and
+        ``get_future``.
         """
         of_torch = dist.Work.is_completed
 
@@ -80,9 +82,10 @@ if HAS_PYTHON_BACKENDS:
         dist.Work.is_completed = is_completed
 
     def _refuse_views() -> torch.library.Library:
-        """Refuses negated and conjugated views where their results would be lost.
+        """Refuses negated and conjugated views, whose results would be lost.
 
-        torch's dispatcher hands every backend a copy of such a tensor, into which the result goes.
+        torch's dispatcher passes a copy of such a tensor to every backend, and the result goes to
+        the copy.
         """
 
         def refuse(*_: Any, **__: Any) -> None:
@@ -101,7 +104,10 @@ if HAS_PYTHON_BACKENDS:
     _VIEWS = _refuse_views()
 
     class TallyBackend(_Group, _C10dBackend):
-        """A backend that sums on the switch, and does the rest with Gloo. Made by ``init_process_group``."""
+        """Backend that sums on the switch, and does the rest with Gloo.
+
+        ``init_process_group`` makes it.
+        """
 
         def __init__(
             self,
@@ -124,7 +130,10 @@ if HAS_PYTHON_BACKENDS:
 else:
 
     class TallyBackend(_Group, dist.ProcessGroup):  # type: ignore[no-redef]
-        """A process group that sums on the switch, and does the rest with Gloo. Made by ``init_process_group``."""
+        """Process group that sums on the switch, and does the rest with Gloo.
+
+        ``init_process_group`` makes it.
+        """
 
         def __init__(
             self,
@@ -137,11 +146,12 @@ else:
         ) -> None:
             dist.ProcessGroup.__init__(self, rank, size)
             self._rank, self._size = rank, size
-            # C++ holds a work and not its Python half, without which the work never ends.
+            # Keeps the Python half of works: C++ holds only its own half, and a work cannot
+            # complete without both.
             self._kept: collections.OrderedDict[int, TallyWork] = collections.OrderedDict()
             self._gloo_backend = gloo
             cpu, kind = torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO
-            # This group's name, and what C++ calls without asking Python.
+            # For this group's name, and for methods that C++ calls without Python.
             dist.ProcessGroup._register_backend(self, cpu, kind, gloo)
             inner = _plain_group(rank, size)
             inner._register_backend(cpu, kind, gloo)
@@ -172,14 +182,14 @@ else:
 
 
 def _keep_from_dynamo(code: types.CodeType) -> None:
-    """Keeps a function, and those in it, from being traced."""
+    """Excludes a function, and those in it, from tracing."""
     torch._C._dynamo.eval_frame.skip_code(code)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             _keep_from_dynamo(constant)
 
 
-# torch.compile of torch 2.4 traces Python that C++ calls, and cannot.
+# torch.compile of torch 2.4 traces Python code that C++ calls, and fails.
 if hasattr(torch._C._dynamo.eval_frame, "skip_code"):
     for _class in (Collectives, Engine, Fallback, TallyWork, Completer, Pending):
         for _method in vars(_class).values():
@@ -188,7 +198,7 @@ if hasattr(torch._C._dynamo.eval_frame, "skip_code"):
 
 
 def _plain_group(rank: int, size: int) -> Any:
-    """A process group of torch, which calls the backends that are registered in it."""
+    """Process group of torch, which calls the backends registered in it."""
     store = dist.HashStore()
     try:
         return dist.ProcessGroup(store, rank, size)
@@ -197,7 +207,10 @@ def _plain_group(rank: int, size: int) -> Any:
 
 
 def refuse_other_devices(devices: list[str]) -> None:
-    """In torch before 2.14 torch makes no backend beside a process group of Python."""
+    """Refuses backends of other devices beside a process group written in Python.
+
+    torch before 2.14 makes none.
+    """
     if not HAS_PYTHON_BACKENDS and devices:
         raise ArgumentError(
             f"torch {torch.__version__} makes no backend for {', '.join(devices)} beside that of tally; use torch 2.14 "

@@ -1,7 +1,8 @@
-"""The collectives of one process group: by the switch where it serves them, else by Gloo.
+"""Collectives of a process group: by the switch if served, else by Gloo.
 
-:class:`Collectives` has the methods of ``c10d.Backend``. What the switch does is decided by what all ranks have in
-common: the group, the operation, the type, the number of elements. Never by strides, which may differ.
+:class:`Collectives` has the methods of ``c10d.Backend``. The choice depends on properties that all
+ranks have in common: the group, the operation, the type, the number of elements. It never depends
+on strides, which may differ.
 """
 
 from __future__ import annotations
@@ -31,18 +32,21 @@ SUMMED = {
     torch.int16: "i16",
     torch.int8: "i8",
 }
-# An all_gather by the switch is a sum in which a rank's part is zero at all others: each rank sends as many bytes as it
-# receives. Above this many bytes in all, Gloo sends less.
+# An all_gather by the switch is a sum in which each rank's part is zero at all other ranks. So each
+# rank sends as many bytes as it receives. Above this size in all, Gloo sends less.
 _GATHERED_BYTES_MAX = 64 * 1024
 
 
 class Engine:
-    """A job, and the threads that complete its works: what all groups of the whole world share."""
+    """A job and the threads that complete its works.
+
+    All groups of all ranks share it.
+    """
 
     def __init__(self, job: Any, arithmetic: str) -> None:
         self.job, self.arithmetic = job, arithmetic
         self.completer = Completer()
-        # Works by kind.
+        # Number of works by kind.
         self.done: collections.Counter[str] = collections.Counter()
 
     def submit(
@@ -55,18 +59,18 @@ class Engine:
         place: tuple[int, int] = (0, 1),
         more_follow: bool = False,
     ) -> Any:
-        """Starts a collective on a tensor without gaps, in place. Returns its handle."""
+        """Starts a collective in place on a tensor without gaps, and returns its handle."""
         return self.job._start(
             _memory(dense), None, op, root, SUMMED[dense.dtype], arithmetic, name, place, more_follow
         )
 
 
 class Collectives:
-    """A mixin of the classes that torch knows as backend or process group."""
+    """Mixin of the classes that torch uses as backend or process group."""
 
     _engine: Optional[Engine]
     _fallback: Fallback
-    # Where Gloo is called, and Gloo itself.
+    # Group through which Gloo is called, and Gloo's backend.
     _gloo: Any
     _rank: int
     _size: int
@@ -83,7 +87,7 @@ class Collectives:
         self._coalesced = None
         self._is_closed = False
 
-    # By the switch.
+    # Collectives that the switch serves.
 
     def allreduce(self, tensors: Any, opts: Any = None, *more: Any, **named: Any) -> Any:
         opts = _options(opts, named, _c10d.AllreduceOptions, "reduceOp")
@@ -155,13 +159,13 @@ class Collectives:
         parts = output.detach().view(-1).chunk(self._size) if input.numel() else ()
         return self._all_gather([(parts, input.reshape(-1))], output, opts)
 
-    # How.
+    # Choice between switch and Gloo, and submission.
 
     def _job_name(self, what: str) -> str:
         return self._engine.job._name(what, None)
 
     def _unserved(self, tensors: Iterable[torch.Tensor]) -> Optional[str]:
-        """Why the switch does not serve these tensors in this group."""
+        """Reason why the switch does not serve these tensors in this group, or None."""
         if self._engine is None:
             return "the group has other ranks than the job"
         for tensor in tensors:
@@ -175,7 +179,7 @@ class Collectives:
         return None
 
     def _sum(self, tensors: list[torch.Tensor], reduce_op: Any) -> tuple[Optional[str], str]:
-        """The operation of the agent, or why there is none."""
+        """Operation of the agent, or None and the reason."""
         why = self._unserved(tensors)
         if why is not None:
             return None, why
@@ -228,7 +232,7 @@ class Collectives:
         start: Callable[[Any, str], tuple[Any, Optional[Callable[[], None]]]],
         result: Any = None,
     ) -> Any:
-        """Submits one collective for each item; they are one work."""
+        """Submits a collective for each item, as one work."""
         work = TallyWork(items if result is None else result, "", self._engine.job)
         handles, backs = [], []
         for item in items:
@@ -251,7 +255,8 @@ class Collectives:
         self._sequence += 1
         self._engine.done[kind] += 1
         if torch.autograd._profiler_enabled():
-            # The work ends the span. A future, since it carries the profiler's state of this thread to another.
+            # The work ends the span. Only a future carries the profiler's state of this thread to
+            # another.
             work._span = torch.futures.Future()
             span = torch.autograd.profiler.record_function(f"tally:{kind}")
             span.__enter__()
@@ -263,7 +268,7 @@ class Collectives:
         return work
 
     def _keep(self, work: TallyWork) -> None:
-        """Called with each work, before it is given to torch."""
+        """Hook: called with each work before torch gets it."""
 
     def _seconds(self, opts: Any) -> float:
         timeout = getattr(opts, "timeout", None)
@@ -281,7 +286,10 @@ class Collectives:
         more_follow: bool,
         then: Callable[[], None],
     ) -> None:
-        """Sums a tensor without gaps in place, then calls ``then`` on another thread, and then ends ``work``."""
+        """Sums a tensor without gaps in place.
+
+        Then calls ``then`` on another thread, and ends ``work``.
+        """
         handles = []
         work._name = name
         if dense.numel() > 0:
@@ -291,7 +299,7 @@ class Collectives:
             )
         self._submitted("all_reduce", work, handles, then, None)
 
-    # By Gloo.
+    # Collectives that Gloo serves.
 
     def _by_gloo(self, kind: str, why: str, method: str, *arguments: Any, **named: Any) -> Any:
         if self._gloo is None:
@@ -313,7 +321,7 @@ class Collectives:
     def monitored_barrier(
         self, timeout: Any = None, wait_all_ranks: bool = False, *_: Any, **named: Any
     ) -> Any:
-        # Its purpose is to name the ranks that did not come: Gloo asks each of them.
+        # Gloo asks each rank, so it can name the missing ones, which is the purpose.
         self._fallback.take("monitored_barrier", "it asks each rank over Gloo")
         if not isinstance(timeout, (timedelta, type(None))):
             timeout = timeout.timeout
@@ -321,7 +329,7 @@ class Collectives:
         timeout = timedelta(seconds=seconds if seconds > 0 else self._timeout_s)
         return self._gloo.monitored_barrier(timeout, wait_all_ranks)
 
-    # Groups of works.
+    # Coalescing.
 
     def start_coalescing(self, *_: Any) -> None:
         self._coalesced = []
@@ -332,7 +340,7 @@ class Collectives:
         self._keep(work)
         return work
 
-    # The group.
+    # Properties of the group.
 
     def getBackendName(self) -> str:
         return "tally"
@@ -353,7 +361,7 @@ class Collectives:
 
 
 class _AllOf(TallyWork):
-    """The work of all works between start_coalescing and end_coalescing."""
+    """Work of all works between start_coalescing and end_coalescing."""
 
     def __init__(self, works: list[Any]) -> None:
         super().__init__([], "coalesced collectives")
@@ -374,7 +382,7 @@ class _AllOf(TallyWork):
 
 
 def _copied_back(gloo_work: Any, result: Any, copies: list, kind: str) -> TallyWork:
-    """A work that ends once Gloo's has ended and its results are where the caller wants them."""
+    """Work of Gloo whose results are then copied to the caller's tensors."""
     work = TallyWork(result, kind)
 
     def run() -> None:
@@ -392,7 +400,7 @@ def _copied_back(gloo_work: Any, result: Any, copies: list, kind: str) -> TallyW
 
 
 def _without_gaps(argument: Any, copies: list) -> Any:
-    """The argument with dense tensors in place of others; ``copies`` gets pairs of both."""
+    """Replaces tensors with gaps by dense ones; ``copies`` gets pairs of both."""
     if isinstance(argument, (list, tuple)):
         return [_without_gaps(it, copies) for it in argument]
     if (
@@ -409,7 +417,10 @@ def _without_gaps(argument: Any, copies: list) -> Any:
 
 
 def _options(opts: Any, named: dict[str, Any], kind: type, field: str) -> Any:
-    """Options of a collective. Its overloads take one field of them, and a timeout, in their place."""
+    """Options of a collective.
+
+    Overloads take one of their fields, and a timeout, instead.
+    """
     opts = named.get("opts", opts)
     if isinstance(opts, kind):
         return opts
@@ -429,7 +440,7 @@ def _list(tensors: Any) -> list[torch.Tensor]:
 
 
 def _plain(reduce_op: Any) -> Any:
-    """A ReduceOp without its factor, which is a type of its own; None for one with a factor."""
+    """SUM or AVG; None for other operations and for a ReduceOp with a factor."""
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
         if reduce_op == op:
             return op
@@ -448,7 +459,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _memory(dense: torch.Tensor) -> numpy.ndarray:
-    """The tensor's bytes. ``Tensor.numpy`` would keep FSDP from resizing the storage."""
+    """Bytes of the tensor. ``Tensor.numpy`` would keep FSDP from resizing the storage."""
     size = dense.numel() * dense.element_size()
     if size == 0:
         return numpy.empty(0, numpy.uint8)
@@ -469,7 +480,7 @@ def _copy(to: torch.Tensor, dense: torch.Tensor) -> None:
 
 
 def _raw(dense: torch.Tensor) -> torch.Tensor:
-    """Its bytes as integers: in place as int32 if they are a multiple of 4, else a padded copy."""
+    """Bytes of the tensor as int32: in place if a multiple of 4, else a padded copy."""
     flat = dense.reshape(-1).view(torch.uint8)
     if flat.numel() % 4 == 0 and flat.data_ptr() % 4 == 0:
         return flat.view(torch.int32)
@@ -479,7 +490,7 @@ def _raw(dense: torch.Tensor) -> torch.Tensor:
 
 
 def _unpack(tensor: torch.Tensor, raw: torch.Tensor) -> None:
-    """Writes a tensor's bytes, from :func:`_raw` of another rank, to it."""
+    """Writes bytes from :func:`_raw` of another rank to the tensor."""
     tensor = tensor.detach()
     size = tensor.numel() * tensor.element_size()
     flat = raw.view(torch.uint8)[:size].clone()
@@ -495,7 +506,7 @@ def _check_overlap(kind: str, tensors: Iterable[torch.Tensor]) -> None:
             )
 
 
-# What the switch does not do, by the name of the collective. Those that this version of torch has.
+# Methods that only Gloo serves, with their kind.
 _KINDS = {
     "all_gather_single_coalesced": "all_gather",
     "all_to_all_single": "all_to_all",

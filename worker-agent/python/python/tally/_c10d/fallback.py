@@ -1,6 +1,6 @@
-"""What Gloo does in place of the switch: said, counted, or refused.
+"""Policy for collectives that Gloo does in place of the switch.
 
-``TALLY_FALLBACK`` is ``warn`` (one warning for each kind), ``quiet`` or ``error``.
+``TALLY_FALLBACK`` is ``warn`` (one warning for each kind), ``quiet`` or ``error``. All are counted.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _POLICIES = ("warn", "quiet", "error")
 
 
 class FallbackWarning(UserWarning):
-    """A collective is done by Gloo, not by the switch."""
+    """Gloo does a collective, not the switch."""
 
 
 class Fallback:
-    """Says once for each kind of collective that Gloo does it, and counts each.
+    """Counts Gloo's collectives, and warns once for each kind and reason.
 
     ``report(kind, count)`` tells the agent, which shows the counters in ``tally-agent status``.
     """
@@ -37,7 +37,10 @@ class Fallback:
         self._counts: dict[tuple[str, str], int] = {}
 
     def take(self, kind: str, why: str) -> None:
-        """Called before Gloo does a collective of ``kind``, because of ``why``."""
+        """Counts a collective that Gloo is about to do, because of ``why``.
+
+        Raises an error if the policy refuses it.
+        """
         if self._policy == "error":
             raise ArgumentError(
                 f"{kind}: {why}, and TALLY_FALLBACK=error refuses Gloo; call it in a group of another backend"
@@ -55,7 +58,7 @@ class Fallback:
             )
 
     def counts(self) -> dict[str, int]:
-        """Collectives done by Gloo, by kind."""
+        """Number of Gloo's collectives, by kind."""
         total: dict[str, int] = {}
         with self._lock:
             for (kind, _), count in self._counts.items():
@@ -64,7 +67,10 @@ class Fallback:
 
 
 def _stacklevel() -> int:
-    """That of the caller of torch, as :func:`warnings.warn` in the caller of this counts."""
+    """Stack level of the caller of torch.
+
+    For :func:`warnings.warn` in the caller of this function.
+    """
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None:
         name = frame.f_globals.get("__name__", "")

@@ -1,8 +1,8 @@
 """``c10d.Work`` for collectives of an agent, and the threads that complete it.
 
-A :class:`Completer` waits for collectives in the order of their submission. Callbacks of a future may start
-collectives and wait for them: before a thread runs callbacks, it hands the queue to another one. A work without a
-future has no callbacks, so the same thread continues.
+A :class:`Completer` waits for collectives in the order of their submission. Callbacks of a future
+may start collectives and wait for them. So a thread hands the queue to another thread before it
+runs callbacks. A work without a future has no callbacks, so the same thread continues.
 """
 
 from __future__ import annotations
@@ -20,33 +20,36 @@ import torch.distributed as dist
 from .._errors import TimeoutError
 
 _FOLLOWERS_MAX = 2
-# How long the end of the process waits for callbacks.
+# Time limit for callbacks at the end of the process.
 _EXIT_S = 1.0
 
 
 class TallyWork(dist._Work):
-    """Collectives in flight. The future's value is ``result``.
+    """Collectives in flight. The value of the future is ``result``.
 
-    It is not torch's own work around a future: that one does not raise what its future holds.
+    torch's own work around a future is not used: it does not raise the error that its future holds.
     """
 
     def __init__(self, result: Any, name: str = "", job: Any = None) -> None:
         super().__init__()
         self._result = result
-        # The collective's, and the job that knows it.
+        # Name of the collective, and the job that knows it.
         self._name, self._job = name, job
         self._error: Optional[BaseException] = None
         self._done = threading.Event()
         self._lock = threading.Lock()
         self._promise: Optional[torch.futures.Future] = None
         self._future: Optional[torch.futures.Future] = None
-        # Of the profiler.
+        # Future that ends the profiler's span.
         self._span: Any = None
-        # Called once, when no one can wait for this work any more without holding it.
+        # Called once, when each waiter holds this work itself.
         self._release: Optional[Callable[[], None]] = None
 
     def _complete(self, error: Optional[BaseException]) -> Optional[torch.futures.Future]:
-        """Ends the work. Returns the future to complete, which runs callbacks, if there is one."""
+        """Ends the work. Returns the future to complete, if any.
+
+        Completing it runs its callbacks.
+        """
         span, self._span = self._span, None
         if span is not None:
             span.set_result(None)
@@ -66,7 +69,7 @@ class TallyWork(dist._Work):
         return self._result
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
-        """Waits for the results; raises what :meth:`tally.Job.all_reduce` does."""
+        """Waits for the results. Raises the errors of :meth:`tally.Job.all_reduce`."""
         seconds = timeout.total_seconds() if timeout else 0
         if not self._done.wait(seconds if seconds > 0 else None):
             raise self._late(seconds)
@@ -78,7 +81,7 @@ class TallyWork(dist._Work):
     def _late(self, seconds: float) -> Exception:
         if self._job is None:
             return TimeoutError(f"{self._name}: no result within {seconds:g} s")
-        # It asks the agent which ranks are missing.
+        # Asks the agent which ranks are missing.
         return self._job._native.late(self._name, seconds)
 
     def _released(self) -> None:
@@ -103,7 +106,7 @@ class TallyWork(dist._Work):
             if self._future is not None:
                 return self._future
             promise = torch.futures.Future()
-            # A callback that raises is how C++, such as DDP's reducer, sees the error.
+            # C++, such as DDP's reducer, sees an error only if a callback raises it.
             self._future = promise.then(self._outcome)
             is_done = self._done.is_set()
             if not is_done:
@@ -118,7 +121,7 @@ class TallyWork(dist._Work):
 
 
 class Pending:
-    """Handles of a work, and what follows them."""
+    """Handles of a work, and the function that runs after them."""
 
     __slots__ = ("work", "handles", "then", "deadline")
 
@@ -144,14 +147,14 @@ class Pending:
 
 
 class Completer:
-    """Completes works in the order of their submission, on threads of its own."""
+    """Threads that complete works in the order of their submission."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Optional[Pending]] = queue.SimpleQueue()
-        # Its holder takes from the queue.
+        # The leader holds it and takes from the queue.
         self._turn = threading.Lock()
         self._lock = threading.Lock()
-        # Threads that wait for the turn.
+        # Number of threads that wait to lead.
         self._followers = 0
         self._threads: set[threading.Thread] = set()
         self._is_stopped = False
@@ -162,7 +165,10 @@ class Completer:
         self._queue.put(pending)
 
     def stop(self) -> None:
-        """Completes what was submitted, and ends the threads. May be called from a callback."""
+        """Completes all submitted works, and ends the threads.
+
+        May be called from a callback.
+        """
         self._stop()
         for thread in list(self._threads):
             if thread is not threading.current_thread():
@@ -175,7 +181,7 @@ class Completer:
             self._queue.put(None)
 
     def _exit(self) -> None:
-        # The interpreter would end a thread in the middle of torch's code, which aborts the process.
+        # The interpreter would end a thread inside torch's code, which aborts the process.
         self._stop()
         deadline = time.monotonic() + _EXIT_S
         for thread in list(self._threads):
@@ -196,11 +202,11 @@ class Completer:
             promise = self._lead()
             if promise is None:
                 break
-            # Callbacks run here, and may wait for works behind this one.
+            # Runs the callbacks, which may wait for later works.
             promise.set_result(None)
             del promise
             with self._lock:
-                # The one that was woken may not have taken the turn yet.
+                # The woken thread may still be on its way to lead.
                 if self._followers >= _FOLLOWERS_MAX:
                     break
                 self._followers += 1
@@ -208,10 +214,13 @@ class Completer:
             self._threads.discard(threading.current_thread())
 
     def _lead(self) -> Optional[torch.futures.Future]:
-        """Completes works until one has callbacks, and gives up the turn. None: the queue has ended."""
+        """Completes works until one has callbacks, then stops leading.
+
+        Returns the future that runs them, or None when the queue has ended.
+        """
         while (pending := self._queue.get()) is not None:
             promise = pending.work._complete(pending.wait())
-            # An idle thread keeps nothing alive.
+            # So that an idle thread keeps no work alive.
             del pending
             if promise is not None:
                 with self._lock:
