@@ -28,14 +28,14 @@ use crate::demux::{Arrival, Demux, Overlap};
 use crate::dialect::{DialectId, DialectSet, Next};
 use crate::egress::{Handover, PortCounters, Ports, ReplyCounters, Transmit, class_of_frame};
 use crate::forwarding::{PortAddresses, Proxy, Verdict};
-use crate::frame::{Frame, Platform};
+use crate::frame::{Frame, Observed, Platform};
 use crate::queue::{QueueCounters, class_of_header};
 use crate::registry::Datagram;
 use crate::{DropReason, Forwarding, Member, PortId, Roster};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tally_wire::frame::UDP_END;
+use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
 use tally_wire::{Addresses, Epoch, FrameError, Header, JobId, Mac, Time, UdpFrame};
 
 /// Frames of another core that are prefetched together.
@@ -214,6 +214,12 @@ impl<P: Platform> Context<P> {
     }
 }
 
+/// The Ethernet header, as it is now.
+#[inline(always)]
+fn header_of(frame: &[u8]) -> Option<[u8; ETHERNET_BYTES]> {
+    frame.first_chunk().copied()
+}
+
 /// Hosts that dialects know.
 struct Hosts<'a, P, D>(&'a D, std::marker::PhantomData<P>);
 
@@ -343,8 +349,13 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
         if let Some(id) = self.demux.ethertype(frame.data()) {
             return self.give(id, &Arrival { port, udp: None }, frame);
         }
-        if self.context.forwarding.is_local(frame.data())? {
-            return self.receive_local(port, frame);
+        match self.context.forwarding.is_local(frame.data()) {
+            Ok(true) => return self.receive_local(port, frame),
+            Ok(false) => {}
+            Err(reason) => {
+                self.observe_decision(port, header_of(frame.data()), Err(reason));
+                return Err(reason);
+            }
         }
         if let Some(id) = self.demux.transit(frame.data())
             && let Ok(udp) = UdpFrame::parse(frame.data())
@@ -447,17 +458,23 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
     /// Decides on a frame between other hosts.
     fn forward(&mut self, port: PortId, frame: P::Frame) -> Result<(), DropReason> {
         let mut frame = self.context.exclusive(frame)?;
+        let before = header_of(frame.data());
         let context = &mut self.context;
         let bytes = frame.data_mut().ok_or(DropReason::NoBuffer)?;
         let hosts = Hosts(&self.dialects, std::marker::PhantomData);
         let verdict = context
             .forwarding
-            .classify_transit(context.now, port, bytes, &hosts)?;
+            .classify_transit(context.now, port, bytes, &hosts);
+        self.observe_decision(port, before, verdict);
+        let context = &mut self.context;
         let class = class_of_frame(frame.data());
-        match verdict {
+        match verdict? {
             // Never of a frame in transit.
             Verdict::Local => return Err(DropReason::NotOurs),
-            Verdict::Answer => context.ports.send(port, class, frame),
+            Verdict::Answer => {
+                context.platform.observe(Observed::Answered(&frame));
+                context.ports.send(port, class, frame);
+            }
             Verdict::Forward(to) => context.ports.forward(to, class, frame),
             Verdict::Flood => {
                 self.spared.fill(false);
@@ -476,14 +493,35 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
         mut frame: P::Frame,
         found: FrameError,
     ) -> Result<(), DropReason> {
+        let before = header_of(frame.data());
         let context = &mut self.context;
         let Some(bytes) = frame.data_mut() else {
             return Err(found.into());
         };
-        context.forwarding.answer(context.now, port, bytes, found)?;
+        let answered = context.forwarding.answer(context.now, port, bytes, found);
+        self.observe_decision(port, before, answered.map(|()| Verdict::Answer));
+        answered?;
+        let context = &mut self.context;
+        context.platform.observe(Observed::Answered(&frame));
         let class = class_of_frame(frame.data());
         context.ports.send(port, class, frame);
         Ok(())
+    }
+
+    /// Tells a checker what was decided on a frame.
+    #[inline(always)]
+    fn observe_decision(
+        &self,
+        port: PortId,
+        header: Option<[u8; ETHERNET_BYTES]>,
+        verdict: Result<Verdict, DropReason>,
+    ) {
+        if P::OBSERVES
+            && let Some(header) = header
+        {
+            let platform = &self.context.platform;
+            platform.observe(Observed::Decided(port, &header, verdict));
+        }
     }
 
     /// Ends the poll iteration: sums what has come in.

@@ -198,6 +198,8 @@ pub struct Ports<F> {
     /// Whether the queue of one of this core's ports may have a frame: nearly never, and then
     /// results need not look at each.
     any_waits: bool,
+    /// Ports whose queues were empty and are not, since the last [`transmit`](Self::transmit).
+    began: Vec<PortId>,
     /// Frames done with, given back in bulk.
     done: Vec<F>,
     /// Ports that nothing is flooded to, because they have no hosts.
@@ -236,6 +238,7 @@ impl<F: Frame> Ports<F> {
         Self {
             outbox: (0..cores).map(|_| Vec::new()).collect(),
             any_waits: false,
+            began: Vec::with_capacity(ways.len()),
             done: Vec::with_capacity(RECYCLED),
             hostless: Vec::new(),
             longest_frame: vec![usize::MAX; ways.len()],
@@ -284,6 +287,9 @@ impl<F: Frame> Ports<F> {
     fn send_behind(&mut self, port: PortId, class: usize, frame: F) {
         match &mut self.ways[usize::from(port.0)] {
             Way::Own(line) => {
+                if line.queue.is_empty() {
+                    self.began.push(port);
+                }
                 line.wait(class, frame);
                 self.any_waits = true;
             }
@@ -394,6 +400,7 @@ impl<F: Frame> Ports<F> {
     pub fn transmit(&mut self, driver: &mut impl Transmit<F>) -> bool {
         let mut progress = false;
         self.any_waits = false;
+        self.began.clear();
         self.transmit_handovers(driver, 1);
         for (at, (way, counters)) in self.ways.iter_mut().zip(&mut self.counters).enumerate() {
             if let Way::Own(line) = way {
@@ -405,7 +412,23 @@ impl<F: Frame> Ports<F> {
         progress
     }
 
-    /// Offers what waits for one port to the driver. [`transmit`](Self::transmit) does so for all.
+    /// Offers to the driver what began to wait, and frames for other cores; calls `waits` for each
+    /// port for which something still does. For drivers with many ports, which call
+    /// [`transmit_port`](Self::transmit_port) when such a port has room again.
+    pub fn transmit_new(&mut self, driver: &mut impl Transmit<F>, mut waits: impl FnMut(PortId)) {
+        self.transmit_handovers(driver, 1);
+        let mut began = std::mem::take(&mut self.began);
+        for port in began.drain(..) {
+            self.transmit_port(port, driver);
+            if self.waiting(port) > 0 {
+                waits(port);
+            }
+        }
+        self.began = began;
+        self.give_back();
+    }
+
+    /// Offers what waits for one port to the driver.
     pub fn transmit_port(&mut self, port: PortId, driver: &mut impl Transmit<F>) {
         let at = usize::from(port.0);
         if let Way::Own(line) = &mut self.ways[at] {

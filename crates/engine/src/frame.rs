@@ -1,6 +1,9 @@
 //! The platform that a core runs on.
 
+use crate::forwarding::Verdict;
+use crate::{DropReason, PortId};
 pub use tally_frame::Frame;
+use tally_wire::frame::ETHERNET_BYTES;
 use tally_wire::{Header, Time};
 
 /// What a core runs on.
@@ -23,19 +26,28 @@ pub trait Platform {
     /// Whether [`observe`](Self::observe) does anything.
     const OBSERVES: bool = false;
 
-    /// For checkers: what the native protocol does with frames. Nothing by default.
+    /// For checkers: what the core does with frames. Nothing by default.
     #[inline(always)]
     fn observe(&self, _event: Observed<'_, Self::Frame>) {}
 }
 
-/// What the native protocol does with a frame.
+/// What the core or the native protocol does with a frame.
 pub enum Observed<'a, F> {
-    /// It takes this frame over, admitted.
+    /// The core decides on a frame of this port and with this Ethernet header that is not a datagram
+    /// for the switch.
+    Decided(
+        PortId,
+        &'a [u8; ETHERNET_BYTES],
+        Result<Verdict, DropReason>,
+    ),
+    /// The core turned this frame into the answer to itself.
+    Answered(&'a F),
+    /// The native protocol takes this frame over, admitted.
     Admitted(&'a Header, &'a F),
-    /// It sends this frame, with this header, to one member.
+    /// The native protocol sends this frame, with this header, to one member.
     Sent(&'a Header, &'a F),
-    /// It publishes this frame, with this header; `born` is the time of the first contribution.
+    /// The native protocol publishes this frame, with this header; `born` is the time of the first contribution.
     Published(&'a Header, &'a F, Option<Time>),
-    /// It is done with this frame.
+    /// The native protocol is done with this frame.
     Discarded(&'a F),
 }

@@ -1,18 +1,18 @@
-//! A frame of the simulated network, and the pool that frames are taken from.
+//! A frame of the simulated network: real bytes, from Ethernet on.
 //!
-//! The datagram (Tally header and payload) is real bytes, as sessions emit them and the engine sums
-//! them. Addresses are numbers in place of headers. A frame may stand for a larger one on the wire:
-//! `wire_bytes` is what links charge.
-//!
-//! Frames are shared by reference, like the switch's buffers; only a frame's single owner writes to
-//! it. Whoever is done with one gives it to the [`Pool`], so that nothing is allocated per frame.
+//! Frames are shared by reference, like mbufs; only the single owner of a frame writes to it. The
+//! bytes go back to a free list when the last reference is dropped, so nothing is allocated per
+//! frame. For checkers a frame also says who really made it ([`Origin`]), and whether the engine has
+//! it ([`Frame::enter`]).
 
-use crate::switch::{SWITCH_HOST, SWITCH_MAC};
+use crate::switch::{SWITCH_HOST, SWITCH_IP, SWITCH_MAC};
+use std::cell::{Cell, RefCell};
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::rc::Rc;
 use tally_engine::{Member, PortId};
-use tally_wire::header::HEADER_BYTES;
-use tally_wire::{Ecn, JobId, Mac};
+use tally_wire::frame::{UDP_END, emit_udp};
+use tally_wire::{Addresses, Ecn, Header, JobId, Mac, UdpFrame};
 
 /// A host, and the port of the switch that its cable goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +46,7 @@ impl Address {
         Ipv4Addr::new(10, 0, high, low)
     }
 
-    /// What the switch's adapter makes of a frame from this address that came in on `port`.
+    /// What the switch makes of a frame from this address that came in on `port`.
     #[must_use]
     pub const fn member(self, port: PortId) -> Member {
         Member {
@@ -60,176 +60,372 @@ impl Address {
     /// The address of a member.
     #[must_use]
     pub const fn of(member: &Member) -> Self {
-        let [_, _, high, low] = member.ip.octets();
+        Self::at(member.ip, member.udp_port)
+    }
+
+    /// The address with this IPv4 address, which says whose it is.
+    #[must_use]
+    pub const fn at(ip: Ipv4Addr, udp_port: u16) -> Self {
+        let [_, _, high, low] = ip.octets();
         Self {
             host: HostId(u16::from_be_bytes([high, low])),
-            udp_port: member.udp_port,
+            udp_port,
+        }
+    }
+
+    /// The headers of a datagram from here to the switch.
+    #[must_use]
+    pub const fn to_switch(self, udp_port: u16) -> Addresses {
+        Addresses {
+            src_mac: self.mac(),
+            dst_mac: SWITCH_MAC,
+            src_ip: self.ip(),
+            dst_ip: SWITCH_IP,
+            src_port: self.udp_port,
+            dst_port: udp_port,
+        }
+    }
+
+    /// The headers of a datagram from the switch to here.
+    #[must_use]
+    pub const fn from_switch(self, udp_port: u16) -> Addresses {
+        Addresses {
+            src_mac: SWITCH_MAC,
+            dst_mac: self.mac(),
+            src_ip: SWITCH_IP,
+            dst_ip: self.ip(),
+            src_port: udp_port,
+            dst_port: self.udp_port,
         }
     }
 }
 
-/// Where a frame goes.
+/// The sessions that a host gives a datagram to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The switch, at this UDP port.
-    Switch(u16),
     /// One member.
     Member(Address),
     /// The workers of a job.
     Group(JobId),
-    /// Every session at a host, which no true frame does.
-    Host(HostId),
-    /// Where its Ethernet header says: the bytes are a whole frame, from Ethernet on, and `from` is
-    /// who sent it, which its headers may deny.
-    Ethernet,
 }
 
-/// Bytes of a [`Destination::Ethernet`] frame in front of its datagram at most, or of one without.
+/// Who really made a frame, whatever its headers say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A session of this host.
+    Host(HostId),
+    /// The switch.
+    Switch,
+    /// The hostile host.
+    Forger,
+    /// The hostile host, handed to its victim directly.
+    Planted,
+}
+
+/// Bytes in front of a datagram at most: tags, too.
 pub const HEADERS_ROOM: usize = 128;
 
-/// A frame's contents.
-#[derive(Clone, Debug)]
-pub struct Body {
+/// A frame's bytes.
+struct Body {
     bytes: Box<[u8]>,
-    len: u32,
-    /// Bytes that it takes on a link: preamble, headers, payload, check sequence and gap.
-    pub wire_bytes: u32,
-    /// The source that its headers claim.
-    pub from: Address,
-    /// Where it goes.
-    pub to: Destination,
-    /// Congestion, as in the IP header.
-    pub ecn: Ecn,
+    start: usize,
+    len: usize,
+    origin: Cell<Origin>,
 }
 
-impl Body {
-    /// Tally header and payload.
-    #[inline]
+thread_local! {
+    /// Bodies out of use. A world lives on one thread.
+    static FREE: RefCell<Vec<Rc<Body>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What the engine has, and what disappeared in it.
+#[derive(Clone, Default)]
+pub struct Ledger(Rc<Counts>);
+
+#[derive(Default)]
+struct Counts {
+    live: Cell<u64>,
+    lost: Cell<u64>,
+}
+
+impl Ledger {
+    /// Frames that the engine has.
     #[must_use]
-    pub fn datagram(&self) -> &[u8] {
-        &self.bytes[..self.len as usize]
+    pub fn live(&self) -> u64 {
+        self.0.live.get()
     }
 
-    /// Tally header and payload, to be changed.
-    #[inline]
-    pub fn datagram_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.len as usize]
-    }
-
-    /// All the room for a datagram; [`set_len`](Self::set_len) says how much of it is used.
-    #[inline]
-    pub fn room(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
-    /// Says how long the datagram is.
-    ///
-    /// # Panics
-    /// If there is not so much room.
-    #[inline]
-    pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.bytes.len());
-        self.len = len as u32;
-    }
-
-    /// The payload behind the Tally header.
-    #[inline]
+    /// Frames that the engine neither sent nor gave back.
     #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        &self.bytes[HEADER_BYTES..self.len as usize]
+    pub fn lost(&self) -> u64 {
+        self.0.lost.get()
     }
 }
 
-/// A frame: shared contents.
-#[derive(Clone, Debug)]
-pub struct Frame(Rc<Body>);
-
-impl std::ops::Deref for Frame {
-    type Target = Body;
-
-    #[inline]
-    fn deref(&self) -> &Body {
-        &self.0
-    }
+/// A frame: one reference to its bytes.
+pub struct Frame {
+    /// `None` only while it is dropped.
+    body: Option<Rc<Body>>,
+    /// Whose engine has it.
+    ledger: Cell<Option<Rc<Counts>>>,
+    /// In the diary.
+    number: Cell<u64>,
+    /// The engine has read or written its elements.
+    is_read: Cell<bool>,
 }
+
+/// The number of a frame that is no contribution, or of which no diary is kept.
+pub const UNNUMBERED: u64 = u64::MAX;
 
 impl Frame {
-    /// The contents, to be changed by their single owner.
+    fn of(body: Rc<Body>) -> Self {
+        Self {
+            body: Some(body),
+            ledger: Cell::new(None),
+            number: Cell::new(UNNUMBERED),
+            is_read: Cell::new(false),
+        }
+    }
+
+    /// An empty frame with room for so many bytes.
+    #[must_use]
+    pub fn empty(room: usize) -> Self {
+        let free = FREE.with_borrow_mut(Vec::pop);
+        let body = free.filter(|body| body.bytes.len() >= room);
+        let mut body = body.unwrap_or_else(|| {
+            Rc::new(Body {
+                bytes: vec![0xa5; room].into(),
+                start: 0,
+                len: 0,
+                origin: Cell::new(Origin::Switch),
+            })
+        });
+        if let Some(body) = Rc::get_mut(&mut body) {
+            (body.start, body.len) = (0, 0);
+            body.origin = Cell::new(Origin::Switch);
+        }
+        Self::of(body)
+    }
+
+    /// A datagram with these headers, in a frame with so much room.
+    #[must_use]
+    pub fn datagram(room: usize, origin: Origin, addresses: &Addresses, datagram: &[u8]) -> Self {
+        let mut frame = Self::empty(room);
+        frame.set_origin(origin);
+        let bytes = frame.fill(UDP_END + datagram.len());
+        emit_udp(bytes, addresses, datagram.len());
+        bytes[UDP_END..].copy_from_slice(datagram);
+        frame
+    }
+
+    /// Its single owner's bytes, as many as asked for.
     ///
     /// # Panics
-    /// If the frame is shared.
-    #[inline]
-    pub fn body_mut(&mut self) -> &mut Body {
-        Rc::get_mut(&mut self.0).expect("only a frame's single owner writes to it")
+    /// If it is shared, or has not so much room.
+    pub fn fill(&mut self, bytes: usize) -> &mut [u8] {
+        let body = self.body_mut().expect("the frame is new");
+        body.len = bytes;
+        &mut body.bytes[..bytes]
     }
 
-    /// Whether nobody else has it.
+    fn body(&self) -> &Body {
+        self.body.as_ref().expect("it is not dropped yet")
+    }
+
+    fn body_mut(&mut self) -> Option<&mut Body> {
+        Rc::get_mut(self.body.as_mut()?)
+    }
+
+    /// Its bytes.
     #[inline]
     #[must_use]
-    pub fn is_unique(&self) -> bool {
-        Rc::strong_count(&self.0) == 1
+    pub fn bytes(&self) -> &[u8] {
+        let body = self.body();
+        &body.bytes[body.start..body.start + body.len]
     }
-}
 
-/// Frames out of use.
-pub struct Pool {
-    free: Vec<Frame>,
-    room: usize,
-}
-
-impl Pool {
-    /// Frames with room for datagrams of so many bytes, and for the headers of whole frames.
+    /// Who made it.
     #[must_use]
-    pub const fn new(datagram_bytes: usize) -> Self {
-        let free = Vec::new();
-        let room = datagram_bytes + HEADERS_ROOM;
-        Self { free, room }
+    pub fn origin(&self) -> Origin {
+        self.body().origin.get()
     }
 
-    /// A frame of one owner, with anything in it.
-    #[inline]
-    pub fn take(&mut self) -> Frame {
-        self.free.pop().unwrap_or_else(|| {
-            let nobody = Address {
-                host: HostId(0),
-                udp_port: 0,
-            };
-            Frame(Rc::new(Body {
-                bytes: vec![0xa5; self.room].into(),
-                len: 0,
-                wire_bytes: 0,
-                from: nobody,
-                to: Destination::Switch(0),
-                ecn: Ecn::Ect0,
-            }))
-        })
+    /// Says who made it.
+    pub fn set_origin(&self, origin: Origin) {
+        self.body().origin.set(origin);
     }
 
-    /// A copy of one owner.
-    pub fn copy(&mut self, of: &Frame) -> Frame {
-        let mut copy = self.take();
-        let body = copy.body_mut();
-        body.set_len(of.datagram().len());
-        body.datagram_mut().copy_from_slice(of.datagram());
-        body.wire_bytes = of.wire_bytes;
-        body.from = of.from;
-        body.to = of.to;
-        body.ecn = of.ecn;
+    /// Its headers and where its datagram is, if it is UDP without tags.
+    #[must_use]
+    pub fn udp(&self) -> Option<(UdpFrame, Range<usize>)> {
+        let udp = UdpFrame::parse(self.bytes()).ok()?;
+        Some((udp, UDP_END..UDP_END + udp.datagram_bytes))
+    }
+
+    /// Its Tally header and datagram, if it has one.
+    #[must_use]
+    pub fn tally(&self) -> Option<(Header, &[u8])> {
+        let (udp, range) = self.udp()?;
+        let datagram = &self.bytes()[range];
+        let header = Header::parse(datagram).ok()?;
+        Some((header.received_with(udp.ecn), datagram))
+    }
+
+    /// Whether it met congestion.
+    #[must_use]
+    pub fn ecn(&self) -> Ecn {
+        self.bytes()
+            .get(15)
+            .map_or(Ecn::NotEct, |&tos| Ecn::from_tos(tos))
+    }
+
+    /// A copy with a single owner.
+    #[must_use]
+    pub fn copied(&self) -> Self {
+        let mut copy = Self::empty(self.body().bytes.len());
+        copy.set_origin(self.origin());
+        copy.fill(self.bytes().len()).copy_from_slice(self.bytes());
         copy
     }
 
-    /// Takes a frame back; the last one to give it back makes it free.
-    #[inline]
-    pub fn give(&mut self, frame: Frame) {
-        if frame.is_unique() {
-            self.free.push(frame);
+    /// The engine takes it; `number` is its place in the diary.
+    pub fn enter(&self, ledger: &Ledger, number: u64) {
+        ledger.0.live.set(ledger.0.live.get() + 1);
+        self.ledger.set(Some(Rc::clone(&ledger.0)));
+        self.number.set(number);
+        self.is_read.set(false);
+    }
+
+    /// The engine gives it back or sends it. Returns its number in the diary, and whether the engine
+    /// read it.
+    pub fn leave(&self) -> (u64, bool) {
+        if let Some(counts) = self.ledger.take() {
+            counts.live.set(counts.live.get() - 1);
         }
+        (self.number.get(), self.is_read.get())
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        if let Some(counts) = self.ledger.take() {
+            counts.live.set(counts.live.get() - 1);
+            counts.lost.set(counts.lost.get() + 1);
+        }
+        if let Some(body) = self.body.take()
+            && Rc::strong_count(&body) == 1
+        {
+            // At the end of the thread there is no list any more.
+            let _ = FREE.try_with(|free| free.borrow_mut().push(body));
+        }
+    }
+}
+
+/// References to one frame.
+pub struct Shares<'a> {
+    frame: &'a Frame,
+    left: u16,
+}
+
+impl Iterator for Shares<'_> {
+    type Item = Frame;
+
+    fn next(&mut self) -> Option<Frame> {
+        self.left = self.left.checked_sub(1)?;
+        Some(tally_engine::Frame::share(self.frame))
+    }
+}
+
+impl tally_engine::Frame for Frame {
+    type Shares<'a> = Shares<'a>;
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    fn data_mut(&mut self) -> Option<&mut [u8]> {
+        let body = self.body_mut()?;
+        Some(&mut body.bytes[body.start..body.start + body.len])
+    }
+
+    fn frame_bytes(&self) -> usize {
+        self.body().len
+    }
+
+    fn is_contiguous(&self) -> bool {
+        true
+    }
+
+    fn is_unique(&self) -> bool {
+        self.body
+            .as_ref()
+            .is_some_and(|body| Rc::strong_count(body) == 1)
+    }
+
+    fn set_len(&mut self, bytes: usize) -> bool {
+        let Some(body) = self.body_mut() else {
+            return false;
+        };
+        let fits = body.start + bytes <= body.bytes.len();
+        if fits {
+            body.len = bytes;
+        }
+        fits
+    }
+
+    fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        let body = self.body_mut()?;
+        let end = body.start + body.len;
+        body.len += bytes;
+        body.bytes.get_mut(end..end + bytes)
+    }
+
+    fn adj(&mut self, bytes: usize) -> bool {
+        let Some(body) = self.body_mut() else {
+            return false;
+        };
+        let fits = bytes <= body.len;
+        if fits {
+            body.start += bytes;
+            body.len -= bytes;
+        }
+        fits
+    }
+
+    fn share(&self) -> Self {
+        Self::of(Rc::clone(
+            self.body.as_ref().expect("it is not dropped yet"),
+        ))
+    }
+
+    fn share_many(&self, references: u16) -> Shares<'_> {
+        Shares {
+            frame: self,
+            left: references,
+        }
+    }
+
+    fn chain(mut head: Self, tail: Self) -> Option<Self> {
+        tally_engine::Frame::append(&mut head, tail.bytes().len())?.copy_from_slice(tail.bytes());
+        Some(head)
+    }
+
+    fn elements(&self, at: usize) -> &[u8] {
+        self.is_read.set(true);
+        &self.bytes()[at..]
+    }
+
+    fn elements_mut(&mut self, at: usize) -> Option<&mut [u8]> {
+        self.is_read.set(true);
+        tally_engine::Frame::data_mut(self).map(|bytes| &mut bytes[at..])
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tally_engine::Frame as _;
 
     #[test]
     fn addresses_survive_the_way_through_the_roster() {
@@ -243,15 +439,26 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_is_free_when_the_last_owner_gives_it_back() {
-        let mut pool = Pool::new(100);
-        let mut frame = pool.take();
-        frame.body_mut().set_len(40);
-        let shared = frame.clone();
-        pool.give(frame);
-        assert!(pool.free.is_empty());
-        pool.give(shared);
-        assert_eq!(pool.free.len(), 1);
-        assert!(pool.take().is_unique());
+    fn a_frame_is_written_by_its_single_owner_only() {
+        let mut frame = Frame::empty(100);
+        frame.fill(40).fill(7);
+        let shared = frame.share();
+        assert!(frame.data_mut().is_none() && !frame.set_len(10) && !frame.is_unique());
+        drop(shared);
+        assert!(frame.adj(10) && frame.set_len(90) && !frame.set_len(91));
+        assert_eq!(frame.bytes()[..30], [7; 30]);
+    }
+
+    #[test]
+    fn what_the_engine_neither_sends_nor_gives_back_is_lost() {
+        let ledger = Ledger::default();
+        let (kept, lost) = (Frame::empty(10), Frame::empty(10));
+        kept.enter(&ledger, 1);
+        lost.enter(&ledger, 2);
+        assert_eq!((ledger.live(), ledger.lost()), (2, 0));
+        drop(lost);
+        assert_eq!(kept.leave(), (1, false));
+        drop(kept);
+        assert_eq!((ledger.live(), ledger.lost()), (0, 1));
     }
 }

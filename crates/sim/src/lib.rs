@@ -1,24 +1,22 @@
 //! The whole system in simulated time.
 //!
-//! The production code runs unchanged: [`tally_engine`]'s registry, aggregators and port queues in a
-//! [`switch`], [`tally_endpoint`]'s workers and parameter servers on [`host`]s, with [`link`]s that
-//! delay, lose, copy and reorder between them. Time is a number, and everything random comes from
-//! one seed, so that whatever happened once happens again.
+//! The production code runs unchanged: [`tally_engine`]'s cores and registry in a [`switch`],
+//! [`tally_endpoint`]'s workers and parameter servers on [`host`]s, with [`link`]s that delay, lose,
+//! copy and reorder between them. Frames are real bytes from Ethernet on. Time is a number, and
+//! everything random comes from one seed: what happened once happens again.
 //!
 //! The core is [`world`], which says how to use it; its parts are a file each. The idea is that of
 //! TigerBeetle's VOPR and of FoundationDB's simulation.
 //!
 //! Catches:
 //!
-//! * Processing takes no time, but for the registry's (`control_delay`), [turns](turn) of the switch's data
-//!   cores where they are asked for (`check` draws them, `jct` has none), and what `Host::ahead` keeps back: all
-//!   other time is spent on links.
+//! * Processing takes no time, but for the registry's (`control_delay`), poll iterations of the
+//!   switch's cores ([`switch::PollConfig`]; `check` draws them, `jct` has none), and what `Host::ahead`
+//!   keeps back: all other time is spent on links.
 //! * Payloads are real and small; what they stand for on the wire may be larger
 //!   ([`world::WorldConfig::nominal_payload_bytes`]).
 //! * A damaged frame is a lost one: Ethernet's check sequence sees to that. Bytes that nobody should
 //!   believe are sent on purpose instead, from hosts that are no members.
-//! * Only a hostile host's frames, and ordinary ones between hosts, are [whole](ethernet), with
-//!   Ethernet's header; of the others there is the datagram, with addresses beside it.
 
 pub mod check;
 pub mod ethernet;
@@ -32,5 +30,4 @@ pub mod oracle;
 pub mod rng;
 pub mod switch;
 pub mod trace;
-pub mod turn;
 pub mod world;

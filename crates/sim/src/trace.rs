@@ -1,5 +1,6 @@
 //! The last things that happened, for people to read when a seed has failed.
 
+use crate::frame::Frame;
 use std::collections::VecDeque;
 use std::fmt;
 use tally_wire::{Header, Time};
@@ -52,8 +53,8 @@ impl Trace {
     }
 
     /// Notes what happened to a frame, and at which host or port.
-    pub fn frame(&mut self, at: Time, step: Step, host: u16, datagram: &[u8]) {
-        let header = Header::parse(datagram).ok();
+    pub fn frame(&mut self, at: Time, step: Step, host: u16, frame: &Frame) {
+        let header = frame.tally().map(|(header, _)| header);
         self.push(Record::Frame {
             at,
             step,

@@ -18,14 +18,13 @@
 
 use crate::ethernet;
 use crate::events::EventQueue;
-use crate::frame::{Address, Destination, Frame, HostId, Pool};
+use crate::frame::{Address, Destination, Frame, HEADERS_ROOM, HostId, Origin};
 use crate::host::{Data, Host, Kind, Session, SessionId};
 use crate::link::{
     Arrivals, ETHERNET_OVERHEAD_BYTES, Link, LinkConfig, OVERHEAD_BYTES, SHORTEST_BYTES,
 };
 use crate::rng::Rng;
-use crate::switch::transit::Transit;
-use crate::switch::{Did, Outside, Switch, SwitchConfig};
+use crate::switch::{Did, Outside, SWITCH_MAC, Switch, SwitchConfig, Transit};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +32,8 @@ use tally_endpoint::{Event as WorkerEvent, Ps, PsConfig, PsEvent, Worker, Worker
 use tally_endpoint::{Transmit, datagram_bytes};
 use tally_engine::PortId;
 use tally_kernels::Kernels;
-use tally_wire::{Ecn, Time, UNIT_BYTES};
+use tally_wire::frame::{UDP_END, emit_udp};
+use tally_wire::{Addresses, Time, UNIT_BYTES};
 
 /// What may happen.
 pub enum Event {
@@ -41,8 +41,8 @@ pub enum Event {
     ToSwitch(PortId, Frame),
     /// A frame arrives at a host.
     ToHost(HostId, Frame),
-    /// A data core of the switch takes what has arrived for it.
-    Turn(usize),
+    /// A core of the switch polls.
+    Poll(usize),
     /// A port of the switch can send its next frame.
     PortIdle(PortId),
     /// A host's cable can take more.
@@ -81,10 +81,11 @@ pub trait App<D: Data> {
     #[inline]
     fn observe(&mut self, _now: Time, _place: Place, _frame: &Frame) {}
 
-    /// What the engine did in this event; [`Switch::diary`] must be `Some`. For checkers.
+    /// What the engine did in this event, if [`Memory::record`](crate::switch::Memory::record) was
+    /// called. For checkers.
     fn engine_did(&mut self, _now: Time, _did: &[Did]) {}
 
-    /// What the switch decided on a whole frame; [`Switch::transits`] must be `Some`. For checkers.
+    /// What forwarding decided, under the same condition. For checkers.
     fn forwarded(&mut self, _now: Time, _transit: &Transit) {}
 
     /// What was asked for with [`World::alarm`].
@@ -127,7 +128,7 @@ pub struct World<D> {
     pub happened: u64,
     sessions: Vec<Session<D>>,
     events: EventQueue<Event>,
-    pool: Pool,
+    room: usize,
     news: VecDeque<News>,
     nominal_payload_bytes: Option<u32>,
     is_stopped: bool,
@@ -144,13 +145,13 @@ impl<D: Data> World<D> {
             now: Time(1_000_000),
             rng: Rng::new(config.seed),
             hosts: Vec::new(),
-            switch: Switch::new(switch),
+            switch: Switch::new(switch, datagram_bytes(config.units_max) + HEADERS_ROOM),
             trace: None,
             tap: None,
             happened: 0,
             sessions: Vec::new(),
             events: EventQueue::default(),
-            pool: Pool::new(datagram_bytes(config.units_max)),
+            room: datagram_bytes(config.units_max) + HEADERS_ROOM,
             news: VecDeque::new(),
             nominal_payload_bytes: config.nominal_payload_bytes,
             is_stopped: false,
@@ -278,45 +279,41 @@ impl<D: Data> World<D> {
                 }
                 break;
             }
-            let mut frame = self.pool.take();
-            let room = frame.body_mut().room();
+            let mut frame = Frame::empty(self.room);
+            let bytes = frame.fill(self.room);
+            let room = &mut bytes[UDP_END..];
             let sent = match &mut session.kind {
                 Kind::Worker(worker, data) => worker.poll_transmit(now, room, data),
                 Kind::Ps(ps) => ps.poll_transmit(now, room),
                 Kind::Dead => None,
             };
             let Some(Transmit { len, port }) = sent else {
-                self.pool.give(frame);
                 break;
             };
-            let body = frame.body_mut();
-            body.set_len(len);
-            body.from = session.address;
-            body.to = Destination::Switch(port);
-            body.ecn = Ecn::Ect0;
-            body.wire_bytes = wire_bytes(body.datagram(), self.nominal_payload_bytes);
+            emit_udp(bytes, &session.address.to_switch(port), len);
+            frame.fill(UDP_END + len);
+            frame.set_origin(Origin::Host(host.id));
             if let Some(trace) = &mut self.trace {
-                trace.frame(now, Step::Sent, host.id.0, frame.datagram());
+                trace.frame(now, Step::Sent, host.id.0, &frame);
             }
-            let arrivals = match host.uplink.take(now, frame.wire_bytes) {
+            let bytes = wire_bytes(frame.bytes(), self.nominal_payload_bytes);
+            let arrivals = match host.uplink.take(now, bytes) {
                 Some(left) => {
-                    let has_elements = has_elements(frame.datagram());
+                    let has_elements = has_elements(frame.bytes());
                     host.uplink.fly(left, has_elements, &mut self.rng)
                 }
                 None => Arrivals::default(),
             };
             let port = PortId(host.id.0);
             if let Some(at) = arrivals.copy {
-                let copy = self.pool.copy(&frame);
-                self.events.push(at, Event::ToSwitch(port, copy));
+                self.events.push(at, Event::ToSwitch(port, frame.copied()));
             }
             if let Some(at) = arrivals.first {
                 self.events.push(at, Event::ToSwitch(port, frame));
             } else {
                 if let Some(trace) = &mut self.trace {
-                    trace.frame(now, Step::Lost, host.id.0, frame.datagram());
+                    trace.frame(now, Step::Lost, host.id.0, &frame);
                 }
-                self.pool.give(frame);
             }
         }
         let deadline = match &mut session.kind {
@@ -373,43 +370,26 @@ impl<D: Data> World<D> {
         self.events.push(until, Event::HostIdle(host.id));
     }
 
-    /// Lets a frame arrive at a port of the switch, whoever sent it.
-    pub fn inject(&mut self, port: PortId, from: Address, to: Destination, datagram: &[u8]) {
-        let mut frame = self.pool.take();
-        let body = frame.body_mut();
-        body.set_len(datagram.len());
-        body.datagram_mut().copy_from_slice(datagram);
-        (body.from, body.to, body.ecn) = (from, to, Ecn::Ect0);
-        body.wire_bytes = datagram.len() as u32 + OVERHEAD_BYTES;
+    /// Lets a datagram of the hostile host arrive at a port of the switch, with these headers.
+    pub fn inject(&mut self, port: PortId, addresses: &Addresses, datagram: &[u8]) {
+        let frame = Frame::datagram(self.room, Origin::Forger, addresses, datagram);
         self.events.push(self.now, Event::ToSwitch(port, frame));
     }
 
-    /// Lets a whole Ethernet frame of the host at a port arrive there. It is cut off where a
-    /// [`HEADERS_ROOM`](crate::frame::HEADERS_ROOM) with the longest datagram behind it ends.
-    pub fn inject_whole(&mut self, port: PortId, bytes: &[u8]) {
-        let mut frame = self.pool.take();
-        let body = frame.body_mut();
-        let len = bytes.len().min(body.room().len());
-        body.set_len(len);
-        body.datagram_mut().copy_from_slice(&bytes[..len]);
-        let sender = Address {
-            host: HostId(port.0),
-            udp_port: 0,
-        };
-        (body.from, body.to, body.ecn) = (sender, Destination::Ethernet, Ecn::Ect0);
-        body.wire_bytes = (len as u32 + ETHERNET_OVERHEAD_BYTES).max(SHORTEST_BYTES);
+    /// Lets an Ethernet frame arrive at a port. It is cut off where a [`HEADERS_ROOM`] with the
+    /// longest datagram behind it ends.
+    pub fn inject_whole(&mut self, port: PortId, origin: Origin, bytes: &[u8]) {
+        let mut frame = Frame::empty(self.room);
+        let len = bytes.len().min(self.room);
+        frame.fill(len).copy_from_slice(&bytes[..len]);
+        frame.set_origin(origin);
         self.events.push(self.now, Event::ToSwitch(port, frame));
     }
 
-    /// Lets a frame arrive at a host, whoever sent it.
-    pub fn deliver(&mut self, host: HostId, from: Address, to: Destination, datagram: &[u8]) {
-        let mut frame = self.pool.take();
-        let body = frame.body_mut();
-        let len = datagram.len().min(body.room().len());
-        body.set_len(len);
-        body.datagram_mut().copy_from_slice(&datagram[..len]);
-        (body.from, body.to, body.ecn) = (from, to, Ecn::Ect0);
-        body.wire_bytes = datagram.len() as u32 + OVERHEAD_BYTES;
+    /// Lets a forged datagram from the switch's addresses arrive at a host.
+    pub fn plant(&mut self, host: HostId, addresses: &Addresses, datagram: &[u8]) {
+        let len = datagram.len().min(self.room - UDP_END);
+        let frame = Frame::datagram(self.room, Origin::Planted, addresses, &datagram[..len]);
         self.events.push(self.now, Event::ToHost(host, frame));
     }
 
@@ -464,23 +444,24 @@ impl<D: Data> World<D> {
             Event::ToSwitch(port, frame) => {
                 app.observe(self.now, Place::Switch(port), &frame);
                 if let Some(trace) = &mut self.trace {
-                    trace.frame(self.now, Step::AtSwitch, port.0, frame.datagram());
+                    trace.frame(self.now, Step::AtSwitch, port.0, &frame);
                 }
                 if let Some(tap) = &mut self.tap
-                    && frame.to != Destination::Ethernet
+                    && frame.bytes().starts_with(&SWITCH_MAC.0)
+                    && frame.udp().is_some()
                 {
                     if tap.len() == TAP_FRAMES {
                         tap.pop_front();
                     }
-                    tap.push_back(self.pool.copy(&frame));
+                    tap.push_back(frame.copied());
                 }
                 let (switch, mut outside) = self.split();
                 switch.handle(port, frame, &mut outside);
                 self.tell(app);
             }
-            Event::Turn(core) => {
+            Event::Poll(core) => {
                 let (switch, mut outside) = self.split();
-                switch.handle_turn(core, &mut outside);
+                switch.handle_poll(core, &mut outside);
                 self.tell(app);
             }
             Event::PortIdle(port) => {
@@ -501,13 +482,12 @@ impl<D: Data> World<D> {
     /// Tells the app what the engine did.
     #[inline]
     fn tell(&mut self, app: &mut impl App<D>) {
-        if let Some(diary) = &mut self.switch.diary
-            && !diary.entries().is_empty()
-        {
-            app.engine_did(self.now, diary.entries());
-            diary.clear();
+        let memory = &self.switch.memory;
+        if !memory.did().is_empty() {
+            app.engine_did(self.now, &memory.did());
+            memory.clear();
         }
-        for transit in self.switch.transits.iter_mut().flat_map(|t| t.drain(..)) {
+        for transit in memory.transits() {
             app.forwarded(self.now, &transit);
         }
     }
@@ -516,8 +496,8 @@ impl<D: Data> World<D> {
         let outside = Outside {
             now: self.now,
             events: &mut self.events,
-            pool: &mut self.pool,
             rng: &mut self.rng,
+            nominal_payload_bytes: self.nominal_payload_bytes,
         };
         (&mut self.switch, outside)
     }
@@ -529,16 +509,12 @@ impl<D: Data> World<D> {
             return self.events.push(at, Event::ToHost(id, frame));
         }
         if let Some(trace) = &mut self.trace {
-            trace.frame(self.now, Step::AtHost, id.0, frame.datagram());
+            trace.frame(self.now, Step::AtHost, id.0, &frame);
         }
         app.observe(self.now, Place::Host(id), &frame);
         let mut claimed = false;
-        let whole = match frame.to {
-            Destination::Ethernet => ethernet::receive(frame.datagram(), id),
-            to => Some((to, 0..frame.datagram().len())),
-        };
-        let Some((to, datagram)) = whole else {
-            return self.pool.give(frame);
+        let Some((to, datagram)) = ethernet::receive(frame.bytes(), id) else {
+            return;
         };
         // Sessions may come and go while they are served, but only the app makes them do so.
         for n in 0..host.sessions.len() {
@@ -549,25 +525,22 @@ impl<D: Data> World<D> {
                 Destination::Group(job) => {
                     job == session.job && matches!(session.kind, Kind::Worker(..))
                 }
-                Destination::Host(to) => to == id,
-                Destination::Switch(_) | Destination::Ethernet => false,
             };
             if !is_for {
                 continue;
             }
             claimed = true;
-            let datagram = &frame.datagram()[datagram.clone()];
+            let (ecn, datagram) = (frame.ecn(), &frame.bytes()[datagram.clone()]);
             match &mut session.kind {
                 Kind::Worker(worker, data) => {
-                    worker.handle_datagram(self.now, frame.ecn, datagram, data);
+                    worker.handle_datagram(self.now, ecn, datagram, data);
                 }
-                Kind::Ps(ps) => ps.handle_datagram(self.now, frame.ecn, datagram),
+                Kind::Ps(ps) => ps.handle_datagram(self.now, ecn, datagram),
                 Kind::Dead => {}
             }
             self.serve(session_id);
         }
         self.hosts[usize::from(id.0)].unclaimed += u64::from(!claimed);
-        self.pool.give(frame);
     }
 
     fn wake(&mut self, id: SessionId) {
@@ -607,20 +580,22 @@ impl<D: Data> World<D> {
     }
 }
 
-/// Whether a datagram is DATA, RESULT or PARTIAL, as the low half of its first byte says.
-pub(crate) fn has_elements(datagram: &[u8]) -> bool {
-    (5..=7).contains(&(datagram[0] & 0xf))
+/// Whether a frame is DATA, RESULT or PARTIAL, as the low half of its datagram's first byte says.
+pub(crate) fn has_elements(frame: &[u8]) -> bool {
+    frame
+        .get(UDP_END)
+        .is_some_and(|first| (5..=7).contains(&(first & 0xf)))
 }
 
-/// What a frame takes on the wire.
-fn wire_bytes(datagram: &[u8], nominal_payload_bytes: Option<u32>) -> u32 {
-    let len = match nominal_payload_bytes {
-        Some(payload) if has_elements(datagram) => {
-            payload + tally_wire::header::HEADER_BYTES as u32
+/// Bytes that a frame takes on the wire.
+pub(crate) fn wire_bytes(frame: &[u8], nominal_payload_bytes: Option<u32>) -> u32 {
+    let bytes = match nominal_payload_bytes {
+        Some(payload) if has_elements(frame) => {
+            payload + tally_wire::header::HEADER_BYTES as u32 + OVERHEAD_BYTES
         }
-        _ => datagram.len() as u32,
+        _ => frame.len() as u32 + ETHERNET_OVERHEAD_BYTES,
     };
-    (len + OVERHEAD_BYTES).max(SHORTEST_BYTES)
+    bytes.max(SHORTEST_BYTES)
 }
 
 const _: () = assert!(UNIT_BYTES == 64);

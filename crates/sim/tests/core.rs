@@ -12,8 +12,7 @@ use tally_sim::frame::{Address, HostId};
 use tally_sim::host::{Data, SessionId};
 use tally_sim::link::LinkConfig;
 use tally_sim::oracle::{Contributions, Sums};
-use tally_sim::switch::SwitchConfig;
-use tally_sim::turn::TurnConfig;
+use tally_sim::switch::{PollConfig, Steering, SwitchConfig};
 use tally_sim::world::{App, World, WorldConfig};
 use tally_wire::{DEFAULT_PORT, Element, JobId, Key, Time};
 
@@ -65,7 +64,7 @@ fn world(
     workers: u8,
     window: u16,
     seed: u64,
-    turn: Option<TurnConfig>,
+    turn: Option<PollConfig>,
 ) -> (World<Numbers>, Vec<SessionId>) {
     let key = |job: u16| Key::new(&[job as u8; 16]).unwrap();
     let switch = SwitchConfig {
@@ -98,7 +97,8 @@ fn world(
             .collect(),
         queue: QueueConfig::default(),
         control_delay: Duration::from_micros(20),
-        turn,
+        poll: turn,
+        steering: Steering::Rules,
         kernels: Kernels::best(),
         forwarding: tally_sim::switch::forwarding_config(seed),
     };
@@ -153,7 +153,7 @@ fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> World<Numbers> {
 }
 
 fn run_with(
-    turn: Option<TurnConfig>,
+    turn: Option<PollConfig>,
     jobs: u16,
     workers: u8,
     window: u16,
@@ -173,11 +173,11 @@ fn run_with(
         let data = world.worker(id).unwrap().1;
         assert_eq!(data.results, fragments);
     }
-    for shard in &world.switch.shards {
+    for shard in world.switch.shards() {
         assert_eq!(shard.slots_in_use(), 0);
     }
-    assert_eq!(world.switch.ledger.live(), 0);
-    assert_eq!(world.switch.ledger.lost(), 0);
+    assert_eq!(world.switch.ledger().live(), 0);
+    assert_eq!(world.switch.ledger().lost(), 0);
     world
 }
 
@@ -192,7 +192,7 @@ fn jobs_on_a_good_network_end_well() {
 /// Contributions that come in one turn are summed together, and most fragments need no slot.
 #[test]
 fn turns_put_fragments_together() {
-    let turn = TurnConfig {
+    let turn = PollConfig {
         lasting: Duration::from_micros(4),
         burst: 32,
     };

@@ -286,7 +286,20 @@ pub fn emit(out: &mut [u8], addresses: &Addresses, header: &Header) {
     let b: &mut [u8; crate::HEADERS_BYTES] = out
         .first_chunk_mut()
         .expect("emit: buffer shorter than the headers");
-    let udp_bytes = (UDP_BYTES + header.datagram_bytes()) as u16;
+    emit_udp(b, addresses, header.datagram_bytes());
+    header.emit(&mut b[UDP_END..]);
+}
+
+/// Writes the 42 bytes in front of a datagram of that length to the start of `out`, as [`emit`] does.
+///
+/// # Panics
+/// If `out` is shorter than [`UDP_END`].
+#[inline]
+pub fn emit_udp(out: &mut [u8], addresses: &Addresses, datagram_bytes: usize) {
+    let b: &mut [u8; UDP_END] = out
+        .first_chunk_mut()
+        .expect("emit_udp: buffer shorter than the headers");
+    let udp_bytes = (UDP_BYTES + datagram_bytes) as u16;
     b[0..6].copy_from_slice(&addresses.dst_mac.0);
     b[6..12].copy_from_slice(&addresses.src_mac.0);
     b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
@@ -301,7 +314,6 @@ pub fn emit(out: &mut [u8], addresses: &Addresses, header: &Header) {
     b[36..38].copy_from_slice(&addresses.dst_port.to_be_bytes());
     b[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
     b[40..42].copy_from_slice(&[0, 0]);
-    header.emit(&mut b[UDP_END..]);
 }
 
 /// The Internet checksum (RFC 1071) of `bytes`, in host order.

@@ -5,9 +5,8 @@
 
 use super::findings::{Checker, Findings};
 use crate::ethernet::{ETHERTYPE_ARP, ETHERTYPE_IPV4, GROUP_PREFIX, ip_at, word};
-use crate::frame::{Frame, HostId};
-use crate::switch::transit::Transit;
-use crate::switch::{SWITCH_HOST, SWITCH_IP, SWITCH_MAC};
+use crate::frame::{Frame, HostId, Origin};
+use crate::switch::{SWITCH_IP, SWITCH_MAC, Transit};
 use crate::world::Place;
 use tally_engine::forwarding::Verdict;
 use tally_engine::{DropReason, PortId};
@@ -49,16 +48,16 @@ pub fn claim(frame: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Looks at a whole frame that has come to a host.
-pub fn look_at_whole(findings: &Findings, place: Place, frame: &Frame) {
-    if matches!(place, Place::Switch(_)) || frame.from.host == SWITCH_HOST {
+/// Looks at a frame that has come to a host.
+pub fn look_at_claims(findings: &Findings, place: Place, frame: &Frame) {
+    let origin = frame.origin();
+    if matches!(place, Place::Switch(_)) || matches!(origin, Origin::Switch | Origin::Planted) {
         return;
     }
-    if let Some(claimed) = claim(frame.datagram()) {
+    if let Some(claimed) = claim(frame.bytes()) {
         findings.report(Checker::Forwarding, || {
             format!(
-                "a frame of host {} that claims the switch's own ({claimed}) came to {place:?}",
-                frame.from.host.0
+                "a frame of {origin:?} that claims the switch's own ({claimed}) came to {place:?}"
             )
         });
     }

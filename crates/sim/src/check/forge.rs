@@ -9,20 +9,15 @@
 
 use super::data::Contributor;
 use crate::ethernet::{self, ETHERTYPE_ARP, ETHERTYPE_IPV4, Tag};
-use crate::frame::{Address, Destination, HostId};
+use crate::frame::{Address, HostId, Origin};
 use crate::rng::Rng;
 use crate::switch::{SWITCH_HOST, SWITCH_IP};
 use crate::world::World;
 use tally_engine::PortId;
 use tally_wire::frame::group_of;
 use tally_wire::header::HEADER_BYTES;
-use tally_wire::{AuthTag, DEFAULT_PORT, Element, Flags, Header, JobId, Kind, Mac, Rank};
-
-/// The source of forged frames that claim to come from the switch, by which checkers know them: its port is
-/// none that the switch sends from.
-pub const FORGED_SWITCH: Address = Address {
-    host: SWITCH_HOST,
-    udp_port: u16::MAX,
+use tally_wire::{
+    Addresses, AuthTag, DEFAULT_PORT, Element, Flags, Header, JobId, Kind, Mac, Rank,
 };
 
 /// Frames of a storm: more than a tenth of a second's at the switch's limit.
@@ -42,8 +37,10 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
         return;
     };
     let of = &tap[rng.below(tap.len() as u64) as usize];
-    let mut datagram = of.datagram().to_vec();
-    let (mut from, mut to) = (of.from, of.to);
+    let Some((udp, range)) = of.udp() else { return };
+    let mut datagram = of.bytes()[range].to_vec();
+    let mut from = Address::at(udp.addresses.src_ip, udp.addresses.src_port);
+    let mut to = udp.addresses.dst_port;
     let mut port = PortId(forger.0);
     match rng.below(16) {
         // As recorded, from an address of its own.
@@ -62,7 +59,7 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
             }
         }
         4 => from.host = SWITCH_HOST,
-        5 => to = Destination::Switch(rng.next() as u16),
+        5 => to = rng.next() as u16,
         // A result of its own making.
         6 => {
             if let Ok(header) = Header::parse(&datagram)
@@ -101,23 +98,48 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
         choice => {
             if choice >= 12 || !hand_over {
                 let frame = whole(&datagram, from, world.hosts.len(), rng, forger);
-                world.inject_whole(port, &frame);
+                world.inject_whole(port, Origin::Forger, &frame);
             } else if let Ok(header) = Header::parse(&datagram)
                 && !header.kind.is_control()
             {
                 let host = HostId(rng.below(world.hosts.len() as u64) as u16);
-                let (to, datagram) = as_switch(&header, host, rng);
-                world.deliver(host, FORGED_SWITCH, to, &datagram);
+                let forged = as_switch(&header, rng);
+                plant(world, host, header.job, &forged);
             }
             return;
         }
     }
-    world.inject(port, from, to, &datagram);
+    world.inject(port, &from.to_switch(to), &datagram);
+}
+
+/// Hands a forged datagram of the switch's to every session of a host: as a result to its job's
+/// group, else to each session's address.
+fn plant(world: &mut World<Contributor>, host: HostId, job: JobId, forged: &[u8]) {
+    let is_result = Header::parse(forged).is_ok_and(|header| header.kind == Kind::Result);
+    if is_result {
+        let group = group_of(job);
+        let addresses = Addresses {
+            dst_mac: Mac::of_group(group),
+            dst_ip: group,
+            ..of_session(host, DEFAULT_PORT)
+        };
+        return world.plant(host, &addresses, forged);
+    }
+    let sessions = world.hosts[usize::from(host.0)].sessions.clone();
+    for session in sessions {
+        let udp_port = world.session(session).address.udp_port;
+        world.plant(host, &of_session(host, udp_port), forged);
+    }
+}
+
+/// The headers of a datagram from the switch to a session.
+fn of_session(host: HostId, udp_port: u16) -> Addresses {
+    Address { host, udp_port }.from_switch(DEFAULT_PORT)
 }
 
 /// A frame about the same fragment or one nearby that only the switch sends, with a tag that was
 /// seen or guessed. REMIND is the PS's, and the switch sends it on.
-fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<u8>) {
+fn as_switch(header: &Header, rng: &mut Rng) -> Vec<u8> {
     let kinds = [
         Kind::Result,
         Kind::Partial,
@@ -157,12 +179,7 @@ fn as_switch(header: &Header, host: HostId, rng: &mut Rng) -> (Destination, Vec<
     let mut datagram = vec![0xee; forged.datagram_bytes()];
     forged.emit(&mut datagram);
     forged.emit_trailer(&mut datagram[HEADER_BYTES + forged.payload_bytes()..]);
-    let to = if kind == Kind::Result {
-        Destination::Group(header.job)
-    } else {
-        Destination::Host(host)
-    };
-    (to, datagram)
+    datagram
 }
 
 /// A whole frame of the hostile host about `datagram`, which `member` sent: tagged or not, with
@@ -205,9 +222,7 @@ fn whole(datagram: &[u8], member: Address, hosts: usize, rng: &mut Rng, forger: 
         return ethernet::frame(destination, source, &tags, ETHERTYPE_ARP, &arp);
     }
     let forged = match header {
-        Some(header) if !header.kind.is_control() && rng.chance(800_000) => {
-            as_switch(&header, victim.host, rng).1
-        }
+        Some(header) if !header.kind.is_control() && rng.chance(800_000) => as_switch(&header, rng),
         _ => datagram.to_vec(),
     };
     let from = rng.pick(&[switch.ip(), switch.ip(), own.ip(), any.ip()]);
@@ -226,7 +241,7 @@ fn storm(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
         let (from, to) = (unknown(), unknown());
         let to = rng.pick(&[to, Mac::BROADCAST]);
         let frame = ethernet::frame(to, from, &[], ETHERTYPE_LOCAL, &rng.next().to_be_bytes());
-        world.inject_whole(PortId(forger.0), &frame);
+        world.inject_whole(PortId(forger.0), Origin::Forger, &frame);
     }
 }
 
@@ -244,7 +259,7 @@ fn send_ordinary(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) 
     if rng.chance(200_000) {
         let arp = ethernet::arp(1, source, (Mac([0; 6]), SWITCH_IP));
         let frame = ethernet::frame(Mac::BROADCAST, from.mac(), &[], ETHERTYPE_ARP, &arp);
-        return world.inject_whole(port, &frame);
+        return world.inject_whole(port, Origin::Host(from.host), &frame);
     }
     let packet = ethernet::udp(
         (from.ip(), 9),
@@ -254,5 +269,5 @@ fn send_ordinary(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) 
     );
     let tags: &[Tag] = rng.pick(&[&[], &[(0x8100, 5)], &[(0x88a8, 0)]]);
     let frame = ethernet::frame(to.mac(), from.mac(), tags, ETHERTYPE_IPV4, &packet);
-    world.inject_whole(port, &frame);
+    world.inject_whole(port, Origin::Host(from.host), &frame);
 }

@@ -2,7 +2,7 @@
 
 use crate::link::Faults;
 use crate::rng::Rng;
-use crate::turn::TurnConfig;
+use crate::switch::{PollConfig, Steering};
 use std::fmt;
 use std::time::Duration;
 use tally_engine::PolicyName;
@@ -136,7 +136,9 @@ pub struct Options {
     /// How long the control thread takes.
     pub control_delay: Duration,
     /// Turns of the data cores; none: one frame at a time.
-    pub turn: Option<TurnConfig>,
+    pub poll: Option<PollConfig>,
+    /// Which core receives a frame.
+    pub steering: Steering,
     /// J-6.
     pub member_timeout: Duration,
     /// J-9.
@@ -196,12 +198,12 @@ impl Options {
             reorder_ns: rng.pick(&[1_000, 50_000, 1_000_000, 20_000_000]),
         };
         let delay = Duration::from_nanos(rng.pick(&[200, 2_000, 20_000, 200_000]));
-        let turn = rng.chance(700_000).then(|| TurnConfig {
+        let poll = rng.chance(700_000).then(|| PollConfig {
             lasting: Duration::from_nanos(rng.pick(&[200, 2_000, 20_000, 200_000])),
             burst: rng.pick(&[1, 8, 32, 32]),
         });
-        // One way, with half of a turn.
-        let way = delay + turn.map_or(Duration::ZERO, |turn| turn.lasting / 2);
+        // One way, with half of a poll iteration.
+        let way = delay + poll.map_or(Duration::ZERO, |poll| poll.lasting / 2);
         let member_timeout = (4000 + rng.below(2000) as u32) * MS;
         let jobs = (0..jobs_n)
             .map(|_| Self::draw_job(rng, many, way))
@@ -253,7 +255,7 @@ impl Options {
                 rng.pick(&[1, 3, 31]),
             ),
             control_delay: Duration::from_nanos(rng.pick(&[0, 1_000, 50_000, 2_000_000])),
-            turn,
+            poll,
             member_timeout,
             join_timeout: 15_000 * MS,
             stall_timeout: member_timeout + 6_000 * MS,
@@ -273,6 +275,11 @@ impl Options {
             reuse_ports: rng.chance(500_000),
             incidents,
             hand_over: rng.chance(700_000),
+            steering: if rng.chance(400_000) {
+                Steering::Owner
+            } else {
+                Steering::Rules
+            },
         }
     }
 

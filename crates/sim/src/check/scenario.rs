@@ -8,12 +8,11 @@ use super::findings::{Checker, Findings};
 use super::judge::{Ending, Incarnation, Member, SLACK};
 use super::options::{Incident, Options};
 use super::watch;
-use crate::frame::{Address, Destination, Frame, HostId};
+use crate::frame::{Address, Frame, HostId};
 use crate::host::{Kind, SessionId};
 use crate::link::{Faults, LinkConfig};
 use crate::rng::Rng;
-use crate::switch::transit::Transit;
-use crate::switch::{Diary, Did, SwitchConfig, forwarding_config};
+use crate::switch::{Did, SwitchConfig, Transit, forwarding_config};
 use crate::world::{App, Place, World, WorldConfig};
 use std::rc::Rc;
 use std::time::Duration;
@@ -104,15 +103,14 @@ impl Scenario {
             },
             switch_config(&options, units_max, &mut rng),
         );
-        world.switch.diary = Some(Diary::default());
-        world.switch.transits = Some(Vec::new());
+        world.switch.memory.record();
         world.tap = (options.forged_per_s > 0).then(Default::default);
         let link = link_config(&options, options.faults);
         let total = options.jobs.iter().map(|j| usize::from(j.workers)).sum();
         let mut hosts: Vec<_> = (0..total)
             .map(|_| world.add_host(link, link, options.ahead))
             .collect();
-        // A turn goes by ports: ranks are not to be in the same order.
+        // A poll iteration goes by ports: ranks are not to be in the same order.
         for n in (1..total).rev() {
             hosts.swap(n, rng.below(n as u64 + 1) as usize);
         }
@@ -439,7 +437,7 @@ impl Scenario {
     }
 
     fn check_ledger(&self, world: &World<Contributor>) {
-        let lost = world.switch.ledger.lost();
+        let lost = world.switch.ledger().lost();
         self.findings.require(lost == 0, Checker::Leak, || {
             format!("{lost} buffers disappeared in the engine")
         });
@@ -447,7 +445,7 @@ impl Scenario {
 
     fn drained(&mut self, world: &mut World<Contributor>) {
         self.check_ledger(world);
-        for (n, shard) in world.switch.shards.iter().enumerate() {
+        for (n, shard) in world.switch.shards().enumerate() {
             let (slots, held) = (shard.slots_in_use(), shard.held_in_use());
             self.findings
                 .require(slots == 0 && held == 0, Checker::Leak, || {
@@ -456,7 +454,7 @@ impl Scenario {
                     )
                 });
         }
-        let live = world.switch.ledger.live();
+        let live = world.switch.ledger().live();
         self.findings.require(live == 0, Checker::Leak, || {
             format!("the engine has {live} buffers after all jobs")
         });
@@ -523,7 +521,8 @@ fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
             guard,
         },
         control_delay: options.control_delay,
-        turn: options.turn,
+        poll: options.poll,
+        steering: options.steering,
         kernels: Kernels::best(),
         forwarding: forwarding_config(rng.next()),
     }
@@ -575,11 +574,8 @@ impl App<Contributor> for Scenario {
     }
 
     fn observe(&mut self, _: Time, place: Place, frame: &Frame) {
-        if frame.to == Destination::Ethernet {
-            claims::look_at_whole(&self.findings, place, frame);
-        } else {
-            watch::look_at_frame(self, place, frame);
-        }
+        claims::look_at_claims(&self.findings, place, frame);
+        watch::look_at_frame(self, place, frame);
     }
 
     fn forwarded(&mut self, _: Time, transit: &Transit) {

@@ -3,10 +3,9 @@
 
 use super::data::{Contributor, Facts};
 use super::findings::Checker;
-use super::forge::FORGED_SWITCH;
 use super::judge::Incarnation;
 use super::scenario::{Scenario, job_id};
-use crate::frame::{Frame, HostId};
+use crate::frame::{Frame, Origin};
 use crate::world::{Place, World};
 use std::time::Duration;
 use tally_wire::header::HEADER_BYTES;
@@ -30,20 +29,16 @@ impl Scenario {
 
 /// Looks at a frame that comes to the switch or to a host.
 pub fn look_at_frame(scenario: &Scenario, place: Place, frame: &Frame) {
-    let Ok(header) = Header::parse(frame.datagram()) else {
+    let Some((header, datagram)) = frame.tally() else {
         return;
     };
     if !header.kind.has_elements() {
         return;
     }
-    if let Place::Switch(port) = place
-        && (HostId(port.0) != frame.from.host || frame.from.host == scenario.forger)
-    {
-        // Forged.
-        return;
-    }
-    if matches!(place, Place::Host(_)) && frame.from == FORGED_SWITCH {
-        return;
+    // Forged frames may say what they like.
+    match (place, frame.origin()) {
+        (Place::Switch(_), Origin::Host(_)) | (Place::Host(_), Origin::Switch) => {}
+        _ => return,
     }
     let Some(incarnation) = scenario.facts_of(&header) else {
         return;
@@ -55,7 +50,7 @@ pub fn look_at_frame(scenario: &Scenario, place: Place, frame: &Frame) {
     if facts.overflow == Some(seq) || header.units != facts.options.units {
         return;
     }
-    let payload = &frame.datagram()[HEADER_BYTES..][..header.payload_bytes()];
+    let payload = &datagram[HEADER_BYTES..][..header.payload_bytes()];
     match (place, header.kind) {
         (Place::Switch(_), Kind::Data) => look_at_data(scenario, facts, &header, seq, payload),
         // One that comes to the switch may be forged; what the switch makes of it is looked at.
@@ -105,7 +100,7 @@ pub fn look(scenario: &Scenario, world: &World<Contributor>) {
 /// A job's count of its slots, which its limits go by, is how many it has.
 pub fn look_at_slots(scenario: &Scenario, world: &World<Contributor>) {
     let ids = (0..scenario.options.jobs.len()).map(job_id);
-    for (n, shard) in world.switch.shards.iter().enumerate() {
+    for (n, shard) in world.switch.shards().enumerate() {
         for id in ids.clone() {
             let (has, counted) = (
                 shard.holders().filter(|job| *job == id).count(),

@@ -86,8 +86,8 @@ impl Samples {
 impl Run {
     /// Looks at every worker of the jobs that run, and at the pool.
     pub(super) fn sample(&mut self, world: &World<Feed>) {
-        let shards = &world.switch.shards;
-        self.samples.slots_in_use += shards.iter().map(|s| s.slots_in_use() as u64).sum::<u64>();
+        let shards = world.switch.shards();
+        self.samples.slots_in_use += shards.map(|s| s.slots_in_use() as u64).sum::<u64>();
         self.samples.pool_samples += 1;
         for (job, samples) in self.jobs.iter().zip(&mut self.samples.jobs) {
             if job.ends.is_some() {
@@ -291,7 +291,7 @@ fn of_model(name: &'static str, run: &Run, world: &World<Feed>) -> OfModel {
             let port = &world.switch.ports[host];
             bytes[0] += world.hosts[host].uplink.stats.wire_bytes;
             bytes[1] += port.link.stats.wire_bytes;
-            let counters = port.queue.counters();
+            let counters = world.switch.queue_counters(host);
             dropped.0 += counters.dropped_total();
             marked.0 += counters.marked;
             queue_max.0 = counters.frames_max.max(queue_max.0);
@@ -301,7 +301,7 @@ fn of_model(name: &'static str, run: &Run, world: &World<Feed>) -> OfModel {
         let port = &world.switch.ports[host];
         bytes[2] += port.link.stats.wire_bytes;
         bytes[3] += world.hosts[host].uplink.stats.wire_bytes;
-        let counters = port.queue.counters();
+        let counters = world.switch.queue_counters(host);
         dropped.1 += counters.dropped_total();
         marked.1 += counters.marked;
         queue_max.1 = counters.frames_max.max(queue_max.1);

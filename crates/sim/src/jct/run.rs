@@ -11,7 +11,7 @@ use crate::frame::{Address, HostId};
 use crate::host::SessionId;
 use crate::link::LinkConfig;
 use crate::rng::Rng;
-use crate::switch::SwitchConfig;
+use crate::switch::{Steering, SwitchConfig};
 use crate::world::{App, World, WorldConfig};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
@@ -114,7 +114,8 @@ impl Scenario {
             jobs: jobs.collect(),
             queue: QueueConfig::default(),
             control_delay: Duration::from_micros(20),
-            turn: None,
+            poll: None,
+            steering: Steering::Rules,
             kernels: Kernels::best(),
             forwarding: crate::switch::forwarding_config(0),
         }
@@ -455,7 +456,7 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
         .map(|(_, feed)| feed.wrong)
         .sum();
     ensure!(wrong == 0, "{policy}, seed {seed}: {wrong} sums are wrong");
-    let lost = world.switch.ledger.lost();
+    let lost = world.switch.ledger().lost();
     ensure!(
         lost == 0,
         "{policy}, seed {seed}: the engine lost {lost} frames"

@@ -5,7 +5,7 @@ use crate::host::{Data, SessionId};
 use crate::link::{Faults, LinkConfig, LinkStats};
 use crate::oracle::{Contributions, Sums};
 use crate::rng::Rng;
-use crate::switch::{SWITCH_MAC, SwitchConfig};
+use crate::switch::{SWITCH_MAC, Steering, SwitchConfig};
 use crate::world::{App, World, WorldConfig};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
@@ -364,7 +364,8 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
         }],
         queue: QueueConfig::default(),
         control_delay: CONTROL_DELAY,
-        turn: None,
+        poll: None,
+        steering: Steering::Rules,
         kernels: Kernels::best(),
     }
 }
@@ -460,7 +461,7 @@ pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> 
         "{pattern}, seed {seed}: {wrong} wrong sums, {} results, expected {expected}",
         latencies_ns.len()
     );
-    let lost = world.switch.ledger.lost();
+    let lost = world.switch.ledger().lost();
     ensure!(
         lost == 0,
         "{pattern}, seed {seed}: the engine lost {lost} frames"
