@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // A queue of beats in block RAM, for whole frames: what is written becomes readable when its frame is kept, and a
 // frame that is given up leaves no trace.
 //
@@ -5,22 +7,24 @@
 // `used` counts all beats that occupy the memory, those of an unfinished frame too; whoever writes keeps it at or below
 // DEPTH. Readable beats stand on `head` two or three cycles after they were kept, then one each cycle.
 
+`default_nettype none
+
 module tally_beats #(
     parameter int WIDTH = 512,
     parameter int DEPTH = 512, // a power of two
     localparam int INDEX_BITS = $clog2(DEPTH)
 ) (
-    input  logic                clk,
-    input  logic                rst,
-    input  logic                write,
-    input  logic [WIDTH-1:0]    tail,
-    input  logic                keep,
-    input  logic                forget,
-    output logic [INDEX_BITS:0] used,
-    output logic                empty,
-    output logic                valid,
-    output logic [WIDTH-1:0]    head,
-    input  logic                pop
+    input  wire logic                clk,
+    input  wire logic                rst,
+    input  wire logic                write,
+    input  wire logic [WIDTH-1:0]    tail,
+    input  wire logic                keep,
+    input  wire logic                forget,
+    output logic      [INDEX_BITS:0] used,
+    output logic                     empty,
+    output logic                     valid,
+    output logic      [WIDTH-1:0]    head,
+    input  wire logic                pop
 );
 
   localparam int STAGED = 8;
@@ -73,3 +77,5 @@ module tally_beats #(
 `endif
 
 endmodule
+
+`default_nettype wire

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Writes the headers of output frames, and sends the frames.
 //
 // Payload beats wait in a queue until their frame's head comes, which says what it is; so OVERFLOW, which the last beat
@@ -13,6 +15,8 @@
 //   3, 4  sum of the checksum, folded
 //   5  the header stands, and waits for its turn
 
+`default_nettype none
+
 module tally_egress #(
     parameter int PAYLOAD_BYTES = 1024,
     parameter int MAX_FRAME = 1600,
@@ -22,42 +26,42 @@ module tally_egress #(
     localparam int MEMBER_BITS = $clog2(MEMBERS) + 1,
     localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
 ) (
-    input  logic               clk,
-    input  logic               rst,
-    input  logic [47:0]        own_mac,
-    input  logic [31:0]        own_ip,
-    input  logic [15:0]        base_port,
-    input  logic [16*JOBS-1:0] job_number,
-    input  logic [16*JOBS-1:0] job_epoch,
-    input  logic [16*JOBS-1:0] job_ports,
+    input  wire logic               clk,
+    input  wire logic               rst,
+    input  wire logic [47:0]        own_mac,
+    input  wire logic [31:0]        own_ip,
+    input  wire logic [15:0]        base_port,
+    input  wire logic [16*JOBS-1:0] job_number,
+    input  wire logic [16*JOBS-1:0] job_epoch,
+    input  wire logic [16*JOBS-1:0] job_ports,
     // The table of members.
-    input  logic                              member_store,
-    input  logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
-    input  logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
+    input  wire logic                              member_store,
+    input  wire logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
+    input  wire logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
     // From the payload stage.
-    output logic                 in_room,
-    input  logic                 in_beat,
-    input  logic [511:0]         in_data,
-    input  logic                 in_ends,
+    output logic                      in_room,
+    input  wire logic                 in_beat,
+    input  wire logic [511:0]         in_data,
+    input  wire logic                 in_ends,
     // Type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it
     // is for. Of a frame that is passed through, only the fragment counts: {bytes, port that it came by}.
-    input  logic [HEAD_BITS-1:0] in_head,
-    input  logic                 in_raw,
-    input  logic                 in_overflow,
+    input  wire logic [HEAD_BITS-1:0] in_head,
+    input  wire logic                 in_raw,
+    input  wire logic                 in_overflow,
     // The stream.
-    output logic [511:0] m_axis_tdata,
-    output logic [63:0]  m_axis_tkeep,
-    output logic         m_axis_tvalid,
-    output logic         m_axis_tlast,
-    output logic [31:0]  m_axis_tuser,
-    input  logic         m_axis_tready,
-    output logic         quiet, // no head waits for tables of jobs and members
-    output logic         empty,
-    output logic         count_frame,
-    output logic         count_beat,
-    output logic         count_passed,
-    output logic         count_partial,
-    output logic         count_overflow
+    output logic      [511:0] m_axis_tdata,
+    output logic      [63:0]  m_axis_tkeep,
+    output logic              m_axis_tvalid,
+    output logic              m_axis_tlast,
+    output logic      [31:0]  m_axis_tuser,
+    input  wire logic         m_axis_tready,
+    output logic              quiet, // no head waits for tables of jobs and members
+    output logic              empty,
+    output logic              count_frame,
+    output logic              count_beat,
+    output logic              count_passed,
+    output logic              count_partial,
+    output logic              count_overflow
 );
 
   localparam int MAX_BEATS = ((MAX_FRAME > 64 + PAYLOAD_BYTES ? MAX_FRAME : 64 + PAYLOAD_BYTES) + 63) / 64;
@@ -260,3 +264,5 @@ module tally_egress #(
 `endif
 
 endmodule
+
+`default_nettype wire

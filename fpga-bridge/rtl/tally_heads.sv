@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The headers of output frames, as far as the tables of slots and ring decide them; tally_egress adds addresses, job
 // number and epoch. Combinational.
 //
@@ -6,47 +8,49 @@
 // PARTIAL alone has a bitmap. Frames that have a tag there leave with 0: the switch writes it (A-7). The rank of HEAD_ASK, and
 // so the member that it is for, is written by tally_missing.
 
+`default_nettype none
+
 module tally_heads #(
     parameter int JOBS = 8,
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
     localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
 ) (
-    input  logic [3:0]            head, // a HEAD_ constant
-    input  logic [7:0]            why, // flags for what leaves to the PS
-    input  logic                  is_raw,
-    input  logic                  evicts_too, // `why` is of the slot that leaves besides
+    input  wire logic [3:0]            head, // a HEAD_ constant
+    input  wire logic [7:0]            why, // flags for what leaves to the PS
+    input  wire logic                  is_raw,
+    input  wire logic                  evicts_too, // `why` is of the slot that leaves besides
     // The frame.
-    input  logic [15:0]           bytes,
-    input  logic [15:0]           port,
-    input  logic [7:0]            flags,
-    input  logic [7:0]            priority_,
-    input  logic [2:0]            element,
-    input  logic [PLACE_BITS-1:0] place,
-    input  logic [31:0]           fragment,
-    input  logic [7:0]            rank,
-    input  logic [7:0]            units,
-    input  logic [7:0]            job_units, // of its job's elements
-    input  logic [MEMBERS-1:0]    bit_,
+    input  wire logic [15:0]           bytes,
+    input  wire logic [15:0]           port,
+    input  wire logic [7:0]            flags,
+    input  wire logic [7:0]            priority_,
+    input  wire logic [2:0]            element,
+    input  wire logic [PLACE_BITS-1:0] place,
+    input  wire logic [31:0]           fragment,
+    input  wire logic [7:0]            rank,
+    input  wire logic [7:0]            units,
+    input  wire logic [7:0]            job_units, // of its job's elements
+    input  wire logic [MEMBERS-1:0]    bit_,
     // The slot.
-    input  logic [7:0]            s_priority,
-    input  logic [2:0]            s_element,
-    input  logic [PLACE_BITS-1:0] s_place,
-    input  logic [31:0]           s_fragment,
-    input  logic [7:0]            s_units,
-    input  logic [MEMBERS-1:0]    s_bitmap,
-    input  logic                  s_marked,
+    input  wire logic [7:0]            s_priority,
+    input  wire logic [2:0]            s_element,
+    input  wire logic [PLACE_BITS-1:0] s_place,
+    input  wire logic [31:0]           s_fragment,
+    input  wire logic [7:0]            s_units,
+    input  wire logic [MEMBERS-1:0]    s_bitmap,
+    input  wire logic                  s_marked,
     // The ring.
-    input  logic [7:0]            t_flags,
-    input  logic [7:0]            t_priority,
-    input  logic [2:0]            t_element,
+    input  wire logic [7:0]            t_flags,
+    input  wire logic [7:0]            t_priority,
+    input  wire logic [2:0]            t_element,
     // Of the frame that leaves, or leaves first; some of its fields apart, for the ring.
-    output logic [HEAD_BITS-1:0]  out_head,
-    output logic [7:0]            out_flags,
-    output logic [7:0]            out_priority,
-    output logic [2:0]            out_element,
+    output logic      [HEAD_BITS-1:0]  out_head,
+    output logic      [7:0]            out_flags,
+    output logic      [7:0]            out_priority,
+    output logic      [2:0]            out_element,
     // Of the slot.
-    output logic [HEAD_BITS-1:0]  evict_head
+    output logic      [HEAD_BITS-1:0]  evict_head
 );
 
   wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
@@ -122,3 +126,5 @@ module tally_heads #(
       : {out_kind, out_flags, out_priority, out_element, place, out_fragment, out_rank, out_units, out_bitmap, out_to, rank};
 
 endmodule
+
+`default_nettype wire

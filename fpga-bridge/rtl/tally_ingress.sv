@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Takes frames from the stream, whole or not at all.
 //
 // Store and forward: a frame goes on when its last beat has come and nothing was wrong with it; else it is forgotten and
@@ -8,33 +10,35 @@
 // Latency: the header is offered 3 cycles after the frame's last beat. A beat is taken each cycle while there is room;
 // the room is for several frames of MAX_FRAME bytes, so a frame that came in part never waits for itself.
 
+`default_nettype none
+
 module tally_ingress #(
     parameter int MAX_FRAME = 1600,
     parameter int DEPTH = 512 // beats; a power of two
 ) (
-    input  logic         clk,
-    input  logic         rst,
-    input  logic [511:0] s_axis_tdata,
-    input  logic [63:0]  s_axis_tkeep,
-    input  logic         s_axis_tvalid,
-    input  logic         s_axis_tlast,
-    input  logic [16:0]  s_axis_tuser, // {bad, looked at with tlast; ingress port, with the first beat}
-    output logic         s_axis_tready,
-    output logic         header_valid,
-    output logic [511:0] header_data,
-    output logic [15:0]  header_bytes, // of the frame
-    output logic [15:0]  header_port,
-    input  logic         header_pop,
-    output logic         beat_valid,
-    output logic [511:0] beat_data,
-    output logic         beat_last,
-    input  logic         beat_pop,
-    output logic         empty, // nothing here, not even a part of a frame
-    output logic         count_frame,
-    output logic         count_beat,
-    output logic         count_error,
-    output logic         count_keep,
-    output logic         count_oversize
+    input  wire logic         clk,
+    input  wire logic         rst,
+    input  wire logic [511:0] s_axis_tdata,
+    input  wire logic [63:0]  s_axis_tkeep,
+    input  wire logic         s_axis_tvalid,
+    input  wire logic         s_axis_tlast,
+    input  wire logic [16:0]  s_axis_tuser, // {bad, looked at with tlast; ingress port, with the first beat}
+    output logic              s_axis_tready,
+    output logic              header_valid,
+    output logic      [511:0] header_data,
+    output logic      [15:0]  header_bytes, // of the frame
+    output logic      [15:0]  header_port,
+    input  wire logic         header_pop,
+    output logic              beat_valid,
+    output logic      [511:0] beat_data,
+    output logic              beat_last,
+    input  wire logic         beat_pop,
+    output logic              empty, // nothing here, not even a part of a frame
+    output logic              count_frame,
+    output logic              count_beat,
+    output logic              count_error,
+    output logic              count_keep,
+    output logic              count_oversize
 );
 
   localparam int MAX_BEATS = (MAX_FRAME + 63) / 64;
@@ -145,3 +149,5 @@ module tally_ingress #(
 `endif
 
 endmodule
+
+`default_nettype wire

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // One lane of f32 sums: IEEE 754 binary32 addition, rounded to nearest with ties to even, subnormals kept, and every
 // NaN that comes out is 0x7fc00000. The same bits as `sum_f32` of crates/kernels.
 //
@@ -13,13 +15,16 @@
 //
 // Mantissas are 24 bits with the hidden one, then guard, round and sticky: enough to round a difference as if it were
 // exact.
+
+`default_nettype none
+
 module tally_lane_f32 #(
     parameter int LATENCY = 6
 ) (
-    input  logic        clk,
-    input  logic [31:0] a,
-    input  logic [31:0] b,
-    output logic [31:0] sum
+    input  wire logic        clk,
+    input  wire logic [31:0] a,
+    input  wire logic [31:0] b,
+    output logic      [31:0] sum
 );
 `ifndef SYNTHESIS
     initial assert (LATENCY == 6) else $fatal(1, "tally_lane_f32 has 6 stages");
@@ -150,3 +155,5 @@ module tally_lane_f32 #(
         else sum <= {sign_5, {(scaled_5[26] ? exponent_5 : 8'd0), scaled_5[25:3]} + {30'd0, up}};
     end
 endmodule
+
+`default_nettype wire

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Says what a frame is, from its first 64 bytes and its length.
 //
 // The checks are those of crates/wire (UdpFrame::parse, Header::parse) and of the switch's classification, in the same
@@ -9,35 +11,37 @@
 //   2  compares fields with constants and configuration, one bit for each check
 //   3  the first check that fails decides
 
+`default_nettype none
+
 module tally_parser (
-    input  logic         clk,
-    input  logic         rst,
-    input  logic         enable, // if low, all frames pass through
-    input  logic [47:0]  own_mac,
-    input  logic [31:0]  own_ip,
-    input  logic [15:0]  base_port,
-    input  logic [15:0]  shards, // a power of two
-    input  logic         in_valid,
-    input  logic [511:0] in_data,
-    input  logic [15:0]  in_bytes,
-    input  logic [15:0]  in_port,
-    output logic         out_valid,
-    output logic [2:0]   out_act, // an ACT_ constant
-    output logic [5:0]   out_reason, // of ACT_DISCARD: why it is dropped
-    output logic [15:0]  out_bytes,
-    output logic [15:0]  out_port,
-    output logic [47:0]  out_mac, // source
-    output logic [31:0]  out_ip,
-    output logic [15:0]  out_udp_port,
-    output logic [7:0]   out_flags, // with MARKED if the frame met congestion (C-1)
-    output logic [7:0]   out_priority,
-    output logic [2:0]   out_element,
-    output logic [15:0]  out_job,
-    output logic [15:0]  out_epoch,
-    output logic [31:0]  out_fragment,
-    output logic [7:0]   out_rank,
-    output logic [7:0]   out_units,
-    output logic         out_of_shard // the fragment is of the shard of the UDP port
+    input  wire logic         clk,
+    input  wire logic         rst,
+    input  wire logic         enable, // if low, all frames pass through
+    input  wire logic [47:0]  own_mac,
+    input  wire logic [31:0]  own_ip,
+    input  wire logic [15:0]  base_port,
+    input  wire logic [15:0]  shards, // a power of two
+    input  wire logic         in_valid,
+    input  wire logic [511:0] in_data,
+    input  wire logic [15:0]  in_bytes,
+    input  wire logic [15:0]  in_port,
+    output logic              out_valid,
+    output logic      [2:0]   out_act, // an ACT_ constant
+    output logic      [5:0]   out_reason, // of ACT_DISCARD: why it is dropped
+    output logic      [15:0]  out_bytes,
+    output logic      [15:0]  out_port,
+    output logic      [47:0]  out_mac, // source
+    output logic      [31:0]  out_ip,
+    output logic      [15:0]  out_udp_port,
+    output logic      [7:0]   out_flags, // with MARKED if the frame met congestion (C-1)
+    output logic      [7:0]   out_priority,
+    output logic      [2:0]   out_element,
+    output logic      [15:0]  out_job,
+    output logic      [15:0]  out_epoch,
+    output logic      [31:0]  out_fragment,
+    output logic      [7:0]   out_rank,
+    output logic      [7:0]   out_units,
+    output logic              out_of_shard // the fragment is of the shard of the UDP port
 );
 
   localparam int HEADERS_TO_IP = 14;
@@ -308,3 +312,5 @@ module tally_parser (
   end
 
 endmodule
+
+`default_nettype wire

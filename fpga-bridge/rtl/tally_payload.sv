@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Payloads of slots and of the ring of results, and the lanes that sum.
 //
 // Takes orders from tally_slots, one after the other, and walks each a beat a cycle: beat 0 is the arrival's headers,
@@ -16,6 +18,8 @@
 //
 // Each word has a 513th bit: an element in it has saturated. The OVERFLOW of a frame is that of any of its beats.
 
+`default_nettype none
+
 module tally_payload #(
     parameter int SLOTS = 1024,
     parameter int PAYLOAD_BYTES = 1024,
@@ -28,36 +32,36 @@ module tally_payload #(
     localparam int ROW_BITS = PLACE_BITS + $clog2(RING),
     localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
 ) (
-    input  logic                 clk,
-    input  logic                 rst,
+    input  wire logic                 clk,
+    input  wire logic                 rst,
     // Orders.
-    output logic                 op_room, // for 8
-    input  logic                 op_valid,
-    input  logic                 op_takes,
-    input  logic [7:0]           op_beats,
-    input  logic [2:0]           op_from,
-    input  logic [1:0]           op_write,
-    input  logic                 op_keep,
-    input  logic [SLOT_BITS-1:0] op_slot,
-    input  logic [ROW_BITS-1:0]  op_row,
-    input  logic [2:0]           op_element,
-    input  logic [7:0]           op_units,
-    input  logic [HEAD_BITS-1:0] op_head,
+    output logic                      op_room, // for 8
+    input  wire logic                 op_valid,
+    input  wire logic                 op_takes,
+    input  wire logic [7:0]           op_beats,
+    input  wire logic [2:0]           op_from,
+    input  wire logic [1:0]           op_write,
+    input  wire logic                 op_keep,
+    input  wire logic [SLOT_BITS-1:0] op_slot,
+    input  wire logic [ROW_BITS-1:0]  op_row,
+    input  wire logic [2:0]           op_element,
+    input  wire logic [7:0]           op_units,
+    input  wire logic [HEAD_BITS-1:0] op_head,
     // Beats of arrivals.
-    input  logic                 beat_valid,
-    input  logic [511:0]         beat_data,
-    input  logic                 beat_last,
-    output logic                 beat_pop,
+    input  wire logic                 beat_valid,
+    input  wire logic [511:0]         beat_data,
+    input  wire logic                 beat_last,
+    output logic                      beat_pop,
     // To the egress: payload beats (of a frame passed through all beats), then with or behind the last its head.
-    input  logic                 out_room, // for a whole frame, and what is in the pipeline
-    output logic                 out_beat,
-    output logic [511:0]         out_data,
-    output logic                 out_ends,
-    output logic [HEAD_BITS-1:0] out_head,
-    output logic                 out_raw, // passed through
-    output logic                 out_overflow, // a beat of the frame has saturated
-    output logic                 idle,
-    output logic                 fault // a frame's end was not where it was expected
+    input  wire logic                 out_room, // for a whole frame, and what is in the pipeline
+    output logic                      out_beat,
+    output logic      [511:0]         out_data,
+    output logic                      out_ends,
+    output logic      [HEAD_BITS-1:0] out_head,
+    output logic                      out_raw, // passed through
+    output logic                      out_overflow, // a beat of the frame has saturated
+    output logic                      idle,
+    output logic                      fault // a frame's end was not where it was expected
 );
 
   localparam int UNITS = PAYLOAD_BYTES / 64;
@@ -394,3 +398,5 @@ module tally_payload #(
 `endif
 
 endmodule
+
+`default_nettype wire

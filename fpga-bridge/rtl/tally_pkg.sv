@@ -1,7 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Constants that more than one module of the card knows.
 //
 // Numbers of the protocol are those of docs/PROTOCOL.md, section 2. Those of the
 // counters are in tally_regs_pkg, which is generated with the registers that show them.
+
+`default_nettype none
 
 /* verilator lint_off UNUSEDPARAM */ // No module uses all of them.
 package tally_pkg;
@@ -91,3 +95,5 @@ package tally_pkg;
 
 endpackage
 /* verilator lint_on UNUSEDPARAM */
+
+`default_nettype wire

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The tables of the aggregator: slots, tags of the ring of results, notes of what went to the PS, and how far each job
 // is. Takes admitted frames in order, says what is to be done with the payload of each, and keeps the tables right.
 //
@@ -20,6 +22,8 @@
 // Invariant: a slot is occupied from a frame that takes it to one that frees it, and its bitmap is that of the
 // contributions in its payload memory (tally_slots_check).
 
+`default_nettype none
+
 module tally_slots #(
     parameter int SLOTS = 1024,
     parameter int JOBS = 8,
@@ -32,45 +36,45 @@ module tally_slots #(
     localparam int ROW_BITS = PLACE_BITS + RING_BITS, // of a fragment in ring and notes: {place, fragment}
     localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
 ) (
-    input  logic                    clk,
-    input  logic                    rst,
+    input  wire logic                    clk,
+    input  wire logic                    rst,
     // The table of jobs, and its orders.
-    input  logic [8*JOBS-1:0]       job_units,
-    input  logic [MEMBERS*JOBS-1:0] job_all,
-    input  logic                    walk, // give up what belongs to a place, or everything
-    input  logic                    walk_all,
-    input  logic [PLACE_BITS-1:0]   walk_place,
-    output logic                    walked,
-    output logic                    idle,
+    input  wire logic [8*JOBS-1:0]       job_units,
+    input  wire logic [MEMBERS*JOBS-1:0] job_all,
+    input  wire logic                    walk, // give up what belongs to a place, or everything
+    input  wire logic                    walk_all,
+    input  wire logic [PLACE_BITS-1:0]   walk_place,
+    output logic                         walked,
+    output logic                         idle,
     // Frames.
-    input  logic                    in_valid,
-    output logic                    in_pop,
-    input  logic [2:0]              in_act,
-    input  logic [15:0]             in_bytes,
-    input  logic [15:0]             in_port,
-    input  logic [7:0]              in_flags,
-    input  logic [7:0]              in_priority,
-    input  logic [2:0]              in_element,
-    input  logic [31:0]             in_fragment,
-    input  logic [7:0]              in_rank,
-    input  logic [7:0]              in_units,
-    input  logic [PLACE_BITS-1:0]   in_place,
-    input  logic [SLOT_BITS-1:0]    in_slot,
+    input  wire logic                    in_valid,
+    output logic                         in_pop,
+    input  wire logic [2:0]              in_act,
+    input  wire logic [15:0]             in_bytes,
+    input  wire logic [15:0]             in_port,
+    input  wire logic [7:0]              in_flags,
+    input  wire logic [7:0]              in_priority,
+    input  wire logic [2:0]              in_element,
+    input  wire logic [31:0]             in_fragment,
+    input  wire logic [7:0]              in_rank,
+    input  wire logic [7:0]              in_units,
+    input  wire logic [PLACE_BITS-1:0]   in_place,
+    input  wire logic [SLOT_BITS-1:0]    in_slot,
     // Orders for the payload stage.
-    input  logic                    op_room, // for 8 of them
-    output logic                    op_valid,
-    output logic                    op_takes, // takes a frame from the ingress; else it is the second order of a frame
-    output logic [7:0]              op_beats, // of that frame
-    output logic [2:0]              op_from, // where the output's payload comes from
-    output logic [1:0]              op_write, // what is written to the slot
-    output logic                    op_keep, // the output's payload is written to the ring
-    output logic [SLOT_BITS-1:0]    op_slot,
-    output logic [ROW_BITS-1:0]     op_row,
-    output logic [2:0]              op_element,
-    output logic [7:0]              op_units, // of the arrival, if it has elements
-    output logic [HEAD_BITS-1:0]    op_head, // for the egress, see there
+    input  wire logic                    op_room, // for 8 of them
+    output logic                         op_valid,
+    output logic                         op_takes, // takes a frame from the ingress; else it is the second order of a frame
+    output logic      [7:0]              op_beats, // of that frame
+    output logic      [2:0]              op_from, // where the output's payload comes from
+    output logic      [1:0]              op_write, // what is written to the slot
+    output logic                         op_keep, // the output's payload is written to the ring
+    output logic      [SLOT_BITS-1:0]    op_slot,
+    output logic      [ROW_BITS-1:0]     op_row,
+    output logic      [2:0]              op_element,
+    output logic      [7:0]              op_units, // of the arrival, if it has elements
+    output logic      [HEAD_BITS-1:0]    op_head, // for the egress, see there
     // Counters.
-    output logic [tally_regs_pkg::COUNTERS-1:0] counts
+    output logic      [tally_regs_pkg::COUNTERS-1:0] counts
 );
 
   localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 8 + 3 + 2;
@@ -527,3 +531,5 @@ module tally_slots #(
   end
 
 endmodule
+
+`default_nettype wire

@@ -1,27 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Watches tally_slots in simulation, with books of its own: that no slot is lost, none is freed that was not taken, and
 // that the bits of a slot's bitmap are as many as the contributions that it was given.
+
+`default_nettype none
 
 module tally_slots_check #(
     parameter int SLOTS = 1024,
     parameter int MEMBERS = 16,
     localparam int SLOT_BITS = $clog2(SLOTS)
 ) (
-    input logic                 clk,
-    input logic                 rst,
+    input wire logic                 clk,
+    input wire logic                 rst,
     // A frame is decided on.
-    input logic                 valid,
-    input logic [SLOT_BITS-1:0] slot,
-    input logic                 occupied,
-    input logic                 hit,
-    input logic [MEMBERS-1:0]   bitmap,
-    input logic                 joins,
-    input logic                 takes,
-    input logic                 frees,
-    input logic                 stays,
+    input wire logic                 valid,
+    input wire logic [SLOT_BITS-1:0] slot,
+    input wire logic                 occupied,
+    input wire logic                 hit,
+    input wire logic [MEMBERS-1:0]   bitmap,
+    input wire logic                 joins,
+    input wire logic                 takes,
+    input wire logic                 frees,
+    input wire logic                 stays,
     // A slot is cleared while the tables are walked; all have been.
-    input logic                 clears,
-    input logic [SLOT_BITS-1:0] clears_slot,
-    input logic                 cleared_all
+    input wire logic                 clears,
+    input wire logic [SLOT_BITS-1:0] clears_slot,
+    input wire logic                 cleared_all
 );
 
 `ifndef SYNTHESIS
@@ -71,3 +75,5 @@ module tally_slots_check #(
 `endif
 
 endmodule
+
+`default_nettype wire

@@ -1,3 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The switch's ports in MAC addresses: so a port travels between switch and card without a byte more, and the headers
 // stay in the first beat.
 //
@@ -8,37 +10,40 @@
 //         tag put back.
 //
 // One register each way, which moves a beat a cycle.
+
+`default_nettype none
+
 module tally_tags (
-    input  logic         clk,
-    input  logic         rst,
-    input  logic [ 47:0] own_mac,  // the first byte on the wire in bits 47..40
+    input  wire logic         clk,
+    input  wire logic         rst,
+    input  wire logic [ 47:0] own_mac,  // the first byte on the wire in bits 47..40
     // From the switch.
-    input  logic [511:0] s_net_tdata,
-    input  logic [ 63:0] s_net_tkeep,
-    input  logic         s_net_tvalid,
-    input  logic         s_net_tlast,
-    input  logic         s_net_tuser,  // with the last beat: the frame is bad
-    output logic         s_net_tready,
+    input  wire logic [511:0] s_net_tdata,
+    input  wire logic [ 63:0] s_net_tkeep,
+    input  wire logic         s_net_tvalid,
+    input  wire logic         s_net_tlast,
+    input  wire logic         s_net_tuser,  // with the last beat: the frame is bad
+    output logic              s_net_tready,
     // To the core: {bad, port}; the port with every beat of the frame.
-    output logic [511:0] m_core_tdata,
-    output logic [ 63:0] m_core_tkeep,
-    output logic         m_core_tvalid,
-    output logic         m_core_tlast,
-    output logic [ 16:0] m_core_tuser,
-    input  logic         m_core_tready,
+    output logic      [511:0] m_core_tdata,
+    output logic      [ 63:0] m_core_tkeep,
+    output logic              m_core_tvalid,
+    output logic              m_core_tlast,
+    output logic      [ 16:0] m_core_tuser,
+    input  wire logic         m_core_tready,
     // From the core: the mask, with the first beat of the frame.
-    input  logic [511:0] s_core_tdata,
-    input  logic [ 63:0] s_core_tkeep,
-    input  logic         s_core_tvalid,
-    input  logic         s_core_tlast,
-    input  logic [ 31:0] s_core_tuser,
-    output logic         s_core_tready,
+    input  wire logic [511:0] s_core_tdata,
+    input  wire logic [ 63:0] s_core_tkeep,
+    input  wire logic         s_core_tvalid,
+    input  wire logic         s_core_tlast,
+    input  wire logic [ 31:0] s_core_tuser,
+    output logic              s_core_tready,
     // To the switch.
-    output logic [511:0] m_net_tdata,
-    output logic [ 63:0] m_net_tkeep,
-    output logic         m_net_tvalid,
-    output logic         m_net_tlast,
-    input  logic         m_net_tready
+    output logic      [511:0] m_net_tdata,
+    output logic      [ 63:0] m_net_tkeep,
+    output logic              m_net_tvalid,
+    output logic              m_net_tlast,
+    input  wire logic         m_net_tready
 );
     localparam logic [31:0] PORT_TAG = 32'h02544300;
     localparam logic [31:0] MASK_TAG = 32'h02544301;
@@ -104,3 +109,5 @@ module tally_tags (
         end
     end
 endmodule
+
+`default_nettype wire

@@ -1,27 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // An AXI-Stream of IN_BITS made one of OUT_BITS: wider, narrower, or passed through where both are the same.
 //
 // No bubbles either way: the narrow side moves a beat each cycle, the wide side one beat in every OUT_BITS / IN_BITS
 // (or IN_BITS / OUT_BITS) cycles, fewer at a frame's end. Bytes keep their place, and so do gaps in `tkeep`: a narrow
 // beat that is not full leaves a gap in the wide one, for the ingress to find.
 // `tuser` is that of the last beat of a frame.
+
+`default_nettype none
+
 module tally_width #(
     parameter int IN_BITS  = 64,
     parameter int OUT_BITS = 512
 ) (
-    input  logic                    clk,
-    input  logic                    rst,
-    input  logic [IN_BITS-1:0]      s_axis_tdata,
-    input  logic [IN_BITS/8-1:0]    s_axis_tkeep,
-    input  logic                    s_axis_tvalid,
-    input  logic                    s_axis_tlast,
-    input  logic                    s_axis_tuser,
-    output logic                    s_axis_tready,
-    output logic [OUT_BITS-1:0]     m_axis_tdata,
-    output logic [OUT_BITS/8-1:0]   m_axis_tkeep,
-    output logic                    m_axis_tvalid,
-    output logic                    m_axis_tlast,
-    output logic                    m_axis_tuser,
-    input  logic                    m_axis_tready
+    input  wire logic                    clk,
+    input  wire logic                    rst,
+    input  wire logic [IN_BITS-1:0]      s_axis_tdata,
+    input  wire logic [IN_BITS/8-1:0]    s_axis_tkeep,
+    input  wire logic                    s_axis_tvalid,
+    input  wire logic                    s_axis_tlast,
+    input  wire logic                    s_axis_tuser,
+    output logic                         s_axis_tready,
+    output logic      [OUT_BITS-1:0]     m_axis_tdata,
+    output logic      [OUT_BITS/8-1:0]   m_axis_tkeep,
+    output logic                         m_axis_tvalid,
+    output logic                         m_axis_tlast,
+    output logic                         m_axis_tuser,
+    input  wire logic                    m_axis_tready
 );
     localparam int IN_BYTES  = IN_BITS / 8;
     localparam int OUT_BYTES = OUT_BITS / 8;
@@ -104,3 +109,5 @@ module tally_width #(
         end
     endgenerate
 endmodule
+
+`default_nettype wire
