@@ -69,7 +69,7 @@ module tally_core #(
   localparam int MAX_FRAME = 64 + PAYLOAD_BYTES > 1600 ? 64 + PAYLOAD_BYTES : 1600;
   localparam int SLOT_BITS = $clog2(SLOTS);
   localparam int ROW_BITS = PLACE_BITS + $clog2(RING);
-  localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8;
+  localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS;
   localparam int ADMITTED = 16; // frames between the ingress and the slots
 
   // ---- Jobs and members.

@@ -24,7 +24,7 @@ module tally_egress #(
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
     localparam int MEMBER_BITS = $clog2(MEMBERS) + 1,
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
     input  wire logic               clk,
     input  wire logic               rst,
@@ -66,9 +66,22 @@ module tally_egress #(
 
   localparam int MAX_BEATS = ((MAX_FRAME > 64 + PAYLOAD_BYTES ? MAX_FRAME : 64 + PAYLOAD_BYTES) + 63) / 64;
   localparam int DEPTH = 512;
+  // Headers of an IPv4 packet.
+  localparam int IP_HEADERS_BYTES = tally_pkg::IPV4_HEADER_BYTES + tally_pkg::UDP_HEADER_BYTES + tally_pkg::TALLY_HEADER_BYTES;
+  localparam int TALLY_BITS = 8 * tally_pkg::TALLY_HEADER_BYTES;
+  // Of a frame that passes through, these stand where the fragment is.
+  localparam int RAW_PORT_AT = tally_pkg::FRAME_FRAGMENT_AT;
+  localparam int RAW_BYTES_AT = tally_pkg::FRAME_FRAGMENT_AT + 16;
   localparam int HEADS = 64;
   localparam int IN_FLIGHT = 16; // beats and heads that come after the last word on room, besides a frame
   localparam int HEADERS = 8;    // that stand ready
+
+  localparam logic [15:0] ETHERTYPE = 16'h0800;
+  localparam logic [7:0] VERSION_IHL = 8'h45;
+  localparam logic [7:0] TOS = 8'h02; // ECT(0)
+  localparam logic [15:0] FRAGMENTING = 16'h4000; // don't fragment
+  localparam logic [7:0] TTL = 8'd64;
+  localparam logic [7:0] PROTOCOL = 8'd17; // UDP
 
   // ---- Beats and heads wait.
   logic [$clog2(DEPTH):0] used;
@@ -92,14 +105,17 @@ module tally_egress #(
     if (rst) in_room <= 1'b0;
   end
 
-  logic [3:0] kind;
-  logic [7:0] flags, priority_, rank, units, asker;
-  logic [2:0] element;
-  logic [PLACE_BITS-1:0] place;
-  logic [31:0] fragment;
-  logic [MEMBERS-1:0] bitmap;
-  logic [1:0] to;
-  assign {kind, flags, priority_, element, place, fragment, rank, units, bitmap, to, asker} = head;
+  wire [3:0] kind = head[tally_pkg::HEAD_KIND_AT+:tally_pkg::HEAD_KIND_BITS];
+  wire [7:0] flags = head[tally_pkg::HEAD_FLAGS_AT+:tally_pkg::HEAD_FLAGS_BITS];
+  wire [7:0] priority_ = head[tally_pkg::HEAD_PRIORITY_AT+:tally_pkg::HEAD_PRIORITY_BITS];
+  wire [2:0] element = head[tally_pkg::HEAD_ELEMENT_AT+:tally_pkg::HEAD_ELEMENT_BITS];
+  wire [PLACE_BITS-1:0] place = head[tally_pkg::HEAD_FIXED_BITS+MEMBERS+:PLACE_BITS];
+  wire [31:0] fragment = head[tally_pkg::HEAD_FRAGMENT_AT+:tally_pkg::HEAD_FRAGMENT_BITS];
+  wire [7:0] rank = head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS];
+  wire [7:0] units = head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS];
+  wire [MEMBERS-1:0] bitmap = head[tally_pkg::HEAD_BITMAP_AT+:MEMBERS];
+  wire [1:0] to = head[tally_pkg::HEAD_TO_AT+:tally_pkg::HEAD_TO_BITS];
+  wire [7:0] asker = head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS];
   wire unused_asker = &{1'b0, asker}; // workers are fewer than it could name
 
   // ---- Headers in the making have a place for certain where they stand ready.
@@ -127,11 +143,23 @@ module tally_egress #(
 
   // What only travels: raw, the Tally header but for its bitmap, the fragment again for raw frames.
   wire [7:0] flags_out = flags | (overflow ? tally_pkg::FLAG_OVERFLOW : 8'd0);
-  wire [175:0] tally = {tally_pkg::VERSION, kind, flags_out, priority_, 5'd0, element, job_number[16*place+:16], job_epoch[16*place+:16],
-      fragment, rank, units, 64'(bitmap)};
+  logic [TALLY_BITS-1:0] tally;
+  always_comb begin
+    tally[tally_pkg::FRAME_VERSION_AT+:tally_pkg::FRAME_VERSION_BITS] = tally_pkg::VERSION;
+    tally[tally_pkg::FRAME_KIND_AT+:tally_pkg::FRAME_KIND_BITS] = kind;
+    tally[tally_pkg::FRAME_FLAGS_AT+:tally_pkg::FRAME_FLAGS_BITS] = flags_out;
+    tally[tally_pkg::FRAME_PRIORITY_AT+:tally_pkg::FRAME_PRIORITY_BITS] = priority_;
+    tally[tally_pkg::FRAME_ELEMENT_AT+:tally_pkg::FRAME_ELEMENT_BITS] = {5'd0, element};
+    tally[tally_pkg::FRAME_JOB_AT+:tally_pkg::FRAME_JOB_BITS] = job_number[16*place+:16];
+    tally[tally_pkg::FRAME_EPOCH_AT+:tally_pkg::FRAME_EPOCH_BITS] = job_epoch[16*place+:16];
+    tally[tally_pkg::FRAME_FRAGMENT_AT+:tally_pkg::FRAME_FRAGMENT_BITS] = fragment;
+    tally[tally_pkg::FRAME_RANK_AT+:tally_pkg::FRAME_RANK_BITS] = rank;
+    tally[tally_pkg::FRAME_UNITS_AT+:tally_pkg::FRAME_UNITS_BITS] = units;
+    tally[tally_pkg::FRAME_BITMAP_AT+:tally_pkg::FRAME_BITMAP_BITS] = 64'(bitmap);
+  end
 
   logic raw1, raw2, raw3, raw4;
-  logic [175:0] tally1, tally2, tally3, tally4;
+  logic [TALLY_BITS-1:0] tally1, tally2, tally3, tally4;
   logic [1:0] to1;
   logic [15:0] ports1;
 
@@ -148,7 +176,8 @@ module tally_egress #(
   end
 
   // ---- Stage 2. A group's address is 239.84.J.j, and its MAC 01:00:5e and the lower 23 bits of that (A-2, RFC 1112).
-  wire [15:0] number1 = tally1[143:128];
+  wire [15:0] number1 = tally1[tally_pkg::FRAME_JOB_AT+:tally_pkg::FRAME_JOB_BITS];
+  wire [7:0] units1 = tally1[tally_pkg::FRAME_UNITS_AT+:tally_pkg::FRAME_UNITS_BITS];
   wire is_group1 = to1[1];
   logic [47:0] mac2;
   logic [31:0] ip2;
@@ -162,13 +191,13 @@ module tally_egress #(
     ip2 <= is_group1 ? {16'hef54, number1} : member1[63:32];
     udp_port2 <= is_group1 ? base_port : member1[31:16];
     mask2 <= to1 == tally_pkg::TO_GROUP ? ports1 : member1[15:4] == 0 ? 16'd1 << member1[3:0] : 16'd0;
-    bytes2 <= 16'({tally1[71:64], 6'd0}) + 16'd50; // of the IPv4 packet
+    bytes2 <= 16'({units1, 6'd0}) + 16'(IP_HEADERS_BYTES); // of the IPv4 packet
   end
 
   // ---- Stages 3 and 4: the sum of the header's 16 bit words. The first is the same for all but length and destination.
   logic [18:0] own_sum;
   always_ff @(posedge clk)
-    own_sum <= 19'h4502 + 19'h4000 + 19'h4011 + 19'(own_ip[31:16]) + 19'(own_ip[15:0]);
+    own_sum <= 19'({VERSION_IHL, TOS}) + 19'(FRAGMENTING) + 19'({TTL, PROTOCOL}) + 19'(own_ip[31:16]) + 19'(own_ip[15:0]);
 
   logic [47:0] mac3, mac4;
   logic [31:0] ip3, ip4;
@@ -176,7 +205,8 @@ module tally_egress #(
   logic [7:0] beats4;
   logic [19:0] sum3;
   wire [16:0] folded3 = 17'(sum3[15:0]) + 17'(sum3[19:16]);
-  wire [13:0] raw_bytes3 = tally3[109:96];
+  wire [7:0] units3 = tally3[tally_pkg::FRAME_UNITS_AT+:tally_pkg::FRAME_UNITS_BITS];
+  wire [13:0] raw_bytes3 = tally3[RAW_BYTES_AT+:14];
 
   always_ff @(posedge clk) begin
     valid3 <= valid2 && !rst;
@@ -198,18 +228,35 @@ module tally_egress #(
     mask4 <= mask3;
     bytes4 <= bytes3;
     checksum4 <= ~(folded3[15:0] + 16'(folded3[16]));
-    beats4 <= raw3 ? raw_bytes3[13:6] + 8'(raw_bytes3[5:0] != 0) : tally3[71:64];
+    beats4 <= raw3 ? raw_bytes3[13:6] + 8'(raw_bytes3[5:0] != 0) : units3;
   end
 
   // ---- The header, as it stands ready. The uppermost byte of `b` is the frame's first.
-  wire [511:0] b = {mac4, own_mac, 16'h0800, 16'h4502, bytes4, 32'h00004000, 16'h4011, checksum4, own_ip, ip4,
-      base_port, udp_port4, bytes4 - 16'd20, 16'd0, tally4};
+  logic [511:0] b;
+  always_comb begin
+    b = 512'(tally4);
+    b[tally_pkg::FRAME_DESTINATION_AT+:tally_pkg::FRAME_DESTINATION_BITS] = mac4;
+    b[tally_pkg::FRAME_SOURCE_AT+:tally_pkg::FRAME_SOURCE_BITS] = own_mac;
+    b[tally_pkg::FRAME_ETHERTYPE_AT+:tally_pkg::FRAME_ETHERTYPE_BITS] = ETHERTYPE;
+    b[tally_pkg::FRAME_VERSION_IHL_AT+:tally_pkg::FRAME_VERSION_IHL_BITS] = VERSION_IHL;
+    b[tally_pkg::FRAME_TOS_AT+:tally_pkg::FRAME_TOS_BITS] = TOS;
+    b[tally_pkg::FRAME_IP_BYTES_AT+:tally_pkg::FRAME_IP_BYTES_BITS] = bytes4;
+    b[tally_pkg::FRAME_FRAGMENTING_AT+:tally_pkg::FRAME_FRAGMENTING_BITS] = FRAGMENTING;
+    b[tally_pkg::FRAME_TTL_AT+:tally_pkg::FRAME_TTL_BITS] = TTL;
+    b[tally_pkg::FRAME_PROTOCOL_AT+:tally_pkg::FRAME_PROTOCOL_BITS] = PROTOCOL;
+    b[tally_pkg::FRAME_IP_CHECKSUM_AT+:tally_pkg::FRAME_IP_CHECKSUM_BITS] = checksum4;
+    b[tally_pkg::FRAME_FROM_IP_AT+:tally_pkg::FRAME_FROM_IP_BITS] = own_ip;
+    b[tally_pkg::FRAME_TO_IP_AT+:tally_pkg::FRAME_TO_IP_BITS] = ip4;
+    b[tally_pkg::FRAME_FROM_PORT_AT+:tally_pkg::FRAME_FROM_PORT_BITS] = base_port;
+    b[tally_pkg::FRAME_TO_PORT_AT+:tally_pkg::FRAME_TO_PORT_BITS] = udp_port4;
+    b[tally_pkg::FRAME_UDP_BYTES_AT+:tally_pkg::FRAME_UDP_BYTES_BITS] = bytes4 - 16'(tally_pkg::IPV4_HEADER_BYTES);
+  end
   logic [511:0] header4, header;
   always_comb for (int i = 0; i < 64; i++) header4[8*i+:8] = b[511-8*i-:8];
 
   // Beats that follow the header, and bytes in the last one, 0 for 64.
-  wire [5:0] end4 = raw4 ? tally4[101:96] : 6'd0;
-  wire [15:0] user4 = raw4 ? tally4[95:80] : mask4;
+  wire [5:0] end4 = raw4 ? tally4[RAW_BYTES_AT+:6] : 6'd0;
+  wire [15:0] user4 = raw4 ? tally4[RAW_PORT_AT+:16] : mask4;
 
   logic header_valid, header_raw, header_alone, header_single, unused_headers_overflow;
   logic [7:0] header_beats;

@@ -14,7 +14,7 @@ module tally_heads #(
     parameter int JOBS = 8,
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
     input  wire logic [3:0]            head, // a HEAD_ constant
     input  wire logic [7:0]            why, // flags for what leaves to the PS
@@ -56,8 +56,19 @@ module tally_heads #(
   wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
   wire [7:0] evict_flags = why | (s_marked ? tally_pkg::FLAG_MARKED : 8'd0);
 
-  assign evict_head = {tally_pkg::KIND_PARTIAL, evict_flags, s_priority, s_element, s_place, s_fragment, tally_pkg::RANK_SWITCH,
-      s_units, s_bitmap, tally_pkg::TO_PS, rank};
+  always_comb begin
+    evict_head[tally_pkg::HEAD_KIND_AT+:tally_pkg::HEAD_KIND_BITS] = tally_pkg::KIND_PARTIAL;
+    evict_head[tally_pkg::HEAD_FLAGS_AT+:tally_pkg::HEAD_FLAGS_BITS] = evict_flags;
+    evict_head[tally_pkg::HEAD_PRIORITY_AT+:tally_pkg::HEAD_PRIORITY_BITS] = s_priority;
+    evict_head[tally_pkg::HEAD_ELEMENT_AT+:tally_pkg::HEAD_ELEMENT_BITS] = s_element;
+    evict_head[tally_pkg::HEAD_FIXED_BITS+MEMBERS+:PLACE_BITS] = s_place;
+    evict_head[tally_pkg::HEAD_FRAGMENT_AT+:tally_pkg::HEAD_FRAGMENT_BITS] = s_fragment;
+    evict_head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS] = tally_pkg::RANK_SWITCH;
+    evict_head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS] = s_units;
+    evict_head[tally_pkg::HEAD_BITMAP_AT+:MEMBERS] = s_bitmap;
+    evict_head[tally_pkg::HEAD_TO_AT+:tally_pkg::HEAD_TO_BITS] = tally_pkg::TO_PS;
+    evict_head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS] = rank;
+  end
 
   logic [3:0] out_kind;
   logic [7:0] out_rank, out_units;
@@ -122,8 +133,20 @@ module tally_heads #(
     endcase
   end
 
-  assign out_head = head == tally_pkg::HEAD_EVICT ? evict_head
-      : {out_kind, out_flags, out_priority, out_element, place, out_fragment, out_rank, out_units, out_bitmap, out_to, rank};
+  always_comb begin
+    out_head[tally_pkg::HEAD_KIND_AT+:tally_pkg::HEAD_KIND_BITS] = out_kind;
+    out_head[tally_pkg::HEAD_FLAGS_AT+:tally_pkg::HEAD_FLAGS_BITS] = out_flags;
+    out_head[tally_pkg::HEAD_PRIORITY_AT+:tally_pkg::HEAD_PRIORITY_BITS] = out_priority;
+    out_head[tally_pkg::HEAD_ELEMENT_AT+:tally_pkg::HEAD_ELEMENT_BITS] = out_element;
+    out_head[tally_pkg::HEAD_FIXED_BITS+MEMBERS+:PLACE_BITS] = place;
+    out_head[tally_pkg::HEAD_FRAGMENT_AT+:tally_pkg::HEAD_FRAGMENT_BITS] = out_fragment;
+    out_head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS] = out_rank;
+    out_head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS] = out_units;
+    out_head[tally_pkg::HEAD_BITMAP_AT+:MEMBERS] = out_bitmap;
+    out_head[tally_pkg::HEAD_TO_AT+:tally_pkg::HEAD_TO_BITS] = out_to;
+    out_head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS] = rank;
+    if (head == tally_pkg::HEAD_EVICT) out_head = evict_head;
+  end
 
 endmodule
 

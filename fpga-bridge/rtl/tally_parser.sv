@@ -44,8 +44,11 @@ module tally_parser (
     output logic              out_of_shard // the fragment is of the shard of the UDP port
 );
 
-  localparam int HEADERS_TO_IP = 14;
-  localparam int HEADERS_TO_UDP = 34;
+  // Bytes of headers: of a frame up to IPv4 and UDP, of an IPv4 packet up to Tally and the payload.
+  localparam int TO_IPV4 = tally_pkg::ETHERNET_HEADER_BYTES;
+  localparam int TO_UDP = TO_IPV4 + tally_pkg::IPV4_HEADER_BYTES;
+  localparam int IP_TO_TALLY = tally_pkg::IPV4_HEADER_BYTES + tally_pkg::UDP_HEADER_BYTES;
+  localparam int IP_TO_PAYLOAD = IP_TO_TALLY + tally_pkg::TALLY_HEADER_BYTES;
 
   // What bytes 14 to 21 of the header have to be.
   localparam logic [2:0] RULE_NONE = 3'd0;    // 0
@@ -68,30 +71,30 @@ module tally_parser (
     for (int i = 0; i < 64; i++) b[511-8*i-:8] <= in_data[8*i+:8];
   end
 
-  wire [47:0] to_mac = b[511-:48];
-  wire [47:0] from_mac = b[463-:48];
-  wire [15:0] ethertype = b[415-:16];
-  wire [7:0]  ip_version = b[399-:8];
-  wire [1:0]  ip_ecn = b[385:384];
-  wire [15:0] ip_bytes = b[383-:16];
-  wire [13:0] ip_fragment = b[349-:14]; // without the reserved and the don't-fragment bit
-  wire [7:0]  ip_protocol = b[327-:8];
-  wire [31:0] from_ip = b[303-:32];
-  wire [31:0] to_ip = b[271-:32];
-  wire [15:0] from_udp = b[239-:16];
-  wire [15:0] to_udp = b[223-:16];
-  wire [15:0] udp_bytes = b[207-:16];
-  wire [3:0]  version = b[175-:4];
-  wire [3:0]  kind = b[171-:4];
-  wire [7:0]  flags = b[167-:8];
-  wire [7:0]  priority_ = b[159-:8];
-  wire [7:0]  element = b[151-:8];
-  wire [15:0] job = b[143-:16];
-  wire [15:0] epoch = b[127-:16];
-  wire [31:0] fragment = b[111-:32];
-  wire [7:0]  rank = b[79-:8];
-  wire [7:0]  units = b[71-:8];
-  wire [63:0] bitmap = b[63:0];
+  wire [47:0] to_mac = b[tally_pkg::FRAME_DESTINATION_AT+:tally_pkg::FRAME_DESTINATION_BITS];
+  wire [47:0] from_mac = b[tally_pkg::FRAME_SOURCE_AT+:tally_pkg::FRAME_SOURCE_BITS];
+  wire [15:0] ethertype = b[tally_pkg::FRAME_ETHERTYPE_AT+:tally_pkg::FRAME_ETHERTYPE_BITS];
+  wire [7:0]  ip_version = b[tally_pkg::FRAME_VERSION_IHL_AT+:tally_pkg::FRAME_VERSION_IHL_BITS];
+  wire [1:0]  ip_ecn = b[tally_pkg::FRAME_TOS_AT+:2];
+  wire [15:0] ip_bytes = b[tally_pkg::FRAME_IP_BYTES_AT+:tally_pkg::FRAME_IP_BYTES_BITS];
+  wire [13:0] ip_fragment = b[tally_pkg::FRAME_FRAGMENTING_AT+:14]; // without the reserved and the don't-fragment bit
+  wire [7:0]  ip_protocol = b[tally_pkg::FRAME_PROTOCOL_AT+:tally_pkg::FRAME_PROTOCOL_BITS];
+  wire [31:0] from_ip = b[tally_pkg::FRAME_FROM_IP_AT+:tally_pkg::FRAME_FROM_IP_BITS];
+  wire [31:0] to_ip = b[tally_pkg::FRAME_TO_IP_AT+:tally_pkg::FRAME_TO_IP_BITS];
+  wire [15:0] from_udp = b[tally_pkg::FRAME_FROM_PORT_AT+:tally_pkg::FRAME_FROM_PORT_BITS];
+  wire [15:0] to_udp = b[tally_pkg::FRAME_TO_PORT_AT+:tally_pkg::FRAME_TO_PORT_BITS];
+  wire [15:0] udp_bytes = b[tally_pkg::FRAME_UDP_BYTES_AT+:tally_pkg::FRAME_UDP_BYTES_BITS];
+  wire [3:0]  version = b[tally_pkg::FRAME_VERSION_AT+:tally_pkg::FRAME_VERSION_BITS];
+  wire [3:0]  kind = b[tally_pkg::FRAME_KIND_AT+:tally_pkg::FRAME_KIND_BITS];
+  wire [7:0]  flags = b[tally_pkg::FRAME_FLAGS_AT+:tally_pkg::FRAME_FLAGS_BITS];
+  wire [7:0]  priority_ = b[tally_pkg::FRAME_PRIORITY_AT+:tally_pkg::FRAME_PRIORITY_BITS];
+  wire [7:0]  element = b[tally_pkg::FRAME_ELEMENT_AT+:tally_pkg::FRAME_ELEMENT_BITS];
+  wire [15:0] job = b[tally_pkg::FRAME_JOB_AT+:tally_pkg::FRAME_JOB_BITS];
+  wire [15:0] epoch = b[tally_pkg::FRAME_EPOCH_AT+:tally_pkg::FRAME_EPOCH_BITS];
+  wire [31:0] fragment = b[tally_pkg::FRAME_FRAGMENT_AT+:tally_pkg::FRAME_FRAGMENT_BITS];
+  wire [7:0]  rank = b[tally_pkg::FRAME_RANK_AT+:tally_pkg::FRAME_RANK_BITS];
+  wire [7:0]  units = b[tally_pkg::FRAME_UNITS_AT+:tally_pkg::FRAME_UNITS_BITS];
+  wire [63:0] bitmap = b[tally_pkg::FRAME_BITMAP_AT+:tally_pkg::FRAME_BITMAP_BITS];
 
   wire [15:0] shard = to_udp - base_port;
   wire has_elements = kind == tally_pkg::KIND_DATA || kind == tally_pkg::KIND_RESULT || kind == tally_pkg::KIND_PARTIAL;
@@ -190,21 +193,21 @@ module tally_parser (
   always_ff @(posedge clk) begin
     valid2 <= valid1 && !rst;
     enabled2 <= enable;
-    bad_ethernet <= bytes1 < 16'(HEADERS_TO_IP);
+    bad_ethernet <= bytes1 < 16'(TO_IPV4);
     is_own_source <= from_mac == own_mac;
     is_not_own <= to_mac != own_mac;
     is_not_ipv4 <= ethertype != 16'h0800;
-    bad_ip_header <= bytes1 < 16'(HEADERS_TO_UDP);
+    bad_ip_header <= bytes1 < 16'(TO_UDP);
     bad_ip_version <= ip_version[7:4] != 4'd4;
     bad_ip_options <= ip_version[3:0] != 4'd5;
     bad_ip_fragment <= ip_fragment != 0;
     is_not_udp <= ip_protocol != 8'd17;
-    bad_ip_length <= ip_bytes < 16'd28 || {1'b0, ip_bytes} + 17'd14 > {1'b0, bytes1};
-    bad_udp_length <= {1'b0, udp_bytes} + 17'd20 != {1'b0, ip_bytes};
+    bad_ip_length <= ip_bytes < 16'(IP_TO_TALLY) || {1'b0, ip_bytes} + 17'(TO_IPV4) > {1'b0, bytes1};
+    bad_udp_length <= {1'b0, udp_bytes} + 17'(tally_pkg::IPV4_HEADER_BYTES) != {1'b0, ip_bytes};
     is_other_ip <= to_ip != own_ip;
     is_own_ip <= from_ip == own_ip;
     is_other_port <= shard >= shards;
-    bad_header <= ip_bytes < 16'd50;
+    bad_header <= ip_bytes < 16'(IP_TO_PAYLOAD);
     bad_version <= version != tally_pkg::VERSION;
     bad_kind <= kind == 4'd0 || kind > tally_pkg::KIND_PROBE;
     bad_reserved <= (flags & ~allowed_flags) != 0 || element[7:4] != 0;
@@ -217,7 +220,8 @@ module tally_parser (
     is_prefix2 <= is_prefix;
     is_power2 <= is_power;
     // A PARTIAL from a switch has its tag behind the payload (F-4); it goes no further than the reason it is dropped for.
-    bad_payload <= ip_bytes != 16'({units, 6'd0}) + (kind == tally_pkg::KIND_PARTIAL ? 16'd58 : 16'd50);
+    bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'(IP_TO_PAYLOAD)
+        + (kind == tally_pkg::KIND_PARTIAL ? 16'(tally_pkg::TAG_BYTES) : 16'd0);
     is_control2 <= is_control;
     is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE || (kind == tally_pkg::KIND_RESULT && is_switch);
     case (kind)

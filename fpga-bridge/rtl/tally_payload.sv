@@ -30,7 +30,7 @@ module tally_payload #(
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
     localparam int SLOT_BITS = $clog2(SLOTS),
     localparam int ROW_BITS = PLACE_BITS + $clog2(RING),
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
     input  wire logic                 clk,
     input  wire logic                 rst,
@@ -76,7 +76,7 @@ module tally_payload #(
 
   // ---- Orders wait here, with the numbers of their last beat and of the last of their output.
   localparam int GIVEN_BITS = ORDER_BITS - 16;
-  wire [7:0] op_head_units = op_head[MEMBERS+10+:8];
+  wire [7:0] op_head_units = op_head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS];
   wire [7:0] op_last_taken = op_takes ? op_beats - 8'd1 : 8'd0;
   logic given;
   logic [GIVEN_BITS-1:0] given_order;

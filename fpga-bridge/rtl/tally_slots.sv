@@ -34,7 +34,7 @@ module tally_slots #(
     localparam int SLOT_BITS = $clog2(SLOTS),
     localparam int RING_BITS = $clog2(RING),
     localparam int ROW_BITS = PLACE_BITS + RING_BITS, // of a fragment in ring and notes: {place, fragment}
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
     input  wire logic                    clk,
     input  wire logic                    rst,
@@ -454,7 +454,6 @@ module tally_slots #(
 
   // Which rank a PROBE has asked is known when its order has come two stages further.
   localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS;
-  localparam int RANK_AT = 8 + MEMBERS + 2 + 8; // in a head
   logic valid1, valid2, asks1, asks2; // a NACK to the rank that is asked
   logic takes1, keep1;
   logic [7:0] beats1, units1, missing;
@@ -492,8 +491,8 @@ module tally_slots #(
     op_valid <= valid2;
     {op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head} <= order2;
     if (asks2) begin
-      op_head[7:0] <= missing;
-      op_head[RANK_AT+:8] <= missing;
+      op_head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS] <= missing;
+      op_head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS] <= missing;
     end
     if (rst) {valid1, valid2, op_valid, second} <= '0;
   end

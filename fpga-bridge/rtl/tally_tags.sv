@@ -45,6 +45,9 @@ module tally_tags (
     output logic              m_net_tlast,
     input  wire logic         m_net_tready
 );
+    // Lowest bits of the MAC addresses in a beat, whose first byte is the lowest.
+    localparam int TO_MAC_AT = tally_pkg::BEAT_BITS - tally_pkg::FRAME_DESTINATION_AT - 48;
+    localparam int FROM_MAC_AT = tally_pkg::BEAT_BITS - tally_pkg::FRAME_SOURCE_AT - 48;
     localparam logic [31:0] PORT_TAG = 32'h02544300;
     localparam logic [31:0] MASK_TAG = 32'h02544301;
     localparam logic [15:0] NO_PORT  = 16'hffff;
@@ -57,7 +60,7 @@ module tally_tags (
     // ---- in
     logic in_first, in_bad;
     logic [15:0] in_port;
-    wire [47:0] destination = swapped(s_net_tdata[47:0]);
+    wire [47:0] destination = swapped(s_net_tdata[TO_MAC_AT+:48]);
     wire [15:0] port = destination[47:16] == PORT_TAG ? destination[15:0] : NO_PORT;
 
     assign s_net_tready = !m_core_tvalid || m_core_tready;
@@ -74,7 +77,7 @@ module tally_tags (
             in_first      <= s_net_tlast;
             if (in_first) begin
                 in_port <= port;
-                if (port != NO_PORT) m_core_tdata[47:0] <= swapped(own_mac);
+                if (port != NO_PORT) m_core_tdata[TO_MAC_AT+:48] <= swapped(own_mac);
             end
         end
         if (rst) begin
@@ -99,8 +102,8 @@ module tally_tags (
             m_net_tlast  <= s_core_tlast;
             out_first     <= s_core_tlast;
             if (out_first) begin
-                if (!passed) m_net_tdata[95:48] <= swapped({MASK_TAG, s_core_tuser[15:0]});
-                else if (s_core_tuser[15:0] != NO_PORT) m_net_tdata[47:0] <= swapped({PORT_TAG, s_core_tuser[15:0]});
+                if (!passed) m_net_tdata[FROM_MAC_AT+:48] <= swapped({MASK_TAG, s_core_tuser[15:0]});
+                else if (s_core_tuser[15:0] != NO_PORT) m_net_tdata[TO_MAC_AT+:48] <= swapped({PORT_TAG, s_core_tuser[15:0]});
             end
         end
         if (rst) begin

@@ -9,7 +9,8 @@ import collections
 import cocotb
 
 from bench import PACES, Clock, Sink, beats_of, dice, frames_of, get, put
-from frames import MARKED, OVERFLOW, PARTIAL, PKG, Frame
+from frames import IP_HEADERS_BYTES, OVERFLOW, PARTIAL, PKG, Frame
+from heads import packed
 
 TO_PS, TO_WORKER, TO_GROUP, TO_ASKER = (PKG[f"TO_{name}"] for name in ("PS", "WORKER", "GROUP", "ASKER"))
 WAY = 8  # cycles from where the payload stage looks for room to here
@@ -47,7 +48,7 @@ class Tables:
     def awkward_ip(self, upper, units):
         """With it the carries of the checksum make a carry themselves."""
         own_ip = self.own["own_ip"]
-        total = 0x4502 + 50 + 64 * units + 0x4000 + 0x4011 + (own_ip >> 16) + (own_ip & 0xFFFF) + upper
+        total = 0x4502 + IP_HEADERS_BYTES + 64 * units + 0x4000 + 0x4011 + (own_ip >> 16) + (own_ip & 0xFFFF) + upper
         return upper << 16 | 0xFFFF - total & 0xFFFF
 
     def drive(self):
@@ -80,11 +81,9 @@ class Tables:
             some = rng.randrange(1, min(self.longest, 64 * units + 300))
             size = rng.choice((1, 63, 64, 65, 128, self.longest, self.longest, self.longest - 1, some))
             payload, fragment, overflow = rng.randbytes(size), size << 16 | port, 0
-        place_bits = len(self.dut.in_head) - 4 - 8 - 8 - 3 - 32 - 8 - 8 - self.members - 2 - 8
-        head = 0
-        for value, bits in ((kind, 4), (flags, 8), (priority, 8), (element, 3), (place, place_bits), (fragment, 32), (rank, 8),
-                            (units, 8), (bitmap, self.members), (to, 2), (asker, 8)):  # fmt: skip
-            head = head << bits | value
+        values = {"kind": kind, "flags": flags, "priority": priority, "element": element, "place": place, "fragment": fragment,
+                  "rank": rank, "units": units, "bitmap": bitmap, "to": to, "asker": asker}  # fmt: skip
+        head = packed(values, len(self.dut.in_head), self.members)
         beats = [data for data, _, _, _ in beats_of(payload, 64)]
         if raw:
             # Behind its end stands something.

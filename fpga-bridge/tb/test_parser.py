@@ -10,13 +10,21 @@ import cocotb
 
 from bench import PACES, Clock, dice, get, put
 from frames import (
-    ACCEPT, BASE_PORT, COLLISION, DATA, F32, FINISHED, FROM_PS, I32, JOIN, LEAVE, MARKED, NACK, NOT_HERE, OVERFLOW,
-    OWN_IP, OWN_MAC, PARTIAL, PKG, PROBE, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH, Frame,
+    ACCEPT, BASE_PORT, COLLISION, DATA, ETHERNET_BYTES, F32, FINISHED, FROM_PS, IP_HEADERS_BYTES, IPV4_BYTES, JOIN, LEAVE,
+    MARKED, NACK, NOT_HERE, OVERFLOW, OWN_IP, OWN_MAC, PARTIAL, PKG, PROBE, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH,
+    TAG_BYTES, UDP_BYTES, Frame, field,
 )  # fmt: skip
 
 SHARDS = 4
-TAG_BYTES = 8
-FIELDS = ("bytes", "port", "mac", "ip", "udp_port", "flags", "priority", "element", "job", "epoch", "fragment", "rank", "units")
+# The example of docs/PROTOCOL.md, "DATA, i32, the whole frame": its headers.
+EXAMPLE = Frame(
+    priority=0x60, job=7, epoch=0x2A01, fragment=5, rank=2, destination=0x0254414C4C59, source=0x020000000003,
+    from_ip=0x0A000003, to_ip=0x0A0000FE, from_port=40003, to_port=31250,
+)  # fmt: skip
+EXAMPLE_BYTES = bytes.fromhex(
+    "02 54 41 4c 4c 59 02 00 00 00 00 03 08 00 45 02 00 72 00 00 40 00 40 11 25 79 0a 00 00 03 0a 00 00 fe 9c 43 7a 12 00 5e 00 00"
+    "25 00 60 01 00 07 2a 01 00 00 00 05 02 01 00 00 00 00 00 00 00 04"
+)
 
 
 class Dropped(Exception):
@@ -34,31 +42,30 @@ def check(wrong, reason):
 
 def expected(frame, port):
     """What the parser should say of a frame: (act, reason or None, fields or None)."""
-    be = lambda at, size: int.from_bytes(frame[at : at + size], "big")  # noqa: E731
+    of = lambda name: field(frame, name)  # noqa: E731
     try:
-        check(len(frame) < 14, "TRUNCATED")
-        check(be(6, 6) == OWN_MAC, "SPOOFED_SWITCH")
-        if be(0, 6) != OWN_MAC or be(12, 2) != 0x0800:
+        check(len(frame) < ETHERNET_BYTES, "TRUNCATED")
+        check(of("source") == OWN_MAC, "SPOOFED_SWITCH")
+        if of("destination") != OWN_MAC or of("ethertype") != 0x0800:
             raise Passes
-        check(len(frame) < 34, "TRUNCATED")
-        check(frame[14] >> 4 != 4, "IP_VERSION")
-        check(frame[14] & 15 != 5, "IP_OPTIONS")
-        check(be(20, 2) & 0x3FFF, "IP_FRAGMENT")
-        if frame[23] != 17:
+        check(len(frame) < ETHERNET_BYTES + IPV4_BYTES, "TRUNCATED")
+        check(of("version_ihl") >> 4 != 4, "IP_VERSION")
+        check(of("version_ihl") & 15 != 5, "IP_OPTIONS")
+        check(of("fragmenting") & 0x3FFF, "IP_FRAGMENT")
+        if of("protocol") != 17:
             raise Passes
-        ip_bytes = be(16, 2)
-        check(ip_bytes < 28 or ip_bytes > len(frame) - 14, "IP_LENGTH")
-        check(be(38, 2) != ip_bytes - 20, "UDP_LENGTH")
-        if be(30, 4) != OWN_IP:
+        ip_bytes = of("ip_bytes")
+        check(ip_bytes < IPV4_BYTES + UDP_BYTES or ip_bytes > len(frame) - ETHERNET_BYTES, "IP_LENGTH")
+        check(of("udp_bytes") != ip_bytes - IPV4_BYTES, "UDP_LENGTH")
+        if of("to_ip") != OWN_IP:
             raise Passes
-        check(be(26, 4) == OWN_IP, "SPOOFED_SWITCH")
-        shard = be(36, 2) - BASE_PORT & 0xFFFF
+        check(of("from_ip") == OWN_IP, "SPOOFED_SWITCH")
+        shard = of("to_port") - BASE_PORT & 0xFFFF
         if shard >= SHARDS:
             raise Passes
-        check(ip_bytes < 50, "HEADER_TRUNCATED")
-        t = frame[42:]
-        check(t[0] >> 4 != 2, "VERSION")
-        kind, flags, element, rank, units, bitmap = t[0] & 15, t[1], t[3], t[12], t[13], be(56, 8)
+        check(ip_bytes < IP_HEADERS_BYTES, "HEADER_TRUNCATED")
+        check(of("version") != 2, "VERSION")
+        kind, flags, element, rank, units, bitmap = map(of, ("kind", "flags", "element", "rank", "units", "bitmap"))
         check(not JOIN <= kind <= PROBE, "TYPE")
         allowed = {
             DATA: RESEND | MARKED,
@@ -87,7 +94,7 @@ def expected(frame, port):
             # The others have a tag there, which is not the card's business.
             fits = bitmap == 0 or not control
         check(not fits, "BITMAP")
-        check(ip_bytes != 50 + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
+        check(ip_bytes != IP_HEADERS_BYTES + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
         if control:
             raise Passes
         check(kind in (PARTIAL, NOT_HERE) or (kind == RESULT and rank == SWITCH), "NOT_FOR_SWITCH")
@@ -96,11 +103,12 @@ def expected(frame, port):
     except Passes:
         return PKG["ACT_PASS_THROUGH"], None, {"bytes": len(frame), "port": port}
     act = {DATA: "DATA", RESULT: "PS_RESULT" if rank == PS else "WORKER_RESULT", REMIND: "REMIND", NACK: "NACK", PROBE: "PROBE"}[kind]
-    congested = elements and frame[15] & 3 == 3
+    congested = elements and of("tos") & 3 == 3
     return PKG["ACT_" + act], None, {
-        "bytes": len(frame), "port": port, "mac": be(6, 6), "ip": be(26, 4), "udp_port": be(34, 2),
-        "flags": flags | MARKED * congested, "priority": t[2], "element": element, "job": be(46, 2), "epoch": be(48, 2),
-        "fragment": be(50, 4), "rank": rank, "units": units, "of_shard": (be(50, 4) & SHARDS - 1) == shard,
+        "bytes": len(frame), "port": port, "mac": of("source"), "ip": of("from_ip"), "udp_port": of("from_port"),
+        "flags": flags | MARKED * congested, "priority": of("priority"), "element": element, "job": of("job"),
+        "epoch": of("epoch"), "fragment": of("fragment"), "rank": rank, "units": units,
+        "of_shard": (of("fragment") & SHARDS - 1) == shard,
     }  # fmt: skip
 
 
@@ -215,6 +223,12 @@ async def run(dut, rng, pace, frames):
     ends = clock.attach(Ends(dut, rng, pace, frames))
     await clock.until(lambda: not ends.frames and not ends.under_way, 20000, "all frames")
     return ends.seen
+
+
+@cocotb.test()
+async def layout_is_the_protocols(dut):
+    """tally_pkg, from which RTL and benches have the layout, agrees with the example in PROTOCOL.md."""
+    assert EXAMPLE.pack()[:64] == EXAMPLE_BYTES
 
 
 @cocotb.test()

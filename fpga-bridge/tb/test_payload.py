@@ -10,7 +10,7 @@ import struct
 import cocotb
 
 from bench import PACES, Clock, dice, get, put
-from frames import F16, F32, I8, I32, NONE, PKG, SCALE
+from frames import F16, F32, I8, I32, NONE, PKG, SCALE, layout
 
 IN_FLIGHT = 16  # beats, besides a frame, that may come when there is no more room: what the egress keeps free
 I32_EDGES = (0, 1, -1, (1 << 31) - 1, -(1 << 31), 1 << 30, -(1 << 30) - 1)
@@ -59,7 +59,7 @@ class Model:
         self.units = int(dut.PAYLOAD_BYTES.value) // 64
         self.slot_count, self.row_count = 1 << len(dut.op_slot), 1 << len(dut.op_row)
         self.head_bits = len(dut.op_head)
-        self.units_at = int(dut.MEMBERS.value) + 10
+        self.units_at, _ = layout("HEAD_")["units"]
         # (element, [(word, saturated)]) of what has been written.
         self.slots, self.ring = {}, {}
         self.slot = self.row = 0
