@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Whether the sender of a frame may say this: the checks of Aggregator::admit, in its order (A-1, H-2).
+// Checks the sender of a frame against job and members: the checks of Aggregator::admit, in its
+// order (A-1, H-2).
 //
-// A frame of a job that is not loaded passes through. What remains goes on with the place of its job and with the slot
-// that its fragment falls on. What the parser dropped is reported here, too, so that a reason comes at most once a cycle.
+// A frame of a job that is not loaded passes through. Any other frame leaves with its job's place
+// and the slot of its fragment. Frames that the parser dropped are reported here, too, so that
+// there is at most one drop a cycle.
 //
 // Latency: 4 cycles, one frame each cycle, never stalls.
-//   1  looks for the job's number among those that are loaded
-//   2  reads the member of that rank, and the job's registers
+//   1  looks the job's number up among the loaded jobs
+//   2  reads the rank's member, and the job's registers
 //   3  compares, one bit for each check
 //   4  the first check that fails decides
 
@@ -18,7 +20,7 @@ module tally_admission #(
     parameter int JOBS = 8,
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
-    localparam int MEMBER_BITS = $clog2(MEMBERS) + 1, // the PS has the upper half for itself
+    localparam int MEMBER_BITS = $clog2(MEMBERS) + 1, // the upper half is for the PS
     localparam int SLOT_BITS = $clog2(SLOTS)
 ) (
     input  wire logic                    clk,
@@ -33,7 +35,7 @@ module tally_admission #(
     // The table of members.
     input  wire logic                              member_store,
     input  wire logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
-    input  wire logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
+    input  wire logic [111:0]                      member, // {MAC, IPv4, UDP port, switch port}
     // From the parser.
     input  wire logic        in_valid,
     input  wire logic [2:0]  in_act,
@@ -55,7 +57,7 @@ module tally_admission #(
     // To the slots.
     output logic                       out_valid,
     output logic      [2:0]            out_act,
-    output logic                       out_drop, // the frame is dropped for out_reason, here or by the parser
+    output logic                       out_drop, // dropped for out_reason, here or by the parser
     output logic      [5:0]            out_reason,
     output logic      [15:0]           out_bytes,
     output logic      [15:0]           out_port,
@@ -81,7 +83,8 @@ module tally_admission #(
     end
   end
 
-  // What only travels: reason, act, bytes, port, flags, priority, element, fragment, rank, units.
+  // Fields that pass through the stages: reason, act, bytes, port, flags, priority, element,
+  // fragment, rank, units.
   localparam int TRAVELS = 6 + 3 + 16 + 16 + 8 + 8 + 3 + 32 + 8 + 8;
   logic valid1, valid2, valid3;
   logic [TRAVELS-1:0] travels1, travels2, travels3;

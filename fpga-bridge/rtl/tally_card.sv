@@ -6,18 +6,19 @@
 //                               |
 //                      registers (AXI4-Lite)
 //
-// `tick` is high for one cycle each millisecond. `busy` is low when nothing is inside: a simulation may stop the clock
-// then. A core has always 512 bits a beat; DATA_BITS is that of the streams.
+// `tick` is high for one cycle each millisecond. `busy` is low while no frame is inside; a
+// simulation may stop the clock then. The core has always 512 bits a beat; DATA_BITS is the width
+// of the streams.
 
 `default_nettype none
 
 module tally_card #(
     parameter int SLOTS = 1024,         // a power of two
     parameter int PAYLOAD_BYTES = 1024, // 64 times a power of two, up to 8192
-    parameter int JOBS = 8,             // that are loaded at a time
-    parameter int MEMBERS = 16,         // workers of a job, at most; a power of two up to 64
-    parameter int RING = 512,           // results kept of a job; a power of two
-    parameter int F32 = 1,              // whether there are lanes for f32
+    parameter int JOBS = 8,             // loaded at a time
+    parameter int MEMBERS = 16,         // most workers of a job; a power of two up to 64
+    parameter int RING = 512,           // results kept for each job; a power of two
+    parameter int F32 = 1,              // 1: with lanes for f32
     parameter int DATA_BITS = 512       // 64, 128, 256 or 512
 ) (
     input  wire logic                   clk,

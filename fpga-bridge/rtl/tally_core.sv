@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The aggregator: frames in, frames out, 64 bytes a cycle.
+// The aggregation pipeline: frames in, frames out, 64 bytes a cycle.
 //
 //   ingress -> parser -> admission -> slots -> payload -> egress
 //      |                                         ^
 //      +------------- beats of frames -----------+
 //
-// Headers run ahead: what becomes of a frame is decided before the payload stage meets its beats, which it takes in the
-// same order. Parser and admission never stall; a frame enters them only when the queue in front of the slots has a
-// place for it.
+// Headers run ahead: the verdict on a frame is made before the payload stage meets the frame's
+// beats. Both streams have the same order. Parser and admission never stall: a frame enters them
+// only if the queue in front of the slots has space for it.
 
 `default_nettype none
 
@@ -24,7 +24,7 @@ module tally_core #(
 ) (
     input  wire logic clk,
     input  wire logic rst,
-    // Frames. tuser in: {bad, port that it came by}; out: see tally_egress.
+    // Frames. tuser in: {bad, port that the frame came in by}; out: see tally_egress.
     input  wire logic [511:0] s_axis_tdata,
     input  wire logic [63:0]  s_axis_tkeep,
     input  wire logic         s_axis_tvalid,
@@ -37,7 +37,7 @@ module tally_core #(
     output logic              m_axis_tlast,
     output logic      [31:0]  m_axis_tuser,
     input  wire logic         m_axis_tready,
-    // Configuration and orders.
+    // Configuration and commands.
     input  wire logic        enable,
     input  wire logic [47:0] own_mac,
     input  wire logic [31:0] own_ip,
@@ -61,9 +61,9 @@ module tally_core #(
     input  wire logic [15:0] member_port,
     input  wire logic        counter_snapshot,
     output logic      [64*tally_regs_pkg::COUNTERS-1:0] counters,
-    output logic             clearing, // an order is being carried out
+    output logic             clearing, // a command is being executed
     output logic             fault,    // an internal check failed
-    output logic             busy      // a frame is inside, or an order is being carried out
+    output logic             busy      // a frame is inside, or a command is being executed
 );
 
   localparam int MAX_FRAME = 64 + PAYLOAD_BYTES > 1600 ? 64 + PAYLOAD_BYTES : 1600;
@@ -106,7 +106,7 @@ module tally_core #(
       .count_oversize(in_oversize)
   );
 
-  // A header goes on when there is a place for it at the end of admission.
+  // A header enters the parser if the queue behind admission has space for it.
   logic [$clog2(ADMITTED):0] places;
   logic slots_pop;
 

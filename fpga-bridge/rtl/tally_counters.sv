@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counters of 64 bits, one event a cycle each, and a latch of all of them: a snapshot is of one moment.
+// Counters of 64 bits, each incremented at most once a cycle. `snapshot` latches all of them in one
+// cycle.
 
 `default_nettype none
 

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Writes the headers of output frames, and sends the frames.
+// Writes the headers of output frames, and transmits the frames.
 //
-// Payload beats wait in a queue until their frame's head comes, which says what it is; so OVERFLOW, which the last beat
-// decides, stands in the first. The headers are those of tally_wire::frame::emit: don't fragment, ECT(0), TTL 64, a valid
-// IPv4 checksum, UDP checksum 0. Frames that are passed through come with their own headers as first beat.
+// Payload beats wait in a queue for their frame's head. So OVERFLOW, which the last beat decides,
+// can stand in the first. The headers are those of tally_wire::frame::emit: don't fragment, ECT(0),
+// TTL 64, a valid IPv4 checksum, UDP checksum 0. Frames that pass through bring their own headers
+// in the first beat.
 //
-// m_axis_tuser: bit 31 clear: bits 15..0 are the mask of the ports that the frame leaves by; bit 31 set: it is passed
-// through, and they are the port that it came by.
+// m_axis_tuser: if bit 31 is clear, bits 15..0 are the mask of the ports that the frame leaves by.
+// If bit 31 is set, the frame passes through, and bits 15..0 are the port that it came in by.
 //
 // Latency: 6 cycles from the head to the first beat. A header each cycle, a beat each cycle.
-//   1  reads the addresses of a member, and the job's registers
-//   2  chooses addresses
+//   1     reads the addresses of a member, and the job's registers
+//   2     chooses addresses
 //   3, 4  sum of the checksum, folded
-//   5  the header stands, and waits for its turn
+//   5     the header is complete and waits for its turn
 
 `default_nettype none
 
@@ -37,14 +38,13 @@ module tally_egress #(
     // The table of members.
     input  wire logic                              member_store,
     input  wire logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
-    input  wire logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
+    input  wire logic [111:0]                      member, // {MAC, IPv4, UDP port, switch port}
     // From the payload stage.
     output logic                      in_room,
     input  wire logic                 in_beat,
     input  wire logic [511:0]         in_data,
     input  wire logic                 in_ends,
-    // Type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it
-    // is for. Of a frame that is passed through, only the fragment counts: {bytes, port that it came by}.
+    // Layout: tally_pkg.
     input  wire logic [HEAD_BITS-1:0] in_head,
     input  wire logic                 in_raw,
     input  wire logic                 in_overflow,
@@ -55,7 +55,7 @@ module tally_egress #(
     output logic              m_axis_tlast,
     output logic      [31:0]  m_axis_tuser,
     input  wire logic         m_axis_tready,
-    output logic              quiet, // no head waits for tables of jobs and members
+    output logic              quiet, // no head is before the tables of jobs and members
     output logic              empty,
     output logic              count_frame,
     output logic              count_beat,
@@ -66,15 +66,17 @@ module tally_egress #(
 
   localparam int MAX_BEATS = ((MAX_FRAME > 64 + PAYLOAD_BYTES ? MAX_FRAME : 64 + PAYLOAD_BYTES) + 63) / 64;
   localparam int DEPTH = 512;
-  // Headers of an IPv4 packet.
-  localparam int IP_HEADERS_BYTES = tally_pkg::IPV4_HEADER_BYTES + tally_pkg::UDP_HEADER_BYTES + tally_pkg::TALLY_HEADER_BYTES;
+  // Headers of an IPv4 packet, from IPv4 to Tally.
+  localparam int IP_HEADERS_BYTES =
+      tally_pkg::IPV4_HEADER_BYTES + tally_pkg::UDP_HEADER_BYTES + tally_pkg::TALLY_HEADER_BYTES;
   localparam int TALLY_BITS = 8 * tally_pkg::TALLY_HEADER_BYTES;
-  // Of a frame that passes through, these stand where the fragment is.
+  // A frame that passes through has bytes and port in place of the fragment.
   localparam int RAW_PORT_AT = tally_pkg::FRAME_FRAGMENT_AT;
   localparam int RAW_BYTES_AT = tally_pkg::FRAME_FRAGMENT_AT + 16;
   localparam int HEADS = 64;
-  localparam int IN_FLIGHT = 16; // beats and heads that come after the last word on room, besides a frame
-  localparam int HEADERS = 8;    // that stand ready
+  // Beats and heads that may arrive after in_room falls, beyond a frame.
+  localparam int IN_FLIGHT = 16;
+  localparam int HEADERS = 8; // complete ones that wait
 
   localparam logic [15:0] ETHERTYPE = 16'h0800;
   localparam logic [7:0] VERSION_IHL = 8'h45;
@@ -83,7 +85,7 @@ module tally_egress #(
   localparam logic [7:0] TTL = 8'd64;
   localparam logic [7:0] PROTOCOL = 8'd17; // UDP
 
-  // ---- Beats and heads wait.
+  // ---- Queues of beats and heads.
   logic [$clog2(DEPTH):0] used;
   logic [$clog2(HEADS):0] heads;
   logic beats_empty, beat_valid, beat_pop;
@@ -116,9 +118,9 @@ module tally_egress #(
   wire [MEMBERS-1:0] bitmap = head[tally_pkg::HEAD_BITMAP_AT+:MEMBERS];
   wire [1:0] to = head[tally_pkg::HEAD_TO_AT+:tally_pkg::HEAD_TO_BITS];
   wire [7:0] asker = head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS];
-  wire unused_asker = &{1'b0, asker}; // workers are fewer than it could name
+  wire unused_asker = &{1'b0, asker}; // its upper bits are not used
 
-  // ---- Headers in the making have a place for certain where they stand ready.
+  // ---- A header is begun only if the queue of complete headers has space for it.
   logic valid1, valid2, valid3, valid4, header_pop, header_left;
   logic [$clog2(HEADERS):0] places;
 
@@ -141,7 +143,7 @@ module tally_egress #(
       .write(member_store), .write_at(member_at), .write_data(member)
   );
 
-  // What only travels: raw, the Tally header but for its bitmap, the fragment again for raw frames.
+  // Fields that pass through the stages: raw, and the Tally header.
   wire [7:0] flags_out = flags | (overflow ? tally_pkg::FLAG_OVERFLOW : 8'd0);
   logic [TALLY_BITS-1:0] tally;
   always_comb begin
@@ -171,11 +173,12 @@ module tally_egress #(
     ports1 <= job_ports[16*place+:16];
     count_passed <= head_pop && raw && !rst;
     count_partial <= head_pop && !raw && kind == tally_pkg::KIND_PARTIAL && !rst;
-    // Not of a result that goes to the PS or that is sent again.
+    // Not for a frame to the PS, nor for a retransmitted result.
     count_overflow <= head_pop && !raw && to == tally_pkg::TO_GROUP && (flags_out & tally_pkg::FLAG_OVERFLOW) != 0 && !rst;
   end
 
-  // ---- Stage 2. A group's address is 239.84.J.j, and its MAC 01:00:5e and the lower 23 bits of that (A-2, RFC 1112).
+  // ---- Stage 2. A group's address is 239.84.J.j. Its MAC is 01:00:5e and the lower 23 bits of the
+  // address (A-2, RFC 1112).
   wire [15:0] number1 = tally1[tally_pkg::FRAME_JOB_AT+:tally_pkg::FRAME_JOB_BITS];
   wire [7:0] units1 = tally1[tally_pkg::FRAME_UNITS_AT+:tally_pkg::FRAME_UNITS_BITS];
   wire is_group1 = to1[1];
@@ -194,7 +197,8 @@ module tally_egress #(
     bytes2 <= 16'({units1, 6'd0}) + 16'(IP_HEADERS_BYTES); // of the IPv4 packet
   end
 
-  // ---- Stages 3 and 4: the sum of the header's 16 bit words. The first is the same for all but length and destination.
+  // ---- Stages 3 and 4: sum of the header's 16 bit words. `own_sum` is the sum of all words except
+  // length and destination.
   logic [18:0] own_sum;
   always_ff @(posedge clk)
     own_sum <= 19'({VERSION_IHL, TOS}) + 19'(FRAGMENTING) + 19'({TTL, PROTOCOL}) + 19'(own_ip[31:16]) + 19'(own_ip[15:0]);
@@ -231,7 +235,7 @@ module tally_egress #(
     beats4 <= raw3 ? raw_bytes3[13:6] + 8'(raw_bytes3[5:0] != 0) : units3;
   end
 
-  // ---- The header, as it stands ready. The uppermost byte of `b` is the frame's first.
+  // ---- The complete header. The highest byte of `b` is the frame's first byte.
   logic [511:0] b;
   always_comb begin
     b = 512'(tally4);
@@ -254,7 +258,7 @@ module tally_egress #(
   logic [511:0] header4, header;
   always_comb for (int i = 0; i < 64; i++) header4[8*i+:8] = b[511-8*i-:8];
 
-  // Beats that follow the header, and bytes in the last one, 0 for 64.
+  // Bytes in the frame's last beat, 0 for 64.
   wire [5:0] end4 = raw4 ? tally4[RAW_BYTES_AT+:6] : 6'd0;
   wire [15:0] user4 = raw4 ? tally4[RAW_PORT_AT+:16] : mask4;
 
@@ -270,10 +274,10 @@ module tally_egress #(
       .count(unused_headers), .overflow(unused_headers_overflow)
   );
 
-  // ---- Sends. `left` counts the beats that are to follow the header.
+  // ---- Transmission. `left` counts the beats that follow the header.
   logic is_sending; // the header is out
   logic [7:0] left;
-  logic left_single; // it is 1
+  logic left_single; // left is 1
   wire may_send = !m_axis_tvalid || m_axis_tready;
   wire [7:0] left_now = is_sending ? left : header_beats;
   wire sends_header = header_valid && !is_sending && !header_raw;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A small queue in distributed memory. The oldest entry is on `head` while `valid` is high.
+// Small queue in distributed memory. `head` is the oldest entry while `valid` is high.
 //
-// `count` says how many entries there are; whoever pushes without asking keeps to it. `overflow` says that somebody
-// did not.
+// `count` is the number of entries. The writer must not push while `count` is DEPTH, unless the
+// reader pops in the same cycle. `overflow` reports a push that broke this rule.
 
 `default_nettype none
 

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The headers of output frames, as far as the tables of slots and ring decide them; tally_egress adds addresses, job
-// number and epoch. Combinational.
+// Heads of output frames: the fields of the headers that the tables of slots and ring decide. Their
+// layout is in tally_pkg; tally_egress adds addresses, job number and epoch. Combinational.
 //
-// A head is {type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it is
-// for}. That of a frame that is passed through has {bytes, port that it came by} for the fragment, and the rest means nothing.
-// PARTIAL alone has a bitmap. Frames that have a tag there leave with 0: the switch writes it (A-7). The rank of HEAD_ASK, and
-// so the member that it is for, is written by tally_missing.
+// Only PARTIAL has a bitmap. Types with a tag in its place leave with 0, as the switch writes the
+// tag (A-7). tally_missing overwrites rank and member of a HEAD_ASK.
 
 `default_nettype none
 
@@ -17,9 +15,9 @@ module tally_heads #(
     localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
     input  wire logic [3:0]            head, // a HEAD_ constant
-    input  wire logic [7:0]            why, // flags for what leaves to the PS
+    input  wire logic [7:0]            why, // flags of a frame to the PS
     input  wire logic                  is_raw,
-    input  wire logic                  evicts_too, // `why` is of the slot that leaves besides
+    input  wire logic                  evicts_too, // the slot leaves, too, and `why` is for it
     // The frame.
     input  wire logic [15:0]           bytes,
     input  wire logic [15:0]           port,
@@ -30,7 +28,7 @@ module tally_heads #(
     input  wire logic [31:0]           fragment,
     input  wire logic [7:0]            rank,
     input  wire logic [7:0]            units,
-    input  wire logic [7:0]            job_units, // of its job's elements
+    input  wire logic [7:0]            job_units, // units of the job's payloads
     input  wire logic [MEMBERS-1:0]    bit_,
     // The slot.
     input  wire logic [7:0]            s_priority,
@@ -44,12 +42,12 @@ module tally_heads #(
     input  wire logic [7:0]            t_flags,
     input  wire logic [7:0]            t_priority,
     input  wire logic [2:0]            t_element,
-    // Of the frame that leaves, or leaves first; some of its fields apart, for the ring.
+    // The head of the first or only output frame, and some of its fields, for the ring.
     output logic      [HEAD_BITS-1:0]  out_head,
     output logic      [7:0]            out_flags,
     output logic      [7:0]            out_priority,
     output logic      [2:0]            out_element,
-    // Of the slot.
+    // The head of the slot.
     output logic      [HEAD_BITS-1:0]  evict_head
 );
 
@@ -77,7 +75,7 @@ module tally_heads #(
   logic [1:0] out_to;
 
   always_comb begin
-    // As of a PARTIAL of the arrival alone.
+    // Default: a PARTIAL of the arrival alone.
     out_kind = tally_pkg::KIND_PARTIAL;
     out_flags = flags | (evicts_too ? 8'd0 : why);
     out_priority = priority_;

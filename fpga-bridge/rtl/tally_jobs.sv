@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The table of loaded jobs, and the orders that change it.
+// Table of the loaded jobs, and the commands that change it.
 //
-// A job has a place, 0 to JOBS-1, by which all other tables know it. An order (load, unload, clear) waits until no
-// frame is between the parser and the way out (`quiet`), during which `hold` keeps new ones back; so no frame meets half
-// of a change. Unload and clear then walk the tables of the slots (`walk`), and the place is as new. After reset all is
-// cleared before the first frame is taken.
+// A job's place is its index in all tables, 0 to JOBS-1. A command (load, unload, clear) raises
+// `hold`, which keeps new frames back. It then waits until no frame is between parser and egress
+// (`quiet`), so that no frame meets half of a change. Unload and clear then walk the tables of the
+// slots (`walk`) and free the place. After reset, everything is cleared before the first frame.
 //
-// `load` of a place that has the same job and epoch replaces its registers and nothing else; another epoch needs `unload`
-// before. One order at a time: a second one before `busy` is low again is lost.
+// `load` of a place that has the same job and epoch replaces the place's registers and nothing
+// else. Another epoch needs `unload` before it. A command is lost if it arrives while `busy` is
+// high.
 
 `default_nettype none
 
@@ -19,7 +20,7 @@ module tally_jobs #(
 ) (
     input  wire logic                    clk,
     input  wire logic                    rst,
-    // Orders, with the registers that they take.
+    // Commands, with the registers that they read.
     input  wire logic                    clear_all,
     input  wire logic                    load,
     input  wire logic                    unload,
@@ -35,7 +36,7 @@ module tally_jobs #(
     output logic                         hold,
     input  wire logic                    quiet,
     output logic                         walk,
-    output logic                         walk_all, // and not only what belongs to the place
+    output logic                         walk_all, // all places, not only walk_place
     output logic      [PLACE_BITS-1:0]   walk_place,
     input  wire logic                    walked,
     // The table, place 0 in the lowest bits.
@@ -49,8 +50,8 @@ module tally_jobs #(
     output logic      [32*JOBS-1:0]      job_hash
 );
 
-  // What was in flight when `hold` rose has reached a stage that `quiet` watches, so it is looked at only after so many
-  // cycles of silence in a row.
+  // Cycles of `quiet` in a row before a command is executed. Frames in flight when `hold` rose
+  // reach a stage that `quiet` watches within this time.
   localparam int SILENCE = 15;
 
   typedef enum logic [1:0] {READY, WAITS, WALKS} state_t;

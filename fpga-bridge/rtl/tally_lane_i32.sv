@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One lane of i32 sums: big-endian as in the frame, saturating. `saturated` says that the sum did not fit (H-4).
+// One lane of i32 sums: big-endian as in the frame, saturating. `saturated`: the sum did not fit
+// (H-4).
 //
-// Takes a pair each cycle. The sum of the pair at one clock edge is there after that edge: a register lies between the sum and
-// what is made of one that did not fit.
+// Accepts a pair each cycle. The sum of a pair is valid after the clock edge that takes the pair:
+// the register is between the addition and the saturation.
 
 `default_nettype none
 
@@ -20,7 +21,7 @@ module tally_lane_i32 (
   wire [31:0] sum_0 = x + y;
 
   logic [31:0] wrapped;
-  logic negative; // both operands, if it did not fit
+  logic negative; // sign of both operands, if the sum did not fit
 
   always_ff @(posedge clk) begin
     wrapped <= sum_0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Four bytes of scales: the maximum of each, unsigned. Combinational.
+// Unsigned maximum of each of four bytes, for scales. Combinational.
 
 `default_nettype none
 

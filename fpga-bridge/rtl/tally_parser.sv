@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Says what a frame is, from its first 64 bytes and its length.
+// Classifies a frame by its first 64 bytes and its length.
 //
-// The checks are those of crates/wire (UdpFrame::parse, Header::parse) and of the switch's classification, in the same
-// order, so that a frame is dropped here for the reason for which the software drops it. What is not addressed to the
-// own MAC, IPv4 address and UDP ports, or is of a type that only the control thread answers, passes through.
+// The checks are those of crates/wire (UdpFrame::parse, Header::parse) and of the switch's
+// classification, in the same order: card and software drop a frame for the same reason. A frame
+// passes through if it is not for the own MAC, IPv4 address and UDP ports. So does a type that only
+// the control thread answers.
 //
 // Latency: 3 cycles, one frame each cycle, never stalls.
 //   1  registers the input
@@ -27,13 +28,13 @@ module tally_parser (
     input  wire logic [15:0]  in_port,
     output logic              out_valid,
     output logic      [2:0]   out_act, // an ACT_ constant
-    output logic      [5:0]   out_reason, // of ACT_DISCARD: why it is dropped
+    output logic      [5:0]   out_reason, // drop reason, of ACT_DISCARD
     output logic      [15:0]  out_bytes,
     output logic      [15:0]  out_port,
     output logic      [47:0]  out_mac, // source
     output logic      [31:0]  out_ip,
     output logic      [15:0]  out_udp_port,
-    output logic      [7:0]   out_flags, // with MARKED if the frame met congestion (C-1)
+    output logic      [7:0]   out_flags, // with MARKED if ECN says congestion (C-1)
     output logic      [7:0]   out_priority,
     output logic      [2:0]   out_element,
     output logic      [15:0]  out_job,
@@ -41,7 +42,7 @@ module tally_parser (
     output logic      [31:0]  out_fragment,
     output logic      [7:0]   out_rank,
     output logic      [7:0]   out_units,
-    output logic              out_of_shard // the fragment is of the shard of the UDP port
+    output logic              out_of_shard // the UDP port is that of the fragment's shard
 );
 
   // Bytes of headers: of a frame up to IPv4 and UDP, of an IPv4 packet up to Tally and the payload.
@@ -50,16 +51,16 @@ module tally_parser (
   localparam int IP_TO_TALLY = tally_pkg::IPV4_HEADER_BYTES + tally_pkg::UDP_HEADER_BYTES;
   localparam int IP_TO_PAYLOAD = IP_TO_TALLY + tally_pkg::TALLY_HEADER_BYTES;
 
-  // What bytes 14 to 21 of the header have to be.
+  // Rule for bytes 14 to 21 of the Tally header.
   localparam logic [2:0] RULE_NONE = 3'd0;    // 0
   localparam logic [2:0] RULE_ONE = 3'd1;     // the rank's bit
-  localparam logic [2:0] RULE_ORDERED = 3'd2; // ranks 0 to some other, or one bit
+  localparam logic [2:0] RULE_ORDERED = 3'd2; // ranks 0 to k, or one bit
   localparam logic [2:0] RULE_ANY = 3'd3;     // not 0
-  localparam logic [2:0] RULE_TAG = 3'd4;     // any value: the switch in front of the card has checked it (A-8)
+  localparam logic [2:0] RULE_TAG = 3'd4;     // any value: the switch has verified the tag (A-8)
 
-  // Stage 1. The frame's first byte is the uppermost of `b`, as the protocol counts.
+  // Stage 1. The highest byte of `b` is the frame's first byte.
   logic valid1;
-  /* verilator lint_off UNUSEDSIGNAL */ // Some bits do not matter: checksums, identification.
+  /* verilator lint_off UNUSEDSIGNAL */ // Checksums and identification are not checked.
   logic [511:0] b;
   /* verilator lint_on UNUSEDSIGNAL */
   logic [15:0] bytes1, port1;
@@ -77,7 +78,8 @@ module tally_parser (
   wire [7:0]  ip_version = b[tally_pkg::FRAME_VERSION_IHL_AT+:tally_pkg::FRAME_VERSION_IHL_BITS];
   wire [1:0]  ip_ecn = b[tally_pkg::FRAME_TOS_AT+:2];
   wire [15:0] ip_bytes = b[tally_pkg::FRAME_IP_BYTES_AT+:tally_pkg::FRAME_IP_BYTES_BITS];
-  wire [13:0] ip_fragment = b[tally_pkg::FRAME_FRAGMENTING_AT+:14]; // without the reserved and the don't-fragment bit
+  // Without the reserved and the don't-fragment bit.
+  wire [13:0] ip_fragment = b[tally_pkg::FRAME_FRAGMENTING_AT+:14];
   wire [7:0]  ip_protocol = b[tally_pkg::FRAME_PROTOCOL_AT+:tally_pkg::FRAME_PROTOCOL_BITS];
   wire [31:0] from_ip = b[tally_pkg::FRAME_FROM_IP_AT+:tally_pkg::FRAME_FROM_IP_BITS];
   wire [31:0] to_ip = b[tally_pkg::FRAME_TO_IP_AT+:tally_pkg::FRAME_TO_IP_BITS];
@@ -103,15 +105,16 @@ module tally_parser (
   wire is_ps = rank == tally_pkg::RANK_PS;
   wire is_switch = rank == tally_pkg::RANK_SWITCH;
   wire is_one_bit = bitmap == 64'd1 << rank[5:0];
-  wire is_prefix = (bitmap[63:1] & ~bitmap[62:0]) == 0; // the empty one, too
+  wire is_prefix = (bitmap[63:1] & ~bitmap[62:0]) == 0; // also if empty
   wire is_ordered = element[2:0] == tally_pkg::ELEMENT_F32 || element[2:0] >= tally_pkg::ELEMENT_F16;
 
-  // Two bits of four and more are set.
+  // At least two of four bits are set.
   function automatic logic are_several(input logic [3:0] bits);
     are_several = (bits[0] && bits[1]) || (bits[2] && bits[3]) || ((bits[0] || bits[1]) && (bits[2] || bits[3]));
   endfunction
 
-  // More than one bit of the bitmap: two of four neighbours, of four groups of those, or of four groups of groups.
+  // At least two bits of the bitmap: two of four neighbours, two of four groups of four, or two of
+  // four groups of sixteen.
   logic [15:0] some4, several1;
   logic [3:0] some16, several4;
   wire several16 = are_several(some16);
@@ -127,7 +130,7 @@ module tally_parser (
     end
   end
 
-  wire is_power = !(several16 || several4 != 0 || several1 != 0); // the empty one, too
+  wire is_power = !(several16 || several4 != 0 || several1 != 0); // also if empty
 
   logic [7:0] allowed_flags;
   logic length_fits, rank_fits;
@@ -176,7 +179,7 @@ module tally_parser (
     endcase
   end
 
-  // Stage 2. One bit for each check, in the order in which they stand in stage 3.
+  // Stage 2. One bit for each check, in the order of stage 3.
   logic valid2, enabled2;
   logic bad_ethernet, is_own_source, is_not_own, is_not_ipv4, bad_ip_header, bad_ip_version, bad_ip_options, bad_ip_fragment,
       is_not_udp, bad_ip_length, bad_udp_length, is_other_ip, is_own_ip, is_other_port, bad_header, bad_version, bad_kind,
@@ -219,7 +222,8 @@ module tally_parser (
     is_one_bit2 <= is_one_bit;
     is_prefix2 <= is_prefix;
     is_power2 <= is_power;
-    // A PARTIAL from a switch has its tag behind the payload (F-4); it goes no further than the reason it is dropped for.
+    // A PARTIAL has its tag behind the payload (F-4). The card drops every PARTIAL; the length
+    // decides the reason.
     bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'(IP_TO_PAYLOAD)
         + (kind == tally_pkg::KIND_PARTIAL ? 16'(tally_pkg::TAG_BYTES) : 16'd0);
     is_control2 <= is_control;

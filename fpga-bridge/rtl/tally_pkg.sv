@@ -177,7 +177,7 @@ package tally_pkg;
   localparam logic [3:0] HEAD_NACK          = 4'd7; // NACK from the PS
   localparam logic [3:0] HEAD_NOT_HERE      = 4'd8;
   localparam logic [3:0] HEAD_PROBE         = 4'd9; // PROBE to the PS
-  localparam logic [3:0] HEAD_ASK           = 4'd10; // NACK from the card; tally_missing sets the rank
+  localparam logic [3:0] HEAD_ASK           = 4'd10; // NACK to the rank of tally_missing
 
   // Data written to the slot.
   localparam logic [1:0] WRITE_NOTHING = 2'd0;

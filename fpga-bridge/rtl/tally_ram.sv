@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A memory with one read and one write port and a registered read, as block RAM and UltraRAM have them.
+// Memory with one read port, one write port and a registered read, as block RAM and UltraRAM are.
 //
-// What is read while the same word is written is the old word. The output keeps its value while `read` is low. With
-// OUTPUT_REGISTER everything is there a cycle later, from a register behind the memory.
-// There is no reset: whoever needs known contents writes them.
+// A read of the word that is written in the same cycle returns the old word. The output keeps its
+// value while `read` is low. OUTPUT_REGISTER adds a register behind the memory, and a cycle. There
+// is no reset: a user that needs known contents writes them.
 
 `default_nettype none
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The switch's ports in MAC addresses: so a port travels between switch and card without a byte more, and the headers
-// stay in the first beat.
+// Port tags: the switch's ports in MAC addresses. Frames keep their length, and all headers stay in
+// the first beat.
 //
-//   in    destination 02:54:43:00:PP:PP: the frame came in at port PP:PP. The core sees the card's own MAC there, and
-//         the port in `tuser`. Any other destination, 02:54:43:00:ff:ff included: as it is, port 0xffff.
-//   out   a frame of the core's (mask bit 31 clear): source 02:54:43:01:MM:MM, the mask of the ports that it leaves
-//         by. One that is passed through (bit 31 set; bits 15..0 are the port that it came in by): as it came, its
-//         tag put back.
+//   in    Destination 02:54:43:00:PP:PP: the frame came in by port PP:PP. The core sees the card's
+//         own MAC there, and the port in `tuser`. Any other destination, 02:54:43:00:ff:ff
+//         included, is unchanged, with port 0xffff.
+//   out   A frame made by the core (tuser bit 31 clear) gets source 02:54:43:01:MM:MM: the mask of
+//         the ports that it leaves by. A frame that passes through (bit 31 set, bits 15..0 are the
+//         port that it came in by) gets its tag back and is otherwise unchanged.
 //
 // One register each way, which moves a beat a cycle.
 
@@ -24,14 +25,14 @@ module tally_tags (
     input  wire logic         s_net_tlast,
     input  wire logic         s_net_tuser,  // with the last beat: the frame is bad
     output logic              s_net_tready,
-    // To the core: {bad, port}; the port with every beat of the frame.
+    // To the core: {bad, port}; the port is valid with every beat.
     output logic      [511:0] m_core_tdata,
     output logic      [ 63:0] m_core_tkeep,
     output logic              m_core_tvalid,
     output logic              m_core_tlast,
     output logic      [ 16:0] m_core_tuser,
     input  wire logic         m_core_tready,
-    // From the core: the mask, with the first beat of the frame.
+    // From the core: the mask is valid with the first beat.
     input  wire logic [511:0] s_core_tdata,
     input  wire logic [ 63:0] s_core_tkeep,
     input  wire logic         s_core_tvalid,
@@ -52,7 +53,7 @@ module tally_tags (
     localparam logic [31:0] MASK_TAG = 32'h02544301;
     localparam logic [15:0] NO_PORT  = 16'hffff;
 
-    // A MAC as it lies in `tdata`, where the first byte is the lowest.
+    // A MAC address in the byte order of `tdata`, where the first byte is the lowest.
     function automatic logic [47:0] swapped(input logic [47:0] mac);
         swapped = {mac[7:0], mac[15:8], mac[23:16], mac[31:24], mac[39:32], mac[47:40]};
     endfunction

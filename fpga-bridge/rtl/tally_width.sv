@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// An AXI-Stream of IN_BITS made one of OUT_BITS: wider, narrower, or passed through where both are the same.
+// Width converter for AXI-Stream: IN_BITS to OUT_BITS, wider, narrower or equal.
 //
-// No bubbles either way: the narrow side moves a beat each cycle, the wide side one beat in every OUT_BITS / IN_BITS
-// (or IN_BITS / OUT_BITS) cycles, fewer at a frame's end. Bytes keep their place, and so do gaps in `tkeep`: a narrow
-// beat that is not full leaves a gap in the wide one, for the ingress to find.
-// `tuser` is that of the last beat of a frame.
+// No bubbles: the narrow side moves one beat a cycle. The wide side moves one beat in OUT_BITS /
+// IN_BITS (or IN_BITS / OUT_BITS) cycles, fewer at a frame's end. Bytes keep their position, and so
+// do gaps in `tkeep`: a narrow beat with missing bytes leaves a gap in the wide beat, which the
+// ingress detects. `tuser` is that of a frame's last beat.
 
 `default_nettype none
 
@@ -49,7 +49,8 @@ module tally_width #(
             assign m_axis_tuser  = s_axis_tuser;
             assign s_axis_tready = m_axis_tready;
         end else if (IN_BITS < OUT_BITS) begin : g_wider
-            // One wide beat, filled from below. While it leaves, the first part of the next one comes in.
+            // One wide beat, filled from bit 0. The first part of the next beat enters while it
+            // leaves.
             localparam int RATIO = OUT_BITS / IN_BITS;
             localparam int PLACE_BITS = $clog2(RATIO);
             logic [PLACE_BITS-1:0] place;
@@ -80,7 +81,7 @@ module tally_width #(
                 end
             end
         end else begin : g_narrower
-            // One wide beat, shifted out from below until no byte is left in it.
+            // One wide beat, shifted out from bit 0 until no byte is left.
             logic [IN_BITS-1:0] data;
             logic [IN_BYTES-1:0] keep;
             logic last, user;

@@ -40,7 +40,7 @@ fn fields(map: &Map, access: Access) -> impl Iterator<Item = (&Register, &Field)
 /// Constants: addresses, and the places of the counters.
 pub fn package(map: &Map) -> Result<String, String> {
     let mut out = HEAD.to_owned();
-    out.push_str("// Addresses of the registers, and which counter is where among them.\n\n");
+    out.push_str("//\n// Addresses of the registers, and the index of each counter.\n\n");
     out.push_str(
         "`default_nettype none
 
@@ -101,11 +101,12 @@ pub fn module(map: &Map) -> Result<String, String> {
     let mut out = HEAD.to_owned();
     out.push_str(
         "//
-// The registers of the card, behind AXI4-Lite.
+// Registers of the card, behind AXI4-Lite.
 //
-// Whole words only. An address that is none, a write to what can only be read, a write of less than a word, and a
-// command while a place is being cleared are answered SLVERR, and change nothing. Whatever is asked is answered within
-// four cycles. A command is a strobe of one cycle; what it is about is in the other outputs in that cycle.
+// Accesses are whole words. The response is SLVERR, and nothing changes, for an unknown address, a
+// write to a read-only register, a write of less than a word, and a command while a place is being
+// cleared. Every request is answered within four cycles. A command is a strobe of one cycle; its
+// arguments are in the other outputs in that cycle.
 
 `default_nettype none
 
@@ -181,7 +182,7 @@ module tally_regs #(
   localparam logic [1:0] OKAY = 2'b00;
   localparam logic [1:0] SLVERR = 2'b10;
 
-  // Writes: address and data come in any order, and each waits for the other here.
+  // Writes: address and data arrive in any order, and each waits here for the other.
   logic [15:0] write_address;
   logic [31:0] write_data;
   logic [3:0]  write_strobes;
@@ -192,7 +193,7 @@ module tally_regs #(
   assign s_axil_awready = !has_address;
   assign s_axil_wready = !has_data;
 
-  // Whether the address has something to write to, and whether the data is a command that has to wait.
+  // Whether the address is of a writable register, and whether the data is a refused command.
   logic writable, refused;
 
   always_comb begin
@@ -354,7 +355,7 @@ module tally_regs #(
   end
 
 `ifndef SYNTHESIS
-  // A command is about what was written before it, and is never given while it could not be taken.
+  // No command leaves while a place is being cleared.
   logic was_clearing;
   always_ff @(posedge clk) begin
     was_clearing <= clearing;
@@ -372,7 +373,7 @@ module tally_regs #(
     out.push_str(
         "  end
   initial begin
-    assert (COUNTERS == tally_regs_pkg::COUNTERS) else $fatal(1, \"COUNTERS is not that of registers.json\");
+    assert (COUNTERS == tally_regs_pkg::COUNTERS) else $fatal(1, \"COUNTERS must be as in registers.json\");
     assert (JOBS >= 1 && JOBS <= 32) else $fatal(1, \"JOBS must be 1 to 32\");
     assert (MEMBERS >= 2 && MEMBERS <= 64) else $fatal(1, \"MEMBERS must be 2 to 64\");
   end
