@@ -42,13 +42,13 @@ module tally_regs #(
   output logic             s_axil_rvalid,
   input  wire logic        s_axil_rready,
 
-  // Milliseconds since reset. It moves as long as the card lives.
+  // Milliseconds since reset. Increments while the card runs.
   input  wire logic [31:0] uptime,
-  // A place is being cleared; commands are refused meanwhile.
+  // A place is being cleared; commands are refused.
   input  wire logic clearing,
-  // An internal check has failed: no sum of this card can be trusted until it is reset.
+  // An internal check failed: all sums are suspect until a reset.
   input  wire logic fault,
-  // Counter n in bits 64n and above, as they were at the last `counter_snapshot`.
+  // Counter n in bits 64n to 64n+63, latched by `counter_snapshot`.
   input  wire logic [64*COUNTERS-1:0] counters,
 
   output logic enable,

@@ -49,7 +49,7 @@ package tally_regs_pkg;
 
   localparam int COUNTERS = 51;
 
-  // What the engine in software counts by the same names
+  // Counters with the names of the software engine's
   localparam int COUNT_CONTRIBUTIONS = 0;
   localparam int COUNT_SLOTS_TAKEN = 1;
   localparam int COUNT_RESULTS = 2;

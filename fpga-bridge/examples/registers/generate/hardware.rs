@@ -1,4 +1,4 @@
-//! The SystemVerilog.
+//! SystemVerilog: `rtl/tally_regs_pkg.sv` and `rtl/tally_regs.sv`.
 
 use super::{Access, Field, Map, Register, number};
 use std::collections::BTreeSet;
@@ -30,14 +30,14 @@ fn port(width: u32) -> String {
     }
 }
 
-/// All fields with that access.
+/// All fields of one kind of access.
 fn fields(map: &Map, access: Access) -> impl Iterator<Item = (&Register, &Field)> {
     map.registers()
         .flat_map(|register| register.fields.iter().map(move |field| (register, field)))
         .filter(move |(_, field)| field.access == access)
 }
 
-/// Constants: addresses, and the places of the counters.
+/// Text of the package: addresses, and the index of each counter.
 pub fn package(map: &Map) -> Result<String, String> {
     let mut out = HEAD.to_owned();
     out.push_str("//\n// Addresses of the registers, and the index of each counter.\n\n");
@@ -96,7 +96,7 @@ endpackage
     Ok(out)
 }
 
-/// The register block.
+/// Text of the register block.
 pub fn module(map: &Map) -> Result<String, String> {
     let mut out = HEAD.to_owned();
     out.push_str(
@@ -158,9 +158,7 @@ module tally_regs #(
             port(field.width()?)
         );
     }
-    out.push_str(
-        "  // Counter n in bits 64n and above, as they were at the last `counter_snapshot`.\n",
-    );
+    out.push_str("  // Counter n in bits 64n to 64n+63, latched by `counter_snapshot`.\n");
     out.push_str("  input  wire logic [64*COUNTERS-1:0] counters,\n\n");
     let mut outputs = Vec::new();
     let mut seen = BTreeSet::new();
@@ -387,7 +385,7 @@ endmodule
     Ok(out)
 }
 
-/// Where a field that can be written is.
+/// Signal of a writable field, with its bits.
 fn place(register: &Register, field: &Field) -> Result<String, String> {
     let part = field.part()?.map(|(high, low)| bits(high, low));
     Ok(field.signal(register) + &part.unwrap_or_default())
