@@ -1,4 +1,4 @@
-"""Heads: the part of an output frame's headers that the tables decide, in the layout of tally_pkg."""
+"""Heads: the fields of an output frame's headers that the tables decide; layout: tally_pkg."""
 
 from aggregator import TO_PS
 from frames import PKG, layout

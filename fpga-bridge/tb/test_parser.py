@@ -1,6 +1,7 @@
-"""tally_parser against the same checks written over bytes, in the order of crates/wire and of the switch's classification.
+"""Bench of tally_parser against the checks of crates/wire and of the switch's classification.
 
-Frames that are right but for one or a few fields, so that the order of the checks is seen; cut off ones; noise.
+Most frames are correct except for a few fields, which shows the order of the checks. Others are
+truncated or padded.
 """
 
 import collections
@@ -16,7 +17,7 @@ from frames import (
 )  # fmt: skip
 
 SHARDS = 4
-# The example of docs/PROTOCOL.md, "DATA, i32, the whole frame": its headers.
+# Headers of the example in docs/PROTOCOL.md, section 10: a DATA frame of i32.
 EXAMPLE = Frame(
     priority=0x60, job=7, epoch=0x2A01, fragment=5, rank=2, destination=0x0254414C4C59, source=0x020000000003,
     from_ip=0x0A000003, to_ip=0x0A0000FE, from_port=40003, to_port=31250,
@@ -41,7 +42,7 @@ def check(wrong, reason):
 
 
 def expected(frame, port):
-    """What the parser should say of a frame: (act, reason or None, fields or None)."""
+    """Expected verdict on a frame: (act, reason or None, fields)."""
     of = lambda name: field(frame, name)  # noqa: E731
     try:
         check(len(frame) < ETHERNET_BYTES, "TRUNCATED")
@@ -91,7 +92,7 @@ def expected(frame, port):
             ordered = element == F32 or element >= 4
             fits = bitmap != 0 and (not ordered or bitmap.bit_count() == 1 or prefix)
         else:
-            # The others have a tag there, which is not the card's business.
+            # Other types have a tag there, which the card does not check.
             fits = bitmap == 0 or not control
         check(not fits, "BITMAP")
         check(ip_bytes != IP_HEADERS_BYTES + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
@@ -113,7 +114,7 @@ def expected(frame, port):
 
 
 def right(rng):
-    """A frame that is accepted, or passed because it is of a control type."""
+    """A correct frame: accepted, or passed through if its type is a control type."""
     kind = rng.choice((DATA, DATA, DATA, RESULT, RESULT, REMIND, NACK, PROBE, PARTIAL, NOT_HERE, JOIN, LEAVE))
     elements = kind in (DATA, RESULT, PARTIAL)
     rank = {REMIND: PS, PARTIAL: SWITCH, NOT_HERE: SWITCH}.get(kind, rng.randrange(64))
@@ -144,7 +145,7 @@ def right(rng):
     )
 
 
-# Values that meet a check's edge, and any.
+# Values at the limits of the checks.
 EDGES = {
     "destination": (OWN_MAC ^ 1, OWN_MAC ^ 1 << 47, 0x01005E540001, 0xFFFFFFFFFFFF),
     "source": (OWN_MAC, OWN_MAC ^ 1 << 40),
@@ -177,7 +178,7 @@ def drawn(rng):
     if kind > 0.95:
         return frame.pack()[: rng.choice((1, 13, 14, 15, 33, 34, 35, 41, 42, 63, 64))]
     frame = frame.pack()
-    # Padding does no harm.
+    # Padding is allowed.
     return frame + bytes(rng.choice((0, 0, 0, 1, 46)))
 
 
@@ -215,7 +216,7 @@ class Ends:
 
 
 async def run(dut, rng, pace, frames):
-    """What was seen: how many frames of each reason or act."""
+    """Number of frames by reason or act."""
     clock = Clock(dut)
     for name, value in (("enable", 1), ("own_mac", OWN_MAC), ("own_ip", OWN_IP), ("base_port", BASE_PORT), ("shards", SHARDS)):
         put(getattr(dut, name), value)
@@ -227,7 +228,7 @@ async def run(dut, rng, pace, frames):
 
 @cocotb.test()
 async def layout_is_the_protocols(dut):
-    """tally_pkg, from which RTL and benches have the layout, agrees with the example in PROTOCOL.md."""
+    """The layout in tally_pkg, used by RTL and benches, agrees with the example in PROTOCOL.md."""
     assert EXAMPLE.pack()[:64] == EXAMPLE_BYTES
 
 
@@ -244,14 +245,14 @@ async def says_what_software_says(dut):
 
 @cocotb.test()
 async def knows_one_rank_from_two(dut):
-    """Of elements that are summed in order, a PARTIAL has one rank or all up to one: every one and every two of 64."""
+    """An ordered PARTIAL has one rank, or ranks 0 to k: all sets of one or two of 64 ranks."""
     rng, frames = dice("parser ranks"), []
     for i in range(64):
         for j in range(i + 1):
             frames.append(Frame(kind=PARTIAL, flags=0, priority=0, element=F32, job=1, epoch=1, fragment=0, rank=SWITCH,
                                 bitmap=1 << i | 1 << j, units=1, payload=bytes(64 + TAG_BYTES), source=2, from_ip=3, from_port=4, to_port=BASE_PORT).pack())  # fmt: skip
     seen = await run(dut, rng, 1.0, frames)
-    # The pair 0 and 1 is a beginning.
+    # The pair 0 and 1 is ranks 0 to k.
     assert seen == {PKG["DROP_NOT_FOR_SWITCH"]: 65, PKG["DROP_BITMAP"]: 64 * 63 // 2 - 1}
 
 
