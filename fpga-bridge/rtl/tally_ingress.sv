@@ -3,10 +3,11 @@
 // Receives frames from the stream, whole or not at all.
 //
 // Store and forward: a frame is forwarded after its last beat, if it has no error; else it is
-// dropped and counted once. The first of these that applies is counted: marked bad (`stream-
-// error`), gaps in tkeep or an empty last beat (`stream-keep`), longer than MAX_FRAME (`stream-
-// oversize`). First beat, length and port of a good frame go to the parser (`header_*`). All beats,
-// the first included, go to the payload stage (`beat_*`). Both keep the order of arrival.
+// dropped and counted once. The first of these that applies is counted: marked bad
+// (`stream-error`), gaps in tkeep or an empty last beat (`stream-keep`), longer than MAX_FRAME
+// (`stream-oversize`). First beat, length and port of a good frame go to the parser (`header_*`).
+// All beats, the first included, go to the payload stage (`beat_*`). Both keep the order of
+// arrival.
 //
 // Latency: the header is offered 3 cycles after the frame's last beat. A beat is accepted each
 // cycle while the buffer has space. The buffer holds several frames of MAX_FRAME bytes, so a frame
