@@ -30,7 +30,7 @@ module tally_decide (
     // With this rank (of a PROBE: without it), it has all ranks that did not go to the PS.
     input  wire logic       is_rest,
     input  wire logic       is_rest_alone, // this is the only rank that did not go to the PS
-    input  wire logic       past,         // of another fragment, which has its result for sure (S-5)
+    input  wire logic       past,         // of another fragment, which has its result (S-5)
     input  wire logic       higher,       // of another fragment, of lower priority
     input  wire logic       same_note,    // of another fragment, whose note has the same row
     // Changes.
