@@ -1,68 +1,74 @@
-// Whether the sender of a frame may say this: the checks of Aggregator::admit, in its order (A-1, H-2).
+// SPDX-License-Identifier: Apache-2.0
 //
-// A frame of a job that is not loaded passes through. What remains goes on with the place of its job and with the slot
-// that its fragment falls on. What the parser dropped is reported here, too, so that a reason comes at most once a cycle.
+// Checks the sender of a frame against job and members: the checks of Aggregator::admit, in its
+// order (A-1, H-2).
+//
+// A frame of a job that is not loaded passes through. Any other frame leaves with its job's place
+// and the slot of its fragment. Frames that the parser dropped are reported here, too, so that
+// there is at most one drop a cycle.
 //
 // Latency: 4 cycles, one frame each cycle, never stalls.
-//   1  looks for the job's number among those that are loaded
-//   2  reads the member of that rank, and the job's registers
+//   1  looks the job's number up among the loaded jobs
+//   2  reads the rank's member, and the job's registers
 //   3  compares, one bit for each check
 //   4  the first check that fails decides
+
+`default_nettype none
 
 module tally_admission #(
     parameter int SLOTS = 1024,
     parameter int JOBS = 8,
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
-    localparam int MEMBER_BITS = $clog2(MEMBERS) + 1, // the PS has the upper half for itself
+    localparam int MEMBER_BITS = $clog2(MEMBERS) + 1, // the upper half is for the PS
     localparam int SLOT_BITS = $clog2(SLOTS)
 ) (
-    input  logic                    clk,
-    input  logic                    rst,
+    input  wire logic                    clk,
+    input  wire logic                    rst,
     // The table of jobs.
-    input  logic [JOBS-1:0]         live,
-    input  logic [16*JOBS-1:0]      job_number,
-    input  logic [16*JOBS-1:0]      job_epoch,
-    input  logic [8*JOBS-1:0]       job_units,
-    input  logic [8*JOBS-1:0]       job_workers,
-    input  logic [32*JOBS-1:0]      job_hash,
+    input  wire logic [JOBS-1:0]         live,
+    input  wire logic [16*JOBS-1:0]      job_number,
+    input  wire logic [16*JOBS-1:0]      job_epoch,
+    input  wire logic [8*JOBS-1:0]       job_units,
+    input  wire logic [8*JOBS-1:0]       job_workers,
+    input  wire logic [32*JOBS-1:0]      job_hash,
     // The table of members.
-    input  logic                              member_store,
-    input  logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
-    input  logic [111:0]                      member, // MAC, IPv4 address, UDP port, port of the switch
+    input  wire logic                              member_store,
+    input  wire logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
+    input  wire logic [111:0]                      member, // {MAC, IPv4, UDP port, switch port}
     // From the parser.
-    input  logic        in_valid,
-    input  logic [2:0]  in_act,
-    input  logic [5:0]  in_reason, // of ACT_DISCARD
-    input  logic [15:0] in_bytes,
-    input  logic [15:0] in_port,
-    input  logic [47:0] in_mac,
-    input  logic [31:0] in_ip,
-    input  logic [15:0] in_udp_port,
-    input  logic [7:0]  in_flags,
-    input  logic [7:0]  in_priority,
-    input  logic [2:0]  in_element,
-    input  logic [15:0] in_job,
-    input  logic [15:0] in_epoch,
-    input  logic [31:0] in_fragment,
-    input  logic [7:0]  in_rank,
-    input  logic [7:0]  in_units,
-    input  logic        in_of_shard,
+    input  wire logic        in_valid,
+    input  wire logic [2:0]  in_act,
+    input  wire logic [5:0]  in_reason, // of ACT_DISCARD
+    input  wire logic [15:0] in_bytes,
+    input  wire logic [15:0] in_port,
+    input  wire logic [47:0] in_mac,
+    input  wire logic [31:0] in_ip,
+    input  wire logic [15:0] in_udp_port,
+    input  wire logic [7:0]  in_flags,
+    input  wire logic [7:0]  in_priority,
+    input  wire logic [2:0]  in_element,
+    input  wire logic [15:0] in_job,
+    input  wire logic [15:0] in_epoch,
+    input  wire logic [31:0] in_fragment,
+    input  wire logic [7:0]  in_rank,
+    input  wire logic [7:0]  in_units,
+    input  wire logic        in_of_shard,
     // To the slots.
-    output logic                  out_valid,
-    output logic [2:0]            out_act,
-    output logic                  out_drop, // the frame is dropped for out_reason, here or by the parser
-    output logic [5:0]            out_reason,
-    output logic [15:0]           out_bytes,
-    output logic [15:0]           out_port,
-    output logic [7:0]            out_flags,
-    output logic [7:0]            out_priority,
-    output logic [2:0]            out_element,
-    output logic [31:0]           out_fragment,
-    output logic [7:0]            out_rank,
-    output logic [7:0]            out_units,
-    output logic [PLACE_BITS-1:0] out_place,
-    output logic [SLOT_BITS-1:0]  out_slot
+    output logic                       out_valid,
+    output logic      [2:0]            out_act,
+    output logic                       out_drop, // dropped for out_reason, here or by the parser
+    output logic      [5:0]            out_reason,
+    output logic      [15:0]           out_bytes,
+    output logic      [15:0]           out_port,
+    output logic      [7:0]            out_flags,
+    output logic      [7:0]            out_priority,
+    output logic      [2:0]            out_element,
+    output logic      [31:0]           out_fragment,
+    output logic      [7:0]            out_rank,
+    output logic      [7:0]            out_units,
+    output logic      [PLACE_BITS-1:0] out_place,
+    output logic      [SLOT_BITS-1:0]  out_slot
 );
 
   // Stage 1: at most one place has the job.
@@ -77,7 +83,8 @@ module tally_admission #(
     end
   end
 
-  // What only travels: reason, act, bytes, port, flags, priority, element, fragment, rank, units.
+  // Fields that pass through the stages: reason, act, bytes, port, flags, priority, element,
+  // fragment, rank, units.
   localparam int TRAVELS = 6 + 3 + 16 + 16 + 8 + 8 + 3 + 32 + 8 + 8;
   logic valid1, valid2, valid3;
   logic [TRAVELS-1:0] travels1, travels2, travels3;
@@ -193,3 +200,5 @@ module tally_admission #(
   end
 
 endmodule
+
+`default_nettype wire

@@ -1,39 +1,44 @@
-// A queue of beats in block RAM, for whole frames: what is written becomes readable when its frame is kept, and a
+// SPDX-License-Identifier: Apache-2.0
+//
+// Queue of beats in block RAM, for whole frames. Beats become readable when their frame is kept. A
 // frame that is given up leaves no trace.
 //
-// `keep` and `forget` go with the last beat of a frame, which `keep` includes and `forget` need not.
-// `used` counts all beats that occupy the memory, those of an unfinished frame too; whoever writes keeps it at or below
-// DEPTH. Readable beats stand on `head` two or three cycles after they were kept, then one each cycle.
+// `keep` includes the beat that is written in the same cycle, and needs one. `forget` needs none.
+// `used` counts the beats in the memory, those of an unfinished frame too; the writer must keep it
+// at or below DEPTH. Readable beats appear on `head` two or three cycles after `keep`, then one a
+// cycle.
+
+`default_nettype none
 
 module tally_beats #(
     parameter int WIDTH = 512,
     parameter int DEPTH = 512, // a power of two
     localparam int INDEX_BITS = $clog2(DEPTH)
 ) (
-    input  logic                clk,
-    input  logic                rst,
-    input  logic                write,
-    input  logic [WIDTH-1:0]    tail,
-    input  logic                keep,
-    input  logic                forget,
-    output logic [INDEX_BITS:0] used,
-    output logic                empty,
-    output logic                valid,
-    output logic [WIDTH-1:0]    head,
-    input  logic                pop
+    input  wire logic                clk,
+    input  wire logic                rst,
+    input  wire logic                write,
+    input  wire logic [WIDTH-1:0]    tail,
+    input  wire logic                keep,
+    input  wire logic                forget,
+    output logic      [INDEX_BITS:0] used,
+    output logic                     empty,
+    output logic                     valid,
+    output logic      [WIDTH-1:0]    head,
+    input  wire logic                pop
 );
 
   localparam int STAGED = 8;
 
   logic [INDEX_BITS:0] written; // next to write
-  logic [INDEX_BITS:0] kept;    // where the first frame begins that is not kept yet
+  logic [INDEX_BITS:0] kept;    // first beat of the unfinished frame
   logic [INDEX_BITS:0] fetched; // next to read
-  logic is_fetched;             // the memory's output is a beat
+  logic is_fetched;             // the memory's output is valid
   logic [WIDTH-1:0] fetched_beat;
   logic [$clog2(STAGED):0] staged;
   logic unused_overflow;
 
-  // Beats between the memory and the reader have a place on the stage for certain.
+  // A beat is fetched only if the stage has space for it.
   wire fetch = fetched != kept && 32'(staged) + 32'(is_fetched) < STAGED;
 
   assign used = written - fetched;
@@ -73,3 +78,5 @@ module tally_beats #(
 `endif
 
 endmodule
+
+`default_nettype wire

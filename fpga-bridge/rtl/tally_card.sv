@@ -1,53 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // The card: the core between the stream to the switch and the registers.
 //
 //   s_axis -> width -> tags -> core -> tags -> width -> m_axis
 //                               |
 //                      registers (AXI4-Lite)
 //
-// `tick` is high for one cycle each millisecond. `busy` is low when nothing is inside: a simulation may stop the clock
-// then. A core has always 512 bits a beat; DATA_BITS is that of the streams.
+// `tick` is high for one cycle each millisecond. `busy` is low while no frame is inside; a
+// simulation may stop the clock then. The core has always 512 bits a beat; DATA_BITS is the width
+// of the streams.
+
+`default_nettype none
 
 module tally_card #(
     parameter int SLOTS = 1024,         // a power of two
     parameter int PAYLOAD_BYTES = 1024, // 64 times a power of two, up to 8192
-    parameter int JOBS = 8,             // that are loaded at a time
-    parameter int MEMBERS = 16,         // workers of a job, at most; a power of two up to 64
-    parameter int RING = 512,           // results kept of a job; a power of two
-    parameter int F32 = 1,              // whether there are lanes for f32
+    parameter int JOBS = 8,             // loaded at a time
+    parameter int MEMBERS = 16,         // most workers of a job; a power of two up to 64
+    parameter int RING = 512,           // results kept for each job; a power of two
+    parameter int F32 = 1,              // 1: with lanes for f32
     parameter int DATA_BITS = 512       // 64, 128, 256 or 512
 ) (
-    input  logic                   clk,
-    input  logic                   rst,
-    input  logic                   tick,
-    input  logic [DATA_BITS-1:0]   s_axis_tdata,
-    input  logic [DATA_BITS/8-1:0] s_axis_tkeep,
-    input  logic                   s_axis_tvalid,
-    input  logic                   s_axis_tlast,
-    input  logic                   s_axis_tuser, // with the last beat: the frame is bad
-    output logic                   s_axis_tready,
-    output logic [DATA_BITS-1:0]   m_axis_tdata,
-    output logic [DATA_BITS/8-1:0] m_axis_tkeep,
-    output logic                   m_axis_tvalid,
-    output logic                   m_axis_tlast,
-    input  logic                   m_axis_tready,
-    input  logic [15:0]            s_axil_awaddr,
-    input  logic                   s_axil_awvalid,
-    output logic                   s_axil_awready,
-    input  logic [31:0]            s_axil_wdata,
-    input  logic [3:0]             s_axil_wstrb,
-    input  logic                   s_axil_wvalid,
-    output logic                   s_axil_wready,
-    output logic [1:0]             s_axil_bresp,
-    output logic                   s_axil_bvalid,
-    input  logic                   s_axil_bready,
-    input  logic [15:0]            s_axil_araddr,
-    input  logic                   s_axil_arvalid,
-    output logic                   s_axil_arready,
-    output logic [31:0]            s_axil_rdata,
-    output logic [1:0]             s_axil_rresp,
-    output logic                   s_axil_rvalid,
-    input  logic                   s_axil_rready,
-    output logic                   busy
+    input  wire logic                   clk,
+    input  wire logic                   rst,
+    input  wire logic                   tick,
+    input  wire logic [DATA_BITS-1:0]   s_axis_tdata,
+    input  wire logic [DATA_BITS/8-1:0] s_axis_tkeep,
+    input  wire logic                   s_axis_tvalid,
+    input  wire logic                   s_axis_tlast,
+    input  wire logic                   s_axis_tuser, // with the last beat: the frame is bad
+    output logic                        s_axis_tready,
+    output logic      [DATA_BITS-1:0]   m_axis_tdata,
+    output logic      [DATA_BITS/8-1:0] m_axis_tkeep,
+    output logic                        m_axis_tvalid,
+    output logic                        m_axis_tlast,
+    input  wire logic                   m_axis_tready,
+    input  wire logic [15:0]            s_axil_awaddr,
+    input  wire logic                   s_axil_awvalid,
+    output logic                        s_axil_awready,
+    input  wire logic [31:0]            s_axil_wdata,
+    input  wire logic [3:0]             s_axil_wstrb,
+    input  wire logic                   s_axil_wvalid,
+    output logic                        s_axil_wready,
+    output logic      [1:0]             s_axil_bresp,
+    output logic                        s_axil_bvalid,
+    input  wire logic                   s_axil_bready,
+    input  wire logic [15:0]            s_axil_araddr,
+    input  wire logic                   s_axil_arvalid,
+    output logic                        s_axil_arready,
+    output logic      [31:0]            s_axil_rdata,
+    output logic      [1:0]             s_axil_rresp,
+    output logic                        s_axil_rvalid,
+    input  wire logic                   s_axil_rready,
+    output logic                        busy
 );
 
   localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1;
@@ -136,3 +141,5 @@ module tally_card #(
   assign busy = core_busy || wide_tvalid || in_tvalid || out_tvalid || tagged_tvalid || m_axis_tvalid;
 
 endmodule
+
+`default_nettype wire

@@ -1,12 +1,16 @@
-// The aggregator: frames in, frames out, 64 bytes a cycle.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The aggregation pipeline: frames in, frames out, 64 bytes a cycle.
 //
 //   ingress -> parser -> admission -> slots -> payload -> egress
 //      |                                         ^
 //      +------------- beats of frames -----------+
 //
-// Headers run ahead: what becomes of a frame is decided before the payload stage meets its beats, which it takes in the
-// same order. Parser and admission never stall; a frame enters them only when the queue in front of the slots has a
-// place for it.
+// Headers run ahead: the verdict on a frame is made before the payload stage meets the frame's
+// beats. Both streams have the same order. Parser and admission never stall: a frame enters them
+// only if the queue in front of the slots has space for it.
+
+`default_nettype none
 
 module tally_core #(
     parameter int SLOTS = 1024,
@@ -18,54 +22,54 @@ module tally_core #(
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
     localparam int MEMBER_BITS = $clog2(MEMBERS) + 1
 ) (
-    input  logic clk,
-    input  logic rst,
-    // Frames. tuser in: {bad, port that it came by}; out: see tally_egress.
-    input  logic [511:0] s_axis_tdata,
-    input  logic [63:0]  s_axis_tkeep,
-    input  logic         s_axis_tvalid,
-    input  logic         s_axis_tlast,
-    input  logic [16:0]  s_axis_tuser,
-    output logic         s_axis_tready,
-    output logic [511:0] m_axis_tdata,
-    output logic [63:0]  m_axis_tkeep,
-    output logic         m_axis_tvalid,
-    output logic         m_axis_tlast,
-    output logic [31:0]  m_axis_tuser,
-    input  logic         m_axis_tready,
-    // Configuration and orders.
-    input  logic        enable,
-    input  logic [47:0] own_mac,
-    input  logic [31:0] own_ip,
-    input  logic [15:0] base_port,
-    input  logic [15:0] shards,
-    input  logic        clear_all,
-    input  logic [PLACE_BITS-1:0] job_select,
-    input  logic [15:0] job_number,
-    input  logic [15:0] job_epoch,
-    input  logic [7:0]  job_units,
-    input  logic [7:0]  job_workers,
-    input  logic [15:0] job_ports,
-    input  logic [31:0] job_hash,
-    input  logic        job_load,
-    input  logic        job_unload,
-    input  logic        member_store,
-    input  logic [7:0]  member_select, // a rank, or 255: the PS
-    input  logic [47:0] member_mac,
-    input  logic [31:0] member_ip,
-    input  logic [15:0] member_udp_port,
-    input  logic [15:0] member_port,
-    input  logic        counter_snapshot,
-    output logic [64*tally_regs_pkg::COUNTERS-1:0] counters,
-    output logic        clearing, // an order is being carried out
-    output logic        fault,    // an internal check failed
-    output logic        busy      // a frame is inside, or an order is being carried out
+    input  wire logic clk,
+    input  wire logic rst,
+    // Frames. tuser in: {bad, port that the frame came in by}; out: see tally_egress.
+    input  wire logic [511:0] s_axis_tdata,
+    input  wire logic [63:0]  s_axis_tkeep,
+    input  wire logic         s_axis_tvalid,
+    input  wire logic         s_axis_tlast,
+    input  wire logic [16:0]  s_axis_tuser,
+    output logic              s_axis_tready,
+    output logic      [511:0] m_axis_tdata,
+    output logic      [63:0]  m_axis_tkeep,
+    output logic              m_axis_tvalid,
+    output logic              m_axis_tlast,
+    output logic      [31:0]  m_axis_tuser,
+    input  wire logic         m_axis_tready,
+    // Configuration and commands.
+    input  wire logic        enable,
+    input  wire logic [47:0] own_mac,
+    input  wire logic [31:0] own_ip,
+    input  wire logic [15:0] base_port,
+    input  wire logic [15:0] shards,
+    input  wire logic        clear_all,
+    input  wire logic [PLACE_BITS-1:0] job_select,
+    input  wire logic [15:0] job_number,
+    input  wire logic [15:0] job_epoch,
+    input  wire logic [7:0]  job_units,
+    input  wire logic [7:0]  job_workers,
+    input  wire logic [15:0] job_ports,
+    input  wire logic [31:0] job_hash,
+    input  wire logic        job_load,
+    input  wire logic        job_unload,
+    input  wire logic        member_store,
+    input  wire logic [7:0]  member_select, // a rank, or 255: the PS
+    input  wire logic [47:0] member_mac,
+    input  wire logic [31:0] member_ip,
+    input  wire logic [15:0] member_udp_port,
+    input  wire logic [15:0] member_port,
+    input  wire logic        counter_snapshot,
+    output logic      [64*tally_regs_pkg::COUNTERS-1:0] counters,
+    output logic             clearing, // a command is being executed
+    output logic             fault,    // an internal check failed
+    output logic             busy      // a frame is inside, or a command is being executed
 );
 
   localparam int MAX_FRAME = 64 + PAYLOAD_BYTES > 1600 ? 64 + PAYLOAD_BYTES : 1600;
   localparam int SLOT_BITS = $clog2(SLOTS);
   localparam int ROW_BITS = PLACE_BITS + $clog2(RING);
-  localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8;
+  localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS;
   localparam int ADMITTED = 16; // frames between the ingress and the slots
 
   // ---- Jobs and members.
@@ -102,7 +106,7 @@ module tally_core #(
       .count_oversize(in_oversize)
   );
 
-  // A header goes on when there is a place for it at the end of admission.
+  // A header enters the parser if the queue behind admission has space for it.
   logic [$clog2(ADMITTED):0] places;
   logic slots_pop;
 
@@ -241,3 +245,5 @@ module tally_core #(
   end
 
 endmodule
+
+`default_nettype wire

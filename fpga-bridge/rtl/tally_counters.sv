@@ -1,13 +1,18 @@
-// Counters of 64 bits, one event a cycle each, and a latch of all of them: a snapshot is of one moment.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Counters of 64 bits, each incremented at most once a cycle. `snapshot` latches all of them in one
+// cycle.
+
+`default_nettype none
 
 module tally_counters #(
     parameter int COUNTERS = 48
 ) (
-    input  logic                   clk,
-    input  logic                   rst,
-    input  logic [COUNTERS-1:0]    events,
-    input  logic                   snapshot,
-    output logic [64*COUNTERS-1:0] latched
+    input  wire logic                   clk,
+    input  wire logic                   rst,
+    input  wire logic [COUNTERS-1:0]    events,
+    input  wire logic                   snapshot,
+    output logic      [64*COUNTERS-1:0] latched
 );
 
   logic [COUNTERS-1:0] counted;
@@ -25,3 +30,5 @@ module tally_counters #(
   end
 
 endmodule
+
+`default_nettype wire

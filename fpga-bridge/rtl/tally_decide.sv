@@ -1,69 +1,75 @@
-// The table of PROTOCOL.md, section 6, column `esa`: what becomes of a frame, given what was found out about it.
+// SPDX-License-Identifier: Apache-2.0
 //
-// Combinational. It has the rows in the order of Aggregator::contribution, result, remind and probe, for one way a set
-// and no place to hold contributions out of their turn; the names in capitals at the rows are those of PROTOCOL.md.
-// Everything in and out is one frame's; tally_slots looks up and carries out.
+// Decision on a frame, by the comparisons of its entries: the table of PROTOCOL.md, section 6,
+// column `esa`. Combinational.
+//
+// The rows have the order of Aggregator::contribution, result, remind and probe, for one way a set
+// and without space for contributions out of order. Tags at the rows are those of PROTOCOL.md. All
+// inputs and outputs belong to one frame; tally_slots makes the inputs and executes the outputs.
+
+`default_nettype none
 
 module tally_decide (
-    input  logic       valid,
-    input  logic [2:0] act,
+    input  wire logic       valid,
+    input  wire logic [2:0] act,
     // Of the frame and its fragment.
-    input  logic       resend,
-    input  logic       finished,     // its result is in the ring
-    input  logic       old,          // older than the ring reaches
-    input  logic       noted,        // its rank's contribution went to the PS
-    input  logic       any_noted,    // somebody's did
-    // Of the slot that it falls on.
-    input  logic       occupied,
-    input  logic       hit,          // by its own fragment
-    input  logic       seen,         // its rank's contribution is in it
-    input  logic       split,        // a part of its fragment went to the PS (S-8)
-    input  logic       same_element,
-    input  logic       is_next,      // its sum may be continued with this rank; always, where there is no order
-    input  logic       is_first,     // a sum may begin with this rank
-    input  logic       completes,    // with it, it has all ranks
-    input  logic       is_rest,      // with it, it has all ranks that did not go to the PS; of a PROBE, without it
-    input  logic       is_rest_alone, // it is the only rank that did not go to the PS
-    input  logic       past,         // of another fragment, which has its result for certain (S-5)
-    input  logic       higher,       // of another fragment, of lower priority
-    input  logic       same_note,    // of another fragment, whose note has the same place as this one's
-    // What to do.
-    output logic       reaches,      // the job has reached this fragment
-    output logic       joins,        // the slot gets the contribution
-    output logic       takes,        // the slot is the fragment's from now on
-    output logic       frees,        // the slot is free from now on
-    output logic       halves,       // the slot's priority is halved
-    output logic       raises,       // the slot's priority is at least the frame's
-    output logic       splits,       // the slot's fragment is split from now on
-    output logic       split_taken,  // a slot that is taken is so from the beginning
-    output logic       notes_rank,   // the rank went to the PS
-    output logic       notes_slot,   // so did what the slot has
-    output logic       notes_victim, // so did what the slot has, which is of another fragment
-    output logic       keeps,        // the result goes into the ring
-    output logic [2:0] from,         // payload of the output frame, and which headers it gets
-    output logic [3:0] head,
-    output logic       evicts_too,   // a second output frame: what the slot has
-    output logic [7:0] why,          // flags for what leaves to the PS
-    output logic [1:0] write,        // to the slot's payload
-    // What to count.
-    output logic       results,
-    output logic       results_from_ps,
-    output logic       results_from_workers,
-    output logic       results_again,
-    output logic       preemptions,
-    output logic       abandoned,
-    output logic       followed,
-    output logic       collisions,
-    output logic       resends_to_ps,
-    output logic       held_full,
-    output logic       slots_taken,
-    output logic       reminds,
-    output logic       nacks,
-    output logic       probes,
-    output logic       probe_nacks,
-    output logic       late,
-    output logic       duplicate,
-    output logic       mismatch
+    input  wire logic       resend,
+    input  wire logic       finished,     // its result is in the ring
+    input  wire logic       old,          // older than all fragments of the ring
+    input  wire logic       noted,        // its rank's contribution went to the PS
+    input  wire logic       any_noted,    // any rank's contribution did
+    // Of the fragment's slot.
+    input  wire logic       occupied,
+    input  wire logic       hit,          // by its own fragment
+    input  wire logic       seen,         // its rank's contribution is in it
+    input  wire logic       split,        // a part of its fragment went to the PS (S-8)
+    input  wire logic       same_element,
+    input  wire logic       is_next,      // this rank is next in its sum; 1 if unordered
+    input  wire logic       is_first,     // a sum may begin with this rank
+    input  wire logic       completes,    // with this rank, it has all ranks
+    // With this rank (of a PROBE: without it), it has all ranks that did not go to the PS.
+    input  wire logic       is_rest,
+    input  wire logic       is_rest_alone, // this is the only rank that did not go to the PS
+    input  wire logic       past,         // of another fragment, which has its result (S-5)
+    input  wire logic       higher,       // of another fragment, of lower priority
+    input  wire logic       same_note,    // of another fragment, whose note has the same row
+    // Changes.
+    output logic            reaches,      // the job has reached this fragment
+    output logic            joins,        // the slot gets the contribution
+    output logic            takes,        // the slot is allocated to the fragment
+    output logic            frees,        // the slot becomes free
+    output logic            halves,       // the slot's priority is halved
+    output logic            raises,       // the slot's priority becomes at least the frame's
+    output logic            splits,       // the slot's fragment becomes split
+    output logic            split_taken,  // an allocated slot is split from the beginning
+    output logic            notes_rank,   // note that the rank went to the PS
+    output logic            notes_slot,   // and that the slot's ranks did
+    output logic            notes_victim, // and that the evicted fragment's ranks did
+    output logic            keeps,        // the result goes into the ring
+    output logic      [2:0] from,         // payload of the output frame, and its headers
+    output logic      [3:0] head,
+    output logic            evicts_too,   // a second output frame: the slot
+    output logic      [7:0] why,          // flags of the frame to the PS
+    output logic      [1:0] write,        // to the slot's payload
+    // Counters.
+    output logic            results,
+    output logic            results_from_ps,
+    output logic            results_from_workers,
+    output logic            results_again,
+    output logic            preemptions,
+    output logic            abandoned,
+    output logic            followed,
+    output logic            collisions,
+    output logic            resends_to_ps,
+    output logic            held_full,
+    output logic            slots_taken,
+    output logic            reminds,
+    output logic            nacks,
+    output logic            probes,
+    output logic            probe_nacks,
+    output logic            late,
+    output logic            duplicate,
+    output logic            mismatch
 );
 
   wire open = !finished && !old;
@@ -96,7 +102,7 @@ module tally_decide (
               from = tally_pkg::FROM_ARRIVAL;
             end else duplicate = 1'b1;
           end else if (!same_element) mismatch = 1'b1;
-          else if (!is_next) begin // S-1: nowhere to keep it
+          else if (!is_next) begin // S-1: no space to hold it
             held_full = 1'b1;
             raises = 1'b1;
             splits = 1'b1;
@@ -126,7 +132,7 @@ module tally_decide (
               end
             end else write = tally_pkg::WRITE_SUM;
           end
-        end else if (resend && any_noted) begin // S-8; else a RESEND is as any other DATA
+        end else if (resend && any_noted) begin // S-8; otherwise a RESEND is like any other DATA
           resends_to_ps = 1'b1;
           notes_rank = 1'b1;
           from = tally_pkg::FROM_ARRIVAL;
@@ -143,10 +149,10 @@ module tally_decide (
           abandoned = occupied && past; // S-5
           preemptions = occupied && !past;
           notes_victim = preemptions;
-          // The victim's note has driven out the one of this fragment, if they share their place.
+          // The victim's note replaces this fragment's note if they share a row.
           split_taken = any_noted && !(preemptions && same_note);
           if (!is_first || (split_taken && is_rest_alone)) begin
-            // It goes to the PS: nowhere to keep it, or all others are there.
+            // Send it to the PS: there is no space to hold it, or all other ranks are there.
             held_full = !is_first;
             joins = is_first;
             followed = is_first;
@@ -221,3 +227,5 @@ module tally_decide (
   end
 
 endmodule
+
+`default_nettype wire

@@ -1,22 +1,26 @@
-// A small queue in distributed memory. The oldest entry is on `head` while `valid` is high.
+// SPDX-License-Identifier: Apache-2.0
 //
-// `count` says how many entries there are; whoever pushes without asking keeps to it. `overflow` says that somebody
-// did not.
+// Small queue in distributed memory. `head` is the oldest entry while `valid` is high.
+//
+// `count` is the number of entries. The writer must not push while `count` is DEPTH, unless the
+// reader pops in the same cycle. `overflow` reports a push that broke this rule.
+
+`default_nettype none
 
 module tally_fifo #(
     parameter int WIDTH = 8,
     parameter int DEPTH = 16, // a power of two
     localparam int INDEX_BITS = $clog2(DEPTH)
 ) (
-    input  logic                  clk,
-    input  logic                  rst,
-    input  logic                  push,
-    input  logic [WIDTH-1:0]      tail,
-    output logic                  valid,
-    output logic [WIDTH-1:0]      head,
-    input  logic                  pop,
-    output logic [INDEX_BITS:0]   count,
-    output logic                  overflow
+    input  wire logic                  clk,
+    input  wire logic                  rst,
+    input  wire logic                  push,
+    input  wire logic [WIDTH-1:0]      tail,
+    output logic                       valid,
+    output logic      [WIDTH-1:0]      head,
+    input  wire logic                  pop,
+    output logic      [INDEX_BITS:0]   count,
+    output logic                       overflow
 );
 
   logic [WIDTH-1:0] entries[0:DEPTH-1];
@@ -47,3 +51,5 @@ module tally_fifo #(
 `endif
 
 endmodule
+
+`default_nettype wire

@@ -1,59 +1,72 @@
-// The headers of output frames, as far as the tables of slots and ring decide them; tally_egress adds addresses, job
-// number and epoch. Combinational.
+// SPDX-License-Identifier: Apache-2.0
 //
-// A head is {type, flags, priority, element, place, fragment, rank, units, bitmap, TO_ constant, rank of the member that it is
-// for}. That of a frame that is passed through has {bytes, port that it came by} for the fragment, and the rest means nothing.
-// PARTIAL alone has a bitmap. Frames that have a tag there leave with 0: the switch writes it (A-7). The rank of HEAD_ASK, and
-// so the member that it is for, is written by tally_missing.
+// Heads of output frames: the fields of the headers that the tables of slots and ring decide. Their
+// layout is in tally_pkg; tally_egress adds addresses, job number and epoch. Combinational.
+//
+// Only PARTIAL has a bitmap. Types with a tag in its place leave with 0, as the switch writes the
+// tag (A-7). tally_missing overwrites rank and member of a HEAD_ASK.
+
+`default_nettype none
 
 module tally_heads #(
     parameter int JOBS = 8,
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
-    input  logic [3:0]            head, // a HEAD_ constant
-    input  logic [7:0]            why, // flags for what leaves to the PS
-    input  logic                  is_raw,
-    input  logic                  evicts_too, // `why` is of the slot that leaves besides
+    input  wire logic [3:0]            head, // a HEAD_ constant
+    input  wire logic [7:0]            why, // flags of a frame to the PS
+    input  wire logic                  is_raw,
+    input  wire logic                  evicts_too, // the slot leaves, too, and `why` is for it
     // The frame.
-    input  logic [15:0]           bytes,
-    input  logic [15:0]           port,
-    input  logic [7:0]            flags,
-    input  logic [7:0]            priority_,
-    input  logic [2:0]            element,
-    input  logic [PLACE_BITS-1:0] place,
-    input  logic [31:0]           fragment,
-    input  logic [7:0]            rank,
-    input  logic [7:0]            units,
-    input  logic [7:0]            job_units, // of its job's elements
-    input  logic [MEMBERS-1:0]    bit_,
+    input  wire logic [15:0]           bytes,
+    input  wire logic [15:0]           port,
+    input  wire logic [7:0]            flags,
+    input  wire logic [7:0]            priority_,
+    input  wire logic [2:0]            element,
+    input  wire logic [PLACE_BITS-1:0] place,
+    input  wire logic [31:0]           fragment,
+    input  wire logic [7:0]            rank,
+    input  wire logic [7:0]            units,
+    input  wire logic [7:0]            job_units, // units of the job's payloads
+    input  wire logic [MEMBERS-1:0]    bit_,
     // The slot.
-    input  logic [7:0]            s_priority,
-    input  logic [2:0]            s_element,
-    input  logic [PLACE_BITS-1:0] s_place,
-    input  logic [31:0]           s_fragment,
-    input  logic [7:0]            s_units,
-    input  logic [MEMBERS-1:0]    s_bitmap,
-    input  logic                  s_marked,
+    input  wire logic [7:0]            s_priority,
+    input  wire logic [2:0]            s_element,
+    input  wire logic [PLACE_BITS-1:0] s_place,
+    input  wire logic [31:0]           s_fragment,
+    input  wire logic [7:0]            s_units,
+    input  wire logic [MEMBERS-1:0]    s_bitmap,
+    input  wire logic                  s_marked,
     // The ring.
-    input  logic [7:0]            t_flags,
-    input  logic [7:0]            t_priority,
-    input  logic [2:0]            t_element,
-    // Of the frame that leaves, or leaves first; some of its fields apart, for the ring.
-    output logic [HEAD_BITS-1:0]  out_head,
-    output logic [7:0]            out_flags,
-    output logic [7:0]            out_priority,
-    output logic [2:0]            out_element,
-    // Of the slot.
-    output logic [HEAD_BITS-1:0]  evict_head
+    input  wire logic [7:0]            t_flags,
+    input  wire logic [7:0]            t_priority,
+    input  wire logic [2:0]            t_element,
+    // The head of the first or only output frame, and some of its fields, for the ring.
+    output logic      [HEAD_BITS-1:0]  out_head,
+    output logic      [7:0]            out_flags,
+    output logic      [7:0]            out_priority,
+    output logic      [2:0]            out_element,
+    // The head of the slot.
+    output logic      [HEAD_BITS-1:0]  evict_head
 );
 
   wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
   wire [7:0] evict_flags = why | (s_marked ? tally_pkg::FLAG_MARKED : 8'd0);
 
-  assign evict_head = {tally_pkg::KIND_PARTIAL, evict_flags, s_priority, s_element, s_place, s_fragment, tally_pkg::RANK_SWITCH,
-      s_units, s_bitmap, tally_pkg::TO_PS, rank};
+  always_comb begin
+    evict_head[tally_pkg::HEAD_KIND_AT+:tally_pkg::HEAD_KIND_BITS] = tally_pkg::KIND_PARTIAL;
+    evict_head[tally_pkg::HEAD_FLAGS_AT+:tally_pkg::HEAD_FLAGS_BITS] = evict_flags;
+    evict_head[tally_pkg::HEAD_PRIORITY_AT+:tally_pkg::HEAD_PRIORITY_BITS] = s_priority;
+    evict_head[tally_pkg::HEAD_ELEMENT_AT+:tally_pkg::HEAD_ELEMENT_BITS] = s_element;
+    evict_head[tally_pkg::HEAD_FIXED_BITS+MEMBERS+:PLACE_BITS] = s_place;
+    evict_head[tally_pkg::HEAD_FRAGMENT_AT+:tally_pkg::HEAD_FRAGMENT_BITS] = s_fragment;
+    evict_head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS] = tally_pkg::RANK_SWITCH;
+    evict_head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS] = s_units;
+    evict_head[tally_pkg::HEAD_BITMAP_AT+:MEMBERS] = s_bitmap;
+    evict_head[tally_pkg::HEAD_TO_AT+:tally_pkg::HEAD_TO_BITS] = tally_pkg::TO_PS;
+    evict_head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS] = rank;
+  end
 
   logic [3:0] out_kind;
   logic [7:0] out_rank, out_units;
@@ -62,7 +75,7 @@ module tally_heads #(
   logic [1:0] out_to;
 
   always_comb begin
-    // As of a PARTIAL of the arrival alone.
+    // Default: a PARTIAL of the arrival alone.
     out_kind = tally_pkg::KIND_PARTIAL;
     out_flags = flags | (evicts_too ? 8'd0 : why);
     out_priority = priority_;
@@ -118,7 +131,21 @@ module tally_heads #(
     endcase
   end
 
-  assign out_head = head == tally_pkg::HEAD_EVICT ? evict_head
-      : {out_kind, out_flags, out_priority, out_element, place, out_fragment, out_rank, out_units, out_bitmap, out_to, rank};
+  always_comb begin
+    out_head[tally_pkg::HEAD_KIND_AT+:tally_pkg::HEAD_KIND_BITS] = out_kind;
+    out_head[tally_pkg::HEAD_FLAGS_AT+:tally_pkg::HEAD_FLAGS_BITS] = out_flags;
+    out_head[tally_pkg::HEAD_PRIORITY_AT+:tally_pkg::HEAD_PRIORITY_BITS] = out_priority;
+    out_head[tally_pkg::HEAD_ELEMENT_AT+:tally_pkg::HEAD_ELEMENT_BITS] = out_element;
+    out_head[tally_pkg::HEAD_FIXED_BITS+MEMBERS+:PLACE_BITS] = place;
+    out_head[tally_pkg::HEAD_FRAGMENT_AT+:tally_pkg::HEAD_FRAGMENT_BITS] = out_fragment;
+    out_head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS] = out_rank;
+    out_head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS] = out_units;
+    out_head[tally_pkg::HEAD_BITMAP_AT+:MEMBERS] = out_bitmap;
+    out_head[tally_pkg::HEAD_TO_AT+:tally_pkg::HEAD_TO_BITS] = out_to;
+    out_head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS] = rank;
+    if (head == tally_pkg::HEAD_EVICT) out_head = evict_head;
+  end
 
 endmodule
+
+`default_nettype wire

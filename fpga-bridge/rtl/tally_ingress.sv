@@ -1,48 +1,55 @@
-// Takes frames from the stream, whole or not at all.
+// SPDX-License-Identifier: Apache-2.0
 //
-// Store and forward: a frame goes on when its last beat has come and nothing was wrong with it; else it is forgotten and
-// counted once, under the first that holds of: marked bad (`stream-error`), gaps in tkeep or a last beat without
-// bytes (`stream-keep`), longer than MAX_FRAME (`stream-oversize`). Of a kept frame the first beat, the length and the
-// port go to the parser (`header_*`), and all beats, the first too, to the payload stage (`beat_*`), each in order.
+// Receives frames from the stream, whole or not at all.
 //
-// Latency: the header is offered 3 cycles after the frame's last beat. A beat is taken each cycle while there is room;
-// the room is for several frames of MAX_FRAME bytes, so a frame that came in part never waits for itself.
+// Store and forward: a frame is forwarded after its last beat, if it has no error; else it is
+// dropped and counted once. The first of these that applies is counted: marked bad
+// (`stream-error`), gaps in tkeep or an empty last beat (`stream-keep`), longer than MAX_FRAME
+// (`stream-oversize`). First beat, length and port of a good frame go to the parser (`header_*`).
+// All beats, the first included, go to the payload stage (`beat_*`). Both keep the order of
+// arrival.
+//
+// Latency: the header is offered 3 cycles after the frame's last beat. A beat is accepted each
+// cycle while the buffer has space. The buffer holds several frames of MAX_FRAME bytes, so a frame
+// never waits for its own beats.
+
+`default_nettype none
 
 module tally_ingress #(
     parameter int MAX_FRAME = 1600,
     parameter int DEPTH = 512 // beats; a power of two
 ) (
-    input  logic         clk,
-    input  logic         rst,
-    input  logic [511:0] s_axis_tdata,
-    input  logic [63:0]  s_axis_tkeep,
-    input  logic         s_axis_tvalid,
-    input  logic         s_axis_tlast,
-    input  logic [16:0]  s_axis_tuser, // {bad, looked at with tlast; ingress port, with the first beat}
-    output logic         s_axis_tready,
-    output logic         header_valid,
-    output logic [511:0] header_data,
-    output logic [15:0]  header_bytes, // of the frame
-    output logic [15:0]  header_port,
-    input  logic         header_pop,
-    output logic         beat_valid,
-    output logic [511:0] beat_data,
-    output logic         beat_last,
-    input  logic         beat_pop,
-    output logic         empty, // nothing here, not even a part of a frame
-    output logic         count_frame,
-    output logic         count_beat,
-    output logic         count_error,
-    output logic         count_keep,
-    output logic         count_oversize
+    input  wire logic         clk,
+    input  wire logic         rst,
+    input  wire logic [511:0] s_axis_tdata,
+    input  wire logic [63:0]  s_axis_tkeep,
+    input  wire logic         s_axis_tvalid,
+    input  wire logic         s_axis_tlast,
+    input  wire logic [16:0]  s_axis_tuser, // {bad, with tlast; port, with the first beat}
+    output logic              s_axis_tready,
+    output logic              header_valid,
+    output logic      [511:0] header_data,
+    output logic      [15:0]  header_bytes, // of the frame
+    output logic      [15:0]  header_port,
+    input  wire logic         header_pop,
+    output logic              beat_valid,
+    output logic      [511:0] beat_data,
+    output logic              beat_last,
+    input  wire logic         beat_pop,
+    output logic              empty, // no frame inside, not even a part of one
+    output logic              count_frame,
+    output logic              count_beat,
+    output logic              count_error,
+    output logic              count_keep,
+    output logic              count_oversize
 );
 
   localparam int MAX_BEATS = (MAX_FRAME + 63) / 64;
   localparam int HEADERS = 32;
-  localparam int SLACK = 8; // beats that may still come after the last word on room
+  localparam int SLACK = 8; // beats that may arrive after tready falls
   localparam int COUNT_BITS = $clog2(MAX_BEATS + 2);
 
-  // First the beat as it is.
+  // Stage 1: the beat.
   logic taken, taken_last;
   logic [511:0] taken_data;
   logic [63:0] taken_keep;
@@ -56,7 +63,7 @@ module tally_ingress #(
     taken_user <= s_axis_tuser;
   end
 
-  // Then what its tkeep says: ones from bit 0 on, and how many, which counts only if there is no gap.
+  // Stage 2: tkeep. Ones from bit 0 up, without a gap, and their number.
   wire [63:0] last_byte = taken_keep & ~{1'b0, taken_keep[63:1]};
   logic [6:0] taken_bytes;
 
@@ -81,8 +88,8 @@ module tally_ingress #(
         || (!taken_last && !(&taken_keep));
   end
 
-  // Then the frame that it is a part of.
-  logic [COUNT_BITS-1:0] beats; // of the frame before this one; stops at MAX_BEATS
+  // Stage 3: the frame.
+  logic [COUNT_BITS-1:0] beats; // before this one in the frame; stops at MAX_BEATS
   logic was_ragged;
   logic [511:0] first_data;
   logic [15:0] first_port;
@@ -145,3 +152,5 @@ module tally_ingress #(
 `endif
 
 endmodule
+
+`default_nettype wire

@@ -1,52 +1,57 @@
-// The table of loaded jobs, and the orders that change it.
+// SPDX-License-Identifier: Apache-2.0
 //
-// A job has a place, 0 to JOBS-1, by which all other tables know it. An order (load, unload, clear) waits until no
-// frame is between the parser and the way out (`quiet`), during which `hold` keeps new ones back; so no frame meets half
-// of a change. Unload and clear then walk the tables of the slots (`walk`), and the place is as new. After reset all is
-// cleared before the first frame is taken.
+// Table of the loaded jobs, and the commands that change it.
 //
-// `load` of a place that has the same job and epoch replaces its registers and nothing else; another epoch needs `unload`
-// before. One order at a time: a second one before `busy` is low again is lost.
+// A job's place is its index in all tables, 0 to JOBS-1. A command (load, unload, clear) raises
+// `hold`, which keeps new frames back. It then waits until no frame is between parser and egress
+// (`quiet`), so that no frame meets half of a change. Unload and clear then walk the tables of the
+// slots (`walk`) and free the place. After reset, everything is cleared before the first frame.
+//
+// `load` of a place that has the same job and epoch replaces the place's registers and nothing
+// else. Another epoch needs `unload` before it. A command is lost if it arrives while `busy` is
+// high.
+
+`default_nettype none
 
 module tally_jobs #(
     parameter int JOBS = 8,
     parameter int MEMBERS = 16,
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1
 ) (
-    input  logic                    clk,
-    input  logic                    rst,
-    // Orders, with the registers that they take.
-    input  logic                    clear_all,
-    input  logic                    load,
-    input  logic                    unload,
-    input  logic [PLACE_BITS-1:0]   select,
-    input  logic [15:0]             number,
-    input  logic [15:0]             epoch,
-    input  logic [7:0]              units,
-    input  logic [7:0]              workers,
-    input  logic [15:0]             ports,
-    input  logic [31:0]             hash,
-    output logic                    busy,
+    input  wire logic                    clk,
+    input  wire logic                    rst,
+    // Commands, with the registers that they read.
+    input  wire logic                    clear_all,
+    input  wire logic                    load,
+    input  wire logic                    unload,
+    input  wire logic [PLACE_BITS-1:0]   select,
+    input  wire logic [15:0]             number,
+    input  wire logic [15:0]             epoch,
+    input  wire logic [7:0]              units,
+    input  wire logic [7:0]              workers,
+    input  wire logic [15:0]             ports,
+    input  wire logic [31:0]             hash,
+    output logic                         busy,
     // The pipeline.
-    output logic                    hold,
-    input  logic                    quiet,
-    output logic                    walk,
-    output logic                    walk_all, // and not only what belongs to the place
-    output logic [PLACE_BITS-1:0]   walk_place,
-    input  logic                    walked,
+    output logic                         hold,
+    input  wire logic                    quiet,
+    output logic                         walk,
+    output logic                         walk_all, // all places, not only walk_place
+    output logic      [PLACE_BITS-1:0]   walk_place,
+    input  wire logic                    walked,
     // The table, place 0 in the lowest bits.
-    output logic [JOBS-1:0]         live,
-    output logic [16*JOBS-1:0]      job_number,
-    output logic [16*JOBS-1:0]      job_epoch,
-    output logic [8*JOBS-1:0]       job_units,
-    output logic [8*JOBS-1:0]       job_workers,
-    output logic [MEMBERS*JOBS-1:0] job_all, // bitmap of all ranks
-    output logic [16*JOBS-1:0]      job_ports,
-    output logic [32*JOBS-1:0]      job_hash
+    output logic      [JOBS-1:0]         live,
+    output logic      [16*JOBS-1:0]      job_number,
+    output logic      [16*JOBS-1:0]      job_epoch,
+    output logic      [8*JOBS-1:0]       job_units,
+    output logic      [8*JOBS-1:0]       job_workers,
+    output logic      [MEMBERS*JOBS-1:0] job_all, // bitmap of all ranks
+    output logic      [16*JOBS-1:0]      job_ports,
+    output logic      [32*JOBS-1:0]      job_hash
 );
 
-  // What was in flight when `hold` rose has reached a stage that `quiet` watches, so it is looked at only after so many
-  // cycles of silence in a row.
+  // Cycles of `quiet` in a row before a command is executed. Frames in flight when `hold` rose
+  // reach a stage that `quiet` watches within this time.
   localparam int SILENCE = 15;
 
   typedef enum logic [1:0] {READY, WAITS, WALKS} state_t;
@@ -112,3 +117,5 @@ module tally_jobs #(
   end
 
 endmodule
+
+`default_nettype wire

@@ -1,32 +1,37 @@
-// One lane of f32 sums: IEEE 754 binary32 addition, rounded to nearest with ties to even, subnormals kept, and every
-// NaN that comes out is 0x7fc00000. The same bits as `sum_f32` of crates/kernels.
+// SPDX-License-Identifier: Apache-2.0
 //
-// Takes a pair each cycle. The sum of the pair at one clock edge is at `sum` after the LATENCY-th edge, that one
-// included: LATENCY registers lie between. `tally_pkg::F32_LATENCY` is the same number.
+// One lane of f32 sums: IEEE 754 binary32 addition, rounded to nearest with ties to even, with
+// subnormals. Every NaN result is 0x7fc00000. Same bits as `sum_f32` of crates/kernels.
 //
-//   1 order    the operand of larger magnitude first; the distance of the exponents
-//   2 align    the smaller one shifted right, what falls off kept as a sticky bit
+// Accepts a pair each cycle. `sum` is valid after LATENCY clock edges, the edge that takes the pair
+// included: there are LATENCY registers in between. `tally_pkg::F32_LATENCY` is the same number.
+//
+//   1 order    the operand of larger magnitude first; the difference of the exponents
+//   2 align    the smaller operand shifted right; the bits shifted out become a sticky bit
 //   3 add      sum or difference of the magnitudes, never negative
-//   4 count    the zeros before the leading one, no more than subnormals allow
-//   5 scale    the leading one to its place
-//   6 round    to nearest even; the carry runs into the exponent, and so to infinity
+//   4 count    leading zeros, limited where subnormals begin
+//   5 scale    shift the leading one to the top
+//   6 round    to nearest even; a carry runs into the exponent, and so to infinity
 //
-// Mantissas are 24 bits with the hidden one, then guard, round and sticky: enough to round a difference as if it were
-// exact.
+// Mantissas have 24 bits with the hidden one, then guard, round and sticky. That is enough to round
+// a difference as if it were exact.
+
+`default_nettype none
+
 module tally_lane_f32 #(
     parameter int LATENCY = 6
 ) (
-    input  logic        clk,
-    input  logic [31:0] a,
-    input  logic [31:0] b,
-    output logic [31:0] sum
+    input  wire logic        clk,
+    input  wire logic [31:0] a,
+    input  wire logic [31:0] b,
+    output logic      [31:0] sum
 );
 `ifndef SYNTHESIS
     initial assert (LATENCY == 6) else $fatal(1, "tally_lane_f32 has 6 stages");
 `endif
 
     // ---- 1: order
-    // The exponent of zero and of subnormals is that of the smallest normal numbers, without the hidden one.
+    // Zero and subnormals have the exponent of the smallest normal numbers, without the hidden one.
     wire [7:0] exponent_a = a[30:23] == 8'd0 ? 8'd1 : a[30:23];
     wire [7:0] exponent_b = b[30:23] == 8'd0 ? 8'd1 : b[30:23];
     wire       hidden_a   = a[30:23] != 8'd0;
@@ -66,7 +71,7 @@ module tally_lane_f32 #(
             end
         end
         aligned[0] = aligned[0] | sticky;
-        // From 27 on nothing is left but the sticky bit.
+        // From 27 on only the sticky bit remains; the shifts above cover 27 to 31.
         if (distance_1[7:5] != 3'd0) aligned = {26'd0, small_1 != 24'd0};
     end
 
@@ -88,7 +93,7 @@ module tally_lane_f32 #(
     logic        sign_3, subtract_3, nan_3, infinite_3;
     logic [ 7:0] exponent_3;
     logic [27:0] total_3;
-    // One bit where the leading one of a number with exponent field 1 would be: the search for it ends there.
+    // One bit at the leading one of a number with exponent field 1: the count of zeros ends there.
     logic [26:0] stop_3;
     always_ff @(posedge clk) begin
         sign_3     <= sign_2;
@@ -101,7 +106,8 @@ module tally_lane_f32 #(
     end
 
     // ---- 4: count
-    // Zeros before the leading one, in groups of four bits: which group has it, and where in the group it is.
+    // Leading zeros, by groups of four bits: the group of the leading one, and its position in the
+    // group.
     wire [27:0] search = {total_3[27], total_3[26:0] | stop_3};
     logic [6:0] any, first;
     logic [4:0] zeros;
@@ -115,11 +121,11 @@ module tally_lane_f32 #(
     end
 
     logic        sign_4, nan_4, infinite_4;
-    logic [ 7:0] exponent_4;  // if there are no zeros
+    logic [ 7:0] exponent_4;  // without leading zeros
     logic [ 4:0] zeros_4;
     logic [27:0] total_4;
     always_ff @(posedge clk) begin
-        // What cancels to nothing is +0; -0 comes of two of them only.
+        // Operands that cancel give +0. Only -0 + -0 gives -0.
         sign_4     <= sign_3 && !(subtract_3 && total_3 == 28'd0);
         nan_4      <= nan_3;
         infinite_4 <= infinite_3 || (total_3[27] && exponent_3 == 8'd254);
@@ -150,3 +156,5 @@ module tally_lane_f32 #(
         else sum <= {sign_5, {(scaled_5[26] ? exponent_5 : 8'd0), scaled_5[25:3]} + {30'd0, up}};
     end
 endmodule
+
+`default_nettype wire

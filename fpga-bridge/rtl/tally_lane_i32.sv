@@ -1,14 +1,19 @@
-// One lane of i32 sums: big-endian as in the frame, saturating. `saturated` says that the sum did not fit (H-4).
+// SPDX-License-Identifier: Apache-2.0
 //
-// Takes a pair each cycle. The sum of the pair at one clock edge is there after that edge: a register lies between the sum and
-// what is made of one that did not fit.
+// One lane of i32 sums: big-endian as in the frame, saturating. `saturated`: the sum did not fit
+// (H-4).
+//
+// Accepts a pair each cycle. The sum of a pair is valid after the clock edge that takes the pair:
+// the register is between the addition and the saturation.
+
+`default_nettype none
 
 module tally_lane_i32 (
-    input  logic        clk,
-    input  logic [31:0] a,
-    input  logic [31:0] b,
-    output logic [31:0] sum,
-    output logic        saturated
+    input  wire logic        clk,
+    input  wire logic [31:0] a,
+    input  wire logic [31:0] b,
+    output logic      [31:0] sum,
+    output logic             saturated
 );
 
   wire [31:0] x = {a[7:0], a[15:8], a[23:16], a[31:24]};
@@ -16,7 +21,7 @@ module tally_lane_i32 (
   wire [31:0] sum_0 = x + y;
 
   logic [31:0] wrapped;
-  logic negative; // both operands, if it did not fit
+  logic negative; // sign of both operands, if the sum did not fit
 
   always_ff @(posedge clk) begin
     wrapped <= sum_0;
@@ -29,3 +34,5 @@ module tally_lane_i32 (
   assign sum = {s[7:0], s[15:8], s[23:16], s[31:24]};
 
 endmodule
+
+`default_nettype wire

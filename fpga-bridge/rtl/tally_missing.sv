@@ -1,22 +1,26 @@
-// The rank that a PROBE has asked for its contribution (S-7).
+// SPDX-License-Identifier: Apache-2.0
 //
-// A rank is missing if its contribution is neither in the slot nor noted as sent to the PS. The asker is asked if it is
-// missing, else the next missing rank above it; behind the highest comes rank 0. If no rank is missing, the output
-// means nothing.
+// Rank that a PROBE asks for its contribution (S-7).
 //
-// Latency: the rank is valid 2 cycles behind the input. One input each cycle.
-//   1  the missing ranks, and those from the asker on
-//   2  the lowest of these, or of those if there is none
+// A rank is missing if its contribution is neither in the slot nor noted as sent to the PS. The
+// rank that sent the PROBE is chosen if it is missing itself, else the next missing rank above it;
+// rank 0 follows the highest rank. If no rank is missing, the output has no meaning.
+//
+// Latency: the rank is valid 2 cycles after the input. One input each cycle.
+//   1  the missing ranks, and those from the PROBE's rank up
+//   2  the lowest of the latter, or of all if there is none
+
+`default_nettype none
 
 module tally_missing #(
     parameter int MEMBERS = 16
 ) (
-    input  logic               clk,
-    input  logic [MEMBERS-1:0] all, // ranks of the job
-    input  logic [MEMBERS-1:0] slot, // ranks whose contribution is in the slot
-    input  logic [MEMBERS-1:0] noted, // ranks whose contribution went to the PS
-    input  logic [MEMBERS-1:0] below, // ranks below the asker's
-    output logic [7:0]         rank
+    input  wire logic               clk,
+    input  wire logic [MEMBERS-1:0] all, // ranks of the job
+    input  wire logic [MEMBERS-1:0] slot, // ranks whose contribution is in the slot
+    input  wire logic [MEMBERS-1:0] noted, // ranks whose contribution went to the PS
+    input  wire logic [MEMBERS-1:0] below, // ranks below the PROBE's
+    output logic      [7:0]         rank
 );
 
   wire [MEMBERS-1:0] missing = all & ~(slot | noted);
@@ -35,3 +39,5 @@ module tally_missing #(
   end
 
 endmodule
+
+`default_nettype wire

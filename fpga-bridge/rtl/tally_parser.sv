@@ -1,58 +1,66 @@
-// Says what a frame is, from its first 64 bytes and its length.
+// SPDX-License-Identifier: Apache-2.0
 //
-// The checks are those of crates/wire (UdpFrame::parse, Header::parse) and of the switch's classification, in the same
-// order, so that a frame is dropped here for the reason for which the software drops it. What is not addressed to the
-// own MAC, IPv4 address and UDP ports, or is of a type that only the control thread answers, passes through.
+// Classifies a frame by its first 64 bytes and its length.
+//
+// The checks are those of crates/wire (UdpFrame::parse, Header::parse) and of the switch's
+// classification, in the same order: card and software drop a frame for the same reason. A frame
+// passes through if it is not for the own MAC, IPv4 address and UDP ports. So does a type that only
+// the control thread answers.
 //
 // Latency: 3 cycles, one frame each cycle, never stalls.
 //   1  registers the input
 //   2  compares fields with constants and configuration, one bit for each check
 //   3  the first check that fails decides
 
+`default_nettype none
+
 module tally_parser (
-    input  logic         clk,
-    input  logic         rst,
-    input  logic         enable, // if low, all frames pass through
-    input  logic [47:0]  own_mac,
-    input  logic [31:0]  own_ip,
-    input  logic [15:0]  base_port,
-    input  logic [15:0]  shards, // a power of two
-    input  logic         in_valid,
-    input  logic [511:0] in_data,
-    input  logic [15:0]  in_bytes,
-    input  logic [15:0]  in_port,
-    output logic         out_valid,
-    output logic [2:0]   out_act, // an ACT_ constant
-    output logic [5:0]   out_reason, // of ACT_DISCARD: why it is dropped
-    output logic [15:0]  out_bytes,
-    output logic [15:0]  out_port,
-    output logic [47:0]  out_mac, // source
-    output logic [31:0]  out_ip,
-    output logic [15:0]  out_udp_port,
-    output logic [7:0]   out_flags, // with MARKED if the frame met congestion (C-1)
-    output logic [7:0]   out_priority,
-    output logic [2:0]   out_element,
-    output logic [15:0]  out_job,
-    output logic [15:0]  out_epoch,
-    output logic [31:0]  out_fragment,
-    output logic [7:0]   out_rank,
-    output logic [7:0]   out_units,
-    output logic         out_of_shard // the fragment is of the shard of the UDP port
+    input  wire logic         clk,
+    input  wire logic         rst,
+    input  wire logic         enable, // if low, all frames pass through
+    input  wire logic [47:0]  own_mac,
+    input  wire logic [31:0]  own_ip,
+    input  wire logic [15:0]  base_port,
+    input  wire logic [15:0]  shards, // a power of two
+    input  wire logic         in_valid,
+    input  wire logic [511:0] in_data,
+    input  wire logic [15:0]  in_bytes,
+    input  wire logic [15:0]  in_port,
+    output logic              out_valid,
+    output logic      [2:0]   out_act, // an ACT_ constant
+    output logic      [5:0]   out_reason, // drop reason, of ACT_DISCARD
+    output logic      [15:0]  out_bytes,
+    output logic      [15:0]  out_port,
+    output logic      [47:0]  out_mac, // source
+    output logic      [31:0]  out_ip,
+    output logic      [15:0]  out_udp_port,
+    output logic      [7:0]   out_flags, // with MARKED if ECN says congestion (C-1)
+    output logic      [7:0]   out_priority,
+    output logic      [2:0]   out_element,
+    output logic      [15:0]  out_job,
+    output logic      [15:0]  out_epoch,
+    output logic      [31:0]  out_fragment,
+    output logic      [7:0]   out_rank,
+    output logic      [7:0]   out_units,
+    output logic              out_of_shard // the UDP port is that of the fragment's shard
 );
 
-  localparam int HEADERS_TO_IP = 14;
-  localparam int HEADERS_TO_UDP = 34;
+  // Bytes of headers: of a frame up to IPv4 and UDP, of an IPv4 packet up to Tally and the payload.
+  localparam int TO_IPV4 = tally_pkg::ETHERNET_HEADER_BYTES;
+  localparam int TO_UDP = TO_IPV4 + tally_pkg::IPV4_HEADER_BYTES;
+  localparam int IP_TO_TALLY = tally_pkg::IPV4_HEADER_BYTES + tally_pkg::UDP_HEADER_BYTES;
+  localparam int IP_TO_PAYLOAD = IP_TO_TALLY + tally_pkg::TALLY_HEADER_BYTES;
 
-  // What bytes 14 to 21 of the header have to be.
+  // Rule for bytes 14 to 21 of the Tally header.
   localparam logic [2:0] RULE_NONE = 3'd0;    // 0
   localparam logic [2:0] RULE_ONE = 3'd1;     // the rank's bit
-  localparam logic [2:0] RULE_ORDERED = 3'd2; // ranks 0 to some other, or one bit
+  localparam logic [2:0] RULE_ORDERED = 3'd2; // ranks 0 to k, or one bit
   localparam logic [2:0] RULE_ANY = 3'd3;     // not 0
-  localparam logic [2:0] RULE_TAG = 3'd4;     // any value: the switch in front of the card has checked it (A-8)
+  localparam logic [2:0] RULE_TAG = 3'd4;     // any value: the switch has verified the tag (A-8)
 
-  // Stage 1. The frame's first byte is the uppermost of `b`, as the protocol counts.
+  // Stage 1. The highest byte of `b` is the frame's first byte.
   logic valid1;
-  /* verilator lint_off UNUSEDSIGNAL */ // Some bits do not matter: checksums, identification.
+  /* verilator lint_off UNUSEDSIGNAL */ // Checksums and identification are not checked.
   logic [511:0] b;
   /* verilator lint_on UNUSEDSIGNAL */
   logic [15:0] bytes1, port1;
@@ -64,30 +72,31 @@ module tally_parser (
     for (int i = 0; i < 64; i++) b[511-8*i-:8] <= in_data[8*i+:8];
   end
 
-  wire [47:0] to_mac = b[511-:48];
-  wire [47:0] from_mac = b[463-:48];
-  wire [15:0] ethertype = b[415-:16];
-  wire [7:0]  ip_version = b[399-:8];
-  wire [1:0]  ip_ecn = b[385:384];
-  wire [15:0] ip_bytes = b[383-:16];
-  wire [13:0] ip_fragment = b[349-:14]; // without the reserved and the don't-fragment bit
-  wire [7:0]  ip_protocol = b[327-:8];
-  wire [31:0] from_ip = b[303-:32];
-  wire [31:0] to_ip = b[271-:32];
-  wire [15:0] from_udp = b[239-:16];
-  wire [15:0] to_udp = b[223-:16];
-  wire [15:0] udp_bytes = b[207-:16];
-  wire [3:0]  version = b[175-:4];
-  wire [3:0]  kind = b[171-:4];
-  wire [7:0]  flags = b[167-:8];
-  wire [7:0]  priority_ = b[159-:8];
-  wire [7:0]  element = b[151-:8];
-  wire [15:0] job = b[143-:16];
-  wire [15:0] epoch = b[127-:16];
-  wire [31:0] fragment = b[111-:32];
-  wire [7:0]  rank = b[79-:8];
-  wire [7:0]  units = b[71-:8];
-  wire [63:0] bitmap = b[63:0];
+  wire [47:0] to_mac = b[tally_pkg::FRAME_DESTINATION_AT+:tally_pkg::FRAME_DESTINATION_BITS];
+  wire [47:0] from_mac = b[tally_pkg::FRAME_SOURCE_AT+:tally_pkg::FRAME_SOURCE_BITS];
+  wire [15:0] ethertype = b[tally_pkg::FRAME_ETHERTYPE_AT+:tally_pkg::FRAME_ETHERTYPE_BITS];
+  wire [7:0]  ip_version = b[tally_pkg::FRAME_VERSION_IHL_AT+:tally_pkg::FRAME_VERSION_IHL_BITS];
+  wire [1:0]  ip_ecn = b[tally_pkg::FRAME_TOS_AT+:2];
+  wire [15:0] ip_bytes = b[tally_pkg::FRAME_IP_BYTES_AT+:tally_pkg::FRAME_IP_BYTES_BITS];
+  // Without the reserved and the don't-fragment bit.
+  wire [13:0] ip_fragment = b[tally_pkg::FRAME_FRAGMENTING_AT+:14];
+  wire [7:0]  ip_protocol = b[tally_pkg::FRAME_PROTOCOL_AT+:tally_pkg::FRAME_PROTOCOL_BITS];
+  wire [31:0] from_ip = b[tally_pkg::FRAME_FROM_IP_AT+:tally_pkg::FRAME_FROM_IP_BITS];
+  wire [31:0] to_ip = b[tally_pkg::FRAME_TO_IP_AT+:tally_pkg::FRAME_TO_IP_BITS];
+  wire [15:0] from_udp = b[tally_pkg::FRAME_FROM_PORT_AT+:tally_pkg::FRAME_FROM_PORT_BITS];
+  wire [15:0] to_udp = b[tally_pkg::FRAME_TO_PORT_AT+:tally_pkg::FRAME_TO_PORT_BITS];
+  wire [15:0] udp_bytes = b[tally_pkg::FRAME_UDP_BYTES_AT+:tally_pkg::FRAME_UDP_BYTES_BITS];
+  wire [3:0]  version = b[tally_pkg::FRAME_VERSION_AT+:tally_pkg::FRAME_VERSION_BITS];
+  wire [3:0]  kind = b[tally_pkg::FRAME_KIND_AT+:tally_pkg::FRAME_KIND_BITS];
+  wire [7:0]  flags = b[tally_pkg::FRAME_FLAGS_AT+:tally_pkg::FRAME_FLAGS_BITS];
+  wire [7:0]  priority_ = b[tally_pkg::FRAME_PRIORITY_AT+:tally_pkg::FRAME_PRIORITY_BITS];
+  wire [7:0]  element = b[tally_pkg::FRAME_ELEMENT_AT+:tally_pkg::FRAME_ELEMENT_BITS];
+  wire [15:0] job = b[tally_pkg::FRAME_JOB_AT+:tally_pkg::FRAME_JOB_BITS];
+  wire [15:0] epoch = b[tally_pkg::FRAME_EPOCH_AT+:tally_pkg::FRAME_EPOCH_BITS];
+  wire [31:0] fragment = b[tally_pkg::FRAME_FRAGMENT_AT+:tally_pkg::FRAME_FRAGMENT_BITS];
+  wire [7:0]  rank = b[tally_pkg::FRAME_RANK_AT+:tally_pkg::FRAME_RANK_BITS];
+  wire [7:0]  units = b[tally_pkg::FRAME_UNITS_AT+:tally_pkg::FRAME_UNITS_BITS];
+  wire [63:0] bitmap = b[tally_pkg::FRAME_BITMAP_AT+:tally_pkg::FRAME_BITMAP_BITS];
 
   wire [15:0] shard = to_udp - base_port;
   wire has_elements = kind == tally_pkg::KIND_DATA || kind == tally_pkg::KIND_RESULT || kind == tally_pkg::KIND_PARTIAL;
@@ -96,15 +105,16 @@ module tally_parser (
   wire is_ps = rank == tally_pkg::RANK_PS;
   wire is_switch = rank == tally_pkg::RANK_SWITCH;
   wire is_one_bit = bitmap == 64'd1 << rank[5:0];
-  wire is_prefix = (bitmap[63:1] & ~bitmap[62:0]) == 0; // the empty one, too
+  wire is_prefix = (bitmap[63:1] & ~bitmap[62:0]) == 0; // also if empty
   wire is_ordered = element[2:0] == tally_pkg::ELEMENT_F32 || element[2:0] >= tally_pkg::ELEMENT_F16;
 
-  // Two bits of four and more are set.
+  // At least two of four bits are set.
   function automatic logic are_several(input logic [3:0] bits);
     are_several = (bits[0] && bits[1]) || (bits[2] && bits[3]) || ((bits[0] || bits[1]) && (bits[2] || bits[3]));
   endfunction
 
-  // More than one bit of the bitmap: two of four neighbours, of four groups of those, or of four groups of groups.
+  // At least two bits of the bitmap: two of four neighbours, two of four groups of four, or two of
+  // four groups of sixteen.
   logic [15:0] some4, several1;
   logic [3:0] some16, several4;
   wire several16 = are_several(some16);
@@ -120,7 +130,7 @@ module tally_parser (
     end
   end
 
-  wire is_power = !(several16 || several4 != 0 || several1 != 0); // the empty one, too
+  wire is_power = !(several16 || several4 != 0 || several1 != 0); // also if empty
 
   logic [7:0] allowed_flags;
   logic length_fits, rank_fits;
@@ -169,7 +179,7 @@ module tally_parser (
     endcase
   end
 
-  // Stage 2. One bit for each check, in the order in which they stand in stage 3.
+  // Stage 2. One bit for each check, in the order of stage 3.
   logic valid2, enabled2;
   logic bad_ethernet, is_own_source, is_not_own, is_not_ipv4, bad_ip_header, bad_ip_version, bad_ip_options, bad_ip_fragment,
       is_not_udp, bad_ip_length, bad_udp_length, is_other_ip, is_own_ip, is_other_port, bad_header, bad_version, bad_kind,
@@ -186,21 +196,21 @@ module tally_parser (
   always_ff @(posedge clk) begin
     valid2 <= valid1 && !rst;
     enabled2 <= enable;
-    bad_ethernet <= bytes1 < 16'(HEADERS_TO_IP);
+    bad_ethernet <= bytes1 < 16'(TO_IPV4);
     is_own_source <= from_mac == own_mac;
     is_not_own <= to_mac != own_mac;
     is_not_ipv4 <= ethertype != 16'h0800;
-    bad_ip_header <= bytes1 < 16'(HEADERS_TO_UDP);
+    bad_ip_header <= bytes1 < 16'(TO_UDP);
     bad_ip_version <= ip_version[7:4] != 4'd4;
     bad_ip_options <= ip_version[3:0] != 4'd5;
     bad_ip_fragment <= ip_fragment != 0;
     is_not_udp <= ip_protocol != 8'd17;
-    bad_ip_length <= ip_bytes < 16'd28 || {1'b0, ip_bytes} + 17'd14 > {1'b0, bytes1};
-    bad_udp_length <= {1'b0, udp_bytes} + 17'd20 != {1'b0, ip_bytes};
+    bad_ip_length <= ip_bytes < 16'(IP_TO_TALLY) || {1'b0, ip_bytes} + 17'(TO_IPV4) > {1'b0, bytes1};
+    bad_udp_length <= {1'b0, udp_bytes} + 17'(tally_pkg::IPV4_HEADER_BYTES) != {1'b0, ip_bytes};
     is_other_ip <= to_ip != own_ip;
     is_own_ip <= from_ip == own_ip;
     is_other_port <= shard >= shards;
-    bad_header <= ip_bytes < 16'd50;
+    bad_header <= ip_bytes < 16'(IP_TO_PAYLOAD);
     bad_version <= version != tally_pkg::VERSION;
     bad_kind <= kind == 4'd0 || kind > tally_pkg::KIND_PROBE;
     bad_reserved <= (flags & ~allowed_flags) != 0 || element[7:4] != 0;
@@ -212,8 +222,10 @@ module tally_parser (
     is_one_bit2 <= is_one_bit;
     is_prefix2 <= is_prefix;
     is_power2 <= is_power;
-    // A PARTIAL from a switch has its tag behind the payload (F-4); it goes no further than the reason it is dropped for.
-    bad_payload <= ip_bytes != 16'({units, 6'd0}) + (kind == tally_pkg::KIND_PARTIAL ? 16'd58 : 16'd50);
+    // A PARTIAL has its tag behind the payload (F-4). The card drops every PARTIAL; the length
+    // decides the reason.
+    bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'(IP_TO_PAYLOAD)
+        + (kind == tally_pkg::KIND_PARTIAL ? 16'(tally_pkg::TAG_BYTES) : 16'd0);
     is_control2 <= is_control;
     is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE || (kind == tally_pkg::KIND_RESULT && is_switch);
     case (kind)
@@ -308,3 +320,5 @@ module tally_parser (
   end
 
 endmodule
+
+`default_nettype wire

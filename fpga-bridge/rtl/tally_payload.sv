@@ -1,20 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+//
 // Payloads of slots and of the ring of results, and the lanes that sum.
 //
-// Takes orders from tally_slots, one after the other, and walks each a beat a cycle: beat 0 is the arrival's headers,
-// beat k the k-th of the payload. In each cycle at most one beat is taken from the ingress, one word read from the slots
-// or the ring, one word written to each, and one beat handed to the egress. An order takes as many cycles as the
-// longest of what it takes, writes and hands out has beats; between orders there is none lost.
+// Executes the operations of tally_slots, one after the other, at a beat a cycle: beat 0 is the
+// arrival's headers, beat k the k-th beat of the payload. Each cycle takes at most one beat from
+// the ingress, reads one word of slots or ring, writes one word to each, and transmits one beat to
+// the egress. An operation takes a cycle for each beat of the longest of its input, its write and
+// its output. No cycle is lost between operations.
 //
-// Stages: 0 address and arrival, 1 memory, 2 its output register, 3 operands, 4 sum of integers, 3 + F32_LATENCY sum of
-// f32. Beats take the *short* way, and are written and handed out in stage 4, or the *long* way with the sums of f32. All
-// beats of an order take the same; one that needs no f32 goes the short way only when none is on the long way that
-// would come out behind it, so beats come out in order.
+// Stages:
+//   0                address and arrival
+//   1, 2             memory, and its output register
+//   3                operands
+//   4                sum of integers
+//   3 + F32_LATENCY  sum of f32
 //
-// Whoever reads a word of a slot that is on its way to be written gets what is written, if that is known when the operands
-// are taken, in stage 2; else it waits in stage 0 until it will be. So orders for one slot follow each other without loss
-// whatever their size, those of f32 with 7 beats and more. A word of the ring is not read before it is written.
+// Beats take the *short* path, which ends in stage 4, or the *long* path with the sums of f32. All
+// beats of an operation take the same path. An operation without f32 takes the short path only if
+// no beat on the long path would leave after it. So beats leave in order.
 //
-// Each word has a 513th bit: an element in it has saturated. The OVERFLOW of a frame is that of any of its beats.
+// A read of a slot's word that is still on its way to memory gets the new word, if that is known in
+// stage 2, when the operands are taken. Otherwise the read waits in stage 0 until then. So
+// operations on one slot follow each other without a lost cycle, at any size; those of f32 need 7
+// beats or more for this. A read of a ring's word waits until the word is written.
+//
+// Each word has a 513th bit: an element in it has saturated. A frame's OVERFLOW is the OR over its
+// beats.
+
+`default_nettype none
 
 module tally_payload #(
     parameter int SLOTS = 1024,
@@ -26,53 +39,54 @@ module tally_payload #(
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
     localparam int SLOT_BITS = $clog2(SLOTS),
     localparam int ROW_BITS = PLACE_BITS + $clog2(RING),
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
-    input  logic                 clk,
-    input  logic                 rst,
-    // Orders.
-    output logic                 op_room, // for 8
-    input  logic                 op_valid,
-    input  logic                 op_takes,
-    input  logic [7:0]           op_beats,
-    input  logic [2:0]           op_from,
-    input  logic [1:0]           op_write,
-    input  logic                 op_keep,
-    input  logic [SLOT_BITS-1:0] op_slot,
-    input  logic [ROW_BITS-1:0]  op_row,
-    input  logic [2:0]           op_element,
-    input  logic [7:0]           op_units,
-    input  logic [HEAD_BITS-1:0] op_head,
+    input  wire logic                 clk,
+    input  wire logic                 rst,
+    // Operations.
+    output logic                      op_room, // space for 8
+    input  wire logic                 op_valid,
+    input  wire logic                 op_takes,
+    input  wire logic [7:0]           op_beats,
+    input  wire logic [2:0]           op_from,
+    input  wire logic [1:0]           op_write,
+    input  wire logic                 op_keep,
+    input  wire logic [SLOT_BITS-1:0] op_slot,
+    input  wire logic [ROW_BITS-1:0]  op_row,
+    input  wire logic [2:0]           op_element,
+    input  wire logic [7:0]           op_units,
+    input  wire logic [HEAD_BITS-1:0] op_head,
     // Beats of arrivals.
-    input  logic                 beat_valid,
-    input  logic [511:0]         beat_data,
-    input  logic                 beat_last,
-    output logic                 beat_pop,
-    // To the egress: payload beats (of a frame passed through all beats), then with or behind the last its head.
-    input  logic                 out_room, // for a whole frame, and what is in the pipeline
-    output logic                 out_beat,
-    output logic [511:0]         out_data,
-    output logic                 out_ends,
-    output logic [HEAD_BITS-1:0] out_head,
-    output logic                 out_raw, // passed through
-    output logic                 out_overflow, // a beat of the frame has saturated
-    output logic                 idle,
-    output logic                 fault // a frame's end was not where it was expected
+    input  wire logic                 beat_valid,
+    input  wire logic [511:0]         beat_data,
+    input  wire logic                 beat_last,
+    output logic                      beat_pop,
+    // To the egress: payload beats (all beats of a frame that passes through). The head comes with
+    // or after the last beat.
+    input  wire logic                 out_room, // space for a frame and the pipeline's beats
+    output logic                      out_beat,
+    output logic      [511:0]         out_data,
+    output logic                      out_ends,
+    output logic      [HEAD_BITS-1:0] out_head,
+    output logic                      out_raw, // the frame passes through
+    output logic                      out_overflow, // a beat of the frame has saturated
+    output logic                      idle,
+    output logic                      fault // a frame's end was at an unexpected beat
 );
 
   localparam int UNITS = PAYLOAD_BYTES / 64;
   localparam int INDEX_BITS = UNITS > 1 ? $clog2(UNITS) : 1;
   localparam int WORD_BITS = SLOT_BITS + INDEX_BITS;
   localparam int KEPT_BITS = ROW_BITS + INDEX_BITS;
-  localparam int SHORT = 4; // the stage in which the short way ends
-  localparam int LONG = F32 != 0 ? 3 + tally_pkg::F32_LATENCY : SHORT; // and the long way
-  localparam int TAKEN = 2; // the stage in which a word may still be replaced
+  localparam int SHORT = 4; // last stage of the short path
+  localparam int LONG = F32 != 0 ? 3 + tally_pkg::F32_LATENCY : SHORT; // and of the long path
+  localparam int TAKEN = 2; // last stage in which a word can be replaced
   localparam int ORDERS = 32;
   localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS + 8 + 8;
 
-  // ---- Orders wait here, with the numbers of their last beat and of the last of their output.
+  // ---- Queue of operations, with the index of their last beat and of their output's last beat.
   localparam int GIVEN_BITS = ORDER_BITS - 16;
-  wire [7:0] op_head_units = op_head[MEMBERS+10+:8];
+  wire [7:0] op_head_units = op_head[tally_pkg::HEAD_UNITS_AT+:tally_pkg::HEAD_UNITS_BITS];
   wire [7:0] op_last_taken = op_takes ? op_beats - 8'd1 : 8'd0;
   logic given;
   logic [GIVEN_BITS-1:0] given_order;
@@ -90,7 +104,8 @@ module tally_payload #(
   wire [7:0] last_of_all = last_taken > last_seen ? last_taken : last_seen;
 
   logic next_valid, valid, unused_takes, keep, pop, unused_overflow;
-  logic [7:0] beats_end, units, last, last_out; // the number of the last beat that is taken, of the order, of its output
+  logic [7:0] units;
+  logic [7:0] beats_end, last, last_out; // last beat that is taken, of the operation, of its output
   logic [2:0] from, element;
   logic [1:0] write;
   logic [SLOT_BITS-1:0] slot;
@@ -104,11 +119,12 @@ module tally_payload #(
       .tail({given_order, last_of_all, last_given}), .head(next_order)
   );
 
-  // The order at hand stands in registers. `is_taking` and `is_starting` are those of its next beat.
+  // The current operation is in registers. `is_taking` and `is_starting` are those of its next
+  // beat.
   logic goes;
-  logic [7:0] k; // which beat of the order is next
-  logic is_taking; // a beat of the arrival
-  logic is_starting; // a frame of the output, for which there has to be room
+  logic [7:0] k; // the operation's next beat
+  logic is_taking; // takes a beat of the arrival
+  logic is_starting; // starts an output frame, which needs out_room
   assign {unused_takes, beats_end, from, write, keep, slot, row, element, units, head, last, last_out} = order;
 
   always_ff @(posedge clk) begin
@@ -134,9 +150,9 @@ module tally_payload #(
 
   assign op_room = 32'(orders) <= ORDERS - 10;
 
-  // ---- Stage 0: which beat, and whether it can go.
-  logic [INDEX_BITS-1:0] index; // of its payload: k - 1
-  logic was_long; // the way of this order's beats before
+  // ---- Stage 0: the beat, and whether it can leave.
+  logic [INDEX_BITS-1:0] index; // in the payload: k - 1
+  logic was_long; // the path of this operation's earlier beats
 
   wire is_raw = from == tally_pkg::FROM_RAW;
   wire has_output = from != tally_pkg::FROM_NOTHING;
@@ -149,13 +165,14 @@ module tally_payload #(
   wire [WORD_BITS-1:0] word = {slot, index};
   wire [KEPT_BITS-1:0] kept = {row, index};
 
-  // Behind stage 0: what each stage has. Index 0 is not used.
+  // The beats in the stages behind stage 0. Index 0 is not used.
   logic [LONG:1] s_valid, s_out, s_end, s_written, s_kept, s_long;
   logic [WORD_BITS-1:0] s_word[1:LONG];
   logic [KEPT_BITS-1:0] s_row[1:LONG];
 
-  // Whether the word that this beat reads is to be written in r cycles. It is found out in the cycle before, when the
-  // order's beat before goes, and counts down while this one waits. The first beat of an order reads nothing.
+  // Bit r: the word that this beat reads will be written in r cycles. Computed one cycle ahead,
+  // when the operation's previous beat leaves; counts down while this beat waits. The first beat of
+  // an operation reads nothing.
   logic [LONG-1:0] awaited, awaited_next;
   wire [INDEX_BITS-1:0] index_next = k == 0 ? '0 : index + 1'b1;
   wire is_from_ring = from == tally_pkg::FROM_RING;
@@ -179,7 +196,7 @@ module tally_payload #(
 
   wire is_blocked = |(awaited >> TAKEN + 1) || (is_from_ring && awaited != 0);
 
-  logic is_followed; // by a longer way
+  logic is_followed; // a beat on the long path would leave later
   always_comb begin
     is_followed = 1'b0;
     for (int i = 1; i <= LONG - SHORT; i++) if (s_valid[i] && s_long[i]) is_followed = 1'b1;
@@ -205,7 +222,7 @@ module tally_payload #(
     end
   end
 
-  // The heads of frames that are in the stages.
+  // Heads of the frames in the stages.
   logic head_valid, head_raw, unused_heads_overflow;
   logic [HEAD_BITS-1:0] first_head;
   logic [4:0] unused_heads;
@@ -231,8 +248,8 @@ module tally_payload #(
       .write(w_kept), .write_at(w_row), .write_data(w_out)
   );
 
-  // A word that was written since it was read, or in that very cycle: it passes by in the stage that `awaited` said. If it
-  // was written more than once, the last one counts.
+  // Forwarding of a word that is written in the cycle of its read or later: it passes in the stage
+  // that `awaited` says. The last of several writes counts.
   logic [512:0] written1, written2;
   logic is_written1, is_written2;
   logic [TAKEN:1] comes1;
@@ -259,7 +276,7 @@ module tally_payload #(
     element2 <= element1;
   end
 
-  // ---- Stage 3: operands, and what is made of them.
+  // ---- Stage 3: operands, and the selection of results.
   logic [511:0] a, b;
   logic a_saturated, is_i32, is_f32, slot_is_sum, out_is_sum, out_is_a;
 
@@ -273,8 +290,8 @@ module tally_payload #(
     out_is_a <= from2 == tally_pkg::FROM_SLOT || from2 == tally_pkg::FROM_RING;
   end
 
-  // ---- Stage 4: sums of integers, and what goes to the slot and out.
-  logic [511:0] sum_i32, max; // the sum is of the operands before
+  // ---- Stage 4: sums of integers, and the words for the slot and for the egress.
+  logic [511:0] sum_i32, max; // the sum is of the previous cycle's operands
   logic [15:0] saturated;
 
   for (genvar i = 0; i < 16; i++) begin : lanes
@@ -282,7 +299,7 @@ module tally_payload #(
     tally_lane_max scale (.a(a[32*i+:32]), .b(b[32*i+:32]), .max(max[32*i+:32]));
   end
 
-  logic [511:0] slot_data4, out_data4; // if they are no sum of integers
+  logic [511:0] slot_data4, out_data4; // for all but sums of integers
   logic a_saturated4, slot_is_sum4, out_is_sum4, out_is_a4, slot_is_i32_4, out_is_i32_4, is_i32_4, is_f32_4;
 
   always_ff @(posedge clk) begin
@@ -302,7 +319,7 @@ module tally_payload #(
   wire [512:0] slot4 = {slot_is_sum4 && sum_saturated4, slot_is_i32_4 ? sum_i32 : slot_data4};
   wire [512:0] out4 = {out_is_a4 ? a_saturated4 : out_is_sum4 && sum_saturated4, out_is_i32_4 ? sum_i32 : out_data4};
 
-  // ---- The long way.
+  // ---- The long path.
   logic [512:0] slot_long, out_long;
 
   if (F32 != 0) begin : with_f32
@@ -329,7 +346,7 @@ module tally_payload #(
     assign out_long = out4;
   end
 
-  // ---- What each stage has, and the end of both ways.
+  // ---- The beats in the stages, and the end of both paths.
   always_ff @(posedge clk) begin
     s_valid[1] <= goes && (is_out || is_out_end || is_written);
     s_out[1] <= is_out;
@@ -366,7 +383,7 @@ module tally_payload #(
   assign w_out = w_is_long ? out_long : out4;
 
   // ---- To the egress, a cycle later.
-  logic has_saturated; // a beat of the frame before this one
+  logic has_saturated; // an earlier beat of the frame
   wire saturates = has_saturated || (w_beat && w_out[512]);
 
   always_ff @(posedge clk) begin
@@ -385,12 +402,14 @@ module tally_payload #(
 `ifndef SYNTHESIS
   always_ff @(posedge clk) begin
     if (!rst) begin
-      assert (!(w_is_long && w_is_short)) else $error("beats of both ways end together");
-      assert (!(s_valid[1] && !s_long[1] && s_written[1] && reads_slot && s_word[1] == word)) else $error("a word twice in two cycles");
-      assert (!w_end || head_valid) else $error("a frame ends that did not begin");
-      assert (!fault) else $error("a frame's end is not where it was expected");
+      assert (!(w_is_long && w_is_short)) else $error("payload: beats of both paths end in one cycle");
+      assert (!(s_valid[1] && !s_long[1] && s_written[1] && reads_slot && s_word[1] == word)) else $error("payload: a word is read in the cycle after its write");
+      assert (!w_end || head_valid) else $error("payload: a frame ends without a head");
+      assert (!fault) else $error("payload: a frame ends at an unexpected beat");
     end
   end
 `endif
 
 endmodule
+
+`default_nettype wire

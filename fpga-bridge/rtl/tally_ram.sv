@@ -1,8 +1,12 @@
-// A memory with one read and one write port and a registered read, as block RAM and UltraRAM have them.
+// SPDX-License-Identifier: Apache-2.0
 //
-// What is read while the same word is written is the old word. The output keeps its value while `read` is low. With
-// OUTPUT_REGISTER everything is there a cycle later, from a register behind the memory.
-// There is no reset: whoever needs known contents writes them.
+// Memory with one read port, one write port and a registered read, as block RAM and UltraRAM are.
+//
+// A read of the word that is written in the same cycle returns the old word. The output keeps its
+// value while `read` is low. OUTPUT_REGISTER adds a register behind the memory, and a cycle. There
+// is no reset: a user that needs known contents writes them.
+
+`default_nettype none
 
 module tally_ram #(
     parameter int WIDTH = 8,
@@ -10,13 +14,13 @@ module tally_ram #(
     parameter int OUTPUT_REGISTER = 0,
     localparam int ADDRESS_BITS = DEPTH > 1 ? $clog2(DEPTH) : 1
 ) (
-    input  logic                    clk,
-    input  logic                    read,
-    input  logic [ADDRESS_BITS-1:0] read_at,
-    output logic [WIDTH-1:0]        read_data,
-    input  logic                    write,
-    input  logic [ADDRESS_BITS-1:0] write_at,
-    input  logic [WIDTH-1:0]        write_data
+    input  wire logic                    clk,
+    input  wire logic                    read,
+    input  wire logic [ADDRESS_BITS-1:0] read_at,
+    output logic      [WIDTH-1:0]        read_data,
+    input  wire logic                    write,
+    input  wire logic [ADDRESS_BITS-1:0] write_at,
+    input  wire logic [WIDTH-1:0]        write_data
 );
 
   logic [WIDTH-1:0] words[0:DEPTH-1];
@@ -33,3 +37,5 @@ module tally_ram #(
   end
 
 endmodule
+
+`default_nettype wire

@@ -1,24 +1,33 @@
-// The tables of the aggregator: slots, tags of the ring of results, notes of what went to the PS, and how far each job
-// is. Takes admitted frames in order, says what is to be done with the payload of each, and keeps the tables right.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Tables of the pool: slots, tags of the ring of results, notes of contributions sent to the PS,
+// and each job's progress. Receives admitted frames in order, decides the operation on each frame's
+// payload, and updates the tables.
 //
 // Three stages:
-//   read    the frame's entries are read, unless a frame before it may still change one of them
-//   look    what was read is compared with the frame
-//   decide  the table of PROTOCOL.md is applied (tally_decide), the entries are written, the order for the payload stage
-//           goes out
-// A frame enters `decide` only when no DATA or RESULT was there in the cycle before, since those move what `look`
-// compares with. So DATA and results take 2 cycles, others 1, and frames of one slot or one fragment 3 (frames of
-// DATA and RESULT have 2 beats and more, so the payload stage does not notice).
+//   read    reads the frame's entries, unless an earlier frame may still change one of them
+//   look    compares the entries with the frame
+//   decide  applies the table of PROTOCOL.md (tally_decide), writes the entries, and issues the
+//           operation for the payload stage
 //
-// Orders leave 3 cycles behind `decide`: so long it takes to know which rank a PROBE has asked (tally_missing).
+// A frame enters `decide` only if no DATA or RESULT was there in the cycle before, since those move
+// the values that `look` compares with. So DATA and results take 2 cycles, other types 1. Frames of
+// one slot or one fragment take 3. DATA and RESULT have 2 beats and more, so the payload stage does
+// not lose a cycle.
 //
-// A preemption changes a note that only the victim's entry names. It is read while the frame is in `decide`, when nothing
-// is read for others, and changed and written in the cycle behind it (`amend`), in which nothing else is decided: it
-// costs no cycle. A frame whose own note that is gets what is written if it is read in that cycle, and if it was read
-// before it stands in `look` for one cycle more.
+// Operations leave 3 cycles after `decide`. tally_missing needs this time to find the rank that a
+// PROBE asks.
 //
-// Invariant: a slot is occupied from a frame that takes it to one that frees it, and its bitmap is that of the
-// contributions in its payload memory (tally_slots_check).
+// A preemption changes the victim's note, whose row is known only from the victim's entry. The note
+// is read while the frame is in `decide`, when no other entry is read, and written in the next
+// cycle (`amend`), in which no other frame is decided. So it costs no cycle. If the next frame's
+// own note is that note and is read in the cycle of `amend`, the frame gets the written value. If
+// it was read before, the frame stays in `look` for one cycle more.
+//
+// Invariant: a slot is occupied from the frame that allocates it to the frame that frees it. Its
+// bitmap is that of the contributions in its payload memory (tally_slots_check).
+
+`default_nettype none
 
 module tally_slots #(
     parameter int SLOTS = 1024,
@@ -29,48 +38,48 @@ module tally_slots #(
     localparam int PLACE_BITS = JOBS > 1 ? $clog2(JOBS) : 1,
     localparam int SLOT_BITS = $clog2(SLOTS),
     localparam int RING_BITS = $clog2(RING),
-    localparam int ROW_BITS = PLACE_BITS + RING_BITS, // of a fragment in ring and notes: {place, fragment}
-    localparam int HEAD_BITS = 4 + 8 + 8 + 3 + PLACE_BITS + 32 + 8 + 8 + MEMBERS + 2 + 8
+    localparam int ROW_BITS = PLACE_BITS + RING_BITS, // a row of ring and notes: {place, fragment}
+    localparam int HEAD_BITS = tally_pkg::HEAD_FIXED_BITS + MEMBERS + PLACE_BITS
 ) (
-    input  logic                    clk,
-    input  logic                    rst,
-    // The table of jobs, and its orders.
-    input  logic [8*JOBS-1:0]       job_units,
-    input  logic [MEMBERS*JOBS-1:0] job_all,
-    input  logic                    walk, // give up what belongs to a place, or everything
-    input  logic                    walk_all,
-    input  logic [PLACE_BITS-1:0]   walk_place,
-    output logic                    walked,
-    output logic                    idle,
+    input  wire logic                    clk,
+    input  wire logic                    rst,
+    // The table of jobs, and its commands.
+    input  wire logic [8*JOBS-1:0]       job_units,
+    input  wire logic [MEMBERS*JOBS-1:0] job_all,
+    input  wire logic                    walk, // clear the entries of a place, or all entries
+    input  wire logic                    walk_all,
+    input  wire logic [PLACE_BITS-1:0]   walk_place,
+    output logic                         walked,
+    output logic                         idle,
     // Frames.
-    input  logic                    in_valid,
-    output logic                    in_pop,
-    input  logic [2:0]              in_act,
-    input  logic [15:0]             in_bytes,
-    input  logic [15:0]             in_port,
-    input  logic [7:0]              in_flags,
-    input  logic [7:0]              in_priority,
-    input  logic [2:0]              in_element,
-    input  logic [31:0]             in_fragment,
-    input  logic [7:0]              in_rank,
-    input  logic [7:0]              in_units,
-    input  logic [PLACE_BITS-1:0]   in_place,
-    input  logic [SLOT_BITS-1:0]    in_slot,
-    // Orders for the payload stage.
-    input  logic                    op_room, // for 8 of them
-    output logic                    op_valid,
-    output logic                    op_takes, // takes a frame from the ingress; else it is the second order of a frame
-    output logic [7:0]              op_beats, // of that frame
-    output logic [2:0]              op_from, // where the output's payload comes from
-    output logic [1:0]              op_write, // what is written to the slot
-    output logic                    op_keep, // the output's payload is written to the ring
-    output logic [SLOT_BITS-1:0]    op_slot,
-    output logic [ROW_BITS-1:0]     op_row,
-    output logic [2:0]              op_element,
-    output logic [7:0]              op_units, // of the arrival, if it has elements
-    output logic [HEAD_BITS-1:0]    op_head, // for the egress, see there
+    input  wire logic                    in_valid,
+    output logic                         in_pop,
+    input  wire logic [2:0]              in_act,
+    input  wire logic [15:0]             in_bytes,
+    input  wire logic [15:0]             in_port,
+    input  wire logic [7:0]              in_flags,
+    input  wire logic [7:0]              in_priority,
+    input  wire logic [2:0]              in_element,
+    input  wire logic [31:0]             in_fragment,
+    input  wire logic [7:0]              in_rank,
+    input  wire logic [7:0]              in_units,
+    input  wire logic [PLACE_BITS-1:0]   in_place,
+    input  wire logic [SLOT_BITS-1:0]    in_slot,
+    // Operations for the payload stage.
+    input  wire logic                    op_room, // space for 8 of them
+    output logic                         op_valid,
+    output logic                         op_takes, // 0: a frame's second operation, takes no beats
+    output logic      [7:0]              op_beats, // of that frame
+    output logic      [2:0]              op_from, // source of the output's payload
+    output logic      [1:0]              op_write, // data written to the slot
+    output logic                         op_keep, // write the output's payload to the ring
+    output logic      [SLOT_BITS-1:0]    op_slot,
+    output logic      [ROW_BITS-1:0]     op_row,
+    output logic      [2:0]              op_element,
+    output logic      [7:0]              op_units, // of the arrival, if it has elements
+    output logic      [HEAD_BITS-1:0]    op_head, // for the egress; layout: tally_pkg
     // Counters.
-    output logic [tally_regs_pkg::COUNTERS-1:0] counts
+    output logic      [tally_regs_pkg::COUNTERS-1:0] counts
 );
 
   localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 8 + 3 + 2;
@@ -99,12 +108,13 @@ module tally_slots #(
       .write(note_write), .write_at(note_write_at), .write_data(note_write_data)
   );
 
-  // How far a job is: the newest fragment that DATA or a RESULT was of, and the newest with a result.
+  // Progress of a job: the newest fragment with DATA or a RESULT, and the newest with a result.
   logic [JOBS-1:0] has_reached, has_result;
   logic [31:0] reached[0:JOBS-1];
   logic [31:0] newest[0:JOBS-1];
 
-  // Whether a fragment is ahead of another by so many at least, a power of two, in serial arithmetic (RFC 1982).
+  // Whether fragment `a` is ahead of `b` by `distance`, a power of two, or more, in serial
+  // arithmetic (RFC 1982).
   function automatic logic is_ahead_by(input logic [31:0] a, input logic [31:0] b, input logic [31:0] distance);
     logic [31:0] ahead_by;
     ahead_by = a - b;
@@ -114,15 +124,15 @@ module tally_slots #(
   // ---- Stage `read`.
   logic look_valid, look_leaves;
   logic decide_valid;
-  logic decide_moves; // a frame is there that may move what `look` compares with, or preempt
+  logic decide_moves; // DATA or a RESULT is in `decide`
   logic [SLOT_BITS-1:0] look_slot, decide_slot;
   logic [ROW_BITS-1:0] look_row, decide_row;
   logic [ROW_BITS-1:0] victim_row;
   logic walking;
-  logic amend; // the cycle behind a preemption, in which the victim's note is written
+  logic amend; // the cycle after a preemption, which writes the victim's note
 
   wire [ROW_BITS-1:0] in_row = {in_place, in_fragment[RING_BITS-1:0]};
-  logic look_uses, decide_uses; // the tables: only such frames wait for one another
+  logic look_uses, decide_uses; // uses the tables; only such frames wait for one another
   wire in_uses = in_act == tally_pkg::ACT_DATA || in_act == tally_pkg::ACT_PS_RESULT || in_act == tally_pkg::ACT_WORKER_RESULT
       || in_act == tally_pkg::ACT_REMIND || in_act == tally_pkg::ACT_PROBE;
   wire in_waits = in_uses && ((look_uses && (look_slot == in_slot || look_row == in_row))
@@ -140,7 +150,7 @@ module tally_slots #(
   logic [7:0] look_flags, look_priority, look_rank, look_units, look_job_units;
   logic [31:0] look_fragment;
   logic [PLACE_BITS-1:0] look_place;
-  // The bit of the rank whose contribution the frame brings, those of the ranks before the frame's, all of the job.
+  // The bit of the contributing rank, the bits of all ranks below it, and of all ranks of the job.
   logic [MEMBERS-1:0] look_bit, look_before, look_all;
 
   wire sl_occupied, sl_marked, sl_split;
@@ -157,8 +167,8 @@ module tally_slots #(
   wire [2:0] tg_element;
   assign {tg_used, tg_fragment, tg_flags, tg_priority, tg_element} = tag_read_data;
 
-  // The note is not what the memory hands out if it was written in the cycle in which it was read, or if that of a victim
-  // has been read since.
+  // The note is kept here, not in the memory's output, if it was written in the cycle of its read,
+  // or if a victim's note has been read since.
   logic note_kept;
   logic [NOTE_WIDTH-1:0] kept_note, amended_note;
   wire [31:0] nt_fragment;
@@ -169,7 +179,7 @@ module tally_slots #(
 
   always_ff @(posedge clk) begin
     note_kept <= in_pop ? amend && victim_row == in_row : look_valid && !look_leaves;
-    // Where both rows are that of the victim, the frame in `look` stays, and no other is read.
+    // If both rows are the victim's, the frame in `look` stays, and no other frame is read.
     kept_note <= amend && (victim_row == in_row || victim_row == look_row) ? amended_note : {nt_fragment, nt_ranks};
   end
 
@@ -199,8 +209,8 @@ module tally_slots #(
     if (rst) {look_valid, look_uses} <= '0;
   end
 
-  // How far the frame's job is. Nothing that moves it is in `decide` when a frame is read; what is there while one
-  // waits here moves it here, too.
+  // Progress of the frame's job. No frame that moves it is in `decide` when a frame is read. A
+  // frame in `decide` while another waits here moves this copy, too.
   logic look_has_reached, look_has_result;
   logic [31:0] look_reached, look_newest;
 
@@ -218,7 +228,7 @@ module tally_slots #(
     end
   end
 
-  // The slot's job is known only now: all places are compared with, and then one of them is chosen.
+  // The slot's job is known only now: compare with all places, then select one.
   logic [JOBS-1:0] are_past;
   always_comb for (int i = 0; i < JOBS; i++) are_past[i] = has_reached[i] && is_ahead_by(reached[i], sl_fragment, RING / 2);
 
@@ -287,7 +297,8 @@ module tally_slots #(
     hit <= sl_occupied && is_own && sl_fragment == look_fragment;
     seen <= |(sl_bitmap & look_bit);
     same_element <= sl_element == look_element;
-    // What is ordered holds ranks 0 to k-1, and k is next; of narrow elements rank 0 alone, and nobody is.
+    // An ordered sum holds ranks 0 to k-1, and k is next. A sub-32-bit sum holds rank 0 alone, and
+    // no rank is next.
     is_next <= !is_ordered || (!is_narrow && sl_bitmap == look_before);
     is_first <= !is_ordered || look_rank == 0;
     completes <= look_with == look_all;
@@ -297,13 +308,13 @@ module tally_slots #(
     same_note <= is_own && sl_fragment[RING_BITS-1:0] == look_fragment[RING_BITS-1:0];
   end
 
-  // What the note says, if it is this fragment's.
+  // The note, if it is this fragment's.
   wire [MEMBERS-1:0] ranks = has_note ? noted_ranks : '0;
   wire noted = |(ranks & bit_);
   wire any_noted = |ranks;
   wire is_rest = has_note ? are_rest : completes;
   wire is_rest_alone = has_note && are_rest_alone;
-  // The newest fragment of the slot's job is this one, if that is ahead of all before.
+  // This fragment is the newest of the slot's job, if it is ahead of all earlier ones.
   wire past = own_slot && ahead ? past_arrival : past_places[s_place];
 
   logic reaches, joins, takes, frees, halves, raises, splits, split_taken, notes_rank, notes_slot, notes_victim, keeps, evicts_too;
@@ -333,14 +344,14 @@ module tally_slots #(
       : {1'b1, s_place, s_fragment, joins ? with_ : s_bitmap, halves ? s_priority >> 1 : priority_max, s_element,
          s_marked || (joins && marked), s_split || splits};
 
-  // The fragment's note, or the victim's if it has the same place.
+  // The fragment's note, or the victim's if both have the same row.
   wire amends_here = notes_victim && same_note;
   wire [MEMBERS-1:0] ranks_added = (notes_rank ? bit_ : '0) | (notes_slot ? s_bitmap : '0);
   wire [NOTE_WIDTH-1:0] note_next = amends_here ? notes_rank ? {fragment, bit_} : {s_fragment, note_of_victim | s_bitmap}
       : {fragment, ranks | ranks_added};
   wire needs_amend = notes_victim && !same_note;
 
-  // ---- The victim's note: read in `decide`, written in the cycle behind it.
+  // ---- The victim's note: read in `decide`, written in the next cycle.
   wire [ROW_BITS-1:0] occupant_row = {s_place, s_fragment[RING_BITS-1:0]};
   logic [31:0] victim_fragment;
   logic [MEMBERS-1:0] victim_bitmap;
@@ -360,12 +371,12 @@ module tally_slots #(
   assign note_read = in_pop || decide_moves;
   assign note_read_at = decide_moves ? occupant_row : in_row;
 
-  // ---- Walking the tables.
+  // ---- Walk of the tables.
   localparam int ROWS = 1 << ROW_BITS;
   localparam int STEPS = SLOTS > ROWS ? SLOTS : ROWS;
   localparam int STEP_BITS = $clog2(STEPS);
   logic [STEP_BITS:0] step;
-  logic [SLOT_BITS-1:0] stepped_slot; // read in the cycle before
+  logic [SLOT_BITS-1:0] stepped_slot; // read in the previous cycle
   logic stepped;
 
   wire [STEP_BITS-1:0] last_step = STEP_BITS'((walk_all ? STEPS : SLOTS > RING ? SLOTS : RING) - 1);
@@ -436,7 +447,7 @@ module tally_slots #(
     if (rst) {has_reached, has_result} <= '0;
   end
 
-  // ---- Orders for the payload stage.
+  // ---- Operations for the payload stage.
   logic [HEAD_BITS-1:0] out_head, evict_head;
   logic [7:0] head_flags, head_priority;
   logic [2:0] head_element;
@@ -448,10 +459,9 @@ module tally_slots #(
       .out_element(head_element), .evict_head
   );
 
-  // Which rank a PROBE has asked is known when its order has come two stages further.
+  // The rank that a PROBE asks is known two stages later.
   localparam int ORDER_BITS = 1 + 8 + 3 + 2 + 1 + SLOT_BITS + ROW_BITS + 3 + 8 + HEAD_BITS;
-  localparam int RANK_AT = 8 + MEMBERS + 2 + 8; // in a head
-  logic valid1, valid2, asks1, asks2; // a NACK to the rank that is asked
+  logic valid1, valid2, asks1, asks2; // a NACK to the rank of tally_missing
   logic takes1, keep1;
   logic [7:0] beats1, units1, missing;
   logic [2:0] from1, element1;
@@ -460,7 +470,7 @@ module tally_slots #(
   logic [ROW_BITS-1:0] row1;
   logic [HEAD_BITS-1:0] head1;
   logic [ORDER_BITS-1:0] order2;
-  logic second; // the slot leaves, too, behind what has just gone
+  logic second; // the slot leaves, too, after the previous operation
   logic [HEAD_BITS-1:0] second_head;
 
   tally_missing #(.MEMBERS(MEMBERS)) asked (.clk, .all, .slot(hit ? s_bitmap : '0), .noted(ranks), .below, .rank(missing));
@@ -488,8 +498,8 @@ module tally_slots #(
     op_valid <= valid2;
     {op_takes, op_beats, op_from, op_write, op_keep, op_slot, op_row, op_element, op_units, op_head} <= order2;
     if (asks2) begin
-      op_head[7:0] <= missing;
-      op_head[RANK_AT+:8] <= missing;
+      op_head[tally_pkg::HEAD_ASKER_AT+:tally_pkg::HEAD_ASKER_BITS] <= missing;
+      op_head[tally_pkg::HEAD_RANK_AT+:tally_pkg::HEAD_RANK_BITS] <= missing;
     end
     if (rst) {valid1, valid2, op_valid, second} <= '0;
   end
@@ -527,3 +537,5 @@ module tally_slots #(
   end
 
 endmodule
+
+`default_nettype wire

@@ -1,27 +1,32 @@
-// An AXI-Stream of IN_BITS made one of OUT_BITS: wider, narrower, or passed through where both are the same.
+// SPDX-License-Identifier: Apache-2.0
 //
-// No bubbles either way: the narrow side moves a beat each cycle, the wide side one beat in every OUT_BITS / IN_BITS
-// (or IN_BITS / OUT_BITS) cycles, fewer at a frame's end. Bytes keep their place, and so do gaps in `tkeep`: a narrow
-// beat that is not full leaves a gap in the wide one, for the ingress to find.
-// `tuser` is that of the last beat of a frame.
+// Width converter for AXI-Stream: IN_BITS to OUT_BITS, wider, narrower or equal.
+//
+// No bubbles: the narrow side moves one beat a cycle. The wide side moves one beat in OUT_BITS /
+// IN_BITS (or IN_BITS / OUT_BITS) cycles, fewer at a frame's end. Bytes keep their position, and so
+// do gaps in `tkeep`: a narrow beat with missing bytes leaves a gap in the wide beat, which the
+// ingress detects. `tuser` is that of a frame's last beat.
+
+`default_nettype none
+
 module tally_width #(
     parameter int IN_BITS  = 64,
     parameter int OUT_BITS = 512
 ) (
-    input  logic                    clk,
-    input  logic                    rst,
-    input  logic [IN_BITS-1:0]      s_axis_tdata,
-    input  logic [IN_BITS/8-1:0]    s_axis_tkeep,
-    input  logic                    s_axis_tvalid,
-    input  logic                    s_axis_tlast,
-    input  logic                    s_axis_tuser,
-    output logic                    s_axis_tready,
-    output logic [OUT_BITS-1:0]     m_axis_tdata,
-    output logic [OUT_BITS/8-1:0]   m_axis_tkeep,
-    output logic                    m_axis_tvalid,
-    output logic                    m_axis_tlast,
-    output logic                    m_axis_tuser,
-    input  logic                    m_axis_tready
+    input  wire logic                    clk,
+    input  wire logic                    rst,
+    input  wire logic [IN_BITS-1:0]      s_axis_tdata,
+    input  wire logic [IN_BITS/8-1:0]    s_axis_tkeep,
+    input  wire logic                    s_axis_tvalid,
+    input  wire logic                    s_axis_tlast,
+    input  wire logic                    s_axis_tuser,
+    output logic                         s_axis_tready,
+    output logic      [OUT_BITS-1:0]     m_axis_tdata,
+    output logic      [OUT_BITS/8-1:0]   m_axis_tkeep,
+    output logic                         m_axis_tvalid,
+    output logic                         m_axis_tlast,
+    output logic                         m_axis_tuser,
+    input  wire logic                    m_axis_tready
 );
     localparam int IN_BYTES  = IN_BITS / 8;
     localparam int OUT_BYTES = OUT_BITS / 8;
@@ -44,7 +49,8 @@ module tally_width #(
             assign m_axis_tuser  = s_axis_tuser;
             assign s_axis_tready = m_axis_tready;
         end else if (IN_BITS < OUT_BITS) begin : g_wider
-            // One wide beat, filled from below. While it leaves, the first part of the next one comes in.
+            // One wide beat, filled from bit 0. The first part of the next beat enters while it
+            // leaves.
             localparam int RATIO = OUT_BITS / IN_BITS;
             localparam int PLACE_BITS = $clog2(RATIO);
             logic [PLACE_BITS-1:0] place;
@@ -75,7 +81,7 @@ module tally_width #(
                 end
             end
         end else begin : g_narrower
-            // One wide beat, shifted out from below until no byte is left in it.
+            // One wide beat, shifted out from bit 0 until no byte is left.
             logic [IN_BITS-1:0] data;
             logic [IN_BYTES-1:0] keep;
             logic last, user;
@@ -104,3 +110,5 @@ module tally_width #(
         end
     endgenerate
 endmodule
+
+`default_nettype wire

@@ -1,7 +1,9 @@
-"""The switch of docs/PROTOCOL.md, section 6, under `esa`, as the card has it: one way a set, nothing held out of its turn.
+"""Model of the switch of docs/PROTOCOL.md, section 6, under `esa`, with the card's limits.
 
-Plain state, one frame after the other, without payloads: for each frame what leaves and whose payload it has, what the
-slot and the ring get, and what is counted. `Traffic` draws frames that reach all of it.
+The limits: one way a set, and no contribution is held out of order. The model has plain state,
+takes one frame after the other, and knows no payloads. For each frame it gives the output frames
+with the source of their payload, the changes of slot and ring, and the counters. `Traffic` draws
+frames that reach every row of the table.
 """
 
 import dataclasses
@@ -16,7 +18,7 @@ TO_PS, TO_WORKER, TO_GROUP, TO_ASKER = range(4)
 
 
 def ahead(a, b):
-    """How far a fragment is ahead of another, in serial arithmetic."""
+    """Distance of fragment `a` ahead of `b`, in serial arithmetic."""
     return (a - b + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
@@ -48,7 +50,7 @@ class Slot:
 
 @dataclasses.dataclass
 class Out:
-    """A frame that leaves; `origin` says whose payload it has, `head` why it leaves."""
+    """An output frame: `origin` is the source of its payload, `head` the kind of its headers."""
 
     origin: str
     head: str
@@ -85,7 +87,7 @@ class Aggregator:
         self.ring, self.notes = {}, {}
 
     def clear(self, place):
-        """Gives up what belongs to a place."""
+        """Clears all state of a place."""
         self.slots = [s if s and s.place != place else None for s in self.slots]
         self.reached[place] = self.newest[place] = None
         for table in (self.ring, self.notes):
@@ -107,7 +109,7 @@ class Aggregator:
         return newest is not None and ahead(newest, f.fragment) >= self.ring_size
 
     def noted(self, place, fragment):
-        """Ranks whose contributions to a fragment went to the PS."""
+        """Ranks whose contribution to a fragment went to the PS."""
         of, ranks = self.notes.get(self.row_of(place, fragment), (0, 0))
         return ranks if of == fragment else 0
 
@@ -204,7 +206,7 @@ class Aggregator:
         return did
 
     def missing(self, f):
-        """Ranks whose contribution is neither in the slot nor at the PS; None without a slot."""
+        """Ranks whose contribution is neither in the slot nor at the PS. None without a slot."""
         slot = self.slots[f.slot]
         if not slot or (slot.place, slot.fragment) != (f.place, f.fragment):
             return None
@@ -240,19 +242,19 @@ class Aggregator:
         return did
 
     def again(self, f, kept):
-        """The RESULT from the ring."""
+        """The RESULT retransmitted from the ring."""
         fragment, flags, priority, element = kept
         return Out("RING", "AGAIN", 0, RESULT, flags, priority, element, f.place, fragment, self.units[f.place], 0, to=TO_ASKER,
                    asker=f.rank)  # fmt: skip
 
     def give_up(self, f, did, why):
-        """The slot leaves to the PS and is free."""
+        """Evicts the slot to the PS."""
         slot, self.slots[f.slot] = self.slots[f.slot], None
         self.note(slot.place, slot.fragment, slot.bitmap)
         did.outs.append(self.of_slot(slot, why, f.rank))
 
     def pass_on(self, f, did, why=0):
-        """The arrival leaves to the PS."""
+        """Sends the arrival to the PS."""
         self.note(f.place, f.fragment, 1 << f.rank)
         did.outs.append(self.of_arrival(f, why))
 
@@ -369,18 +371,18 @@ ROWS = {
     *(f"PROBE of a slot asks {a}{b}" for a in ("back", "above", "below") for b in ("", ", split")),
     "from the ring", "late: finished", "late: old", "RESEND, no slot", "noted, no slot",
     "hit: duplicate", "hit: duplicate, RESEND", "hit: noted", "hit: noted, RESEND",
-    # With RESEND there is no note of the fragment; else all is as without.
+    # A RESEND in these rows has no note of its fragment, and is otherwise like other DATA.
     "not higher", "RESEND, not higher", *(f"RESEND, {a}{b}" for a in ("free", "past", "higher") for b in ("", ", not its turn")), "hit: element", "hit: out of its turn", "hit: out of its turn, the last", "hit: follows",
     "hit: complete", "hit: joins", "hit: joins a split one",
     "higher, its note too", "higher, its note too, not its turn",
     *(f"{a}{b}" for a in ("free", "past", "higher") for b in ("", ", not its turn", ", split", ", the rest")),
 }  # fmt: skip
-# What takes two rare things at once.
+# Rows that need two rare events at once.
 RARE_ROWS = {"past, split", "past, the rest", "higher, the rest", "higher, its note too, not its turn"}
 
 
 class Traffic:
-    """Frames for an aggregator: of fragments near the newest, of all that it has a word to say about."""
+    """Generator of frames for the model, of all types, with fragments near the newest."""
 
     def __init__(self, rng, model):
         self.rng, self.model = rng, model
@@ -388,14 +390,14 @@ class Traffic:
         self.planned = []
 
     def slot_of(self, place, fragment):
-        """Some slot, of a fragment always the same."""
+        """The slot of a fragment."""
         return (fragment * 5 + (fragment >> 7) + place * 3) % len(self.model.slots)
 
     def element(self, place, fragment):
         return (I32, F32, I32, SCALE, F32, F16)[(fragment * 7 + place) % 6]
 
     def plan(self, victim):
-        """Some ranks of a fragment go to the PS, then the others want the slot of another."""
+        """Plans frames: some ranks of a fragment go to the PS, then the others want a slot."""
         place = victim.place
         fragment = (victim.fragment - self.rng.choice((self.model.ring_size, 4, 8, 12))) % (1 << 32)
         ranks = self.rng.sample(range(self.model.workers[place]), self.model.workers[place])
@@ -418,13 +420,13 @@ class Traffic:
         fragment = (self.base[place] - back) % (1 << 32)
         taken = [s for s in model.slots if s]
         if taken and rng.random() < 0.4:
-            # More for a slot that somebody has.
+            # Another frame for an occupied slot.
             slot = rng.choice(taken)
             if rng.random() < 0.05:
                 self.plan(slot)
             place, fragment = slot.place, slot.fragment
         if rng.random() < 0.05:
-            # Another fragment with the same place in ring and notes.
+            # Another fragment with the same row in ring and notes.
             fragment = (fragment + rng.choice((-ring, -ring, ring))) % (1 << 32)
         f = Arrival(
             act=rng.choices(*zip(("DATA", 74), ("PS_RESULT", 4), ("REMIND", 5), ("WORKER_RESULT", 2), ("NACK", 2), ("PROBE", 7),

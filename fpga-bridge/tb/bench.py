@@ -1,8 +1,8 @@
-"""What every bench needs: a clock, AXI-Stream at both ends with gaps and back-pressure, and dice.
+"""Common parts of the benches: clock, AXI-Stream source and sink with gaps and back-pressure, dice.
 
-Nothing runs by itself. A bench calls `step`, and in it each end says what it drives; the module settles; each end looks
-at what is to happen at the rising edge; then comes the edge. So a bench sees the same in every simulator, and a cycle
-costs two events.
+No task runs in the background. A bench calls `step`: each end drives its signals, the module
+settles, each end samples the signals, then the clock rises. So a bench sees the same in every
+simulator, and a cycle costs two events.
 """
 
 import os
@@ -10,17 +10,17 @@ import random
 
 from cocotb.triggers import Timer
 
-# Rates at which a source offers and a sink takes, crossed by the benches: always, mostly, now and then.
+# Rates of sources and sinks, combined by the benches: always, mostly, sometimes.
 PACES = (1.0, 0.7, 0.25)
 
 
 def dice(name):
-    """Random numbers of this run, of the seed that `run` printed."""
+    """Random number generator of one test, seeded by the seed that `run` printed."""
     return random.Random(f"{os.environ['TALLY_SEED']} {name}")
 
 
 def get(handle):
-    """The value of a signal; one that is not known (X or Z) is an error."""
+    """Value of a signal. An unknown value (X or Z) is an error."""
     bits = handle._handle.get_signal_val_binstr()
     try:
         return int(bits, 2)
@@ -33,7 +33,7 @@ def put(handle, value):
 
 
 class Clock:
-    """Steps a module and the ends attached to it."""
+    """Clock of a module and of the ends attached to it."""
 
     def __init__(self, dut):
         self.dut = dut
@@ -56,7 +56,7 @@ class Clock:
         self.cycle += 1
 
     async def reset(self, *idle):
-        """Two cycles of reset; `idle` are inputs to be 0 meanwhile."""
+        """Two cycles of reset, with the inputs `idle` at 0."""
         for signal in idle:
             put(signal, 0)
         put(self.dut.rst, 1)
@@ -81,7 +81,7 @@ class Stream:
         self.data, self.keep, self.last = (getattr(dut, f"{prefix}_{name}") for name in ("tdata", "tkeep", "tlast"))
         self.user = getattr(dut, f"{prefix}_tuser", None)
         self.bytes = len(self.data) // 8
-        # Beats that moved, and the first and last cycle of it.
+        # Number of transferred beats, and the cycle of the first and the last.
         self.moved, self.first, self.latest = 0, None, None
 
     def count(self, cycle):
@@ -91,7 +91,7 @@ class Stream:
 
 
 class Source(Stream):
-    """Offers beats (data, keep, last, user). Once offered, a beat stays until it is taken."""
+    """Offers beats (data, keep, last, user). An offered beat stays until it is taken."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -99,7 +99,7 @@ class Source(Stream):
         put(self.valid, 0)
 
     def send(self, beats):
-        # In reverse, so that the next one is cheap to take.
+        # In reverse, so that the next beat is cheap to remove.
         self.beats = list(beats)[::-1] + self.beats
 
     def idle(self):
@@ -125,7 +125,7 @@ class Source(Stream):
 
 
 class Sink(Stream):
-    """Takes beats, and sees to it that an offered one stays as it is until it is taken."""
+    """Takes beats, and checks that an offered beat does not change until it is taken."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -137,10 +137,10 @@ class Sink(Stream):
 
     def sample(self, cycle):
         if not get(self.valid):
-            assert self.held is None, "tvalid went away before tready"
+            assert self.held is None, "tvalid fell before tready"
             return
         keep = get(self.keep)
-        # Bytes outside tkeep mean nothing.
+        # Bytes outside tkeep have no meaning.
         data = int(self.data._handle.get_signal_val_binstr().replace("x", "0"), 2) & spread(keep, self.bytes)
         beat = (data, keep, get(self.last), get(self.user) if self.user is not None else 0)
         assert self.held in (None, beat), "a beat changed before it was taken"
@@ -151,14 +151,14 @@ class Sink(Stream):
 
 
 def spread(keep, size):
-    """A mask of bits from one of bytes."""
+    """Mask of bits from a mask of bytes."""
     if keep == (1 << size) - 1:
         return (1 << 8 * size) - 1
     return sum(0xFF << 8 * i for i in range(size) if keep >> i & 1)
 
 
 def beats_of(frame, size, user=0):
-    """A frame (bytes) as beats of `size` bytes."""
+    """Beats of `size` bytes of a frame (bytes)."""
     beats = []
     for at in range(0, len(frame), size):
         part = frame[at : at + size]
@@ -167,7 +167,7 @@ def beats_of(frame, size, user=0):
 
 
 def frames_of(beats, size):
-    """Frames (bytes, user of the last beat) from beats whose tkeep has no gaps."""
+    """Frames (bytes, user of the last beat) of beats. Gaps in tkeep are an error."""
     frames, frame = [], bytearray()
     for data, keep, last, user in beats:
         length = keep.bit_length()

@@ -1,23 +1,34 @@
-"""What stands in a head, the part of an output frame's headers that the tables decide."""
+"""Heads: the fields of an output frame's headers that the tables decide; layout: tally_pkg."""
 
 from aggregator import TO_PS
+from frames import PKG, layout
 
-FIELDS = ("kind", "flags", "priority", "element", "place", "fragment", "rank", "units", "bitmap", "to", "asker")
+FIXED = layout("HEAD_")
+FIELDS = (*FIXED, "bitmap", "place")
+
+
+def fields_of(bits, members):
+    """Lowest bit and width of each field of a head of `bits` bits."""
+    place_at = PKG["HEAD_FIXED_BITS"] + members
+    return FIXED | {"bitmap": (PKG["HEAD_BITMAP_AT"], members), "place": (place_at, bits - place_at)}
+
+
+def packed(values, bits, members):
+    """A head of `bits` bits."""
+    head = 0
+    for name, (at, width) in fields_of(bits, members).items():
+        assert 0 <= values[name] < 1 << width, f"{name} is {values[name]}, of {width} bits"
+        head |= values[name] << at
+    return head
 
 
 def unpacked(head, bits, members):
-    """The fields of a head of so many bits; the place takes what the others leave."""
-    sizes = {"kind": 4, "flags": 8, "priority": 8, "element": 3, "place": bits - 81 - members, "fragment": 32, "rank": 8,
-             "units": 8, "bitmap": members, "to": 2, "asker": 8}  # fmt: skip
-    fields = {}
-    for name in reversed(FIELDS):
-        fields[name] = head & (1 << sizes[name]) - 1
-        head >>= sizes[name]
-    return fields
+    """The fields of a head of `bits` bits."""
+    return {name: head >> at & (1 << width) - 1 for name, (at, width) in fields_of(bits, members).items()}
 
 
 def is_of(head, out, bits, members):
-    """Whether a head is that of a frame that leaves. Whose member it is for matters only where it is for one."""
+    """Whether a head is that of an output frame. The member counts only in a frame for a member."""
     fields = unpacked(head, bits, members)
     if out.origin == "RAW":
         return fields["fragment"] == out.fragment

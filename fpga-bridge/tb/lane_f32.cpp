@@ -1,5 +1,6 @@
-// tally_lane_f32 against the addition of the CPU that runs this, a pair each cycle: every pair of special values, then
-// random ones of kinds that meet each stage's corners. A NaN becomes the one that the software makes of it.
+// Bench of tally_lane_f32 against the addition of the CPU, a pair each cycle. Every pair of special
+// values comes first, then random pairs of kinds that reach each stage's corner cases. Every NaN is
+// expected as 0x7fc00000, as in the software.
 //
 //   lane_f32 SEED PAIRS
 
@@ -45,18 +46,18 @@ Pair drawn(std::mt19937_64 &dice) {
         return (value & 0x807fffff) | (exponent & 0xff) << 23;
     };
     switch (die & 7) {
-    case 0:  // anything
+    case 0:  // any values
         break;
-    case 1:  // exponents near each other
+    case 1:  // similar exponents
         b = with_exponent(b, (a >> 23) + small % 61 - 30);
         break;
-    case 2: {  // few bits, so that ties come up
+    case 2: {  // few bits, so that ties occur
         const uint32_t mask = ~0u << small % 24;
         a &= mask;
         b = with_exponent(b & mask, (a >> 23) + (die >> 16) % 57 - 28);
         break;
     }
-    case 3:  // what cancels almost or wholly
+    case 3:  // almost or complete cancellation
         b = (a ^ 0x80000000) + small % 9 - 4;
         break;
     case 4:  // subnormals and their neighbours
@@ -67,10 +68,10 @@ Pair drawn(std::mt19937_64 &dice) {
         a |= 0x7f000000;
         b |= 0x7e000000;
         break;
-    case 6:  // something and a special value
+    case 6:  // any value and a special value
         b = special(small % SPECIALS);
         break;
-    default:  // exponents 24 to 28 apart: only the sticky bit is left
+    default:  // exponents 22 to 28 apart: only the sticky bit remains
         b = with_exponent(b, (a >> 23) + 22 + small % 7);
         break;
     }
@@ -98,7 +99,7 @@ int main(int argc, char **argv) {
         if (i < LATENCY - 1) continue;
         const Pair done = under_way[(i + 1) % LATENCY];
         if (lane.sum != expected(done) && wrong++ < 10)
-            std::printf("%08x + %08x is %08x, not %08x\n", done.a, done.b, lane.sum, expected(done));
+            std::printf("%08x + %08x: sum %08x, expected %08x\n", done.a, done.b, lane.sum, expected(done));
     }
     std::printf("%zu pairs, %d wrong\n", pairs, wrong);
     return wrong != 0;

@@ -1,8 +1,9 @@
-"""tally_admission against Aggregator::admit of crates/engine, in its order, over jobs and members in dictionaries.
+"""Bench of tally_admission against the checks of Aggregator::admit of crates/engine, in its order.
 
-Frames are right but for one or a few things, so that the order of the checks is seen; a member's own address, another
-member's, another job's, and ones a bit away; places that are empty still have the number of a job. Frames come at any
-pace; jobs and members change between them, members of places that are not live at any time.
+Frames are correct except for a few fields, which shows the order of the checks. Addresses are the
+member's, another member's, another job's, or one bit different. Empty places keep the number of a
+job. Frames come at any pace. Jobs and members change between frames; members of places that are not
+live change at any time.
 """
 
 import collections
@@ -18,9 +19,9 @@ DISCARD, PASS, DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK, PROBE = (
     PKG[f"ACT_{name}"] for name in ("DISCARD", "PASS_THROUGH", "DATA", "PS_RESULT", "WORKER_RESULT", "REMIND", "NACK", "PROBE")
 )
 ACTS = (DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK, PROBE)
-# Of a worker; the others are of the PS.
+# Acts of a worker; the others are of the PS.
 OF_WORKER = (DATA, WORKER_RESULT, PROBE)
-# Its bits, from the lowest: port of the switch, UDP port, IPv4 address, MAC address.
+# Fields of a member, from the lowest bit: switch port, UDP port, IPv4 address, MAC address.
 MEMBER = (("port", 16), ("udp_port", 16), ("ip", 32), ("mac", 48))
 TRAVELS = ("flags", "priority", "element", "fragment", "rank", "units")
 IN = ("act", "reason", "bytes", *(name for name, _ in MEMBER), *TRAVELS, "job", "epoch", "of_shard")
@@ -39,7 +40,7 @@ class Job:
 
 
 def admit(jobs, frame, slots):
-    """What becomes of a frame: (act, reason or None, place and slot or None)."""
+    """Expected verdict on a frame: (act, reason or None, (place, slot) or None)."""
     act = frame["act"]
     if act == DISCARD:
         return DISCARD, frame["reason"], None
@@ -73,7 +74,7 @@ def admit(jobs, frame, slots):
 
 
 class Table:
-    """Jobs and members, in the model and in the module."""
+    """Tables of jobs and members, in the model and in the module."""
 
     def __init__(self, dut, rng):
         self.dut, self.rng = dut, rng
@@ -97,7 +98,7 @@ class Table:
         )
 
     def change(self):
-        """Other jobs, numbers that are near to one another or left in empty places, and members that are near."""
+        """Replaces jobs. Numbers are similar to one another, or left over in empty places."""
         rng = self.rng
         for place in rng.sample(range(self.places), max(self.places // 2, 1)):
             fresh = self.drawn(place)
@@ -107,7 +108,7 @@ class Table:
         for job in self.jobs:
             near = rng.choice(self.jobs).number
             job.number = rng.choice((job.number, near, near ^ 1 << rng.randrange(16)))
-            # One place has a job at most.
+            # A live job has one place.
             job.live = job.live and job.number not in live
             if job.live:
                 live.add(job.number)
@@ -119,7 +120,7 @@ class Table:
         put(self.dut.live, sum(job.live << place for place, job in enumerate(self.jobs)))
 
     def store(self, place, rank, member):
-        """Drives the member; the module has it after the next edge."""
+        """Drives a member's store, which takes effect at the next edge."""
         self.jobs[place].members[rank] = member
         at = 1 << self.row_bits - 1 if rank == PS else rank
         put(self.dut.member_store, 1)
@@ -130,7 +131,7 @@ class Table:
         put(self.dut.member, bits)
 
     def right(self, job, act):
-        """A frame of a member, as the job wants it."""
+        """A correct frame of a member of the job."""
         rng = self.rng
         rank = PS if act in (PS_RESULT, REMIND) else rng.choice((0, job.workers - 1, rng.randrange(job.workers)))
         sender = rank if act in OF_WORKER else PS
@@ -150,7 +151,7 @@ class Table:
         } | job.members[sender]
 
     def frame(self):
-        """One that is right, then mostly made wrong in one thing or several."""
+        """A correct frame, mostly with one or several errors."""
         rng = self.rng
         job = rng.choice(self.jobs)
         frame = self.right(job, rng.choice(ACTS))
@@ -160,12 +161,12 @@ class Table:
 
 
 def wrong_rank(rng, table, job, frame):
-    """A rank that the job has not, or of somebody else; the parser lets ranks below 64 through."""
+    """Changes the rank to one outside the job or of another member, below 64 as from the parser."""
     if frame["act"] in (*OF_WORKER, NACK):
         frame["rank"] = rng.choice((job.workers % 64, job.workers - 1, table.most % 64, 63, rng.randrange(64)))
         beyond = job.members.get(frame["rank"])
         if frame["act"] != NACK and beyond and rng.random() < 0.5:
-            # What was stored of that rank, if it is in the job or not.
+            # The stored member of that rank, in the job or not.
             frame |= beyond
 
 
@@ -175,7 +176,7 @@ def wrong_member(rng, table, job, frame):
         name, size = rng.choice(MEMBER)
         frame[name] ^= 1 << rng.randrange(size)
     elif kind == 1:
-        # Another one of the job, the PS among them.
+        # Another member of the job, maybe the PS.
         frame |= rng.choice([*job.members.values()])
     else:
         # The same rank of another job.
@@ -258,7 +259,7 @@ async def start(dut, rng, pace):
     table.change()
     await clock.reset(*(getattr(dut, name) for name in ("member_store", "member_at", "member", "in_valid", *(f"in_{name}" for name in IN))))
     ends = Ends(dut, table, rng, pace)
-    # All members, before anybody asks.
+    # All members are stored before the first frame.
     for place, job in enumerate(table.jobs):
         for rank, member in job.members.items():
             table.store(place, rank, member)
@@ -276,7 +277,7 @@ async def says_what_the_engine_says(dut):
         for _ in range(20):
             ends.frames = [table.frame() for _ in range(60)]
             await clock.until(lambda: not ends.frames and not ends.under_way, 1000, "all frames")
-            # With nothing under way, anything may change.
+            # Tables change while no frame is in the stages.
             table.change()
             clock.ends.remove(ends)
             put(dut.in_valid, 0)
@@ -304,7 +305,7 @@ async def says_what_the_engine_says(dut):
 
 @cocotb.test()
 async def each_bit_counts(dut):
-    """One bit wrong, of all that is compared."""
+    """One wrong bit, of all compared bits."""
     rng = dice("admission bits")
     clock, table, ends = await start(dut, rng, 1.0)
     job = table.jobs[-1]
@@ -322,7 +323,7 @@ async def each_bit_counts(dut):
 
 @cocotb.test()
 async def forgets_at_reset(dut):
-    """What was under way at a reset does not come out, nor what is offered in it."""
+    """Frames in the stages at a reset, or offered during it, do not leave."""
     rng = dice("admission reset")
     clock, table, ends = await start(dut, rng, 1.0)
     for _ in range(5):

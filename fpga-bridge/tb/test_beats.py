@@ -1,4 +1,4 @@
-"""tally_beats against a list of frames: kept ones come out in order and whole, forgotten ones leave no trace."""
+"""Bench of tally_beats: kept frames leave in order and whole, forgotten frames leave no trace."""
 
 import cocotb
 
@@ -18,7 +18,7 @@ class Ends:
         self.value = rng.getrandbits(len(dut.tail))
         ends = rng.random() < 0.2
         self.keep = self.write and ends and rng.random() < 0.7
-        # Without room a frame is given up sooner or later; a frame may end without its last beat.
+        # Without space a frame is forgotten at some time. A frame may end without its last beat.
         self.forget = not self.keep and bool(ends if self.write else self.frame and rng.random() < 0.1)
         put(dut.write, int(self.write))
         put(dut.tail, self.value)
@@ -31,16 +31,16 @@ class Ends:
         dut = self.dut
         used = get(dut.used)
         self.fullest = max(self.fullest, used)
-        assert used >= len(self.frame), "an unfinished frame does not count"
+        assert used >= len(self.frame), "`used` lacks the beats of an unfinished frame"
         if get(dut.empty):
-            assert not self.out and not self.frame, "empty, but there are beats"
+            assert not self.out and not self.frame, "`empty` is high, but there are beats"
         if get(dut.valid):
-            assert self.out, "a beat that was not kept"
+            assert self.out, "a beat that was not kept is readable"
             assert get(dut.head) == self.out[0], "not the next beat"
             self.waited = 0
         elif self.out:
             self.waited += 1
-            assert self.waited <= 4, "a kept beat does not come"
+            assert self.waited <= 4, "a kept beat is not readable after 4 cycles"
         if self.pop:
             self.out.pop(0)
             self.popped += 1

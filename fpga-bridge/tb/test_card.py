@@ -1,8 +1,9 @@
-"""tally_card as a whole, small, at every width of its streams: what goes in as frames comes out as the right frames.
+"""Bench of the whole tally_card, with small tables: frames in, the right frames out.
 
-Two jobs, one of i32 in any order and one of f32 in ranks' order, with duplicates, late ones, RESENDs, PROBEs, damaged
-frames and frames for others in between. No two fragments fall on the same slot, so what comes out is known; collisions,
-preemptions and all else that needs the engine to know the answer are the differential test's.
+There are two jobs, one of i32 in any order and one of f32 in rank order. Traffic has duplicates,
+late frames, RESENDs, PROBEs, damaged frames, and frames that pass through. Each fragment has a slot
+of its own, so the output is known. The differential test covers collisions, preemptions and all
+else that needs the engine as oracle.
 """
 
 import collections
@@ -17,13 +18,13 @@ from frames import (
 )  # fmt: skip
 
 REGISTERS = {"control": 0x02C, "status": 0x028, "job": 0x080, "member": 0x0C0, "snapshot": 0x100, "counters": 0x400}
-# One job has the even slots and one the odd ones, since fragments are even.
+# One job has the even slots, the other the odd ones, as fragments are even.
 UNITS, HASH, STEP = 2, (0, 1), 2
 ASIDE = 0x0A540909
 
 
 class Registers:
-    """A master of the AXI4-Lite port that takes its time."""
+    """A master of the AXI4-Lite port, with random pauses."""
 
     def __init__(self, dut, clock, rng):
         self.dut, self.clock, self.rng = dut, clock, rng
@@ -65,7 +66,7 @@ class Registers:
         self.clock.ends.remove(watch)
 
     async def response(self, name, fields, limit=100):
-        """Waits, takes the response and gives the fields."""
+        """Waits for the response, takes it and returns its fields."""
         await self.pause()
         found = []
 
@@ -174,16 +175,16 @@ def payload_of(rng, element):
     count = 16 * UNITS
     if element == F32:
         return struct.pack(f"<{count}f", *(rng.uniform(-1000, 1000) for _ in range(count)))
-    # Now and then large enough to saturate.
+    # Sometimes large enough to saturate.
     size = 2**31 - 1 if rng.random() < 0.1 else 10**6
     return struct.pack(f">{count}i", *(rng.randint(-size, size) for _ in range(count)))
 
 
 def added(element, a, b):
-    """The sum, and whether it was cut."""
+    """The sum, and whether it saturated."""
     count = len(a) // 4
     if element == F32:
-        # In double precision first: exact enough that it rounds once.
+        # In double precision first, which is exact enough to round once.
         pairs = zip(struct.unpack(f"<{count}f", a), struct.unpack(f"<{count}f", b))
         return struct.pack(f"<{count}f", *(x + y for x, y in pairs)), False
     sums = [x + y for x, y in zip(struct.unpack(f">{count}i", a), struct.unpack(f">{count}i", b))]
@@ -192,7 +193,7 @@ def added(element, a, b):
 
 
 class Traffic:
-    """Frames, what comes of them and what is counted."""
+    """Frames, the expected output and the expected counters."""
 
     def __init__(self, rng, jobs, window):
         self.rng, self.jobs, self.window = rng, jobs, window
@@ -209,7 +210,7 @@ class Traffic:
         if len(self.open[job]) < self.window:
             self.open[job][self.next[job]] = [None, set(), 0, 0, False]
             self.next[job] += STEP
-        # Nobody stays so far behind that the ring forgets it.
+        # No fragment may fall so far behind that it leaves the ring.
         oldest = min(self.open[job])
         fragment = oldest if self.next[job] - oldest > 8 * STEP else rng.choice(list(self.open[job]))
         state = self.open[job][fragment]
@@ -259,7 +260,7 @@ class Traffic:
             self.counted["DROP_LATE"] += 1
 
     def probe(self, job):
-        """A PROBE of a fragment without a result: a NACK goes to a rank whose contribution has not come."""
+        """A PROBE of a fragment without a result: a NACK goes to a rank that is missing."""
         if not self.open[job]:
             return
         fragment, rank = self.rng.choice(list(self.open[job])), self.rng.randrange(job.workers)
@@ -271,7 +272,7 @@ class Traffic:
         self.counted["COUNT_PROBE_NACKS"] += 1
 
     def other(self):
-        """Frames that the card hands on as they are, and such as it drops."""
+        """Frames that pass through the card, and frames that it drops."""
         rng, job = self.rng, self.jobs[0]
         kind = rng.randrange(6)
         if kind == 0:
@@ -355,7 +356,7 @@ async def run(dut, rng, offers, takes, count):
         counters.pop(name)
     wrong = {name: value for name, value in counters.items() if value != traffic.counted[name]}
     assert not wrong, f"counters {wrong}, not { {name: traffic.counted[name] for name in wrong} }"
-    assert not await registers.read(REGISTERS["status"]) & 2, "the card says that a check failed"
+    assert not await registers.read(REGISTERS["status"]) & 2, "status: an internal check failed"
     return source
 
 
@@ -369,6 +370,6 @@ async def sums_frames(dut):
 
 @cocotb.test()
 async def never_waits(dut):
-    """Everything at full rate, taken at full rate: the stream in never waits."""
+    """At full rate in and out, the input stream never waits."""
     source = await run(dut, dice("card rate"), 1.0, 1.0, 250)
     assert source.latest - source.first + 1 == source.moved, "the stream had to wait"

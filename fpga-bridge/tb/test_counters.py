@@ -1,4 +1,4 @@
-"""tally_counters: each event counts once, carries run through all 64 bits, and a snapshot is of one moment."""
+"""Bench of tally_counters: events count once, carries cross 64 bits, a snapshot is of one cycle."""
 
 import cocotb
 
@@ -13,7 +13,7 @@ async def counts_and_latches(dut):
     totals, before, latched = [0] * size, [0] * size, [0] * size
     assert get(dut.latched) == 0
     for cycle in range(3000):
-        # What is counted in this cycle was an event in the last one.
+        # An event is counted in the cycle after it.
         events = rng.getrandbits(size) & rng.getrandbits(size)
         snapshot = rng.random() < 0.05
         put(dut.events, events)
@@ -24,7 +24,7 @@ async def counts_and_latches(dut):
             put(dut.snapshot, 0)
             for _ in range(3):
                 await clock.step()
-            # All but full, so that carries run far.
+            # Almost full, so that carries run far.
             totals = [2**32 - 5 + i * 2**40 for i in range(size)]
             dut.totals.value = sum(t << 64 * i for i, t in enumerate(totals))
             await clock.step()

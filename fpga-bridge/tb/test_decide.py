@@ -1,7 +1,7 @@
-"""tally_decide against the switch of PROTOCOL.md, section 6, in plain Python.
+"""Bench of tally_decide against the model of PROTOCOL.md, section 6.
 
-Random traffic runs through the model. For each frame the module is told what is true of it, and what it orders, carried
-out on what was there before, must leave what the model leaves.
+Random traffic runs through the model. For each frame the module gets the facts about the frame. Its
+outputs, applied to the state before the frame, must give the model's state after the frame.
 """
 
 import copy
@@ -26,7 +26,7 @@ DOES = (
 
 
 def facts(model, f):
-    """What tally_slots finds out about a frame. Without a slot, or of one that does not matter, anything."""
+    """The comparisons of tally_slots for a frame. Facts that do not matter are absent."""
     slot = model.slots[f.slot]
     noted, everyone, bit = model.noted(f.place, f.fragment), model.all(f.place), 1 << f.rank % 64
     after = copy.copy(model)
@@ -131,7 +131,7 @@ async def one(dut, rng, model, f):
 async def decides_as_the_protocol_says(dut):
     rng, seen = dice("decide"), set()
     for story in range(60):
-        # Longer only where something rare was not met.
+        # Continue only until every row but the rare ones was seen.
         if story >= 12 and ROWS - RARE_ROWS <= seen:
             break
         workers = rng.choice((2, 3, 3, 4))

@@ -1,7 +1,7 @@
-"""tally_egress: frames byte for byte as crates/wire emits them, to the right addresses and ports, whole and in order.
+"""Bench of tally_egress: frames byte for byte as crates/wire emits them, complete and in order.
 
-Random jobs and members, which change whenever the module says that nobody waits for them; heads with the last beat or
-behind it, gaps, back-pressure, and a stream that stands still until there is no more room.
+Jobs and members are random, and change while the module is `quiet`. Heads come with the last beat
+or later. Streams have gaps and back-pressure, and stop until the queues are full.
 """
 
 import collections
@@ -9,15 +9,16 @@ import collections
 import cocotb
 
 from bench import PACES, Clock, Sink, beats_of, dice, frames_of, get, put
-from frames import MARKED, OVERFLOW, PARTIAL, PKG, Frame
+from frames import IP_HEADERS_BYTES, OVERFLOW, PARTIAL, PKG, Frame
+from heads import packed
 
 TO_PS, TO_WORKER, TO_GROUP, TO_ASKER = (PKG[f"TO_{name}"] for name in ("PS", "WORKER", "GROUP", "ASKER"))
-WAY = 8  # cycles from where the payload stage looks for room to here
+WAY = 8  # cycles from in_room to the first beat in the payload stage
 EVENTS = ("count_frame", "count_beat", "count_passed", "count_partial", "count_overflow")
 
 
 class Tables:
-    """Of jobs and members."""
+    """Tables of jobs and members."""
 
     def __init__(self, dut, rng):
         self.dut, self.rng = dut, rng
@@ -33,7 +34,7 @@ class Tables:
             self.change(place)
 
     def change(self, place):
-        """Another job, with members of its own."""
+        """Replaces the job of a place, and its members."""
         rng = self.rng
         self.job[place] = [rng.choice((rng.getrandbits(16), 0xFFFF, 0x80FF)), rng.getrandbits(16), rng.getrandbits(16)]
         for i, name in enumerate(("number", "epoch", "ports")):
@@ -45,9 +46,9 @@ class Tables:
             self.stores.append((place, rank))
 
     def awkward_ip(self, upper, units):
-        """With it the carries of the checksum make a carry themselves."""
+        """An address with which folding the checksum carries twice."""
         own_ip = self.own["own_ip"]
-        total = 0x4502 + 50 + 64 * units + 0x4000 + 0x4011 + (own_ip >> 16) + (own_ip & 0xFFFF) + upper
+        total = 0x4502 + IP_HEADERS_BYTES + 64 * units + 0x4000 + 0x4011 + (own_ip >> 16) + (own_ip & 0xFFFF) + upper
         return upper << 16 | 0xFFFF - total & 0xFFFF
 
     def drive(self):
@@ -64,7 +65,7 @@ class Tables:
         pass
 
     def drawn(self, units, raws):
-        """What comes in: beats, head, raw, overflow; what goes out: frame, tuser; what is counted."""
+        """Input (beats, head, raw, overflow), output (frame, tuser), and counters."""
         rng = self.rng
         place = rng.randrange(self.jobs)
         units = rng.choice((0, 1, 1, 2, rng.randrange(self.units + 1), self.units)) if units is None else units
@@ -80,14 +81,12 @@ class Tables:
             some = rng.randrange(1, min(self.longest, 64 * units + 300))
             size = rng.choice((1, 63, 64, 65, 128, self.longest, self.longest, self.longest - 1, some))
             payload, fragment, overflow = rng.randbytes(size), size << 16 | port, 0
-        place_bits = len(self.dut.in_head) - 4 - 8 - 8 - 3 - 32 - 8 - 8 - self.members - 2 - 8
-        head = 0
-        for value, bits in ((kind, 4), (flags, 8), (priority, 8), (element, 3), (place, place_bits), (fragment, 32), (rank, 8),
-                            (units, 8), (bitmap, self.members), (to, 2), (asker, 8)):  # fmt: skip
-            head = head << bits | value
+        values = {"kind": kind, "flags": flags, "priority": priority, "element": element, "place": place, "fragment": fragment,
+                  "rank": rank, "units": units, "bitmap": bitmap, "to": to, "asker": asker}  # fmt: skip
+        head = packed(values, len(self.dut.in_head), self.members)
         beats = [data for data, _, _, _ in beats_of(payload, 64)]
         if raw:
-            # Behind its end stands something.
+            # Noise after the frame's end.
             beats[-1] |= rng.getrandbits(512) << 8 * (size % 64) & (1 << 512) - 1 if size % 64 else 0
             return (beats, head, 1, 0), (payload, 1 << 31 | port), {"count_passed": 1}
         number, epoch, ports = self.job[place]
@@ -108,7 +107,7 @@ class Tables:
 
 
 class PayloadStage:
-    """Hands over beats and heads, and begins no frame without room."""
+    """Sends beats and heads, and begins a frame only if in_room is high."""
 
     def __init__(self, dut, rng, pace, tables, count, units, raws):
         self.dut, self.rng, self.pace, self.tables, self.count = dut, rng, pace, tables, count
@@ -119,7 +118,7 @@ class PayloadStage:
 
     def next_frame(self):
         if self.to_change == 0:
-            # The tables may change when nobody waits for them; nothing comes meanwhile.
+            # The tables may change while the module is quiet and no frame is sent.
             if self.tables.stores or self.fresh:
                 return
             if self.changes % 2 == 0:
@@ -208,16 +207,16 @@ async def as_software_emits_them(dut):
 
 @cocotb.test()
 async def stands_still(dut):
-    """Until there is no room: for beats, for heads without payload, for frames that are passed through."""
+    """The stream stops until a queue is full: of beats, of heads, of frames that pass through."""
     rng = dice("egress full")
     for units, raws in ((int(dut.PAYLOAD_BYTES.value) // 64, 0), (0, 0), (None, 0.2), (None, 1)):
         _, stage = await run(dut, rng, 1.0, rng.choice(PACES[:2]), 90, units, 600, raws)
-        assert stage.was_full, "there was always room"
+        assert stage.was_full, "in_room was always high"
 
 
 @cocotb.test()
 async def full_rate(dut):
-    """What has gathered leaves with a beat each cycle: headers alone, and with little behind them."""
+    """Waiting frames leave at a beat a cycle: headers alone, and with one or two beats."""
     rng = dice("egress rate")
     for units in (0, 1, 2):
         sink, _ = await run(dut, rng, 1.0, 1.0, 20, units, stand=100)

@@ -1,4 +1,4 @@
-"""tally_fifo against a list: order, count, full and empty, at every mix of pushing and popping."""
+"""Bench of tally_fifo against a list: order, count, full, empty, at all rates of push and pop."""
 
 import cocotb
 
@@ -11,7 +11,7 @@ class Ends:
         self.inside, self.pushed, self.popped, self.fullest = [], 0, 0, 0
 
     def drive(self):
-        # Pops of an empty queue mean nothing; into a full one may be pushed what takes the place of a popped one.
+        # A pop of an empty queue has no effect. A push into a full queue needs a pop in its cycle.
         self.pop = self.rng.random() < self.pops
         self.push = (len(self.inside) < self.depth or self.pop) and self.rng.random() < self.pushes
         self.value = self.rng.getrandbits(len(self.dut.tail))

@@ -1,7 +1,7 @@
-"""tally_ingress: good frames go on whole and in order; bad ones are counted once, by the first reason, and leave nothing.
+"""Bench of tally_ingress: good frames are forwarded whole and in order, bad frames leave no trace.
 
-Frames of random and of bordering lengths, with gaps in the stream and readers that take their time; what is wrong with
-a frame, or several things, is drawn.
+A bad frame is counted once, by the first reason. Frames have random and limiting lengths; streams
+have gaps, and readers random rates. A frame has none, one or several random errors.
 """
 
 import cocotb
@@ -14,7 +14,7 @@ EVENTS = ("count_frame", "count_beat", "count_error", "count_keep", "count_overs
 
 
 def drawn(rng):
-    """Beats of a frame; and what should come of it: an event, or (header, bytes, port, beats)."""
+    """Beats of a frame, and the expected event or (header, bytes, port, beats)."""
     length = rng.choice((rng.choice(LENGTHS), rng.randrange(1, 200), rng.randrange(1, 1601)))
     frame = rng.randbytes(length)
     port = rng.getrandbits(16)
@@ -37,7 +37,7 @@ def drawn(rng):
         else:
             beat[1] &= ~(1 << rng.randrange(64))
         if beat[2]:
-            # A last beat that is only shorter is a good one.
+            # A last beat that is only shorter is good.
             size = beat[1].bit_length()
             ragged = beat[1] == 0 or beat[1] != (1 << size) - 1
             length += size - before.bit_length() if not ragged else 0
@@ -54,13 +54,13 @@ def drawn(rng):
     elif length > MAX_FRAME:
         result = "count_oversize"
     else:
-        # Bytes outside tkeep come along as they are.
+        # Bytes outside tkeep are forwarded, too.
         result = (beats[0][0], length, port, [(data, last) for data, _, last, _ in beats])
     return [tuple(beat) for beat in beats], result
 
 
 class Readers:
-    """Takes headers and beats, each at its pace."""
+    """Takes headers and beats, each at its own rate."""
 
     def __init__(self, dut, rng, pace):
         self.dut, self.rng, self.pace = dut, rng, pace
@@ -90,7 +90,7 @@ async def run(dut, rng, offers, takes, count):
     readers = Readers(dut, rng, takes)
     clock.attach(source, readers)
     frames = [drawn(rng) for _ in range(count)]
-    # At the end, whatever came before, a good one.
+    # The last frame is always good.
     while isinstance(frames[-1][1], str):
         frames[-1] = drawn(rng)
     wanted = [result for _, result in frames if not isinstance(result, str)]

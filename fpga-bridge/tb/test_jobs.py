@@ -1,7 +1,7 @@
-"""tally_jobs against a table in Python: orders at any time, a pipeline that falls silent now and then, walks of any length.
+"""Bench of tally_jobs against a table in Python: commands at any time, walks of any length.
 
-An order that is given while none is under way is carried out, whatever it is; one that is given meanwhile is lost. Nothing of the
-table changes but by an order, and not before the pipeline has been silent for so long that nothing is in flight.
+A command is executed if none is in progress, and lost otherwise. The table changes only by a
+command, and only after the pipeline was quiet for so long that no frame is in flight.
 """
 
 import collections
@@ -10,10 +10,10 @@ import cocotb
 
 from bench import PACES, Clock, dice, get, put
 
-# Cycles of `quiet` in a row after which nothing is in flight, and until an order is carried out then.
+# Cycles of `quiet` in a row after which no frame is in flight, and until the command is executed.
 SILENCE, SOON = 15, 18
 REGISTERS = {"number": 16, "epoch": 16, "units": 8, "workers": 8, "ports": 16, "hash": 32}
-ORDERS = ("clear_all", "unload", "load")  # of several at once the first counts
+ORDERS = ("clear_all", "unload", "load")  # commands; the first of several at once counts
 
 
 class Model:
@@ -34,12 +34,12 @@ class Model:
 class Ends:
     def __init__(self, dut, rng, orders, silent, walks):
         self.dut, self.rng, self.orders, self.silent, self.walks = dut, rng, orders, silent, walks
-        # Orders (name, place) to be given as soon as may be, and no others.
+        # Commands (name, place) to be given as soon as possible, in this order.
         self.script = collections.deque()
         self.model = Model(dut)
-        # The order under way; at first all is cleared, as after a reset.
+        # The command in progress. A reset clears all places.
         self.order = ("clear_all", None, None)
-        # Whether its walk has begun, the cycles of silence before, what is left of the walk, and cycles since that was over.
+        # Whether its walk has begun; cycles of silence before, left of the walk, and after it.
         self.walking, self.silence, self.left, self.over = False, 0, None, None
         self.stays, self.counts = 0, collections.Counter()
         self.sizes = REGISTERS | {"all": self.model.members}
@@ -47,7 +47,7 @@ class Ends:
     def drive(self):
         dut, rng, model = self.dut, self.rng, self.model
         self.given = [name for name in ORDERS if rng.random() < self.orders]
-        # Mostly one at a time.
+        # Mostly one command at a time.
         if len(self.given) > 1 and rng.random() < 0.5:
             self.given = [rng.choice(self.given)]
         if self.given == ["clear_all"] and rng.random() < 0.7:
@@ -69,7 +69,7 @@ class Ends:
             self.quiet = int(rng.random() < self.silent)
             self.stays = rng.choice((1, 2, 5, 13, 14, 15, 16, 17, 40))
         self.stays -= 1
-        # Once nothing is in flight, nothing comes until the order is carried out.
+        # Once no frame is in flight, no frame comes until the command is executed.
         if self.order is not None and self.silence >= SILENCE:
             self.quiet = 1
         put(dut.quiet, self.quiet)
@@ -86,7 +86,7 @@ class Ends:
         for name, size in self.sizes.items():
             bits = getattr(dut, f"job_{name}")._handle.get_signal_val_binstr()
             for place, values in model.table.items():
-                # What no job was loaded into may be unknown.
+                # The registers of an empty place may be unknown.
                 end = len(bits) - size * place
                 got = bits[end - size : end]
                 assert got == f"{values[name]:0{size}b}", f"{name} of place {place} is {got}, not {values[name]:b}"
@@ -105,7 +105,7 @@ class Ends:
                 self.left -= 1
 
     def under_way(self, busy, walk, live):
-        """Follows the order under way, whose table the model takes over in the cycle in which the module does."""
+        """Follows the command in progress, and updates the model in the module's cycle."""
         dut, model = self.dut, self.model
         if self.order is None:
             assert not busy and not walk, "busy without an order"
@@ -154,7 +154,7 @@ async def as_ordered(dut):
     for orders in (0.01, 0.1, 0.6):
         for silent in PACES:
             for walks in ((1, 2), (1, 40)):
-                # A reset may come at any time.
+                # A reset comes at any time.
                 clock, ends = await start(dut, rng, orders, silent, walks)
                 for _ in range(500):
                     await clock.step()
@@ -164,7 +164,7 @@ async def as_ordered(dut):
 
 @cocotb.test()
 async def each_place(dut):
-    """All are loaded, loaded anew, unloaded one after the other, loaded again and cleared at once."""
+    """All places are loaded, reloaded, unloaded one by one, loaded again and cleared at once."""
     rng = dice("jobs places")
     clock, ends = await start(dut, rng, 0.0, 1.0, (1, 5))
     places = list(range(ends.model.jobs))

@@ -1,4 +1,4 @@
-"""tally_lane_i32 and tally_lane_max against their words in Python: all pairs of corners, and random ones near to them.
+"""Bench of tally_lane_i32 and tally_lane_max: pairs of corner cases, and random pairs near them.
 
 A word of a bus has the first byte of the frame in its lowest bits.
 """
@@ -11,7 +11,7 @@ from cocotb.triggers import Timer
 from bench import dice, get, put
 
 ENDS = (-(2**31), 2**31 - 1)
-# Where sums of i32 begin to be cut, where bytes begin to carry into one another, and patterns in which no two bytes are alike.
+# Limits of i32, limits at which bytes carry into one another, and patterns of different bytes.
 CORNERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x100, 0x7FFF, 0x8000, 0xFFFF, 0x10000, 0x7FFFFF, 0x800000, 0xFFFFFF, 0x1000000,
            2**30 - 1, 2**30, 2**30 + 1, 2**31 - 2, 2**31 - 1, 0x12345678, 0x55AA33CC)  # fmt: skip
 
@@ -38,13 +38,13 @@ def i32_pairs(rng):
             yield x, y
     for _ in range(4000):
         x = rng.randint(*ENDS) >> rng.choice((0, 0, 1, 8, 20))
-        # A sum of any size, one that just fits or just does not, and one next to nothing.
+        # Sums of any size, sums at the limits, and sums near 0.
         wanted = rng.choice((rng.randint(*ENDS) + x, *(end + rng.randint(-3, 3) for end in ENDS), rng.randint(-2, 2)))
         yield x, min(max(wanted - x, ENDS[0]), ENDS[1])
 
 
 def u8_pairs(rng):
-    # Each byte lane meets every pair of a coarse raster, with other pairs in the lanes beside it.
+    # Each byte lane gets every pair of a coarse raster, with other pairs in the other lanes.
     values = sorted({0, 255} | {v + d for v in (1, 2, 4, 8, 16, 32, 64, 128) for d in (-1, 0, 1)})
     for x in values:
         for y in values:
@@ -74,7 +74,7 @@ async def as_the_kernels_do(dut):
             put(dut.clk, 0)
             await Timer(1, "step")
             put(dut.clk, 1)
-            # What comes in later is of the next pair.
+            # Later input belongs to the next pair.
             await Timer(1, "step")
             put(dut.a, rng.getrandbits(32))
             put(dut.b, rng.getrandbits(32))

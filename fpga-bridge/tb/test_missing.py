@@ -1,4 +1,7 @@
-"""tally_missing: of every asker and random sets of ranks, against a search rank by rank, with an input in every cycle."""
+"""Bench of tally_missing: every asker and random sets of ranks, against a search rank by rank.
+
+The asker is the rank that sent the PROBE. There is an input in every cycle.
+"""
 
 import collections
 
@@ -10,16 +13,16 @@ LATENCY = 2
 
 
 def asked(asker, missing, members):
-    """The rank that is asked: the asker, or the next one above it, from the highest on to 0."""
+    """The chosen rank: the asker or the next missing rank above it; 0 follows the highest."""
     return next(r % members for r in range(asker, asker + members) if missing >> r % members & 1)
 
 
 def sets(rng, members):
-    """Random ranks of a job, of which one at least is missing: all, slot, noted."""
+    """Random sets of ranks, of which at least one is missing: all, slot, noted, missing."""
     everyone = (1 << rng.randrange(1, members + 1)) - 1
     lacking = rng.choice((1 << rng.randrange(members), rng.getrandbits(members), rng.getrandbits(members) & rng.getrandbits(members)))
     lacking = lacking & everyone or 1 << rng.randrange(everyone.bit_length())
-    # The others are in the slot, at the PS, or both; ranks that the job does not have are anywhere.
+    # The others are in the slot, at the PS, or in both. Ranks outside the job are anywhere.
     others = ~lacking & (1 << members) - 1
     slot = rng.getrandbits(members) & others
     return everyone, slot, others & ~slot | rng.getrandbits(members) & others, lacking
@@ -45,7 +48,7 @@ async def the_next_missing_rank(dut):
 
 @cocotb.test()
 async def every_asker_and_every_rank(dut):
-    """One rank is missing alone."""
+    """A single rank is missing."""
     clock, members = Clock(dut), len(dut.all)
     due = collections.deque()
     for asker in range(members):

@@ -1,6 +1,7 @@
-"""tally_parser against the same checks written over bytes, in the order of crates/wire and of the switch's classification.
+"""Bench of tally_parser against the checks of crates/wire and of the switch's classification.
 
-Frames that are right but for one or a few fields, so that the order of the checks is seen; cut off ones; noise.
+Most frames are correct except for a few fields, which shows the order of the checks. Others are
+truncated or padded.
 """
 
 import collections
@@ -10,13 +11,21 @@ import cocotb
 
 from bench import PACES, Clock, dice, get, put
 from frames import (
-    ACCEPT, BASE_PORT, COLLISION, DATA, F32, FINISHED, FROM_PS, I32, JOIN, LEAVE, MARKED, NACK, NOT_HERE, OVERFLOW,
-    OWN_IP, OWN_MAC, PARTIAL, PKG, PROBE, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH, Frame,
+    ACCEPT, BASE_PORT, COLLISION, DATA, ETHERNET_BYTES, F32, FINISHED, FROM_PS, IP_HEADERS_BYTES, IPV4_BYTES, JOIN, LEAVE,
+    MARKED, NACK, NOT_HERE, OVERFLOW, OWN_IP, OWN_MAC, PARTIAL, PKG, PROBE, PS, REFUSE, REMIND, RESEND, RESULT, SWITCH,
+    TAG_BYTES, UDP_BYTES, Frame, field,
 )  # fmt: skip
 
 SHARDS = 4
-TAG_BYTES = 8
-FIELDS = ("bytes", "port", "mac", "ip", "udp_port", "flags", "priority", "element", "job", "epoch", "fragment", "rank", "units")
+# Headers of the example in docs/PROTOCOL.md, section 10: a DATA frame of i32.
+EXAMPLE = Frame(
+    priority=0x60, job=7, epoch=0x2A01, fragment=5, rank=2, destination=0x0254414C4C59, source=0x020000000003,
+    from_ip=0x0A000003, to_ip=0x0A0000FE, from_port=40003, to_port=31250,
+)  # fmt: skip
+EXAMPLE_BYTES = bytes.fromhex(
+    "02 54 41 4c 4c 59 02 00 00 00 00 03 08 00 45 02 00 72 00 00 40 00 40 11 25 79 0a 00 00 03 0a 00 00 fe 9c 43 7a 12 00 5e 00 00"
+    "25 00 60 01 00 07 2a 01 00 00 00 05 02 01 00 00 00 00 00 00 00 04"
+)
 
 
 class Dropped(Exception):
@@ -33,32 +42,31 @@ def check(wrong, reason):
 
 
 def expected(frame, port):
-    """What the parser should say of a frame: (act, reason or None, fields or None)."""
-    be = lambda at, size: int.from_bytes(frame[at : at + size], "big")  # noqa: E731
+    """Expected verdict on a frame: (act, reason or None, fields)."""
+    of = lambda name: field(frame, name)  # noqa: E731
     try:
-        check(len(frame) < 14, "TRUNCATED")
-        check(be(6, 6) == OWN_MAC, "SPOOFED_SWITCH")
-        if be(0, 6) != OWN_MAC or be(12, 2) != 0x0800:
+        check(len(frame) < ETHERNET_BYTES, "TRUNCATED")
+        check(of("source") == OWN_MAC, "SPOOFED_SWITCH")
+        if of("destination") != OWN_MAC or of("ethertype") != 0x0800:
             raise Passes
-        check(len(frame) < 34, "TRUNCATED")
-        check(frame[14] >> 4 != 4, "IP_VERSION")
-        check(frame[14] & 15 != 5, "IP_OPTIONS")
-        check(be(20, 2) & 0x3FFF, "IP_FRAGMENT")
-        if frame[23] != 17:
+        check(len(frame) < ETHERNET_BYTES + IPV4_BYTES, "TRUNCATED")
+        check(of("version_ihl") >> 4 != 4, "IP_VERSION")
+        check(of("version_ihl") & 15 != 5, "IP_OPTIONS")
+        check(of("fragmenting") & 0x3FFF, "IP_FRAGMENT")
+        if of("protocol") != 17:
             raise Passes
-        ip_bytes = be(16, 2)
-        check(ip_bytes < 28 or ip_bytes > len(frame) - 14, "IP_LENGTH")
-        check(be(38, 2) != ip_bytes - 20, "UDP_LENGTH")
-        if be(30, 4) != OWN_IP:
+        ip_bytes = of("ip_bytes")
+        check(ip_bytes < IPV4_BYTES + UDP_BYTES or ip_bytes > len(frame) - ETHERNET_BYTES, "IP_LENGTH")
+        check(of("udp_bytes") != ip_bytes - IPV4_BYTES, "UDP_LENGTH")
+        if of("to_ip") != OWN_IP:
             raise Passes
-        check(be(26, 4) == OWN_IP, "SPOOFED_SWITCH")
-        shard = be(36, 2) - BASE_PORT & 0xFFFF
+        check(of("from_ip") == OWN_IP, "SPOOFED_SWITCH")
+        shard = of("to_port") - BASE_PORT & 0xFFFF
         if shard >= SHARDS:
             raise Passes
-        check(ip_bytes < 50, "HEADER_TRUNCATED")
-        t = frame[42:]
-        check(t[0] >> 4 != 2, "VERSION")
-        kind, flags, element, rank, units, bitmap = t[0] & 15, t[1], t[3], t[12], t[13], be(56, 8)
+        check(ip_bytes < IP_HEADERS_BYTES, "HEADER_TRUNCATED")
+        check(of("version") != 2, "VERSION")
+        kind, flags, element, rank, units, bitmap = map(of, ("kind", "flags", "element", "rank", "units", "bitmap"))
         check(not JOIN <= kind <= PROBE, "TYPE")
         allowed = {
             DATA: RESEND | MARKED,
@@ -84,10 +92,10 @@ def expected(frame, port):
             ordered = element == F32 or element >= 4
             fits = bitmap != 0 and (not ordered or bitmap.bit_count() == 1 or prefix)
         else:
-            # The others have a tag there, which is not the card's business.
+            # Other types have a tag there, which the card does not check.
             fits = bitmap == 0 or not control
         check(not fits, "BITMAP")
-        check(ip_bytes != 50 + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
+        check(ip_bytes != IP_HEADERS_BYTES + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
         if control:
             raise Passes
         check(kind in (PARTIAL, NOT_HERE) or (kind == RESULT and rank == SWITCH), "NOT_FOR_SWITCH")
@@ -96,16 +104,17 @@ def expected(frame, port):
     except Passes:
         return PKG["ACT_PASS_THROUGH"], None, {"bytes": len(frame), "port": port}
     act = {DATA: "DATA", RESULT: "PS_RESULT" if rank == PS else "WORKER_RESULT", REMIND: "REMIND", NACK: "NACK", PROBE: "PROBE"}[kind]
-    congested = elements and frame[15] & 3 == 3
+    congested = elements and of("tos") & 3 == 3
     return PKG["ACT_" + act], None, {
-        "bytes": len(frame), "port": port, "mac": be(6, 6), "ip": be(26, 4), "udp_port": be(34, 2),
-        "flags": flags | MARKED * congested, "priority": t[2], "element": element, "job": be(46, 2), "epoch": be(48, 2),
-        "fragment": be(50, 4), "rank": rank, "units": units, "of_shard": (be(50, 4) & SHARDS - 1) == shard,
+        "bytes": len(frame), "port": port, "mac": of("source"), "ip": of("from_ip"), "udp_port": of("from_port"),
+        "flags": flags | MARKED * congested, "priority": of("priority"), "element": element, "job": of("job"),
+        "epoch": of("epoch"), "fragment": of("fragment"), "rank": rank, "units": units,
+        "of_shard": (of("fragment") & SHARDS - 1) == shard,
     }  # fmt: skip
 
 
 def right(rng):
-    """A frame that is accepted, or passed because it is of a control type."""
+    """A correct frame: accepted, or passed through if its type is a control type."""
     kind = rng.choice((DATA, DATA, DATA, RESULT, RESULT, REMIND, NACK, PROBE, PARTIAL, NOT_HERE, JOIN, LEAVE))
     elements = kind in (DATA, RESULT, PARTIAL)
     rank = {REMIND: PS, PARTIAL: SWITCH, NOT_HERE: SWITCH}.get(kind, rng.randrange(64))
@@ -136,7 +145,7 @@ def right(rng):
     )
 
 
-# Values that meet a check's edge, and any.
+# Values at the limits of the checks.
 EDGES = {
     "destination": (OWN_MAC ^ 1, OWN_MAC ^ 1 << 47, 0x01005E540001, 0xFFFFFFFFFFFF),
     "source": (OWN_MAC, OWN_MAC ^ 1 << 40),
@@ -169,7 +178,7 @@ def drawn(rng):
     if kind > 0.95:
         return frame.pack()[: rng.choice((1, 13, 14, 15, 33, 34, 35, 41, 42, 63, 64))]
     frame = frame.pack()
-    # Padding does no harm.
+    # Padding is allowed.
     return frame + bytes(rng.choice((0, 0, 0, 1, 46)))
 
 
@@ -207,7 +216,7 @@ class Ends:
 
 
 async def run(dut, rng, pace, frames):
-    """What was seen: how many frames of each reason or act."""
+    """Number of frames by reason or act."""
     clock = Clock(dut)
     for name, value in (("enable", 1), ("own_mac", OWN_MAC), ("own_ip", OWN_IP), ("base_port", BASE_PORT), ("shards", SHARDS)):
         put(getattr(dut, name), value)
@@ -215,6 +224,12 @@ async def run(dut, rng, pace, frames):
     ends = clock.attach(Ends(dut, rng, pace, frames))
     await clock.until(lambda: not ends.frames and not ends.under_way, 20000, "all frames")
     return ends.seen
+
+
+@cocotb.test()
+async def layout_is_the_protocols(dut):
+    """The layout in tally_pkg, used by RTL and benches, agrees with the example in PROTOCOL.md."""
+    assert EXAMPLE.pack()[:64] == EXAMPLE_BYTES
 
 
 @cocotb.test()
@@ -230,14 +245,14 @@ async def says_what_software_says(dut):
 
 @cocotb.test()
 async def knows_one_rank_from_two(dut):
-    """Of elements that are summed in order, a PARTIAL has one rank or all up to one: every one and every two of 64."""
+    """An ordered PARTIAL has one rank, or ranks 0 to k: all sets of one or two of 64 ranks."""
     rng, frames = dice("parser ranks"), []
     for i in range(64):
         for j in range(i + 1):
             frames.append(Frame(kind=PARTIAL, flags=0, priority=0, element=F32, job=1, epoch=1, fragment=0, rank=SWITCH,
                                 bitmap=1 << i | 1 << j, units=1, payload=bytes(64 + TAG_BYTES), source=2, from_ip=3, from_port=4, to_port=BASE_PORT).pack())  # fmt: skip
     seen = await run(dut, rng, 1.0, frames)
-    # The pair 0 and 1 is a beginning.
+    # The pair 0 and 1 is ranks 0 to k.
     assert seen == {PKG["DROP_NOT_FOR_SWITCH"]: 65, PKG["DROP_BITMAP"]: 64 * 63 // 2 - 1}
 
 

@@ -1,7 +1,7 @@
-"""tally_payload against memories in plain Python: what slots and ring have, what leaves, and OVERFLOW.
+"""Bench of tally_payload against memories in Python: slots, ring, output frames and OVERFLOW.
 
-Orders as tally_slots gives them, many of them for the slot or the ring's row of the one before; gaps in the beats, and
-an egress that has no room for a while.
+Operations are as from tally_slots, and often on the slot or ring row of the previous one. Beats
+have gaps, and the egress has no space at times.
 """
 
 import math
@@ -10,9 +10,9 @@ import struct
 import cocotb
 
 from bench import PACES, Clock, dice, get, put
-from frames import F16, F32, I8, I32, NONE, PKG, SCALE
+from frames import F16, F32, I8, I32, NONE, PKG, SCALE, layout
 
-IN_FLIGHT = 16  # beats, besides a frame, that may come when there is no more room: what the egress keeps free
+IN_FLIGHT = 16  # beats that may leave after out_room falls, beyond a frame: the egress's reserve
 I32_EDGES = (0, 1, -1, (1 << 31) - 1, -(1 << 31), 1 << 30, -(1 << 30) - 1)
 F32_EDGES = (0, 0x80000000, 1, 0x80000001, 0x007FFFFF, 0x00800000, 0x3F800000, 0xBF800000, 0x7F7FFFFF, 0xFF7FFFFF,
              0x7F800000, 0xFF800000, 0x7FC00001, 0x7F800001)  # fmt: skip
@@ -41,7 +41,7 @@ def f32_bits(x, y):
 
 
 def combined(element, a, b):
-    """The sum of two words, and whether an element of it has saturated."""
+    """The sum of two words, and whether an element saturated."""
     if element == I32:
         sums = [x + y for x, y in zip(struct.unpack(">16i", a), struct.unpack(">16i", b))]
         cut = [min(max(s, -(1 << 31)), (1 << 31) - 1) for s in sums]
@@ -52,15 +52,15 @@ def combined(element, a, b):
 
 
 class Model:
-    """Draws orders that make sense, and says what comes of each."""
+    """Generator of valid operations, with the expected effect of each."""
 
     def __init__(self, dut, rng, elements):
         self.rng, self.elements = rng, elements
         self.units = int(dut.PAYLOAD_BYTES.value) // 64
         self.slot_count, self.row_count = 1 << len(dut.op_slot), 1 << len(dut.op_row)
         self.head_bits = len(dut.op_head)
-        self.units_at = int(dut.MEMBERS.value) + 10
-        # (element, [(word, saturated)]) of what has been written.
+        self.units_at, _ = layout("HEAD_")["units"]
+        # Written contents: (element, [(word, saturated)]) of slots, [(word, saturated)] of rows.
         self.slots, self.ring = {}, {}
         self.slot = self.row = 0
 
@@ -69,11 +69,11 @@ class Model:
         return head | units << self.units_at
 
     def some(self, rows, last):
-        """A row that is in use, that of before by preference."""
+        """A row in use, preferably the previous one."""
         return last if last in rows and self.rng.random() < 0.5 else self.rng.choice(sorted(rows))
 
     def order(self, kind=None, units=None, slot=None, element=None):
-        """(fields of the order, beats that arrive, frame that leaves or None)."""
+        """(fields of the operation, beats of the arrival, output frame or None)."""
         rng = self.rng
         kind = kind or rng.choice(KINDS)
         if (kind in NEED_SLOT and not self.slots) or (kind == "again" and not self.ring):
@@ -155,7 +155,7 @@ class Ends:
         self.credit, self.offered, self.room, self.stay = 8, None, 1, 0
         self.frame, self.frames, self.since = [], [], 0
         self.pops, self.faults = [], 0
-        # Beats and frames of the orders that were given, those of this cycle apart.
+        # Beats and frames of the operations issued before this cycle, and in this cycle.
         self.given, self.giving = [0, 0], [0, 0]
 
     def drive(self):
@@ -179,7 +179,7 @@ class Ends:
             put(dut.beat_data, int.from_bytes(self.offered[0], "little"))
             put(dut.beat_last, int(self.offered[1]))
         put(dut.beat_valid, int(self.offered is not None))
-        # Room comes and goes for a while.
+        # out_room changes after random stretches.
         if self.stay == 0:
             self.room, self.stay = int(rng.random() < self.room_pace), rng.choice((1, 2, 5, 30, 60))
         if self.room:
@@ -214,7 +214,7 @@ async def run(dut, rng, paces, orders):
     ends = clock.attach(Ends(dut, rng, paces, orders))
     wanted = [out for _, _, out in orders if out]
     await clock.until(ends.done, 100 * sum(3 + len(beats) for _, beats, _ in orders), "all orders")
-    # The last order may just have been given.
+    # The last operation may have been issued in the last cycle.
     await clock.step()
     await clock.until(ends.done, 1000, "the last order")
     assert not ends.faults
@@ -237,7 +237,7 @@ async def as_plain_memories(dut):
     for paces in ((1.0, 1.0, 1.0), (0.7, 1.0, 0.5), *((rng.choice(PACES), rng.choice(PACES), rng.choice(PACES)) for _ in range(2))):
         model = Model(dut, rng, elements_of(dut))
         orders = [model.order() for _ in range(110)]
-        # What all slots and rows have at the end.
+        # Reads all slots at the end.
         orders += [model.order("evict", slot=slot) for slot in sorted(model.slots)]
         ends = await run(dut, rng, paces, orders)
         overflows += sum(frame[3] for frame in ends.frames)
@@ -246,7 +246,7 @@ async def as_plain_memories(dut):
 
 @cocotb.test()
 async def one_slot_after_itself(dut):
-    """Every pair of orders for one slot, of every small size: what is on its way must not be read too early."""
+    """All pairs of operations on one slot, at small sizes: no read may return an old word."""
     rng = dice("payload hazards")
     orders, model = [], Model(dut, rng, elements_of(dut))
     for element in (I32,) + (F32,) * int(dut.F32.value):
@@ -254,7 +254,7 @@ async def one_slot_after_itself(dut):
             sums = ("take", "sum", "sum", "preempt", "sum", "result", "take", "evict")
             for kinds in (sums, ("take", "second", "preempt", "sum", "follow")):
                 orders += [model.order(kind, units, 0, element) for kind in kinds]
-                # And the ring's row after that.
+                # Then the ring's row.
                 orders += [model.order("ps result", units, 0, element), model.order("again", units, 0)]
     for pace in (1.0, 0.25):
         await run(dut, rng, (1.0, pace, 1.0), orders)
@@ -262,20 +262,20 @@ async def one_slot_after_itself(dut):
 
 @cocotb.test()
 async def one_slot_and_one_row(dut):
-    """All kinds of small orders in any turn, of elements of both ways: what overtakes, and what is read from under way."""
+    """Small operations in any order, on both paths: overtaking, and reads of words in flight."""
     rng = dice("payload one slot")
     kinds = ("take", "take", "sum", "sum", "sum", "result", "preempt", "evict", "remind", "ps result", "ps result", "again", "again", "raw")
     for pace in PACES:
         model = Model(dut, rng, elements_of(dut))
         model.slot_count = model.row_count = 1
-        # Where there are two ways more can go wrong, and Verilator is faster.
+        # Two paths need more cases, and Verilator is faster.
         count = 3000 if int(dut.F32.value) else 200
         await run(dut, rng, (1.0, pace, 1.0), [model.order(rng.choice(kinds), rng.randint(1, 2)) for _ in range(count)])
 
 
 @cocotb.test()
 async def full_rate(dut):
-    """A beat each cycle: sums in one slot of integers of any size, of f32 of 7 beats and more; and whatever comes."""
+    """A beat each cycle: integer sums of any size in one slot, f32 sums of 7 beats, mixed kinds."""
     rng = dice("payload rate")
     mixed = ("sum", "pass", "preempt", "ps result")
     for element, units, kinds in ((I32, 1, ("sum",)), (I32, 2, ("sum",)), (F32, 6, ("sum",)), (I32, 1, mixed), (I32, 2, mixed)):
@@ -293,7 +293,7 @@ async def full_rate(dut):
 async def says_that_a_frame_ends_elsewhere(dut):
     rng = dice("payload fault")
     if int(dut.F32.value):
-        return  # Verilator stops there
+        return  # Verilator stops at the assertion
     model = Model(dut, rng, (I32,))
     for wrong in (None, 0, 1):
         orders = [model.order("pass", 2, 0, I32)]

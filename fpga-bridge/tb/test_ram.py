@@ -1,6 +1,6 @@
-"""tally_ram against a list: what is read, what is read while the same word is written, and what stays while nothing is.
+"""Bench of tally_ram against a list: reads, reads of a word that is written, and kept outputs.
 
-With OUTPUT_REGISTER the same, a cycle later.
+With OUTPUT_REGISTER all of it is a cycle later.
 """
 
 import cocotb
@@ -9,14 +9,14 @@ from bench import Clock, dice, get, put
 
 
 class Ends:
-    """Writes and reads at random, often the same word in one cycle or in neighbouring ones."""
+    """Random writes and reads, often of the same word in one cycle or in successive cycles."""
 
     def __init__(self, dut, rng, reads, writes, words):
         self.dut, self.rng, self.reads, self.writes = dut, rng, reads, writes
         self.width, self.bits = len(dut.write_data), len(dut.read_at)
-        # None until it is written: nothing may be said of such a word.
+        # None until it is written: such a word is unknown.
         self.words, self.read_data = words, None
-        # What the output is now, and what will be there if there is a register behind.
+        # The output now, and with an output register that of the next cycle.
         self.outputs = [None] * (1 + int(dut.OUTPUT_REGISTER.value))
         self.collisions, self.kept, self.seen, self.at = 0, 0, 0, 0
 
@@ -51,7 +51,7 @@ def words_of(dut):
 
 
 async def output(dut, clock):
-    """What was read at the last edge."""
+    """The word that was read at the last edge."""
     if int(dut.OUTPUT_REGISTER.value):
         put(dut.read, 0)
         put(dut.write, 0)
@@ -82,7 +82,7 @@ async def as_a_list(dut):
 
 @cocotb.test()
 async def every_word_is_its_own(dut):
-    """Each word gets a value of its own; all have it in the end. What is wrong with an address shows here."""
+    """Each word gets a value of its own and has it in the end. This finds wrong addresses."""
     rng, words = dice("ram words"), words_of(dut)
     clock = await idle(dut)
     put(dut.write, 1)
@@ -114,7 +114,7 @@ async def reads_the_old_word_while_it_is_written(dut):
         put(dut.read, int(old is not None))
         await clock.step()
         if old is not None:
-            assert await output(dut, clock) == old, "not what was there before"
+            assert await output(dut, clock) == old, "not the old word"
         old = new
 
 
@@ -136,7 +136,7 @@ async def keeps_what_was_read(dut):
     put(dut.read, 0)
     put(dut.write, 1)
     for _ in range(2 * depth):
-        # Neither another address, nor that the word itself is written.
+        # Neither another address nor a write of the word changes the output.
         put(dut.read_at, rng.randrange(depth))
         put(dut.write_at, rng.choice((depth - 1, rng.randrange(depth))))
         put(dut.write_data, rng.getrandbits(width))

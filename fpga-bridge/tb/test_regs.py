@@ -1,7 +1,7 @@
-"""tally_regs against registers.json: every register and counter, whatever may be asked, each channel at its own pace.
+"""Bench of tally_regs against registers.json: all registers, counters and addresses, at any pace.
 
-Addresses, data and answers of writes and reads come and go independently. The model is a table of words that is read
-from registers.json; it changes in the cycle in which a write is answered.
+Addresses, data and responses of writes and reads move independently. The model is a table of words,
+made from registers.json. It changes in the cycle in which a write is answered.
 """
 
 import collections
@@ -51,7 +51,7 @@ class Model:
         self.inputs = dict.fromkeys(INPUTS, 0) | {"counters": 0}
 
     def read(self, address):
-        """Answer and word."""
+        """Response and word."""
         if COUNTERS <= address < COUNTERS + 8 * COUNT and address % 4 == 0:
             return OKAY, self.inputs["counters"] >> 8 * (address - COUNTERS) & 0xFFFFFFFF
         if address not in REGISTERS:
@@ -71,7 +71,7 @@ class Model:
         return [f for f in REGISTERS.get(address, ()) if f.access == "command" and f.of(word)]
 
     def answers(self, address, word, strobes, cleared):
-        """What a write may be answered, with what `clearing` was meanwhile."""
+        """Allowed responses to a write, by the values of `clearing` while it waited."""
         if address not in WRITABLE or strobes != 15:
             return {SLVERR}
         if all(field.always for field in self.commands(address, word)):
@@ -79,7 +79,7 @@ class Model:
         return {SLVERR if clearing else OKAY for clearing in cleared}
 
     def write(self, address, word):
-        """The commands that it gives."""
+        """Executes a write and returns its commands."""
         for field in REGISTERS[address]:
             if field.access == "rw":
                 self.state[field.signal] &= ~(field.mask << field.part)
@@ -88,7 +88,7 @@ class Model:
 
 
 class Sender:
-    """A channel of requests: each stays until it is taken."""
+    """Channel of requests. A request stays until it is taken."""
 
     def __init__(self, dut, name, fields, rng, pace):
         self.valid, self.ready = (getattr(dut, f"s_axil_{name}{end}") for end in ("valid", "ready"))
@@ -101,7 +101,7 @@ class Sender:
         if self.offered is None and self.waiting and self.rng.random() < self.pace:
             self.offered = self.waiting.popleft()
         put(self.valid, int(self.offered is not None))
-        # What is not valid is noise.
+        # Noise while valid is low.
         noise = [self.rng.getrandbits(len(field)) for field in self.fields]
         for field, value in zip(self.fields, self.offered or noise):
             put(field, value)
@@ -115,7 +115,7 @@ class Sender:
 
 
 class Taker:
-    """A channel of answers: one that is offered stays as it is until it is taken."""
+    """Channel of responses. An offered response must not change until it is taken."""
 
     def __init__(self, dut, name, fields, rng, pace):
         self.valid, self.ready = (getattr(dut, f"s_axil_{name}{end}") for end in ("valid", "ready"))
@@ -127,7 +127,7 @@ class Taker:
         put(self.ready, int(self.takes))
 
     def sample(self, cycle):
-        """An answer that is offered for the first time."""
+        """A response in the first cycle of its offer, else None."""
         if not get(self.valid):
             assert self.held is None, "an answer went away before it was taken"
             return None
@@ -139,7 +139,7 @@ class Taker:
 
 
 class Ends:
-    """All that a cycle has: the channels, the inputs, and the model held to the outputs."""
+    """Channels and inputs of the module, and the check of its outputs against the model."""
 
     def __init__(self, dut, rng, paces, clears=0.02):
         self.dut, self.rng, self.clears = dut, rng, clears
@@ -155,7 +155,7 @@ class Ends:
         self.model = Model(constants)
         self.outputs = [(name, getattr(dut, name)) for name in STATE]
         self.strobes = [(name, getattr(dut, name)) for name in COMMANDS]
-        # `clearing` and what the register would say, in each cycle since the request was complete.
+        # `clearing`, and the register's value, in each cycle since the request was complete.
         self.cleared, self.found = None, None
         self.asked, self.answered, self.busy = [], 0, 0
         self.seen = collections.Counter()
@@ -194,7 +194,7 @@ class Ends:
         given = {name for name, signal in self.strobes if get(signal)}
         assert given == strobes, f"commands {given}, not {strobes}"
         if given & {"clear_all", "job_load", "job_unload"}:
-            # From the next cycle on.
+            # High from the next cycle on.
             self.busy = self.rng.randrange(2, 30)
         self.reads(cycle)
 
@@ -217,7 +217,7 @@ class Ends:
             self.cleared = None
         self.aw.sample(cycle)
         self.w.sample(cycle)
-        # The next write can be looked at only when the last answer is gone.
+        # The next write is decoded only after the last response is taken.
         complete = self.aw.taken and self.w.taken
         if complete and self.b.held is None:
             self.cleared = (self.cleared or []) + [self.model.inputs["clearing"]]
@@ -255,7 +255,7 @@ def random_word(rng):
 
 @cocotb.test()
 async def every_register(dut):
-    """Written and read in turn, with each strobe; and whatever address is asked for that is none."""
+    """Writes and reads of every register, with all strobes, and of unknown addresses."""
     rng = dice("regs")
     clock, ends = await start(dut, rng, (1.0,) * 5, clears=0)
 
@@ -265,7 +265,7 @@ async def every_register(dut):
     registers = [*REGISTERS, *range(COUNTERS, COUNTERS + 8 * COUNT, 4)]
     for word in (0xFFFFFFFF, 0x12345678, 0xEDCBA987, 0):
         for at in registers:
-            # A command of the last write must not be in the way.
+            # The last write's command must not refuse this write.
             ends.busy = 0
             ends.write(at, word)
             await done()
@@ -275,11 +275,11 @@ async def every_register(dut):
         for strobes in range(15):
             ends.write(at, rng.getrandbits(32), strobes)
     await done()
-    # All that is near, and the registers with a bit of the address too many.
+    # All addresses near by, and registers with one more address bit set.
     far = {at | 1 << bit for at in registers for bit in range(11, 16)}
     for at in (*range(0x700), *sorted(far), 0xFFFC):
         ends.read(at)
-        # What can be written, has been.
+        # Writable registers were written above.
         if at not in WRITABLE:
             ends.write(at, rng.getrandbits(32))
     await done()
@@ -294,7 +294,7 @@ async def any_pace(dut):
     rng = dice("regs paces")
     seen = collections.Counter()
     commands = [at for at in WRITABLE if any(field.access == "command" for field in REGISTERS[at])]
-    # All alike, each one slow or fast alone, and mixed.
+    # All channels at one pace, one channel slower or faster, and mixed paces.
     rounds = [(pace,) * 5 for pace in PACES]
     rounds += [tuple(slow if i == j else fast for j in range(5)) for slow, fast in ((0.1, 1.0), (1.0, 0.25)) for i in range(5)]
     rounds += [tuple(rng.choice(PACES) for _ in range(5)) for _ in range(4)]
@@ -319,7 +319,7 @@ async def any_pace(dut):
 
 @cocotb.test()
 async def one_waits_for_the_other(dut):
-    """Address alone, data alone, nobody who takes the answer: nothing happens. A reset forgets all of it."""
+    """Address or data alone, and untaken responses, have no effect. A reset forgets all of them."""
     rng = dice("regs alone")
     names = {field.signal: at for at, fields in REGISTERS.items() for field in fields if field.access == "rw"}
     at = names["own_ip"]
@@ -338,7 +338,7 @@ async def one_waits_for_the_other(dut):
             ends.read(0)
             await clock.until(ends.idle, 30, "answers")
             assert get(dut.own_ip) == (77 if resets else 1234)
-    # Answers that nobody takes: behind one, one more request is taken at most, and none has an effect.
+    # While a response is not taken, at most one more request is taken, and it has no effect.
     clock, ends = await start(dut, rng, (1.0, 1.0, 0.0, 1.0, 0.0))
     for value in (1, 2, 3):
         ends.write(at, value)
@@ -349,7 +349,7 @@ async def one_waits_for_the_other(dut):
     ends.b.pace = ends.r.pace = 1.0
     await clock.until(ends.idle, 60, "answers")
     assert get(dut.own_ip) == 3
-    # And with both untaken, a reset.
+    # A reset while both responses are not taken.
     clock, ends = await start(dut, rng, (1.0, 1.0, 0.0, 1.0, 0.0))
     ends.write(at, 5)
     ends.read(at)
@@ -363,7 +363,7 @@ async def one_waits_for_the_other(dut):
 
 @cocotb.test()
 async def at_full_speed(dut):
-    """Requests one behind the other, answers taken at once: four cycles each at most."""
+    """Requests back to back, responses taken at once: at most four cycles each."""
     rng = dice("regs speed")
     clock, ends = await start(dut, rng, (1.0,) * 5)
     for _ in range(200):

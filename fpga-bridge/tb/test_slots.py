@@ -1,7 +1,7 @@
-"""tally_slots against the switch of PROTOCOL.md, section 6, in plain Python: frames in, orders and counts out.
+"""Bench of tally_slots against the model of PROTOCOL.md, section 6: frames in, operations out.
 
-All of it collides: few slots, small rings. Frames come with gaps or one behind the other; the payload stage has no room
-for a while; jobs go between them.
+Slots are few and rings small, so that frames collide. Frames come with and without gaps, the
+payload stage has no space at times, and jobs are unloaded in between.
 """
 
 import collections
@@ -50,7 +50,7 @@ class Ends:
     def sample(self, cycle):
         dut = self.dut
         if get(dut.in_pop):
-            assert self.offered is not None, "a frame is taken that is not there"
+            assert self.offered is not None, "a frame is taken, but none is offered"
             self.offered = None
             self.starts.append(cycle)
         if get(dut.op_valid):
@@ -70,7 +70,7 @@ class Ends:
         return not self.frames and self.offered is None and get(self.dut.idle)
 
     def check(self, model):
-        """All orders since the last time."""
+        """Checks all operations since the last call."""
         orders, bits, members = self.orders[::-1], len(self.dut.op_head), int(self.dut.MEMBERS.value)
         for f, did in self.wanted:
             for i, out in enumerate(did.outs or [None]):
@@ -107,7 +107,7 @@ def tell_jobs(dut, model):
 
 
 async def walk(dut, clock, model, place):
-    """Gives up what belongs to a place, or to all."""
+    """Clears a place, or all places."""
     put(dut.walk, 1)
     put(dut.walk_all, int(place is None))
     put(dut.walk_place, place or 0)
@@ -146,7 +146,7 @@ async def orders_as_the_protocol_says(dut):
                 ends.give(f, model.frame(f))
             await settle(clock, ends, model)
             if rng.random() < 0.4:
-                # A job goes, and another comes in its place.
+                # Another job replaces a job.
                 place = rng.choice((None, rng.randrange(len(model.workers)), rng.randrange(len(model.workers))))
                 await walk(dut, clock, model, place)
                 traffic.planned = []
@@ -158,7 +158,7 @@ async def orders_as_the_protocol_says(dut):
 
 @cocotb.test()
 async def full_rate(dut):
-    """A frame a cycle where no tables move, two for DATA, three for DATA of one slot or one fragment."""
+    """One cycle a frame, two for DATA, three for DATA of one slot or one fragment."""
     rng = dice("slots rate")
     for cycles in (1, 2, 3):
         clock, ends, model = await begin(dut, rng, 1.0, 1.0)
@@ -169,19 +169,19 @@ async def full_rate(dut):
             f.slot = f.fragment % 4
             ends.give(f, model.frame(f))
         await settle(clock, ends, model)
-        # The first two find the stages empty.
+        # The first two frames find the stages empty.
         took = ends.starts[-1] - ends.starts[3]
         assert took == cycles * 20, f"{took} cycles for 20 frames of {cycles}"
 
 
 @cocotb.test()
 async def preemptions_cost_no_cycle(dut):
-    """Each of another slot as two cycles, each of the one before as three, as any other DATA."""
+    """A preemption takes as long as other DATA: two cycles, three in the previous frame's slot."""
     rng = dice("preemptions")
     for cycles, slots in ((2, 4), (3, 1)):
         clock, ends, model = await begin(dut, rng, 1.0, 1.0)
         for i in range(24):
-            # A job's fragments stand for one another in the ring of notes: neither a victim's nor another's of those under way.
+            # No two fragments in the stages, victims included, share a row of the notes.
             f = Arrival("DATA", element=I32, fragment=i, rank=0, units=model.units[0], bytes=1088, priority=i, slot=i % slots)
             ends.give(f, model.frame(f))
         await settle(clock, ends, model)
@@ -192,11 +192,11 @@ async def preemptions_cost_no_cycle(dut):
 
 @cocotb.test()
 async def a_victims_note_is_known_at_once(dut):
-    """The next frame of a fragment that was driven out, however near behind: its rank's contribution went to the PS."""
+    """An evicted fragment's next frame, at any distance, finds the note of its rank."""
     rng = dice("victims")
     clock, ends, model = await begin(dut, rng, 1.0, 1.0)
     fragment = 0
-    for again in (0, 1):  # in the slot that it had, or, as only here, in another
+    for again in (0, 1):  # in the fragment's slot, or, only here, in another
         for between in range(6):
             victim = Arrival("DATA", element=I32, fragment=fragment, rank=0, units=model.units[0], bytes=1088)
             other = dataclasses.replace(victim, fragment=fragment + 1, priority=9)
@@ -204,19 +204,19 @@ async def a_victims_note_is_known_at_once(dut):
             for f in (victim, other, *[passing] * between, dataclasses.replace(victim, slot=again)):
                 ends.give(f, model.frame(f))
             await settle(clock, ends, model)
-            # The notes of both are others' from now on.
+            # Later fragments overwrite the notes of both.
             fragment += model.ring_size
     assert ends.expected[counter("PREEMPTIONS")] == ends.expected[counter("DUPLICATE")] == 12
 
 
 @cocotb.test()
 async def how_far_a_job_is_is_known_at_once(dut):
-    """An older fragment does not bring it back, however near behind: what is half a ring behind goes for another job's."""
+    """An older fragment at any distance does not move a job's progress back."""
     rng = dice("reached")
     for first in ((), (0,)):
         clock, ends, model = await begin(dut, rng, 1.0, 1.0)
         half = model.ring_size // 2
-        # The first is ahead of all, or the newer of two is.
+        # The first fragment is ahead of all, or the newer of two is.
         for fragment in (*first, half, half - 1 if first else 0):
             slot = 0 if fragment == 0 else fragment % 2 + 1
             f = Arrival("DATA", element=I32, fragment=fragment, rank=0, units=model.units[0], bytes=1088, slot=slot)

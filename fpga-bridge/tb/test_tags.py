@@ -1,4 +1,4 @@
-"""tally_tags: ports in MACs both ways, everything else untouched, a beat each cycle."""
+"""Bench of tally_tags: ports in MAC addresses both ways, all else unchanged, a beat each cycle."""
 
 import cocotb
 
@@ -31,7 +31,7 @@ async def start(dut, rng, offers, takes):
 
 
 def arriving(rng, length):
-    """A frame from the switch, what the core is to see, and the port."""
+    """A frame from the switch, the frame that the core must see, and the port."""
     frame = rng.randbytes(length)
     kind = rng.randrange(6)
     if kind < 3:
@@ -39,7 +39,7 @@ def arriving(rng, length):
         frame = (port_tag(port) + frame)[: max(length, 6)]
         return frame, OWN + frame[6:], port
     if kind == 3:
-        # One bit away from a tag, and the tag that is none.
+        # A destination one bit away from a tag.
         near = bytearray(port_tag(rng.randrange(0x10000)))
         near[rng.randrange(4)] ^= 1 << rng.randrange(8)
         frame = bytes(near) + frame
@@ -54,7 +54,7 @@ async def run(clock, ends, rng, count, lengths=LENGTHS):
     for _ in range(count):
         frame, seen, port = arriving(rng, rng.choice(lengths))
         bad = rng.getrandbits(1)
-        # Tags in a later beat are payload.
+        # A tag in a later beat is payload.
         beats = beats_of(frame + (port_tag(3) * 11 if rng.random() < 0.3 else b""), 64)
         seen = seen + frame_tail(beats, len(frame))
         sent += [(d, k, l, bad if l else rng.getrandbits(1)) for d, k, l, _ in beats]

@@ -1,4 +1,4 @@
-"""tally_width: every byte, gap in tkeep and end of frame comes out where it went in, and full rate is full rate."""
+"""Bench of tally_width: bytes, gaps in tkeep and ends of frames keep their position; full rate."""
 
 import cocotb
 
@@ -8,7 +8,7 @@ LENGTHS = (1, 7, 8, 15, 16, 31, 32, 33, 60, 63, 64, 65, 127, 128, 129, 192, 1088
 
 
 def bytes_of(beats, size):
-    """Each frame as (place, byte) of the kept bytes, and the user bit; a place counts from the frame's first beat."""
+    """Each frame's kept bytes, by position in the frame, and its user bit."""
     frames, at, kept = [], 0, {}
     for data, keep, last, user in beats:
         for i in range(size):
@@ -51,7 +51,7 @@ async def frames_survive(dut):
             clock, source, sink = await start(dut, rng, offers, takes)
             lengths = [rng.choice(LENGTHS[:-2]) for _ in range(20)] + [rng.choice(LENGTHS)]
             frames = [beats_of(rng.randbytes(n), source.bytes) for n in lengths]
-            # The user bit counts with the last beat only: noise before it.
+            # The user bit is valid with the last beat only: noise before it.
             frames = [[(d, k, l, rng.getrandbits(1)) for d, k, l, _ in beats] for beats in frames]
             await run(clock, source, sink, frames)
 
@@ -66,8 +66,8 @@ async def gaps_survive(dut):
         for i in range(n := rng.randrange(1, 20)):
             keep = rng.choice(((1 << source.bytes) - 1, rng.getrandbits(source.bytes), 0, 1))
             beats.append((rng.getrandbits(8 * source.bytes) & spread(keep, source.bytes), keep, int(i == n - 1), 0))
-        # Down to a narrower stream, a part without bytes above the last kept one is not sent at all: its place is lost
-        # in a beat that is not the last. The core never makes such frames.
+        # The converter to a narrower stream does not send the empty parts above a beat's last byte.
+        # So positions shift if the beat is not the frame's last. The core never makes such frames.
         if source.bytes > sink.bytes:
             beats = [(d | 0xFF << 8 * source.bytes - 8, k | 1 << source.bytes - 1, l, u) for d, k, l, u in beats]
         frames.append(beats)

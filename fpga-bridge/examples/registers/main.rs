@@ -1,5 +1,5 @@
-//! Writes what follows from `registers.json`: the register block of the card, the driver's constants, and the
-//! document.
+//! Generator of the card's register block, the driver's constants and their document, from
+//! `registers.json`.
 //!
 //! ```text
 //! cargo run -p tally-bridge --example registers

@@ -1,4 +1,4 @@
-//! The document.
+//! The document: `docs/FPGA-REGISTERS.md`.
 
 use super::{Access, Field, Map, Register, number};
 use std::fmt::Write;
@@ -37,21 +37,21 @@ fn row(out: &mut String, register: &Register) -> Result<(), String> {
     Ok(())
 }
 
-/// `FPGA-REGISTERS.md`.
+/// Text of `FPGA-REGISTERS.md`.
 pub fn document(map: &Map) -> Result<String, String> {
-    let mut out = "<!-- Generated from fpga-bridge/registers.json by `cargo run -p tally-bridge --example registers`: change that, not this. -->
+    let mut out = "<!-- Generated from fpga-bridge/registers.json by `cargo run -p tally-bridge --example registers`. Edit that file instead. -->
 
 # Registers of the FPGA card
 
-32 bits each, little-endian, at byte addresses of 16 bits. On a real card they are a PCIe BAR, on the simulated one a
-Unix socket ([FPGA.md](FPGA.md)). Only whole words are read and written. What is not in these tables cannot be accessed,
-and what is marked `read` cannot be written: the card answers SLVERR, and nothing changes. Bits that no table has read
-as 0, and are ignored when written.
+A register has 32 bits, little-endian, at a byte address of 16 bits. On a real card the registers
+are a PCIe BAR, on the simulated card a Unix socket ([FPGA.md](FPGA.md)). Accesses are whole words.
+The card answers SLVERR, and nothing changes, for an address outside these tables and for a write to
+a register marked `read`. Bits outside these tables read as 0 and are ignored in writes.
 
-A `command` happens when 1 is written to its bit; it reads as 0. While a place is being cleared (`STATUS`, bit 0),
-commands are refused with SLVERR, but for that which latches the counters.
+Writing 1 to the bit of a `command` executes it; the bit reads as 0. While a place is being cleared
+(`STATUS`, bit 0), commands are refused with SLVERR. The snapshot of the counters is the exception.
 
-After a reset every register that can be written is 0.
+After a reset every writable register is 0.
 "
     .to_owned();
     for block in &map.blocks {
@@ -65,7 +65,7 @@ After a reset every register that can be written is 0.
         }
     }
     let mut address = number(&map.counters.address)?;
-    out.push_str("\n## Counters\n\n64 bits each, the lower word at the address given, the upper one 4 bytes on. They count from reset and wrap.\n`COUNTER_SNAPSHOT` latches all of them; what is read is what they were then.\n");
+    out.push_str("\n## Counters\n\nA counter has 64 bits: the lower word at its address, the upper word 4 bytes above.\nCounters start at 0 after reset, and wrap. `COUNTER_SNAPSHOT` latches all of them; reads return\nthe latched values.\n");
     for group in &map.counters.groups {
         let _ = writeln!(
             out,

@@ -1,4 +1,4 @@
-//! From the description of the registers to the files that follow from it.
+//! Generates the files that `registers.json` describes.
 
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ mod document;
 mod driver;
 mod hardware;
 
-/// The whole description.
+/// The whole of `registers.json`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Map {
@@ -18,7 +18,7 @@ pub struct Map {
     counters: Counters,
 }
 
-/// Registers that belong together.
+/// A group of registers.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Block {
@@ -27,7 +27,7 @@ struct Block {
     registers: Vec<Register>,
 }
 
-/// 32 bits at an address.
+/// A register of 32 bits.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Register {
@@ -37,21 +37,21 @@ struct Register {
     text: String,
 }
 
-/// Some bits of a register.
+/// A field of a register.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Field {
     bits: String,
     access: Access,
-    /// What a read-only field is: a constant of the package or a parameter,
+    /// Source of a read-only field: a constant of the package, or a parameter.
     constant: Option<String>,
-    /// or a signal that comes in.
+    /// Source of a read-only field: an input signal.
     input: Option<String>,
-    /// What the field is called outside; the register's own name if it is the only one.
+    /// Name of the field's signal. Default: the register's name.
     signal: Option<String>,
-    /// Which bits of the signal it is, if it is not the whole; those parts come highest first.
+    /// Bits of the signal, if the field is not the whole. The highest part comes first.
     part: Option<String>,
-    /// A command that is taken even while a place is being cleared.
+    /// A command that is accepted even while a place is being cleared.
     #[serde(default)]
     always: bool,
     #[serde(default)]
@@ -98,7 +98,7 @@ impl Map {
         self.counters.groups.iter().map(|g| g.counters.len()).sum()
     }
 
-    /// What the files rely on.
+    /// Checks that addresses, names and bits are unique and complete.
     fn check(&self) -> Result<(), String> {
         let counters_at = number(&self.counters.address)?;
         let mut addresses = BTreeSet::new();
@@ -107,31 +107,37 @@ impl Map {
             let name = &register.name;
             let address = number(&register.address)?;
             if address % 4 != 0 || address >= counters_at || !addresses.insert(address) {
-                return Err(format!("{name}: the address {}", register.address));
+                return Err(format!(
+                    "{name}: address {}: unaligned or taken",
+                    register.address
+                ));
             }
             if !names.insert(name.clone()) {
-                return Err(format!("{name} is there twice"));
+                return Err(format!("{name}: name used twice"));
             }
             let mut used = 0_u32;
             for field in &register.fields {
                 let mask = field.mask()?;
                 if used & mask != 0 {
-                    return Err(format!("{name}: bits {} are there twice", field.bits));
+                    return Err(format!("{name}: bits {} used twice", field.bits));
                 }
                 used |= mask;
                 let has_source = field.constant.is_some() || field.input.is_some();
                 if has_source != (field.access == Access::Ro) {
-                    return Err(format!("{name}: where do bits {} come from", field.bits));
+                    return Err(format!(
+                        "{name}: bits {}: only `ro` has a source",
+                        field.bits
+                    ));
                 }
                 if field.access == Access::Command && field.width()? != 1 {
-                    return Err(format!("{name}: a command is one bit"));
+                    return Err(format!("{name}: a command has one bit"));
                 }
             }
         }
         for group in &self.counters.groups {
             for counter in &group.counters {
                 if !names.insert(counter.name.clone()) {
-                    return Err(format!("{} is there twice", counter.name));
+                    return Err(format!("{}: name used twice", counter.name));
                 }
             }
         }
@@ -156,14 +162,14 @@ impl Field {
         Ok((u32::MAX >> (32 - self.width()?)) << low)
     }
 
-    /// The bits of its signal that it is.
+    /// Highest and lowest bit in the signal.
     fn part(&self) -> Result<Option<(u32, u32)>, String> {
         let part = self.part.as_deref();
         part.map(|text| range(text).ok_or_else(|| format!("part `{text}`")))
             .transpose()
     }
 
-    /// What it is called outside.
+    /// Name of the signal.
     fn signal(&self, register: &Register) -> String {
         let own = self.signal.as_ref().or(self.input.as_ref());
         own.cloned().unwrap_or_else(|| register.name.to_lowercase())
@@ -171,7 +177,7 @@ impl Field {
 }
 
 impl Counter {
-    /// Its name where only letters and `_` are allowed.
+    /// Name as a constant: letters, digits and `_`.
     fn constant(&self, group: &Group) -> String {
         let name = self
             .name
@@ -194,10 +200,10 @@ fn number(text: &str) -> Result<u32, String> {
     u32::from_str_radix(digits, 16).map_err(|error| format!("`{text}`: {error}"))
 }
 
-/// The files, by path relative to the package's folder.
+/// Path, relative to the package's folder, and text of each file.
 ///
 /// # Errors
-/// What is wrong with the description.
+/// Says which part of `registers.json` is wrong.
 pub fn files(folder: &Path) -> Result<Vec<(&'static str, String)>, String> {
     let path = folder.join("registers.json");
     let at = |error: String| format!("{}: {error}", path.display());
