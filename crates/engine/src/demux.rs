@@ -191,3 +191,6 @@ impl Demux {
         claim.map(|&(_, id)| id)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -49,14 +49,14 @@ pub mod offload;
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[path = "../tests/common/plain.rs"]
 mod plain;
-#[cfg(test)]
-#[allow(dead_code, reason = "shared with the integration tests")]
-#[path = "../tests/common/platform.rs"]
-mod platform;
 #[cfg(feature = "planted")]
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
+#[cfg(test)]
+#[allow(dead_code, reason = "shared with the integration tests")]
+#[path = "../tests/common/platform.rs"]
+mod platform;
 pub mod policy;
 pub mod pool;
 pub mod queue;
