@@ -117,6 +117,9 @@ fn overlaps_are_errors() {
     assert!(!meet(transit(1..=5), local(1..=5, true)), "other frames");
     assert!(meet(Claim::Ethertype(5), Claim::Ethertype(5)));
     assert!(!meet(Claim::Ethertype(5), Claim::Ethertype(6)));
+    assert!(meet(Claim::Ethertype(0x0800), local(1..=5, false)));
+    assert!(meet(transit(1..=5), Claim::Ethertype(0x0800)));
+    assert!(!meet(Claim::Ethertype(0x0801), local(1..=5, false)));
     assert!(meet(Claim::Port(PortId(1)), Claim::Port(PortId(1))));
     assert!(!meet(Claim::Port(PortId(1)), Claim::Port(PortId(2))));
     assert!(meet(Claim::Jobs, Claim::Jobs));
