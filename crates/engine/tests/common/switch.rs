@@ -1,14 +1,80 @@
 //! A switch in plain memory: cores that hand frames over to each other, and their drivers.
 
 use super::platform::{Driver, Memory, Packet};
+use std::net::Ipv4Addr;
+use std::sync::mpsc;
 use tally_engine::core::SwitchAddress;
 use tally_engine::dialect::DialectSet;
+use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
-use tally_engine::{Command, Context, Core, Forwarding, ForwardingConfig, PortId, Ports};
-use tally_wire::Time;
+use tally_engine::{
+    Aggregator, Command, Context, Core, DropReason, Forwarding, ForwardingConfig, Limits, Member,
+    PolicyName, PoolConfig, PortId, Ports, Reply,
+};
+use tally_kernels::Kernels;
+use tally_wire::frame::{UDP_END, emit};
+use tally_wire::{Addresses, HEADERS_BYTES, Header, Mac, Time};
+
+/// The switch's own address.
+pub const ADDRESS: SwitchAddress = SwitchAddress {
+    mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
+    ip: Ipv4Addr::new(10, 0, 255, 254),
+    base_port: 31249,
+};
 
 /// Frames that the stage of a port holds.
 const STAGE_FRAMES: usize = 32;
+
+/// A pool shard of two jobs.
+pub fn pool(shards: u8, shard: u8) -> PoolConfig {
+    PoolConfig {
+        slots: 16,
+        ways: 1,
+        held: 8,
+        window: 8,
+        shards,
+        shard,
+        jobs: 2,
+        limits: vec![Limits::default(); 2],
+        policy: PolicyName::Esa,
+    }
+}
+
+/// The native protocol on one core of a switch with so many ports.
+pub fn native(config: PoolConfig, ports: u16) -> Native<Memory> {
+    let shards = u16::from(config.shards);
+    let aggregator = Aggregator::new(config, Kernels::best());
+    Native::new(aggregator, ADDRESS.base_port, shards, usize::from(ports))
+}
+
+/// The addresses of a datagram from a member to the switch.
+pub fn to_switch(from: &Member, udp_port: u16) -> Addresses {
+    Addresses {
+        src_mac: from.mac,
+        dst_mac: ADDRESS.mac,
+        src_ip: from.ip,
+        dst_ip: ADDRESS.ip,
+        src_port: from.udp_port,
+        dst_port: udp_port,
+    }
+}
+
+/// A frame with a Tally header and its payload, each byte of which is `fill`, and its trailer.
+pub fn frame(addresses: &Addresses, header: &Header, fill: u8) -> Vec<u8> {
+    let mut frame = vec![fill; UDP_END + header.datagram_bytes()];
+    emit(&mut frame, addresses, header);
+    header.emit_trailer(&mut frame[HEADERS_BYTES + header.payload_bytes()..]);
+    frame
+}
+
+/// What a command answers.
+pub fn ask<T: Send + 'static>(command: impl FnOnce(Reply<T>)) -> T {
+    let (send, receive) = mpsc::channel();
+    command(Box::new(move |answer| {
+        send.send(answer).expect("the asker waits");
+    }));
+    receive.try_recv().expect("an answer")
+}
 
 /// Cores, each with its driver. Port p belongs to core p modulo their number.
 pub struct Switch<D: DialectSet<Memory>> {
@@ -105,6 +171,16 @@ impl<D: DialectSet<Memory>> Switch<D> {
             .iter_mut()
             .for_each(|core| core.command(command()));
         self.poll();
+    }
+
+    /// Frames dropped outside of dialects, by reason, of those with any.
+    pub fn drops(&self) -> Vec<(DropReason, u64)> {
+        let of = |reason: DropReason| {
+            let cores = self.cores.iter();
+            cores.map(|core| core.report().drops[reason as usize]).sum()
+        };
+        let all = DropReason::ALL.iter().map(|&reason| (reason, of(reason)));
+        all.filter(|&(_, count)| count > 0).collect()
     }
 
     /// What left since the last call.
