@@ -1,5 +1,7 @@
 //! A switch core with a card: what goes to the card, and what the card may send.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::plain::{host, secret};
@@ -82,7 +84,7 @@ impl World {
                 epoch,
                 Dialects::<Memory>::OFFLOAD,
                 reply,
-            ))
+            ));
         })
     }
 
@@ -121,8 +123,8 @@ impl World {
 
     /// All frames are back.
     fn end(mut self) {
-        self.switch.take();
         self.switch.command(|| Command::Unbind(JOB));
+        self.switch.take();
         assert_eq!(self.switch.memory.alive(), 0);
     }
 }

@@ -7,6 +7,7 @@ use tally_engine::core::SwitchAddress;
 use tally_engine::dialect::DialectSet;
 use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
+use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
 use tally_engine::{
     Aggregator, Command, Context, Core, DropReason, Forwarding, ForwardingConfig, Limits, Member,
     PolicyName, PoolConfig, PortId, Ports, Reply,
@@ -45,6 +46,13 @@ pub fn native(config: PoolConfig, ports: u16) -> Native<Memory> {
     let shards = u16::from(config.shards);
     let aggregator = Aggregator::new(config, Kernels::best());
     Native::new(aggregator, ADDRESS.base_port, shards, usize::from(ports))
+}
+
+/// SwitchML on one core, whose ports send frames of several segments.
+pub fn switchml(config: SwitchmlConfig, ports: u16) -> Option<Box<SwitchmlDialect<Memory>>> {
+    let pool = Switchml::new(config, Kernels::best());
+    let chains = vec![true; usize::from(ports)];
+    Some(Box::new(SwitchmlDialect::new(pool, chains)))
 }
 
 /// The addresses of a datagram from a member to the switch.
