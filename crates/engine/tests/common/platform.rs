@@ -1,9 +1,9 @@
 //! A platform in plain memory, for tests and the fuzz target.
 //!
 //! A [`Packet`] behaves as an mbuf does: it has headroom and room behind its bytes, it is shared by
-//! reference count, and two of them make a chain. [`Memory`] is the pool: it counts the segments that
-//! are alive, so that a test can assert that all are back, and it may be exhausted. A [`Driver`]
-//! keeps what leaves, by port and by core.
+//! reference count, and two of them make a chain. [`Memory`] is the pool: it counts the segments
+//! that are alive, so that a test can assert that all are back, and it may be exhausted. A
+//! [`Driver`] keeps what leaves, by port and by core.
 
 use std::cell::Cell;
 use std::rc::Rc;
