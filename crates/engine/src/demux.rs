@@ -90,6 +90,10 @@ fn overlap(a: &Claim, b: &Claim) -> bool {
         (Claim::Local { ports: a, .. }, Claim::Local { ports: b, .. })
         | (Claim::Transit { ports: a }, Claim::Transit { ports: b }) => meet(a, b),
         (Claim::Ethertype(a), Claim::Ethertype(b)) => a == b,
+        (Claim::Ethertype(a), Claim::Local { .. } | Claim::Transit { .. })
+        | (Claim::Local { .. } | Claim::Transit { .. }, Claim::Ethertype(a)) => {
+            *a == ETHERTYPE_IPV4
+        }
         (Claim::Port(a), Claim::Port(b)) => a == b,
         (Claim::Jobs, Claim::Jobs) => true,
         _ => false,
@@ -191,3 +195,6 @@ impl Demux {
         claim.map(|&(_, id)| id)
     }
 }
+
+#[cfg(test)]
+mod tests;

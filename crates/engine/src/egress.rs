@@ -467,3 +467,6 @@ impl<F: Frame> Ports<F> {
         line.stage.shrink_to(line.stage_frames.max(1));
     }
 }
+
+#[cfg(test)]
+mod tests;

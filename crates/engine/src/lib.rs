@@ -53,6 +53,10 @@ mod plain;
 pub mod planted;
 #[cfg(not(feature = "planted"))]
 mod planted;
+#[cfg(test)]
+#[allow(dead_code, reason = "shared with the integration tests")]
+#[path = "../tests/common/platform.rs"]
+mod platform;
 pub mod policy;
 pub mod pool;
 pub mod queue;

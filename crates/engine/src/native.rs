@@ -20,7 +20,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::header::PRIORITY_AT;
-use tally_wire::{Addresses, HEADERS_BYTES, Header, JobId, Mac, Rank, Time, Train};
+use tally_wire::{Addresses, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank, Time, Train};
 
 /// A received frame with exactly its headers and payload.
 pub struct Datagram<F>(pub F);
@@ -150,6 +150,9 @@ impl<P: Platform> Dialect<P> for Native<P> {
             ip: addresses.src_ip,
             udp_port: addresses.src_port,
         };
+        if matches!(header.kind, Kind::Accept | Kind::Refuse) {
+            return Err(DropReason::NotForSwitch);
+        }
         if header.kind.is_control() {
             let datagram = udp.datagram(frame.data()).try_into();
             context.to_control(ControlFrame {

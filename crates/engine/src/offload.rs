@@ -187,7 +187,7 @@ impl Offload {
         if udp.addresses.src_ip != ip || udp.addresses.src_port != base_port {
             return Err(DropReason::CardFrame);
         }
-        let header = self.validate(mask, &udp.addresses, &header)?;
+        let header = self.validate(mask, base_port, &udp.addresses, &header)?;
         let addresses = Addresses {
             src_mac: mac,
             ..udp.addresses
@@ -204,10 +204,11 @@ impl Offload {
     }
 
     /// The header with its tag, of a frame of the card's to these addresses on these ports, if it is
-    /// one that the card may send.
+    /// one that the card may send. Groups listen on `base_port`.
     fn validate(
         &mut self,
         mask: u16,
+        base_port: u16,
         to: &Addresses,
         header: &Header,
     ) -> Result<Header, DropReason> {
@@ -220,16 +221,21 @@ impl Offload {
             (to.dst_mac, to.dst_ip, to.dst_port) == (member.mac, member.ip, member.udp_port)
                 && mask == bit(member.port)
         };
-        let is_right = match (header.kind, header.rank) {
-            (Kind::Result, Rank::SWITCH) => {
-                let all = roster.ports.iter().fold(0, |all, &port| all | bit(port));
-                mask != 0 && mask & !all == 0 && to.dst_ip == group_of(header.job)
-            }
-            (Kind::Partial | Kind::NotHere, Rank::SWITCH) => is_member(&roster.ps),
-            (Kind::Probe, _) => is_member(&roster.ps),
-            (Kind::Nack, rank) => roster.member(rank).is_some_and(is_member),
-            _ => false,
-        };
+        let group = group_of(header.job);
+        let is_group =
+            (to.dst_mac, to.dst_ip, to.dst_port) == (Mac::of_group(group), group, base_port);
+        // A member behind a port that a card does not know has no bit.
+        let is_right = mask != 0
+            && match (header.kind, header.rank) {
+                (Kind::Result, Rank::SWITCH) => {
+                    let all = roster.ports.iter().fold(0, |all, &port| all | bit(port));
+                    mask & !all == 0 && is_group
+                }
+                (Kind::Partial | Kind::NotHere, Rank::SWITCH) => is_member(&roster.ps),
+                (Kind::Probe, _) => is_member(&roster.ps),
+                (Kind::Nack, rank) => roster.member(rank).is_some_and(is_member),
+                _ => false,
+            };
         if !is_right {
             return Err(DropReason::CardFrame);
         }

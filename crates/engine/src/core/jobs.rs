@@ -113,3 +113,6 @@ impl Jobs {
             .map(|(&id, job)| (id, job.server, job.arrivals))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,9 @@ pub mod dispatch;
 pub mod forwarding;
 pub mod pair;
 pub mod plain;
+pub mod platform;
 pub mod sums;
+pub mod switch;
 pub mod table;
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): all
