@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Packages from the top; each may use those after it.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "perf",
     "switch",
     "fpga-bridge/card",
@@ -22,14 +22,16 @@ const ORDER: [&str; 17] = [
     "crates/local",
     "crates/dpdk",
     "crates/dpdk-sys",
+    "crates/frame",
     "crates/kernels",
     "crates/wire",
 ];
 
 /// Packages that see no socket, clock, random source or log.
-const SANS_IO: [&str; 4] = [
+const SANS_IO: [&str; 5] = [
     "crates/engine",
     "crates/endpoint",
+    "crates/frame",
     "crates/kernels",
     "crates/wire",
 ];
