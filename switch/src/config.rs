@@ -543,7 +543,7 @@ impl Config {
         let bad = |key: String, found: &dyn std::fmt::Display, allowed: &str| {
             Err(ConfigError::value(path, key, found, allowed))
         };
-        let limit = tally_engine::aggregator::MAX_JOBS;
+        let limit = tally_engine::native::aggregator::MAX_JOBS;
         if self.jobs.len() > limit {
             return bad("jobs".into(), &self.jobs.len(), &format!("at most {limit}"));
         }

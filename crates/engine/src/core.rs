@@ -12,7 +12,7 @@
 //! together in step 3. Commands come between iterations, when no contribution waits.
 //!
 //! A frame goes to the [dialect](crate::dialect) that claims it ([`Demux`]). All other frames are
-//! [forwarded](crate::forwarding). The checks in [`classify`](Core::classify) stand in the order of
+//! [forwarded](crate::forwarding). The checks in `classify` stand in the order of
 //! their cost. Most frames need none of them: they are like the last frame of their port, and the
 //! dialect of that one takes them at once ([`Dialect::receive_cached`]).
 //!

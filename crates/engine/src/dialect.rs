@@ -1,9 +1,9 @@
-//! A dialect: one protocol that the switch speaks, as a folder and a row of [`dialects!`].
+//! A dialect: one protocol that the switch speaks, as a folder and a row of [`dialects!`](crate::dialects!).
 //!
 //! A dialect [claims](Claim) frames. The core gives it those frames, one at a time, and calls
 //! [`Dialect::aggregate`] once at the end of each poll iteration. It sends through
 //! [`Context::ports`](crate::core::Context::ports) and writes its own headers. Dispatch is static:
-//! [`dialects!`] makes one type of a list, and the compiler sees every call.
+//! [`dialects!`](crate::dialects!) makes one type of a list, and the compiler sees every call.
 
 use crate::core::Context;
 use crate::demux::{Arrival, Claim};
@@ -219,7 +219,7 @@ impl<P: Platform, T: Dialect<P>> Dialect<P> for Option<Box<T>> {
     }
 }
 
-/// All dialects of a core: what [`dialects!`] makes.
+/// All dialects of a core: what [`dialects!`](crate::dialects!) makes.
 pub trait DialectSet<P: Platform> {
     /// A command to one of them.
     type Command;

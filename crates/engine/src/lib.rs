@@ -1,24 +1,15 @@
-//! The aggregation engine: everything the switch decides, without I/O.
+//! The switch, without I/O: everything that it decides.
 //!
-//! Two halves, as different as their budgets:
+//! * [`core`] is one data core: poll iterations, the order of checks, commands. It gives a frame to the
+//!   [`dialect`] that claims it ([`demux`]), and forwards all others ([`forwarding`]). All leave by
+//!   [`egress`]. Nanoseconds: no allocation after start, no lock, no clock, no division.
+//! * Dialects are [`native`] (Tally's protocol), [`switchml`], and [`offload`] (an FPGA card); the list is
+//!   [`dialects`].
+//! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE, watches
+//!   over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
 //!
-//! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE,
-//!   watches over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
-//! * [`aggregator`] is the data path, one [`Aggregator`] for each shard: it takes one frame at a
-//!   time, checks it against the roster, and sums, keeps, preempts, forwards. Nanoseconds: no
-//!   allocation after start, no lock, no clock, no division.
-//!
-//! Policies ([`policy`]) say where a fragment's slot is and what a collision does; each is one file.
-//! What leaves waits for its port in a [`queue`] by priority, one for each port.
-//!
-//! Frames between other hosts are [`forwarding`]'s: the ordinary switch underneath.
-//!
-//! Besides, [`switchml`]: the data path for clients of another system, which shares with the rest
-//! no more than [`Buffer`], ports and drop reasons.
-//!
-//! How it is used: frames come in as a parsed [`tally_wire::Header`] and a [`Buffer`]; what leaves
-//! goes to an [`Egress`]. Both are traits, so that the switch plugs in mbufs and ports, and tests and
-//! the simulator plain memory. The accumulator of a slot is the buffer of its first contribution.
+//! A driver provides a [`Platform`] with its [`Frame`]s, and runs the core: the switch on DPDK, the
+//! simulator in virtual time, tests and the fuzz target on plain memory.
 //!
 //! Invariants, asserted in production builds where they are cheap:
 //!
@@ -30,8 +21,6 @@
 #[cfg(test)]
 extern crate self as tally_engine;
 
-pub mod aggregator;
-pub mod batch;
 pub mod buffer;
 pub mod core;
 pub mod counters;
@@ -39,10 +28,8 @@ pub mod demux;
 pub mod dialect;
 pub mod dialects;
 pub mod egress;
-mod elsewhere;
 pub mod forwarding;
 pub mod frame;
-mod held;
 pub mod native;
 pub mod offload;
 #[cfg(test)]
@@ -57,25 +44,21 @@ mod planted;
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[path = "../tests/common/platform.rs"]
 mod platform;
-pub mod policy;
-pub mod pool;
 pub mod queue;
 pub mod registry;
-mod ring;
 pub mod roster;
-mod slot;
 pub mod switchml;
 
 pub use crate::core::{Command, Context, ControlFrame, Core, CoreReport, Reply, SwitchAddress};
-pub use aggregator::{Admission, Aggregator};
-pub use batch::{Batch, Contribution};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason};
 pub use dialects::{DialectCommand, DialectMetrics, Dialects};
 pub use egress::{Handover, Ports, Transmit};
 pub use forwarding::{Forwarding, ForwardingConfig};
 pub use frame::{Frame, Observed, Platform};
-pub use policy::{Policy, PolicyName};
-pub use pool::{Limits, PoolConfig};
+pub use native::aggregator::{Admission, Aggregator};
+pub use native::batch::{Batch, Contribution};
+pub use native::policy::{Policy, PolicyName};
+pub use native::pool::{Limits, PoolConfig};
 pub use registry::{Action, JobConfig, Registry, RegistryConfig};
 pub use roster::{Member, PortId, Roster};

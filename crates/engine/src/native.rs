@@ -9,6 +9,15 @@
 //! Fast path: a port's frames mostly come from one worker and differ in fragment and priority only.
 //! The flow cache remembers what was found out about the last one. It holds until a roster changes.
 
+pub mod aggregator;
+pub mod batch;
+mod elsewhere;
+mod held;
+pub mod policy;
+pub mod pool;
+mod ring;
+mod slot;
+
 use crate::buffer::{Buffer, Egress, To};
 use crate::core::{Context, ControlFrame};
 use crate::demux::{Arrival, Claim};

@@ -14,8 +14,8 @@
 use super::{Config, ConfigError, from_text};
 use serde::Deserialize;
 use std::path::Path;
-use tally_engine::policy::Static;
-use tally_engine::pool::MAX_WAYS;
+use tally_engine::native::policy::Static;
+use tally_engine::native::pool::MAX_WAYS;
 use tally_engine::{Limits, PolicyName, PoolConfig};
 use tally_wire::{HEADERS_BYTES, UNIT_BYTES};
 

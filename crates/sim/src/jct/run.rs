@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tally_endpoint::{Event, Profile, PsConfig, WorkerConfig};
-use tally_engine::policy::Static;
+use tally_engine::native::policy::Static;
 use tally_engine::queue::QueueConfig;
 use tally_engine::{JobConfig, PolicyName, PoolConfig, RegistryConfig};
 use tally_kernels::Kernels;

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::buffer::To;
+use crate::native::policy::PolicyName;
+use crate::native::pool::Limits;
 use crate::plain::{Ledger, Plain, Sent, Wire, host, secret};
-use crate::policy::PolicyName;
-use crate::pool::Limits;
 use crate::roster::PortId;
 use tally_wire::{AuthTag, Epoch, FragmentId};
 

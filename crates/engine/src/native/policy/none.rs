@@ -6,7 +6,7 @@
 //! ring.
 
 use super::{Collision, Completion, Placement, Policy, Resend};
-use crate::pool::PoolConfig;
+use crate::native::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of a switch that does not aggregate.

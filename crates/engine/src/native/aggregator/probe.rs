@@ -3,8 +3,8 @@
 use super::{Aggregator, find, key_of};
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::DropReason;
+use crate::native::ring::Standing;
 use crate::planted::{self, Bug};
-use crate::ring::Standing;
 use tally_wire::{Header, Kind, Rank};
 
 impl<B: Buffer> Aggregator<B> {

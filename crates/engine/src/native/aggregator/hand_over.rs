@@ -18,7 +18,7 @@ impl<B: Buffer> Aggregator<B> {
                 counters: &mut self.counters,
                 egress,
             };
-            let own = |key: &crate::slot::SlotKey| key.job == id;
+            let own = |key: &crate::native::slot::SlotKey| key.job == id;
             for slot in &mut self.slots {
                 if slot.key.as_ref().is_some_and(own) {
                     out.evict(slot, &mut self.arena, Flags::NONE);

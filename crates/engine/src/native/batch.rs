@@ -9,7 +9,7 @@
 //! A batch changes the order of arrivals only between fragments: of one fragment, contributions are taken
 //! in the order in which they came.
 
-use crate::aggregator::{Admission, MAX_JOBS};
+use crate::native::aggregator::{Admission, MAX_JOBS};
 use tally_wire::{Flags, FragmentId, Header, Kind, Rank};
 
 /// Rows of a batch: as many contributions have room in any case.

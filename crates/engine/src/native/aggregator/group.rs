@@ -7,13 +7,13 @@
 //! goes the ordinary way one by one.
 
 use super::{Aggregator, Out, complete, find};
-use crate::batch::{Batch, ROW, Rest, Tag};
 use crate::buffer::{Buffer, Egress};
-use crate::held::fold_narrow;
+use crate::native::batch::{Batch, ROW, Rest, Tag};
+use crate::native::held::fold_narrow;
+use crate::native::policy::Completion;
+use crate::native::ring::Standing;
+use crate::native::slot::{Slot, SlotKey};
 use crate::planted::{self, Bug};
-use crate::policy::Completion;
-use crate::ring::Standing;
-use crate::slot::{Slot, SlotKey};
 use tally_kernels::Kernels;
 use tally_wire::{AuthTag, Element, Flags, Header, Kind, Time, all_ranks};
 

@@ -7,8 +7,8 @@
 
 use super::{Aggregator, Out, clear};
 use crate::buffer::{Buffer, Egress};
+use crate::native::policy::Collision;
 use crate::planted::{self, Bug};
-use crate::policy::Collision;
 use std::ops::Range;
 use tally_wire::{Flags, JobId, Time};
 

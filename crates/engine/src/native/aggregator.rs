@@ -9,14 +9,14 @@
 
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
-use crate::elsewhere::Elsewhere;
-use crate::held::{Arena, Owner};
+use crate::native::elsewhere::Elsewhere;
+use crate::native::held::{Arena, Owner};
+use crate::native::policy::{Completion, Placement, Policy, Resend};
+use crate::native::pool::{Limits, PoolConfig};
+use crate::native::ring::{Ring, Standing};
+use crate::native::slot::{Slot, SlotKey};
 use crate::planted::{self, Bug};
-use crate::policy::{Completion, Placement, Policy, Resend};
-use crate::pool::{Limits, PoolConfig};
-use crate::ring::{Ring, Standing};
 use crate::roster::{Member, Roster};
-use crate::slot::{Slot, SlotKey};
 use std::ops::Range;
 use tally_kernels::Kernels;
 use tally_wire::{AuthTag, Element, Flags, FragmentId, Header, JobId, Kind, Rank, Time};

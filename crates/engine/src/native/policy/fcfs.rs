@@ -6,7 +6,7 @@
 //! RESEND drives the slot's partial to the PS and follows it there.
 
 use super::{Collision, Completion, Placement, Policy, Resend, scattered};
-use crate::pool::PoolConfig;
+use crate::native::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of ATP.

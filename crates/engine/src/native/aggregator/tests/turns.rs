@@ -1,7 +1,7 @@
 //! Contributions of a turn, of more workers than a row of the batch has room for, in any order.
 
 use super::*;
-use crate::batch::{Batch, Contribution};
+use crate::native::batch::{Batch, Contribution};
 
 const WORKERS: u16 = 20;
 

@@ -1,6 +1,6 @@
 //! How a shard's pool is laid out, and how much of it a job may have.
 
-use crate::policy::PolicyName;
+use crate::native::policy::PolicyName;
 
 /// Most ways of a set.
 pub const MAX_WAYS: u32 = 8;

@@ -13,7 +13,7 @@ pub use fcfs::Fcfs;
 pub use fixed::Static;
 pub use none::NoAggregation;
 
-use crate::pool::PoolConfig;
+use crate::native::pool::PoolConfig;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;

@@ -10,7 +10,7 @@
 //! ended).
 
 use super::{Collision, Completion, Placement, Policy, Resend};
-use crate::pool::PoolConfig;
+use crate::native::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of SwitchML.
@@ -56,7 +56,7 @@ impl Policy for Static {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::PolicyName;
+    use crate::native::policy::PolicyName;
 
     fn pool(jobs: usize, slots: u32, ways: u32) -> PoolConfig {
         PoolConfig {

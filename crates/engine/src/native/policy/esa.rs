@@ -7,12 +7,12 @@
 //! slot, so that a stalled job cannot hold it for ever.
 //!
 //! Where it departs: the paper's PS asks for the rest of a fragment that has come apart, after a while
-//! (REMIND). Here the rest follows by itself once it is all ([`crate::elsewhere`]), and asking is for
+//! (REMIND). Here the rest follows by itself once it is all ([`crate::native::elsewhere`]), and asking is for
 //! what was lost. Nearly every fragment that meets a collision comes apart, and while one waits to be
 //! asked for, the windows of all its workers stand still behind it.
 
 use super::{Collision, Completion, Placement, Policy, Resend, scattered};
-use crate::pool::PoolConfig;
+use crate::native::pool::PoolConfig;
 use tally_wire::JobId;
 
 /// The policy of ESA.

@@ -1,6 +1,6 @@
 //! One aggregator slot.
 
-use crate::held::List;
+use crate::native::held::List;
 use tally_wire::{Element, Epoch, Flags, FragmentId, JobId, Time};
 
 /// Whose slot it is.
