@@ -4,7 +4,7 @@
 //!   [`dialect`] that claims it ([`demux`]), and forwards all others ([`forwarding`]). All leave by
 //!   [`egress`]. Nanoseconds: no allocation after start, no lock, no clock, no division.
 //! * Dialects are [`native`] (Tally's protocol), [`switchml`], and [`offload`] (an FPGA card); the list is
-//!   [`dialects`].
+//!   [`dialects`](mod@dialects).
 //! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE, watches
 //!   over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
 //!
