@@ -21,7 +21,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 use tally_local::{Arithmetic, Client, Dtype, Operation, Priority, Region, Submission};
 use tally_perf::cluster::{Links, Namespaces, allowed};
-use tally_switch::report::{CardReport, Report};
+use tally_switch::report::{CardReport, CardState, Report};
 
 /// Of an example, and the job's number behind it.
 const KEY: &str = "00112233445566778899aabbccdd";
@@ -489,7 +489,7 @@ fn is_killed_and_comes_back(link: Link, times: u64) {
             stage.until_card_sums(500);
             stage.kill_card();
             stage.until("the card has failed", |report, card| {
-                card.state != "working" && !report.jobs[0].on_card
+                card.state != CardState::Working && !report.jobs[0].on_card
             });
             first.until_summed(5);
             stage.start_card();

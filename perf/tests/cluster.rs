@@ -254,7 +254,7 @@ fn wait_until_it_runs(cluster: &Cluster, job: usize) {
     let start = Instant::now();
     loop {
         let report = cluster.switch_report().unwrap();
-        if report.jobs[job].phase == "running" {
+        if report.jobs[job].phase == tally_switch::report::JobPhase::Running {
             return;
         }
         assert!(start.elapsed() < Duration::from_secs(20), "{report}");

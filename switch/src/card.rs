@@ -27,7 +27,7 @@ use crate::config::{CardJobs, CardSection, Registers};
 use crate::log;
 use crate::messages::CardNews;
 use crate::platform::Memory;
-use crate::report::CardReport;
+use crate::report::{CardReport, CardState};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -222,7 +222,7 @@ impl CardThread {
                 }
                 Err(why) => {
                     self.note(|report| {
-                        report.state = "absent".into();
+                        report.state = CardState::Absent;
                         report.why = Some(why);
                     });
                     self.pause(LOOK_FOR);
@@ -238,20 +238,15 @@ impl CardThread {
     /// Changes the report; says so where it is another state, or for another reason.
     fn note(&self, change: impl FnOnce(&mut CardReport)) {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = (report.state.clone(), report.why.clone());
+        let before = (report.state, report.why.clone());
         change(&mut report);
         report.jobs = self.inside.keys().map(|id| id.0).collect();
-        if before != (report.state.clone(), report.why.clone()) {
+        if before != (report.state, report.why.clone()) {
             let why = report
                 .why
                 .as_ref()
                 .map_or(String::new(), |why| format!(": {why}"));
-            let has = if report.state == "failed" {
-                "has"
-            } else {
-                "is"
-            };
-            log::line("card", format!("the card {has} {}{why}", report.state));
+            log::line("card", format!("card: {}{why}", report.state));
         }
     }
 
@@ -278,7 +273,7 @@ impl CardThread {
         }
         let can = *card.capabilities();
         self.note(|report| {
-            report.state = "working".into();
+            report.state = CardState::Working;
             report.why = None;
             report.slots = can.slots;
             report.payload_bytes = can.payload_bytes;
@@ -489,7 +484,7 @@ impl CardThread {
         self.inside.insert(id, epoch);
         if all {
             self.note(|report| report.moves += 1);
-            log::line("card", format!("job {id} goes on on the card", id = id.0));
+            log::line("card", format!("job {}: offloaded to card", id.0));
             Ok(())
         } else {
             // It has ended meanwhile; we have not heard yet.
@@ -502,7 +497,7 @@ impl CardThread {
         answers.wait(CORE_PATIENCE).for_each(drop);
         self.inside.remove(&id);
         self.note(|report| report.moves += 1);
-        log::line("card", format!("job {id} goes on in software", id = id.0));
+        log::line("card", format!("job {}: resumed in software", id.0));
         card.unload(id).map_err(text)
     }
 
@@ -515,15 +510,15 @@ impl CardThread {
         let jobs: Vec<_> = self.inside.keys().map(|id| id.0.to_string()).collect();
         self.inside.clear();
         self.note(|report| {
-            report.state = "failed".into();
+            report.state = CardState::Failed;
             report.why = Some(why.to_owned());
             report.failures += 1;
         });
         if !jobs.is_empty() {
             let line = format!(
-                "what the card had goes on in software, after {:.1} ms: job {}",
-                since.elapsed().as_secs_f64() * 1e3,
-                jobs.join(", ")
+                "card failed: job {} resumed in software after {:.1} ms",
+                jobs.join(", "),
+                since.elapsed().as_secs_f64() * 1e3
             );
             log::line("card", line);
         }

@@ -3,7 +3,7 @@
 mod card;
 mod sessions;
 
-pub use card::CardReport;
+pub use card::{CardReport, CardState};
 pub use sessions::{RankReport, SessionReport, SwitchmlReport};
 
 use crate::config::Config;
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tally_engine::egress::{PortCounters, ReplyCounters};
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::{CLASSES, QueueCounters};
-use tally_engine::{Counters, DropReason, Registry};
+use tally_engine::{Counters, DropReason, Registry, registry};
 
 /// What does not change while the switch runs.
 #[derive(Clone, Debug, Default)]
@@ -147,13 +147,49 @@ pub struct PortReport {
     pub queue_frames_max: u32,
 }
 
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobPhase {
+    /// No member has joined.
+    Idle,
+    /// Some members have joined.
+    Waiting,
+    /// All members have joined.
+    Running,
+    /// Its PS is gone.
+    Paused,
+}
+
+impl From<registry::JobPhase> for JobPhase {
+    fn from(phase: registry::JobPhase) -> Self {
+        match phase {
+            registry::JobPhase::Idle => Self::Idle,
+            registry::JobPhase::Waiting => Self::Waiting,
+            registry::JobPhase::Running => Self::Running,
+            registry::JobPhase::Paused => Self::Paused,
+        }
+    }
+}
+
+impl std::fmt::Display for JobPhase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Paused => "paused",
+        })
+    }
+}
+
 /// One job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobReport {
     /// Its number.
     pub id: u16,
-    /// `idle`, `waiting`, `running` or `paused`.
-    pub phase: String,
+    /// What it does.
+    pub phase: JobPhase,
     /// Its incarnation.
     pub epoch: u16,
     /// Its workers.
@@ -409,7 +445,7 @@ impl Report {
                 .status()
                 .map(|job| JobReport {
                     id: job.id.0,
-                    phase: job.phase.to_owned(),
+                    phase: job.phase.into(),
                     epoch: job.epoch.0,
                     workers: job.workers,
                     joined: job.joined.count_ones(),

@@ -22,7 +22,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tally_bridge::tags;
 use tally_dpdk::{Eal, EalConfig, Mempool, MempoolConfig, StartedPort};
-use tally_switch::report::Report;
+use tally_switch::report::{CardState, Report};
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::{
     Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header,
@@ -445,7 +445,7 @@ impl World {
             self.run(50);
             let report = self.report();
             let card = report.card.unwrap();
-            if card.state == "failed" || card.failures > before.failures {
+            if card.state == CardState::Failed || card.failures > before.failures {
                 assert!(!report.jobs[0].on_card);
                 break card;
             }
@@ -521,7 +521,7 @@ fn a_card_has_the_job_and_reports_say_so() {
     // Some are sent once more, where this machine is slow.
     assert!(after.results - before.results >= 2000);
     assert!(after.given - before.given >= 6000);
-    assert_eq!((after.state.as_str(), after.jobs), ("working", vec![7]));
+    assert_eq!((after.state, after.jobs), (CardState::Working, vec![7]));
     assert_eq!((after.slots, after.places, after.failures), (256, 2, 0));
     assert!(after.probes > 0);
 

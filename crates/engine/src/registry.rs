@@ -136,14 +136,27 @@ pub struct JobStatus {
     pub epoch: Epoch,
     /// Its workers.
     pub workers: u8,
-    /// `idle`, `waiting`, `running` or `paused` (its PS is gone).
-    pub phase: &'static str,
+    /// What it does.
+    pub phase: JobPhase,
     /// Ranks that have joined.
     pub joined: u64,
     /// Ranks that have left.
     pub left: u64,
     /// Whether a PS has joined.
     pub ps: bool,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobPhase {
+    /// No member has joined.
+    Idle,
+    /// Some members have joined.
+    Waiting,
+    /// All members have joined.
+    Running,
+    /// Its PS is gone.
+    Paused,
 }
 
 impl Registry {
@@ -192,10 +205,10 @@ impl Registry {
             epoch: job.incarnation.epoch,
             workers: job.config.workers,
             phase: match job.phase {
-                Phase::Idle => "idle",
-                Phase::Forming => "waiting",
-                Phase::Running => "running",
-                Phase::Paused => "paused",
+                Phase::Idle => JobPhase::Idle,
+                Phase::Forming => JobPhase::Waiting,
+                Phase::Running => JobPhase::Running,
+                Phase::Paused => JobPhase::Paused,
             },
             joined: if job.fixed {
                 all_ranks(job.config.workers)

@@ -6,6 +6,7 @@ use super::{Cluster, Cpus, Program, Wires, files, job_id, prefixed};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tally_switch::report::CardState;
 
 /// The port's name in the switch's configuration.
 const PORT: &str = "card";
@@ -104,7 +105,7 @@ impl Cluster {
         let start = Instant::now();
         loop {
             let report = self.switch_report()?.card.unwrap_or_default();
-            if report.state == "working" {
+            if report.state == CardState::Working {
                 return Ok(());
             }
             if let Some(card) = &mut self.card_link()?.card {

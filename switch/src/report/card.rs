@@ -7,6 +7,29 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter, Write as _};
 use tally_engine::offload::CardTraffic;
 
+/// Whether a card works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CardState {
+    /// Its registers do not answer.
+    #[default]
+    Absent,
+    /// Registers and data path answer.
+    Working,
+    /// It stopped answering, or said nonsense.
+    Failed,
+}
+
+impl Display for CardState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "absent",
+            Self::Working => "working",
+            Self::Failed => "failed",
+        })
+    }
+}
+
 /// How things are with the card.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CardReport {
@@ -14,8 +37,8 @@ pub struct CardReport {
     pub port: String,
     /// Where its registers are.
     pub registers: String,
-    /// `absent`, `working` or `failed`.
-    pub state: String,
+    /// Whether it works.
+    pub state: CardState,
     /// Why it does not work.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -65,7 +88,6 @@ impl CardReport {
         Self {
             port: section.port.clone(),
             registers: section.registers.to_string(),
-            state: "absent".into(),
             ..Self::default()
         }
     }

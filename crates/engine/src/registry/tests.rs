@@ -200,7 +200,7 @@ impl Net {
         for peer in [PS, 0, 1, 2, PS] {
             net.join(peer);
         }
-        assert_eq!(net.phase(), "running");
+        assert_eq!(net.phase(), JobPhase::Running);
         assert_eq!(net.bound.len(), 1);
         net
     }
@@ -326,7 +326,7 @@ impl Net {
         self.registry.status().next().unwrap()
     }
 
-    fn phase(&self) -> &'static str {
+    fn phase(&self) -> JobPhase {
         self.status().phase
     }
 
@@ -472,7 +472,7 @@ proptest! {
             let after = net.status();
             prop_assert_eq!(after.left & !after.joined, 0, "{:?} to {:?}", status, after);
             prop_assert!(after.joined < 8);
-            if ["running", "paused"].contains(&after.phase) {
+            if [JobPhase::Running, JobPhase::Paused].contains(&after.phase) {
                 prop_assert_eq!(after.joined, 7);
             }
         }

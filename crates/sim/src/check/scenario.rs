@@ -18,6 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tally_endpoint::{Event, PsConfig, WorkerConfig};
 use tally_engine::queue::QueueConfig;
+use tally_engine::registry::JobPhase;
 use tally_engine::{JobConfig, Limits, PoolConfig, RegistryConfig};
 use tally_kernels::Kernels;
 use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
@@ -460,8 +461,8 @@ impl Scenario {
         });
         for status in world.switch.registry.status() {
             self.findings
-                .require(status.phase == "idle", Checker::Leak, || {
-                    format!("job {} is {} after all", status.id.0, status.phase)
+                .require(status.phase == JobPhase::Idle, Checker::Leak, || {
+                    format!("job {} is {:?} after all", status.id.0, status.phase)
                 });
         }
         watch::look_at_totals(self, world);

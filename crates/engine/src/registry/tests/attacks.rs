@@ -81,7 +81,7 @@ fn a_flood_has_few_answers_leaves_no_state_and_keeps_no_other_port_from_its_own(
             net.join(peer);
             flood(&mut net, 50, 100, &datagram);
         }
-        assert_eq!(net.phase(), "running");
+        assert_eq!(net.phase(), JobPhase::Running);
     }
     // Who is a member hears ACCEPT also at the port of the flood.
     for peer in [PS, 0, 1, 2, PS] {
@@ -130,11 +130,11 @@ fn what_was_recorded_in_an_epoch_moves_nothing_in_the_next() {
     for peer in [1, 2, PS, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     for (from, datagram) in &recorded {
         for from in [*from, host(77)] {
             net.changes_nothing(from, datagram);
         }
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 }

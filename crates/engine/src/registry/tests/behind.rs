@@ -136,7 +136,7 @@ fn an_epoch_begins_with_nothing_said_and_a_restart_of_the_switch_forgets() {
     assert_eq!(net.says(1, 1001), None);
     assert_eq!(net.says(0, 1000), Some((1000, 0b001)));
     net.join(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 
     for worker in 0..3 {
         net.leave(worker, LeaveCode::Finished);
@@ -145,7 +145,7 @@ fn an_epoch_begins_with_nothing_said_and_a_restart_of_the_switch_forgets() {
     for peer in [0, 1, 2, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.says(0, 3), None);
     assert_eq!(net.says(1, 2), None);
     assert_eq!(net.says(2, 4), Some((2, 0b010)));
@@ -158,7 +158,7 @@ fn while_the_ps_is_gone_it_is_told_too() {
         net.says(worker, sent);
     }
     net.leave(PS, LeaveCode::Finished);
-    assert_eq!(net.phase(), "paused");
+    assert_eq!(net.phase(), JobPhase::Paused);
     assert_eq!(net.says(1, 9), Some((5, 0b001)));
 }
 
@@ -209,7 +209,10 @@ fn one_that_leaves_before_the_start_is_missing() {
             assert_eq!(net.leave(1, code).state(), Some(State::Ended));
             net.answer_calls();
             let accept = acceptance(net.join(0));
-            assert_eq!((net.phase(), accept.state), ("waiting", State::Waiting));
+            assert_eq!(
+                (net.phase(), accept.state),
+                (JobPhase::Waiting, State::Waiting)
+            );
             assert_eq!(accept.joined & 0b010, 0, "{code:?}");
         }
     }

@@ -48,7 +48,7 @@ fn a_recorded_join_is_worth_nothing_after_the_end_of_the_epoch() {
         let mut net = Net::running();
         let recorded: Vec<_> = net.peers.iter().map(|p| (p.member, p.say_join())).collect();
         end(&mut net);
-        assert_eq!(net.phase(), "idle");
+        assert_eq!(net.phase(), JobPhase::Idle);
         replay(&mut net, &recorded, &[]);
     }
 }
@@ -72,7 +72,7 @@ fn a_recorded_join_is_worth_nothing_after_the_ps_has_changed() {
     net.peers[PS] = net.peers[PS].restarted();
     net.join(PS);
     net.join(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     replay(&mut net, &recorded, &[]);
 }
 
@@ -121,7 +121,7 @@ fn a_recorded_join_does_not_take_the_place_of_a_ps_that_has_gone() {
         );
         net.join(PS);
         net.join(PS);
-        assert_eq!(net.phase(), "running", "the true one is back");
+        assert_eq!(net.phase(), JobPhase::Running, "the true one is back");
     }
 }
 

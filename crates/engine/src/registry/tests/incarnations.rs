@@ -13,7 +13,7 @@ fn again(net: &mut Net) {
     for peer in [0, 1, 2, PS, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 }
 
 fn incarnation(peer: &Peer) -> (Epoch, u64) {
@@ -163,13 +163,13 @@ fn the_ps_confirms_an_epoch_with_its_salt() {
     for peer in [0, 1, 2, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     net.leave(PS, LeaveCode::Interrupted);
     net.peers[PS].join.salt ^= 1;
     net.join_once(PS);
-    assert_eq!(net.phase(), "paused", "it has confirmed another");
+    assert_eq!(net.phase(), JobPhase::Paused, "it has confirmed another");
     net.join_once(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 }
 
 // --- A restart of the switch. ---
@@ -198,7 +198,7 @@ fn after_a_restart_epoch_and_salt_are_what_the_first_member_brings() {
             net.join(peer);
             assert_eq!(incarnation(&net.peers[peer]), first);
         }
-        assert_eq!(net.phase(), "running");
+        assert_eq!(net.phase(), JobPhase::Running);
         assert_eq!(net.bound, [before], "the secret, too");
     }
 }
@@ -242,8 +242,12 @@ fn an_epoch_that_the_ps_remembers_is_not_given_again() {
     for peer in [2, 0, 1, 2] {
         net.join_once(peer);
     }
-    assert_eq!(net.phase(), "waiting", "it must confirm the new one first");
+    assert_eq!(
+        net.phase(),
+        JobPhase::Waiting,
+        "it must confirm the new one first"
+    );
     net.join(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_ne!(net.bound[0].epoch, next);
 }

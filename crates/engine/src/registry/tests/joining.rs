@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn a_job_forms_and_runs() {
     let mut net = Net::new();
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
     let first = refusal(net.join_once(0));
     assert_eq!(first.reason, Reason::Challenge);
     assert_ne!(first.challenge, 0);
@@ -47,10 +47,10 @@ fn a_job_forms_and_runs() {
         assert_ne!(refusal(*call).challenge, acceptance(*epoch).challenge);
     }
     for peer in 0..4 {
-        assert_eq!(net.phase(), "waiting");
+        assert_eq!(net.phase(), JobPhase::Waiting);
         net.join_once(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.peers[PS].heard.len(), heard[PS] + 3);
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Running), "told at once");
@@ -110,7 +110,7 @@ fn a_join_of_the_ps_that_was_overtaken_does_not_take_its_confirmation_back() {
     early.epoch = Epoch(0);
     let early = early.say_join();
     net.join(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     let actions = net.raw(host(99), &early);
     net.carry_out(actions);
     assert!(acceptance(net.join(0)).ps, "it has joined this epoch");
@@ -131,16 +131,23 @@ fn a_job_does_not_begin_with_the_place_of_a_process_that_has_died() {
         for peer in [1, 2, PS, 1, 2, PS] {
             net.join(peer);
         }
-        assert_eq!((net.phase(), net.status().joined), ("waiting", 0b111));
+        assert_eq!(
+            (net.phase(), net.status().joined),
+            (JobPhase::Waiting, 0b111)
+        );
         assert_eq!(net.join(0).reason(), Some(Reason::RankTaken), "not final");
-        assert_eq!((net.phase(), net.bound.len()), ("waiting", 0));
+        assert_eq!((net.phase(), net.bound.len()), (JobPhase::Waiting, 0));
         net.pass(ms(1500));
         for peer in [0, 1, 2, PS] {
             net.join(peer);
         }
-        assert_eq!(net.phase(), "running");
+        assert_eq!(net.phase(), JobPhase::Running);
         net.pass_alive(ms(6000), &[0, 1, 2, PS]);
-        assert_eq!(net.phase(), "running", "with the process that lives");
+        assert_eq!(
+            net.phase(),
+            JobPhase::Running,
+            "with the process that lives"
+        );
     }
 }
 
@@ -160,12 +167,12 @@ fn who_dies_after_it_has_answered_is_asked_again_when_its_next_process_comes() {
     for peer in [1, 2, PS, 1, 2, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "waiting");
+    assert_eq!(net.phase(), JobPhase::Waiting);
     net.pass(ms(1500));
     for peer in [0, 1, 2, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 }
 
 /// Two processes are told the same rank, which is somebody's mistake: the first one works.
@@ -184,7 +191,7 @@ fn who_lives_is_not_kept_from_its_job_by_another_that_asks_for_its_place() {
     for peer in [0, 4, 4, 0, 1, 4, 4, 2, 0, 4, 4, 0, 1, 4, 4, 2, PS] {
         net.join_once(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.bound[0].workers[0], host(0));
     assert_eq!(net.peers[4].last().reason(), Some(Reason::RankTaken));
 }
@@ -211,7 +218,10 @@ fn who_does_not_know_the_epoch_has_not_answered() {
     for peer in [0, 1, PS, PS] {
         net.join(peer);
     }
-    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b111));
+    assert_eq!(
+        (net.phase(), net.status().joined),
+        (JobPhase::Waiting, 0b111)
+    );
     assert_eq!(net.join_once(2).state(), Some(State::Waiting));
     assert_eq!(net.join_once(2).state(), Some(State::Running));
 }

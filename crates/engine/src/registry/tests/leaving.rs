@@ -29,7 +29,7 @@ fn a_job_ends_when_all_workers_have_left() {
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Ended), "told at once");
     }
-    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Idle, 1));
     assert!(net.status().ps, "the PS stays");
 }
 
@@ -55,7 +55,7 @@ fn the_end_is_told_again_to_who_missed_it() {
             Some(State::Ended)
         );
     }
-    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Idle, 1));
 }
 
 /// A worker takes only what is of its own epoch.
@@ -81,10 +81,10 @@ fn the_silence_of_one_that_left_is_no_loss() {
     let mut net = Net::running();
     net.leave(1, LeaveCode::Finished);
     net.pass_alive(ms(30_000), &[0, 2, PS]);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     net.leave(0, LeaveCode::Finished);
     net.leave(2, LeaveCode::Finished);
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
 }
 
 #[test]
@@ -94,11 +94,11 @@ fn the_ps_may_leave_and_another_come() {
         net.leave(PS, LeaveCode::Finished).state(),
         Some(State::Ended)
     );
-    assert_eq!(net.phase(), "paused");
+    assert_eq!(net.phase(), JobPhase::Paused);
     net.peers[PS] = net.peers[PS].restarted();
     net.join(PS);
     net.join(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn after_a_restart_the_members_epoch_is_taken_over() {
     for peer in [2, PS, 1, 0] {
         assert!(net.join(peer).state().is_some());
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.bound, [roster], "the same epoch, the same addresses");
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Running));
@@ -181,7 +181,7 @@ fn after_a_restart_one_that_lingers_takes_its_place_too() {
             };
             assert!(heard.state().is_some(), "{order:?}: {heard:?}");
         }
-        assert_eq!((net.phase(), net.status().left), ("running", 0b010));
+        assert_eq!((net.phase(), net.status().left), (JobPhase::Running, 0b010));
         assert_eq!(net.bound, [roster]);
         net.leave(0, LeaveCode::Finished);
         assert_eq!(
@@ -203,7 +203,7 @@ fn after_a_restart_all_may_be_lingering() {
         net.leave(1, LeaveCode::Finished).state(),
         Some(State::Ended)
     );
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
 }
 
 #[test]
@@ -211,9 +211,12 @@ fn one_that_lingers_alone_does_not_keep_the_job_open() {
     let mut net = Net::running();
     net.restart_switch(2);
     net.leave(1, LeaveCode::Finished);
-    assert_eq!(net.phase(), "waiting");
+    assert_eq!(net.phase(), JobPhase::Waiting);
     net.pass(ms(5000));
-    assert_eq!((net.phase(), net.registry.poll_timeout()), ("idle", None));
+    assert_eq!(
+        (net.phase(), net.registry.poll_timeout()),
+        (JobPhase::Idle, None)
+    );
 }
 
 #[test]
@@ -222,7 +225,7 @@ fn a_failing_worker_after_a_restart_leaves_an_idle_job_alone() {
     net.restart_switch(2);
     let heard = net.leave(1, LeaveCode::Failed);
     assert_eq!(heard.reason(), Some(Reason::StaleEpoch));
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
 }
 
 /// One that slept through the end of its epoch, and of the next: its contributions belong to another
@@ -243,7 +246,7 @@ fn an_epoch_from_before_the_last_is_stale_also_while_the_job_is_idle() {
     for worker in 0..3 {
         net.leave(worker, LeaveCode::Finished);
     }
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
     for _ in 0..2 {
         net.peers[1] = sleeper.clone();
         assert_eq!(net.join(1).reason(), Some(Reason::StaleEpoch));
@@ -256,7 +259,7 @@ fn an_epoch_from_before_the_last_is_stale_also_while_the_job_is_idle() {
         net.peers[0] = net.peers[0].restarted();
         net.join(0);
         net.leave(0, LeaveCode::Interrupted);
-        assert_eq!(net.phase(), "idle");
+        assert_eq!(net.phase(), JobPhase::Idle);
     }
 }
 
@@ -284,7 +287,10 @@ fn a_job_with_fixed_members_runs_for_ever() {
     let secret = key().epoch_secret(JOB, Epoch(1), 0);
     let roster = Roster::new(JOB, Epoch(1), secret, 8, members, host(99));
     assert_eq!(action, Action::Bind(Box::new(roster), 0));
-    assert_eq!((net.phase(), net.status().joined), ("running", 0b111));
+    assert_eq!(
+        (net.phase(), net.status().joined),
+        (JobPhase::Running, 0b111)
+    );
     for peer in 0..4 {
         assert_eq!(net.join(peer).reason(), Some(Reason::RankTaken));
         for epoch in [0, 1] {
@@ -295,6 +301,6 @@ fn a_job_with_fixed_members_runs_for_ever() {
         }
     }
     net.pass(ms(60_000));
-    assert_eq!((net.phase(), net.unbound), ("running", 0));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Running, 0));
     assert_eq!(net.registry.poll_timeout(), None);
 }

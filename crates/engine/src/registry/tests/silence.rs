@@ -18,14 +18,14 @@ fn another_instance_takes_a_workers_place_only_after_silence_and_before_the_job_
     for peer in [2, PS, 0, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
 
     net.peers[1] = net.peers[1].restarted();
     net.pass_alive(ms(4900), &[0, 2, PS]);
     assert_eq!(net.join(1).reason(), Some(Reason::RankTaken));
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     net.pass_alive(ms(500), &[0, 2, PS]);
-    assert_eq!(net.phase(), "idle", "lost");
+    assert_eq!(net.phase(), JobPhase::Idle, "lost");
     assert_eq!(net.join(1).state(), Some(State::Waiting), "the next epoch");
 }
 
@@ -39,10 +39,14 @@ fn another_ps_takes_the_place_after_silence_also_in_a_running_job() {
     assert_eq!(net.join(PS).reason(), Some(Reason::RankTaken));
     net.pass(ms(1));
     net.join(PS);
-    assert_eq!(net.phase(), "paused", "it does not know the epoch yet");
+    assert_eq!(
+        net.phase(),
+        JobPhase::Paused,
+        "it does not know the epoch yet"
+    );
     assert_eq!(net.join(0).state(), Some(State::Waiting));
     net.join(PS);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.unbound, 0, "what the shards hold stays");
     assert_eq!(net.bound.len(), 2);
     assert_eq!((net.bound[1].epoch, net.bound[1].ps), (epoch, host(98)));
@@ -82,16 +86,23 @@ fn a_new_process_does_not_get_into_an_epoch_that_has_run() {
         net.join(peer);
     }
     assert_eq!(net.peers[1].last().reason(), Some(Reason::RankTaken));
-    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b101));
+    assert_eq!(
+        (net.phase(), net.status().joined),
+        (JobPhase::Waiting, 0b101)
+    );
     net.pass_alive(ms(4900), &[0, 2, PS]);
-    assert_eq!(net.phase(), "waiting", "the old process may still come");
+    assert_eq!(
+        net.phase(),
+        JobPhase::Waiting,
+        "the old process may still come"
+    );
     net.pass_alive(ms(200), &[0, 2, PS]);
     let refuse = refusal(net.peers[0].last());
     assert_eq!(
         (refuse.reason, refuse.about),
         (Reason::MemberLost, Some(Rank(1)))
     );
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
     assert_eq!(net.join(1).state(), Some(State::Waiting), "the next epoch");
     assert_ne!(net.status().epoch, epoch);
 }
@@ -119,7 +130,7 @@ fn a_new_process_has_to_go_when_it_turns_out_that_the_epoch_has_run() {
     for peer in [1, PS, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.bound.last().unwrap().epoch, epoch);
 }
 
@@ -136,7 +147,7 @@ fn workers_of_an_epoch_that_has_not_run_get_into_another() {
     for peer in [2, 0, 1, PS, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_ne!(net.bound[0].epoch, epoch);
 }
 
@@ -152,7 +163,7 @@ fn a_late_starter_and_those_that_wait_get_a_new_epoch_after_a_restart() {
     for peer in [0, 2, 1, PS, PS, 0, 1, 2, PS] {
         net.join(peer);
     }
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     assert_ne!(net.bound[0].epoch, epoch);
     assert_ne!(net.bound[0].epoch, Epoch(0));
 }
@@ -166,7 +177,7 @@ fn silence_in_an_epoch_that_comes_back_ends_it() {
     net.leave(1, LeaveCode::Finished);
     net.join(2);
     net.pass_alive(ms(4000), &[2]);
-    assert_eq!(net.phase(), "waiting");
+    assert_eq!(net.phase(), JobPhase::Waiting);
     net.pass_alive(ms(1000), &[2]);
     let refuse = refusal(net.peers[2].last());
     assert_eq!(
@@ -181,7 +192,7 @@ fn silence_in_an_epoch_that_comes_back_ends_it() {
 fn a_silent_worker_ends_the_job_for_all() {
     let mut net = Net::running();
     net.pass_alive(ms(4999), &[0, 2, PS]);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     net.pass(ms(1));
     for peer in [0, 2, PS] {
         let refuse = refusal(net.peers[peer].last());
@@ -191,7 +202,7 @@ fn a_silent_worker_ends_the_job_for_all() {
         );
         assert!(refuse.found >= 5000);
     }
-    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Idle, 1));
     assert!(net.status().ps, "and serves on");
     // The lost one comes back and hears the same.
     let refuse = refusal(net.join(1));
@@ -215,7 +226,7 @@ fn a_silent_worker_is_forgotten_while_the_job_forms() {
     net.pass(ms(4000));
     assert_eq!(net.status().joined, 0b010);
     net.pass(ms(1000));
-    assert_eq!((net.phase(), net.status().joined), ("idle", 0));
+    assert_eq!((net.phase(), net.status().joined), (JobPhase::Idle, 0));
     assert_eq!((net.unbound, net.registry.poll_timeout()), (0, None));
 }
 
@@ -223,11 +234,11 @@ fn a_silent_worker_is_forgotten_while_the_job_forms() {
 fn the_loss_of_the_ps_pauses_the_job_until_it_is_back() {
     let mut net = Net::running();
     net.pass_alive(ms(5500), &[0, 1, 2]);
-    assert_eq!((net.phase(), net.unbound), ("paused", 0));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Paused, 0));
     assert_eq!(net.peers[0].last().state(), Some(State::Waiting));
     assert!(!acceptance(net.peers[0].last()).ps);
     net.pass_alive(ms(20_000), &[0, 1, 2]);
-    assert_eq!(net.phase(), "paused");
+    assert_eq!(net.phase(), JobPhase::Paused);
     // The same process, which was only cut off.
     assert_eq!(net.join(PS).state(), Some(State::Running));
     assert_eq!(net.bound.len(), 2);
@@ -238,9 +249,9 @@ fn the_loss_of_the_ps_pauses_the_job_until_it_is_back() {
 fn a_worker_that_is_lost_while_the_ps_is_away_ends_the_job_too() {
     let mut net = Net::running();
     net.leave(PS, LeaveCode::Finished);
-    assert_eq!(net.phase(), "paused");
+    assert_eq!(net.phase(), JobPhase::Paused);
     net.pass_alive(ms(5500), &[0, 1]);
-    assert_eq!((net.phase(), net.unbound), ("idle", 1));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Idle, 1));
     assert_eq!(net.peers[0].last().reason(), Some(Reason::MemberLost));
 }
 
@@ -260,7 +271,7 @@ fn a_failing_worker_ends_the_job_and_everybody_hears_how() {
             let expected = (Reason::MemberFailed, Some(Rank(1)), code as u32, fragment);
             assert_eq!(numbers(refusal(net.peers[peer].last())), expected);
         }
-        assert_eq!((net.phase(), net.unbound), ("idle", 1));
+        assert_eq!((net.phase(), net.unbound), (JobPhase::Idle, 1));
         // The news was lost: it is told again to JOIN, LEAVE, and to LEAVE under the old challenge.
         for (peer, refresh) in [(0, true), (2, true), (0, false), (1, false)] {
             let old = net.peers[peer].clone();
@@ -288,15 +299,21 @@ fn leaving_while_the_job_forms_only_frees_the_place() {
         net.leave(1, LeaveCode::Interrupted).state(),
         Some(State::Ended)
     );
-    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b001));
+    assert_eq!(
+        (net.phase(), net.status().joined),
+        (JobPhase::Waiting, 0b001)
+    );
     assert_eq!(
         net.leave(1, LeaveCode::Interrupted).state(),
         Some(State::Ended),
         "again"
     );
-    assert_eq!((net.phase(), net.status().joined), ("waiting", 0b001));
+    assert_eq!(
+        (net.phase(), net.status().joined),
+        (JobPhase::Waiting, 0b001)
+    );
     assert_eq!(net.leave(0, LeaveCode::Failed).state(), Some(State::Ended));
-    assert_eq!((net.phase(), net.unbound), ("idle", 0));
+    assert_eq!((net.phase(), net.unbound), (JobPhase::Idle, 0));
     assert_eq!(
         net.peers[1]
             .heard
@@ -322,14 +339,14 @@ fn time_in_which_the_switch_stood_still_is_no_silence() {
     net.pass_alive(ms(3000), &[0, 1, 2, PS]);
     for _ in 0..3 {
         stand_still(&mut net, ms(12_000));
-        assert_eq!((net.phase(), net.unbound), ("running", 0));
+        assert_eq!((net.phase(), net.unbound), (JobPhase::Running, 0));
     }
     net.pass_alive(ms(3000), &[0, 1, 2, PS]);
     // Silence counts again from then on, and what was before the pause counts.
     net.pass_alive(ms(1000), &[0, 2, PS]);
     stand_still(&mut net, ms(12_000));
     net.pass_alive(ms(3400), &[0, 2, PS]);
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     net.pass_alive(ms(200), &[0, 2, PS]);
     let refuse = refusal(net.peers[0].last());
     let lost = (Reason::MemberLost, Some(Rank(1)));
@@ -344,7 +361,7 @@ fn a_join_after_a_pause_costs_no_other_member_its_place() {
     net.now = net.now.after(ms(20_000));
     net.join(0);
     net.pass(ms(1000));
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     let mut net = Net::new();
     for peer in [0, 1, PS] {
         net.join(peer);
@@ -376,7 +393,7 @@ fn a_pause_is_told_once_and_less_than_a_period_is_none() {
 fn the_registry_asks_for_the_time_often_enough_to_count_it() {
     let mut net = Net::running();
     let start = net.now;
-    while net.phase() == "running" {
+    while net.phase() == JobPhase::Running {
         net.now = net.registry.poll_timeout().unwrap();
         let actions = net.registry.handle_timeout(net.now);
         net.carry_out(actions);
@@ -390,7 +407,7 @@ fn members_whose_frames_did_not_reach_the_registry_are_excused() {
     net.pass(ms(4900));
     net.registry.excuse(net.now);
     net.pass(ms(999));
-    assert_eq!(net.phase(), "running");
+    assert_eq!(net.phase(), JobPhase::Running);
     net.registry.excuse(net.now);
     net.pass_alive(ms(900), &[]);
     net.pass_alive(ms(1000), &[0, 1, 2, PS]);
@@ -402,5 +419,5 @@ fn members_whose_frames_did_not_reach_the_registry_are_excused() {
         "more than that is left"
     );
     net.pass(ms(5000));
-    assert_eq!(net.phase(), "idle");
+    assert_eq!(net.phase(), JobPhase::Idle);
 }
