@@ -6,6 +6,7 @@
 
 use crate::frame::{Address, HostId};
 use crate::link::Link;
+use crate::switchml::Client;
 use std::time::Duration;
 use tally_endpoint::{Gradients, Ps, Worker};
 use tally_wire::{JobId, Time};
@@ -30,6 +31,8 @@ pub enum Kind<D> {
     Worker(Box<Worker>, D),
     /// A parameter server.
     Ps(Box<Ps>),
+    /// A client of SwitchML.
+    Switchml(Box<Client>),
     /// A process that has died.
     Dead,
 }

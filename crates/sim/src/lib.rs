@@ -29,5 +29,6 @@ pub mod loss;
 pub mod oracle;
 pub mod rng;
 pub mod switch;
+pub mod switchml;
 pub mod trace;
 pub mod world;

@@ -20,13 +20,18 @@ use crate::world::{Event, has_elements, wire_bytes};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tally_engine::native::{Datagram, Native};
 use tally_engine::queue::QueueConfig;
+use tally_engine::switchml::{
+    self, Session, Switchml, SwitchmlConfig, SwitchmlCounters, SwitchmlDialect, Whereabouts,
+};
 use tally_engine::{
-    Action, Aggregator, Command, Context, ControlFrame, Counters, Dialects, DropReason, Forwarding,
-    ForwardingConfig, Handover, JobConfig, PoolConfig, PortId, Ports, Registry, RegistryConfig,
-    SwitchAddress, Transmit,
+    Action, Aggregator, Command, Context, ControlFrame, Counters, DialectCommand, Dialects,
+    DropReason, Forwarding, ForwardingConfig, Handover, JobConfig, PoolConfig, PortId, Ports,
+    Registry, RegistryConfig, SwitchAddress, Transmit,
 };
 use tally_kernels::Kernels;
 use tally_wire::{Mac, Time, UdpFrame};
@@ -79,6 +84,8 @@ pub struct SwitchConfig {
     pub kernels: Kernels,
     /// Forwarding; `ports` is filled in.
     pub forwarding: ForwardingConfig,
+    /// SwitchML, if it is served; `shards` and `shard` are filled in.
+    pub switchml: Option<SwitchmlConfig>,
 }
 
 /// Forwarding with this random seed, and limits of addresses and floods that a hostile host exceeds.
@@ -268,7 +275,15 @@ impl Switch {
                 u16::from(registry.shards),
                 ports,
             ),
-            switchml: None,
+            switchml: self.config.switchml.map(|config| {
+                let config = SwitchmlConfig {
+                    shards: cores as u8,
+                    shard,
+                    ..config
+                };
+                let pool = Switchml::new(config, *kernels);
+                Box::new(SwitchmlDialect::new(pool, vec![true; ports]))
+            }),
             offload: None,
         };
         let memory = self.memory.clone();
@@ -514,6 +529,46 @@ impl Switch {
             Vec::new()
         };
         self.carry_out(actions, out);
+    }
+
+    /// Binds a session of SwitchML on all cores; says whether there was room.
+    pub(crate) fn bind_switchml(&mut self, session: &Arc<Session>, out: &mut Outside<'_>) -> bool {
+        self.ready();
+        let bound = Arc::new(AtomicBool::new(true));
+        let whereabouts = Arc::new(Whereabouts::new(session.workers.len()));
+        for core in &mut self.cores {
+            core.core.begin(out.now);
+            let all = Arc::clone(&bound);
+            let reply = Box::new(move |bound: bool| {
+                all.fetch_and(bound, Relaxed);
+            });
+            let (session, whereabouts) = (Arc::clone(session), Arc::clone(&whereabouts));
+            let command = switchml::Command::Bind(session, whereabouts, reply);
+            let command = DialectCommand::Switchml(command);
+            core.core.command(Command::Dialect(command));
+        }
+        bound.load(Relaxed)
+    }
+
+    /// Ends a session of SwitchML on all cores.
+    pub(crate) fn unbind_switchml(&mut self, id: switchml::SessionId) {
+        for core in &mut self.cores {
+            let command = switchml::Command::Unbind(id, Box::new(|()| ()));
+            let command = DialectCommand::Switchml(command);
+            core.core.command(Command::Dialect(command));
+        }
+    }
+
+    /// What SwitchML did, on all cores.
+    #[must_use]
+    pub fn switchml_counters(&self) -> SwitchmlCounters {
+        let mut sum = SwitchmlCounters::default();
+        for core in &self.cores {
+            if let Some(metrics) = &core.core.report().dialects.switchml {
+                sum.add(&metrics.counters);
+            }
+        }
+        sum
     }
 
     fn carry_out(&mut self, actions: Vec<Action>, out: &mut Outside<'_>) {

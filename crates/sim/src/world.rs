@@ -25,6 +25,7 @@ use crate::link::{
 };
 use crate::rng::Rng;
 use crate::switch::{Did, Outside, SWITCH_MAC, Switch, SwitchConfig, Transit};
+use crate::switchml::{Client, Plan};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -33,7 +34,8 @@ use tally_endpoint::{Transmit, datagram_bytes};
 use tally_engine::PortId;
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit_udp};
-use tally_wire::{Addresses, Time, UNIT_BYTES};
+use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size, is_port};
+use tally_wire::{Addresses, JobId, Time, UNIT_BYTES};
 
 /// What may happen.
 pub enum Event {
@@ -141,17 +143,19 @@ impl<D: Data> World<D> {
     /// A switch without hosts, shortly after the beginning of time.
     #[must_use]
     pub fn new(config: WorldConfig, switch: SwitchConfig) -> Self {
+        let room = datagram_bytes(config.units_max) + HEADERS_ROOM;
+        let room = room.max(SWITCHML_BYTES + Size::B1024.payload_bytes());
         Self {
             now: Time(1_000_000),
             rng: Rng::new(config.seed),
             hosts: Vec::new(),
-            switch: Switch::new(switch, datagram_bytes(config.units_max) + HEADERS_ROOM),
+            switch: Switch::new(switch, room),
             trace: None,
             tap: None,
             happened: 0,
             sessions: Vec::new(),
             events: EventQueue::default(),
-            room: datagram_bytes(config.units_max) + HEADERS_ROOM,
+            room,
             news: VecDeque::new(),
             nominal_payload_bytes: config.nominal_payload_bytes,
             is_stopped: false,
@@ -195,7 +199,24 @@ impl<D: Data> World<D> {
         self.start(address, job, Kind::Ps(ps))
     }
 
-    fn start(&mut self, address: Address, job: tally_wire::JobId, kind: Kind<D>) -> SessionId {
+    /// Starts a client of SwitchML.
+    pub fn start_switchml(&mut self, address: Address, plan: Plan, rank: usize) -> SessionId {
+        let client = Box::new(Client::new(self.now, plan, rank, address));
+        self.start(address, JobId(0), Kind::Switchml(client))
+    }
+
+    /// Binds a session of SwitchML on all cores; says whether there was room.
+    pub fn bind_switchml(&mut self, plan: &Plan) -> bool {
+        let (switch, mut outside) = self.split();
+        switch.bind_switchml(&plan.session, &mut outside)
+    }
+
+    /// Ends a session of SwitchML on all cores.
+    pub fn unbind_switchml(&mut self, plan: &Plan) {
+        self.switch.unbind_switchml(plan.session.id);
+    }
+
+    fn start(&mut self, address: Address, job: JobId, kind: Kind<D>) -> SessionId {
         let id = SessionId(self.sessions.len() as u32);
         self.sessions.push(Session {
             kind,
@@ -285,13 +306,20 @@ impl<D: Data> World<D> {
             let sent = match &mut session.kind {
                 Kind::Worker(worker, data) => worker.poll_transmit(now, room, data),
                 Kind::Ps(ps) => ps.poll_transmit(now, room),
-                Kind::Dead => None,
+                Kind::Switchml(_) | Kind::Dead => None,
             };
-            let Some(Transmit { len, port }) = sent else {
-                break;
+            let len = match (sent, &mut session.kind) {
+                (Some(Transmit { len, port }), _) => {
+                    emit_udp(bytes, &session.address.to_switch(port), len);
+                    UDP_END + len
+                }
+                (None, Kind::Switchml(client)) => match client.poll_transmit(now, bytes) {
+                    Some(len) => len,
+                    None => break,
+                },
+                _ => break,
             };
-            emit_udp(bytes, &session.address.to_switch(port), len);
-            frame.fill(UDP_END + len);
+            frame.fill(len);
             frame.set_origin(Origin::Host(host.id));
             if let Some(trace) = &mut self.trace {
                 trace.frame(now, Step::Sent, host.id.0, &frame);
@@ -332,6 +360,7 @@ impl<D: Data> World<D> {
                 }
                 ps.poll_timeout()
             }
+            Kind::Switchml(client) => client.poll_timeout(),
             Kind::Dead => None,
         };
         if let Some(at) = deadline
@@ -513,11 +542,14 @@ impl<D: Data> World<D> {
         }
         app.observe(self.now, Place::Host(id), &frame);
         let mut claimed = false;
+        if self.is_for_switchml(id, &frame) {
+            return;
+        }
         let Some((to, datagram)) = ethernet::receive(frame.bytes(), id) else {
             return;
         };
         // Sessions may come and go while they are served, but only the app makes them do so.
-        for n in 0..host.sessions.len() {
+        for n in 0..self.hosts[usize::from(id.0)].sessions.len() {
             let session_id = self.hosts[usize::from(id.0)].sessions[n];
             let session = &mut self.sessions[session_id.0 as usize];
             let is_for = match to {
@@ -536,11 +568,35 @@ impl<D: Data> World<D> {
                     worker.handle_datagram(self.now, ecn, datagram, data);
                 }
                 Kind::Ps(ps) => ps.handle_datagram(self.now, ecn, datagram),
-                Kind::Dead => {}
+                Kind::Switchml(_) | Kind::Dead => {}
             }
             self.serve(session_id);
         }
         self.hosts[usize::from(id.0)].unclaimed += u64::from(!claimed);
+    }
+
+    /// Gives a frame from one of SwitchML's ports to the client that it is to.
+    fn is_for_switchml(&mut self, id: HostId, frame: &Frame) -> bool {
+        let Some((udp, _)) = frame.udp() else {
+            return false;
+        };
+        if !is_port(udp.addresses.src_port) {
+            return false;
+        }
+        for n in 0..self.hosts[usize::from(id.0)].sessions.len() {
+            let session_id = self.hosts[usize::from(id.0)].sessions[n];
+            let session = &mut self.sessions[session_id.0 as usize];
+            let own = session.address;
+            if let Kind::Switchml(client) = &mut session.kind
+                && (udp.addresses.dst_mac, udp.addresses.dst_ip) == (own.mac(), own.ip())
+                && udp.addresses.dst_port == own.udp_port
+            {
+                client.handle(self.now, &udp, frame.bytes());
+                self.serve(session_id);
+                return true;
+            }
+        }
+        false
     }
 
     fn wake(&mut self, id: SessionId) {

@@ -101,6 +101,7 @@ fn world(
         steering: Steering::Rules,
         kernels: Kernels::best(),
         forwarding: tally_sim::switch::forwarding_config(seed),
+        switchml: None,
     };
     let config = WorldConfig {
         seed,

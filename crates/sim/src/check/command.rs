@@ -64,6 +64,7 @@ struct Results {
     worker_fragments: u64,
     summed_in_switch: u64,
     summed_in_groups: u64,
+    switchml_results: u64,
     whole_frames: u64,
     whole_frames_forwarded: u64,
     events: u64,
@@ -113,6 +114,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         worker_fragments: totals.fragments,
         summed_in_switch: totals.summed,
         summed_in_groups: totals.grouped,
+        switchml_results: totals.switchml,
         whole_frames: totals.whole,
         whole_frames_forwarded: totals.forwarded,
         events: totals.events,
@@ -134,7 +136,8 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     );
     let table = format!(
         "{} seeds, {} incarnations of jobs, {} incidents, {} fragments of workers, {} events\n\
-         {} contributions summed in switches, {} of them with others of their turn\n\
+         {} contributions summed in switches, {} of them with others of their poll iteration\n\
+         {} results of SwitchML\n\
          {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
          {} simulated seconds in {:.1} s\n",
         results.seeds_run,
@@ -144,6 +147,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         results.events,
         results.summed_in_switch,
         results.summed_in_groups,
+        results.switchml_results,
         results.whole_frames,
         results.whole_frames_forwarded,
         results.simulated_s,

@@ -17,6 +17,7 @@ pub mod judge;
 pub mod options;
 pub mod planted;
 pub mod scenario;
+pub mod switchml;
 pub mod watch;
 
 use crate::trace::Trace;
@@ -54,6 +55,8 @@ pub struct Totals {
     pub summed: u64,
     /// Those of them that were summed with others of their turn.
     pub grouped: u64,
+    /// Results of SwitchML, since the switch last started.
+    pub switchml: u64,
     /// Whole frames that forwarding decided on.
     pub whole: u64,
     /// Those of them that it forwarded or answered.
@@ -72,6 +75,7 @@ impl Totals {
         self.fragments += other.fragments;
         self.summed += other.summed;
         self.grouped += other.grouped;
+        self.switchml += other.switchml;
         self.whole += other.whole;
         self.forwarded += other.forwarded;
         self.incarnations += other.incarnations;
@@ -113,6 +117,7 @@ pub fn run(seed: u64, trace_records: usize) -> Outcome {
             fragments: scenario.expected_fragments,
             summed: counters.contributions,
             grouped: counters.grouped,
+            switchml: world.switch.switchml_counters().results,
             whole: scenario.whole,
             forwarded: scenario.forwarded,
             incarnations: scenario.incarnations.len() as u64,

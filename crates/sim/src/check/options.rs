@@ -7,6 +7,7 @@ use std::fmt;
 use std::time::Duration;
 use tally_engine::PolicyName;
 use tally_wire::Element;
+use tally_wire::switchml::Size;
 
 /// What the fragments of a job may take, one by one.
 const WORK: Duration = Duration::from_secs(3);
@@ -159,6 +160,8 @@ pub struct Options {
     pub forged_per_s: u64,
     /// Frames in the switch's name are handed to hosts directly too, past the switch.
     pub hand_over: bool,
+    /// A session of SwitchML beside the jobs.
+    pub switchml: Option<SwitchmlOptions>,
     /// How long faults happen.
     pub safety: Duration,
     /// The jobs.
@@ -169,6 +172,19 @@ pub struct Options {
     pub reuse_ports: bool,
     /// What happens, and when after the start.
     pub incidents: Vec<(Duration, Incident)>,
+}
+
+/// A session of SwitchML.
+#[derive(Clone, Copy, Debug)]
+pub struct SwitchmlOptions {
+    /// Its workers.
+    pub workers: u8,
+    /// Its packets' size.
+    pub size: Size,
+    /// Slots that clients use.
+    pub slots: u16,
+    /// Packets of each worker.
+    pub packets: u32,
 }
 
 impl Options {
@@ -280,6 +296,12 @@ impl Options {
             } else {
                 Steering::Rules
             },
+            switchml: rng.chance(300_000).then(|| SwitchmlOptions {
+                workers: rng.between(1, 8) as u8,
+                size: rng.pick(&[Size::B128, Size::B256, Size::B1024]),
+                slots: rng.pick(&[1, 3, 16, 64]),
+                packets: rng.pick(&[1, 50, 400]),
+            }),
         }
     }
 

@@ -7,6 +7,7 @@ use super::data::{Contributor, Facts};
 use super::findings::{Checker, Findings};
 use super::judge::{Ending, Incarnation, Member, SLACK};
 use super::options::{Incident, Options};
+use super::switchml;
 use super::watch;
 use crate::frame::{Address, Frame, HostId};
 use crate::host::{Kind, SessionId};
@@ -19,6 +20,7 @@ use std::time::Duration;
 use tally_endpoint::{Event, PsConfig, WorkerConfig};
 use tally_engine::queue::QueueConfig;
 use tally_engine::registry::JobPhase;
+use tally_engine::switchml::SwitchmlConfig;
 use tally_engine::{JobConfig, Limits, PoolConfig, RegistryConfig};
 use tally_kernels::Kernels;
 use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
@@ -80,6 +82,7 @@ pub struct Scenario {
     pub(super) forwarded: u64,
     /// Fragments contributed to by all workers of all incarnations, for bounds.
     pub(super) expected_fragments: u64,
+    pub(super) switchml: Option<switchml::Session>,
 }
 
 fn key(job: usize) -> Key {
@@ -126,6 +129,8 @@ impl Scenario {
         });
         let ps = ps.collect();
         let forger = world.add_host(link, link, Duration::ZERO);
+        let switchml = options.switchml;
+        let switchml = switchml.map(|of| switchml::Session::new(&mut world, of, link));
         let mut scenario = Self {
             findings,
             incarnations: Vec::new(),
@@ -144,6 +149,7 @@ impl Scenario {
             whole: 0,
             forwarded: 0,
             expected_fragments: 0,
+            switchml,
             options,
         };
         scenario.begin(&mut world);
@@ -157,6 +163,7 @@ impl Scenario {
             self.current.push(usize::MAX);
             self.launch(world, job);
         }
+        self.begin_switchml(world);
         for n in 0..self.options.incidents.len() {
             let at = world.now.after(self.options.incidents[n].0);
             self.plan(world, at, Plan::Incident(n));
@@ -402,9 +409,20 @@ impl Scenario {
         self.launches == 0 && self.current.iter().all(|&n| self.incarnations[n].is_over())
     }
 
+    fn begin_switchml(&mut self, world: &mut World<Contributor>) {
+        if let Some(session) = &mut self.switchml {
+            session.begin(world, &mut self.rng, &self.findings);
+        }
+    }
+
     fn tick(&mut self, world: &mut World<Contributor>) {
         watch::look(self, world);
         watch::look_at_slots(self, world);
+        let mut is_done = true;
+        if let Some(session) = &self.switchml {
+            session.look(world, &self.findings);
+            is_done = session.is_done(world);
+        }
         if matches!(self.phase, Phase::Convergence | Phase::Again) {
             watch::look_for_late(self, world);
             watch::look_for_starvation(self, world);
@@ -416,7 +434,7 @@ impl Scenario {
             for job in 0..self.options.jobs.len() {
                 self.launch(world, job);
             }
-        } else if self.phase == Phase::Again && self.all_over() {
+        } else if self.phase == Phase::Again && self.all_over() && is_done {
             self.phase = Phase::Drain;
             self.plan(world, world.now.after(DRAIN), Plan::Drained);
         }
@@ -526,6 +544,13 @@ fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
         steering: options.steering,
         kernels: Kernels::best(),
         forwarding: forwarding_config(rng.next()),
+        switchml: options.switchml.map(|of| SwitchmlConfig {
+            sessions: 2,
+            slots: of.slots,
+            held: 2 * u32::from(of.slots),
+            shards: 1,
+            shard: 0,
+        }),
     }
 }
 
@@ -600,6 +625,7 @@ impl App<Contributor> for Scenario {
                 world.note(|| "the switch starts".to_owned());
                 let secret = secret(&mut self.rng);
                 world.start_switch(secret);
+                self.begin_switchml(world);
                 for incarnation in &mut self.incarnations {
                     if !incarnation.is_over() {
                         incarnation.switch_started_at = Some(world.now);

@@ -5,6 +5,7 @@ use super::data::{Contributor, Facts};
 use super::findings::Checker;
 use super::judge::Incarnation;
 use super::scenario::{Scenario, job_id};
+use super::switchml;
 use crate::frame::{Frame, Origin};
 use crate::world::{Place, World};
 use std::time::Duration;
@@ -186,7 +187,8 @@ pub fn look_at_totals(scenario: &Scenario, world: &World<Contributor>) {
         + 1_000_000
         + seconds * (scenario.hosts.len() as u64 + 5) * 200
         // Each may be flooded.
-        + scenario.options.forged_per_s * (10 + 4 * world.hosts.len() as u64) * seconds;
+        + scenario.options.forged_per_s * (10 + 4 * world.hosts.len() as u64) * seconds
+        + scenario.switchml.as_ref().map_or(0, switchml::Session::events_max);
     scenario
         .findings
         .require(world.happened <= bound, Checker::Memory, || {

@@ -118,6 +118,7 @@ impl Scenario {
             steering: Steering::Rules,
             kernels: Kernels::best(),
             forwarding: crate::switch::forwarding_config(0),
+            switchml: None,
         }
     }
 }

@@ -337,6 +337,7 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
     let held = u32::from(scenario.workers - 1) * u32::from(scenario.window);
     SwitchConfig {
         forwarding: crate::switch::forwarding_config(0),
+        switchml: None,
         pool: PoolConfig {
             slots: SLOTS.max(u32::from(scenario.window).next_power_of_two()),
             ways: PolicyName::Esa.default_ways(),
