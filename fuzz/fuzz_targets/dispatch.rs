@@ -1,5 +1,5 @@
-//! Arbitrary frames into the whole dispatch of the switch, but for its ports; the oracle and what a
-//! script's bytes mean are in `crates/engine/tests/common/dispatch.rs`.
+//! Arbitrary frames into two cores of the switch; the oracle and what a script's bytes mean are in
+//! `crates/engine/tests/common/dispatch.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "shared with the engine's tests")]
@@ -9,7 +9,9 @@ mod common {
     pub mod dispatch;
     pub mod pair;
     pub mod plain;
+    pub mod platform;
     pub mod sums;
+    pub mod switch;
     pub mod table;
 }
 

@@ -25,12 +25,13 @@ fn random_scripts() {
         all.forged += s.forged;
         all.binds += s.binds;
         all.replies += s.replies;
+        all.forwarded += s.forwarded;
     }
     println!("{all:?}");
     if std::env::var("TALLY_SEED").is_err() {
         // That scripts get somewhere.
         assert!(all.drops > 10_000 && all.frames > 2 * all.drops, "{all:?}");
-        assert!(all.replies > 500, "{all:?}");
+        assert!(all.replies > 500 && all.forwarded > 1000, "{all:?}");
         assert!(
             all.results > 1000 && all.partials > 5000 && all.binds > 2000,
             "{all:?}"

@@ -1,17 +1,23 @@
-//! The part of the dispatch that speaks SwitchML's dialect: what a script's bytes mean there, and the way of
-//! a frame behind UDP. The oracle is the model of the table, one for each of two shards.
+//! SwitchML's part of the dispatch: what a script's bytes mean there, and the oracle, which is the
+//! model of the table, one for each of two shards.
 
-use super::dispatch::{SWITCH_IP, Script};
-use super::pair::{Pair, session, station, told};
+use super::dispatch::{SHARDS, SWITCH_IP, Script, State};
+use super::pair::{session, station, told};
 use super::plain::host;
-use super::table::Verdict;
-use tally_engine::switchml::{Arrival, Route, SwitchmlConfig};
-use tally_engine::{DropReason, Member, PortId};
-use tally_kernels::Kernels;
-use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, Size, emit_request};
+use super::platform::Memory;
+use super::switch::{Switch, ask};
+use super::table::{Table, Verdict};
+use std::sync::Arc;
+use tally_engine::switchml::{
+    Arrival, Command as SwitchmlCommand, Destination, Route, SessionId, Station, SwitchmlConfig,
+    Whereabouts,
+};
+use tally_engine::{Command, DialectCommand, Dialects, DropReason, Member, PortId};
+use tally_wire::switchml::{
+    FIRST_PORT, HEADERS_BYTES, Header, Size, emit_reply, emit_request, is_port,
+};
 use tally_wire::{Addresses, UdpFrame};
 
-const SHARDS: u8 = 2;
 const SLOTS: u16 = 4;
 /// Workers of the sessions, by what chooses them; some are in two.
 const SESSIONS: [(u64, Size, std::ops::Range<u8>); 4] = [
@@ -21,57 +27,109 @@ const SESSIONS: [(u64, Size, std::ops::Range<u8>); 4] = [
     (3, Size::B128, 11..12),
 ];
 
-/// Both shards.
-pub struct Dialect {
-    shards: [Pair; SHARDS as usize],
+/// A frame to one of SwitchML's ports.
+pub struct Request<'a> {
+    route: Route,
+    arrival: Arrival,
+    /// From its header on.
+    datagram: &'a [u8],
 }
 
-impl Dialect {
-    /// `layout` says how many buffers may be kept, and whether two sessions are there.
+impl<'a> Request<'a> {
+    /// The frame, if it is to one of SwitchML's ports.
+    pub fn of(port: PortId, udp: &UdpFrame, frame: &'a [u8]) -> Option<Self> {
+        let a = udp.addresses;
+        let from = Station {
+            mac: a.src_mac,
+            ip: a.src_ip,
+        };
+        is_port(a.dst_port).then(|| Self {
+            route: Route {
+                from,
+                to: a.dst_mac,
+            },
+            arrival: Arrival {
+                port,
+                udp_port: a.src_port,
+                own_port: a.dst_port,
+                tos: frame[15],
+            },
+            datagram: udp.datagram(frame),
+        })
+    }
+}
+
+/// All clients: what both shards should know of them.
+pub struct Clients {
+    tables: [Table; SHARDS as usize],
+}
+
+impl Clients {
+    /// A shard. `layout` says how many buffers may be kept.
+    pub fn config(layout: u8, shard: u8) -> SwitchmlConfig {
+        SwitchmlConfig {
+            sessions: 2,
+            slots: SLOTS,
+            held: [64, 4, 1, 0][usize::from(layout >> 4 & 3)],
+            shards: SHARDS,
+            shard,
+        }
+    }
+
+    /// No session.
     pub fn new(layout: u8) -> Self {
-        let held = [64, 4, 1, 0][usize::from(layout >> 4 & 3)];
-        let pair = |shard| {
-            let config = SwitchmlConfig {
-                sessions: 2,
-                slots: SLOTS,
-                held,
-                shards: SHARDS,
-                shard,
-            };
-            Pair::new(config, Kernels::best())
-        };
-        let mut dialect = Self {
-            shards: [pair(0), pair(1)],
-        };
-        if layout < 0xc0 {
-            (0..2).for_each(|choice| dialect.bind(choice));
+        Self {
+            tables: [0, 1].map(|shard| Table::new(Self::config(layout, shard))),
         }
-        dialect
     }
 
-    fn bind(&mut self, choice: usize) {
+    /// Begins a session on all cores.
+    pub fn bind(&mut self, switch: &mut Switch<Dialects<Memory>>, choice: usize) {
         let (id, size, workers) = SESSIONS[choice].clone();
+        let whereabouts = Arc::new(Whereabouts::new(workers.len()));
         let session = session(id, size, workers);
-        let bound = self.shards.each_mut().map(|pair| pair.bind(&session));
-        assert_eq!(bound[0], bound[1], "shards differ");
-    }
-
-    /// Frames dropped.
-    pub fn drops(&self) -> u64 {
-        let shards = self.shards.iter();
-        shards
-            .map(|s| s.shard.counters().drops.iter().sum::<u64>())
-            .sum()
-    }
-
-    pub fn unbind_all(&mut self) {
-        for pair in &mut self.shards {
-            (1..4).for_each(|id| pair.unbind(id));
+        let shared = Arc::new(session.clone());
+        for (table, core) in self.tables.iter_mut().zip(&mut switch.cores) {
+            let bound = ask(|reply| {
+                let (session, whereabouts) = (Arc::clone(&shared), Arc::clone(&whereabouts));
+                let bind = SwitchmlCommand::Bind(session, whereabouts, reply);
+                core.command(Command::Dialect(DialectCommand::Switchml(bind)));
+            });
+            assert_eq!(bound, table.bind(session.clone()));
         }
+        switch.poll();
+        assert_eq!(switch.take(), [], "binding sends nothing");
+    }
+
+    fn unbind(&mut self, switch: &mut Switch<Dialects<Memory>>, id: u64) {
+        for (table, core) in self.tables.iter_mut().zip(&mut switch.cores) {
+            table.unbind(id);
+            ask(|reply| {
+                let unbind = SwitchmlCommand::Unbind(SessionId(id), reply);
+                core.command(Command::Dialect(DialectCommand::Switchml(unbind)));
+            });
+        }
+        switch.poll();
+        assert_eq!(switch.take(), [], "unbinding sends nothing");
+    }
+
+    /// Ends all sessions.
+    pub fn unbind_all(&mut self, switch: &mut Switch<Dialects<Memory>>) {
+        (1..4).for_each(|id| self.unbind(switch, id));
+    }
+
+    /// Ports from which members have spoken.
+    pub fn ports(&self) -> Vec<PortId> {
+        let spoken = self.tables[0].spoken().into_iter();
+        spoken.map(|(.., port)| PortId(port)).collect()
     }
 
     /// An operation; most make a frame.
-    pub fn operation(&mut self, script: &mut Script<'_>) -> Vec<(Member, Vec<u8>)> {
+    pub fn operation(
+        &mut self,
+        switch: &mut Switch<Dialects<Memory>>,
+        script: &mut Script<'_>,
+    ) -> Vec<(Member, Vec<u8>)> {
         match script.byte() % 8 {
             0..3 => vec![contribution(script)],
             3 => {
@@ -82,12 +140,12 @@ impl Dialect {
                 ranks.map(say).collect()
             }
             4 => {
-                self.bind(script.below(4));
+                self.bind(switch, script.below(4));
                 Vec::new()
             }
             5 => {
                 let id = SESSIONS[script.below(4)].0;
-                self.shards.iter_mut().for_each(|pair| pair.unbind(id));
+                self.unbind(switch, id);
                 Vec::new()
             }
             6 => {
@@ -107,38 +165,75 @@ impl Dialect {
         }
     }
 
-    /// A frame to one of the dialect's ports: how many replies it led to, or `None` if it was dropped.
-    pub fn take(&mut self, port: PortId, udp: &UdpFrame, frame: &[u8]) -> Option<u64> {
-        let datagram = udp.datagram(frame);
-        let header = match Header::parse(datagram) {
-            Ok(header) => header,
-            Err(error) => {
-                self.shards[0].shard.count_drop(DropReason::from(error));
-                return None;
+    /// Compares what a frame led to with the model; says how many replies left.
+    pub fn judge(
+        &mut self,
+        request: &Request<'_>,
+        sent: &[(PortId, Vec<u8>)],
+        before: &State,
+        after: &State,
+    ) -> u64 {
+        let (verdict, at) = match Header::parse(request.datagram) {
+            Ok(header) => {
+                let at = usize::from(header.slot) % self.tables.len();
+                (self.arrive(at, request, &header), at)
             }
+            Err(error) => (Verdict::Dropped(DropReason::from(error)), 0),
         };
-        let a = udp.addresses;
-        let arrival = Arrival {
-            port,
-            udp_port: a.src_port,
-            own_port: a.dst_port,
-            tos: frame[15],
-        };
-        let from = tally_engine::switchml::Station {
-            mac: a.src_mac,
-            ip: a.src_ip,
-        };
-        let route = Route {
-            from,
-            to: a.dst_mac,
-        };
-        let at = self.shards[0].shard.shard_of(&header);
-        match self.shards[at].arrive(&route, &arrival, &header, &datagram[10..]) {
-            Verdict::Dropped(_) => None,
-            Verdict::Added => Some(0),
-            Verdict::Sent(to, ..) => Some(to.len() as u64),
+        let mut expected = before.switchml[at].0;
+        expected.drops = after.switchml[at].0.drops;
+        let mut replies = Vec::new();
+        match &verdict {
+            Verdict::Dropped(reason) => {
+                assert_eq!(after.reason_since(before), Some(*reason));
+            }
+            Verdict::Added => expected.contributions += 1,
+            Verdict::Sent(to, header, sum) => {
+                let is_result = after.switchml[at].0.results > expected.results;
+                expected.results += u64::from(is_result);
+                expected.contributions += u64::from(is_result);
+                expected.answered += u64::from(!is_result);
+                replies = to.iter().map(|to| reply(to, header, sum)).collect();
+            }
         }
+        assert_eq!(after.switchml[at].0, expected, "{verdict:?}");
+        let mut sent = sent.to_vec();
+        replies.sort_unstable();
+        sent.sort_unstable();
+        assert_eq!(sent, replies, "{verdict:?}");
+        for (table, (_, kept)) in self.tables.iter().zip(after.switchml) {
+            assert_eq!(kept, table.kept());
+        }
+        replies.len() as u64
     }
+
+    /// What the model says. A worker's first port is known to all shards.
+    fn arrive(&mut self, at: usize, request: &Request<'_>, header: &Header) -> Verdict {
+        let payload = &request.datagram[10..];
+        let table = &mut self.tables[at];
+        let verdict = table.arrive(&request.route, &request.arrival, header, payload);
+        let spoken = table.spoken();
+        self.tables
+            .iter_mut()
+            .for_each(|table| table.note_spoken(&spoken));
+        verdict
+    }
+}
+
+/// The frame of a reply, and the port that it leaves by.
+fn reply(to: &Destination, header: &Header, sum: &[u8]) -> (PortId, Vec<u8>) {
+    let addresses = Addresses {
+        src_mac: to.own_mac,
+        dst_mac: to.mac,
+        src_ip: SWITCH_IP,
+        dst_ip: to.ip,
+        src_port: to.own_port,
+        dst_port: to.udp_port,
+    };
+    let mut frame = vec![0; HEADERS_BYTES];
+    emit_reply(&mut frame, &addresses, header);
+    frame.extend_from_slice(sum);
+    (to.port, frame)
 }
 
 /// What a worker of a session says, or a station says that would be one: session, rank, set and slot.

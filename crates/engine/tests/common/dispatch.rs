@@ -1,51 +1,64 @@
-//! The switch without its ports: frames in, the whole way through parsing, membership and shards, with
-//! an oracle. The fuzz target and `tests/dispatch.rs` feed it.
+//! The switch without its ports: whole frames into two cores that hand frames over to each other,
+//! with an oracle. The fuzz target and `tests/dispatch.rs` feed it.
 //!
-//! Bytes are read as a script of operations: members join and leave, say what they may and what they
-//! may not; strangers say the same with other payloads; frames are mutated, recorded and said again
-//! from elsewhere, or with tags that are not theirs; or are bytes without any sense. Members'
-//! frames are composed in `dispatch/frames.rs`, wrong tags in `dispatch/forgery.rs`; SwitchML's
-//! part is in `dialect.rs`. The oracle:
+//! Bytes are read as a script of operations: members join and leave, send what they may and what
+//! they may not; strangers send the same with other payloads; frames are mutated, recorded and
+//! repeated from elsewhere, or with tags that are not theirs; or are bytes without any sense.
+//! Members' frames are composed in `dispatch/frames.rs`, wrong tags in `dispatch/forgery.rs`;
+//! SwitchML's part is in `dialect.rs`. The oracle parses what goes in and what leaves:
 //!
 //! * nothing panics;
 //! * a frame is dropped with exactly one counter and no other effect, or has an effect;
 //! * a frame with a wrong tag has no effect, and what leaves has the right one;
-//! * whoever is bound sits where it has always sat, and has the key;
-//! * what leaves for the PS or the group holds exactly the contributions that its bitmap names, each of
-//!   which its bound member has said in this epoch; a fragment is published once;
-//! * PROBE has at most one answer, and asks another rank only for a fragment that something is known of;
+//! * a bound member has the address that it always had, and has the key;
+//! * a frame to the PS or the group holds exactly the contributions that its bitmap names, each of
+//!   which its bound member has sent in this epoch; a fragment is published once;
+//! * PROBE has at most one answer, and asks another rank only for a fragment that something is known
+//!   of;
+//! * a frame between other hosts leaves as it came, and none to the switch or in its name does;
 //! * no buffer is lost, and none is left when all jobs are unbound.
 //!
 //! Contributions are made up from job and fragment (see [`sums`](super::sums)), so that the oracle
-//! need not remember them. A fragment for which a bound member says anything else is *tainted*: its
+//! need not remember them. A fragment for which a bound member sends anything else is *tainted*: its
 //! sums are that member's affair, and are not checked.
+//!
+//! Each seventh frame comes in two segments, which must make no difference.
 
-use super::dialect::Dialect;
-use super::plain::{Ledger, Plain, Sent, Wire, host};
+use super::dialect::{Clients, Request};
+use super::plain::host;
+use super::platform::Memory;
 use super::sums;
+use super::switch::{ADDRESS, Switch, forwarding, native, switchml};
 use frames::enclose;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
+use tally_engine::dialect::Dialect;
 use tally_engine::registry::JobStatus;
+use tally_engine::switchml::SwitchmlCounters;
 use tally_engine::{
-    Action, Aggregator, DropReason, JobConfig, Limits, Member, PolicyName, PoolConfig, Registry,
-    RegistryConfig, Roster, To,
+    Action, Command, ControlFrame, Dialects, DropReason, ForwardingConfig, JobConfig, Limits,
+    Member, PolicyName, PoolConfig, PortId, Registry, RegistryConfig, Roster,
 };
-use tally_kernels::Kernels;
 use tally_wire::control::DATAGRAM_BYTES;
-use tally_wire::frame::UDP_END;
+use tally_wire::frame::{UDP_END, group_of};
 use tally_wire::{
-    Accept, AuthTag, Element, Epoch, EpochSecret, Flags, HEADERS_BYTES, Header, JobId, Key, Kind,
-    Mac, Rank, Refuse, Time, UdpFrame, switchml,
+    Accept, Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, HEADERS_BYTES, Header, JobId,
+    Key, Kind, Mac, Rank, Refuse, UdpFrame,
 };
 
 mod forgery;
 mod frames;
 
-pub const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
-pub const SWITCH_IP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(10, 0, 255, 254);
-const BASE_PORT: u16 = 31249;
-const SHARDS: u8 = 2;
+pub const SWITCH_MAC: Mac = ADDRESS.mac;
+pub const SWITCH_IP: Ipv4Addr = ADDRESS.ip;
+const BASE_PORT: u16 = ADDRESS.base_port;
+/// Cores, each with a shard.
+pub const SHARDS: u8 = 2;
+/// The hosts' ports, and that of a stranger.
+pub const PORTS: u16 = 16;
+const STRANGER: PortId = PortId(PORTS - 1);
 /// Workers of the two jobs, 7 and 8.
 const WORKERS: [u8; 2] = [3, 2];
 /// Fragments that members talk about on their own; mutated frames talk about others.
@@ -127,21 +140,72 @@ pub struct Summary {
     pub binds: u64,
     /// Sums sent to SwitchML's clients.
     pub replies: u64,
+    /// Frames between other hosts that went on.
+    pub forwarded: u64,
+}
+
+/// What the oracle looks at before and after a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// Frames dropped, by `DropReason as usize`.
+    drops: [u64; DropReason::ALL.len()],
+    /// Contributions that Tally's own protocol has taken.
+    contributions: u64,
+    /// What SwitchML did on each core, and the buffers that it keeps.
+    pub switchml: [(SwitchmlCounters, u32); SHARDS as usize],
+    /// By core, slots taken and contributions held out of order.
+    held: [(usize, u32); SHARDS as usize],
+    /// Segments that exist.
+    alive: usize,
+}
+
+impl State {
+    fn dropped(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+
+    /// Why a frame was dropped since then, if one was.
+    pub fn reason_since(&self, before: &Self) -> Option<DropReason> {
+        let mut all = DropReason::ALL.iter().copied();
+        all.find(|&reason| self.drops[reason as usize] != before.drops[reason as usize])
+    }
+}
+
+/// What a frame is to the switch.
+enum Input<'a> {
+    /// Of Tally's own protocol, for this shard.
+    Native(usize, Member, Header, &'a [u8]),
+    /// Of SwitchML.
+    Switchml(Request<'a>),
+    /// To its MAC, but nothing that it takes.
+    Local,
+    /// In its name.
+    Spoofed,
+    /// Of other hosts.
+    Transit,
+}
+
+/// A frame of Tally's that left, with all ports that it left by.
+#[derive(Debug)]
+struct Sent {
+    ports: Vec<PortId>,
+    to: Addresses,
+    header: Header,
+    payload: Vec<u8>,
 }
 
 struct World {
     registry: Registry,
-    shards: Vec<Aggregator<Plain>>,
-    ledger: Ledger,
-    wire: Wire,
-    now: Time,
+    switch: Switch<Dialects<Memory>>,
+    /// Whether SwitchML takes its memory one by one, so that each segment is accounted for.
+    is_strict: bool,
     secret: u8,
     peers: Vec<Peer>,
     bound: [Bound; 2],
     recorded: Vec<(Member, Vec<u8>)>,
     /// Frames with tags, from home.
     tagged: Vec<(usize, Header)>,
-    dialect: Dialect,
+    clients: Clients,
     summary: Summary,
 }
 
@@ -196,11 +260,16 @@ pub fn run(bytes: &[u8]) -> Summary {
             break;
         }
         world.operation(&mut script);
-        assert_eq!(world.ledger.lost(), 0, "a buffer disappeared");
     }
-    world.unbind_all();
-    assert_eq!(world.ledger.live(), 0, "buffers left over");
-    world.summary
+    world.end()
+}
+
+/// A host that is a member of nothing.
+fn stranger() -> Member {
+    Member {
+        port: STRANGER,
+        ..host(77)
+    }
 }
 
 impl World {
@@ -231,6 +300,18 @@ impl World {
             limits: vec![limits; 2],
             policy,
         };
+        let memory = Memory::new(2048);
+        let is_strict = layout & 0x40 == 0;
+        memory.set_bulk(!is_strict);
+        let ordinary = ForwardingConfig {
+            addresses: 16,
+            ..forwarding(ADDRESS, PORTS)
+        };
+        let switch = Switch::new(ADDRESS, SHARDS, &ordinary, memory, |core| Dialects {
+            native: native(config(core), PORTS),
+            switchml: switchml(Clients::config(layout, core), PORTS),
+            offload: None,
+        });
         let mut peers = Vec::new();
         for (job, workers) in WORKERS.into_iter().enumerate() {
             for rank in (0..workers).map(Rank).chain([Rank::PS]) {
@@ -248,21 +329,18 @@ impl World {
         }
         let mut world = Self {
             registry: registry(1),
-            shards: (0..SHARDS)
-                .map(|shard| Aggregator::new(config(shard), Kernels::best()))
-                .collect(),
-            ledger: Ledger::default(),
-            wire: Wire::default(),
-            now: Time(1_000_000_000),
+            switch,
+            is_strict,
             secret: 1,
             peers,
             bound: Default::default(),
             recorded: Vec::new(),
             tagged: Vec::new(),
-            dialect: Dialect::new(layout),
+            clients: Clients::new(layout),
             summary: Summary::default(),
         };
         if layout < 0xc0 {
+            (0..2).for_each(|choice| world.clients.bind(&mut world.switch, choice));
             // Most scripts begin with jobs that run.
             for peer in (0..world.peers.len()).chain(0..world.peers.len()) {
                 world.join(peer, 1);
@@ -278,7 +356,7 @@ impl World {
     fn operation(&mut self, script: &mut Script<'_>) {
         let operation = script.byte();
         if operation >= 224 {
-            for (from, frame) in self.dialect.operation(script) {
+            for (from, frame) in self.clients.operation(&mut self.switch, script) {
                 self.dispatch(from, &frame);
             }
             return;
@@ -339,12 +417,12 @@ impl World {
                 } else {
                     self.sensible_other(script)
                 };
-                self.dispatch(host(77), &frame);
+                self.dispatch(stranger(), &frame);
             }
             23 => {
                 let n = script.below(140);
                 let frame = script.bytes(n).to_vec();
-                self.dispatch(host(77), &frame);
+                self.dispatch(stranger(), &frame);
             }
             24 => {
                 // A Tally header without any sense behind sensible addresses.
@@ -382,7 +460,7 @@ impl World {
                     let at = script.below(self.recorded.len());
                     let (from, frame) = self.recorded[at].clone();
                     let from = if script.byte() & 1 == 0 {
-                        host(77)
+                        stranger()
                     } else {
                         from
                     };
@@ -391,16 +469,16 @@ impl World {
             }
             29 => {
                 let ms = u64::from(script.byte()) * 30;
-                let end = self.now.after(Duration::from_millis(ms));
+                let end = self.switch.now.after(Duration::from_millis(ms));
                 // Half of the time the switch stands still for as long.
                 let stands_still = script.byte() & 1 == 0;
                 let due = |registry: &Registry| registry.poll_timeout().filter(|&at| at <= end);
                 while !stands_still && let Some(at) = due(&self.registry) {
-                    self.now = at;
+                    self.switch.now = at;
                     let actions = self.registry.handle_timeout(at);
                     self.carry_out(actions);
                 }
-                self.now = end;
+                self.switch.now = end;
                 let actions = self.registry.handle_timeout(end);
                 self.carry_out(actions);
             }
@@ -420,7 +498,6 @@ impl World {
                     self.unbind_all();
                     self.secret += 1;
                     self.registry = registry(self.secret);
-                    assert_eq!(self.ledger.live(), 0);
                 }
             }
         }
@@ -445,78 +522,162 @@ impl World {
         self.recorded.push((from, frame.to_vec()));
     }
 
-    // --- The dispatch, as the switch does it. ---
+    // --- The dispatch, and its oracle. ---
+
+    fn state(&self) -> State {
+        let mut state = State {
+            drops: [0; DropReason::ALL.len()],
+            contributions: 0,
+            switchml: [(SwitchmlCounters::default(), 0); SHARDS as usize],
+            held: [(0, 0); SHARDS as usize],
+            alive: self.switch.memory.alive(),
+        };
+        for (at, core) in self.switch.cores.iter().enumerate() {
+            let aggregator = core.dialects.native.aggregator();
+            let switchml = core.dialects.switchml.metrics(&core.context);
+            let switchml = switchml.expect("the switch has it");
+            state.contributions += aggregator.counters().contributions;
+            state.switchml[at] = (switchml.counters, switchml.held_in_use);
+            state.held[at] = (aggregator.slots_in_use(), aggregator.held_in_use());
+            let ports = &core.context.ports;
+            for (of_all, reason) in state.drops.iter_mut().zip(DropReason::ALL) {
+                *of_all += core.context.drops()[*reason as usize]
+                    + aggregator.counters().dropped(*reason)
+                    + switchml.counters.dropped(*reason)
+                    + match reason {
+                        DropReason::HandoverFull => ports.handover_full,
+                        DropReason::FrameTooLong => ports.frame_too_long,
+                        DropReason::NoBuffer => ports.no_buffer,
+                        _ => 0,
+                    };
+            }
+        }
+        state
+    }
 
     fn dispatch(&mut self, from: Member, frame: &[u8]) {
         self.summary.frames += 1;
-        let drops = self.drops();
-        let effect = self.classify(from, frame);
-        let dropped = self.drops() - drops;
+        let input = Input::of(from.port, frame);
+        if let Input::Native(at, sender, header, payload) = &input {
+            self.note(*at, *sender, header, payload);
+        }
+        let before = self.state();
+        let memory = &self.switch.memory;
+        let packet = if self.summary.frames % 7 == 3 {
+            memory.segmented(frame, frame.len() / 2)
+        } else {
+            memory.packet(frame)
+        };
+        self.switch.receive(from.port, packet);
+        let sent = self.switch.take();
+        let after = self.state();
+        let cores = self.switch.cores.iter_mut();
+        let control: Vec<_> = cores
+            .flat_map(|core| std::iter::from_fn(|| core.poll_control()))
+            .collect();
+
+        let dropped = after.dropped() - before.dropped();
         assert!(dropped <= 1, "counted {dropped} times");
-        assert_eq!(dropped == 0, effect, "an effect or a counter, never both");
         self.summary.drops += dropped;
+        let taken = |state: &State| {
+            let switchml = state.switchml.iter();
+            state.contributions + switchml.map(|(c, _)| c.contributions).sum::<u64>()
+        };
+        let effect = !sent.is_empty() || !control.is_empty() || taken(&after) > taken(&before);
+        assert_eq!(dropped == 0, effect, "an effect or a counter, never both");
+        if !effect {
+            let kept = |state: &State| (state.held, state.switchml.map(|(_, kept)| kept));
+            assert_eq!(kept(&before), kept(&after), "changed without effect");
+            assert_eq!(before.alive, after.alive, "a buffer lost or left over");
+        }
+        let reason = after.reason_since(&before);
+        match input {
+            Input::Native(at, sender, header, _) => {
+                let sent = self.sent_by_native(sent);
+                self.judge(at, sender, &header, sent, effect, reason, control);
+            }
+            Input::Switchml(request) => {
+                assert!(control.is_empty());
+                let replies = self.clients.judge(&request, &sent, &before, &after);
+                self.summary.replies += replies;
+            }
+            other => {
+                assert!(control.is_empty());
+                self.judge_ordinary(&other, from.port, frame, &sent);
+            }
+        }
     }
 
-    fn drops(&self) -> u64 {
-        let all = self
-            .shards
-            .iter()
-            .map(|s| s.counters().drops.iter().sum::<u64>());
-        all.sum::<u64>() + self.dialect.drops()
+    /// A frame that is no dialect's.
+    fn judge_ordinary(
+        &mut self,
+        input: &Input<'_>,
+        ingress: PortId,
+        frame: &[u8],
+        sent: &[(PortId, Vec<u8>)],
+    ) {
+        match input {
+            Input::Spoofed => assert!(sent.is_empty(), "in the switch's name: {sent:?}"),
+            _ if is_question(frame) && is_answer(sent, ingress, frame) => {}
+            Input::Transit if !sent.is_empty() => {
+                self.summary.forwarded += 1;
+                assert_ne!(frame[..6], SWITCH_MAC.0);
+                for (port, bytes) in sent {
+                    assert_ne!(*port, ingress, "sent back");
+                    assert_eq!(bytes, frame, "changed on its way");
+                }
+                let ports: Vec<_> = sent.iter().map(|(port, _)| *port).collect();
+                let spared = self.clients.ports();
+                let is_flooded = |port: &PortId| *port != ingress && !spared.contains(port);
+                let flood = (0..PORTS).map(PortId).filter(is_flooded);
+                let mut sorted = ports.clone();
+                sorted.sort_unstable();
+                assert!(
+                    ports.len() == 1 || sorted.into_iter().eq(flood),
+                    "{ports:?}"
+                );
+            }
+            _ => assert!(sent.is_empty(), "{sent:?}"),
+        }
     }
 
-    fn drop_here(&mut self, reason: impl Into<DropReason>) -> bool {
-        self.shards[0].count_drop(reason.into());
-        false
+    /// What left, with the ports of each frame to a group together.
+    fn sent_by_native(&self, frames: Vec<(PortId, Vec<u8>)>) -> Vec<Sent> {
+        let mut all: Vec<(Vec<u8>, Vec<PortId>)> = Vec::new();
+        for (port, bytes) in frames {
+            let mut same = all.iter_mut().filter(|(other, _)| *other == bytes);
+            match same.next() {
+                Some((_, ports)) if bytes[0] & 1 == 1 => ports.push(port),
+                _ => all.push((bytes, vec![port])),
+            }
+        }
+        let parse = |(bytes, mut ports): (Vec<u8>, Vec<PortId>)| {
+            ports.sort_unstable();
+            let udp = UdpFrame::parse(&bytes).expect("a datagram");
+            let to = udp.addresses;
+            let source = (to.src_mac, to.src_ip, to.src_port);
+            assert_eq!(source, (SWITCH_MAC, SWITCH_IP, BASE_PORT));
+            assert_eq!(bytes.len(), UDP_END + udp.datagram_bytes, "padding");
+            let header = Header::parse(udp.datagram(&bytes)).expect("a valid header");
+            assert_eq!(header.check(), Ok(()));
+            let place = place_of(header.job).expect("a configured job");
+            let roster = self.bound[place].roster.as_ref().expect("it runs");
+            assert!(roster.secret.verifies(&header), "a wrong tag: {header:?}");
+            Sent {
+                ports,
+                to,
+                header,
+                payload: bytes[HEADERS_BYTES..][..header.payload_bytes()].to_vec(),
+            }
+        };
+        all.into_iter().map(parse).collect()
     }
 
-    /// Whether the frame had an effect; else it was counted.
-    fn classify(&mut self, from: Member, frame: &[u8]) -> bool {
-        let udp = match UdpFrame::parse(frame) {
-            Ok(udp) => udp,
-            Err(error) => return self.drop_here(error),
-        };
-        let a = udp.addresses;
-        if a.src_mac == SWITCH_MAC || a.src_ip == SWITCH_IP {
-            return self.drop_here(DropReason::SpoofedSwitch);
-        }
-        // Each of their workers was told an address of its own.
-        if a.dst_ip == SWITCH_IP && switchml::is_port(a.dst_port) {
-            let replies = self.dialect.take(from.port, &udp, frame);
-            return replies.map(|n| self.summary.replies += n).is_some();
-        }
-        if a.dst_mac != SWITCH_MAC || a.dst_ip != SWITCH_IP {
-            return self.drop_here(DropReason::NotOurs);
-        }
-        let Some(shard) = a
-            .dst_port
-            .checked_sub(BASE_PORT)
-            .filter(|n| *n < u16::from(SHARDS))
-        else {
-            return self.drop_here(DropReason::UdpPort);
-        };
-        let datagram = udp.datagram(frame);
-        let header = match Header::parse(datagram) {
-            Ok(header) => header,
-            Err(error) => return self.drop_here(error),
-        };
-        let sender = Member {
-            port: from.port,
-            mac: a.src_mac,
-            ip: a.src_ip,
-            udp_port: a.src_port,
-        };
-        if matches!(header.kind, Kind::Join | Kind::Leave) {
-            self.membership(sender, &header, datagram);
-            return true;
-        }
-        let payload = &datagram[22..22 + header.payload_bytes()];
-        self.shard(usize::from(shard), sender, &header, payload)
-    }
-
-    fn membership(&mut self, sender: Member, header: &Header, datagram: &[u8]) {
+    fn membership(&mut self, frame: &ControlFrame) {
+        let (sender, header, datagram) = (frame.from, &frame.header, &frame.datagram[..]);
         let before: Vec<JobStatus> = self.registry.status().collect();
-        let actions = self.registry.handle(self.now, sender, header, datagram);
+        let now = self.switch.now;
+        let actions = self.registry.handle(now, sender, header, datagram);
         let place = place_of(header.job);
         let authentic = place.is_some_and(|place| key(place).verify(datagram));
         let mut to_others = actions
@@ -535,7 +696,7 @@ impl World {
     fn carry_out(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Send(to, datagram) => self.tell(to, &datagram),
+                Action::Send(to, datagram) => self.send(to, datagram),
                 Action::Unbind(id) => self.unbind(id),
                 Action::Bind(roster, index) => {
                     self.summary.binds += 1;
@@ -548,9 +709,10 @@ impl World {
                         "a thief: {roster:?}"
                     );
                     assert_eq!(roster.ps, home(Rank::PS), "a thief");
-                    for shard in &mut self.shards {
-                        assert!(shard.bind((*roster).clone(), index, &mut self.wire));
-                    }
+                    let shared = Arc::new((*roster).clone());
+                    self.switch
+                        .command(|| Command::Bind(Arc::clone(&shared), index));
+                    assert_eq!(self.switch.take(), [], "binding sends nothing");
                     let bound = &mut self.bound[place];
                     let same = bound
                         .roster
@@ -563,7 +725,30 @@ impl World {
                 }
             }
         }
-        assert_eq!(self.wire.take(), [], "binding sends nothing");
+    }
+
+    /// A datagram of the registry's: it arrives as it is.
+    fn send(&mut self, to: Member, datagram: Box<[u8; DATAGRAM_BYTES]>) {
+        let at = self.switch.core_of(to.port);
+        let command = Command::Send(to, datagram.clone());
+        self.switch.cores[at].command(command);
+        self.switch.poll();
+        let sent = self.switch.take();
+        let [(port, frame)] = &sent[..] else {
+            panic!("one datagram: {sent:?}");
+        };
+        let udp = UdpFrame::parse(frame).expect("a datagram");
+        let expected = Addresses {
+            src_mac: SWITCH_MAC,
+            dst_mac: to.mac,
+            src_ip: SWITCH_IP,
+            dst_ip: to.ip,
+            src_port: BASE_PORT,
+            dst_port: to.udp_port,
+        };
+        assert_eq!((*port, udp.addresses), (to.port, expected));
+        assert_eq!(udp.datagram(frame), &datagram[..]);
+        self.tell(to, &datagram);
     }
 
     /// J-8, as far as a member here needs it.
@@ -599,9 +784,8 @@ impl World {
     }
 
     fn unbind(&mut self, id: JobId) {
-        for shard in &mut self.shards {
-            shard.unbind(id, &mut self.wire);
-        }
+        self.switch.command(|| Command::Unbind(id));
+        assert_eq!(self.switch.take(), [], "unbinding sends nothing");
         if let Some(place) = place_of(id) {
             self.bound[place] = Bound::default();
         }
@@ -609,48 +793,64 @@ impl World {
 
     fn unbind_all(&mut self) {
         (0..2).for_each(|place| self.unbind(job_id(place)));
-        assert_eq!(self.wire.take(), [], "unbinding sends nothing");
-        self.dialect.unbind_all();
-        for shard in &self.shards {
-            assert_eq!((shard.slots_in_use(), shard.held_in_use()), (0, 0));
+        self.clients.unbind_all(&mut self.switch);
+        let state = self.state();
+        assert_eq!(state.held, [(0, 0); SHARDS as usize]);
+        if self.is_strict {
+            assert_eq!(state.alive, 0, "buffers left over");
         }
     }
 
-    fn shard(&mut self, at: usize, sender: Member, header: &Header, payload: &[u8]) -> bool {
-        self.note(at, sender, header, payload);
-        let state = |w: &Self| {
-            let s = &w.shards[at];
-            (s.slots_in_use(), s.held_in_use(), w.ledger.live())
+    fn end(mut self) -> Summary {
+        self.unbind_all();
+        let Switch { memory, cores, .. } = self.switch;
+        let waiting = |core: &tally_engine::Core<Memory, Dialects<Memory>>| {
+            let ports = &core.context.ports;
+            let of = |port| ports.waiting(PortId(port)) as u64;
+            let full: u64 = ports
+                .queue_counters()
+                .iter()
+                .map(|q| q.dropped_total())
+                .sum();
+            (0..PORTS).map(of).sum::<u64>() + full
         };
-        let counts = |w: &Self| *w.shards[at].counters();
-        let (before, state_before) = (counts(self), state(self));
-        let buffer = self.ledger.frame(payload);
-        self.shards[at].handle(self.now, &sender, header, buffer, &mut self.wire);
-        let sent = self.wire.take();
-        let shard = &self.shards[at];
-        let held: u32 = (0..2).map(|place| shard.slots_of(job_id(place))).sum();
-        assert_eq!(held as usize, shard.slots_in_use(), "counted wrong");
-        let after = counts(self);
-        let effect = !sent.is_empty() || after.contributions > before.contributions;
+        assert_eq!(cores.iter().map(waiting).sum::<u64>(), 0);
+        drop(cores);
+        assert_eq!(memory.alive(), 0, "a buffer disappeared");
+        self.summary
+    }
+
+    /// A frame of Tally's own protocol, and what it led to.
+    #[allow(clippy::too_many_arguments, reason = "all that the frame led to")]
+    fn judge(
+        &mut self,
+        at: usize,
+        sender: Member,
+        header: &Header,
+        sent: Vec<Sent>,
+        effect: bool,
+        reason: Option<DropReason>,
+        control: Vec<ControlFrame>,
+    ) {
+        let aggregator = self.switch.cores[at].dialects.native.aggregator();
+        let held: u32 = (0..2).map(|place| aggregator.slots_of(job_id(place))).sum();
+        assert_eq!(held as usize, aggregator.slots_in_use(), "counted wrong");
         if self.is_forged(header) {
             assert!(!effect, "the effect of a wrong tag: {header:?} {sent:?}");
-            self.summary.forged += after.dropped(DropReason::AuthTag);
-            self.summary.forged -= before.dropped(DropReason::AuthTag);
+            self.summary.forged += u64::from(reason == Some(DropReason::AuthTag));
         }
         if header.kind == Kind::Probe {
             assert!(sent.len() <= 1, "S-7: {sent:?}");
         }
-        if !effect {
-            assert_eq!(
-                state(self),
-                state_before,
-                "changed by a frame without effect"
-            );
-        }
         for sent in sent {
             self.check(header, sender, sent);
         }
-        effect
+        let is_membership = matches!(header.kind, Kind::Join | Kind::Leave);
+        assert_eq!(control.len(), usize::from(is_membership), "{header:?}");
+        for frame in control {
+            assert_eq!((frame.from, &frame.header), (sender, header));
+            self.membership(&frame);
+        }
     }
 
     /// Whether its tag is wrong in the epoch of its job that runs.
@@ -695,49 +895,68 @@ impl World {
         }
     }
 
-    /// Whatever leaves is true.
+    /// What leaves is true.
     fn check(&mut self, cause: &Header, asker: Member, sent: Sent) {
-        let (to, header, payload) = match sent {
-            Sent::Again(_, port, payload) => {
-                assert_eq!(port, asker.port, "to who asked");
-                let place = place_of(cause.job).expect("a configured job");
-                let bound = &self.bound[place];
-                let fragment = cause.fragment.0;
-                assert!(bound.published.contains(&fragment), "never published");
-                if !bound.tainted.contains(&fragment) {
-                    let all = all_of(place);
-                    let element = element_of(fragment);
-                    let sum = sums::of(cause.job, cause.fragment, element, all);
-                    assert_eq!(payload, sum, "from the ring");
-                }
-                return;
+        let Sent {
+            ports,
+            to,
+            header,
+            payload,
+        } = sent;
+        let place = place_of(header.job).expect("a configured job");
+        let bound = &self.bound[place];
+        let roster = bound.roster.as_ref().expect("it runs");
+        let group = group_of(header.job);
+        let is_to_group = to.dst_ip == group;
+        if is_to_group {
+            let expected = (Mac::of_group(group), BASE_PORT);
+            assert_eq!((to.dst_mac, to.dst_port), expected);
+            assert_eq!((header.kind, header.rank), (Kind::Result, Rank::SWITCH));
+        }
+        if is_to_group && ports != roster.ports {
+            assert_eq!(ports, [asker.port], "to who asked");
+            assert_eq!((header.job, header.fragment), (cause.job, cause.fragment));
+            let fragment = cause.fragment.0;
+            assert!(bound.published.contains(&fragment), "never published");
+            if !bound.tainted.contains(&fragment) {
+                let all = all_of(place);
+                let element = element_of(fragment);
+                let sum = sums::of(cause.job, cause.fragment, element, all);
+                assert_eq!(payload, sum, "from the ring");
             }
-            Sent::To(to, member, header, payload) => (Some((to, member)), header, payload),
-            Sent::Group(ports, header, payload, _) => {
-                let place = place_of(header.job).expect("a configured job");
-                let roster = self.bound[place].roster.as_ref().expect("it runs");
-                assert_eq!(ports, roster.ports);
-                assert_eq!((header.kind, header.rank), (Kind::Result, Rank::SWITCH));
-                (None, header, payload)
-            }
+            return;
+        }
+        let is_it = |member: &Member| {
+            let address = (member.mac, member.ip, member.udp_port);
+            (to.dst_mac, to.dst_ip, to.dst_port) == address && ports == [member.port]
+        };
+        let to = if is_to_group {
+            None
+        } else if is_it(&roster.ps) {
+            Some(Rank::PS)
+        } else {
+            let rank = roster.workers.iter().position(is_it);
+            Some(Rank(rank.expect("to a member, on its port") as u8))
+        };
+        let header = Header {
+            tag: AuthTag::NONE,
+            ..header
         };
         let place = place_of(header.job).expect("a configured job");
         let bound = &mut self.bound[place];
         let roster = bound.roster.as_ref().expect("it runs");
         assert_eq!(header.epoch, roster.epoch);
         match to {
-            Some((To::Ps, member)) => {
-                assert_eq!(member, roster.ps);
+            Some(Rank::PS) => {
                 if header.kind == Kind::Probe {
                     let tag = AuthTag::NONE;
                     assert_eq!(header, Header { tag, ..*cause }, "as it came");
                     self.summary.probes_to_ps += 1;
                 }
             }
-            Some((To::Worker(rank), member)) => {
+            Some(rank) => {
                 assert_eq!((header.kind, header.rank), (Kind::Nack, rank));
                 self.summary.nacks += 1;
-                assert_eq!(Some(&member), roster.workers.get(usize::from(rank.0)));
                 assert_eq!(header.fragment, cause.fragment);
                 // S-7: others are asked for a fragment that the asker has contributed to.
                 let said = bound.said.get(&header.fragment.0).copied().unwrap_or(0);
@@ -768,6 +987,58 @@ impl World {
             assert_eq!(payload, canonical(&header), "{header:?}");
         }
     }
+}
+
+impl<'a> Input<'a> {
+    fn of(port: PortId, frame: &'a [u8]) -> Self {
+        let is_local = frame.starts_with(&SWITCH_MAC.0);
+        if frame.get(6..12) == Some(&SWITCH_MAC.0) {
+            return Self::Spoofed;
+        }
+        let nothing = if is_local { Self::Local } else { Self::Transit };
+        let Ok(udp) = UdpFrame::parse(frame) else {
+            return nothing;
+        };
+        let a = udp.addresses;
+        if a.src_ip == SWITCH_IP {
+            return Self::Spoofed;
+        }
+        if a.dst_ip != SWITCH_IP {
+            return nothing;
+        }
+        if let Some(request) = Request::of(port, &udp, frame) {
+            return Self::Switchml(request);
+        }
+        let shard = usize::from(a.dst_port.wrapping_sub(BASE_PORT));
+        let datagram = udp.datagram(frame);
+        match Header::parse(datagram) {
+            Ok(header) if is_local && shard < usize::from(SHARDS) => {
+                let sender = Member {
+                    port,
+                    mac: a.src_mac,
+                    ip: a.src_ip,
+                    udp_port: a.src_port,
+                };
+                let header = header.received_with(udp.ecn);
+                let payload = &datagram[22..22 + header.payload_bytes()];
+                Self::Native(shard, sender, header, payload)
+            }
+            // To its IPv4 address, but not to its MAC: forwarded by no means.
+            _ => Self::Local,
+        }
+    }
+}
+
+/// Whether a frame may be answered in place: an ARP request or an ICMP echo.
+fn is_question(frame: &[u8]) -> bool {
+    let is_arp = frame.get(12..22) == Some(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+    let is_echo = frame.get(12..15) == Some(&[8, 0, 0x45]) && frame.get(23) == Some(&1);
+    is_arp || is_echo && frame.starts_with(&SWITCH_MAC.0)
+}
+
+/// Whether this is an answer, which goes back by the port that it came from.
+fn is_answer(sent: &[(PortId, Vec<u8>)], ingress: PortId, frame: &[u8]) -> bool {
+    matches!(sent, [(port, answer)] if *port == ingress && answer != frame)
 }
 
 /// The ranks whose contributions a frame with elements has.

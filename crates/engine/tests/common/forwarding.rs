@@ -1,5 +1,5 @@
-//! Arbitrary frames into forwarding, with an oracle. The fuzz target `forwarding` and
-//! `tests/forwarding.rs` feed it.
+//! Arbitrary frames into two switch cores, with an oracle of forwarding. The fuzz target
+//! `forwarding` and `tests/forwarding.rs` feed it.
 //!
 //! Bytes are read as a script of operations: frames are composed of tags, SNAP headers, addresses and
 //! packets, mutated and cut off, or are the bytes as they are; jobs are bound and released; time
@@ -13,17 +13,23 @@
 //! * a frame with a bound member's source leaves from the member's port only, and one to a bound
 //!   member goes there, never floods, and is dropped by no limit;
 //! * a forwarded frame is unchanged and does not go back by its port;
-//! * only an ARP or echo request for the switch becomes an answer, which is from the switch.
+//! * a frame leaves, or one counter says why not; claims are counted by their port as well;
+//! * only an ARP or echo request for the switch becomes an answer, which is from the switch;
+//! * no buffer is lost.
 
+use super::platform::Memory;
+use super::switch::{ADDRESS, Switch, native, pool};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use tally_engine::forwarding::Verdict;
-use tally_engine::{DropReason, Forwarding, ForwardingConfig, Member, PortId, Roster};
-use tally_wire::{Epoch, EpochSecret, JobId, Mac, Time, UdpFrame};
+use std::sync::Arc;
+use tally_engine::core::SwitchAddress;
+use tally_engine::{Command, Dialects, DropReason, ForwardingConfig, Member, PortId, Roster};
+use tally_wire::{Epoch, EpochSecret, JobId, Mac, UdpFrame};
 
 const OWN_MAC: [u8; 6] = [2, 0x54, 0x41, 0x4c, 0x4c, 0x59];
 const OWN_IP: [u8; 4] = [10, 84, 0, 254];
 const PORTS: u16 = 6;
+const CORES: u8 = 2;
 /// Operations in one script.
 const MAX_OPERATIONS: usize = 200;
 /// Headers that hide an ethertype in one frame.
@@ -276,8 +282,7 @@ fn asks(frame: &[u8]) -> bool {
 // --- the world -------------------------------------------------------------------------------
 
 struct World {
-    forwarding: Forwarding,
-    now: Time,
+    switch: Switch<Dialects<Memory>>,
     /// By job, the addresses of its members; each is at the port of its last byte.
     bound: BTreeMap<u16, Vec<[u8; 6]>>,
     summary: Summary,
@@ -289,18 +294,28 @@ struct World {
 /// When the oracle is not content.
 pub fn run(bytes: &[u8]) -> Summary {
     let mut script = Script(bytes);
+    let config = ForwardingConfig {
+        mac: Mac(OWN_MAC),
+        ip: OWN_IP.into(),
+        ports: PORTS,
+        ageing_s: 2,
+        addresses: 4,
+        floods_per_s: 50,
+        answers_per_s: 50,
+        seed: 7,
+    };
+    let address = SwitchAddress {
+        mac: config.mac,
+        ip: config.ip,
+        ..ADDRESS
+    };
+    let memory = Memory::new(2048);
     let mut world = World {
-        forwarding: Forwarding::new(&ForwardingConfig {
-            mac: Mac(OWN_MAC),
-            ip: OWN_IP.into(),
-            ports: PORTS,
-            ageing_s: 2,
-            addresses: 4,
-            floods_per_s: 50,
-            answers_per_s: 50,
-            seed: 7,
+        switch: Switch::new(address, CORES, &config, memory, |core| Dialects {
+            native: native(pool(CORES, core), PORTS),
+            switchml: None,
+            offload: None,
         }),
-        now: Time(1_000_000_000),
         bound: BTreeMap::new(),
         summary: Summary::default(),
     };
@@ -325,10 +340,10 @@ impl World {
             1 => self.bind(usize::from(script.byte()) % 2),
             2 => {
                 let job = u16::from(script.byte()) % 2;
-                self.forwarding.unbind(JobId(job));
+                self.switch.command(|| Command::Unbind(JobId(job)));
                 self.bound.remove(&job);
             }
-            3 => self.now.0 += u64::from(script.byte()) * 20_000_000,
+            3 => self.switch.now.0 += u64::from(script.byte()) * 20_000_000,
             _ => {
                 let port = PortId(u16::from(script.byte()) % PORTS);
                 let frame = script.frame();
@@ -350,7 +365,9 @@ impl World {
         let ps = members.pop().expect("each job has members");
         let (epoch, secret) = (Epoch(1), EpochSecret::new([1; 16]));
         let roster = Roster::new(JobId(job as u16), epoch, secret, 16, members, ps);
-        self.forwarding.bind(&roster);
+        let roster = Arc::new(roster);
+        self.switch
+            .command(|| Command::Bind(Arc::clone(&roster), job));
     }
 
     /// The port of a bound member.
@@ -360,47 +377,77 @@ impl World {
         Some(PortId(mac[5].into()))
     }
 
-    fn take(&mut self, port: PortId, sent: Vec<u8>) {
-        let mut frame = sent.clone();
-        let mut verdict = self.forwarding.classify(self.now, port, &mut frame, &());
-        if verdict == Ok(Verdict::Local) {
-            assert_eq!(sent[..6], OWN_MAC, "{sent:02x?}");
-            verdict = match UdpFrame::parse(&frame) {
-                Ok(_) => return,
-                Err(found) => {
-                    let answer = self.forwarding.answer(self.now, port, &mut frame, found);
-                    answer.map(|()| Verdict::Answer)
-                }
-            };
+    /// Frames dropped, by reason, and claims, by port.
+    fn counters(&self) -> (Vec<u64>, Vec<u64>) {
+        let reports = self.switch.cores.iter().map(|core| core.report());
+        let mut sums = (vec![0; DropReason::ALL.len()], vec![0; usize::from(PORTS)]);
+        let add = |sums: &mut Vec<u64>, counts: &[u64]| {
+            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
+        };
+        for report in reports {
+            add(&mut sums.0, &report.drops);
+            add(&mut sums.0, &report.dialects.native.counters.drops);
+            add(&mut sums.1, &report.claims);
         }
-        let depth = peel(&sent).map_or(0, |(.., depth)| depth);
-        match verdict {
-            Ok(Verdict::Local) => panic!("twice local: {sent:02x?}"),
-            Ok(Verdict::Answer) => {
+        sums
+    }
+
+    fn take(&mut self, port: PortId, sent: Vec<u8>) {
+        let (drops, mut claimed) = self.counters();
+        let packet = self.switch.memory.packet(&sent);
+        self.switch.receive(port, packet);
+        let left = self.switch.take();
+        let control = self.switch.cores.iter_mut().find_map(|c| c.poll_control());
+        assert_eq!(self.switch.memory.alive(), 0, "a buffer is lost");
+        let (drops_after, claimed_after) = self.counters();
+        let counted = DropReason::ALL.iter().zip(drops.iter().zip(drops_after));
+        let counted = counted.filter(|(_, (before, after))| *before < after);
+        let counted: Vec<_> = counted
+            .map(|(&reason, (before, after))| (reason, after - before))
+            .collect();
+        if let [(reason, 1)] = counted[..] {
+            assert!(left.is_empty(), "{reason:?}, and left: {sent:02x?}");
+            claimed[usize::from(port.0)] += u64::from(reason.is_claim());
+            assert_eq!(claimed, claimed_after, "{reason:?}");
+            let depth = peel(&sent).map_or(0, |(.., depth)| depth);
+            return self.dropped(reason, port, &sent, depth);
+        }
+        assert_eq!((counted, claimed), (vec![], claimed_after), "{sent:02x?}");
+        match &left[..] {
+            [] => {
+                // A JOIN or LEAVE.
+                assert!(control.is_some(), "neither left nor counted: {sent:02x?}");
+                assert!(sent[..6] == OWN_MAC && UdpFrame::parse(&sent).is_ok());
+            }
+            [(to, answer)] if *to == port => {
                 self.summary.answered += 1;
                 assert!(asks(&sent), "answered: {sent:02x?}");
-                let is_from_own = frame[6..12] == OWN_MAC && frame[0] & 1 == 0;
-                assert!(is_from_own, "{frame:02x?}");
+                let is_from_own = answer[6..12] == OWN_MAC && answer[0] & 1 == 0;
+                assert!(is_from_own, "{answer:02x?}");
             }
-            Ok(Verdict::Forward(to)) => {
+            [(to, frame)] => {
                 self.summary.forwarded += 1;
-                assert_ne!(to, port, "sent back: {sent:02x?}");
                 let pinned = self.port_of(&sent[..6]);
-                assert!(pinned.is_none_or(|port| port == to), "{sent:02x?}");
-                self.passed(port, &sent, &frame);
+                assert!(pinned.is_none_or(|port| port == *to), "{sent:02x?}");
+                self.passed(port, &sent, frame);
             }
-            Ok(Verdict::Flood) => {
+            flooded => {
                 self.summary.flooded += 1;
                 assert_eq!(self.port_of(&sent[..6]), None, "flooded: {sent:02x?}");
-                self.passed(port, &sent, &frame);
+                let mut to: Vec<_> = flooded.iter().map(|(to, _)| to.0).collect();
+                to.sort_unstable();
+                assert!(to.into_iter().eq((0..PORTS).filter(|&to| to != port.0)));
+                for (_, frame) in flooded {
+                    self.passed(port, &sent, frame);
+                }
             }
-            Err(reason) => self.dropped(reason, port, &sent, depth),
         }
     }
 
     /// A frame has left as it came.
     fn passed(&self, port: PortId, sent: &[u8], frame: &[u8]) {
         assert_eq!(sent, frame, "changed on its way");
+        assert_ne!(sent[..6], OWN_MAC, "to the switch: {sent:02x?}");
         assert!(!claims(sent), "forwarded: {sent:02x?}");
         assert!(!is_to_own_ip_at_other_mac(sent), "forwarded: {sent:02x?}");
         assert!(peel(sent).is_some(), "a part of a header: {sent:02x?}");

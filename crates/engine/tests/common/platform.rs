@@ -19,6 +19,8 @@ struct Pool {
     alive: Cell<usize>,
     /// Segments that may exist.
     limit: Cell<usize>,
+    /// Whether it gives frames in bulk.
+    bulk: Cell<bool>,
     /// Bytes that a segment has room for.
     room: usize,
 }
@@ -33,6 +35,7 @@ impl Memory {
         Self(Rc::new(Pool {
             alive: Cell::new(0),
             limit: Cell::new(usize::MAX),
+            bulk: Cell::new(true),
             room: frame_bytes_max,
         }))
     }
@@ -40,6 +43,11 @@ impl Memory {
     /// At most so many segments exist from now on. Those that exist already stay.
     pub fn set_limit(&self, segments: usize) {
         self.0.limit.set(segments);
+    }
+
+    /// Whether frames may be taken many at a time; else only one by one.
+    pub fn set_bulk(&self, bulk: bool) {
+        self.0.bulk.set(bulk);
     }
 
     /// Segments that exist: a frame is one, a chain is two.
@@ -90,7 +98,7 @@ impl Platform for Memory {
     }
 
     fn alloc_bulk(&self, out: &mut Vec<Packet>, n: usize) -> bool {
-        if self.0.limit.get().saturating_sub(self.0.alive.get()) < n {
+        if !self.0.bulk.get() || self.0.limit.get().saturating_sub(self.0.alive.get()) < n {
             return false;
         }
         out.extend((0..n).filter_map(|_| self.alloc()));

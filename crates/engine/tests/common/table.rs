@@ -116,6 +116,27 @@ impl Table {
         self.bound.retain(|bound| bound.session.id.0 != id);
     }
 
+    /// Sessions' ranks, and the port that each spoke from first.
+    pub fn spoken(&self) -> Vec<(u64, usize, u16)> {
+        let of = |bound: &Bound| {
+            let id = bound.session.id.0;
+            let ports = bound.ports.iter();
+            ports
+                .map(|(&rank, &port)| (id, rank, port))
+                .collect::<Vec<_>>()
+        };
+        self.bound.iter().flat_map(of).collect()
+    }
+
+    /// What another shard knows of it.
+    pub fn note_spoken(&mut self, spoken: &[(u64, usize, u16)]) {
+        for &(id, rank, port) in spoken {
+            let bound = self.bound.iter_mut().find(|b| b.session.id.0 == id);
+            let bound = bound.expect("a bound session");
+            bound.ports.entry(rank).or_insert(port);
+        }
+    }
+
     /// Buffers that are kept.
     pub fn kept(&self) -> u32 {
         self.bound.iter().map(Bound::kept).sum()
