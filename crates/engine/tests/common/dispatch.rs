@@ -641,11 +641,15 @@ impl World {
         }
     }
 
-    /// What left, with the ports of each frame together.
+    /// What left, with the ports of each frame to a group together.
     fn sent_by_native(&self, frames: Vec<(PortId, Vec<u8>)>) -> Vec<Sent> {
-        let mut by_bytes: BTreeMap<Vec<u8>, Vec<PortId>> = BTreeMap::new();
+        let mut all: Vec<(Vec<u8>, Vec<PortId>)> = Vec::new();
         for (port, bytes) in frames {
-            by_bytes.entry(bytes).or_default().push(port);
+            let mut same = all.iter_mut().filter(|(other, _)| *other == bytes);
+            match same.next() {
+                Some((_, ports)) if bytes[0] & 1 == 1 => ports.push(port),
+                _ => all.push((bytes, vec![port])),
+            }
         }
         let parse = |(bytes, mut ports): (Vec<u8>, Vec<PortId>)| {
             ports.sort_unstable();
@@ -666,7 +670,7 @@ impl World {
                 payload: bytes[HEADERS_BYTES..][..header.payload_bytes()].to_vec(),
             }
         };
-        by_bytes.into_iter().map(parse).collect()
+        all.into_iter().map(parse).collect()
     }
 
     fn membership(&mut self, frame: &ControlFrame) {
