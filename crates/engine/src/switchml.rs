@@ -166,15 +166,15 @@ pub trait Replies<B> {
 
     /// Send `sum` with `header` to all workers of a session. The engine neither reads nor writes the
     /// sum's payload any more: it may be made ready for leaving.
-    fn reply_all(
+    fn reply_all<'a>(
         &mut self,
-        to: impl Iterator<Item = Destination>,
+        to: impl Iterator<Item = &'a Destination>,
         header: &Header,
         tos: u8,
         sum: &mut B,
     ) {
         for to in to {
-            self.reply(&to, header, tos, sum);
+            self.reply(to, header, tos, sum);
         }
     }
 
@@ -202,18 +202,91 @@ impl Seat {
     }
 }
 
-/// A rank of a bound session.
+/// Whose a port's contributions are, and how they arrive: what does not vary among them.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    seat: Seat,
+    /// A contribution, of which the header is to be replaced.
+    first: Contribution,
+}
+
+impl Origin {
+    /// Of the frames of a seat that arrive like this one.
+    #[inline]
+    #[must_use]
+    pub const fn new(seat: Seat, arrival: &Arrival) -> Self {
+        Self {
+            seat,
+            first: Contribution::new(seat.rank, arrival),
+        }
+    }
+
+    /// Whose they are.
+    #[inline]
+    #[must_use]
+    pub const fn seat(&self) -> Seat {
+        self.seat
+    }
+}
+
+/// A rank of a bound session: one line of the cache.
+#[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
 struct Worker {
-    station: Station,
-    /// The switch's address that it was told.
-    own_mac: Mac,
-    /// The port that its first frame came in on.
-    port: Option<PortId>,
+    /// Where its replies go. The UDP ports are those of its last reply.
+    to: Destination,
+    /// Whether `to` has the port that its first frame came in on.
+    has_port: bool,
     forged: Forged,
     /// Frames taken or answered, or dropped as duplicates.
     frames: u64,
     last: Time,
+}
+
+const _: () = assert!(size_of::<Worker>() == 64);
+
+impl Worker {
+    const fn new(Station { mac, ip }: Station, own_mac: Mac) -> Self {
+        Self {
+            to: Destination {
+                port: PortId(0),
+                mac,
+                ip,
+                udp_port: 0,
+                own_port: 0,
+                own_mac,
+            },
+            has_port: false,
+            forged: Forged {
+                frames: 0,
+                port: None,
+            },
+            frames: 0,
+            last: Time(0),
+        }
+    }
+
+    const fn station(&self) -> Station {
+        Station {
+            mac: self.to.mac,
+            ip: self.to.ip,
+        }
+    }
+
+    /// The port that its first frame came in on.
+    #[inline]
+    fn port(&self) -> Option<PortId> {
+        self.has_port.then_some(self.to.port)
+    }
+
+    /// Where a reply goes, of a worker that sent from there. Written in place: a copy would be read
+    /// in other sizes than it was written, and wait for the store buffer.
+    #[inline]
+    fn destination(&mut self, sender: Sender) -> &Destination {
+        self.to.udp_port = sender.udp_port;
+        self.to.own_port = sender.own_port;
+        &self.to
+    }
 }
 
 /// A session and its slots.
@@ -317,14 +390,7 @@ impl<B: Buffer> Switchml<B> {
         self.changes = self.changes.wrapping_add(1);
         let slots = usize::from(self.config.slots).div_ceil(usize::from(self.config.shards));
         let workers = session.workers.iter().zip(&session.switch_macs);
-        let workers = workers.map(|(&station, &own_mac)| Worker {
-            station,
-            own_mac,
-            port: None,
-            forged: Forged::default(),
-            frames: 0,
-            last: Time(0),
-        });
+        let workers = workers.map(|(&station, &own_mac)| Worker::new(station, own_mac));
         self.sessions[place] = Some(Bound {
             since: self.changes,
             all: session.all(),
@@ -376,7 +442,7 @@ impl<B: Buffer> Switchml<B> {
             let workers = bound.flat_map(|bound| bound.workers.iter().enumerate());
             for (rank, worker) in workers {
                 self.stations
-                    .enter(worker.station, place as u16, rank as u8);
+                    .enter(worker.station(), place as u16, rank as u8);
             }
         }
     }
@@ -401,7 +467,7 @@ impl<B: Buffer> Switchml<B> {
             return Err(DropReason::SwitchmlStation);
         };
         let worker = bound.workers.get(usize::from(rank));
-        if worker.is_none_or(|worker| worker.own_mac != route.to) {
+        if worker.is_none_or(|worker| worker.to.own_mac != route.to) {
             return Err(DropReason::SwitchmlForged);
         }
         if header.size != bound.session.size {
@@ -475,19 +541,18 @@ impl<B: Buffer> Switchml<B> {
         buffer: B,
         out: &mut impl Replies<B>,
     ) {
-        self.collect(now, seat, arrival, header, buffer, out);
+        self.collect(now, &Origin::new(seat, arrival), header, buffer, out);
         self.settle(now, out);
     }
 
-    /// Takes one contribution of `seat`, which was given for a frame with this `header` but for its
-    /// job, packet number, set, exponents and [slot](Self::has_slot). `buffer` has the elements, as
-    /// many as the header says. The contribution waits for [`settle`](Self::settle).
+    /// Takes one contribution. Its seat was given for a frame with this `header` but for its job,
+    /// packet number, set, exponents and [slot](Self::has_slot). `buffer` has the elements, as many
+    /// as the header says. The contribution waits for [`settle`](Self::settle).
     #[inline(always)]
     pub fn collect(
         &mut self,
         now: Time,
-        seat: Seat,
-        arrival: &Arrival,
+        origin: &Origin,
         header: &Header,
         buffer: B,
         out: &mut impl Replies<B>,
@@ -495,7 +560,7 @@ impl<B: Buffer> Switchml<B> {
         if self.batch.is_full() {
             self.settle(now, out);
         }
-        if let Err((reason, buffer)) = self.join(seat, arrival, header, buffer) {
+        if let Err((reason, buffer)) = self.join(origin, header, buffer) {
             self.counters.drop(reason);
             out.discard(buffer);
         }
@@ -505,8 +570,7 @@ impl<B: Buffer> Switchml<B> {
     #[inline(always)]
     fn join(
         &mut self,
-        seat: Seat,
-        arrival: &Arrival,
+        &Origin { seat, first }: &Origin,
         header: &Header,
         buffer: B,
     ) -> Result<(), (DropReason, B)> {
@@ -522,13 +586,7 @@ impl<B: Buffer> Switchml<B> {
         let Some(slot) = bound.slots.get_mut(usize::from(at)) else {
             return Err((DropReason::SwitchmlSlot, buffer));
         };
-        let contribution = Contribution {
-            arrival: *arrival,
-            rank: seat.rank,
-            job: header.job,
-            packet: header.packet,
-            exponents: header.exponents,
-        };
+        let contribution = first.with(header);
         let (set, other) = slot.sets_mut(header.set);
         if let Err(buffer) = self.batch.push(set.row, contribution, buffer) {
             // What comes for the other set from now on is handled after this.
@@ -614,11 +672,11 @@ impl<B: Buffer> Bound<B> {
         let (mut twice, mut moved) = (0, self.conflict.is_some());
         let len = row.len();
         for contribution in row.part_mut(0..len).0 {
-            let bit = bit(contribution.rank);
+            let bit = bit(contribution.rank());
             twice |= ranks & bit;
             ranks |= bit;
-            let worker = self.workers.get(usize::from(contribution.rank));
-            moved |= worker.is_none_or(|w| w.port != Some(contribution.arrival.port));
+            let worker = self.workers.get(usize::from(contribution.rank()));
+            moved |= worker.is_none_or(|w| w.port() != Some(contribution.port()));
         }
         twice == 0 && !moved
     }
@@ -657,14 +715,17 @@ impl<B: Buffer> Bound<B> {
         contribution: &Contribution,
         out: &mut impl Replies<B>,
     ) -> Result<Verdict, DropReason> {
-        let &Contribution { arrival, rank, .. } = contribution;
+        let (arrival, rank) = (contribution.arrival(), contribution.rank());
         let (Some(slot), Some(worker)) = (
             self.slots.get_mut(usize::from(key.at)),
             self.workers.get_mut(usize::from(rank)),
         ) else {
             return Err(DropReason::SwitchmlSlot);
         };
-        let port = *worker.port.get_or_insert(arrival.port);
+        if !worker.has_port {
+            (worker.to.port, worker.has_port) = (arrival.port, true);
+        }
+        let port = worker.to.port;
         if port != arrival.port && self.conflict.is_none() {
             self.conflict = Some(Conflict {
                 rank,
@@ -697,8 +758,8 @@ impl<B: Buffer> Bound<B> {
             exponents: set.exponents,
             ..shard.header(self.session.size, key, contribution)
         };
-        let to = destination(worker, sender(&arrival));
-        out.reply(&to, &header, arrival.tos, sum);
+        let to = worker.destination(sender(&arrival));
+        out.reply(to, &header, arrival.tos, sum);
         self.note(shard.now, key, contribution);
         Ok(Verdict::Answered)
     }
@@ -706,7 +767,7 @@ impl<B: Buffer> Bound<B> {
     /// Notes when and from where a rank sent.
     #[inline]
     fn note(&mut self, now: Time, key: Key, contribution: &Contribution) {
-        let (rank, count) = (usize::from(contribution.rank), self.workers.len());
+        let (rank, count) = (usize::from(contribution.rank()), self.workers.len());
         let at = usize::from(key.at) * count + rank;
         let (Some(worker), Some(last)) = (self.workers.get_mut(rank), self.senders.get_mut(at))
         else {
@@ -714,7 +775,7 @@ impl<B: Buffer> Bound<B> {
         };
         worker.frames += 1;
         worker.last = now;
-        let sender = sender(&contribution.arrival);
+        let sender = sender(&contribution.arrival());
         // It seldom changes, and a line that is not written need not go back to memory.
         if *last != sender {
             *last = sender;
@@ -758,7 +819,7 @@ impl<B: Buffer> Bound<B> {
             set.sum = buffers.next().and_then(Option::take);
             set.summed = 0;
             set.since = Ticks::at(shard.now);
-            set.exponents = contributions[0].exponents;
+            set.exponents = contributions[0].exponents();
         }
         let Some(sum) = &mut set.sum else { return };
         let buffers = buffers.into_slice();
@@ -775,8 +836,8 @@ impl<B: Buffer> Bound<B> {
         }
         let mut ranks = 0;
         for contribution in contributions {
-            ranks |= bit(contribution.rank);
-            for (most, exponent) in set.exponents.iter_mut().zip(contribution.exponents) {
+            ranks |= bit(contribution.rank());
+            for (most, exponent) in set.exponents.iter_mut().zip(contribution.exponents()) {
                 *most = exponent.max(*most);
             }
         }
@@ -798,9 +859,9 @@ impl<B: Buffer> Bound<B> {
                 exponents: set.exponents,
                 ..shard.header(self.session.size, key, last)
             };
-            let all = self.workers.iter().zip(senders);
-            let all = all.map(|(worker, &sender)| destination(worker, sender));
-            out.reply_all(all, &result, last.arrival.tos, sum);
+            let all = self.workers.iter_mut().zip(senders);
+            let all = all.map(|(worker, &sender)| worker.destination(sender));
+            out.reply_all(all, &result, last.arrival().tos, sum);
         }
     }
 }
@@ -817,14 +878,8 @@ impl Shard<'_> {
     /// The header of a contribution.
     #[inline]
     fn header(&self, size: Size, key: Key, contribution: &Contribution) -> Header {
-        Header {
-            size,
-            job: contribution.job,
-            packet: contribution.packet,
-            slot: key.at << self.shift | u16::from(self.number),
-            set: key.set,
-            exponents: contribution.exponents,
-        }
+        let slot = key.at << self.shift | u16::from(self.number);
+        contribution.header(size, slot, key.set)
     }
 }
 
@@ -846,8 +901,8 @@ impl<B> Bound<B> {
     fn status(&self, now: Time, age: Option<Duration>) -> SessionStatus {
         let ranks = self.workers.iter().map(|worker| RankStatus {
             frames: worker.frames,
-            last: worker.port.map(|_| worker.last),
-            port: worker.port,
+            last: worker.has_port.then_some(worker.last),
+            port: worker.port(),
             forged: worker.forged,
             lacking: 0,
             longest: Duration::ZERO,
@@ -880,20 +935,6 @@ impl<B> Bound<B> {
             }
         }
         status
-    }
-}
-
-/// Where a worker is that sent from there.
-#[inline]
-fn destination(worker: &Worker, sender: Sender) -> Destination {
-    Destination {
-        // Whoever is answered has a port.
-        port: worker.port.unwrap_or_default(),
-        mac: worker.station.mac,
-        ip: worker.station.ip,
-        udp_port: sender.udp_port,
-        own_port: sender.own_port,
-        own_mac: worker.own_mac,
     }
 }
 

@@ -275,7 +275,7 @@ impl ReplyHeaders {
     ///
     /// # Panics
     /// If `out` is shorter than [`HEADERS_BYTES`].
-    #[inline]
+    #[inline(always)]
     pub fn write(&self, out: &mut [u8], addresses: &Addresses) {
         let b: &mut [u8; HEADERS_BYTES] = out
             .first_chunk_mut()

@@ -10,6 +10,8 @@
 //! slots.
 
 use super::Arrival;
+use crate::PortId;
+use tally_wire::switchml::{Header, Size};
 
 /// Rows of a batch: it has room for as many contributions in any case.
 pub(super) const ROWS: usize = 512;
@@ -18,31 +20,83 @@ pub(super) const ROWS: usize = 512;
 pub(super) const ROW: usize = tally_kernels::MAX_FUSED;
 
 /// What a contribution's headers say beside its set.
-#[derive(Clone, Copy, Debug)]
+///
+/// Two words, because fields written one by one and read together make the processor wait until
+/// they have left its store buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contribution {
-    pub(super) arrival: Arrival,
-    pub(super) rank: u8,
-    pub(super) job: u8,
-    pub(super) packet: [u8; 4],
-    pub(super) exponents: [i8; 2],
+    /// From the lowest bit: both UDP ports, port of the switch, rank, type of service.
+    who: u64,
+    /// From the lowest bit: packet number, job, exponents.
+    what: u64,
 }
 
 impl Contribution {
-    const NONE: Self = Self {
-        arrival: Arrival {
-            port: crate::PortId(0),
-            udp_port: 0,
-            own_port: 0,
-            tos: 0,
-        },
-        rank: 0,
-        job: 0,
-        packet: [0; 4],
-        exponents: [0; 2],
-    };
-}
+    /// A rank's, which arrived so; the header is all zeros.
+    #[inline]
+    pub(super) const fn new(rank: u8, arrival: &Arrival) -> Self {
+        Self {
+            who: arrival.udp_port as u64
+                | (arrival.own_port as u64) << 16
+                | (arrival.port.0 as u64) << 32
+                | (rank as u64) << 48
+                | (arrival.tos as u64) << 56,
+            what: 0,
+        }
+    }
 
-const _: () = assert!(size_of::<Contribution>() == 16);
+    /// The same worker's, with this header.
+    #[inline(always)]
+    pub(super) fn with(self, header: &Header) -> Self {
+        let [first, second] = header.exponents.map(i8::cast_unsigned);
+        Self {
+            who: self.who,
+            what: u64::from(u32::from_ne_bytes(header.packet))
+                | u64::from(header.job) << 32
+                | u64::from(first) << 40
+                | u64::from(second) << 48,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn rank(self) -> u8 {
+        (self.who >> 48) as u8
+    }
+
+    #[inline]
+    pub(super) const fn arrival(self) -> Arrival {
+        Arrival {
+            port: self.port(),
+            udp_port: self.who as u16,
+            own_port: (self.who >> 16) as u16,
+            tos: (self.who >> 56) as u8,
+        }
+    }
+
+    /// The port of the switch.
+    #[inline]
+    pub(super) const fn port(self) -> PortId {
+        PortId((self.who >> 32) as u16)
+    }
+
+    #[inline]
+    pub(super) const fn exponents(self) -> [i8; 2] {
+        [(self.what >> 40) as u8 as i8, (self.what >> 48) as u8 as i8]
+    }
+
+    /// The header of a packet of this size for this slot and set.
+    #[inline]
+    pub(super) const fn header(self, size: Size, slot: u16, set: bool) -> Header {
+        Header {
+            size,
+            job: (self.what >> 32) as u8,
+            packet: (self.what as u32).to_ne_bytes(),
+            slot,
+            set,
+            exponents: self.exponents(),
+        }
+    }
+}
 
 /// The set that a row is for: index of its session, index of its slot in the shard, and which one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +121,7 @@ impl<B> Row<B> {
         Self {
             key: Key::default(),
             len: 0,
-            contributions: [Contribution::NONE; ROW],
+            contributions: [Contribution::default(); ROW],
             buffers: [const { None }; ROW],
         }
     }
@@ -76,7 +130,10 @@ impl<B> Row<B> {
     fn push(&mut self, contribution: Contribution, buffer: B) {
         let at = usize::from(self.len);
         self.contributions[at] = contribution;
-        self.buffers[at] = Some(buffer);
+        let old = self.buffers[at].replace(buffer);
+        debug_assert!(old.is_none(), "a buffer that was not taken out");
+        // There is nothing to drop, which the compiler does not know.
+        std::mem::forget(old);
         self.len += 1;
     }
 
@@ -170,5 +227,35 @@ impl<B> Batch<B> {
                 .all(|row| row.buffers.iter().all(Option::is_none))
         );
         self.used = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_contribution_gives_back_what_it_was_made_of() {
+        for (rank, byte) in [(0, 0x80), (63, 0x7f), (17, 0xff), (42, 0)] {
+            let arrival = Arrival {
+                port: PortId(0x0102 ^ u16::from(byte)),
+                udp_port: 0x1234 ^ u16::from(byte),
+                own_port: 0xbee0 | u16::from(byte & 15),
+                tos: byte,
+            };
+            let header = Header {
+                size: Size::B512,
+                job: byte ^ 0x55,
+                packet: [byte, 1, 2, !byte],
+                slot: 77,
+                set: byte == 0,
+                exponents: [byte.cast_signed(), (byte ^ 0xaa).cast_signed()],
+            };
+            let made = Contribution::new(rank, &arrival).with(&header);
+            assert_eq!((made.rank(), made.arrival()), (rank, arrival));
+            assert_eq!(made.port(), arrival.port);
+            assert_eq!(made.exponents(), header.exponents);
+            assert_eq!(made.header(Size::B512, 77, byte == 0), header);
+        }
     }
 }

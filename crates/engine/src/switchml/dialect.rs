@@ -13,7 +13,7 @@
 //! and NICs whose driver does not announce it. Copies into such a port are counted.
 
 use super::{
-    Arrival, Destination, Members, Replies, Route, Seat, Session, SessionId, SessionStatus,
+    Arrival, Destination, Members, Origin, Replies, Route, Seat, Session, SessionId, SessionStatus,
     Station, Switchml, SwitchmlCounters, Whereabouts,
 };
 use crate::buffer::Buffer;
@@ -62,8 +62,7 @@ impl<F: Frame> Buffer for Elements<F> {
 /// The last contribution of a port: frames that repeat its headers are admitted.
 struct Flow {
     template: HeaderTemplate,
-    seat: Seat,
-    arrival: Arrival,
+    origin: Origin,
     /// When its sender was [noticed](SwitchmlDialect::notice). Valid for as long.
     second: u32,
 }
@@ -209,11 +208,11 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
         // Padding would be sent on with the result. Only of a frame that is not shared and has one
         // segment can the length be set.
         let frame_bytes = HEADERS_BYTES + header.size.payload_bytes();
+        let origin = Origin::new(seat, &arrival);
         let template = HeaderTemplate::new(frame.data(), header);
         self.flows[usize::from(port.0)] = template.map(|template| Flow {
             template,
-            seat,
-            arrival,
+            origin,
             second: now_s,
         });
         if !frame.set_len(frame_bytes) {
@@ -226,7 +225,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             chains: &self.chains,
         };
         self.pool
-            .collect(now, seat, &arrival, &header, Elements(frame), &mut out);
+            .collect(now, &origin, &header, Elements(frame), &mut out);
         Ok(Next::Done)
     }
 
@@ -240,7 +239,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
         let Some(flow) = &self.flows[usize::from(port.0)] else {
             return frames.next();
         };
-        if flow.second != second(context.now) || !self.pool.still_seats(flow.seat) {
+        if flow.second != second(context.now) || !self.pool.still_seats(flow.origin.seat()) {
             return frames.next();
         }
         let now = context.now;
@@ -257,7 +256,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             {
                 let elements = Elements(frame);
                 self.pool
-                    .collect(now, flow.seat, &flow.arrival, &header, elements, &mut out);
+                    .collect(now, &flow.origin, &header, elements, &mut out);
             } else {
                 return Some(frame);
             }
@@ -363,7 +362,7 @@ impl<P: Platform> Out<'_, P> {
     }
 
     /// A reply with a copy of the sum.
-    #[inline]
+    #[inline(always)]
     fn copied(
         &mut self,
         headers: &ReplyHeaders,
@@ -378,7 +377,7 @@ impl<P: Platform> Out<'_, P> {
     }
 
     /// A reply with a reference to the sum.
-    #[inline]
+    #[inline(always)]
     fn chained(
         &mut self,
         headers: &ReplyHeaders,
@@ -390,7 +389,7 @@ impl<P: Platform> Out<'_, P> {
         P::Frame::chain(head, sum?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn addresses_to(&self, to: &Destination) -> Addresses {
         Addresses {
             src_mac: to.own_mac,
@@ -402,7 +401,7 @@ impl<P: Platform> Out<'_, P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn reply_by(
         &mut self,
         to: &Destination,
@@ -443,9 +442,9 @@ impl<P: Platform> Replies<Elements<P::Frame>> for Out<'_, P> {
     }
 
     #[inline]
-    fn reply_all(
+    fn reply_all<'a>(
         &mut self,
-        mut to: impl Iterator<Item = Destination>,
+        mut to: impl Iterator<Item = &'a Destination>,
         header: &Header,
         tos: u8,
         Elements(sum): &mut Elements<P::Frame>,
@@ -460,7 +459,7 @@ impl<P: Platform> Replies<Elements<P::Frame>> for Out<'_, P> {
             // copies leave some.
             let mut shares = sum.share_many(to.size_hint().0 as u16);
             for to in to {
-                self.reply_by(&to, &headers, class, elements, || shares.next());
+                self.reply_by(to, &headers, class, elements, || shares.next());
             }
             return;
         }
@@ -468,12 +467,12 @@ impl<P: Platform> Replies<Elements<P::Frame>> for Out<'_, P> {
         if let Some(to) = to.next()
             && let Some(bytes) = sum.data_mut()
         {
-            headers.write(bytes, &self.addresses_to(&to));
+            headers.write(bytes, &self.addresses_to(to));
             self.context.ports.forward(to.port, class, sum.share());
         }
         let elements = elements(sum, header);
         for to in to {
-            self.reply_by(&to, &headers, class, elements, || None);
+            self.reply_by(to, &headers, class, elements, || None);
         }
     }
 
