@@ -321,6 +321,7 @@ impl<F: Frame> Ports<F> {
 
     /// Sends an ordinary frame, if it is not too long for the port: some drivers keep such a frame
     /// and everything behind it.
+    #[inline(always)]
     pub fn forward(&mut self, port: PortId, class: usize, frame: F) {
         if frame.frame_bytes() > self.longest_frame[usize::from(port.0)] {
             self.frame_too_long += 1;

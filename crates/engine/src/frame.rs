@@ -40,7 +40,7 @@ pub enum Observed<'a, F> {
         &'a [u8; ETHERNET_BYTES],
         Result<Verdict, DropReason>,
     ),
-    /// The core turned this frame into the answer to itself.
+    /// The core or SwitchML made this frame its own answer.
     Answered(&'a F),
     /// The native protocol takes this frame over, admitted.
     Admitted(&'a Header, &'a F),

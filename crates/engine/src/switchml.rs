@@ -52,6 +52,7 @@ use tally_kernels::Kernels;
 use tally_wire::switchml::{Header, MAX_SLOTS, Size};
 use tally_wire::{MAX_WORKERS, Mac, Time, all_ranks};
 
+mod batch;
 pub mod controller;
 mod dialect;
 mod members;
@@ -60,10 +61,11 @@ mod slot;
 mod stations;
 mod status;
 
+use batch::{Batch, Contribution, Key, ROW, Row};
 pub use dialect::{COPY_BYTES_MAX, Command, Elements, Metrics, STOCK_FRAMES, SwitchmlDialect};
 pub use members::{Members, Whereabouts};
 use room::Room;
-use slot::{Sender, Slot, Ticks};
+use slot::{NO_ROW, Sender, Slot, Ticks};
 use stations::Stations;
 pub use status::{Conflict, Forged, RankStatus, SessionStatus, SwitchmlCounters};
 
@@ -162,8 +164,15 @@ pub trait Replies<B> {
     /// writes to them. `tos` is that of the frame that caused it.
     fn reply(&mut self, to: &Destination, header: &Header, tos: u8, sum: &B);
 
-    /// Send `sum` with `header` to all workers of a session.
-    fn reply_all(&mut self, to: &[Destination], header: &Header, tos: u8, sum: &B) {
+    /// Send `sum` with `header` to all workers of a session. The engine neither reads nor writes the
+    /// sum's payload any more: it may be made ready for leaving.
+    fn reply_all<'a>(
+        &mut self,
+        to: impl Iterator<Item = &'a Destination>,
+        header: &Header,
+        tos: u8,
+        sum: &mut B,
+    ) {
         for to in to {
             self.reply(to, header, tos, sum);
         }
@@ -193,18 +202,91 @@ impl Seat {
     }
 }
 
-/// A rank of a bound session.
+/// Whose a port's contributions are, and how they arrive: what does not vary among them.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    seat: Seat,
+    /// A contribution, of which the header is to be replaced.
+    first: Contribution,
+}
+
+impl Origin {
+    /// Of the frames of a seat that arrive like this one.
+    #[inline]
+    #[must_use]
+    pub const fn new(seat: Seat, arrival: &Arrival) -> Self {
+        Self {
+            seat,
+            first: Contribution::new(seat.rank, arrival),
+        }
+    }
+
+    /// Whose they are.
+    #[inline]
+    #[must_use]
+    pub const fn seat(&self) -> Seat {
+        self.seat
+    }
+}
+
+/// A rank of a bound session: one line of the cache.
+#[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
 struct Worker {
-    station: Station,
-    /// The switch's address that it was told.
-    own_mac: Mac,
-    /// The port that its first frame came in on.
-    port: Option<PortId>,
+    /// Where its replies go. The UDP ports are those of its last reply.
+    to: Destination,
+    /// Whether `to` has the port that its first frame came in on.
+    has_port: bool,
     forged: Forged,
     /// Frames taken or answered, or dropped as duplicates.
     frames: u64,
     last: Time,
+}
+
+const _: () = assert!(size_of::<Worker>() == 64);
+
+impl Worker {
+    const fn new(Station { mac, ip }: Station, own_mac: Mac) -> Self {
+        Self {
+            to: Destination {
+                port: PortId(0),
+                mac,
+                ip,
+                udp_port: 0,
+                own_port: 0,
+                own_mac,
+            },
+            has_port: false,
+            forged: Forged {
+                frames: 0,
+                port: None,
+            },
+            frames: 0,
+            last: Time(0),
+        }
+    }
+
+    const fn station(&self) -> Station {
+        Station {
+            mac: self.to.mac,
+            ip: self.to.ip,
+        }
+    }
+
+    /// The port that its first frame came in on.
+    #[inline]
+    fn port(&self) -> Option<PortId> {
+        self.has_port.then_some(self.to.port)
+    }
+
+    /// Where a reply goes, of a worker that sent from there. Written in place: a copy would be read
+    /// in other sizes than it was written, and wait for the store buffer.
+    #[inline]
+    fn destination(&mut self, sender: Sender) -> &Destination {
+        self.to.udp_port = sender.udp_port;
+        self.to.own_port = sender.own_port;
+        &self.to
+    }
 }
 
 /// A session and its slots.
@@ -239,8 +321,8 @@ pub struct Switchml<B> {
     stations: Stations,
     sessions: Vec<Option<Bound<B>>>,
     room: Room,
-    /// Empty but while a result leaves.
-    destinations: Vec<Destination>,
+    /// Contributions of this poll iteration; empty between iterations.
+    batch: Batch<B>,
     counters: SwitchmlCounters,
 }
 
@@ -266,7 +348,7 @@ impl<B: Buffer> Switchml<B> {
             stations: Stations::new(config.sessions * MAX_WORKERS),
             sessions: (0..config.sessions).map(|_| None).collect(),
             room: Room::new(config.held, config.sessions),
-            destinations: Vec::with_capacity(MAX_WORKERS),
+            batch: Batch::new(),
             counters: SwitchmlCounters::default(),
             config,
         }
@@ -300,6 +382,7 @@ impl<B: Buffer> Switchml<B> {
         {
             return false;
         }
+        assert!(self.batch.is_empty(), "bound within a poll iteration");
         self.unbind(session.id, out);
         let Some(place) = self.sessions.iter().position(Option::is_none) else {
             return false;
@@ -307,14 +390,7 @@ impl<B: Buffer> Switchml<B> {
         self.changes = self.changes.wrapping_add(1);
         let slots = usize::from(self.config.slots).div_ceil(usize::from(self.config.shards));
         let workers = session.workers.iter().zip(&session.switch_macs);
-        let workers = workers.map(|(&station, &own_mac)| Worker {
-            station,
-            own_mac,
-            port: None,
-            forged: Forged::default(),
-            frames: 0,
-            last: Time(0),
-        });
+        let workers = workers.map(|(&station, &own_mac)| Worker::new(station, own_mac));
         self.sessions[place] = Some(Bound {
             since: self.changes,
             all: session.all(),
@@ -337,6 +413,7 @@ impl<B: Buffer> Switchml<B> {
 
     /// Ends a session: every buffer that it kept is given up.
     pub fn unbind(&mut self, id: SessionId, out: &mut impl Replies<B>) {
+        assert!(self.batch.is_empty(), "unbound within a poll iteration");
         let is_it = |s: &Option<Bound<B>>| s.as_ref().is_some_and(|s| s.session.id == id);
         let place = self.sessions.iter().position(is_it);
         let Some(mut bound) = place.and_then(|place| self.sessions[place].take()) else {
@@ -365,7 +442,7 @@ impl<B: Buffer> Switchml<B> {
             let workers = bound.flat_map(|bound| bound.workers.iter().enumerate());
             for (rank, worker) in workers {
                 self.stations
-                    .enter(worker.station, place as u16, rank as u8);
+                    .enter(worker.station(), place as u16, rank as u8);
             }
         }
     }
@@ -390,7 +467,7 @@ impl<B: Buffer> Switchml<B> {
             return Err(DropReason::SwitchmlStation);
         };
         let worker = bound.workers.get(usize::from(rank));
-        if worker.is_none_or(|worker| worker.own_mac != route.to) {
+        if worker.is_none_or(|worker| worker.to.own_mac != route.to) {
             return Err(DropReason::SwitchmlForged);
         }
         if header.size != bound.session.size {
@@ -446,8 +523,14 @@ impl<B: Buffer> Switchml<B> {
         seat.changes == self.changes
     }
 
-    /// Takes one contribution of `seat`, which was given for a frame with this `header` but for its job,
-    /// packet number, set and exponents. `buffer` has the elements, as many as the header says.
+    /// Whether a contribution of this slot to this shard would be admitted, given that its sender was.
+    #[inline]
+    #[must_use]
+    pub fn has_slot(&self, header: &Header) -> bool {
+        header.slot < self.config.slots && self.shard_of(header) == usize::from(self.config.shard)
+    }
+
+    /// Takes one contribution and settles: [`collect`](Self::collect), for callers without batches.
     #[inline]
     pub fn handle(
         &mut self,
@@ -458,24 +541,39 @@ impl<B: Buffer> Switchml<B> {
         buffer: B,
         out: &mut impl Replies<B>,
     ) {
-        if let Err((reason, buffer)) = self.take(now, seat, arrival, header, buffer, out) {
+        self.collect(now, &Origin::new(seat, arrival), header, buffer, out);
+        self.settle(now, out);
+    }
+
+    /// Takes one contribution. Its seat was given for a frame with this `header` but for its job,
+    /// packet number, set, exponents and [slot](Self::has_slot). `buffer` has the elements, as many
+    /// as the header says. The contribution waits for [`settle`](Self::settle).
+    #[inline(always)]
+    pub fn collect(
+        &mut self,
+        now: Time,
+        origin: &Origin,
+        header: &Header,
+        buffer: B,
+        out: &mut impl Replies<B>,
+    ) {
+        if self.batch.is_full() {
+            self.settle(now, out);
+        }
+        if let Err((reason, buffer)) = self.join(origin, header, buffer) {
             self.counters.drop(reason);
             out.discard(buffer);
         }
     }
 
-    #[inline]
-    fn take(
+    /// Lets a contribution join the row of its set, or begin one; the batch is not full.
+    #[inline(always)]
+    fn join(
         &mut self,
-        now: Time,
-        seat: Seat,
-        arrival: &Arrival,
+        &Origin { seat, first }: &Origin,
         header: &Header,
         buffer: B,
-        out: &mut impl Replies<B>,
     ) -> Result<(), (DropReason, B)> {
-        let rank = usize::from(seat.rank);
-        let bit = 1u64 << (rank & (MAX_WORKERS - 1));
         let bound = match self.sessions.get_mut(usize::from(seat.place)) {
             Some(Some(bound)) if seat.changes == self.changes => bound,
             _ => return Err((DropReason::SwitchmlStation, buffer)),
@@ -484,103 +582,43 @@ impl<B: Buffer> Switchml<B> {
         if buffer.payload().len() != bound.payload_bytes {
             return Err((DropReason::Length, buffer));
         }
-        let at = usize::from(header.slot) >> self.shift;
-        let count = bound.workers.len();
-        let (Some(slot), Some(senders), Some(worker)) = (
-            bound.slots.get_mut(at),
-            bound.senders.get_mut(at * count..(at + 1) * count),
-            bound.workers.get_mut(rank),
-        ) else {
+        let at = header.slot >> self.shift;
+        let Some(slot) = bound.slots.get_mut(usize::from(at)) else {
             return Err((DropReason::SwitchmlSlot, buffer));
         };
-        let port = *worker.port.get_or_insert(arrival.port);
-        if port != arrival.port && bound.conflict.is_none() {
-            bound.conflict = Some(Conflict {
-                rank: seat.rank,
-                ports: [port, arrival.port],
-            });
-        }
-        // One of the two is not the worker, and it may be in sums by now: nothing is summed any more.
-        if bound.conflict.is_some() {
-            return Err((DropReason::SwitchmlPort, buffer));
-        }
-        worker.frames += 1;
-        worker.last = now;
-        let sender = Sender {
-            udp_port: arrival.udp_port,
-            own_port: arrival.own_port,
-        };
-        // It seldom changes, and a line that is not written need not go back to memory.
-        if senders[rank] != sender {
-            senders[rank] = sender;
-        }
-
+        let contribution = first.with(header);
         let (set, other) = slot.sets_mut(header.set);
-        if set.bitmap & bit != 0 {
-            let Some(sum) = set.sum.as_ref().filter(|_| set.summed == bound.all) else {
-                bound.duplicates += 1;
-                return Err((DropReason::Duplicate, buffer));
+        if let Err(buffer) = self.batch.push(set.row, contribution, buffer) {
+            // What comes for the other set from now on is handled after this.
+            other.row = NO_ROW;
+            let key = Key {
+                place: seat.place,
+                at,
+                set: header.set,
             };
-            bound.answered += 1;
-            self.counters.answered += 1;
-            let answer = Header {
-                exponents: set.exponents,
-                ..*header
-            };
-            let to = destination(worker, sender);
-            out.reply(&to, &answer, arrival.tos, sum);
-            out.discard(buffer);
-            return Ok(());
-        }
-        match &mut set.sum {
-            None => {
-                bound.used = bound.used.max(at + 1);
-                if !self.room.keep(&mut bound.kept) {
-                    return Err((DropReason::SwitchmlHeld, buffer));
-                }
-                debug_assert_eq!(set.bitmap, 0);
-                set.sum = Some(buffer);
-                set.summed = 0;
-                set.since = Ticks::at(now);
-                set.exponents = header.exponents;
-            }
-            // It is in a sum that it has left before it was complete, or that others may still ask for.
-            Some(_) if set.summed & bit != 0 => return Err((DropReason::SwitchmlSet, buffer)),
-            Some(sum) => {
-                self.kernels.add_be_i32(sum.payload_mut(), buffer.payload());
-                out.discard(buffer);
-                for (most, exponent) in set.exponents.iter_mut().zip(header.exponents) {
-                    *most = exponent.max(*most);
-                }
-            }
-        }
-        set.bitmap |= bit;
-        set.summed |= bit;
-        bound.contributions += 1;
-        self.counters.contributions += 1;
-        other.bitmap &= !bit;
-        if other.bitmap == 0
-            && let Some(sum) = other.sum.take()
-        {
-            self.room.free(&mut bound.kept);
-            out.discard(sum);
-        }
-        if set.summed == bound.all
-            && let Some(sum) = &set.sum
-        {
-            bound.results += 1;
-            self.counters.results += 1;
-            let result = Header {
-                exponents: set.exponents,
-                ..*header
-            };
-            let all = bound.workers.iter().zip(&*senders);
-            self.destinations
-                .extend(all.map(|(worker, &sender)| destination(worker, sender)));
-            out.reply_all(&self.destinations, &result, arrival.tos, sum);
-            self.destinations.clear();
+            set.row = self.batch.begin(key, contribution, buffer);
         }
         Ok(())
+    }
+
+    /// Ends the poll iteration: sums what has come in.
+    #[inline]
+    pub fn settle(&mut self, now: Time, out: &mut impl Replies<B>) {
+        let mut shard = Shard {
+            now,
+            shift: self.shift,
+            number: self.config.shard,
+            kernels: &self.kernels,
+            room: &mut self.room,
+            counters: &mut self.counters,
+        };
+        for row in self.batch.rows_mut() {
+            // It was there when the row began, and sessions end only between poll iterations.
+            if let Some(Some(bound)) = self.sessions.get_mut(usize::from(row.key.place)) {
+                bound.settle(&mut shard, row, out);
+            }
+        }
+        self.batch.clear();
     }
 
     /// What bound sessions do, and with `age`, which of their ranks others have waited for, longer than that. For
@@ -592,12 +630,279 @@ impl<B: Buffer> Switchml<B> {
     }
 }
 
+/// What sessions use of their shard.
+struct Shard<'a> {
+    now: Time,
+    shift: u32,
+    number: u8,
+    kernels: &'a Kernels,
+    room: &'a mut Room,
+    counters: &'a mut SwitchmlCounters,
+}
+
+impl<B: Buffer> Bound<B> {
+    /// Handles the contributions of a row: together if nothing is special about them.
+    #[inline]
+    fn settle(&mut self, shard: &mut Shard<'_>, row: &mut Row<B>, out: &mut impl Replies<B>) {
+        let len = row.len();
+        if self.is_plain(row) {
+            self.add(shard, row, 0..len, out);
+        } else {
+            for at in 0..len {
+                self.take(shard, row, at, out);
+            }
+        }
+        if let Some(slot) = self.slots.get_mut(usize::from(row.key.at)) {
+            slot.sets_mut(row.key.set).0.row = NO_ROW;
+        }
+    }
+
+    /// Whether each contribution of a row comes from another rank, all of which the sum lacks, and
+    /// from the port of that rank.
+    #[inline]
+    fn is_plain(&mut self, row: &mut Row<B>) -> bool {
+        let Some(slot) = self.slots.get_mut(usize::from(row.key.at)) else {
+            return false;
+        };
+        let (set, _) = slot.sets_mut(row.key.set);
+        let mut ranks = match set.sum {
+            Some(_) => set.bitmap | set.summed,
+            None => 0,
+        };
+        let (mut twice, mut moved) = (0, self.conflict.is_some());
+        let len = row.len();
+        for contribution in row.part_mut(0..len).0 {
+            let bit = bit(contribution.rank());
+            twice |= ranks & bit;
+            ranks |= bit;
+            let worker = self.workers.get(usize::from(contribution.rank()));
+            moved |= worker.is_none_or(|w| w.port() != Some(contribution.port()));
+        }
+        twice == 0 && !moved
+    }
+
+    /// Takes one contribution of a row: the table.
+    #[inline(never)]
+    fn take(
+        &mut self,
+        shard: &mut Shard<'_>,
+        row: &mut Row<B>,
+        at: usize,
+        out: &mut impl Replies<B>,
+    ) {
+        let key = row.key;
+        let (&[contribution], [buffer]) = row.part_mut(at..at + 1) else {
+            return;
+        };
+        let reason = match self.check(shard, key, &contribution, out) {
+            Ok(Verdict::Add) => return self.add(shard, row, at..at + 1, out),
+            Ok(Verdict::Answered) => None,
+            Err(reason) => Some(reason),
+        };
+        if let Some(reason) = reason {
+            shard.counters.drop(reason);
+        }
+        if let Some(buffer) = buffer.take() {
+            out.discard(buffer);
+        }
+    }
+
+    /// Decides on one contribution, and answers it if it is a duplicate.
+    fn check(
+        &mut self,
+        shard: &mut Shard<'_>,
+        key: Key,
+        contribution: &Contribution,
+        out: &mut impl Replies<B>,
+    ) -> Result<Verdict, DropReason> {
+        let (arrival, rank) = (contribution.arrival(), contribution.rank());
+        let (Some(slot), Some(worker)) = (
+            self.slots.get_mut(usize::from(key.at)),
+            self.workers.get_mut(usize::from(rank)),
+        ) else {
+            return Err(DropReason::SwitchmlSlot);
+        };
+        if !worker.has_port {
+            (worker.to.port, worker.has_port) = (arrival.port, true);
+        }
+        let port = worker.to.port;
+        if port != arrival.port && self.conflict.is_none() {
+            self.conflict = Some(Conflict {
+                rank,
+                ports: [port, arrival.port],
+            });
+        }
+        // One of the two is not the worker, and it may be in sums: nothing is summed any more.
+        if self.conflict.is_some() {
+            return Err(DropReason::SwitchmlPort);
+        }
+        let (set, _) = slot.sets_mut(key.set);
+        if set.bitmap & bit(rank) == 0 {
+            // It is in a sum that it has left before it was complete, or that others may still ask
+            // for.
+            if set.sum.is_some() && set.summed & bit(rank) != 0 {
+                self.note(shard.now, key, contribution);
+                return Err(DropReason::SwitchmlSet);
+            }
+            return Ok(Verdict::Add);
+        }
+        let answer = set.sum.as_ref().filter(|_| set.summed == self.all);
+        let Some(sum) = answer else {
+            self.duplicates += 1;
+            self.note(shard.now, key, contribution);
+            return Err(DropReason::Duplicate);
+        };
+        self.answered += 1;
+        shard.counters.answered += 1;
+        let header = Header {
+            exponents: set.exponents,
+            ..shard.header(self.session.size, key, contribution)
+        };
+        let to = worker.destination(sender(&arrival));
+        out.reply(to, &header, arrival.tos, sum);
+        self.note(shard.now, key, contribution);
+        Ok(Verdict::Answered)
+    }
+
+    /// Notes when and from where a rank sent.
+    #[inline]
+    fn note(&mut self, now: Time, key: Key, contribution: &Contribution) {
+        let (rank, count) = (usize::from(contribution.rank()), self.workers.len());
+        let at = usize::from(key.at) * count + rank;
+        let (Some(worker), Some(last)) = (self.workers.get_mut(rank), self.senders.get_mut(at))
+        else {
+            return;
+        };
+        worker.frames += 1;
+        worker.last = now;
+        let sender = sender(&contribution.arrival());
+        // It seldom changes, and a line that is not written need not go back to memory.
+        if *last != sender {
+            *last = sender;
+        }
+    }
+
+    /// Adds contributions to a sum that lacks all of their ranks, and sends it if it is complete.
+    #[inline]
+    fn add(
+        &mut self,
+        shard: &mut Shard<'_>,
+        row: &mut Row<B>,
+        part: std::ops::Range<usize>,
+        out: &mut impl Replies<B>,
+    ) {
+        let key = row.key;
+        let (contributions, buffers) = row.part_mut(part);
+        for contribution in contributions {
+            self.note(shard.now, key, contribution);
+        }
+        let (at, count) = (usize::from(key.at), self.workers.len());
+        let (Some(slot), Some(senders), [.., last]) = (
+            self.slots.get_mut(at),
+            self.senders.get(at * count..(at + 1) * count),
+            contributions,
+        ) else {
+            return;
+        };
+        let (set, other) = slot.sets_mut(key.set);
+        let mut buffers = buffers.iter_mut();
+        if set.sum.is_none() {
+            self.used = self.used.max(at + 1);
+            if !shard.room.keep(&mut self.kept) {
+                for buffer in buffers.filter_map(Option::take) {
+                    shard.counters.drop(DropReason::SwitchmlHeld);
+                    out.discard(buffer);
+                }
+                return;
+            }
+            debug_assert_eq!(set.bitmap, 0);
+            set.sum = buffers.next().and_then(Option::take);
+            set.summed = 0;
+            set.since = Ticks::at(shard.now);
+            set.exponents = contributions[0].exponents();
+        }
+        let Some(sum) = &mut set.sum else { return };
+        let buffers = buffers.into_slice();
+        let mut sources: [&[u8]; ROW] = [&[]; ROW];
+        let added = buffers.len();
+        for (source, buffer) in sources.iter_mut().zip(buffers.iter().flatten()) {
+            *source = buffer.payload();
+        }
+        shard
+            .kernels
+            .add_be_i32_many(sum.payload_mut(), &sources[..added]);
+        for buffer in buffers.iter_mut().filter_map(Option::take) {
+            out.discard(buffer);
+        }
+        let mut ranks = 0;
+        for contribution in contributions {
+            ranks |= bit(contribution.rank());
+            for (most, exponent) in set.exponents.iter_mut().zip(contribution.exponents()) {
+                *most = exponent.max(*most);
+            }
+        }
+        set.bitmap |= ranks;
+        set.summed |= ranks;
+        self.contributions += contributions.len() as u64;
+        shard.counters.contributions += contributions.len() as u64;
+        other.bitmap &= !ranks;
+        if other.bitmap == 0
+            && let Some(sum) = other.sum.take()
+        {
+            shard.room.free(&mut self.kept);
+            out.discard(sum);
+        }
+        if set.summed == self.all {
+            self.results += 1;
+            shard.counters.results += 1;
+            let result = Header {
+                exponents: set.exponents,
+                ..shard.header(self.session.size, key, last)
+            };
+            let all = self.workers.iter_mut().zip(senders);
+            let all = all.map(|(worker, &sender)| worker.destination(sender));
+            out.reply_all(all, &result, last.arrival().tos, sum);
+        }
+    }
+}
+
+/// What becomes of a contribution that is not dropped.
+enum Verdict {
+    /// It is to be added.
+    Add,
+    /// It was a duplicate, and has the result again.
+    Answered,
+}
+
+impl Shard<'_> {
+    /// The header of a contribution.
+    #[inline]
+    fn header(&self, size: Size, key: Key, contribution: &Contribution) -> Header {
+        let slot = key.at << self.shift | u16::from(self.number);
+        contribution.header(size, slot, key.set)
+    }
+}
+
+/// A rank in a bitmap.
+#[inline]
+const fn bit(rank: u8) -> u64 {
+    1 << (rank as usize & (MAX_WORKERS - 1))
+}
+
+#[inline]
+const fn sender(arrival: &Arrival) -> Sender {
+    Sender {
+        udp_port: arrival.udp_port,
+        own_port: arrival.own_port,
+    }
+}
+
 impl<B> Bound<B> {
     fn status(&self, now: Time, age: Option<Duration>) -> SessionStatus {
         let ranks = self.workers.iter().map(|worker| RankStatus {
             frames: worker.frames,
-            last: worker.port.map(|_| worker.last),
-            port: worker.port,
+            last: worker.has_port.then_some(worker.last),
+            port: worker.port(),
             forged: worker.forged,
             lacking: 0,
             longest: Duration::ZERO,
@@ -630,20 +935,6 @@ impl<B> Bound<B> {
             }
         }
         status
-    }
-}
-
-/// Where a worker is that sent from there.
-#[inline]
-fn destination(worker: &Worker, sender: Sender) -> Destination {
-    Destination {
-        // Whoever is answered has a port.
-        port: worker.port.unwrap_or_default(),
-        mac: worker.station.mac,
-        ip: worker.station.ip,
-        udp_port: sender.udp_port,
-        own_port: sender.own_port,
-        own_mac: worker.own_mac,
     }
 }
 

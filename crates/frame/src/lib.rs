@@ -55,11 +55,13 @@ pub trait Frame: Sized {
     fn prefetch_descriptor(&self) {}
 
     /// What is to be summed: the bytes from `at` on.
+    #[inline]
     fn elements(&self, at: usize) -> &[u8] {
         &self.data()[at..]
     }
 
     /// What is summed into: the bytes from `at` on; `None` as for [`data_mut`](Self::data_mut).
+    #[inline]
     fn elements_mut(&mut self, at: usize) -> Option<&mut [u8]> {
         self.data_mut().map(|data| &mut data[at..])
     }

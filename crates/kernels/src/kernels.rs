@@ -75,6 +75,15 @@ impl Kernels {
         self.table.add_be_i32(acc, src);
     }
 
+    /// Adds every payload of `srcs` to `acc`, as [`add_be_i32`](Self::add_be_i32) of one after
+    /// another would, but reading and writing `acc` only once per
+    /// [`MAX_FUSED`](crate::MAX_FUSED) sources. With no sources nothing changes.
+    #[inline]
+    pub fn add_be_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        check_all(acc.len(), srcs, ELEMENT_BYTES);
+        self.table.add_be_i32_many(acc, srcs);
+    }
+
     /// Adds `src` to `acc`, as little-endian `f32` elements.
     ///
     /// IEEE 754 addition, rounded to nearest, ties to even; subnormals are kept. Every NaN result

@@ -27,6 +27,12 @@ pub(crate) fn add_be_i32(acc: &mut [u8], src: &[u8]) {
     }
 }
 
+pub(crate) fn add_be_i32_many(acc: &mut [u8], srcs: &[&[u8]]) {
+    for src in srcs {
+        add_be_i32(acc, src);
+    }
+}
+
 pub(crate) fn sum_f32(acc: &mut [u8], src: &[u8]) {
     for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
         let sum = f32::from_le_bytes(*acc) + f32::from_le_bytes(*src);

@@ -73,6 +73,23 @@ pub(crate) fn add_be_i32<S: Simd>(s: S, acc: &mut [u8], src: &[u8]) {
 }
 
 #[inline(always)]
+pub(crate) fn add_be_i32_many<S: Simd>(s: S, acc: &mut [u8], srcs: &[&[u8]]) {
+    for group in srcs.chunks(MAX_FUSED) {
+        match *group {
+            [a] => zip_with(s, acc, [a], &mut [AddI32; UNROLL]),
+            [a, b] => zip_with(s, acc, [a, b], &mut [AddI32]),
+            [a, b, c] => zip_with(s, acc, [a, b, c], &mut [AddI32]),
+            [a, b, c, d] => zip_with(s, acc, [a, b, c, d], &mut [AddI32]),
+            [a, b, c, d, e] => zip_with(s, acc, [a, b, c, d, e], &mut [AddI32]),
+            [a, b, c, d, e, f] => zip_with(s, acc, [a, b, c, d, e, f], &mut [AddI32]),
+            [a, b, c, d, e, f, g] => zip_with(s, acc, [a, b, c, d, e, f, g], &mut [AddI32]),
+            [a, b, c, d, e, f, g, h] => zip_with(s, acc, [a, b, c, d, e, f, g, h], &mut [AddI32]),
+            _ => unreachable!("groups hold 1 to MAX_FUSED sources"),
+        }
+    }
+}
+
+#[inline(always)]
 pub(crate) fn max_u8<S: Simd>(s: S, acc: &mut [u8], src: &[u8]) {
     zip_with(s, acc, [src], &mut [MaxU8; UNROLL]);
 }
@@ -143,10 +160,14 @@ impl<S: Simd, const K: usize> Step<S, K> for WrappingI32<S::V> {
 #[derive(Clone, Copy)]
 struct AddI32;
 
-impl<S: Simd> Step<S, 1> for AddI32 {
+impl<S: Simd, const K: usize> Step<S, K> for AddI32 {
     #[inline(always)]
-    fn step(&mut self, s: S, acc: S::V, [src]: [S::V; 1]) -> S::V {
-        s.swap_bytes_u32(s.add_i32(s.swap_bytes_u32(acc), s.swap_bytes_u32(src)))
+    fn step(&mut self, s: S, acc: S::V, srcs: [S::V; K]) -> S::V {
+        let mut sum = s.swap_bytes_u32(acc);
+        for src in srcs {
+            sum = s.add_i32(sum, s.swap_bytes_u32(src));
+        }
+        s.swap_bytes_u32(sum)
     }
 }
 

@@ -74,9 +74,7 @@ impl Op for AddBeI32 {
         false
     }
     fn run_many(&self, kernels: Kernels, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
-        for src in srcs {
-            kernels.add_be_i32(acc, src);
-        }
+        kernels.add_be_i32_many(acc, srcs);
         false
     }
     fn oracle(&self, acc: &[u8], srcs: &[&[u8]]) -> (Vec<u8>, bool) {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`Header::parse`] takes a whole UDP payload; [`UdpFrame`] parses the headers before it.
-//! [`emit_reply`] writes all 52 bytes in front of a sum, and [`emit_request`] those in front of a
+//! [`ReplyHeaders`] writes all 52 bytes in front of a sum, and [`emit_request`] those in front of a
 //! contribution, as the published clients write them.
 //!
 //! Catches:
@@ -23,6 +23,10 @@
 //! * Elements begin at byte 52 of the frame, so they are aligned to four bytes only.
 //!
 //! [`UdpFrame`]: crate::UdpFrame
+
+mod flow;
+
+pub use flow::HeaderTemplate;
 
 use crate::ecn::Ecn;
 use crate::frame::{
@@ -184,15 +188,21 @@ impl Header {
         if elements.len() != size.payload_bytes() {
             return Err(HeaderError::Length);
         }
+        Ok(Self::read(size, b))
+    }
+
+    /// The fields of a header whose kind and size have been checked.
+    #[inline]
+    fn read(size: Size, b: &[u8; HEADER_BYTES]) -> Self {
         let place = u16::from_be_bytes([b[6], b[7]]);
-        Ok(Self {
+        Self {
             size,
             job: b[1],
             packet: [b[2], b[3], b[4], b[5]],
             slot: place & (MAX_SLOTS - 1),
             set: place & SET_BIT != 0,
             exponents: [b[8].cast_signed(), b[9].cast_signed()],
-        })
+        }
     }
 
     /// Writes the header to the first ten bytes of `out`; unused bits are 0.
@@ -216,25 +226,93 @@ impl Header {
     }
 }
 
-/// Writes all 52 bytes in front of a sum.
+/// The headers of one result's replies: what all of them have in common.
 ///
-/// These are Ethernet, IPv4 (don't fragment, TTL 64, valid checksum), UDP (checksum 0) and the
-/// SwitchML header.
+/// All 52 bytes in front of a sum are Ethernet, IPv4 (don't fragment, TTL 64, valid checksum), UDP
+/// (checksum 0) and the SwitchML header.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyHeaders {
+    /// From the ethertype up to the IPv4 checksum.
+    middle: [u8; 12],
+    /// From the UDP length to the end.
+    end: [u8; 14],
+    /// Sum of the IPv4 header's constant words.
+    sum: u32,
+}
+
+impl ReplyHeaders {
+    /// The headers of a result with this header.
+    #[inline]
+    #[must_use]
+    pub fn new(header: &Header) -> Self {
+        let udp_bytes = (UDP_BYTES + HEADER_BYTES + header.size.payload_bytes()) as u16;
+        let ip_bytes = IPV4_BYTES as u16 + udp_bytes;
+        let [ethertype, high] = ETHERTYPE_IPV4.to_be_bytes();
+        let [len, low] = ip_bytes.to_be_bytes();
+        let tos = Ecn::NotEct as u8;
+        let middle = [
+            ethertype,
+            high,
+            0x45,
+            tos,
+            len,
+            low,
+            0,
+            0,
+            0x40,
+            0,
+            TTL,
+            PROTOCOL_UDP,
+        ];
+        let mut end = [0; 14];
+        end[..2].copy_from_slice(&udp_bytes.to_be_bytes());
+        header.emit(&mut end[4..]);
+        let constant = 0x4500 + 0x4000 + (u32::from(TTL) << 8) + u32::from(PROTOCOL_UDP);
+        Self {
+            middle,
+            end,
+            sum: constant + u32::from(ip_bytes),
+        }
+    }
+
+    /// Writes the headers of the reply to one worker to the first 52 bytes of `out`.
+    ///
+    /// # Panics
+    /// If `out` is shorter than [`HEADERS_BYTES`].
+    #[inline(always)]
+    pub fn write(&self, out: &mut [u8], addresses: &Addresses) {
+        let b: &mut [u8; HEADERS_BYTES] = out
+            .first_chunk_mut()
+            .expect("emit: buffer shorter than the headers");
+        b[0..6].copy_from_slice(&addresses.dst_mac.0);
+        b[6..12].copy_from_slice(&addresses.src_mac.0);
+        b[12..24].copy_from_slice(&self.middle);
+        // Not read back from what was written: such a load waits for the store buffer.
+        let sum = self.sum + ip_words(addresses.src_ip) + ip_words(addresses.dst_ip);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = (sum & 0xffff) + (sum >> 16);
+        b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        b[26..30].copy_from_slice(&addresses.src_ip.octets());
+        b[30..34].copy_from_slice(&addresses.dst_ip.octets());
+        b[34..36].copy_from_slice(&addresses.src_port.to_be_bytes());
+        b[36..38].copy_from_slice(&addresses.dst_port.to_be_bytes());
+        b[38..52].copy_from_slice(&self.end);
+    }
+}
+
+/// Writes the headers of a single reply to the first 52 bytes of `out`: see [`ReplyHeaders`].
 ///
 /// # Panics
 /// If `out` is shorter than [`HEADERS_BYTES`].
 #[inline]
 pub fn emit_reply(out: &mut [u8], addresses: &Addresses, header: &Header) {
-    let b = emit(out, addresses, header, TTL);
-    // Computed from the values, not loaded from `out`: a load of bytes that were stored in other
-    // sizes waits until all of them have left the store buffer.
-    let words = |ip: Ipv4Addr| (ip.to_bits() >> 16) + (ip.to_bits() & 0xffff);
-    let bytes = (IPV4_BYTES + UDP_BYTES + HEADER_BYTES + header.size.payload_bytes()) as u32;
-    let constant = 0x4500 + 0x4000 + (u32::from(TTL) << 8) + u32::from(PROTOCOL_UDP);
-    let sum = constant + bytes + words(addresses.src_ip) + words(addresses.dst_ip);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    ReplyHeaders::new(header).write(out, addresses);
+}
+
+/// Sum of the two words of an address.
+#[inline]
+const fn ip_words(ip: Ipv4Addr) -> u32 {
+    (ip.to_bits() >> 16) + (ip.to_bits() & 0xffff)
 }
 
 /// Writes all 52 bytes in front of a contribution, as the published clients do.
@@ -245,23 +323,6 @@ pub fn emit_reply(out: &mut [u8], addresses: &Addresses, header: &Header) {
 /// # Panics
 /// If `out` is shorter than [`HEADERS_BYTES`].
 pub fn emit_request(out: &mut [u8], addresses: &Addresses, header: &Header) {
-    let b = emit(out, addresses, header, 128);
-    let mut pseudo = [0; 12];
-    pseudo[..8].copy_from_slice(&b[26..34]);
-    pseudo[9] = PROTOCOL_UDP;
-    pseudo[10..].copy_from_slice(&b[38..40]);
-    let sum = !internet_checksum(&pseudo);
-    b[40..42].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// The headers that reply and request share, with both checksums 0.
-#[inline]
-fn emit<'a>(
-    out: &'a mut [u8],
-    addresses: &Addresses,
-    header: &Header,
-    ttl: u8,
-) -> &'a mut [u8; HEADERS_BYTES] {
     let b: &mut [u8; HEADERS_BYTES] = out
         .first_chunk_mut()
         .expect("emit: buffer shorter than the headers");
@@ -271,7 +332,7 @@ fn emit<'a>(
     b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
     b[14..16].copy_from_slice(&[0x45, Ecn::NotEct as u8]);
     b[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
-    b[18..26].copy_from_slice(&[0, 0, 0x40, 0, ttl, PROTOCOL_UDP, 0, 0]);
+    b[18..26].copy_from_slice(&[0, 0, 0x40, 0, 128, PROTOCOL_UDP, 0, 0]);
     b[26..30].copy_from_slice(&addresses.src_ip.octets());
     b[30..34].copy_from_slice(&addresses.dst_ip.octets());
     b[34..36].copy_from_slice(&addresses.src_port.to_be_bytes());
@@ -279,7 +340,12 @@ fn emit<'a>(
     b[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
     b[40..42].copy_from_slice(&[0, 0]);
     header.emit(&mut b[UDP_END..]);
-    b
+    let mut pseudo = [0; 12];
+    pseudo[..8].copy_from_slice(&b[26..34]);
+    pseudo[9] = PROTOCOL_UDP;
+    pseudo[10..].copy_from_slice(&b[38..40]);
+    let sum = !internet_checksum(&pseudo);
+    b[40..42].copy_from_slice(&sum.to_be_bytes());
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@
 //! and NICs whose driver does not announce it. Copies into such a port are counted.
 
 use super::{
-    Arrival, Destination, Members, Replies, Route, Seat, Session, SessionId, SessionStatus,
+    Arrival, Destination, Members, Origin, Replies, Route, Seat, Session, SessionId, SessionStatus,
     Station, Switchml, SwitchmlCounters, Whereabouts,
 };
 use crate::buffer::Buffer;
@@ -21,13 +21,15 @@ use crate::core::{Context, Reply};
 use crate::demux::{self, Claim};
 use crate::dialect::{Dialect, Next};
 use crate::forwarding::MacTable;
-use crate::frame::{Frame, Platform};
+use crate::frame::{Frame, Observed, Platform};
 use crate::queue::class_of;
 use crate::{DropReason, PortId};
 use std::sync::Arc;
 use std::time::Duration;
-use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, PORTS, emit_reply};
-use tally_wire::{Addresses, Mac};
+use tally_wire::switchml::{
+    FIRST_PORT, HEADERS_BYTES, Header, HeaderTemplate, PORTS, ReplyHeaders,
+};
+use tally_wire::{Addresses, Mac, Time};
 
 /// Type of service in an IPv4 header, from Ethernet on.
 const TOS_AT: usize = 15;
@@ -38,21 +40,37 @@ pub const COPY_BYTES_MAX: usize = 512;
 /// A rank that others have waited for, for so long, is a straggler: many round trips.
 const STRAGGLER_AFTER: Duration = Duration::from_millis(10);
 
-/// The elements of a frame, without its headers.
+/// A received frame with exactly its headers and elements.
+///
+/// Of a complete sum that is sent in a second segment, the headers have been cut off.
 pub struct Elements<F>(pub F);
 
 impl<F: Frame> Buffer for Elements<F> {
     #[inline]
     fn payload(&self) -> &[u8] {
-        self.0.elements(0)
+        self.0.elements(HEADERS_BYTES)
     }
 
     #[inline]
     fn payload_mut(&mut self) -> &mut [u8] {
         self.0
-            .elements_mut(0)
+            .elements_mut(HEADERS_BYTES)
             .expect("the engine writes only to frames it never shared")
     }
+}
+
+/// The last contribution of a port: frames that repeat its headers are admitted.
+struct Flow {
+    template: HeaderTemplate,
+    origin: Origin,
+    /// When its sender was [noticed](SwitchmlDialect::notice). Valid for as long.
+    second: u32,
+}
+
+/// The second of a time.
+#[inline]
+const fn second(time: Time) -> u32 {
+    (time.0 / 1_000_000_000) as u32
 }
 
 /// What control asks.
@@ -83,6 +101,8 @@ pub struct SwitchmlDialect<P: Platform> {
     members: Members,
     /// By port, the sender of its last frame, and the second.
     seen: Vec<(Mac, u32)>,
+    /// By port.
+    flows: Vec<Option<Flow>>,
     /// Empty frames for replies.
     stock: Vec<P::Frame>,
     /// By port, whether its driver sends frames of several segments.
@@ -98,6 +118,7 @@ impl<P: Platform> SwitchmlDialect<P> {
             pool,
             members: Members::new(chains.len()),
             seen: vec![(Mac::default(), 0); chains.len()],
+            flows: chains.iter().map(|_| None).collect(),
             stock: Vec::with_capacity(STOCK_FRAMES),
             chains,
         }
@@ -176,7 +197,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
                     self.pool.note_forged(from, port);
                 }
             })?;
-        let now_s = (context.now.0 / 1_000_000_000) as u32;
+        let now_s = second(context.now);
         self.notice(seat, from.mac, port, now_s, context.forwarding.macs())?;
         let arrival = Arrival {
             port,
@@ -184,10 +205,17 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             own_port: addresses.dst_port,
             tos: frame.data()[TOS_AT],
         };
-        // Padding would be sent on with the result. Only of a frame that is not shared can the
-        // length be set.
+        // Padding would be sent on with the result. Only of a frame that is not shared and has one
+        // segment can the length be set.
         let frame_bytes = HEADERS_BYTES + header.size.payload_bytes();
-        if !frame.set_len(frame_bytes) || !frame.adj(HEADERS_BYTES) {
+        let origin = Origin::new(seat, &arrival);
+        let template = HeaderTemplate::new(frame.data(), header);
+        self.flows[usize::from(port.0)] = template.map(|template| Flow {
+            template,
+            origin,
+            second: now_s,
+        });
+        if !frame.set_len(frame_bytes) {
             return Err(DropReason::Length);
         }
         let now = context.now;
@@ -197,8 +225,54 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             chains: &self.chains,
         };
         self.pool
-            .handle(now, seat, &arrival, &header, Elements(frame), &mut out);
+            .collect(now, &origin, &header, Elements(frame), &mut out);
         Ok(Next::Done)
+    }
+
+    #[inline(always)]
+    fn receive_cached(
+        &mut self,
+        context: &mut Context<P>,
+        port: PortId,
+        frames: &mut impl Iterator<Item = P::Frame>,
+    ) -> Option<P::Frame> {
+        let Some(flow) = &self.flows[usize::from(port.0)] else {
+            return frames.next();
+        };
+        if flow.second != second(context.now) || !self.pool.still_seats(flow.origin.seat()) {
+            return frames.next();
+        }
+        let now = context.now;
+        let mut out = Out {
+            context,
+            stock: &mut self.stock,
+            chains: &self.chains,
+        };
+        for mut frame in frames {
+            if let Some(header) = flow.template.header_of(frame.data())
+                && self.pool.has_slot(&header)
+                // Padding, as in `receive`.
+                && frame.set_len(flow.template.frame_bytes())
+            {
+                let elements = Elements(frame);
+                self.pool
+                    .collect(now, &flow.origin, &header, elements, &mut out);
+            } else {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn aggregate(&mut self, context: &mut Context<P>) {
+        let now = context.now;
+        let mut out = Out {
+            context,
+            stock: &mut self.stock,
+            chains: &self.chains,
+        };
+        self.pool.settle(now, &mut out);
     }
 
     fn command(&mut self, context: &mut Context<P>, command: Command) {
@@ -213,7 +287,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
                 let bound = self.pool.bind(Arc::clone(&session), &mut out);
                 if bound {
                     self.members.bind(&session, whereabouts);
-                    // Of the new session nobody has been seen.
+                    // Of the new session, no worker has been seen.
                     self.seen.fill((Mac::default(), 0));
                 }
                 reply(bound);
@@ -255,41 +329,67 @@ struct Out<'a, P: Platform> {
     chains: &'a [bool],
 }
 
+/// The elements of a sum, whether or not its headers have been cut off.
+#[inline]
+fn elements<'a>(sum: &'a impl Frame, header: &Header) -> &'a [u8] {
+    let data = sum.data();
+    &data[data.len().saturating_sub(header.size.payload_bytes())..]
+}
+
 impl<P: Platform> Out<'_, P> {
-    /// An empty frame; `None` if the pool is exhausted.
+    /// A frame of that length with any contents; `None` if the pool is exhausted.
     #[inline]
-    fn empty(&mut self) -> Option<P::Frame> {
-        let platform = &self.context.platform;
-        if self.stock.is_empty() && !platform.alloc_bulk(self.stock, STOCK_FRAMES) {
-            return platform.alloc();
+    fn frame(&mut self, bytes: usize) -> Option<P::Frame> {
+        let mut found = self.stock.pop();
+        if found.as_mut().is_some_and(|frame| frame.set_len(bytes)) {
+            return found;
         }
-        self.stock.pop()
+        self.fresh(found, bytes)
+    }
+
+    /// As [`frame`](Self::frame), instead of one that is not there or too small.
+    #[cold]
+    fn fresh(&mut self, found: Option<P::Frame>, bytes: usize) -> Option<P::Frame> {
+        if let Some(frame) = found {
+            self.context.ports.recycle(frame);
+        }
+        let platform = &self.context.platform;
+        if self.stock.is_empty() {
+            platform.alloc_bulk(self.stock, STOCK_FRAMES / 2);
+        }
+        let mut frame = self.stock.pop().or_else(|| platform.alloc())?;
+        frame.set_len(bytes).then_some(frame)
     }
 
     /// A reply with a copy of the sum.
-    #[inline]
-    fn copied(&mut self, addresses: &Addresses, header: &Header, sum: &[u8]) -> Option<P::Frame> {
-        let mut frame = self.empty()?;
-        let bytes = frame.append(HEADERS_BYTES + sum.len())?;
-        emit_reply(bytes, addresses, header);
-        bytes[HEADERS_BYTES..].copy_from_slice(sum);
+    #[inline(always)]
+    fn copied(
+        &mut self,
+        headers: &ReplyHeaders,
+        addresses: &Addresses,
+        elements: &[u8],
+    ) -> Option<P::Frame> {
+        let mut frame = self.frame(HEADERS_BYTES + elements.len())?;
+        let bytes = frame.data_mut()?;
+        headers.write(bytes, addresses);
+        bytes[HEADERS_BYTES..].copy_from_slice(elements);
         Some(frame)
     }
 
     /// A reply with a reference to the sum.
-    #[inline]
+    #[inline(always)]
     fn chained(
         &mut self,
+        headers: &ReplyHeaders,
         addresses: &Addresses,
-        header: &Header,
         sum: Option<P::Frame>,
     ) -> Option<P::Frame> {
-        let mut head = self.empty()?;
-        emit_reply(head.append(HEADERS_BYTES)?, addresses, header);
+        let mut head = self.frame(HEADERS_BYTES)?;
+        headers.write(head.data_mut()?, addresses);
         P::Frame::chain(head, sum?)
     }
 
-    #[inline]
+    #[inline(always)]
     fn addresses_to(&self, to: &Destination) -> Addresses {
         Addresses {
             src_mac: to.own_mac,
@@ -301,36 +401,38 @@ impl<P: Platform> Out<'_, P> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn reply_by(
         &mut self,
         to: &Destination,
-        header: &Header,
-        tos: u8,
-        sum: &P::Frame,
+        headers: &ReplyHeaders,
+        class: usize,
+        elements: &[u8],
         share: impl FnOnce() -> Option<P::Frame>,
     ) {
         let addresses = self.addresses_to(to);
         let at = usize::from(to.port.0);
-        let elements = sum.data();
         let frame = if elements.len() <= COPY_BYTES_MAX {
-            self.copied(&addresses, header, elements)
+            self.copied(headers, &addresses, elements)
         } else if self.chains[at] {
-            self.chained(&addresses, header, share())
+            self.chained(headers, &addresses, share())
         } else {
             self.context.ports.replies[at].copied += 1;
-            self.copied(&addresses, header, elements)
+            self.copied(headers, &addresses, elements)
         };
         match frame {
             // A size that this port does not carry: its worker hears nothing, as from any switch.
-            Some(frame) => self.context.ports.forward(to.port, class_of(tos), frame),
+            Some(frame) => {
+                let context = &mut *self.context;
+                context.platform.observe(Observed::Answered(&frame));
+                context.ports.forward(to.port, class, frame);
+            }
             None => self.context.ports.no_buffer += 1,
         }
     }
 }
 
 impl<P: Platform> Replies<Elements<P::Frame>> for Out<'_, P> {
-    #[inline]
     fn reply(
         &mut self,
         to: &Destination,
@@ -338,33 +440,55 @@ impl<P: Platform> Replies<Elements<P::Frame>> for Out<'_, P> {
         tos: u8,
         Elements(sum): &Elements<P::Frame>,
     ) {
-        self.reply_by(to, header, tos, sum, || Some(sum.share()));
+        let headers = ReplyHeaders::new(header);
+        let elements = elements(sum, header);
+        self.reply_by(to, &headers, class_of(tos), elements, || Some(sum.share()));
     }
 
     #[inline]
-    fn reply_all(
+    fn reply_all<'a>(
         &mut self,
-        to: &[Destination],
+        mut to: impl Iterator<Item = &'a Destination>,
         header: &Header,
         tos: u8,
-        Elements(sum): &Elements<P::Frame>,
+        Elements(sum): &mut Elements<P::Frame>,
     ) {
-        if sum.frame_bytes() <= COPY_BYTES_MAX {
+        let headers = ReplyHeaders::new(header);
+        let class = class_of(tos);
+        if header.size.payload_bytes() > COPY_BYTES_MAX {
+            // Where the headers end, the second segment begins. It is not shared yet.
+            sum.adj(HEADERS_BYTES);
+            let elements = elements(sum, header);
+            // Not one by one: after the first, each would be a locked instruction. Ports that take
+            // copies leave some.
+            let mut shares = sum.share_many(to.size_hint().0 as u16);
             for to in to {
-                self.reply_by(to, header, tos, sum, || None);
+                self.reply_by(to, &headers, class, elements, || shares.next());
             }
             return;
         }
-        // Not one by one: after the first, each would be a locked instruction. Ports that take
-        // copies leave some.
-        let mut shares = sum.share_many(to.len() as u16);
+        // One worker has the sum itself, the others have copies.
+        if let Some(to) = to.next()
+            && let Some(bytes) = sum.data_mut()
+        {
+            headers.write(bytes, &self.addresses_to(to));
+            let context = &mut *self.context;
+            context.platform.observe(Observed::Answered(sum));
+            context.ports.forward(to.port, class, sum.share());
+        }
+        let elements = elements(sum, header);
         for to in to {
-            self.reply_by(to, header, tos, sum, || shares.next());
+            self.reply_by(to, &headers, class, elements, || None);
         }
     }
 
+    /// Frames that are done with are stock for replies.
     #[inline]
     fn discard(&mut self, Elements(frame): Elements<P::Frame>) {
-        self.context.ports.recycle(frame);
+        if self.stock.len() < STOCK_FRAMES && frame.is_unique() && frame.is_contiguous() {
+            self.stock.push(frame);
+        } else {
+            self.context.ports.recycle(frame);
+        }
     }
 }

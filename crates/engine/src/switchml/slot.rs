@@ -42,7 +42,12 @@ pub(super) struct Set<B> {
     /// When that came.
     pub(super) since: Ticks,
     pub(super) exponents: [i8; 2],
+    /// The row of this poll iteration's batch that takes its next contribution, or [`NO_ROW`].
+    pub(super) row: u16,
 }
+
+/// No row of a batch.
+pub(super) const NO_ROW: u16 = u16::MAX;
 
 impl<B> Set<B> {
     const EMPTY: Self = Self {
@@ -51,6 +56,7 @@ impl<B> Set<B> {
         sum: None,
         since: Ticks(0),
         exponents: [0; 2],
+        row: NO_ROW,
     };
 }
 

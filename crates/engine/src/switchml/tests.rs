@@ -596,3 +596,113 @@ fn who_is_behind() {
     sum.add(&status);
     assert_eq!((sum.ranks[2].frames, sum.contributions), (2, 14));
 }
+
+/// What a worker sends: rank, slot, set, how it arrives, exponent and value.
+type Said = (u8, u16, bool, u8, i8, i32);
+
+/// What these contributions lead to, in iterations of so many: replies by slot, counters, status.
+fn outcome(
+    workers: u8,
+    said: &[Said],
+    iteration: usize,
+) -> (Vec<Vec<Reply>>, SwitchmlCounters, Vec<SessionStatus>) {
+    let mut world = World::of(workers);
+    for said in said.chunks(iteration) {
+        for &(rank, slot, set, variant, exponent, value) in said {
+            let header = Header {
+                slot,
+                job: variant,
+                packet: value.to_be_bytes(),
+                ..header(set, [exponent, !exponent])
+            };
+            let n = rank % workers;
+            let seat = world.shard.admit(&route(n), &header).expect("a worker");
+            let arrival = Arrival {
+                udp_port: 4000 + u16::from(variant % 3),
+                tos: variant,
+                ..arrival(n)
+            };
+            let origin = Origin::new(seat, &arrival);
+            let buffer = world.ledger.frame(elements(value));
+            world
+                .shard
+                .collect(world.now, &origin, &header, buffer, &mut world.wire);
+        }
+        world.shard.settle(world.now, &mut world.wire);
+    }
+    let mut replies = vec![Vec::new(); 16];
+    for reply in world.wire.replies.drain(..) {
+        replies[usize::from(reply.header.slot)].push(reply);
+    }
+    let status = world.shard.sessions(world.now, Some(Duration::ZERO));
+    (replies, *world.shard.counters(), status)
+}
+
+mod batches {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Honest workers send once for a set, in any order; these also repeat and run ahead.
+        #[test]
+        fn an_iteration_of_many_does_what_one_after_another_would(
+            workers in prop_oneof![1..4_u8, Just(8), Just(11)],
+            said in prop::collection::vec(
+                (any::<u8>(), 0..3_u16, prop::bool::weighted(0.3), 0..4_u8, any::<i8>(), any::<i32>()),
+                0..150,
+            ),
+            iteration in 2..80_usize,
+        ) {
+            let want = outcome(workers, &said, 1);
+            prop_assert_eq!(outcome(workers, &said, iteration), want);
+        }
+
+        #[test]
+        fn whole_sums_of_many_slots_do_too(
+            workers in 1..20_u8,
+            first in any::<u8>(),
+            iteration in 2..700_usize,
+            late in prop::collection::vec((any::<u8>(), 0..16_u16, any::<bool>()), 0..4),
+        ) {
+            let round = |set| (0..workers).flat_map(move |rank| {
+                (0..16).map(move |slot| {
+                    let value = i32::from(rank) << 20 | i32::from(slot);
+                    ((first % workers + rank) % workers, slot, set, rank, rank as i8, value)
+                })
+            });
+            let late = late.into_iter().map(|(rank, slot, set)| (rank, slot, set, 0, 0, 1));
+            let said: Vec<Said> = round(false).chain(round(true)).chain(late).collect();
+            let want = outcome(workers, &said, 1);
+            prop_assert!(want.1.results >= 32);
+            prop_assert_eq!(outcome(workers, &said, iteration), want);
+        }
+    }
+
+    #[test]
+    fn more_sets_than_a_batch_has_rows_are_handled_in_between() {
+        // Each changes the set of one slot, so each begins a row.
+        let turns = 0..2 * batch::ROWS as i32 + 3;
+        let said: Vec<Said> = turns.map(|n| (0, 7, n % 2 == 1, 1, 0, n)).collect();
+        let (replies, counters, status) = outcome(1, &said, said.len());
+        assert_eq!(replies[7].len(), said.len());
+        assert_eq!((counters.results, status[0].held), (said.len() as u64, 1));
+        assert_eq!(
+            replies[7].last().unwrap().sum,
+            elements(said.len() as i32 - 1)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "within a poll iteration")]
+    fn a_session_does_not_end_while_its_contributions_wait() {
+        let mut world = World::of(2);
+        let header = header(false, [0; 2]);
+        let seat = world.shard.admit(&route(0), &header).unwrap();
+        let origin = Origin::new(seat, &arrival(0));
+        let buffer = world.ledger.frame(elements(1));
+        world
+            .shard
+            .collect(world.now, &origin, &header, buffer, &mut world.wire);
+        world.shard.unbind(SessionId(1), &mut world.wire);
+    }
+}

@@ -21,6 +21,7 @@ pub(crate) struct Table {
     sum_i32: unsafe fn(&mut [u8], &[u8]) -> bool,
     sum_i32_many: unsafe fn(&mut [u8], &[&[u8]]) -> bool,
     add_be_i32: unsafe fn(&mut [u8], &[u8]),
+    add_be_i32_many: unsafe fn(&mut [u8], &[&[u8]]),
     sum_f32: unsafe fn(&mut [u8], &[u8]),
     sum_f32_many: unsafe fn(&mut [u8], &[&[u8]]),
     fold_f16: unsafe fn(&mut [u8], &[&[u8]]),
@@ -38,6 +39,7 @@ static SCALAR: Table = Table {
     sum_i32: scalar::sum_i32,
     sum_i32_many: scalar::sum_i32_many,
     add_be_i32: scalar::add_be_i32,
+    add_be_i32_many: scalar::add_be_i32_many,
     sum_f32: scalar::sum_f32,
     sum_f32_many: scalar::sum_f32_many,
     fold_f16: scalar::fold_f16,
@@ -90,6 +92,12 @@ impl Table {
     pub(crate) fn add_be_i32(&self, acc: &mut [u8], src: &[u8]) {
         // SAFETY: the CPU has the instructions, by the invariant of `Table`.
         unsafe { (self.add_be_i32)(acc, src) }
+    }
+
+    #[inline]
+    pub(crate) fn add_be_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.add_be_i32_many)(acc, srcs) }
     }
 
     #[inline]
@@ -166,6 +174,7 @@ macro_rules! shells {
             sum_i32,
             sum_i32_many,
             add_be_i32,
+            add_be_i32_many,
             sum_f32,
             sum_f32_many,
             fold_f16,
@@ -191,6 +200,11 @@ macro_rules! shells {
         #[target_feature(enable = $features)]
         fn add_be_i32(acc: &mut [u8], src: &[u8]) {
             $crate::sum::add_be_i32($isa(()), acc, src)
+        }
+
+        #[target_feature(enable = $features)]
+        fn add_be_i32_many(acc: &mut [u8], srcs: &[&[u8]]) {
+            $crate::sum::add_be_i32_many($isa(()), acc, srcs)
         }
 
         #[target_feature(enable = $features)]
