@@ -281,8 +281,8 @@ fn switchml() {
 
 fn every_row_of_the_table(eal: &Eal, name: &str, chains: bool) {
     let mut rig = Rig::new(eal, name, 3, chains);
-    assert!(rig.bind(&session(7, Size::B1024, &[0, 1])));
-    let h = |set| header(Size::B1024, 3, set);
+    assert!(rig.bind(&session(7, Size::B2048, &[0, 1])));
+    let h = |set| header(Size::B2048, 3, set);
 
     // First and last; the result has the last one's job and packet number and the larger exponents.
     let first = Header {

@@ -28,7 +28,10 @@
 //! The accumulator is the buffer of the first contribution. A complete sum is never written again: it may be on
 //! its way out for as long as it is here.
 //!
-//! Budget for a contribution: one line each of the table of stations, the session, the rank, the slot (both
+//! Contributions wait for the end of the poll iteration ([`Switchml::collect`], [`Switchml::settle`]). Those of a
+//! set are then added in one pass. The result is what one after another would give.
+//!
+//! Budget for a set's contributions in an iteration: one line each of the table of stations, the session, the rank, the slot (both
 //! sets) and the ranks' UDP ports for it; the two payloads, one of which was just received. No copy but the
 //! sum's own reading and writing, and for a first contribution not that.
 //!

@@ -17,7 +17,7 @@
 //! - Those of [`datapath`](super::datapath): the driver's copy of each frame is in all three, and there is no
 //!   loss and no queue.
 //! - The native dialect sends a result once on each port, as one buffer that all share. SwitchML's has headers of its
-//!   own for each worker, in a second buffer: that is most of the difference.
+//!   own for each worker, and a copy of the sum or a second segment: that is most of the difference.
 //! - A Tofino does not get slower with more workers, and a core does: goodput is that of all workers together.
 
 use crate::replay::{Captures, Cpus, Memory, Rate, SlotCaptures, Switch, Testpmd, WORKERS};

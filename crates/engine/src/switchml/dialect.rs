@@ -4,10 +4,17 @@
 //! worker's secret. Checksums are not looked at: the published clients leave them to a NIC, so a
 //! frame that went through none has wrong ones. The slot says whose shard a frame is.
 //!
-//! The pool keeps the received frame without its headers. Each reply has its own: 52 bytes of headers
-//! and the sum, which is copied if it is short ([`COPY_BYTES_MAX`]) or if the port's driver does not
-//! send frames of several segments, else a second segment that all replies share. Frames for
-//! replies are taken from the pool many at a time.
+//! Fast path: a port's frames mostly come from one worker. The flow cache remembers the headers of
+//! the last contribution and who sent it. Frames that repeat those headers are admitted for the
+//! rest of the second. Then one frame takes the slow path, which notices where its sender is.
+//!
+//! Contributions wait in the pool for the end of the poll iteration, and are summed set by set.
+//!
+//! Each reply has headers of its own, 52 bytes. A short sum ([`COPY_BYTES_MAX`]) is copied into each
+//! reply but one: the sum's own frame, whose headers are written anew. A longer sum is a second
+//! segment that all replies share, or is copied if the port's driver does not send frames of several
+//! segments. Replies are made in frames that were just summed, and so in the cache. If they are too
+//! few, frames are taken from the pool many at a time.
 //!
 //! Catch: drivers without multi-segment transmission are `net_af_xdp`, `net_memif` since DPDK 23.03,
 //! and NICs whose driver does not announce it. Copies into such a port are counted.
@@ -33,10 +40,10 @@ use tally_wire::{Addresses, Mac, Time};
 
 /// Type of service in an IPv4 header, from Ethernet on.
 const TOS_AT: usize = 15;
-/// Empty frames that a core has ready for replies, at most.
+/// Frames that a core has ready for replies, at most.
 pub const STOCK_FRAMES: usize = 64;
-/// Sums that are copied into replies have so many bytes at most.
-pub const COPY_BYTES_MAX: usize = 512;
+/// Bytes of the longest sum that is copied into replies whatever the driver.
+pub const COPY_BYTES_MAX: usize = 1024;
 /// A rank that others have waited for, for so long, is a straggler: many round trips.
 const STRAGGLER_AFTER: Duration = Duration::from_millis(10);
 
@@ -103,7 +110,7 @@ pub struct SwitchmlDialect<P: Platform> {
     seen: Vec<(Mac, u32)>,
     /// By port.
     flows: Vec<Option<Flow>>,
-    /// Empty frames for replies.
+    /// Frames for replies, with any contents.
     stock: Vec<P::Frame>,
     /// By port, whether its driver sends frames of several segments.
     chains: Vec<bool>,
