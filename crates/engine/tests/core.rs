@@ -160,8 +160,12 @@ const SRC_IP: usize = 26;
 const DST_IP: usize = 30;
 const DST_PORT: usize = 36;
 
-/// A contribution of a SwitchML station.
+/// A contribution of a SwitchML station to slot 0.
 fn contribution(n: u8) -> Vec<u8> {
+    contribution_to(n, 0)
+}
+
+fn contribution_to(n: u8, slot: u16) -> Vec<u8> {
     let station = station(n);
     let addresses = Addresses {
         src_mac: station.mac,
@@ -175,7 +179,7 @@ fn contribution(n: u8) -> Vec<u8> {
         size: Size::B256,
         job: 0,
         packet: [0; 4],
-        slot: 0,
+        slot,
         set: false,
         exponents: [0; 2],
     };
@@ -281,6 +285,39 @@ fn switchml_frames_are_taken_with_wrong_checksums_at_any_mac() {
     // Behind options they are no datagrams of SwitchML's, and are not forwarded.
     let frame = with(contribution(4), 14, &[0x46]);
     assert_eq!(w.refused_bytes(4, &frame), DropReason::NotOurMac);
+    w.end();
+}
+
+#[test]
+fn padding_is_no_part_of_a_switchml_sum() {
+    let mut w = World::new(1);
+    let mut lens = Vec::new();
+    for station in [4, 5] {
+        let mut padded = contribution(station);
+        padded.resize(400, 0xee);
+        let packet = w.packet(&padded);
+        let sent = w.receive(u16::from(station), packet);
+        lens.extend(sent.iter().map(|(_, reply)| reply.len()));
+    }
+    assert_eq!(lens, [wire::HEADERS_BYTES + 256; 2]);
+    assert_eq!(w.switch.drops(), []);
+    w.end();
+}
+
+/// What one core has seen of a worker's port, all cores know.
+#[test]
+fn a_switchml_secret_from_two_ports_is_refused_on_another_core_too() {
+    let mut w = World::new(2);
+    let first = w.packet(&contribution_to(4, 0));
+    assert_eq!(w.receive(4, first), []);
+    let copied = contribution_to(4, 1);
+    assert_eq!(w.refused_bytes(3, &copied), DropReason::SwitchmlPort);
+    // Nothing tells which of the two is the worker: the shard's pool refuses both.
+    let packet = w.packet(&copied);
+    assert_eq!(w.receive(4, packet), []);
+    let metrics = w.switch.cores[1].report().dialects.switchml.unwrap();
+    assert_eq!(metrics.counters.dropped(DropReason::SwitchmlPort), 1);
+    assert_eq!(metrics.held_in_use, 0);
     w.end();
 }
 

@@ -25,6 +25,8 @@ pub struct Metrics {
     pub echoed: u64,
     /// Frames that wait.
     pub waiting: usize,
+    /// Times that its timer was due.
+    pub timeouts: u64,
 }
 
 /// The dialect on one core.
@@ -33,6 +35,7 @@ pub struct Echo<F> {
     /// In the order in which they leave.
     waiting: VecDeque<(Time, PortId, F)>,
     echoed: u64,
+    timeouts: u64,
 }
 
 impl<F> Default for Echo<F> {
@@ -41,6 +44,7 @@ impl<F> Default for Echo<F> {
             delay: Duration::ZERO,
             waiting: VecDeque::new(),
             echoed: 0,
+            timeouts: 0,
         }
     }
 }
@@ -88,6 +92,7 @@ impl<P: Platform> Dialect<P> for Echo<P::Frame> {
         Metrics {
             echoed: self.echoed,
             waiting: self.waiting.len(),
+            timeouts: self.timeouts,
         }
     }
 
@@ -96,6 +101,7 @@ impl<P: Platform> Dialect<P> for Echo<P::Frame> {
     }
 
     fn handle_timeout(&mut self, context: &mut Context<P>) {
+        self.timeouts += 1;
         self.aggregate(context);
     }
 }

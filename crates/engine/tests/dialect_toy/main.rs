@@ -12,9 +12,12 @@ use common::switch::{ADDRESS, Switch, forwarding, frame, native, pool, to_switch
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+use tally_engine::dialect::DialectSet;
 use tally_engine::native::{self, Native};
 use tally_engine::{Command, PortId, Roster};
-use tally_wire::{AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank};
+use tally_wire::{
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank, Time,
+};
 
 tally_engine::dialects! {
     /// Tally's own protocol and the echo.
@@ -144,11 +147,13 @@ fn its_command_and_its_timer_work() {
             let driver = &mut switch.drivers[0];
             let core = &mut switch.cores[0];
             // The timer alone, without the rest of a poll iteration.
-            core.begin(tally_wire::Time(now));
+            core.begin(Time(now));
+            core.dialects.handle_timeout(&mut core.context);
             core.transmit(driver);
             assert_eq!(switch.take(), expected);
         }
     }
     assert_eq!(switch.cores[0].poll_timeout(), None);
+    assert_eq!(switch.cores[0].report().dialects.echo.timeouts, 2);
     assert_eq!(switch.memory.alive(), 0);
 }
