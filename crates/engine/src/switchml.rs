@@ -624,6 +624,12 @@ impl<B: Buffer> Switchml<B> {
         self.batch.clear();
     }
 
+    /// Whether no session is bound.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.sessions.iter().all(Option::is_none)
+    }
+
     /// What bound sessions do, and with `age`, which of their ranks others have waited for, longer than that. For
     /// that it walks all slots that were in use: for reports, not for each turn.
     #[must_use]

@@ -131,6 +131,12 @@ impl<P: Platform> SwitchmlDialect<P> {
         }
     }
 
+    /// Frames that are ready for replies.
+    #[must_use]
+    pub fn stock_frames(&self) -> usize {
+        self.stock.len()
+    }
+
     /// From now on nothing is flooded to this port.
     pub fn set_quiet(&mut self, port: PortId) {
         self.members.set_quiet(port);
@@ -302,6 +308,9 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             Command::Unbind(id, reply) => {
                 self.pool.unbind(id, &mut out);
                 self.members.unbind(id);
+                if self.pool.is_idle() {
+                    P::Frame::free_bulk(&mut self.stock);
+                }
                 reply(());
             }
             Command::Sessions(age, reply) => reply(self.pool.sessions(now, age)),

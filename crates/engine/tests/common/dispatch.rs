@@ -536,6 +536,9 @@ impl World {
             let aggregator = core.dialects.native.aggregator();
             let switchml = core.dialects.switchml.metrics(&core.context);
             let switchml = switchml.expect("the switch has it");
+            // Frames that are ready for replies hold no state.
+            let dialect = core.dialects.switchml.as_ref();
+            state.alive -= dialect.map_or(0, |dialect| dialect.stock_frames());
             state.contributions += aggregator.counters().contributions;
             state.switchml[at] = (switchml.counters, switchml.held_in_use);
             state.held[at] = (aggregator.slots_in_use(), aggregator.held_in_use());
