@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::plain::{Ledger, Plain, Reply, Wire};
+use std::net::Ipv4Addr;
 
 const TOS: u8 = 0x20;
 
