@@ -30,6 +30,7 @@ pub mod header;
 pub mod ids;
 pub mod neighbour;
 pub mod switchml;
+mod template;
 pub mod train;
 
 pub use auth::{AuthTag, EpochSecret};

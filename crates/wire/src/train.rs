@@ -9,19 +9,19 @@ use crate::auth::AuthTag;
 use crate::frame::{ETHERNET_BYTES, UDP_END};
 use crate::header::{FRAGMENT_AT, Header, PRIORITY_AT};
 use crate::ids::FragmentId;
+use crate::template::{self, Template, Words, words};
 use crate::{HEADERS_BYTES, UNIT_BYTES};
 
 /// Offsets in a frame of the two fields that may differ.
 const PRIORITY: usize = UDP_END + PRIORITY_AT;
 const FRAGMENT: usize = UDP_END + FRAGMENT_AT;
 
-/// Number of 64-bit words in the headers.
-const WORDS: usize = HEADERS_BYTES / 8;
+const _: () = assert!(HEADERS_BYTES == template::BYTES);
 
 /// Bits of the headers that must be equal.
 ///
 /// These are all that a parser reads, except those of the two fields.
-const MASK: [u64; WORDS] = {
+const MASK: Words = {
     let mut mask = [0xff_u8; HEADERS_BYTES];
     // Ignored: differentiated services (not ECN), identification, don't-fragment, time to live,
     // checksum.
@@ -44,7 +44,7 @@ const MASK: [u64; WORDS] = {
 };
 
 /// As [`MASK`], for frames with a tag in place of the bitmap.
-const MASK_TAGGED: [u64; WORDS] = {
+const MASK_TAGGED: Words = {
     let mut mask = MASK;
     let mut bytes = [0xff; HEADERS_BYTES];
     let mut at = HEADERS_BYTES - crate::auth::TAG_BYTES;
@@ -54,7 +54,7 @@ const MASK_TAGGED: [u64; WORDS] = {
     }
     let keep = words(&bytes);
     let mut i = 0;
-    while i < WORDS {
+    while i < mask.len() {
         mask[i] &= keep[i];
         i += 1;
     }
@@ -64,11 +64,7 @@ const MASK_TAGGED: [u64; WORDS] = {
 /// A header template: the headers of a parsed frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
-    words: [u64; WORDS],
-    /// [`MASK`] or [`MASK_TAGGED`].
-    ///
-    /// In memory, because the compiler compares word by word, without vectors, if it knows the value.
-    mask: [u64; WORDS],
+    template: Template,
     header: Header,
     /// Bytes of the headers and the payload.
     frame_bytes: usize,
@@ -79,13 +75,13 @@ impl Train {
     #[inline]
     #[must_use]
     pub const fn new(frame: &[u8; HEADERS_BYTES], header: Header) -> Self {
+        let mask = if header.kind.has_tag() {
+            MASK_TAGGED
+        } else {
+            MASK
+        };
         Self {
-            words: words(frame),
-            mask: if header.kind.has_tag() {
-                MASK_TAGGED
-            } else {
-                MASK
-            },
+            template: Template::new(frame, mask),
             header,
             frame_bytes: HEADERS_BYTES + header.units as usize * UNIT_BYTES,
         }
@@ -100,12 +96,7 @@ impl Train {
     #[must_use]
     pub fn follows(&self, frame: &[u8]) -> Option<(FragmentId, u8)> {
         let headers = frame.first_chunk::<HEADERS_BYTES>()?;
-        let other = words(headers)
-            .iter()
-            .zip(self.words)
-            .zip(self.mask)
-            .fold(0, |other, ((a, b), mask)| other | (a ^ b) & mask);
-        if other != 0 || frame.len() < self.frame_bytes {
+        if !self.template.matches(headers) || frame.len() < self.frame_bytes {
             return None;
         }
         let fragment = FragmentId(u32::from_be_bytes([
@@ -151,19 +142,6 @@ impl Train {
             ..self.header
         })
     }
-}
-
-/// The bytes as words, in host byte order.
-#[inline]
-const fn words(bytes: &[u8; HEADERS_BYTES]) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    let (chunks, _) = bytes.as_chunks::<8>();
-    let mut i = 0;
-    while i < WORDS {
-        words[i] = u64::from_ne_bytes(chunks[i]);
-        i += 1;
-    }
-    words
 }
 
 #[cfg(test)]

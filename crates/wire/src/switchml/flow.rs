@@ -7,14 +7,10 @@
 
 use super::{HEADERS_BYTES, Header};
 use crate::frame::{ETHERNET_BYTES, UDP_END};
-
-/// Bytes that are compared: whole words, and less than the shortest packet has.
-const BYTES: usize = 64;
-/// The same in words.
-const WORDS: usize = BYTES / 8;
+use crate::template::{BYTES, Template, Words, words};
 
 /// The bits that must be the same: all that are read and do not vary.
-const MASK: [u64; WORDS] = {
+const MASK: Words = {
     let mut mask = [0; BYTES];
     let mut at = 0;
     while at < UDP_END {
@@ -41,9 +37,7 @@ const _: () = assert!(HEADERS_BYTES <= BYTES && BYTES <= HEADERS_BYTES + 128);
 /// The headers of a parsed frame, to recognise the frames that repeat them.
 #[derive(Clone, Copy, Debug)]
 pub struct HeaderTemplate {
-    words: [u64; WORDS],
-    /// [`MASK`], in memory: of a constant, the compiler compares word by word and not with vectors.
-    mask: [u64; WORDS],
+    template: Template,
     header: Header,
     frame_bytes: usize,
 }
@@ -53,8 +47,7 @@ impl HeaderTemplate {
     #[must_use]
     pub fn new(frame: &[u8], header: Header) -> Option<Self> {
         Some(Self {
-            words: words(frame.first_chunk()?),
-            mask: MASK,
+            template: Template::new(frame.first_chunk()?, MASK),
             header,
             frame_bytes: HEADERS_BYTES + header.size.payload_bytes(),
         })
@@ -73,30 +66,12 @@ impl HeaderTemplate {
     #[must_use]
     pub fn header_of(&self, frame: &[u8]) -> Option<Header> {
         let bytes = frame.first_chunk::<BYTES>()?;
-        let different = words(bytes)
-            .iter()
-            .zip(self.words)
-            .zip(self.mask)
-            .fold(0, |other, ((a, b), mask)| other | (a ^ b) & mask);
-        if different != 0 || frame.len() < self.frame_bytes {
+        if !self.template.matches(bytes) || frame.len() < self.frame_bytes {
             return None;
         }
         let header = bytes[UDP_END..].first_chunk()?;
         Some(Header::read(self.header.size, header))
     }
-}
-
-/// The bytes in words, in the machine's order.
-#[inline]
-const fn words(bytes: &[u8; BYTES]) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    let (chunks, _) = bytes.as_chunks::<8>();
-    let mut i = 0;
-    while i < WORDS {
-        words[i] = u64::from_ne_bytes(chunks[i]);
-        i += 1;
-    }
-    words
 }
 
 #[cfg(test)]
