@@ -5,7 +5,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use std::time::{Duration, Instant};
 use tally_engine::Reply;
 
-/// The data cores, for whoever commands them.
+/// The data cores, for threads that command them.
 #[derive(Clone)]
 pub struct Bus(Vec<Sender<CoreCommand>>);
 

@@ -7,10 +7,9 @@
 //! change hands once a burst and not once a frame. In each poll iteration it takes what waits for it,
 //! but no more than its ports' queues can hold.
 //!
-//! What finds a ring full is dropped and counted. It should not come to that: while a ring is half full
-//! ([`Outbox::is_short_of_room`]) the core takes nothing new from its ports, where frames may wait in
-//! the devices' rings. It goes on with what others hand to it, so no two cores wait for each
-//! other.
+//! A frame that finds a ring full is dropped and counted. While a ring is half full
+//! ([`Outbox::is_short_of_room`]) the core receives nothing from its ports, where frames may wait in the
+//! devices' rings. It still takes frames from other cores, so no two cores wait for each other.
 //!
 //! Frames that are in a ring when the switch ends go back to their pool with the ring.
 
@@ -21,14 +20,14 @@ use tally_dpdk::Mbuf;
 /// A frame for another data core.
 pub type Handover = tally_engine::Handover<Mbuf>;
 
-/// Frames on their way to one core at most, if there are few cores.
+/// Frames on their way to one core at most, with few cores.
 const FRAMES: usize = 4096;
-/// Frames on their way from one core to another at most, at least: some turns of a few ports.
+/// Smallest ring between two cores: some poll iterations of a few ports.
 const FRAMES_MIN: usize = 256;
 /// Frames taken from one core in a poll iteration, at least.
 const BURST: usize = 32;
-/// Frames taken from others in one turn, unless there are many others: bursts of eight ports.
-const TURN_FRAMES: usize = 256;
+/// Frames taken from all other cores in a poll iteration, with few cores: bursts of eight ports.
+const ITERATION_FRAMES: usize = 256;
 
 const _: () = assert!(size_of::<Handover>() == 16, "four to a cache line");
 
@@ -64,9 +63,9 @@ fn ring_frames(cores: usize) -> usize {
 pub struct Inbox(Vec<Consumer<Handover>>);
 
 impl Inbox {
-    /// Takes what there is now, a turn's worth at most: appends it to `out`, in the order of each sender.
+    /// Appends what has arrived to `out`, up to the share of an iteration, in the order of each sender.
     pub fn take(&mut self, out: &mut Vec<Handover>) {
-        let each = (TURN_FRAMES / self.0.len().max(1)).max(BURST);
+        let each = (ITERATION_FRAMES / self.0.len().max(1)).max(BURST);
         for ring in &mut self.0 {
             let waiting = ring.slots().min(each);
             // As many as there are: nobody else takes from the ring.
@@ -162,10 +161,13 @@ mod tests {
         assert_eq!(send(&mut cores[0].1, 2, 0..3), 3);
         assert!(!cores[1].1.is_short_of_room());
         // A share at a time: two cores have the same.
-        let turns: Vec<_> = (0..room / 128)
+        let iterations: Vec<_> = (0..room / 128)
             .map(|_| taken(&mut cores[2].0).len())
             .collect();
-        assert!(turns.iter().all(|&frames| frames == 128), "{turns:?}");
+        assert!(
+            iterations.iter().all(|&frames| frames == 128),
+            "{iterations:?}"
+        );
         assert!(taken(&mut cores[2].0).is_empty());
         assert!(!cores[0].1.is_short_of_room());
 

@@ -63,7 +63,7 @@ pub struct ControlFrame {
     pub datagram: Box<Datagram>,
 }
 
-/// Carries an answer to whoever asked. Called once.
+/// Carries an answer to the asker. Called once.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 
 /// What control asks of a core.

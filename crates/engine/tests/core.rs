@@ -252,7 +252,7 @@ fn a_wrong_checksum_is_refused_before_anything_that_it_covers_counts() {
         let packet = w.packet(&frame).with_bad_checksum();
         assert_eq!(w.refused(1, packet), DropReason::Checksum, "{frame:02x?}");
     }
-    assert_eq!(w.claims(), [0; 6], "nobody is blamed for what a link broke");
+    assert_eq!(w.claims(), [0; 6], "a frame that a link broke is no claim");
     w.end();
 }
 
@@ -277,7 +277,7 @@ fn switchml_frames_are_taken_with_wrong_checksums_at_any_mac() {
         assert_eq!(w.refused_bytes(4, &frame), DropReason::SpoofedSwitch);
     }
     assert_eq!(w.claims(), [0, 0, 0, 0, 2, 0]);
-    // Other ports of the switch's address are nobody's at such a MAC; native's are not either.
+    // At such a MAC, no dialect claims other ports of the switch's address. Native claims none.
     for port in [53, ADDRESS.base_port] {
         let frame = with(contribution(4), DST_PORT, &port.to_be_bytes());
         assert_eq!(w.refused_bytes(4, &frame), DropReason::NotOurMac);
@@ -581,7 +581,7 @@ fn a_fragment_is_summed_by_the_core_of_its_shard() {
     w.end();
 }
 
-/// Whatever is counted elsewhere is in the drops of the report.
+/// The drops of the report include those that ports count.
 #[test]
 fn the_report_has_all_drops() {
     let mut w = World::new(1);

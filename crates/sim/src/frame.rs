@@ -109,7 +109,7 @@ pub enum Destination {
     Group(JobId),
 }
 
-/// Who really made a frame, whatever its headers say.
+/// The true sender of a frame; its headers may claim another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A session of this host.

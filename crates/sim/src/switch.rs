@@ -107,7 +107,7 @@ pub const fn forwarding_config(seed: u64) -> ForwardingConfig {
 pub struct Port {
     /// To the host.
     pub link: Link,
-    /// An event is on its way that goes on with the queues.
+    /// An event that transmits from the queues is scheduled.
     is_armed: bool,
 }
 

@@ -79,7 +79,7 @@ pub trait App<D: Data> {
     /// A worker's data has news.
     fn news(&mut self, _world: &mut World<D>, _session: SessionId) {}
 
-    /// A frame has come to the switch or to a host, and nobody has looked at it yet. For checkers.
+    /// A frame has come to the switch or to a host, which has not parsed it yet. For checkers.
     #[inline]
     fn observe(&mut self, _now: Time, _place: Place, _frame: &Frame) {}
 

@@ -42,7 +42,7 @@ use tally_wire::{Addresses, Mac, Time};
 const TOS_AT: usize = 15;
 /// Frames that a core has ready for replies, at most.
 pub const STOCK_FRAMES: usize = 64;
-/// Bytes of the longest sum that is copied into replies whatever the driver.
+/// Longest sum that is copied into replies, also where the driver sends several segments.
 pub const COPY_BYTES_MAX: usize = 1024;
 /// A rank that others have waited for, for so long, is a straggler: many round trips.
 const STRAGGLER_AFTER: Duration = Duration::from_millis(10);

@@ -96,8 +96,8 @@ pub struct Arrival {
 
 /// The way out.
 pub trait Replies<B> {
-    /// Send `sum` with `header` to one worker. From the first reply on its bytes are shared, and nobody
-    /// writes to them. `tos` is that of the frame that caused it.
+    /// Send `sum` with `header` to one worker. From the first reply on its bytes are shared and
+    /// read-only. `tos` is that of the frame that caused it.
     fn reply(&mut self, to: &Destination, header: &Header, tos: u8, sum: &B);
 
     /// Send `sum` with `header` to all workers of a session. The engine neither reads nor writes the

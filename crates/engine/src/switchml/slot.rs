@@ -35,7 +35,7 @@ pub(super) struct Sender {
 pub(super) struct Set<B> {
     /// Ranks that sent here, and not to the other set since.
     pub(super) bitmap: u64,
-    /// Ranks that are in the sum. All: it is a result, and nobody writes to it.
+    /// Ranks that are in the sum. All: it is a result, and read-only.
     pub(super) summed: u64,
     /// The buffer of the first contribution.
     pub(super) sum: Option<B>,
