@@ -15,7 +15,7 @@ use tally_wire::header::CONTROL_UNITS;
 use tally_wire::switchml::{self as wire, FIRST_PORT, Size};
 use tally_wire::{
     Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Kind, Mac,
-    Rank, UdpFrame, neighbour,
+    Rank, Time, UdpFrame, neighbour,
 };
 
 const JOB: JobId = JobId(7);
@@ -421,6 +421,20 @@ fn contributions_of_one_poll_iteration_are_summed_at_its_end() {
     core.receive(PortId(1), &mut vec![w.switch.memory.packet(&probe)]);
     let counters = core.report().dialects.native.counters;
     assert_eq!((counters.results, counters.results_again), (4, 1));
+    w.end();
+}
+
+/// The flow cache of a port expires each second, so that one frame refreshes the MAC table.
+#[test]
+fn a_switchml_member_in_the_flow_cache_does_not_age_out_of_the_mac_table() {
+    let mut w = World::new(1);
+    for seconds in (1..1000).step_by(100) {
+        w.switch.now = Time(seconds * 1_000_000_000);
+        let packets = (0..3).map(|_| w.packet(&contribution(4))).collect();
+        w.switch.receive_burst(PortId(4), packets);
+    }
+    let macs = w.switch.cores[0].context.forwarding.macs();
+    assert_eq!(macs.port_of(station(4).mac, 1000), Some(PortId(4)));
     w.end();
 }
 
