@@ -69,7 +69,13 @@ for i, (work, tensor) in enumerate(zip(works, tensors)):
     assert (tensor == sum(range(size)) + i * size).all()
 dist.barrier()
 print("all good", dist.get_backend())
+backend = tally.torch._world
 dist.destroy_process_group()
+try:
+    backend.monitored_barrier()
+    raise AssertionError("served by a destroyed group")
+except tally.ArgumentError as error:
+    assert "monitored_barrier: the process group is destroyed" in str(error)
 """
 
 TRAINING = """

@@ -31,17 +31,18 @@ class _Group(Collectives):
     """Shutdown and abort, common to both forms."""
 
     def shutdown(self) -> None:
-        """Leaves the job in order. All works must be complete."""
+        """Leaves the job in order, and ends Gloo's threads. All works must be complete."""
+        if self._owns_job and not self._is_closed:
+            self._is_closed = True
+            self._engine.completer.stop()
+            self._engine.job.close()
         self._end_gloo()
-        if self._is_closed or not self._owns_job:
-            return
-        self._is_closed = True
-        self._engine.completer.stop()
-        self._engine.job.close()
 
     def abort(self) -> None:
-        """Leaves the job at once; it fails at all ranks."""
-        self._end_gloo()
+        """Leaves the job at once; it fails at all ranks.
+
+        Gloo's threads stay: to join them may take as long as their timeout.
+        """
         if self._is_closed or not self._owns_job:
             return
         self._is_closed = True

@@ -301,16 +301,21 @@ class Collectives:
 
     # Collectives that Gloo serves.
 
-    def _by_gloo(self, kind: str, why: str, method: str, *arguments: Any, **named: Any) -> Any:
+    def _gloo_of(self, kind: str) -> Any:
+        """Gloo's group, for a collective of this kind."""
         if self._gloo is None:
             raise ArgumentError(f"{kind}: the process group is destroyed")
+        return self._gloo
+
+    def _by_gloo(self, kind: str, why: str, method: str, *arguments: Any, **named: Any) -> Any:
+        gloo = self._gloo_of(kind)
         self._fallback.take(kind, why)
         copies: list[tuple[torch.Tensor, torch.Tensor]] = []
         # Gloo sums tensors with gaps wrongly.
         first, *rest = arguments if arguments else (None,)
         dense = [_without_gaps(first, copies if method != "send" else [])] if arguments else []
         dense += [_without_gaps(it, []) for it in rest]
-        work = getattr(self._gloo, method)(*dense, **named)
+        work = getattr(gloo, method)(*dense, **named)
         if work is not None and copies:
             work = _copied_back(work, first, copies, kind)
             self._keep(work)
@@ -322,12 +327,13 @@ class Collectives:
         self, timeout: Any = None, wait_all_ranks: bool = False, *_: Any, **named: Any
     ) -> Any:
         # Gloo asks each rank, so it can name the missing ones, which is the purpose.
+        gloo = self._gloo_of("monitored_barrier")
         self._fallback.take("monitored_barrier", "it asks each rank over Gloo")
         if not isinstance(timeout, (timedelta, type(None))):
             timeout = timeout.timeout
         seconds = timeout.total_seconds() if timeout is not None else 0
         timeout = timedelta(seconds=seconds if seconds > 0 else self._timeout_s)
-        return self._gloo.monitored_barrier(timeout, wait_all_ranks)
+        return gloo.monitored_barrier(timeout, wait_all_ranks)
 
     # Coalescing.
 
