@@ -2,7 +2,8 @@
 //! member that they name, and are right but for the tag.
 
 use super::frames::framed;
-use super::{Script, World, canonical};
+use super::oracle::canonical;
+use super::{Script, World};
 use tally_engine::Member;
 use tally_wire::{AuthTag, Epoch, Flags, FragmentId, Header, Kind, Rank};
 

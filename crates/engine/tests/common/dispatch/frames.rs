@@ -1,8 +1,9 @@
 //! Frames of members, right or wrong for their job.
 
+use super::oracle::canonical;
 use super::{
-    BASE_PORT, FRAGMENTS, Peer, SHARDS, SWITCH_IP, SWITCH_MAC, Script, WORKERS, World, canonical,
-    element_of, job_id, key,
+    BASE_PORT, FRAGMENTS, Peer, SHARDS, SWITCH_IP, SWITCH_MAC, Script, WORKERS, World, element_of,
+    job_id, key,
 };
 use tally_engine::Member;
 use tally_wire::control::{DATAGRAM_BYTES, LeaveCode, Role};
