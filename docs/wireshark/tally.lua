@@ -11,14 +11,15 @@
 --     tshark -X lua_script:docs/wireshark/tally.lua -r job.pcapng
 --
 -- Where Wireshark runs as root and its init.lua says `run_user_scripts_when_superuser = false`,
--- it ignores all such files; run it as an ordinary user, who is in the group `wireshark` to capture.
+-- it ignores all such files; run it as an ordinary user, who is in the group `wireshark` to
+-- capture.
 --
 -- Ports: 31249 and the 15 after it. A switch with another base port or more shards:
 -- Edit > Preferences > Protocols > TALLY, or `-o tally.port:40000 -o tally.shards:32`.
 --
 -- Filters to begin with:
 --
---     tally.malformed                             whatever the switch drops for its form (F-5)
+--     tally.malformed                             frames that the switch drops for their form (F-5)
 --     tally.type == 5 && tally.flags.resend       contributions that were sent again
 --     tally.job == 7 && tally.fragment == 4711    the life of one fragment
 --     tally.type == 3 && tally.reason != 1        who was refused, and why
@@ -275,7 +276,7 @@ local function rank_text(rank)
   return "rank " .. rank
 end
 
--- Whether IPv4's length, if there is one, is right for so many bytes of UDP payload.
+-- Whether IPv4's length, if there is one, is right for a UDP payload of `bytes`.
 local function ip_carries(udp_payload_bytes)
   local ip_lens = { ip_len() } -- the innermost comes last
   local ip = ip_lens[#ip_lens]
@@ -429,7 +430,7 @@ local function add_control(tree, range, header, rule)
   return is_about_one and text .. " in fragment " .. values.failed_fragment or text
 end
 
--- A number of 16 bits, of which so many are the fraction.
+-- A number of 16 bits, the lower ones a fraction.
 local function half_value(bits, fraction_bits)
   local places = 2 ^ fraction_bits
   local exponents = 2 ^ (15 - fraction_bits)
@@ -477,8 +478,8 @@ local function add_elements(tree, range, element)
   end
 end
 
--- A datagram of so many bytes, of which `tvb` has what was captured; `alone` if it is all that UDP carries.
--- Returns a line for the info column.
+-- A datagram, of which `tvb` has what was captured; `alone` if it is all that UDP carries. Returns
+-- a line for the info column.
 local function dissect(tvb, bytes, alone, root)
   local tree = root:add(tally, tvb(), "Tally")
   if bytes < HEADER_BYTES then
@@ -533,9 +534,10 @@ local function dissect(tvb, bytes, alone, root)
   return text
 end
 
--- Bytes of each datagram but the last, which may be shorter, if these are several that a host's kernel
--- carries as one frame: what a capture on a virtual link sees (docs/adr/0012-packet-sockets.md). The kernel
--- looks at lengths only, so they may be of different types. One that really left as this would look the same.
+-- Bytes of each datagram but the last, which may be shorter, if these are several that a host's
+-- kernel carries as one frame: what a capture on a virtual link sees
+-- (docs/adr/0012-packet-sockets.md). The kernel looks at lengths only, so they may be of different
+-- types. One that really left as this would look the same.
 local function datagram_of_superframe(tvb)
   local all, captured = tvb:reported_len(), tvb:len()
   if captured < HEADER_BYTES or not ip_carries(all) then return nil end

@@ -11,7 +11,7 @@
 
 Exit status 0 only if tshark ran the dissector and every check held. Needs tshark
 (`apt-get install tshark`). As root: where Wireshark runs no Lua for the superuser, tshark runs as
-`nobody`, on a copy of the capture.
+uid 65534, on a copy of the capture.
 """
 
 import argparse
@@ -35,7 +35,8 @@ FAILURES_SHOWN_MAX = 5
 SEPARATOR, LIST = "\x1f", "\x1e"
 TYPES = "? JOIN ACCEPT REFUSE LEAVE DATA RESULT PARTIAL REMIND NOT_HERE NACK PROBE".split()
 JOIN, ACCEPT, REFUSE, LEAVE, DATA, RESULT, PARTIAL, REMIND, NOT_HERE, NACK, PROBE = range(1, 12)
-TAGGED = (RESULT, REMIND, NOT_HERE, NACK, PROBE)  # in the header; PARTIAL has its tag behind the payload
+# Types with a tag in the header. PARTIAL has its tag behind the payload.
+TAGGED = (RESULT, REMIND, NOT_HERE, NACK, PROBE)
 TAG = 0x0123456789ABCDEF
 RESEND, OVERFLOW, FROM_PS, FINISHED, MARKED, COLLISION = 1, 2, 4, 8, 16, 32
 NONE, I32, F32, SCALE, F16, BF16, I16, I8 = range(8)
@@ -66,12 +67,12 @@ SHOWN = (
 
 def tshark_with_lua(folder):
     """The beginning of a command line on which tshark runs tally.lua."""
-    script = pathlib.Path(shutil.copy(SCRIPT, folder))  # `nobody` may not reach the checkout
+    script = pathlib.Path(shutil.copy(SCRIPT, folder))  # Uid 65534 may not reach the checkout
     script.chmod(0o644)
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]
+    as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]
     empty = folder / "empty.pcap"
     write_pcap(empty, [])
-    for start in [[], nobody] if os.geteuid() == 0 else [[]]:
+    for start in [[], as_user] if os.geteuid() == 0 else [[]]:
         command = start + ["tshark", "-X", f"lua_script:{script}", "-r", str(empty), "-Y", "tally.type"]
         tried = subprocess.run(command, capture_output=True, text=True)
         if tried.returncode == 0:  # it knows the field
@@ -96,7 +97,7 @@ def tshark(start, capture, fields, *options):
 
 
 def expected_fields(udp_payload):
-    """{field without "tally.": values} that the header and payload of a well-formed frame must give."""
+    """Expected {field without "tally.": values} of a well-formed frame's header and payload."""
     version_type, flags, priority, element, job, epoch, fragment, rank, units, bitmap = struct.unpack_from(
         ">BBBBHHIBBQ", udp_payload
     )
@@ -154,7 +155,7 @@ def bytes_of(udp_payload):
 
 
 def datagrams_of(udp_payload):
-    """The datagrams of a superframe: all of one length, the last maybe shorter. Else the payload as it is."""
+    """Datagrams of a superframe: all of one length, the last maybe shorter. Else the payload."""
     if len(udp_payload) < 22:
         return [udp_payload]
     one = bytes_of(udp_payload)
@@ -395,7 +396,7 @@ GOOD = [
 data = {"element": F32, "bitmap": 4, "payload": f32s}
 result = {"element": F32, "bitmap": 255, "payload": f32s, "rank": SWITCH}
 one, nack = tally(DATA, **data), tally(NACK, fragment=8, bitmap=4)
-# Superframes: datagrams of one length and a last one that may be shorter, of whatever types.
+# Superframes: datagrams of one length and a last one that may be shorter, of any types.
 GOOD += [
     ("2 in one: the first is DATA job 7 rank 2 fragment 16 f32",
      tally(DATA, fragment=16, **data) + tally(DATA, fragment=32, **data), 0, 0),
@@ -410,7 +411,8 @@ GOOD += [
      tally(ACCEPT, payload=control(ACCEPT, **ids)) + tally(ACCEPT, rank=3, payload=control(ACCEPT, **ids)), 0, 1),
 ]  # fmt: skip
 
-# (what the complaint says, and nothing else may be complained about; UDP payload, keywords of frame())
+# (what the complaint says, and nothing else may be complained about; UDP payload, keywords of
+# frame())
 BAD = [
     ("21 bytes are shorter than a header", tally(REMIND, rank=PS)[:21], {}),
     ("0 bytes are shorter than a header", b"", {}),
@@ -459,7 +461,8 @@ BAD = [
     ("reason 0 is not in use", tally(REFUSE, payload=control(REFUSE, **ids)), {}),
     ("has_sent 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, has_sent=2)), {}),
     ("code 5 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, code=5)), {}),
-    # No superframes: what follows is no datagram, or longer, or neither as long nor the last; or IPv4 is against it.
+    # No superframes: what follows is no datagram, or longer, or neither as long nor the last; or
+    # IPv4 is against it.
     *[(f"16 units are 1024 bytes, but UDP carries {1024 + len(rest)} after the header", one + rest, {})
       for rest in [bytes(5), bytes(22), bytes(64), bytes(len(one)), b"\xff" * len(one), nack[:21], nack + b"\0", nack + nack,
                    nack + one, one + bytes(22), one[:-64], tally(DATA, **{**data, "payload": f32s + bytes(64)}),
@@ -501,7 +504,7 @@ def check_bad(start, folder):
     checks.that(len(rows) == len(BAD), f"{len(rows)} frames of {len(BAD)}")
     for row, (complaint, octets, more) in zip(rows, BAD):
         said = [m for m in row["tally.malformed"] if not ("also" in more and more["also"] in m)]
-        if not octets:  # Wireshark does not hand over what is not there
+        if not octets:  # Wireshark does not hand over an empty payload
             checks.that(not row["_ws.lua.error"], f"empty datagram: {row['_ws.lua.error']}")
             continue
         checks.that(said == [complaint], f"complaints {said}, expected {complaint!r}")
@@ -577,7 +580,7 @@ def main():
         sys.exit("test.py: tshark is not installed; nothing was tested")
     with tempfile.TemporaryDirectory(prefix="tally-wireshark-") as name:
         folder = pathlib.Path(name)
-        folder.chmod(0o755)  # tshark may run as somebody else
+        folder.chmod(0o755)  # tshark may run as another user
         start = tshark_with_lua(folder)
         if args.capture:
             capture = pathlib.Path(shutil.copyfile(args.capture, folder / args.capture.name))
