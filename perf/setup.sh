@@ -1,7 +1,7 @@
 # Sourced by ./demo and ./test: sees to it that what they need is installed.
 
-# need PACKAGE...: installs the Debian packages that are missing. Without root, names them and exits.
-# On another distribution, looks for their contents, names what is missing, and exits.
+# need PACKAGE...: installs the Debian packages that are missing. Without root, names them and
+# exits. On another distribution, looks for their contents, names what is missing, and exits.
 need() {
     local missing=() package
     for package in "$@"; do
@@ -113,8 +113,8 @@ NAMESPACE_PACKAGES=(iproute2 ethtool procps)
 CARD_PACKAGES=(verilator g++)
 # What reads and benches the RTL beside it; cocotb needs Python as a library.
 RTL_PACKAGES=(yosys iverilog python3-dev make)
-# What `tally-perf allreduce` compares with.
-PEER_PACKAGES=(python3-torch openmpi-bin python3-mpi4py)
+# What `tally-perf allreduce` compares with, besides the Gloo of need_pytorch.
+PEER_PACKAGES=(openmpi-bin python3-mpi4py)
 # Cross compilers and emulator for AArch64.
 CROSS_PACKAGES=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user debootstrap)
 # What a virtual environment needs, where python3 is Debian's.
@@ -132,20 +132,20 @@ python_venv() {
     printf '%s\n' "$(realpath -m "${CARGO_TARGET_DIR:-$(dirname "${BASH_SOURCE[0]}")/../target}")/python-venv"
 }
 
-# need_pytorch: that environment with PYTHON_REQUIREMENTS, several GB. It stays from one time to the next, but never
-# with CI set, nor after another Python or other requirements.
+# need_pytorch: that environment with PYTHON_REQUIREMENTS, several GB. It stays from one time to the
+# next, but never with CI set, nor after another Python or other requirements.
 need_pytorch() {
     local venv have
     venv=$(python_venv) && have="$(python3 -VV) ${PYTHON_REQUIREMENTS[*]}" || return
     [ -z "${CI:-}" ] && [ "$(cat "$venv/installed" 2>/dev/null)" = "$have" ] && return
     echo "installing PyTorch and others, several GB, into $venv" >&2
     python3 -m venv --clear "$venv" &&
-        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${PYTHON_REQUIREMENTS[@]}" &&
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-compile "${PYTHON_REQUIREMENTS[@]}" &&
         printf '%s\n' "$have" >"$venv/installed"
 }
 
-# need_python_tally: the package tally as it is now in that environment; `$python_tally` is its python. If `$pytorch` is a
-# need_pytorch in the background, it is waited for.
+# need_python_tally: the package tally as it is now in that environment; `$python_tally` is its
+# python. If `$pytorch` is a need_pytorch in the background, it is waited for.
 need_python_tally() {
     local root venv
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) && venv=$(python_venv) || return
@@ -159,8 +159,9 @@ need_python_tally() {
         python_tally=$venv/bin/python
 }
 
-# need_cocotb: RTL_REQUIREMENTS in a virtual environment of their own; `$python_rtl` is its python. It is made with Debian's
-# Python, since others often are no library, and stays from one time to the next.
+# need_cocotb: RTL_REQUIREMENTS in a virtual environment of their own; `$python_rtl` is its python.
+# It is made with Debian's Python, since others often are no library, and stays from one time to the
+# next.
 need_cocotb() {
     local venv have
     venv=$(dirname "$(python_venv)")/rtl-venv && have="$(/usr/bin/python3 -VV) ${RTL_REQUIREMENTS[*]}" || return

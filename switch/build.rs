@@ -1,4 +1,5 @@
-//! Generates the code of SwitchML's calls. The compiler of `.proto` files is a crate: nothing has to be installed.
+//! Generates the code of SwitchML's calls. The compiler of `.proto` files is a crate: nothing has
+//! to be installed.
 
 use std::error::Error;
 
@@ -8,7 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed={PROTO}");
     let descriptors = protox::compile([PROTO], ["proto"])?;
     tonic_prost_build::configure()
-        // Whoever calls connects by `tonic::transport`; the switch itself is not to depend on that half.
+        // Clients connect by `tonic::transport`; the switch itself is not to depend on that half.
         .build_transport(false)
         .compile_fds(descriptors)?;
     Ok(())

@@ -145,7 +145,8 @@ fn main() {
     }
 }
 
-/// Whether a version, such as `24.11.4` or `25.11.0-rc2`, is an accepted update of a tested release.
+/// Whether a version, such as `24.11.4` or `25.11.0-rc2`, is an accepted update of a tested
+/// release.
 fn is_tested(version: &str) -> bool {
     let numbers: Vec<u32> = version
         .split(['.', '-'])

@@ -1,5 +1,5 @@
-//! Has Verilator translate the RTL to C++, once for each size of model, and compiles that together with
-//! `shim/`, which drives the pins.
+//! Has Verilator translate the RTL to C++, once for each size of model, and compiles that together
+//! with `shim/`, which drives the pins.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,8 +10,9 @@ use std::process::{Command, exit};
 /// A model: its name, and the RTL's parameters.
 type Size = (&'static str, [(&'static str, u32); 7]);
 
-/// What `Model` can be. The full one is what the register block of a card describes unless its maker
-/// chooses otherwise; the small one makes collisions, rings that go round and full tables likely.
+/// What `Model` can be. The full one is what the register block of a card describes unless its
+/// maker chooses otherwise; the small one makes collisions, rings that go round and full tables
+/// likely.
 const SIZES: [Size; 2] = [
     (
         "small",
@@ -70,7 +71,8 @@ fn is_on(feature: &str) -> bool {
     env::var_os(format!("CARGO_FEATURE_{feature}")).is_some()
 }
 
-/// The files with this extension in a folder, in order of their names; packages first, which others use.
+/// The files with this extension in a folder, in order of their names; packages first, which others
+/// use.
 fn sources(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| {
         eprintln!("{}: {error}", folder.display());
@@ -156,7 +158,7 @@ fn compile((name, parameters): &Size, rtl: &[PathBuf], out: &Path, include: &Pat
     model.compile(&format!("tally_card_{name}"));
 }
 
-/// Optimised whatever the profile is: the tests are of millions of frames.
+/// Optimised in every profile: the tests are of millions of frames.
 fn compiler(include: &Path) -> cc::Build {
     let mut build = cc::Build::new();
     build

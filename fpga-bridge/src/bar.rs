@@ -2,16 +2,19 @@
 //!
 //! # How it works
 //!
-//! The kernel has a file for each memory region of a PCI device (`resource0` and so on, below `/sys/bus/pci/devices`).
-//! Mapped, it is the device itself: a load is a read of a register, and a store a write.
+//! The kernel has a file for each memory region of a PCI device (`resource0` and so on, below
+//! `/sys/bus/pci/devices`). Mapped, it is the device itself: a load is a read of a register, and a
+//! store a write.
 //!
-//! A region may have more in it than the card's registers: they begin at an offset, at a page of memory.
+//! A region may have more in it than the card's registers: they begin at an offset, at a page of
+//! memory.
 //!
 //! # The catches
 //!
-//! - A device that is gone, or whose memory is off, reads all ones, and what is written to it is lost without a word.
-//!   The driver looks at what it reads.
-//! - A store is not at the device when it is done, but is before the next load of the same device is answered.
+//! - A device that is gone, or whose memory is off, reads all ones, and what is written to it is
+//!   lost without a word. The driver looks at what it reads.
+//! - A store is not at the device when it is done, but is before the next load of the same device
+//!   is answered.
 
 use crate::error::CardError;
 use crate::registers;
@@ -35,13 +38,13 @@ pub struct Bar {
     bytes: usize,
 }
 
-// SAFETY: it is memory that belongs to no thread, and that nothing but the methods of this value, one at a time, accesses
-// from this process.
+// SAFETY: it is memory that belongs to no thread, and that nothing but the methods of this value,
+// one at a time, accesses from this process.
 unsafe impl Send for Bar {}
 
 impl Bar {
-    /// Maps the registers that begin at byte `offset` of region `resource` of the PCI device at `address`, such as
-    /// 0000:01:00.0.
+    /// Maps the registers that begin at byte `offset` of region `resource` of the PCI device at
+    /// `address`, such as 0000:01:00.0.
     ///
     /// # Errors
     /// [`CardError::PciAddress`] for something else, and what [`map`](Self::map) says.
@@ -50,8 +53,8 @@ impl Bar {
             return Err(CardError::PciAddress(address.to_owned()));
         }
         let folder = PathBuf::from("/sys/bus/pci/devices").join(address);
-        // A device that no driver of the kernel has may have its memory off, which this turns on. One that has
-        // a driver refuses, and has it on.
+        // A device that no driver of the kernel has may have its memory off, which this turns on.
+        // One that has a driver refuses, and has it on.
         let _ = std::fs::write(folder.join("enable"), "1");
         Self::map(&folder.join(format!("resource{resource}")), offset)
     }
@@ -59,7 +62,8 @@ impl Bar {
     /// Maps a device's registers, which begin at byte `offset` of this file.
     ///
     /// # Errors
-    /// [`CardError::Map`] if there is none or it cannot be mapped, [`CardError::TooSmall`] if they would not fit into it,
+    /// [`CardError::Map`] if there is none or it cannot be mapped, [`CardError::TooSmall`] if they
+    /// would not fit into it,
     /// [`CardError::Offset`] if no page begins there.
     pub fn map(path: &Path, offset: u64) -> Result<Self, CardError> {
         let failed = |source| CardError::Map {
@@ -125,10 +129,11 @@ impl Bar {
 impl Window for Bar {
     fn read(&mut self, address: u16) -> Result<u32, CardError> {
         let register = self.at(address)?;
-        // SAFETY: `at` gives a place in the mapping that is aligned, as mappings begin at pages and the offset is
-        // a multiple of four. The mapping lives as long as `self`. There is no reference to that memory, which others
-        // may write at any time; every pattern of bits is a number. A device's region keeps its length for as long as it
-        // is mapped, and one whose device is gone reads all ones.
+        // SAFETY: `at` gives a place in the mapping that is aligned, as mappings begin at pages and
+        // the offset is a multiple of four. The mapping lives as long as `self`. There is no
+        // reference to that memory, which others may write at any time; every pattern of bits is a
+        // number. A device's region keeps its length for as long as it is mapped, and one whose
+        // device is gone reads all ones.
         let value = unsafe { register.read_volatile() };
         Ok(u32::from_le(value))
     }
@@ -143,8 +148,8 @@ impl Window for Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length, and no pointer into it outlives this value. It does not fail for what
-        // mmap returned.
+        // SAFETY: mapped by us with this length, and no pointer into it outlives this value. It
+        // does not fail for what mmap returned.
         unsafe {
             libc::munmap(self.start.as_ptr().cast(), self.bytes);
         }

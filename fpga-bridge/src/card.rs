@@ -2,13 +2,16 @@
 //!
 //! # How it works
 //!
-//! A card has places for jobs. The driver remembers which job is where, and what it told the card. Members are written
-//! first, then the job, then the command that makes it live. Whatever is written and can be read is read back.
+//! A card has places for jobs. The driver remembers which job is where, and what it told the card.
+//! Members are written first, then the job, then the command that makes it live. All that is
+//! written and can be read is read back.
 //!
 //! # The catches
 //!
-//! - The card knows of epochs only what it is told: another epoch of a job begins in a place that was cleared.
-//! - After an error that [is a failure](CardError::is_failure) nothing is known of the card any more.
+//! - The card knows of epochs only what it is told: another epoch of a job begins in a place that
+//!   was cleared.
+//! - After an error that [is a failure](CardError::is_failure) nothing is known of the card any
+//!   more.
 
 use crate::counters::CardCounters;
 use crate::error::{CardError, Unfit};
@@ -22,7 +25,8 @@ use tally_wire::{Epoch, JobId, Mac, Rank, UNIT_BYTES};
 
 /// How long a card may clear a place. It takes some thousand cycles.
 const CLEARING: Duration = Duration::from_millis(500);
-/// How long its time may stand still. A machine that simulates it may have other things to do meanwhile.
+/// How long its time may stand still. A machine that simulates it may have other things to do
+/// meanwhile.
 const STILL: Duration = Duration::from_millis(250);
 /// Between two looks at what it does.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
@@ -85,7 +89,8 @@ pub struct Card<W> {
 }
 
 impl<W: Window> Card<W> {
-    /// Makes sure that a card is behind the window, and empties it: no job is on it, and every frame passes through.
+    /// Makes sure that a card is behind the window, and empties it: no job is on it, and every
+    /// frame passes through.
     ///
     /// # Errors
     /// What the window says; another device, another register map, capabilities that cannot be.
@@ -142,7 +147,8 @@ impl<W: Window> Card<W> {
         self.jobs.iter().position(is_it).map(|at| Place(at as u8))
     }
 
-    /// Tells the card who the switch is, and lets it begin: frames of jobs that are loaded are its own from now on.
+    /// Tells the card who the switch is, and lets it begin: frames of jobs that are loaded are its
+    /// own from now on.
     ///
     /// # Errors
     /// A card that fails.
@@ -180,8 +186,8 @@ impl<W: Window> Card<W> {
         }
     }
 
-    /// Puts a job onto the card. One that is there in the same epoch keeps all that it has, and only its members'
-    /// addresses are replaced; of another epoch, all is cleared first.
+    /// Puts a job onto the card. One that is there in the same epoch keeps all that it has, and
+    /// only its members' addresses are replaced; of another epoch, all is cleared first.
     ///
     /// # Errors
     /// A job that does not [fit](Self::fits), or for which there is no place; a card that fails.
@@ -265,8 +271,8 @@ impl<W: Window> Card<W> {
         Ok(CardCounters::new(values))
     }
 
-    /// Whether the card lives: its time moves, it finds no fault with itself, and it remembers who the switch is. May be
-    /// asked at any rate.
+    /// Whether the card lives: its time moves, it finds no fault with itself, and it remembers who
+    /// the switch is. May be asked at any rate.
     ///
     /// # Errors
     /// Why it is to be taken for failed.
@@ -390,11 +396,10 @@ impl<W: Window> Card<W> {
             window: self.capabilities.window() as u16,
             shards: 1,
             shard: 0,
-            jobs: 0,
-            limits: Vec::new(),
+            jobs: Vec::new(),
             policy: PolicyName::Esa,
         };
-        let placement = pool.policy.policy().placement(roster.job, 0, &pool);
+        let placement = pool.policy.policy().placement(roster.job, &pool);
         [
             (at::JOB_SELECT, u32::from(place.0)),
             (at::JOB_NUMBER, u32::from(roster.job.0)),

@@ -1,4 +1,4 @@
-//! What can go wrong with a card, in words for whoever runs the switch.
+//! Errors of a card, in words for the switch's operator.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use tally_wire::JobId;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CardError {
-    /// Nobody is behind the socket.
+    /// No card listens at the socket.
     #[error("cannot reach the card's registers at {}: {source}{}", path.display(), socket_hint(source))]
     Connect {
         /// The socket.
@@ -39,7 +39,7 @@ pub enum CardError {
         found: u64,
         /// Where in it the registers begin.
         offset: u64,
-        /// As many are needed.
+        /// Number needed.
         expected: u64,
     },
     /// A place in a region that cannot be mapped.

@@ -7,7 +7,8 @@
 //! | 2, 3 | address | the same |
 //! | 4 to 7 | value; 0 in a read | the value read; of a write, the value written |
 //!
-//! Little-endian. Requests are answered in their order; several may be on their way at a time, up to
+//! Little-endian. Requests are answered in their order; several may be on their way at a time, up
+//! to
 //! [`IN_FLIGHT`]. Anything else ends the connection.
 
 /// Bytes of a request, and of a reply.

@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a card may take to answer. Far longer than it takes; but the machine that simulates it may have other
-/// things to do.
+/// How long a card may take to answer. Far longer than it takes; but the machine that simulates it
+/// may have other things to do.
 const ANSWER: Duration = Duration::from_millis(250);
 /// How long a card that has a driver may take to be rid of it.
 const CONNECT: Duration = Duration::from_millis(250);
@@ -30,7 +30,7 @@ impl Socket {
     /// Connects to the card that listens at `path`.
     ///
     /// # Errors
-    /// [`CardError::Connect`] if nobody listens there.
+    /// [`CardError::Connect`] if no card listens there.
     pub fn connect(path: impl AsRef<Path>) -> Result<Self, CardError> {
         let path = path.as_ref();
         let stream = connect_in(path, CONNECT).map_err(|source| CardError::Connect {
@@ -181,7 +181,8 @@ fn pass(error: io::Error) -> Result<(), CardError> {
     }
 }
 
-/// A stream socket, connected without waiting for room in the listener's queue for longer than `wait`.
+/// A stream socket, connected without waiting for room in the listener's queue for longer than
+/// `wait`.
 fn connect_in(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     let deadline = Instant::now() + wait;
     let address = UnixAddr::new(path)?;

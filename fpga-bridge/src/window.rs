@@ -1,25 +1,26 @@
-//! Registers, whatever they are behind.
+//! Registers, behind a socket or on a bus.
 
 use crate::error::CardError;
 use crate::registers;
 
 /// Registers of 32 bits at addresses of 16 bits, multiples of 4.
 ///
-/// A window that has failed once may fail for ever.
+/// A window that has failed once may fail each time after.
 pub trait Window: Send {
     /// Reads a register.
     ///
     /// # Errors
-    /// Whatever keeps it from being read; in bounded time.
+    /// Any cause that it can't be read; in bounded time.
     fn read(&mut self, address: u16) -> Result<u32, CardError>;
 
     /// Writes a register. That it is not an error does not say that the card took it.
     ///
     /// # Errors
-    /// Whatever keeps it from being written, as far as it is known; in bounded time.
+    /// Any known cause that it can't be written; in bounded time.
     fn write(&mut self, address: u16, value: u32) -> Result<(), CardError>;
 
-    /// Writes several registers in this order. Where a register is far away, this is much faster than one by one.
+    /// Writes several registers in this order. Where a register is far away, this is much faster
+    /// than one by one.
     ///
     /// # Errors
     /// As [`write`](Self::write); later ones may have been written or not.

@@ -1,7 +1,9 @@
-"""How long the longest paths between registers are, by a rough model of an UltraScale+ device, from yosys' JSON.
+"""How long the longest paths between registers are, by a rough model of an UltraScale+ device, from
+yosys' JSON.
 
-An indication for whoever pipelines the design, no timing analysis: nothing is placed, and a wire is taken for the same
-delay everywhere. The constants are round numbers of the right size for the slowest speed grade.
+A guide to pipelining, no timing analysis: nothing is placed, and a wire is taken for the same delay
+everywhere. The constants are round numbers of the right size for the
+slowest speed grade.
 """
 
 import collections
@@ -38,7 +40,10 @@ CLOCKS = {"C", "CLK", "WCLK", "CLKARDCLK", "CLKBWRCLK"}
 
 
 def paths(module, count):
-    """The `count` longest paths to different registers: (nanoseconds, levels of LUT, end, names from its start)."""
+    """The `count` longest paths to different registers.
+
+    Each is (nanoseconds, levels of LUT, end, names from its start).
+    """
     cells, names = module["cells"], {}
     for name, net in module["netnames"].items():
         for i, bit in enumerate(net["bits"]):

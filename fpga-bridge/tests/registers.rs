@@ -7,6 +7,7 @@ mod generate;
 
 use std::path::Path;
 use tally_bridge::registers::{COUNTERS, Group};
+use tally_engine::metrics::MetricSet as _;
 use tally_engine::{Counters, DropReason};
 
 #[test]

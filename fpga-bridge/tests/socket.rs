@@ -203,11 +203,11 @@ fn other_answers_are_no_answers() {
 }
 
 #[test]
-fn nobody_there_is_said_with_what_to_do() {
+fn a_missing_card_is_reported_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("card.sock");
     let fails = |path: &PathBuf| match Socket::connect(path) {
-        Ok(_) => panic!("nobody is there"),
+        Ok(_) => panic!("no card listens"),
         Err(error) => error.to_string(),
     };
     assert!(fails(&path).contains("tally-card run"), "{}", fails(&path));

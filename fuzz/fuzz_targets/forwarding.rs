@@ -1,5 +1,5 @@
-//! Arbitrary frames into the ordinary switch of two cores; the oracle and what a script's bytes mean
-//! are in `crates/engine/tests/common/forwarding.rs`.
+//! Arbitrary frames into the ordinary switch of two cores; the oracle and what a script's bytes
+//! mean are in `crates/engine/tests/common/forwarding.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "shared with the engine's tests")]

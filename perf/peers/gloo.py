@@ -2,13 +2,13 @@
 
     gloo.py RING|SERVER RANK WORKERS ADDRESS INTERFACE ELEMENTS ROUNDS
 
-ring: torch.distributed.all_reduce, in place. server: the workers send their vector to the process of
-rank WORKERS, which sums and sends the sum back, in parts that follow one another, so that both
+ring: torch.distributed.all_reduce, in place. server: the workers send their vector to the process
+of rank WORKERS, which sums and sends the sum back, in parts that follow one another, so that both
 directions of its link are busy all the time.
 
-Every round begins with a barrier. Prints one JSON object: the seconds of each round at this process,
-and whether every element of the last sum is right. The numbers are small integers, so that the sum is
-exact in whatever order it is made.
+Every round begins with a barrier. Prints one JSON object: the seconds of each round at this
+process, and whether every element of the last sum is right. The numbers are small integers, so that
+the sum is exact for any order of additions.
 """
 
 import json

@@ -1,16 +1,17 @@
 //! What Tally is compared with: PyTorch's Gloo and Open MPI, as real processes.
 //!
-//! Each host runs one process of a small program (`perf/peers/`) in its own namespace; or all run on this
-//! host, over the fastest transport that they have there: the loopback interface for Gloo, shared memory
-//! for Open MPI. The programs time themselves, check every element of their sums, and say both in JSON.
+//! Each host runs one process of a small program (`perf/peers/`) in its own namespace. Without
+//! namespaces all run on this host, over their fastest transport: the loopback interface for Gloo,
+//! shared memory for Open MPI. The programs time themselves, check every element of their sums, and
+//! report both in JSON.
 
-use crate::cluster::{Namespaces, Program, host_address, prefixed};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use tally_testkit::cluster::{Namespaces, Program, host_address, prefixed};
 
-/// Debian's own Python: it is the one that has Debian's packages.
+/// The distribution's own Python: it is the one that has the distribution's packages.
 const PYTHON: &str = "/usr/bin/python3";
 const GLOO: &str = include_str!("../peers/gloo.py");
 const MPI: &str = include_str!("../peers/mpi.py");
@@ -24,6 +25,14 @@ pub enum Peer {
     GlooServer,
     /// Open MPI's all-reduce as it chooses it.
     OpenMpi,
+}
+
+/// Where a peer is installed.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    python: PathBuf,
+    /// The version of torch, or of mpi4py.
+    pub version: String,
 }
 
 /// One all-reduce after the other.
@@ -51,29 +60,30 @@ impl Peer {
         usize::from(workers) + usize::from(self == Self::GlooServer)
     }
 
-    /// Whether it is installed.
+    /// The Python that has what it needs: that of the package tally, or else the distribution's.
     ///
     /// # Errors
     /// What to install, for people.
-    pub fn find(self) -> Result<(), String> {
-        let (module, packages) = match self {
-            Self::GlooRing | Self::GlooServer => ("torch.distributed", "python3-torch"),
-            Self::OpenMpi => ("mpi4py.MPI", "openmpi-bin python3-mpi4py"),
+    pub fn find(self) -> Result<Installed, String> {
+        let (module, how) = match self {
+            Self::GlooRing | Self::GlooServer => (
+                "torch",
+                "apt-get install python3-torch, or worker-agent/python/setup",
+            ),
+            Self::OpenMpi => ("mpi4py", "apt-get install openmpi-bin python3-mpi4py"),
         };
-        let found = Command::new(PYTHON)
-            .args(["-c", &format!("import {module}")])
-            .output()
-            .is_ok_and(|output| output.status.success());
-        found
-            .then_some(())
-            .ok_or_else(|| format!("not installed: apt-get install {packages}"))
+        let installed = pythons().into_iter().find_map(|python| {
+            let version = version(&python, module)?;
+            Some(Installed { python, version })
+        });
+        installed.ok_or_else(|| format!("not installed: {how}"))
     }
 
     /// Runs it on the hosts, or without any on this one. Returns the seconds of each round, of
     /// the slowest process.
     ///
     /// # Errors
-    /// If a process fails or a sum is wrong.
+    /// If it is not installed, a process fails, or a sum is wrong.
     pub fn run(
         self,
         hosts: Option<&Namespaces>,
@@ -81,9 +91,12 @@ impl Peer {
         work: Work,
         patience: Duration,
     ) -> Result<Vec<f64>> {
+        let installed = self.find().map_err(|why| anyhow!(why))?;
         let processes = match self {
-            Self::GlooRing | Self::GlooServer => self.start_gloo(hosts, folder, work)?,
-            Self::OpenMpi => vec![start_mpi(hosts, folder, work)?],
+            Self::GlooRing | Self::GlooServer => {
+                self.start_gloo(&installed.python, hosts, folder, work)?
+            }
+            Self::OpenMpi => vec![start_mpi(&installed.python, hosts, folder, work)?],
         };
         let mut said = Vec::new();
         for process in processes {
@@ -95,7 +108,7 @@ impl Peer {
         }
         ensure!(
             said.len() == self.hosts(work.workers),
-            "{} processes of {self:?} reported, {} were to",
+            "{} processes of {self:?} reported, expected {}",
             said.len(),
             self.hosts(work.workers)
         );
@@ -109,6 +122,7 @@ impl Peer {
 
     fn start_gloo(
         self,
+        python: &Path,
         hosts: Option<&Namespaces>,
         folder: &Path,
         work: Work,
@@ -124,7 +138,7 @@ impl Peer {
             None => ("127.0.0.1".to_owned(), "lo"),
         };
         let start = |rank| {
-            let mut command = on_host(hosts, rank, PYTHON);
+            let mut command = on_host(hosts, rank, python);
             command.arg(&script).args([mode, &rank.to_string()]);
             command.args([&work.workers.to_string(), &address, interface]);
             command.args([&work.elements.to_string(), &work.rounds.to_string()]);
@@ -135,13 +149,18 @@ impl Peer {
     }
 }
 
-/// `mpirun`, which starts the processes. In namespaces it runs on the first host and reaches the others
-/// through a script in place of a remote shell; each is a machine of its own to it, with a name and a
-/// folder for temporary files of its own, so that shared memory is no way between them.
-fn start_mpi(hosts: Option<&Namespaces>, folder: &Path, work: Work) -> Result<Program> {
+/// `mpirun`, which starts the processes. In namespaces it runs on the first host and reaches the
+/// others through a script in place of a remote shell. Each host has a name and a folder for
+/// temporary files of its own, so that processes do not find each other's shared memory.
+fn start_mpi(
+    python: &Path,
+    hosts: Option<&Namespaces>,
+    folder: &Path,
+    work: Work,
+) -> Result<Program> {
     let script = write(folder, "mpi.py", MPI)?;
     let workers = work.workers.to_string();
-    let mut command = on_host(hosts, 0, "mpirun");
+    let mut command = on_host(hosts, 0, Path::new("mpirun"));
     command.args([
         "--allow-run-as-root",
         "--oversubscribe",
@@ -168,7 +187,7 @@ fn start_mpi(hosts: Option<&Namespaces>, folder: &Path, work: Work) -> Result<Pr
         }
         None => mca("btl", "vader,self"),
     }
-    command.args(["-n", &workers, PYTHON]).arg(&script);
+    command.args(["-n", &workers]).arg(python).arg(&script);
     command.args([&work.elements.to_string(), &work.rounds.to_string()]);
     Program::start("mpirun", command, &folder.join("mpirun.log"))
 }
@@ -193,9 +212,30 @@ fn remote_shell(hosts: &Namespaces, folder: &Path, workers: u8) -> Result<PathBu
     Ok(script)
 }
 
-fn on_host(hosts: Option<&Namespaces>, host: usize, program: &str) -> Command {
+fn on_host(hosts: Option<&Namespaces>, host: usize, program: &Path) -> Command {
     let prefix = hosts.map_or_else(Vec::new, |hosts| hosts.host_prefix(host));
-    prefixed(&prefix, Path::new(program))
+    prefixed(&prefix, program)
+}
+
+/// Where a peer's modules may be: the environment of the package tally, and the distribution.
+fn pythons() -> [PathBuf; 2] {
+    [python_tally(), PYTHON.into()]
+}
+
+/// The Python that `worker-agent/python/setup` makes, where this program is in `target/release`.
+pub fn python_tally() -> PathBuf {
+    let own = std::env::current_exe().unwrap_or_default();
+    let target = own.parent().and_then(Path::parent);
+    let target = target.unwrap_or_else(|| Path::new("target"));
+    target.join("python-venv/bin/python")
+}
+
+/// A module's version, without an import of it, which takes seconds.
+fn version(python: &Path, module: &str) -> Option<String> {
+    let code = format!("import importlib.metadata as m; print(m.version('{module}'))");
+    let output = Command::new(python).args(["-c", &code]).output().ok()?;
+    let version = String::from_utf8(output.stdout).ok()?;
+    (output.status.success()).then(|| version.trim().to_owned())
 }
 
 fn write(folder: &Path, name: &str, text: &str) -> Result<PathBuf> {

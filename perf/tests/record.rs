@@ -20,8 +20,8 @@ fn every_record_parses() {
         record
             .check()
             .unwrap_or_else(|error| panic!("{}: {error:#}", path.display()));
-        // The simulator's comparison is a command of another program. What follows the command is a part of
-        // what it measures.
+        // The simulator's comparison is a command of another program. What follows the command is a
+        // part of what it measures.
         let command = record.command.split('-').next().unwrap_or_default();
         let source = root.join(format!("src/commands/{command}.rs"));
         assert!(
@@ -37,7 +37,7 @@ fn every_record_parses() {
 }
 
 #[test]
-fn what_is_not_a_record_is_refused() {
+fn a_file_that_is_no_record_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("2026-11-21-datapath.json");
     let read = |text: &str| {

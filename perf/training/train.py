@@ -2,17 +2,19 @@
 
     train.py BACKEND RANK WORKERS ADDRESS FOLDER PLAN
 
-PLAN is JSON: {"steps": N, "cases": [{"model": "vgg" or "resnet", "wire": null, "fixed" or "bf16"}, ...]}. Without a wire
-DDP has the backend's all-reduce of f32. All cases run one after the other in one process group. Prints a JSON object for each:
+PLAN is JSON: {"steps": N, "cases": [{"model": "vgg" or "resnet", "wire": null, "fixed" or "bf16"},
+...]}. Without a wire DDP has the backend's all-reduce of f32. All cases run one after the other in
+one process group. Prints a JSON object for each:
 
 * step_s: seconds of each step, from forward pass to the end of the optimizer's;
 * compute_s: the same without synchronisation (no_sync), at all ranks at once;
-* communication_s: of each step, from the moment the first bucket of gradients was handed over to that when the
-  last was back, computation in between included;
+* communication_s: of each step, from the first bucket of gradients handed over to the last
+  one back, with the computation in between;
 * gradient_bytes, batch, losses, and a digest of all parameters after the last step.
 
-Rank 0 writes how far the parameters have moved after two steps to FOLDER/BACKEND-MODEL-WIRE.f32. Images are made up: random numbers of a
-fixed seed, in random classes. They are as much work as real ones.
+Rank 0 writes how far the parameters have moved after two steps to FOLDER/BACKEND-MODEL-WIRE.f32.
+Images are made up: random numbers of a fixed seed, in random classes. They are as much work as real
+ones.
 """
 
 import hashlib
@@ -29,8 +31,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 WARM_UP = 3
-# Steps after which what the parameters are is compared with another backend's. The first has buckets of its own. Many more, and
-# how sums are rounded shows: what differs by 1e-7 in the gradients of resnet has grown to 1e-2 in ten steps.
+# Steps after which what the parameters are is compared with another backend's. The first has
+# buckets of its own. Many more, and how sums are rounded shows: what differs by 1e-7 in the
+# gradients of resnet has grown to 1e-2 in ten steps.
 COMPARED = 2
 CLASSES = 100
 BATCHES = 4
@@ -38,7 +41,7 @@ SEED = 5
 
 
 def vgg():
-    """Three convolutions and three large layers, as VGG's: 9.7 million parameters, nearly all at the end."""
+    """Three convolutions and three large layers, as in VGG: 9.7 million parameters."""
     layers = []
     for inward, outward in ((3, 16), (16, 32), (32, 64)):
         layers += [nn.Conv2d(inward, outward, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
@@ -65,8 +68,8 @@ class Block(nn.Module):
 
 
 def resnet():
-    """ResNet-14 for images of 32 by 32, 0.2 million parameters. Groups are normalised, not batches: no statistics that
-    a backend would have to broadcast."""
+    """ResNet-14 for images of 32 by 32, 0.2 million parameters. Groups are normalised, not batches:
+    no statistics that a backend would have to broadcast."""
     layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.GroupNorm(8, 16), nn.ReLU()]
     for inward, outward in ((16, 16), (16, 16), (16, 32), (32, 32), (32, 64), (64, 64)):
         layers.append(Block(inward, outward))
@@ -78,7 +81,7 @@ MODELS = {"vgg": (vgg, 8), "resnet": (resnet, 32)}
 
 
 class Watch:
-    """A communication hook around another that notes when the first bucket leaves and the last is back."""
+    """A communication hook around another that times from the first bucket out to the last back."""
 
     def __init__(self, inner):
         self.inner = inner

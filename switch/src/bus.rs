@@ -20,15 +20,15 @@ impl Bus {
     }
 
     /// Gives a command to each core; the last one first, so that all others have it by then. A core
-    /// that has ended is not there to hear it.
-    pub fn tell<C: Into<CoreCommand>>(&self, command: impl Fn() -> C) {
+    /// that has ended receives nothing.
+    pub fn send<C: Into<CoreCommand>>(&self, command: impl Fn() -> C) {
         for core in self.0.iter().rev() {
             let _ = core.send(command().into());
         }
     }
 
     /// Gives a command to the first core.
-    pub fn tell_first(&self, command: impl Into<CoreCommand>) {
+    pub fn send_first(&self, command: impl Into<CoreCommand>) {
         if let Some(core) = self.0.first() {
             let _ = core.send(command.into());
         }

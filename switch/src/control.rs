@@ -1,18 +1,20 @@
 //! The thread beside the data path: membership, and the statistics socket.
 //!
-//! JOIN and LEAVE come from the data cores over a bounded queue ([`control_queue`](crate::control_queue): what does
-//! not fit is dropped and counted there, so a flood of them costs the data path nothing but the try). The registry answers
-//! with actions; they go back to the data cores as commands, in their order. A roster goes to all
-//! cores before the datagram that tells the members.
+//! JOIN and LEAVE come from the data cores over a bounded queue
+//! ([`control_queue`](crate::control_queue): what does not fit is dropped and counted there, so a
+//! flood of them costs the data path nothing but the try). The registry answers with actions; they
+//! go back to the data cores as commands, in their order. A roster goes to all cores before the
+//! datagram that tells the members.
 //!
-//! A member is silent only if the switch listened. Before a member is lost, the cores take all that waits at
-//! the ports, and the thread takes all that they handed to it; a core that does not answer excuses the members.
+//! A member is silent only if the switch listened. Before a member is lost, the cores take all that
+//! waits at the ports, and the thread takes all that they handed to it; a core that does not answer
+//! excuses the members.
 
 use crate::bus::Bus;
 use crate::control_queue::ControlReceiver;
 use crate::log;
 use crate::messages::{CardNews, CoreCommand};
-use crate::report::{CardReport, Report, Shape};
+use crate::report::{self, Shape};
 use crate::switchml::controller::Conflicts;
 use crate::watch::Watch;
 use crossbeam_channel::{RecvTimeoutError, Sender};
@@ -23,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tally_engine::{Action, Command, ControlFrame, Registry, switchml};
+use tally_schema::switch::report::{CardReport, Report};
 use tally_wire::Time;
 
 /// How often the thread looks at its socket and its clock, at least.
@@ -139,15 +142,15 @@ impl Control {
         self.carry_out(actions);
     }
 
-    /// Takes what has arrived. The members are excused if a core does not answer, which is logged once
-    /// until all cores answer again.
+    /// Takes what has arrived. The members are excused if a core does not answer, which is logged
+    /// once until all cores answer again.
     fn listen(&mut self, is_told: &mut bool) {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
-        // A core that always has more to take does not end its drain, but obeys.
-        let obeyed = (self.bus).ask(|done| switchml::Command::Sessions(None, done));
+        // A core that always has more to take does not end its drain, but polls commands.
+        let polled = (self.bus).ask(|done| switchml::Command::Sessions(None, done));
         let drained = self.bus.ask(CoreCommand::Drain);
-        let answers = drained.wait_until(deadline).zip(obeyed.ready());
-        let answers = answers.map(|(drained, obeyed)| drained.is_some() || obeyed.is_some());
+        let answers = drained.wait_until(deadline).zip(polled.ready());
+        let answers = answers.map(|(drained, polled)| drained.is_some() || polled.is_some());
         // All of them are waited for.
         let stalled: Vec<_> = (0..).zip(answers).filter(|(_, answers)| !answers).collect();
         if let Some((core, _)) = stalled.first() {
@@ -162,7 +165,7 @@ impl Control {
             self.registry.excuse(self.now());
         }
         *is_told = !stalled.is_empty();
-        // As many as wait now: a flood may not keep this from its end.
+        // Only the clients that wait now: a flood may not keep this from its end.
         for _ in 0..self.frames.waiting() {
             if let Ok(frame) = self.frames.receive(Duration::ZERO) {
                 self.take(frame);
@@ -179,25 +182,25 @@ impl Control {
         for action in actions {
             match action {
                 Action::Send(to, datagram) => {
-                    self.bus.tell_first(Command::Send(to, datagram));
+                    self.bus.send_first(Command::Send(to, datagram));
                 }
-                Action::Bind(roster, index) => {
+                Action::Bind(roster) => {
                     let roster = Arc::new(*roster);
                     // The first core, which sends, comes last.
-                    let command = || Command::Bind(Arc::clone(&roster), index);
-                    self.bus.tell(command);
-                    self.tell_card(|| CardNews::Bind(roster));
+                    let command = || Command::Bind(Arc::clone(&roster));
+                    self.bus.send(command);
+                    self.notify_card(|| CardNews::Bind(roster));
                 }
                 Action::Unbind(job) => {
-                    self.bus.tell(|| Command::Unbind(job));
-                    self.tell_card(|| CardNews::Unbind(job));
+                    self.bus.send(|| Command::Unbind(job));
+                    self.notify_card(|| CardNews::Unbind(job));
                 }
             }
         }
     }
 
     /// After the cores: what the card's thread makes of it, they are to hear behind it.
-    fn tell_card(&self, news: impl FnOnce() -> CardNews) {
+    fn notify_card(&self, news: impl FnOnce() -> CardNews) {
         if let Some(card) = &self.card {
             let _ = card.news.send(news());
         }
@@ -208,7 +211,7 @@ impl Control {
         if is_asked {
             let report = self.report();
             if let Some(socket) = &mut self.socket {
-                socket.tell(report.json().as_bytes());
+                socket.answer(report.json().as_bytes());
             }
         }
         if let Some(socket) = &mut self.socket {
@@ -222,19 +225,20 @@ impl Control {
         let up = self.epoch.elapsed();
         let directory = self.watch.directory();
         let card = self.card.as_ref().map(CardLink::report);
-        Report::new(&self.shape, up, &reports, &self.registry, directory, card)
+        report::report(&self.shape, up, &reports, &self.registry, directory, card)
     }
 }
 
 /// A Unix socket that is removed with its owner, and those who ask at it.
 ///
-/// Nothing here waits for anybody: each time that the control thread comes by, it writes what each client takes. One
-/// that reads too slowly, or not at all, is given up in time, and its place is another's.
+/// Nothing here waits for anybody: each time that the control thread comes by, it writes what each
+/// client takes. One that reads too slowly, or not at all, is given up in time, and its place is
+/// another's.
 pub struct StatsSocket {
     listener: UnixListener,
     path: PathBuf,
     clients: Vec<StatusClient>,
-    /// When somebody was answered last.
+    /// When a client was answered last.
     last: Option<Instant>,
 }
 
@@ -265,7 +269,7 @@ impl StatusClient {
 }
 
 impl StatsSocket {
-    /// Listens at `path`. A socket that nobody answers is a leftover of a crash and is replaced.
+    /// Listens at `path`. A socket without a listener is a leftover of a crash and is replaced.
     ///
     /// # Errors
     /// If the path is taken by something else, or cannot be made.
@@ -321,8 +325,8 @@ impl StatsSocket {
         any
     }
 
-    /// Gives a report to those who have none.
-    fn tell(&mut self, report: &[u8]) {
+    /// Gives a report to the clients that wait for one.
+    fn answer(&mut self, report: &[u8]) {
         let report: Arc<[u8]> = report.into();
         for client in &mut self.clients {
             if client.report.is_empty() {

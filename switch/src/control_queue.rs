@@ -2,8 +2,8 @@
 //! fairly.
 //!
 //! Each port has room for [`WAITING_MAX`] frames of its own. A port that floods them fills its own
-//! share; a member at another port finds room whatever it does, and waits for what is queued before
-//! it at most.
+//! share; a member at another port always finds room, and waits at most for what is queued before
+//! it.
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tally_engine::{ControlFrame, DropReason};
 
-/// Frames of one port that wait at most. A roll call (J-5) has every member behind a port say JOIN
-/// at once.
+/// Frames of one port that wait at most. A confirmation round (J-5) has every member behind a port
+/// say JOIN at once.
 pub const WAITING_MAX: usize = 256;
 
 /// By ingress port, frames that wait.
@@ -51,7 +51,7 @@ impl ControlSender {
     /// Adds a frame, without waiting.
     ///
     /// # Errors
-    /// If as many of its ingress port wait as may, or the control thread has ended.
+    /// If the ingress port's share is full, or the control thread has ended.
     pub fn send(&self, frame: ControlFrame) -> Result<(), DropReason> {
         let waiting = &self.waiting[usize::from(frame.from.port.0)];
         // Counted before it is there: the receiver may be faster.

@@ -7,10 +7,10 @@ use crate::config::Idle;
 use crate::control_queue::ControlSender;
 use crate::drain::Drains;
 use crate::handover::Inbox;
-use crate::load::{Load, Meter, Stage};
+use crate::load::Meter;
 use crate::messages::{CoreCommand, CoreReport};
 use crate::platform::{Driver, Memory};
-use crate::ports::Rx;
+use crate::queues::Rx;
 use crossbeam_channel::Receiver;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use tally_dpdk::Mbuf;
 use tally_engine::{Dialects, Handover, PortId};
 use tally_packet::Ready;
+use tally_schema::switch::report::{LoadCounters, Stage};
 use tally_wire::Time;
 
 /// The switch core on DPDK.
@@ -28,21 +29,21 @@ pub const BURST: usize = 32;
 /// Frames asked of a port in a poll iteration, at least: some drivers give nothing if asked for
 /// fewer.
 pub const BURST_MIN: usize = 8;
-/// Bytes that a poll iteration receives from all ports, about: what is summed at its end should still
-/// be in the core's own cache.
+/// Approximate bytes that a poll iteration receives from all ports: what is summed at its end
+/// should still be in the core's own cache.
 pub const ITERATION_BYTES: u64 = 128 << 10;
 /// Bursts received from each port at the end, at most.
 const DRAIN_BURSTS: usize = 1 << 12;
-/// Empty poll iterations after which the core sleeps instead of yielding. Never spin: on a shared CPU
-/// the peers we wait for need it.
+/// Empty poll iterations after which the core sleeps instead of yielding. Never spin: on a shared
+/// CPU the peers we wait for need it.
 const YIELDS: u32 = 64;
-/// As many, where arriving frames wake the core.
+/// The same limit where arriving frames wake the core.
 const ITERATIONS_AWAKE: u32 = 16;
 /// Longest sleep.
 const SLEEP_MAX: Duration = Duration::from_micros(100);
 
-/// Frames to receive from a port in the poll iteration after one of so many, which brought so many
-/// bytes.
+/// Frames to receive from a port in the next poll iteration, after one that brought
+/// `iteration_bytes` in bursts of `frames`.
 #[must_use]
 pub const fn burst_after(frames: usize, iteration_bytes: u64) -> usize {
     if iteration_bytes > ITERATION_BYTES && frames > BURST_MIN {
@@ -159,8 +160,8 @@ impl DataCore {
         Time(self.epoch.elapsed().as_nanos() as u64)
     }
 
-    /// Receives what has arrived and is not served any more: some drivers (`net_ring`) would keep it
-    /// beyond their end. Bounded, because others (`net_null`) always have more.
+    /// Discards what has arrived at the end: some drivers (`net_ring`) would keep it beyond their
+    /// end. Bounded, because others (`net_null`) always have more.
     fn drain(&mut self, burst: &mut Vec<Mbuf>) {
         for (_, rx) in &mut self.rx {
             for _ in 0..DRAIN_BURSTS {
@@ -183,7 +184,7 @@ impl DataCore {
     }
 
     /// Carries out what the control threads ask; says whether there was anything.
-    fn poll_commands(&mut self, load: &Load) -> bool {
+    fn poll_commands(&mut self, load: &LoadCounters) -> bool {
         let mut any = false;
         while let Ok(command) = self.commands.try_recv() {
             self.command(command, load);
@@ -195,7 +196,7 @@ impl DataCore {
     /// Apart from the loop, which has other things to do.
     #[cold]
     #[inline(never)]
-    fn command(&mut self, command: CoreCommand, load: &Load) {
+    fn command(&mut self, command: CoreCommand, load: &LoadCounters) {
         match command {
             CoreCommand::Core(command) => self.core.command(command),
             CoreCommand::Drain(reply) => self.drains.add(reply, self.rx.len()),
@@ -203,7 +204,7 @@ impl DataCore {
         }
     }
 
-    fn report(&self, load: &Load) -> CoreReport {
+    fn report(&self, load: &LoadCounters) -> CoreReport {
         let mut report = self.core.report();
         for (port, refused) in report.ports.iter_mut().zip(self.driver.refused()) {
             port.refused = refused;

@@ -1,8 +1,9 @@
 //! Telling when all that had arrived at a data core has been taken.
 //!
-//! What waits in a receive queue may be from a time before an order of the control thread's, which the core obeys
-//! first. A queue that gave less than was asked of it was empty at that moment; when each of them has been so, and
-//! the turn has ended, all is taken that had arrived before the order.
+//! What waits in a receive queue may be from a time before an order of the control thread's, which
+//! the core obeys first. A queue that gave less than was asked of it was empty at that moment; when
+//! each of them has been so, and the turn has ended, all is taken that had arrived before the
+//! order.
 
 use tally_engine::Reply;
 

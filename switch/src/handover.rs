@@ -2,14 +2,15 @@
 //!
 //! # How it works
 //!
-//! There is a ring from each data core to each other one, with one producer and one consumer: no lock, and
-//! one shared word written by each side. A core puts frames into the ring in bursts, so that the words
-//! change hands once a burst and not once a frame. In each poll iteration it takes what waits for it,
-//! but no more than its ports' queues can hold.
+//! There is a ring from each data core to each other one, with one producer and one consumer: no
+//! lock, and one shared word written by each side. A core puts frames into the ring in bursts, so
+//! that the words change hands once a burst and not once a frame. In each poll iteration it takes
+//! what waits for it, but no more than its ports' queues can hold.
 //!
 //! A frame that finds a ring full is dropped and counted. While a ring is half full
-//! ([`Outbox::is_short_of_room`]) the core receives nothing from its ports, where frames may wait in the
-//! devices' rings. It still takes frames from other cores, so no two cores wait for each other.
+//! ([`Outbox::is_short_of_room`]) the core receives nothing from its ports, where frames may wait
+//! in the devices' rings. It still takes frames from other cores, so no two cores wait for each
+//! other.
 //!
 //! Frames that are in a ring when the switch ends go back to their pool with the ring.
 
@@ -63,12 +64,13 @@ fn ring_frames(cores: usize) -> usize {
 pub struct Inbox(Vec<Consumer<Handover>>);
 
 impl Inbox {
-    /// Appends what has arrived to `out`, up to the share of an iteration, in the order of each sender.
+    /// Appends what has arrived to `out`, up to the share of an iteration, in the order of each
+    /// sender.
     pub fn take(&mut self, out: &mut Vec<Handover>) {
         let each = (ITERATION_FRAMES / self.0.len().max(1)).max(BURST);
         for ring in &mut self.0 {
             let waiting = ring.slots().min(each);
-            // As many as there are: nobody else takes from the ring.
+            // All that are there: no other core takes from the ring.
             if let Ok(frames) = ring.read_chunk(waiting) {
                 out.extend(frames);
             }
@@ -81,7 +83,8 @@ impl Inbox {
 pub struct Outbox(Vec<Option<Producer<Handover>>>);
 
 impl Outbox {
-    /// Hands all frames to another core; says how many were dropped because that core's ring is full.
+    /// Hands all frames to another core; says how many were dropped because that core's ring is
+    /// full.
     #[must_use]
     pub fn send(&mut self, core: usize, frames: &mut Vec<Handover>) -> u64 {
         let n = frames.len();
@@ -171,7 +174,7 @@ mod tests {
         assert!(taken(&mut cores[2].0).is_empty());
         assert!(!cores[0].1.is_short_of_room());
 
-        // What is not taken goes back with the rings.
+        // Frames left in the rings are freed with them.
         assert_eq!(send(&mut cores[2].1, 0, 0..50), 0);
         assert_eq!(pool.in_use(), 50);
         drop(cores);
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_core_has_nobody_to_hand_anything_to() {
+    fn one_core_has_no_other_to_hand_anything_to() {
         let mut alone = handover(1);
         let (inbox, outbox) = &mut alone[0];
         let mut out = Vec::new();

@@ -1,12 +1,12 @@
 //! The switch's log: lines on standard error, by a thread of its own.
 //!
-//! Who has a line to say puts it into a bounded queue and goes on; a thread writes what is there. So a log that is
-//! not read (a full pipe) stops that thread alone, and one that is closed stops none. What does not fit the queue is
-//! lost, and counted: the next line that is written says how many.
+//! A thread puts its line into a bounded queue and returns; another thread writes the lines. So a
+//! log that is not read (a full pipe) stops that thread alone, and one that is closed stops none.
+//! What does not fit the queue is lost, and counted: the next line that is written says how many.
 //!
-//! Lines have a kind, and each kind may say `BURST` lines at once and then one each `EVERY`. Others are left out,
-//! and their number is told as soon as the kind may speak again. What hosts cause by sending or calling can so
-//! fill no disk.
+//! Lines have a kind, and each kind may say `BURST` lines at once and then one each `EVERY`. Others
+//! are left out, and their number is told as soon as the kind may speak again. What hosts cause by
+//! sending or calling can so fill no disk.
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded};
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ fn start() -> Log {
     let (queue, lines) = bounded(QUEUE);
     // A descriptor of its own: the standard library's has a lock, on which others would wait.
     if let Ok(stderr) = std::io::stderr().as_fd().try_clone_to_owned() {
-        // Without a thread there is no log, and the switch goes on.
+        // Without a thread there is no log, and the switch keeps running.
         let _ = std::thread::Builder::new()
             .name("log".into())
             .spawn(move || write(&lines, &mut File::from(stderr)));
@@ -88,7 +88,7 @@ fn write(lines: &Receiver<(&'static str, String)>, to: &mut impl Write) {
             Err(RecvTimeoutError::Timeout) => 0,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        limiter.tell(Instant::now(), &mut out);
+        limiter.report(Instant::now(), &mut out);
         let log = LOG.get();
         let lost = log.map_or(0, |log| log.lost.swap(0, Ordering::Relaxed));
         if lost > 0 {
@@ -146,7 +146,7 @@ impl Limiter {
     }
 
     /// Adds how many lines were left out, of kinds that may speak again.
-    fn tell(&mut self, now: Instant, out: &mut String) {
+    fn report(&mut self, now: Instant, out: &mut String) {
         for (kind, bucket) in &mut self.0 {
             bucket.fill(now);
             if bucket.untold > 0 && bucket.left > 0 {
@@ -172,7 +172,7 @@ mod tests {
         for n in 0..500 {
             let at = start + Duration::from_millis(n);
             limiter.say(at, "refused", &format!("call {n}"), &mut out);
-            limiter.tell(at, &mut out);
+            limiter.report(at, &mut out);
         }
         assert_eq!(out.lines().count(), 16, "{out}");
         assert!(out.ends_with("tally-switch: call 15\n"), "{out}");
@@ -188,7 +188,7 @@ mod tests {
         // Its number is told though it has nothing more to say.
         out.clear();
         let later = start + Duration::from_millis(1600);
-        limiter.tell(later, &mut out);
+        limiter.report(later, &mut out);
         assert_eq!(
             out,
             "tally-switch: 484 more lines of the kind `refused` were left out\n"
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_nobody_reads_stop_nobody() {
+    fn unread_lines_stop_no_thread() {
         let (reader, writer) = std::io::pipe().unwrap();
         let (queue, lines) = bounded(4);
         let thread = std::thread::spawn(move || {
@@ -218,7 +218,7 @@ mod tests {
         }
         assert!(start.elapsed() < Duration::from_secs(5));
         assert!(lost > 50, "{lost}");
-        // Nobody will ever read it: the writer lives on, and ends with the switch.
+        // It will never be read: the writer lives on, and ends with the switch.
         drop(reader);
         drop(queue);
         thread.join().unwrap();

@@ -8,41 +8,41 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
 use tally_switch::log;
-use tally_switch::report::Report;
+use tally_switch::pools::megabytes;
 use tally_switch::run::Switch;
 
 /// How long `--stats` waits for the switch.
 const STATS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the end of the process waits for whoever reads its log.
+/// How long the end of the process waits for the reader of its log.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A DPDK switch that sums gradients in the network.
 ///
-/// Runs until SIGINT or SIGTERM, then prints what it did. Hosts behind its ports reach each other
-/// through it as through any switch; workers of a configured job have their gradients summed.
+/// Runs until SIGINT or SIGTERM, then prints its report. Hosts behind its ports reach each other
+/// through it as through any switch; it sums the gradients of the workers of configured jobs.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// Configuration, JSON (see docs/OPERATIONS.md)
+    /// Configuration file, JSON (see docs/OPERATIONS.md)
     #[arg(long, value_name = "FILE", required_unless_present = "stats")]
     config: Option<PathBuf>,
 
-    /// Only check the configuration: nothing is started
+    /// Check of the configuration only; starts nothing
     #[arg(long, requires = "config")]
     check: bool,
 
-    /// Write the final report here, as JSON
+    /// File for the final report, JSON
     #[arg(long, value_name = "FILE", requires = "config")]
     report: Option<PathBuf>,
 
-    /// Ask a running switch how it is, over the socket that its configuration names in
-    /// `stats_socket`, and exit
+    /// Statistics of a running switch, from the `stats_socket` of its configuration
     #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
     stats: Option<PathBuf>,
 
-    /// Print reports as JSON
+    /// Reports on standard output as JSON
     #[arg(long)]
     json: bool,
 }
@@ -57,18 +57,18 @@ fn main() -> ExitCode {
     code
 }
 
-/// What a running switch says of itself. All of it on another thread: at a socket whose owner hangs, even to
-/// connect can take for ever.
+/// The statistics of a running switch. On another thread: at a socket whose owner hangs, even
+/// connecting may not return.
 fn ask(socket: PathBuf) -> Result<String> {
-    let (tell, told) = mpsc::channel();
+    let (answer, answered) = mpsc::channel();
     let path = socket.display().to_string();
     std::thread::spawn(move || {
         let mut text = String::new();
         let asked = std::os::unix::net::UnixStream::connect(&socket)
             .and_then(|mut stream| stream.read_to_string(&mut text));
-        let _ = tell.send(asked.map(|_| text));
+        let _ = answer.send(asked.map(|_| text));
     });
-    let text = told
+    let text = answered
         .recv_timeout(STATS_PATIENCE)
         .with_context(|| format!("{path}: no answer within {} s", STATS_PATIENCE.as_secs()))?;
     text.with_context(|| format!("no switch answers at {path}"))
@@ -77,8 +77,10 @@ fn ask(socket: PathBuf) -> Result<String> {
 fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(socket) = &arguments.stats {
         let text = ask(socket.clone())?;
-        let report: Report = simd_json::from_slice(&mut text.into_bytes())
-            .context("the answer is no report of this version")?;
+        let report: Report = simd_json::from_slice(&mut text.into_bytes()).with_context(|| {
+            let socket = socket.display();
+            format!("{socket}: the answer is not a report of this version of tally-switch")
+        })?;
         print(&report, arguments.json)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -105,7 +107,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             config.pool.policy,
             usize::from(config.units()) * 64,
             config.switchml_summary(),
-            config.megabytes()
+            megabytes(&config)
         );
         return Ok(ExitCode::SUCCESS);
     }
@@ -137,7 +139,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             .with_context(|| path.display().to_string())?;
     }
     print(&report, arguments.json)?;
-    if report.frames_missing != Some(0) {
+    let missing = report.frames_missing.unwrap_or_default();
+    if missing > 0 {
         if config.ports.iter().any(PortSection::keeps_frames) {
             log::line(
                 "end",
@@ -145,7 +148,10 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
             );
             return Ok(ExitCode::SUCCESS);
         }
-        log::line("end", "frames are missing from their pool: this is a bug");
+        log::line(
+            "end",
+            format!("{missing} frames missing from their pools at the end: a bug of the switch"),
+        );
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)

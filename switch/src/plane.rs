@@ -1,9 +1,10 @@
 //! What SwitchML's controller asks of the data cores.
 //!
-//! A session is bound when every core knows it, so a worker that has been let in finds its slots wherever its
-//! first frame arrives. The controller's thread waits for that: data cores look for orders in each turn.
-//! Before, they take what has arrived so far. No worker sends before its session is bound, so that is from an
-//! earlier session of the same hosts, and would be summed in this one.
+//! A session is bound when every core knows it, so a worker that has been let in finds its slots
+//! wherever its first frame arrives. The controller's thread waits for that: data cores look for
+//! orders in each turn. Before, they take what has arrived so far. No worker sends before its
+//! session is bound, so that is from an earlier session of the same hosts, and would be summed in
+//! this one.
 //!
 //! [`Directory`] keeps what the cores do not know of a session and reports want to say.
 
@@ -18,8 +19,8 @@ use tally_wire::Time;
 
 /// How long a core may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long cores may take for what has arrived. One that always has more waiting than it takes is not waited for
-/// any longer.
+/// How long cores may take for what has arrived. One that always has more waiting than it takes is
+/// not waited for any longer.
 const DRAIN_PATIENCE: Duration = Duration::from_millis(100);
 
 /// A bound session.
@@ -37,7 +38,7 @@ pub struct Directory(Mutex<BTreeMap<SessionId, Bound>>);
 
 impl Directory {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<SessionId, Bound>> {
-        // Whoever panicked left a map that is as good as before or after.
+        // A thread that panicked left a map as of before or after its change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -64,7 +65,7 @@ impl Directory {
     }
 }
 
-/// The data cores, to whoever binds sessions.
+/// The data cores, as the binder of sessions sees them.
 pub struct Cores {
     bus: Bus,
     directory: Arc<Directory>,
@@ -131,8 +132,9 @@ impl Plane for Cores {
     }
 }
 
-/// How the sessions are, all cores together; with `age`, also which ranks others have waited for, longer than
-/// that, for which the cores look through all slots in use. Waits so long for each core at most.
+/// How the sessions are, all cores together; with `age`, also which ranks others have waited for,
+/// longer than that, for which the cores look through all slots in use. Waits so long for each core
+/// at most.
 #[must_use]
 pub fn statuses(
     bus: &Bus,
@@ -167,13 +169,13 @@ mod tests {
     use super::*;
     use crossbeam_channel::{Receiver, unbounded};
     use std::net::Ipv4Addr;
-    use tally_engine::switchml::Station;
+    use tally_engine::switchml::HostAddress;
     use tally_engine::{Command as Order, DialectCommand};
     use tally_wire::Mac;
     use tally_wire::switchml::Size;
 
-    /// Cores that do as they are told, but for the drains of those that are too busy. What each was told comes
-    /// back.
+    /// Cores that do as they are told, but for the drains of those that are too busy. What each was
+    /// told comes back.
     fn told(busy: [bool; 2]) -> [Vec<&'static str>; 2] {
         let cores = [unbounded(), unbounded()];
         let threads: Vec<_> = cores
@@ -213,7 +215,7 @@ mod tests {
         let session = Session {
             id: SessionId(1),
             size: Size::B256,
-            workers: vec![Station {
+            workers: vec![HostAddress {
                 mac: Mac([2, 0, 0, 0, 0, 1]),
                 ip: Ipv4Addr::new(10, 0, 0, 1),
             }],
@@ -229,7 +231,7 @@ mod tests {
     fn what_has_arrived_is_taken_before_a_session_is_bound() {
         let all = ["drain", "drain", "bind"];
         assert_eq!(told([false, false]), [all, all]);
-        // Nobody waits for ever.
+        // No wait is unbounded.
         assert_eq!(told([false, true]), [all, all]);
     }
 }

@@ -1,7 +1,7 @@
 //! DPDK as the platform of the switch core.
 
 use crate::handover::Outbox;
-use crate::ports::Tx;
+use crate::queues::Tx;
 use tally_dpdk::{Mbuf, Mempool};
 use tally_engine::{Handover, Platform, PortId, Transmit};
 

@@ -1,16 +1,20 @@
 //! Packet memory: a pool for each NUMA node that has a port or a data core.
 //!
-//! A NIC writes into memory of its own node, whoever looks at it later. A frame may end up anywhere, so
-//! each pool has as many as the whole switch can hold. Memory of ordinary pages has no node, and then
-//! there is one pool.
+//! A NIC writes into memory of its own node, regardless of the core that reads it. A frame may end
+//! up anywhere, so each pool has all frames that the whole switch can hold. Memory of ordinary
+//! pages has no node, and then there is one pool.
 
-use crate::config::{Config, MemoryKind};
+use crate::config::{Config, MemoryKind, PortSection};
+use crate::handover::frames_max;
+use crate::platform::STAGE_FRAMES;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use tally_dpdk::{Eal, Mempool, MempoolConfig};
+use tally_engine::queue::CLASSES;
 
-/// Frames that a thread may keep for itself, as many as DPDK allows. A turn of eight ports receives 256, and has as many
-/// again for the headers of SwitchML's results: what is more comes from the pool's ring, in turn, and then from memory.
+/// Frames that a thread may keep for itself: the most that DPDK allows. A poll iteration of eight
+/// ports receives 256, and takes 256 more for the headers of SwitchML's results: what exceeds the
+/// cache comes from the pool's ring, in turn, and then from memory.
 const CACHE_FRAMES: u32 = 512;
 
 /// The pools, by node.
@@ -31,7 +35,7 @@ impl Pools {
         let pool = |node: Option<u32>| {
             let name = node.map_or_else(|| "frames".to_owned(), |node| format!("frames{node}"));
             let size = MempoolConfig {
-                frames: config.frames(),
+                frames: frames(config),
                 cache_frames: CACHE_FRAMES,
                 frame_bytes_max: config.frame_bytes_max(),
                 socket: node,
@@ -53,6 +57,42 @@ impl Pools {
     pub fn in_use(&self) -> usize {
         self.0.iter().map(|(_, pool)| pool.in_use()).sum()
     }
+}
+
+/// Frames in a pool: the number that the switch can hold at one time, rounded up to what fills
+/// DPDK's ring.
+#[must_use]
+pub fn frames(config: &Config) -> u32 {
+    let cores = config.cores.len() as u16;
+    let waiting = CLASSES as u32 * config.queue_share(cores).frames;
+    // A port has no more queues than there are cores, of those that hold frames.
+    let each = |port: &PortSection| 2 * u32::from(port.descriptors) + waiting + STAGE_FRAMES as u32;
+    let ports = u32::from(cores) * config.ports.iter().map(each).sum::<u32>();
+    let rings = config.jobs.len() as u32 * u32::from(config.served_window()) * 2;
+    let rings = rings.next_power_of_two() * 2;
+    let bursts = config.cores.len() as u32 * 1024;
+    let handover = frames_max(config.cores.len()) as u32;
+    let switchml = config.switchml_frames();
+    let all = ports + rings + config.slots() + config.held() + bursts + handover + switchml;
+    all.next_power_of_two() - 1
+}
+
+/// Packet memory, in MiB.
+#[must_use]
+pub fn megabytes(config: &Config) -> u32 {
+    config.eal.megabytes.unwrap_or_else(|| {
+        // Descriptor, headroom, DPDK's own header and padding.
+        let each = u64::from(config.frame_bytes_max()) + 512;
+        // No buffer crosses a page, so on ordinary pages each takes whole ones.
+        let page = if config.eal.memory == MemoryKind::NoHuge {
+            4096
+        } else {
+            64
+        };
+        let frames = u64::from(frames(config)) * each.next_multiple_of(page);
+        // DPDK's own tables and the drivers' rings.
+        (frames * 9 / 8 / (1 << 20)) as u32 + 64
+    })
 }
 
 /// Where pools are needed: never nowhere.

@@ -2,9 +2,10 @@
 //!
 //! # How it works
 //!
-//! Each data core wants a transmit queue of its own on every port, so that what it makes leaves without
-//! a hand-over, and a receive queue of its own that gets the frames of its shard. `Plan` says what of that a
-//! port can have, from what its driver says of itself and the operator of its other end:
+//! Each data core wants a transmit queue of its own on every port, so that what it makes leaves
+//! without a hand-over, and a receive queue of its own that gets the frames of its shard. `Plan`
+//! says what of that a port can have, from what its driver says of itself and the operator of its
+//! other end:
 //!
 //! | steering | who puts frames into queues |
 //! |---|---|
@@ -12,91 +13,35 @@
 //! | `rss` | the NIC, by a hash that knows nothing of shards |
 //! | `peer` | the other end: what it sends from its queue s |
 //! | `device` | the device, as it likes |
-//! | `hand-over` | nobody: there is one queue, of the core that owns the port |
+//! | `hand-over` | none: there is one queue, of the core that owns the port |
 //!
-//! Whoever does it, a frame of another shard is handed to its core. So steering is a matter of speed
+//! In each case a frame of another shard is handed to its core. So steering is a matter of speed
 //! and never of being right.
 //!
 //! # The catches
 //!
-//! - Drivers say that they have flow rules only when asked for one, on a port that runs. A port whose
-//!   rules are refused goes on with RSS, or with what else the device does.
-//! - Both ends of a `net_memif` must have as many queues: the driver writes into the first ring what is for
-//!   one that the other end does not have.
+//! - Drivers say that they have flow rules only when asked for one, on a port that runs. A port
+//!   whose rules are refused uses RSS, or what else the device does.
+//! - Both ends of a `net_memif` must have as many queues: the driver writes into the first ring
+//!   what is for one that the other end does not have.
 
 use crate::config::{Config, PortSection, Steering};
 use crate::pools::{Pools, node_of_cpu};
+use crate::queues::{Rx, Tx};
 use crate::report::PortShape;
 use anyhow::{Context, Result, bail};
-use tally_dpdk::{Eal, Mbuf, Port, PortConfig, PortInfo, Probed, RxQueue, Started, TxQueue};
+use tally_dpdk::{Eal, Port, PortConfig, PortInfo, Probed, Started};
 use tally_engine::PortId;
 use tally_engine::queue::QueueConfig;
-use tally_packet::{PacketRx, PacketTx, Ready};
+use tally_packet::Ready;
+use tally_schema::switch::report::Spread;
 
-/// Transmit descriptors of a NIC at most, all its queues together. What the NIC has taken is out of reach of
-/// priorities and marks, so it is no more than bridges the time between two turns of the core: 22 µs of
-/// 1 KiB frames at 100 Gbit/s.
+/// Transmit descriptors of a NIC at most, all its queues together. What the NIC has taken is out of
+/// reach of priorities and marks, so it is no more than bridges the time between two turns of the
+/// core: 22 µs of 1 KiB frames at 100 Gbit/s.
 const TX_DESCRIPTORS: u16 = 256;
 /// Of one of its queues, at least: two bursts.
 const TX_DESCRIPTORS_MIN: u16 = 64;
-
-/// Where frames come from.
-pub enum Rx {
-    /// A queue of a DPDK port.
-    Dpdk(RxQueue),
-    /// An interface of the kernel.
-    Kernel(Box<PacketRx>),
-}
-
-impl Rx {
-    /// Takes up to `max` frames that have arrived, appends them to `out`, and says how many. Does not
-    /// wait.
-    #[inline]
-    pub fn burst(&mut self, out: &mut Vec<Mbuf>, max: usize) -> usize {
-        match self {
-            Self::Dpdk(queue) => queue.burst(out, max),
-            Self::Kernel(interface) => interface.burst(out, max),
-        }
-    }
-
-    /// Frames that arrived and could not be taken, as far as we know.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        match self {
-            Self::Dpdk(_) => 0,
-            Self::Kernel(interface) => interface.unsupported() + interface.no_buffer(),
-        }
-    }
-}
-
-/// Where frames go to.
-pub enum Tx {
-    /// A queue of a DPDK port.
-    Dpdk(TxQueue),
-    /// An interface of the kernel.
-    Kernel(Box<PacketTx>),
-}
-
-impl Tx {
-    /// Sends as many frames as are taken now, first ones first, and says how many. These leave the
-    /// vector.
-    #[inline]
-    pub fn burst(&mut self, frames: &mut Vec<Mbuf>) -> usize {
-        match self {
-            Self::Dpdk(queue) => queue.burst(frames),
-            Self::Kernel(interface) => interface.burst(frames),
-        }
-    }
-
-    /// Frames that were taken and could not be sent, as far as we know.
-    #[must_use]
-    pub fn refused(&self) -> u64 {
-        match self {
-            Self::Dpdk(queue) => queue.chained_dropped(),
-            Self::Kernel(interface) => interface.errors(),
-        }
-    }
-}
 
 /// What the ports and their frames come to.
 pub struct Opened {
@@ -217,7 +162,7 @@ impl Opened {
             name: section.label().to_owned(),
             rx_queues: plan.rx,
             tx_queues: plan.tx,
-            steering: plan.spread_by.to_owned(),
+            steering: plan.spread_by,
             rules: 0,
             rules_refused: None,
         };
@@ -226,7 +171,7 @@ impl Opened {
             match started.port.steer_udp(address.ip, address.udp_port) {
                 Ok(rules) => {
                     shape.rules = rules;
-                    "rules".clone_into(&mut shape.steering);
+                    shape.steering = Spread::Rules;
                 }
                 Err(why) if section.steering == Steering::Rules => return Err(why.into()),
                 Err(why) => shape.rules_refused = Some(why.to_string()),
@@ -272,7 +217,7 @@ impl Opened {
             name: section.label().to_owned(),
             rx_queues: 1,
             tx_queues: 1,
-            steering: single(config.cores.len() as u16).to_owned(),
+            steering: single(config.cores.len() as u16),
             rules: 0,
             rules_refused: None,
         });
@@ -296,11 +241,11 @@ impl Opened {
 }
 
 /// How the frames of a port with one receive queue find their core.
-fn single(cores: u16) -> &'static str {
+const fn single(cores: u16) -> Spread {
     if cores == 1 {
-        "single core"
+        Spread::SingleCore
     } else {
-        "hand-over"
+        Spread::HandOver
     }
 }
 
@@ -313,7 +258,7 @@ struct Plan {
     /// Whether to ask for flow rules.
     rules: bool,
     /// Without flow rules, and with more than one queue.
-    spread_by: &'static str,
+    spread_by: Spread,
 }
 
 impl Plan {
@@ -323,7 +268,7 @@ impl Plan {
         } else {
             info.rx_queues_max
         };
-        // Others put frames into no queue but the first unless somebody makes them.
+        // Others put frames into no queue but the first unless configured.
         let steers = is_pci || info.driver == "net_tap";
         let one_each = match steering {
             Steering::Handover => false,
@@ -359,9 +304,9 @@ impl Plan {
             rules: steered && steering != Steering::Rss,
             spread_by: match (rx, steering) {
                 (1, _) => single(cores),
-                _ if rss => "rss",
-                (_, Steering::Peer) => "peer",
-                _ => "device",
+                _ if rss => Spread::Rss,
+                (_, Steering::Peer) => Spread::Peer,
+                _ => Spread::Device,
             },
         })
     }

@@ -1,27 +1,26 @@
 //! Building the switch from its configuration, running it, and taking it down.
 //!
-//! The order matters in both directions. Up: EAL, ports and pools, threads. Down: data cores (they own
-//! queues and frames), control, ports, and then the pools must be whole: a frame that is missing is
-//! a bug, and the switch says so and fails.
+//! The order matters in both directions. Up: EAL, ports and pools, threads. Down: data cores (they
+//! own queues and frames), control, ports, and then the pools must be whole: a frame that is
+//! missing is a bug, and the switch says so and fails.
+
+mod cores;
 
 use crate::bus::Bus;
 use crate::card::{CardThread, Ends, Setup};
-use crate::config::{Config, LimitsSection, Log, MemoryKind, PortSection};
+use crate::config::{Config, LimitsSection, Log, MemoryKind};
 use crate::control::{CardLink, Control, StatsSocket};
 use crate::control_queue::control_queue;
-use crate::datapath::{Core, DataCore};
-use crate::drain::Drains;
-use crate::handover::handover;
 use crate::log;
 use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
-use crate::platform::{Driver, Memory, STAGE_FRAMES};
-use crate::pools::{Pools, node_of_cpu};
-use crate::ports::{CoreQueues, Opened, Tx};
-use crate::report::{CardReport, Report, Shape};
+use crate::pools::{self, Pools};
+use crate::ports::Opened;
+use crate::report::{self, Shape};
 use crate::switchml::controller::{self, Limits};
 use crate::watch::Watch;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use cores::{CardEnds, CoreBuilder};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,16 +28,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::Memory as PacketMemory;
-use tally_dpdk::{Eal, EalConfig, EalThread, LogLevel, Port, Started};
-use tally_engine::native::Native;
-use tally_engine::offload::{Offload, Pulse};
-use tally_engine::queue::QueueConfig;
+use tally_dpdk::{Eal, EalConfig, LogLevel, Port, Started};
+use tally_engine::offload::Pulse;
 use tally_engine::switchml::controller::{End, Event};
-use tally_engine::switchml::{Switchml, SwitchmlDialect};
 use tally_engine::{
-    Action, Aggregator, Context as CoreContext, Dialects, Forwarding, ForwardingConfig, JobConfig,
-    Member, PortId, Ports, Registry, RegistryConfig, SwitchAddress,
+    Action, Forwarding, ForwardingConfig, JobConfig, Member, PortId, Registry, RegistryConfig,
+    SwitchAddress,
 };
+use tally_schema::switch::report::Report;
 use tally_wire::{JobId, UNIT_BYTES};
 
 /// Probes of the card on their way to its thread at most.
@@ -83,8 +80,7 @@ impl Switch {
             chains,
         } = crate::ports::open(&eal, config)?;
         let epoch = Instant::now();
-        let cores = config.cores.len();
-        let (commands, senders) = channels(cores, unbounded::<CoreCommand>);
+        let (commands, senders) = channels(config.cores.len(), unbounded::<CoreCommand>);
         let bus = Bus::new(senders);
         let (to_control, frames) = control_queue(config.ports.len());
         let forwarding = forwarding(config)?;
@@ -93,32 +89,11 @@ impl Switch {
             ip: config.address.ip,
             base_port: config.address.udp_port,
         };
-        let shape = Shape::new(config, kernels.backend().to_string(), shapes);
+        let shape = Shape::new(config, kernels.backend(), shapes);
         let directory = Arc::new(Directory::default());
-        let (card, probes) = match card_setup(config, own) {
-            Some(setup) => {
-                let (news, told) = unbounded();
-                let (probes, answers) = bounded(PROBES);
-                let section = &setup.section;
-                let report = Arc::new(Mutex::new(CardReport::new(section)));
-                let pulse = Arc::new(Pulse::default());
-                let ends = Ends {
-                    news: told,
-                    answers,
-                    bus: bus.clone(),
-                    pulse: Arc::clone(&pulse),
-                    report: Arc::clone(&report),
-                };
-                let thread = CardThread::new(setup, ends, epoch, Arc::clone(&stop));
-                (
-                    Some((CardLink { news, report }, thread, pulse)),
-                    Some(probes),
-                )
-            }
-            None => (None, None),
-        };
+        let card = card_setup(config, own).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
         let mut control = Control {
-            card: card.as_ref().map(|(link, ..)| link.clone()),
+            card: card.as_ref().map(|card| card.link.clone()),
             watch: Watch::new(
                 Arc::clone(&directory),
                 config.ports.iter().map(|p| p.label().to_owned()).collect(),
@@ -135,114 +110,26 @@ impl Switch {
         // In the cores' queues before their first frame.
         let fixed = fix_members(config, &mut control.registry);
         control.carry_out(fixed);
-        // Before there are threads that would have to be ended if it cannot listen. The data cores look at what
-        // it asks of them as soon as they run.
-        let mut secret = [0; 32];
-        getrandom::fill(&mut secret).context("random numbers for SwitchML's workers")?;
-        let controller = match (&config.switchml, config.switchml_controller(secret)) {
-            (Some(section), Some(controller)) => {
-                let cores = Cores::new(bus.clone(), Arc::clone(&directory), epoch);
-                let log = |event: &Event| log::line(kind_of(event), event.to_string());
-                let listen: Vec<_> = section.listen.iter().map(|l| l.address).collect();
-                Some(controller::start(
-                    Limits::new(section.allow.clone()),
-                    &listen,
-                    controller,
-                    cores,
-                    epoch,
-                    log,
-                )?)
-            }
-            _ => None,
-        };
+        // Before there are threads that would have to be ended if it cannot listen. The data cores
+        // receive its commands as soon as they run.
+        let controller = start_controller(config, &bus, &directory, epoch)?;
         control.conflicts = controller.as_ref().map(controller::Running::conflicts);
-        let mut threads = Vec::new();
-        for (number, (((inbox, outbox), commands), queues)) in handover(cores)
-            .into_iter()
-            .zip(commands)
-            .zip(queues)
-            .enumerate()
-        {
-            let cpu = config.cores[number];
-            let CoreQueues { rx, ready, tx } = queues;
-            let (tx, waiting) = split(tx);
-            let mut ports = Ports::new(waiting, cores, STAGE_FRAMES);
-            let longest = config.ports.iter().map(PortSection::longest_frame);
-            ports.set_longest_frames(longest.collect());
-            let offload = config.card_port().zip(card.as_ref()).map(|(port, card)| {
-                ports.set_hostless(port);
-                let probes = probes.clone();
-                let on_probe = move |number| {
-                    if let Some(probes) = &probes {
-                        // Only the last one is waited for.
-                        let _ = probes.try_send(number);
-                    }
-                };
-                let pulse = Arc::clone(&card.2);
-                Box::new(Offload::new(port, pulse, Box::new(on_probe)))
-            });
-            let switchml = config.switchml_shard(number as u8).map(|shard| {
-                let pool = Switchml::new(shard, kernels);
-                let mut dialect = SwitchmlDialect::new(pool, chains.clone());
-                let quiet = config.switchml_quiet().enumerate();
-                for (port, _) in quiet.filter(|&(_, quiet)| quiet) {
-                    dialect.set_quiet(PortId(port as u16));
-                }
-                Box::new(dialect)
-            });
-            let shards = cores as u16;
-            let aggregator = Aggregator::new(config.pool(number as u8), kernels);
-            let dialects = Dialects {
-                native: Native::new(aggregator, own.base_port, shards, config.ports.len()),
-                switchml,
-                offload,
-            };
-            let memory = Memory(pools.on(node_of_cpu(cpu)).clone());
-            let forwarding = forwarding.clone();
-            let context = CoreContext::new(own, number, shards, ports, memory, forwarding);
-            let core = DataCore {
-                core: Core::new(context, dialects)?,
-                rx,
-                ready,
-                driver: Driver { tx, outbox },
-                inbox,
-                commands,
-                drains: Drains::default(),
-                control: to_control.clone(),
-                idle: config.idle,
-                epoch,
-                stop: Arc::clone(&stop),
-            };
-            let eal = eal.clone();
-            let on_end = StopOnDrop(Arc::clone(&stop));
-            let (started, wait) = bounded(1);
-            let thread = std::thread::Builder::new()
-                .name(format!("data{number}"))
-                .spawn(move || {
-                    // Whatever ends a data core ends the switch.
-                    let _on_end = on_end;
-                    let pinned = core_affinity::set_for_current(core_affinity::CoreId { id: cpu });
-                    let registration = EalThread::register(&eal);
-                    let ready = match (&registration, pinned) {
-                        (Err(error), _) => Err(error.to_string()),
-                        (_, false) => Err(format!(
-                            "cannot run on CPU {cpu}: is it there, and allowed?"
-                        )),
-                        _ => Ok(()),
-                    };
-                    let _ = started.send(ready);
-                    core.run()
-                })?;
-            threads.push(thread);
-            let ready = wait.recv().context("a data core ended at once")?;
-            if let Err(why) = ready {
-                stop.store(true, Ordering::Relaxed);
-                bail!("data core {number}: {why}");
-            }
-        }
-        drop((to_control, probes));
+        let builder = CoreBuilder {
+            config,
+            eal,
+            kernels,
+            own,
+            forwarding,
+            pools: &pools,
+            chains,
+            card: card.as_ref().map(|card| card.ends.clone()),
+            to_control,
+            epoch,
+            stop: Arc::clone(&stop),
+        };
+        let cores = builder.start(queues, commands)?;
         let card = match card {
-            Some((link, thread, _)) => {
+            Some(CardParts { link, thread, .. }) => {
                 let named = std::thread::Builder::new().name("card".into());
                 Some((link, named.spawn(move || thread.run())?))
             }
@@ -259,7 +146,7 @@ impl Switch {
             })?;
         Ok(Self {
             stop,
-            cores: threads,
+            cores,
             control,
             controller,
             card,
@@ -311,10 +198,59 @@ impl Switch {
         let up = self.epoch.elapsed();
         drop(self.ports);
         let directory = &self.directory;
-        let mut report = Report::new(&self.shape, up, &reports, &registry, directory, card);
+        let mut report = report::report(&self.shape, up, &reports, &registry, directory, card);
         report.frames_missing = Some(self.pools.in_use());
         Ok(report)
     }
+}
+
+/// A card's thread before it runs, and what others tell it by.
+struct CardParts {
+    link: CardLink,
+    thread: CardThread,
+    ends: CardEnds,
+}
+
+impl CardParts {
+    fn new(setup: Setup, bus: &Bus, epoch: Instant, stop: &Arc<AtomicBool>) -> Self {
+        let (news, told) = unbounded();
+        let (probes, answers) = bounded(PROBES);
+        let report = Arc::new(Mutex::new(report::card(&setup.section)));
+        let pulse = Arc::new(Pulse::default());
+        let ends = Ends {
+            news: told,
+            answers,
+            bus: bus.clone(),
+            pulse: Arc::clone(&pulse),
+            report: Arc::clone(&report),
+        };
+        Self {
+            link: CardLink { news, report },
+            thread: CardThread::new(setup, ends, epoch, Arc::clone(stop)),
+            ends: CardEnds { pulse, probes },
+        }
+    }
+}
+
+/// Starts SwitchML's controller, if it is configured.
+fn start_controller(
+    config: &Config,
+    bus: &Bus,
+    directory: &Arc<Directory>,
+    epoch: Instant,
+) -> Result<Option<controller::Running>> {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).context("random numbers for SwitchML's workers")?;
+    let controller = config.switchml_controller(secret);
+    let Some((section, controller)) = config.switchml.as_ref().zip(controller) else {
+        return Ok(None);
+    };
+    let cores = Cores::new(bus.clone(), Arc::clone(directory), epoch);
+    let log = |event: &Event| log::line(kind_of(event), event.to_string());
+    let listen: Vec<_> = section.listen.iter().map(|l| l.address).collect();
+    let limits = Limits::new(section.allow.clone());
+    let running = controller::start(limits, &listen, controller, cores, epoch, log)?;
+    Ok(Some(running))
 }
 
 /// Which lines of the log are counted together.
@@ -331,25 +267,6 @@ const fn kind_of(event: &Event) -> &'static str {
     }
 }
 
-/// Transmit queues by port, and how much may wait for each or the core that sends for this one.
-type Split = (Vec<Option<Tx>>, Vec<Result<QueueConfig, usize>>);
-
-fn split(queues: Vec<Result<(Tx, QueueConfig), usize>>) -> Split {
-    let split = |queue| match queue {
-        Ok((tx, config)) => (Some(tx), Ok(config)),
-        Err(core) => (None, Err(core)),
-    };
-    queues.into_iter().map(split).unzip()
-}
-
-struct StopOnDrop(Arc<AtomicBool>);
-
-impl Drop for StopOnDrop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn channels<T>(
     n: usize,
     make: impl Fn() -> (Sender<T>, Receiver<T>),
@@ -358,7 +275,7 @@ fn channels<T>(
 }
 
 fn eal_config(config: &Config) -> EalConfig {
-    let megabytes = config.megabytes();
+    let megabytes = pools::megabytes(config);
     let mut eal = EalConfig::no_huge(megabytes);
     eal.memory = match config.eal.memory {
         MemoryKind::NoHuge => PacketMemory::NoHuge { megabytes },

@@ -1,11 +1,12 @@
-//! Who in SwitchML's sessions keeps the others waiting, as lines for the log.
+//! Stragglers and forgers in SwitchML's sessions, as lines of the log.
 //!
-//! A rank that has been silent for `SILENT_AFTER` while sums wait for it is named once, and once more when it
-//! speaks again. A published client says nothing of this itself: it waits. Frames that others send in a rank's name
-//! are named with their port, and where a second port claims a rank, the controller is to end its session.
+//! A rank that has been silent for `SILENT_AFTER` while sums wait for it is named once, and once
+//! more when it resumes. A published client logs nothing of this itself: it waits. Frames that
+//! others send in a rank's name are named with their port. Where a second port claims a rank, the
+//! controller ends its session.
 //!
-//! The data cores are asked twice a second for each rank's last frame, which costs them little, and only if that
-//! looks like it, which sums wait, for which they look through the slots in use.
+//! The data cores are asked twice a second for each rank's last frame, which costs them little.
+//! Only if a rank is silent are they asked which sums wait, for which they search the slots in use.
 
 use crate::bus::Bus;
 use crate::plane::{Directory, statuses};
@@ -20,7 +21,7 @@ use tally_wire::Time;
 const SILENT_AFTER: Duration = Duration::from_secs(1);
 /// How often to look.
 const EVERY: Duration = Duration::from_millis(500);
-/// How long a core may take for an answer, while which nobody is let into a job.
+/// How long a core may take for an answer. Meanwhile no member is admitted to a job.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Looks at the sessions from time to time.
@@ -108,15 +109,11 @@ impl Watch {
             {
                 let name = || format!("SwitchML session {id}: rank {rank}, {station},");
                 let told = self.forged.entry((*id, rank)).or_default();
-                let new = at
-                    .forged
-                    .frames
-                    .saturating_sub(std::mem::replace(told, at.forged.frames));
+                let forged = at.counters.forged;
+                let new = forged.saturating_sub(std::mem::replace(told, forged));
                 if new > 0 {
-                    let port = at
-                        .forged
-                        .port
-                        .map_or_else(String::new, |port| self.port(port));
+                    let port = at.forged_from;
+                    let port = port.map_or_else(String::new, |port| self.port(port));
                     lines.push((
                         "forged",
                         format!(
@@ -127,7 +124,7 @@ impl Watch {
                         ),
                     ));
                 }
-                let silent = silent_since(at, now).filter(|_| at.lacking > 0);
+                let silent = silent_since(at, now).filter(|_| at.counters.behind > 0);
                 let known = self.named.get(&(*id, rank)).copied();
                 match (silent, known) {
                     (Some(last), None) => {
@@ -139,15 +136,18 @@ impl Watch {
                             }
                             None => "has sent nothing".to_owned(),
                         };
-                        let line =
-                            format!("{} {said}, and {} sums wait for it", name(), at.lacking);
+                        let line = format!(
+                            "{} {said}, and {} sums wait for it",
+                            name(),
+                            at.counters.behind
+                        );
                         lines.push(("silent", line));
                     }
                     (None, Some(since)) => {
                         self.named.remove(&(*id, rank));
                         let till = at.last.unwrap_or(now);
                         let line =
-                            format!("{} goes on after {:.1} s", name(), seconds(since, till));
+                            format!("{} resumed after {:.1} s", name(), seconds(since, till));
                         lines.push(("silent", line));
                     }
                     _ => {}
@@ -174,7 +174,7 @@ mod tests {
     use crate::messages::CoreCommand;
     use crate::plane::Bound;
     use std::net::Ipv4Addr;
-    use tally_engine::switchml::{self, Forged, Session, Station};
+    use tally_engine::switchml::{self, HostAddress, RankCounters, Session, SessionCounters};
     use tally_engine::{Command, DialectCommand};
     use tally_wire::Mac;
     use tally_wire::switchml::Size;
@@ -186,7 +186,7 @@ mod tests {
     }
 
     fn watch() -> Watch {
-        let station = |n| Station {
+        let station = |n| HostAddress {
             mac: Mac([2, 0, 0, 0, 0, n]),
             ip: Ipv4Addr::new(10, 84, 0, n),
         };
@@ -207,22 +207,19 @@ mod tests {
 
     /// Rank 0 speaks; rank 1 spoke last at that time, and so many sums wait for it.
     fn status(now: u64, last: Option<u64>, lacking: u32) -> BTreeMap<SessionId, SessionStatus> {
-        let rank = |last: Option<Time>, lacking| RankStatus {
-            frames: 1,
+        let rank = |last: Option<Time>, behind| RankStatus {
+            counters: RankCounters {
+                frames: 1,
+                behind,
+                ..RankCounters::default()
+            },
             last,
             port: None,
-            forged: Forged::default(),
-            lacking,
-            longest: Duration::ZERO,
+            forged_from: None,
         };
         let status = SessionStatus {
             id: ID,
-            contributions: 0,
-            results: 0,
-            answered: 0,
-            duplicates: 0,
-            slots_in_use: 0,
-            held: 0,
+            counters: SessionCounters::default(),
             conflict: None,
             ranks: vec![rank(Some(at(now)), 0), rank(last.map(at), lacking)],
         };
@@ -230,12 +227,12 @@ mod tests {
     }
 
     #[test]
-    fn who_is_silent_while_others_wait_is_named_once_and_once_when_it_goes_on() {
+    fn a_straggler_is_named_once_and_once_more_when_it_resumes() {
         let mut watch = watch();
         let mut look =
             |now, last, lacking| texts(watch.compare(at(now), &status(now, last, lacking)));
         assert!(look(1400, Some(1000), 3).is_empty(), "not for long");
-        assert!(look(2100, Some(1000), 0).is_empty(), "nobody waits");
+        assert!(look(2100, Some(1000), 0).is_empty(), "no sum waits");
         let [line] = &look(2200, Some(1000), 3)[..] else {
             panic!("one line")
         };
@@ -253,7 +250,7 @@ mod tests {
             panic!("one line")
         };
         assert!(
-            line.contains("rank 1") && line.contains("goes on after 2.1 s"),
+            line.contains("rank 1") && line.contains("resumed after 2.1 s"),
             "{line}"
         );
         assert!(look(3700, Some(3600), 0).is_empty());
@@ -310,8 +307,8 @@ mod tests {
         let mut status = status(1000, Some(900), 0);
         let forged = |status: &mut BTreeMap<SessionId, SessionStatus>, frames| {
             if let Some(status) = status.get_mut(&ID) {
-                let port = Some(PortId(2));
-                status.ranks[1].forged = Forged { frames, port };
+                status.ranks[1].counters.forged = frames;
+                status.ranks[1].forged_from = Some(PortId(2));
             }
         };
         forged(&mut status, 7);

@@ -1,8 +1,9 @@
-//! A switch with a card, as a process; this process is the hosts, and a card in software that does as it is told.
+//! A switch with a card, as a process. This process is the hosts and a card in software, with
+//! faults on demand.
 //!
-//! Three workers and a PS, as little of them as the protocol needs, sum one fragment after the other, while their job
-//! goes to the card, the card fails in each way that it can, and the job comes back. Every result must be the sum
-//! of each contribution, once.
+//! Three workers and a PS, as little of them as the protocol needs, sum one fragment after the
+//! other. Their job is offloaded to the card, the card fails in each way that it can, and the job
+//! resumes in software. Every result must be the sum of each contribution, once.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +11,7 @@ mod common;
 #[path = "common/card.rs"]
 mod software_card;
 
-use common::{OWN, connect, wait_until};
+use common::{JOB, KEY, OWN, connect, fixed_job, wait_until, write_config};
 use software_card::{Fault, SoftwareCard};
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -22,14 +23,14 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tally_bridge::tags;
 use tally_dpdk::{Eal, EalConfig, Mempool, MempoolConfig, StartedPort};
-use tally_switch::report::{CardState, Report};
+use tally_schema::switch::config::{CardJobs, CardSection, FixedMember, Registers};
+use tally_schema::switch::report::{CardState, Report};
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::{
     Addresses, AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, HEADERS_BYTES, Header,
     JobId, Key, Kind, Mac, Rank, UdpFrame,
 };
 
-const KEY: &str = "00112233445566778899aabbccddeeff";
 const WORKERS: u8 = 3;
 const ALL: u64 = (1 << WORKERS) - 1;
 /// The PS's place among the hosts, and the card's.
@@ -82,8 +83,8 @@ fn dpdk() -> &'static (Eal, Mempool) {
     })
 }
 
-/// The machine has few CPUs, and a card that does not answer in time counts as one that has failed: one switch at a
-/// time.
+/// One switch at a time: the machine has few CPUs, and a card that does not answer in time has
+/// failed.
 static ALONE: Mutex<()> = Mutex::new(());
 
 struct World {
@@ -106,8 +107,17 @@ struct World {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// The job is listed for the card.
+fn listed() -> CardJobs {
+    CardJobs::List(vec![JOB.0])
+}
+
+fn port_name(host: u8) -> String {
+    format!("p{host}")
+}
+
 impl World {
-    fn new(cores: u32, jobs: &str) -> Self {
+    fn new(cores: u32, jobs: CardJobs) -> Self {
         static NUMBERS: AtomicU16 = AtomicU16::new(0);
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let first = NUMBERS.fetch_add(u16::from(CARD) + 1, Ordering::SeqCst);
@@ -119,43 +129,31 @@ impl World {
                 socket.display()
             )
         };
-        let ports: Vec<_> = (0..=CARD)
-            .map(|id| {
-                let device = format!("net_memif{id},{}", arguments("server", id));
-                format!(r#"{{"name":"p{id}","device":"{device}"}}"#)
-            })
-            .collect();
-        let member = |host: u8| {
-            format!(
-                r#"{{"port":"p{host}","mac":"{}","ip":"{}","udp_port":{}}}"#,
-                mac(host),
-                ip(host),
-                udp_port(host)
-            )
+        let port = |id: u8| {
+            let device = format!("net_memif{id},{}", arguments("server", id));
+            common::port(port_name(id), device)
         };
-        let workers: Vec<_> = (0..WORKERS).map(member).collect();
+        let member = |host: u8| FixedMember {
+            port: port_name(host),
+            mac: mac(host),
+            ip: ip(host),
+            udp_port: udp_port(host),
+        };
         let path = |name: &str| folder.path().join(name);
-        let cpus: Vec<_> = (0..cores).map(|cpu| cpu.to_string()).collect();
-        let config = format!(
-            r#"{{"address":{{"mac":"{}","ip":"{}"}},
-                "cores":[{}], "ports":[{}], "pool":{{"slots":128}}, "window":64,
-                "jobs":[{{"id":7,"key":"{KEY}","workers":{WORKERS},
-                    "fixed":{{"payload_bytes":{PAYLOAD},"workers":[{}],"ps":{}}}}}],
-                "card":{{"port":"p{CARD}","registers":{{"socket":"{}"}},"jobs":{jobs}}},
-                "stats_socket":"{}"}}"#,
-            OWN.mac,
-            OWN.ip,
-            cpus.join(","),
-            ports.join(","),
-            workers.join(","),
-            member(PS),
-            path("card.sock").display(),
-            path("stats").display(),
-        );
-        std::fs::write(path("switch.json"), config).unwrap();
+        let mut config = common::config(folder.path(), (0..=CARD).map(port).collect());
+        config.cores = (0..cores as usize).collect();
+        config.pool.slots = Some(128);
+        config.window = 64;
+        let workers = (0..WORKERS).map(member).collect();
+        config.jobs = vec![fixed_job(PAYLOAD, workers, member(PS))];
+        config.card = Some(CardSection {
+            port: port_name(CARD),
+            registers: Registers::Socket(path("card.sock")),
+            jobs,
+        });
         let switch = Command::new(env!("CARGO_BIN_EXE_tally-switch"))
             .arg("--config")
-            .arg(path("switch.json"))
+            .arg(write_config(folder.path(), &config))
             .arg("--report")
             .arg(path("report.json"))
             .stdout(Stdio::null())
@@ -341,7 +339,7 @@ impl World {
         assert_eq!(frame[6..12], OWN.mac.0, "in the switch's own name");
         assert_eq!(udp.addresses.src_ip, OWN.ip);
         let header = Header::parse(udp.datagram(frame)).unwrap();
-        assert_eq!((header.job, header.epoch), (JobId(7), Epoch(1)));
+        assert_eq!((header.job, header.epoch), (JOB, Epoch(1)));
         let n = header.fragment.0;
         assert!(secret().verifies(&header), "{header:?}");
         let payload = &udp.datagram(frame)[HEADERS_BYTES - UDP_END..][..header.payload_bytes()];
@@ -359,7 +357,7 @@ impl World {
         }
         match header.kind {
             Kind::Result => {
-                assert_eq!(udp.addresses.dst_ip, group_of(JobId(7)));
+                assert_eq!(udp.addresses.dst_ip, group_of(JOB));
                 let rank = usize::from(host);
                 self.asked[rank].remove(&n);
                 if self.results[rank].insert(n, found.unwrap()).is_none() {
@@ -429,7 +427,8 @@ impl World {
         }
     }
 
-    /// The card fails in mid-run, the job goes on in software soon, and goes back when the card is well.
+    /// The card fails in mid-run; the job resumes in software soon, and returns to the card when
+    /// that works again.
     fn fails(&mut self, fault: Fault, why: &[&str]) {
         self.run_until_on_card();
         let before = self.report().card.unwrap();
@@ -445,7 +444,7 @@ impl World {
             self.run(50);
             let report = self.report();
             let card = report.card.unwrap();
-            if card.state == CardState::Failed || card.failures > before.failures {
+            if card.state == CardState::Failed || card.events.failures > before.events.failures {
                 assert!(!report.jobs[0].on_card);
                 break card;
             }
@@ -479,7 +478,7 @@ impl Drop for World {
 /// Of members that the configuration fixes.
 fn secret() -> EpochSecret {
     let key: Key = KEY.parse().unwrap();
-    key.epoch_secret(JobId(7), Epoch(1), 0)
+    key.epoch_secret(JOB, Epoch(1), 0)
 }
 
 fn header(kind: Kind, fragment: u32, rank: Rank, bitmap: u64) -> Header {
@@ -493,7 +492,7 @@ fn header(kind: Kind, fragment: u32, rank: Rank, bitmap: u64) -> Header {
         } else {
             Element::None
         },
-        job: JobId(7),
+        job: JOB,
         epoch: Epoch(1),
         fragment: FragmentId(fragment),
         rank,
@@ -506,7 +505,7 @@ fn header(kind: Kind, fragment: u32, rank: Rank, bitmap: u64) -> Header {
 #[test]
 fn a_card_has_the_job_and_reports_say_so() {
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut w = World::new(if cpus > 1 { 2 } else { 1 }, "[7]");
+    let mut w = World::new(if cpus > 1 { 2 } else { 1 }, listed());
     w.run_until_on_card();
     let before = w.report();
     w.run(2000);
@@ -519,11 +518,14 @@ fn a_card_has_the_job_and_reports_say_so() {
     }
     let (before, after) = (before.card.unwrap(), after.card.unwrap());
     // Some are sent once more, where this machine is slow.
-    assert!(after.results - before.results >= 2000);
-    assert!(after.given - before.given >= 6000);
+    assert!(after.traffic.results - before.traffic.results >= 2000);
+    assert!(after.traffic.given - before.traffic.given >= 6000);
     assert_eq!((after.state, after.jobs), (CardState::Working, vec![7]));
-    assert_eq!((after.slots, after.places, after.failures), (256, 2, 0));
-    assert!(after.probes > 0);
+    assert_eq!(
+        (after.slots, after.places, after.events.failures),
+        (256, 2, 0)
+    );
+    assert!(after.traffic.probes > 0);
 
     // Nothing else reaches the card, and nothing is learnt behind it.
     let taken = w.card.taken();
@@ -543,18 +545,18 @@ fn a_card_has_the_job_and_reports_say_so() {
     w.run(10);
     let report = w.end();
     let card = report.card.as_ref().unwrap();
-    assert!(card.counters["results"] >= 2000, "mirrored: {card}");
+    assert!(card.counts.counters["results"] >= 2000, "mirrored: {card}");
     let text = report.to_string();
     assert!(text.contains("with PS, on the card"), "{text}");
     assert!(text.contains("card         working"), "{text}");
 }
 
 #[test]
-fn what_a_card_may_not_send_reaches_nobody() {
-    let mut w = World::new(1, "[7]");
+fn what_a_card_may_not_send_reaches_no_host() {
+    let mut w = World::new(1, listed());
     w.run_until_on_card();
     let to_group = |change: &dyn Fn(&mut Addresses, &mut Header)| {
-        let group = group_of(JobId(7));
+        let group = group_of(JOB);
         let mut addresses = Addresses {
             src_mac: tags::mask_mac(0b111),
             dst_mac: Mac::of_group(group),
@@ -616,24 +618,24 @@ fn what_a_card_may_not_send_reaches_nobody() {
 
 #[test]
 fn a_job_survives_registers_that_hang_or_end() {
-    let mut w = World::new(1, "[7]");
+    let mut w = World::new(1, listed());
     w.fails(Fault::Hang, &["not answered"]);
     w.fails(Fault::Gone, &["closed"]);
     w.fails(Fault::Deaf, &["data path has not answered"]);
     assert!(
-        w.end().card.unwrap().failures >= 3,
+        w.end().card.unwrap().events.failures >= 3,
         "a busy machine may add to them"
     );
 }
 
 #[test]
 fn a_job_survives_registers_that_make_no_sense() {
-    let mut w = World::new(1, r#""auto""#);
+    let mut w = World::new(1, CardJobs::Auto);
     w.fails(Fault::Ones, &["0xffffffff"]);
     w.fails(Fault::Stranger, &["0x12345678"]);
     w.fails(Fault::Broken, &["internal check"]);
     assert!(
-        w.end().card.unwrap().failures >= 3,
+        w.end().card.unwrap().events.failures >= 3,
         "a busy machine may add to them"
     );
 }

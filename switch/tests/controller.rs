@@ -1,5 +1,6 @@
-//! The controller over TCP, with the client half of the same calls: what depends on connections and clocks.
-//! What is decided, and in which words, is tested in virtual time (`tally_engine::switchml::controller`).
+//! The controller over TCP, with the client half of the same calls: what depends on connections and
+//! clocks. What is decided, and in which words, is tested in virtual time
+//! (`tally_engine::switchml::controller`).
 
 #![allow(clippy::unwrap_used)]
 
@@ -85,7 +86,7 @@ fn config() -> ControllerConfig {
     ControllerConfig {
         listens: Vec::new(),
         secret: [7; 32],
-        settle: Duration::ZERO,
+        grace_period: Duration::ZERO,
         sessions: 2,
         mac: MAC,
         ip: IP,
@@ -282,25 +283,25 @@ fn refusals_are_errors_with_a_text() {
         let refused = |status: Status, code, text: &str| {
             assert_eq!((status.code(), status.message()), (code, text));
         };
-        let nobody = Worker::connect(at, 0, 0, 1).await;
+        let stranger = Worker::connect(at, 0, 0, 1).await;
         let text = "num_workers is 0; allowed are 1 to 64";
         refused(
-            nobody.broadcast(1).await.unwrap_err(),
+            stranger.broadcast(1).await.unwrap_err(),
             Code::InvalidArgument,
             text,
         );
         refused(
-            nobody.barrier().await.unwrap_err(),
+            stranger.barrier().await.unwrap_err(),
             Code::InvalidArgument,
             text,
         );
         refused(
-            nobody.udp_session(1).await.unwrap_err(),
+            stranger.udp_session(1).await.unwrap_err(),
             Code::InvalidArgument,
             text,
         );
 
-        let mut session = nobody.session.clone();
+        let mut session = stranger.session.clone();
         let rdma = session
             .rdma_session(RdmaSessionRequest::default())
             .await
@@ -372,7 +373,7 @@ fn those_who_wait_hear_of_a_death_at_once() {
     });
 }
 
-/// Its host is off, or the cable is out: the connection does not close, but nobody answers.
+/// Its host is off, or the cable is out: the connection does not close, and there are no answers.
 #[test]
 fn those_who_wait_hear_of_a_dead_host_too() {
     let limits = Limits {
@@ -406,7 +407,7 @@ fn those_who_wait_hear_of_a_dead_host_too() {
 }
 
 #[test]
-fn whoever_does_not_come_is_named() {
+fn a_rank_that_does_not_come_is_named() {
     let config = ControllerConfig {
         setup_timeout: Duration::from_millis(100),
         ..config()
@@ -480,7 +481,7 @@ fn stopping_does_not_wait_for_those_who_wait() {
 }
 
 #[test]
-fn noise_on_the_port_disturbs_nobody() {
+fn noise_on_the_port_disturbs_no_session() {
     use std::io::{Read, Write};
     let (running, _) = start(1, config());
     let at = running.addresses()[0];
@@ -505,7 +506,7 @@ fn noise_on_the_port_disturbs_nobody() {
             .connect()
             .await
             .unwrap();
-        // A request as long as nobody sends.
+        // A request longer than any client sends.
         let request = RdmaSessionRequest {
             qpns: vec![u32::MAX; 100_000],
             ..Default::default()
@@ -596,7 +597,7 @@ fn connections_that_make_no_call_are_closed_in_time() {
         })
         .collect();
     run(async {
-        // Whoever has called may be silent for longer.
+        // A client that has called may be silent for longer.
         let workers = all(begin(at, 2, 1, 1).await).await;
         tokio::time::sleep(Duration::from_millis(600)).await;
         let (a, b) = (workers[0].clone(), workers[1].clone());
@@ -682,11 +683,12 @@ fn one_host_cannot_have_all_calls() {
     });
 }
 
-/// Ranks of two jobs that arrive crosswise at one address: none gets an answer that is not an error.
+/// Ranks of two jobs that arrive crosswise at one address: none gets an answer that is not an
+/// error.
 #[test]
 fn two_jobs_at_one_address_are_both_refused() {
     let config = ControllerConfig {
-        settle: Duration::from_millis(500),
+        grace_period: Duration::from_millis(500),
         ..config()
     };
     let (running, bound) = start(1, config);

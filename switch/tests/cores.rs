@@ -1,6 +1,6 @@
 //! A switch with two data cores, as a process, and this process at the other end of its ports: with
-//! queues that are steered, with such that are not, and with frames in the wrong one. What arrives where it
-//! does not belong is handed over, and every sum comes out.
+//! steered queues, with unsteered ones, and with frames in the wrong one. A frame in the queue of
+//! another core is handed over, and every sum comes out.
 //!
 //! Payloads are 8 KiB, over `net_memif` and, as root, `net_af_packet`.
 
@@ -8,7 +8,7 @@
 
 mod common;
 
-use common::{OWN, PATIENCE, connect, header, wait_until};
+use common::{OWN, PATIENCE, connect, fixed_job, header, port, wait_until, write_config};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -16,7 +16,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, StartedPort};
-use tally_switch::report::{PortReport, Report};
+use tally_schema::switch::config::{FixedMember, PortSection, Steering};
+use tally_schema::switch::report::{PortReport, Report, Spread};
 use tally_wire::frame::{UDP_END, emit};
 use tally_wire::{Addresses, Flags, HEADERS_BYTES, Header, Kind, Mac, UdpFrame};
 
@@ -24,7 +25,7 @@ const SWITCH_MAC: Mac = OWN.mac;
 const SWITCH_IP: Ipv4Addr = OWN.ip;
 const BASE_PORT: u16 = OWN.base_port;
 const PAYLOAD: usize = 8192;
-/// What `net_tap` carries, whose MTU is 1500 whatever its interface's is.
+/// What `net_tap` carries, whose MTU is 1500 regardless of its interface's.
 const TAP_PAYLOAD: usize = 1408;
 const FRAGMENTS: u32 = 64;
 
@@ -90,35 +91,25 @@ struct Switch<'a> {
 }
 
 impl<'a> Switch<'a> {
-    /// `ports` in JSON; the job's workers are on those that are named, by rank.
-    fn start(folder: &'a Path, ports: &str, workers: &[&str], payload_bytes: usize) -> Self {
-        let member = |rank: u8, port: &str| {
-            format!(
-                r#"{{"port":"{port}","mac":"{}","ip":"{}","udp_port":{}}}"#,
-                mac(rank),
-                ip(rank),
-                udp_port(rank)
-            )
+    /// The first ports, in their order, have the job's workers behind them.
+    fn start(folder: &'a Path, ports: Vec<PortSection>, workers: u8, payload_bytes: usize) -> Self {
+        let member = |rank: u8, port: &PortSection| FixedMember {
+            port: port.label().to_owned(),
+            mac: mac(rank),
+            ip: ip(rank),
+            udp_port: udp_port(rank),
         };
-        let members: Vec<_> = (0..)
-            .zip(workers)
-            .map(|(rank, port)| member(rank, port))
-            .collect();
-        let config = format!(
-            r#"{{"address":{{"mac":"{SWITCH_MAC}","ip":"{SWITCH_IP}"}},
-                "cores":[0,1], "ports":[{ports}], "pool":{{"slots":128}}, "window":128,
-                "jobs":[{{"id":7,"key":"00112233445566778899aabbccddeeff","workers":{},
-                    "fixed":{{"payload_bytes":{payload_bytes},"workers":[{}],"ps":{}}}}}],
-                "stats_socket":"{}"}}"#,
-            workers.len(),
-            members.join(","),
-            member(99, workers[0]),
-            folder.join("stats").display(),
-        );
-        std::fs::write(folder.join("switch.json"), config).unwrap();
+        let members = (0..workers).zip(&ports);
+        let members = members.map(|(rank, port)| member(rank, port)).collect();
+        let ps = member(99, &ports[0]);
+        let mut config = common::config(folder, ports);
+        config.cores = vec![0, 1];
+        config.pool.slots = Some(128);
+        config.window = 128;
+        config.jobs = vec![fixed_job(payload_bytes, members, ps)];
         let process = Command::new(env!("CARGO_BIN_EXE_tally-switch"))
             .arg("--config")
-            .arg(folder.join("switch.json"))
+            .arg(write_config(folder, &config))
             .arg("--report")
             .arg(folder.join("report.json"))
             .stdout(Stdio::null())
@@ -182,14 +173,21 @@ fn peers_that_steer_one_that_does_not_and_frames_in_the_wrong_queue() {
             socket.display()
         )
     };
-    let port = |id: u16, steering: &str| {
-        format!(
-            r#"{{"name":"p{id}","device":"net_memif{id},{}","mtu":9000,"steering":"{steering}","core":0}}"#,
-            arguments("server", id)
+    let port = |id: u16, steering| PortSection {
+        mtu: 9000,
+        steering,
+        core: Some(0),
+        ..port(
+            format!("p{id}"),
+            format!("net_memif{id},{}", arguments("server", id)),
         )
     };
-    let ports = [port(0, "peer"), port(1, "peer"), port(2, "auto")].join(",");
-    let switch = Switch::start(folder.path(), &ports, &["p0", "p1", "p2"], PAYLOAD);
+    let ports = vec![
+        port(0, Steering::Peer),
+        port(1, Steering::Peer),
+        port(2, Steering::Auto),
+    ];
+    let switch = Switch::start(folder.path(), ports, 3, PAYLOAD);
 
     let eal = Eal::init(&EalConfig::no_huge(128)).unwrap();
     let pool = MempoolConfig {
@@ -271,18 +269,18 @@ fn peers_that_steer_one_that_does_not_and_frames_in_the_wrong_queue() {
     let report = switch.end();
     let of = |port: &PortReport| {
         (
-            port.steering.clone(),
+            port.steering,
             port.rx_queues,
             port.tx_queues,
-            port.handed_over,
+            port.counters.handed_over,
         )
     };
     let ports: Vec<_> = report.ports.iter().map(of).collect();
     let fragments = u64::from(FRAGMENTS);
     let expected = [
-        ("peer".to_owned(), 2, 2, fragments / 4),
-        ("peer".to_owned(), 2, 2, 0),
-        ("hand-over".to_owned(), 1, 1, fragments / 2),
+        (Spread::Peer, 2, 2, fragments / 4),
+        (Spread::Peer, 2, 2, 0),
+        (Spread::HandOver, 1, 1, fragments / 2),
     ];
     assert_eq!(ports, expected);
     assert_eq!(report.counters["contributions"], 3 * fragments);
@@ -342,28 +340,27 @@ fn arp_request(host: u8) -> Vec<u8> {
     frame
 }
 
-/// The kernel at the other end: it follows the flow rules that a port asks for, if it has been built with
-/// them.
+/// The kernel at the other end: it follows the flow rules that a port asks for, if it has been
+/// built with them.
 #[test]
 fn a_tap_port_steers_by_rules_or_says_why_not() {
     if !in_a_namespace("a_tap_port_steers_by_rules_or_says_why_not") {
         return;
     }
-    let report = sums_from_sockets(
-        r#"{"name":"tap","device":"net_tap0,iface=tally0"}"#,
-        || (),
-        TAP_PAYLOAD,
-    );
+    let report = sums_from_sockets(port("tap", "net_tap0,iface=tally0"), || (), TAP_PAYLOAD);
     let port = &report.ports[0];
     assert_eq!((port.rx_queues, port.tx_queues), (2, 2));
     if let Some(why) = &port.rules_refused {
         assert_eq!(port.rules, 0);
-        assert_ne!(port.steering, "rules");
+        assert_ne!(port.steering, Spread::Rules);
         skipped(&format!("this kernel does not steer: {why}"));
     } else {
-        assert_eq!((port.steering.as_str(), port.rules), ("rules", 2));
-        assert_eq!(port.handed_over, 0, "the kernel steered all frames");
-        eprintln!("the kernel steered {} frames", port.rx_frames);
+        assert_eq!((port.steering, port.rules), (Spread::Rules, 2));
+        assert_eq!(
+            port.counters.handed_over, 0,
+            "the kernel steered all frames"
+        );
+        eprintln!("the kernel steered {} frames", port.counters.rx_frames);
     }
 }
 
@@ -373,7 +370,11 @@ fn all_queues_of_an_af_packet_port_are_read() {
     if !in_a_namespace("all_queues_of_an_af_packet_port_are_read") {
         return;
     }
-    let port = r#"{"name":"veth","mtu":9000,"device":"net_af_packet0,iface=tally1,qpairs=3,blocksz=16384,framesz=16384,framecnt=128"}"#;
+    let device = "net_af_packet0,iface=tally1,qpairs=3,blocksz=16384,framesz=16384,framecnt=128";
+    let port = PortSection {
+        mtu: 9000,
+        ..port("veth", device)
+    };
     let veth = || {
         ip_command("link add tally0 type veth peer name tally1");
         ip_command("link set tally1 mtu 9000 up");
@@ -381,13 +382,13 @@ fn all_queues_of_an_af_packet_port_are_read() {
     let report = sums_from_sockets(port, veth, PAYLOAD);
     let port = &report.ports[0];
     assert_eq!(
-        (port.steering.as_str(), port.rx_queues, port.tx_queues),
-        ("device", 3, 2)
+        (port.steering, port.rx_queues, port.tx_queues),
+        (Spread::Device, 3, 2)
     );
 }
 
-/// Whether this is a process with interfaces and addresses of its own, which go away with it. If not,
-/// one that is runs the test.
+/// Whether this process has a network namespace of its own, which ends with it. If not, one that
+/// has runs the test.
 fn in_a_namespace(test: &str) -> bool {
     if std::env::var_os("TALLY_IN_NAMESPACE").is_some() {
         return true;
@@ -412,12 +413,11 @@ fn ip_command(arguments: &str) {
     assert!(status.unwrap().success(), "ip {arguments}");
 }
 
-/// One worker behind the interface `tally0`, which is there once the switch runs or `before` has made it.
-fn sums_from_sockets(port: &str, before: fn(), payload_bytes: usize) -> Report {
+/// One worker behind the interface `tally0`, which the switch makes when it starts, or `before`.
+fn sums_from_sockets(port: PortSection, before: fn(), payload_bytes: usize) -> Report {
     before();
     let folder = tempfile::tempdir().unwrap();
-    let name = port.split('"').nth(3).unwrap();
-    let switch = Switch::start(folder.path(), port, &[name], payload_bytes);
+    let switch = Switch::start(folder.path(), vec![port], 1, payload_bytes);
     let mtu = payload_bytes + 92;
     ip_command(&format!("link set tally0 address {} mtu {mtu} up", mac(0)));
     ip_command(&format!("address add {}/24 dev tally0", ip(0)));

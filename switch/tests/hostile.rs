@@ -1,19 +1,20 @@
-//! Hostile frames through the real switch on real DPDK ports: each is dropped under its own counter,
-//! no buffer is lost, and the sum that good members were making stays what it was.
+//! Hostile frames through the real switch on real DPDK ports: each is dropped under its own
+//! counter, no buffer is lost, and the sum that good members were making stays what it was.
 //!
-//! The frames come from a capture file over `net_pcap`, so that the switch runs as its users run it,
-//! as a process, without privileges.
+//! The frames come from a capture file over `net_pcap`, so that the switch runs as its users run
+//! it, as a process, without privileges.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{OWN, frames_of, pcap};
+use common::{OWN, fixed_job, frames_of, pcap, port, write_config};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use tally_schema::switch::config::FixedMember;
 use tally_wire::frame::emit;
 use tally_wire::{Addresses, Element, Epoch, Flags, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank};
 
@@ -234,32 +235,32 @@ fn disguised() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Runs the switch over a capture until it has received all of it; its report and what it sent.
-fn run(folder: &Path, frames: Vec<Vec<u8>>) -> (tally_switch::report::Report, Vec<Vec<u8>>) {
+fn run(
+    folder: &Path,
+    frames: Vec<Vec<u8>>,
+) -> (tally_schema::switch::report::Report, Vec<Vec<u8>>) {
     let count = frames.len() as u64;
     std::fs::write(folder.join("in.pcap"), pcap(&frames)).unwrap();
     let show = |name: &str| folder.join(name).display().to_string();
     let member = |host: u8| {
         let a = addresses(host);
-        format!(
-            r#"{{"port":"p","mac":"{}","ip":"{}","udp_port":{}}}"#,
-            a.src_mac, a.src_ip, a.src_port
-        )
+        FixedMember {
+            port: "p".into(),
+            mac: a.src_mac,
+            ip: a.src_ip,
+            udp_port: a.src_port,
+        }
     };
-    let config = format!(
-        r#"{{"address":{{"mac":"{SWITCH_MAC}","ip":"{SWITCH_IP}"}},
-            "ports":[{{"name":"p","device":"net_pcap0,rx_pcap={},tx_pcap={}"}}],
-            "pool":{{"slots":64}}, "window":16,
-            "jobs":[{{"id":7,"key":"00112233445566778899aabbccddeeff","workers":2,
-                "fixed":{{"payload_bytes":{PAYLOAD},"workers":[{},{}],"ps":{}}}}}],
-            "stats_socket":"{}"}}"#,
+    let device = format!(
+        "net_pcap0,rx_pcap={},tx_pcap={}",
         show("in.pcap"),
-        show("out.pcap"),
-        member(1),
-        member(2),
-        member(3),
-        show("stats"),
+        show("out.pcap")
     );
-    std::fs::write(folder.join("switch.json"), config).unwrap();
+    let mut config = common::config(folder, vec![port("p", device)]);
+    config.pool.slots = Some(64);
+    config.window = 16;
+    config.jobs = vec![fixed_job(PAYLOAD, vec![member(1), member(2)], member(3))];
+    write_config(folder, &config);
     let program = env!("CARGO_BIN_EXE_tally-switch");
     let mut switch = Command::new(program)
         .args([
@@ -277,9 +278,10 @@ fn run(folder: &Path, frames: Vec<Vec<u8>>) -> (tally_switch::report::Report, Ve
             .args(["--stats", &show("stats"), "--json"])
             .output()
             .unwrap();
-        let received =
-            simd_json::from_slice::<tally_switch::report::Report>(&mut stats.stdout.clone())
-                .map(|report| report.ports[0].rx_frames);
+        let received = simd_json::from_slice::<tally_schema::switch::report::Report>(
+            &mut stats.stdout.clone(),
+        )
+        .map(|report| report.ports[0].counters.rx_frames);
         if received.is_ok_and(|n| n >= count) {
             break;
         }
@@ -329,9 +331,12 @@ fn each_hostile_frame_has_its_counter_and_no_sum_changes() {
         reason.starts_with("spoofed-") || reason.starts_with("claims-") || reason == "tag-depth"
     };
     let claims = expected.iter().filter(|(reason, _)| is_claim(reason));
-    assert_eq!(report.ports[0].claims, claims.map(|(_, n)| n).sum::<u64>());
+    assert_eq!(
+        report.ports[0].rare.claims,
+        claims.map(|(_, n)| n).sum::<u64>()
+    );
     assert_eq!(report.counters["results"], 1);
-    assert_eq!(report.slots_in_use, 0);
+    assert_eq!(report.in_use.slots_in_use, 0);
     assert_eq!(report.frames_missing, Some(0));
     // One result left, on the one port; no hostile frame was forwarded.
     let [result] = sent.as_slice() else {

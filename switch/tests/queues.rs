@@ -1,4 +1,5 @@
-//! What waits for a port: a data core over `net_ring` ports, some of which nobody reads for a while.
+//! Frames that wait for a port: a data core over `net_ring` ports, some of which no host reads for
+//! a while.
 //!
 //! Until a port blocks it takes [`RING`] frames, and the stage before it [`STAGE_FRAMES`]; all that
 //! follows waits in the queue, so it is known which frame does and how it leaves.
@@ -7,7 +8,7 @@
 
 mod common;
 
-use common::{JOB, OWN, Reins, SECRET, data_core, header};
+use common::{CoreHandle, JOB, OWN, SECRET, data_core, header};
 use crossbeam_channel::bounded;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
@@ -19,12 +20,16 @@ use tally_dpdk::{
 };
 use tally_engine::egress::class_of_frame;
 use tally_engine::queue::QueueConfig;
-use tally_engine::{Command, DropReason, Member, PortId, Ports, Registry, RegistryConfig};
+use tally_engine::{
+    Command, DropReason, Member, PolicyName, PortId, Ports, Registry, RegistryConfig,
+};
+use tally_kernels::Backend;
+use tally_schema::switch::report::Report;
 use tally_switch::handover::{Handover, Inbox, Outbox, handover};
 use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_switch::plane::Directory;
 use tally_switch::platform::{Driver, STAGE_FRAMES};
-use tally_switch::report::{PortShape, Report, Shape};
+use tally_switch::report::{self, PortShape, Shape};
 use tally_wire::Ecn;
 use tally_wire::frame::{emit, internet_checksum, mark};
 use tally_wire::{
@@ -132,7 +137,7 @@ fn left(frame: &[u8]) -> Left {
     }
 }
 
-/// A result, unless it came here marked by somebody else.
+/// A result, unless another switch marked it before.
 fn result(fragment: u32, ecn: Ecn) -> Left {
     Left::Tally(Kind::Result, fragment, Flags::NONE, ecn)
 }
@@ -149,7 +154,7 @@ struct World {
     pool: Mempool,
     sent: [u64; 3],
     core: JoinHandle<CoreReport>,
-    reins: Reins,
+    handle: CoreHandle,
     /// Of another core, which is played by the test.
     other: (Inbox, Outbox),
 }
@@ -184,7 +189,7 @@ impl World {
         let mut ways = handover(2);
         let other = ways.pop().unwrap();
         let way = ways.pop().unwrap();
-        let (core, reins) = data_core(rx, tx, way, &pool, 64, member);
+        let (core, handle) = data_core(rx, tx, way, &pool, 64, member);
         let core = std::thread::spawn(move || core.run());
         let mut world = Self {
             hosts,
@@ -192,7 +197,7 @@ impl World {
             pool,
             sent: [0; 3],
             core,
-            reins,
+            handle,
             other,
         };
         // So that the core knows where they are. It drops each: that is where it came from.
@@ -204,7 +209,7 @@ impl World {
 
     fn report(&self) -> CoreReport {
         let (answer, reports) = bounded(1);
-        self.reins
+        self.handle
             .commands
             .send(CoreCommand::Report(Box::new(move |report| {
                 answer.send(report).unwrap();
@@ -240,7 +245,7 @@ impl World {
         while frames.len() < count && start.elapsed() < PATIENCE {
             self.hosts[usize::from(host)].rx[0].burst(&mut frames, 32);
         }
-        // Whatever else there is would come now.
+        // Any other frame would come now.
         self.report();
         self.report();
         self.hosts[usize::from(host)].rx[0].burst(&mut frames, 32);
@@ -250,9 +255,9 @@ impl World {
 
     /// Takes all down, and sees to it that no buffer is lost.
     fn end(self) -> CoreReport {
-        self.reins.stop.store(true, Ordering::Relaxed);
+        self.handle.stop.store(true, Ordering::Relaxed);
         let report = self.core.join().unwrap();
-        drop((self.hosts, self.ports, self.other, self.reins.commands));
+        drop((self.hosts, self.ports, self.other, self.handle.commands));
         assert_eq!(self.pool.in_use(), 0, "buffers missing");
         report
     }
@@ -332,7 +337,7 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     inbox.take(&mut handed);
     assert!(matches!(handed[..], [Handover::Egress(PortId(0), 5, _)]));
 
-    // But no ordinary frame that the port would keep for ever, as net_tap does.
+    // But no ordinary frame that the port would never give back, as net_tap does.
     ports.set_longest_frames(vec![100]);
     for bytes in [100, 101] {
         let mut mbuf = w.pool.alloc().unwrap();
@@ -346,8 +351,8 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
 
     let report = w.end();
     assert_eq!(report.queues[2].dropped_total(), 0);
-    assert!(report.queues[2].frames_max >= 104);
-    assert_eq!(report.queues[0].frames_max, 0);
+    assert!(report.queues[2].queue_frames_max >= 104);
+    assert_eq!(report.queues[0].queue_frames_max, 0);
 }
 
 fn a_full_class_drops_and_counts(eal: &Eal) {
@@ -361,13 +366,19 @@ fn a_full_class_drops_and_counts(eal: &Eal) {
     w.send_ordinary(0, 2, LOW, 1000..1040);
     w.send_ordinary(0, 2, HIGH, 2000..2041);
     let report = w.report();
-    assert_eq!(report.queues[2].dropped, [0, 0, 0, 7, 0, 0, 0, 1]);
+    assert_eq!(
+        report.queues[2].tx_dropped_by_class,
+        [0, 0, 0, 7, 0, 0, 0, 1]
+    );
     assert_eq!(report.counters.dropped(DropReason::TxFull), 8);
-    assert_eq!(report.queues[2].frames_max, 120);
+    assert_eq!(report.queues[2].queue_frames_max, 120);
     let shown = shown(&report);
     assert_eq!(shown.ports[2].tx_dropped, 8);
-    assert_eq!(shown.ports[2].tx_dropped_by_class, [0, 0, 0, 7, 0, 0, 0, 1]);
-    assert_eq!(shown.ports[2].queue_frames_max, 120);
+    assert_eq!(
+        shown.ports[2].queue.tx_dropped_by_class,
+        [0, 0, 0, 7, 0, 0, 0, 1]
+    );
+    assert_eq!(shown.ports[2].queue.queue_frames_max, 120);
     assert_eq!(shown.drops["tx-full"], 8);
     let text = shown.to_string();
     assert!(
@@ -375,7 +386,7 @@ fn a_full_class_drops_and_counts(eal: &Eal) {
         "{text}"
     );
     assert!(!text.contains("a            dropped"), "{text}");
-    // Other ports go on.
+    // Other ports continue.
     w.send_ordinary(0, 1, LOW, 0..1);
     assert_eq!(w.receive(1, 1), [Left::Ordinary(0)]);
     let seen = w.receive(2, TAKEN + 120);
@@ -400,8 +411,8 @@ fn shown(core: &CoreReport) -> Report {
         ..PortShape::default()
     };
     let shape = Shape {
-        policy: "esa".into(),
-        kernel: "scalar".into(),
+        policy: PolicyName::Esa,
+        kernel: Backend::Scalar,
         slots: 64,
         ways: 1,
         pool_bytes: 64 << 10,
@@ -419,7 +430,7 @@ fn shown(core: &CoreReport) -> Report {
         secret: [0; 32],
     };
     let registry = Registry::new(config, Vec::new());
-    Report::new(
+    report::report(
         &shape,
         Duration::from_secs(1),
         std::slice::from_ref(core),
@@ -442,7 +453,7 @@ fn what_joins_a_long_queue_is_marked(eal: &Eal) {
     w.send_ordinary(0, 2, LOW, 1000..1010);
     // Of the higher class none waits yet.
     w.send_ordinary(0, 2, HIGH | ect, 2000..2030);
-    assert_eq!(w.report().queues[2].marked, 20);
+    assert_eq!(w.report().queues[2].ecn_marked, 20);
     let mut frames = Vec::new();
     let start = Instant::now();
     while frames.len() < TAKEN + 70 && start.elapsed() < PATIENCE {
@@ -484,7 +495,7 @@ fn results_are_marked_for_all_ports_or_none(eal: &Eal) {
     sum(&mut w, 0, 0);
     assert_eq!(w.receive(0, 1), [result(0, Ecn::Ect0)]);
     assert_eq!(w.receive(1, 1), [result(0, Ecn::Ect0)]);
-    // Nobody reads at worker 1 now.
+    // Worker 1 stops reading.
     let taken = TAKEN as u32;
     w.send_ordinary(2, 1, LOW, 0..taken + 20);
     // Of the highest class, none is before it. Of the lowest, many are at one port, and so the
@@ -501,7 +512,7 @@ fn results_are_marked_for_all_ports_or_none(eal: &Eal) {
     at_1.extend([result(2, Ecn::Ce), result(0, Ecn::Ect0)]);
     assert_eq!(w.receive(1, TAKEN + 23), at_1);
     let report = w.end();
-    let marked: Vec<_> = report.queues.iter().map(|q| q.marked).collect();
+    let marked: Vec<_> = report.queues.iter().map(|q| q.ecn_marked).collect();
     assert_eq!(marked, [0, 1, 0]);
     assert_eq!(report.counters.results_again, 1);
 }
@@ -534,7 +545,7 @@ fn partials_and_control_frames_wait_like_others(eal: &Eal) {
     };
     let mut datagram = Box::new([0; 22 + 128]);
     refuse.emit(&mut datagram[..]);
-    w.reins
+    w.handle
         .commands
         .send(Command::Send(member(2), datagram).into())
         .unwrap();

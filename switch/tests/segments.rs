@@ -1,7 +1,7 @@
 //! Frames that a driver delivers in several buffers: the core copies each into one, and sums it.
 //!
-//! The driver is `net_pcap` with buffers far shorter than its frames; what the core sends it writes into
-//! another capture.
+//! The driver is `net_pcap` with buffers far shorter than its frames; what the core sends it writes
+//! into another capture.
 
 #![allow(clippy::unwrap_used)]
 
@@ -55,7 +55,7 @@ fn element(rank: u8, fragment: u32, n: i32) -> i32 {
     n * (i32::from(rank) + 3) + fragment.cast_signed() * 100_000
 }
 
-/// An ordinary frame to a host that nobody knows.
+/// An ordinary frame to an unknown host.
 fn ordinary(len: usize) -> Vec<u8> {
     let mut frame: Vec<_> = (0..len).map(|n| n as u8).collect();
     frame[..6].copy_from_slice(&[2, 0, 0, 0, 0, 77]);
@@ -98,13 +98,13 @@ fn run(eal: &Eal, name: &str, bytes: u16, frames: &[Vec<u8>]) -> (CoreReport, [V
         ports.push(started.port);
     }
     let ways = handover(1).pop().unwrap();
-    let (core, reins) = data_core(rx, tx, ways, &pool, PAYLOAD, member);
+    let (core, handle) = data_core(rx, tx, ways, &pool, PAYLOAD, member);
     let core = std::thread::spawn(move || core.run());
     let start = Instant::now();
     loop {
         let (answer, report) = bounded(1);
         let ask = CoreCommand::Report(Box::new(move |report| answer.send(report).unwrap()));
-        reins.commands.send(ask).unwrap();
+        handle.commands.send(ask).unwrap();
         let report: CoreReport = report.recv().unwrap();
         if report.ports[0].rx_frames >= frames.len() as u64 {
             break;
@@ -114,7 +114,7 @@ fn run(eal: &Eal, name: &str, bytes: u16, frames: &[Vec<u8>]) -> (CoreReport, [V
             "frames are not taken"
         );
     }
-    reins.stop.store(true, Ordering::Relaxed);
+    handle.stop.store(true, Ordering::Relaxed);
     let report = core.join().unwrap();
     drop(ports);
     assert!(short.is_whole() && pool.is_whole(), "buffers are missing");
@@ -141,7 +141,7 @@ fn jumbo_contributions_are_summed(eal: &Eal) {
     let (report, [sent, flooded]) = run(eal, "sum", 256, &frames);
     assert_eq!(report.ports[0].linearised, u64::from(2 * FRAGMENTS) + 1);
     assert_eq!(report.counters.results, u64::from(FRAGMENTS));
-    assert_eq!(report.counters.drops.iter().sum::<u64>(), 0);
+    assert_eq!(report.counters.drops.total(), 0);
     assert_eq!(sent.len(), FRAGMENTS as usize);
     for (fragment, result) in (0..).zip(&sent) {
         let sum = |n| element(0, fragment, n) + element(1, fragment, n);
@@ -160,7 +160,7 @@ fn what_fits_no_buffer_is_dropped_and_counted(eal: &Eal) {
     let frames = [ordinary(9217), ordinary(9216), contribution(0, 0)];
     let (report, [sent, flooded]) = run(eal, "long", 256, &frames);
     assert_eq!(report.counters.dropped(DropReason::Segmented), 1);
-    assert_eq!(report.counters.drops.iter().sum::<u64>(), 1);
+    assert_eq!(report.counters.drops.total(), 1);
     assert_eq!(report.ports[0].linearised, 2);
     assert_eq!(report.counters.contributions, 1);
     assert!(sent.is_empty());

@@ -1,17 +1,19 @@
-//! SwitchML's sessions from end to end: gRPC to a switch of two data cores, which runs as a process, frames over
-//! `net_memif`, and what reports and log say of it. The frames' details are those of `switchml.rs`.
+//! SwitchML's sessions from end to end: gRPC to a switch of two data cores, which runs as a
+//! process, frames over `net_memif`, reports and log. The frames' details are those of
+//! `switchml.rs`.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{OWN, connect, wait_until};
+use common::{OWN, connect, wait_until, write_config};
 use std::io::Read;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use tally_dpdk::{Eal, EalConfig, Mbuf, Mempool, MempoolConfig, StartedPort};
-use tally_switch::report::Report;
+use tally_schema::switch::config::SwitchmlSection;
+use tally_schema::switch::report::Report;
 use tally_switch::switchml::proto::session_client::SessionClient;
 use tally_switch::switchml::proto::sync_client::SyncClient;
 use tally_switch::switchml::proto::{BarrierRequest, BroadcastRequest, UdpSessionRequest};
@@ -75,8 +77,8 @@ fn report(folder: &Path) -> Report {
     simd_json::from_slice(&mut stats.stdout.clone()).unwrap()
 }
 
-/// As a published client does it: Broadcast; rank 0 its UdpSession and then a Barrier, the others the other way
-/// round; and a Barrier of all.
+/// As a published client does it: Broadcast; rank 0 its UdpSession and then a Barrier, the others
+/// the other way round; and a Barrier of all.
 async fn set_up(channel: Channel, rank: u8) -> (u64, u64) {
     let mut sync = SyncClient::new(channel.clone());
     let mut session = SessionClient::new(channel);
@@ -128,24 +130,22 @@ fn a_session_from_its_set_up_to_who_is_behind() {
     };
     let port = |id: u8| {
         let arguments = arguments("server", id);
-        format!(r#"{{"name":"p{id}","device":"net_memif{id},{arguments}"}}"#)
+        common::port(format!("p{id}"), format!("net_memif{id},{arguments}"))
     };
-    let ports: Vec<_> = (0..WORKERS).map(port).collect();
-    let config = format!(
-        r#"{{"address":{{"mac":"{}","ip":"{}"}}, "cores":[0,1], "ports":[{}],
-            "switchml":{{"listen":["127.0.0.1:0"],"sessions":2,"slots":64,"held":64}},
-            "stats_socket":"{}"}}"#,
-        OWN.mac,
-        OWN.ip,
-        ports.join(","),
-        folder.join("stats").display(),
-    );
-    std::fs::write(folder.join("switch.json"), config).unwrap();
+    let mut config = common::config(folder, (0..WORKERS).map(port).collect());
+    config.cores = vec![0, 1];
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    config.switchml = Some(SwitchmlSection {
+        sessions: 2,
+        slots: 64,
+        held: 64,
+        ..SwitchmlSection::new(vec![listen.into()])
+    });
     let log = std::fs::File::create(folder.join("log")).unwrap();
     let mut switch = Switch(
         Command::new(env!("CARGO_BIN_EXE_tally-switch"))
             .arg("--config")
-            .arg(folder.join("switch.json"))
+            .arg(write_config(folder, &config))
             .arg("--report")
             .arg(folder.join("report.json"))
             .stdout(Stdio::null())
@@ -235,10 +235,10 @@ fn a_session_from_its_set_up_to_who_is_behind() {
     for slot in 0..5 {
         send(&mut hosts[0], &request(0, Size::B1024, slot, false));
     }
-    wait_until("somebody is behind", || {
+    wait_until("a rank is behind", || {
         let report = report(folder);
         let session = &report.switchml.unwrap().sessions[0];
-        session.ranks[1].behind == 5 && session.ranks[1].behind_s > 0.0
+        session.ranks[1].counters.behind == 5 && session.ranks[1].counters.behind_s > 0.0
     });
     let silent = "rank 1";
     wait_until("the log says so", || {
@@ -253,22 +253,31 @@ fn a_session_from_its_set_up_to_who_is_behind() {
         assert_eq!(receive(&mut hosts[0])[48..50], slot.to_be_bytes());
         receive(&mut hosts[1]);
     }
-    wait_until("the log says that it goes on", || {
+    wait_until("the log says that it resumed", || {
         logged()
             .lines()
-            .any(|line| line.contains(silent) && line.contains("goes on"))
+            .any(|line| line.contains(silent) && line.contains("resumed after"))
     });
     let now = report(folder);
     let switchml = now.switchml.as_ref().unwrap();
     let session = &switchml.sessions[0];
     assert_eq!((session.packet_bytes, session.ranks.len()), (1024, 2));
-    assert_eq!((session.contributions, session.results), (74, 37));
-    assert_eq!((session.slots_in_use, session.ranks[1].behind), (0, 0));
+    assert_eq!(
+        (session.counters.contributions, session.counters.results),
+        (74, 37)
+    );
+    assert_eq!(
+        (
+            session.counters.slots_in_use,
+            session.ranks[1].counters.behind
+        ),
+        (0, 0)
+    );
     assert_eq!(session.ranks[1].port.as_deref(), Some("p1"));
     assert_eq!(session.ranks[0].ip, ip(0).to_string());
     assert!(now.drops.is_empty(), "{:?}", now.drops);
     // Each port's queue belongs to one core, and half of the slots to the other.
-    assert!(now.ports.iter().all(|port| port.handed_over > 0));
+    assert!(now.ports.iter().all(|port| port.counters.handed_over > 0));
 
     drop((hosts, runtime));
     assert!(pool.is_whole());

@@ -1,22 +1,23 @@
-//! A switch whose log nobody reads, and one that is short of descriptors: both go on, answer for their
-//! statistics, set up sessions, and end when they are told to.
+//! A switch whose log is not read, and one that is short of descriptors: both keep running, answer
+//! for their statistics, set up sessions, and end when they are told to.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{OWN, wait_until};
+use common::{wait_until, write_config};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tally_schema::switch::config::{PortSection, SwitchmlSection};
 use tally_switch::switchml::proto::session_client::SessionClient;
 use tally_switch::switchml::proto::sync_client::SyncClient;
 use tally_switch::switchml::proto::{BroadcastRequest, UdpSessionRequest};
-use tonic::Code;
 use tonic::transport::Endpoint;
+use tonic::{Code, Status};
 
 /// A switch, killed with the value.
 struct Switch {
@@ -42,21 +43,16 @@ impl Switch {
         let controller = free.local_addr().unwrap();
         drop(free);
         let memif = folder.path().join("memif.sock");
-        let config = format!(
-            r#"{{"address":{{"mac":"{}","ip":"{}"}}, "cores":[0], "idle":"backoff",
-                "ports":[{{"device":"net_memif0,role=server,id=0,socket={},socket-abstract=no"}}],
-                "switchml":{{"listen":["{controller}"]}}, "stats_socket":"{}"}}"#,
-            OWN.mac,
-            OWN.ip,
-            memif.display(),
-            stats.display(),
+        let device = format!(
+            "net_memif0,role=server,id=0,socket={},socket-abstract=no",
+            memif.display()
         );
-        let path = folder.path().join("switch.json");
-        std::fs::write(&path, config).unwrap();
+        let mut config = common::config(folder.path(), vec![PortSection::new(device)]);
+        config.switchml = Some(SwitchmlSection::new(vec![controller.into()]));
         let shell = format!("ulimit -n {descriptors}; exec \"$0\" --config \"$1\"");
         let process = Command::new("sh")
             .args(["-c", &shell, env!("CARGO_BIN_EXE_tally-switch")])
-            .arg(&path)
+            .arg(write_config(folder.path(), &config))
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
@@ -75,46 +71,45 @@ impl Switch {
 
     /// A session of one worker; each of another.
     fn session(&self, host: u8) {
-        let controller = self.controller;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .unwrap();
         runtime.block_on(async {
-            let endpoint = Endpoint::from_shared(format!("http://{controller}")).unwrap();
-            let endpoint = endpoint.timeout(Duration::from_secs(10));
-            let channel = endpoint.connect().await.unwrap();
-            let broadcast = BroadcastRequest {
-                value: 1000 + u64::from(host),
-                rank: 0,
-                num_workers: 1,
-                root: 0,
-            };
-            let mut sync = SyncClient::new(channel.clone());
             let deadline = Instant::now() + Duration::from_secs(10);
-            let value = loop {
-                match sync.broadcast(broadcast).await {
-                    Ok(reply) => break reply.into_inner().value,
-                    // The switch has not seen yet that the connections of the session before are closed.
-                    Err(status) if status.code() == Code::Aborted && Instant::now() < deadline => {
-                        tokio::time::sleep(Duration::from_millis(20)).await;
-                    }
-                    Err(status) => panic!("{status}"),
-                }
-            };
-            let request = UdpSessionRequest {
-                session_id: value,
-                rank: 0,
-                num_workers: 1,
-                mac: 0x0200_0000_0000 + u64::from(host),
-                ipv4: Ipv4Addr::new(10, 84, 0, 1).to_bits() + u32::from(host),
-                packet_size: 1,
-            };
-            SessionClient::new(channel)
-                .udp_session(request)
-                .await
-                .unwrap();
+            while let Err(status) = self.open_session(host).await {
+                // The switch has not seen yet that the connections of the last session are closed.
+                let is_early = status.code() == Code::Aborted && Instant::now() < deadline;
+                assert!(is_early, "{status}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
         });
+    }
+
+    /// What its worker calls, over a connection of its own.
+    async fn open_session(&self, host: u8) -> Result<(), Status> {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.controller)).unwrap();
+        let endpoint = endpoint.timeout(Duration::from_secs(10));
+        let channel = endpoint.connect().await.unwrap();
+        let broadcast = BroadcastRequest {
+            value: 1000 + u64::from(host),
+            rank: 0,
+            num_workers: 1,
+            root: 0,
+        };
+        let value = SyncClient::new(channel.clone())
+            .broadcast(broadcast)
+            .await?;
+        let request = UdpSessionRequest {
+            session_id: value.into_inner().value,
+            rank: 0,
+            num_workers: 1,
+            mac: 0x0200_0000_0000 + u64::from(host),
+            ipv4: Ipv4Addr::new(10, 84, 0, 1).to_bits() + u32::from(host),
+            packet_size: 1,
+        };
+        SessionClient::new(channel).udp_session(request).await?;
+        Ok(())
     }
 
     /// Ends it as an operator does; it must end well.
@@ -160,10 +155,10 @@ fn churn(switch: &Switch) {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn an_unread_log_stops_nothing() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let switch = Switch::start(1024, writer.try_clone().unwrap());
-    // Full: whoever writes to it now waits.
+    // Full: a writer waits from here on.
     let fill = std::thread::spawn(move || while writer.write_all(&[b'x'; 512]).is_ok() {});
     std::thread::sleep(Duration::from_millis(200));
     assert!(!fill.is_finished());
@@ -221,7 +216,7 @@ fn silent_connections_leave_descriptors_for_statistics_and_sessions() {
     assert!(flood.len() > 256, "{}", flood.len());
     let descriptors = format!("/proc/{}/fd", switch.process.id());
     let open = || std::fs::read_dir(&descriptors).unwrap().count();
-    wait_until("the switch has as many as it wants", || {
+    wait_until("the switch has all that it wants", || {
         let before = open();
         std::thread::sleep(Duration::from_millis(500));
         before > 100 && open() == before

@@ -1,11 +1,11 @@
-//! SwitchML's frames through a data core on `net_ring` ports, whose other ends are here: what leaves, byte by byte,
-//! what is dropped and why, and that every buffer is back at the end.
+//! SwitchML's frames through a data core on `net_ring` ports, whose other ends are here: what
+//! leaves, byte by byte, what is dropped and why, and that every buffer is back at the end.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
-use common::{JOB, OWN, Reins, header as native_header, switchml_core};
+use common::{CoreHandle, JOB, OWN, header as native_header, switchml_core};
 use crossbeam_channel::bounded;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,8 +17,10 @@ use tally_dpdk::{
     ring_pair,
 };
 use tally_engine::queue::QueueConfig;
-use tally_engine::switchml::{Command, Session, SessionId, Station, SwitchmlConfig, Whereabouts};
-use tally_engine::{DropReason, Member, PortId, Reply};
+use tally_engine::switchml::{
+    Command, HostAddress, Session, SessionId, SwitchmlConfig, Whereabouts,
+};
+use tally_engine::{DropReason, Drops, Member, PortId, Reply};
 use tally_packet::Ready;
 use tally_switch::handover::handover;
 use tally_switch::messages::{CoreCommand, CoreReport};
@@ -41,8 +43,8 @@ fn ip(host: u8) -> Ipv4Addr {
 }
 
 /// A worker's host is its number; so is the port that it is behind.
-fn station(host: u8) -> Station {
-    Station {
+fn station(host: u8) -> HostAddress {
+    HostAddress {
         mac: mac(host),
         ip: ip(host),
     }
@@ -131,7 +133,7 @@ fn reply(host: u8, header: &Header, summed: &[u8]) -> Vec<u8> {
     f
 }
 
-/// Whatever the segments, the bytes.
+/// The bytes of a frame, in any number of segments.
 fn whole(frame: &Mbuf) -> Vec<u8> {
     frame.parts().flatten().copied().collect()
 }
@@ -152,7 +154,7 @@ struct Rig {
     inner: Vec<Port<tally_dpdk::Started>>,
     outer: Vec<StartedPort>,
     core: JoinHandle<CoreReport>,
-    reins: Reins,
+    handle: CoreHandle,
 }
 
 impl Rig {
@@ -193,13 +195,13 @@ impl Rig {
             shard: 0,
         };
         let switchml = Some((config, chains));
-        let (core, reins) = switchml_core(rx, tx, ways, &pool, 256, member, switchml);
+        let (core, handle) = switchml_core(rx, tx, ways, &pool, 256, member, switchml);
         Self {
             pool,
             inner,
             outer,
             core: std::thread::spawn(move || core.run()),
-            reins,
+            handle,
         }
     }
 
@@ -210,7 +212,7 @@ impl Rig {
     {
         let (answer, answered) = bounded(1);
         let reply = Box::new(move |value| answer.send(value).unwrap());
-        self.reins.commands.send(command(reply).into()).unwrap();
+        self.handle.commands.send(command(reply).into()).unwrap();
         answered.recv_timeout(PATIENCE).unwrap()
     }
 
@@ -254,7 +256,7 @@ impl Rig {
 
     /// Ends the core; every buffer must be back.
     fn end(self) -> CoreReport {
-        self.reins.stop.store(true, Ordering::Relaxed);
+        self.handle.stop.store(true, Ordering::Relaxed);
         let report = self.core.join().unwrap();
         drop((self.inner, self.outer));
         assert!(self.pool.is_whole(), "{} frames miss", self.pool.in_use());
@@ -269,13 +271,13 @@ fn switchml() {
     every_row_of_the_table(&eal, "chain", true);
     every_row_of_the_table(&eal, "copy", false);
     each_size_and_many_ports(&eal);
-    results_are_read_only_while_they_are_under_way(&eal);
+    results_in_flight_are_read_only(&eal);
     hostile_frames_have_their_counters(&eal);
     a_forged_first_frame_changes_nothing(&eal);
     a_copied_secret_ends_all_sums(&eal);
-    made_up_stations_get_nothing(&eal);
+    made_up_members_get_nothing(&eal);
     floods_spare_members_and_members_are_found(&eal);
-    native_jobs_go_on_beside(&eal);
+    native_jobs_run_beside(&eal);
     what_hardware_says_of_checksums_does_not_count(&eal);
 }
 
@@ -306,7 +308,8 @@ fn every_row_of_the_table(eal: &Eal, name: &str, chains: bool) {
     };
     assert!(rig.left(0) == [reply(0, &result, &[0, 1])]);
     assert!(rig.left(1) == [reply(1, &result, &[0, 1])]);
-    // A duplicate after: to its sender alone, with its own job and packet number, to where it came from now.
+    // A duplicate after: to its sender alone, with its own job and packet number, to the address
+    // that it came from now.
     let again = Header {
         job: 1,
         packet: [0; 4],
@@ -347,18 +350,24 @@ fn every_row_of_the_table(eal: &Eal, name: &str, chains: bool) {
     let report = rig.report();
     let switchml = report.switchml.as_ref().unwrap();
     let status = &switchml.sessions[0];
-    assert_eq!((status.contributions, status.results), (8, 4));
-    assert_eq!((status.answered, status.duplicates), (1, 1));
-    assert_eq!(status.held, 1, "the last result rests");
+    assert_eq!(
+        (status.counters.contributions, status.counters.results),
+        (8, 4)
+    );
+    assert_eq!(
+        (status.counters.answered, status.counters.duplicates),
+        (1, 1)
+    );
+    assert_eq!(status.counters.held, 1, "the last result rests");
     assert_eq!(report.counters.dropped(DropReason::Duplicate), 1);
-    assert_eq!(report.counters.drops.iter().sum::<u64>(), 1);
-    let copied: Vec<_> = report.replies.iter().map(|port| port.copied).collect();
+    assert_eq!(report.counters.drops.total(), 1);
+    let copied: Vec<_> = report.rare.iter().map(|port| port.replies_copied).collect();
     assert_eq!(copied, if chains { [0, 0, 0] } else { [5, 4, 0] });
 
     // At the end of the session its frames go back, the core's stock does at the core's.
     rig.unbind(7);
     let report = rig.report();
-    assert_eq!(report.switchml.unwrap().held_in_use, 0);
+    assert_eq!(report.switchml.unwrap().in_use.held_in_use, 0);
     rig.send(0, &[request(0, &h(false))]);
     assert!(rig.left(0).is_empty());
     let report = rig.end();
@@ -390,11 +399,11 @@ fn each_size_and_many_ports(eal: &Eal) {
     assert!(!rig.bind(&session(3, Size::B128, &[9])));
     assert!(!rig.bind(&session(4, Size::B128, &[])));
     let report = rig.end();
-    assert_eq!(report.counters.drops.iter().sum::<u64>(), 0);
+    assert_eq!(report.counters.drops.total(), 0);
 }
 
-/// Results that nobody fetches from the port stay what they are while their slot is used anew.
-fn results_are_read_only_while_they_are_under_way(eal: &Eal) {
+/// Results that no host fetches from the port stay what they are while their slot is used anew.
+fn results_in_flight_are_read_only(eal: &Eal) {
     let mut rig = Rig::new(eal, "hold", 2, true);
     assert!(rig.bind(&session(7, Size::B1024, &[0, 1])));
     let mut expected = [vec![], vec![]];
@@ -495,9 +504,9 @@ fn hostile_frames_have_their_counters(eal: &Eal) {
         cut[..6].copy_from_slice(&OWN.mac.0);
         frames.push((reason, cut[..len].to_vec()));
     }
-    let mut expected = [0; DropReason::ALL.len()];
+    let mut expected = Drops::default();
     for (reason, frame) in &frames {
-        expected[*reason as usize] += 1;
+        expected[*reason] += 1;
         rig.send(1, std::slice::from_ref(frame));
     }
     // Another port cannot speak for it, before and after it has spoken itself.
@@ -505,7 +514,7 @@ fn hostile_frames_have_their_counters(eal: &Eal) {
         let mut forged = addresses(host);
         forged.dst_mac = OWN.mac;
         rig.send(2, &[request_from(&forged, host, &h)]);
-        expected[DropReason::SwitchmlForged as usize] += 1;
+        expected[DropReason::SwitchmlForged] += 1;
     }
     // More than may be kept: so many slots of one worker. Each is sent again by its client later.
     // A session leaves the other one that there may be its share.
@@ -514,10 +523,10 @@ fn hostile_frames_have_their_counters(eal: &Eal) {
         .map(|slot| request(0, &header(Size::B256, slot, false)))
         .collect();
     rig.send(0, &greedy);
-    expected[DropReason::SwitchmlHeld as usize] += (u64::from(SLOTS) - 1) - u64::from(kept - 1);
+    expected[DropReason::SwitchmlHeld] += (u64::from(SLOTS) - 1) - u64::from(kept - 1);
     let report = rig.report();
     assert_eq!(report.counters.drops, expected);
-    assert_eq!(report.switchml.unwrap().held_in_use, kept);
+    assert_eq!(report.switchml.unwrap().in_use.held_in_use, kept);
     assert!((0..3).all(|port| rig.left(port).is_empty()));
     // The sum that was there all the time is what it was.
     rig.send(1, &[request(1, &h)]);
@@ -551,12 +560,12 @@ fn a_forged_first_frame_changes_nothing(eal: &Eal) {
         report.counters.dropped(DropReason::SwitchmlForged),
         expected
     );
-    assert_eq!(report.counters.drops.iter().sum::<u64>(), expected);
+    assert_eq!(report.counters.drops.total(), expected);
     let status = &report.switchml.unwrap().sessions[0];
     assert_eq!(status.ranks[0].port, None);
-    assert_eq!(status.ranks[0].forged.frames, expected);
-    assert_eq!(status.ranks[0].forged.port, Some(PortId(2)));
-    // To the secrets nothing is flooded, so nobody learns them.
+    assert_eq!(status.ranks[0].counters.forged, expected);
+    assert_eq!(status.ranks[0].forged_from, Some(PortId(2)));
+    // To the secrets nothing is flooded, so no host learns them.
     assert!((0..3).all(|port| rig.left(port).is_empty()));
     for host in [1, 0] {
         rig.send(host, &[request(host, &h)]);
@@ -564,7 +573,7 @@ fn a_forged_first_frame_changes_nothing(eal: &Eal) {
     assert!(rig.left(0) == [reply(0, &h, &[0, 1])]);
     assert!(rig.left(1) == [reply(1, &h, &[0, 1])]);
     assert!(rig.left(2).is_empty());
-    // After the session, too, its secrets are told to nobody.
+    // After the session, too, its secrets are flooded to no host.
     rig.unbind(7);
     rig.send(0, &[request(0, &h)]);
     assert!((1..3).all(|port| rig.left(port).is_empty()));
@@ -577,21 +586,21 @@ fn a_copied_secret_ends_all_sums(eal: &Eal) {
     let h = |slot| header(Size::B256, slot, false);
     rig.send(0, &[request(0, &h(0))]);
     rig.send(2, &[request(0, &h(1))]);
-    // Which of the two is the worker nobody knows, so no sum with it is told.
+    // Which of the two is the worker is unknown, so no sum with it is sent.
     rig.send(1, &[request(1, &h(0)), request(1, &h(1))]);
     rig.send(0, &[request(0, &h(1))]);
     assert!((0..3).all(|port| rig.left(port).is_empty()));
     let report = rig.report();
     assert_eq!(report.counters.dropped(DropReason::SwitchmlPort), 4);
     let status = &report.switchml.unwrap().sessions[0];
-    assert_eq!(status.results, 0);
+    assert_eq!(status.counters.results, 0);
     let conflict = status.conflict.unwrap();
     assert_eq!((conflict.rank, conflict.ports), (0, [PortId(0), PortId(2)]));
     rig.end();
 }
 
-/// A session of stations that others have, and of which none has spoken to the address that it was told.
-fn made_up_stations_get_nothing(eal: &Eal) {
+/// A session of other hosts' addresses, of which none has spoken to the address that it was told.
+fn made_up_members_get_nothing(eal: &Eal) {
     let mut rig = Rig::new(eal, "madeup", 4, true);
     // Host 1 is an ordinary one, and is known.
     let ordinary = broadcast(1, [0x86, 0xdd]);
@@ -600,7 +609,7 @@ fn made_up_stations_get_nothing(eal: &Eal) {
         assert!(rig.left(port) == [ordinary.clone()]);
     }
     assert!(rig.bind(&session(7, Size::B256, &[1])));
-    // Whoever made it up knows the secret, but not host 1's.
+    // The forger knows the session's secret, but not host 1's.
     let forged = Addresses {
         dst_mac: OWN.mac,
         ..addresses(1)
@@ -616,7 +625,7 @@ fn made_up_stations_get_nothing(eal: &Eal) {
     }
     let ask = arp_request(mac(3), ip(3), ip(1)).to_vec();
     rig.send(3, std::slice::from_ref(&ask));
-    assert!(rig.left(3).is_empty(), "nobody answers in its name");
+    assert!(rig.left(3).is_empty(), "it is not answered in its name");
     assert!((0..3).all(|port| rig.left(port) == [ask.clone()]));
     // It has spoken, from where it is: what it gets is its own.
     rig.send(2, &[request(1, &header(Size::B256, 0, false))]);
@@ -642,7 +651,7 @@ fn floods_spare_members_and_members_are_found(eal: &Eal) {
     let ipv6 = broadcast(3, [0x86, 0xdd]);
     rig.send(3, std::slice::from_ref(&ipv6));
     for port in 0..3 {
-        assert!(rig.left(port) == [ipv6.clone()], "nobody is a member yet");
+        assert!(rig.left(port) == [ipv6.clone()], "no host is a member yet");
     }
     assert!(rig.bind(&session(7, Size::B256, &[0, 1])));
     // Not seen: who knows where they are.
@@ -697,12 +706,12 @@ fn floods_spare_members_and_members_are_found(eal: &Eal) {
     rig.send(3, std::slice::from_ref(&ipv6));
     assert!(rig.left(0) == [ipv6]);
     let report = rig.end();
-    let spared: Vec<_> = report.replies.iter().map(|port| port.spared).collect();
+    let spared: Vec<_> = report.rare.iter().map(|port| port.floods_spared).collect();
     assert_eq!(spared, [3, 0, 0, 0]);
 }
 
 /// A job of Tally's own on the same ports in the same turns.
-fn native_jobs_go_on_beside(eal: &Eal) {
+fn native_jobs_run_beside(eal: &Eal) {
     let mut rig = Rig::new(eal, "both", 3, true);
     assert!(rig.bind(&session(7, Size::B256, &[0, 1])));
     let native = |rank: u8, fragment: u32| {
@@ -739,7 +748,7 @@ fn native_jobs_go_on_beside(eal: &Eal) {
     }
     let report = rig.end();
     assert_eq!(report.counters.results, 8);
-    assert_eq!(report.counters.drops.iter().sum::<u64>(), 0);
+    assert_eq!(report.counters.drops.total(), 0);
 }
 
 /// `net_tap` checks checksums as a NIC does; those of the published clients are wrong.
@@ -782,13 +791,13 @@ fn what_hardware_says_of_checksums_does_not_count(eal: &Eal) {
         shard: 0,
     };
     let switchml = Some((config, true));
-    let (core, reins) = switchml_core(rx, tx, ways, &pool, 256, member, switchml);
+    let (core, handle) = switchml_core(rx, tx, ways, &pool, 256, member, switchml);
     let core = std::thread::spawn(move || core.run());
     let (bound, wait) = bounded(1);
     let whereabouts = Arc::new(Whereabouts::new(2));
     let bound = Box::new(move |bound_it| bound.send(bound_it).unwrap());
     let command = Command::Bind(session(7, Size::B256, &[1, 2]), whereabouts, bound);
-    reins.commands.send(command.into()).unwrap();
+    handle.commands.send(command.into()).unwrap();
     assert!(wait.recv_timeout(PATIENCE).unwrap());
     {
         let mut ready = Ready::new().unwrap();
@@ -810,10 +819,10 @@ fn what_hardware_says_of_checksums_does_not_count(eal: &Eal) {
         }
         assert!(got == [reply(1, &h, &[1, 2]), reply(2, &h, &[1, 2])]);
     }
-    reins.stop.store(true, Ordering::Relaxed);
+    handle.stop.store(true, Ordering::Relaxed);
     let report = core.join().unwrap();
     assert_eq!(report.counters.dropped(DropReason::Checksum), 1);
-    assert_eq!(report.switchml.unwrap().sessions[0].results, 1);
+    assert_eq!(report.switchml.unwrap().sessions[0].counters.results, 1);
     drop(started);
     assert!(pool.is_whole());
 }

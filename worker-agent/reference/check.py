@@ -7,24 +7,25 @@ equal the outputs bit for bit; there is no tolerance anywhere.
 
     check.py --arithmetic fixed --payload 1024 --op sum \\
              --inputs in0.safetensors in1.safetensors --outputs out0.safetensors out1.safetensors
-    check.py --arithmetic native --op mean --synthetic 7 --elements 1000000 --workers 8 --outputs ...
-    check.py --arithmetic own --synthetic 7 --element i8 --elements 1000000 --workers 8 --outputs ...
+    check.py --arithmetic native --op mean --synthetic 7 --elements 1000000 --workers 8 \\
+             --outputs ...
+    check.py --arithmetic own --synthetic 7 --element i8 --elements 1000000 --workers 8 \\
+             --outputs ...
     check.py --self-test
 
 Files are given in rank order. Exit status: 0 exact; 1 the outputs are wrong, or the inputs
 have a sum of integers that does not exist (saturation); 2 the inputs cannot be used at all.
 
-The vector
-    The float tensors (F32, F16, BF16) of a worker, in ascending byte order of their UTF-8
-    names, widened exactly, are one f32 message; or, if arithmetic is own, those of each type
-    are one of theirs. The I32 tensors in the same order are one i32 message, and so are those
-    of I16 and I8. All are filled up with zeros to whole fragments. Other types are refused,
-    and so are workers that disagree on names, types or shapes.
+The messages
+    Each tensor is a collective of its own (section 9), filled up with zeros to whole fragments:
+    no fragment has elements of two tensors. Tensors of F32, F16, BF16, I32, I16 and I8 are summed.
+    Other types are refused, and so are workers that disagree on names, types or shapes.
 
 The sum
     native: f32 addition, folded in rank order; every NaN that an addition makes is 0x7fc00000.
-    fixed:  section 8 of PROTOCOL.md. f32(sum q) * 2^-s cannot round twice: where the product
-            is subnormal, |sum q| < 2^24 and the first rounding changes nothing.
+    fixed:  section 8 of PROTOCOL.md, of the elements widened exactly to f32. f32(sum q) * 2^-s
+            cannot round twice: where the product is subnormal, |sum q| < 2^24 and the first
+            rounding changes nothing.
     own:    as native, and then rounded to the tensor's type, to nearest, ties to even.
     i16, i8: exact; a job whose sum does not fit must fail.
     i32:    exact. Where the exact sum fits but some order of arrival would have
@@ -34,7 +35,8 @@ The result
     mean is the f32 sum divided by n in f32, and for i32 truncated toward zero. Then every tensor
     is narrowed to its own type, to nearest, ties to even. A NaN keeps its sign and the upper bits
     of its payload and is quiet afterwards.
-    With n = 1, native, nothing is added or divided: a NaN keeps its bits, also in the mean.
+    With n = 1, native of f32 and own, nothing is added or divided: a NaN keeps its bits, also in
+    the mean.
 
 Synthetic data, so that large runs need no input files
     Element i of rank r, all arithmetic in u64 and wrapping:
@@ -51,12 +53,11 @@ Synthetic data, so that large runs need no input files
     type that --element names: f16 and bf16 round that value, i32 is m - 2^23, and i16 and
     i8 are the same shifted right by 14 and by 22 bits.
 
-It works through the message in chunks that fit in the processor's cache; files are mapped,
+It works through a tensor in chunks that fit in the processor's cache; files are mapped,
 never read whole.
 """
 
 import argparse
-import bisect
 import json
 import math
 import mmap
@@ -166,28 +167,6 @@ def narrow(bits, dtype):
 # --- inputs ------------------------------------------------------------------------------
 
 
-class Layout:
-    """Which tensors make up a message, and where in it each begins."""
-
-    def __init__(self, tensors, dtypes):
-        names = sorted((n for n, t in tensors.items() if t.dtype in dtypes), key=lambda n: n.encode())
-        self.tensors = [tensors[n] for n in names]
-        self.starts, self.elements = [], 0
-        for t in self.tensors:
-            self.starts.append(self.elements)
-            self.elements += math.prod(t.shape)
-
-    def pieces(self, lo, hi):
-        """(tensor, first and last index in it, where that is in lo..hi) for all it touches."""
-        k = max(bisect.bisect_right(self.starts, lo) - 1, 0)
-        while k < len(self.tensors) and self.starts[k] < hi:
-            start, t = self.starts[k], self.tensors[k]
-            first, last = max(lo - start, 0), min(hi - start, math.prod(t.shape))
-            if first < last:
-                yield t, first, last, slice(start + first - lo, start + last - lo)
-            k += 1
-
-
 class FileInputs:
     def __init__(self, paths):
         self.workers = []
@@ -205,14 +184,9 @@ class FileInputs:
             if {t.name: t.kind() for t in tensors.values()} != kinds:
                 raise Refused(f"{path}: other names, types or shapes than {paths[0]}")
 
-    def floats(self, layout, rank, lo, hi, out):
-        """Elements lo..hi of the f32 message of `rank`, as bits, into `out`."""
-        for t, first, last, here in layout.pieces(lo, hi):
-            out[here] = widen(self.workers[rank][t.name].words[first:last], t.dtype)
-
-    def ints(self, layout, rank, lo, hi, out):
-        for t, first, last, here in layout.pieces(lo, hi):
-            out[here] = self.workers[rank][t.name].words[first:last]
+    def words(self, tensor, rank, lo, hi):
+        """Elements lo..hi of `rank`'s tensor."""
+        return self.workers[rank][tensor.name].words[lo:hi]
 
 
 class SyntheticInputs:
@@ -220,13 +194,11 @@ class SyntheticInputs:
         self.seed, self.dtype = seed, dtype
         self.tensors = {"gradient": Tensor("gradient", dtype, (elements,), None)}
 
-    def floats(self, layout, rank, lo, hi, out):
-        bits = synthetic(self.seed, rank, lo, hi).view("<u4")
-        out[: hi - lo] = widen(narrow(bits, self.dtype), self.dtype)
-
-    def ints(self, layout, rank, lo, hi, out):
+    def words(self, tensor, rank, lo, hi):
+        if self.dtype in FLOATS:
+            return narrow(synthetic(self.seed, rank, lo, hi).view("<u4"), self.dtype)
         m = (synthetic_words(self.seed, rank, lo, hi) >> np.uint64(40)).astype(np.int64) - (1 << 23)
-        out[: hi - lo] = m >> {"I32": 0, "I16": 14, "I8": 22}[self.dtype]
+        return (m >> {"I32": 0, "I16": 14, "I8": 22}[self.dtype]).astype(WORD[self.dtype])
 
 
 def synthetic_words(seed, rank, lo, hi):
@@ -273,7 +245,8 @@ def fixed_sum(contributions, fragment_elements):
     sum in block fixed point (B-1 to B-5)."""
     n = len(contributions)
     by_fragment = contributions.reshape(n, -1, fragment_elements)
-    # The largest exponent belongs to the largest magnitude (B-2), and magnitudes order as integers do.
+    # The largest exponent belongs to the largest magnitude (B-2), and magnitudes order as integers
+    # do.
     largest = (by_fragment & np.uint32(0x7FFFFFFF)).max(axis=(0, 2))
     e = (largest >> np.uint32(23)).astype(np.int64)
     c = (n - 1).bit_length()
@@ -300,50 +273,53 @@ def mean_of(bits, n):
     return bits
 
 
-def float_results(inputs, layout, n, args, dtype):
-    """Yields (lo, hi, expected bits of lo..hi of the float message, which is of type `dtype`)."""
+def float_results(inputs, tensor, n, args):
+    """Yields (lo, expected words of the float tensor from there on), chunk by chunk."""
+    dtype, elements = tensor.dtype, math.prod(tensor.shape)
     unit = args.payload // 4 if args.arithmetic == "fixed" else 1
     chunk = max(CHUNK_ELEMENTS // unit, 1) * unit
     contributions = np.zeros((n, chunk), "<u4")
-    for lo in range(0, layout.elements, chunk):
-        hi = min(lo + chunk, layout.elements)
+    for lo in range(0, elements, chunk):
+        hi = min(lo + chunk, elements)
+        if args.arithmetic == "own" and n == 1:
+            yield lo, inputs.words(tensor, 0, lo, hi)
+            continue
         used = -(-(hi - lo) // unit) * unit
         contributions[:, hi - lo : used] = 0
         for rank in range(n):
-            inputs.floats(layout, rank, lo, hi, contributions[rank])
+            contributions[rank, : hi - lo] = widen(inputs.words(tensor, rank, lo, hi), dtype)
         if args.arithmetic == "fixed":
             bits = fixed_sum(np.ascontiguousarray(contributions[:, :used]), unit)[: hi - lo]
         else:
             bits = native_sum(contributions[:, : hi - lo])
             if args.arithmetic == "own":
                 bits = widen(narrow(bits, dtype), dtype)
-        yield lo, hi, mean_of(bits, n) if args.op == "mean" else bits
+        yield lo, narrow(mean_of(bits, n) if args.op == "mean" else bits, dtype)
 
 
 class Saturated(Exception):
     pass
 
 
-def int_results(inputs, layout, n, args, dtype):
-    """As float_results, for the message of `dtype`."""
+def int_results(inputs, tensor, n, args):
+    """As float_results, for a tensor of integers."""
+    dtype, elements = tensor.dtype, math.prod(tensor.shape)
     limit = 1 << (INTS[dtype] - 1)
-    for lo in range(0, layout.elements, CHUNK_ELEMENTS):
-        hi = min(lo + CHUNK_ELEMENTS, layout.elements)
-        total, row = np.zeros(hi - lo, np.int64), np.empty(hi - lo, np.int64)
+    for lo in range(0, elements, CHUNK_ELEMENTS):
+        hi = min(lo + CHUNK_ELEMENTS, elements)
+        total = np.zeros(hi - lo, np.int64)
         for rank in range(n):
-            inputs.ints(layout, rank, lo, hi, row)
-            total += row
+            total += inputs.words(tensor, rank, lo, hi)
         outside = np.flatnonzero((total < -limit) | (total >= limit))
         if len(outside):
             at = int(outside[0])
-            tensor, first, _, _ = next(layout.pieces(lo + at, lo + at + 1))
             raise Saturated(
-                f"overflow: {tensor.name} index {first}: the sum {total[at]} does not fit in {dtype.lower()}; "
+                f"overflow: {tensor.name} index {lo + at}: the sum {total[at]} does not fit in {dtype.lower()}; "
                 "the job must end with an error and deliver nothing"
             )
         if args.op == "mean":
             total = np.sign(total) * (np.abs(total) // n)
-        yield lo, hi, total.astype(WORD[dtype])
+        yield lo, total.astype(WORD[dtype])
 
 
 # --- the comparison ----------------------------------------------------------------------
@@ -389,22 +365,20 @@ def read_outputs(paths, tensors, verdict):
     return good
 
 
-def compare(results, layout, outputs, verdict):
-    for lo, hi, bits in results:
-        for t, first, last, here in layout.pieces(lo, hi):
-            expected = bits[here] if t.dtype in INTS else narrow(bits[here], t.dtype)
-            for worker, found in outputs.items():
-                words = found[t.name].words[first:last]
-                if np.array_equal(words, expected):
-                    continue
-                wrong = np.flatnonzero(words != expected)
-                for at in wrong[:DIFFERENCES_SHOWN_MAX]:
-                    verdict.differs(
-                        worker,
-                        f"tensor {t.name} index {first + at}: expected {shown(expected[at], t.dtype)}, "
-                        f"found {shown(words[at], t.dtype)}",
-                    )
-                verdict.count += max(len(wrong) - DIFFERENCES_SHOWN_MAX, 0)
+def compare(results, tensor, outputs, verdict):
+    for lo, expected in results:
+        for worker, found in outputs.items():
+            words = found[tensor.name].words[lo : lo + len(expected)]
+            if np.array_equal(words, expected):
+                continue
+            wrong = np.flatnonzero(words != expected)
+            for at in wrong[:DIFFERENCES_SHOWN_MAX]:
+                verdict.differs(
+                    worker,
+                    f"tensor {tensor.name} index {lo + at}: expected {shown(expected[at], tensor.dtype)}, "
+                    f"found {shown(words[at], tensor.dtype)}",
+                )
+            verdict.count += max(len(wrong) - DIFFERENCES_SHOWN_MAX, 0)
 
 
 def check(args):
@@ -418,24 +392,20 @@ def check(args):
     if len(args.outputs) != n:
         raise Refused(f"{n} workers, but {len(args.outputs)} outputs")
 
-    # The types that a message consists of, and the type that it has.
-    own = [((dtype,), dtype) for dtype in FLOATS]
-    floats = own if args.arithmetic == "own" else [(FLOATS, "F32")]
-    messages = [(Layout(inputs.tensors, dtypes), dtype, float_results) for dtypes, dtype in floats]
-    messages += [(Layout(inputs.tensors, (dtype,)), dtype, int_results) for dtype in INTS]
     verdict = Verdict()
     outputs = read_outputs(args.outputs, inputs.tensors, verdict)
     # infinities, NaNs and sums above the largest f32 are part of the job, not accidents
     with np.errstate(all="ignore"):
         try:
-            for layout, dtype, results in messages:
-                compare(results(inputs, layout, n, args, dtype), layout, outputs, verdict)
+            for tensor in inputs.tensors.values():
+                results = int_results if tensor.dtype in INTS else float_results
+                compare(results(inputs, tensor, n, args), tensor, outputs, verdict)
         except Saturated as e:
             return 1, [str(e)]
     if verdict.count:
         where = " ".join(str(w) for w in sorted(verdict.workers))
         return 1, verdict.lines + [f"different: {verdict.count} differences, in workers {where}"]
-    return 0, [f"exact: {n} workers x {sum(m[0].elements for m in messages)} elements"]
+    return 0, [f"exact: {n} workers x {sum(math.prod(t.shape) for t in inputs.tensors.values())} elements"]
 
 
 def arguments(argv):

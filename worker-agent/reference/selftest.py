@@ -224,7 +224,8 @@ class Arithmetic(unittest.TestCase):
                     half = F32.nearest(middle)
                     bits += [half, half + 1, max(half - 1, 0)]
             self.same(check.narrow(array(bits), name), [slow_narrow(b, fmt) for b in bits], name)
-        self.assertEqual(int(check.narrow(array([0x477FF000]), "F16")[0]), 0x7C00)  # 65520 rounds to infinity
+        # 65520 rounds to infinity.
+        self.assertEqual(int(check.narrow(array([0x477FF000]), "F16")[0]), 0x7C00)
         self.assertEqual(int(check.narrow(array([0x7F7FFFFF]), "BF16")[0]), 0x7F80)
 
     def test_native_fold(self):
@@ -283,7 +284,8 @@ class Arithmetic(unittest.TestCase):
             z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
             return z ^ z >> 31
 
-        self.assertEqual(splitmix64(0), 0xE220A8397B1DCDAF)  # first output of the published generator
+        # First output of the published generator.
+        self.assertEqual(splitmix64(0), 0xE220A8397B1DCDAF)
         for seed, rank, lo in ((0, 0, 0), (7, 3, 1000), (2**64 - 1, 63, 2**40 - 100)):
             expected = []
             for i in range(lo, lo + 100):
@@ -412,11 +414,12 @@ class CommandLine(unittest.TestCase):
             command = ["--synthetic", 7, "--elements", 50, "--workers", 1, "--element", dtype, "--outputs", *outs]
             self.assertEqual(run("--arithmetic", "own", *command)[0], 0, dtype)
 
-    def test_fixed_point_runs_over_tensor_boundaries(self):
-        # 16-element fragments: "a" ends in the middle of the second, which "b" goes on with.
+    def test_fixed_point_begins_anew_at_each_tensor(self):
+        # 16-element fragments: "a" ends in the middle of its second.
         n, rows = 2, [[random_f32(self.rng, "alike") for _ in range(53)] for _ in range(2)]
-        rows[0][20] = 0x7F800000  # spoils 16..32: the end of "a" and the beginning of "b"
-        result = slow_fixed([r + [0] * 11 for r in rows], 16)[:53]
+        rows[0][20] = 0x7F800000  # spoils the end of "a", and nothing of "b"
+        pad = lambda rows: slow_fixed([r + [0] * (-len(r) % 16) for r in rows], 16)[: len(rows[0])]
+        result = pad([r[:23] for r in rows]) + pad([r[23:] for r in rows])
         cut = lambda v: {"b": ("F32", [30], words(v[23:])), "a": ("F32", [23], words(v[:23]))}
         ins, outs = self.files("in", map(cut, rows)), self.files("out", [cut(result)] * n)
         command = ["--arithmetic", "fixed", "--inputs", *ins, "--outputs", *outs, "--payload"]
@@ -426,6 +429,16 @@ class CommandLine(unittest.TestCase):
         self.files("out", [cut(mean)] * n)
         self.assertEqual(run(*command, 64, "--op", "mean")[0], 0)
         self.assertEqual(run(*command, 64)[0], 1)
+
+    def test_one_worker_in_its_own_type_keeps_the_bits_of_a_nan(self):
+        signalling = {"h": ("F16", [2], words([0x7C01, 0xFC02], 2)), "b": ("BF16", [1], words([0x7F81], 2))}
+        quiet = {"h": ("F16", [2], words([0x7E01, 0xFE02], 2)), "b": ("BF16", [1], words([0x7FC1], 2))}
+        ins = self.files("in", [signalling])
+        for arithmetic, result in (("own", signalling), ("native", quiet)):
+            for op in ("sum", "mean"):
+                outs = self.files("out", [result])
+                command = ["--arithmetic", arithmetic, "--op", op, "--inputs", *ins, "--outputs", *outs]
+                self.assertEqual(run(*command)[0], 0, f"{arithmetic} {op}")
 
     def test_rank_order_is_part_of_a_native_sum(self):
         rows = [[0x3F800000], [0x7F000000], [0xFF000000]]

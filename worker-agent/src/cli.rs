@@ -5,8 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use tally_agent::config::DEFAULT_SOCKET;
 use tally_agent::link::loss::{Direction, Loss};
-use tally_agent::tensors::Dtype;
-use tally_agent::{Arithmetic, Op};
+use tally_agent::{Arithmetic, Dtype, Op};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -16,7 +15,7 @@ Exit codes:
   3    tensors or report cannot be read or written
   4    the network, or the agent's socket, cannot be used
   5    the switch did not let us join, or members are missing
-  6    the job failed because of another member
+  6    the job failed because of another member, or ranks bring different tensors
   7    a sum of integers overflowed
   8    results stopped coming
   130  interrupted; the other workers have been told
@@ -41,7 +40,7 @@ Another transport:
    "mac": "02:00:00:00:00:01", "address": "10.84.0.1"}
 with eal.memory (no-huge or hugepages), eal.megabytes (64) and port (40000), if wanted.
 
-Every worker of a job needs the same tensors (names, types, shapes), arithmetic and payload."#;
+Every worker of a job needs the same tensors (names, types, shapes), arithmetic, operation and payload."#;
 
 const PS_CONFIG: &str = r#"
 The configuration of a parameter server:
@@ -84,45 +83,45 @@ pub(crate) enum Command {
     /// Take part in jobs for the processes that train on this host, until SIGINT or SIGTERM.
     #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", AGENT_CONFIG.trim()))]
     Serve(ServeArgs),
-    /// Ask the agent of this host how its jobs go.
+    /// Show the state of the jobs of this host's agent.
     Status(StatusArgs),
-    /// Look for what keeps this host from its jobs, or slows them down, and say what to do about it.
+    /// Diagnose what keeps this host from its jobs, or slows them down, and how to fix it.
     ///
-    /// Whether the agent runs or not, and its jobs or not: the switch is asked in a way that
-    /// disturbs nobody. Run it as the agent's user. Takes less than ten seconds.
+    /// Works whether or not the agent and its jobs run, and disturbs neither. Run it as the agent's
+    /// user. Takes less than ten seconds.
     #[command(after_help = EXIT_CODES)]
     Doctor(DoctorArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct AllreduceArgs {
-    /// The worker's configuration, JSON (--help shows one).
+    /// Worker's configuration file, JSON (--help shows one).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Our tensors, a safetensors file of F32, F16, BF16, I32, I16 and I8 tensors.
+    /// Tensors to sum: a safetensors file of F32, F16, BF16, I32, I16 and I8 tensors.
     #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
     pub(crate) input: Option<PathBuf>,
-    /// Where the result goes, a safetensors file; written whole or not at all.
+    /// Safetensors file for the result; written whole or not at all.
     #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
     pub(crate) output: Option<PathBuf>,
-    /// Our rank, instead of that in the configuration.
+    /// Rank of this worker, instead of that in the configuration.
     #[arg(long)]
     pub(crate) rank: Option<u8>,
-    /// What becomes of the tensors.
+    /// Operation on the tensors.
     #[arg(long, value_enum, default_value = "sum")]
     pub(crate) op: Op,
-    /// How floats are summed: as integers with one exponent per fragment, whose sum does not
+    /// Arithmetic of floats: as integers with one exponent per fragment, whose sum does not
     /// depend on the order; all as f32, in the order of ranks; or each tensor in its own type,
     /// F16 and BF16 in half the bytes. Integers always travel in their own type.
     #[arg(long, value_enum, default_value = "fixed")]
     pub(crate) arithmetic: Arithmetic,
-    /// Sum one tensor of made-up numbers instead of an input.
+    /// One tensor of synthetic data instead of an input.
     #[arg(long, conflicts_with = "input", requires = "elements")]
     pub(crate) synthetic: bool,
-    /// Elements of the made-up tensor; K, M and G are 10^3, 10^6 and 10^9.
+    /// Elements of the synthetic tensor; K, M and G are 10^3, 10^6 and 10^9.
     #[arg(long, value_name = "N", value_parser = count, default_value = "0", hide_default_value = true)]
     pub(crate) elements: usize,
-    /// Type of the made-up tensor.
+    /// Type of the synthetic tensor.
     #[arg(
         long,
         value_enum,
@@ -131,44 +130,44 @@ pub(crate) struct AllreduceArgs {
         requires = "synthetic"
     )]
     pub(crate) element: Dtype,
-    /// Seed of the made-up numbers, the same at all workers.
+    /// Random seed of the synthetic data, the same at all workers.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Sum that often, one time after the other, for measuring.
+    /// Rounds: number of times that all tensors are summed, for measuring.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) repeat: u32,
-    /// Pause before each of them, in milliseconds, in place of a framework that computes.
+    /// Pause before each round, in milliseconds, in place of a framework's computation.
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub(crate) compute: u64,
-    /// Where numbers about the run go, as JSON.
+    /// File for the report of the run, JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) loss: LossArgs,
-    /// How progress is shown; auto is a bar on a terminal, and lines elsewhere.
+    /// Display of progress; auto is a bar on a terminal, and lines elsewhere.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) progress: Progress,
 }
 
-/// Losses on purpose, for tests.
+/// Injected loss, for tests.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LossArgs {
-    /// Probability with which each datagram is lost, for tests; 0 counts datagrams only.
+    /// Probability that a datagram is dropped, for tests; 0 counts datagrams only.
     #[arg(long, value_name = "P", value_parser = probability)]
     loss: Option<f64>,
-    /// Datagrams lost in a row, each burst beginning with the probability of --loss.
+    /// Datagrams dropped in a row; each burst begins with the probability of --loss.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "loss", value_parser = clap::value_parser!(u32).range(1..))]
     loss_burst: u32,
-    /// Direction in which datagrams are lost.
+    /// Direction in which datagrams are dropped.
     #[arg(long, value_enum, default_value_t, requires = "loss")]
     loss_direction: Direction,
-    /// Random seed of the losses.
+    /// Random seed of the injected loss.
     #[arg(long, value_name = "N", default_value_t = 1)]
     loss_seed: u64,
 }
 
 impl LossArgs {
-    /// What is to be lost, if anything is.
+    /// The injected loss, if there is any.
     pub(crate) fn loss(self) -> Option<Loss> {
         Some(Loss {
             probability: self.loss?,
@@ -181,10 +180,10 @@ impl LossArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// The parameter server's configuration, JSON (--help shows one).
+    /// Parameter server's configuration file, JSON (--help shows one).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Where numbers about the run go at the end, as JSON.
+    /// File for the final report, JSON.
     #[arg(long, value_name = "FILE")]
     pub(crate) report: Option<PathBuf>,
     #[command(flatten)]
@@ -193,10 +192,10 @@ pub(crate) struct PsArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The agent's configuration, JSON (--help shows one).
+    /// Agent's configuration file, JSON (--help shows one).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// Only check the configuration.
+    /// Check of the configuration only; starts nothing.
     #[arg(long)]
     pub(crate) check: bool,
     #[command(flatten)]
@@ -205,20 +204,20 @@ pub(crate) struct ServeArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// The agent's socket.
+    /// Path of the agent's socket.
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
-    /// As JSON.
+    /// Output as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
-    /// The agent's configuration, JSON (serve --help shows one).
+    /// Agent's configuration file, JSON (serve --help shows one).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
-    /// As JSON.
+    /// Output as JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,14 +1,15 @@
 //! The agent of a host: takes part in jobs for the processes that train on it.
 //!
-//! One thread lets processes in, at the socket, and tells the status. Each process has a session of its own: what it
-//! asks for, what comes from the network and its timers are the events of one loop (`rank.rs`). Over the kernel's
-//! UDP each session has a thread and a socket, so that none can keep another waiting. A DPDK port belongs to one
-//! thread, on which all sessions take turns (`port.rs`). If a session fails, so does its process alone.
+//! One thread lets processes in, at the socket, and tells the status. Each process has a session of
+//! its own: what it asks for, what comes from the network and its timers are the events of one loop
+//! (`rank.rs`). Over the kernel's UDP each session has a thread and a socket, so that none can keep
+//! another waiting. A DPDK port belongs to one thread, on which all sessions take turns
+//! (`port.rs`). If a session fails, so does its process alone.
 //!
 //! # The catches
 //!
-//! * Whoever may connect may be any rank of any of the configured jobs. Agents of tenants who do not trust each
-//!   other need sockets, configurations and groups of their own.
+//! * A user who may connect may be any rank of any of the configured jobs. Agents of tenants who do
+//!   not trust each other need sockets, configurations and groups of their own.
 
 mod failure;
 #[cfg(feature = "dpdk")]
@@ -16,8 +17,6 @@ mod port;
 mod rank;
 mod status;
 mod warnings;
-
-pub use status::{Done, JobStatus, RankStatus, Status};
 
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
 use crate::doctor::{self, Room};
@@ -27,20 +26,23 @@ use crate::link::loss::Loss;
 use crate::log::Log;
 use crossbeam_channel::Sender;
 use nix::unistd::Group;
-use rank::{Newcomer, Task};
+use rank::{PendingProcess, Task};
 use status::Shared;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tally_local::{Access, Asker, Caller, Class, Failure, Hello, Knock, Limits, Listener};
+use tally_local::{
+    Access, Caller, Class, Failure, Hello, Limits, Listener, PendingPeer, StatusClient,
+};
+use tally_schema::agent::status::{JobStatus, Status};
 
 /// How long to wait at most before looking at the stop flag again.
 const IDLE_MAX: Duration = Duration::from_millis(100);
 /// For all sessions to leave, once the agent is to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// For somebody who asks for the status to read it.
+/// For a status client to read it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Who may be reading it at a time.
 const ANSWERS_MAX: usize = 8;
@@ -81,8 +83,8 @@ pub fn run(
             break Ok(());
         }
         match caller {
-            Ok(Some(Caller::Process(knock))) => agent.admit(knock),
-            Ok(Some(Caller::Status(asker))) => agent.answer(asker),
+            Ok(Some(Caller::Process(pending))) => agent.admit(pending),
+            Ok(Some(Caller::Status(client))) => agent.answer(client),
             Ok(None) => {}
             Err(error) => break Err(error.into()),
         }
@@ -140,7 +142,7 @@ struct Agent<'a> {
     log: Log,
     stop: &'a Arc<AtomicBool>,
     began: Instant,
-    /// By job and rank. Whoever serves one has the other clone, until all is over.
+    /// By job and rank. The thread that serves one has the other clone, until all is over.
     ranks: HashMap<(u16, u8), Arc<Shared>>,
     /// If all processes share a port.
     port: Option<PortThread>,
@@ -151,7 +153,7 @@ struct Agent<'a> {
 
 /// The thread that owns the DPDK port.
 struct PortThread {
-    newcomers: Sender<Newcomer>,
+    pending_processes: Sender<PendingProcess>,
     thread: JoinHandle<Result<(), AgentError>>,
 }
 
@@ -166,13 +168,16 @@ impl PortThread {
         if !matches!(config.transport, AgentTransport::Dpdk { .. }) {
             return Ok(None);
         }
-        let (newcomers, queue) = crossbeam_channel::bounded(config.processes.into());
+        let (pending_processes, queue) = crossbeam_channel::bounded(config.processes.into());
         let (config, stop) = (config.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("port".into())
             .spawn(move || port::serve(&config, &queue, log, &stop))
             .map_err(|why| LinkError::system("no thread for the port", why))?;
-        Ok(Some(Self { newcomers, thread }))
+        Ok(Some(Self {
+            pending_processes,
+            thread,
+        }))
     }
 
     #[cfg(not(feature = "dpdk"))]
@@ -209,17 +214,17 @@ impl Agent<'_> {
         self.ranks.retain(|_, shared| Arc::strong_count(shared) > 1);
     }
 
-    fn admit(&mut self, knock: Knock) {
-        let Hello { job, rank, .. } = knock.hello();
-        let (pid, uid) = (knock.pid(), knock.uid());
+    fn admit(&mut self, pending: PendingPeer) {
+        let Hello { job, rank, .. } = pending.hello();
+        let (pid, uid) = (pending.pid(), pending.uid());
         let name = format!("job {job} rank {rank}");
-        let worker = match self.check(&knock.hello()) {
+        let worker = match self.check(&pending.hello()) {
             Ok(of) => self.config.worker(of, rank),
             Err(failure) => {
                 let why = &failure.text;
                 self.log
                     .warn(format_args!("{name}: process {pid} refused: {why}"));
-                knock.refuse(failure);
+                pending.refuse(failure);
                 return;
             }
         };
@@ -228,7 +233,13 @@ impl Agent<'_> {
             memory_bytes: u64::from(self.config.memory_mib) << 20,
             ..Limits::default()
         };
-        let shared = Arc::new(Shared::new(rank, pid, uid, worker.window, knock.presence()));
+        let shared = Arc::new(Shared::new(
+            rank,
+            pid,
+            uid,
+            worker.window,
+            pending.presence(),
+        ));
         let task = Task {
             name: name.clone(),
             config: worker,
@@ -241,20 +252,20 @@ impl Agent<'_> {
             log: self.log,
         };
         // The peer is made in its thread: nothing of a process's own making is dropped in this one.
-        let newcomer = Newcomer {
+        let process = PendingProcess {
             task,
-            knock,
+            pending,
             limits,
         };
         let begun = match &self.port {
             // There is room for all that may be here.
             Some(port) => port
-                .newcomers
-                .try_send(newcomer)
+                .pending_processes
+                .try_send(process)
                 .map_err(|why| why.to_string()),
             None => std::thread::Builder::new()
                 .name(format!("{job}.{rank}"))
-                .spawn(move || newcomer.run())
+                .spawn(move || process.run())
                 .map(drop)
                 .map_err(|why| why.to_string()),
         };
@@ -317,7 +328,7 @@ impl Agent<'_> {
         Ok(of)
     }
 
-    fn answer(&self, asker: Asker) {
+    fn answer(&self, client: StatusClient) {
         if self.answering.fetch_add(1, Ordering::Relaxed) >= ANSWERS_MAX {
             self.answering.fetch_sub(1, Ordering::Relaxed);
             return;
@@ -325,7 +336,7 @@ impl Agent<'_> {
         let text = self.status().to_json();
         let answering = self.answering.clone();
         std::thread::spawn(move || {
-            asker.answer(&text, ANSWER_WITHIN);
+            client.answer(&text, ANSWER_WITHIN);
             answering.fetch_sub(1, Ordering::Relaxed);
         });
     }

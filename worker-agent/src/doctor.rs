@@ -1,19 +1,23 @@
-//! `tally-agent doctor`: looks for what keeps a host from taking part in its jobs, or from doing so at full speed.
+//! `tally-agent doctor`: looks for what keeps a host from taking part in its jobs, or from doing so
+//! at full speed.
 //!
-//! Each [`Check`] says what was found and, unless it is good, what to do about it. They are in the order in which
-//! things depend on each other: the configuration and the local socket, the host's interface, the switch, the
-//! jobs. What depends on something that is bad is left out, so that the first bad line is the one to begin with.
+//! Each [`Check`] says what was found and, unless it is good, what to do about it. They are in the
+//! order in which things depend on each other: the configuration and the local socket, the host's
+//! interface, the switch, the jobs. What depends on something that is bad is left out, so that the
+//! first bad line is the one to begin with.
 //!
-//! The switch is asked for each job with a JOIN that it must refuse (`probe.rs`): nobody's place is taken, and
-//! no incarnation is opened, also while the job runs.
+//! The switch is asked for each job with a JOIN that it must refuse (`probe.rs`): nobody's place is
+//! taken, and no incarnation is opened, also while the job runs.
 //!
 //! # The catches
 //!
-//! * The kernel's side is asked with `ip`, `ethtool` and `ping`. Where one is missing, that is said in place of what it
-//!   would have found.
-//! * What the doctor may do (socket buffers, opening the device) is what its own user may: run it as the agent's.
-//! * Firewalls are not looked at. The probe's answers get through those that track connections; results come to
-//!   a group, from the switch, to the UDP port of its configuration (31249), and must be let in.
+//! * The kernel's side is asked with `ip`, `ethtool` and `ping`. Where one is missing, that is said
+//!   in place of what it would have found.
+//! * What the doctor may do (socket buffers, opening the device) is what its own user may: run it
+//!   as the agent's.
+//! * Firewalls are not looked at. The probe's answers get through those that track connections;
+//!   results come to a group, from the switch, to the UDP port of its configuration (31249), and
+//!   must be let in.
 
 mod device;
 mod interface;
@@ -23,110 +27,9 @@ mod probe;
 mod tool;
 
 use crate::config::{AgentConfig, AgentTransport, Transport};
-use serde::Serialize;
-use std::fmt;
 use std::net::Ipv4Addr;
 use std::path::Path;
-
-/// How it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// As it should be.
-    Good,
-    /// It works, but slower or less safely than it could, or it is not known whether it does.
-    Warning,
-    /// It does not work.
-    Bad,
-}
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Check {
-    /// What was looked at, in a word.
-    pub check: &'static str,
-    /// How it is.
-    pub verdict: Verdict,
-    /// What was found.
-    pub found: String,
-    /// What to do: a command for the shell, or what to change in which file.
-    pub fix: Option<String>,
-}
-
-impl Check {
-    fn good(check: &'static str, found: impl Into<String>) -> Self {
-        Self {
-            check,
-            verdict: Verdict::Good,
-            found: found.into(),
-            fix: None,
-        }
-    }
-
-    fn warning(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self {
-            check,
-            verdict: Verdict::Warning,
-            found: found.into(),
-            fix: Some(fix.into()),
-        }
-    }
-
-    fn bad(check: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self {
-            verdict: Verdict::Bad,
-            ..Self::warning(check, found, fix)
-        }
-    }
-}
-
-/// All that was found.
-#[derive(Clone, Debug, Serialize)]
-#[non_exhaustive]
-pub struct Diagnosis {
-    /// What was looked at, in order.
-    pub checks: Vec<Check>,
-    /// How many are bad.
-    pub bad: usize,
-    /// How many are warnings.
-    pub warnings: usize,
-}
-
-impl Diagnosis {
-    /// Whether nothing is bad.
-    #[must_use]
-    pub const fn is_good(&self) -> bool {
-        self.bad == 0
-    }
-
-    /// As JSON.
-    #[must_use]
-    pub fn to_json(&self) -> String {
-        // It is numbers and words, which JSON has.
-        simd_json::serde::to_string_pretty(self).unwrap_or_default()
-    }
-}
-
-impl fmt::Display for Diagnosis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for it in &self.checks {
-            let verdict = match it.verdict {
-                Verdict::Good => "good",
-                Verdict::Warning => "warning",
-                Verdict::Bad => "bad",
-            };
-            writeln!(f, "{verdict:<8} {:<14} {}", it.check, it.found)?;
-            if let Some(fix) = &it.fix {
-                writeln!(f, "{:<8} {:<14} -> {fix}", "", "")?;
-            }
-        }
-        match (self.bad, self.warnings) {
-            (0, 0) => writeln!(f, "all is well"),
-            (bad, warnings) => writeln!(f, "{bad} bad, {warnings} warnings"),
-        }
-    }
-}
+use tally_schema::agent::doctor::{Check, Diagnosis, Verdict};
 
 /// Longer payloads than the configured ones.
 pub(crate) enum Room {

@@ -1,12 +1,12 @@
 //! What can go wrong, by what a script would do about it.
 
 use crate::link::LinkError;
-use crate::session::Mismatch;
 use crate::tensors::TensorError;
 use std::path::PathBuf;
 use tally_config::ConfigError;
 use tally_endpoint::WorkerError;
 use tally_local::LocalError;
+use tally_session::Mismatch;
 use tally_wire::control::LeaveCode;
 use thiserror::Error;
 

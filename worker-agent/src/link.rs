@@ -9,13 +9,14 @@ pub mod ethernet;
 pub mod loss;
 pub mod udp;
 
-use crate::report::Losses;
+use crate::config::{SwitchAddress, Transport};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
+use tally_schema::agent::report::Losses;
 use tally_wire::Mac;
 use thiserror::Error;
 
@@ -60,6 +61,40 @@ fn explained(source: io::Error) -> io::Error {
     ))
 }
 
+/// Opens the link that `transport` describes.
+///
+/// # Errors
+/// If it cannot be opened.
+pub fn open_link(
+    transport: &Transport,
+    switch: SwitchAddress,
+    group: Option<udp::Group>,
+    units: Option<u8>,
+) -> Result<Box<dyn Link>, LinkError> {
+    match transport {
+        Transport::Udp { bind } => {
+            let link = udp::UdpLink::open(*bind, switch.address, group, units)?;
+            Ok(Box::new(link))
+        }
+        #[cfg(feature = "dpdk")]
+        Transport::Dpdk {
+            eal,
+            device,
+            mac,
+            address,
+            port,
+        } => {
+            let (mac, address) = (*mac, *address);
+            let local = ethernet::Local { mac, address };
+            let mut port = dpdk::DpdkPort::new(eal, device, local, *port, switch.address, units)?;
+            port.connect(dpdk::START_FOR)?;
+            Ok(Box::new(port.link(group.map(|it| it.address))))
+        }
+        #[cfg(not(feature = "dpdk"))]
+        Transport::Dpdk { .. } => Err(LinkError::NoDpdk),
+    }
+}
+
 /// A way to the switch and back.
 pub trait Link {
     /// Lends `fill` one buffer after the other, until it has nothing more to send or a batch is
@@ -81,8 +116,9 @@ pub trait Link {
     fn receive(&mut self, take: &mut dyn FnMut(Ecn, &[u8])) -> Result<usize, LinkError>;
 
     /// Waits until something may have arrived, but not longer than `timeout`. For calling when
-    /// there was nothing to do. Once something has arrived, it may wait for `gather` longer, for more
-    /// to be done at a time. It ends early when `wake` can be read, if the link waits in the kernel.
+    /// there was nothing to do. Once something has arrived, it may wait for `gather` longer, so
+    /// that more is done at a time. It ends early when `wake` can be read, if the link waits in the
+    /// kernel.
     ///
     /// # Errors
     /// If the link is broken for good.
@@ -93,8 +129,9 @@ pub trait Link {
         wake: Option<BorrowedFd<'_>>,
     ) -> Result<(), LinkError>;
 
-    /// Pins the switch's MAC: sends to it alone, and drops datagrams that come from another. `None`
-    /// releases the pin. A link over the kernel's sockets, where the kernel resolves the MAC, has no pin.
+    /// Pins the switch's MAC: sends to it alone, and drops datagrams that come from another.
+    /// `None` releases the pin. A link over the kernel's sockets, where the kernel resolves the
+    /// MAC, has no pin.
     fn pin(&mut self, switch_mac: Option<Mac>) {
         let _ = switch_mac;
     }

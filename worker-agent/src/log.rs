@@ -1,9 +1,11 @@
 //! What the programs say on standard error, as much of it as `TALLY_LOG` asks for.
 //!
-//! One line is one message and one write, so that those of several threads do not mix. Under systemd, whose journal
-//! reads standard error, each line begins with its priority (`<4>`, sd-daemon(3)), and `journalctl -p warning` works.
+//! One line is one message and one write, so that those of several threads do not mix. Under
+//! systemd, whose journal reads standard error, each line begins with its priority (`<4>`,
+//! sd-daemon(3)), and `journalctl -p warning` works.
 //!
-//! Saying something never waits for whoever reads it (`queue.rs`); a program that ends calls [`Log::flush`].
+//! Logging never waits for a reader (`queue.rs`); a program that ends calls
+//! [`Log::flush`].
 
 mod queue;
 
@@ -25,7 +27,7 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 pub enum Level {
     /// Something has failed.
     Error,
-    /// Something is not as it should be, and it goes on.
+    /// Something is not as it should be; the agent keeps running.
     Warn,
     /// What happens.
     Info,
@@ -95,7 +97,7 @@ impl Log {
             let line = self.line(level, &what.to_string());
             match self.queue() {
                 Some(queue) => queue.push(line),
-                // Nobody is left to be told that nobody reads.
+                // No reader is left, and none to report that to.
                 None => drop(std::io::stderr().write_all(line.as_bytes())),
             }
         }
@@ -108,13 +110,14 @@ impl Log {
         }
     }
 
-    /// That of the process, with a thread that writes what is in it; none if the system gives no thread.
+    /// That of the process, with a thread that writes what is in it; none if the system gives no
+    /// thread.
     fn queue(&self) -> Option<&'static Queue> {
         static QUEUE: Queue = Queue::new();
         static HAS_WRITER: OnceLock<bool> = OnceLock::new();
         let log = *self;
         let dropped = move |n| {
-            let what = format!("{n} lines of this log were dropped: nobody read it");
+            let what = format!("{n} lines of this log were dropped: it was not read");
             log.line(Level::Warn, &what)
         };
         let start = || {
@@ -168,7 +171,8 @@ fn level(wanted: &str) -> Result<Level, String> {
         .ok_or_else(|| format!("{VARIABLE}: found `{wanted}`, expected error, warn, info or debug"))
 }
 
-/// Whether standard error goes to systemd's journal: `JOURNAL_STREAM` is the device and inode that it made.
+/// Whether standard error goes to systemd's journal: `JOURNAL_STREAM` is the device and inode that
+/// it made.
 fn is_journal() -> bool {
     let Ok(stream) = std::env::var("JOURNAL_STREAM") else {
         return false;

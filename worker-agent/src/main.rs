@@ -12,12 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tally_agent::config::{AgentConfig, PsConfig, WorkerConfig};
-use tally_agent::daemon::{self, Status};
+use tally_agent::daemon;
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::log::Log;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options};
 use tally_endpoint::{PsEvent, Ranks};
+use tally_schema::agent::status::Status;
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -49,8 +50,8 @@ fn main() -> ExitCode {
 fn stop_flag() -> Arc<AtomicBool> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // In this order: the first signal finds the flag false and goes on to set it. They fail only for
-        // signals that cannot be caught.
+        // In this order: the first signal finds the flag false, and the second hook sets it. They
+        // fail only for signals that cannot be caught.
         let _ = signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone());
         let _ = signal_hook::flag::register(signal, stop.clone());
     }
@@ -107,7 +108,7 @@ fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
     };
     let stop = stop_flag();
     let mut console = Console::new(args.progress, log, config.job.id, rank);
-    let outcome = tally_agent::allreduce(&config, &options, &input, &mut console, &stop);
+    let outcome = tally_agent::allreduce(&config, &options, input, &mut console, &stop);
     console.end();
     let (output, report) = outcome?;
     if let Some(path) = &args.output {

@@ -1,15 +1,17 @@
 //! The parameter server: all its jobs in one loop over one link.
 
-use crate::allreduce::{Clock, instance, open_link};
 use crate::config::PsConfig;
 use crate::error::AgentError;
-use crate::link::Link;
 use crate::link::loss::{Loss, Lossy};
-use crate::report::{PsJobReport, PsReport};
+use crate::link::{Link, open_link};
+use crate::report::ps_job;
+use crate::session::{Clock, instance};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tally_endpoint::{Ps, PsEvent, Time};
 use tally_kernels::Kernels;
+use tally_schema::agent::report::PsReport;
+use tally_wire::header::field;
 use tally_wire::{JobId, Mac};
 
 /// How long to wait at most before looking at the stop flag again.
@@ -89,7 +91,7 @@ fn over(
             link.wait(until.min(IDLE_MAX), Duration::ZERO, None)?;
         }
     }
-    let report = |s: &Ps| PsJobReport::new(s.job().0, s.stats());
+    let report = |s: &Ps| ps_job(s.job().0, s.stats());
     Ok(PsReport {
         seconds: clock.now().since(Time(0)).as_secs_f64(),
         jobs: sessions.iter().map(report).collect(),
@@ -97,8 +99,8 @@ fn over(
     })
 }
 
-/// The switch's MAC, if the ACCEPTs of all jobs that have one agree: each is under its own job's key, and no job's
-/// holder may redirect the others' frames.
+/// The switch's MAC, if the ACCEPTs of all jobs that have one agree: each is under its own job's
+/// key, and no key's holder may redirect other jobs' frames.
 fn switch_mac(sessions: &[Ps], now: Time) -> Option<Mac> {
     let mut macs = sessions.iter().filter_map(|it| it.switch_mac(now));
     let first = macs.next()?;
@@ -107,7 +109,7 @@ fn switch_mac(sessions: &[Ps], now: Time) -> Option<Mac> {
 
 /// The session of the job that the datagram names, if it names one of ours.
 fn session_of<'a>(sessions: &'a mut [Ps], datagram: &[u8]) -> Option<&'a mut Ps> {
-    let job = JobId(u16::from_be_bytes(*datagram.get(4..)?.first_chunk()?));
+    let job = JobId(u16::from_be_bytes(*datagram.get(field::JOB)?.as_array()?));
     sessions.iter_mut().find(|s| s.job() == job)
 }
 
@@ -146,7 +148,8 @@ mod tests {
         }
     }
 
-    /// A switch that answers every control frame with ACCEPT, and stops the server once a MAC is pinned.
+    /// A switch that answers every control frame with ACCEPT, and stops the server once a MAC is
+    /// pinned.
     struct Accepting<'a> {
         answers: Vec<[u8; DATAGRAM_BYTES]>,
         pinned: &'a mut Vec<Mac>,

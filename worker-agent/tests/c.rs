@@ -1,4 +1,5 @@
-//! The C interface: what `tally.h` promises, kept to by the library, with programs in C at a real agent.
+//! The C interface: what `tally.h` promises, kept to by the library, with programs in C at a real
+//! agent.
 
 #![allow(
     clippy::unwrap_used,
@@ -120,7 +121,7 @@ fn the_example_sums() {
 }
 
 #[test]
-fn whatever_c_passes_is_served_or_refused() {
+fn any_arguments_from_c_are_served_or_refused() {
     let agent = Agent::new(Rig::new(2, Habits::default(), true), &[]);
     let program = agent.folder.path().join("calls");
     build(

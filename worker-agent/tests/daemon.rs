@@ -1,5 +1,5 @@
-//! The agent of a host: the real program, at the naive switch of the loopback interface, and processes that use
-//! it. Sums are compared with ones made here.
+//! The agent of a host: the real program, at the naive switch of the loopback interface, and
+//! processes that use it. Sums are compared with ones made here.
 
 #![allow(
     clippy::unwrap_used,
@@ -70,7 +70,7 @@ fn get(region: &Region, at: usize, elements: usize) -> Vec<f32> {
 }
 
 #[test]
-fn processes_sum_through_their_agent_whatever_gets_lost() {
+fn processes_sum_through_their_agent_with_any_losses() {
     let agent = Agent::new(Rig::new(3, HABITS, true), &["--loss", "0.02"]);
     agent.all(|rank, mut client| {
         let sizes = [0, 1, 63, 64, 65, 5001];
@@ -434,7 +434,7 @@ fn status_says_who_is_there_and_who_is_missing() {
         }
     });
     let json = said(&["--json"]);
-    let status: tally_agent::daemon::Status =
+    let status: tally_schema::agent::status::Status =
         tally_config::parse("status", json.as_bytes()).unwrap();
     let rank = &status.jobs[0].ranks[1];
     assert_eq!((rank.rank, rank.bytes, rank.window), (1, 4000, 32));
@@ -454,7 +454,7 @@ fn status_says_who_is_there_and_who_is_missing() {
     });
     let text = said(&[]);
     assert!(text.contains("done by kind: all_reduce 1\n"), "{text}");
-    let status: tally_agent::daemon::Status =
+    let status: tally_schema::agent::status::Status =
         tally_config::parse("status", said(&["--json"]).as_bytes()).unwrap();
     let [rank, other] = &status.jobs[0].ranks[..] else {
         panic!("{status:?}");
@@ -463,12 +463,12 @@ fn status_says_who_is_there_and_who_is_missing() {
     assert_eq!(rank.fallback["all_gather"], 3);
     assert_eq!(rank.fallback["other"], 1000 - 30);
     assert!(other.fallback.is_empty());
-    let nobody = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
+    let unprivileged = Command::new(env!("CARGO_BIN_EXE_tally-agent"))
         .args(["status", "--socket", "/nowhere/agent.sock"])
         .output()
         .unwrap();
-    assert_eq!(nobody.status.code(), Some(4));
-    let text = String::from_utf8(nobody.stderr).unwrap();
+    assert_eq!(unprivileged.status.code(), Some(4));
+    let text = String::from_utf8(unprivileged.stderr).unwrap();
     assert!(text.contains("`systemctl start tally-agent`"), "{text}");
 }
 
@@ -495,9 +495,9 @@ fn the_log_says_what_is_wanted() {
     agent.logs("TALLY_LOG: found `loud`, expected error, warn, info or debug");
 }
 
-/// Its standard error is a pipe that is full, and that nobody reads.
+/// Its standard error is a pipe that is full, and that is not read.
 #[test]
-fn a_log_that_nobody_reads_stops_nothing() {
+fn an_unread_log_stops_nothing() {
     let rig = Rig::new(2, Habits::default(), false);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.json");

@@ -1,5 +1,5 @@
-//! The doctor at a real switch, in network namespaces: each of its checks, good and bad, and what it says to do,
-//! done. Needs root, and the release build of `tally-switch`.
+//! The doctor at a real switch, in network namespaces: each of its checks, good and bad, and what
+//! it says to do, done. Needs root, and the release build of `tally-switch`.
 
 #![allow(
     clippy::unwrap_used,
@@ -9,43 +9,33 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use tally_agent::doctor::Verdict;
 use tally_local::{Arithmetic, Client, Dtype, Hello, LocalError, Operation, Priority, Submission};
+use tally_schema::agent::doctor::{Check, Diagnosis, Verdict};
 
 const KEY: &str = "00112233445566778899aabbccddeeff";
 const KEY_8: &str = "00112233445566778899aabbccdd0008";
 const LONG: Duration = Duration::from_secs(30);
 const AGENT: &str = env!("CARGO_BIN_EXE_tally-agent");
 
-/// What the doctor prints with --json.
-#[derive(Debug, serde::Deserialize)]
-struct Diagnosis {
-    checks: Vec<Check>,
-    bad: usize,
-    warnings: usize,
+/// What the doctor prints with --json, by check.
+trait Said {
+    fn of(&self, name: &str) -> &Check;
+    /// That `name` is `verdict`, and its words have `found` in them; returns what to do.
+    fn is(&self, name: &str, verdict: Verdict, found: &str) -> String;
+    fn has(&self, name: &str) -> bool;
 }
 
-#[derive(Debug, serde::Deserialize)]
-struct Check {
-    check: String,
-    verdict: String,
-    found: String,
-    fix: Option<String>,
-}
-
-impl Diagnosis {
+impl Said for Diagnosis {
     #[track_caller]
     fn of(&self, name: &str) -> &Check {
         let found = self.checks.iter().find(|it| it.check == name);
         found.unwrap_or_else(|| panic!("no {name}: {self:#?}"))
     }
 
-    /// That `name` is `verdict`, and its words have `found` in them; returns what to do.
     #[track_caller]
     fn is(&self, name: &str, verdict: Verdict, found: &str) -> String {
         let it = self.of(name);
-        let want = format!("{verdict:?}").to_lowercase();
-        assert_eq!(it.verdict, want, "{self:#?}");
+        assert_eq!(it.verdict, verdict, "{self:#?}");
         assert!(it.found.contains(found), "{found}: {self:#?}");
         assert_eq!(it.fix.is_none(), verdict == Good);
         it.fix.clone().unwrap_or_default()
@@ -214,7 +204,7 @@ impl Net {
             .unwrap();
         assert!(began.elapsed() < Duration::from_secs(10));
         let said: Diagnosis = simd_json::serde::from_slice(&mut output.stdout.clone()).unwrap();
-        let bad = said.checks.iter().filter(|it| it.verdict == "bad").count();
+        let bad = said.checks.iter().filter(|it| it.verdict == Bad).count();
         assert_eq!(said.bad, bad);
         assert_eq!(output.status.code(), Some(i32::from(bad > 0)));
         said
@@ -258,7 +248,7 @@ use Verdict::{Bad, Good, Warning};
 const NOTHING: (&str, &str) = ("", "");
 
 #[test]
-fn all_is_well_also_while_a_job_runs_and_nobody_is_disturbed() {
+fn all_is_well_also_while_a_job_runs_which_is_not_disturbed() {
     let Some(mut net) = net("well") else { return };
     net.host("ip link set dev eth0 mtu 9000");
     net.host("ethtool -K eth0 tso off");
@@ -338,7 +328,7 @@ fn keys_and_jobs_are_told_apart() {
         "7: the switch knows it, and has our key",
     ];
     assert_eq!(jobs, want);
-    // Another port, at which nobody listens.
+    // Another port, without a listener.
     net.configure(1024, ("10.84.0.254\"", "10.84.0.254\", \"port\": 4000"));
     net.doctor()
         .is("switch", Bad, "is alive, and says nothing at UDP port 4000");
@@ -535,17 +525,17 @@ fn an_ordinary_user_is_told_of_the_buffers_and_root_has_them() {
     net.start_switch("packet0,iface=port0", 1500);
     net.configure(1024, NOTHING);
     net.doctor().is("buffers", Good, "8 MiB");
-    let nobody = [
+    let unprivileged = [
         "setpriv",
         "--reuid=65534",
         "--regid=65534",
         "--clear-groups",
     ];
-    let said = net.doctor_as(&nobody);
+    let said = net.doctor_as(&unprivileged);
     let fix = said.is("configuration", Bad, "ermission denied");
     assert!(fix.starts_with("sudo tally-agent doctor"), "{fix}");
     net.host(&format!("chmod 0644 {}", net.path("agent.json").display()));
-    let said = net.doctor_as(&nobody);
+    let said = net.doctor_as(&unprivileged);
     let limit = std::fs::read_to_string("/proc/sys/net/core/rmem_max").unwrap();
     let limit: usize = limit.trim().parse().unwrap();
     if limit < 8 << 20 {
@@ -603,7 +593,7 @@ fn a_port_that_does_not_take_trains_is_found() {
     net.configure(1024, NOTHING);
     let fix = net
         .doctor()
-        .is("trains", Bad, "nobody on the way cuts them up");
+        .is("trains", Bad, "no device on the way cuts them up");
     assert_eq!(fix, "ethtool -K eth0 tx-udp-segmentation off");
     net.host(&fix);
     net.doctor().is("trains", Good, "arrive");

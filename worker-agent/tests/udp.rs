@@ -8,6 +8,7 @@
 
 mod rig;
 
+use half::{bf16, f16};
 use rig::common::switch::Habits;
 use rig::{Rig, write_config};
 use std::path::{Path, PathBuf};
@@ -15,10 +16,9 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tally_agent::link::loss::Loss;
-use tally_agent::report::Report;
-use tally_agent::tensors::Dtype;
-use tally_agent::tensors::Tensors;
-use tally_agent::{AgentError, Arithmetic, Op, Options, allreduce};
+use tally_agent::tensors::{Tensor, Tensors};
+use tally_agent::{AgentError, Arithmetic, Dtype, Op, Options, allreduce};
+use tally_schema::agent::report::Report;
 
 impl Rig {
     /// All workers' outcomes.
@@ -35,7 +35,7 @@ impl Rig {
     ) -> Vec<Result<(Tensors, Report), AgentError>> {
         let stop = AtomicBool::new(false);
         let run = |rank: u8| {
-            let (input, stop) = (&inputs[usize::from(rank)], &stop);
+            let (input, stop) = (inputs[usize::from(rank)].clone(), &stop);
             let config = self.worker(rank);
             let loss = options.loss.map(|l| Loss {
                 seed: l.seed + u64::from(rank),
@@ -65,21 +65,60 @@ fn gradients(folder: &str, workers: u8) -> Vec<Tensors> {
         .collect()
 }
 
+/// A tensor's elements, which f32 has exactly.
+fn floats(tensor: &Tensor) -> Vec<f32> {
+    let halves = || tensor.bytes.as_chunks::<2>().0.iter().copied();
+    match tensor.dtype {
+        Dtype::F32 => {
+            let words = tensor.bytes.as_chunks().0.iter();
+            words.map(|b| f32::from_ne_bytes(*b)).collect()
+        }
+        Dtype::F16 => halves().map(|b| f16::from_ne_bytes(b).to_f32()).collect(),
+        Dtype::Bf16 => halves().map(|b| bf16::from_ne_bytes(b).to_f32()).collect(),
+        _ => panic!("{} is of integers", tensor.name),
+    }
+}
+
+/// The same in the tensor's own type.
+fn narrowed(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    let values = values.iter().copied();
+    match dtype {
+        Dtype::F16 => values
+            .flat_map(|v| f16::from_f32(v).to_ne_bytes())
+            .collect(),
+        Dtype::Bf16 => values
+            .flat_map(|v| bf16::from_f32(v).to_ne_bytes())
+            .collect(),
+        _ => values.flat_map(f32::to_ne_bytes).collect(),
+    }
+}
+
+fn ints(tensor: &Tensor) -> Vec<i32> {
+    let words = tensor.bytes.as_chunks().0.iter();
+    words.map(|b| i32::from_ne_bytes(*b)).collect()
+}
+
+/// All ranks' tensors of the same name.
+fn by_tensor(inputs: &[Tensors]) -> Vec<Vec<&Tensor>> {
+    let all = |n| inputs.iter().map(|t: &Tensors| &t.tensors[n]).collect();
+    (0..inputs[0].tensors.len()).map(all).collect()
+}
+
 /// Section 8 with exact arithmetic: integers below 2^31 are exact in f64.
-fn fixed_sum(inputs: &[Tensors], per_fragment: usize) -> Vec<f32> {
-    let n = inputs.len() as u32;
-    let c = n.next_power_of_two().trailing_zeros() as i32;
+fn fixed_sum(tensors: &[&Tensor], per_fragment: usize) -> Vec<f32> {
+    let all: Vec<_> = tensors.iter().map(|t| floats(t)).collect();
+    let c = (all.len() as u32).next_power_of_two().trailing_zeros() as i32;
     let mut sum = Vec::new();
-    let len = inputs[0].floats.len();
+    let len = all[0].len();
     for start in (0..len).step_by(per_fragment) {
         let range = start..len.min(start + per_fragment);
         let exponent = |v: &f32| (v.to_bits() >> 23 & 0xff) as i32;
-        let all = inputs.iter().flat_map(|t| &t.floats[range.clone()]);
-        let e = all.map(exponent).max().unwrap();
+        let here = all.iter().flat_map(|values| &values[range.clone()]);
+        let e = here.map(exponent).max().unwrap();
         let s = 31 - c - (e.max(1) - 126);
         for i in range {
-            let q = |t: &Tensors| (f64::from(t.floats[i]) * 2f64.powi(s)).round_ties_even();
-            let total: f64 = inputs.iter().map(q).sum();
+            let q = |values: &Vec<f32>| (f64::from(values[i]) * 2f64.powi(s)).round_ties_even();
+            let total: f64 = all.iter().map(q).sum();
             sum.push((f64::from(total as f32) * 2f64.powi(-s)) as f32);
         }
     }
@@ -91,7 +130,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 }
 
 #[test]
-fn fixed_point_is_exact_whatever_gets_lost() {
+fn fixed_point_is_exact_under_loss() {
     let habits = Habits {
         collide: 200,
         preempt: 200,
@@ -104,16 +143,26 @@ fn fixed_point_is_exact_whatever_gets_lost() {
         loss: Some(Loss::of_each(0.05, 40)),
         ..Options::default()
     };
-    let want = fixed_sum(&inputs, 64)
-        .iter()
-        .map(|v| v / 3.0)
-        .collect::<Vec<_>>();
-    let ints = |i: usize| inputs.iter().map(|t| t.ints[i]).sum::<i32>() / 3;
+    let mean = |tensors: &Vec<&Tensor>| match tensors[0].dtype {
+        Dtype::I32 => {
+            let all: Vec<_> = tensors.iter().map(|t| ints(t)).collect();
+            let mean = |i: usize| all.iter().map(|values| values[i]).sum::<i32>() / 3;
+            let each = (0..all[0].len()).map(mean);
+            each.flat_map(i32::to_ne_bytes).collect()
+        }
+        dtype => {
+            let sum = fixed_sum(tensors, 64);
+            narrowed(dtype, &sum.iter().map(|v| v / 3.0).collect::<Vec<_>>())
+        }
+    };
+    let want: Vec<Vec<u8>> = by_tensor(&inputs).iter().map(mean).collect();
     for output in rig.allreduce(&inputs, options) {
         let output = output.unwrap();
-        assert_eq!(bits(&output.floats), bits(&want));
-        assert!(output.ints.iter().enumerate().all(|(i, &v)| v == ints(i)));
-        assert_eq!(output.layout, inputs[0].layout);
+        for ((got, want), input) in output.tensors.iter().zip(&want).zip(&inputs[0].tensors) {
+            assert_eq!(&got.bytes, want, "{}", got.name);
+            let tensor = |t: &Tensor| (t.name.clone(), t.dtype, t.shape.clone());
+            assert_eq!(tensor(got), tensor(input));
+        }
     }
 }
 
@@ -132,16 +181,19 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
         loss: Some(Loss::of_each(0.02, 7)),
         ..Options::default()
     };
-    let fold = |i: usize| {
-        inputs[1..]
-            .iter()
-            .fold(inputs[0].floats[i], |s, t| s + t.floats[i])
+    let fold = |tensors: &Vec<&Tensor>| {
+        let all = tensors.iter().map(|t| floats(t));
+        let add =
+            |sum: Vec<f32>, next: Vec<f32>| sum.iter().zip(&next).map(|(a, b)| a + b).collect();
+        all.reduce(add).unwrap()
     };
-    let want: Vec<_> = (0..inputs[0].floats.len()).map(fold).collect();
+    let want: Vec<_> = by_tensor(&inputs).iter().map(fold).collect();
     let (mut sent_lost, mut received_lost) = (0, 0);
     for reported in rig.reported(&inputs, options) {
         let (output, report) = reported.unwrap();
-        assert_eq!(bits(&output.floats), bits(&want));
+        for (got, want) in output.tensors.iter().zip(&want) {
+            assert_eq!(bits(&floats(got)), bits(want), "{}", got.name);
+        }
         // The injector, which knows nothing of the protocol's state, and the worker count the same.
         let elements = report.loss.unwrap().elements;
         let again = report.retransmissions;
@@ -151,7 +203,7 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
         sent_lost += elements.sent_lost;
         received_lost += elements.received_lost;
     }
-    // A single rank sends about 190 datagrams and can lose none of them.
+    // A single rank sends about 200 datagrams and can lose none of them.
     assert!(sent_lost > 0 && received_lost > 0);
 }
 
@@ -159,18 +211,21 @@ fn native_is_the_fold_in_rank_order_over_several_rounds() {
 fn pauses_before_rounds_count_and_priorities_follow_from_them() {
     let compute = Duration::from_millis(80);
     let rig = Rig::new(2, Habits::default(), true);
-    let inputs: Vec<_> = (0..2)
-        .map(|r| Tensors::synthetic(3, r, 5000, Dtype::F32))
-        .collect();
+    let inputs = gradients("digits/step40", 2);
     let options = Options {
         rounds: 5,
         compute,
         ..Options::default()
     };
-    let want = bits(&fixed_sum(&inputs, 64));
+    let sums = by_tensor(&inputs);
+    let want: Vec<_> = sums
+        .iter()
+        .map(|tensors| bits(&fixed_sum(tensors, 64)))
+        .collect();
     for reported in rig.reported(&inputs, options) {
         let (output, report) = reported.unwrap();
-        assert_eq!(bits(&output.floats), want);
+        let got: Vec<_> = output.tensors.iter().map(|t| bits(&floats(t))).collect();
+        assert_eq!(got, want);
         assert!(report.job_seconds >= 5.0 * 0.08, "{}", report.job_seconds);
         // The first contribution comes after the first pause.
         let pause = report.job_seconds - report.seconds;
@@ -195,12 +250,16 @@ fn infinities_and_nan_are_the_whole_fragments_nan() {
     let mut inputs: Vec<_> = (0..2)
         .map(|r| Tensors::synthetic(3, r, 1000, Dtype::F32))
         .collect();
-    inputs[1].floats[100] = f32::NEG_INFINITY;
-    for output in rig.allreduce(&inputs, Options::default()) {
-        let got = output.unwrap().floats;
+    let mut put = |value: f32| {
+        let at = &mut inputs[1].tensors[0].bytes[400..404];
+        at.copy_from_slice(&value.to_ne_bytes());
+        inputs.clone()
+    };
+    let (infinite, finite) = (put(f32::NEG_INFINITY), put(0.0));
+    let want = fixed_sum(&by_tensor(&finite)[0], 64);
+    for output in rig.allreduce(&infinite, Options::default()) {
+        let got = floats(&output.unwrap().tensors[0]);
         assert!(got[64..128].iter().all(|v| v.to_bits() == 0x7fc0_0000));
-        inputs[1].floats[100] = 0.0;
-        let want = fixed_sum(&inputs, 64);
         assert_eq!(bits(&got[..64]), bits(&want[..64]));
         assert_eq!(bits(&got[128..]), bits(&want[128..]));
     }
@@ -210,18 +269,68 @@ fn infinities_and_nan_are_the_whole_fragments_nan() {
 fn an_overflow_names_the_tensor() {
     let rig = Rig::new(2, Habits::default(), true);
     let mut inputs = gradients("mixed", 2);
-    let at = inputs[0]
-        .layout
-        .tensors
-        .iter()
-        .find(|t| t.name == "shard.examples")
-        .unwrap()
-        .start;
-    inputs.iter_mut().for_each(|t| t.ints[at] = i32::MAX);
+    for tensor in inputs.iter_mut().flat_map(|t| &mut t.tensors) {
+        if tensor.name == "shard.examples" {
+            tensor.bytes = i32::MAX.to_ne_bytes().into();
+        }
+    }
     for output in rig.allreduce(&inputs, Options::default()) {
         let error = output.unwrap_err();
         assert_eq!(error.exit_code(), 7);
         assert!(error.to_string().contains("shard.examples"), "{error}");
+    }
+}
+
+/// What every rank is told when rank 2 of 3 brings `change`d tensors, of which all bring the first
+/// `tensors` only.
+#[track_caller]
+fn differs(tensors: usize, change: impl Fn(&mut Tensors), which: usize) {
+    let rig = Rig::new(3, Habits::default(), true);
+    let mut inputs = gradients("digits/step40", 3);
+    inputs
+        .iter_mut()
+        .for_each(|input| input.tensors.truncate(tensors));
+    change(&mut inputs[2]);
+    let options = Options {
+        arithmetic: Arithmetic::Native,
+        ..Options::default()
+    };
+    for output in rig.allreduce(&inputs, options) {
+        let error = output.unwrap_err();
+        assert_eq!(error.exit_code(), 6, "{error}");
+        let said = error.to_string();
+        let which = format!("do not agree on collective {which}, here ");
+        assert!(said.contains(&which), "{said}");
+        assert!(said.contains("rank 2 brings "), "{said}");
+    }
+}
+
+#[test]
+fn tensors_that_differ_are_named_at_every_rank() {
+    differs(usize::MAX, |it| it.tensors[1].name.push('x'), 1);
+    differs(usize::MAX, |it| it.tensors[1].shape.push(1), 1);
+    differs(usize::MAX, |it| it.tensors.truncate(5), 0);
+    differs(usize::MAX, |it| it.tensors.clear(), 0);
+}
+
+/// A rank finds the difference when it has all results, and all have been told to leave.
+#[test]
+fn a_last_tensor_that_differs_is_no_sum() {
+    differs(1, |it| it.tensors[0].name.push('x'), 0);
+}
+
+#[test]
+fn nothing_is_summed_at_once() {
+    let rig = Rig::new(2, Habits::default(), true);
+    let nothing = vec![Tensors::default(); 2];
+    let options = Options {
+        rounds: 3,
+        ..Options::default()
+    };
+    for reported in rig.reported(&nothing, options) {
+        let (output, report) = reported.unwrap();
+        assert_eq!(output, Tensors::default());
+        assert_eq!((report.elements, report.round_seconds.len()), (0, 3));
     }
 }
 

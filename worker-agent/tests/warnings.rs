@@ -1,5 +1,5 @@
-//! The agent says why a job is slow, and nothing of one that is well: the real program, at the naive switch of the
-//! loopback interface.
+//! The agent says why a job is slow, and nothing of one that is well: the real program, at the
+//! naive switch of the loopback interface.
 
 #![allow(
     clippy::unwrap_used,
@@ -13,8 +13,8 @@ use rig::agent::Agent;
 use rig::common::switch::Habits;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_agent::daemon::Status;
 use tally_local::{Arithmetic, Client, Dtype, Operation, Priority, Submission};
+use tally_schema::agent::status::Status;
 
 const LONG: Duration = rig::agent::WAIT_MAX;
 /// Several looks of the agent.
@@ -102,8 +102,8 @@ fn a_job_that_is_well_gets_no_warning() {
     let agent = Agent::new(Rig::new(3, Habits::default(), true), &[]);
     agent.all(|_, mut client| work(&mut client, Duration::ZERO, None));
     let log = agent.log();
-    // This machine's CPUs may be busy with other tests, of which it may complain, and of what comes of it: ranks that
-    // answer late are asked again.
+    // This machine's CPUs may be busy with other tests, of which it may complain, and of what comes
+    // of it: ranks that answer late are asked again.
     let busy = "CPUs are busy";
     let is_of_it =
         |it: &str| it.contains(busy) || log.contains(busy) && it.contains("had to be sent again");

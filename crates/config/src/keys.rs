@@ -1,8 +1,9 @@
 //! Keys of jobs in a configuration file: who may read them, and whether they are any good.
 //!
-//! Every text at a JSON key `key` is the key of the job whose number is beside it, at `id`. A key is as good as the mode of
-//! its file: with it any host can join the job, and end it. Keys that the documentation shows are known to everyone, so
-//! files with no others may have any mode: the examples can be run as they are.
+//! Every text at a JSON key `key` is the key of the job whose number is beside it, at `id`. A key
+//! is as good as the mode of its file: with it any host can join the job, and end it. Keys that the
+//! documentation shows are known to everyone, so files with no others may have any mode: the
+//! examples can be run as they are.
 
 use crate::ConfigError;
 use simd_json::OwnedValue;
@@ -93,7 +94,8 @@ impl FoundKey {
     }
 }
 
-/// That the file's mode keeps its keys, and that each job has one of its own that cannot be guessed.
+/// That the file's mode keeps its keys, and that each job has one of its own that cannot be
+/// guessed.
 pub(crate) fn check(
     path: &Path,
     keys: &[FoundKey],

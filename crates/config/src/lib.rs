@@ -1,9 +1,10 @@
-//! JSON configuration files, with errors that a person can act on; and files that are written whole or not at all.
+//! JSON configuration files, with errors that a person can act on; and files that are written whole
+//! or not at all.
 //!
-//! [`load`] reads a file into any type that serde can deserialise. Whatever is wrong, the error's
-//! text names the file, then the line and column (syntax) or the key path (content), what was
-//! found there, and what is allowed. What a type cannot express, the caller checks afterwards and
-//! reports in the same form with [`ConfigError::value`].
+//! [`load`] reads a file into any type that serde can deserialise. On any fault the error's text
+//! names the file, then the line and column (syntax) or the key path (content), what was found
+//! there, and what is allowed. What a type cannot express, the caller checks afterwards and reports
+//! in the same form with [`ConfigError::value`].
 //!
 //! The file goes through simd-json's document model and not straight into the type: only the
 //! model still knows what it found when a type does not fit, and it keeps keys that occur twice,
@@ -30,12 +31,12 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
-        source: std::io::Error,
+        /// Why. Not a source of this error, or a report of the chain would name it twice.
+        error: std::io::Error,
     },
     /// Others than its owner may read or change a file with keys.
     #[error(
@@ -89,8 +90,8 @@ impl ConfigError {
 
 /// Reads the JSON file at `path` into a `T`.
 ///
-/// A file with keys of jobs must be readable by its owner alone, and the keys good, unless they are those of examples
-/// ([`EXAMPLE_KEY`]).
+/// A file with keys of jobs must be readable by its owner alone, and the keys good, unless they are
+/// those of examples ([`EXAMPLE_KEY`]).
 ///
 /// # Errors
 /// The first thing in the file that does not fit, or its mode.
@@ -100,12 +101,12 @@ pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigErro
     let read = || {
         let mut file = File::open(path)?;
         file.read_to_end(&mut text)?;
-        // Of what was read, whatever is at the path by now.
+        // Permissions of the open file; the path may lead to another one.
         file.metadata()
     };
-    let file = { read }().map_err(|source| ConfigError::Read {
+    let file = { read }().map_err(|error| ConfigError::Read {
         path: path.to_owned(),
-        source,
+        error,
     })?;
     parse_file(path, &text, Some(&file))
 }

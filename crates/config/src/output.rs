@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// Writes the file at `path`: all of `contents`, or nothing.
 ///
-/// They go to a temporary file in the same folder, which takes the place of `path` once the disk has it all. So a disk
-/// that is full leaves a report of an earlier run as it was. What is no regular file, such as a pipe or `/dev/stdout`, is
-/// written to directly.
+/// They go to a temporary file in the same folder, which takes the place of `path` once the disk
+/// has it all. So a disk that is full leaves a report of an earlier run as it was. What is no
+/// regular file, such as a pipe or `/dev/stdout`, is written to directly.
 ///
 /// # Errors
 /// The kernel's reason, without the path.

@@ -47,9 +47,12 @@ fn a_good_file_loads() {
 }
 
 #[test]
-fn a_missing_file_is_named() {
-    let text = load::<Config>("/nowhere/x.json").unwrap_err().to_string();
+fn a_missing_file_is_named_once() {
+    let error = load::<Config>("/nowhere/x.json").unwrap_err();
+    let text = error.to_string();
     assert!(text.starts_with("/nowhere/x.json: No such file"), "{text}");
+    // A program that prints the chain of errors prints nothing twice.
+    assert!(std::error::Error::source(&error).is_none());
 }
 
 #[test]

@@ -131,7 +131,8 @@ void tally_mbuf_free(struct rte_mbuf *frame)
 	rte_pktmbuf_free(frame);
 }
 
-/* As rte_pktmbuf_free_bulk, with few instructions where frames have one segment and follow others of their pool. */
+/* As rte_pktmbuf_free_bulk, with few instructions where frames have one segment and follow others
+ * of their pool. */
 void tally_free_bulk(struct rte_mbuf **frames, unsigned int n)
 {
 	struct rte_mempool *pool = NULL;
@@ -308,13 +309,14 @@ int tally_on_interrupt_thread(void (*job)(void *), void *argument)
 	return 0;
 }
 
-/* Waits until all bursts have ended that any thread is in, whatever keeps it from its CPU. */
+/* Waits until all bursts of all threads have ended, also of a thread that waits for its CPU. */
 static void bursts_end(void)
 {
 	struct burster *it;
 
-	/* From here on each thread is seen to be in a burst, or its next burst sees what was written before. Where the
-	 * kernel does not let us, it does so by itself in far less time than this. */
+	/* From here on each thread is seen to be in a burst, or its next burst sees what was
+	 * written before. Where the kernel does not let us, it does so by itself in far less time
+	 * than this. */
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
 		usleep(10000);
 	pthread_mutex_lock(&bursters_lock);

@@ -137,8 +137,8 @@ struct tally_udp_rule {
 	uint16_t queue;
 };
 
-/* Asks the driver whether it would take the rule, and makes it if `make`. Negative: it does not; then
- * `why` has its words, or is empty. */
+/* Asks the driver whether it would take the rule, and makes it if `make`. Negative: it does not;
+ * then `why` has its words, or is empty. */
 int tally_udp_rule_apply(uint16_t port, const struct tally_udp_rule *rule, bool make,
 			 char *why, size_t why_bytes);
 void tally_rules_flush(uint16_t port);

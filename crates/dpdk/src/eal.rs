@@ -25,7 +25,6 @@ use std::thread;
 
 use dpdk_sys as sys;
 
-use crate::connect::is_pci;
 use crate::error::{Errno, Error, c_string};
 
 /// The argument of `net_memif` that shares a client's buffers with its peer.
@@ -44,7 +43,7 @@ pub enum Memory {
         /// Size in MiB.
         megabytes: u32,
     },
-    /// Hugepages without files (`--in-memory`): nothing is left behind whatever happens, and
+    /// Hugepages without files (`--in-memory`): nothing is left behind, also after a crash, and
     /// processes can't disturb each other. The production setting.
     InMemory {
         /// MiB reserved at start; more is taken when pools need it.
@@ -216,7 +215,8 @@ fn first_allowed_cpu() -> Option<usize> {
     list.trim().split([',', '-']).next()?.parse().ok()
 }
 
-/// The EAL, initialised. Ports, pools and registered threads hold it; it ends with the last of them.
+/// The EAL, initialised. Ports, pools and registered threads hold it; it ends with the last of
+/// them.
 #[derive(Clone)]
 pub struct Eal(Arc<EalInner>);
 
@@ -328,8 +328,8 @@ impl EalInner {
 
     /// Gives back what the calling thread's caches hold, and frees pools that are whole by that.
     pub(crate) fn flush_caches(&self) {
-        // SAFETY: the EAL is alive. The caches are those of the calling thread's lcore number, which
-        // no other thread has; a thread without a number has none.
+        // SAFETY: the EAL is alive. The caches are those of the calling thread's lcore number,
+        // which no other thread has; a thread without a number has none.
         unsafe { sys::tally_flush_caches() };
         bury(&mut self.orphans());
     }
@@ -344,11 +344,11 @@ fn bury(orphans: &mut BTreeSet<Orphan>) {
     orphans.retain(|Orphan(pool)| {
         let pool = pool.as_ptr();
         // The ring's own count, which leaves out what is in the caches of threads. It is what makes
-        // this sound: nobody can take from this pool any more, so once its ring is full no frame
-        // is out, no cache holds one, and no thread is inside a free. For a thread that is
-        // freeing holds at least one buffer that is not in the ring until its last access to the
-        // pool, which is the one that puts it there: straight into the ring, or into a cache, from
-        // where flushing, which happens under the lock that freeing the pool takes, moves it.
+        // this sound: no thread can take from this pool any more, so once its ring is full no frame
+        // is out, no cache holds one, and no thread is inside a free. For a thread that is freeing
+        // holds at least one buffer that is not in the ring until its last access to the pool,
+        // which is the one that puts it there: straight into the ring, or into a cache, from where
+        // flushing, which happens under the lock that freeing the pool takes, moves it.
         // SAFETY: the pool is in the set, so it has not been freed.
         let whole = unsafe { sys::tally_mempool_in_ring(pool) == sys::tally_mempool_size(pool) };
         if whole {
@@ -388,8 +388,8 @@ impl Drop for EalInner {
     }
 }
 
-/// The lock around DPDK's control path, most of which is not safe to call from two threads, and what
-/// is ours there.
+/// The lock around DPDK's control path, most of which is not safe to call from two threads, and
+/// what is ours there.
 pub(crate) struct Control {
     /// Devices that have a handle: making one twice must fail, and DPDK lets it pass.
     pub(crate) devices: BTreeSet<CString>,
@@ -403,4 +403,10 @@ pub(crate) fn control() -> MutexGuard<'static, Control> {
         ports: BTreeSet::new(),
     });
     CONTROL.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a device is named by PCI address.
+#[must_use]
+pub fn is_pci(device: &str) -> bool {
+    device.split(',').next().is_some_and(|d| d.contains(':'))
 }

@@ -57,7 +57,7 @@ pub enum Error {
         what: &'static str,
     },
     /// One pool for all receive queues, or one for each.
-    #[error("{subject}: {pools} pools given for {rx_queues} receive queues: give 1 or as many")]
+    #[error("{subject}: {pools} pools given for {rx_queues} receive queues: give 1 or {rx_queues}")]
     PoolCount {
         /// Which port.
         subject: String,

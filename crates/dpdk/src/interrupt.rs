@@ -18,9 +18,10 @@ pub(crate) fn run<R: Send, J: FnOnce() -> R + Send>(there: bool, job: J) -> R {
         result: None,
     };
     let argument = (&raw mut errand).cast::<c_void>();
-    // SAFETY: the EAL is initialised, as callers hold ports. `argument` is an `Errand<R, J>`, to which
-    // nobody else refers until the call returns, which it does only when the job is done or will
-    // never be run. Job and result may change threads. The interrupt thread waits for no lock of ours.
+    // SAFETY: the EAL is initialised, as callers hold ports. `argument` is an `Errand<R, J>`, to
+    // which nothing else refers until the call returns, which it does only when the job is done or
+    // will never be run. Job and result may change threads. The interrupt thread waits for no lock
+    // of ours.
     unsafe { sys::tally_on_interrupt_thread(Some(perform::<R, J>), argument) };
     match (errand.result, errand.job) {
         (Some(result), _) => result,

@@ -5,8 +5,8 @@
 //! A buffer is a Rust value. An [`Mbuf`] is moved, never cloned, and freed exactly once; a
 //! transmit burst takes exactly the frames it sent out of the caller's vector and leaves the rest,
 //! in order. DPDK's rules about threads and lifetimes become types: a queue has one owner
-//! (`&mut`), a port is configured before it is started, and whatever a live value points into
-//! is kept alive by that value.
+//! (`&mut`), a port is configured before it is started, and all that a live value points into is
+//! kept alive by that value.
 //!
 //! # How it works
 //!
@@ -26,7 +26,7 @@
 //!
 //! # The catches
 //!
-//! - One EAL per process, for ever: DPDK can't be initialised twice, not even after clean-up.
+//! - One EAL per process, once: DPDK can't be initialised twice, not even after clean-up.
 //! - A thread that isn't registered ([`EalThread`]) has no pool cache, and pays for it.
 //! - What a peer or a driver does with shared memory is trusted: `net_memif`'s peer can write
 //!   into the frames that it sends while we read them, and `net_ring` hands over the sender's own
@@ -36,6 +36,7 @@
 //!   [`Mbuf::is_contiguous`] where [`Mbuf::data`] must be the whole frame.
 
 mod connect;
+mod device;
 mod eal;
 mod error;
 mod frame;
@@ -43,21 +44,20 @@ mod interrupt;
 mod mbuf;
 mod mempool;
 mod port;
+mod port_info;
 mod queue;
 mod ring_pair;
 mod steer;
 mod thread;
 mod tsc;
 
-pub use connect::{connect, is_pci};
-pub use eal::{Eal, EalConfig, Iova, LogLevel, Memory};
+pub use connect::connect;
+pub use eal::{Eal, EalConfig, Iova, LogLevel, Memory, is_pci};
 pub use error::{Errno, Error};
 pub use mbuf::{ChecksumState, Mbuf, Parts, Shares, free_bulk};
 pub use mempool::{FRAME_ALIGN_BYTES, HEADROOM_BYTES, Mempool, MempoolConfig};
-pub use port::{
-    Configured, Link, MacAddress, Port, PortConfig, PortId, PortInfo, PortStats, Probed, Started,
-    StartedPort,
-};
+pub use port::{Configured, Port, Probed, Started, StartedPort};
+pub use port_info::{Link, MacAddress, PortConfig, PortId, PortInfo, PortStats};
 pub use queue::{RxQueue, TxQueue};
 pub use ring_pair::{RingPairConfig, ring_pair};
 pub use thread::EalThread;

@@ -11,11 +11,12 @@
 //!
 //! # The catches
 //!
-//! - A frame may consist of several segments: the NIC made it so, or [`Mbuf::chain`] did. [`Mbuf::data`] is the
-//!   first, [`Mbuf::parts`] are all; see [`Mbuf::is_contiguous`] and [`Mbuf::linearize`]. Each segment counts its
-//!   own references, so headers that nobody shares can stand in front of a payload that many frames have.
-//! - Bytes that [`Mbuf::append`] and [`Mbuf::prepend`] add are whatever the buffer held before,
-//!   which may be another frame's: write them all before sending.
+//! - A frame may consist of several segments: the NIC made it so, or [`Mbuf::chain`] did.
+//!   [`Mbuf::data`] is the first, [`Mbuf::parts`] are all; see [`Mbuf::is_contiguous`] and
+//!   [`Mbuf::linearize`]. Each segment counts its own references, so headers of one frame can stand
+//!   in front of a payload that many frames have.
+//! - Bytes that [`Mbuf::append`] and [`Mbuf::prepend`] add hold the buffer's former contents, which
+//!   may be another frame's: write them all before sending.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -26,12 +27,13 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use dpdk_sys as sys;
 
-use crate::port::PortId;
+use crate::port_info::PortId;
 
 /// Half of the counter's range, as in `Arc`: so many threads can't add one each at once.
 const REFERENCES_MAX: u16 = u16::MAX / 2;
 
-/// A frame. Dropping it gives the buffer back to the pool that it came from, once nobody shares it.
+/// A frame. Dropping it gives the buffer back to the pool that it came from, once no other frame
+/// shares it.
 ///
 /// It may be moved to other threads, but is not `Sync`: two threads that share a frame have
 /// an `Mbuf` each.
@@ -64,7 +66,7 @@ pub enum ChecksumState {
 /// reference to the whole: that would claim that the count, too, doesn't change meanwhile.
 macro_rules! field {
     ($mbuf:expr, $name:ident) => {
-        // SAFETY: the buffer is valid while a reference to it is held. Nobody writes to this field
+        // SAFETY: the buffer is valid while a reference to it is held. No code writes to this field
         // while the `Mbuf` is borrowed: all writes go through `&mut` to the only reference.
         unsafe { *sys::rte_mbuf::$name($mbuf.0.as_ptr()) }
     };
@@ -117,8 +119,9 @@ impl Mbuf {
     fn set_span(&mut self, offset: usize, bytes: usize) {
         debug_assert!(self.is_resizable() && offset + bytes <= self.capacity());
         let raw = self.0.as_ptr();
-        // SAFETY: the buffer is valid, ours is the only reference, and `self` is borrowed mutably, so
-        // nobody else looks at these fields. Both numbers fit: they are within a capacity of 16 bits.
+        // SAFETY: the buffer is valid, ours is the only reference, and `self` is borrowed mutably,
+        // so no other code looks at these fields. Both numbers fit: they are within a capacity of
+        // 16 bits.
         unsafe {
             *sys::rte_mbuf::data_off(raw) = offset as u16;
             *sys::rte_mbuf::data_len(raw) = bytes as u16;
@@ -181,7 +184,8 @@ impl Mbuf {
         }
         let (offset, bytes) = self.span();
         // SAFETY: as in `data`. Ours is the only reference, and others are only made from `self`,
-        // which is borrowed mutably for as long as the slice: so there is no other way to the bytes.
+        // which is borrowed mutably for as long as the slice: so there is no other way to the
+        // bytes.
         Some(unsafe { slice::from_raw_parts_mut(self.start().add(offset), bytes) })
     }
 
@@ -237,7 +241,7 @@ impl Mbuf {
     #[inline]
     fn retain(&self, n: u16) {
         let references = self.references();
-        // As DPDK does: while the only reference is ours, nobody else can change the count, and
+        // As DPDK does: while the only reference is ours, no other thread can change the count, and
         // the locked instruction can be saved.
         if n > REFERENCES_MAX {
             too_many_references();
@@ -262,11 +266,13 @@ impl Mbuf {
     }
 
     /// One frame of two: the bytes of `head`, then those of `tail`, without a copy. `tail` may be
-    /// shared; its other holders keep what they have, and nobody can change it while this frame is under way.
+    /// shared; its other holders keep what they have, and none can change it while this frame is
+    /// under way.
     ///
     /// # Errors
     ///
-    /// Both, as they were, unless `head` is the only reference to its buffer and each is in one segment.
+    /// Both, as they were, unless `head` is the only reference to its buffer and each is in one
+    /// segment.
     #[inline]
     pub fn chain(head: Self, tail: Self) -> Result<Self, (Self, Self)> {
         if !head.is_resizable() || !tail.is_contiguous() {
@@ -277,10 +283,10 @@ impl Mbuf {
         let raw = head.0.as_ptr();
         // The head's reference to the tail is what `tail` was.
         let tail = ManuallyDrop::new(tail);
-        // SAFETY: the buffer is valid and `head`, which we own, is the only reference to it, so nobody
-        // else looks at these fields; that also makes `tail` another buffer. `tail` ends the chain: it is
-        // contiguous, so its own `next` is null. Nothing of it is written to. Whoever frees the frame gives up
-        // one reference to each of the two, which is what it owns.
+        // SAFETY: the buffer is valid and `head`, which we own, is the only reference to it, so
+        // no other code looks at these fields; that also makes `tail` another buffer. `tail` ends
+        // the chain: it is contiguous, so its own `next` is null. Nothing of it is written to.
+        // Freeing the frame gives up one reference to each of the two, which is what it owns.
         unsafe {
             *sys::rte_mbuf::next(raw) = tail.0.as_ptr();
             *sys::rte_mbuf::nb_segs(raw) = 2;
@@ -435,8 +441,8 @@ impl Mbuf {
             }
             next = NonNull::new(field!(segment, next));
         }
-        // SAFETY: the frame is valid and nobody else refers to any of its segments, which the call
-        // writes to and frees.
+        // SAFETY: the frame is valid and no other reference exists to any of its segments, which
+        // the call writes to and frees.
         unsafe { sys::tally_mbuf_linearize(self.0.as_ptr()) == 0 }
     }
 
@@ -477,8 +483,8 @@ impl Drop for Mbuf {
     fn drop(&mut self) {
         if self.is_contiguous() {
             let references = self.references();
-            // The order is that of rte_pktmbuf_prefree_seg: if ours is the only reference, nobody
-            // can make another meanwhile, and no locked instruction is needed.
+            // The order is that of rte_pktmbuf_prefree_seg: if ours is the only reference, no other
+            // thread can make another meanwhile, and no locked instruction is needed.
             if references.load(Ordering::Acquire) != 1 {
                 // Release: our reads are done before the last holder reuses the buffer. Acquire:
                 // if that is us, the others' are.
@@ -511,8 +517,9 @@ impl<'a> Iterator for Parts<'a> {
         let segment = ManuallyDrop::new(Mbuf(self.next?));
         self.next = NonNull::new(field!(segment, next));
         let (offset, bytes) = segment.span();
-        // SAFETY: as in `Mbuf::data`. The frame, which is borrowed for as long as the slice, holds a reference
-        // to each of its segments; they are written to only by whoever has the only one, mutably.
+        // SAFETY: as in `Mbuf::data`. The frame, which is borrowed for as long as the slice, holds
+        // a reference to each of its segments; they are written to only through the only reference,
+        // mutably.
         Some(unsafe { slice::from_raw_parts(segment.start().add(offset), bytes) })
     }
 }
@@ -541,8 +548,8 @@ impl Drop for Shares<'_> {
     }
 }
 
-/// Drops all frames, with one call into the pool for those that follow one another of one: cheaper than
-/// one by one. The vector keeps its capacity.
+/// Drops all frames, with one call into the pool for those that follow one another of one: cheaper
+/// than one by one. The vector keeps its capacity.
 pub fn free_bulk(frames: &mut Vec<Mbuf>) {
     let n = frames.len();
     // SAFETY: shrinking to zero. The elements are given up to the call below.

@@ -11,7 +11,7 @@
 //!
 //! - A [`Mempool`] is a handle; the memory goes back when the last handle is gone *and* all
 //!   frames are home. Until then the pool's name stays taken.
-//! - The counts look at all caches without stopping anyone. They are exact when nobody allocates
+//! - The counts look at all caches without stopping anyone. They are exact when no thread allocates
 //!   or frees, and a snapshot otherwise.
 
 use std::ptr::NonNull;
@@ -215,8 +215,8 @@ impl Mempool {
         NonNull::new(copy).map(|copy| unsafe { Mbuf::from_raw(copy) })
     }
 
-    /// Appends `n` empty frames to `out`, all or none; `false` if the pool has not as many. Nothing
-    /// is allocated on Rust's heap if `out` has the capacity.
+    /// Appends `n` empty frames to `out`, all or none; `false` if the pool has fewer. Nothing is
+    /// allocated on Rust's heap if `out` has the capacity.
     pub fn alloc_bulk(&self, out: &mut Vec<Mbuf>, n: usize) -> bool {
         let Ok(n_wide) = u32::try_from(n) else {
             return false;
@@ -226,7 +226,8 @@ impl Mempool {
         }
         out.reserve(n);
         let spare = out.spare_capacity_mut().as_mut_ptr();
-        // SAFETY: the pool is alive. There is room for n pointers, and an `Mbuf` is laid out as one.
+        // SAFETY: the pool is alive. There is room for n pointers, and an `Mbuf` is laid out as
+        // one.
         let ret = unsafe { sys::tally_alloc_bulk(self.as_ptr(), spare.cast(), n_wide) };
         if ret != 0 {
             return false;

@@ -7,9 +7,9 @@
 //!
 //! # The catches
 //!
-//! - A frame that [`TxQueue::burst`] has taken isn't free yet: the driver holds it until it is sent,
-//!   and some drivers look at that only during later bursts. A pool is whole only after its ports
-//!   are closed.
+//! - A frame that [`TxQueue::burst`] has taken isn't free yet: the driver holds it until it is
+//!   sent, and some drivers look at that only during later bursts. A pool is whole only after its
+//!   ports are closed.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,8 +19,9 @@ use std::sync::Arc;
 
 use dpdk_sys as sys;
 
+use crate::device::PortInner;
 use crate::mbuf::Mbuf;
-use crate::port::{PortId, PortInner};
+use crate::port_info::PortId;
 
 /// A port's receive queue.
 pub struct RxQueue {
@@ -106,9 +107,8 @@ impl TxQueue {
         self.queue
     }
 
-    /// Sends as many of the frames as the driver takes, first ones first, and returns how many. Exactly
-    /// these leave the vector; the others remain the caller's, in order. Doesn't wait for the
-    /// wire.
+    /// Sends the frames that the driver takes, first ones first, and returns their number. Exactly
+    /// these leave the vector; the others remain the caller's, in order. Doesn't wait for the wire.
     ///
     /// A driver may take a frame and drop it, for example if it is too long; then the port's
     /// `tx_errors` counts it. On a port without
@@ -127,7 +127,8 @@ impl TxQueue {
         }
         let offered = n.min(usize::from(u16::MAX)) as u16;
         let start = frames.as_mut_ptr();
-        // SAFETY: shrinking to zero, so that no frame is in the vector while it may be the driver's.
+        // SAFETY: shrinking to zero, so that no frame is in the vector while it may be the
+        // driver's.
         unsafe { frames.set_len(0) };
         // SAFETY: the port is started and has this queue, for as long as `self.port` is held. No
         // other thread uses the queue: it has one `TxQueue`, borrowed mutably. There are `offered`

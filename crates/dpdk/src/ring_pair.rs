@@ -10,7 +10,7 @@
 //!
 //! - A frame keeps its own pool; the receiver's pool isn't used. A shared frame arrives shared, and
 //!   its `port()` is not set.
-//! - Frames that nobody received are freed when both ports are gone.
+//! - Frames that were not received are freed when both ports are gone.
 
 use std::ffi::CString;
 use std::ptr::NonNull;
@@ -93,8 +93,8 @@ fn from_rings(name: &str, rx: &Rings, tx: &Rings) -> Result<CString, Error> {
     let device = c_string(&format!("net_ring_{name}"))?;
     let mut rx: Vec<_> = rx.rings.iter().map(|ring| ring.as_ptr()).collect();
     let mut tx: Vec<_> = tx.rings.iter().map(|ring| ring.as_ptr()).collect();
-    // SAFETY: the EAL is initialised; the name is a string, and both arrays have as many rings as is
-    // said. The driver copies all three. The rings outlive the device: its port holds them.
+    // SAFETY: the EAL is initialised; the name is a string, and both arrays have the lengths
+    // stated. The driver copies all three. The rings outlive the device: its port holds them.
     let port = unsafe {
         sys::rte_eth_from_rings(
             c_name.as_ptr(),
@@ -117,8 +117,8 @@ struct Rings {
     _eal: Arc<EalInner>,
 }
 
-// SAFETY: rings may be used and freed on any thread; that only one at a time sends and one receives is
-// the queues' doing.
+// SAFETY: rings may be used and freed on any thread; that only one at a time sends and one receives
+// is the queues' doing.
 unsafe impl Send for Rings {}
 // SAFETY: nothing is done with a shared `Rings` but to copy the pointers.
 unsafe impl Sync for Rings {}
@@ -157,8 +157,8 @@ impl Rings {
 impl Drop for Rings {
     fn drop(&mut self) {
         for ring in &self.rings {
-            // SAFETY: the ring exists and nobody else uses it: both ports are closed, or there
-            // were none. What is in it are frames, one reference each, that a port's queue sent.
+            // SAFETY: the ring exists and no port uses it: both ports are closed, or there were
+            // none. What is in it are frames, one reference each, that a port's queue sent.
             unsafe { sys::tally_ring_free_frames(ring.as_ptr()) };
             // SAFETY: as above, and it is freed once.
             unsafe { sys::rte_ring_free(ring.as_ptr()) };

@@ -2,10 +2,11 @@
 //!
 //! # How it works
 //!
-//! [`Port::steer_udp`] asks the driver for one rule for each queue: UDP datagrams to `first + q` go to
-//! queue q. It asks for them with the IPv4 address first and without it then, because some drivers
-//! take only the one and some only the other. Every rule is validated before the first is made, and
-//! if one can't be made those before it are taken back: a port has all of its rules or none.
+//! [`Port::steer_udp`] asks the driver for one rule for each queue: UDP datagrams to `first + q` go
+//! to queue q. It asks for them with the IPv4 address first and without it then, because some
+//! drivers take only the one and some only the other. Every rule is validated before the first is
+//! made, and if one can't be made those before it are taken back: a port has all of its rules or
+//! none.
 //!
 //! # The catches
 //!
@@ -26,8 +27,8 @@ use crate::port::{Port, Started};
 const WHY_BYTES: usize = 128;
 
 impl Port<Started> {
-    /// Steers UDP datagrams to `ip`, port `first + q`, into queue q, for all receive queues. Returns how
-    /// many rules that took.
+    /// Steers UDP datagrams to `ip`, port `first + q`, into queue q, for all receive queues.
+    /// Returns how many rules that took.
     ///
     /// # Errors
     ///
@@ -66,8 +67,8 @@ impl Port<Started> {
 
     fn ask(&self, rule: &sys::tally_udp_rule, make: bool) -> Result<(), String> {
         let mut why = [0 as c_char; WHY_BYTES];
-        // SAFETY: the port is started; the rule is read during the call, which leaves a string in `why`
-        // that fits. A driver's message is a constant of its own.
+        // SAFETY: the port is started; the rule is read during the call, which leaves a string in
+        // `why` that fits. A driver's message is a constant of its own.
         let ret = unsafe {
             sys::tally_udp_rule_apply(self.id().0, rule, make, why.as_mut_ptr(), WHY_BYTES)
         };

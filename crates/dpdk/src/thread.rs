@@ -10,8 +10,9 @@
 //! - Without it everything works, but each allocation and each free goes to the pool's shared
 //!   ring with an atomic compare-and-swap, whose cache line all cores contend for.
 //!   Alone on a machine that is 50 against 20 cycles for each frame that is allocated and freed by
-//!   itself, and 17 against 15 in bulk (`cargo run --release -p tally-dpdk --example burst_cost`, on a
-//!   virtual machine of an AMD EPYC at 2.6 GHz); with other cores at the same ring it is worse.
+//!   itself, and 17 against 15 in bulk (`cargo run --release -p tally-dpdk --example burst_cost`,
+//!   on a virtual machine of an AMD EPYC at 2.6 GHz); with other cores at the same ring it is
+//!   worse.
 //! - Registering turns off multi-process support for good: no secondary process (`dpdk-pdump`,
 //!   `dpdk-proc-info`) can attach from then on, and it fails if one has.
 //! - There are 128 numbers (`RTE_MAX_LCORE`), one of which the EAL keeps.

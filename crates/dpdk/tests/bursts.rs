@@ -1,5 +1,5 @@
-//! Memory that a burst may be reading is not unmapped under it: on the EAL's interrupt thread `munmap` waits for all
-//! bursts, however long they take.
+//! Memory that a burst may be reading is not unmapped under it: on the EAL's interrupt thread
+//! `munmap` waits for all bursts, however long they take.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn the_interrupt_thread_unmaps_nothing_under_a_burst() {
         let (pool, enough) = (pool.clone(), enough.clone());
         move || {
             let own = fs::read_link("/proc/thread-self").expect("/proc is there");
-            says.send(own).expect("somebody listens");
+            says.send(own).expect("a receiver listens");
             while !enough.load(Ordering::Relaxed) {
                 let mut frames: Vec<_> = (0..32).map(|n| frame(&pool, n)).collect();
                 port.tx[0].burst(&mut frames);
@@ -96,7 +96,7 @@ fn the_interrupt_thread_unmaps_nothing_under_a_burst() {
 
     // It ends with the process.
     thread::spawn(move || while reader.read(&mut [0; 65536]).is_ok() {});
-    wait_until("nobody is in a burst", || {
+    wait_until("no thread is in a burst", || {
         is_unmapped.load(Ordering::Relaxed)
     });
     enough.store(true, Ordering::Relaxed);

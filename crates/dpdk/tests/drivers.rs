@@ -1,5 +1,5 @@
-//! Every driver that Tally names is there at run time, and `net_af_packet` carries frames over a pair
-//! of veth interfaces, jumbo frames too. The latter needs root.
+//! Every driver that Tally names is there at run time, and `net_af_packet` carries frames over a
+//! pair of veth interfaces, jumbo frames too. The latter needs root.
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! The EAL's life: once per process, no trace on the caller's thread, and an end that waits for
-//! whatever is still alive.
+//! also of values that are still alive.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn life() {
         assert!(!run("abort"));
         assert!(run("life"), "after a crash, as {user:?}");
         assert!(run("held"));
-        if user == User::Nobody {
+        if user == User::Unprivileged {
             assert!(run("no-hugepages"));
         }
     }
@@ -96,6 +96,6 @@ fn no_hugepages() {
     match Eal::init(&config) {
         Err(Error::EalInit { .. }) => {}
         Err(error) => panic!("another error: {error}"),
-        Ok(_) => skipped("no hugepages for nobody: this host has some"),
+        Ok(_) => skipped("no hugepages for an unprivileged user: this host has some"),
     }
 }

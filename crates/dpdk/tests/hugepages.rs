@@ -1,5 +1,5 @@
-//! Hugepages, without files and with, and a second start after a crash. Needs 64 free pages of 2 MiB,
-//! root, and for the part with files a mounted hugetlbfs.
+//! Hugepages, without files and with, and a second start after a crash. Needs 64 free pages of 2
+//! MiB, root, and for the part with files a mounted hugetlbfs.
 
 mod common;
 

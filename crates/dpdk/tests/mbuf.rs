@@ -197,7 +197,7 @@ fn chains(heads: &Mempool, tails: &Mempool) {
     assert!(!chain.trim(1) && !chain.adj(1) && !chain.set_len(1));
     // Its headers are its own, and nothing else of it.
     chain.data_mut().expect("the headers are ours")[0] = 8;
-    assert!(!chain.linearize(), "somebody has the payload");
+    assert!(!chain.linearize(), "another frame has the payload");
     let copy = heads.copy(&chain).expect("a copy");
     assert!(copy.is_contiguous() && copy.data()[1..] == content[1..] && copy.data()[0] == 8);
     drop(copy);
@@ -205,7 +205,8 @@ fn chains(heads: &Mempool, tails: &Mempool) {
     assert_eq!((heads.in_use(), tails.in_use()), (0, 1));
     assert!(tail.is_unique());
 
-    // The payload lives as long as one of its frames, in both orders, and can be changed when they are gone.
+    // The payload lives as long as one of its frames, in both orders, and can be changed when they
+    // are gone.
     for tail_first in [true, false] {
         let mut tail = Some(payload(tails, 5));
         let shared = tail.as_ref().map(Mbuf::share).expect("it is there");
@@ -241,7 +242,7 @@ fn chains(heads: &Mempool, tails: &Mempool) {
     assert!(tail.is_unique());
     drop(tail);
 
-    // A chain that nobody shares can be made one piece.
+    // An unshared chain can be made one piece.
     let mut chain = Mbuf::chain(headers(2), payload(tails, 4)).expect("a chain");
     assert!(chain.linearize() && chain.is_contiguous());
     assert_eq!(chain.data()[52..], pattern(4)[52..]);

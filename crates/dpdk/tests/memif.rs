@@ -117,7 +117,7 @@ fn big_pool(eal: &Eal) -> Mempool {
     Mempool::new(eal, "p", &config).expect("memory")
 }
 
-/// Nobody comes before it crashes.
+/// No client comes before it crashes.
 fn crash() {
     let eal = common::eal();
     let _thread = EalThread::register(&eal).expect("registered");

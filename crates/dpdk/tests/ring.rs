@@ -91,7 +91,8 @@ fn back_to_back() {
     drop(last);
     assert!(left_pool.is_whole());
 
-    // Without leave to send several segments, a chain is dropped and counted: its payload is shared.
+    // Without leave to send several segments, a chain is dropped and counted: its payload is
+    // shared.
     let tail = frame(&right_pool, 3);
     let chain = |n: u8| {
         let head = left_pool.alloc_copy(&[n; 52]).expect("a frame");
@@ -141,8 +142,8 @@ fn start_chained(port: Port<Probed>, pool: &Mempool) -> StartedPort {
         .expect("it starts")
 }
 
-/// Frames of two segments with one payload: the ring takes a prefix, and what is under way when the ports go is
-/// freed.
+/// Frames of two segments with one payload: the ring takes a prefix, and what is under way when the
+/// ports go is freed.
 fn chains([mut a, mut b]: [StartedPort; 2], heads: &Mempool, tails: &Mempool) {
     let mut tail = frame(tails, 3);
     let chain = |n: u8| {

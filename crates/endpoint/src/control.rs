@@ -25,9 +25,9 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// What to wait between two JOINs, from `period` to half as long again: hosts that start together
-    /// would otherwise ask together for ever, and those whose frames come last would find the switch's
-    /// queue full each time (J-1).
+    /// What to wait between two JOINs, from `period` to half as long again: hosts that start
+    /// together would otherwise ask at the same moments each time, and those whose frames come last
+    /// would find the switch's queue full each time (J-1).
     pub(crate) fn apart(&self, period: Duration, now: Time) -> Duration {
         // Multiplicative hashing (Knuth, 6.4): the upper bits depend on all.
         let hash = (self.instance ^ now.0).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;

@@ -51,7 +51,7 @@ pub enum Awaited {
     /// These have not contributed.
     Ranks(Ranks),
     /// All have contributed: the sum is missing.
-    Nobody,
+    NoRank,
 }
 
 /// Why a worker's session failed.
@@ -73,7 +73,8 @@ pub enum WorkerError {
     NotStarted {
         /// How long it was waited for.
         after: Duration,
-        /// Ranks that have not joined; of those that also waited and gave up before, only if there are no others.
+        /// Ranks that have not joined; of those that also waited and gave up before, only if there
+        /// are no others.
         missing: Ranks,
         /// Whether the parameter server has not joined.
         ps_missing: bool,
@@ -109,8 +110,8 @@ pub enum WorkerError {
         /// The rank whose payload it is; none: the switch's port.
         by: Option<Rank>,
     },
-    /// Another worker brings other tensors or sums them in another way.
-    #[error("{} brings other tensors (names, types or shapes), arithmetic or payload than we do", ByRank(*.by))]
+    /// Another worker has another shape (D-1).
+    #[error("{} has another payload size or another version of sessions than we do: run one release of Tally at all ranks", ByRank(*.by))]
     Shape {
         /// Who.
         by: Option<Rank>,
@@ -153,7 +154,8 @@ pub enum WorkerError {
     SwitchSilent {
         /// For how long.
         after: Duration,
-        /// The last thing heard since, if anything was: the switch may run again with another configuration.
+        /// The last thing heard since, if anything was: the switch may run again with another
+        /// configuration.
         hint: Option<Hint>,
     },
     /// The switch answers, but no result comes.
@@ -183,7 +185,7 @@ pub enum WorkerError {
     /// The user of the session stopped it.
     #[error("interrupted")]
     Interrupted,
-    /// The user of the session could not go on.
+    /// The user of the session ended it.
     #[error("given up")]
     GivenUp,
 }
@@ -261,7 +263,7 @@ impl fmt::Display for Suspect {
                 write!(f, "{}, and the parameter server is missing", Tardy(ranks))
             }
             (_, true) => f.write_str("the parameter server is missing"),
-            (Awaited::Nobody, false) => f.write_str(
+            (Awaited::NoRank, false) => f.write_str(
                 "every rank has contributed, and the sum comes neither from the switch nor from the parameter server",
             ),
             (Awaited::Unknown, false) => {

@@ -22,21 +22,17 @@
 //!
 //! # The catches
 //!
-//! * Whoever owns the session must pass only datagrams whose source address is the switch's: data
+//! * The owner of the session must pass only datagrams whose source address is the switch's: data
 //!   frames carry no authentication of their own (A-4 is what makes the address trustworthy).
 //! * Moments must not go backwards.
-//! * Nothing is allocated per frame after start. [`Ps`] allocates payload buffers until it has as
-//!   many as were ever in use at once, which is bounded (see there).
+//! * Nothing is allocated per frame after start. [`Ps`] allocates payload buffers up to the highest
+//!   number in use at once, which is bounded (see there).
 
 pub mod stream;
 
 mod control;
 mod error;
 mod lists;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
 mod profile;
 mod ps;
 mod rtt;
@@ -54,7 +50,8 @@ pub use worker::{
 
 /// Silence of the switch after which a member forgets the MAC of the last ACCEPT.
 ///
-/// Five heartbeats: a switch that restarts with another MAC is found in time for the members to come back.
+/// Five heartbeats: a switch that restarts with another MAC is found in time for the members to
+/// come back.
 pub const SWITCH_MAC_FOR: Duration = Duration::from_secs(2);
 
 /// A datagram for the switch, written to the buffer given to `poll_transmit`.
@@ -66,7 +63,8 @@ pub struct Transmit {
     pub port: u16,
 }
 
-/// Bytes that a buffer for datagrams of a job needs, sent or received, when element payloads have `units` units.
+/// Bytes that a buffer for datagrams of a job needs, sent or received, when element payloads have
+/// `units` units.
 #[must_use]
 pub const fn datagram_bytes(units: u8) -> usize {
     let elements = units as usize * tally_wire::UNIT_BYTES + tally_wire::auth::TAG_BYTES;

@@ -1,39 +1,41 @@
 //! Which fragments are worth a slot: their priority, from what a worker measures of its own job.
 //!
-//! A slot is best lent to those whom it brings nearest to their end: to jobs that wait for the network
-//! more than they compute, to jobs that will soon be done (and then leave the pool to the others),
-//! and, within a job, to the layers that its next forward pass begins with. ESA (arXiv 2201.06398)
-//! multiplies the three; a product that spans ten decades goes into 8 bits as its logarithm:
+//! A slot is best lent to those whom it brings nearest to their end: to jobs that wait for the
+//! network more than they compute, to jobs that will soon be done (and then leave the pool to the
+//! others), and, within a job, to the layers that its next forward pass begins with. ESA (arXiv
+//! 2201.06398) multiplies the three; a product that spans ten decades goes into 8 bits as its
+//! logarithm:
 //!
 //! ```text
 //! priority = 171 + 6 · (log2(communication / computation) − log2(remaining s) − log2(1 + 15 · place))
 //! ```
 //!
-//! limited to 1..=255. Six steps are an octave; 171 is a job with a second to go that communicates as
-//! long as it computes. An hour to go is 100, a millisecond 231; half the ratio is 6 less; the last
-//! layer is 24 behind the first.
+//! limited to 1..=255. Six steps are an octave; 171 is a job with a second to go that communicates
+//! as long as it computes. An hour to go is 100, a millisecond 231; half the ratio is 6 less; the
+//! last layer is 24 behind the first.
 //!
 //! * *Communication* is the time of a step in which results are awaited, *computation* that in
-//!   which the framework computes; they may overlap. Both are smoothed over steps, and their ratio is
-//!   taken for no more than 32:1 either way: a job that does not compute at all is not infinitely
-//!   important.
-//! * *Remaining* is the mean time of a step by the steps that are left. Where nobody knows how many
-//!   there are, it is the time the job has had so far, as in Tiresias (NSDI'19): jobs' lengths
-//!   have so heavy a tail that the longer one has run, the longer it will. A new job so comes first.
+//!   which the framework computes; they may overlap. Both are smoothed over steps, and their ratio
+//!   is taken for no more than 32:1 either way: a job that does not compute at all is not
+//!   infinitely important.
+//! * *Remaining* is the mean time of a step by the steps that are left. Where their number is
+//!   unknown, it is the time the job has had so far, as in Tiresias (NSDI'19): jobs' lengths have
+//!   so heavy a tail that the longer one has run, the longer it will. A new job so comes first.
 //! * *Place* is the layer's, from 0 for the first to 1 for the last.
 //!
 //! # Where it departs
 //!
-//! * ESA divides by the layer's number, so that a network of 100 layers would be behind one of 10 on
-//!   average, for being cut finer. Here only the relative place counts.
-//! * Tiresias counts service as time by GPUs, in a few queues. Here it is time alone, because workers
-//!   of a job wait for one another, and as finely as 8 bits allow.
+//! * ESA divides by the layer's number, so that a network of 100 layers would be behind one of 10
+//!   on average, for being cut finer. Here only the relative place counts.
+//! * Tiresias counts service as time by GPUs, in a few queues. Here it is time alone, because
+//!   workers of a job wait for one another, and as finely as 8 bits allow.
 //! * Nothing here is exact across workers: each measures its own job, and those that compute slower
 //!   wait less for the network. A slot keeps the highest priority of its contributions (S-1).
-//! * A job that is starved communicates longer, which raises its ratio: within bounds it helps itself.
+//! * A job that is starved communicates longer, which raises its ratio: within bounds it helps
+//!   itself.
 //!
-//! Before the first step has been measured the priority is 128 less the layer's part. All arithmetic is in
-//! integers, so that a replay has the same bits anywhere.
+//! Before the first step has been measured the priority is 128 less the layer's part. All
+//! arithmetic is in integers, so that a replay has the same bits anywhere.
 
 use core::time::Duration;
 use tally_wire::Time;
@@ -50,7 +52,7 @@ const OCTAVE: i64 = 1 << PLACES;
 const RATIO_OCTAVES_MAX: i64 = 5;
 /// The last layer is behind the first as 1 is behind 16.
 const PLACE_SPAN: u64 = 15;
-/// Weight of a step in the smoothed times, as 1 in so many.
+/// Weight of a step in the smoothed times: 1 in this number.
 const SMOOTHING: u64 = 4;
 /// Shorter times are taken for this.
 const TIME_NS_MIN: u64 = 1000;
@@ -68,7 +70,7 @@ pub struct Profile {
     communication: Activity,
 }
 
-/// How long something goes on in a step.
+/// Duration of an activity in a step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Activity {
     since: Option<Time>,
@@ -89,7 +91,7 @@ impl Activity {
         }
     }
 
-    /// What goes on is shared out between the steps.
+    /// An activity under way is divided between the steps.
     fn step_ended(&mut self, now: Time, is_first: bool) {
         if self.since.is_some() {
             self.ends(now);
@@ -110,7 +112,8 @@ fn smooth(mean_ns: u64, time: Duration, is_first: bool) -> u64 {
 }
 
 impl Profile {
-    /// Of a job whose first step begins `now`, and that will have `steps_total` steps if that is known.
+    /// Of a job whose first step begins `now`, and that will have `steps_total` steps if that is
+    /// known.
     #[must_use]
     pub const fn new(now: Time, steps_total: Option<u64>) -> Self {
         let none = Activity {
@@ -159,15 +162,15 @@ impl Profile {
         self.steps += 1;
     }
 
-    /// The priority of fragments of layer `layer` of `layers`, counted from the one that the forward
-    /// pass begins with; 1 to 255. Changes only with [`step_ended`](Self::step_ended).
+    /// The priority of fragments of layer `layer` of `layers`, counted from the one that the
+    /// forward pass begins with; 1 to 255. Changes only with [`step_ended`](Self::step_ended).
     #[must_use]
     pub fn priority(&self, layer: u32, layers: u32) -> u8 {
         if self.steps == 0 {
             return quantised(UNKNOWN, -octaves_of_place(layer, layers));
         }
         let remaining_ns = match self.steps_total {
-            // The step that goes on is one of them.
+            // The current step is one of them.
             Some(total) => total
                 .saturating_sub(self.steps)
                 .max(1)

@@ -3,132 +3,43 @@
 //! It joins and stays, over as many incarnations as the workers open; a new epoch makes it forget
 //! the old one (J-5). Partials are merged per fragment; what stays incomplete is asked for, in
 //! rounds that get twice as long each time: first REMIND to the switch, then REMIND again and NACK
-//! to every missing worker (P-3). When to ask first is learnt from how asking goes. The repeated REMIND is needed: a missing worker's contribution
-//! may have opened a new slot in the switch after the first, and its answer to NACK would be
-//! dropped there as a duplicate.
+//! to every missing worker (P-3). When to ask first is learnt from how asking goes. The repeated
+//! REMIND is needed: a missing worker's contribution may have opened a new slot in the switch after
+//! the first, and its answer to NACK would be dropped there as a duplicate.
 //!
 //! Memory: at most `4 · window` fragments (rounded up to a power of two) of one payload each, and
 //! of one payload for each worker while f32 fragments wait for their turn.
 
-mod patience;
+mod interface;
 mod table;
+mod timeout;
 
 use crate::control::Control;
 use crate::error::{Hint, Ranks};
 use crate::{SWITCH_MAC_FOR, Transmit};
 use core::time::Duration;
-use patience::{PERIOD_MAX, PERIOD_MIN, Patience};
+pub use interface::{PsConfig, PsEvent, PsStats};
 use std::collections::VecDeque;
 use table::{Asked, Merged, ROUNDS, State, Table};
 use tally_kernels::Kernels;
 use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, AuthTag, DEFAULT_PORT, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join,
-    Key, Kind, Leave, Mac, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Accept, AuthTag, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Kind, Leave, Mac,
+    Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
+use timeout::{PERIOD_MAX, PERIOD_MIN, Timeout};
 
 /// Between JOINs while the job does not run.
 const EAGER: Duration = Duration::from_millis(50);
-/// Between JOINs as a sign of life. J-1 allows 500 ms; a busy machine may be late.
+/// Period of JOIN as a heartbeat. J-1 allows 500 ms; a busy machine may be late.
 const ALIVE: Duration = Duration::from_millis(400);
-/// How long LEAVE is repeated when nobody answers.
+/// How long LEAVE is repeated without an answer.
 const LEAVE_FOR: Duration = Duration::from_millis(300);
 /// How often the time doubles for which a PROBE does not make the PS ask again.
 const PROBE_DOUBLINGS: u8 = 12;
 /// The last round comes at the longest period.
 const _: () = assert!(PERIOD_MIN.as_nanos() << (ROUNDS - 1) >= PERIOD_MAX.as_nanos());
-
-/// Which job the parameter server serves.
-#[derive(Clone, Debug)]
-pub struct PsConfig {
-    /// The job, as in the switch's configuration.
-    pub job: JobId,
-    /// Its key.
-    pub key: Key,
-    /// A random number, not 0, for this process.
-    pub instance: u64,
-    /// First UDP port of the switch.
-    pub port: u16,
-}
-
-impl PsConfig {
-    /// A configuration with the protocol's port.
-    #[must_use]
-    pub fn new(job: JobId, key: Key, instance: u64) -> Self {
-        Self {
-            job,
-            key,
-            instance,
-            port: DEFAULT_PORT,
-        }
-    }
-}
-
-/// Something that the caller may want to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PsEvent {
-    /// The switch has taken us in, and no incarnation runs.
-    Joined,
-    /// An incarnation runs.
-    Running {
-        /// Which.
-        epoch: Epoch,
-        /// How many workers it has.
-        workers: u8,
-    },
-    /// All workers have left.
-    Ended {
-        /// Which incarnation has ended.
-        epoch: Epoch,
-    },
-    /// The incarnation has failed; its state is forgotten.
-    Aborted {
-        /// Why.
-        reason: Reason,
-        /// Who was lost, or left.
-        rank: Option<Rank>,
-        /// For whom that one had waited in vain, if that is why (J-10).
-        behind: Ranks,
-    },
-    /// The switch does not take us in, it says; we go on trying.
-    Refused(Hint),
-    /// We have left. The session is closed.
-    Left,
-}
-
-/// Counters of a session, over all incarnations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PsStats {
-    /// Partials taken in.
-    pub partials: u64,
-    /// Partials that brought nothing new.
-    pub duplicates: u64,
-    /// Partials dropped because they overlapped.
-    pub overlaps: u64,
-    /// Fragments finished here.
-    pub results: u64,
-    /// Results sent again to workers that had lost them.
-    pub results_resent: u64,
-    /// PROBEs of workers that missed a result.
-    pub probes: u64,
-    /// NACKs sent.
-    pub nacks: u64,
-    /// REMINDs sent.
-    pub reminds: u64,
-    /// Answers that the switch has nothing.
-    pub not_here: u64,
-    /// Fragments forgotten, because the switch had finished them.
-    pub forgotten: u64,
-    /// Fragments with an element of integers that saturated.
-    pub overflows: u64,
-    /// Frames of another epoch, or of fragments that are too old.
-    pub late: u64,
-    /// Frames that are malformed, of another job or member, or do not fit their fragment.
-    pub foreign: u64,
-    /// Control frames whose HMAC or instance was not right.
-    pub unauthentic: u64,
-}
 
 enum Phase {
     Serving,
@@ -147,11 +58,11 @@ pub struct Ps {
     table: Option<Table>,
     /// Slots with something pending.
     queue: VecDeque<usize>,
-    patience: Patience,
+    timeout: Timeout,
     next_control: Time,
     /// The last ACCEPT.
     last_accept: Time,
-    /// The seat is the configuration's: there is nobody to join or to leave.
+    /// The membership is static: no JOIN, no LEAVE.
     is_seated: bool,
     hint: Option<Hint>,
     events: VecDeque<PsEvent>,
@@ -183,7 +94,7 @@ impl Ps {
             accepted: None,
             table: None,
             queue: VecDeque::new(),
-            patience: Patience::new(),
+            timeout: Timeout::new(),
             next_control: now,
             last_accept: now,
             is_seated: false,
@@ -193,8 +104,9 @@ impl Ps {
         }
     }
 
-    /// A session for a job whose members are fixed in the switch's configuration: nobody joins, and the
-    /// job runs from the start and for ever. `accept` is what the switch would say in `epoch`.
+    /// A session for a job whose members are fixed in the switch's configuration: there is no JOIN,
+    /// and the job runs from the start without end. `accept` is what the switch would say in
+    /// `epoch`.
     ///
     /// # Panics
     /// If the instance is 0.
@@ -373,21 +285,21 @@ impl Ps {
         entry.congestion = entry.congestion.with(congestion_of(header));
         entry.priority = entry.priority.max(header.priority);
         if !header.flags.has(Flags::RESEND) && entry.asked.was_too_early() {
-            self.patience.too_early(now, entry.born);
+            self.timeout.too_early(now, entry.born);
         }
         // What has come need not be asked for.
         entry.pending.nack &= !entry.have;
         if entry.have == all {
             match entry.asked {
                 Asked { times: 0, .. } if header.flags.has(Flags::RESEND) => {
-                    self.patience.asked_by_worker(now, entry.born);
+                    self.timeout.asked_by_worker(now, entry.born);
                 }
-                Asked { times: 0, .. } => self.patience.whole(now, entry.born),
+                Asked { times: 0, .. } => self.timeout.whole(now, entry.born),
                 Asked {
                     times: 1,
                     nothing: false,
                     ..
-                } => self.patience.enough(now, entry.born, entry.armed),
+                } => self.timeout.enough(now, entry.born, entry.armed),
                 _ => {}
             }
             self.stats.results += 1;
@@ -396,9 +308,10 @@ impl Ps {
             self.enqueue(slot);
             return;
         }
-        // Whoever sends again what is here waits as we do, and an answer to NACK may have been lost.
+        // A worker that retransmits what is here waits as we do, and an answer to NACK may have
+        // been lost.
         let in_vain = merged == Merged::Duplicate && header.flags.has(Flags::RESEND);
-        let waited = now.since(entry.armed) >= self.patience.period(0);
+        let waited = now.since(entry.armed) >= self.timeout.period(0);
         if in_vain
             && waited
             && entry.asked.nothing
@@ -408,7 +321,8 @@ impl Ps {
         }
     }
 
-    /// The switch, and after the first round the workers that are missing, for a fragment in this round.
+    /// The switch, and after the first round the workers that are missing, for a fragment in this
+    /// round.
     fn ask(&mut self, now: Time, slot: usize, round: usize, all: u64) {
         let Some(table) = &mut self.table else { return };
         let entry = &mut table.entries[slot];
@@ -423,7 +337,8 @@ impl Ps {
         self.enqueue(slot);
     }
 
-    /// P-4: a worker misses the result of a fragment of which the switch has nothing but notes that it came here.
+    /// P-4: a worker misses the result of a fragment of which the switch has nothing but notes that
+    /// it came here.
     fn handle_probe(&mut self, now: Time, slot: usize, is_new: bool, all: u64) {
         self.stats.probes += 1;
         let Some(table) = &mut self.table else { return };
@@ -436,10 +351,10 @@ impl Ps {
             }
             return;
         }
-        // Several workers miss the same result at the same time. They have waited, each for its RTO; a straggler may
-        // let them wait for longer.
+        // Several workers miss the same result at the same time. They have waited, each for its
+        // RTO; a straggler may let them wait for longer.
         let backoff = PERIOD_MIN * (1 << entry.asked.times.min(PROBE_DOUBLINGS));
-        let was_asked = now.since(entry.armed) < backoff.min(self.patience.period(0));
+        let was_asked = now.since(entry.armed) < backoff.min(self.timeout.period(0));
         if is_new || !was_asked {
             let round = table.lists.list_of(slot).unwrap_or(0).max(1);
             self.ask(now, slot, round, all);
@@ -459,7 +374,7 @@ impl Ps {
             self.stats.forgotten += 1;
             // All contributions were there.
             if entry.asked.times == 1 {
-                self.patience.enough(now, entry.born, entry.armed);
+                self.timeout.enough(now, entry.born, entry.armed);
             }
             table.free(slot);
             return;
@@ -695,7 +610,7 @@ impl Ps {
         let round = |round| {
             let table = self.table.as_ref()?;
             let entry = &table.entries[table.lists.head(round)?];
-            Some(entry.armed.after(self.patience.period(round as u32)))
+            Some(entry.armed.after(self.timeout.period(round as u32)))
         };
         (0..ROUNDS).filter_map(round).chain([control]).min()
     }
@@ -709,9 +624,9 @@ impl Ps {
         }
         let Some(accept) = &self.accepted else { return };
         let all = all_ranks(accept.workers);
-        // From the last round down, so that nobody passes two rounds at once.
+        // From the last round down, so that no fragment passes two rounds at once.
         for round in (0..ROUNDS).rev() {
-            let period = self.patience.period(round as u32);
+            let period = self.timeout.period(round as u32);
             while let Some(table) = &self.table
                 && let Some(slot) = table.lists.head(round)
                 && table.entries[slot].armed.after(period) <= now

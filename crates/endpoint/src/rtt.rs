@@ -1,29 +1,29 @@
 //! The path time of a session, and the timeout that follows from it.
 //!
 //! RFC 6298 smooths round trips, because on a connection each of them measures the path. Here a
-//! result also waits for the slowest worker, and for whatever that one has to repair: under loss, means and
-//! quantiles of all fragments grow, the timeouts with them, and so do the repairs, until all workers have talked
-//! each other up to the bound (seen with 8 workers at 1 % and a lower quartile). So the path time is the shortest
-//! of a few windows of fragments, as BBR takes it: the worker that contributes last waits for nobody, and it is
-//! the one whose repairs all others wait for. A timeout that is too short costs two frames without
-//! payload.
+//! result also waits for the slowest worker, and for the repairs of that one: under loss, means and
+//! quantiles of all fragments grow, the timeouts with them, and so do the repairs, until all
+//! workers have talked each other up to the bound (seen with 8 workers at 1 % and a lower
+//! quartile). So the path time is the shortest of a few windows of fragments, as BBR takes it: the
+//! worker that contributes last waits for no other, and it is the one whose repairs all others wait
+//! for. A timeout that is too short costs two frames without payload.
 
 use core::time::Duration;
 
-/// By how much an estimate moves, in parts of `STEP`: up for a longer time, down for a shorter one. It
-/// rests where these balance: with three times as many longer as shorter, and with as many.
+/// By how much an estimate moves, in parts of `STEP`: up for a longer time, down for a shorter one.
+/// It rests where these balance: with longer and shorter times at 3 : 1, and at 1 : 1.
 const STEP: u32 = 32;
 const QUARTILE: (u32, u32) = (1, 3);
 const MEDIAN: (u32, u32) = (2, 2);
 /// The timeout, in path times.
 const TIMES: u32 = 2;
-/// Room for stalls in the timeout: this part of the median. A whole one would let timeouts and repairs keep each other
-/// up; none would have hosts without a CPU probe instead of sum.
+/// Room for stalls in the timeout: this part of the median. A whole one would let timeouts and
+/// repairs keep each other up; none would have hosts without a CPU probe instead of sum.
 const ROOM_PARTS: u32 = 8;
 /// Bound of doubled timeouts, in their lengths; at least [`LONGEST`].
 const LONGEST_TIMES: u32 = 8;
 const LONGEST: Duration = Duration::from_millis(1);
-/// The path time is the shortest of the last so many samples, or of up to twice as many.
+/// Number of samples of which the path time is the shortest; up to twice this number.
 const BLOCK: u32 = 1024;
 
 /// The times of a session's fragments.
@@ -38,8 +38,8 @@ pub(crate) struct Rtt {
     bounds: Bounds,
 }
 
-/// On a *fast* path half of all samples are shorter than [`FAST`]: hosts do not wait for a CPU there. The
-/// timeout is then some medians, four of which reach the usual minimum at [`FAST`].
+/// On a *fast* path half of all samples are shorter than [`FAST`]: hosts do not wait for a CPU
+/// there. The timeout is then some medians, four of which reach the usual minimum at [`FAST`].
 const FAST: Duration = Duration::from_micros(50);
 const FAST_TIMES: u32 = 4;
 const FAST_MIN: Duration = Duration::from_micros(20);
@@ -98,7 +98,8 @@ impl Rtt {
         }
     }
 
-    /// The path time: the shortest of the last thousand or two; `None` before anything was measured.
+    /// The path time: the shortest of the last thousand or two; `None` before anything was
+    /// measured.
     pub(crate) fn path(&self) -> Option<Duration> {
         let shortest = self.shortest[0].min(self.shortest[1]);
         (shortest != Duration::MAX).then_some(shortest)

@@ -4,8 +4,8 @@
 //! go one group ahead of their data, `S0, S1, D0, S2, D1, …, S(K−1), D(K−2), D(K−1)`, so that
 //! agreeing on them costs a round trip only once.
 //!
-//! The position of everything is arithmetic: behind S0 come blocks of P + 1 fragments, `S(k+1), Dk`,
-//! and at the end the last group without a scale fragment in front.
+//! The position of everything is arithmetic: behind S0 come blocks of P + 1 fragments,
+//! `S(k+1), Dk`, and at the end the last group without a scale fragment in front.
 
 /// What one fragment of the message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

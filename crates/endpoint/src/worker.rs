@@ -1,21 +1,21 @@
 //! A worker's session: one incarnation of one job, from JOIN to LEAVE.
 //!
 //! The session moves through four phases. *Joining* repeats JOIN until the switch says that the
-//! job runs (J-1). *Running* sends every fragment that was submitted once, inside the window, probes those that
-//! seem lost and retransmits what a NACK asks for; JOIN now is a heartbeat. *Leaving* repeats LEAVE until the switch
-//! lets go (J-7). *Closed* says nothing any more. What a fragment contains is the business of the
-//! caller's [`Gradients`].
+//! job runs (J-1). *Running* sends every fragment that was submitted once, inside the window,
+//! probes those that seem lost and retransmits what a NACK asks for; JOIN now is a heartbeat.
+//! *Leaving* repeats LEAVE until the switch lets go (J-7). *Closed* says nothing any more. What a
+//! fragment contains is the business of the caller's [`Gradients`].
 
 mod awaiting;
 mod congestion;
 mod flight;
 mod interface;
+mod membership;
 mod stall;
 mod window;
 
 use crate::control::Control;
 use crate::error::{Awaited, Hint, Ranks, WorkerError};
-use crate::planted::{self, Bug};
 use crate::{SWITCH_MAC_FOR, Transmit};
 use awaiting::Awaiting;
 pub use congestion::CongestionStats;
@@ -26,28 +26,28 @@ pub use interface::{
     Contribution, Delivery, Event, Gradients, Members, Retransmissions, Slowest, WorkerConfig,
     WorkerStats,
 };
+use membership::members;
 use std::collections::VecDeque;
-use tally_wire::control::{Behind, LeaveCode, Reason, Role, State};
+use tally_wire::control::{Behind, LeaveCode};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Join, Kind,
-    Leave, Mac, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Kind, Mac, Rank,
+    Time, UNIT_BYTES,
 };
 use window::{Asked, Cause, Taken, Window};
 
 /// Between JOINs while the job waits for members, and between LEAVEs (J-1, J-7).
 const EAGER: Duration = Duration::from_millis(50);
-/// Between JOINs as a sign of life. J-1 allows 500 ms; a busy machine may be late.
+/// Period of JOIN as a heartbeat. J-1 allows 500 ms; a busy machine may be late.
 const ALIVE: Duration = Duration::from_millis(400);
-/// What the switch says of who is behind is as old as two signs of life, or as three if one is lost. So it is of the
-/// fragment that we wait for, once we have waited for so long when the switch says it (J-10).
+/// The switch's word on who is behind is as old as two heartbeats, or three if one is lost. So it
+/// is about the fragment that we wait for, once we have waited this long when the switch says it
+/// (J-10).
 const SETTLED: Duration = Duration::from_secs(1);
-/// A call that comes later after its time than this one means that this worker stood still (a stopped process, a
-/// suspended guest). That time counts neither as silence of the switch nor as a stall of the job.
+/// A call that comes later after its time than this one means that this worker stood still (a
+/// stopped process, a suspended guest). That time counts neither as silence of the switch nor as a
+/// stall of the job.
 const LATE: Duration = Duration::from_secs(1);
-/// How long LEAVE with an error is repeated when nobody answers.
-const LEAVE_FAILED: Duration = Duration::from_millis(300);
-
 enum Phase {
     Joining,
     Running,
@@ -182,7 +182,7 @@ impl Worker {
         self.leave_with(now, LeaveCode::Interrupted, 0, WorkerError::Interrupted);
     }
 
-    /// Leaves the job now, because the user of the session cannot go on.
+    /// Leaves the job now, because the user of the session ends it.
     pub fn give_up(&mut self, now: Time) {
         self.leave_with(now, LeaveCode::Failed, 0, WorkerError::GivenUp);
     }
@@ -231,7 +231,8 @@ impl Worker {
 
     /// The switch's MAC of the last ACCEPT, which takes the place of ARP's.
     ///
-    /// `None` before the first ACCEPT, and after [`SWITCH_MAC_FOR`] without an authentic frame from the switch.
+    /// `None` before the first ACCEPT, and after [`SWITCH_MAC_FOR`] without an authentic frame from
+    /// the switch.
     #[must_use]
     pub fn switch_mac(&self, now: Time) -> Option<Mac> {
         let accept = self.accepted.as_ref()?;
@@ -244,7 +245,8 @@ impl Worker {
         self.accepted.as_ref().map(members)
     }
 
-    /// Whom the oldest fragment without a result waits for; known about a second after the last result.
+    /// Whom the oldest fragment without a result waits for; known about a second after the last
+    /// result.
     #[must_use]
     pub fn awaited(&self) -> Awaited {
         let waits = matches!(self.phase, Phase::Running) && !self.delivered;
@@ -256,7 +258,7 @@ impl Worker {
         }
         let oldest = FragmentId(self.window.base() as u32);
         if behind.least.ahead_of(oldest) > 0 {
-            return Awaited::Nobody;
+            return Awaited::NoRank;
         }
         match behind.ranks & !self.control.rank.bit() {
             // Of us it has heard nothing new.
@@ -324,8 +326,7 @@ impl Worker {
         payload: &[u8],
         io: &mut impl Gradients,
     ) {
-        let stale = header.epoch != self.control.epoch && !planted::is(Bug::StaleEpoch);
-        if stale || header.epoch == Epoch(0) {
+        if header.epoch != self.control.epoch || header.epoch == Epoch(0) {
             self.stats.late += 1;
             return;
         }
@@ -343,12 +344,6 @@ impl Worker {
             Taken::Foreign => self.stats.foreign += 1,
             Taken::Duplicate => {
                 self.stats.duplicates += 1;
-                if planted::is(Bug::ResultTwice)
-                    && let Some(seq) = self.window.seq_of(header.fragment)
-                {
-                    let (latency, from_ps) = (Duration::ZERO, false);
-                    io.result(seq, header.element, payload, Delivery { latency, from_ps });
-                }
             }
             Taken::New { seq, .. } if header.flags.has(Flags::OVERFLOW) => {
                 let error = WorkerError::Overflow { fragment: seq };
@@ -379,9 +374,7 @@ impl Worker {
 
     /// Whether a frame of our epoch has the right tag.
     fn is_authentic(&mut self, header: &Header) -> bool {
-        let good = self.control.verifies(header)
-            || planted::is(Bug::NoTag)
-            || planted::is(Bug::StaleEpoch);
+        let good = self.control.verifies(header);
         self.stats.unauthentic += u64::from(!good);
         good
     }
@@ -399,175 +392,6 @@ impl Worker {
             // Bounded: what does not fit will be asked for again (P-3).
             if self.asked.len() < usize::from(self.config.window) && !self.asked.contains(&seq) {
                 self.asked.push_back(seq);
-            }
-        }
-    }
-
-    fn handle_accept(&mut self, now: Time, epoch: Epoch, accept: Accept) {
-        match self.phase {
-            Phase::Closed => return,
-            // Once contributions are out under an epoch, another one is not ours.
-            Phase::Running | Phase::Leaving { .. }
-                if (epoch, accept.salt) != (self.control.epoch, self.control.salt) =>
-            {
-                self.stats.late += 1;
-                return;
-            }
-            _ => {}
-        }
-        self.last_heard = now;
-        self.hint = None;
-        self.control.enter(epoch, &accept);
-        let news = self.members() != Some(members(&accept));
-        self.came |= accept.joined;
-        self.accepted = Some(accept);
-        self.told = accept.behind.map(|behind| (now, behind));
-        match (&self.phase, accept.state) {
-            (Phase::Joining, State::Running) => {
-                self.phase = Phase::Running;
-                self.awaiting = Awaiting::new(now);
-                if !self.delivered {
-                    self.awaiting.begins(now);
-                }
-                self.next_control = now.after(ALIVE);
-                self.last_progress = now;
-                self.events.push_back(Event::Running { epoch });
-                self.leave_if_done(now);
-            }
-            (Phase::Joining, State::Waiting) if news => {
-                self.events.push_back(Event::Waiting(members(&accept)));
-            }
-            // An ACCEPT that was under way when we left with an error may be mistaken for the
-            // answer; then the switch notices our silence instead.
-            (Phase::Leaving { error, .. }, state) if error.is_some() || state == State::Ended => {
-                self.close();
-            }
-            _ => {}
-        }
-    }
-
-    fn handle_refuse(&mut self, now: Time, refuse: &Refuse) {
-        if self.is_closed() {
-            return;
-        }
-        // Only hints come without authentication, and they do nothing else.
-        match refuse.reason {
-            Reason::UnknownJob => return self.hint = Some(Hint::UnknownJob),
-            Reason::BadMac => return self.hint = Some(Hint::BadKey),
-            _ => {}
-        }
-        self.last_heard = now;
-        if refuse.reason == Reason::Challenge {
-            if self.control.challenge != refuse.challenge {
-                self.control.challenge = refuse.challenge;
-                self.next_control = now;
-            }
-            return;
-        }
-        if matches!(self.phase, Phase::Leaving { .. }) {
-            return self.close();
-        }
-        let (found, allowed) = (refuse.found, refuse.allowed);
-        let error = match refuse.reason {
-            Reason::UnknownJob | Reason::BadMac | Reason::Challenge => return,
-            Reason::RankTaken => return self.hint = Some(Hint::RankTaken),
-            Reason::BadRank => WorkerError::BadRank {
-                rank: found,
-                workers: allowed,
-            },
-            Reason::Workers => WorkerError::Workers {
-                expected: found,
-                workers: allowed,
-            },
-            Reason::Payload => WorkerError::Payload {
-                found,
-                allowed,
-                by: refuse.about,
-            },
-            Reason::Shape => WorkerError::Shape { by: refuse.about },
-            // A copy of a JOIN from before the window was made smaller.
-            Reason::Window if u32::from(self.config.window) <= allowed => return,
-            Reason::Window if matches!(self.phase, Phase::Joining) && allowed >= 1 => {
-                let allowed = u16::try_from(allowed).unwrap_or(u16::MAX);
-                self.config.window = self.config.window.min(allowed);
-                self.window.narrow(self.config.window);
-                self.congestion = Congestion::new(in_flight(self.config.window));
-                return self.next_control = now;
-            }
-            Reason::Window => WorkerError::Window { found, allowed },
-            Reason::MemberLost => WorkerError::MemberLost { rank: refuse.about },
-            Reason::MemberFailed if refuse.behind != 0 => WorkerError::GaveUp {
-                rank: refuse.about,
-                behind: Ranks(refuse.behind),
-                fragment: self.window.seq_of(FragmentId(allowed)),
-                ours: refuse.behind & self.control.rank.bit() != 0,
-            },
-            Reason::MemberFailed => {
-                let code = LeaveCode::from_number(found);
-                let overflow = code == Some(LeaveCode::Overflow);
-                let fragment = self.window.seq_of(FragmentId(allowed));
-                WorkerError::MemberFailed {
-                    rank: refuse.about,
-                    code,
-                    fragment: fragment.filter(|_| overflow),
-                }
-            }
-            Reason::StaleEpoch => WorkerError::StaleEpoch,
-        };
-        self.fail(error);
-    }
-
-    // --- ends ------------------------------------------------------------------------------
-
-    fn fail(&mut self, error: WorkerError) {
-        self.phase = Phase::Closed;
-        self.events.push_back(Event::Failed(error));
-    }
-
-    /// Ends *leaving*.
-    fn close(&mut self) {
-        if let Phase::Leaving { error, .. } = core::mem::replace(&mut self.phase, Phase::Closed) {
-            self.events.push_back(match error {
-                None => Event::Finished,
-                Some(error) => Event::Failed(error),
-            });
-        }
-    }
-
-    fn leave_if_done(&mut self, now: Time) {
-        if self.finishing && self.delivered && matches!(self.phase, Phase::Running) {
-            self.next_control = now;
-            self.phase = Phase::Leaving {
-                code: LeaveCode::Finished,
-                fragment: FragmentId(0),
-                behind: Ranks(0),
-                error: None,
-                until: now.after(self.config.linger),
-            };
-        }
-    }
-
-    fn leave_with(&mut self, now: Time, code: LeaveCode, seq: u64, error: WorkerError) {
-        match self.phase {
-            Phase::Closed => {}
-            // Without an answer yet the switch knows nothing of us that it would have to forget.
-            Phase::Joining if self.accepted.is_none() => self.fail(error),
-            Phase::Leaving { error: Some(_), .. } => {}
-            _ => {
-                self.next_control = now;
-                self.phase = Phase::Leaving {
-                    code,
-                    fragment: FragmentId(seq as u32),
-                    behind: match error {
-                        WorkerError::Stalled {
-                            awaited: Awaited::Ranks(ranks),
-                            ..
-                        } => ranks,
-                        _ => Ranks(0),
-                    },
-                    error: Some(error),
-                    until: now.after(LEAVE_FAILED),
-                };
             }
         }
     }
@@ -606,59 +430,14 @@ impl Worker {
         self.transmit_new(now, out, io)
     }
 
-    fn transmit_control(&mut self, now: Time, out: &mut [u8]) -> Transmit {
-        let len = match self.phase {
-            Phase::Leaving {
-                code,
-                fragment,
-                behind,
-                ..
-            } => {
-                self.next_control = now.after(EAGER);
-                let leave = Leave {
-                    instance: self.control.instance,
-                    challenge: self.control.challenge,
-                    code,
-                    fragment,
-                    behind: behind.0,
-                    salt: self.control.salt,
-                };
-                self.control.emit_leave(&leave, out)
-            }
-            _ => {
-                let running = matches!(self.phase, Phase::Running);
-                let eager = self.control.apart(EAGER, now);
-                self.next_control = now.after(if running { ALIVE } else { eager });
-                let join = Join {
-                    instance: self.control.instance,
-                    challenge: self.control.challenge,
-                    role: Role::Worker,
-                    workers: self.config.workers,
-                    units: self.config.units,
-                    running,
-                    window: self.config.window,
-                    shape: self.config.shape,
-                    sent: running.then(|| FragmentId(self.window.next() as u32)),
-                    awaiting: if running { self.awaiting.look(now) } else { 0 },
-                    salt: self.control.salt,
-                };
-                self.control.emit_join(&join, out)
-            }
-        };
-        Transmit {
-            len,
-            port: self.config.port,
-        }
-    }
-
     fn transmit_again(
         &mut self,
         now: Time,
         out: &mut [u8],
         io: &mut impl Gradients,
     ) -> Option<Transmit> {
-        let again = self.window.pop_again()?;
-        self.window.sent_again(now, &again);
+        let again = self.window.pop_retransmit()?;
+        self.window.retransmitted(now, &again);
         let counts = &mut self.stats.retransmissions;
         match again.cause {
             Cause::Timeout => counts.probes_timeout += 1,
@@ -675,10 +454,9 @@ impl Worker {
             return Some(self.emit(out, &header));
         }
         let contribution = io.contribute(again.seq, self.payload(out));
-        debug_assert_eq!(contribution, Contribution::Ready(again.element), "W-3");
+        assert_eq!(contribution, Contribution::Ready(again.element), "W-3");
         let flags = Flags::RESEND;
-        let seq = again.seq + u64::from(planted::is(Bug::WrongFragment));
-        Some(self.emit_data(out, seq, again.element, again.priority, flags))
+        Some(self.emit_data(out, again.seq, again.element, again.priority, flags))
     }
 
     fn transmit_asked(&mut self, out: &mut [u8], io: &mut impl Gradients) -> Option<Transmit> {
@@ -787,7 +565,8 @@ impl Worker {
         Some(phase.min(self.next_control))
     }
 
-    /// Notes the time of a call, and excludes the time in which this worker stood still (see [`LATE`]).
+    /// Notes the time of a call, and excludes the time in which this worker stood still (see
+    /// [`LATE`]).
     fn observe(&mut self, now: Time) {
         let since = now.since(core::mem::replace(&mut self.observed, now));
         if since <= LATE {
@@ -844,13 +623,5 @@ impl Worker {
     /// The next thing that the caller may want to know.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-}
-
-fn members(accept: &Accept) -> Members {
-    Members {
-        joined: accept.joined,
-        missing: all_ranks(accept.workers) & !accept.joined,
-        ps: accept.ps,
     }
 }

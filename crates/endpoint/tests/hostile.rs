@@ -1,4 +1,4 @@
-//! Whatever bytes come in: no panic, and no result that is not one.
+//! Arbitrary bytes come in: no panic, and no result that is not one.
 
 mod common;
 
@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn frames_that_nobody_should_believe_change_no_result(seed in any::<u64>()) {
+    fn forged_frames_change_no_result(seed in any::<u64>()) {
         let mut world = World::new(&Plan::quiet(3));
         world.submit(100);
         world.finish();

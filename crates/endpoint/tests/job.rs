@@ -1,5 +1,5 @@
 //! Whole jobs in virtual time: workers, PS and a naive switch over links that lose, copy and
-//! reorder. Whatever happens, all workers get the same right bits, or say why not.
+//! reorder. In every case all workers get the same right bits, or say why not.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn a_quiet_job_needs_no_repair() {
 
 /// The main property. A seed that failed is a test of its own: put it in `SEEDS`.
 #[test]
-fn all_workers_get_the_same_right_bits_whatever_the_network_does() {
+fn all_workers_get_the_same_right_bits_on_any_network() {
     const SEEDS: std::ops::Range<u64> = 0..300;
     let (mut from_ps, mut again, mut narrowed) = (0, 0, 0);
     for seed in SEEDS {
@@ -413,7 +413,13 @@ fn final_refusals_end_the_session_and_name_the_culprit() {
             22,
             "payloads of 8192 bytes do not fit: the switch 1408 bytes",
         ),
-        (Reason::Shape, 2, 0, 0, "rank 2 brings other tensors"),
+        (
+            Reason::Shape,
+            2,
+            0,
+            0,
+            "rank 2 has another payload size or another version of sessions",
+        ),
         (
             Reason::Window,
             255,
@@ -466,7 +472,7 @@ fn final_refusals_end_the_session_and_name_the_culprit() {
 
 /// It was started again with another configuration, while the job ran.
 #[test]
-fn a_switch_that_has_another_key_by_now_is_not_only_called_silent() {
+fn a_switch_whose_key_has_changed_is_not_only_called_silent() {
     for (reason, want) in [
         (Reason::BadMac, "the job's key is another one"),
         (Reason::UnknownJob, "it has no such job"),
@@ -503,7 +509,8 @@ fn a_switch_that_falls_silent_is_named() {
     assert_eq!(world.error(0), Some(&silent));
 }
 
-/// A process that was stopped for longer than the stall timeout finds its timers first, and its datagrams later.
+/// A process that was stopped for longer than the stall timeout finds its timers first, and its
+/// datagrams later.
 #[test]
 fn workers_that_stood_still_blame_neither_the_switch_nor_the_job() {
     let mut world = World::new(&Plan::quiet(2));
@@ -528,7 +535,7 @@ fn a_job_that_stalls_says_that_the_switch_answers() {
     let want = WorkerError::Stalled {
         after,
         fragment: 0,
-        awaited: Awaited::Nobody,
+        awaited: Awaited::NoRank,
         ps_missing: false,
     };
     assert_eq!(world.error(0), Some(&want));
@@ -582,7 +589,7 @@ fn ranks_that_do_not_come_are_named_to_all() {
             assert!((3 * SECOND..4 * SECOND).contains(&after), "{after:?}");
             assert_eq!(world.workers[1].0.stall(world.now), None);
             let idle = world.workers[1].0.awaited();
-            assert_eq!(idle, Awaited::Unknown, "it waits for nobody");
+            assert_eq!(idle, Awaited::Unknown, "it waits for no rank");
             world.run_to_end(60 * SECOND);
             let fragment = first + 20;
             let gave_up = |rank: usize, error: &WorkerError| {
@@ -628,7 +635,7 @@ fn one_that_comes_after_all_is_blamed_no_more() {
 }
 
 #[test]
-fn without_the_time_to_know_nobody_is_named() {
+fn without_the_time_to_know_no_rank_is_named() {
     let mut world = tardy(0, SECOND / 2, Faults::default());
     world.run_to_end(60 * SECOND);
     let error = world.error(0).or(world.error(2)).unwrap();

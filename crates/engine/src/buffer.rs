@@ -28,7 +28,7 @@ pub trait Egress<B: Buffer> {
 
     /// Send the result `buffer` with `header` to the job's group, once on each port in
     /// `roster.ports`, and give the frame back for the ring. From then on its bytes are shared and
-    /// nobody writes to them. `born` is when the first contribution came, if the switch saw one.
+    /// read-only. `born` is when the first contribution came, if the switch saw one.
     fn publish(&mut self, roster: &Roster, header: &Header, buffer: B, born: Option<Time>) -> B;
 
     /// Send a published frame once more, as it stands, on the port of one worker.

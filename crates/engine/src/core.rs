@@ -20,48 +20,21 @@
 //!
 //! [`Dialect::receive_cached`]: crate::dialect::Dialect::receive_cached
 
-mod jobs;
-
-pub use jobs::Jobs;
-
-use crate::demux::{Arrival, Demux, Overlap};
-use crate::dialect::{DialectId, DialectSet, Next};
-use crate::egress::{Handover, PortCounters, Ports, ReplyCounters, Transmit, class_of_frame};
+use crate::context::{Context, ControlFrame};
+use crate::demux::{Arrival, Demux, DialectId, Overlap};
+use crate::dialect::{DialectSet, Next};
+use crate::egress::{Handover, PortCounters, RareCounters, Transmit, class_of_frame};
 use crate::forwarding::{PortAddresses, Proxy, Verdict};
 use crate::frame::{Frame, Observed, Platform};
-use crate::queue::{QueueCounters, class_of_header};
+use crate::queue::QueueCounters;
 use crate::registry::Datagram;
-use crate::{DropReason, Forwarding, Member, PortId, Roster};
-use std::collections::VecDeque;
-use std::net::Ipv4Addr;
+use crate::{DropReason, Drops, Member, PortId, Roster};
 use std::sync::Arc;
-use tally_wire::frame::{ETHERNET_BYTES, UDP_END};
-use tally_wire::{Addresses, Epoch, FrameError, Header, JobId, Mac, Time, UdpFrame};
+use tally_wire::frame::ETHERNET_BYTES;
+use tally_wire::{Epoch, FrameError, JobId, Mac, Time, UdpFrame};
 
 /// Frames of another core that are prefetched together.
 const BURST: usize = 32;
-
-/// The switch's own address.
-#[derive(Clone, Copy, Debug)]
-pub struct SwitchAddress {
-    /// Ethernet address.
-    pub mac: Mac,
-    /// IPv4 address.
-    pub ip: Ipv4Addr,
-    /// First UDP port.
-    pub base_port: u16,
-}
-
-/// A JOIN or LEAVE, for the registry.
-#[derive(Clone, Debug)]
-pub struct ControlFrame {
-    /// Where it came from.
-    pub from: Member,
-    /// Its parsed header.
-    pub header: Header,
-    /// Header and payload.
-    pub datagram: Box<Datagram>,
-}
 
 /// Carries an answer to the asker. Called once.
 pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
@@ -70,8 +43,8 @@ pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 pub enum Command<C, M> {
     /// Send this datagram.
     Send(Member, Box<Datagram>),
-    /// Start an epoch of the job that is the `index`-th in the configuration, or change addresses.
-    Bind(Arc<Roster>, usize),
+    /// Start an epoch of a configured job, or change addresses.
+    Bind(Arc<Roster>),
     /// End a job.
     Unbind(JobId),
     /// Have another dialect serve this epoch of a job; says whether it still runs.
@@ -91,127 +64,18 @@ pub enum Command<C, M> {
 /// What a core did.
 #[derive(Clone, Debug)]
 pub struct CoreReport<M> {
-    /// Frames dropped outside of dialects, by `DropReason as usize`.
-    pub drops: [u64; DropReason::ALL.len()],
+    /// Frames dropped outside of dialects.
+    pub drops: Drops,
     /// By port.
     pub ports: Vec<PortCounters>,
     /// What waited for each port, if it is one of this core's.
     pub queues: Vec<QueueCounters>,
-    /// By ingress port, frames dropped because they claimed an address of another.
-    pub claims: Vec<u64>,
     /// MAC addresses by port, of all cores together.
     pub addresses: Vec<PortAddresses>,
-    /// What SwitchML adds to the ports' counters.
-    pub replies: Vec<ReplyCounters>,
+    /// By port, what is rarely counted.
+    pub rare: Vec<RareCounters>,
     /// What the dialects did.
     pub dialects: M,
-}
-
-/// What dialects use of a core.
-pub struct Context<P: Platform> {
-    /// The switch's own address.
-    pub address: SwitchAddress,
-    /// The core's number, which is that of its shards.
-    pub core: usize,
-    /// Number of cores.
-    pub cores: u16,
-    /// The time of this poll iteration.
-    pub now: Time,
-    /// The way out.
-    pub ports: Ports<P::Frame>,
-    /// The platform.
-    pub platform: P,
-    /// MAC learning and its limits; the tables are shared by all cores.
-    pub forwarding: Forwarding,
-    /// Running jobs and the dialects that serve them.
-    pub jobs: Jobs,
-    drops: [u64; DropReason::ALL.len()],
-    to_control: VecDeque<ControlFrame>,
-}
-
-impl<P: Platform> Context<P> {
-    /// A core's context at time 0.
-    #[must_use]
-    pub fn new(
-        address: SwitchAddress,
-        core: usize,
-        cores: u16,
-        ports: Ports<P::Frame>,
-        platform: P,
-        forwarding: Forwarding,
-    ) -> Self {
-        Self {
-            address,
-            core,
-            cores,
-            now: Time(0),
-            ports,
-            platform,
-            forwarding,
-            jobs: Jobs::default(),
-            drops: [0; DropReason::ALL.len()],
-            to_control: VecDeque::new(),
-        }
-    }
-
-    /// Counts one dropped frame.
-    #[inline]
-    pub fn count_drop(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
-    }
-
-    /// Frames dropped outside of dialects, by `DropReason as usize`.
-    #[must_use]
-    pub fn drops(&self) -> &[u64; DropReason::ALL.len()] {
-        &self.drops
-    }
-
-    /// Hands a JOIN or LEAVE to the registry.
-    pub fn to_control(&mut self, frame: ControlFrame) {
-        self.to_control.push_back(frame);
-    }
-
-    /// The addresses of a datagram from the switch to a member.
-    #[inline]
-    #[must_use]
-    pub fn addresses_to(&self, to: &Member) -> Addresses {
-        Addresses {
-            src_mac: self.address.mac,
-            dst_mac: to.mac,
-            src_ip: self.address.ip,
-            dst_ip: to.ip,
-            src_port: self.address.base_port,
-            dst_port: to.udp_port,
-        }
-    }
-
-    /// Sends a control datagram in a fresh frame.
-    ///
-    /// # Errors
-    /// If the pool is exhausted, or the datagram is not the switch's.
-    pub fn send_datagram(&mut self, to: &Member, datagram: &[u8]) -> Result<(), DropReason> {
-        let header = Header::parse(datagram)?;
-        let mut frame = self.platform.alloc().ok_or(DropReason::NoBuffer)?;
-        let bytes = frame
-            .append(UDP_END + datagram.len())
-            .ok_or(DropReason::NoBuffer)?;
-        tally_wire::frame::emit(bytes, &self.addresses_to(to), &header);
-        bytes[UDP_END..].copy_from_slice(datagram);
-        self.ports.send(to.port, class_of_header(&header), frame);
-        Ok(())
-    }
-
-    /// A copy with a single reference in one segment, of a frame that has not; others stay.
-    ///
-    /// # Errors
-    /// If the pool is exhausted.
-    #[inline]
-    pub fn exclusive(&self, frame: P::Frame) -> Result<P::Frame, DropReason> {
-        if frame.is_unique() && frame.is_contiguous() {
-            return Ok(frame);
-        }
-        self.platform.copy(&frame).ok_or(DropReason::NoBuffer)
-    }
 }
 
 /// The Ethernet header, as it is now.
@@ -242,8 +106,6 @@ pub struct Core<P: Platform, D: DialectSet<P>> {
     demux: Demux,
     /// By port, the dialect of its last frame.
     last: Vec<DialectId>,
-    /// By ingress port, frames dropped because they claimed an address of another.
-    claims: Vec<u64>,
     /// By port, whether floods spare it.
     spared: Vec<bool>,
 }
@@ -258,7 +120,6 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
         Ok(Self {
             demux: Demux::new(context.address.ip, dialects.claims())?,
             last: vec![D::JOBS; ports],
-            claims: vec![0; ports],
             spared: vec![false; ports],
             context,
             dialects,
@@ -330,7 +191,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 .receive_cached(self.last[at], &mut self.context, port, &mut frames)
         {
             if let Err(reason) = self.classify(port, frame) {
-                self.claims[at] += u64::from(reason.is_claim());
+                self.context.ports.rare[at].claims += u64::from(reason.is_claim());
                 self.context.count_drop(reason);
             }
         }
@@ -372,7 +233,8 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
         self.forward(port, frame)
     }
 
-    /// A copy in one segment, of a frame that came in several: all else wants to see the whole of it.
+    /// A copy in one segment, of a frame that came in several: all else wants to see the whole of
+    /// it.
     #[cold]
     fn linearise(&mut self, port: PortId, frame: &P::Frame) -> Result<P::Frame, DropReason> {
         if frame.frame_bytes() > self.context.platform.frame_bytes_max() {
@@ -533,7 +395,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
     /// The next JOIN or LEAVE for the registry, in the order in which they came.
     #[inline]
     pub fn poll_control(&mut self) -> Option<ControlFrame> {
-        self.context.to_control.pop_front()
+        self.context.poll_control()
     }
 
     /// Offers what waits to the driver; says whether anything left by a port.
@@ -553,13 +415,13 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                     context.count_drop(reason);
                 }
             }
-            Command::Bind(roster, index) => {
+            Command::Bind(roster) => {
                 context.forwarding.bind(&roster);
-                let (server, before) = context.jobs.bind(&roster, index, D::JOBS);
+                let (server, before) = context.jobs.bind(&roster, D::JOBS);
                 if let Some(before) = before {
                     self.dialects.release(before, context, roster.job);
                 }
-                self.dialects.bind(server, context, &roster, index);
+                self.dialects.bind(server, context, &roster);
             }
             Command::Unbind(job) => {
                 context.forwarding.unbind(job);
@@ -589,11 +451,11 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
     fn move_job(&mut self, job: JobId, epoch: Epoch, to: DialectId) -> bool {
         let arrivals = self.dialects.arrivals(D::JOBS, job);
         let context = &mut self.context;
-        let Some((roster, index)) = context.jobs.serve(job, Some(epoch), to, arrivals) else {
+        let Some(roster) = context.jobs.serve(job, Some(epoch), to, arrivals) else {
             return false;
         };
         self.dialects.release(D::JOBS, context, job);
-        self.dialects.bind(to, context, &roster, index);
+        self.dialects.bind(to, context, &roster);
         true
     }
 
@@ -604,9 +466,9 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
         };
         let arrivals = self.dialects.arrivals(from, job);
         let context = &mut self.context;
-        if let Some((roster, index)) = context.jobs.serve(job, None, D::JOBS, arrivals) {
+        if let Some(roster) = context.jobs.serve(job, None, D::JOBS, arrivals) {
             self.dialects.release(from, context, job);
-            self.dialects.bind(D::JOBS, context, &roster, index);
+            self.dialects.bind(D::JOBS, context, &roster);
         }
     }
 
@@ -619,25 +481,20 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
     #[must_use]
     pub fn report(&self) -> CoreReport<D::Metrics> {
         let Context {
-            ports,
-            forwarding,
-            drops,
-            ..
+            ports, forwarding, ..
         } = &self.context;
         let queues = ports.queue_counters();
-        let mut drops = *drops;
-        drops[DropReason::HandoverFull as usize] += ports.handover_full;
-        drops[DropReason::FrameTooLong as usize] += ports.frame_too_long;
-        drops[DropReason::NoBuffer as usize] += ports.no_buffer;
-        drops[DropReason::TxFull as usize] +=
-            queues.iter().map(QueueCounters::dropped_total).sum::<u64>();
+        let mut drops = *self.context.drops();
+        drops[DropReason::HandoverFull] += ports.handover_full;
+        drops[DropReason::FrameTooLong] += ports.frame_too_long;
+        drops[DropReason::NoBuffer] += ports.no_buffer;
+        drops[DropReason::TxFull] += queues.iter().map(QueueCounters::dropped_total).sum::<u64>();
         CoreReport {
             drops,
             ports: ports.counters.clone(),
             queues,
-            claims: self.claims.clone(),
             addresses: forwarding.macs().by_port().collect(),
-            replies: ports.replies.clone(),
+            rare: ports.rare.clone(),
             dialects: self.dialects.metrics(&self.context),
         }
     }

@@ -1,10 +1,14 @@
 //! What a shard counts: what it did, and why it dropped.
 
+use crate::metrics;
+use crate::metrics::{Label, help};
+use std::ops::{Index, IndexMut};
 use tally_wire::{FrameError, HeaderError, switchml};
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
-        /// Why a frame was dropped. One counter each; the names are those of the reports.
+        /// Why a frame was dropped. One counter each; the names are those of the reports. The text
+        /// of a reason says what the frame is or does, as in "a frame that …".
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         pub enum DropReason { $($(#[doc = $doc])+ $variant,)+ }
@@ -13,131 +17,148 @@ macro_rules! drop_reasons {
             /// All reasons, in the order of their numbers.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
 
+            /// All names, in that order.
+            pub const NAMES: &'static [&'static str] = &[$($name,)+];
+
             /// The name in reports.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
+            }
+
+            /// Says of a frame what the reason means: "a frame that …".
+            #[must_use]
+            pub const fn help(self) -> &'static str {
+                match self { $(Self::$variant => help(concat!($($doc),+)),)+ }
             }
         }
     };
 }
 
 drop_reasons! {
-    /// Ends before its headers do.
+    /// Is to the switch and ends before its headers do.
     Truncated = "truncated",
-    /// Carries a VLAN tag.
+    /// Is to the switch and has a VLAN tag.
     Vlan = "vlan-tag",
-    /// To the switch's MAC, but neither IPv4 nor ARP.
+    /// Is to the switch's MAC, and neither IPv4 nor ARP.
     NotIpv4 = "not-ipv4",
-    /// IP version other than 4.
+    /// Is to the switch and has an IP version other than 4.
     IpVersion = "ip-version",
-    /// IPv4 options.
+    /// Is to the switch and has IPv4 options.
     IpOptions = "ip-options",
-    /// A fragment of an IPv4 packet.
+    /// Is to the switch and a fragment of an IPv4 packet.
     IpFragment = "ip-fragment",
-    /// IPv4 length does not fit the frame.
+    /// Is to the switch, and its IPv4 length does not fit the frame.
     IpLength = "ip-length",
-    /// To the switch's address, but not UDP (and no echo request).
+    /// Is to the switch's address, and neither UDP nor an echo request.
     NotUdp = "not-udp",
-    /// UDP length does not fit the IPv4 length.
+    /// Is to the switch, and its UDP length does not fit the IPv4 length.
     UdpLength = "udp-length",
-    /// The port's hardware found a checksum wrong.
+    /// Has a checksum that the port's hardware found wrong.
     Checksum = "bad-checksum",
-    /// In more than one mbuf segment.
+    /// Came in several buffers and is longer than any one. Others are copied into one
+    /// (`linearised`).
     Segmented = "segmented",
-    /// To a UDP port of the switch that is none of Tally's.
+    /// Is to a UDP port of the switch that has no service.
     UdpPort = "udp-port",
-    /// To the switch's MAC but another IPv4 address.
+    /// Is to the switch's MAC and another IPv4 address.
     NotOurs = "not-our-address",
-    /// Shorter than the header that its UDP port stands for.
+    /// Is shorter than the header that its UDP port stands for.
     HeaderTruncated = "header-truncated",
-    /// Unknown version.
+    /// Has an unknown protocol version.
     Version = "version",
-    /// Unknown type.
+    /// Has an unknown type.
     Kind = "type",
-    /// Reserved bit or a flag that the type does not have.
+    /// Has a reserved bit set, or a flag that its type does not have.
     Reserved = "reserved-bits",
-    /// Element type does not fit.
+    /// Has an element type that does not fit its type.
     Element = "element-type",
-    /// Payload length does not fit the header.
+    /// Has a payload length that does not fit its header.
     Length = "payload-length",
-    /// Rank does not fit the type.
+    /// Has a rank that does not fit its type.
     RankRange = "rank-range",
-    /// Bitmap does not fit.
+    /// Has a bitmap that does not fit its type.
     Bitmap = "bitmap",
-    /// A type that only the switch sends.
+    /// Has a type that only the switch sends.
     NotForSwitch = "not-for-switch",
-    /// No such job, or it does not run.
+    /// Is of a job that does not exist or does not run.
     UnknownJob = "unknown-job",
-    /// Epoch is not the job's.
+    /// Has another epoch than its job.
     Epoch = "stale-epoch",
-    /// The tag is not that of the frame under the epoch's secret.
+    /// Has a tag that is not the frame's under the epoch's secret.
     AuthTag = "auth-tag",
-    /// Rank at or above the number of workers.
+    /// Has a rank at or above the number of workers.
     RankOutOfJob = "rank-out-of-job",
-    /// Not from the port and addresses that the rank is bound to.
+    /// Came from another port or address than its rank is bound to.
     NotMember = "not-a-member",
-    /// Fragment belongs to another shard than the UDP port says.
+    /// Has a fragment that belongs to another shard than its UDP port.
     Shard = "wrong-shard",
-    /// Units are not those agreed in the job.
+    /// Has other units than those agreed in the job.
     Units = "units-mismatch",
-    /// Element type differs from the slot's.
+    /// Differs in element type from its slot.
     ElementMismatch = "element-mismatch",
-    /// The rank's contribution is in the slot already.
+    /// Repeats a contribution that the slot has; normal under loss. In SwitchML: while others are
+    /// missing.
     Duplicate = "duplicate",
-    /// The fragment has its result, or is older than the ring.
+    /// Is of a fragment that has its result or is older than the result ring; normal under loss.
     Late = "late",
     /// Claims the switch's own MAC or IPv4 address as its source.
     SpoofedSwitch = "spoofed-switch",
-    /// Claims the switch's own MAC or IPv4 address behind a VLAN tag or SNAP header.
+    /// Claims the switch's own MAC or IPv4 address behind VLAN tags or a SNAP header.
     SpoofedBehindTag = "spoofed-behind-tag",
-    /// To a group address of jobs, to which only the switch sends.
+    /// Is from a port to a group address of jobs (239.84.0.0/16), to which only the switch sends.
+    /// Includes IGMPv2 reports for these groups.
     ClaimsGroup = "claims-group",
-    /// An ICMP error about a datagram to the switch.
+    /// Is an ICMP error about a datagram to the switch, which no host has a reason to send.
     ClaimsError = "claims-icmp-error",
-    /// From the MAC of a job's member, but by another port.
+    /// Has the MAC of a running job's member as source, and came by another port.
     ClaimsMember = "claims-member",
-    /// To the switch's IPv4 address, but not to its MAC; behind tags as well.
+    /// Is to the switch's IPv4 address, behind a tag or not, and not to its MAC: the host remembers
+    /// another MAC of the switch, or tags frames to it.
     NotOurMac = "not-our-mac",
-    /// More VLAN tags than are looked behind.
+    /// Has more than 16 VLAN tags.
     TagDepth = "tag-depth",
-    /// The queue to the control thread was full.
+    /// Is a JOIN or LEAVE that found the queue to the control thread full: 256 of its port wait.
     ControlFull = "control-queue-full",
-    /// The egress queue of the port was full.
+    /// Found its class of the egress queue full.
     TxFull = "tx-full",
-    /// An ordinary frame was longer than the MTU of the port that it would have left by.
+    /// Is an ordinary frame longer than the `mtu` of the port that it would leave by.
     FrameTooLong = "frame-too-long",
-    /// The queue to another data core was full.
+    /// Found the queue to another data core full.
     HandoverFull = "handover-full",
-    /// No buffer left to copy a frame into.
+    /// Needed a buffer when the packet memory was exhausted.
     NoBuffer = "no-buffer",
-    /// Would have left on the port it came from.
+    /// Would leave by the port where it came from.
     Reflection = "reflection",
-    /// Was flooded a moment ago, and came back by another port.
+    /// Was flooded within the last half second, and came back by another port: two ports are joined
+    /// outside of the switch.
     Loop = "loop",
-    /// Beyond the port's limit of flooded frames.
+    /// Exceeds `limits.floods_per_s` of its port.
     Storm = "storm",
-    /// An ARP or ICMP echo request beyond the port's limit of answers.
+    /// Is an ARP or echo request that exceeds `limits.answers_per_s` of its port.
     AnswerLimit = "answer-limit",
-    /// SwitchML: from a station that is in no session.
+    /// Is to a UDP port of SwitchML's, from a MAC and IP address that are in no session.
     SwitchmlStation = "switchml-no-session",
-    /// SwitchML: from a worker's addresses, and not to the address of the switch that this worker was told.
+    /// Has the addresses of a SwitchML worker, and is not to the switch address that this worker
+    /// was told.
     SwitchmlForged = "switchml-forged",
-    /// SwitchML: from another port than the worker's first frame, or of a session in which that happened.
+    /// Is to a SwitchML worker's secret address from a second port, or of a session in which that
+    /// happened.
     SwitchmlPort = "switchml-port",
-    /// SwitchML: an unknown packet size, or not the session's.
+    /// Has another SwitchML packet size than its session, or an unknown one.
     SwitchmlSize = "switchml-size",
-    /// SwitchML: a slot beyond those that a session has.
+    /// Names a slot beyond `switchml.slots`.
     SwitchmlSlot = "switchml-slot",
-    /// SwitchML: a set whose sum has this rank, which has been in the other set since.
+    /// Is late: its sum has this SwitchML worker's contribution, and the worker has since used the
+    /// other set.
     SwitchmlSet = "switchml-set",
-    /// SwitchML: a first contribution, and no buffer more may be kept.
+    /// Is a first contribution beyond `switchml.held`. Its client sends it again.
     SwitchmlHeld = "switchml-no-slot-memory",
-    /// From a card, and nothing that a card may send.
+    /// Came from the card, and is of a kind that the card may not send.
     CardFrame = "card-frame",
-    /// Given to a card, which gave it back as it was.
+    /// Came back from the card unchanged: the card does not have that job.
     CardReturned = "card-returned",
-    /// From a card, of a job or an epoch that it does not have any more.
+    /// Came from the card, of a job or epoch that it no longer has; some at each move.
     CardStray = "card-stray",
 }
 
@@ -203,75 +224,102 @@ impl From<switchml::HeaderError> for DropReason {
     }
 }
 
-/// What one shard did since it started. Plain integers: one writer, copied out for reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counters {
-    /// Contributions taken into slots.
-    pub contributions: u64,
-    /// Of them, those that were added together with others of their turn.
-    pub grouped: u64,
-    /// Slots taken; none by a fragment that came whole in one turn.
-    pub slots_taken: u64,
-    /// Results finished here.
-    pub results: u64,
-    /// Results of the PS passed on.
-    pub results_from_ps: u64,
-    /// Results sent again from the ring.
-    pub results_again: u64,
-    /// Slots given up to an arrival of higher priority.
-    pub preemptions: u64,
-    /// Slots freed of a fragment that had its result from elsewhere.
-    pub abandoned: u64,
-    /// Slots that left to the PS because the rest of their fragment was there.
-    pub followed: u64,
-    /// Arrivals that found no slot and went to the PS.
-    pub collisions: u64,
-    /// RESENDs that went to the PS.
-    pub resends_to_ps: u64,
-    /// Contributions that went to the PS because no place was left to hold them out of order.
-    pub held_full: u64,
-    /// PARTIAL frames sent to the PS, for whatever reason.
-    pub partials: u64,
-    /// REMINDs served.
-    pub reminds: u64,
-    /// NACKs passed on to workers.
-    pub nacks: u64,
-    /// PROBEs of workers that missed a result.
-    pub probes: u64,
-    /// Of them, those answered by a NACK to a rank whose contribution was missing.
-    pub probe_nacks: u64,
-    /// Results that came from a worker that had them.
-    pub results_from_workers: u64,
-    /// Results with a saturated element.
-    pub overflows: u64,
-    /// Frames dropped, by `DropReason as usize`.
-    pub drops: [u64; DropReason::ALL.len()],
+/// The label of drops.
+pub const REASON: Label = Label {
+    name: "reason",
+    values: DropReason::NAMES,
+};
+
+metrics! {
+    /// Frames dropped. Plain integers: one writer, copied out for reports.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Drops, labels [] {
+        /// Frames dropped, by reason.
+        pub drops: [u64; DropReason::ALL.len()] = counter "dropped_frames" in Frames by REASON;
+    }
 }
 
-impl Default for Counters {
-    fn default() -> Self {
-        Self {
-            contributions: 0,
-            grouped: 0,
-            slots_taken: 0,
-            results: 0,
-            results_from_ps: 0,
-            results_again: 0,
-            preemptions: 0,
-            abandoned: 0,
-            followed: 0,
-            collisions: 0,
-            resends_to_ps: 0,
-            held_full: 0,
-            partials: 0,
-            reminds: 0,
-            nacks: 0,
-            probes: 0,
-            probe_nacks: 0,
-            results_from_workers: 0,
-            overflows: 0,
-            drops: [0; DropReason::ALL.len()],
-        }
+impl Drops {
+    /// Counts one dropped frame.
+    #[inline]
+    pub fn count(&mut self, reason: DropReason) {
+        self.drops[reason as usize] += 1;
+    }
+
+    /// Reasons with their frames.
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> {
+        DropReason::ALL.iter().copied().zip(self.drops)
+    }
+
+    /// Frames dropped for all reasons.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.drops.iter().sum()
+    }
+}
+
+impl Index<DropReason> for Drops {
+    type Output = u64;
+
+    #[inline]
+    fn index(&self, reason: DropReason) -> &u64 {
+        &self.drops[reason as usize]
+    }
+}
+
+impl IndexMut<DropReason> for Drops {
+    #[inline]
+    fn index_mut(&mut self, reason: DropReason) -> &mut u64 {
+        &mut self.drops[reason as usize]
+    }
+}
+
+metrics! {
+    /// What one pool shard did since it started.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Counters, labels [] {
+        /// Contributions summed.
+        pub contributions: u64 = counter "contributions";
+        /// Contributions summed together with others of their poll iteration.
+        pub grouped: u64 = counter "grouped_contributions";
+        /// Slots allocated. A fragment that arrives whole in one poll iteration takes none.
+        pub slots_taken: u64 = counter "slots_allocated";
+        /// Results finished by the switch.
+        pub results: u64 = counter "results";
+        /// Results of parameter servers, passed on.
+        pub results_from_ps: u64 = counter "results_from_ps";
+        /// Results retransmitted from the result ring.
+        pub results_again: u64 = counter "results_retransmitted";
+        /// Slots preempted by an arrival of higher priority.
+        pub preemptions: u64 = counter "preemptions";
+        /// Slots freed because their fragment had its result from elsewhere.
+        pub abandoned: u64 = counter "slots_abandoned";
+        /// Slots sent to the parameter server after the rest of their fragment.
+        pub followed: u64 = counter "slots_followed";
+        /// Arrivals that found no slot and went to the parameter server.
+        pub collisions: u64 = counter "collisions";
+        /// RESENDs that went to the parameter server.
+        pub resends_to_ps: u64 = counter "resends_to_ps";
+        /// Contributions that went to the parameter server because `pool.held` was exhausted.
+        pub held_full: u64 = counter "held_full";
+        /// PARTIAL frames sent to the parameter server.
+        pub partials: u64 = counter "partials";
+        /// REMINDs served.
+        pub reminds: u64 = counter "reminds";
+        /// NACKs passed on to workers.
+        pub nacks: u64 = counter "nacks";
+        /// PROBEs of workers that missed a result.
+        pub probes: u64 = counter "probes";
+        /// PROBEs answered by a NACK to a rank whose contribution was missing.
+        pub probe_nacks: u64 = counter "probe_nacks";
+        /// Results that came from a worker that had them.
+        pub results_from_workers: u64 = counter "results_from_workers";
+        /// Results with a saturated element.
+        pub overflows: u64 = counter "overflows";
+    }
+    parts {
+        /// Frames dropped.
+        pub drops: Drops;
     }
 }
 
@@ -279,64 +327,12 @@ impl Counters {
     /// Counts one dropped frame.
     #[inline]
     pub fn drop(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
+        self.drops.count(reason);
     }
 
     /// Frames dropped for this reason.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize]
-    }
-
-    /// The named counters that are not drops, with their values.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 19] {
-        [
-            ("contributions", self.contributions),
-            ("grouped", self.grouped),
-            ("slots_taken", self.slots_taken),
-            ("results", self.results),
-            ("results_from_ps", self.results_from_ps),
-            ("results_again", self.results_again),
-            ("preemptions", self.preemptions),
-            ("abandoned", self.abandoned),
-            ("followed", self.followed),
-            ("collisions", self.collisions),
-            ("resends_to_ps", self.resends_to_ps),
-            ("held_full", self.held_full),
-            ("partials", self.partials),
-            ("reminds", self.reminds),
-            ("nacks", self.nacks),
-            ("probes", self.probes),
-            ("probe_nacks", self.probe_nacks),
-            ("results_from_workers", self.results_from_workers),
-            ("overflows", self.overflows),
-        ]
-    }
-
-    /// Adds the counts of another shard.
-    pub fn add(&mut self, other: &Self) {
-        self.contributions += other.contributions;
-        self.grouped += other.grouped;
-        self.slots_taken += other.slots_taken;
-        self.results += other.results;
-        self.results_from_ps += other.results_from_ps;
-        self.results_again += other.results_again;
-        self.preemptions += other.preemptions;
-        self.abandoned += other.abandoned;
-        self.followed += other.followed;
-        self.collisions += other.collisions;
-        self.resends_to_ps += other.resends_to_ps;
-        self.held_full += other.held_full;
-        self.partials += other.partials;
-        self.reminds += other.reminds;
-        self.nacks += other.nacks;
-        self.probes += other.probes;
-        self.probe_nacks += other.probe_nacks;
-        self.results_from_workers += other.results_from_workers;
-        self.overflows += other.overflows;
-        for (mine, theirs) in self.drops.iter_mut().zip(other.drops) {
-            *mine += theirs;
-        }
+        self.drops[reason]
     }
 }

@@ -1,12 +1,16 @@
 //! The one table from a frame to its dialect. What no dialect claims is ordinary forwarding.
 
 use crate::PortId;
-use crate::dialect::DialectId;
 use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use tally_wire::UdpFrame;
+use tally_wire::field::{self, ethernet, ipv4, udp};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4, PROTOCOL_UDP, UDP_END};
 use thiserror::Error;
+
+/// The index of a dialect in its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DialectId(pub u8);
 
 /// Frames that a dialect is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +79,11 @@ struct Peek {
 
 fn peek(frame: &[u8]) -> Option<Peek> {
     let b = frame.first_chunk::<UDP_END>()?;
-    let is_udp = b[12..14] == ETHERTYPE_IPV4.to_be_bytes() && b[23] == PROTOCOL_UDP;
+    let is_udp =
+        field::be16(b, ethernet::ETHERTYPE) == ETHERTYPE_IPV4 && b[ipv4::PROTOCOL] == PROTOCOL_UDP;
     is_udp.then(|| Peek {
-        ip: Ipv4Addr::new(b[30], b[31], b[32], b[33]),
-        udp_port: u16::from_be_bytes([b[36], b[37]]),
+        ip: field::ip(b, ipv4::DST),
+        udp_port: field::be16(b, udp::DST_PORT),
     })
 }
 
@@ -148,8 +153,8 @@ impl Demux {
         self.jobs
     }
 
-    /// The dialect of a datagram to the switch's IPv4 address and MAC, and whether checksums are its
-    /// own business.
+    /// The dialect of a datagram to the switch's IPv4 address and MAC, and whether checksums are
+    /// its own business.
     #[inline]
     #[must_use]
     pub fn local(&self, udp_port: u16) -> Option<(DialectId, bool)> {
@@ -187,7 +192,7 @@ impl Demux {
             return None;
         }
         let header = frame.first_chunk::<ETHERNET_BYTES>()?;
-        let found = u16::from_be_bytes([header[12], header[13]]);
+        let found = field::be16(header, ethernet::ETHERTYPE);
         let claim = self
             .ethertypes
             .iter()

@@ -1,20 +1,18 @@
-//! A dialect: one protocol that the switch speaks, as a folder and a row of [`dialects!`](crate::dialects!).
+//! A dialect: one protocol that the switch speaks, as a folder and a row of
+//! [`dialects!`](crate::dialects!).
 //!
 //! A dialect [claims](Claim) frames. The core gives it those frames, one at a time, and calls
 //! [`Dialect::aggregate`] once at the end of each poll iteration. It sends through
-//! [`Context::ports`](crate::core::Context::ports) and writes its own headers. Dispatch is static:
-//! [`dialects!`](crate::dialects!) makes one type of a list, and the compiler sees every call.
+//! [`Context::ports`](crate::context::Context::ports) and writes its own headers. Dispatch is
+//! static: [`dialects!`](crate::dialects!) makes one type of a list, and the compiler sees every
+//! call.
 
-use crate::core::Context;
-use crate::demux::{Arrival, Claim};
+use crate::context::Context;
+use crate::demux::{Arrival, Claim, DialectId};
 use crate::frame::Platform;
 use crate::{DropReason, PortId, Roster};
 use std::sync::Arc;
 use tally_wire::{JobId, Mac, Time};
-
-/// The index of a dialect in its list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DialectId(pub u8);
 
 /// What becomes of a frame that a dialect was given.
 #[must_use]
@@ -68,9 +66,8 @@ pub trait Dialect<P: Platform> {
     /// What it did.
     fn metrics(&self, context: &Context<P>) -> Self::Metrics;
 
-    /// Starts serving an epoch of a job, or changes addresses of its members; `index` is its index
-    /// in the configuration.
-    fn bind(&mut self, _context: &mut Context<P>, _roster: &Arc<Roster>, _index: usize) {}
+    /// Starts serving an epoch of a job, or changes addresses of its members.
+    fn bind(&mut self, _context: &mut Context<P>, _roster: &Arc<Roster>) {}
 
     /// Stops serving a job, which another dialect serves from now on.
     fn release(&mut self, _context: &mut Context<P>, _job: JobId) {}
@@ -165,9 +162,9 @@ impl<P: Platform, T: Dialect<P>> Dialect<P> for Option<Box<T>> {
         self.as_ref().map(|dialect| dialect.metrics(context))
     }
 
-    fn bind(&mut self, context: &mut Context<P>, roster: &Arc<Roster>, index: usize) {
+    fn bind(&mut self, context: &mut Context<P>, roster: &Arc<Roster>) {
         if let Some(dialect) = self {
-            dialect.bind(context, roster, index);
+            dialect.bind(context, roster);
         }
     }
 
@@ -262,7 +259,7 @@ pub trait DialectSet<P: Platform> {
     fn metrics(&self, context: &Context<P>) -> Self::Metrics;
 
     /// See [`Dialect::bind`].
-    fn bind(&mut self, id: DialectId, context: &mut Context<P>, roster: &Arc<Roster>, index: usize);
+    fn bind(&mut self, id: DialectId, context: &mut Context<P>, roster: &Arc<Roster>);
 
     /// See [`Dialect::release`].
     fn release(&mut self, id: DialectId, context: &mut Context<P>, job: JobId);
@@ -323,17 +320,17 @@ macro_rules! dialects {
             impl<$p: $crate::frame::Platform> $set<$p> {
                 $(
                     $(#[doc = $doc])+
-                    pub const $constant: $crate::dialect::DialectId =
-                        $crate::dialect::DialectId(Index::$variant as u8);
+                    pub const $constant: $crate::demux::DialectId =
+                        $crate::demux::DialectId(Index::$variant as u8);
                 )+
             }
 
             impl<$p: $crate::frame::Platform> $crate::dialect::DialectSet<$p> for $set<$p> {
                 type Command = $command;
                 type Metrics = $metrics;
-                const JOBS: $crate::dialect::DialectId = $crate::dialect::DialectId(0);
+                const JOBS: $crate::demux::DialectId = $crate::demux::DialectId(0);
 
-                fn claims(&self) -> Vec<($crate::dialect::DialectId, $crate::demux::Claim)> {
+                fn claims(&self) -> Vec<($crate::demux::DialectId, $crate::demux::Claim)> {
                     let mut all = Vec::new();
                     $(
                         let claims = $crate::dialect::Dialect::<$p>::claims(&self.$field);
@@ -345,8 +342,8 @@ macro_rules! dialects {
                 #[inline]
                 fn receive(
                     &mut self,
-                    id: $crate::dialect::DialectId,
-                    context: &mut $crate::core::Context<$p>,
+                    id: $crate::demux::DialectId,
+                    context: &mut $crate::context::Context<$p>,
                     arrival: &$crate::demux::Arrival,
                     frame: $p::Frame,
                 ) -> Result<$crate::dialect::Next<$p::Frame>, $crate::DropReason> {
@@ -363,8 +360,8 @@ macro_rules! dialects {
                 #[inline(always)]
                 fn receive_cached(
                     &mut self,
-                    id: $crate::dialect::DialectId,
-                    context: &mut $crate::core::Context<$p>,
+                    id: $crate::demux::DialectId,
+                    context: &mut $crate::context::Context<$p>,
                     port: $crate::PortId,
                     frames: &mut impl Iterator<Item = $p::Frame>,
                 ) -> Option<$p::Frame> {
@@ -379,11 +376,11 @@ macro_rules! dialects {
                 }
 
                 #[inline]
-                fn aggregate(&mut self, context: &mut $crate::core::Context<$p>) {
+                fn aggregate(&mut self, context: &mut $crate::context::Context<$p>) {
                     $($crate::dialect::Dialect::aggregate(&mut self.$field, context);)+
                 }
 
-                fn command(&mut self, context: &mut $crate::core::Context<$p>, command: $command) {
+                fn command(&mut self, context: &mut $crate::context::Context<$p>, command: $command) {
                     match command {
                         $($command::$variant(command) => {
                             $crate::dialect::Dialect::command(&mut self.$field, context, command);
@@ -391,7 +388,7 @@ macro_rules! dialects {
                     }
                 }
 
-                fn metrics(&self, context: &$crate::core::Context<$p>) -> $metrics {
+                fn metrics(&self, context: &$crate::context::Context<$p>) -> $metrics {
                     $metrics {
                         $($field: $crate::dialect::Dialect::metrics(&self.$field, context),)+
                     }
@@ -399,24 +396,21 @@ macro_rules! dialects {
 
                 fn bind(
                     &mut self,
-                    id: $crate::dialect::DialectId,
-                    context: &mut $crate::core::Context<$p>,
+                    id: $crate::demux::DialectId,
+                    context: &mut $crate::context::Context<$p>,
                     roster: &std::sync::Arc<$crate::Roster>,
-                    index: usize,
                 ) {
                     $(
                         if id == Self::$constant {
-                            $crate::dialect::Dialect::bind(
-                                &mut self.$field, context, roster, index,
-                            );
+                            $crate::dialect::Dialect::bind(&mut self.$field, context, roster);
                         }
                     )+
                 }
 
                 fn release(
                     &mut self,
-                    id: $crate::dialect::DialectId,
-                    context: &mut $crate::core::Context<$p>,
+                    id: $crate::demux::DialectId,
+                    context: &mut $crate::context::Context<$p>,
                     job: tally_wire::JobId,
                 ) {
                     $(
@@ -428,13 +422,13 @@ macro_rules! dialects {
 
                 fn unbind(
                     &mut self,
-                    context: &mut $crate::core::Context<$p>,
+                    context: &mut $crate::context::Context<$p>,
                     job: tally_wire::JobId,
                 ) {
                     $($crate::dialect::Dialect::unbind(&mut self.$field, context, job);)+
                 }
 
-                fn arrivals(&self, id: $crate::dialect::DialectId, job: tally_wire::JobId) -> u64 {
+                fn arrivals(&self, id: $crate::demux::DialectId, job: tally_wire::JobId) -> u64 {
                     $(
                         if id == Self::$constant {
                             return $crate::dialect::Dialect::<$p>::arrivals(&self.$field, job);
@@ -445,8 +439,8 @@ macro_rules! dialects {
 
                 fn give_up(
                     &mut self,
-                    id: $crate::dialect::DialectId,
-                    context: &mut $crate::core::Context<$p>,
+                    id: $crate::demux::DialectId,
+                    context: &mut $crate::context::Context<$p>,
                 ) {
                     $(
                         if id == Self::$constant {
@@ -460,7 +454,7 @@ macro_rules! dialects {
                     all.into_iter().flatten().min()
                 }
 
-                fn handle_timeout(&mut self, context: &mut $crate::core::Context<$p>) {
+                fn handle_timeout(&mut self, context: &mut $crate::context::Context<$p>) {
                     $(
                         let due = $crate::dialect::Dialect::<$p>::poll_timeout(&self.$field);
                         if due.is_some_and(|due| due <= context.now) {

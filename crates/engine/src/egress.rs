@@ -1,24 +1,27 @@
 //! One core's way out: bounded queues for each port, and the outbox to other cores.
 //!
 //! A port has a transmit queue on each core, or one that belongs to one core. Frames for a port of
-//! another core go there as [`Handover`]s. What does not fit a queue is dropped and counted: waiting
-//! would let one slow port stop all others.
+//! another core go there as [`Handover`]s. What does not fit a queue is dropped and counted:
+//! waiting would let one slow port stop all others.
 //!
 //! A port has a [`PortQueue`] of eight classes (C-4). Frames move from it, in the order of their
-//! turns, to a short stage from which the driver takes them. While nothing waits behind the stage, a
-//! frame goes there directly. What the driver does not take stays on the stage. A frame of the
+//! turns, to a short stage from which the driver takes them. While nothing waits behind the stage,
+//! a frame goes there directly. What the driver does not take stays on the stage. A frame of the
 //! highest class can therefore stand behind the stage's frames and the driver's descriptors.
 //!
 //! A frame that joins a long queue is marked (C-1) if it is unshared and ECN-capable. A result is
-//! marked before it is shared, for all of its ports, if one of them has a long queue. Frames from the
-//! result cache are retransmitted as they are.
+//! marked before it is shared, for all of its ports, if one of them has a long queue. Frames from
+//! the result cache are retransmitted as they are.
 //!
 //! Catch: a core does not see the queues of other cores for a port. A result that is handed over is
 //! shared by then, so it is not marked for that port.
 
 use crate::PortId;
 use crate::frame::Frame;
+use crate::metrics;
 use crate::queue::{PortQueue, QueueConfig, QueueCounters, class_of};
+use serde::{Deserialize, Serialize};
+use tally_wire::field::{ethernet, ipv4};
 use tally_wire::frame::{ETHERTYPE_IPV4, mark};
 
 /// Frames done with that are given back at once.
@@ -48,45 +51,35 @@ pub trait Transmit<F> {
     /// Frames that a port takes at a time, at most.
     fn room(&self, port: PortId) -> usize;
 
-    /// Takes frames from the front, as many as the port has room for; says how many.
+    /// Takes frames from the front, up to the free entries of the port's queue; says how many.
     fn transmit(&mut self, port: PortId, frames: &mut Vec<F>) -> usize;
 
     /// Takes all frames for another core; says how many it dropped.
     fn hand_over(&mut self, core: usize, frames: &mut Vec<Handover<F>>) -> u64;
 }
 
-/// Frames and bytes of one port, in both directions, as one core saw them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortCounters {
-    /// Frames received.
-    pub rx_frames: u64,
-    /// Bytes received.
-    pub rx_bytes: u64,
-    /// Frames sent.
-    pub tx_frames: u64,
-    /// Bytes sent.
-    pub tx_bytes: u64,
-    /// Frames flooded to it.
-    pub flooded: u64,
-    /// Frames received for another core's shard.
-    pub handed_over: u64,
-    /// Frames received in several segments and copied into one.
-    pub linearised: u64,
-    /// Frames that the device could not take in, or took and could not send.
-    pub refused: u64,
-}
-
-impl PortCounters {
-    /// Adds another core's counts.
-    pub fn add(&mut self, other: &Self) {
-        self.rx_frames += other.rx_frames;
-        self.rx_bytes += other.rx_bytes;
-        self.tx_frames += other.tx_frames;
-        self.tx_bytes += other.tx_bytes;
-        self.flooded += other.flooded;
-        self.handed_over += other.handed_over;
-        self.linearised += other.linearised;
-        self.refused += other.refused;
+metrics! {
+    /// Frames and bytes of one port, in both directions, as one core saw them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct PortCounters, labels ["port"] {
+        /// Frames received.
+        pub rx_frames: u64 = counter "port_rx_frames" in Frames;
+        /// Bytes received.
+        pub rx_bytes: u64 = counter "port_rx_bytes" in Bytes;
+        /// Frames sent.
+        pub tx_frames: u64 = counter "port_tx_frames" in Frames;
+        /// Bytes sent.
+        pub tx_bytes: u64 = counter "port_tx_bytes" in Bytes;
+        /// Frames flooded to the port.
+        pub flooded: u64 = counter "port_flooded_frames" in Frames;
+        /// Frames received by one data core for the shard of another.
+        pub handed_over: u64 = counter "port_handed_over_frames" in Frames;
+        /// Frames received in several buffers and copied into one.
+        pub linearised: u64 = counter "port_linearised_frames" in Frames;
+        /// Frames that the device did not take in, or took and could not send: superframes of TCP
+        /// or with a VLAN tag, frames beyond its MTU, an interface that is down.
+        pub refused: u64 = counter "port_refused_frames" in Frames;
     }
 }
 
@@ -95,20 +88,19 @@ const _: () = assert!(
     "one port's counters fit a cache line"
 );
 
-/// What SwitchML adds to a port's counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplyCounters {
-    /// Replies into which the sum was copied.
-    pub copied: u64,
-    /// Frames not flooded to the port, because a member of a session is behind it.
-    pub spared: u64,
-}
-
-impl ReplyCounters {
-    /// Adds another core's counts.
-    pub fn add(&mut self, other: &Self) {
-        self.copied += other.copied;
-        self.spared += other.spared;
+metrics! {
+    /// What is rarely counted of a port: beside [`PortCounters`], which fill a cache line.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct RareCounters, labels ["port"] {
+        /// SwitchML results that were copied into their replies because the driver sends no frames
+        /// of several segments.
+        pub replies_copied: u64 = counter "port_copied_replies";
+        /// Frames not flooded to the port because a member of a SwitchML session is behind it.
+        pub floods_spared: u64 = counter "port_spared_frames" in Frames;
+        /// Frames from the port that claimed what is another's, and were dropped: `spoofed-…`,
+        /// `claims-…` and `tag-depth`.
+        pub claims: u64 = counter "port_claims_frames" in Frames;
     }
 }
 
@@ -173,13 +165,16 @@ impl<F: Frame> Line<F> {
 }
 
 /// The class of an ordinary frame: its precedence if it is IP (the upper three bits of what was the
-/// type of service; C-4), else the lowest. ARP and most logins are there: what the guard leaves to a
-/// class is plenty for them.
+/// type of service; C-4), else the lowest. ARP and most logins are there: what the guard leaves to
+/// a class is plenty for them.
 #[inline]
 #[must_use]
 pub fn class_of_frame(frame: &[u8]) -> usize {
     const ETHERTYPE_IPV6: u16 = 0x86dd;
-    let Some(&[high, low, first, second]) = frame.get(12..16).and_then(<[u8]>::first_chunk) else {
+    let Some(&[high, low, first, second]) = frame
+        .get(ethernet::ETHERTYPE.start..ipv4::TOS + 1)
+        .and_then(<[u8]>::first_chunk)
+    else {
         return 0;
     };
     match u16::from_be_bytes([high, low]) {
@@ -208,8 +203,8 @@ pub struct Ports<F> {
     longest_frame: Vec<usize>,
     /// By port.
     pub counters: Vec<PortCounters>,
-    /// By port, what SwitchML adds.
-    pub replies: Vec<ReplyCounters>,
+    /// By port.
+    pub rare: Vec<RareCounters>,
     /// Frames dropped on their way to another core.
     pub handover_full: u64,
     /// Ordinary frames dropped because their port has a smaller MTU.
@@ -243,7 +238,7 @@ impl<F: Frame> Ports<F> {
             hostless: Vec::new(),
             longest_frame: vec![usize::MAX; ways.len()],
             counters: vec![PortCounters::default(); ways.len()],
-            replies: vec![ReplyCounters::default(); ways.len()],
+            rare: vec![RareCounters::default(); ways.len()],
             handover_full: 0,
             frame_too_long: 0,
             no_buffer: 0,
@@ -338,7 +333,7 @@ impl<F: Frame> Ports<F> {
         for at in (0..self.ways.len()).filter(|&at| at != usize::from(ingress.0)) {
             let port = PortId(at as u16);
             if spared.get(at) == Some(&true) {
-                self.replies[at].spared += 1;
+                self.rare[at].floods_spared += 1;
                 continue;
             }
             if self.hostless.contains(&port) {
@@ -387,7 +382,7 @@ impl<F: Frame> Ports<F> {
         F::free_bulk(&mut self.done);
     }
 
-    /// Gives frames for other cores to the driver, of each core with at least so many.
+    /// Gives frames for other cores to the driver, of each core with `at_least` waiting.
     #[inline]
     pub fn transmit_handovers(&mut self, driver: &mut impl Transmit<F>, at_least: usize) {
         for (core, frames) in self.outbox.iter_mut().enumerate() {

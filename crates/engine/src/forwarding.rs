@@ -34,6 +34,7 @@ pub use recent::RecentFloods;
 use crate::{DropReason, PortId, Roster};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use tally_wire::field::{self, ethernet};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, FrameError};
 use tally_wire::{JobId, Mac, Time, neighbour};
 
@@ -112,17 +113,6 @@ pub struct Forwarding {
     pins: Pins,
 }
 
-fn mac_at(frame: &[u8; ETHERNET_BYTES], at: usize) -> Mac {
-    Mac([
-        frame[at],
-        frame[at + 1],
-        frame[at + 2],
-        frame[at + 3],
-        frame[at + 4],
-        frame[at + 5],
-    ])
-}
-
 impl Forwarding {
     /// Empty tables, and no pins.
     #[must_use]
@@ -163,11 +153,11 @@ impl Forwarding {
     /// If it has no Ethernet header, or the switch's own MAC as its source.
     #[inline]
     pub fn is_local(&self, frame: &[u8]) -> Result<bool, DropReason> {
-        let header = frame.first_chunk().ok_or(DropReason::Truncated)?;
-        if mac_at(header, 6) == self.mac {
+        let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(DropReason::Truncated)?;
+        if field::mac(header, ethernet::SRC) == self.mac {
             return Err(DropReason::SpoofedSwitch);
         }
-        Ok(mac_at(header, 0) == self.mac)
+        Ok(field::mac(header, ethernet::DST) == self.mac)
     }
 
     /// Decides on a frame from `port`.
@@ -200,7 +190,10 @@ impl Forwarding {
         proxy: &impl Proxy,
     ) -> Result<Verdict, DropReason> {
         let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(DropReason::Truncated)?;
-        let (destination, source) = (mac_at(header, 0), mac_at(header, 6));
+        let (destination, source) = (
+            field::mac(header, ethernet::DST),
+            field::mac(header, ethernet::SRC),
+        );
         let inside = claims::check(frame, self.mac, self.ip)?;
         let Tables { macs, .. } = &*self.tables;
         if inside.ethertype == ETHERTYPE_ARP
@@ -244,8 +237,8 @@ impl Forwarding {
         frame: &mut [u8],
         found: FrameError,
     ) -> Result<(), DropReason> {
-        let header = frame.first_chunk().ok_or(DropReason::Truncated)?;
-        let source = mac_at(header, 6);
+        let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(DropReason::Truncated)?;
+        let source = field::mac(header, ethernet::SRC);
         let is_answered = match found {
             FrameError::NotIpv4 => neighbour::answer_arp(frame, self.mac, self.ip),
             FrameError::NotUdp => neighbour::answer_echo(frame, self.mac, self.ip),

@@ -33,8 +33,8 @@ pub trait Platform {
 
 /// What the core or the native protocol does with a frame.
 pub enum Observed<'a, F> {
-    /// The core decides on a frame of this port and with this Ethernet header that is not a datagram
-    /// for the switch.
+    /// The core decides on a frame of this port and with this Ethernet header that is not a
+    /// datagram for the switch.
     Decided(
         PortId,
         &'a [u8; ETHERNET_BYTES],
@@ -46,7 +46,8 @@ pub enum Observed<'a, F> {
     Admitted(&'a Header, &'a F),
     /// The native protocol sends this frame, with this header, to one member.
     Sent(&'a Header, &'a F),
-    /// The native protocol publishes this frame, with this header; `born` is the time of the first contribution.
+    /// The native protocol publishes this frame, with this header; `born` is the time of the first
+    /// contribution.
     Published(&'a Header, &'a F, Option<Time>),
     /// The native protocol is done with this frame.
     Discarded(&'a F),

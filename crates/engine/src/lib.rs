@@ -1,12 +1,13 @@
 //! The switch, without I/O: everything that it decides.
 //!
-//! * [`core`] is one data core: poll iterations, the order of checks, commands. It gives a frame to the
-//!   [`dialect`] that claims it ([`demux`]), and forwards all others ([`forwarding`]). All leave by
-//!   [`egress`]. Nanoseconds: no allocation after start, no lock, no clock, no division.
-//! * Dialects are [`native`] (Tally's protocol), [`switchml`], and [`offload`] (an FPGA card); the list is
-//!   [`dialects`](mod@dialects).
-//! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE, watches
-//!   over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
+//! * [`core`] is one data core: poll iterations, the order of checks, commands. It gives a frame to
+//!   the [`dialect`] that claims it ([`demux`]), and forwards all others ([`forwarding`]). All
+//!   leave by [`egress`]. Nanoseconds: no allocation after start, no lock, no clock, no division.
+//! * Dialects are [`native`] (Tally's protocol), [`switchml`], and [`offload`] (an FPGA card); the
+//!   list is [`dialects`](mod@dialects).
+//! * [`mod@metrics`] is the table of what is counted.
+//! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE,
+//!   watches over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
 //!
 //! A driver provides a [`Platform`] with its [`Frame`]s, and runs the core: the switch on DPDK, the
 //! simulator in virtual time, tests and the fuzz target on plain memory.
@@ -15,13 +16,15 @@
 //!
 //! * a slot's bitmap has exactly the ranks whose contributions its buffers hold;
 //! * a contribution is in at most one slot, and a fragment with a result has no slot;
-//! * every buffer that comes in leaves, is held by a slot or a ring, or is given back, exactly once.
+//! * every buffer that comes in leaves, is held by a slot or a ring, or is given back, exactly
+//!   once.
 
 // So that unit tests can use the test support that integration tests use.
 #[cfg(test)]
 extern crate self as tally_engine;
 
 pub mod buffer;
+pub mod context;
 pub mod core;
 pub mod counters;
 pub mod demux;
@@ -30,16 +33,13 @@ pub mod dialects;
 pub mod egress;
 pub mod forwarding;
 pub mod frame;
+pub mod metrics;
 pub mod native;
 pub mod offload;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[path = "../tests/common/plain.rs"]
 mod plain;
-#[cfg(feature = "planted")]
-pub mod planted;
-#[cfg(not(feature = "planted"))]
-mod planted;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the integration tests")]
 #[path = "../tests/common/platform.rs"]
@@ -49,16 +49,18 @@ pub mod registry;
 pub mod roster;
 pub mod switchml;
 
-pub use crate::core::{Command, Context, ControlFrame, Core, CoreReport, Reply, SwitchAddress};
+pub use crate::context::{Context, ControlFrame, SwitchAddress};
+pub use crate::core::{Command, Core, CoreReport, Reply};
 pub use buffer::{Buffer, Egress, To};
-pub use counters::{Counters, DropReason};
+pub use counters::{Counters, DropReason, Drops};
 pub use dialects::{DialectCommand, DialectMetrics, Dialects};
 pub use egress::{Handover, Ports, Transmit};
 pub use forwarding::{Forwarding, ForwardingConfig};
 pub use frame::{Frame, Observed, Platform};
-pub use native::aggregator::{Admission, Aggregator};
+pub use native::admission::Admission;
+pub use native::aggregator::Aggregator;
 pub use native::batch::{Batch, Contribution};
-pub use native::policy::{Policy, PolicyName};
-pub use native::pool::{Limits, PoolConfig};
+pub use native::policy::Policy;
+pub use native::pool::{Limits, PolicyName, PoolConfig, PoolJob};
 pub use registry::{Action, JobConfig, Registry, RegistryConfig};
 pub use roster::{Member, PortId, Roster};

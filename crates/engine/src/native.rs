@@ -1,34 +1,37 @@
 //! Tally's own protocol as a dialect: headers, admission, and the pool shard's way out.
 //!
-//! A contribution's frame is its own buffer: the first one of a fragment becomes the accumulator, is
-//! given new headers, and leaves. Nothing is copied.
+//! A contribution's frame is its own buffer: the first one of a fragment becomes the accumulator,
+//! is given new headers, and leaves. Nothing is copied.
 //!
-//! Contributions wait in a [`Batch`] for the end of the poll iteration. All other frames are handled
-//! at once, after what came before them.
+//! Contributions wait in a [`Batch`] for the end of the poll iteration. All other frames are
+//! handled at once, after what came before them.
 //!
 //! Fast path: a port's frames mostly come from one worker and differ in fragment and priority only.
 //! The flow cache remembers what was found out about the last one. It holds until a roster changes.
 
+pub mod admission;
 pub mod aggregator;
 pub mod batch;
-mod elsewhere;
 mod held;
 pub mod policy;
 pub mod pool;
 mod ring;
+mod sent_to_ps;
 mod slot;
 
 use crate::buffer::{Buffer, Egress, To};
-use crate::core::{Context, ControlFrame};
+use crate::context::{Context, ControlFrame};
 use crate::demux::{Arrival, Claim};
 use crate::dialect::{Dialect, Next};
 use crate::frame::{Frame, Observed, Platform};
+use crate::metrics;
 use crate::queue::{class_of, class_of_header};
 use crate::{Aggregator, Batch, Contribution, Counters, DropReason, Member, PortId, Roster};
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
 use tally_wire::frame::{UDP_END, emit, group_of};
-use tally_wire::header::PRIORITY_AT;
+use tally_wire::header::field::PRIORITY;
 use tally_wire::{Addresses, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank, Time, Train};
 
 /// A received frame with exactly its headers and payload.
@@ -55,15 +58,25 @@ struct Flow {
     contribution: Contribution,
 }
 
+metrics! {
+    /// What is in use of a pool shard.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct PoolUse, labels [] {
+        /// Slots in use now.
+        pub slots_in_use: usize = gauge "slots_in_use";
+        /// Contributions held unsummed now.
+        pub held_in_use: u32 = gauge "held_contributions";
+    }
+}
+
 /// What the native protocol did on one core.
 #[derive(Clone, Debug)]
 pub struct Metrics {
     /// What its pool shard did.
     pub counters: Counters,
-    /// Slots taken now.
-    pub slots_in_use: usize,
-    /// Contributions held out of order now.
-    pub held_in_use: u32,
+    /// What it uses of its pool shard.
+    pub in_use: PoolUse,
     /// Nanoseconds from a fragment's first contribution to its result.
     pub residence_ns: hdrhistogram::Histogram<u64>,
 }
@@ -113,14 +126,14 @@ impl<P: Platform> Native<P> {
     #[inline(always)]
     fn collect(&mut self, context: &mut Context<P>, contribution: Contribution, frame: P::Frame) {
         if self.batch.is_full() {
-            self.settle(context);
+            self.aggregate_batch(context);
         }
         self.batch.push(contribution, Datagram(frame));
     }
 
     /// Sums what has come in.
     #[inline]
-    fn settle(&mut self, context: &mut Context<P>) {
+    fn aggregate_batch(&mut self, context: &mut Context<P>) {
         let now = context.now;
         let mut out = Out {
             context,
@@ -200,7 +213,7 @@ impl<P: Platform> Dialect<P> for Native<P> {
             self.collect(context, contribution, frame);
         } else {
             // What came before it is done before it.
-            self.settle(context);
+            self.aggregate_batch(context);
             let now = context.now;
             let mut out = Out {
                 context,
@@ -248,7 +261,7 @@ impl<P: Platform> Dialect<P> for Native<P> {
 
     #[inline]
     fn aggregate(&mut self, context: &mut Context<P>) {
-        self.settle(context);
+        self.aggregate_batch(context);
     }
 
     fn command(&mut self, _: &mut Context<P>, command: Infallible) {
@@ -258,23 +271,25 @@ impl<P: Platform> Dialect<P> for Native<P> {
     fn metrics(&self, _: &Context<P>) -> Metrics {
         Metrics {
             counters: *self.aggregator.counters(),
-            slots_in_use: self.aggregator.slots_in_use(),
-            held_in_use: self.aggregator.held_in_use(),
+            in_use: PoolUse {
+                slots_in_use: self.aggregator.slots_in_use(),
+                held_in_use: self.aggregator.held_in_use(),
+            },
             residence_ns: self.residence_ns.clone(),
         }
     }
 
-    fn bind(&mut self, context: &mut Context<P>, roster: &Arc<Roster>, index: usize) {
+    fn bind(&mut self, context: &mut Context<P>, roster: &Arc<Roster>) {
         let mut out = Out {
             context,
             residence_ns: &mut self.residence_ns,
         };
-        self.aggregator.bind((**roster).clone(), index, &mut out);
+        self.aggregator.bind((**roster).clone(), &mut out);
     }
 
     fn release(&mut self, context: &mut Context<P>, job: JobId) {
         // Commands come between poll iterations.
-        debug_assert!(self.batch.is_empty());
+        assert!(self.batch.is_empty());
         let mut out = Out {
             context,
             residence_ns: &mut self.residence_ns,
@@ -380,7 +395,7 @@ impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
         if let Some(member) = roster.member(to) {
             let frame = frame.share();
             // By the priority that is written in it.
-            let class = class_of(frame.data()[UDP_END + PRIORITY_AT]);
+            let class = class_of(frame.data()[UDP_END + PRIORITY]);
             self.context.ports.send(member.port, class, frame);
         }
     }

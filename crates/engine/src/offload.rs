@@ -1,35 +1,42 @@
 //! An FPGA card behind a port as a dialect: it serves the jobs that are moved to it.
 //!
 //! It claims the card's port, and the frames of its jobs, which the native protocol passes on. A
-//! frame for the card is a worker's or a PS's with another destination MAC, which says on which port
-//! it arrived. What comes back says in its source MAC on which ports it is to leave ([`tags`]).
+//! frame for the card is a worker's or a PS's with another destination MAC, which says on which
+//! port it arrived. What comes back says in its source MAC on which ports it is to leave
+//! ([`tags`]).
 //!
 //! A card has no secrets: tags are checked before a frame goes to it, and written into what comes
 //! back. A card may be wrong about anything: broken, or a simulated one that misbehaves. What it
-//! sends leaves only if it may: of a job that the card has, in its epoch, to where that job's frames
-//! go.
+//! sends leaves only if it may: of a job that the card has, in its epoch, to where that job's
+//! frames go.
 
+pub mod choice;
+pub mod controller;
+pub mod health;
 pub mod tags;
 
-use crate::core::{Context, SwitchAddress};
+use crate::context::{Context, SwitchAddress};
 use crate::demux::{Arrival, Claim};
 use crate::dialect::{Dialect, Next};
 use crate::frame::{Frame, Platform};
+use crate::metrics;
 use crate::queue::class_of_header;
 use crate::{DropReason, Member, PortId, Roster};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tally_wire::frame::{ETHERNET_BYTES, emit, group_of};
 use tally_wire::{Addresses, Flags, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank, UdpFrame};
 
-/// The class of probes: the highest, so that they say how the card is and not how long its queue is.
+/// The class of probes: the highest, so that they say how the card is and not how long its queue
+/// is.
 const PROBE_CLASS: usize = 7;
 
 /// A frame that the card sends back as it is.
 pub type Probe = [u8; 60];
 
-/// Frames that came from the card on all cores: a sign of life.
+/// Frames that came from the card on all cores: its heartbeat.
 #[derive(Debug, Default)]
 pub struct Pulse(AtomicU64);
 
@@ -47,29 +54,21 @@ impl Pulse {
     }
 }
 
-/// Frames between one core and the card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CardTraffic {
-    /// Given to it.
-    pub given: u64,
-    /// Its results to groups, and to workers that lost one.
-    pub results: u64,
-    /// Results of PSs that it passed on.
-    pub results_from_ps: u64,
-    /// What else it sent to members.
-    pub others: u64,
-    /// Probes that came back.
-    pub probes: u64,
-}
-
-impl CardTraffic {
-    /// Adds another core's counts.
-    pub fn add(&mut self, other: &Self) {
-        self.given += other.given;
-        self.results += other.results;
-        self.results_from_ps += other.results_from_ps;
-        self.others += other.others;
-        self.probes += other.probes;
+metrics! {
+    /// Frames between one core and the card.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct CardTraffic, labels [] {
+        /// Frames given to the card.
+        pub given: u64 = counter "card_given_frames" in Frames;
+        /// The card's results to groups, and to workers that lost one.
+        pub results: u64 = counter "card_results";
+        /// Results of parameter servers that the card passed on.
+        pub results_from_ps: u64 = counter "card_results_from_ps";
+        /// Other frames of the card, each to one member.
+        pub others: u64 = counter "card_other_frames" in Frames;
+        /// Probes of the data path that came back.
+        pub probes: u64 = counter "card_probes";
     }
 }
 
@@ -203,8 +202,8 @@ impl Offload {
         Ok(())
     }
 
-    /// The header with its tag, of a frame of the card's to these addresses on these ports, if it is
-    /// one that the card may send. Groups listen on `base_port`.
+    /// The header with its tag, of a frame of the card's to these addresses on these ports, if it
+    /// is one that the card may send. Groups listen on `base_port`.
     fn validate(
         &mut self,
         mask: u16,
@@ -288,7 +287,7 @@ impl<P: Platform> Dialect<P> for Offload {
         self.traffic
     }
 
-    fn bind(&mut self, _: &mut Context<P>, roster: &Arc<Roster>, _: usize) {
+    fn bind(&mut self, _: &mut Context<P>, roster: &Arc<Roster>) {
         let job = self.jobs.get_mut(&roster.job);
         if let Some(job) = job
             && job.roster.epoch == roster.epoch

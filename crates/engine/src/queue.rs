@@ -1,33 +1,36 @@
 //! What waits for one port: eight bounded queues, of which the highest goes first.
 //!
-//! A frame joins the class of its priority ([`class_of_header`]; C-4 of the protocol). Within a class
-//! frames leave in the order in which they came; between classes the highest that waits goes first,
-//! so that what a job needs soon does not stand behind what another needs late.
+//! A frame joins the class of its priority ([`class_of_header`]; C-4 of the protocol). Within a
+//! class frames leave in the order in which they came; between classes the highest that waits goes
+//! first, so that what a job needs soon does not stand behind what another needs late.
 //!
 //! How it works: a bit for each class says whether it waits. While only one does, which is nearly
-//! always, taking frames is moving a run of them. Strict priority alone would let a lower class wait
-//! for ever, so each counts the frames that were served from above it since its own last turn, or
-//! since it began to wait. At [`QueueConfig::guard`] of them it is due, and what is due goes first, the
-//! lowest of them before the others.
+//! always, taking frames is moving a run of them. Strict priority alone would let a lower class
+//! wait without limit, so each counts the frames that were served from above it since its own last
+//! turn, or since it began to wait. At [`QueueConfig::guard`] of them it is due, and what is due
+//! goes first, the lowest of them before the others.
 //!
 //! What that guarantees, with g for the guard:
 //!
-//! * While a class waits, at most g frames from the classes above it leave before one of its own. So
-//!   of the frames that leave from it and from above, at least one in g + 1 is its own. Lowest first
-//!   is what makes this exact however many classes are due at a time: as long as a class is due, no
-//!   higher one is served.
+//! * While a class waits, at most g frames from the classes above it leave before one of its own.
+//!   So of the frames that leave from it and from above, at least one in g + 1 is its own. Lowest
+//!   first is what makes this exact however many classes are due at a time: as long as a class is
+//!   due, no higher one is served.
 //! * No class gets more than that at the cost of a higher one: between two turns that a class had
 //!   while a higher one waited, g frames left from above it. When all eight classes wait, class c
-//!   has 1/g of what leaves from above it, and the highest keeps (g / (g + 1))⁷ of the port; with the
-//!   default of 31 that is four fifths.
+//!   has 1/g of what leaves from above it, and the highest keeps (g / (g + 1))⁷ of the port; with
+//!   the default of 31 that is four fifths.
 //!
 //! A queue is long for a frame when many frames wait that will leave before it: those of its class
-//! and of the classes above ([`PortQueue::is_long`]). Such a frame is marked when it joins (C-1), so
-//! that its sender slows down before the queue is full. What finds its class full is not taken.
+//! and of the classes above ([`PortQueue::is_long`]). Such a frame is marked when it joins (C-1),
+//! so that its sender slows down before the queue is full. What finds its class full is not taken.
 //!
 //! The catch: the numbers are in frames, because that is what is counted without looking at them;
 //! they were chosen for frames of 1 KiB ([`QueueConfig`] says how).
 
+use crate::metrics;
+use crate::metrics::Label;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use tally_wire::{Header, Kind};
 
@@ -41,8 +44,8 @@ pub const fn class_of(priority: u8) -> usize {
     (priority >> 5) as usize
 }
 
-/// The class of a Tally frame: that of its priority; the highest for those few and short ones on which
-/// the progress of others depends (C-4).
+/// The class of a Tally frame: that of its priority; the highest for those few and short ones on
+/// which the progress of others depends (C-4).
 #[inline]
 #[must_use]
 pub const fn class_of_header(header: &Header) -> usize {
@@ -61,18 +64,18 @@ pub const fn class_of_header(header: &Header) -> usize {
 
 /// How long a port's queues may be, and when they count as long.
 ///
-/// The defaults are for 100 Gbit/s, round trips of 10 to 20 µs and frames of 1 KiB, which take 85 ns
-/// each. The path then holds 120 to 240 frames (the product of bandwidth and delay).
+/// The defaults are for 100 Gbit/s, round trips of 10 to 20 µs and frames of 1 KiB, which take 85
+/// ns each. The path then holds 120 to 240 frames (the product of bandwidth and delay).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Frames that wait in one class at most. 512 by default: two to four times what the path holds,
-    /// 43 µs in each class, and eight times the threshold for marks, so that senders who slow down a
-    /// round trip later are still in time.
+    /// Frames that wait in one class at most. 512 by default: two to four times what the path
+    /// holds, 43 µs in each class, and eight times the threshold for marks, so that senders who
+    /// slow down a round trip later are still in time.
     pub frames: u32,
-    /// A frame that finds as many before it is marked. 64 by default. DCTCP (SIGCOMM'10, section 3.3)
-    /// needs a seventh of what the path holds to keep the link busy, which is 17 to 35; but pollers
-    /// send and take bursts of 32, so that two at a time must not count as congestion yet. Eight times
-    /// `frames` is never reached: no marks.
+    /// A frame that finds as many before it is marked. 64 by default. DCTCP (SIGCOMM'10, section
+    /// 3.3) needs a seventh of what the path holds to keep the link busy, which is 17 to 35; but
+    /// pollers send and take bursts of 32, so that two at a time must not count as congestion yet.
+    /// Eight times `frames` is never reached: no marks.
     pub mark_frames: u32,
     /// Frames from above that a waiting class lets pass. 31 by default: the lowest class has a
     /// 32nd of the port at least.
@@ -89,31 +92,31 @@ impl Default for QueueConfig {
     }
 }
 
-/// What a port's queue saw.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QueueCounters {
-    /// Frames that found their class full, by class.
-    pub dropped: [u64; CLASSES],
-    /// Frames that were marked because the queue was long.
-    pub marked: u64,
-    /// Most frames that waited at one time, in all classes.
-    pub frames_max: u32,
+/// The label of what is counted by class.
+pub const CLASS: Label = Label {
+    name: "class",
+    values: &["0", "1", "2", "3", "4", "5", "6", "7"],
+};
+
+metrics! {
+    /// What a port's queue saw.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct QueueCounters, labels ["port"] {
+        /// Frames that found their class of the port's queue full.
+        pub tx_dropped_by_class: [u64; CLASSES] = counter "port_tx_dropped_frames" in Frames by CLASS;
+        /// Frames marked because the port's queue was long.
+        pub ecn_marked: u64 = counter "port_ecn_marked_frames" in Frames;
+        /// Most frames that waited for the port at one time, in all classes.
+        pub queue_frames_max: u32 = maximum "port_queue_max_frames" in Frames;
+    }
 }
 
 impl QueueCounters {
-    /// Adds another queue's counts; of the longest times, the longer.
-    pub fn add(&mut self, other: &Self) {
-        for (sum, n) in self.dropped.iter_mut().zip(other.dropped) {
-            *sum += n;
-        }
-        self.marked += other.marked;
-        self.frames_max = self.frames_max.max(other.frames_max);
-    }
-
     /// Frames dropped in all classes.
     #[must_use]
     pub fn dropped_total(&self) -> u64 {
-        self.dropped.iter().sum()
+        self.tx_dropped_by_class.iter().sum()
     }
 }
 
@@ -198,13 +201,13 @@ impl<T> PortQueue<T> {
     pub fn push(&mut self, class: usize, frame: T) -> Result<(), T> {
         let queue = &mut self.classes[class];
         if queue.len() >= self.config.frames as usize {
-            self.counters.dropped[class] += 1;
+            self.counters.tx_dropped_by_class[class] += 1;
             return Err(frame);
         }
         queue.push_back(frame);
         self.waiting |= 1 << class;
         self.len += 1;
-        self.counters.frames_max = self.counters.frames_max.max(self.len);
+        self.counters.queue_frames_max = self.counters.queue_frames_max.max(self.len);
         Ok(())
     }
 
@@ -240,7 +243,7 @@ impl<T> PortQueue<T> {
     /// Notes that a frame was marked because it joins a long queue.
     #[inline]
     pub fn count_mark(&mut self) {
-        self.counters.marked += 1;
+        self.counters.ecn_marked += 1;
     }
 
     /// What it saw.

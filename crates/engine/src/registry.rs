@@ -2,20 +2,22 @@
 //!
 //! A job goes from *idle* through *forming* (some have joined) to *running* (all have) and back to
 //! idle, when all workers have left or one has failed; while its PS is gone it is *paused*: that is
-//! `job.rs`. [`Registry::handle`] takes one control datagram, [`Registry::handle_timeout`] looks after
-//! silence; both answer with [`Action`]s, in the order in which they are to be carried out.
+//! `job.rs`. [`Registry::handle`] takes one control datagram, [`Registry::handle_timeout`] looks
+//! after silence; both answer with [`Action`]s, in the order in which they are to be carried out.
 //! PROTOCOL.md, sections 3 and 4, is the specification.
 //!
-//! An incarnation of a job is an epoch and a salt (J-4). Both are digests of a secret of this start of the
-//! switch, the job and a counter: a member of one job can foresee no other job's, nor its own job's next.
+//! An incarnation of a job is an epoch and a salt (J-4). Both are digests of a secret of this start
+//! of the switch, the job and a counter: a member of one job can foresee no other job's, nor its
+//! own job's next.
 //!
 //! The catch in here is the challenge (J-2). It is a digest of a secret of this start of the
-//! switch, the job, and a counter that moves on whenever a recorded JOIN could otherwise take a place
-//! that it was not said for: when an epoch opens or ends, when a PS is bound, when the roll is called
-//! (J-5), and when any member's place is given up. So whoever finds a place vacated has to ask for the challenge anew.
+//! switch, the job, and a counter that moves on whenever a recorded JOIN could otherwise take a
+//! place that it was not said for: when an epoch opens or ends, when a PS is bound, in each
+//! confirmation round (J-5), and when any member's place is given up. So a process that finds a
+//! place vacated has to ask for the challenge anew.
 //!
-//! A second catch: a switch that stood still has heard no member, and each looks silent. Time in which the
-//! registry was not called does not count as silence ([`Registry::observe`]).
+//! A second catch: a switch that stood still has heard no member, and each looks silent. Time in
+//! which the registry was not called does not count as silence ([`Registry::observe`]).
 
 mod job;
 
@@ -25,6 +27,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tally_wire::control::{DATAGRAM_BYTES, Reason};
+use tally_wire::field;
+use tally_wire::header::HEADER_BYTES;
 use tally_wire::{Epoch, Header, JobId, Join, Key, Kind, Leave, Mac, Time, all_ranks};
 
 /// Longest time between two calls that counts as silence of the members: the period of J-1.
@@ -32,7 +36,8 @@ const OBSERVED: Duration = Duration::from_millis(500);
 /// What [`Registry::excuse`] leaves each member: two periods of J-1.
 const EXCUSED: Duration = Duration::from_millis(1000);
 
-/// Refusals that a port may have at once: all workers of a job and its PS may ask for the challenge, twice.
+/// Refusals that a port may have at once: all workers of a job and its PS may ask for the
+/// challenge, twice.
 const REFUSALS_AT_ONCE: u32 = 130;
 /// And one more each.
 const REFUSAL_EVERY: Duration = Duration::from_millis(2);
@@ -68,8 +73,8 @@ pub struct RegistryConfig {
 }
 
 impl RegistryConfig {
-    /// 32 bytes that follow from the secret of this start and that nobody else can foresee, whatever
-    /// they know of those for other arguments. No label is another's beginning.
+    /// 32 bytes derived from the secret of this start. Without it they are unpredictable, also from
+    /// those for other arguments. No label is another's beginning.
     fn derive(&self, label: &[u8], job: JobId, counter: u64) -> [u8; 32] {
         Sha256::new()
             .chain_update(self.secret)
@@ -89,9 +94,8 @@ pub type Datagram = [u8; DATAGRAM_BYTES];
 pub enum Action {
     /// Send this datagram to a member.
     Send(Member, Box<Datagram>),
-    /// Start this epoch (or take new addresses of it) on all shards; the job is the `index`-th of
-    /// the configuration.
-    Bind(Box<Roster>, usize),
+    /// Start this epoch (or take new addresses of it) on all shards.
+    Bind(Box<Roster>),
     /// End the job on all shards.
     Unbind(JobId),
 }
@@ -107,8 +111,9 @@ pub struct Registry {
     refusals: BTreeMap<PortId, Refusals>,
 }
 
-/// The refusals of one port, of which there are [`REFUSALS_AT_ONCE`] at once and one each [`REFUSAL_EVERY`] on
-/// average. A recorded JOIN is worth a refusal, and so is one without the key: both cost an attacker nothing.
+/// The refusals of one port, of which there are [`REFUSALS_AT_ONCE`] at once and one each
+/// [`REFUSAL_EVERY`] on average. A recorded JOIN is worth a refusal, and so is one without the key:
+/// both cost an attacker nothing.
 #[derive(Debug, Default)]
 struct Refusals {
     /// When as many refusals as at once will have been earned.
@@ -163,8 +168,7 @@ impl Registry {
     /// All jobs idle.
     #[must_use]
     pub fn new(config: RegistryConfig, jobs: Vec<JobConfig>) -> Self {
-        let jobs = jobs.into_iter().enumerate();
-        let jobs = jobs.map(|(index, config)| (config.id, Job::new(config, index)));
+        let jobs = jobs.into_iter().map(|job| (job.id, Job::new(job)));
         Self {
             jobs: jobs.collect(),
             observed: Time(0),
@@ -173,11 +177,11 @@ impl Registry {
         }
     }
 
-    /// A job whose members are known beforehand and need not join: it runs from the start, for
-    /// ever, with epoch 1 and salt 0. For load generators that replay captures.
+    /// A job whose members are known beforehand and need not join: it runs from the start without
+    /// end, with epoch 1 and salt 0. For load generators that replay captures.
     ///
     /// # Panics
-    /// If the job is not configured or `members` are not as many as its workers.
+    /// If the job is not configured, or the number of `members` is not that of its workers.
     #[must_use]
     pub fn fix_members(
         &mut self,
@@ -192,10 +196,8 @@ impl Registry {
         job.incarnation = Incarnation::said(Epoch(1), 0);
         job.phase = Phase::Running;
         let secret = job.config.key.epoch_secret(id, Epoch(1), 0);
-        Action::Bind(
-            Box::new(Roster::new(id, Epoch(1), secret, units, members, ps)),
-            job.index,
-        )
+        let roster = Roster::new(id, Epoch(1), secret, units, members, ps);
+        Action::Bind(Box::new(roster))
     }
 
     /// How the jobs stand.
@@ -237,9 +239,7 @@ impl Registry {
             return Vec::new();
         }
         // The instance stands first in both payloads. Until verified, it is only echoed.
-        let instance = datagram[22..30]
-            .iter()
-            .fold(0, |n, &b| n << 8 | u64::from(b));
+        let instance = field::be64(datagram, HEADER_BYTES..HEADER_BYTES + 8);
         let mut visit = Visit {
             config: &self.config,
             now,
@@ -272,11 +272,11 @@ impl Registry {
         visit.actions
     }
 
-    /// Takes note of the time. The part of a gap since the last call that is beyond the period of J-1 is
-    /// no member's silence, and is returned: the process was stopped, or had no CPU.
+    /// Takes note of the time. The part of a gap since the last call that is beyond the period of
+    /// J-1 is no member's silence, and is returned: the process was stopped, or had no CPU.
     ///
-    /// [`handle`](Self::handle) and [`handle_timeout`](Self::handle_timeout) do the same; the adapter calls
-    /// it for the gap's length.
+    /// [`handle`](Self::handle) and [`handle_timeout`](Self::handle_timeout) do the same; the
+    /// adapter calls it for the gap's length.
     pub fn observe(&mut self, now: Time) -> Duration {
         let gap = now.since(std::mem::replace(&mut self.observed, now));
         let missed = gap.saturating_sub(OBSERVED);

@@ -21,8 +21,9 @@ pub struct Member {
 }
 
 impl Member {
-    /// Whether frames to it reach one host: a group's, the broadcast's or no address at all may be the source of
-    /// a forged frame, and the switch would send the job's frames, or its answers, to everyone.
+    /// Whether frames to it reach one host: a group's, the broadcast's or no address at all may be
+    /// the source of a forged frame, and the switch would send the job's frames, or its answers, to
+    /// everyone.
     #[must_use]
     pub fn is_one_host(&self) -> bool {
         let no_mac = self.mac.is_group() || self.mac == Mac::default();

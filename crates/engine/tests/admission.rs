@@ -5,11 +5,12 @@
 mod common;
 
 use common::plain::{Plain, Wire, host, secret};
-use tally_engine::{Admission, Aggregator, DropReason, PolicyName, PoolConfig, Roster};
+use tally_engine::{Admission, Aggregator, DropReason, PolicyName, PoolConfig, PoolJob, Roster};
 use tally_kernels::Kernels;
 use tally_wire::{AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank};
 
 const JOB: JobId = JobId(7);
+const OTHER: JobId = JobId(8);
 
 fn roster(epoch: u16) -> Roster {
     let workers = (0..2).map(host).collect();
@@ -41,12 +42,11 @@ fn shard() -> (Aggregator<Plain>, Wire, Admission) {
         window: 4,
         shards: 2,
         shard: 1,
-        jobs: 1,
-        limits: Vec::new(),
+        jobs: [JOB, OTHER].map(PoolJob::unlimited).to_vec(),
         policy: PolicyName::Esa,
     };
     let (mut shard, mut wire) = (Aggregator::new(config, Kernels::best()), Wire::default());
-    assert!(shard.bind(roster(1), 0, &mut wire));
+    assert!(shard.bind(roster(1), &mut wire));
     let admission = shard.admit(&host(0), &data(1)).unwrap();
     (shard, wire, admission)
 }
@@ -66,7 +66,7 @@ fn it_holds_for_other_fragments_of_the_shard() {
 #[test]
 fn it_ends_with_the_epoch() {
     let (mut shard, mut wire, admission) = shard();
-    assert!(shard.bind(roster(2), 0, &mut wire));
+    assert!(shard.bind(roster(2), &mut wire));
     assert!(!shard.still_admits(admission, FragmentId(1)));
     assert_eq!(shard.admit(&host(0), &data(1)), Err(DropReason::Epoch));
 }
@@ -77,10 +77,10 @@ fn it_ends_with_the_job_also_when_another_takes_its_place() {
     shard.unbind(JOB, &mut wire);
     assert!(!shard.still_admits(admission, FragmentId(1)));
     let other = Roster {
-        job: JobId(8),
+        job: OTHER,
         ..roster(1)
     };
-    assert!(shard.bind(other, 0, &mut wire));
+    assert!(shard.bind(other, &mut wire));
     assert!(!shard.still_admits(admission, FragmentId(1)));
 }
 
@@ -89,7 +89,7 @@ fn it_ends_when_members_move_within_the_epoch() {
     let (mut shard, mut wire, admission) = shard();
     let mut moved = roster(1);
     moved.workers[0] = host(5);
-    assert!(shard.bind(moved, 0, &mut wire));
+    assert!(shard.bind(moved, &mut wire));
     assert!(!shard.still_admits(admission, FragmentId(1)));
     assert_eq!(shard.admit(&host(0), &data(1)), Err(DropReason::NotMember));
 }

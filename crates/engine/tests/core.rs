@@ -34,7 +34,7 @@ impl World {
         let config = forwarding(ADDRESS, PORTS);
         let memory = Memory::new(FRAME_BYTES);
         let mut switch = Switch::new(ADDRESS, cores, &config, memory, |core| Dialects {
-            native: native(pool(cores, core), PORTS),
+            native: native(pool(cores, core, [JOB]), PORTS),
             switchml: switchml(
                 SwitchmlConfig {
                     sessions: 1,
@@ -56,7 +56,7 @@ impl World {
             host(3),
         );
         let roster = Arc::new(roster);
-        switch.command(|| Command::Bind(Arc::clone(&roster), 0));
+        switch.command(|| Command::Bind(Arc::clone(&roster)));
         let session = Arc::new(session(1, Size::B256, 4..6));
         let whereabouts = Arc::new(Whereabouts::new(2));
         for core in &mut switch.cores {
@@ -98,7 +98,8 @@ impl World {
     }
 
     fn claims(&self) -> Vec<u64> {
-        self.switch.cores[0].report().claims
+        let rare = self.switch.cores[0].report().rare;
+        rare.iter().map(|port| port.claims).collect()
     }
 
     /// All frames are back once nothing runs.
@@ -317,7 +318,7 @@ fn a_switchml_secret_from_two_ports_is_refused_on_another_core_too() {
     assert_eq!(w.receive(4, packet), []);
     let metrics = w.switch.cores[1].report().dialects.switchml.unwrap();
     assert_eq!(metrics.counters.dropped(DropReason::SwitchmlPort), 1);
-    assert_eq!(metrics.held_in_use, 0);
+    assert_eq!(metrics.in_use.held_in_use, 0);
     w.end();
 }
 
@@ -492,7 +493,7 @@ fn floods_spare_ports_with_a_switchml_member() {
     let flooded = w.receive(4, w.switch.memory.packet(&bytes));
     let to: Vec<_> = flooded.iter().map(|(port, _)| port.0).collect();
     assert_eq!(to, [0, 1, 2, 3]);
-    assert_eq!(w.switch.cores[0].report().replies[5].spared, 1);
+    assert_eq!(w.switch.cores[0].report().rare[5].floods_spared, 1);
     // The dialect knows where it is, and answers for it.
     let station = station(5);
     let to_station = with(bytes, DST_MAC, &station.mac.0);

@@ -44,7 +44,8 @@ fn random_scripts() {
 }
 
 /// The seeds of the fuzz target: each a story that chance would be long in finding. First byte: the
-/// policy, the ways and the limits; second: slots, places to hold floats, and whether the jobs run (0xff: nobody has joined).
+/// policy, the ways and the limits; second: slots, places to hold floats, and whether the jobs run
+/// (0xff: no member has joined).
 fn stories() -> Vec<(&'static str, Vec<u8>)> {
     let mut stories = Vec::new();
     for (policy, name) in [
@@ -79,7 +80,8 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
     ));
     stories.push((
         "probe",
-        // Nothing is known of fragment 2: the asker; then rank 1; after REMIND the PS; at last the ring.
+        // Nothing is known of fragment 2: the asker; then rank 1; after REMIND the PS; at last the
+        // ring.
         vec![
             0, 0x0f, 12, 0, 0, 2, 5, 0, 0, 0, 2, 0x11, 12, 0, 0, 2, 5, 12, 0, 0, 2, 0, 12, 0, 0, 2,
             5, 12, 0, 0, 2, 4, 12, 0, 0, 2, 5,
@@ -87,8 +89,8 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
     ));
     stories.push((
         "forged",
-        // Each way to a wrong tag, of a RESULT of the PS; and one recorded in an epoch before, after the
-        // switch and the members of job 7 have started anew.
+        // Each way to a wrong tag, of a RESULT of the PS; and one recorded in an epoch before,
+        // after the switch and the members of job 7 have started anew.
         vec![
             0, 0x0f, 0, 0, 0, 2, 0x11, 21, 0, 0, 2, 4, 0, 0, 9, 21, 0, 0, 2, 4, 1, 0, 0, 1, 2, 3,
             4, 5, 6, 7, 8, 21, 0, 0, 2, 5, 4, 0, 0, 21, 0, 0, 2, 4, 5, 0, 1, 21, 0, 0, 2, 4, 6, 0,
@@ -110,7 +112,8 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
     ));
     stories.push((
         "switchml",
-        // Three workers in one slot, in one set after the other; two ask again; then the session ends.
+        // Three workers in one slot, in one set after the other; two ask again; then the session
+        // ends.
         vec![
             0, 0x0f, 224, 4, 0, 224, 0, 0, 0, 0, 0, 224, 0, 0, 1, 0, 0, 224, 0, 0, 2, 0, 0, 224, 0,
             0, 0, 0, 0, 224, 0, 0, 0, 1, 0, 224, 0, 0, 1, 1, 0, 224, 0, 0, 2, 0, 0, 224, 0, 0, 2,

@@ -1,16 +1,16 @@
 //! A small world, completely: three workers, two slots, and every order in which a bounded set of
 //! frames can arrive.
 //!
-//! Each set is chosen so that its frames meet: two fragments that share a slot, with priorities that
-//! preempt and such that do not, a RESEND of what also comes anew, a duplicate, a REMIND, PROBE, and in
-//! some the result of the PS or of a worker. Each PROBE has one answer, which depends on nothing but on
-//! what was sent to the PS and what has come.
+//! Each set is chosen so that its frames meet: two fragments that share a slot, with priorities
+//! that preempt and such that do not, a RESEND of what also comes anew, a duplicate, a REMIND,
+//! PROBE, and in some the result of the PS or of a worker. Each PROBE has one answer, which depends
+//! on nothing but on what was sent to the PS and what has come.
 
 mod common;
 
 use common::plain::{Ledger, Plain, Sent, Wire, host};
 use common::sums;
-use tally_engine::{Aggregator, DropReason, PolicyName, PoolConfig, Roster, To};
+use tally_engine::{Aggregator, DropReason, PolicyName, PoolConfig, PoolJob, Roster, To};
 use tally_kernels::Kernels;
 use tally_wire::{
     AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Rank, Time,
@@ -60,8 +60,7 @@ impl World {
             window: 4,
             shards: 1,
             shard: 0,
-            jobs: 1,
-            limits: Vec::new(),
+            jobs: vec![PoolJob::unlimited(JOB)],
             policy,
         };
         Self {
@@ -86,7 +85,7 @@ impl World {
         // Not derived, which would take most of the time.
         self.secret = EpochSecret::new([self.epoch as u8; 16]);
         let roster = Roster::new(JOB, epoch, self.secret, 1, workers, host(9));
-        assert!(self.shard.bind(roster, 0, &mut self.wire));
+        assert!(self.shard.bind(roster, &mut self.wire));
         assert_eq!(
             (self.shard.slots_in_use(), self.shard.held_in_use()),
             (0, 0)
@@ -159,9 +158,9 @@ impl World {
             assert_eq!(sent, [], "dropped and answered");
             let reason = [DropReason::Duplicate, DropReason::Late]
                 .into_iter()
-                .find(|r| after[*r as usize] != before[*r as usize])
+                .find(|r| after[*r] != before[*r])
                 .expect("no other reason in this world");
-            expected[reason as usize] += 1;
+            expected[reason] += 1;
             if kind == Kind::Data {
                 self.gone[of][usize::from(rank.0)] += 1;
             }
@@ -187,7 +186,7 @@ impl World {
         let asked = lacking.next().filter(|_| here != 0);
         let expected = if self.results[of] > 0 {
             let sum = sums::of(JOB, header.fragment, self.element, ALL);
-            Sent::Again(header.rank, host(asker.into()).port, sum)
+            Sent::Retransmit(header.rank, host(asker.into()).port, sum)
         } else if asked.is_none() && self.at_ps[of] != 0 {
             let untagged = Header {
                 tag: AuthTag::NONE,
@@ -221,7 +220,7 @@ impl World {
                 (header, payload)
             }
             Sent::Group(_, header, payload, _) => (header, payload),
-            Sent::Again(to, ..) => {
+            Sent::Retransmit(to, ..) => {
                 assert_eq!(to, cause.rank);
                 // Which fragment is known to the asker only; its question is accounted for.
                 let came = self.came.iter().zip(&mut self.gone).zip(self.results);
@@ -229,7 +228,7 @@ impl World {
                     .filter(|((c, g), results)| *results > 0 && c[rank_of(to)] > g[rank_of(to)])
                     .map(|((_, g), _)| g)
                     .next();
-                open.expect("somebody asked")[rank_of(to)] += 1;
+                open.expect("a rank asked")[rank_of(to)] += 1;
                 return;
             }
         };
@@ -262,8 +261,9 @@ impl World {
         }
     }
 
-    /// What is left in slots goes, and then every contribution has gone exactly as often as it came.
-    fn settle(&mut self, context: &[Arrival]) {
+    /// What is left in slots goes, and then every contribution has gone exactly as often as it
+    /// came.
+    fn check_ends(&mut self, context: &[Arrival]) {
         for fragment in 0..FRAGMENTS {
             self.handle(Remind(fragment as u32));
         }
@@ -299,7 +299,7 @@ fn orders(items: &mut [Arrival], n: usize, visit: &mut impl FnMut(&[Arrival])) {
 
 fn every_order_of(set: &[Arrival]) {
     for (_, policy) in PolicyName::ALL {
-        // All three in one set, for what is not told apart by the payload.
+        // All three in one set, to tell apart what the payload does not.
         for (ways, element, held) in [
             (1, Element::I32, 0),
             (2, Element::I32, 0),
@@ -318,7 +318,7 @@ fn every_order_of(set: &[Arrival]) {
                 for arrival in order {
                     world.handle(*arrival);
                 }
-                world.settle(order);
+                world.check_ends(order);
                 visited += 1;
             });
             assert_eq!(visited, (1..=set.len() as u32).product());

@@ -1,14 +1,14 @@
 //! The aggregator against a model of its surroundings that shares no code with it.
 //!
 //! Workers and parameter servers of two jobs, as little of them as the protocol needs, around real
-//! shards and a network that delays, duplicates, reorders and loses. Whatever leaves the switch is
+//! shards and a network that delays, duplicates, reorders and loses. All that leaves the switch is
 //! compared, bit for bit, with the sum of the contributions that its bitmap names; in the end, when
 //! the network has become kind, every worker must have every result and no buffer may be missing.
-//! Workers retransmit only when a NACK asks for it, and PROBE for what they miss. Frames with wrong tags
-//! come from the place of each member, and have no effect.
+//! Workers retransmit only when a NACK asks for it, and PROBE for what they miss. Frames with wrong
+//! tags come from the place of each member, and have no effect.
 //!
-//! Half of the switches have a card, which is one shard more, in another machine: jobs go over to it and come
-//! back while they run, one shard after the other, and it may die with all that it has.
+//! Half of the switches have a card, which is one shard more, in another machine: jobs go over to
+//! it and come back while they run, one shard after the other, and it may die with all that it has.
 //!
 //! `TALLY_SEED=17 cargo test -p tally-engine --test model` repeats one seed.
 
@@ -23,7 +23,7 @@ use common::plain::{Ledger, Plain, Sent, Wire, host, secret};
 use common::{Rng, seeds, sums};
 use std::collections::{BTreeMap, BTreeSet};
 use tally_engine::{
-    Aggregator, Batch, Contribution, Limits, Member, PolicyName, PoolConfig, Roster, To,
+    Aggregator, Batch, Contribution, Limits, Member, PolicyName, PoolConfig, PoolJob, Roster, To,
 };
 use tally_kernels::Kernels;
 use tally_wire::{
@@ -185,7 +185,7 @@ impl World {
         let ways = slots.min(1 << rng.below(4));
         let window = 1 + rng.below(8) as u16;
         let held = rng.below(6) as u32;
-        let jobs = (0..2)
+        let jobs: Vec<_> = (0..2)
             .map(|place| {
                 let workers = 1 + rng.below(5) as u8;
                 Job {
@@ -205,8 +205,9 @@ impl World {
             })
             .collect();
         // Half of them are free to take what they get.
-        let limits: Vec<_> = (0..2)
-            .map(|_| {
+        let pool_jobs = jobs
+            .iter()
+            .map(|job| {
                 let certain = policy == PolicyName::Esa && slots > 1 && rng.percent(50);
                 let min_slots = if certain {
                     1 + rng.below(slots as usize / 2) as u32
@@ -215,11 +216,12 @@ impl World {
                 };
                 let max_slots = min_slots.max(1) + rng.below(slots as usize) as u32;
                 let limited = rng.percent(50);
-                Limits {
+                let limits = Limits {
                     min_slots,
                     max_slots: if limited { max_slots } else { u32::MAX },
                     min_held: rng.below(held as usize / 2 + 1) as u32,
-                }
+                };
+                PoolJob { id: job.id, limits }
             })
             .collect();
         let pool = PoolConfig {
@@ -229,8 +231,7 @@ impl World {
             window,
             shards,
             shard: 0,
-            jobs: 2,
-            limits,
+            jobs: pool_jobs,
             policy,
         };
         // Half of the switches take frames turn by turn.
@@ -281,7 +282,7 @@ impl World {
 
     fn stop(&mut self) {
         self.kill_card();
-        self.settle();
+        self.aggregate();
         for shard in &mut self.shards {
             let c = shard.counters();
             self.counts.add(&Counts {
@@ -314,15 +315,15 @@ impl World {
 
     fn bind(&mut self, place: usize) {
         // Rosters change between turns.
-        self.settle();
+        self.aggregate();
         let roster = self.roster(place);
         let on_card = |at: usize| self.card.as_ref().is_some_and(|c| c.steered[place][at]);
         let steered: Vec<_> = (0..self.shards.len()).map(on_card).collect();
         for (shard, _) in self.shards.iter_mut().zip(&steered).filter(|(_, on)| !**on) {
-            assert!(shard.bind(roster.clone(), place, &mut self.wire));
+            assert!(shard.bind(roster.clone(), &mut self.wire));
         }
         if let Some(card) = self.card.as_mut().filter(|_| steered.contains(&true)) {
-            assert!(card.shard.bind(roster, place, &mut self.wire));
+            assert!(card.shard.bind(roster, &mut self.wire));
         }
     }
 
@@ -423,13 +424,13 @@ impl World {
             batches[shard].push(contribution, buffer);
         }
         if contribution.is_none() || self.rng.percent(6) {
-            self.settle();
+            self.aggregate();
         }
         contribution.is_some()
     }
 
     /// The turn ends.
-    fn settle(&mut self) {
+    fn aggregate(&mut self) {
         let Some(batches) = &mut self.batches else {
             return;
         };
@@ -439,7 +440,7 @@ impl World {
             assert!(batch.is_empty());
         }
         let sent = self.wire.take();
-        self.depart(sent, None);
+        self.transmit(sent, None);
         for shard in 0..self.shards.len() {
             self.slots(shard);
         }
@@ -452,7 +453,7 @@ impl World {
         let shard = frame.header.fragment.0 as usize % self.shards.len();
         let place = usize::from(frame.header.job.0 - 7);
         let from = self.member(frame.from);
-        let drops = |world: &Self| world.shards[shard].counters().drops.iter().sum::<u64>();
+        let drops = |world: &Self| world.shards[shard].counters().drops.total();
         let collisions = |world: &Self| {
             let c = world.shards[shard].counters();
             c.collisions + c.preemptions
@@ -478,12 +479,12 @@ impl World {
             _ => false,
         });
         assert_eq!(collided, collisions(self) > collisions_before, "C-2");
-        self.depart(sent, Some(&frame.header));
+        self.transmit(sent, Some(&frame.header));
     }
 
     /// Checks what the switch sent, and puts it on the network. `because` is the frame that made it
     /// send, if it was one.
-    fn depart(&mut self, sent: Vec<Sent>, because: Option<&Header>) {
+    fn transmit(&mut self, sent: Vec<Sent>, because: Option<&Header>) {
         for sent in sent {
             self.check(&sent, because);
             match sent {
@@ -507,9 +508,9 @@ impl World {
                         self.send(Node::Switch, to, header, payload.clone());
                     }
                 }
-                Sent::Again(rank, _, payload) => {
+                Sent::Retransmit(rank, _, payload) => {
                     let Some(because) = because else {
-                        panic!("a result of the ring, and nobody asked for it")
+                        panic!("a result of the ring, and no rank asked for it")
                     };
                     let place = usize::from(because.job.0 - 7);
                     let job = &self.jobs[place];
@@ -537,23 +538,27 @@ impl World {
 
     /// S-6: who may have lost and gained a slot by a frame of the job at `place`.
     fn check_slots(&self, shard: usize, before: [u32; 2], place: usize, abandoned: u64) {
-        let limits = &self.pool.limits;
+        let limits = |place: usize| {
+            let job = self.pool.jobs.iter();
+            let mut job = job.filter(|job| job.id == self.jobs[place].id);
+            job.next().expect("a configured job").limits
+        };
         let after = self.slots(shard);
         let other = 1 - place;
-        assert!(after[place] <= before[place].max(limits[place].max_slots));
+        assert!(after[place] <= before[place].max(limits(place).max_slots));
         assert!(after[place] <= before[place] + 1 && after[other] <= before[other]);
         if after[other] < before[other] {
             assert_eq!(after[other] + 1, before[other]);
-            assert!(before[place] < limits[place].max_slots, "had enough");
+            assert!(before[place] < limits(place).max_slots, "had enough");
             if abandoned > 0 {
                 return;
             }
             assert_eq!(self.policy, PolicyName::Esa, "only it preempts");
-            assert!(before[other] > limits[other].min_slots, "had no more");
+            assert!(before[other] > limits(other).min_slots, "had no more");
         }
     }
 
-    /// Whatever leaves holds exactly the contributions that it says.
+    /// All that leaves holds exactly the contributions that it says.
     fn check(&self, sent: &Sent, because: Option<&Header>) {
         let (Sent::To(_, _, header, payload) | Sent::Group(_, header, payload, _)) = sent else {
             return;
@@ -619,7 +624,7 @@ impl World {
                 let frame = self.network.remove(0);
                 self.receive(frame);
                 if self.network.is_empty() {
-                    self.settle();
+                    self.aggregate();
                 }
             }
         }

@@ -48,7 +48,7 @@ impl World {
         };
         let config: ForwardingConfig = forwarding(ADDRESS, PORTS);
         let mut switch = Switch::new(ADDRESS, 1, &config, Memory::new(2048), |_| Dialects {
-            native: native(pool(1, 0), PORTS),
+            native: native(pool(1, 0, [JOB]), PORTS),
             switchml: None,
             offload: Some(Box::new(Offload::new(
                 CARD,
@@ -73,7 +73,7 @@ impl World {
     }
 
     fn bind(&mut self, roster: &Arc<Roster>) {
-        self.switch.command(|| Command::Bind(Arc::clone(roster), 0));
+        self.switch.command(|| Command::Bind(Arc::clone(roster)));
     }
 
     fn give(&mut self, epoch: Epoch) -> bool {

@@ -1,5 +1,5 @@
-//! A shard of SwitchML's dialect against a plain model of its table: random operations on several sessions,
-//! and a small world completely.
+//! A shard of SwitchML's dialect against a plain model of its table: random operations on several
+//! sessions, and a small world completely.
 //!
 //! `TALLY_SEED=17 cargo test -p tally-engine --test switchml` repeats one seed.
 
@@ -10,7 +10,7 @@ use common::table::Verdict;
 use common::{Rng, seeds};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
-use tally_engine::switchml::{Arrival, Route, Session, Station, SwitchmlConfig};
+use tally_engine::switchml::{Arrival, HostAddress, Route, Session, SwitchmlConfig};
 use tally_engine::{DropReason, PortId};
 use tally_kernels::{Backend, Kernels};
 use tally_wire::switchml::{Header, Size};
@@ -58,7 +58,8 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
             .after(Duration::from_micros(rng.next() % 3_000_000));
         let choice = rng.below(100);
         if jobs.is_empty() || choice < 3 {
-            // A new session, perhaps under a number that is taken, with workers that may be in others.
+            // A new session, perhaps under a number that is taken, with workers that may be in
+            // others.
             let workers = if rng.percent(10) {
                 64
             } else {
@@ -128,7 +129,7 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
             if let Verdict::Sent(to, header, _) = pair.arrive(&route, &arrival, &header, &elements)
             {
                 for to in to {
-                    let is_it = |s: &Station| s.mac == to.mac;
+                    let is_it = |s: &HostAddress| s.mac == to.mac;
                     let found = jobs.iter_mut().rev().find_map(|job| {
                         let rank = job.session.workers.iter().position(is_it)?;
                         Some((job, rank))
@@ -148,7 +149,7 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
     let counts = [counters.contributions, counters.results, counters.answered];
     for (total, count) in totals
         .iter_mut()
-        .zip(counts.into_iter().chain(counters.drops))
+        .zip(counts.into_iter().chain(counters.drops.drops))
     {
         *total += count;
     }

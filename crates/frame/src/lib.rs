@@ -37,7 +37,7 @@ pub trait Frame: Sized {
     /// One more reference to the same bytes.
     fn share(&self) -> Self;
 
-    /// As many more references, counted at once.
+    /// `n` more references, counted at once.
     fn share_many(&self, references: u16) -> Self::Shares<'_>;
 
     /// `head` with `tail` behind it, as one frame of two segments; `None` if that is too many.

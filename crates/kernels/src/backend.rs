@@ -3,8 +3,6 @@
 use core::fmt;
 use core::str::FromStr;
 
-use crate::arch;
-
 /// An instruction set that the operations are compiled for.
 ///
 /// Every host has all variants, so that a configuration can name one that this machine lacks and
@@ -24,27 +22,6 @@ pub enum Backend {
 impl Backend {
     /// Every backend, slowest first.
     pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
-
-    /// The fastest backend that this CPU can run.
-    #[must_use]
-    pub fn best() -> Self {
-        Self::available().last().unwrap_or(Self::Scalar)
-    }
-
-    /// The backends that this CPU can run, slowest first.
-    ///
-    /// [`Backend::Scalar`] is always among them.
-    pub fn available() -> impl Iterator<Item = Self> {
-        Self::ALL
-            .into_iter()
-            .filter(|backend| backend.is_available())
-    }
-
-    /// Whether this CPU can run the backend.
-    #[must_use]
-    pub fn is_available(self) -> bool {
-        arch::Table::detect(self).is_some()
-    }
 
     /// Name in configurations and reports: `scalar`, `avx2`, `avx512` or `neon`.
     #[must_use]

@@ -1,4 +1,4 @@
-//! Every backend's folds of narrow elements against an oracle that shares no code with them.
+//! Every backend's folds of sub-32-bit types against an oracle that shares no code with them.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,13 +1,11 @@
-//! The agent's side: who knocks, and what each process that was let in wants.
+//! The agent's side: new connections, and the requests of each accepted process.
 
 use crate::client::too_much;
+use crate::collective::{Awaited, Hello, Operation, Submission};
 use crate::error::{Class, Failure, LocalError};
 use crate::lock;
 use crate::memory::{self, Mapping, Span};
-use crate::message::{
-    Awaited, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NO_REGION, Operation, Submission,
-    VERSION, cut,
-};
+use crate::message::{FromAgent, FromProcess, MESSAGE_BYTES_MAX, NO_REGION, VERSION, cut};
 use crate::socket::{self, Credentials, Presence, Seqpacket};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -33,7 +31,7 @@ const EXHAUSTED: Duration = Duration::from_millis(20);
 /// Who may connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// The socket file's mode: whoever may write, may connect.
+    /// The socket file's mode: users with write permission may connect.
     pub mode: u32,
     /// Its group, if it is not the agent's own.
     pub group: Option<u32>,
@@ -64,39 +62,39 @@ impl Default for Limits {
 pub struct Listener {
     socket: Seqpacket,
     path: PathBuf,
-    /// Held as long as we listen, so that nobody else does.
+    /// Held as long as we listen, so that no other agent does.
     _lock: File,
     /// Of the socket file, which another agent might have put in place of ours.
     file: (u64, u64),
     silent: VecDeque<(Seqpacket, Instant)>,
 }
 
-/// Who came, and what for.
+/// A new connection, by its first message.
 #[derive(Debug)]
 pub enum Caller {
     /// A process that wants to be a rank of a job.
-    Process(Knock),
-    /// Somebody who wants to know how it goes.
-    Status(Asker),
+    Process(PendingPeer),
+    /// A client that asks for the agent's status.
+    Status(StatusClient),
 }
 
-/// A process that wants to be let in.
+/// A process that asks to be a rank, not yet accepted or refused.
 #[derive(Debug)]
-pub struct Knock {
+pub struct PendingPeer {
     socket: Seqpacket,
     hello: Hello,
     credentials: Credentials,
 }
 
-/// Somebody who wants to know how it goes.
+/// A client that asks for the agent's status.
 #[derive(Debug)]
-pub struct Asker {
+pub struct StatusClient {
     socket: Seqpacket,
 }
 
 impl Listener {
-    /// Listens at `path`, in place of an agent that ended without removing its socket. Beside it there is a
-    /// file with `.lock` behind its name, which stays.
+    /// Listens at `path`, in place of an agent that ended without removing its socket. Beside it
+    /// there is a file with `.lock` behind its name, which stays.
     ///
     /// # Errors
     /// If another agent listens there, something else is there, or the system refuses.
@@ -129,8 +127,8 @@ impl Listener {
         })
     }
 
-    /// Waits for the next one who says what it wants, but not longer than `most`. Those who say something else
-    /// are refused, those who say nothing are dropped.
+    /// Waits for the next one who says what it wants, but not longer than `most`. Those who say
+    /// something else are refused, those who say nothing are dropped.
     ///
     /// # Errors
     /// If the socket is broken for good.
@@ -138,7 +136,7 @@ impl Listener {
         let deadline = Instant::now() + most;
         loop {
             self.admit();
-            if let Some(caller) = self.hear() {
+            if let Some(caller) = self.receive() {
                 return Ok(Some(caller));
             }
             let now = Instant::now();
@@ -160,7 +158,7 @@ impl Listener {
         }
     }
 
-    /// Takes in whoever has connected.
+    /// Accepts new connections.
     fn admit(&mut self) {
         for _ in 0..SILENT_MAX {
             match self.socket.accept() {
@@ -185,8 +183,8 @@ impl Listener {
         }
     }
 
-    /// The first who has said something that makes sense.
-    fn hear(&mut self) -> Option<Caller> {
+    /// The first connection whose first message is valid.
+    fn receive(&mut self) -> Option<Caller> {
         let mut at = 0;
         while at < self.silent.len() {
             let mut room = [0; MESSAGE_BYTES_MAX];
@@ -211,17 +209,17 @@ impl Listener {
             let (socket, _) = self.silent.remove(at)?;
             match message {
                 Some(FromProcess::Hello(VERSION, Some(hello))) => {
-                    // Without them the words are poorer.
+                    // Credentials only complete the texts of errors.
                     let credentials = socket.credentials();
                     let credentials = credentials.unwrap_or(Credentials { pid: 0, uid: 0 });
-                    return Some(Caller::Process(Knock {
+                    return Some(Caller::Process(PendingPeer {
                         socket,
                         hello,
                         credentials,
                     }));
                 }
                 Some(FromProcess::Status(VERSION)) => {
-                    return Some(Caller::Status(Asker { socket }));
+                    return Some(Caller::Status(StatusClient { socket }));
                 }
                 Some(FromProcess::Hello(version, _) | FromProcess::Status(version)) => {
                     let text = format!(
@@ -251,7 +249,7 @@ impl Drop for Listener {
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == self.file);
         if ours {
-            // It may be gone by now.
+            // It may have ended since.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -260,12 +258,12 @@ impl Drop for Listener {
 fn refuse(socket: &Seqpacket, failure: Failure) {
     let mut out = Vec::new();
     FromAgent::Refused(failure).emit(&mut out);
-    // Whoever is not there to hear it need not.
+    // A process that is gone needs no answer.
     let _ = socket.send(&out, None);
     socket.shut_down();
 }
 
-impl Knock {
+impl PendingPeer {
     /// Who it wants to be.
     #[must_use]
     pub fn hello(&self) -> Hello {
@@ -284,7 +282,7 @@ impl Knock {
         self.credentials.uid
     }
 
-    /// What sees its end, even before whoever serves it does.
+    /// Watches for its end, even before its session does.
     #[must_use]
     pub fn presence(&self) -> Presence {
         self.socket.presence()
@@ -328,7 +326,7 @@ impl Knock {
     }
 }
 
-impl Asker {
+impl StatusClient {
     /// Tells, in up to `most`.
     pub fn answer(self, text: &str, most: Duration) {
         let deadline = Instant::now() + most;
@@ -396,7 +394,7 @@ pub enum Request {
         /// How many.
         count: u64,
     },
-    /// To know what its oldest collective waits for: [`Peer::tell`].
+    /// To know what its oldest collective waits for: [`Peer::notify`].
     Ask {
         /// What it calls the question.
         question: u64,
@@ -421,7 +419,7 @@ impl AsFd for Peer {
 }
 
 impl Peer {
-    /// Whether the end of the process is noticed even if somebody else has its socket.
+    /// Whether the end of the process is noticed even if another process has its socket.
     #[must_use]
     pub fn watches_process(&self) -> bool {
         self.process.is_some()
@@ -433,7 +431,7 @@ impl Peer {
     /// If it does not keep to the interface. Tell it ([`fail`](Self::fail)), and drop it.
     pub fn receive(&mut self) -> Result<Option<Request>, Failure> {
         self.flush();
-        // Whoever only ever maps and releases does not keep its session from its other work.
+        // A process that only maps and releases does not keep its session from its other work.
         for _ in 0..MESSAGES_MAX {
             let got = match self.socket.receive(&mut self.room) {
                 Ok(got) if got.bytes > 0 => got,
@@ -495,7 +493,11 @@ impl Peer {
                 (FromProcess::Hello(..) | FromProcess::Status(_), _) => {
                     return Err(malformed("it has said who it is"));
                 }
-                (_, Some(_)) => return Err(malformed("a file that nobody wants")),
+                (_, Some(_)) => {
+                    return Err(malformed(
+                        "a file descriptor without a message that takes one",
+                    ));
+                }
             }
         }
         Ok(None)
@@ -556,7 +558,8 @@ impl Peer {
             .ok_or_else(|| malformed("elements outside of their region"))
     }
 
-    /// Tells the process that a collective is done. Its span must have been dropped, or not be written any more.
+    /// Tells the process that a collective is done. Its span must have been dropped, or not be
+    /// written any more.
     pub fn complete(&mut self, ticket: u64) {
         debug_assert!(self.under_way > 0 && ticket < self.next_ticket);
         self.under_way = self.under_way.saturating_sub(1);
@@ -564,7 +567,7 @@ impl Peer {
     }
 
     /// Answers what the process asked.
-    pub fn tell(&mut self, question: u64, awaited: Awaited) {
+    pub fn notify(&mut self, question: u64, awaited: Awaited) {
         self.say(&FromAgent::Awaited { question, awaited });
     }
 

@@ -1,18 +1,18 @@
 //! The process's side.
 
+mod messages;
+
+use self::messages::is_end;
+use crate::collective::{Arithmetic, Awaited, Dtype, Hello, Operation, Priority, Submission};
 use crate::connect::{PLACE_MAX, REPORT_EVERY, RETRY_EVERY, Retry, may_pass, patience, reach};
 use crate::error::{Class, Failure, LocalError};
 use crate::fallback::{Fallbacks, KIND_BYTES_MAX, is_kind};
 use crate::memory::{self, Mapping, Region};
-use crate::message::{
-    Arithmetic, Awaited, Dtype, FromAgent, FromProcess, Hello, MESSAGE_BYTES_MAX, NAME_BYTES_MAX,
-    NO_REGION, Operation, Priority, Submission, VERSION,
-};
-use crate::socket::{self, Seqpacket};
+use crate::message::{FromProcess, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, NO_REGION, VERSION};
+use crate::socket::Seqpacket;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -25,8 +25,8 @@ pub(crate) const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// One rank's connection to the agent on its host.
 ///
-/// Its end without [`finish`](Self::finish) is the end of the whole job: the other ranks are told that this one
-/// has failed. Whatever fails, fails for good: start the job again, at all ranks.
+/// Its end without [`finish`](Self::finish) is the end of the whole job: the other ranks are told
+/// that this one has failed. A failure is final: restart the job, at all ranks.
 pub struct Client {
     socket: Seqpacket,
     path: PathBuf,
@@ -65,7 +65,8 @@ impl fmt::Debug for Client {
 }
 
 impl AsFd for Client {
-    /// For waiting together with others: there is something to [`poll`](Client::poll) for once it is readable.
+    /// For waiting together with others: there is something to [`poll`](Client::poll) for once it
+    /// is readable.
     ///
     /// A duplicate of this one does not keep the connection: it ends with the client.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -75,8 +76,9 @@ impl AsFd for Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Whoever has a copy of the socket, a child too that another thread has forked and that has not begun its
-        // program yet. A fork's copy of the client is not the client, and leaves the connection alone.
+        // A process with a copy of the socket, a child too that another thread has forked and that
+        // has not begun its program yet. A fork's copy of the client is not the client, and leaves
+        // the connection alone.
         if std::process::id() == self.process {
             self.socket.shut_down();
         }
@@ -84,11 +86,13 @@ impl Drop for Client {
 }
 
 impl Client {
-    /// Connects to the agent that listens at `socket`, as `hello` says. The agent answers before the job runs: what
-    /// is submitted waits for the other ranks.
+    /// Connects to the agent that listens at `socket`, as `hello` says. The agent answers before
+    /// the job runs: what is submitted waits for the other ranks.
     ///
-    /// For up to `timeout`, this retries where the reason may pass: [`SEARCH_MAX`](crate::SEARCH_MAX) for an agent that is not there yet,
-    /// [`PLACE_MAX`](crate::PLACE_MAX) for the place of a process that has just ended and for an agent that does not answer.
+    /// For up to `timeout`, this retries where the reason may pass:
+    /// [`SEARCH_MAX`](crate::SEARCH_MAX) for an agent that is not there yet,
+    /// [`PLACE_MAX`](crate::PLACE_MAX) for the place of a process that has just ended and for an
+    /// agent that does not answer.
     ///
     /// `timeout` is also how long the agent may take to answer later, for all but collectives.
     ///
@@ -98,8 +102,8 @@ impl Client {
         Self::connect_while(socket, hello, timeout, |_| true)
     }
 
-    /// The same, as long as `wanted` returns true. It is called with the reason before each new attempt, every 20 ms,
-    /// and every 100 ms while the agent does not answer.
+    /// The same, as long as `wanted` returns true. It is called with the reason before each new
+    /// attempt, every 20 ms, and every 100 ms while the agent does not answer.
     ///
     /// # Errors
     /// If there is no agent, or it refuses.
@@ -246,13 +250,15 @@ impl Client {
         Ok(())
     }
 
-    /// Submits a collective on `elements` elements from byte `at` of `region` on, in place: results come where
-    /// the elements are. Until it is done, that part of the region belongs to the agent. Returns its ticket.
+    /// Submits a collective on `elements` elements from byte `at` of `region` on, in place: results
+    /// come where the elements are. Until it is done, that part of the region belongs to the agent.
+    /// Returns its ticket.
     ///
-    /// If as many are under way as the agent takes, this waits for one of them.
+    /// At the agent's limit of collectives in flight, this waits for one of them.
     ///
     /// # Errors
-    /// If the elements are not in the region, it is a [`barrier`](Self::barrier), or the job has failed.
+    /// If the elements are not in the region, it is a [`barrier`](Self::barrier), or the job has
+    /// failed.
     pub fn submit(
         &mut self,
         region: &Region,
@@ -281,8 +287,8 @@ impl Client {
         self.submit_at(region.id, at as u64, elements as u64, collective)
     }
 
-    /// Submits a barrier: it is done when all ranks have submitted it. Collectives before it may still be under way
-    /// then. Returns its ticket.
+    /// Submits a barrier: it is done when all ranks have submitted it. Collectives before it may
+    /// still be under way then. Returns its ticket.
     ///
     /// # Errors
     /// If the job has failed.
@@ -346,12 +352,13 @@ impl Client {
         Ok(ticket)
     }
 
-    /// Waits for a collective to be done; without `timeout` for as long as it takes. The agent itself gives up
-    /// when no results come, and says so. A `timeout` of more than zero that is over has the agent asked which ranks
-    /// are missing, which takes up to a second more.
+    /// Waits for a collective to be done; without `timeout` for as long as it takes. The agent
+    /// itself gives up when no results come, and says so. A `timeout` of more than zero that is
+    /// over has the agent asked which ranks are missing, which takes up to a second more.
     ///
     /// # Errors
-    /// If the job has failed, the agent has ended, or time is over; then it can be waited for again.
+    /// If the job has failed, the agent has ended, or time is over; then it can be waited for
+    /// again.
     pub fn wait(&mut self, ticket: u64, timeout: Option<Duration>) -> Result<(), LocalError> {
         let name = match self.under_way.get(&ticket) {
             Some(name) => name.clone(),
@@ -394,14 +401,15 @@ impl Client {
         self.under_way.len()
     }
 
-    /// How many may be: [`submit`](Self::submit) waits while there are as many.
+    /// Limit of collectives in flight, at which [`submit`](Self::submit) waits.
     #[must_use]
     pub fn under_way_max(&self) -> usize {
         self.submitted_max
     }
 
-    /// Has the agent count collectives that another library did, for `tally-agent status`. Never waits: what finds no
-    /// room in the socket is sent with the next report or submission, or when the job is left. The agent keeps
+    /// Has the agent count collectives that another library did, for `tally-agent status`. Never
+    /// waits: what finds no room in the socket is sent with the next report or submission, or when
+    /// the job is left. The agent keeps
     /// [`KINDS_MAX`](crate::KINDS_MAX) kinds.
     ///
     /// # Errors
@@ -434,7 +442,8 @@ impl Client {
         });
     }
 
-    /// Asks the agent what the oldest collective waits for. Returns the question, unless the socket is full.
+    /// Asks the agent what the oldest collective waits for. Returns the question, unless the socket
+    /// is full.
     pub(crate) fn ask(&mut self) -> Result<Option<u64>, LocalError> {
         self.check()?;
         let question = self.next_question;
@@ -459,7 +468,8 @@ impl Client {
         self.questions.get(&question).is_some_and(Option::is_some)
     }
 
-    /// The answer to a question, or that there is none. Ends the question: a later answer is dropped.
+    /// The answer to a question, or that there is none. Ends the question: a later answer is
+    /// dropped.
     pub(crate) fn answer(&mut self, question: Option<u64>) -> Awaited {
         let answer = question.and_then(|it| self.questions.remove(&it));
         answer.flatten().unwrap_or_else(|| self.no_answer())
@@ -496,8 +506,8 @@ impl Client {
         error.because(awaited)
     }
 
-    /// Leaves the job when all that was submitted is done, as every rank does at its end. What was not waited for
-    /// until then is done as well, but this does not tell which it was.
+    /// Leaves the job when all that was submitted is done, as every rank does at its end. What was
+    /// not waited for until then is done as well, but this does not tell which it was.
     ///
     /// # Errors
     /// If the job has failed, the agent has ended, or time is over.
@@ -511,182 +521,6 @@ impl Client {
         self.say(&FromProcess::Finish, None)?;
         let left = self.until("leaving the job", timeout, |it| it.is_finished);
         left.map_err(|error| self.explain(error))
-    }
-
-    /// Sends a message, waiting for room if the agent is behind.
-    fn say(&mut self, message: &FromProcess, fd: Option<OwnedFd>) -> Result<(), LocalError> {
-        message.emit(&mut self.out);
-        let deadline = Instant::now() + self.timeout;
-        loop {
-            match self.socket.send(&self.out, fd.as_ref().map(AsFd::as_fd)) {
-                Ok(()) => return Ok(()),
-                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-                Err(why) if why.kind() == io::ErrorKind::Interrupted => continue,
-                Err(why) if is_end(&why) => {
-                    // Its last words say why.
-                    while self.take()? {}
-                    return Err(self.gone());
-                }
-                Err(why) => return Err(LocalError::system("sending to the agent", why)),
-            }
-            while self.take()? {}
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(self.late("for the agent to listen", self.timeout));
-            }
-            self.pause(true, Some(left))?;
-        }
-    }
-
-    /// Takes messages until `done`.
-    fn until(
-        &mut self,
-        what: &str,
-        most: Option<Duration>,
-        done: impl Fn(&Self) -> bool,
-    ) -> Result<(), LocalError> {
-        let deadline = most.map(|most| Instant::now() + most);
-        loop {
-            if done(self) {
-                return Ok(());
-            }
-            if self.take()? {
-                continue;
-            }
-            let left = deadline.map(|it| it.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return Err(self.late(what, most.unwrap_or_default()));
-            }
-            self.pause(false, left)?;
-        }
-    }
-
-    fn pause(&self, to_send: bool, most: Option<Duration>) -> Result<(), LocalError> {
-        socket::wait(&[(self.socket.as_fd(), to_send)], most)
-            .map(drop)
-            .map_err(|why| LocalError::system("waiting for the agent", why))
-    }
-
-    /// Takes one message from the agent, if there is one.
-    fn take(&mut self) -> Result<bool, LocalError> {
-        self.check()?;
-        let got = match self.socket.receive_bytes(&mut self.room) {
-            Ok(got) if got.bytes > 0 => got,
-            Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            // The agent had not read all when it ended; what it said before comes after this.
-            Err(why) if why.kind() == io::ErrorKind::ConnectionReset => return Ok(true),
-            Err(why) if why.kind() == io::ErrorKind::Interrupted => return Ok(true),
-            Ok(_) | Err(_) => {
-                self.is_gone = true;
-                return Err(self.gone());
-            }
-        };
-        let message = FromAgent::parse(&self.room[..got.bytes]).filter(|_| !got.cut_off);
-        let Some(message) = message else {
-            return Err(self.protocol("a message that is none"));
-        };
-        let welcomed = self.submitted_max > 0;
-        match message {
-            FromAgent::Welcome {
-                version,
-                submitted,
-                memory_bytes,
-                ..
-            } if !welcomed => {
-                self.memory_bytes_max = memory_bytes;
-                if version != VERSION {
-                    self.is_gone = true;
-                    let text = format!(
-                        "it speaks version {version} of the local interface, and this process version {VERSION}: \
-                         install both from one release of Tally"
-                    );
-                    return Err(self.refused(Failure::new(Class::Version, text)));
-                }
-                if submitted == 0 {
-                    return Err(self.protocol("a welcome that lets nothing be submitted"));
-                }
-                self.submitted_max = submitted as usize;
-            }
-            FromAgent::Refused(failure) if !welcomed => {
-                self.is_gone = true;
-                return Err(self.refused(failure));
-            }
-            FromAgent::Mapped { id } if welcomed => self.answer = Some((id, Ok(()))),
-            FromAgent::Unmapped { id, class, text } if welcomed => {
-                self.answer = Some((id, Err(Failure::new(class, text))));
-            }
-            FromAgent::Done { ticket } => {
-                if self.under_way.remove(&ticket).is_none() {
-                    return Err(self.protocol("a collective done that is not under way"));
-                }
-                self.ready.push_back(ticket);
-            }
-            FromAgent::Failed(failure) => {
-                self.failure = Some(failure);
-                self.check()?;
-            }
-            FromAgent::Finished if welcomed => self.is_finished = true,
-            // A late answer has no waiter.
-            FromAgent::Awaited { question, awaited } if question < self.next_question => {
-                if let Some(answer) = self.questions.get_mut(&question) {
-                    *answer = Some(awaited);
-                }
-            }
-            _ => return Err(self.protocol("a message out of place")),
-        }
-        Ok(true)
-    }
-
-    /// What has ended, stays so.
-    fn check(&self) -> Result<(), LocalError> {
-        let Hello { job, rank, .. } = self.hello;
-        match &self.failure {
-            Some(failure) => Err(LocalError::Failed {
-                job,
-                rank,
-                failure: failure.clone(),
-            }),
-            None if self.is_gone => Err(self.gone()),
-            None => Ok(()),
-        }
-    }
-
-    fn gone(&self) -> LocalError {
-        let Hello { job, rank, .. } = self.hello;
-        let path = self.path.clone();
-        LocalError::Gone { path, job, rank }
-    }
-
-    fn late(&self, what: &str, after: Duration) -> LocalError {
-        let Hello { job, rank, .. } = self.hello;
-        LocalError::Timeout {
-            job,
-            rank,
-            what: what.to_owned(),
-            after,
-            awaited: Awaited::default(),
-        }
-    }
-
-    fn refused(&self, failure: Failure) -> LocalError {
-        let Hello { job, rank, .. } = self.hello;
-        LocalError::Refused {
-            path: self.path.clone(),
-            job,
-            rank,
-            failure,
-        }
-    }
-
-    fn protocol(&mut self, what: &str) -> LocalError {
-        self.is_gone = true;
-        let Hello { job, rank, .. } = self.hello;
-        LocalError::Protocol {
-            path: self.path.clone(),
-            job,
-            rank,
-            what: what.to_owned(),
-        }
     }
 }
 
@@ -706,53 +540,4 @@ pub(crate) fn check_kind(kind: &str) -> Result<(), LocalError> {
     Err(LocalError::Argument(format!(
         "kind of collective: found {kind:?}, expected 1 to {KIND_BYTES_MAX} ASCII letters, digits, `_`, `-` and `.`"
     )))
-}
-
-fn is_end(why: &io::Error) -> bool {
-    matches!(
-        why.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
-    )
-}
-
-/// What the agent that listens at `socket` says of its jobs: JSON.
-///
-/// # Errors
-/// If there is no agent, or it does not answer within `timeout`.
-pub fn status(socket: &Path, timeout: Duration) -> Result<String, LocalError> {
-    let asking = |why| LocalError::system(format!("asking the agent at {}", socket.display()), why);
-    let agent = reach(socket)?;
-    let mut out = Vec::new();
-    FromProcess::Status(VERSION).emit(&mut out);
-    agent.send(&out, None).map_err(asking)?;
-    let deadline = Instant::now() + timeout;
-    let mut room = [0; MESSAGE_BYTES_MAX];
-    let mut all = String::new();
-    loop {
-        let got = match agent.receive_bytes(&mut room) {
-            Ok(got) if got.bytes > 0 => got,
-            Ok(_) => return Err(asking(io::ErrorKind::UnexpectedEof.into())),
-            Err(why) if why.kind() == io::ErrorKind::WouldBlock => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
-                    return Err(asking(io::ErrorKind::TimedOut.into()));
-                }
-                socket::wait(&[(agent.as_fd(), false)], Some(left)).map_err(asking)?;
-                continue;
-            }
-            Err(why) => return Err(asking(why)),
-        };
-        match FromAgent::parse(&room[..got.bytes]) {
-            Some(FromAgent::Text { last, text }) => {
-                all.push_str(&text);
-                if last {
-                    return Ok(all);
-                }
-            }
-            Some(FromAgent::Refused(failure)) => {
-                return Err(asking(io::Error::other(failure.text)));
-            }
-            _ => return Err(asking(io::ErrorKind::InvalidData.into())),
-        }
-    }
 }

@@ -1,4 +1,5 @@
-//! Attempts to connect to an agent: which are repeated, for how long, and what a user is told meanwhile.
+//! Attempts to connect to an agent: which are repeated, for how long, and what a user is told
+//! meanwhile.
 
 use crate::error::{Class, LocalError};
 use crate::socket::Seqpacket;
@@ -13,7 +14,8 @@ pub(crate) const RETRY_EVERY: Duration = Duration::from_millis(20);
 pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(2);
 /// The longest search for an agent that is not there.
 pub const SEARCH_MAX: Duration = Duration::from_secs(10);
-/// The longest wait for an agent that is there: to give up the place of a process that has ended, and to answer.
+/// The longest wait for an agent that is there: to give up the place of a process that has ended,
+/// and to answer.
 pub const PLACE_MAX: Duration = Duration::from_secs(30);
 
 /// An attempt to connect that failed, and will be repeated.
@@ -56,7 +58,7 @@ fn is_absent(source: &io::Error) -> bool {
     )
 }
 
-/// How long attempts to connect go on after an error.
+/// How long attempts to connect are repeated after an error.
 pub(crate) fn patience(error: &LocalError) -> Duration {
     match error {
         LocalError::Connect { .. } | LocalError::Gone { .. } => SEARCH_MAX,

@@ -1,6 +1,6 @@
-//! What can go wrong, in words for whoever trains.
+//! Errors, in words for the user who trains.
 
-use crate::message::Awaited;
+use crate::collective::Awaited;
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -234,14 +234,14 @@ impl fmt::Display for Searched {
     }
 }
 
-/// The kinds of errors that bindings to other languages tell apart: the exceptions of the Python package, and the codes
-/// of `tally.h`.
+/// The kinds of errors that bindings to other languages tell apart: the exceptions of the Python
+/// package, and the codes of `tally.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// None of the others.
     Other = 1,
-    /// Something that the caller passed; the job goes on.
+    /// An invalid argument; the job continues.
     Argument = 2,
     /// The job was finished or aborted before.
     Closed = 3,
@@ -348,7 +348,8 @@ impl JobError {
         }
     }
 
-    /// Whether time was over, and nothing else is wrong: what was waited for can be waited for again.
+    /// Whether time was over, and nothing else is wrong: what was waited for can be waited for
+    /// again.
     #[must_use]
     pub fn is_late(&self) -> bool {
         let Self::Local { error, .. } = self else {
@@ -367,7 +368,8 @@ impl JobError {
         }
     }
 
-    /// The ranks that it is about, bit `n` for rank `n`; 0 if it is about none, or they are not known.
+    /// The ranks that it is about, bit `n` for rank `n`; 0 if it is about none, or they are not
+    /// known.
     #[must_use]
     pub fn ranks(&self) -> u64 {
         match self {
@@ -384,8 +386,8 @@ impl JobError {
     }
 }
 
-/// An error's words, with the collective, if they do not name it anyway, in backquotes as all names of collectives: a
-/// short name may well be part of another word.
+/// An error's words, with the collective, if they do not name it anyway, in backquotes as all names
+/// of collectives: a short name may well be part of another word.
 fn told(error: &LocalError, at: &str) -> String {
     let mut text = error.to_string();
     if !at.is_empty() && !text.contains(&format!("`{at}`")) {
@@ -479,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn the_collective_is_named_whatever_else_its_letters_are_in() {
+    fn the_collective_is_named_among_words_that_share_its_letters() {
         let failure = |text: &str| Failure::new(Class::Limit, text.to_owned());
         let error = |text: &str| LocalError::Refused {
             path: "/tmp/w/agent.sock".into(),

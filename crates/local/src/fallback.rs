@@ -1,7 +1,7 @@
 //! Counters of collectives that another library did in place of Tally.
 //!
-//! A process reports them to its agent for `tally-agent status`. Both sides keep at most [`KINDS_MAX`] kinds, so that
-//! neither can make the other's memory grow.
+//! A process reports them to its agent for `tally-agent status`. Both sides keep at most
+//! [`KINDS_MAX`] kinds, so that neither can make the other's memory grow.
 
 use std::collections::BTreeMap;
 
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sent_stays() {
+    fn unsent_messages_stay() {
         let mut all = Fallbacks::default();
         for kind in ["a", "b", "c"] {
             all.add(kind, 1);

@@ -1,21 +1,23 @@
-//! A rank's place in a job, for the threads of a process: what bindings to other languages are made of.
+//! A rank's place in a job, for the threads of a process: what bindings to other languages are made
+//! of.
 //!
 //! # How it works
 //!
-//! Threads share one [`Client`] under a lock, and none waits while it holds it. Whoever waits first watches the socket,
-//! without the client, so that others can submit meanwhile; the rest sleep until that one has seen something. A thread
-//! that submits, or only looks, takes messages too, which may be for others: it wakes them.
+//! Threads share one [`Client`] under a lock, and none waits while it holds it. The thread that
+//! waits first watches the socket, without the client, so that others can submit meanwhile; the
+//! rest sleep until that one has seen something. A thread that submits, or only looks, takes
+//! messages too, which may be for others: it wakes them.
 //!
 //! # The catches
 //!
 //! * A forked child has all of this memory, and the locks as they were. Everything here refuses it.
 
 use crate::client::{ANSWER_WITHIN, Client, check_kind};
+use crate::collective::{Awaited, Hello, Submission};
 use crate::connect::Retry;
 use crate::error::{Class, JobError, LocalError};
 use crate::fallback::Fallbacks;
 use crate::memory::Region;
-use crate::message::{Awaited, Hello, Submission};
 use crate::socket;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -33,7 +35,7 @@ const SLAB_BYTES: usize = 1 << 20;
 const _: () = assert!(SLAB_BYTES.is_multiple_of(BLOCK_BYTES_MIN));
 /// Larger blocks are multiples of this, smaller ones powers of two.
 const BLOCK_BYTES_STEP: usize = 64 << 20;
-/// A free block is taken for elements that fill at least one part in so many of it.
+/// A free block is taken for elements that fill at least this part (1/n) of it.
 const WASTE_MAX: usize = 4;
 /// Larger blocks than the smallest that wait to be used again. The agent takes 256 regions.
 const FREE_MAX: usize = 64;
@@ -104,11 +106,11 @@ impl Block {
 
 /// One rank's place in a job, which threads may share.
 ///
-/// All ranks must submit the same collectives in the same order, so threads that submit need an order among
-/// themselves. It ends as a [`Client`] does.
+/// All ranks must submit the same collectives in the same order, so threads that submit need an
+/// order among themselves. It ends as a [`Client`] does.
 pub struct Job {
     state: Mutex<State>,
-    /// Messages were taken, or nobody watches the socket.
+    /// Messages were taken, or no thread watches the socket.
     changed: Condvar,
     wake: Wake,
     /// Not sent yet. Never locked for long, and only after `state` where a thread holds both.
@@ -125,7 +127,7 @@ struct State {
     /// What is submitted, with its block, if it has one, and its name.
     running: HashMap<u64, (Option<Block>, String)>,
     done: HashMap<u64, Option<Block>>,
-    /// Nobody waits for these.
+    /// No thread waits for these.
     abandoned: HashSet<u64>,
     free: Vec<Block>,
     /// A thread watches the socket.
@@ -235,12 +237,13 @@ impl Job {
         }
     }
 
-    /// Whatever a thread that panicked left is whole: no step in here is half done when it could panic.
+    /// State that a panicked thread left is whole: no step in here is half done when it could
+    /// panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has whoever waits look again: somebody else took messages.
+    /// Wakes waiting threads: another one took messages.
     fn announce(&self, state: &State) {
         if state.is_watched {
             self.wake.wake();
@@ -248,8 +251,8 @@ impl Job {
         self.changed.notify_all();
     }
 
-    /// Makes memory for tensors that the agent sees too: `bytes` of it, all zero. It is there until its last
-    /// clone is dropped, also when the job is not.
+    /// Makes memory for tensors that the agent sees too: `bytes` of it, all zero. It is there until
+    /// its last clone is dropped, also when the job is not.
     ///
     /// # Errors
     /// If there is not as much, or the agent allows less.
@@ -273,7 +276,7 @@ impl Job {
         Ok(region?)
     }
 
-    /// Memory for the `bytes` bytes of the collective `name`, with whatever was in it.
+    /// Memory for the `bytes` bytes of the collective `name`, with its former contents.
     ///
     /// # Errors
     /// If there is not as much, or the agent allows less.
@@ -319,9 +322,9 @@ impl Job {
         }
     }
 
-    /// Submits a collective on a part of a region, as [`Client::submit`] does. If as many are under way as the agent
-    /// takes, this waits up to `most` for one of them. A region that is dropped meanwhile takes the results with it.
-    /// Returns the ticket.
+    /// Submits a collective on a part of a region, as [`Client::submit`] does. If too many are in
+    /// flight as the agent takes, this waits up to `most` for one of them. A region that is dropped
+    /// meanwhile takes the results with it. Returns the ticket.
     ///
     /// # Errors
     /// If the elements are not in the region, the job has failed, or time is over.
@@ -373,8 +376,8 @@ impl Job {
         self.submitted(&mut state, ticket, None, name)
     }
 
-    /// Waits up to `most` until one more may be under way: then the collective `name` need not wait for that,
-    /// unless another thread was quicker.
+    /// Waits up to `most` until one more may be under way: then the collective `name` need not wait
+    /// for that, unless another thread was quicker.
     ///
     /// # Errors
     /// If the job has failed, or time is over.
@@ -411,8 +414,8 @@ impl Job {
         }
     }
 
-    /// Waits up to `most` for a collective, and returns its block with the results, if it has one. With no time it only
-    /// looks.
+    /// Waits up to `most` for a collective, and returns its block with the results, if it has one.
+    /// With no time it only looks.
     ///
     /// # Errors
     /// If the job has failed, the agent has ended, the ticket is none, or time is over
@@ -469,7 +472,7 @@ impl Job {
             state.is_watched = true;
             drop(state);
             let fds = [(socket.as_fd(), false), (self.wake.reader.as_fd(), false)];
-            // Whatever happened, we look for ourselves.
+            // Check for any cause of the wake-up.
             let _ = socket::wait(&fds, Some(left));
             self.wake.clear();
             drop(socket);
@@ -493,17 +496,18 @@ impl Job {
         .into()
     }
 
-    /// The error of a wait for the collective `name` that took `after` elsewhere, with what the agent knows of the
-    /// cause. Asks the agent as [`explain`](Self::explain) does.
+    /// The error of a wait for the collective `name` that took `after` elsewhere, with what the
+    /// agent knows of the cause. Asks the agent as [`explain`](Self::explain) does.
     #[must_use]
     pub fn late(&self, name: &str, after: Duration) -> JobError {
         self.explain(self.overdue(name, after))
     }
 
     /// An error of [`wait`](Self::wait), [`room`](Self::room), [`submit`](Self::submit) or
-    /// [`barrier`](Self::barrier): where time was over, with what the agent knows of the cause, such as the missing
-    /// ranks. For the end of the caller's last wait: this asks the agent, and waits for up to a second. If the job has
-    /// failed meanwhile, returns that error. The collective may be done meanwhile: look once more.
+    /// [`barrier`](Self::barrier): where time was over, with what the agent knows of the cause,
+    /// such as the missing ranks. For the end of the caller's last wait: this asks the agent, and
+    /// waits for up to a second. If the job has failed meanwhile, returns that error. The
+    /// collective may be done meanwhile: look once more.
     #[must_use]
     pub fn explain(&self, error: JobError) -> JobError {
         if !error.is_late() {
@@ -536,8 +540,9 @@ impl Job {
         }
     }
 
-    /// Has the agent count collectives that another library did, for `tally-agent status`. Never waits, and fails for
-    /// nothing but its argument: what cannot be sent now is sent with the next report or submission, or when the job is left.
+    /// Has the agent count collectives that another library did, for `tally-agent status`. Never
+    /// waits, and fails for nothing but its argument: what cannot be sent now is sent with the next
+    /// report or submission, or when the job is left.
     ///
     /// # Errors
     /// If `kind` is not 1 to 32 ASCII letters, digits, `_`, `-` and `.`.
@@ -566,7 +571,7 @@ impl Job {
         }
     }
 
-    /// Nobody will wait for a collective: its block is used again once it is done.
+    /// Abandons a collective: its block is reused once it is done.
     pub fn abandon(&self, ticket: u64) {
         let Ok(mut state) = self.own() else { return };
         if let Some(block) = state.done.remove(&ticket) {
@@ -576,8 +581,8 @@ impl Job {
         }
     }
 
-    /// Leaves the job when all that was submitted is done, as every rank does at its end. After this it is closed, also
-    /// if that fails.
+    /// Leaves the job when all that was submitted is done, as every rank does at its end. After
+    /// this it is closed, also if that fails.
     ///
     /// # Errors
     /// If the job has failed, the agent has ended, or time is over.

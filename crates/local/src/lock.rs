@@ -1,14 +1,15 @@
 //! The lock beside an agent's socket, and who may put what into its folder.
 //!
-//! An agent may run as root with its socket in a folder such as `/tmp`, in which any user makes files. So the lock is
-//! no link, has one name, and is ours; and nobody else can replace the socket.
+//! An agent may run as root with its socket in a folder such as `/tmp`, in which any user makes
+//! files. So the lock is no link, has one name, and is ours; and no other user can replace the
+//! socket.
 
 use std::fs::{self, File, Metadata, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Who may open the lock: whoever can, can hold it.
+/// Mode of the lock file: a user who can open it can hold it.
 const MODE: u32 = 0o600;
 
 /// The lock of the agent that listens at `path`, with its process's number inside.
@@ -65,7 +66,8 @@ pub(crate) fn lock(path: &Path) -> Result<File, String> {
     Ok(file)
 }
 
-/// That the lock is a file that only we could have made. It is emptied: a second name could be that of any file of ours.
+/// That the lock is a file that only we could have made. It is emptied: a second name could be that
+/// of any file of ours.
 fn ours_alone(path: &Path, found: &Metadata) -> Result<(), String> {
     let path = path.display();
     if !found.is_file() {
@@ -89,7 +91,8 @@ fn ours_alone(path: &Path, found: &Metadata) -> Result<(), String> {
     Ok(())
 }
 
-/// That nobody but us, root and those whom the folder's owner trusts can replace the socket at `path`.
+/// Checks that only we, root and users whom the folder's owner trusts can replace the socket at
+/// `path`.
 fn folder(path: &Path) -> Result<(), String> {
     let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
     let folder = parent.map_or_else(|| PathBuf::from("."), Path::to_owned);
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{chown, symlink};
 
-    const SOMEBODY: u32 = 65534;
+    const OTHER_USER: u32 = 65534;
 
     fn refused(socket: &Path, why: &str) {
         let error = lock(socket).unwrap_err();
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_a_file_of_ours_that_nobody_else_can_open() {
+    fn a_lock_is_a_file_of_ours_that_no_other_user_can_open() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("a");
         let beside = folder.path().join("a.lock");
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_of_somebody_else_and_a_folder_of_theirs_are_refused() {
+    fn a_lock_of_another_user_and_a_folder_of_theirs_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("a");
         let beside = folder.path().join("a.lock");
@@ -199,14 +202,14 @@ mod tests {
         open(0o755);
         if our_user() != 0 {
             // Past the harness, which keeps to itself what passing tests say.
-            let why = "a lock of somebody else's wants root";
+            let why = "another user's lock needs root";
             let _ = writeln!(io::stderr(), "SKIPPED: {why}");
             return;
         }
-        chown(&beside, Some(SOMEBODY), None).unwrap();
+        chown(&beside, Some(OTHER_USER), None).unwrap();
         refused(&socket, "belongs to user 65534, expected user 0");
         fs::remove_file(&beside).unwrap();
-        chown(folder.path(), Some(SOMEBODY), None).unwrap();
+        chown(folder.path(), Some(OTHER_USER), None).unwrap();
         refused(
             &socket,
             "belongs to user 65534, who could replace the socket",

@@ -1,10 +1,10 @@
 //! Memory that a process and its agent share.
 //!
-//! The process makes a memfd, populates all of its pages, and seals it against shrinking. Pages are charged to the memory
-//! cgroup that populates them, so the process pays. The agent maps the memfd, adds `F_SEAL_FUTURE_WRITE`, which forbids
-//! punching holes, and then refuses a memfd that has one: what it maps is populated and stays so, and the agent is charged
-//! for no page of it. Either side copies in and out by pointers: there are no references to memory that another process
-//! may write.
+//! The process makes a memfd, populates all of its pages, and seals it against shrinking. Pages are
+//! charged to the memory cgroup that populates them, so the process pays. The agent maps the memfd,
+//! adds `F_SEAL_FUTURE_WRITE`, which forbids punching holes, and then refuses a memfd that has one:
+//! what it maps is populated and stays so, and the agent is charged for no page of it. Either side
+//! copies in and out by pointers: there are no references to memory that another process may write.
 
 use crate::error::{Class, Failure, LocalError};
 use std::ffi::CStr;
@@ -17,7 +17,8 @@ use std::sync::Arc;
 const NAME: &CStr = c"tally";
 /// What the process seals: the length.
 const SEALS_OF_PROCESS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// What the agent adds once it has a writable mapping: no hole can be punched, by no mapping and no descriptor.
+/// What the agent adds once it has a writable mapping: no hole can be punched, by no mapping and no
+/// descriptor.
 const SEALS_OF_AGENT: libc::c_int =
     libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
 
@@ -27,8 +28,8 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: it is memory that belongs to no thread. It is accessed by copies through pointers alone, as other
-// processes access it at any time anyway.
+// SAFETY: it is memory that belongs to no thread. It is accessed by copies through pointers alone,
+// as other processes access it at any time anyway.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Mapping {}
@@ -38,7 +39,8 @@ impl Mapping {
         self.bytes
     }
 
-    /// Maps the first `bytes` bytes of `fd`, which must be as long and stay so. `flags` are beside `MAP_SHARED`.
+    /// Maps the first `bytes` bytes of `fd`, which must be as long and stay so. `flags` are beside
+    /// `MAP_SHARED`.
     fn new(fd: BorrowedFd<'_>, bytes: usize, flags: libc::c_int) -> io::Result<Self> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, wherever the kernel likes it; nothing of ours is replaced.
@@ -61,9 +63,10 @@ impl Mapping {
 
     fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
-        // SAFETY: `at` and as many bytes as `into` has are inside the mapping, which lives as long as `self`, and
-        // `into` is memory of ours, which the mapping is not. Another process may write the bytes meanwhile:
-        // then we copy some of the old and some of the new, and every pattern of bits is a byte.
+        // SAFETY: `at` and as many bytes as `into` has are inside the mapping, which lives as long
+        // as `self`, and `into` is memory of ours, which the mapping is not. Another process may
+        // write the bytes meanwhile: then we copy some of the old and some of the new, and every
+        // pattern of bits is a byte.
         unsafe {
             let from = self.start.add(at).as_ptr();
             ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len());
@@ -90,16 +93,16 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length, and nobody has a pointer into it that outlives the last owner.
-        // It does not fail for what mmap returned.
+        // SAFETY: mapped by us with this length, and no pointer into it outlives the last owner. It
+        // does not fail for what mmap returned.
         unsafe {
             libc::munmap(self.start.as_ptr().cast(), self.bytes);
         }
     }
 }
 
-/// Memory for tensors that the agent sees as well. It is unmapped with its last clone, or, at the agent, with the
-/// last collective on it.
+/// Memory for tensors that the agent sees as well. It is unmapped with its last clone, or, at the
+/// agent, with the last collective on it.
 #[derive(Clone)]
 pub struct Region {
     pub(crate) mapping: Arc<Mapping>,
@@ -121,9 +124,9 @@ impl Region {
         self.mapping.bytes
     }
 
-    /// Its first byte, at the start of a page. Whoever makes references of it sees to it that the agent does not
-    /// write there meanwhile: between the submission of a collective and its completion, its part is the
-    /// agent's.
+    /// Its first byte, at the start of a page. A caller that makes references of it ensures that
+    /// the agent does not write there meanwhile: between the submission of a collective and its
+    /// completion, its part is the agent's.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.mapping.start.as_ptr()
@@ -218,8 +221,8 @@ impl Span {
     }
 }
 
-/// Makes memory to share: `bytes` of it, all zero. What the machine does not have, it may kill for: the agent's limit
-/// is to be known before.
+/// Makes memory to share: `bytes` of it, all zero. What the machine does not have, it may kill for:
+/// the agent's limit is to be known before.
 pub(crate) fn allocate(bytes: usize) -> Result<(OwnedFd, Mapping), LocalError> {
     let system = |what: &str| {
         let what = format!("{what} ({bytes} bytes of memory to share with the agent)");
@@ -254,7 +257,7 @@ fn create() -> io::Result<OwnedFd> {
         // SAFETY: a string that ends with zero.
         let fd = unsafe { libc::memfd_create(NAME.as_ptr(), flags) };
         if fd >= 0 {
-            // SAFETY: a file descriptor that is new, and nobody else's.
+            // SAFETY: a new file descriptor, which only we own.
             return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
@@ -303,8 +306,8 @@ pub(crate) fn accept(fd: &OwnedFd, bytes: u64) -> Result<Mapping, Failure> {
         Ok(mapping) => mapping,
         Err(why) => return refuse(format!("mapping the memfd: {why}")),
     };
-    // The order matters: a writable mapping is not to be had after the seal, and a hole that is found before it can still
-    // be punched after.
+    // The order matters: a writable mapping is not to be had after the seal, and a hole that is
+    // found before it can still be punched after.
     // SAFETY: no pointers.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS_OF_AGENT) } != 0 {
         let why = io::Error::last_os_error();
@@ -372,7 +375,7 @@ mod tests {
         // SAFETY: a string that ends with zero.
         let fd = unsafe { libc::memfd_create(NAME.as_ptr(), flags | libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: a file descriptor that is new, and nobody else's.
+        // SAFETY: a new file descriptor, which only we own.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         File::from(fd.try_clone().unwrap()).set_len(bytes).unwrap();
         Mapping::new(borrow(&fd), bytes as usize, libc::MAP_POPULATE).unwrap();
@@ -440,7 +443,7 @@ mod tests {
         // SAFETY: a string that ends with zero.
         let fd = unsafe { libc::memfd_create(NAME.as_ptr(), sealing) };
         assert!(fd >= 0);
-        // SAFETY: a file descriptor that is new, and nobody else's.
+        // SAFETY: a new file descriptor, which only we own.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let file = File::from(fd.try_clone().unwrap());
         file.set_len(BYTES as u64).unwrap();
@@ -469,7 +472,8 @@ mod tests {
         for bytes in [0, 4096, 2 * BYTES as u64] {
             assert!(file.set_len(bytes).is_err(), "{bytes}");
         }
-        // What was mapped before still shares every byte, both ways; no more can be mapped to write.
+        // What was mapped before still shares every byte, both ways; no more can be mapped to
+        // write.
         assert!(Mapping::new(borrow(&fd), BYTES, 0).is_err());
         theirs.write(0, &[9]);
         ours.write(BYTES - 1, &[8]);

@@ -86,7 +86,8 @@ impl Seqpacket {
         check(unsafe { libc::connect(self.raw(), (&raw const address).cast(), bytes) })
     }
 
-    /// Listens at `path`, which nothing may be at. Until the caller says otherwise, only the owner can connect.
+    /// Listens at `path`, which nothing may be at. Until the caller says otherwise, only the owner
+    /// can connect.
     pub(crate) fn listen(&self, path: &Path) -> io::Result<()> {
         let (address, bytes) = address_of(path)?;
         // The socket file gets its mode from the socket.
@@ -100,15 +101,16 @@ impl Seqpacket {
 
     pub(crate) fn accept(&self) -> io::Result<Self> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: nobody wants the address.
+        // SAFETY: the address is not asked for.
         let fd = unsafe { libc::accept4(self.raw(), ptr::null_mut(), ptr::null_mut(), flags) };
         own(fd).map(|fd| Self(Arc::new(fd)))
     }
 
-    /// Whether the other side may send descriptors, which otherwise fails there with `EPERM`. A listening socket's
-    /// connections begin as it is. The last reference to a file that is dropped closes it, which can take as long as its
-    /// sender likes: a TCP socket with `SO_LINGER`, or a file of a file system of the sender's own. So a thread that others
-    /// depend on lets none come. Kernels before Linux 6.16 let all come, and this does nothing.
+    /// Whether the other side may send descriptors, which otherwise fails there with `EPERM`. A
+    /// listening socket's connections begin as it is. The last reference to a file that is dropped
+    /// closes it, which can take as long as its sender likes: a TCP socket with `SO_LINGER`, or a
+    /// file of a file system of the sender's own. So a thread that others depend on lets none come.
+    /// Kernels before Linux 6.16 let all come, and this does nothing.
     pub(crate) fn pass_descriptors(&self, may: bool) {
         let value = libc::c_int::from(may);
         let bytes = size_of::<libc::c_int>() as libc::socklen_t;
@@ -135,7 +137,8 @@ impl Seqpacket {
             header.msg_control = (&raw mut control).cast();
             // SAFETY: no pointers.
             header.msg_controllen = unsafe { libc::CMSG_SPACE(bytes) } as usize;
-            // SAFETY: the control buffer is aligned for a header, and has room for it and one descriptor.
+            // SAFETY: the control buffer is aligned for a header, and has room for it and one
+            // descriptor.
             unsafe {
                 let at = libc::CMSG_FIRSTHDR(&raw const header);
                 (*at).cmsg_level = libc::SOL_SOCKET;
@@ -145,7 +148,8 @@ impl Seqpacket {
             }
         }
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the header points at a message, which the kernel reads, and at a control buffer; both live on.
+        // SAFETY: the header points at a message, which the kernel reads, and at a control buffer;
+        // both live on.
         let sent = unsafe { libc::sendmsg(self.raw(), &raw const header, flags) };
         if sent < 0 {
             return Err(io::Error::last_os_error());
@@ -153,13 +157,13 @@ impl Seqpacket {
         Ok(())
     }
 
-    /// Receives one message. No bytes: the other side has closed, as nobody sends empty messages.
+    /// Receives one message. No bytes: the other side has closed, as empty messages are never sent.
     pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Received> {
         self.receive_into(room, true)
     }
 
-    /// As [`receive`](Self::receive), but descriptors that come with it never become ours. Even to close one can
-    /// take for ever, if it belongs to a file system of the sender's own.
+    /// As [`receive`](Self::receive), but descriptors that come with it never become ours. Even to
+    /// close one may never end, if it belongs to a file system of the sender's own.
     pub(crate) fn receive_bytes(&self, room: &mut [u8]) -> io::Result<Received> {
         self.receive_into(room, false)
     }
@@ -183,13 +187,14 @@ impl Seqpacket {
         let got = unsafe { libc::recvmsg(self.raw(), &raw mut header, flags) };
         let bytes = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
         let mut fds = descriptors(&header).into_iter();
-        // Whatever came beside the first is closed.
+        // File descriptors beside the first are closed.
         let fd = fds.next();
         let cut_off = header.msg_flags & libc::MSG_TRUNC != 0;
         Ok(Received { bytes, cut_off, fd })
     }
 
-    /// The end for both sides, whoever else has descriptors of it. What was sent can still be received.
+    /// Shuts down both sides, also for other processes that have its descriptor. What was sent can
+    /// still be received.
     pub(crate) fn shut_down(&self) {
         // It fails if there is no other side any more.
         // SAFETY: no pointers.
@@ -209,8 +214,8 @@ impl Seqpacket {
         Ok(Credentials { pid, uid })
     }
 
-    /// What becomes readable when the process that connected ends; none if this kernel, or the process's being
-    /// in another PID namespace, does not give it.
+    /// What becomes readable when the process that connected ends; none if this kernel, or the
+    /// process's being in another PID namespace, does not give it.
     pub(crate) fn process(&self) -> Option<OwnedFd> {
         let mut fd: RawFd = -1;
         // Linux 6.5.
@@ -252,8 +257,8 @@ impl AsFd for Seqpacket {
 /// The descriptors that came with a message, all of them, so that none is lost.
 fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     let mut fds = Vec::new();
-    // SAFETY: the header is as the kernel has filled it in, and so is its control buffer, which lives on. Each
-    // descriptor in it is new, and nobody else's.
+    // SAFETY: the header is as the kernel has filled it in, and so is its control buffer, which
+    // lives on. Each descriptor in it is new, and only ours.
     unsafe {
         let mut at = libc::CMSG_FIRSTHDR(header);
         while !at.is_null() {
@@ -270,8 +275,8 @@ fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
     fds
 }
 
-/// Waits until one of `fds` has something to receive or has ended, or until there is room to send where that is
-/// wanted, but not longer than `most`. Says of each whether it has come to that.
+/// Waits until one of `fds` has something to receive or has ended, or until there is room to send
+/// where that is wanted, but not longer than `most`. Says of each whether it has come to that.
 pub(crate) fn wait(
     fds: &[(BorrowedFd<'_>, bool)],
     most: Option<Duration>,
@@ -294,7 +299,7 @@ pub(crate) fn wait(
     });
     let most = most.as_ref().map_or(ptr::null(), ptr::from_ref);
     let n = polled.len() as libc::nfds_t;
-    // SAFETY: as many as there are, and a time that lives on.
+    // SAFETY: the slice's own length, and a time that outlives the call.
     let ret = unsafe { libc::ppoll(polled.as_mut_ptr(), n, most, ptr::null()) };
     if let Err(why) = check(ret) {
         // A signal is as good as a timeout.
@@ -342,7 +347,7 @@ fn address_of(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 
 fn own(fd: RawFd) -> io::Result<OwnedFd> {
     check(fd)?;
-    // SAFETY: a file descriptor that is new, and nobody else's.
+    // SAFETY: a new file descriptor, which only we own.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

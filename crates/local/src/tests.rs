@@ -9,8 +9,8 @@ use crate::memory::allocate;
 use crate::message::{FromAgent, FromProcess, NO_REGION};
 use crate::socket::{self, Seqpacket};
 use crate::{
-    Access, Arithmetic, Awaited, Caller, Class, Client, Dtype, Failure, Fallbacks, Hello, Knock,
-    Limits, Listener, LocalError, MESSAGE_BYTES_MAX, Operation, Peer, Priority, Request, Span,
+    Access, Arithmetic, Awaited, Caller, Class, Client, Dtype, Failure, Fallbacks, Hello, Limits,
+    Listener, LocalError, MESSAGE_BYTES_MAX, Operation, Peer, PendingPeer, Priority, Request, Span,
     Submission, VERSION, status,
 };
 use std::os::fd::AsFd;
@@ -74,16 +74,18 @@ impl Agent {
             let mut sessions = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 match listener.next(Duration::from_millis(20)).unwrap() {
-                    Some(Caller::Process(knock)) if knock.hello().job == HELLO.job => {
+                    Some(Caller::Process(pending)) if pending.hello().job == HELLO.job => {
                         counted.accepted.fetch_add(1, Ordering::Relaxed);
                         let (stopped, counted) = (stopped.clone(), counted.clone());
-                        sessions.push(std::thread::spawn(move || serve(knock, &stopped, &counted)));
+                        sessions.push(std::thread::spawn(move || {
+                            serve(pending, &stopped, &counted);
+                        }));
                     }
-                    Some(Caller::Process(knock)) => {
-                        let text = format!("there is no job {}", knock.hello().job);
-                        knock.refuse(Failure::new(Class::Job, text));
+                    Some(Caller::Process(pending)) => {
+                        let text = format!("there is no job {}", pending.hello().job);
+                        pending.refuse(Failure::new(Class::Job, text));
                     }
-                    Some(Caller::Status(asker)) => asker.answer(&"status ".repeat(1000), LONG),
+                    Some(Caller::Status(client)) => client.answer(&"status ".repeat(1000), LONG),
                     None => {}
                 }
             }
@@ -107,16 +109,16 @@ impl Agent {
         Client::connect(&self.path(), &HELLO, LONG).unwrap()
     }
 
-    /// A process that says who it is, and then whatever the test wants.
+    /// A process that introduces itself, and then sends the test's bytes.
     fn stranger(&self) -> Seqpacket {
         let socket = Seqpacket::new().unwrap();
         socket.connect(&self.path()).unwrap();
         say(&socket, &FromProcess::Hello(VERSION, Some(HELLO)));
-        assert!(matches!(hear(&socket), Some(FromAgent::Welcome { .. })));
+        assert!(matches!(receive(&socket), Some(FromAgent::Welcome { .. })));
         socket
     }
 
-    /// Somebody who behaves is still served.
+    /// A well-behaved process is still served.
     #[track_caller]
     fn serves(&self) {
         let mut client = self.client();
@@ -147,8 +149,8 @@ fn add_one(span: &mut Span) {
     span.write(0, &bytes);
 }
 
-fn serve(knock: Knock, stop: &AtomicBool, counts: &Counts) {
-    let mut peer = knock.accept(LIMITS);
+fn serve(pending: PendingPeer, stop: &AtomicBool, counts: &Counts) {
+    let mut peer = pending.accept(LIMITS);
     while !stop.load(Ordering::Relaxed) {
         match peer.receive() {
             Ok(Some(Request::Submit {
@@ -166,7 +168,7 @@ fn serve(knock: Knock, stop: &AtomicBool, counts: &Counts) {
             }
             Ok(Some(Request::Ask { question })) => {
                 let (ranks, text) = (0b100, "waiting for w: rank 2 has not contributed".into());
-                peer.tell(question, Awaited { ranks, text });
+                peer.notify(question, Awaited { ranks, text });
             }
             Ok(Some(Request::Closed)) => {
                 counts.closed.fetch_add(1, Ordering::Relaxed);
@@ -194,7 +196,7 @@ fn say(socket: &Seqpacket, message: &FromProcess) {
 }
 
 /// What the agent says next; none: it has ended the connection.
-fn hear(socket: &Seqpacket) -> Option<FromAgent> {
+fn receive(socket: &Seqpacket) -> Option<FromAgent> {
     let mut room = [0; MESSAGE_BYTES_MAX];
     let deadline = Instant::now() + LONG;
     loop {
@@ -331,12 +333,12 @@ fn versions_refuse_each_other_in_words() {
         let socket = Seqpacket::new().unwrap();
         socket.connect(&agent.path()).unwrap();
         say(&socket, &message);
-        let Some(FromAgent::Refused(failure)) = hear(&socket) else {
+        let Some(FromAgent::Refused(failure)) = receive(&socket) else {
             panic!("not refused");
         };
         assert_eq!(failure.class, Class::Version);
         assert!(failure.text.contains("one release"), "{}", failure.text);
-        assert_eq!(hear(&socket), None);
+        assert_eq!(receive(&socket), None);
     }
     let other = Hello { job: 8, ..HELLO };
     let error = Client::connect(&agent.path(), &other, LONG).unwrap_err();
@@ -347,7 +349,7 @@ fn versions_refuse_each_other_in_words() {
 }
 
 #[test]
-fn whoever_does_not_keep_to_the_interface_is_told_and_dropped() {
+fn a_process_that_breaks_the_interface_is_told_and_dropped() {
     let agent = Agent::new();
     let submit = |region, ticket, at, elements| FromProcess::Submit {
         region,
@@ -404,16 +406,16 @@ fn whoever_does_not_keep_to_the_interface_is_told_and_dropped() {
         let (fd, _mapping) = allocate(4096).unwrap();
         let region = bytes(FromProcess::Region { id: 1, bytes: 4096 });
         socket.send(&region, Some(fd.as_fd())).unwrap();
-        assert_eq!(hear(&socket), Some(FromAgent::Mapped { id: 1 }));
+        assert_eq!(receive(&socket), Some(FromAgent::Mapped { id: 1 }));
         socket.send(&message, None).unwrap();
-        let Some(FromAgent::Failed(failure)) = hear(&socket) else {
+        let Some(FromAgent::Failed(failure)) = receive(&socket) else {
             panic!("{why}: not told");
         };
         assert_eq!(failure.class, Class::Malformed);
         assert!(failure.text.contains(why), "{}: {why}", failure.text);
-        assert_eq!(hear(&socket), None, "{why}");
+        assert_eq!(receive(&socket), None, "{why}");
     }
-    // Twice the same ticket, the same region, a file that nobody wants.
+    // Twice the same ticket, the same region, a file descriptor that no message takes.
     for (last, with_fd, why) in [
         (submit(1, 5, 0, 1), false, "tickets must go up"),
         (
@@ -421,7 +423,11 @@ fn whoever_does_not_keep_to_the_interface_is_told_and_dropped() {
             true,
             "number is taken",
         ),
-        (FromProcess::Finish, true, "a file that nobody wants"),
+        (
+            FromProcess::Finish,
+            true,
+            "a file descriptor without a message that takes one",
+        ),
     ] {
         let socket = agent.stranger();
         let (fd, _mapping) = allocate(4096).unwrap();
@@ -430,9 +436,9 @@ fn whoever_does_not_keep_to_the_interface_is_told_and_dropped() {
         say(&socket, &submit(1, 5, 0, 1024));
         let fd = with_fd.then(|| fd.as_fd());
         socket.send(&bytes(last), fd).unwrap();
-        assert_eq!(hear(&socket), Some(FromAgent::Mapped { id: 1 }));
-        assert_eq!(hear(&socket), Some(FromAgent::Done { ticket: 5 }));
-        let Some(FromAgent::Failed(failure)) = hear(&socket) else {
+        assert_eq!(receive(&socket), Some(FromAgent::Mapped { id: 1 }));
+        assert_eq!(receive(&socket), Some(FromAgent::Done { ticket: 5 }));
+        let Some(FromAgent::Failed(failure)) = receive(&socket) else {
             panic!("{why}: not told");
         };
         assert!(failure.text.contains(why), "{}: {why}", failure.text);
@@ -441,7 +447,7 @@ fn whoever_does_not_keep_to_the_interface_is_told_and_dropped() {
 }
 
 #[test]
-fn memory_that_could_harm_the_agent_is_refused_and_the_process_may_go_on() {
+fn memory_that_could_harm_the_agent_is_refused_and_the_process_may_continue() {
     let agent = Agent::new();
     let socket = agent.stranger();
     let file = tempfile::tempfile().unwrap();
@@ -456,7 +462,7 @@ fn memory_that_could_harm_the_agent_is_refused_and_the_process_may_go_on() {
         let mut out = Vec::new();
         FromProcess::Region { id: 1, bytes }.emit(&mut out);
         socket.send(&out, Some(fd)).unwrap();
-        let Some(FromAgent::Unmapped { id: 1, class, text }) = hear(&socket) else {
+        let Some(FromAgent::Unmapped { id: 1, class, text }) = receive(&socket) else {
             panic!("{why}: taken");
         };
         assert!([Class::Memory, Class::Limit].contains(&class));
@@ -475,7 +481,7 @@ fn a_process_that_reads_nothing_is_cut_off() {
     FromProcess::Region { id: 1, bytes: 9999 }.emit(&mut region);
     let deadline = Instant::now() + LONG;
     while agent.counts.malformed.load(Ordering::Relaxed) == 0 {
-        assert!(Instant::now() < deadline, "it may send for ever");
+        assert!(Instant::now() < deadline, "it may send without limit");
         if socket.send(&region, Some(fd.as_fd())).is_err() {
             std::thread::yield_now();
         }
@@ -484,7 +490,7 @@ fn a_process_that_reads_nothing_is_cut_off() {
 }
 
 #[test]
-fn thousands_of_connections_keep_nobody_out() {
+fn thousands_of_connections_keep_no_process_out() {
     let agent = Agent::new();
     let mut silent = Vec::new();
     for n in 0..3000 {
@@ -551,7 +557,7 @@ fn an_agent_that_ends_is_noticed_at_once() {
     assert!(began.elapsed() < LONG);
 }
 
-/// Whatever an agent says to a client that waits, it ends, in words.
+/// A waiting client ends, in words, on any answer of an agent.
 #[test]
 fn an_agent_that_does_not_behave_harms_no_process() {
     let emitted = |message: &FromAgent| {
@@ -658,7 +664,7 @@ fn one_agent_listens_and_the_next_takes_the_place_of_one_that_died() {
     );
     drop(first);
     assert!(!path.exists());
-    // As after a kill: the socket is still there, and nobody behind it.
+    // As after a kill: the socket is still there, and no agent behind it.
     Seqpacket::new().unwrap().listen(&path).unwrap();
     let second = Listener::bind(&path, ACCESS).unwrap();
     assert!(path.exists());
@@ -689,16 +695,16 @@ fn the_socket_has_the_mode_it_is_given() {
 }
 
 #[test]
-fn a_client_s_end_is_seen_though_somebody_has_a_copy_of_its_socket() {
+fn a_client_s_end_is_seen_though_another_process_has_a_copy_of_its_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("agent.sock");
     let mut listener = Listener::bind(&path, ACCESS).unwrap();
     let connect = std::thread::spawn(move || Client::connect(&path, &HELLO, LONG).unwrap());
-    let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
-        panic!("nobody came");
+    let Some(Caller::Process(pending)) = listener.next(LONG).unwrap() else {
+        panic!("no process connected");
     };
-    let presence = knock.presence();
-    let mut peer = knock.accept(LIMITS);
+    let presence = pending.presence();
+    let mut peer = pending.accept(LIMITS);
     let client = connect.join().unwrap();
     // As a child has that another thread has just forked.
     let copy = client.as_fd().try_clone_to_owned().unwrap();
@@ -760,7 +766,7 @@ fn round_trips() {
     client.finish(Some(LONG)).unwrap();
 }
 
-/// A socket whose last descriptor takes a minute to close: what it has sent is read by nobody.
+/// A socket whose last descriptor takes a minute to close: what it has sent is never read.
 fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
     use std::io::Write;
     use std::net::{TcpListener, TcpStream};
@@ -791,7 +797,7 @@ fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
 }
 
 #[test]
-fn files_that_take_long_to_close_hold_up_nobody_else() {
+fn files_that_take_long_to_close_hold_up_no_other_process() {
     let agent = Agent::new();
     let mut hello = Vec::new();
     FromProcess::Hello(VERSION, Some(HELLO)).emit(&mut hello);

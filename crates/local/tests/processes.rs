@@ -1,5 +1,5 @@
-//! An agent and a process that are two processes, and what each notices of the other's end. The other process
-//! is this test once more.
+//! An agent and a process that are two processes, and what each notices of the other's end. The
+//! other process is this test once more.
 
 #![allow(
     clippy::unwrap_used,
@@ -129,10 +129,10 @@ fn listen(socket: &Path) -> Listener {
 fn let_in(listener: &mut Listener) -> Peer {
     let deadline = Instant::now() + LONG;
     loop {
-        assert!(Instant::now() < deadline, "nobody came");
-        if let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() {
-            assert_eq!(knock.hello(), HELLO);
-            return knock.accept(Limits::default());
+        assert!(Instant::now() < deadline, "no process connected");
+        if let Some(Caller::Process(pending)) = listener.next(LONG).unwrap() {
+            assert_eq!(pending.hello(), HELLO);
+            return pending.accept(Limits::default());
         }
     }
 }
@@ -280,7 +280,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// The agent may use 32 MiB, and the process's region has 128 MiB, into which it punches as many holes as it can.
+/// The agent may use 32 MiB, and the process's region has 128 MiB, into which it punches as many
+/// holes as it can.
 #[test]
 fn the_agent_pays_for_no_page_of_a_region() {
     const LIMIT: usize = 32 << 20;

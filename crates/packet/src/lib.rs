@@ -2,28 +2,31 @@
 //!
 //! # How it works
 //!
-//! For a NIC without a DPDK driver, and for virtual links between network namespaces, the kernel carries
-//! the frames, and what each of them costs there is far more than its sum. So they travel as superframes
-//! where they can: datagrams of one length to one destination are one frame to the kernel, up to 64 KiB long,
-//! with the headers once. A worker's socket makes one with `UDP_SEGMENT`; it is received into one DPDK
-//! buffer for each datagram in one system call, with one copy. Results that leave together are gathered
-//! from their buffers in the same way, and whoever receives them with `UDP_GRO` gets them in one piece.
-//! To the switch all of them are ordinary frames.
+//! For a NIC without a DPDK driver, and for virtual links between network namespaces, the kernel
+//! carries the frames, and what each of them costs there is far more than its sum. So they travel
+//! as superframes where they can: datagrams of one length to one destination are one frame to the
+//! kernel, up to 64 KiB long, with the headers once. A worker's socket makes one with
+//! `UDP_SEGMENT`; it is received into one DPDK buffer for each datagram in one system call, with
+//! one copy. Results that leave together are gathered from their buffers in the same way, and
+//! a receiver with `UDP_GRO` gets them in one piece. To the switch all of them are ordinary frames.
 //!
-//! DPDK's own `net_af_packet` shares a ring with the kernel, which costs a second copy, and knows no
-//! superframes.
+//! DPDK's own `net_af_packet` shares a ring with the kernel, which costs a second copy, and knows
+//! no superframes.
 //!
 //! # The catches
 //!
 //! - Kernels before 5.11 cannot wait for them (`epoll_pwait2`), and [`Ready::new`] says so.
-//! - Kernels before 6.2 have no superframes of UDP on packet sockets: frames then travel one by one, and
-//!   hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`): the kernel drops them, and
-//!   they are counted ([`PacketRx::unsupported`]). See [`superframes`].
-//! - Superframes of TCP are dropped and counted ([`PacketRx::unsupported`]): hosts on a veth pair that send other
-//!   traffic need `ethtool -K eth0 tso off`, and a NIC that merges what it receives `gro off`.
-//! - Superframes with a VLAN tag are dropped and counted too: the same settings, on the interface in the VLAN.
-//! - The kernel takes an outer VLAN tag out of each frame; it is put back from what it says beside it. It sends none
-//!   that is longer than the MTU allows without a tag, unless the tag is 802.1Q's.
+//! - Kernels before 6.2 have no superframes of UDP on packet sockets: frames then travel one by
+//!   one, and hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`):
+//!   the kernel drops them, and they are counted ([`PacketRx::unsupported`]). See [`superframes`].
+//! - Superframes of TCP are dropped and counted ([`PacketRx::unsupported`]): hosts on a veth pair
+//!   that send other traffic need `ethtool -K eth0 tso off`, and a NIC that merges what it receives
+//!   `gro off`.
+//! - Superframes with a VLAN tag are dropped and counted too: the same settings, on the interface
+//!   in the VLAN.
+//! - The kernel takes an outer VLAN tag out of each frame; it is put back from what it says beside
+//!   it. It sends none that is longer than the MTU allows without a tag, unless the tag is
+//!   802.1Q's.
 //! - One queue each way.
 
 mod ready;
@@ -63,7 +66,7 @@ pub enum Error {
     System {
         /// What it was to do.
         what: &'static str,
-        /// Its reason. `EPERM`: packet sockets are root's, or whoever has `CAP_NET_RAW`.
+        /// Its reason. `EPERM`: packet sockets need root or `CAP_NET_RAW`.
         source: io::Error,
     },
 }
@@ -75,8 +78,8 @@ pub fn superframes() -> bool {
     socket::kernel_release().is_some_and(|release| release >= SINCE)
 }
 
-/// Opens the port of an interface: everything that arrives there is received into buffers of `pool`, once
-/// `ready` has found it there.
+/// Opens the port of an interface: everything that arrives there is received into buffers of
+/// `pool`, once `ready` has found it there.
 ///
 /// # Errors
 /// Without the interface, or the right to.

@@ -60,8 +60,8 @@ impl Ready {
         Ok(flag)
     }
 
-    /// Finds out which sockets have something, after waiting for the first that has, but not longer than
-    /// `most`. Until the next call, receiving from the others is a look at a flag.
+    /// Finds out which sockets have something, after waiting for the first that has, but not longer
+    /// than `most`. Until the next call, receiving from the others is a look at a flag.
     ///
     /// # Panics
     /// If the kernel refuses what it granted to [`Ready::new`].

@@ -2,10 +2,10 @@
 //!
 //! # How it works
 //!
-//! Where the datagrams of a superframe are to go must be said before it comes. So they are taken to be
-//! as long as those of the last one: the first buffer gets the headers and a datagram, every other a
-//! datagram behind the room for its headers, which are then copied. If the guess was wrong, or an ordinary
-//! frame is longer, its bytes are moved to where they belong.
+//! Where the datagrams of a superframe are to go must be said before it comes. So they are taken to
+//! be as long as those of the last one: the first buffer gets the headers and a datagram, every
+//! other a datagram behind the room for its headers, which are then copied. If the guess was wrong,
+//! or an ordinary frame is longer, its bytes are moved to where they belong.
 
 use crate::ready::Flag;
 use crate::socket::{Socket, no_message, offload_part, part, point};
@@ -38,8 +38,8 @@ pub struct PacketRx {
     ready: VecDeque<Mbuf>,
     /// How many of them, from the front, came as one, and the next, and so on.
     trains: VecDeque<usize>,
-    /// Length of a superframe's datagrams, as the last one had it; before the first, as much as fits a
-    /// buffer.
+    /// Length of a superframe's datagrams, as the last one had it; before the first, as much as
+    /// fits a buffer.
     datagram_bytes: usize,
     gathered: Vec<u8>,
     unsupported: u64,
@@ -48,8 +48,8 @@ pub struct PacketRx {
     _one_thread: PhantomData<Cell<()>>,
 }
 
-// SAFETY: the pointers in `headers` and `parts` are written before each system call and not used after
-// it. All else may be used on any thread.
+// SAFETY: the pointers in `headers` and `parts` are written before each system call and not used
+// after it. All else may be used on any thread.
 unsafe impl Send for PacketRx {}
 
 /// Where a message is received into.
@@ -88,15 +88,17 @@ impl PacketRx {
         }
     }
 
-    /// Takes up to `max` frames that had arrived when [`Ready`](crate::Ready) looked, appends them to `out`, and
-    /// returns how many. Doesn't wait. Nothing is allocated on Rust's heap if `out` has the capacity.
+    /// Takes up to `max` frames that had arrived when [`Ready`](crate::Ready) looked, appends them
+    /// to `out`, and returns how many. Doesn't wait. Nothing is allocated on Rust's heap if `out`
+    /// has the capacity.
     pub fn burst(&mut self, out: &mut Vec<Mbuf>, max: usize) -> usize {
         if self.ready.is_empty() && self.flag.is_set() {
             self.receive();
         }
         let mut n = 0;
         while let Some(train) = self.trains.front_mut() {
-            // What came as one is asked for as one, if it can be, so that what it leads to leaves as one.
+            // What came as one is asked for as one, if it can be, so that what it leads to leaves
+            // as one.
             if n > 0 && n + *train > max {
                 break;
             }
@@ -112,8 +114,8 @@ impl PacketRx {
         n
     }
 
-    /// Superframes that are none of UDP over IPv4 without VLAN tag, or that this kernel does not pass on, dropped,
-    /// and frames that are longer than a buffer.
+    /// Superframes that are none of UDP over IPv4 without VLAN tag, or that this kernel does not
+    /// pass on, dropped, and frames that are longer than a buffer.
     #[must_use]
     pub fn unsupported(&self) -> u64 {
         self.unsupported
@@ -136,7 +138,7 @@ impl PacketRx {
             // Without, fewer do, and what is beyond is copied.
             self.pool.alloc_bulk(&mut message.buffers, missing);
             for buffer in &mut message.buffers {
-                // It has room for it: `datagram_bytes` was made to fit, and nobody shares it.
+                // It has room for it: `datagram_bytes` was made to fit, and it is not shared.
                 let _ = buffer.set_len(frame_bytes);
             }
             if message.buffers.is_empty() {
@@ -159,8 +161,8 @@ impl PacketRx {
         }
         let numbers = self.messages[..n].iter().map(|it| it.buffers.len() + 2);
         point(&mut self.headers, &mut self.parts, numbers);
-        // SAFETY: `n` headers, each with parts that are within buffers which nobody else has, and with room for
-        // what is said beside them; all of it lives until the call returns.
+        // SAFETY: `n` headers, each with parts that are within buffers that only we have, and with
+        // room for what is said beside them; all of it lives until the call returns.
         let got = unsafe {
             libc::recvmmsg(
                 self.socket.fd(),
@@ -171,8 +173,8 @@ impl PacketRx {
             )
         };
         let got = usize::try_from(got).unwrap_or_else(|_| {
-            // One that the kernel has no word for is gone. Else there is nothing, or the interface is down for
-            // now: it may come up again.
+            // One that the kernel has no word for is gone. Else there is nothing, or the interface
+            // is down for now: it may come up again.
             let is_nameless = io::Error::last_os_error().raw_os_error() == Some(libc::EINVAL);
             self.unsupported += u64::from(is_nameless);
             0
@@ -190,7 +192,8 @@ impl PacketRx {
         }
     }
 
-    /// Makes frames of what was received into a message; `false` if there are none to be made of it.
+    /// Makes frames of what was received into a message; `false` if there are none to be made of
+    /// it.
     fn take(&mut self, at: usize, bytes: usize) -> bool {
         let message = &mut self.messages[at];
         let offload = message.offload;

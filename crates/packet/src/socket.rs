@@ -11,8 +11,9 @@ use std::time::Duration;
 
 /// Bytes that may wait for us, as the kernel counts them: twice what they are, and more.
 const RECEIVE_BYTES: libc::c_int = 16 << 20;
-/// Bytes that the kernel may have of ours, waiting for the interface. It is out of reach of priorities and
-/// marks, so it is no more than bridges the time between two turns: 4 ms at 1 Gbit/s.
+/// Bytes that the kernel may have of ours, waiting for the interface. It is out of reach of
+/// priorities and marks, so it is no more than bridges the time between two turns: 4 ms at 1
+/// Gbit/s.
 const SEND_BYTES: libc::c_int = 512 << 10;
 
 pub(crate) struct Socket(OwnedFd);
@@ -26,7 +27,7 @@ impl Socket {
         if fd < 0 {
             return Err(system("opening a packet socket"));
         }
-        // SAFETY: a file descriptor that is new, and nobody else's.
+        // SAFETY: a new file descriptor, which only we own.
         let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
         let index = socket.index_of(interface)?;
         let one = 1;
@@ -77,8 +78,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The number of an interface. if_nametoindex(3) would open a socket of its own, and tell any error as a missing
-    /// interface.
+    /// The number of an interface. if_nametoindex(3) would open a socket of its own, and tell any
+    /// error as a missing interface.
     fn index_of(&self, interface: &str) -> Result<libc::c_int, Error> {
         let missing = || Error::NoInterface(interface.escape_default().to_string());
         // SAFETY: all fields are numbers.
@@ -149,7 +150,7 @@ impl Epoll {
         if fd < 0 {
             return Err(system("epoll"));
         }
-        // SAFETY: a file descriptor that is new, and nobody else's.
+        // SAFETY: a new file descriptor, which only we own.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
@@ -169,8 +170,8 @@ impl Epoll {
         }
     }
 
-    /// Fills in the sockets that have something, after waiting for the first one; none after a signal. `events` has
-    /// room for one at least.
+    /// Fills in the sockets that have something, after waiting for the first one; none after a
+    /// signal. `events` has room for one at least.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<libc::epoll_event>,
@@ -234,8 +235,8 @@ pub(crate) fn part_to_send(bytes: &[u8]) -> libc::iovec {
     }
 }
 
-/// Points messages at their parts, which follow each other in `parts`, so many for each. They must not move until
-/// the system call has returned.
+/// Points messages at their parts, which follow each other in `parts`, the same number for each.
+/// They must not move until the system call has returned.
 pub(crate) fn point(
     messages: &mut [libc::mmsghdr],
     parts: &mut [libc::iovec],

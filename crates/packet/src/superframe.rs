@@ -1,8 +1,11 @@
-//! Headers of superframes: UDP datagrams of one length and with the same headers, as one long frame.
+//! Headers of superframes: UDP datagrams of one length and with the same headers, as one long
+//! frame.
 //!
-//! A superframe is what the kernel's segmentation offload passes around: the headers once, and behind
-//! them the datagrams one after the other. The kernel, a NIC, or we cut it up where it must become frames.
+//! A superframe is what the kernel's segmentation offload passes around: the headers once, and
+//! behind them the datagrams one after the other. The kernel, a NIC, or we cut it up where it must
+//! become frames.
 
+use tally_wire::field::{be16, ethernet, ipv4, udp};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4, UDP_END, internet_checksum};
 
 /// Most datagrams in one, as the kernel has it (`UDP_MAX_SEGMENTS`).
@@ -16,8 +19,8 @@ const UDP: usize = IP + 20;
 const PROTOCOL_UDP: u8 = 17;
 const VERSION_AND_LENGTH: u8 = 0x45;
 
-/// What the kernel says of each frame, and wants to know of it: `struct virtio_net_hdr`, in the machine's
-/// byte order.
+/// What the kernel says of each frame, and wants to know of it: `struct virtio_net_hdr`, in the
+/// machine's byte order.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Offload {
@@ -52,25 +55,24 @@ impl Offload {
     }
 }
 
-/// Whether a frame of `bytes` that begins with `head` may be a part of a superframe: UDP over IPv4, in one
-/// fragment, without options, padding and checksum, and its headers in one piece.
+/// Whether a frame of `bytes` that begins with `head` may be a part of a superframe: UDP over IPv4,
+/// in one fragment, without options, padding and checksum, and its headers in one piece.
 pub(crate) fn may_join(head: &[u8], bytes: usize) -> bool {
     let Some(h) = head.first_chunk::<UDP_END>() else {
         return false;
     };
-    let be16 = |at: usize| u16::from_be_bytes([h[at], h[at + 1]]);
-    be16(12) == ETHERTYPE_IPV4
-        && h[IP] == VERSION_AND_LENGTH
-        && usize::from(be16(IP + 2)) == bytes - IP
-        && be16(IP + 6) & 0x3fff == 0
-        && h[IP + 9] == PROTOCOL_UDP
-        && usize::from(be16(UDP + 4)) == bytes - UDP
-        && be16(UDP + 6) == 0
+    be16(h, ethernet::ETHERTYPE) == ETHERTYPE_IPV4
+        && h[ipv4::VERSION_IHL] == VERSION_AND_LENGTH
+        && usize::from(be16(h, ipv4::LENGTH)) == bytes - IP
+        && be16(h, ipv4::FRAGMENT) & 0x3fff == 0
+        && h[ipv4::PROTOCOL] == PROTOCOL_UDP
+        && usize::from(be16(h, udp::LENGTH)) == bytes - UDP
+        && be16(h, udp::CHECKSUM) == 0
         && bytes > UDP_END
 }
 
-/// Whether a frame that begins with `next` continues the superframe of one as long that begins with `first`, which
-/// may join one.
+/// Whether a frame that begins with `next` continues the superframe of one as long that begins with
+/// `first`, which may join one.
 pub(crate) fn continues(first: &[u8], next: &[u8]) -> bool {
     match (
         first.first_chunk::<UDP_END>(),
@@ -87,12 +89,12 @@ pub(crate) fn joined(frame: &[u8; UDP_END], bytes: usize) -> [u8; UDP_END] {
     set_lengths(&mut h, bytes);
     // The sum of the pseudo header, to which the datagrams' is added where they are cut.
     let mut sum = u32::from(PROTOCOL_UDP) + (bytes + UDP_END - UDP) as u32;
-    for pair in h[IP + 12..UDP].as_chunks::<2>().0 {
+    for pair in h[ipv4::SRC.start..ipv4::DST.end].as_chunks::<2>().0 {
         sum += u32::from(u16::from_be_bytes(*pair));
     }
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
-    h[UDP + 6..UDP + 8].copy_from_slice(&(sum as u16).to_be_bytes());
+    h[udp::CHECKSUM].copy_from_slice(&(sum as u16).to_be_bytes());
     h
 }
 
@@ -101,18 +103,18 @@ pub(crate) fn joined(frame: &[u8; UDP_END], bytes: usize) -> [u8; UDP_END] {
 pub(crate) fn cut(superframe: &[u8; UDP_END], bytes: usize) -> [u8; UDP_END] {
     let mut h = *superframe;
     set_lengths(&mut h, bytes);
-    h[UDP + 6..UDP + 8].fill(0);
+    h[udp::CHECKSUM].fill(0);
     h
 }
 
 fn set_lengths(h: &mut [u8; UDP_END], bytes: usize) {
     let ip = (UDP_END - IP + bytes) as u16;
     let udp = (UDP_END - UDP + bytes) as u16;
-    h[IP + 2..IP + 4].copy_from_slice(&ip.to_be_bytes());
-    h[IP + 10..IP + 12].fill(0);
-    let checksum = internet_checksum(&h[IP..UDP]);
-    h[IP + 10..IP + 12].copy_from_slice(&checksum.to_be_bytes());
-    h[UDP + 4..UDP + 6].copy_from_slice(&udp.to_be_bytes());
+    h[ipv4::LENGTH].copy_from_slice(&ip.to_be_bytes());
+    h[ipv4::CHECKSUM].fill(0);
+    let checksum = internet_checksum(&h[ipv4::HEADER]);
+    h[ipv4::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+    h[udp::LENGTH].copy_from_slice(&udp.to_be_bytes());
 }
 
 /// Finishes the transport's checksum, which the sender's kernel has left to a NIC.
@@ -123,7 +125,7 @@ pub(crate) fn finish_checksum(frame: &mut [u8], offload: &Offload) {
         return;
     }
     let is_udp = offload.csum_offset == Offload::UDP_CHECKSUM;
-    if is_udp && frame.get(12..14) == Some(&ETHERTYPE_IPV4.to_be_bytes()) {
+    if is_udp && frame.get(ethernet::ETHERTYPE) == Some(&ETHERTYPE_IPV4.to_be_bytes()) {
         // None is as good, and costs nothing.
         frame[at..at + 2].fill(0);
         return;
@@ -167,8 +169,8 @@ mod tests {
 
     #[test]
     fn the_open_checksum_is_that_of_the_pseudo_header() {
-        // As a receiver checks it: pseudo header, UDP header and data sum up to zero once what is open is
-        // finished.
+        // As a receiver checks it: pseudo header, UDP header and data sum up to zero once what is
+        // open is finished.
         let f = frame(6);
         let whole = joined(f.first_chunk().unwrap(), 6);
         let mut tcp = whole.to_vec();

@@ -1,7 +1,7 @@
 //! Sending: frames that follow each other with the same headers leave as superframes.
 //!
-//! Each frame's segments are gathered by the kernel, so headers of their own and a payload that many frames share
-//! are not copied together before.
+//! Each frame's segments are gathered by the kernel, so headers of their own and a payload that
+//! many frames share are not copied together before.
 
 use crate::socket::{Socket, no_message, offload_part, part_to_send, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, continues, joined, may_join};
@@ -29,8 +29,8 @@ pub struct PacketTx {
     _one_thread: PhantomData<Cell<()>>,
 }
 
-// SAFETY: the pointers in `headers` and `parts` are written before each system call and not used after
-// it. All else may be used on any thread.
+// SAFETY: the pointers in `headers` and `parts` are written before each system call and not used
+// after it. All else may be used on any thread.
 unsafe impl Send for PacketTx {}
 
 /// Frames that leave as one.
@@ -49,7 +49,8 @@ impl PacketTx {
             superframes,
             groups: Vec::with_capacity(FRAMES),
             headers: vec![no_message(); FRAMES],
-            // Of two segments each, and for each group what the kernel wants to know, and its headers.
+            // Of two segments each, and for each group what the kernel wants to know, and its
+            // headers.
             parts: Vec::with_capacity(4 * FRAMES),
             sent: Vec::with_capacity(FRAMES),
             errors: 0,
@@ -57,10 +58,10 @@ impl PacketTx {
         }
     }
 
-    /// Sends as many of the frames as the kernel takes now, first ones first, and returns how many. Exactly
-    /// these leave the vector; the others remain the caller's, in order. Frames that the kernel refuses for
-    /// good, because they are too long or the interface is down, leave it too and are counted
-    /// ([`PacketTx::errors`]).
+    /// Sends the frames that the kernel takes now, first ones first, and returns their number.
+    /// Exactly these leave the vector; the others remain the caller's, in order. Frames that the
+    /// kernel refuses for good, because they are too long or the interface is down, leave it too
+    /// and are counted ([`PacketTx::errors`]).
     pub fn burst(&mut self, frames: &mut Vec<Mbuf>) -> usize {
         let mut done = 0;
         while done < frames.len() {
@@ -85,8 +86,8 @@ impl PacketTx {
     fn send(&mut self, frames: &[Mbuf]) -> usize {
         self.group(&frames[..frames.len().min(FRAMES)]);
         let n = self.groups.len();
-        // SAFETY: `n` headers, each with parts that are within buffers which nobody writes to, and that live
-        // until the call returns.
+        // SAFETY: `n` headers, each with parts that are within buffers that no code writes to, and
+        // that live until the call returns.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.fd(),
@@ -106,7 +107,8 @@ impl PacketTx {
                 self.superframes = false;
                 self.send(frames)
             }
-            // Dropped by the interface's queue, too long, or the interface is down: lost like on a wire.
+            // Dropped by the interface's queue, too long, or the interface is down: lost like on a
+            // wire.
             _ => {
                 let lost = self.groups[0].frames;
                 self.errors += lost as u64;

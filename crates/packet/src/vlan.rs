@@ -1,7 +1,7 @@
 //! VLAN tags: the kernel takes them out of frames before a packet socket sees them.
 //!
-//! It says beside the frame what was taken, if the socket asks (`PACKET_AUXDATA`), and we put that back. Of two
-//! tags it takes the outer one.
+//! It says beside the frame what was taken, if the socket asks (`PACKET_AUXDATA`), and we put that
+//! back. Of two tags it takes the outer one.
 
 use std::mem::{offset_of, zeroed};
 use std::ptr;

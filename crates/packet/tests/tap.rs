@@ -1,5 +1,5 @@
-//! Frames as a device hands them to the kernel, with its word on what is still to be done about them: also such as
-//! come from a veth pair only where the kernel has what makes them. Needs root.
+//! Frames as a device hands them to the kernel, with its word on what is still to be done about
+//! them: also such as come from a veth pair only where the kernel has what makes them. Needs root.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,8 +47,8 @@ impl Tap {
         Some(Self(file, name))
     }
 
-    /// A frame whose checksum, `at` behind `start`, is open; a superframe if `gso` says its kind and length of
-    /// datagrams.
+    /// A frame whose checksum, `at` behind `start`, is open; a superframe if `gso` says its kind
+    /// and length of datagrams.
     fn deliver(&mut self, frame: &[u8], start: usize, at: usize, gso: Option<(u8, usize)>) {
         const CHECKSUM_OPEN: u8 = 1;
         let (kind, datagram_bytes) = gso.unwrap_or_default();
@@ -106,7 +106,8 @@ fn over_ipv6(protocol: u8, bytes: usize) -> Vec<u8> {
     [&f[..12], &[0x86, 0xdd], &ip, &addresses, &f[BEHIND_IPV4..]].concat()
 }
 
-/// With a tag the kernel says where the checksum is in the frame without it, and we have to put both right.
+/// With a tag the kernel says where the checksum is in the frame without it, and we have to put
+/// both right.
 fn open_checksums_are_finished(tap: &mut Tap, rx: &mut Receiver) {
     let unsupported = rx.rx.unsupported();
     for bytes in [22, 23, 1046, 8000] {
@@ -177,7 +178,8 @@ fn superframes_with_a_tag_are_refused(tap: &mut Tap, rx: &mut Receiver) {
     assert_eq!(rx.rx.unsupported(), unsupported + 2);
 }
 
-/// The kernel takes such a frame from the socket and has no word for it: the error is all that is seen of it.
+/// The kernel takes such a frame from the socket and has no word for it: the error is all that is
+/// seen of it.
 fn superframes_without_a_name_are_counted(tap: &mut Tap, rx: &mut Receiver) {
     let before = rx.rx.unsupported();
     let one = frame(1, 1046, 4);

@@ -1,5 +1,5 @@
-//! Frames between two ports on a pair of veth interfaces arrive as they were sent, whatever the kernel makes of
-//! them on the way. Needs root.
+//! Frames between two ports on a pair of veth interfaces arrive as they were sent, for each way of
+//! the kernel makes of them on the way. Needs root.
 
 #![allow(clippy::unwrap_used)]
 
@@ -169,7 +169,8 @@ fn in_two(pool: &Mempool, frame: &[u8], at: usize) -> (Mbuf, Mbuf) {
     (Mbuf::chain(head, tail.share()).unwrap(), tail)
 }
 
-/// Frames whose payload many have: alone and as superframes, beside whole ones, and cut in their headers.
+/// Frames whose payload many have: alone and as superframes, beside whole ones, and cut in their
+/// headers.
 fn segments_are_gathered(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
     let errors = tx.errors();
     for bytes in [12, 266, 1034, 8202] {
@@ -275,7 +276,7 @@ fn a_socket_s_superframes_are_cut(veth: &Veth, rx: &mut Receiver) {
     }
 }
 
-/// A socket on an interface, which thinks that it knows somebody at 10.84.`net`.2.
+/// A socket on an interface, with a neighbour entry for 10.84.`net`.2.
 fn socket_on(interface: &str, net: u8) -> UdpSocket {
     let [address, neighbour] = [format!("10.84.{net}.1/24"), format!("10.84.{net}.2")];
     ip(&["address", "add", &address, "dev", interface]);
@@ -285,7 +286,8 @@ fn socket_on(interface: &str, net: u8) -> UdpSocket {
     UdpSocket::bind(from).unwrap()
 }
 
-/// As from a host with an interface in a VLAN: the tag was never in the frame, and the checksum is open.
+/// As from a host with an interface in a VLAN: the tag was never in the frame, and the checksum is
+/// open.
 fn a_vlan_s_frames_have_its_tag(veth: &Veth, rx: &mut Receiver) {
     let name = format!("{}.5", veth.0);
     let arguments = ["link", "add", "link", &veth.0, "name", &name];

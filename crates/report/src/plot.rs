@@ -46,107 +46,151 @@ impl Plot {
         let values = || self.lines.iter().flat_map(|l| l.values.iter().flatten());
         let least = values().map(|v| v.1).fold(f64::MAX, f64::min);
         let most = values().map(|v| v.2).fold(f64::MIN_POSITIVE, f64::max);
-        let (low, high) = (least.min(most) * 0.9, most * 1.1);
-        let y = |value: f64| {
-            let share = (value / low).ln() / (high / low).ln();
-            HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+        let mut drawing = Drawing {
+            low: least.min(most) * 0.9,
+            high: most * 1.1,
+            step: (WIDTH - LEFT - RIGHT) / self.places.len().max(1) as f64,
+            out: String::new(),
         };
-        let step = (WIDTH - LEFT - RIGHT) / self.places.len().max(1) as f64;
-        let between = |place: f64| LEFT + step * (place + 0.5);
-        let x = |place: usize| between(place as f64);
-        let mut out = String::new();
-        // Writing to a string cannot fail.
-        let mut put = |text: String| {
-            let _ = writeln!(out, "{text}");
-        };
-        put(format!(
+        drawing.put(&format!(
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">"#
         ));
-        put(format!(
+        drawing.put(&format!(
             r#"<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>"#
         ));
-        let word = |x: f64, y: f64, anchor: &str, more: &str, text: &str| {
-            format!(r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{more}>{text}</text>"#)
-        };
-        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
-        put(word(
-            middle,
-            22.0,
-            "middle",
-            r#" font-size="15""#,
-            &self.title,
+        drawing.axes(self);
+        for (place, text) in &self.marks {
+            drawing.mark(*place, text);
+        }
+        for (n, line) in self.lines.iter().enumerate().rev() {
+            drawing.line(n, line, self.is_joined);
+            drawing.legend(n, line);
+        }
+        drawing.put("</svg>");
+        drawing.out
+    }
+}
+
+/// Width of the `n`-th line.
+fn stroke(n: usize) -> f64 {
+    1.5 + n as f64
+}
+
+/// A document being written, and the scales of its axes.
+struct Drawing {
+    low: f64,
+    high: f64,
+    /// Between two places.
+    step: f64,
+    out: String,
+}
+
+impl Drawing {
+    fn put(&mut self, text: &str) {
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+
+    /// Words, with more attributes.
+    fn word(&mut self, (x, y): (f64, f64), anchor: &str, more: &str, text: &str) {
+        self.put(&format!(
+            r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}"{more}>{text}</text>"#
         ));
-        put(word(middle, HEIGHT - 16.0, "middle", "", &self.x));
-        let turn = format!(r#" transform="rotate(-90 18 {:.1})""#, HEIGHT / 2.0);
-        put(word(18.0, HEIGHT / 2.0, "middle", &turn, &self.y));
-        for tick in ticks(low, high) {
-            let at = y(tick);
-            put(format!(
+    }
+
+    /// Where a place is, or a point between two.
+    fn x(&self, place: f64) -> f64 {
+        LEFT + self.step * (place + 0.5)
+    }
+
+    /// Where a value is.
+    fn y(&self, value: f64) -> f64 {
+        let share = (value / self.low).ln() / (self.high / self.low).ln();
+        HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+    }
+
+    /// Title, names of the axes, grid, frame and places.
+    fn axes(&mut self, plot: &Plot) {
+        let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+        let large = r#" font-size="15""#;
+        self.word((middle, 22.0), "middle", large, &plot.title);
+        self.word((middle, HEIGHT - 16.0), "middle", "", &plot.x);
+        let rotated = format!(r#" transform="rotate(-90 18 {:.1})""#, HEIGHT / 2.0);
+        self.word((18.0, HEIGHT / 2.0), "middle", &rotated, &plot.y);
+        for tick in ticks(self.low, self.high) {
+            let at = self.y(tick);
+            self.put(&format!(
                 r##"<line x1="{LEFT}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}" stroke="#dddddd"/>"##,
                 WIDTH - RIGHT
             ));
-            put(word(LEFT - 6.0, at + 4.0, "end", "", &format!("{tick}")));
+            self.word((LEFT - 6.0, at + 4.0), "end", "", &format!("{tick}"));
         }
-        put(format!(
+        self.put(&format!(
             r#"<rect x="{LEFT}" y="{TOP}" width="{:.1}" height="{:.1}" fill="none" stroke="black"/>"#,
             WIDTH - LEFT - RIGHT,
             HEIGHT - TOP - BOTTOM
         ));
-        for (n, place) in self.places.iter().enumerate() {
-            put(word(x(n), HEIGHT - BOTTOM + 18.0, "middle", "", place));
+        for (n, place) in plot.places.iter().enumerate() {
+            self.word(
+                (self.x(n as f64), HEIGHT - BOTTOM + 18.0),
+                "middle",
+                "",
+                place,
+            );
         }
-        for (place, text) in &self.marks {
-            let at = between(*place);
-            put(format!(
-                r##"<line x1="{at:.1}" x2="{at:.1}" y1="{TOP}" y2="{:.1}" stroke="#888888" stroke-dasharray="4 3"/>"##,
-                HEIGHT - BOTTOM
+    }
+
+    /// A vertical line with words beside it.
+    fn mark(&mut self, place: f64, text: &str) {
+        let at = self.x(place);
+        self.put(&format!(
+            r##"<line x1="{at:.1}" x2="{at:.1}" y1="{TOP}" y2="{:.1}" stroke="#888888" stroke-dasharray="4 3"/>"##,
+            HEIGHT - BOTTOM
+        ));
+        let grey = r##" fill="#555555""##;
+        self.word((at - 4.0, HEIGHT - BOTTOM - 8.0), "end", grey, text);
+    }
+
+    /// The points of the `n`-th line with their spreads, and what joins them.
+    fn line(&mut self, n: usize, line: &Line, is_joined: bool) {
+        let radius = 3.0 + 1.2 * n as f64;
+        let colour = line.colour;
+        let mut path = String::new();
+        for (place, value) in line.values.iter().enumerate() {
+            let Some((median, low, high)) = *value else {
+                continue;
+            };
+            let (x, y) = (self.x(place as f64), self.y(median));
+            // Writing to a string cannot fail.
+            let _ = write!(path, "{x:.1},{y:.1} ");
+            self.put(&format!(
+                r#"<line x1="{x:.1}" x2="{x:.1}" y1="{:.1}" y2="{:.1}" stroke="{colour}"/>"#,
+                self.y(low),
+                self.y(high)
             ));
-            put(word(
-                at - 4.0,
-                HEIGHT - BOTTOM - 8.0,
-                "end",
-                r##" fill="#555555""##,
-                text,
+            self.put(&format!(
+                r#"<circle cx="{x:.1}" cy="{y:.1}" r="{radius:.1}" fill="{colour}"/>"#
             ));
         }
-        for (n, line) in self.lines.iter().enumerate().rev() {
-            let radius = 3.0 + 1.2 * n as f64;
-            let width = 1.5 + n as f64;
-            let colour = line.colour;
-            let points: Vec<_> = line.values.iter().enumerate().collect();
-            let mut path = String::new();
-            for &(at, value) in &points {
-                if let Some((median, low, high)) = value {
-                    let _ = write!(path, "{:.1},{:.1} ", x(at), y(*median));
-                    put(format!(
-                        r#"<line x1="{0:.1}" x2="{0:.1}" y1="{1:.1}" y2="{2:.1}" stroke="{colour}"/>"#,
-                        x(at),
-                        y(*low),
-                        y(*high)
-                    ));
-                    put(format!(
-                        r#"<circle cx="{:.1}" cy="{:.1}" r="{radius:.1}" fill="{colour}"/>"#,
-                        x(at),
-                        y(*median)
-                    ));
-                }
-            }
-            if self.is_joined {
-                put(format!(
-                    r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}"/>"#,
-                    path.trim_end()
-                ));
-            }
-            let at = TOP + 12.0 + 20.0 * n as f64;
-            let from = WIDTH - RIGHT + 12.0;
-            put(format!(
-                r#"<line x1="{from:.1}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}" stroke="{colour}" stroke-width="{width}"/>"#,
-                from + 20.0
+        if is_joined {
+            let width = stroke(n);
+            self.put(&format!(
+                r#"<polyline points="{}" fill="none" stroke="{colour}" stroke-width="{width}"/>"#,
+                path.trim_end()
             ));
-            put(word(from + 26.0, at + 4.0, "start", "", &line.name));
         }
-        put("</svg>".to_owned());
-        out
+    }
+
+    /// The name of the `n`-th line beside the frame.
+    fn legend(&mut self, n: usize, line: &Line) {
+        let (colour, width) = (line.colour, stroke(n));
+        let at = TOP + 12.0 + 20.0 * n as f64;
+        let from = WIDTH - RIGHT + 12.0;
+        self.put(&format!(
+            r#"<line x1="{from:.1}" x2="{:.1}" y1="{at:.1}" y2="{at:.1}" stroke="{colour}" stroke-width="{width}"/>"#,
+            from + 20.0
+        ));
+        self.word((from + 26.0, at + 4.0), "start", "", &line.name);
     }
 }
 

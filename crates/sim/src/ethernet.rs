@@ -3,8 +3,7 @@
 //! Written for the simulator alone: the switch's own parser of tags has no part in it, so that a
 //! mistake in that one is not made here too.
 
-use crate::frame::{Address, Destination, HostId};
-use crate::switch::SWITCH_IP;
+use crate::address::{Address, Destination, HostId, SwitchId};
 use std::net::Ipv4Addr;
 use std::ops::Range;
 use tally_wire::{JobId, Mac};
@@ -78,13 +77,24 @@ pub fn ip_at(frame: &[u8], at: usize) -> Option<Ipv4Addr> {
     Some((*bytes).into())
 }
 
-/// What a host takes of a frame, as Linux does: which sessions get a datagram, and where it lies.
+/// A datagram that a host takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The switch whose IPv4 address it is from.
+    pub from: SwitchId,
+    /// The sessions that get it.
+    pub to: Destination,
+    /// Where it lies in the frame.
+    pub at: Range<usize>,
+}
+
+/// What a host takes of a frame, as Linux does.
 ///
-/// Tags with VLAN ID 0 are stripped, however many. The frame must be to the host's MAC or a group's,
-/// and the packet to the host's IPv4 address or a job's group. Only a datagram from the switch's
-/// IPv4 address is for sessions.
+/// All tags with VLAN ID 0 are stripped. The frame must be to the host's MAC or a group's, and the
+/// packet to the host's IPv4 address or a job's group. Only a datagram from a switch's IPv4 address
+/// is for sessions.
 #[must_use]
-pub fn receive(frame: &[u8], host: HostId) -> Option<(Destination, Range<usize>)> {
+pub fn receive(frame: &[u8], host: HostId) -> Option<Received> {
     let own = Address { host, udp_port: 0 };
     let is_to_group = frame.first()? & 1 == 1;
     if !is_to_group && frame.get(..6)? != own.mac().0 {
@@ -98,35 +108,32 @@ pub fn receive(frame: &[u8], host: HostId) -> Option<(Destination, Range<usize>)
     let is_ipv4 = word(frame, at)? == ETHERTYPE_IPV4 && frame.get(packet)? >> 4 == 4;
     let header_bytes = usize::from(frame.get(packet)? & 0xf) * 4;
     let is_whole = word(frame, packet + 6)? & 0x3fff == 0;
-    if !is_ipv4
-        || header_bytes < IPV4_BYTES
-        || !is_whole
-        || *frame.get(packet + 9)? != PROTOCOL_UDP
-        || ip_at(frame, packet + 12)? != SWITCH_IP
+    if !is_ipv4 || header_bytes < IPV4_BYTES || !is_whole || *frame.get(packet + 9)? != PROTOCOL_UDP
     {
         return None;
     }
+    let from = SwitchId::of_ip(ip_at(frame, packet + 12)?)?;
     let datagram = packet + header_bytes;
     let udp_port = word(frame, datagram + 2)?;
     let end = datagram + usize::from(word(frame, datagram + 4)?);
-    let payload = datagram + UDP_BYTES..end;
-    frame.get(payload.clone())?;
+    let at = datagram + UDP_BYTES..end;
+    frame.get(at.clone())?;
     let ip = ip_at(frame, packet + 16)?;
     let [a, b, high, low] = ip.octets();
-    if ip == own.ip() {
-        Some((Destination::Member(Address { host, udp_port }), payload))
+    let to = if ip == own.ip() {
+        Destination::Member(Address { host, udp_port })
     } else if [a, b] == GROUP_PREFIX {
-        let job = JobId(u16::from_be_bytes([high, low]));
-        Some((Destination::Group(job), payload))
+        Destination::Group(JobId(u16::from_be_bytes([high, low])))
     } else {
-        None
-    }
+        return None;
+    };
+    Some(Received { from, to, at })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::switch::SWITCH_MAC;
+    const SWITCH: SwitchId = SwitchId(1);
 
     const HOST: HostId = HostId(3);
     const OWN: Address = Address {
@@ -135,8 +142,8 @@ mod tests {
     };
 
     fn from_switch(to: (Ipv4Addr, u16), mac: Mac, tags: &[Tag]) -> Vec<u8> {
-        let packet = udp((SWITCH_IP, 31_249), to, 0, &[7; 30]);
-        frame(mac, SWITCH_MAC, tags, ETHERTYPE_IPV4, &packet)
+        let packet = udp((SWITCH.ip(), 31_249), to, 0, &[7; 30]);
+        frame(mac, SWITCH.mac(), tags, ETHERTYPE_IPV4, &packet)
     }
 
     #[test]
@@ -154,7 +161,11 @@ mod tests {
             let received = receive(&bytes, HOST);
             let expected = taken.then(|| {
                 let at = 42 + 4 * tags.len();
-                (Destination::Member(OWN), at..at + 30)
+                Received {
+                    from: SWITCH,
+                    to: Destination::Member(OWN),
+                    at: at..at + 30,
+                }
             });
             assert_eq!(received, expected, "{tags:x?}");
         }
@@ -173,7 +184,11 @@ mod tests {
             (others.mac(), false),
         ] {
             let received = receive(&from_switch(group, mac, &[]), HOST);
-            let expected = taken.then_some((Destination::Group(JobId(0x102)), 42..72));
+            let expected = taken.then_some(Received {
+                from: SWITCH,
+                to: Destination::Group(JobId(0x102)),
+                at: 42..72,
+            });
             assert_eq!(received, expected);
         }
         let packet = udp((others.ip(), 1), (OWN.ip(), 2), 0, &[7; 30]);

@@ -1,4 +1,4 @@
-//! What happens when: the queue of events.
+//! What happens when: events, and their queue.
 //!
 //! A calendar queue (Brown, CACM 1988) of fixed geometry. Most events of a network are microseconds
 //! away, so the next millisecond is a ring of buckets of 128 ns: pushing is an append. A bucket is
@@ -8,9 +8,42 @@
 //! Order is by time, and of the same time by the order of pushing, so that a simulation is the same
 //! every time. Nothing is allocated per event once the buckets have grown.
 
+use crate::address::{BridgeId, HostId, SessionId, SwitchId};
+use crate::frame::Frame;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use tally_engine::PortId;
 use tally_wire::Time;
+
+/// What may happen.
+pub enum Event {
+    /// A frame arrives at a switch.
+    ToSwitch(SwitchId, PortId, Frame),
+    /// A frame arrives at an ordinary switch.
+    ToBridge(BridgeId, PortId, Frame),
+    /// A frame arrives at a host.
+    ToHost(HostId, Frame),
+    /// A frame arrives at a switch's card.
+    ToCard(SwitchId, Frame),
+    /// The deadline of the control of a switch's card.
+    CardTimer(SwitchId),
+    /// A core of a switch carries out a command of its card's control.
+    CardCommand(SwitchId, usize),
+    /// A core of a switch polls.
+    Poll(SwitchId, usize),
+    /// A port of a switch can send its next frame.
+    PortIdle(SwitchId, PortId),
+    /// A host's cable can take more.
+    HostIdle(HostId),
+    /// A session's deadline.
+    Wake(SessionId),
+    /// A switch's control thread takes its next frame.
+    Control(SwitchId),
+    /// The deadline of a switch's registry.
+    SwitchTimer(SwitchId),
+    /// The app's.
+    Alarm(u64),
+}
 
 const BUCKET_SHIFT: u32 = 7;
 const BUCKETS: usize = 8192;
@@ -144,7 +177,7 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Goes on to the next bucket that has something.
+    /// Advances to the next bucket that has an event.
     fn advance(&mut self) -> bool {
         let next = self.next_occupied();
         let Some(tick) = next.or_else(|| self.far.peek().map(Entry::tick)) else {
@@ -158,7 +191,7 @@ impl<T> EventQueue<T> {
             // The order reversed: the next to come is last.
             self.current.sort_unstable();
         }
-        // So that whatever is far stays behind everything in the ring.
+        // So that far events stay behind everything in the ring.
         while let Some(entry) = self.far.peek()
             && entry.tick() - self.tick.min(entry.tick()) < BUCKETS as u64
         {

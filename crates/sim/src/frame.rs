@@ -2,120 +2,23 @@
 //!
 //! Frames are shared by reference, like mbufs; only the single owner of a frame writes to it. The
 //! bytes go back to a free list when the last reference is dropped, so nothing is allocated per
-//! frame. For checkers a frame also says who really made it ([`Origin`]), and whether the engine has
-//! it ([`Frame::enter`]).
+//! frame. For checkers a frame also says who really made it ([`Origin`]), and whether the engine
+//! has it ([`Frame::enter`]).
 
-use crate::switch::{SWITCH_HOST, SWITCH_IP, SWITCH_MAC};
+use crate::address::{HostId, SwitchId};
 use std::cell::{Cell, RefCell};
-use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::rc::Rc;
-use tally_engine::{Member, PortId};
 use tally_wire::frame::{UDP_END, emit_udp};
-use tally_wire::{Addresses, Ecn, Header, JobId, Mac, UdpFrame};
-
-/// A host, and the port of the switch that its cable goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct HostId(pub u16);
-
-/// A host's address with a UDP port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// Whose; also says MAC and IPv4 address.
-    pub host: HostId,
-    /// UDP port.
-    pub udp_port: u16,
-}
-
-impl Address {
-    /// The Ethernet address.
-    #[must_use]
-    pub const fn mac(self) -> Mac {
-        let [high, low] = self.host.0.to_be_bytes();
-        if self.host.0 == SWITCH_HOST.0 {
-            SWITCH_MAC
-        } else {
-            Mac([2, 0, 0, 0, high, low])
-        }
-    }
-
-    /// The IPv4 address.
-    #[must_use]
-    pub const fn ip(self) -> Ipv4Addr {
-        let [high, low] = self.host.0.to_be_bytes();
-        Ipv4Addr::new(10, 0, high, low)
-    }
-
-    /// What the switch makes of a frame from this address that came in on `port`.
-    #[must_use]
-    pub const fn member(self, port: PortId) -> Member {
-        Member {
-            port,
-            mac: self.mac(),
-            ip: self.ip(),
-            udp_port: self.udp_port,
-        }
-    }
-
-    /// The address of a member.
-    #[must_use]
-    pub const fn of(member: &Member) -> Self {
-        Self::at(member.ip, member.udp_port)
-    }
-
-    /// The address with this IPv4 address, which says whose it is.
-    #[must_use]
-    pub const fn at(ip: Ipv4Addr, udp_port: u16) -> Self {
-        let [_, _, high, low] = ip.octets();
-        Self {
-            host: HostId(u16::from_be_bytes([high, low])),
-            udp_port,
-        }
-    }
-
-    /// The headers of a datagram from here to the switch.
-    #[must_use]
-    pub const fn to_switch(self, udp_port: u16) -> Addresses {
-        Addresses {
-            src_mac: self.mac(),
-            dst_mac: SWITCH_MAC,
-            src_ip: self.ip(),
-            dst_ip: SWITCH_IP,
-            src_port: self.udp_port,
-            dst_port: udp_port,
-        }
-    }
-
-    /// The headers of a datagram from the switch to here.
-    #[must_use]
-    pub const fn from_switch(self, udp_port: u16) -> Addresses {
-        Addresses {
-            src_mac: SWITCH_MAC,
-            dst_mac: self.mac(),
-            src_ip: SWITCH_IP,
-            dst_ip: self.ip(),
-            src_port: udp_port,
-            dst_port: self.udp_port,
-        }
-    }
-}
-
-/// The sessions that a host gives a datagram to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Destination {
-    /// One member.
-    Member(Address),
-    /// The workers of a job.
-    Group(JobId),
-}
+use tally_wire::{Addresses, Ecn, Header, UdpFrame};
 
 /// The true sender of a frame; its headers may claim another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A session of this host.
     Host(HostId),
-    /// The switch.
-    Switch,
+    /// A switch.
+    Switch(SwitchId),
     /// The hostile host.
     Forger,
     /// The hostile host, handed to its victim directly.
@@ -187,9 +90,9 @@ impl Frame {
         }
     }
 
-    /// An empty frame with room for so many bytes.
+    /// An empty frame of this maker, with room for `room` bytes.
     #[must_use]
-    pub fn empty(room: usize) -> Self {
+    pub fn empty(room: usize, origin: Origin) -> Self {
         let free = FREE.with_borrow_mut(Vec::pop);
         let body = free.filter(|body| body.bytes.len() >= room);
         let mut body = body.unwrap_or_else(|| {
@@ -197,12 +100,12 @@ impl Frame {
                 bytes: vec![0xa5; room].into(),
                 start: 0,
                 len: 0,
-                origin: Cell::new(Origin::Switch),
+                origin: Cell::new(origin),
             })
         });
         if let Some(body) = Rc::get_mut(&mut body) {
             (body.start, body.len) = (0, 0);
-            body.origin = Cell::new(Origin::Switch);
+            body.origin.set(origin);
         }
         Self::of(body)
     }
@@ -210,15 +113,14 @@ impl Frame {
     /// A datagram with these headers, in a frame with so much room.
     #[must_use]
     pub fn datagram(room: usize, origin: Origin, addresses: &Addresses, datagram: &[u8]) -> Self {
-        let mut frame = Self::empty(room);
-        frame.set_origin(origin);
+        let mut frame = Self::empty(room, origin);
         let bytes = frame.fill(UDP_END + datagram.len());
         emit_udp(bytes, addresses, datagram.len());
         bytes[UDP_END..].copy_from_slice(datagram);
         frame
     }
 
-    /// Its single owner's bytes, as many as asked for.
+    /// The first `bytes` bytes, for its single owner to write.
     ///
     /// # Panics
     /// If it is shared, or has not so much room.
@@ -282,8 +184,7 @@ impl Frame {
     /// A copy with a single owner.
     #[must_use]
     pub fn copied(&self) -> Self {
-        let mut copy = Self::empty(self.body().bytes.len());
-        copy.set_origin(self.origin());
+        let mut copy = Self::empty(self.body().bytes.len(), self.origin());
         copy.fill(self.bytes().len()).copy_from_slice(self.bytes());
         copy
     }
@@ -296,8 +197,8 @@ impl Frame {
         self.is_read.set(false);
     }
 
-    /// The engine gives it back or sends it. Returns its number in the diary, and whether the engine
-    /// read it.
+    /// The engine gives it back or sends it. Returns its number in the diary, and whether the
+    /// engine read it.
     pub fn leave(&self) -> (u64, bool) {
         if let Some(counts) = self.ledger.take() {
             counts.live.set(counts.live.get() - 1);
@@ -428,19 +329,8 @@ mod tests {
     use tally_engine::Frame as _;
 
     #[test]
-    fn addresses_survive_the_way_through_the_roster() {
-        for host in [0, 1, 255, 256, 65_535] {
-            let address = Address {
-                host: HostId(host),
-                udp_port: host ^ 0x55,
-            };
-            assert_eq!(Address::of(&address.member(PortId(3))), address);
-        }
-    }
-
-    #[test]
     fn a_frame_is_written_by_its_single_owner_only() {
-        let mut frame = Frame::empty(100);
+        let mut frame = Frame::empty(100, Origin::Forger);
         frame.fill(40).fill(7);
         let shared = frame.share();
         assert!(frame.data_mut().is_none() && !frame.set_len(10) && !frame.is_unique());
@@ -452,7 +342,8 @@ mod tests {
     #[test]
     fn what_the_engine_neither_sends_nor_gives_back_is_lost() {
         let ledger = Ledger::default();
-        let (kept, lost) = (Frame::empty(10), Frame::empty(10));
+        let empty = || Frame::empty(10, Origin::Forger);
+        let (kept, lost) = (empty(), empty());
         kept.enter(&ledger, 1);
         lost.enter(&ledger, 2);
         assert_eq!((ledger.live(), ledger.lost()), (2, 0));

@@ -1,19 +1,17 @@
 //! Hosts, and the sessions that run on them: real workers and parameter servers.
 //!
-//! A host has one cable to the switch, which its sessions share. Sessions are asked for datagrams as
-//! long as the cable has less than `ahead` waiting, as a socket with a small buffer would; 0 lets them
-//! write as much as they like. A worker's data and results are the business of its [`Data`].
+//! A host has one cable, to a port of a switch, which its sessions share. Sessions are asked for
+//! datagrams as long as the cable has less than `ahead` waiting, as with a small socket buffer; 0
+//! is no limit. A worker's data and results are the business of its [`Data`].
 
-use crate::frame::{Address, HostId};
-use crate::link::Link;
+use crate::address::{Address, HostId, Node, Peer, SessionId, SwitchId};
+use crate::collectives::Process;
+use crate::link::{Link, LinkConfig};
 use crate::switchml::Client;
 use std::time::Duration;
 use tally_endpoint::{Gradients, Ps, Worker};
+use tally_engine::PortId;
 use tally_wire::{JobId, Time};
-
-/// A session of the world, by number. Numbers are not used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SessionId(pub u32);
 
 /// What a worker contributes, and what it does with results.
 pub trait Data: Gradients {
@@ -31,6 +29,8 @@ pub enum Kind<D> {
     Worker(Box<Worker>, D),
     /// A parameter server.
     Ps(Box<Ps>),
+    /// A process with a session of collectives.
+    Collectives(Box<Process>),
     /// A client of SwitchML.
     Switchml(Box<Client>),
     /// A process that has died.
@@ -45,6 +45,8 @@ pub struct Session<D> {
     pub job: JobId,
     /// Where it is.
     pub address: Address,
+    /// The switch that aggregates for it.
+    pub switch: SwitchId,
     /// When it will be woken.
     pub(crate) wake_at: Option<Time>,
 }
@@ -53,17 +55,39 @@ pub struct Session<D> {
 pub struct Host {
     /// Which.
     pub id: HostId,
+    /// The switch and the port that its cable goes to.
+    pub at: (Node, PortId),
     /// To the switch.
     pub uplink: Link,
-    /// Its sessions, also those that will never come back.
+    /// Its sessions; dead ones are taken out.
     pub sessions: Vec<SessionId>,
-    /// How much may wait at the cable before sessions are not asked any more; zero: whatever they
-    /// have.
+    /// How much may wait at the cable before sessions are not asked any more; zero: no limit.
     pub ahead: Duration,
     /// An event is on its way that asks them again.
     pub(crate) is_armed: bool,
     /// Until then its processes do not run, and what arrives waits: a straggler.
     pub asleep_until: Time,
-    /// Frames that came for nobody.
+    /// Frames that came for no session.
     pub unclaimed: u64,
+}
+
+impl Host {
+    pub(crate) fn new(id: HostId, at: (Node, PortId), uplink: LinkConfig, ahead: Duration) -> Self {
+        Self {
+            id,
+            at,
+            uplink: Link::new(uplink),
+            sessions: Vec::new(),
+            ahead,
+            is_armed: false,
+            asleep_until: Time(0),
+            unclaimed: 0,
+        }
+    }
+
+    /// The other end of its cable.
+    #[must_use]
+    pub const fn peer(&self) -> Peer {
+        self.at.0.port(self.at.1)
+    }
 }

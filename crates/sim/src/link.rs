@@ -1,8 +1,8 @@
 //! One direction of a cable: rate, delay, a bounded backlog, and everything that may go wrong.
 //!
-//! The sender's queue is not a list of frames but the moment at which the link will be idle: a frame
-//! that joins leaves when those before it have left. Where order matters (ports of the switch), the
-//! owner keeps the frames back and offers one at a time.
+//! The sender's queue is not a list of frames but the moment at which the link will be idle: a
+//! frame that joins leaves when those before it have left. Where order matters (ports of the
+//! switch), the owner keeps the frames back and offers one at a time.
 
 use crate::rng::Rng;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// A good link of so many Gbit/s.
+    /// A faultless link of this many Gbit/s.
     #[must_use]
     pub fn new(gbit_per_s: f64, delay: Duration) -> Self {
         Self {

@@ -4,29 +4,27 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_sim::{check, jct, loss};
 
-/// Simulates Tally: switch, workers and parameter servers as they are, in a network that is not.
+/// Simulates Tally: the production code of switches and endpoints in a simulated network.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Print one JSON object in place of a table.
+    /// One JSON object in place of a table.
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Random worlds with everything going wrong, and checkers that share no code with what they check.
+    /// Random worlds with faults of all kinds; independent checkers prove what must hold.
     Check(check::command::Args),
-    /// Bugs planted on purpose, each of which `check` must find.
-    Planted(check::planted::Args),
-    /// Job completion times of training jobs that share a switch, policy beside policy.
+    /// Job completion times of training jobs that share a switch, by policy.
     Jct(jct::command::Args),
-    /// Goodput and latency of one job over lossy links, with those without loss.
+    /// Goodput and latency of one job over lossy links, beside those without loss.
     Loss(loss::command::Args),
-    /// One large simulation: how long it takes, and how much memory.
+    /// Time and memory that one large simulation takes.
     Scale(jct::scale::Args),
 }
 
@@ -34,7 +32,6 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Command::Check(args) => check::command::run_args(args, cli.json),
-        Command::Planted(args) => check::planted::run_args(args, cli.json),
         Command::Jct(args) => jct::command::run_args(args, cli.json),
         Command::Loss(args) => loss::command::run_args(args, cli.json),
         Command::Scale(args) => jct::scale::run_args(args, cli.json),

@@ -50,9 +50,9 @@ impl Contributions {
 
     /// An f16 or bf16, as an f32, which it is exactly.
     ///
-    /// Half of them are large and of one magnitude, and the others so small beside them that a sum in
-    /// f32 loses parts of them: where the large ones cancel, any other order, and any rounding on the
-    /// way, gives other bits.
+    /// Half of them are large and of one magnitude, and the others so small beside them that a sum
+    /// in f32 loses parts of them: where the large ones cancel, any other order, and any rounding
+    /// on the way, gives other bits.
     fn half_at(&self, rank: u8, seq: u64, at: usize, element: Element) -> f32 {
         let word = self.words(rank, seq, at as u64 / 4) >> (16 * (at % 4));
         let sign = if word & 1 == 0 { 1.0 } else { -1.0 };
@@ -70,8 +70,9 @@ impl Contributions {
         sign * fraction * 2f32.powi(small + (word >> 2 & 3) as i32)
     }
 
-    /// An i16 or i8. Two neighbours in rank are of nearly the same size and of opposite signs, those
-    /// of even ranks positive: sums of some leave the range of the type, and the sum of all does not.
+    /// An i16 or i8. Two neighbours in rank are of nearly the same size and of opposite signs,
+    /// those of even ranks positive: sums of some leave the range of the type, and the sum of all
+    /// does not.
     fn integer_at(&self, rank: u8, seq: u64, at: usize, element: Element) -> i32 {
         let (large, small) = match element {
             Element::I16 => (32_000, 5),

@@ -1,127 +1,49 @@
 //! The switch: real cores and the real registry, with simulated links around them.
 //!
 //! This is a driver of [`tally_engine::core`], as `switch/src/datapath.rs` is one on DPDK. A frame
-//! that arrives waits for its core's next poll iteration. How long the core has been at its last one
-//! is drawn, because here nothing takes time. JOIN and LEAVE go to the registry after
+//! that arrives waits for its core's next poll iteration. How long the core has been at its last
+//! one is drawn, because here nothing takes time. JOIN and LEAVE go to the registry after
 //! [`SwitchConfig::control_delay`]; commands come between iterations.
+//!
+//! A port's link goes to a host or to a port of another switch.
 //!
 //! Each core's queues of a port feed the port's link whenever it is idle. With
 //! [`Steering::Owner`], each port belongs to one core, and frames are handed over between cores.
 
+mod card;
+mod config;
 mod memory;
+mod offload;
 
+pub use card::{Card, CardConfig};
+pub use config::{PollConfig, Steering, SwitchConfig, forwarding_config};
 pub use memory::{Diary, Did, Memory, Transit};
+pub use offload::{CardPort, CardSetup, CardTotals};
 
-use crate::events::EventQueue;
-use crate::frame::{Frame, HostId, Ledger};
-use crate::link::{Link, LinkConfig};
-use crate::rng::Rng;
-use crate::world::{Event, has_elements, wire_bytes};
+use crate::address::{Peer, SwitchId};
+use crate::events::Event;
+use crate::frame::{Frame, Ledger};
+use crate::link::LinkConfig;
+use crate::port::{Outside, Port};
 use std::collections::{BTreeSet, VecDeque};
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tally_engine::metrics::MetricSet as _;
 use tally_engine::native::{Datagram, Native};
-use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{
     self, Session, Switchml, SwitchmlConfig, SwitchmlCounters, SwitchmlDialect, Whereabouts,
 };
 use tally_engine::{
     Action, Aggregator, Command, Context, ControlFrame, Counters, DialectCommand, Dialects,
-    DropReason, Forwarding, ForwardingConfig, Handover, JobConfig, PoolConfig, PortId, Ports,
-    Registry, RegistryConfig, SwitchAddress, Transmit,
+    DropReason, Forwarding, ForwardingConfig, Handover, PoolConfig, PortId, Ports, Registry,
+    SwitchAddress, Transmit,
 };
-use tally_kernels::Kernels;
-use tally_wire::{Mac, Time, UdpFrame};
+use tally_wire::{Time, UdpFrame};
 
-/// The host number that stands for the switch's own addresses.
-pub const SWITCH_HOST: HostId = HostId(u16::MAX);
-/// The switch's MAC.
-pub const SWITCH_MAC: Mac = Mac([2, 0x54, 0x41, 0x4c, 0x4c, 0x59]);
-/// The switch's IPv4 address: that of [`SWITCH_HOST`].
-pub const SWITCH_IP: Ipv4Addr = Ipv4Addr::new(10, 0, 255, 255);
 /// JOIN and LEAVE on their way to the registry at most.
 const CONTROL_FRAMES: usize = 256;
-
-/// How cores poll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PollConfig {
-    /// From the first frame of a poll iteration to its beginning at most; each is drawn.
-    pub lasting: Duration,
-    /// Frames received from a port in an iteration at most.
-    pub burst: usize,
-}
-
-/// Which core receives a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steering {
-    /// The core whose shard the UDP port names: the NIC has flow rules, and queues for each core.
-    Rules,
-    /// The core that owns the port; it also sends on it. Frames of other shards are handed over.
-    Owner,
-}
-
-/// What a switch is started with.
-#[derive(Clone)]
-pub struct SwitchConfig {
-    /// Each shard's pool; `shard` is filled in.
-    pub pool: PoolConfig,
-    /// What the registry is told.
-    pub registry: RegistryConfig,
-    /// The jobs.
-    pub jobs: Vec<JobConfig>,
-    /// The queues of each port.
-    pub queue: QueueConfig,
-    /// How long the registry takes.
-    pub control_delay: Duration,
-    /// How cores poll; none: each frame has an iteration of its own, at once.
-    pub poll: Option<PollConfig>,
-    /// Which core receives a frame.
-    pub steering: Steering,
-    /// The kernels that sum.
-    pub kernels: Kernels,
-    /// Forwarding; `ports` is filled in.
-    pub forwarding: ForwardingConfig,
-    /// SwitchML, if it is served; `shards` and `shard` are filled in.
-    pub switchml: Option<SwitchmlConfig>,
-}
-
-/// Forwarding with this random seed, and limits of addresses and floods that a hostile host exceeds.
-#[must_use]
-pub const fn forwarding_config(seed: u64) -> ForwardingConfig {
-    ForwardingConfig {
-        mac: SWITCH_MAC,
-        ip: SWITCH_IP,
-        ports: 0,
-        ageing_s: 300,
-        addresses: 16,
-        floods_per_s: 200,
-        answers_per_s: 500,
-        seed,
-    }
-}
-
-/// A port: its cable, and the host at the other end.
-pub struct Port {
-    /// To the host.
-    pub link: Link,
-    /// An event that transmits from the queues is scheduled.
-    is_armed: bool,
-}
-
-/// What the switch needs of the world.
-pub struct Outside<'a> {
-    /// The time.
-    pub now: Time,
-    /// Where frames arrive.
-    pub events: &'a mut EventQueue<Event>,
-    /// For faults.
-    pub rng: &'a mut Rng,
-    /// Payload bytes that element frames stand for on the wire; none: what they have.
-    pub nominal_payload_bytes: Option<u32>,
-}
 
 type SwitchCore = tally_engine::Core<Memory, Dialects<Memory>>;
 
@@ -149,27 +71,10 @@ impl Transmit<Frame> for Driver<'_, '_> {
     }
 
     fn transmit(&mut self, number: PortId, frames: &mut Vec<Frame>) -> usize {
-        let link = &mut self.ports[usize::from(number.0)].link;
-        let mut sent = 0;
+        let port = &mut self.ports[usize::from(number.0)];
+        let sent = frames.len();
         for frame in frames.drain(..) {
-            sent += 1;
-            let bytes = wire_bytes(frame.bytes(), self.out.nominal_payload_bytes);
-            // What the link has no room for is lost.
-            let Some(left) = link.take(self.out.now, bytes) else {
-                continue;
-            };
-            let arrivals = link.fly(left, has_elements(frame.bytes()), self.out.rng);
-            if let Some(at) = arrivals.copy {
-                let copy = frame.copied();
-                self.out
-                    .events
-                    .push(at, Event::ToHost(HostId(number.0), copy));
-            }
-            if let Some(at) = arrivals.first {
-                self.out
-                    .events
-                    .push(at, Event::ToHost(HostId(number.0), frame));
-            }
+            port.send(frame, self.out);
         }
         sent
     }
@@ -182,11 +87,14 @@ impl Transmit<Frame> for Driver<'_, '_> {
 
 /// A running switch.
 pub struct Switch {
+    id: SwitchId,
     config: SwitchConfig,
     /// Who is a member of what.
     pub registry: Registry,
-    /// By number, as hosts.
+    /// By number.
     pub ports: Vec<Port>,
+    /// The card, if there is one.
+    pub card: Option<CardPort>,
     /// What checkers see of the cores.
     pub memory: Memory,
     /// From the first frame or command on: then all ports are there.
@@ -209,11 +117,15 @@ pub struct Switch {
 impl Switch {
     /// A switch without ports, just started.
     #[must_use]
-    pub fn new(config: SwitchConfig, room: usize) -> Self {
+    pub fn new(id: SwitchId, mut config: SwitchConfig, room: usize) -> Self {
+        config.registry.mac = id.mac();
+        (config.forwarding.mac, config.forwarding.ip) = (id.mac(), id.ip());
         Self {
+            id,
             registry: Registry::new(config.registry.clone(), config.jobs.clone()),
             ports: Vec::new(),
-            memory: Memory::new(room),
+            card: None,
+            memory: Memory::new(id, room),
             cores: Vec::new(),
             inboxes: Vec::new(),
             received: Vec::new(),
@@ -261,10 +173,13 @@ impl Switch {
             _ => Ok(self.config.queue),
         };
         // The link alone says what it takes: nothing waits between it and the queues.
-        let out = Ports::new((0..ports).map(queue).collect(), cores, 0);
+        let mut out = Ports::new((0..ports).map(queue).collect(), cores, 0);
+        if let Some(card) = &self.card {
+            out.set_hostless(card.port);
+        }
         let address = SwitchAddress {
-            mac: SWITCH_MAC,
-            ip: SWITCH_IP,
+            mac: self.id.mac(),
+            ip: self.id.ip(),
             base_port: registry.base_port,
         };
         let aggregator = Aggregator::new(pool, *kernels);
@@ -284,7 +199,7 @@ impl Switch {
                 let pool = Switchml::new(config, *kernels);
                 Box::new(SwitchmlDialect::new(pool, vec![true; ports]))
             }),
-            offload: None,
+            offload: self.card.as_ref().map(CardPort::dialect),
         };
         let memory = self.memory.clone();
         let (number, cores) = (usize::from(shard), cores as u16);
@@ -306,6 +221,9 @@ impl Switch {
         self.memory.forget();
         self.control.clear();
         self.timer_at = None;
+        if let Some(card) = &mut self.card {
+            card.stop();
+        }
     }
 
     /// Starts again, with another secret.
@@ -340,11 +258,9 @@ impl Switch {
         for core in &self.cores {
             let report = core.core.report();
             sum.add(&report.dialects.native.counters);
-            for (sum, n) in sum.drops.iter_mut().zip(report.drops) {
-                *sum += n;
-            }
+            sum.drops.add(&report.drops);
         }
-        sum.drops[DropReason::ControlFull as usize] += self.control_full;
+        sum.drops[DropReason::ControlFull] += self.control_full;
         sum
     }
 
@@ -358,11 +274,11 @@ impl Switch {
         sum
     }
 
-    pub(crate) fn add_port(&mut self, link: LinkConfig) {
-        self.ports.push(Port {
-            link: Link::new(link),
-            is_armed: false,
-        });
+    /// Connects a cable to the next port, before the first frame or command.
+    pub(crate) fn add_port(&mut self, link: LinkConfig, peer: Peer) -> PortId {
+        assert!(self.cores.is_empty(), "a port is added to a running core");
+        self.ports.push(Port::new(link, peer));
+        PortId(self.ports.len() as u16 - 1)
     }
 
     /// Receives a frame that arrived on `port`: in its core's next poll iteration, or at once.
@@ -385,7 +301,7 @@ impl Switch {
         if !std::mem::replace(&mut self.cores[core].is_due, true) {
             let after = out.rng.between(0, poll.lasting.as_nanos() as u64);
             let at = out.now.after(Duration::from_nanos(after));
-            out.events.push(at, Event::Poll(core));
+            out.events.push(at, Event::Poll(self.id, core));
         }
     }
 
@@ -418,10 +334,14 @@ impl Switch {
             return false;
         }
         core.begin(out.now);
+        let card = self.card.as_ref();
         pending.retain(|&port| {
             let waiting = &mut rx[usize::from(port)];
             let received = waiting.len().min(burst);
             self.received.extend(waiting.drain(..received));
+            if let Some(card) = card.filter(|card| card.port.0 == port) {
+                card.mark_stale(&core.context.jobs, &self.received);
+            }
             core.receive(PortId(port), &mut self.received);
             !waiting.is_empty()
         });
@@ -434,7 +354,7 @@ impl Switch {
             }
             let at = out.now.after(self.config.control_delay);
             self.control.push_back((at, frame));
-            out.events.push(at, Event::Control);
+            out.events.push(at, Event::Control(self.id));
         }
         self.transmit(number, out);
         true
@@ -463,7 +383,7 @@ impl Switch {
         if !port.is_armed && self.cores[core].core.context.ports.waiting(number) > 0 {
             port.is_armed = true;
             let at = port.link.idle_at().max(out.now);
-            out.events.push(at, Event::PortIdle(number));
+            out.events.push(at, Event::PortIdle(self.id, number));
         }
     }
 
@@ -483,6 +403,15 @@ impl Switch {
         }
         for core in 0..cores {
             self.arm(core, number, out);
+        }
+    }
+
+    /// Has the cores poll that others handed frames over to.
+    fn wake_inboxes(&mut self, out: &mut Outside<'_>) {
+        for core in 0..self.cores.len() {
+            if !self.inboxes[core].is_empty() {
+                self.wake(core, out);
+            }
         }
     }
 
@@ -581,34 +510,33 @@ impl Switch {
                 Action::Send(to, datagram) => {
                     self.cores[0].core.command(Command::Send(to, datagram));
                 }
-                Action::Bind(roster, index) => {
+                Action::Bind(roster) => {
                     self.memory.bound(&roster);
                     let roster = Arc::new(*roster);
                     for core in &mut self.cores {
-                        core.core.command(Command::Bind(Arc::clone(&roster), index));
+                        core.core.command(Command::Bind(Arc::clone(&roster)));
                     }
+                    self.tell_card(roster.job, Some(roster), out.now);
                 }
                 Action::Unbind(job) => {
                     self.memory.unbound(job);
                     for core in &mut self.cores {
                         core.core.command(Command::Unbind(job));
                     }
+                    self.tell_card(job, None, out.now);
                 }
             }
         }
         for core in 0..self.cores.len() {
             self.transmit(core, out);
         }
-        for core in 0..self.cores.len() {
-            if !self.inboxes[core].is_empty() {
-                self.wake(core, out);
-            }
-        }
+        self.wake_inboxes(out);
+        self.drive_card(out);
         if let Some(at) = self.registry.poll_timeout()
             && self.timer_at.is_none_or(|timer| at < timer)
         {
             self.timer_at = Some(at.max(out.now));
-            out.events.push(at, Event::SwitchTimer);
+            out.events.push(at, Event::SwitchTimer(self.id));
         }
     }
 }

@@ -4,12 +4,11 @@
 //! one packet under way; its result sends the next one. A packet without a result is retransmitted
 //! after a fixed timeout. Every result is compared with the sum of what all ranks contribute.
 
-use crate::frame::Address;
+use crate::address::{Address, SwitchId};
 use crate::rng::Rng;
-use crate::switch::SWITCH_IP;
 use std::sync::Arc;
 use std::time::Duration;
-use tally_engine::switchml::{Session, SessionId, Station};
+use tally_engine::switchml::{HostAddress, Session, SessionId};
 use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, Size, emit_request};
 use tally_wire::{Addresses, Mac, Time, UdpFrame};
 
@@ -19,6 +18,8 @@ const RTO: Duration = Duration::from_millis(5);
 /// What the clients of a session have in common.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// The switch that aggregates.
+    pub switch: SwitchId,
     /// Members, their secrets and the packet size.
     pub session: Arc<Session>,
     /// Slots that are used.
@@ -33,6 +34,7 @@ impl Plan {
     /// A session of these workers, with secrets from `rng`.
     #[must_use]
     pub fn new(
+        switch: SwitchId,
         id: SessionId,
         size: Size,
         workers: &[Address],
@@ -40,7 +42,7 @@ impl Plan {
         packets: u32,
         rng: &mut Rng,
     ) -> Self {
-        let station = |worker: &Address| Station {
+        let station = |worker: &Address| HostAddress {
             mac: worker.mac(),
             ip: worker.ip(),
         };
@@ -55,6 +57,7 @@ impl Plan {
             switch_macs: workers.iter().map(secret).collect(),
         };
         Self {
+            switch,
             session: Arc::new(session),
             slots,
             packets,
@@ -149,7 +152,7 @@ impl Client {
             src_mac: self.own.mac(),
             dst_mac: self.plan.session.switch_macs[self.rank],
             src_ip: self.own.ip(),
-            dst_ip: SWITCH_IP,
+            dst_ip: self.plan.switch.ip(),
             src_port: self.own.udp_port,
             dst_port: FIRST_PORT,
         };
@@ -170,7 +173,7 @@ impl Client {
     pub fn handle(&mut self, now: Time, udp: &UdpFrame, frame: &[u8]) {
         let datagram = udp.datagram(frame);
         let is_from_switch = udp.addresses.src_mac == self.plan.session.switch_macs[self.rank]
-            && udp.addresses.src_ip == SWITCH_IP;
+            && udp.addresses.src_ip == self.plan.switch.ip();
         let Ok(header) = Header::parse(datagram) else {
             return;
         };

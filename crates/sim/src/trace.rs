@@ -1,5 +1,6 @@
 //! The last things that happened, for people to read when a seed has failed.
 
+use crate::address::Place;
 use crate::frame::Frame;
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,19 +11,17 @@ use tally_wire::{Header, Time};
 pub enum Step {
     /// A session gave it to its host's cable.
     Sent,
-    /// It was lost, damaged or not taken on the way to the switch.
+    /// It was lost, damaged or not taken on the way from there.
     Lost,
-    /// It came to the switch.
-    AtSwitch,
-    /// It came to a host.
-    AtHost,
+    /// It came there.
+    Came,
 }
 
 enum Record {
     Frame {
         at: Time,
         step: Step,
-        host: u16,
+        place: Place,
         header: Option<Header>,
     },
     Note {
@@ -31,14 +30,14 @@ enum Record {
     },
 }
 
-/// The last records, as many as there is room for.
+/// The last records; older ones are dropped.
 pub struct Trace {
     records: VecDeque<Record>,
     room: usize,
 }
 
 impl Trace {
-    /// Room for so many records.
+    /// Room for `room` records.
     #[must_use]
     pub const fn new(room: usize) -> Self {
         let records = VecDeque::new();
@@ -52,13 +51,13 @@ impl Trace {
         self.records.push_back(record);
     }
 
-    /// Notes what happened to a frame, and at which host or port.
-    pub fn frame(&mut self, at: Time, step: Step, host: u16, frame: &Frame) {
+    /// Notes what happened to a frame, and where.
+    pub fn frame(&mut self, at: Time, step: Step, place: Place, frame: &Frame) {
         let header = frame.tally().map(|(header, _)| header);
         self.push(Record::Frame {
             at,
             step,
-            host,
+            place,
             header,
         });
     }
@@ -77,16 +76,15 @@ impl fmt::Display for Trace {
                 Record::Frame {
                     at,
                     step,
-                    host,
+                    place,
                     header,
                 } => {
                     let step = match step {
                         Step::Sent => "sent by",
                         Step::Lost => "lost from",
-                        Step::AtSwitch => "at switch from",
-                        Step::AtHost => "at",
+                        Step::Came => "at",
                     };
-                    write!(f, "{:>14} ns  {step:>14} host {host:<3} ", at.0)?;
+                    write!(f, "{:>14} ns  {step:>9} {:<16} ", at.0, place.to_string())?;
                     match header {
                         None => writeln!(f, "malformed")?,
                         Some(h) => writeln!(

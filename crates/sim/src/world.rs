@@ -1,98 +1,49 @@
-//! The world: hosts around one switch, and the loop that lets time pass.
+//! The world: hosts around switches, and the loop that lets time pass.
 //!
 //! A [`World`] owns everything and draws every random number from one seed; an [`App`] decides what
-//! is computed and what fails. The loop takes the next event, lets the session or the switch that it
-//! is for act, and tells the app what came of it. Between events nothing happens, so nothing is
+//! is computed and what fails. The loop takes the next event, lets the session or the switch that
+//! it is for act, and tells the app what came of it. Between events nothing happens, so nothing is
 //! polled: each session has at most one pending wake-up that counts, scheduled for what its
-//! `poll_timeout` said. When its deadline moves forward, as a retransmission timer's does with every
-//! result, the old wake-up stays and schedules the next when it fires.
+//! `poll_timeout` said. When its deadline moves forward, as a retransmission timer's does with
+//! every result, the old wake-up stays and schedules the next when it fires.
 //!
 //! How to use it:
 //!
-//! 1. [`World::new`], [`add_host`](World::add_host) for each machine;
+//! 1. [`World::new`], [`add_switch`](World::add_switch) and [`add_trunk`](World::add_trunk) for
+//!    more than one switch, [`add_host`](World::add_host) for each machine;
 //! 2. [`start_worker`](World::start_worker), [`start_ps`](World::start_ps) for each process;
-//!    [`with_worker`](World::with_worker) to submit, finish, interrupt; [`alarm`](World::alarm) for the app's own events;
+//!    [`with_worker`](World::with_worker) to submit, finish, interrupt; [`alarm`](World::alarm) for
+//!    the app's own events;
 //! 3. [`run`](World::run) until a moment, or until the app calls [`stop`](World::stop).
 //!
 //! Apps must be deterministic, too: no time, no randomness but from a seed, no hash maps' order.
 
+mod app;
+mod topology;
+
+pub use app::App;
+
+use crate::address::{Address, Destination, HostId, Place, SessionId, SwitchId};
+use crate::bridge::Bridge;
+use crate::collectives::{Process, Script};
 use crate::ethernet;
-use crate::events::EventQueue;
-use crate::frame::{Address, Destination, Frame, HEADERS_ROOM, HostId, Origin};
-use crate::host::{Data, Host, Kind, Session, SessionId};
-use crate::link::{
-    Arrivals, ETHERNET_OVERHEAD_BYTES, Link, LinkConfig, OVERHEAD_BYTES, SHORTEST_BYTES,
-};
+use crate::events::{Event, EventQueue};
+use crate::frame::{Frame, HEADERS_ROOM, Origin};
+use crate::host::{Data, Host, Kind, Session};
+use crate::link::Arrivals;
+use crate::port::{Outside, arrival, has_elements, wire_bytes};
 use crate::rng::Rng;
-use crate::switch::{Did, Outside, SWITCH_MAC, Switch, SwitchConfig, Transit};
+use crate::switch::{Switch, SwitchConfig};
 use crate::switchml::{Client, Plan};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::rc::Rc;
 use tally_endpoint::{Event as WorkerEvent, Ps, PsConfig, PsEvent, Worker, WorkerConfig};
 use tally_endpoint::{Transmit, datagram_bytes};
-use tally_engine::PortId;
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit_udp};
 use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size, is_port};
 use tally_wire::{Addresses, JobId, Time, UNIT_BYTES};
-
-/// What may happen.
-pub enum Event {
-    /// A frame arrives at the switch.
-    ToSwitch(PortId, Frame),
-    /// A frame arrives at a host.
-    ToHost(HostId, Frame),
-    /// A core of the switch polls.
-    Poll(usize),
-    /// A port of the switch can send its next frame.
-    PortIdle(PortId),
-    /// A host's cable can take more.
-    HostIdle(HostId),
-    /// A session's deadline.
-    Wake(SessionId),
-    /// The switch's control thread takes its next frame.
-    Control,
-    /// The registry's deadline.
-    SwitchTimer,
-    /// The app's.
-    Alarm(u64),
-}
-
-/// Where a frame has come to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// The switch, at this port.
-    Switch(PortId),
-    /// A host.
-    Host(HostId),
-}
-
-/// What the sessions compute, and what happens to them.
-pub trait App<D: Data> {
-    /// A worker said something.
-    fn worker_event(&mut self, world: &mut World<D>, session: SessionId, event: WorkerEvent);
-
-    /// A parameter server said something.
-    fn ps_event(&mut self, _world: &mut World<D>, _session: SessionId, _event: PsEvent) {}
-
-    /// A worker's data has news.
-    fn news(&mut self, _world: &mut World<D>, _session: SessionId) {}
-
-    /// A frame has come to the switch or to a host, which has not parsed it yet. For checkers.
-    #[inline]
-    fn observe(&mut self, _now: Time, _place: Place, _frame: &Frame) {}
-
-    /// What the engine did in this event, if [`Memory::record`](crate::switch::Memory::record) was
-    /// called. For checkers.
-    fn engine_did(&mut self, _now: Time, _did: &[Did]) {}
-
-    /// What forwarding decided, under the same condition. For checkers.
-    fn forwarded(&mut self, _now: Time, _transit: &Transit) {}
-
-    /// What was asked for with [`World::alarm`].
-    fn alarm(&mut self, world: &mut World<D>, token: u64);
-}
 
 enum News {
     Worker(SessionId, WorkerEvent),
@@ -118,13 +69,15 @@ pub struct World<D> {
     pub now: Time,
     /// For faults of links; apps fork their own.
     pub rng: Rng,
-    /// Hosts; the number is also that of the switch's port.
+    /// By number.
     pub hosts: Vec<Host>,
-    /// The switch in the middle.
-    pub switch: Switch,
+    /// By number.
+    pub switches: Vec<Switch>,
+    /// Ordinary switches, by number.
+    pub bridges: Vec<Bridge>,
     /// What happened last, if anybody wants to know.
     pub trace: Option<Trace>,
-    /// Copies of the last frames that came to the switch, if anybody wants them.
+    /// Copies of the last frames that came to a switch that they were to, if anybody wants them.
     pub tap: Option<VecDeque<Frame>>,
     /// Events that have happened.
     pub happened: u64,
@@ -149,7 +102,8 @@ impl<D: Data> World<D> {
             now: Time(1_000_000),
             rng: Rng::new(config.seed),
             hosts: Vec::new(),
-            switch: Switch::new(switch, room),
+            switches: vec![Switch::new(SwitchId(0), switch, room)],
+            bridges: Vec::new(),
             trace: None,
             tap: None,
             happened: 0,
@@ -162,66 +116,78 @@ impl<D: Data> World<D> {
         }
     }
 
-    /// Connects a host to the next port of the switch.
-    pub fn add_host(
-        &mut self,
-        uplink: LinkConfig,
-        downlink: LinkConfig,
-        ahead: Duration,
-    ) -> HostId {
-        let id = HostId(self.hosts.len() as u16);
-        self.switch.add_port(downlink);
-        self.hosts.push(Host {
-            id,
-            uplink: Link::new(uplink),
-            sessions: Vec::new(),
-            ahead,
-            is_armed: false,
-            asleep_until: Time(0),
-            unclaimed: 0,
-        });
-        id
-    }
-
     // --- sessions --------------------------------------------------------------------------
 
-    /// Starts a worker's process.
-    pub fn start_worker(&mut self, address: Address, config: WorkerConfig, data: D) -> SessionId {
+    /// Starts a worker's process, for which `switch` aggregates.
+    pub fn start_worker(
+        &mut self,
+        switch: SwitchId,
+        address: Address,
+        config: WorkerConfig,
+        data: D,
+    ) -> SessionId {
         let job = config.job;
         let worker = Box::new(Worker::new(self.now, config));
-        self.start(address, job, Kind::Worker(worker, data))
+        self.start(switch, address, job, Kind::Worker(worker, data))
     }
 
-    /// Starts a parameter server's process.
-    pub fn start_ps(&mut self, address: Address, config: PsConfig, kernels: Kernels) -> SessionId {
+    /// Starts the process of a parameter server of a job of `switch`.
+    pub fn start_ps(
+        &mut self,
+        switch: SwitchId,
+        address: Address,
+        config: PsConfig,
+        kernels: Kernels,
+    ) -> SessionId {
         let job = config.job;
         let ps = Box::new(Ps::new(self.now, config, kernels));
-        self.start(address, job, Kind::Ps(ps))
+        self.start(switch, address, job, Kind::Ps(ps))
+    }
+
+    /// Starts a process with a session of collectives, for which `switch` aggregates.
+    pub fn start_collectives(
+        &mut self,
+        switch: SwitchId,
+        address: Address,
+        config: WorkerConfig,
+        script: Rc<Script>,
+    ) -> SessionId {
+        let job = config.job;
+        let process = Process::new(self.now, config, script, self.rng.fork());
+        self.start(switch, address, job, Kind::Collectives(Box::new(process)))
     }
 
     /// Starts a client of SwitchML.
     pub fn start_switchml(&mut self, address: Address, plan: Plan, rank: usize) -> SessionId {
+        let switch = plan.switch;
         let client = Box::new(Client::new(self.now, plan, rank, address));
-        self.start(address, JobId(0), Kind::Switchml(client))
+        self.start(switch, address, JobId(0), Kind::Switchml(client))
     }
 
-    /// Binds a session of SwitchML on all cores; says whether there was room.
+    /// Binds a session of SwitchML on all cores of its switch; says whether there was room.
     pub fn bind_switchml(&mut self, plan: &Plan) -> bool {
-        let (switch, mut outside) = self.split();
+        let (switch, mut outside) = self.split(plan.switch);
         switch.bind_switchml(&plan.session, &mut outside)
     }
 
-    /// Ends a session of SwitchML on all cores.
+    /// Ends a session of SwitchML on all cores of its switch.
     pub fn unbind_switchml(&mut self, plan: &Plan) {
-        self.switch.unbind_switchml(plan.session.id);
+        self.switches[usize::from(plan.switch.0)].unbind_switchml(plan.session.id);
     }
 
-    fn start(&mut self, address: Address, job: JobId, kind: Kind<D>) -> SessionId {
+    fn start(
+        &mut self,
+        switch: SwitchId,
+        address: Address,
+        job: JobId,
+        kind: Kind<D>,
+    ) -> SessionId {
         let id = SessionId(self.sessions.len() as u32);
         self.sessions.push(Session {
             kind,
             job,
             address,
+            switch,
             wake_at: None,
         });
         self.hosts[usize::from(address.host.0)].sessions.push(id);
@@ -282,6 +248,23 @@ impl<D: Data> World<D> {
         Some(done)
     }
 
+    /// A process with a session of collectives; `None` for a dead one.
+    #[must_use]
+    pub fn process(&self, id: SessionId) -> Option<&Process> {
+        match &self.session(id).kind {
+            Kind::Collectives(process) => Some(process),
+            _ => None,
+        }
+    }
+
+    /// Lets the app do something with a process, and then lets the process act on it.
+    pub fn with_process(&mut self, id: SessionId, act: impl FnOnce(Time, &mut Process)) {
+        if let Kind::Collectives(process) = &mut self.sessions[id.0 as usize].kind {
+            act(self.now, process);
+            self.serve(id);
+        }
+    }
+
     /// Lets a session send what it has to, say what it has to, and be woken in time.
     fn serve(&mut self, id: SessionId) {
         let Self { now, .. } = *self;
@@ -300,17 +283,19 @@ impl<D: Data> World<D> {
                 }
                 break;
             }
-            let mut frame = Frame::empty(self.room);
+            let mut frame = Frame::empty(self.room, Origin::Host(host.id));
             let bytes = frame.fill(self.room);
             let room = &mut bytes[UDP_END..];
             let sent = match &mut session.kind {
                 Kind::Worker(worker, data) => worker.poll_transmit(now, room, data),
                 Kind::Ps(ps) => ps.poll_transmit(now, room),
+                Kind::Collectives(process) => process.poll_transmit(now, room),
                 Kind::Switchml(_) | Kind::Dead => None,
             };
             let len = match (sent, &mut session.kind) {
                 (Some(Transmit { len, port }), _) => {
-                    emit_udp(bytes, &session.address.to_switch(port), len);
+                    let addresses = session.address.to_switch(session.switch, port);
+                    emit_udp(bytes, &addresses, len);
                     UDP_END + len
                 }
                 (None, Kind::Switchml(client)) => match client.poll_transmit(now, bytes) {
@@ -320,9 +305,8 @@ impl<D: Data> World<D> {
                 _ => break,
             };
             frame.fill(len);
-            frame.set_origin(Origin::Host(host.id));
             if let Some(trace) = &mut self.trace {
-                trace.frame(now, Step::Sent, host.id.0, &frame);
+                trace.frame(now, Step::Sent, Place::Host(host.id), &frame);
             }
             let bytes = wire_bytes(frame.bytes(), self.nominal_payload_bytes);
             let arrivals = match host.uplink.take(now, bytes) {
@@ -332,15 +316,15 @@ impl<D: Data> World<D> {
                 }
                 None => Arrivals::default(),
             };
-            let port = PortId(host.id.0);
+            let peer = host.peer();
             if let Some(at) = arrivals.copy {
-                self.events.push(at, Event::ToSwitch(port, frame.copied()));
+                self.events.push(at, arrival(peer, frame.copied()));
             }
             if let Some(at) = arrivals.first {
-                self.events.push(at, Event::ToSwitch(port, frame));
+                self.events.push(at, arrival(peer, frame));
             } else {
                 if let Some(trace) = &mut self.trace {
-                    trace.frame(now, Step::Lost, host.id.0, &frame);
+                    trace.frame(now, Step::Lost, Place::Host(host.id), &frame);
                 }
             }
         }
@@ -360,13 +344,14 @@ impl<D: Data> World<D> {
                 }
                 ps.poll_timeout()
             }
+            Kind::Collectives(process) => process.poll(now),
             Kind::Switchml(client) => client.poll_timeout(),
             Kind::Dead => None,
         };
         if let Some(at) = deadline
             && session.wake_at.is_none_or(|wake| at < wake)
         {
-            // A deadline that has passed and is still there is looked at again, but time goes on.
+            // A deadline that has passed and is still there is looked at again, a moment later.
             let at = at.max(Time(now.0 + 1));
             session.wake_at = Some(at);
             self.events.push(at, Event::Wake(id));
@@ -399,20 +384,21 @@ impl<D: Data> World<D> {
         self.events.push(until, Event::HostIdle(host.id));
     }
 
-    /// Lets a datagram of the hostile host arrive at a port of the switch, with these headers.
-    pub fn inject(&mut self, port: PortId, addresses: &Addresses, datagram: &[u8]) {
+    /// Lets a datagram of the hostile host arrive where this host's cable ends, with these headers.
+    pub fn inject(&mut self, host: HostId, addresses: &Addresses, datagram: &[u8]) {
         let frame = Frame::datagram(self.room, Origin::Forger, addresses, datagram);
-        self.events.push(self.now, Event::ToSwitch(port, frame));
+        let peer = self.hosts[usize::from(host.0)].peer();
+        self.events.push(self.now, arrival(peer, frame));
     }
 
-    /// Lets an Ethernet frame arrive at a port. It is cut off where a [`HEADERS_ROOM`] with the
-    /// longest datagram behind it ends.
-    pub fn inject_whole(&mut self, port: PortId, origin: Origin, bytes: &[u8]) {
-        let mut frame = Frame::empty(self.room);
+    /// Lets an Ethernet frame arrive where this host's cable ends. It is cut off where a
+    /// [`HEADERS_ROOM`] with the longest datagram behind it ends.
+    pub fn inject_whole(&mut self, host: HostId, origin: Origin, bytes: &[u8]) {
+        let mut frame = Frame::empty(self.room, origin);
         let len = bytes.len().min(self.room);
         frame.fill(len).copy_from_slice(&bytes[..len]);
-        frame.set_origin(origin);
-        self.events.push(self.now, Event::ToSwitch(port, frame));
+        let peer = self.hosts[usize::from(host.0)].peer();
+        self.events.push(self.now, arrival(peer, frame));
     }
 
     /// Lets a forged datagram from the switch's addresses arrive at a host.
@@ -422,14 +408,16 @@ impl<D: Data> World<D> {
         self.events.push(self.now, Event::ToHost(host, frame));
     }
 
-    /// Stops the switch, or starts it again.
-    pub fn stop_switch(&mut self) {
-        self.switch.stop();
+    /// Stops a switch, or starts it again.
+    pub fn stop_switch(&mut self, switch: SwitchId) {
+        self.switches[usize::from(switch.0)].stop();
     }
 
     /// See [`stop_switch`](Self::stop_switch).
-    pub fn start_switch(&mut self, secret: [u8; 32]) {
-        self.switch.start(secret);
+    pub fn start_switch(&mut self, switch: SwitchId, secret: [u8; 32]) {
+        self.switches[usize::from(switch.0)].start(secret);
+        let (switch, mut outside) = self.split(switch);
+        switch.start_card(&mut outside);
     }
 
     /// Events that are to come: frames in flight and timers.
@@ -470,13 +458,14 @@ impl<D: Data> World<D> {
             Event::Wake(id) => self.wake(id),
             Event::HostIdle(host) => self.host_idle(host),
             Event::Alarm(token) => self.news.push_back(News::Alarm(token)),
-            Event::ToSwitch(port, frame) => {
-                app.observe(self.now, Place::Switch(port), &frame);
+            Event::ToSwitch(id, port, frame) => {
+                let place = Place::Switch(id, port);
+                app.observe(self.now, place, &frame);
                 if let Some(trace) = &mut self.trace {
-                    trace.frame(self.now, Step::AtSwitch, port.0, &frame);
+                    trace.frame(self.now, Step::Came, place, &frame);
                 }
                 if let Some(tap) = &mut self.tap
-                    && frame.bytes().starts_with(&SWITCH_MAC.0)
+                    && frame.bytes().starts_with(&id.mac().0)
                     && frame.udp().is_some()
                 {
                     if tap.len() == TAP_FRAMES {
@@ -484,51 +473,79 @@ impl<D: Data> World<D> {
                     }
                     tap.push_back(frame.copied());
                 }
-                let (switch, mut outside) = self.split();
+                let (switch, mut outside) = self.split(id);
                 switch.handle(port, frame, &mut outside);
-                self.tell(app);
+                self.notify(app, id);
             }
-            Event::Poll(core) => {
-                let (switch, mut outside) = self.split();
+            Event::ToBridge(id, port, frame) => {
+                let place = Place::Bridge(id, port);
+                if let Some(trace) = &mut self.trace {
+                    trace.frame(self.now, Step::Came, place, &frame);
+                }
+                let bridge = &mut self.bridges[usize::from(id.0)];
+                let mut outside = Outside {
+                    now: self.now,
+                    events: &mut self.events,
+                    rng: &mut self.rng,
+                    nominal_payload_bytes: self.nominal_payload_bytes,
+                };
+                bridge.handle(port, &frame, &mut outside);
+            }
+            Event::ToCard(id, frame) => {
+                let (switch, mut outside) = self.split(id);
+                switch.handle_at_card(frame, &mut outside);
+            }
+            Event::CardTimer(id) => {
+                let (switch, mut outside) = self.split(id);
+                switch.handle_card_timer(&mut outside);
+                self.notify(app, id);
+            }
+            Event::CardCommand(id, core) => {
+                let (switch, mut outside) = self.split(id);
+                switch.handle_card_command(core, &mut outside);
+                self.notify(app, id);
+            }
+            Event::Poll(id, core) => {
+                let (switch, mut outside) = self.split(id);
                 switch.handle_poll(core, &mut outside);
-                self.tell(app);
+                self.notify(app, id);
             }
-            Event::PortIdle(port) => {
-                let (switch, mut outside) = self.split();
+            Event::PortIdle(id, port) => {
+                let (switch, mut outside) = self.split(id);
                 switch.handle_port_idle(port, &mut outside);
             }
-            Event::Control => {
-                let (switch, mut outside) = self.split();
+            Event::Control(id) => {
+                let (switch, mut outside) = self.split(id);
                 switch.handle_control(&mut outside);
             }
-            Event::SwitchTimer => {
-                let (switch, mut outside) = self.split();
+            Event::SwitchTimer(id) => {
+                let (switch, mut outside) = self.split(id);
                 switch.handle_timer(&mut outside);
             }
         }
     }
 
-    /// Tells the app what the engine did.
+    /// Tells the app what a switch's engine did.
     #[inline]
-    fn tell(&mut self, app: &mut impl App<D>) {
-        let memory = &self.switch.memory;
+    fn notify(&mut self, app: &mut impl App<D>, id: SwitchId) {
+        let memory = &self.switches[usize::from(id.0)].memory;
         if !memory.did().is_empty() {
-            app.engine_did(self.now, &memory.did());
+            app.engine_did(self.now, id, &memory.did());
             memory.clear();
         }
         for transit in memory.transits() {
-            app.forwarded(self.now, &transit);
+            app.forwarded(self.now, id, &transit);
         }
     }
 
-    fn split(&mut self) -> (&mut Switch, Outside<'_>) {
+    fn split(&mut self, id: SwitchId) -> (&mut Switch, Outside<'_>) {
         let outside = Outside {
             now: self.now,
             events: &mut self.events,
             rng: &mut self.rng,
             nominal_payload_bytes: self.nominal_payload_bytes,
         };
-        (&mut self.switch, outside)
+        (&mut self.switches[usize::from(id.0)], outside)
     }
 
     fn at_host(&mut self, app: &mut impl App<D>, id: HostId, frame: Frame) {
@@ -538,14 +555,14 @@ impl<D: Data> World<D> {
             return self.events.push(at, Event::ToHost(id, frame));
         }
         if let Some(trace) = &mut self.trace {
-            trace.frame(self.now, Step::AtHost, id.0, &frame);
+            trace.frame(self.now, Step::Came, Place::Host(id), &frame);
         }
         app.observe(self.now, Place::Host(id), &frame);
         let mut claimed = false;
         if self.is_for_switchml(id, &frame) {
             return;
         }
-        let Some((to, datagram)) = ethernet::receive(frame.bytes(), id) else {
+        let Some(ethernet::Received { from, to, at }) = ethernet::receive(frame.bytes(), id) else {
             return;
         };
         // Sessions may come and go while they are served, but only the app makes them do so.
@@ -555,19 +572,21 @@ impl<D: Data> World<D> {
             let is_for = match to {
                 Destination::Member(to) => to == session.address,
                 Destination::Group(job) => {
-                    job == session.job && matches!(session.kind, Kind::Worker(..))
+                    job == session.job
+                        && matches!(session.kind, Kind::Worker(..) | Kind::Collectives(_))
                 }
             };
-            if !is_for {
+            if !is_for || session.switch != from {
                 continue;
             }
             claimed = true;
-            let (ecn, datagram) = (frame.ecn(), &frame.bytes()[datagram.clone()]);
+            let (ecn, datagram) = (frame.ecn(), &frame.bytes()[at.clone()]);
             match &mut session.kind {
                 Kind::Worker(worker, data) => {
                     worker.handle_datagram(self.now, ecn, datagram, data);
                 }
                 Kind::Ps(ps) => ps.handle_datagram(self.now, ecn, datagram),
+                Kind::Collectives(process) => process.handle_datagram(self.now, ecn, datagram),
                 Kind::Switchml(_) | Kind::Dead => {}
             }
             self.serve(session_id);
@@ -617,6 +636,7 @@ impl<D: Data> World<D> {
             Kind::Ps(ps) if ps.poll_timeout().is_some_and(|t| t <= self.now) => {
                 ps.handle_timeout(self.now);
             }
+            Kind::Collectives(process) => process.handle_timeout(self.now),
             _ => {}
         }
         self.serve(id);
@@ -634,24 +654,6 @@ impl<D: Data> World<D> {
             self.serve(self.hosts[at].sessions[n]);
         }
     }
-}
-
-/// Whether a frame is DATA, RESULT or PARTIAL, as the low half of its datagram's first byte says.
-pub(crate) fn has_elements(frame: &[u8]) -> bool {
-    frame
-        .get(UDP_END)
-        .is_some_and(|first| (5..=7).contains(&(first & 0xf)))
-}
-
-/// Bytes that a frame takes on the wire.
-pub(crate) fn wire_bytes(frame: &[u8], nominal_payload_bytes: Option<u32>) -> u32 {
-    let bytes = match nominal_payload_bytes {
-        Some(payload) if has_elements(frame) => {
-            payload + tally_wire::header::HEADER_BYTES as u32 + OVERHEAD_BYTES
-        }
-        _ => frame.len() as u32 + ETHERNET_OVERHEAD_BYTES,
-    };
-    bytes.max(SHORTEST_BYTES)
 }
 
 const _: () = assert!(UNIT_BYTES == 64);

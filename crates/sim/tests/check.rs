@@ -4,11 +4,13 @@ use tally_sim::check::run;
 
 #[test]
 fn a_few_worlds_hold() {
-    let (mut whole, mut forwarded) = (0, 0);
+    let (mut whole, mut forwarded, mut fabrics, mut trunk) = (0, 0, 0, 0);
     for seed in 0..20 {
         let outcome = run(seed, 0);
         whole += outcome.totals.whole;
         forwarded += outcome.totals.forwarded;
+        fabrics += outcome.totals.fabrics;
+        trunk += outcome.totals.trunk;
         let finding = outcome.finding.map(|f| f.to_string());
         assert_eq!(finding, None, "seed {seed}");
     }
@@ -17,6 +19,8 @@ fn a_few_worlds_hold() {
         forwarded > 100 && whole > 2 * forwarded,
         "{whole} {forwarded}"
     );
+    // Some worlds have two switches.
+    assert!(fabrics >= 3 && trunk > 10_000, "{fabrics} {trunk}");
 }
 
 #[test]

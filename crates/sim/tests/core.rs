@@ -6,10 +6,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use tally_endpoint::{Contribution, Delivery, Event, Gradients, PsConfig, WorkerConfig};
 use tally_engine::queue::QueueConfig;
-use tally_engine::{JobConfig, PolicyName, PoolConfig, RegistryConfig};
+use tally_engine::{JobConfig, PolicyName, PoolConfig, PoolJob, RegistryConfig};
 use tally_kernels::Kernels;
-use tally_sim::frame::{Address, HostId};
-use tally_sim::host::{Data, SessionId};
+use tally_sim::address::{Address, HostId, SessionId, SwitchId};
+use tally_sim::host::Data;
 use tally_sim::link::LinkConfig;
 use tally_sim::oracle::{Contributions, Sums};
 use tally_sim::switch::{PollConfig, Steering, SwitchConfig};
@@ -59,87 +59,114 @@ impl App<Numbers> for Count {
     fn alarm(&mut self, _: &mut World<Numbers>, _: u64) {}
 }
 
-fn world(
-    jobs: u16,
+const LINK_DELAY: Duration = Duration::from_micros(2);
+
+fn key(job: u16) -> Key {
+    Key::new(&[job as u8; 16]).unwrap()
+}
+
+/// Jobs of a world, numbered from `first` on.
+#[derive(Clone, Copy)]
+struct Jobs {
+    first: u16,
+    count: u16,
     workers: u8,
     window: u16,
-    seed: u64,
-    turn: Option<PollConfig>,
-) -> (World<Numbers>, Vec<SessionId>) {
-    let key = |job: u16| Key::new(&[job as u8; 16]).unwrap();
-    let switch = SwitchConfig {
-        pool: PoolConfig {
-            slots: 4096,
-            ways: 1,
-            held: 64,
-            window,
-            shards: 1,
-            shard: 0,
-            jobs: usize::from(jobs),
-            limits: Vec::new(),
-            policy: PolicyName::Esa,
-        },
-        registry: RegistryConfig {
-            mac: tally_sim::switch::SWITCH_MAC,
-            base_port: DEFAULT_PORT,
-            shards: 1,
-            window,
-            units: 1,
-            member_timeout: Duration::from_secs(5),
-            secret: [7; 32],
-        },
-        jobs: (0..jobs)
-            .map(|job| JobConfig {
-                id: JobId(job),
-                key: key(job),
-                workers,
-            })
-            .collect(),
-        queue: QueueConfig::default(),
-        control_delay: Duration::from_micros(20),
-        poll: turn,
-        steering: Steering::Rules,
-        kernels: Kernels::best(),
-        forwarding: tally_sim::switch::forwarding_config(seed),
-        switchml: None,
-    };
-    let config = WorldConfig {
-        seed,
+    slots: u32,
+    /// By which each rank's link is longer than the one's before.
+    spread: Duration,
+}
+
+impl Jobs {
+    fn switch(self, turn: Option<PollConfig>) -> SwitchConfig {
+        let ids = self.first..self.first + self.count;
+        SwitchConfig {
+            pool: PoolConfig {
+                slots: self.slots,
+                ways: 1,
+                held: 64,
+                window: self.window,
+                shards: 1,
+                shard: 0,
+                jobs: ids
+                    .clone()
+                    .map(|id| PoolJob::unlimited(JobId(id)))
+                    .collect(),
+                policy: PolicyName::Esa,
+            },
+            registry: RegistryConfig {
+                mac: SwitchId(0).mac(),
+                base_port: DEFAULT_PORT,
+                shards: 1,
+                window: self.window,
+                units: 1,
+                member_timeout: Duration::from_secs(5),
+                secret: [7; 32],
+            },
+            jobs: ids
+                .map(|job| JobConfig {
+                    id: JobId(job),
+                    key: key(job),
+                    workers: self.workers,
+                })
+                .collect(),
+            queue: QueueConfig::default(),
+            control_delay: Duration::from_micros(20),
+            poll: turn,
+            steering: Steering::Rules,
+            kernels: Kernels::best(),
+            forwarding: tally_sim::switch::forwarding_config(1),
+            switchml: None,
+        }
+    }
+
+    /// Starts them at a switch, with parameter servers on hosts of another or the same one; returns
+    /// the workers' sessions.
+    fn start(
+        self,
+        world: &mut World<Numbers>,
+        switch: SwitchId,
+        ps_switch: SwitchId,
+    ) -> Vec<SessionId> {
+        let link = LinkConfig::new(100.0, LINK_DELAY);
+        let mut sessions = Vec::new();
+        for job in self.first..self.first + self.count {
+            let contributions = Contributions {
+                salt: u64::from(job),
+                workers: self.workers,
+                infinite_ppm: 0,
+            };
+            let sums = Rc::new(RefCell::new(Sums::new(contributions, 64, 1024)));
+            for rank in 0..self.workers {
+                let delay = LINK_DELAY + self.spread * u32::from(rank);
+                let link = LinkConfig::new(100.0, delay);
+                let host = world.add_host(switch, link, link, LINK_DELAY);
+                let instance = u64::from(rank) + 1;
+                let (job, key) = (JobId(job), key(job));
+                let mut config = WorkerConfig::new(job, key, rank, self.workers, [1; 32], instance);
+                (config.units, config.window) = (1, self.window);
+                let data = Numbers {
+                    rank,
+                    contributions,
+                    sums: Rc::clone(&sums),
+                    results: 0,
+                };
+                sessions.push(world.start_worker(switch, at(host), config, data));
+            }
+            let host = world.add_host(ps_switch, link, link, LINK_DELAY);
+            let config = PsConfig::new(JobId(job), key(job), 99);
+            world.start_ps(switch, at(host), config, Kernels::best());
+        }
+        sessions
+    }
+}
+
+fn world_config() -> WorldConfig {
+    WorldConfig {
+        seed: 1,
         units_max: 1,
         nominal_payload_bytes: Some(1024),
-    };
-    let mut world = World::new(config, switch);
-    let link = LinkConfig::new(100.0, Duration::from_micros(2));
-    let mut sessions = Vec::new();
-    for job in 0..jobs {
-        let contributions = Contributions {
-            salt: u64::from(job),
-            workers,
-            infinite_ppm: 0,
-        };
-        let sums = Rc::new(RefCell::new(Sums::new(contributions, 64, 1024)));
-        for rank in 0..workers {
-            let host = world.add_host(link, link, Duration::from_micros(2));
-            let instance = u64::from(rank) + 1;
-            let mut config =
-                WorkerConfig::new(JobId(job), key(job), rank, workers, [1; 32], instance);
-            (config.units, config.window) = (1, window);
-            let data = Numbers {
-                rank,
-                contributions,
-                sums: Rc::clone(&sums),
-                results: 0,
-            };
-            sessions.push(world.start_worker(at(host), config, data));
-        }
-        let host = world.add_host(link, link, Duration::from_micros(2));
-        world.start_ps(
-            at(host),
-            PsConfig::new(JobId(job), key(job), 99),
-            Kernels::best(),
-        );
     }
-    (world, sessions)
 }
 
 fn at(host: HostId) -> Address {
@@ -149,18 +176,8 @@ fn at(host: HostId) -> Address {
     }
 }
 
-fn run(jobs: u16, workers: u8, window: u16, fragments: u64) -> World<Numbers> {
-    run_with(None, jobs, workers, window, fragments)
-}
-
-fn run_with(
-    turn: Option<PollConfig>,
-    jobs: u16,
-    workers: u8,
-    window: u16,
-    fragments: u64,
-) -> World<Numbers> {
-    let (mut world, sessions) = world(jobs, workers, window, 1, turn);
+/// Runs jobs of so many fragments to their ends.
+fn finish(world: &mut World<Numbers>, sessions: Vec<SessionId>, fragments: u64) {
     for &id in &sessions {
         world.with_worker(id, |now, worker, _| {
             worker.submit(now, fragments, 9);
@@ -174,18 +191,40 @@ fn run_with(
         let data = world.worker(id).unwrap().1;
         assert_eq!(data.results, fragments);
     }
-    for shard in world.switch.shards() {
-        assert_eq!(shard.slots_in_use(), 0);
+    for switch in &world.switches {
+        for shard in switch.shards() {
+            assert_eq!(shard.slots_in_use(), 0);
+        }
+        assert_eq!(switch.ledger().live(), 0);
+        assert_eq!(switch.ledger().lost(), 0);
     }
-    assert_eq!(world.switch.ledger().live(), 0);
-    assert_eq!(world.switch.ledger().lost(), 0);
+}
+
+fn run(
+    turn: Option<PollConfig>,
+    count: u16,
+    workers: u8,
+    window: u16,
+    fragments: u64,
+) -> World<Numbers> {
+    let jobs = Jobs {
+        first: 0,
+        count,
+        workers,
+        window,
+        slots: 4096,
+        spread: Duration::ZERO,
+    };
+    let mut world = World::new(world_config(), jobs.switch(turn));
+    let sessions = jobs.start(&mut world, SwitchId(0), SwitchId(0));
+    finish(&mut world, sessions, fragments);
     world
 }
 
 #[test]
 fn jobs_on_a_good_network_end_well() {
-    let world = run(3, 4, 64, 500);
-    let counters = world.switch.counters();
+    let world = run(None, 3, 4, 64, 500);
+    let counters = world.switches[0].counters();
     assert_eq!(counters.contributions, 3 * 4 * 500);
     assert_eq!(counters.grouped, 0, "without turns, frames are taken alone");
 }
@@ -197,7 +236,7 @@ fn turns_put_fragments_together() {
         lasting: Duration::from_micros(4),
         burst: 32,
     };
-    let counters = run_with(Some(turn), 3, 4, 64, 500).switch.counters();
+    let counters = run(Some(turn), 3, 4, 64, 500).switches[0].counters();
     assert_eq!(counters.contributions, 3 * 4 * 500);
     assert!(counters.grouped > 3 * 4 * 250, "{}", counters.grouped);
     assert!(counters.slots_taken < 3 * 250, "{}", counters.slots_taken);
@@ -206,8 +245,38 @@ fn turns_put_fragments_together() {
 #[test]
 fn the_same_seed_is_the_same_run() {
     let happened = |_| {
-        let world = run(2, 3, 16, 300);
+        let world = run(None, 2, 3, 16, 300);
         (world.happened, world.now, world.hosts[0].uplink.stats)
     };
     assert_eq!(happened(0), happened(1));
+}
+
+/// Two switches with a job each, whose parameter servers are on the other side of a trunk.
+#[test]
+fn a_trunk_joins_two_switches_that_sum_for_themselves() {
+    let jobs = |first| Jobs {
+        first,
+        count: 1,
+        workers: 3,
+        window: 64,
+        // Most fragments find their slot taken.
+        slots: 1,
+        spread: Duration::from_micros(20),
+    };
+    let (a, b) = (SwitchId(0), SwitchId(1));
+    let mut world = World::new(world_config(), jobs(0).switch(None));
+    assert_eq!(world.add_switch(jobs(1).switch(None)), b);
+    let mut trunk = LinkConfig::new(100.0, Duration::from_micros(10));
+    trunk.faults.loss_ppm = 20_000;
+    let ports = world.add_trunk(a, b, trunk, trunk);
+    let mut sessions = jobs(0).start(&mut world, a, b);
+    sessions.extend(jobs(1).start(&mut world, b, a));
+    finish(&mut world, sessions, 500);
+    for (switch, port) in [(a, ports.0), (b, ports.1)] {
+        let switch = &world.switches[usize::from(switch.0)];
+        let stats = switch.ports[usize::from(port.0)].link.stats;
+        assert!(stats.element_frames > 100 && stats.lost > 5, "{stats:?}");
+        let counters = switch.counters();
+        assert!(counters.results_from_ps > 100, "{counters:?}");
+    }
 }

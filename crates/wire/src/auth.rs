@@ -8,23 +8,13 @@
 //! cover MARKED. A host on the path can set MARKED, as it can set a frame's ECN field.
 
 use crate::header::{Flags, Header, Kind};
+pub use crate::ids::{AuthTag, TAG_BYTES};
 use crate::ids::{Epoch, JobId};
 use core::fmt;
 use siphasher::sip::SipHasher24;
 
-/// Bytes of a tag on the wire.
-pub const TAG_BYTES: usize = 8;
 /// Label at the start of the input from which an epoch's secret is derived.
 pub(crate) const SECRET_LABEL: &[u8; 18] = b"tally epoch secret";
-
-/// The tag of a frame; 0 on types without one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct AuthTag(pub u64);
-
-impl AuthTag {
-    /// Tag of types without one, and of headers not sealed yet.
-    pub const NONE: Self = Self(0);
-}
 
 /// The secret of an epoch, known only to its members and the switch.
 ///
@@ -62,14 +52,18 @@ impl EpochSecret {
         if !header.kind.has_tag() {
             return AuthTag::NONE;
         }
-        let mut message = [0; 16];
-        message[0] = header.first_byte();
-        message[1] = header.flags.0 & !Flags::MARKED.0;
-        message[2] = header.element as u8;
-        message[3] = header.rank.0;
-        message[4..8].copy_from_slice(&header.fragment.0.to_be_bytes());
-        message[8..16].copy_from_slice(&header.bitmap.to_be_bytes());
-        let used = if header.kind == Kind::Partial { 16 } else { 8 };
+        let mut message = [0; tagged::BITMAP.end];
+        message[tagged::VERSION_KIND] = header.first_byte();
+        message[tagged::FLAGS] = header.flags.0 & !Flags::MARKED.0;
+        message[tagged::ELEMENT] = header.element as u8;
+        message[tagged::RANK] = header.rank.0;
+        message[tagged::FRAGMENT].copy_from_slice(&header.fragment.0.to_be_bytes());
+        message[tagged::BITMAP].copy_from_slice(&header.bitmap.to_be_bytes());
+        let used = if header.kind == Kind::Partial {
+            tagged::BITMAP.end
+        } else {
+            tagged::FRAGMENT.end
+        };
         let hasher = SipHasher24::new_with_keys(self.k0, self.k1);
         AuthTag(hasher.hash(&message[..used]))
     }
@@ -92,13 +86,34 @@ impl EpochSecret {
     }
 }
 
+/// Bytes of the message under a tag; without the bitmap unless it is a PARTIAL's.
+mod tagged {
+    use crate::field::Field;
+
+    pub(super) const VERSION_KIND: usize = 0;
+    pub(super) const FLAGS: usize = 1;
+    pub(super) const ELEMENT: usize = 2;
+    pub(super) const RANK: usize = 3;
+    pub(super) const FRAGMENT: Field = 4..8;
+    pub(super) const BITMAP: Field = 8..16;
+}
+
+/// Bytes of the message from which an epoch's secret is derived.
+mod derived {
+    use crate::field::Field;
+
+    pub(super) const JOB: Field = 0..2;
+    pub(super) const EPOCH: Field = 2..4;
+    pub(super) const SALT: Field = 4..12;
+}
+
 /// The input of [`Key::epoch_secret`](crate::Key::epoch_secret), after
 /// the label.
-pub(crate) fn derivation(job: JobId, epoch: Epoch, salt: u64) -> [u8; 12] {
-    let mut bytes = [0; 12];
-    bytes[0..2].copy_from_slice(&job.0.to_be_bytes());
-    bytes[2..4].copy_from_slice(&epoch.0.to_be_bytes());
-    bytes[4..12].copy_from_slice(&salt.to_be_bytes());
+pub(crate) fn derivation(job: JobId, epoch: Epoch, salt: u64) -> [u8; derived::SALT.end] {
+    let mut bytes = [0; derived::SALT.end];
+    bytes[derived::JOB].copy_from_slice(&job.0.to_be_bytes());
+    bytes[derived::EPOCH].copy_from_slice(&epoch.0.to_be_bytes());
+    bytes[derived::SALT].copy_from_slice(&salt.to_be_bytes());
     bytes
 }
 

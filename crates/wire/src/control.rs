@@ -5,122 +5,16 @@
 //! [`Key::verify`] over the whole datagram first, `parse` of the payload second. [`Key::seal`] is
 //! the last step of emitting.
 
-use crate::auth::{EpochSecret, SECRET_LABEL, derivation};
+use crate::field::{Field, be16, be32, be64, ip, mac};
 use crate::frame::Mac;
-use crate::header::{CONTROL_UNITS, HEADER_BYTES};
-use crate::ids::{Epoch, FragmentId, JobId, Rank};
-use crate::{MAX_UNITS, MAX_WORKERS, UNIT_BYTES, all_ranks};
-use core::fmt;
+use crate::header::HEADER_BYTES;
+use crate::ids::{FragmentId, Rank};
+use crate::key::MAC_AT;
+use crate::{MAX_UNITS, MAX_WORKERS, all_ranks};
 use core::net::Ipv4Addr;
-use hmac::{Hmac, KeyInit, Mac as _};
-use sha2::Sha256;
 use thiserror::Error;
 
-/// Bytes of a control payload.
-pub const CONTROL_BYTES: usize = CONTROL_UNITS as usize * UNIT_BYTES;
-/// Bytes of a control datagram: header and payload.
-pub const DATAGRAM_BYTES: usize = HEADER_BYTES + CONTROL_BYTES;
-/// Bytes of the truncated HMAC at the end.
-pub const MAC_BYTES: usize = 16;
-/// Offset of the HMAC in the payload.
-const MAC_AT: usize = CONTROL_BYTES - MAC_BYTES;
-/// Minimum and maximum length of a key in bytes.
-pub const KEY_BYTES: core::ops::RangeInclusive<usize> = 16..=64;
-
-/// A job's key. Never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Key {
-    bytes: [u8; 64],
-    len: usize,
-}
-
-impl fmt::Debug for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key({} bytes)", self.len)
-    }
-}
-
-/// Error: the text is not a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not a key: 16 to 64 bytes written as 32 to 128 hexadecimal digits")]
-pub struct KeySyntax;
-
-impl core::str::FromStr for Key {
-    type Err = KeySyntax;
-
-    fn from_str(s: &str) -> Result<Self, KeySyntax> {
-        let digits = s.as_bytes();
-        let len = digits.len() / 2;
-        if !digits.len().is_multiple_of(2) || !KEY_BYTES.contains(&len) {
-            return Err(KeySyntax);
-        }
-        let mut bytes = [0; 64];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let digit = |d: u8| char::from(d).to_digit(16).ok_or(KeySyntax);
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Ok(Self { bytes, len })
-    }
-}
-
-impl Key {
-    /// Creates a key from its bytes.
-    ///
-    /// # Errors
-    /// If `bytes` has fewer than 16 or more than 64.
-    pub fn new(key: &[u8]) -> Result<Self, KeySyntax> {
-        if !KEY_BYTES.contains(&key.len()) {
-            return Err(KeySyntax);
-        }
-        let mut bytes = [0; 64];
-        bytes[..key.len()].copy_from_slice(key);
-        Ok(Self {
-            bytes,
-            len: key.len(),
-        })
-    }
-
-    fn over(&self, datagram: &[u8]) -> Hmac<Sha256> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes[..self.len])
-            .expect("HMAC takes keys of any length");
-        mac.update(&datagram[..HEADER_BYTES + MAC_AT]);
-        mac
-    }
-
-    /// The secret of an epoch of the job with this key.
-    #[must_use]
-    pub fn epoch_secret(&self, job: JobId, epoch: Epoch, salt: u64) -> EpochSecret {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.bytes[..self.len])
-            .expect("HMAC takes keys of any length");
-        mac.update(SECRET_LABEL);
-        mac.update(&derivation(job, epoch, salt));
-        let digest = mac.finalize().into_bytes();
-        let mut secret = [0; 16];
-        secret.copy_from_slice(&digest[..16]);
-        EpochSecret::new(secret)
-    }
-
-    /// Writes the HMAC to the end of a control datagram (header and payload).
-    ///
-    /// # Panics
-    /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
-    pub fn seal(&self, datagram: &mut [u8]) {
-        let tag = self.over(datagram).finalize().into_bytes();
-        datagram[HEADER_BYTES + MAC_AT..DATAGRAM_BYTES].copy_from_slice(&tag[..MAC_BYTES]);
-    }
-
-    /// Whether the HMAC at the end of a control datagram is right.
-    ///
-    /// Takes constant time.
-    #[must_use]
-    pub fn verify(&self, datagram: &[u8]) -> bool {
-        datagram.len() == DATAGRAM_BYTES
-            && self
-                .over(datagram)
-                .verify_truncated_left(&datagram[HEADER_BYTES + MAC_AT..])
-                .is_ok()
-    }
-}
+pub use crate::key::{CONTROL_BYTES, DATAGRAM_BYTES, KEY_BYTES, Key, KeySyntax, MAC_BYTES};
 
 /// Error: a field of an authentic control payload is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
@@ -129,29 +23,94 @@ pub struct ControlError;
 
 type Payload = [u8; CONTROL_BYTES];
 
-fn u64_at(b: &Payload, at: usize) -> u64 {
-    b[at..at + 8].iter().fold(0, |n, &x| n << 8 | u64::from(x))
+/// Bytes of the fields that all four payloads have.
+mod field {
+    use crate::field::Field;
+
+    pub(super) const INSTANCE: Field = 0..8;
+    pub(super) const CHALLENGE: Field = 8..16;
 }
 
-fn u32_at(b: &Payload, at: usize) -> u32 {
-    b[at..at + 4].iter().fold(0, |n, &x| n << 8 | u32::from(x))
+/// Bytes of JOIN's fields.
+mod join {
+    use crate::field::Field;
+
+    pub(super) const ROLE: usize = 16;
+    pub(super) const WORKERS: usize = 17;
+    pub(super) const UNITS: usize = 18;
+    pub(super) const RUNNING: usize = 19;
+    pub(super) const WINDOW: Field = 20..22;
+    pub(super) const SHAPE: Field = 24..56;
+    pub(super) const SENT: Field = 56..60;
+    /// Whether SENT is given.
+    pub(super) const HAS_SENT: usize = 60;
+    pub(super) const AWAITING: Field = 62..64;
+    pub(super) const SALT: Field = 64..72;
+    /// The bytes of all fields; the others are zero.
+    pub(super) const ALL: [Field; 3] = [
+        0..WINDOW.end,
+        SHAPE.start..HAS_SENT + 1,
+        AWAITING.start..SALT.end,
+    ];
 }
 
-fn u16_at(b: &Payload, at: usize) -> u16 {
-    u16::from_be_bytes([b[at], b[at + 1]])
+/// Bytes of ACCEPT's fields.
+mod accept {
+    use crate::field::Field;
+
+    pub(super) const STATE: usize = 16;
+    pub(super) const WORKERS: usize = 17;
+    pub(super) const UNITS: usize = 18;
+    pub(super) const SHARDS: usize = 19;
+    pub(super) const BASE_PORT: Field = 20..22;
+    pub(super) const WINDOW: Field = 22..24;
+    pub(super) const JOINED: Field = 24..32;
+    pub(super) const LEFT: Field = 32..40;
+    pub(super) const PS: usize = 40;
+    pub(super) const SLOWEST: usize = 41;
+    pub(super) const AWAITING: Field = 42..44;
+    pub(super) const GROUP: Field = 44..48;
+    pub(super) const LEAST: Field = 48..52;
+    pub(super) const BEHIND: Field = 56..64;
+    pub(super) const MAC: Field = 64..70;
+    pub(super) const SALT: Field = 72..80;
+    /// The bytes of all fields; the others are zero.
+    pub(super) const ALL: [Field; 3] = [0..LEAST.end, BEHIND.start..MAC.end, SALT];
 }
 
-/// The payload of `datagram`; all bytes outside `listed` must be zero.
-fn payload_of<'a>(
-    datagram: &'a [u8],
-    listed: &[core::ops::Range<usize>],
-) -> Result<&'a Payload, ControlError> {
+/// Bytes of REFUSE's fields.
+mod refuse {
+    use crate::field::Field;
+
+    pub(super) const REASON: usize = 16;
+    pub(super) const ABOUT: usize = 17;
+    pub(super) const FOUND: Field = 20..24;
+    pub(super) const ALLOWED: Field = 24..28;
+    pub(super) const BEHIND: Field = 32..40;
+    /// The bytes of all fields; the others are zero.
+    pub(super) const ALL: [Field; 3] = [0..ABOUT + 1, FOUND.start..ALLOWED.end, BEHIND];
+}
+
+/// Bytes of LEAVE's fields.
+mod leave {
+    use crate::field::Field;
+
+    pub(super) const CODE: usize = 16;
+    pub(super) const FRAGMENT: Field = 20..24;
+    pub(super) const BEHIND: Field = 24..32;
+    pub(super) const SALT: Field = 32..40;
+    /// The bytes of all fields; the others are zero.
+    pub(super) const ALL: [Field; 2] = [0..CODE + 1, FRAGMENT.start..SALT.end];
+}
+
+/// The payload of `datagram`; all bytes outside `fields` must be zero.
+fn payload_of<'a>(datagram: &'a [u8], fields: &[Field]) -> Result<&'a Payload, ControlError> {
     let payload: &Payload = datagram
         .get(HEADER_BYTES..)
         .and_then(|p| p.try_into().ok())
         .ok_or(ControlError)?;
-    let unlisted = |at: &usize| !listed.iter().any(|r| r.contains(at));
-    if (0..MAC_AT).filter(unlisted).any(|at| payload[at] != 0) {
+    let unused = |at: &usize| !fields.iter().any(|r| r.contains(at));
+    if (0..MAC_AT).filter(unused).any(|at| payload[at] != 0) {
         return Err(ControlError);
     }
     Ok(payload)
@@ -217,32 +176,32 @@ impl Join {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..22, 24..61, 62..72])?;
-        let role = match b[16] {
+        let b = payload_of(datagram, &join::ALL)?;
+        let role = match b[join::ROLE] {
             0 => Role::Worker,
             1 => Role::Ps,
             _ => return Err(ControlError),
         };
         let join = Self {
-            instance: u64_at(b, 0),
-            challenge: u64_at(b, 8),
+            instance: be64(b, field::INSTANCE),
+            challenge: be64(b, field::CHALLENGE),
             role,
-            workers: b[17],
-            units: b[18],
-            running: match b[19] {
+            workers: b[join::WORKERS],
+            units: b[join::UNITS],
+            running: match b[join::RUNNING] {
                 0 => false,
                 1 => true,
                 _ => return Err(ControlError),
             },
-            window: u16_at(b, 20),
-            shape: *b[24..56].as_array().ok_or(ControlError)?,
-            sent: match (b[60], u32_at(b, 56)) {
+            window: be16(b, join::WINDOW),
+            shape: *b[join::SHAPE].as_array().ok_or(ControlError)?,
+            sent: match (b[join::HAS_SENT], be32(b, join::SENT)) {
                 (0, 0) => None,
                 (1, sent) => Some(FragmentId(sent)),
                 _ => return Err(ControlError),
             },
-            awaiting: u16_at(b, 62),
-            salt: u64_at(b, 64),
+            awaiting: be16(b, join::AWAITING),
+            salt: be64(b, join::SALT),
         };
         let fits = match role {
             Role::Worker => {
@@ -273,20 +232,20 @@ impl Join {
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
     pub fn emit(&self, datagram: &mut [u8]) {
         let b = blank(datagram);
-        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
-        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
-        b[16] = self.role as u8;
-        b[17] = self.workers;
-        b[18] = self.units;
-        b[19] = u8::from(self.running);
-        b[20..22].copy_from_slice(&self.window.to_be_bytes());
-        b[24..56].copy_from_slice(&self.shape);
+        b[field::INSTANCE].copy_from_slice(&self.instance.to_be_bytes());
+        b[field::CHALLENGE].copy_from_slice(&self.challenge.to_be_bytes());
+        b[join::ROLE] = self.role as u8;
+        b[join::WORKERS] = self.workers;
+        b[join::UNITS] = self.units;
+        b[join::RUNNING] = u8::from(self.running);
+        b[join::WINDOW].copy_from_slice(&self.window.to_be_bytes());
+        b[join::SHAPE].copy_from_slice(&self.shape);
         if let Some(sent) = self.sent {
-            b[56..60].copy_from_slice(&sent.0.to_be_bytes());
-            b[60] = 1;
-            b[62..64].copy_from_slice(&self.awaiting.to_be_bytes());
+            b[join::SENT].copy_from_slice(&sent.0.to_be_bytes());
+            b[join::HAS_SENT] = 1;
+            b[join::AWAITING].copy_from_slice(&self.awaiting.to_be_bytes());
         }
-        b[64..72].copy_from_slice(&self.salt.to_be_bytes());
+        b[join::SALT].copy_from_slice(&self.salt.to_be_bytes());
     }
 }
 
@@ -361,27 +320,32 @@ impl Accept {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..52, 56..70, 72..80])?;
-        let state = match b[16] {
+        let b = payload_of(datagram, &accept::ALL)?;
+        let state = match b[accept::STATE] {
             0 => State::Waiting,
             1 => State::Running,
             2 => State::Ended,
             _ => return Err(ControlError),
         };
         let accept = Self {
-            instance: u64_at(b, 0),
-            challenge: u64_at(b, 8),
+            instance: be64(b, field::INSTANCE),
+            challenge: be64(b, field::CHALLENGE),
             state,
-            workers: b[17],
-            units: b[18],
-            shards: b[19],
-            base_port: u16_at(b, 20),
-            window: u16_at(b, 22),
-            joined: u64_at(b, 24),
-            left: u64_at(b, 32),
-            ps: b[40] == 1,
-            group: Ipv4Addr::from(u32_at(b, 44)),
-            behind: match (u32_at(b, 48), u64_at(b, 56), Rank(b[41]), u16_at(b, 42)) {
+            workers: b[accept::WORKERS],
+            units: b[accept::UNITS],
+            shards: b[accept::SHARDS],
+            base_port: be16(b, accept::BASE_PORT),
+            window: be16(b, accept::WINDOW),
+            joined: be64(b, accept::JOINED),
+            left: be64(b, accept::LEFT),
+            ps: b[accept::PS] == 1,
+            group: ip(b, accept::GROUP),
+            behind: match (
+                be32(b, accept::LEAST),
+                be64(b, accept::BEHIND),
+                Rank(b[accept::SLOWEST]),
+                be16(b, accept::AWAITING),
+            ) {
                 (0, 0, Rank(0), 0) => None,
                 (_, 0, ..) => return Err(ControlError),
                 (least, ranks, slowest, awaiting) => Some(Behind {
@@ -391,8 +355,8 @@ impl Accept {
                     awaiting,
                 }),
             },
-            mac: Mac([b[64], b[65], b[66], b[67], b[68], b[69]]),
-            salt: u64_at(b, 72),
+            mac: mac(b, accept::MAC),
+            salt: be64(b, accept::SALT),
         };
         let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
             && accept.units <= MAX_UNITS
@@ -402,7 +366,7 @@ impl Accept {
                 .checked_add(u16::from(accept.shards))
                 .is_some()
             && accept.window >= 1
-            && b[40] <= 1
+            && b[accept::PS] <= 1
             && accept.group.is_multicast()
             && !accept.mac.is_group()
             && accept.mac != Mac::default()
@@ -424,20 +388,20 @@ impl Accept {
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
     pub fn emit(&self, datagram: &mut [u8]) {
         let b = blank(datagram);
-        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
-        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
-        b[16] = self.state as u8;
-        b[17] = self.workers;
-        b[18] = self.units;
-        b[19] = self.shards;
-        b[20..22].copy_from_slice(&self.base_port.to_be_bytes());
-        b[22..24].copy_from_slice(&self.window.to_be_bytes());
-        b[24..32].copy_from_slice(&self.joined.to_be_bytes());
-        b[32..40].copy_from_slice(&self.left.to_be_bytes());
-        b[40] = u8::from(self.ps);
-        b[44..48].copy_from_slice(&self.group.octets());
-        b[64..70].copy_from_slice(&self.mac.0);
-        b[72..80].copy_from_slice(&self.salt.to_be_bytes());
+        b[field::INSTANCE].copy_from_slice(&self.instance.to_be_bytes());
+        b[field::CHALLENGE].copy_from_slice(&self.challenge.to_be_bytes());
+        b[accept::STATE] = self.state as u8;
+        b[accept::WORKERS] = self.workers;
+        b[accept::UNITS] = self.units;
+        b[accept::SHARDS] = self.shards;
+        b[accept::BASE_PORT].copy_from_slice(&self.base_port.to_be_bytes());
+        b[accept::WINDOW].copy_from_slice(&self.window.to_be_bytes());
+        b[accept::JOINED].copy_from_slice(&self.joined.to_be_bytes());
+        b[accept::LEFT].copy_from_slice(&self.left.to_be_bytes());
+        b[accept::PS] = u8::from(self.ps);
+        b[accept::GROUP].copy_from_slice(&self.group.octets());
+        b[accept::MAC].copy_from_slice(&self.mac.0);
+        b[accept::SALT].copy_from_slice(&self.salt.to_be_bytes());
         if let Some(Behind {
             least,
             ranks,
@@ -445,10 +409,10 @@ impl Accept {
             awaiting,
         }) = self.behind
         {
-            b[41] = slowest.0;
-            b[42..44].copy_from_slice(&awaiting.to_be_bytes());
-            b[48..52].copy_from_slice(&least.0.to_be_bytes());
-            b[56..64].copy_from_slice(&ranks.to_be_bytes());
+            b[accept::SLOWEST] = slowest.0;
+            b[accept::AWAITING].copy_from_slice(&awaiting.to_be_bytes());
+            b[accept::LEAST].copy_from_slice(&least.0.to_be_bytes());
+            b[accept::BEHIND].copy_from_slice(&ranks.to_be_bytes());
         }
     }
 }
@@ -537,27 +501,27 @@ impl Refuse {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..18, 20..28, 32..40])?;
-        let reason = usize::from(b[16])
+        let b = payload_of(datagram, &refuse::ALL)?;
+        let reason = usize::from(b[refuse::REASON])
             .checked_sub(1)
             .and_then(|i| Reason::ALL.get(i))
             .ok_or(ControlError)?;
-        let about = Rank(b[17]);
-        if !about.is_worker() && b[17] != 255 {
+        let about = Rank(b[refuse::ABOUT]);
+        if !about.is_worker() && b[refuse::ABOUT] != 255 {
             return Err(ControlError);
         }
-        let (found, behind) = (u32_at(b, 20), u64_at(b, 32));
+        let (found, behind) = (be32(b, refuse::FOUND), be64(b, refuse::BEHIND));
         let stalled = *reason == Reason::MemberFailed && found == LeaveCode::Stalled as u32;
         if behind != 0 && !stalled {
             return Err(ControlError);
         }
         Ok(Self {
-            instance: u64_at(b, 0),
-            challenge: u64_at(b, 8),
+            instance: be64(b, field::INSTANCE),
+            challenge: be64(b, field::CHALLENGE),
             reason: *reason,
             about: about.is_worker().then_some(about),
             found,
-            allowed: u32_at(b, 24),
+            allowed: be32(b, refuse::ALLOWED),
             behind,
         })
     }
@@ -570,13 +534,13 @@ impl Refuse {
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
     pub fn emit(&self, datagram: &mut [u8]) {
         let b = blank(datagram);
-        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
-        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
-        b[16] = self.reason as u8;
-        b[17] = self.about.map_or(255, |r| r.0);
-        b[20..24].copy_from_slice(&self.found.to_be_bytes());
-        b[24..28].copy_from_slice(&self.allowed.to_be_bytes());
-        b[32..40].copy_from_slice(&self.behind.to_be_bytes());
+        b[field::INSTANCE].copy_from_slice(&self.instance.to_be_bytes());
+        b[field::CHALLENGE].copy_from_slice(&self.challenge.to_be_bytes());
+        b[refuse::REASON] = self.reason as u8;
+        b[refuse::ABOUT] = self.about.map_or(255, |r| r.0);
+        b[refuse::FOUND].copy_from_slice(&self.found.to_be_bytes());
+        b[refuse::ALLOWED].copy_from_slice(&self.allowed.to_be_bytes());
+        b[refuse::BEHIND].copy_from_slice(&self.behind.to_be_bytes());
     }
 }
 
@@ -638,14 +602,14 @@ impl Leave {
     /// # Errors
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
-        let b = payload_of(datagram, &[0..17, 20..40])?;
+        let b = payload_of(datagram, &leave::ALL)?;
         let leave = Self {
-            instance: u64_at(b, 0),
-            challenge: u64_at(b, 8),
-            code: LeaveCode::from_number(u32::from(b[16])).ok_or(ControlError)?,
-            fragment: FragmentId(u32_at(b, 20)),
-            behind: u64_at(b, 24),
-            salt: u64_at(b, 32),
+            instance: be64(b, field::INSTANCE),
+            challenge: be64(b, field::CHALLENGE),
+            code: LeaveCode::from_number(u32::from(b[leave::CODE])).ok_or(ControlError)?,
+            fragment: FragmentId(be32(b, leave::FRAGMENT)),
+            behind: be64(b, leave::BEHIND),
+            salt: be64(b, leave::SALT),
         };
         let fits = leave.behind == 0 || leave.code == LeaveCode::Stalled;
         if fits && leave.instance != 0 {
@@ -663,12 +627,12 @@ impl Leave {
     /// If `datagram` is shorter than [`DATAGRAM_BYTES`].
     pub fn emit(&self, datagram: &mut [u8]) {
         let b = blank(datagram);
-        b[0..8].copy_from_slice(&self.instance.to_be_bytes());
-        b[8..16].copy_from_slice(&self.challenge.to_be_bytes());
-        b[16] = self.code as u8;
-        b[20..24].copy_from_slice(&self.fragment.0.to_be_bytes());
-        b[24..32].copy_from_slice(&self.behind.to_be_bytes());
-        b[32..40].copy_from_slice(&self.salt.to_be_bytes());
+        b[field::INSTANCE].copy_from_slice(&self.instance.to_be_bytes());
+        b[field::CHALLENGE].copy_from_slice(&self.challenge.to_be_bytes());
+        b[leave::CODE] = self.code as u8;
+        b[leave::FRAGMENT].copy_from_slice(&self.fragment.0.to_be_bytes());
+        b[leave::BEHIND].copy_from_slice(&self.behind.to_be_bytes());
+        b[leave::SALT].copy_from_slice(&self.salt.to_be_bytes());
     }
 }
 

@@ -4,9 +4,10 @@
 //! others. [`emit`] writes the 64 bytes in front of a payload. Checksums: F-2.
 
 use crate::ecn::Ecn;
+use crate::field::{Field, be16, ethernet, ip, ipv4, mac, udp};
 use crate::header::Header;
 use crate::ids::JobId;
-use core::fmt;
+pub use crate::mac::{Mac, MacSyntax};
 use core::net::Ipv4Addr;
 use thiserror::Error;
 
@@ -18,6 +19,7 @@ pub const IPV4_BYTES: usize = 20;
 pub const UDP_BYTES: usize = 8;
 /// Offset of the UDP payload.
 pub const UDP_END: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
+const _: () = assert!(udp::CHECKSUM.end == UDP_END);
 
 /// Ethertype of IPv4.
 pub const ETHERTYPE_IPV4: u16 = 0x0800;
@@ -27,76 +29,8 @@ pub const ETHERTYPE_ARP: u16 = 0x0806;
 pub const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
 /// IP protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
-
-/// An Ethernet address.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Mac(pub [u8; 6]);
-
-impl Mac {
-    /// ff:ff:ff:ff:ff:ff.
-    pub const BROADCAST: Self = Self([0xff; 6]);
-
-    /// Whether the group bit is set (multicast or broadcast).
-    #[inline]
-    #[must_use]
-    pub const fn is_group(self) -> bool {
-        self.0[0] & 1 == 1
-    }
-
-    /// The address in the low 48 bits, first byte most significant.
-    #[inline]
-    #[must_use]
-    pub const fn to_u64(self) -> u64 {
-        let [a, b, c, d, e, f] = self.0;
-        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
-    }
-
-    /// The MAC that an IPv4 group maps to (RFC 1112, 6.4).
-    #[must_use]
-    pub const fn of_group(group: Ipv4Addr) -> Self {
-        let [_, b, c, d] = group.octets();
-        Self([0x01, 0x00, 0x5e, b & 0x7f, c, d])
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-    }
-}
-
-impl fmt::Debug for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl core::str::FromStr for Mac {
-    type Err = MacSyntax;
-
-    fn from_str(s: &str) -> Result<Self, MacSyntax> {
-        let mut mac = [0; 6];
-        let mut parts = s.split(':');
-        for byte in &mut mac {
-            let part = parts.next().ok_or(MacSyntax)?;
-            if part.len() != 2 || part.starts_with('+') {
-                return Err(MacSyntax);
-            }
-            *byte = u8::from_str_radix(part, 16).map_err(|_| MacSyntax)?;
-        }
-        if parts.next().is_some() {
-            Err(MacSyntax)
-        } else {
-            Ok(Self(mac))
-        }
-    }
-}
-
-/// Error: the text is not an Ethernet address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not an Ethernet address (six bytes in hexadecimal, as in 02:00:00:00:00:01)")]
-pub struct MacSyntax;
+/// IPv4 flags and fragment offset of a frame that may not be fragmented.
+const DONT_FRAGMENT: u16 = 0x4000;
 
 /// The group address of a job's results.
 #[must_use]
@@ -148,20 +82,21 @@ pub fn mark(frame: &mut [u8]) -> bool {
     let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + IPV4_BYTES }>() else {
         return false;
     };
-    if b[12..14] != ETHERTYPE_IPV4.to_be_bytes() || b[14] >> 4 != 4 {
+    if be16(b, ethernet::ETHERTYPE) != ETHERTYPE_IPV4 || b[ipv4::VERSION_IHL] >> 4 != 4 {
         return false;
     }
-    match Ecn::from_tos(b[15]) {
+    match Ecn::from_tos(b[ipv4::TOS]) {
         Ecn::NotEct => false,
         Ecn::Ce => true,
         Ecn::Ect0 | Ecn::Ect1 => {
-            let word = |b: &[u8; 34], at: usize| u16::from_be_bytes([b[at], b[at + 1]]);
-            let before = word(b, 14);
-            b[15] |= Ecn::Ce as u8;
-            let sum = u32::from(!word(b, 24)) + u32::from(!before) + u32::from(word(b, 14));
+            const FIRST_WORD: Field = ipv4::VERSION_IHL..ipv4::TOS + 1;
+            let before = be16(b, FIRST_WORD);
+            b[ipv4::TOS] |= Ecn::Ce as u8;
+            let (checksum, after) = (be16(b, ipv4::CHECKSUM), be16(b, FIRST_WORD));
+            let sum = u32::from(!checksum) + u32::from(!before) + u32::from(after);
             let sum = (sum & 0xffff) + (sum >> 16);
             let sum = (sum & 0xffff) + (sum >> 16);
-            b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+            b[ipv4::CHECKSUM].copy_from_slice(&(!(sum as u16)).to_be_bytes());
             true
         }
     }
@@ -195,16 +130,6 @@ pub struct UdpFrame {
     pub datagram_bytes: usize,
 }
 
-#[inline]
-fn be16(b: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([b[at], b[at + 1]])
-}
-
-#[inline]
-fn mac_at(b: &[u8; UDP_END], at: usize) -> Mac {
-    Mac([b[at], b[at + 1], b[at + 2], b[at + 3], b[at + 4], b[at + 5]])
-}
-
 impl UdpFrame {
     /// Parses the headers of `frame`, which starts at Ethernet.
     ///
@@ -217,7 +142,7 @@ impl UdpFrame {
         if frame.len() < ETHERNET_BYTES {
             return Err(FrameError::Truncated);
         }
-        let ethertype = be16(frame, 12);
+        let ethertype = be16(frame, ethernet::ETHERTYPE);
         if ethertype != ETHERTYPE_IPV4 {
             let vlan = ETHERTYPES_VLAN.contains(&ethertype);
             return Err(if vlan {
@@ -229,39 +154,39 @@ impl UdpFrame {
         if frame.len() < ETHERNET_BYTES + IPV4_BYTES {
             return Err(FrameError::Truncated);
         }
-        if frame[14] >> 4 != 4 {
+        if frame[ipv4::VERSION_IHL] >> 4 != 4 {
             return Err(FrameError::IpVersion);
         }
-        if frame[14] & 0xf != 5 {
+        if frame[ipv4::VERSION_IHL] & 0xf != 5 {
             return Err(FrameError::IpOptions);
         }
         // More-fragments bit or an offset; don't-fragment and the reserved bit are ignored.
-        if be16(frame, 20) & 0x3fff != 0 {
+        if be16(frame, ipv4::FRAGMENT) & 0x3fff != 0 {
             return Err(FrameError::IpFragment);
         }
-        if frame[23] != PROTOCOL_UDP {
+        if frame[ipv4::PROTOCOL] != PROTOCOL_UDP {
             return Err(FrameError::NotUdp);
         }
-        let ip_bytes = usize::from(be16(frame, 16));
+        let ip_bytes = usize::from(be16(frame, ipv4::LENGTH));
         if ip_bytes < IPV4_BYTES + UDP_BYTES || ip_bytes > frame.len() - ETHERNET_BYTES {
             return Err(FrameError::IpLength);
         }
         let Some(b) = frame.first_chunk::<UDP_END>() else {
             return Err(FrameError::Truncated);
         };
-        if usize::from(be16(b, 38)) != ip_bytes - IPV4_BYTES {
+        if usize::from(be16(b, udp::LENGTH)) != ip_bytes - IPV4_BYTES {
             return Err(FrameError::UdpLength);
         }
         Ok(Self {
             addresses: Addresses {
-                src_mac: mac_at(b, 6),
-                dst_mac: mac_at(b, 0),
-                src_ip: Ipv4Addr::new(b[26], b[27], b[28], b[29]),
-                dst_ip: Ipv4Addr::new(b[30], b[31], b[32], b[33]),
-                src_port: be16(b, 34),
-                dst_port: be16(b, 36),
+                src_mac: mac(b, ethernet::SRC),
+                dst_mac: mac(b, ethernet::DST),
+                src_ip: ip(b, ipv4::SRC),
+                dst_ip: ip(b, ipv4::DST),
+                src_port: be16(b, udp::SRC_PORT),
+                dst_port: be16(b, udp::DST_PORT),
             },
-            ecn: Ecn::from_tos(b[15]),
+            ecn: Ecn::from_tos(b[ipv4::TOS]),
             datagram_bytes: ip_bytes - IPV4_BYTES - UDP_BYTES,
         })
     }
@@ -290,7 +215,8 @@ pub fn emit(out: &mut [u8], addresses: &Addresses, header: &Header) {
     header.emit(&mut b[UDP_END..]);
 }
 
-/// Writes the 42 bytes in front of a datagram of that length to the start of `out`, as [`emit`] does.
+/// Writes the 42 bytes in front of a datagram of that length to the start of `out`, as [`emit`]
+/// does.
 ///
 /// # Panics
 /// If `out` is shorter than [`UDP_END`].
@@ -300,20 +226,25 @@ pub fn emit_udp(out: &mut [u8], addresses: &Addresses, datagram_bytes: usize) {
         .first_chunk_mut()
         .expect("emit_udp: buffer shorter than the headers");
     let udp_bytes = (UDP_BYTES + datagram_bytes) as u16;
-    b[0..6].copy_from_slice(&addresses.dst_mac.0);
-    b[6..12].copy_from_slice(&addresses.src_mac.0);
-    b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    b[14..16].copy_from_slice(&[0x45, Ecn::Ect0 as u8]);
-    b[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
-    b[18..26].copy_from_slice(&[0, 0, 0x40, 0, 64, PROTOCOL_UDP, 0, 0]);
-    b[26..30].copy_from_slice(&addresses.src_ip.octets());
-    b[30..34].copy_from_slice(&addresses.dst_ip.octets());
-    let checksum = internet_checksum(&b[14..34]);
-    b[24..26].copy_from_slice(&checksum.to_be_bytes());
-    b[34..36].copy_from_slice(&addresses.src_port.to_be_bytes());
-    b[36..38].copy_from_slice(&addresses.dst_port.to_be_bytes());
-    b[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
-    b[40..42].copy_from_slice(&[0, 0]);
+    b[ethernet::DST].copy_from_slice(&addresses.dst_mac.0);
+    b[ethernet::SRC].copy_from_slice(&addresses.src_mac.0);
+    b[ethernet::ETHERTYPE].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+    b[ipv4::VERSION_IHL] = 0x45;
+    b[ipv4::TOS] = Ecn::Ect0 as u8;
+    b[ipv4::LENGTH].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
+    b[ipv4::ID].fill(0);
+    b[ipv4::FRAGMENT].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
+    b[ipv4::TTL] = 64;
+    b[ipv4::PROTOCOL] = PROTOCOL_UDP;
+    b[ipv4::CHECKSUM].fill(0);
+    b[ipv4::SRC].copy_from_slice(&addresses.src_ip.octets());
+    b[ipv4::DST].copy_from_slice(&addresses.dst_ip.octets());
+    let checksum = internet_checksum(&b[ipv4::HEADER]);
+    b[ipv4::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+    b[udp::SRC_PORT].copy_from_slice(&addresses.src_port.to_be_bytes());
+    b[udp::DST_PORT].copy_from_slice(&addresses.dst_port.to_be_bytes());
+    b[udp::LENGTH].copy_from_slice(&udp_bytes.to_be_bytes());
+    b[udp::CHECKSUM].fill(0);
 }
 
 /// The Internet checksum (RFC 1071) of `bytes`, in host order.

@@ -4,9 +4,9 @@
 //! a reserved bit, a flag on the wrong type, or a bitmap that contradicts the rank. It does not
 //! check the tag: [`EpochSecret::verifies`](crate::EpochSecret::verifies) does.
 
-use crate::auth::{AuthTag, TAG_BYTES};
 use crate::ecn::Ecn;
-use crate::ids::{Epoch, FragmentId, JobId, Rank};
+use crate::field::{be16, be32, be64};
+use crate::ids::{AuthTag, Epoch, FragmentId, JobId, Rank, TAG_BYTES};
 use crate::{MAX_UNITS, UNIT_BYTES};
 use thiserror::Error;
 
@@ -14,12 +14,36 @@ use thiserror::Error;
 pub const HEADER_BYTES: usize = 22;
 /// The only protocol version of this crate.
 pub const VERSION: u8 = 2;
-/// Offset of the priority in the header; one byte.
-pub const PRIORITY_AT: usize = 2;
-/// Offset of the fragment in the header; four bytes.
-pub const FRAGMENT_AT: usize = 8;
 /// Units in a control payload.
 pub const CONTROL_UNITS: u8 = 2;
+
+/// Bytes of the header's fields, from its start.
+pub mod field {
+    use core::ops::Range;
+
+    /// Version in the high four bits, [`Kind`](super::Kind) in the low ones.
+    pub const VERSION_KIND: usize = 0;
+    /// [`Flags`](super::Flags).
+    pub const FLAGS: usize = 1;
+    /// Priority.
+    pub const PRIORITY: usize = 2;
+    /// Four reserved bits, and [`Element`](super::Element).
+    pub const ELEMENT: usize = 3;
+    /// Job.
+    pub const JOB: Range<usize> = 4..6;
+    /// Epoch.
+    pub const EPOCH: Range<usize> = 6..8;
+    /// Fragment.
+    pub const FRAGMENT: Range<usize> = 8..12;
+    /// Rank.
+    pub const RANK: usize = 12;
+    /// Units of payload.
+    pub const UNITS: usize = 13;
+    /// Bitmap of ranks, or the tag of a type that has no bitmap.
+    pub const BITMAP_OR_TAG: Range<usize> = 14..22;
+}
+
+const _: () = assert!(field::BITMAP_OR_TAG.end == HEADER_BYTES);
 
 /// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -396,15 +420,16 @@ impl Header {
         let Some((b, payload)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
             return Err(HeaderError::Truncated);
         };
-        if b[0] >> 4 != VERSION {
+        if b[field::VERSION_KIND] >> 4 != VERSION {
             return Err(HeaderError::Version);
         }
-        let kind = Kind::from_bits(b[0] & 0xf).ok_or(HeaderError::Kind)?;
-        if b[1] & !kind.allowed_flags() != 0 || b[3] & 0xf0 != 0 {
+        let kind = Kind::from_bits(b[field::VERSION_KIND] & 0xf).ok_or(HeaderError::Kind)?;
+        let (flags, element) = (b[field::FLAGS], b[field::ELEMENT]);
+        if flags & !kind.allowed_flags() != 0 || element & 0xf0 != 0 {
             return Err(HeaderError::Reserved);
         }
-        let element = Element::from_bits(b[3]).ok_or(HeaderError::Element)?;
-        let last = u64::from_be_bytes([b[14], b[15], b[16], b[17], b[18], b[19], b[20], b[21]]);
+        let element = Element::from_bits(element).ok_or(HeaderError::Element)?;
+        let last = be64(b, field::BITMAP_OR_TAG);
         let (bitmap, tag) = if kind.has_tag_in_header() {
             (0, AuthTag(last))
         } else {
@@ -412,14 +437,14 @@ impl Header {
         };
         let header = Self {
             kind,
-            flags: Flags(b[1]),
-            priority: b[2],
+            flags: Flags(flags),
+            priority: b[field::PRIORITY],
             element,
-            job: JobId(u16::from_be_bytes([b[4], b[5]])),
-            epoch: Epoch(u16::from_be_bytes([b[6], b[7]])),
-            fragment: FragmentId(u32::from_be_bytes([b[8], b[9], b[10], b[11]])),
-            rank: Rank(b[12]),
-            units: b[13],
+            job: JobId(be16(b, field::JOB)),
+            epoch: Epoch(be16(b, field::EPOCH)),
+            fragment: FragmentId(be32(b, field::FRAGMENT)),
+            rank: Rank(b[field::RANK]),
+            units: b[field::UNITS],
             bitmap,
             tag,
         };
@@ -507,21 +532,21 @@ impl Header {
         let b: &mut [u8; HEADER_BYTES] = out
             .first_chunk_mut()
             .expect("emit: buffer shorter than the Tally header");
-        b[0] = self.first_byte();
-        b[1] = self.flags.0;
-        b[2] = self.priority;
-        b[3] = self.element as u8;
-        b[4..6].copy_from_slice(&self.job.0.to_be_bytes());
-        b[6..8].copy_from_slice(&self.epoch.0.to_be_bytes());
-        b[8..12].copy_from_slice(&self.fragment.0.to_be_bytes());
-        b[12] = self.rank.0;
-        b[13] = self.units;
+        b[field::VERSION_KIND] = self.first_byte();
+        b[field::FLAGS] = self.flags.0;
+        b[field::PRIORITY] = self.priority;
+        b[field::ELEMENT] = self.element as u8;
+        b[field::JOB].copy_from_slice(&self.job.0.to_be_bytes());
+        b[field::EPOCH].copy_from_slice(&self.epoch.0.to_be_bytes());
+        b[field::FRAGMENT].copy_from_slice(&self.fragment.0.to_be_bytes());
+        b[field::RANK] = self.rank.0;
+        b[field::UNITS] = self.units;
         let last = if self.kind.has_tag_in_header() {
             self.tag.0
         } else {
             self.bitmap
         };
-        b[14..22].copy_from_slice(&last.to_be_bytes());
+        b[field::BITMAP_OR_TAG].copy_from_slice(&last.to_be_bytes());
     }
 
     /// Writes the bytes behind the payload to the start of `out`.

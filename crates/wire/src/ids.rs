@@ -1,4 +1,4 @@
-//! Newtypes for job, epoch, fragment, rank and time.
+//! Newtypes for job, epoch, fragment, rank, time and tag.
 
 use core::fmt;
 use core::time::Duration;
@@ -101,6 +101,18 @@ impl Time {
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+}
+
+/// Bytes of a tag on the wire.
+pub const TAG_BYTES: usize = 8;
+
+/// The tag of a frame; 0 on types without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct AuthTag(pub u64);
+
+impl AuthTag {
+    /// Tag of types without one, and of headers not sealed yet.
+    pub const NONE: Self = Self(0);
 }
 
 #[cfg(test)]

@@ -2,15 +2,18 @@
 //!
 //! Replies reuse the request's bytes.
 
-use crate::frame::{
-    ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES, Mac, internet_checksum,
-};
+use crate::field::{arp, be16, ethernet, icmp, ipv4, mac};
+use crate::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, Mac, internet_checksum};
 use core::net::Ipv4Addr;
 
-const ARP_BYTES: usize = 28;
-const ICMP_BYTES: usize = 8;
 /// ARP's hardware and protocol types and lengths: Ethernet and IPv4.
 const ARP_ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+const ARP_REQUEST: [u8; 2] = [0, 1];
+const ARP_REPLY: [u8; 2] = [0, 2];
+const PROTOCOL_ICMP: u8 = 1;
+/// ICMP types with their code 0.
+const ECHO_REQUEST: [u8; 2] = [8, 0];
+const ECHO_REPLY: [u8; 2] = [0, 0];
 
 /// Shortest Ethernet frame without its check sequence.
 pub const FRAME_BYTES_MIN: usize = 60;
@@ -19,14 +22,14 @@ pub const FRAME_BYTES_MIN: usize = 60;
 #[must_use]
 pub fn arp_request(own_mac: Mac, own_ip: Ipv4Addr, wanted: Ipv4Addr) -> [u8; FRAME_BYTES_MIN] {
     let mut frame = [0; FRAME_BYTES_MIN];
-    frame[0..6].copy_from_slice(&Mac::BROADCAST.0);
-    frame[6..12].copy_from_slice(&own_mac.0);
-    frame[12..14].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
-    frame[14..20].copy_from_slice(&ARP_ETHERNET_IPV4);
-    frame[20..22].copy_from_slice(&[0, 1]);
-    frame[22..28].copy_from_slice(&own_mac.0);
-    frame[28..32].copy_from_slice(&own_ip.octets());
-    frame[38..42].copy_from_slice(&wanted.octets());
+    frame[ethernet::DST].copy_from_slice(&Mac::BROADCAST.0);
+    frame[ethernet::SRC].copy_from_slice(&own_mac.0);
+    frame[ethernet::ETHERTYPE].copy_from_slice(&ETHERTYPE_ARP.to_be_bytes());
+    frame[arp::TYPES].copy_from_slice(&ARP_ETHERNET_IPV4);
+    frame[arp::OPERATION].copy_from_slice(&ARP_REQUEST);
+    frame[arp::SENDER_MAC].copy_from_slice(&own_mac.0);
+    frame[arp::SENDER_IP].copy_from_slice(&own_ip.octets());
+    frame[arp::TARGET_IP].copy_from_slice(&wanted.octets());
     frame
 }
 
@@ -35,10 +38,11 @@ pub fn arp_request(own_mac: Mac, own_ip: Ipv4Addr, wanted: Ipv4Addr) -> [u8; FRA
 /// Never a group address.
 #[must_use]
 pub fn arp_sender(frame: &[u8], sender: Ipv4Addr) -> Option<Mac> {
-    let b = frame.first_chunk::<{ ETHERNET_BYTES + ARP_BYTES }>()?;
-    let is_arp = b[12..14] == ETHERTYPE_ARP.to_be_bytes() && b[14..20] == ARP_ETHERNET_IPV4;
-    let mac = Mac([b[22], b[23], b[24], b[25], b[26], b[27]]);
-    (is_arp && b[28..32] == sender.octets() && !mac.is_group()).then_some(mac)
+    let b = frame.first_chunk::<{ arp::TARGET.end }>()?;
+    let is_arp =
+        be16(b, ethernet::ETHERTYPE) == ETHERTYPE_ARP && b[arp::TYPES] == ARP_ETHERNET_IPV4;
+    let mac = mac(b, arp::SENDER_MAC);
+    (is_arp && b[arp::SENDER_IP] == sender.octets() && !mac.is_group()).then_some(mac)
 }
 
 /// Turns an ARP request for `own_ip`, in `frame`, into the reply.
@@ -46,23 +50,23 @@ pub fn arp_sender(frame: &[u8], sender: Ipv4Addr) -> Option<Mac> {
 /// Returns whether it did. It leaves any other frame unchanged, also gratuitous requests and probes
 /// for other addresses.
 pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
-    let Some(b) = frame.first_chunk_mut::<{ ETHERNET_BYTES + ARP_BYTES }>() else {
+    let Some(b) = frame.first_chunk_mut::<{ arp::TARGET.end }>() else {
         return false;
     };
-    let is_request = b[12..14] == ETHERTYPE_ARP.to_be_bytes()
-        && b[14..20] == ARP_ETHERNET_IPV4
-        && b[20..22] == [0, 1]
-        && b[38..42] == own_ip.octets();
+    let is_request = be16(b, ethernet::ETHERTYPE) == ETHERTYPE_ARP
+        && b[arp::TYPES] == ARP_ETHERNET_IPV4
+        && b[arp::OPERATION] == ARP_REQUEST
+        && b[arp::TARGET_IP] == own_ip.octets();
     // A sender with a group address, or with the switch's, cannot receive an answer.
-    if !is_request || b[22] & 1 == 1 || b[28..32] == own_ip.octets() {
+    if !is_request || mac(b, arp::SENDER_MAC).is_group() || b[arp::SENDER_IP] == own_ip.octets() {
         return false;
     }
-    b.copy_within(22..32, 32);
-    b.copy_within(22..28, 0);
-    b[6..12].copy_from_slice(&own_mac.0);
-    b[20..22].copy_from_slice(&[0, 2]);
-    b[22..28].copy_from_slice(&own_mac.0);
-    b[28..32].copy_from_slice(&own_ip.octets());
+    b.copy_within(arp::SENDER, arp::TARGET.start);
+    b.copy_within(arp::SENDER_MAC, ethernet::DST.start);
+    b[ethernet::SRC].copy_from_slice(&own_mac.0);
+    b[arp::OPERATION].copy_from_slice(&ARP_REPLY);
+    b[arp::SENDER_MAC].copy_from_slice(&own_mac.0);
+    b[arp::SENDER_IP].copy_from_slice(&own_ip.octets());
     true
 }
 
@@ -71,35 +75,34 @@ pub fn answer_arp(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
 /// Returns whether it did. It leaves any other frame unchanged, also fragments and requests with
 /// IPv4 options.
 pub fn answer_echo(frame: &mut [u8], own_mac: Mac, own_ip: Ipv4Addr) -> bool {
-    const ICMP_AT: usize = ETHERNET_BYTES + IPV4_BYTES;
     let len = frame.len();
-    if len < ICMP_AT + ICMP_BYTES
-        || frame[12..14] != ETHERTYPE_IPV4.to_be_bytes()
-        || frame[14] != 0x45
-        || u16::from_be_bytes([frame[20], frame[21]]) & 0x3fff != 0
-        || frame[23] != 1
-        || frame[30..34] != own_ip.octets()
-        || frame[ICMP_AT..ICMP_AT + 2] != [8, 0]
-        || frame[6] & 1 == 1
+    if len < icmp::END
+        || be16(frame, ethernet::ETHERTYPE) != ETHERTYPE_IPV4
+        || frame[ipv4::VERSION_IHL] != 0x45
+        || be16(frame, ipv4::FRAGMENT) & 0x3fff != 0
+        || frame[ipv4::PROTOCOL] != PROTOCOL_ICMP
+        || frame[ipv4::DST] != own_ip.octets()
+        || frame[icmp::TYPE_CODE] != ECHO_REQUEST
+        || mac(frame, ethernet::SRC).is_group()
     {
         return false;
     }
-    let end = ETHERNET_BYTES + usize::from(u16::from_be_bytes([frame[16], frame[17]]));
-    if end < ICMP_AT + ICMP_BYTES || end > len {
+    let end = ETHERNET_BYTES + usize::from(be16(frame, ipv4::LENGTH));
+    if end < icmp::END || end > len {
         return false;
     }
-    frame.copy_within(6..12, 0);
-    frame[6..12].copy_from_slice(&own_mac.0);
-    frame.copy_within(26..30, 30);
-    frame[26..30].copy_from_slice(&own_ip.octets());
-    frame[22] = 64;
-    frame[24..26].fill(0);
-    let ip_sum = internet_checksum(&frame[ETHERNET_BYTES..ICMP_AT]);
-    frame[24..26].copy_from_slice(&ip_sum.to_be_bytes());
-    frame[ICMP_AT] = 0;
-    frame[ICMP_AT + 2..ICMP_AT + 4].fill(0);
-    let sum = internet_checksum(&frame[ICMP_AT..end]);
-    frame[ICMP_AT + 2..ICMP_AT + 4].copy_from_slice(&sum.to_be_bytes());
+    frame.copy_within(ethernet::SRC, ethernet::DST.start);
+    frame[ethernet::SRC].copy_from_slice(&own_mac.0);
+    frame.copy_within(ipv4::SRC, ipv4::DST.start);
+    frame[ipv4::SRC].copy_from_slice(&own_ip.octets());
+    frame[ipv4::TTL] = 64;
+    frame[ipv4::CHECKSUM].fill(0);
+    let ip_sum = internet_checksum(&frame[ipv4::HEADER]);
+    frame[ipv4::CHECKSUM].copy_from_slice(&ip_sum.to_be_bytes());
+    frame[icmp::TYPE_CODE].copy_from_slice(&ECHO_REPLY);
+    frame[icmp::CHECKSUM].fill(0);
+    let sum = internet_checksum(&frame[ipv4::HEADER.end..end]);
+    frame[icmp::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
     true
 }
 

@@ -29,8 +29,10 @@ mod flow;
 pub use flow::HeaderTemplate;
 
 use crate::ecn::Ecn;
+use crate::field::{Field, be16, be32, ethernet, ipv4, udp};
 use crate::frame::{
-    Addresses, ETHERTYPE_IPV4, IPV4_BYTES, PROTOCOL_UDP, UDP_BYTES, UDP_END, internet_checksum,
+    Addresses, ETHERTYPE_IPV4, IPV4_BYTES, PROTOCOL_UDP, UDP_BYTES, UDP_END, emit_udp,
+    internet_checksum,
 };
 use core::net::Ipv4Addr;
 use thiserror::Error;
@@ -51,6 +53,19 @@ pub const ELEMENT_BYTES: usize = 4;
 const KIND_UDP: u8 = 1;
 const TTL: u8 = 64;
 const SET_BIT: u16 = 1 << 15;
+
+/// Bytes of the header's fields, from its start.
+mod field {
+    use crate::field::Field;
+
+    /// Packet type in the high four bits, size in the low three.
+    pub(super) const KIND_SIZE: usize = 0;
+    pub(super) const JOB: usize = 1;
+    pub(super) const PACKET: Field = 2..6;
+    /// Set in bit 15, slot in the low 14.
+    pub(super) const SET_SLOT: Field = 6..8;
+    pub(super) const EXPONENTS: [usize; 2] = [8, 9];
+}
 
 const _: () = assert!(HEADERS_BYTES == 52);
 const _: () = assert!(FIRST_PORT.is_multiple_of(PORTS) && PORTS.is_power_of_two());
@@ -181,10 +196,10 @@ impl Header {
         let Some((b, elements)) = datagram.split_first_chunk::<HEADER_BYTES>() else {
             return Err(HeaderError::Truncated);
         };
-        if b[0] >> 4 != KIND_UDP {
+        if b[field::KIND_SIZE] >> 4 != KIND_UDP {
             return Err(HeaderError::Kind);
         }
-        let size = Size::from_code(b[0] & 7).ok_or(HeaderError::Size)?;
+        let size = Size::from_code(b[field::KIND_SIZE] & 7).ok_or(HeaderError::Size)?;
         if elements.len() != size.payload_bytes() {
             return Err(HeaderError::Length);
         }
@@ -194,14 +209,14 @@ impl Header {
     /// The fields of a header whose kind and size have been checked.
     #[inline]
     fn read(size: Size, b: &[u8; HEADER_BYTES]) -> Self {
-        let place = u16::from_be_bytes([b[6], b[7]]);
+        let place = be16(b, field::SET_SLOT);
         Self {
             size,
-            job: b[1],
-            packet: [b[2], b[3], b[4], b[5]],
+            job: b[field::JOB],
+            packet: be32(b, field::PACKET).to_be_bytes(),
             slot: place & (MAX_SLOTS - 1),
             set: place & SET_BIT != 0,
-            exponents: [b[8].cast_signed(), b[9].cast_signed()],
+            exponents: field::EXPONENTS.map(|at| b[at].cast_signed()),
         }
     }
 
@@ -217,14 +232,20 @@ impl Header {
             .first_chunk_mut()
             .expect("emit: buffer shorter than the SwitchML header");
         let set = if self.set { SET_BIT } else { 0 };
-        b[0] = KIND_UDP << 4 | self.size.code();
-        b[1] = self.job;
-        b[2..6].copy_from_slice(&self.packet);
-        b[6..8].copy_from_slice(&(self.slot & (MAX_SLOTS - 1) | set).to_be_bytes());
-        b[8] = self.exponents[0].cast_unsigned();
-        b[9] = self.exponents[1].cast_unsigned();
+        b[field::KIND_SIZE] = KIND_UDP << 4 | self.size.code();
+        b[field::JOB] = self.job;
+        b[field::PACKET].copy_from_slice(&self.packet);
+        b[field::SET_SLOT].copy_from_slice(&(self.slot & (MAX_SLOTS - 1) | set).to_be_bytes());
+        for (at, exponent) in field::EXPONENTS.into_iter().zip(self.exponents) {
+            b[at] = exponent.cast_unsigned();
+        }
     }
 }
+
+/// From the ethertype up to the IPv4 checksum.
+const MIDDLE: Field = ethernet::ETHERTYPE.start..ipv4::CHECKSUM.start;
+/// From the UDP length to the end.
+const END: Field = udp::LENGTH.start..HEADERS_BYTES;
 
 /// The headers of one result's replies: what all of them have in common.
 ///
@@ -232,10 +253,10 @@ impl Header {
 /// (checksum 0) and the SwitchML header.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplyHeaders {
-    /// From the ethertype up to the IPv4 checksum.
-    middle: [u8; 12],
-    /// From the UDP length to the end.
-    end: [u8; 14],
+    /// The bytes of [`MIDDLE`].
+    middle: [u8; MIDDLE.end - MIDDLE.start],
+    /// The bytes of [`END`].
+    end: [u8; END.end - END.start],
     /// Sum of the IPv4 header's constant words.
     sum: u32,
 }
@@ -264,9 +285,9 @@ impl ReplyHeaders {
             TTL,
             PROTOCOL_UDP,
         ];
-        let mut end = [0; 14];
-        end[..2].copy_from_slice(&udp_bytes.to_be_bytes());
-        header.emit(&mut end[4..]);
+        let mut end = [0; END.end - END.start];
+        end[..udp::LENGTH.len()].copy_from_slice(&udp_bytes.to_be_bytes());
+        header.emit(&mut end[UDP_END - END.start..]);
         let constant = 0x4500 + 0x4000 + (u32::from(TTL) << 8) + u32::from(PROTOCOL_UDP);
         Self {
             middle,
@@ -284,19 +305,19 @@ impl ReplyHeaders {
         let b: &mut [u8; HEADERS_BYTES] = out
             .first_chunk_mut()
             .expect("emit: buffer shorter than the headers");
-        b[0..6].copy_from_slice(&addresses.dst_mac.0);
-        b[6..12].copy_from_slice(&addresses.src_mac.0);
-        b[12..24].copy_from_slice(&self.middle);
+        b[ethernet::DST].copy_from_slice(&addresses.dst_mac.0);
+        b[ethernet::SRC].copy_from_slice(&addresses.src_mac.0);
+        b[MIDDLE].copy_from_slice(&self.middle);
         // Not read back from what was written: such a load waits for the store buffer.
         let sum = self.sum + ip_words(addresses.src_ip) + ip_words(addresses.dst_ip);
         let sum = (sum & 0xffff) + (sum >> 16);
         let sum = (sum & 0xffff) + (sum >> 16);
-        b[24..26].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-        b[26..30].copy_from_slice(&addresses.src_ip.octets());
-        b[30..34].copy_from_slice(&addresses.dst_ip.octets());
-        b[34..36].copy_from_slice(&addresses.src_port.to_be_bytes());
-        b[36..38].copy_from_slice(&addresses.dst_port.to_be_bytes());
-        b[38..52].copy_from_slice(&self.end);
+        b[ipv4::CHECKSUM].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        b[ipv4::SRC].copy_from_slice(&addresses.src_ip.octets());
+        b[ipv4::DST].copy_from_slice(&addresses.dst_ip.octets());
+        b[udp::SRC_PORT].copy_from_slice(&addresses.src_port.to_be_bytes());
+        b[udp::DST_PORT].copy_from_slice(&addresses.dst_port.to_be_bytes());
+        b[END].copy_from_slice(&self.end);
     }
 }
 
@@ -326,26 +347,17 @@ pub fn emit_request(out: &mut [u8], addresses: &Addresses, header: &Header) {
     let b: &mut [u8; HEADERS_BYTES] = out
         .first_chunk_mut()
         .expect("emit: buffer shorter than the headers");
-    let udp_bytes = (UDP_BYTES + HEADER_BYTES + header.size.payload_bytes()) as u16;
-    b[0..6].copy_from_slice(&addresses.dst_mac.0);
-    b[6..12].copy_from_slice(&addresses.src_mac.0);
-    b[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    b[14..16].copy_from_slice(&[0x45, Ecn::NotEct as u8]);
-    b[16..18].copy_from_slice(&(IPV4_BYTES as u16 + udp_bytes).to_be_bytes());
-    b[18..26].copy_from_slice(&[0, 0, 0x40, 0, 128, PROTOCOL_UDP, 0, 0]);
-    b[26..30].copy_from_slice(&addresses.src_ip.octets());
-    b[30..34].copy_from_slice(&addresses.dst_ip.octets());
-    b[34..36].copy_from_slice(&addresses.src_port.to_be_bytes());
-    b[36..38].copy_from_slice(&addresses.dst_port.to_be_bytes());
-    b[38..40].copy_from_slice(&udp_bytes.to_be_bytes());
-    b[40..42].copy_from_slice(&[0, 0]);
+    emit_udp(b, addresses, HEADER_BYTES + header.size.payload_bytes());
+    b[ipv4::TOS] = Ecn::NotEct as u8;
+    b[ipv4::TTL] = 128;
+    b[ipv4::CHECKSUM].fill(0);
     header.emit(&mut b[UDP_END..]);
     let mut pseudo = [0; 12];
-    pseudo[..8].copy_from_slice(&b[26..34]);
+    pseudo[..8].copy_from_slice(&b[ipv4::SRC.start..ipv4::DST.end]);
     pseudo[9] = PROTOCOL_UDP;
-    pseudo[10..].copy_from_slice(&b[38..40]);
+    pseudo[10..].copy_from_slice(&b[udp::LENGTH]);
     let sum = !internet_checksum(&pseudo);
-    b[40..42].copy_from_slice(&sum.to_be_bytes());
+    b[udp::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
 }
 
 #[cfg(test)]

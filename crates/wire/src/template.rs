@@ -1,5 +1,7 @@
 //! Comparison of a frame's first 64 bytes with those of an earlier frame, under a mask.
 
+use crate::field::Field;
+
 /// Number of bytes compared.
 pub(crate) const BYTES: usize = 64;
 
@@ -10,7 +12,8 @@ pub(crate) type Words = [u64; BYTES / 8];
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Template {
     words: Words,
-    /// In memory, because the compiler compares word by word, without vectors, if it knows the value.
+    /// In memory, because the compiler compares word by word, without vectors, if it knows the
+    /// value.
     mask: Words,
 }
 
@@ -32,6 +35,15 @@ impl Template {
             .zip(self.mask)
             .fold(0, |other, ((a, b), mask)| other | (a ^ b) & mask);
         differences == 0
+    }
+}
+
+/// Leaves these bytes of a mask out of the comparison.
+pub(crate) const fn blank(mask: &mut [u8; BYTES], field: Field) {
+    let mut at = field.start;
+    while at < field.end {
+        mask[at] = 0;
+        at += 1;
     }
 }
 

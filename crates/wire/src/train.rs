@@ -6,15 +6,16 @@
 //! [`Header::parse`] accept, and returns the same header.
 
 use crate::auth::AuthTag;
-use crate::frame::{ETHERNET_BYTES, UDP_END};
-use crate::header::{FRAGMENT_AT, Header, PRIORITY_AT};
+use crate::field::{Field, be32, ipv4, udp};
+use crate::frame::UDP_END;
+use crate::header::{Header, field};
 use crate::ids::FragmentId;
-use crate::template::{self, Template, Words, words};
+use crate::template::{self, Template, Words, blank, words};
 use crate::{HEADERS_BYTES, UNIT_BYTES};
 
-/// Offsets in a frame of the two fields that may differ.
-const PRIORITY: usize = UDP_END + PRIORITY_AT;
-const FRAGMENT: usize = UDP_END + FRAGMENT_AT;
+/// Bytes in a frame of the two fields that may differ.
+const PRIORITY: usize = UDP_END + field::PRIORITY;
+const FRAGMENT: Field = UDP_END + field::FRAGMENT.start..UDP_END + field::FRAGMENT.end;
 
 const _: () = assert!(HEADERS_BYTES == template::BYTES);
 
@@ -25,21 +26,15 @@ const MASK: Words = {
     let mut mask = [0xff_u8; HEADERS_BYTES];
     // Ignored: differentiated services (not ECN), identification, don't-fragment, time to live,
     // checksum.
-    mask[ETHERNET_BYTES + 1] = 0x03;
-    mask[ETHERNET_BYTES + 4] = 0;
-    mask[ETHERNET_BYTES + 5] = 0;
-    mask[ETHERNET_BYTES + 6] = 0x3f;
-    mask[ETHERNET_BYTES + 8] = 0;
-    mask[ETHERNET_BYTES + 10] = 0;
-    mask[ETHERNET_BYTES + 11] = 0;
+    mask[ipv4::TOS] = 0x03;
+    blank(&mut mask, ipv4::ID);
+    mask[ipv4::FRAGMENT.start] = 0x3f;
+    mask[ipv4::TTL] = 0;
+    blank(&mut mask, ipv4::CHECKSUM);
     // Ignored: the UDP checksum, which may have any value (F-2).
-    mask[UDP_END - 2] = 0;
-    mask[UDP_END - 1] = 0;
+    blank(&mut mask, udp::CHECKSUM);
     mask[PRIORITY] = 0;
-    mask[FRAGMENT] = 0;
-    mask[FRAGMENT + 1] = 0;
-    mask[FRAGMENT + 2] = 0;
-    mask[FRAGMENT + 3] = 0;
+    blank(&mut mask, FRAGMENT);
     words(&mask)
 };
 
@@ -47,11 +42,10 @@ const MASK: Words = {
 const MASK_TAGGED: Words = {
     let mut mask = MASK;
     let mut bytes = [0xff; HEADERS_BYTES];
-    let mut at = HEADERS_BYTES - crate::auth::TAG_BYTES;
-    while at < HEADERS_BYTES {
-        bytes[at] = 0;
-        at += 1;
-    }
+    blank(
+        &mut bytes,
+        HEADERS_BYTES - crate::auth::TAG_BYTES..HEADERS_BYTES,
+    );
     let keep = words(&bytes);
     let mut i = 0;
     while i < mask.len() {
@@ -99,12 +93,7 @@ impl Train {
         if !self.template.matches(headers) || frame.len() < self.frame_bytes {
             return None;
         }
-        let fragment = FragmentId(u32::from_be_bytes([
-            headers[FRAGMENT],
-            headers[FRAGMENT + 1],
-            headers[FRAGMENT + 2],
-            headers[FRAGMENT + 3],
-        ]));
+        let fragment = FragmentId(be32(headers, FRAGMENT));
         Some((fragment, headers[PRIORITY]))
     }
 

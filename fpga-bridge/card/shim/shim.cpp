@@ -1,7 +1,8 @@
 // Drives the pins of a model, a cycle at a time, and checks what the streams promise.
 //
-// One cycle is two evaluations: inputs change with the falling edge of the clock, after which all that follows
-// from them without a register is settled and handshakes are read; then comes the rising edge.
+// One cycle is two evaluations: inputs change with the falling edge of the clock, after which all
+// that follows from them without a register is settled and handshakes are read; then comes the
+// rising edge.
 
 #include "shim.h"
 

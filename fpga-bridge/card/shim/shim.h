@@ -11,8 +11,9 @@ struct TallyParameters {
     uint32_t slots, payload_bytes, jobs, members, ring, f32, data_bits;
 };
 
-/// How the streams are driven. Of 256 cycles in which a beat could be offered, `input` begin a gap; in which
-/// one could be taken, `output` begin a stall. A gap or stall goes on with `longer` of 256.
+/// How the streams are driven. Of 256 cycles in which a beat could be offered, `input` begin a gap;
+/// in which one could be taken, `output` begin a stall. A gap or stall continues with `longer` of
+/// 256.
 struct TallyGaps {
     uint8_t input, output, longer;
 };
@@ -54,8 +55,8 @@ struct TallyApi {
     bool (*is_busy)(const void *);
     /// One cycle.
     void (*clock)(void *);
-    /// Cycles until `frames_in` have been taken in all and, if `until_idle`, nothing waits and nothing is
-    /// inside; at most `limit`. Returns how many it took.
+    /// Cycles until `frames_in` have been taken in all and, if `until_idle`, nothing waits and
+    /// nothing is inside; at most `limit`. Returns how many it took.
     uint64_t (*run)(void *, uint64_t limit, uint64_t frames_in, bool until_idle);
     /// Cycles with `tick`.
     void (*tick)(void *, uint32_t ticks);

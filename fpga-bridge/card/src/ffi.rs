@@ -1,5 +1,5 @@
-//! The compiled RTL and the C++ that drives its pins (`shim/shim.h`), as a value. All `unsafe` of this
-//! package is here.
+//! The compiled RTL and the C++ that drives its pins (`shim/shim.h`), as a value. All `unsafe` of
+//! this package is here.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
@@ -99,15 +99,16 @@ pub struct Raw {
     card: NonNull<c_void>,
 }
 
-// SAFETY: a model is C++ objects that are reached through this value only. What the C++ keeps by thread, the
-// context of the model, each call sets anew before it is used.
+// SAFETY: a model is C++ objects that are reached through this value only. What the C++ keeps by
+// thread, the context of the model, each call sets anew before it is used.
 unsafe impl Send for Raw {}
 
 impl Raw {
-    /// A model in reset, of which memories and registers without reset begin with values drawn from `seed`.
+    /// A model in reset, of which memories and registers without reset begin with values drawn from
+    /// `seed`.
     pub fn new(size: Size, seed: u64) -> Self {
-        // SAFETY: the two functions return the address of a constant table, which lives as long as the program
-        // and has the layout of `Api`, field by field that of `TallyApi`.
+        // SAFETY: the two functions return the address of a constant table, which lives as long as
+        // the program and has the layout of `Api`, field by field that of `TallyApi`.
         let api = unsafe {
             match size {
                 Size::Small => &*tally_small_api(),
@@ -134,8 +135,8 @@ impl Raw {
     }
 
     pub fn offer(&mut self, frame: &[u8], flaw: u8) {
-        // SAFETY: `card` is what `create` gave and lives until `drop`, here and below; `frame` is valid for its
-        // length and is copied before the call returns.
+        // SAFETY: `card` is what `create` gave and lives until `drop`, here and below; `frame` is
+        // valid for its length and is copied before the call returns.
         unsafe { (self.api.offer)(self.card(), frame.as_ptr(), frame.len(), flaw) }
     }
 
@@ -151,7 +152,8 @@ impl Raw {
             return None;
         }
         let mut frame = vec![0; bytes];
-        // SAFETY: as in `offer`; there is a next frame, as `next_bytes` said, and `frame` has room for it.
+        // SAFETY: as in `offer`; there is a next frame, as `next_bytes` said, and `frame` has room
+        // for it.
         unsafe { (self.api.take)(self.card(), frame.as_mut_ptr()) }
         Some(frame)
     }

@@ -7,7 +7,8 @@ use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// The FPGA card that takes the switch's hot path, simulated: its RTL, compiled, attached as a card would be.
+/// The FPGA card that takes the switch's hot path, simulated: its RTL, compiled, attached as a card
+/// would be.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {

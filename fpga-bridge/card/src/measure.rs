@@ -1,12 +1,13 @@
 //! How many cycles the card takes for a frame of each kind, and the line rate that follows.
 //!
-//! A model of the usual size is brought to where the traffic begins, slots taken or results kept. Then the input is
-//! never idle, and the output never stalls, for about a thousand frames. The first hundred fill the
-//! queues, and are not counted; of the rest, cycles from one frame's last beat to the other's are.
+//! A model of the usual size is brought to where the traffic begins, slots taken or results kept.
+//! Then the input is never idle, and the output never stalls, for about a thousand frames. The
+//! first hundred fill the queues, and are not counted; of the rest, cycles from one frame's last
+//! beat to the other's are.
 //!
-//! Bytes on the wire are those of the frame with 24 more, for check sequence, preamble and gap. Where a card says more
-//! than it is told, as when a REMIND drives a payload out, it is the output that is full: so the rate of a kind is
-//! that of the direction that has more to carry.
+//! Bytes on the wire are those of the frame with 24 more, for check sequence, preamble and gap.
+//! Where a card says more than it is told, as when a REMIND evicts a payload, it is the output that
+//! is full: so the rate of a kind is that of the direction that has more to carry.
 
 mod bench;
 mod traffic;
@@ -32,7 +33,8 @@ pub struct Row {
     pub traffic: String,
     /// What it is.
     pub meaning: String,
-    /// Whether the card says more than it is told: a payload that a short frame drives out takes its time.
+    /// Whether the card says more than it is told: a payload that a short frame evicts takes its
+    /// time.
     pub amplifies: bool,
     /// Bytes of the payloads.
     pub payload_bytes: u16,

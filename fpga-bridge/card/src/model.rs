@@ -1,8 +1,9 @@
 //! The card as a value: its pins driven, its clock in the caller's hand.
 //!
-//! Frames that are offered wait outside, and go in a beat at a time as the card takes them; frames that come
-//! out wait to be taken. Nothing happens but in [`clock`](Model::clock), [`run`](Model::run),
-//! [`ticks`](Model::ticks), [`read`](Model::read) and [`write`](Model::write), each of which takes cycles in which the streams move.
+//! Frames that are offered wait outside, and go in a beat at a time as the card takes them; frames
+//! that come out wait to be taken. Nothing happens but in [`clock`](Model::clock),
+//! [`run`](Model::run), [`ticks`](Model::ticks), [`read`](Model::read) and [`write`](Model::write),
+//! each of which takes cycles in which the streams move.
 //!
 //! A failed assertion of the RTL, and an output that breaks the rules of AXI-Stream, is a
 //! [`fault`](Model::fault), which stays.
@@ -85,8 +86,8 @@ impl Model {
         self.raw.clock();
     }
 
-    /// Cycles until no frame waits to go in and none is inside, at most `limit`; says how many. Ends at a
-    /// fault, too.
+    /// Cycles until no frame waits to go in and none is inside, at most `limit`; says how many.
+    /// Ends at a fault, too.
     pub fn run(&mut self, limit: u64) -> u64 {
         self.raw.run(limit, 0, true)
     }
@@ -174,15 +175,15 @@ impl Model {
         self.raw.fault()
     }
 
-    /// Writes a waveform of all that follows (FST, for GTKWave). False: the package was built without its
-    /// feature `trace`, or the file cannot be written.
+    /// Writes a waveform of all that follows (FST, for GTKWave). False: the package was built
+    /// without its feature `trace`, or the file cannot be written.
     #[must_use]
     pub fn trace(&mut self, path: &Path) -> bool {
         self.raw.trace(path)
     }
 
-    /// Writes what was used of the RTL so far, for `verilator_coverage`. False: the package was built without
-    /// its feature `coverage`.
+    /// Writes what was used of the RTL so far, for `verilator_coverage`. False: the package was
+    /// built without its feature `coverage`.
     #[must_use]
     pub fn write_coverage(&mut self, path: &Path) -> bool {
         self.raw.write_coverage(path)

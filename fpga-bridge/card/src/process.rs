@@ -2,17 +2,19 @@
 //!
 //! # How it works
 //!
-//! One thread does everything in turns: it answers what is asked of the registers, offers the frames that have come to the
-//! model, runs the model's clock for as long as something is inside, and sends what has come out. When there is
-//! nothing to do the clock stands, and the thread sleeps, a millisecond at most; a request to a register wakes it.
-//! Time is the wall clock's: milliseconds that have gone by are given to the model before anything else is.
+//! One thread does everything in turns: it answers what is asked of the registers, offers the
+//! frames that have come to the model, runs the model's clock for as long as something is inside,
+//! and sends what has come out. When there is nothing to do the clock stands, and the thread
+//! sleeps, a millisecond at most; a request to a register wakes it. Time is the wall clock's:
+//! milliseconds that have gone by are given to the model before anything else is.
 //!
-//! The port may come and go with whoever is at its other end. A thread waits for it, so that registers are answered
-//! from the start.
+//! The port may come and go with the switch at its other end. A thread waits for it, so that
+//! registers are answered from the start.
 //!
 //! # The catches
 //!
-//! - It computes every register of the design in every cycle: some ten thousand frames a second, not a hundred million.
+//! - It computes every register of the design in every cycle: some ten thousand frames a second,
+//!   not a hundred million.
 //! - A card has one driver. Another one waits until the first has gone.
 
 mod faults;
@@ -61,7 +63,7 @@ pub fn run(options: &Options) -> Result<Summary> {
     };
     let model = new_model(options, seed)?;
     let line = Line::open(options, Arc::clone(&stop))?;
-    // Last of all: whoever connects is answered.
+    // Last of all: each connection is answered.
     let registers = Registers::bind(&options.registers, options.registers_mode.0, options.places)?;
     let mut card = Card {
         model,
@@ -117,7 +119,7 @@ impl Card {
         let mut idle_turns = 0;
         while !self.stop.load(Ordering::Relaxed) {
             if self.faults.hangs(self.summary.frames_in) {
-                // Neither frames nor registers; whoever is connected stays so.
+                // Neither frames nor registers; connections stay.
                 std::thread::sleep(SLEEP_MAX);
                 continue;
             }

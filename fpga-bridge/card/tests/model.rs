@@ -1,4 +1,4 @@
-//! The model's own manners, whatever the RTL does.
+//! The model's own manners, with any RTL.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ fn ordinary(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn frames_go_in_and_come_out_in_order_whatever_the_gaps() {
+fn frames_go_in_and_come_out_in_order_with_any_gaps() {
     for gaps in [(0, 0), (200, 0), (0, 200), (128, 128)] {
         let mut model = Model::with(Size::Small, 1);
         let (input, output) = gaps;

@@ -56,7 +56,7 @@ impl Process {
         Self { folder, child }
     }
 
-    /// Nobody is at the other end of its port.
+    /// There is no peer at the other end of its port.
     fn alone(more: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let port = lonely(folder.path());
@@ -78,7 +78,8 @@ impl Process {
         }
     }
 
-    /// A connection that is served: the card may still begin, or have another driver, and no driver waits for long.
+    /// A connection that is served: the card may still begin, or have another driver, and no driver
+    /// waits for long.
     fn served(&self) -> Socket {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -175,7 +176,7 @@ fn a_card_may_say_that_it_has_few_places() {
 }
 
 #[test]
-fn time_goes_on_while_nothing_happens() {
+fn time_passes_while_nothing_happens() {
     let process = Process::alone(&[]);
     let mut socket = process.served();
     let uptime = |socket: &mut Socket| socket.read(registers::UPTIME).unwrap();
@@ -457,7 +458,7 @@ fn frames() {
     damaged_frames_are_counted(&switch);
     a_card_that_hangs_is_seen(&switch);
     a_reset_is_seen(&switch);
-    lost_frames_are_as_many_as_asked_for(&switch);
+    lost_frames_are_those_asked_for(&switch);
     assert!(switch.pool.is_whole());
 }
 
@@ -664,7 +665,7 @@ fn a_reset_is_seen(switch: &Switch) {
     assert!(summary.contains("\"resets\":1"), "{summary}");
 }
 
-fn lost_frames_are_as_many_as_asked_for(switch: &Switch) {
+fn lost_frames_are_those_asked_for(switch: &Switch) {
     let (process, mut card, mut link) =
         switch.attach(4, &["--fault", "drop=0.5,corrupt=0.5", "--seed", "3"]);
     card.alive().unwrap();

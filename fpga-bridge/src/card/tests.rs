@@ -357,7 +357,7 @@ fn capabilities_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn a_card_that_clears_for_ever_is_given_up() {
+fn a_card_that_never_stops_clearing_is_given_up() {
     let since = Instant::now();
     let Err(error) = Card::open(Fake::with(Fault::Reads(at::STATUS, 1))) else {
         panic!("it is still clearing");
@@ -436,7 +436,7 @@ fn writes_that_are_lost_are_seen() {
     }
 }
 
-/// Whatever a card says, and whenever it stops saying anything: an error, and soon.
+/// Any answer of a card, and silence at any point: an error, in bounded time.
 #[test]
 fn hostile_cards_are_errors() {
     let calls = |card: &mut Card<Fake>| -> Result<(), CardError> {

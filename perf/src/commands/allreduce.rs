@@ -1,40 +1,41 @@
-//! `tally-perf allreduce`: an all-reduce from end to end, beside the ways in which it is done without
-//! Tally.
+//! `tally-perf allreduce`: an all-reduce from end to end, beside the ways without Tally.
 //!
 //! # What is compared
 //!
-//! *Shaped*: every host is a network namespace with one link, a veth pair to the middle, shaped by the same
-//! token bucket each way for every contender. In the middle is Tally's switch on packet sockets, or for
-//! the others the kernel's bridge. `gloo` is PyTorch's ring, `mpi` what Open MPI chooses over TCP. A
-//! parameter server without aggregation in the network is there twice: `none` is Tally with its policy
-//! `none`, in which the switch passes everything on to the parameter server, and `server` is one over
-//! Gloo's messages. Each server has one link like everybody's.
+//! *Shaped*: every host is a network namespace with one link, a veth pair to the middle, shaped by
+//! the same token bucket each way for every contender. In the middle is Tally's switch on packet
+//! sockets, for the others the kernel's bridge. `gloo` is PyTorch's ring, `mpi` what Open MPI
+//! chooses over TCP. A parameter server without aggregation in the network appears twice: `none` is
+//! Tally with its policy `none`, in which the switch sends every contribution to the parameter
+//! server; `server` is one over Gloo's messages. Each server has one link like every other host.
 //!
-//! *Unshaped*: all on one machine, each over the fastest transport that it has there: `net_memif` for
-//! Tally, the loopback interface for Gloo, shared memory for Open MPI.
+//! *Unshaped*: all on one machine, each over its fastest transport there: `net_memif` for Tally,
+//! the loopback interface for Gloo, shared memory for Open MPI.
 //!
-//! The contenders take turns. A round is timed inside the programs, from all inputs ready to the last
-//! result at the slowest worker: after a barrier with Gloo and Open MPI, and with Tally after the round
-//! before, whose end is one. The first round of a turn warms up and does not count. A ratio divides the
-//! medians of one turn, and the reported one is the median of the turns'.
+//! The contenders take turns. A round is timed inside the programs, from all inputs ready to the
+//! last result at the slowest worker. It begins after a barrier with Gloo and Open MPI; with Tally
+//! after the end of the previous round, which is a barrier. The first round of a turn warms up and
+//! does not count. A ratio divides the medians of one turn; the report has the median of the turns'
+//! ratios.
 //!
 //! # The catches
 //!
-//! - Every contender may use all CPUs of the machine, and they are shared by everything: workers, switch,
-//!   kernel. Tally's switch is pinned to one of them. With few CPUs it is they that limit, not the links.
-//! - Every sum of every worker is checked: the peers' in the programs themselves, Tally's in the last turn
-//!   against the reference, bit for bit.
+//! - All programs share the CPUs of the machine: workers, switch, kernel. Tally's switch is pinned
+//!   to one of them. On few CPUs they are the limit, not the links.
+//! - Every sum of every worker is checked: the peers' in the programs themselves, Tally's in the
+//!   last turn against the reference, bit for bit.
 //! - The bits of a link are those of Ethernet frames without preamble, check sequence and gap.
 
-use crate::cluster::{Cluster, Cpus, Links, Namespaces, Network, Spec, Timeouts, allowed};
 use crate::peers::{Peer, Work};
-use crate::reference::{Inputs, Reference};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
+use tally_engine::PolicyName;
 use tally_report::{Machine, Report, Spread, Target};
+use tally_testkit::cluster::{Cluster, Cpus, Links, Namespaces, Network, Spec, Timeouts, allowed};
+use tally_testkit::reference::{Inputs, Reference};
 
 /// Gloo's time by Tally's at 1 Gbit/s; the limit is 2 (n - 1) / n = 1.75.
 const RING_TARGET: f64 = 1.7;
@@ -52,7 +53,7 @@ const WINDOW_UNSHAPED: u16 = 32;
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Workers
+    /// Numbers of workers, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8], value_parser = clap::value_parser!(u8).range(2..=64))]
     workers: Vec<u8>,
 
@@ -60,48 +61,48 @@ pub struct Args {
     #[arg(long, default_value_t = 25_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     elements: u64,
 
-    /// Rate of the shaped links, each way
+    /// Rate of the shaped links, each way, in Mbit/s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     rate_mbit: u32,
 
-    /// MTUs of the shaped links, 576 to 9000
+    /// MTUs of the shaped links, 576 to 9000, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [9000], value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: Vec<u16>,
 
-    /// Only one of the two
+    /// Kind of links [default: both]
     #[arg(long, value_enum)]
     only: Option<Kind>,
 
-    /// Only these contenders beside Tally
+    /// Contenders beside Tally, separated by commas [default: all]
     #[arg(long, value_enum, value_delimiter = ',')]
     beside: Option<Vec<Contender>>,
 
-    /// How often each contender has its turn
+    /// Turns of each contender
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
 
-    /// All-reduces in a turn that count; parameter servers do one
+    /// Measured all-reduces of a turn; one for parameter servers
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 
-    /// Fragments that a worker of Tally may have unfinished: 256 where links are shaped, else 32, which stay
-    /// in the caches
+    /// Window of a worker of Tally, in fragments [default: 256 on shaped links, 32 without, which
+    /// fit the caches]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: Option<u16>,
 
-    /// How Tally sums: fixed or native
+    /// Arithmetic of Tally: fixed or native
     #[arg(long, default_value = "native", value_parser = ["fixed", "native"])]
     arithmetic: String,
 
-    /// Keep workers off the CPU of Tally's switch
+    /// No worker on the CPU of Tally's switch
     #[arg(long)]
     apart: bool,
 
-    /// Two workers, a small vector, one turn: says that it works, not how fast
+    /// Two workers, a small vector, one turn: a check that it works, not a measurement
     #[arg(long, conflicts_with_all = ["workers", "elements", "turns", "rounds"])]
     quick: bool,
 
-    /// The reference program
+    /// Reference program
     #[arg(long, default_value = "worker-agent/reference/check.py")]
     reference: PathBuf,
 }
@@ -195,6 +196,8 @@ struct Parameters<'a> {
     turns: u32,
     rounds: u32,
     arithmetic: &'a str,
+    /// The version of PyTorch whose Gloo this is.
+    torch: Option<String>,
     cpus: Cpus,
 }
 
@@ -255,6 +258,7 @@ pub fn run(args: &Args) -> Result<Report> {
         turns: args.turns,
         rounds: args.rounds,
         arithmetic: &args.arithmetic,
+        torch: Peer::GlooRing.find().ok().map(|found| found.version),
         cpus: cpus.clone(),
     };
     let table = bench.table(&cpus, &rows);
@@ -403,15 +407,16 @@ impl Bench {
             payload_bytes: setting.payload_bytes,
             window,
             policy: if contender == Contender::None {
-                "none".into()
+                PolicyName::None
             } else {
-                "esa".into()
+                PolicyName::Esa
             },
             // A job alone: room for its whole window.
             slots: Some(u32::from(window).next_power_of_two() * 2),
             timeouts: Timeouts {
                 join_ms: 30_000,
                 stall_ms: 30_000,
+                ..Timeouts::default()
             },
             ..Spec::default()
         };

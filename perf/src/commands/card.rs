@@ -1,13 +1,15 @@
-//! `tally-perf card`: what the FPGA card's design takes, cycle by cycle.
+//! `tally-perf card`: cycles that the FPGA card's design takes for each kind of traffic.
 //!
-//! The program `tally-card`, which is made of the RTL, counts the cycles of its model (`tally-card measure`); here
-//! they are held to the targets. Nothing in it depends on the machine: a cycle is a cycle.
+//! The program `tally-card`, which is made of the RTL, counts the cycles of its model
+//! (`tally-card measure`); this command compares them with the targets. They do not depend on the
+//! machine.
 //!
 //! # The catches
 //!
-//! * Rates are cycles at 250 MHz, at which no board has run the design (docs/FPGA.md says what is known of its timing).
-//! * Where a short frame drives out a long payload, a REMIND for one, no beat goes in while it leaves. Such
-//!   traffic is a line of its own, without a target.
+//! * Rates are cycles at 250 MHz, at which no board has run the design (docs/FPGA.md says what is
+//!   known of its timing).
+//! * A short frame, as a REMIND, may evict a long payload; no beat is accepted until that has left.
+//!   Such traffic is a line of its own, without a target.
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
@@ -19,7 +21,7 @@ use tally_report::{Machine, Report, Target};
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The program `tally-card`; unless given, the one beside this program
+    /// The program `tally-card` [default: the one beside this program]
     #[arg(long, value_name = "FILE")]
     pub card: Option<PathBuf>,
 }

@@ -1,14 +1,15 @@
-//! `tally-perf compare`: what was measured here, beside what others published of hardware.
+//! `tally-perf compare`: a page with what was measured here beside what others published of
+//! hardware.
 //!
-//! Nothing is measured by it: it reads the newest record of each command (`perf/record/`), says which
-//! are missing, and writes one HTML page that needs nothing else: plots, published figures with their
-//! sources, what is comparable and what is not, and a model of what serves a rack.
+//! It measures nothing: it reads the newest record of each command (`perf/record/`) and writes one
+//! HTML page that needs no other file: plots, a model of what serves a rack, the measured targets,
+//! published figures with their sources, and on one line what has no value.
 //!
 //! # The catches
 //!
 //! - The model is arithmetic over assumptions. Every one is an option here and a field on the page.
-//! - The rate of a core is that of the record's machine over virtual ports, whose driver copies every
-//!   frame on that core. A NIC does not, but has other costs; nothing here knows them.
+//! - The rate of a core is that of the record's machine over virtual ports, whose driver copies
+//!   every frame on that core. A NIC does not, but has other costs; nothing here knows them.
 
 mod model;
 mod page;
@@ -21,20 +22,18 @@ use page::Page;
 use serde::Serialize;
 use simd_json::prelude::*;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use tally_report::{Machine, Report};
 use tally_wire::HEADERS_BYTES;
 
 /// The commands whose records belong on the page.
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 9] = [
     "allreduce",
     "cores",
     "datapath",
     "jct",
     "kernels",
     "latency",
-    "load",
     "policies",
     "pool",
     "training",
@@ -49,11 +48,11 @@ const MODEL_OF: (u64, &str) = (1024, "i32");
 /// What is written.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The page
+    /// Page to write
     #[arg(long, value_name = "FILE", default_value = "compare.html")]
     out: PathBuf,
 
-    /// Where the records are
+    /// Folder of the records
     #[arg(long, value_name = "FOLDER", default_value = "perf/record")]
     records: PathBuf,
 
@@ -61,7 +60,7 @@ pub struct Args {
     inputs: model::Inputs,
 }
 
-/// What one core of the switch did.
+/// Rate of one core of the switch.
 #[derive(Clone, Debug, Serialize)]
 struct OfCore {
     payload_bytes: u64,
@@ -69,32 +68,22 @@ struct OfCore {
     gbit_per_s: f64,
 }
 
-/// What records say that the page needs by name.
-#[derive(Clone, Debug, Serialize)]
-struct Measured {
-    of_core: Vec<OfCore>,
-}
-
-impl Measured {
-    fn of(records: &BTreeMap<String, Record>) -> Self {
+impl OfCore {
+    fn all(records: &BTreeMap<String, Record>) -> Vec<Self> {
         let rows = records.get("datapath").into_iter().flat_map(Record::rows);
         let of_core = rows.filter_map(|row| {
             (row.get_str("program")? == "switch").then_some(())?;
-            Some(OfCore {
+            Some(Self {
                 payload_bytes: row.get_u64("payload_bytes")?,
                 element: row.get_str("element")?.to_owned(),
                 gbit_per_s: row.get("gbit_per_s")?.cast_f64()?,
             })
         });
-        Self {
-            of_core: of_core.collect(),
-        }
+        of_core.collect()
     }
 
-    fn core_of_model(&self) -> Option<&OfCore> {
-        self.of_core
-            .iter()
-            .find(|core| (core.payload_bytes, core.element.as_str()) == MODEL_OF)
+    fn is_of_model(&self) -> bool {
+        (self.payload_bytes, self.element.as_str()) == MODEL_OF
     }
 }
 
@@ -103,8 +92,7 @@ struct Results<'a> {
     page: &'a PathBuf,
     records: Vec<String>,
     missing: Vec<&'a str>,
-    measured: &'a Measured,
-    core_gbit: f64,
+    of_core: Vec<OfCore>,
     needs: model::Needs,
 }
 
@@ -114,45 +102,48 @@ struct Results<'a> {
 /// If a record cannot be read, an input makes no sense, or the page cannot be written.
 pub fn run(args: &Args) -> Result<Report> {
     let records = Record::newest(&args.records)?;
-    let measured = Measured::of(&records);
-    let of_model = measured.core_of_model().map(|core| core.gbit_per_s);
-    let core_gbit = args
-        .inputs
-        .core_gbit
-        .or(of_model)
-        .unwrap_or(CORE_GBIT_UNKNOWN);
-    if let Some(wrong) = args.inputs.wrong(core_gbit) {
+    let of_core = OfCore::all(&records);
+    let of_model = of_core.iter().find(|core| core.is_of_model());
+    let core_source = match (args.inputs.core_gbit, of_model) {
+        (Some(_), _) => "given on the command line",
+        (None, Some(_)) => "measured here over virtual ports (1024 B, i32)",
+        (None, None) => "one too, without a record of datapath",
+    };
+    let recorded = of_model.map_or(CORE_GBIT_UNKNOWN, |core| core.gbit_per_s);
+    let core_gbit = args.inputs.core_gbit.unwrap_or(recorded);
+    let inputs = model::Inputs {
+        core_gbit: Some(core_gbit),
+        ..args.inputs.clone()
+    };
+    if let Some(wrong) = inputs.wrong() {
         bail!("{wrong} makes no sense");
     }
-    let missing: Vec<_> = COMMANDS
+    let is_recorded = |command| records.values().any(|record| record.whole() == command);
+    let missing = COMMANDS
         .into_iter()
-        .filter(|command| !records.values().any(|record| record.whole() == *command))
-        .collect();
-    let needs = args.inputs.needs(core_gbit);
+        .filter(|&command| !is_recorded(command));
     let page = Page {
         records: &records,
-        missing: &missing,
-        measured: &measured,
+        missing: missing.collect(),
+        of_core: &of_core,
         pool: records.get("pool").and_then(pool::plot_of),
-        inputs: &args.inputs,
-        core_gbit,
-        needs,
+        fields: inputs.fields(),
+        core_source,
     };
     tally_config::write_whole(&args.out, page.html())
         .with_context(|| args.out.display().to_string())?;
+    let names = records
+        .values()
+        .map(|record| format!("{}-{}", record.day, record.command));
     let results = Results {
         page: &args.out,
-        records: records
-            .values()
-            .map(|record| format!("{}-{}", record.day, record.command))
-            .collect(),
-        missing,
-        measured: &measured,
-        core_gbit,
-        needs,
+        records: names.collect(),
+        missing: page.missing,
+        of_core: of_core.clone(),
+        needs: inputs.needs(core_gbit),
     };
-    let table = table(&results);
-    Report::new(Machine::detect(), &args.inputs, &results, Vec::new(), table)
+    let table = table(&results, core_gbit);
+    Report::new(Machine::detect(), &inputs, &results, Vec::new(), table)
 }
 
 /// Payload's share of a link, with Tally's frames.
@@ -161,11 +152,7 @@ fn ceiling(payload_bytes: u32) -> f64 {
     payload / (payload + HEADERS_BYTES as f64 + ON_WIRE_BYTES)
 }
 
-fn table(results: &Results) -> String {
-    let list = |names: Vec<&str>| match names.is_empty() {
-        true => "none".to_owned(),
-        false => names.join(", "),
-    };
+fn table(results: &Results, core_gbit: f64) -> String {
     let model::Needs {
         gbit,
         cores,
@@ -173,19 +160,14 @@ fn table(results: &Results) -> String {
         servers,
         watts,
         cost,
-        ..
     } = results.needs;
-    let mut out = String::new();
-    let _ = writeln!(
-        out,
-        "records  {}\nmissing  {}\n\nfor {gbit} Gbit/s of gradients, at {:.0} Gbit/s a core: {cores} cores, {nics} NICs, \
-         {servers} servers, {watts} W, cost {cost}\n\nwritten: {}",
-        list(results.records.iter().map(String::as_str).collect()),
-        list(results.missing.clone()),
-        results.core_gbit,
+    format!(
+        "records  {}\nmissing  {}\n\nfor {gbit} Gbit/s of gradients, at {core_gbit:.0} Gbit/s a core: {cores} cores, \
+         {nics} NICs, {servers} servers, {watts} W, cost {cost}\n\nwritten: {}\n",
+        results.records.join(", "),
+        results.missing.join(", "),
         results.page.display()
-    );
-    out
+    )
 }
 
 #[cfg(test)]
@@ -242,16 +224,16 @@ mod tests {
             "{report}"
         );
         let page = std::fs::read_to_string(&out).unwrap();
-        assert!(page.contains("x &lt;y&gt;") && page.contains("Not recorded"));
-        for target in ["gloo shaped", "gloo unshaped", "gloo neither"] {
+        assert!(page.contains("x &lt;y&gt;") && page.contains("<b>Not recorded:</b> cores, jct"));
+        assert!(page.contains("<b>Not measured:</b> gloo neither (allreduce)."));
+        for target in ["gloo shaped", "gloo unshaped"] {
             let rows = page.matches(&format!("<td>{target}</td>")).count();
-            assert_eq!(
-                rows, 1,
-                "{target}: what one part measured, the other need not miss"
-            );
+            assert_eq!(rows, 1, "{target}: one part measured it");
         }
         let bars = page.matches("Tally, allreduce: gloo").count();
         assert_eq!(bars, 2, "of both parts");
+        let [pictures, measured] = ["<svg", "<td>gloo shaped"].map(|it| page.find(it).unwrap());
+        assert!(pictures < measured, "pictures first");
         assert!(!page.contains("{{") && !page.contains("src=") && !page.contains("href="));
         let report = run(&line(&["--core-gbit", "160"])).unwrap();
         assert!(report.to_string().contains(": 25 cores"), "{report}");

@@ -1,36 +1,40 @@
-//! `tally-perf cores`: what several data cores move, to what one of them does.
+//! `tally-perf cores`: throughput of several data cores, beside that of one.
 //!
 //! # What is compared
 //!
-//! In every round, one after the other, under the load that [`replay`](crate::replay) describes:
+//! In every round, one after the other, under the load that [`replay`](tally_testkit::replay)
+//! describes:
 //!
-//! * one switch with one data core, which is the yardstick;
-//! * one switch with 2, 4, … data cores. Each of the eight ports has a queue for each core, into which the
-//!   contributions to the fragments of its shard are replayed: what flow rules make of a NIC's port;
-//! * beside each, as many switches with one data core each, at the same time. They share nothing but the
-//!   machine: what they fall short of linear is the machine's doing, and what the one switch falls short of
-//!   them is ours;
-//! * without steering: ports with one queue each. All but one in n frames are for the shard of another core
-//!   and are handed over, results too. The workers of a job have their ports on one core there, for
-//!   nothing else would keep replayed workers in step; so beside it is the same with steering.
+//! * one switch with one data core, the yardstick;
+//! * one switch with 2, 4, … data cores. Each of the eight ports has a queue for each core, into
+//!   which the contributions to the fragments of its shard are replayed, as flow rules of a NIC
+//!   would steer them;
+//! * beside each, the same number of switches with one data core each, at the same time. They share
+//!   only the machine: their loss against linear scaling is the machine's, the loss of the one
+//!   switch against them is ours;
+//! * without steering: ports with one queue each. All but one in n frames belong to the shard of
+//!   another core and are handed over, results too. There the workers of a job have their ports on
+//!   one core, because nothing else would keep replayed workers in step; beside it is the same with
+//!   steering.
 //!
-//! Every core has as much to sum and as much memory to do it in as the yardstick.
+//! Every core has the same load and the same memory as the yardstick.
 //!
 //! # The catches
 //!
-//! - Seconds are those that the data cores' threads had a CPU for, on average, as for `datapath`. Where
-//!   all CPUs are data cores, the control thread and this program share one of them; they sleep nearly
+//! - Seconds are the CPU time of the data cores' threads, on average, as for `datapath`. Where all
+//!   CPUs are data cores, the control thread and this program share one of them; they sleep nearly
 //!   always.
-//! - The CPUs of a machine are not independent: they share a last level of cache, memory, power, and
-//!   on many machines whole cores (SMT). The rows of separate switches say how much that is.
+//! - The CPUs of a machine are not independent: they share a last level of cache, memory, power,
+//!   and on many machines whole cores (SMT). The rows of separate switches show how much that is.
 //! - A core without steering that waits for another one spins, and that counts as its time.
 
-use crate::replay::{Captures, Rate, Running, Shape, Switch, WORKERS};
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use tally_load::capture::Shape;
 use tally_report::{Machine, Report, Spread, Target};
+use tally_testkit::replay::{Captures, Rate, Running, Switch, WORKERS};
 
 /// Share of linear that the largest number of cores should reach.
 const TARGET_SHARE: f64 = 0.9;
@@ -38,11 +42,11 @@ const TARGET_SHARE: f64 = 0.9;
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Payloads in bytes, multiples of 64 up to 8192
+    /// Payloads in bytes, separated by commas: multiples of 64 up to 8192
     #[arg(long, value_delimiter = ',', default_values_t = [1024])]
     payload: Vec<u16>,
 
-    /// Data cores at most, a power of two; by default as many as there are CPUs
+    /// Upper bound of data cores, a power of two [default: the number of CPUs]
     #[arg(long)]
     max: Option<usize>,
 
@@ -50,7 +54,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 
-    /// Seconds for which each is measured in a round
+    /// Measured seconds of each case in a round
     #[arg(long, default_value_t = 2)]
     seconds: u32,
 
@@ -58,7 +62,7 @@ pub struct Args {
     #[arg(long, default_value_t = 64)]
     run_fragments: u16,
 
-    /// The tally-switch to measure; by default the one beside this program
+    /// The tally-switch to measure [default: the one beside this program]
     #[arg(long, value_name = "PROGRAM")]
     switch: Option<PathBuf>,
 }
@@ -198,8 +202,8 @@ impl<'a> Bench<'a> {
         self.cpus[cores.min(self.cpus.len() - 1)]
     }
 
-    /// All cases but the yardstick, with the number of cores. Without steering, no more than leave two
-    /// workers to a job.
+    /// All cases but the yardstick, with the number of cores. Without steering the number of cores
+    /// is limited so that a job has two workers.
     fn cases(&self) -> Vec<(Kind, usize)> {
         let several = self.counts.iter().skip(1);
         let mut cases: Vec<_> = several

@@ -1,40 +1,40 @@
-//! `tally-perf datapath`: what one core of the switch moves, beside `dpdk-testpmd` with `macswap`.
+//! `tally-perf datapath`: throughput of one core, beside `dpdk-testpmd` with `macswap`.
 //!
 //! # What is compared
 //!
-//! `macswap` is what DPDK's own test program makes of a frame: it receives it, swaps two addresses,
-//! sends it. That is the least that a switch in software can do, so it is the yardstick. The switch
-//! checks who sent the frame and what it claims, sums its payload, and sends a result to all
-//! workers for every eight frames that come in: as many frames leave as arrive.
+//! DPDK's own test program receives a frame, swaps two addresses and sends it: `macswap`. A switch
+//! in software cannot do less, so that is the yardstick. The switch validates the frame's sender
+//! and header, sums its payload, and sends a result to all workers for every eight frames: frames
+//! out equal frames in.
 //!
-//! Both run on the same CPU, one after the other, in every round; [`replay`](crate::replay) says
-//! what feeds them. A round's ratio divides neighbours in time, and the reported ratio is the median
-//! of the rounds'.
+//! Both run on the same CPU, one after the other, in every round; [`replay`](tally_testkit::replay)
+//! feeds them. A round's ratio divides neighbours in time, and the report has the median of the
+//! rounds' ratios.
 //!
 //! # The catches
 //!
-//! - The switch's number counts only if it summed every single frame and finished every fragment. If
-//!   anything else happened, the command fails.
-//! - Seconds are those that the core's thread had the CPU for: all of them on a machine that is not
-//!   shared. The column `of CPU` says how many it had.
-//! - With hugepages (`--memory hugepages`) both programs are faster, macswap by more: on ordinary pages each frame
-//!   begins on a page of its own, and most of macswap's time is spent on what follows from it.
-//! - Bits per second are those of the frames from Ethernet header to the end of the payload, without
-//!   preamble, frame check sequence and gap.
-//! - The roof is macswap's time for a frame and the time to read and sum its payload, added up
-//!   ([`replay::roofline`](crate::replay::roofline)): what a switch would take that did nothing else. A
-//!   processor can do a part of both at once, so the roof is not a hard limit.
+//! - The command fails unless the switch summed every frame and finished every fragment.
+//! - Seconds are CPU time of the core's thread: the whole time on a machine that is not shared. The
+//!   column `of CPU` has the share.
+//! - With hugepages (`--memory hugepages`) both programs are faster, macswap by more: on ordinary
+//!   pages each frame begins on a page of its own, and the cost of that is most of macswap's time.
+//! - Bits per second are those of the frames from Ethernet header to the end of the payload,
+//!   without preamble, frame check sequence and gap.
+//! - The roof is macswap's time for a frame plus the time to read and sum its payload
+//!   ([`roofline`]): the time of a switch that does nothing else. A processor can overlap the two
+//!   in part, so the roof is not a hard limit.
 //! - Cycles are seconds times the clock that `/proc/cpuinfo` gives for the CPU at the start. Many
 //!   machines, virtual ones most of all, give a nominal one there; the ratio of two such figures
 //!   is right anyway.
 
-use crate::replay::{Captures, Cpus, Memory, Rate, Switch, Testpmd, WORKERS, roofline};
+use crate::roofline;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use tally_report::{Machine, Report, Spread, Target};
 use tally_switch::datapath::BURST;
+use tally_testkit::replay::{Captures, Cpus, Memory, Rate, Switch, Testpmd, WORKERS};
 
 /// Share of macswap's packets per second that the switch should reach.
 const TARGET_RATIO: f64 = 0.75;
@@ -48,11 +48,11 @@ const ELEMENTS: [&str; 6] = ["i32", "f32", "f16", "bf16", "i16", "i8"];
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Payloads in bytes, multiples of 64 up to 8192
+    /// Payloads in bytes, separated by commas: multiples of 64 up to 8192
     #[arg(long, value_delimiter = ',', default_values_t = [256, 1024, 8192])]
     payload: Vec<u16>,
 
-    /// Element types: i32, f32, f16, bf16, i16, i8
+    /// Element types, separated by commas: i32, f32, f16, bf16, i16, i8
     #[arg(long, value_delimiter = ',', default_values_t = ["i32", "f32"].map(str::to_owned))]
     element: Vec<String>,
 
@@ -60,7 +60,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 
-    /// Seconds for which each is measured in a round
+    /// Measured seconds of each program in a round
     #[arg(long, default_value_t = 2)]
     seconds: u32,
 
@@ -72,11 +72,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     memory: Memory,
 
-    /// Another tally-switch to take turns with: the one before a change
+    /// Another tally-switch to compare with, as the one before a change
     #[arg(long, value_name = "PROGRAM")]
     against: Option<PathBuf>,
 
-    /// Leave out dpdk-testpmd
+    /// No dpdk-testpmd
     #[arg(long)]
     no_macswap: bool,
 }
@@ -114,8 +114,8 @@ struct Row {
     to_macswap: Option<Spread>,
     /// Nanoseconds to read and sum a payload.
     sum_ns: Option<f64>,
-    /// Frames per second divided by those of a program that takes macswap's time in the same round and
-    /// that for the sum.
+    /// Frames per second divided by those of a program that needs macswap's time in the same round
+    /// plus that for the sum.
     to_roof: Option<Spread>,
     /// Frames per second divided by those of the other switch in the same round.
     to_other: Option<Spread>,

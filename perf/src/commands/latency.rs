@@ -1,52 +1,54 @@
-//! `tally-perf latency`: how long a frame is in the switch under light and heavy load, beside
-//! `dpdk-testpmd` with `macswap`.
+//! `tally-perf latency`: latency of the switch under light and heavy load, beside `dpdk-testpmd`
+//! with `macswap`.
 //!
 //! # What is compared
 //!
-//! Both programs have the same `net_memif` ports, one for each worker, and the same CPU, one after the other;
-//! the [generator](crate::load) has another CPU and plays all workers. First it finds each program's highest
-//! rate: in a closed loop, which loses nothing because a window bounds what is under way. Then, in an open loop at
-//! some shares of *its own* highest rate, it measures the time from when a frame was due to when what came of
-//! it was back. macswap sends every frame back; the switch sends one result to each worker for as many
-//! contributions, so equally many frames leave both.
+//! Both programs have the same `net_memif` ports, one for each worker, and the same CPU, one after
+//! the other; the [generator](tally_load) has another CPU and plays all workers. First it finds
+//! each program's highest rate: in a closed loop, which loses nothing because a window bounds the
+//! frames in flight. Then, in an open loop at some shares of *its own* highest rate, it measures
+//! latencies. macswap sends every frame back; the switch sends one result to each worker for one
+//! contribution of each, so frames out equal frames in for both.
 //!
 //! - macswap: from when a frame was due until it is back.
-//! - switch: from when the *last* contribution of a fragment was due until its result is back, one sample for
-//!   each port. From the *first* contribution on, too: that has the waiting for the others in it, which is the
-//!   load's and not the switch's.
+//! - switch: from when the *last* contribution of a fragment was due until its result is back, one
+//!   sample for each port. Also from the *first* contribution on: that includes the wait for the
+//!   other contributions, which is the load's and not the switch's.
 //!
-//! Contributions of a fragment are due one after the other, at equal distances, as macswap's frames are.
-//! Latencies are corrected for coordinated omission. Each load is put on a program that has just been started.
+//! Contributions of a fragment are due one after the other, at equal distances, as macswap's frames
+//! are. Latencies are corrected for coordinated omission. Each load runs on a program just started.
 //!
 //! # The catches
 //!
-//! - A round trip has the generator's own receiving and sending in it, and a copy by memif's driver each
-//!   way at each end. It is the same for both programs; what differs is the program. The switch's own figure,
-//!   from a fragment's first contribution to its result, is in the column `residence`; it has no turn and
-//!   no copy of the generator's in it, and the waiting for the other contributions.
-//! - Both programs and the generator spin. With two CPUs nothing else can run without stopping one of
-//!   them: the DPDK threads of either, the switch's control thread and the kernel do so now and then. The
-//!   tails, from the 99.9th percentile on, are made of that; take more CPUs for tails that mean something.
-//! - The highest rate may be the generator's own. The column `generator idle` says so: near 0 % it is, and then
-//!   the shares are of what it could offer. macswap is often faster than the generator.
+//! - A round trip includes the generator's own receiving and sending, and a copy by memif's driver
+//!   each way at each end. These are the same for both programs. The switch's own figure, from a
+//!   fragment's first contribution to its result, is in the column `residence`: without poll
+//!   iterations and copies of the generator, with the wait for the other contributions.
+//! - Both programs and the generator spin. With two CPUs anything else that runs stops one of them:
+//!   the DPDK threads of either, the switch's control thread and the kernel do. The tails, from the
+//!   99.9th percentile on, come from that; use more CPUs for meaningful tails.
+//! - The highest rate may be the generator's own. The column `generator idle` shows it: near 0 % it
+//!   is, and the shares are of the rate that it could offer. macswap is often faster than the
+//!   generator.
 
-use crate::cluster::Program;
-use crate::commands::load::{Figures, own_cpu};
-use crate::load::flow::Pace;
-use crate::load::measure::Percentiles;
-use crate::load::plan::{Plan, Wishes};
-use crate::load::rig::{Rig, Wire};
-use crate::load::run::{Limits, Outcome, Peer, Run};
-use crate::replay::{Cpus, Switch, Testpmd, statistics};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use simd_json::json;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
+use tally_load::capture::{JOB, KEY, SWITCH_IP, SWITCH_MAC, config};
+use tally_load::flow::Pace;
+use tally_load::measure::Percentiles;
+use tally_load::plan::{Plan, Wishes};
+use tally_load::report::Figures;
+use tally_load::rig::{Rig, Wire};
+use tally_load::run::{Limits, Outcome, Peer, Run};
 use tally_report::{Machine, Report, Spread};
-use tally_wire::{Element, UNIT_BYTES};
+use tally_schema::switch::config::{AddressConfig, Config, Idle, JobSection, PortSection};
+use tally_testkit::cluster::Program;
+use tally_testkit::replay::{Cpus, Switch, Testpmd, statistics};
+use tally_wire::{Element, Key, UNIT_BYTES};
 
 /// Before a rate or a latency is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -70,11 +72,11 @@ pub struct Args {
     #[arg(long, default_value_t = 1024)]
     payload: u16,
 
-    /// Fragments under way while the highest rate is looked for
+    /// Window in fragments of the search for the highest rate
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=512))]
     window: u16,
 
-    /// Loads, in percent of each program's highest rate
+    /// Loads in percent of each program's highest rate, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [10, 50, 90])]
     load: Vec<u32>,
 
@@ -82,11 +84,11 @@ pub struct Args {
     #[arg(long, default_value_t = 3)]
     rounds: u32,
 
-    /// Seconds for each load
+    /// Measured seconds of each load
     #[arg(long, default_value_t = 2)]
     seconds: u32,
 
-    /// Leave out dpdk-testpmd
+    /// No dpdk-testpmd
     #[arg(long)]
     no_macswap: bool,
 }
@@ -117,7 +119,7 @@ struct Sample {
     figures: Figures,
     generator_idle: f64,
     /// The switch's own: from a fragment's first contribution to its result.
-    residence: Option<tally_switch::report::Latency>,
+    residence: Option<tally_schema::switch::report::Latency>,
 }
 
 /// One program at one load, over the rounds.
@@ -215,8 +217,8 @@ struct Bench<'a> {
     testpmd: Result<Testpmd, String>,
 }
 
-/// A program and our ports to it. The program ends first: testpmd's driver may crash when its peer goes
-/// while it polls.
+/// A program and our ports to it. The program ends first: testpmd's driver may crash if its peer
+/// disappears while it polls.
 struct Contender {
     program: Program,
     wire: Wire,
@@ -235,14 +237,14 @@ impl<'a> Bench<'a> {
             "the generator needs a CPU beside the program's: this machine lets us have one"
         );
         let config = folder.join("switch.json");
-        std::fs::write(&config, config_of(args, folder, cpus)?)?;
+        config::write(&config_of(args, folder, cpus), &config)?;
         let wishes = Wishes {
             payload_bytes: Some(args.payload),
             window: Some(args.window),
             ..Wishes::default()
         };
         let plan = Plan::new(&config, &wishes)?;
-        let cpu = own_cpu(&plan);
+        let cpu = plan.generator_cpu();
         ensure!(cpu == Some(cpus.control), "the generator's CPU is taken");
         Ok(Self {
             args,
@@ -309,11 +311,11 @@ impl<'a> Bench<'a> {
         peer: Peer,
         pace: Pace,
         measure: Duration,
-    ) -> Result<(Outcome, Option<tally_switch::report::Latency>)> {
+    ) -> Result<(Outcome, Option<tally_schema::switch::report::Latency>)> {
         let mut plan = self.plan.clone();
         for job in &mut plan.jobs {
             job.pace = pace;
-            // What is late in an open loop is late because of the program, and not because of a small window.
+            // In an open loop latency must come from the program, not from a small window.
             if pace != Pace::Closed {
                 job.window = plan.switch.window;
             }
@@ -330,8 +332,8 @@ impl<'a> Bench<'a> {
         let mut contender = self.start(peer)?;
         if peer == Peer::Switch {
             let job = &plan.jobs[0];
-            let seats = job.workers.iter().chain(&job.ps);
-            contender.wire.find_switch(&plan.switch, seats)?;
+            let hosts = job.workers.iter().chain(&job.ps);
+            contender.wire.find_switch(&plan.switch, hosts)?;
         }
         let stop = AtomicBool::new(false);
         let outcome = Run::to_the_end(&plan, peer, &mut contender.wire, &limits, None, &stop)?;
@@ -407,7 +409,7 @@ impl<'a> Bench<'a> {
         let _ = writeln!(
             out,
             "{workers} workers on {workers} net_memif ports, payload {payload} B; CPU {data} for each program in turn, \
-             CPU {control} for the generator (and for whatever else runs): both spin\n\
+             CPU {control} for the generator and all other programs: both spin\n\
              {rounds} rounds of {seconds} s for each load; round trips in us, medians of the rounds"
         );
         if let Err(reason) = &self.testpmd {
@@ -555,22 +557,21 @@ fn device(args: &Args, folder: &Path, at: usize) -> String {
     )
 }
 
-fn config_of(args: &Args, folder: &Path, cpus: Cpus) -> Result<String> {
-    let ports: Vec<_> = (0..ports(args))
-        .map(|at| {
-            json!({ "name": format!("worker{at}"), "device": device(args, folder, at), "mtu": mtu(args) })
-        })
-        .collect();
-    let config = json!({
-        "address": { "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254" },
-        "cores": [cpus.data],
-        "control_core": cpus.control,
-        "idle": "spin",
-        "ports": ports,
-        "pool": { "slots": 1024 },
-        "window": 512,
-        "jobs": [{ "id": 7, "key": "00112233445566778899aabbccddeeff", "workers": args.workers }],
-        "stats_socket": folder.join("switch.stat").display().to_string(),
-    });
-    simd_json::to_string(&config).context("configuration as JSON")
+fn config_of(args: &Args, folder: &Path, cpus: Cpus) -> Config {
+    let port = |at| PortSection {
+        name: Some(format!("worker{at}")),
+        mtu: mtu(args),
+        ..PortSection::new(device(args, folder, at))
+    };
+    let key: Key = KEY.parse().expect("32 hexadecimal digits");
+    let address = AddressConfig::new(SWITCH_MAC, SWITCH_IP);
+    let mut config = Config::new(address, (0..ports(args)).map(port).collect());
+    config.cores = vec![cpus.data];
+    config.control_core = Some(cpus.control);
+    config.idle = Idle::Spin;
+    config.pool.slots = Some(1024);
+    config.window = 512;
+    config.jobs = vec![JobSection::new(JOB.0, key, args.workers)];
+    config.stats_socket = Some(folder.join("switch.stat"));
+    config
 }

@@ -9,7 +9,7 @@
 //!
 //! - `namespaces`: packet sockets and UDP sockets, links shaped to one rate each way. The kernel
 //!   drops frames behind the shaper, for all contenders alike
-//!   ([`WireLosses`](crate::cluster::WireLosses)).
+//!   ([`WireLosses`](tally_testkit::cluster::WireLosses)).
 //! - `memif`: shared memory between processes. Agents and our SwitchML client drop frames
 //!   themselves, by a seed. Gloo cannot run there.
 //!
@@ -51,7 +51,7 @@ mod counted;
 mod run;
 mod summary;
 
-use crate::cluster::{Cpus, Network, allowed};
+use crate::peers::Peer;
 use anyhow::{Context, Result, ensure};
 use cases::{Case, Contender, Pattern};
 use run::{Bench, Run};
@@ -59,6 +59,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 use summary::Row;
 use tally_report::{Machine, Report};
+use tally_testkit::cluster::{Cpus, Network, allowed};
 
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
@@ -71,19 +72,20 @@ pub struct Args {
     #[arg(long, default_value_t = 8_000_000, value_parser = clap::value_parser!(u64).range(1000..))]
     elements: u64,
 
-    /// Rates of loss in percent, each way on each link; the bare option means none
+    /// Rates of loss in percent, each way on each link, separated by commas; the bare option means
+    /// none
     #[arg(long, num_args = 0.., value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 3.0, 10.0])]
     rates: Vec<f64>,
 
-    /// Patterns of loss; the bare option means none
+    /// Patterns of loss, separated by commas; the bare option means none
     #[arg(long, value_enum, num_args = 0.., value_delimiter = ',', default_values_t = Pattern::ALL)]
     patterns: Vec<Pattern>,
 
-    /// Networks; by default memif, and namespaces for root
+    /// Networks, separated by commas [default: memif, and namespaces for root]
     #[arg(long, value_enum, value_delimiter = ',')]
     networks: Option<Vec<Network>>,
 
-    /// Contenders
+    /// Contenders, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Contender::ALL)]
     contenders: Vec<Contender>,
 
@@ -91,7 +93,7 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// Rate of the shaped links, each way
+    /// Rate of the shaped links, each way, in Mbit/s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     rate_mbit: u32,
 
@@ -111,7 +113,7 @@ pub struct Args {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window_links: u16,
 
-    /// Random seed of the data and of the agents' losses
+    /// Random seed of the data and of the frames that agents drop
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
@@ -119,11 +121,12 @@ pub struct Args {
     #[arg(long, value_name = "FOLDER")]
     plots: Option<PathBuf>,
 
-    /// One round of a small vector without loss and at 3 %: says that it works, not how fast
+    /// One round of a small vector without loss and at 3 %: a check that it works, not a
+    /// measurement
     #[arg(long, conflicts_with_all = ["elements", "rates", "patterns", "rounds"])]
     quick: bool,
 
-    /// The reference program
+    /// Reference program
     #[arg(long, default_value = "worker-agent/reference/check.py")]
     reference: PathBuf,
 }
@@ -201,6 +204,8 @@ struct Parameters<'a> {
     queue_bytes: u32,
     cpus_memif: Cpus,
     cpus_links: Cpus,
+    /// The version of PyTorch whose Gloo this is.
+    torch: Option<String>,
     quick: bool,
 }
 
@@ -243,6 +248,7 @@ pub fn run(args: &Args) -> Result<Report> {
         queue_bytes: run::QUEUE_BYTES,
         cpus_memif,
         cpus_links,
+        torch: Peer::GlooRing.find().ok().map(|found| found.version),
         quick: args.quick,
     };
     let table = summary::table(&args, &parameters, &rows);

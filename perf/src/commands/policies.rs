@@ -1,29 +1,27 @@
-//! `tally-perf policies`: several jobs share one switch and too little of its memory, under each of
-//! its policies in turn.
+//! `tally-perf policies`: several jobs share one switch and too little memory, under each policy.
 //!
 //! A small mix of training jobs as real processes: one that mostly communicates, one that mostly
-//! computes, one in between, each with its own workers and parameter server. A round is a pause that
-//! stands for computation, then an all-reduce; a job is over after so many rounds, and the time that
-//! takes is its completion time (JCT). All start together: their parameter servers, without which a
-//! job does not run, are started last, side by side.
+//! computes, one in between, each with its own workers and parameter server. A round is a pause
+//! that stands for computation, then an all-reduce. A job's completion time (JCT) is that of its
+//! fixed number of rounds. All start together: their parameter servers, without which a job does
+//! not run, are started last, side by side.
 //!
 //! The policies take turns within each repetition, on the same network and the same CPUs, and are
-//! compared within it; of the ratios the median is reported. In the first repetition of each policy
-//! every worker's result is compared with the reference, bit for bit, and later ones with that.
+//! compared within it; the report has the median of the ratios. In the first repetition of each
+//! policy every worker's result is compared with the reference, bit for bit, and later ones with
+//! that.
 //!
-//! The pool is small: with as many slots as its default for a window, one job of three workers alone
-//! reaches about four fifths of its speed on two CPUs in namespaces, with a third of them less than half
-//! (`tally-perf demo --workers 3 --window N`). The comparison with `static` turns with the pool's size
-//! (docs/PERFORMANCE.md), so look at several.
+//! The pool is small. With the default number of slots for a window, one job of three workers alone
+//! reaches about four fifths of its speed on two CPUs in namespaces; with a third of that number
+//! less than half (`tally-perf demo --workers 3 --window N`). Whether a policy beats `static`
+//! depends on the pool's size (docs/PERFORMANCE.md), so look at several.
 //!
 //! Catches: under `fcfs` every sum passes through the parameter server, so none counts as finished
-//! by the switch. With few CPUs the hosts share one, and what costs them time (a parameter server that has
-//! to finish much) weighs more than on machines of their own; a JCT of a small job moves with
-//! whatever else the kernel schedules. The table says who had which CPU. The numbers of the mix are
+//! by the switch. With few CPUs the hosts share one, and load on it (a parameter server that has to
+//! finish much) weighs more than on machines of their own; a small job's JCT varies with all that
+//! the kernel schedules. The table says which program had which CPU. The numbers of the mix are
 //! fixed: a policy is improved, never its scenario.
 
-use crate::cluster::{Cluster, Cpus, Network, Program, Retransmissions, Spec, WorkerReport};
-use crate::reference::{Inputs, Reference};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -31,6 +29,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tally_engine::PolicyName;
 use tally_report::{Machine, Report, Spread, Target};
+use tally_schema::agent::report::{Report as WorkerReport, Retransmissions};
+use tally_testkit::cluster::{Cluster, Cpus, Network, Program, Spec};
+use tally_testkit::reference::{Inputs, Reference};
 
 /// Time that one run of the mix may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -49,8 +50,8 @@ struct Job {
     rounds: u32,
 }
 
-/// Shaped after a large model with little computation (as VGG), a small one with much (as ResNet50),
-/// and one between the two; small enough for two CPUs.
+/// Shaped after a large model with little computation (as VGG), a small one with much (as
+/// ResNet50), and one between the two; small enough for two CPUs.
 const MIX: [Job; 3] = [
     Job {
         name: "communication-heavy",
@@ -80,11 +81,11 @@ const QUICK_ROUNDS: u32 = 2;
 /// Arguments of the comparison.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// How often each policy has its turn
+    /// Turns of each policy
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     repetitions: u32,
 
-    /// One repetition of a few rounds: says that it works, not how fast
+    /// One repetition of a few rounds: a check that it works, not a measurement
     #[arg(long, conflicts_with = "repetitions")]
     quick: bool,
 
@@ -92,15 +93,15 @@ pub struct Args {
     #[arg(long, default_value_t = 8)]
     slots: u32,
 
-    /// How the processes reach each other; by default namespaces for root, memif otherwise
+    /// Network between the processes [default: namespaces for root, memif otherwise]
     #[arg(long, value_enum)]
     network: Option<Network>,
 
-    /// Where the synthetic gradients start
+    /// Random seed of the synthetic gradients
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// The reference program
+    /// Reference program
     #[arg(long, default_value = "worker-agent/reference/check.py")]
     reference: PathBuf,
 }
@@ -119,7 +120,7 @@ struct JobRun {
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     policy: String,
-    /// Gradients of all jobs and rounds, as one worker of each has them, by the time of the longest.
+    /// Bits of all gradients of one worker of each job, divided by the time of the longest job.
     goodput_gbps: f64,
     /// Mean of the jobs.
     jct_s: f64,
@@ -201,7 +202,7 @@ pub fn run(args: &Args) -> Result<Report> {
     };
     let mut runs = Vec::new();
     for repetition in 1..=repetitions {
-        for (policy, _) in PolicyName::ALL {
+        for (_, policy) in PolicyName::ALL {
             eprintln!("repetition {repetition} of {repetitions}: {policy}");
             let run = mixed.run(policy);
             runs.push(run.with_context(|| format!("under {policy}"))?);
@@ -240,12 +241,12 @@ struct Mixed<'a> {
     mix: &'a [Job],
     cluster: &'a mut Cluster,
     /// Each job's result, once the reference has found it right.
-    results: Vec<(&'static str, Vec<Vec<u8>>)>,
+    results: Vec<(PolicyName, Vec<Vec<u8>>)>,
 }
 
 impl Mixed<'_> {
     /// Runs all jobs at once, once.
-    fn run(&mut self, policy: &'static str) -> Result<Run> {
+    fn run(&mut self, policy: PolicyName) -> Result<Run> {
         self.cluster.set_policy(policy);
         self.cluster.start_switch()?;
         let mut workers = Vec::new();
@@ -295,7 +296,7 @@ impl Mixed<'_> {
         let longest = jobs.iter().map(|job| job.jct_s).fold(0.0, f64::max);
         let counter = |name: &str| switch.counters.get(name).copied().unwrap_or(0);
         Ok(Run {
-            policy: policy.to_owned(),
+            policy: policy.to_string(),
             goodput_gbps: bits / longest / 1e9,
             jct_s: jobs.iter().map(|job| job.jct_s).sum::<f64>() / jobs.len() as f64,
             start_skew_ms: start_skew.as_secs_f64() * 1e3,
@@ -325,7 +326,7 @@ impl Mixed<'_> {
 
     /// Compares every worker's result: the first time under a policy with the reference, later
     /// with what the reference has found right.
-    fn check(&mut self, policy: &'static str) -> Result<()> {
+    fn check(&mut self, policy: PolicyName) -> Result<()> {
         let outputs = |job: usize| {
             let cluster = &*self.cluster;
             (0..self.mix[job].workers).map(move |rank| cluster.output(job, rank))
@@ -415,7 +416,7 @@ fn summary(policy: &str, runs: &[Run], jobs: usize) -> Result<Summary> {
         })?,
         retransmissions: of(|run| {
             let all = run.jobs.iter().map(|job| job.retransmissions);
-            Retransmissions::of_all(all).sum() as f64
+            Retransmissions::of_all(all).nack as f64
         })?,
     })
 }

@@ -1,37 +1,40 @@
-//! `tally-perf pool`: what a core sums, by the size of the pool: from L1 to main memory.
+//! `tally-perf pool`: throughput of one core by the size of the pool, from L1 to main memory.
 //!
 //! # What is measured
 //!
-//! Scarce memory is cache (decision 4 of the design). A fragment's slot is touched once for each worker,
-//! and how much else is touched between two of these times is as much as is under way. So the captures let
-//! worker after worker send a whole *turn* of fragments: first all of worker 0, then all of worker 1.
-//! Each slot is touched again only after all others of the turn have been. A turn of as many bytes as a cache
-//! has is a pool that fits it or does not.
+//! Scarce memory is cache (decision 4 of the design). A fragment's slot is touched once for each
+//! worker; the memory touched between two of these times is that of all fragments in flight. So the
+//! captures let worker after worker send a whole *turn* of fragments: first all of worker 0, then
+//! all of worker 1. Each slot is touched again only after all others of the turn. A turn with the
+//! size of a cache is a pool of that size.
 //!
 //! Two programs do it. `switch` is one core of the real switch, fed as in `datapath`: frames are
-//! copied in from captures that no cache holds. `engine` is its aggregator alone, with contributions that
-//! are in L1 already. A NIC lies between: it costs the core no copy, and DDIO puts frames into L3.
+//! copied in from captures that no cache holds. `engine` is its pool shard alone, with
+//! contributions that are in L1 already. A NIC lies between: it costs the core no copy, and DDIO
+//! puts frames into L3.
 //!
 //! # The catches
 //!
-//! - Bytes are those of payloads in slots. A frame of the switch also has 64 bytes of headers and 128 of
-//!   DPDK's own, each slot 64 or more, and all that passes through the cache beside the pool takes room
-//!   there, too: the driver reads and writes each frame once. So the knee lies below a cache's size.
-//! - On ordinary pages DPDK begins each frame on a page of its own: 1 KiB frames then share a quarter of a
-//!   cache's sets, which is the reason to have hugepages.
-//! - The first contribution of a fragment is kept, not summed: of 4 workers, three quarters are summed.
+//! - Bytes are those of payloads in slots. A frame of the switch also has 64 bytes of headers and
+//!   128 of DPDK's own, each slot 64 or more, and the driver reads and writes each frame once. All
+//!   of that occupies cache beside the pool, so the knee lies below a cache's size.
+//! - On ordinary pages DPDK begins each frame on a page of its own: 1 KiB frames then share a
+//!   quarter of a cache's sets, which is the reason to have hugepages.
+//! - The first contribution of a fragment is kept, not summed: of 4 workers, three quarters are
+//!   summed.
 
 mod engine;
 
 use crate::record::Record;
-use crate::replay::{Captures, Cpus, Shape, Switch};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use simd_json::prelude::*;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
+use tally_load::capture::Shape;
 use tally_report::{Line, Machine, Plot, Report, Spread};
+use tally_testkit::replay::{Captures, Cpus, Switch};
 
 /// Pools in KiB: from less than L1 to more than L3.
 const POOLS_KIB: [u32; 13] = [
@@ -59,11 +62,11 @@ const USUAL_BYTES: [(&str, usize); 3] = [("L1d", 32 << 10), ("L2", 1 << 20), ("L
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Payloads in bytes: powers of two from 64 to 8192
+    /// Payloads in bytes, separated by commas: powers of two from 64 to 8192
     #[arg(long, value_delimiter = ',', default_values_t = [1024, 8192])]
     payload: Vec<u16>,
 
-    /// Pools in KiB of payload: powers of two
+    /// Pools in KiB of payload, separated by commas: powers of two
     #[arg(long, value_delimiter = ',', default_values_t = POOLS_KIB)]
     pool: Vec<u32>,
 
@@ -75,15 +78,15 @@ pub struct Args {
     #[arg(long, default_value_t = 3)]
     rounds: u32,
 
-    /// Seconds for which each is measured in a round
+    /// Measured seconds of each pool in a round
     #[arg(long, default_value_t = 1)]
     seconds: u32,
 
-    /// Leave out the switch: the engine alone
+    /// The engine alone, no switch
     #[arg(long)]
     no_switch: bool,
 
-    /// Writes the plot there, as SVG
+    /// File for the plot, as SVG
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }
@@ -393,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_only_sums_whatever_the_pool() {
+    fn the_engine_only_sums_at_each_size_of_the_pool() {
         for (fragments, workers) in [(2, 2), (32, 4), (1024, 64)] {
             let rate = engine::measure(fragments, workers, 64, 0.001);
             assert!(rate.is_some_and(|rate| rate > 0.0), "{fragments} {workers}");

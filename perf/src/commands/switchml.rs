@@ -1,32 +1,36 @@
-//! `tally-perf switchml`: what one core of the switch moves for SwitchML's clients.
+//! `tally-perf switchml`: throughput of one core of the switch for SwitchML's clients.
 //!
 //! # What is compared
 //!
-//! Eight workers send packets of one size, a result goes to each of them for every eight that come in, so as many
-//! frames leave as arrive. In each round, one after the other on the same core: `dpdk-testpmd`'s `macswap` on
-//! the same frames, the switch with the native dialect and the same payload, the switch with SwitchML's.
-//! [`replay`](crate::replay) says what feeds them, and [`SlotCaptures`] how that loops. A round's ratio divides
-//! neighbours in time, and the reported ratio is the median of the rounds'.
+//! Eight workers send packets of one size; a result goes to each of them for every eight packets,
+//! so frames out equal frames in. In each round, one after the other on the same core:
+//! `dpdk-testpmd`'s `macswap` on the same frames, the switch with the native dialect and the same
+//! payload, the switch with SwitchML's. [`replay`](tally_testkit::replay) feeds them,
+//! [`SlotCaptures`] loops SwitchML's packets. A round's ratio divides neighbours in time, and the
+//! report has the median of the rounds' ratios.
 //!
-//! The reference is the hardware that SwitchML was made for. A port of 100 Gbit/s at a Tofino cannot carry more
-//! goodput than its wire has beside headers, frame check sequence, preamble and gap: 77.1 Gbit/s of elements at 256 bytes a
-//! packet, 93.1 at 1024. `ports` is how many such ports, full all the time, one core would serve.
+//! The reference is the hardware that SwitchML was made for. A port of 100 Gbit/s at a Tofino
+//! cannot carry more goodput than its wire leaves beside headers, frame check sequence, preamble
+//! and gap: 77.1 Gbit/s of elements at 256 bytes a packet, 93.1 at 1024. `ports` is the number of
+//! such ports, always full, that one core would serve.
 //!
 //! # The catches
 //!
-//! - Those of [`datapath`](super::datapath): the driver's copy of each frame is in all three, and there is no
-//!   loss and no queue.
-//! - The native dialect sends a result once on each port, as one buffer that all share. SwitchML's has headers of its
-//!   own for each worker, and a copy of the sum or a second segment: that is most of the difference.
-//! - A Tofino does not get slower with more workers, and a core does: goodput is that of all workers together.
+//! - Those of [`datapath`](super::datapath): the driver's copy of each frame is in all three, and
+//!   there is no loss and no queue.
+//! - The native dialect sends a result once on each port, as one buffer that all share. SwitchML's
+//!   has headers of its own for each worker, and a copy of the sum or a second segment: that is
+//!   most of the difference.
+//! - A Tofino does not get slower with more workers, and a core does: goodput is that of all
+//!   workers together.
 
-use crate::replay::{Captures, Cpus, Memory, Rate, SlotCaptures, Switch, Testpmd, WORKERS};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use tally_report::{Machine, Report, Spread};
 use tally_switch::datapath::BURST;
+use tally_testkit::replay::{Captures, Cpus, Memory, Rate, SlotCaptures, Switch, Testpmd, WORKERS};
 use tally_wire::switchml::{HEADERS_BYTES, Size};
 
 /// Bytes of a frame on the wire beside what DPDK sees: frame check sequence, preamble, gap.
@@ -37,7 +41,7 @@ const PORT_GBIT: f64 = 100.0;
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Bytes of elements in a packet: powers of two from 128 to 8192
+    /// Bytes of elements in a packet, separated by commas: powers of two from 128 to 8192
     #[arg(long, value_delimiter = ',', default_values_t = [256, 1024])]
     payload: Vec<u16>,
 
@@ -45,11 +49,11 @@ pub struct Args {
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 
-    /// Seconds for which each is measured in a round
+    /// Measured seconds of each program in a round
     #[arg(long, default_value_t = 2)]
     seconds: u32,
 
-    /// Slots of each worker; the native dialect's fragments go through as much memory
+    /// Slots of each worker; the native dialect's fragments take the same memory
     #[arg(long, default_value_t = 96)]
     slots: u16,
 
@@ -57,15 +61,15 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t)]
     memory: Memory,
 
-    /// Another tally-switch to take turns with: the one before a change
+    /// Another tally-switch to compare with, as the one before a change
     #[arg(long, value_name = "PROGRAM")]
     against: Option<PathBuf>,
 
-    /// Leave out dpdk-testpmd
+    /// No dpdk-testpmd
     #[arg(long)]
     no_macswap: bool,
 
-    /// One short round: that it runs, not how fast
+    /// One short round: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
 }

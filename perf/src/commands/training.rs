@@ -1,34 +1,38 @@
-//! `tally-perf training`: PyTorch's DistributedDataParallel over links of one rate, with Tally and with Gloo.
+//! `tally-perf training`: PyTorch's DistributedDataParallel over links of one rate, with Tally and
+//! with Gloo.
 //!
 //! # What is compared
 //!
-//! Two models train on made-up images. `vgg` has nearly ten million parameters in large layers at its end and little to
-//! compute: it waits for the network. `resnet` has 0.2 million and much to compute. Every host is a network namespace with
-//! one link, shaped as in [`allreduce`](super::allreduce): Tally's switch or the kernel's bridge is in the middle. A rank
-//! runs on each host, and for Tally the host's agent (`tally-agent serve`), too. The rendezvous and what goes through Gloo
-//! in both cases (the parameters at the start) take the same links and are not timed.
+//! Two models train on made-up images. `vgg` has nearly ten million parameters in large layers at
+//! its end and little to compute: the network limits it. `resnet` has 0.2 million and much to
+//! compute. Every host is a network namespace with one link, shaped as in
+//! [`allreduce`](super::allreduce): Tally's switch or the kernel's bridge is in the middle. A rank
+//! runs on each host, and for Tally the host's agent (`tally-agent serve`), too. The rendezvous and
+//! the parameters at the start, which go through Gloo in both cases, take the same links and are
+//! not timed.
 //!
-//! Gloo and Tally have DDP's all-reduce of f32 as it is, so that the backend's name is all that differs. Beside them
-//! are narrower wires: Tally's hook (`tally.ddp_hook`), and PyTorch's own `bf16_compress_hook` over Gloo.
+//! Gloo and Tally have DDP's all-reduce of f32 as it is, so that the backend's name is all that
+//! differs. Beside them are narrower wires: Tally's hook (`tally.ddp_hook`), and PyTorch's own
+//! `bf16_compress_hook` over Gloo.
 //!
-//! The contenders take turns. A *step* is forward pass, backward pass and the optimizer's, at the slowest rank.
-//! *Communication* is from the moment at which the first bucket of gradients was handed over to that at which the last
-//! was back, as a hook around the backend's notes it, in the same way for all; what is computed meanwhile is part
-//! of it. *Not hidden* is the step less the median step of the same ranks without synchronisation (`no_sync`), so
-//! it has copies into and out of buckets in it. Ratios divide medians of the same turn.
+//! The contenders take turns. A *step* is forward pass, backward pass and the optimizer's, at the
+//! slowest rank. *Communication* lasts from the moment when the first bucket of gradients was
+//! handed over to the moment when the last was back. A hook around the backend's records both, in
+//! the same way for all; computation in between is part of it. *Not hidden* is the step less the
+//! median step of the same ranks without synchronisation (`no_sync`), so it includes copies into
+//! and out of buckets. Ratios divide medians of the same turn.
 //!
 //! # The catches
 //!
-//! - Everybody shares all CPUs of the machine: ranks, agents, switch, kernel. With more ranks than CPUs, computing
-//!   takes longer than it would on hosts of their own, and communication costs computing.
-//! - After the last step all ranks of a contender must have the same parameters, bit for bit. After two they must be
-//!   where Gloo's are, but for the rounding of sums (and more of it on narrow wires). After many they are not: these
-//!   models make 1e-2 of a difference of 1e-7 in ten steps, whoever makes the sums.
+//! - All programs share all CPUs of the machine: ranks, agents, switch, kernel. With more ranks
+//!   than CPUs, computing takes longer than it would on hosts of their own, and communication costs
+//!   computing.
+//! - After the last step all ranks of a contender must have the same parameters, bit for bit. After
+//!   two they must be those of Gloo but for the rounding of sums (and more of it on narrow wires).
+//!   After many they are not: these models make 1e-2 of a difference of 1e-7 in ten steps, with any
+//!   backend.
 
-use crate::cluster::{
-    Cluster, Cpus, Links, Namespaces, Network, Program, Spec, Timeouts, allowed, host_address,
-    prefixed,
-};
+use crate::peers::python_tally;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
@@ -36,6 +40,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tally_report::{Machine, Report, Spread, Target};
+use tally_testkit::cluster::{
+    Cluster, Cpus, Links, Namespaces, Network, Program, Spec, Timeouts, allowed, host_address,
+    prefixed,
+};
 
 const PROGRAM: &str = include_str!("../../training/train.py");
 /// Fragments that a worker of Tally may have unfinished, as for `allreduce`.
@@ -52,15 +60,15 @@ const COMPUTATION_TARGET: f64 = 0.95;
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Workers
+    /// Numbers of workers, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4], value_parser = clap::value_parser!(u8).range(2..=16))]
     workers: Vec<u8>,
 
-    /// Models
+    /// Models, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Model::Vgg, Model::Resnet])]
     models: Vec<Model>,
 
-    /// Wires beside f32
+    /// Wires beside f32, separated by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Wire::Fixed, Wire::Bf16])]
     wires: Vec<Wire>,
 
@@ -68,7 +76,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "wires")]
     f32_only: bool,
 
-    /// Rate of the links, each way
+    /// Rate of the links, each way, in Mbit/s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     rate_mbit: u32,
 
@@ -76,19 +84,20 @@ pub struct Args {
     #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
 
-    /// How often each contender has its turn
+    /// Turns of each contender
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
 
-    /// Steps of a turn that count, with synchronisation and again without
+    /// Measured steps of a turn, with synchronisation and again without
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
 
-    /// Two workers, one turn of three steps: says that it works, not how fast
+    /// Two workers, one turn of three steps: a check that it works, not a measurement
     #[arg(long, conflicts_with_all = ["workers", "turns", "steps"])]
     quick: bool,
 
-    /// A Python that has torch and tally; by default what worker-agent/python/setup makes beside the programs' folder
+    /// Python with torch and tally [default: the one that worker-agent/python/setup makes beside
+    /// the programs' folder]
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
 }
@@ -191,7 +200,8 @@ struct Row {
     images_to_gloo: Spread,
     /// Gloo's time in communication, with f32, by this one.
     communication_of_gloo: Spread,
-    /// How far the parameters are from Gloo's after two steps, by how far those have moved: the most of all turns.
+    /// Distance of the parameters from Gloo's after two steps, by how far Gloo's have moved: the
+    /// largest of all turns.
     apart_max: f64,
 }
 
@@ -218,7 +228,7 @@ pub fn run(args: &Args) -> Result<Report> {
     if args.f32_only {
         args.wires.clear();
     }
-    let python = args.python.clone().unwrap_or_else(default_python);
+    let python = args.python.clone().unwrap_or_else(python_tally);
     let torch = check_python(&python)?;
     let folder = tempfile::Builder::new()
         .prefix(&format!("tally-{}-training-", std::process::id()))
@@ -254,14 +264,6 @@ pub fn run(args: &Args) -> Result<Report> {
     let table = bench.table(&parameters, &rows);
     let targets = bench.targets(&rows);
     Report::new(Machine::detect(), &parameters, &rows, targets, table)
-}
-
-/// What `worker-agent/python/setup` makes, where this program is in `target/release`.
-fn default_python() -> PathBuf {
-    let own = std::env::current_exe().unwrap_or_default();
-    let target = own.parent().and_then(Path::parent);
-    let target = target.unwrap_or_else(|| Path::new("target"));
-    target.join("python-venv/bin/python")
 }
 
 /// The version of PyTorch there.
@@ -330,7 +332,7 @@ impl Bench {
                         of_case.len()
                     );
                     let contender = Contender { backend, case };
-                    let result = self.judge(contender, &of_case)?;
+                    let result = self.validate(contender, &of_case)?;
                     match all.iter_mut().find(|(it, ..)| *it == contender) {
                         Some((_, turns, _)) => turns.push(result),
                         None => all.push((contender, vec![result], of_case[0].clone())),
@@ -372,8 +374,8 @@ impl Bench {
         rows.collect()
     }
 
-    /// Checks what all ranks have in the end, and takes the medians.
-    fn judge(&self, contender: Contender, said: &[&Said]) -> Result<Turn> {
+    /// Checks the parameters of all ranks at the end, and takes the medians.
+    fn validate(&self, contender: Contender, said: &[&Said]) -> Result<Turn> {
         let Contender { backend, case } = contender;
         ensure!(
             said.iter().all(|one| one.digest == said[0].digest),
@@ -450,6 +452,7 @@ impl Bench {
             timeouts: Timeouts {
                 join_ms: 60_000,
                 stall_ms: 30_000,
+                ..Timeouts::default()
             },
             ..Spec::default()
         };

@@ -5,7 +5,8 @@ use crate::control_queue::{ControlSender, control_queue};
 use crate::plane::Directory;
 use crossbeam_channel::{Receiver, unbounded};
 use std::io::Read;
-use tally_engine::{DialectCommand, JobConfig, Member, PortId, RegistryConfig};
+use tally_engine::{DialectCommand, JobConfig, Member, PolicyName, PortId, RegistryConfig};
+use tally_kernels::Backend;
 use tally_wire::control::{DATAGRAM_BYTES, Role, State};
 use tally_wire::{
     Accept, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Mac, Rank,
@@ -65,7 +66,16 @@ impl Rig {
             socket: None,
             conflicts: None,
             watch: Watch::new(Arc::new(Directory::default()), Vec::new()),
-            shape: Shape::default(),
+            shape: Shape {
+                policy: PolicyName::Esa,
+                kernel: Backend::Scalar,
+                slots: 1,
+                ways: 1,
+                pool_bytes: 0,
+                ports: Vec::new(),
+                cores: Vec::new(),
+                switchml: None,
+            },
             epoch: Instant::now(),
             stop: Arc::clone(&stop),
         };
@@ -149,8 +159,8 @@ impl Rig {
         }
     }
 
-    /// Obeys for that long, with `act` when all is to be taken that has arrived.
-    fn obey(&self, how_long: Duration, mut act: impl FnMut(&Self)) {
+    /// Polls commands for that long, with `act` when all is to be taken that has arrived.
+    fn poll_commands(&self, how_long: Duration, mut act: impl FnMut(&Self)) {
         let end = Instant::now() + how_long;
         while let Ok(order) = self.orders.recv_deadline(end) {
             match order {
@@ -173,7 +183,7 @@ impl Rig {
 #[test]
 fn a_member_that_is_silent_loses_its_place() {
     let mut rig = Rig::joined();
-    rig.obey(MEMBER_TIMEOUT * 2, |_| {});
+    rig.poll_commands(MEMBER_TIMEOUT * 2, |_| {});
     rig.join();
     assert_eq!(rig.answer(), None);
     rig.stop();
@@ -183,7 +193,7 @@ fn a_member_that_is_silent_loses_its_place() {
 fn what_waits_at_the_ports_is_heard_before_a_member_is_lost() {
     let mut rig = Rig::joined();
     let mut waited = 0;
-    rig.obey(MEMBER_TIMEOUT * 3, |rig| {
+    rig.poll_commands(MEMBER_TIMEOUT * 3, |rig| {
         waited += 1;
         rig.join();
     });
@@ -229,7 +239,7 @@ fn read(stream: UnixStream) -> std::thread::JoinHandle<usize> {
 }
 
 #[test]
-fn clients_that_do_not_read_hold_up_nobody_and_make_room_in_time() {
+fn clients_that_do_not_read_hold_up_no_other_and_make_room_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");
     let mut socket = StatsSocket::bind(&path).unwrap();
@@ -239,7 +249,7 @@ fn clients_that_do_not_read_hold_up_nobody_and_make_room_in_time() {
         .map(|_| UnixStream::connect(&path).unwrap())
         .collect();
     assert!(socket.accept());
-    socket.tell(&report);
+    socket.answer(&report);
     let honest = read(UnixStream::connect(&path).unwrap());
     let start = Instant::now();
     let mut longest = Duration::ZERO;
@@ -247,7 +257,7 @@ fn clients_that_do_not_read_hold_up_nobody_and_make_room_in_time() {
         assert!(start.elapsed() < CLIENT_PATIENCE * 5, "it hears nothing");
         let before = Instant::now();
         if socket.accept() {
-            socket.tell(&report);
+            socket.answer(&report);
         }
         socket.write();
         longest = longest.max(before.elapsed());
@@ -269,7 +279,7 @@ fn a_client_that_has_gone_is_forgotten() {
     let mut socket = StatsSocket::bind(&path).unwrap();
     drop(UnixStream::connect(&path).unwrap());
     assert!(socket.accept());
-    socket.tell(b"{}");
+    socket.answer(b"{}");
     socket.write();
     assert!(socket.clients.is_empty());
 }

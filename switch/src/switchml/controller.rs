@@ -1,19 +1,21 @@
 //! The controller's thread: gRPC in front of [`tally_engine::switchml::controller`].
 //!
-//! One thread with a runtime of its own (tokio's, for a single thread) listens, and runs the handlers of the calls
-//! (`service.rs`). These decide nothing: each puts its call into a queue and waits for the answer. At the
-//! queue's other end is one task, the desk, that owns the engine's [`Controller`] and through it the
+//! One thread with a runtime of its own (tokio's, for a single thread) listens, and runs the
+//! handlers of the calls (`service.rs`). These decide nothing: each puts its call into a queue and
+//! waits for the answer. At the queue's other end is one task, the desk, that owns the engine's
+//! [`Controller`] and through it the
 //! [`Plane`]. So there is one order of all that happens, and no lock.
 //!
-//! The beginning and end of a connection are in the same queue (`incoming.rs`): what reads and writes a
-//! connection's bytes says so when it is dropped, for whatever reason. HTTP/2's own pings find hosts that are
-//! gone without a word.
+//! The beginning and end of a connection are in the same queue (`incoming.rs`): what reads and
+//! writes a connection's bytes says so when it is dropped, for any reason. HTTP/2's own pings find
+//! hosts that are gone without a word.
 //!
-//! What one host may have is limited ([`Limits`]): connections, and calls that wait. So are all connections together,
-//! by the descriptors of the process, of which some are kept back for the rest of the switch.
+//! What one host may have is limited ([`Limits`]): connections, and calls that wait. So are all
+//! connections together, by the descriptors of the process, of which some are kept back for the
+//! rest of the switch.
 //!
-//! Catch: the desk waits for the data cores when a session is bound. That is a turn of each core; calls that
-//! come meanwhile wait in the queue.
+//! Catch: the desk waits for the data cores when a session is bound. That is a turn of each core;
+//! calls that come meanwhile wait in the queue.
 
 mod incoming;
 mod service;
@@ -40,10 +42,11 @@ use tonic::transport::Server;
 
 /// Port that SwitchML's clients have in their configuration unless told otherwise.
 pub const DEFAULT_PORT: u16 = 50099;
-/// A connection is asked for a sign of life when it was silent for so long, and closed when none comes
-/// for as long again.
+/// Silence after which a connection is pinged, and after which again it is closed without an
+/// answer.
 pub const KEEPALIVE: Duration = Duration::from_secs(10);
-/// Most connections at one time, over all addresses: more than the workers of all sessions that anybody runs.
+/// Most connections at one time, over all addresses: more than the workers of all sessions that
+/// anybody runs.
 pub const CONNECTIONS_MAX: usize = 4096;
 /// Most of one host: the workers of some jobs.
 pub const CONNECTIONS_OF_HOST_MAX: usize = 256;
@@ -71,7 +74,7 @@ pub struct ListenError {
 pub struct Limits {
     /// Networks whose hosts may call; none: all hosts.
     pub allow: Vec<Network>,
-    /// A connection is asked for a sign of life when it was silent for so long.
+    /// Silence after which a connection is pinged.
     pub keepalive: Duration,
     /// A connection must have made a call by then.
     pub first_call: Duration,
@@ -154,8 +157,9 @@ struct Line {
     limits: Arc<Limits>,
 }
 
-/// Starts the controller. `config.listens` has the hosts for each of `listen`, if any are listed; times are counted from `epoch`, as those of the
-/// data cores are; `log` is told what the operator may want to know.
+/// Starts the controller. `config.listens` has the hosts for each of `listen`, if any are listed;
+/// times are counted from `epoch`, as those of the data cores are; `log` is told what the operator
+/// may want to know.
 ///
 /// # Errors
 /// If it cannot listen at an address, or have a thread.
@@ -238,7 +242,8 @@ pub fn start(
 }
 
 impl Running {
-    /// Where it listens, in the order of its configuration; with the port that the kernel chose, if it was to.
+    /// Where it listens, in the order of its configuration; with the port that the kernel chose, if
+    /// it was to.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -271,7 +276,7 @@ impl Conflicts {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // If it has panicked, there is nobody to hear this, or to wait for.
+        // If it has panicked, no thread hears this, or is to be waited for.
         let _ = self.queue.send(Message::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -404,7 +409,7 @@ impl<P: Plane, L: FnMut(&Event)> Desk<P, L> {
             let (peer, why) = (waiting.peer, why.clone());
             (self.log)(&Event::Refused { peer, why });
         }
-        // Whoever has gone does not hear it.
+        // A client that has gone does not hear it.
         let _ = waiting.answer.send(answer);
     }
 

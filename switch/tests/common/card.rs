@@ -1,5 +1,7 @@
-//! A card in software: the engine behind port tags on a memif link, registers behind a socket, and faults.
+//! A card in software: the engine behind port tags on a memif link, registers behind a socket, and
+//! faults.
 
+use crate::common::JOB;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
@@ -13,8 +15,9 @@ use tally_bridge::protocol::{BYTES, Operation, Request};
 use tally_bridge::registers as reg;
 use tally_bridge::tags;
 use tally_dpdk::{Mbuf, Mempool, StartedPort};
+use tally_engine::metrics::MetricSet as _;
 use tally_engine::{
-    Aggregator, Buffer, Egress, Member, PolicyName, PoolConfig, PortId, Roster, To,
+    Aggregator, Buffer, Egress, Member, PolicyName, PoolConfig, PoolJob, PortId, Roster, To,
 };
 use tally_kernels::Kernels;
 use tally_wire::frame::{emit, group_of, internet_checksum};
@@ -135,8 +138,7 @@ fn config() -> PoolConfig {
         window: (RING / 2) as u16,
         shards: 1,
         shard: 0,
-        jobs: 1,
-        limits: Vec::new(),
+        jobs: vec![PoolJob::unlimited(JOB)],
         policy: PolicyName::Esa,
     }
 }
@@ -409,7 +411,7 @@ impl Data {
             match job {
                 Some(roster) if self.loaded.get(&place) == Some(roster) => {}
                 Some(roster) => {
-                    assert!(self.aggregator.bind(roster.clone(), 0, &mut self.out));
+                    assert!(self.aggregator.bind(roster.clone(), &mut self.out));
                     self.loaded.insert(place, roster.clone());
                 }
                 None => {

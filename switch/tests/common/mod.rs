@@ -1,10 +1,11 @@
-//! What the tests of this folder share: the switch's addresses, a worker's header, captures, and a data core
-//! that has a job of two workers to do.
+//! What the tests of this folder share: the switch's addresses, a worker's header, captures, and a
+//! data core that has a job of two workers to do.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use crossbeam_channel::{Sender, unbounded};
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -14,19 +15,21 @@ use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
 use tally_engine::{
     Aggregator, Command, Context, Dialects, Forwarding, ForwardingConfig, Member, PolicyName,
-    PoolConfig, PortId, Ports, Roster, SwitchAddress,
+    PoolConfig, PoolJob, PortId, Ports, Roster, SwitchAddress,
 };
 use tally_kernels::Kernels;
-use tally_switch::config::Idle;
+use tally_schema::switch::config::{
+    AddressConfig, Config, FixedMember, FixedMembers, Idle, JobSection, PortSection,
+};
 use tally_switch::control_queue::{ControlReceiver, control_queue};
 use tally_switch::datapath::{Core, DataCore};
 use tally_switch::drain::Drains;
 use tally_switch::handover::{Inbox, Outbox};
 use tally_switch::messages::CoreCommand;
 use tally_switch::platform::{Driver, Memory, STAGE_FRAMES};
-use tally_switch::ports::{Rx, Tx};
+use tally_switch::queues::{Rx, Tx};
 use tally_wire::{
-    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Kind, Mac, Rank,
+    AuthTag, Element, Epoch, EpochSecret, Flags, FragmentId, Header, JobId, Key, Kind, Mac, Rank,
 };
 
 pub const OWN: SwitchAddress = SwitchAddress {
@@ -35,9 +38,48 @@ pub const OWN: SwitchAddress = SwitchAddress {
     base_port: 31249,
 };
 pub const JOB: JobId = JobId(7);
+pub const KEY: &str = "00112233445566778899aabbccddeeff";
 
 /// How long what must come is waited for.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The configuration of a switch with these ports, whose statistics socket is `stats` in `folder`.
+pub fn config(folder: &Path, ports: Vec<PortSection>) -> Config {
+    Config {
+        stats_socket: Some(folder.join("stats")),
+        ..Config::new(AddressConfig::new(OWN.mac, OWN.ip), ports)
+    }
+}
+
+/// A port with a name of its own.
+pub fn port(name: impl Into<String>, device: impl Into<String>) -> PortSection {
+    PortSection {
+        name: Some(name.into()),
+        ..PortSection::new(device)
+    }
+}
+
+/// The job, whose members need not join.
+pub fn fixed_job(payload_bytes: usize, workers: Vec<FixedMember>, ps: FixedMember) -> JobSection {
+    let key: Key = KEY.parse().unwrap();
+    let count = workers.len() as u8;
+    let fixed = FixedMembers {
+        payload_bytes: payload_bytes as u16,
+        workers,
+        ps,
+    };
+    JobSection {
+        fixed: Some(fixed),
+        ..JobSection::new(JOB.0, key, count)
+    }
+}
+
+/// Writes a configuration into `folder`; returns the file.
+pub fn write_config(folder: &Path, config: &Config) -> PathBuf {
+    let path = folder.join("switch.json");
+    std::fs::write(&path, simd_json::to_string(config).unwrap()).unwrap();
+    path
+}
 
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -126,10 +168,10 @@ pub fn frames_of(pcap: &[u8]) -> Vec<Vec<u8>> {
 pub const SECRET: EpochSecret = EpochSecret::new([7; 16]);
 
 /// What a test holds of a data core that runs on another thread.
-pub struct Reins {
+pub struct CoreHandle {
     pub commands: Sender<CoreCommand>,
     pub stop: Arc<AtomicBool>,
-    /// Kept, so that the core finds somebody who takes JOINs.
+    /// Held, so that the core finds a receiver of JOINs.
     pub control: ControlReceiver,
 }
 
@@ -141,12 +183,12 @@ pub fn data_core(
     pool: &Mempool,
     payload_bytes: usize,
     member: impl Fn(u8) -> Member,
-) -> (DataCore, Reins) {
+) -> (DataCore, CoreHandle) {
     switchml_core(rx, tx, (inbox, outbox), pool, payload_bytes, member, None)
 }
 
-/// As [`data_core`], also with SwitchML: its configuration, and whether ports send frames of several
-/// segments.
+/// As [`data_core`], also with SwitchML: its configuration, and whether ports send frames of
+/// several segments.
 pub fn switchml_core(
     rx: Vec<(PortId, RxQueue)>,
     tx: Vec<Result<(TxQueue, QueueConfig), usize>>,
@@ -155,7 +197,7 @@ pub fn switchml_core(
     payload_bytes: usize,
     member: impl Fn(u8) -> Member,
     switchml: Option<(SwitchmlConfig, bool)>,
-) -> (DataCore, Reins) {
+) -> (DataCore, CoreHandle) {
     let config = PoolConfig {
         slots: 64,
         ways: 1,
@@ -163,8 +205,7 @@ pub fn switchml_core(
         window: 32,
         shards: 1,
         shard: 0,
-        jobs: 1,
-        limits: Vec::new(),
+        jobs: vec![PoolJob::unlimited(JOB)],
         policy: PolicyName::Esa,
     };
     let (commands, orders) = unbounded();
@@ -216,12 +257,12 @@ pub fn switchml_core(
     let units = (payload_bytes / 64) as u8;
     let workers = vec![member(0), member(1)];
     let roster = Roster::new(JOB, Epoch(1), SECRET, units, workers, member(2));
-    let bind = Command::Bind(Arc::new(roster), 0);
+    let bind = Command::Bind(Arc::new(roster));
     commands.send(bind.into()).unwrap();
-    let reins = Reins {
+    let handle = CoreHandle {
         commands,
         stop,
         control,
     };
-    (core, reins)
+    (core, handle)
 }

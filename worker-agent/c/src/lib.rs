@@ -2,8 +2,9 @@
 //!
 //! # How it works
 //!
-//! A `tally_job` is a [`Job`] in a box and a `tally_region` a [`Region`] in one; C has the box's address. What goes
-//! wrong is kept for the thread that it happened to: connecting has no job yet to keep it in, and threads share jobs.
+//! A `tally_job` is a [`Job`] in a box and a `tally_region` a [`Region`] in one; C has the box's
+//! address. What goes wrong is kept for the thread that it happened to: connecting has no job yet
+//! to keep it in, and threads share jobs.
 //!
 //! # The catches
 //!
@@ -44,7 +45,8 @@ thread_local! {
 
 /// Does `what`, and turns what goes wrong into a code, with its words kept.
 fn guard(what: impl FnOnce() -> Result<(), JobError>) -> c_int {
-    // What a panic leaves of a job is whole (`Job`), and of an array is as undefined as C would have it.
+    // What a panic leaves of a job is whole (`Job`), and of an array is as undefined as C would
+    // have it.
     let Err(error) = catch_unwind(AssertUnwindSafe(what)).unwrap_or_else(|_| {
         let (what, source) = (
             "a bug of Tally's".into(),
@@ -55,7 +57,7 @@ fn guard(what: impl FnOnce() -> Result<(), JobError>) -> c_int {
         return OK;
     };
     let text = error.to_string().replace('\0', " ");
-    // A thread that is ending has nobody left to ask for it.
+    // A thread that is ending asks for it no more.
     let _ = LAST.try_with(|last| {
         *last.borrow_mut() = Some((CString::new(text).unwrap_or_default(), error.ranks()));
     });
@@ -153,7 +155,8 @@ fn operation(op: c_int, name: &str) -> Result<Operation, JobError> {
     }
 }
 
-/// Waits for a collective. If time is over, and there was any, the error has what the agent knows of the cause.
+/// Waits for a collective. If time is over, and there was any, the error has what the agent knows
+/// of the cause.
 fn wait(job: &Job, ticket: u64, most: Duration) -> Result<Option<Block>, JobError> {
     match job.wait(ticket, most) {
         Err(error) if error.is_late() && !most.is_zero() => {
@@ -317,8 +320,8 @@ unsafe fn submit(
 /// See `tally.h`.
 ///
 /// # Safety
-/// `job` and `region` are null or live; `name` is null, or text that ends with zero; `ticket` is null, or may be
-/// written.
+/// `job` and `region` are null or live; `name` is null, or text that ends with zero; `ticket` is
+/// null, or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tally_all_reduce(
     job: *mut TallyJob,
@@ -381,7 +384,8 @@ pub unsafe extern "C" fn tally_broadcast(
 /// See `tally.h`.
 ///
 /// # Safety
-/// `job` is null or live; `name` is null, or text that ends with zero; `ticket` is null, or may be written.
+/// `job` is null or live; `name` is null, or text that ends with zero; `ticket` is null, or may be
+/// written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tally_barrier(
     job: *mut TallyJob,
@@ -438,8 +442,8 @@ pub unsafe extern "C" fn tally_test(job: *mut TallyJob, ticket: u64, done: *mut 
 /// See `tally.h`.
 ///
 /// # Safety
-/// `job` is null or live; `data` is null, or `elements` elements that nobody else accesses; `name` is null, or
-/// text that ends with zero.
+/// `job` is null or live; `data` is null, or `elements` elements that no other thread accesses;
+/// `name` is null, or text that ends with zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tally_all_reduce_array(
     job: *mut TallyJob,

@@ -1,4 +1,5 @@
-"""A small transformer learns to write the manual of Python, character by character, on all workers at once.
+"""A small transformer learns to write the manual of Python, character by character, on all workers
+at once.
 
     torchrun --nproc-per-node 4 examples/chars_ddp.py --backend tally
 """

@@ -1,8 +1,10 @@
-"""Trains the examples with Gloo and with Tally, several seeds each, and prints how they compare, as docs/TRAINING.md has it.
+"""Trains the examples with Gloo and with Tally, several seeds each, and prints how they compare, as
+docs/TRAINING.md has it.
 
     python examples/compare.py [--seeds 5] [digits_ddp.py chars_ddp.py]
 
-4 workers on 4 hosts, each a network namespace with an agent, and a real switch between them. Needs root.
+4 workers on 4 hosts, each a network namespace with an agent, and a real switch between them. Needs
+root.
 """
 
 import argparse
@@ -18,7 +20,8 @@ from cluster import Cluster
 
 WORKERS = 4
 GLOO = "Gloo"
-# The columns are a name and the example's options. Of the wires, `plain` changes the backend's name and no more.
+# The columns are a name and the example's options. Of the wires, `plain` changes the backend's name
+# and no more.
 RUNS = {
     GLOO: ["--backend", "gloo"],
     "Gloo, data of the ranks exchanged": ["--backend", "gloo", "--turn", "1"],

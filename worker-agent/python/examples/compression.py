@@ -1,10 +1,12 @@
-"""What the hook's wires and compressions cost in accuracy, and save in bytes, on 4 workers and a real switch.
+"""What the hook's wires and compressions cost in accuracy, and save in bytes, on 4 workers and a
+real switch.
 
     python examples/compression.py [--seeds 5] [--steps 200] [--only digits|words]
 
-Two models learn scikit-learn's handwritten digits: a convolutional net, whose gradients are dense, and an embedding of
-each pair of neighbouring pixels as a word, of which a step sees few. Bytes are those that a worker's interface
-has sent for each step, with all headers. Needs root, torch and scikit-learn; the last words are the table.
+Two models learn scikit-learn's handwritten digits: a convolutional net, whose gradients are dense,
+and an embedding of each pair of neighbouring pixels as a word, of which a step sees few. Bytes are
+those that a worker's interface has sent for each step, with all headers. Needs root, torch and
+scikit-learn; the last words are the table.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ TASKS = {"digits": (convolutional, DIGITS), "words": (words, WORDS)}
 def sent() -> int:
     """Bytes that this rank's host has sent."""
     path = "/sys/class/net/eth0/statistics/tx_bytes"
-    command = ["ip", "netns", "exec", os.environ["HOST_PREFIX"] + os.environ["RANK"], "cat", path]
+    command = ["ip", "netns", "exec", os.environ["HOSTS"].split()[int(os.environ["RANK"])], "cat", path]
     return int(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
@@ -134,7 +136,8 @@ def work(task: str, seeds: int, steps: int) -> None:
 
 def measure(cluster: Cluster, task: str, seeds: int, steps: int) -> list[dict]:
     command = [sys.executable, __file__, "--work", task, "--seeds", str(seeds), "--steps", str(steps)]
-    outcomes = cluster.run(command, timeout=3600, HOST_PREFIX=f"{cluster.prefix}host")
+    hosts = " ".join(map(cluster.namespace, range(WORKERS)))
+    outcomes = cluster.run(command, timeout=3600, HOSTS=hosts)
     for rank, (code, text) in enumerate(outcomes):
         if code != 0:
             sys.exit(f"rank {rank} ends with {code}:\n{text}\n{cluster.logs()}")

@@ -1,7 +1,7 @@
 """What the examples have in common: options, data-parallel training, checkpoints.
 
-A job that ended in mid-training, whatever the reason, goes on from its `--checkpoint` when it is started again with the
-same options, and comes to the same end: torchrun does so with `--max-restarts`.
+A job that ended in mid-training, for any reason, resumes from its `--checkpoint` when it is started
+again with the same options, and comes to the same end: torchrun does so with `--max-restarts`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(description: str, make: Callable[[], Task], epochs: int) -> None:
         "several it trains several times",
     )
     parser.add_argument("--epochs", type=int, default=epochs)
-    parser.add_argument("--steps", type=int, help="end after so many, before all epochs are over")
+    parser.add_argument("--steps", type=int, help="number of steps to end after, before all epochs are over")
     parser.add_argument(
         "--seed",
         type=int,
@@ -64,7 +64,7 @@ def main(description: str, make: Callable[[], Task], epochs: int) -> None:
         metavar="N",
         help="rank r takes the examples of rank r + N: the same sums, with their terms in another order",
     )
-    parser.add_argument("--checkpoint", metavar="FILE", help="go on from it if it is there, and keep it up to date")
+    parser.add_argument("--checkpoint", metavar="FILE", help="checkpoint to resume from if it exists, and to keep up to date")
     parser.add_argument("--every", type=int, metavar="STEPS", help="between checkpoints (an epoch)")
     parser.add_argument("--print-steps", action="store_true", help="a line for each step, with the mean loss")
     given = parser.parse_args()
@@ -85,7 +85,8 @@ def main(description: str, make: Callable[[], Task], epochs: int) -> None:
         train(make(), wire, seed, given)
     dist.destroy_process_group()
     if given.backend == "gloo":
-        # A thread of torch's Gloo that still holds a tensor when the interpreter ends aborts the process.
+        # A thread of torch's Gloo that still holds a tensor when the interpreter ends aborts the
+        # process.
         sys.stdout.flush()
         os._exit(0)
 
@@ -145,7 +146,7 @@ def share(task: Task, seed: int, epoch: int, at: int, place: int, workers: int) 
 
 
 def save(task: Task, path: str, step: int) -> None:
-    """Never half, however this process ends: a file under another name takes the place of the last one."""
+    """Atomic: writes a file under another name, and renames it over the last one."""
     state = {"step": step, "model": task.model.state_dict(), "optimizer": task.optimizer.state_dict()}
     new = path + ".new"
     with open(new, "wb") as file:
@@ -156,7 +157,7 @@ def save(task: Task, path: str, step: int) -> None:
 
 
 def resume(task: Task, path: str | None) -> int:
-    """Returns the step to go on with. Rank 0's file counts: the other hosts need not see it."""
+    """Returns the step to resume at. Rank 0's file counts: the other hosts need not see it."""
     state = [None]
     if path and dist.get_rank() == 0 and os.path.exists(path):
         state = [torch.load(path, weights_only=True)]

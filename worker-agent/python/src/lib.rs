@@ -2,14 +2,14 @@
 //!
 //! # How it works
 //!
-//! A collective's elements are copied into shared memory (a block), submitted, and copied back when they are done.
-//! Python hands over arrays of bytes and the names of types and operations: what a person may pass and gets told
-//! is the business of the Python half.
+//! A collective's elements are copied into shared memory (a block), submitted, and copied back when
+//! they are done. Python hands over arrays of bytes and the names of types and operations: what a
+//! person may pass and gets told is the business of the Python half.
 //!
 //! # The catches
 //!
-//! * The interpreter's lock is given up while elements are copied: other threads go on meanwhile, and leave the array
-//!   alone, as the documentation of `Handle` asks them to.
+//! * The interpreter's lock is given up while elements are copied: other threads run meanwhile, and
+//!   leave the array alone, as the documentation of `Handle` asks them to.
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -62,8 +62,8 @@ fn duration(seconds: f64) -> Duration {
     it.map_or(longest, |it| it.min(longest))
 }
 
-/// Waits up to `most`, and looks for signals meanwhile. If time is over, and there was any, the error has what the agent
-/// knows of the cause.
+/// Waits up to `most`, and looks for signals meanwhile. If time is over, and there was any, the
+/// error has what the agent knows of the cause.
 fn patiently<T: Send>(
     py: Python<'_>,
     job: &Job,
@@ -201,8 +201,8 @@ impl PyJob {
         py.detach(submit).map_err(|error| exception(py, &error))
     }
 
-    /// Waits for a collective, and copies its results to `into` if there is any. After a wait that was too short, or
-    /// that a signal ended, it can be waited for again.
+    /// Waits for a collective, and copies its results to `into` if there is any. After a wait that
+    /// was too short, or that a signal ended, it can be waited for again.
     #[pyo3(signature = (ticket, into, timeout_s=None))]
     fn wait(
         &self,
@@ -223,8 +223,8 @@ impl PyJob {
         Ok(())
     }
 
-    /// Raises the error of a wait of `seconds` for the collective `name` that was made in Python, with what the agent
-    /// knows of the cause.
+    /// Raises the error of a wait of `seconds` for the collective `name` that was made in Python,
+    /// with what the agent knows of the cause.
     fn late(&self, py: Python<'_>, name: &str, seconds: f64) -> PyErr {
         let error = py.detach(|| self.job.late(name, duration(seconds)));
         exception(py, &error)
@@ -239,13 +239,14 @@ impl PyJob {
             .map_err(|error| exception(py, &error))
     }
 
-    /// Has the agent count collectives that another library did. Never waits, and fails for nothing but its arguments.
+    /// Has the agent count collectives that another library did. Never waits, and fails for nothing
+    /// but its arguments.
     fn report_fallback(&self, py: Python<'_>, kind: &str, count: u64) -> PyResult<()> {
         let reported = self.job.report_fallback(kind, count);
         reported.map_err(|error| exception(py, &error))
     }
 
-    /// Nobody will wait for a collective: its memory is used again once it is done.
+    /// Abandons a collective: its memory is reused once it is done.
     fn abandon(&self, ticket: u64) {
         self.job.abandon(ticket);
     }

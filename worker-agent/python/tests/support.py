@@ -1,7 +1,8 @@
-"""What of torch.distributed works, run by `test_support.py` at each rank: `support.py BACKEND OUTPUT [ROW...]`.
+"""What of torch.distributed works, run by `test_support.py` at each rank:
+`support.py BACKEND OUTPUT [ROW...]`.
 
-Each row is a function that returns tensors. They are compared with those of Gloo. OUTPUT gets a pickle: for each row the
-tensors, or the error, and which collectives the switch and Gloo did.
+Each row is a function that returns tensors. They are compared with those of Gloo. OUTPUT gets a
+pickle: for each row the tensors, or the error, and which collectives the switch and Gloo did.
 """
 
 from __future__ import annotations
@@ -367,7 +368,8 @@ for _name in ("powerSGD_hook", "batched_powerSGD_hook"):
         state = powerSGD_hook.PowerSGDState(
             None, matrix_approximation_rank=4, start_powerSGD_iter=2, min_compression_rate=1
         )
-        # One bucket: the order of collectives of callbacks and of backward() differs between ranks, and Gloo aborts.
+        # One bucket: the order of collectives of callbacks and of backward() differs between ranks,
+        # and Gloo aborts.
         return with_hook(state, getattr(powerSGD_hook, name), bucket_cap_mb=25)
 
 
@@ -510,7 +512,8 @@ def main():
     os.sync()
     dist.destroy_process_group()
     if backend == "gloo":
-        # A thread of torch's Gloo that still holds a tensor when the interpreter ends aborts the process.
+        # A thread of torch's Gloo that still holds a tensor when the interpreter ends aborts the
+        # process.
         os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""The backend "tally" where it may wait, warn or refuse: one process for each rank, through a real switch."""
+"""The backend "tally" where it waits, warns or refuses: a process a rank, through a real switch."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What bad input gets: an exception of a documented class that names the rank and the tensor, in time. Never a wrong sum."""
+"""Bad input raises in time: a documented class, which names rank and tensor. Never a wrong sum."""
 
 import concurrent.futures
 import contextlib
@@ -56,7 +56,8 @@ def errors(outcomes, but=()):
 def test_nan_and_infinity_arrive_at_every_worker(cluster, dtype, arithmetic):
     inf, nan = numpy.inf, numpy.nan
     is_fixed = arithmetic == "fixed"
-    # So large that the sum is infinite. In fixed point it would leave nothing of the small ones beside it.
+    # So large that the sum is infinite. In fixed point it would leave nothing of the small ones
+    # beside it.
     huge = 1 if is_fixed else numpy.finfo(dtype).max
     brought = {5: (2, nan), 700: (1, inf), 1500: (0, -inf), 2900: (3, nan)}
 
@@ -245,7 +246,7 @@ def test_who_did_not_want_to_wait_may_wait_again(cluster):
 
 
 class Fake:
-    """Somebody who listens where an agent should, and answers each first message with `answer`."""
+    """A process that listens in an agent's place, and answers each first message with `answer`."""
 
     def __init__(self, path, answer, kind=socket.SOCK_SEQPACKET):
         self.path, self.answer = str(path), answer
@@ -352,7 +353,7 @@ def step_until(job, over, size=50_000):
 
 
 def while_training(cluster, event):
-    """What each rank raises when `event()` happens in the middle of its steps, and after how many seconds."""
+    """What each rank raises after `event()` in mid-training, and after how many seconds."""
     over = threading.Event()
     ended = {}
     began = []
@@ -367,7 +368,10 @@ def while_training(cluster, event):
         time.sleep(1)
         began.append(time.monotonic())
         event()
-        time.sleep(6)
+        # For as long as a rank may notice it, or until the last has.
+        until = time.monotonic() + 6
+        while time.monotonic() < until and len(ended) < cluster.workers:
+            time.sleep(0.02)
         over.set()
 
     thread = threading.Thread(target=later)
@@ -406,7 +410,7 @@ def test_a_switch_that_is_killed_and_comes_back_in_training(own):
         cluster.start_switch()
 
     outcomes, seconds = while_training(cluster, again)
-    # They join it again, and go on where they were.
+    # They join it again, and resume where they were.
     assert outcomes == [None, None]
     goes_on(cluster)
 
@@ -427,7 +431,7 @@ def test_a_parameter_server_that_is_killed_in_training(own):
     cluster = own(2, hosts=2, join_ms=5000, stall_ms=3000)
     outcomes, seconds = while_training(cluster, lambda: cluster.kill("ps"))
     for rank, outcome in enumerate(outcomes):
-        # Steps that need none go on.
+        # Steps that need none continue.
         if outcome is not None:
             assert isinstance(outcome, (tally.MemberError, tally.TimeoutError)), outcome
             assert f"job {JOB} rank {rank}" in str(outcome), outcome
@@ -668,7 +672,8 @@ def test_tensors_of_every_kind(cluster):
 def test_another_type_of_torchs(cluster):
     for code, text in cluster.run([sys.executable, "-c", DIFFERS, "bfloat16"]):
         assert code == 0 and text.startswith("MismatchError (2,)"), text
-    # One that goes by Gloo, where that rank is alone: the others stop waiting for it, and it hears of their ends.
+    # One that goes by Gloo, where that rank is alone: the others stop waiting for it, and it hears
+    # of their ends.
     for rank, (code, text) in enumerate(cluster.run([sys.executable, "-c", DIFFERS, "int64"])):
         if rank == 2:
             assert "RuntimeError" in text, text

@@ -1,4 +1,4 @@
-"""What compression does to gradients, with all ranks in this process; test_hook.py has it through a switch."""
+"""Compression of gradients, with all ranks in one process; test_hook.py uses a switch."""
 
 import pytest
 
@@ -20,7 +20,7 @@ class Ranks:
         self.residuals = [Residuals() for _ in range(n)]
 
     def average(self, flats, parameters=None):
-        """As the hook does it. Returns what the ranks have then, and the second round's elements."""
+        """Runs the hook's two rounds. Returns their results, and the second round's elements."""
         parameters = self.parameters if parameters is None else parameters
         flats = [it.clone() for it in flats]
         exchanges = [
@@ -159,7 +159,7 @@ def test_residuals_follow_parameters_into_other_buckets():
     first, second = ranks.owed([c, b]), ranks.owed([a])
     assert torch.equal(first, torch.cat([before[130:], before[100:130]]))
     assert torch.equal(second, before[:100])
-    # From there they go on, and those of old buckets are gone.
+    # From there they continue, and those of old buckets are gone.
     ranks.average([torch.zeros(100)] * 2, [a])
     assert ranks.owed([a]).count_nonzero() < before[:100].count_nonzero()
     assert torch.equal(ranks.owed([c, b]), first)

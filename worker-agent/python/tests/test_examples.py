@@ -1,4 +1,4 @@
-"""The examples as a user starts them, with torchrun: Tally against Gloo, and a worker that is killed in mid-training."""
+"""The examples with torchrun: Tally against Gloo, and a worker that is killed in mid-training."""
 
 import json
 import os
@@ -31,7 +31,8 @@ class Training:
 
     def __init__(self, cluster, folder, example, *arguments, restarts=0):
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
-        # It looks for processes that ended every two seconds, and ends the others: these have their say before.
+        # It looks for processes that ended every two seconds, and ends the others: these have their
+        # say before.
         command += ["--max-restarts", str(restarts), "--monitor-interval", "2"]
         command += [str(EXAMPLES / example), *arguments, "--print-steps"]
         self.out, self.errors = folder / "out.log", folder / "errors.log"
@@ -107,10 +108,11 @@ def test_goes_on_after_a_killed_worker(cluster, tmp_path):
     # The others said who it was.
     ends = [line for line in errors.splitlines() if "MemberError" in line and "rank 2" in line]
     assert len(ends) >= 3, errors
-    # It went on from a checkpoint, and not from the start.
+    # It resumed from a checkpoint, and not from the start.
     assert result["resumed_at"] in (30, 40), result
     assert training.out.read_text().count("step 0 ") == 1
-    # It comes to the end that it would have come to. Of what was done twice, `losses` has the second time.
+    # It comes to the end that it would have come to. Of what was done twice, `losses` has the
+    # second time.
     with Training(cluster, tmp_path, *arguments) as training:
         ((whole, expected),) = training.outcomes()
     assert greatest_difference(losses, whole) < 1e-6

@@ -134,7 +134,7 @@ for compression, wire in (
     print(compression, wire, "error", error.item())
     assert error < {ZeroBlocks: 1e-5, TopK: 0.9, Int8: 0.05}[type(compression)], (compression, wire, error)
 
-# Buckets of zeros alone, and what is not finite.
+# Buckets of zeros alone, and values that are infinite or NaN.
 for compression in (ZeroBlocks(), TopK(0.1), Int8()):
     model = DistributedDataParallel(torch.nn.Linear(1000, 1, bias=False))
     model.register_comm_hook(tally.torch.HookState(compression=compression), tally.ddp_hook)

@@ -74,11 +74,11 @@ def unprivileged() -> list[str]:
     """A prefix of commands that makes them an ordinary user's, if this is root."""
     if os.geteuid() != 0:
         return []
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]
+    as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--bounding-set=-all"]
     # setpriv itself still has root's capabilities when it starts a program; the shell has not.
-    probe = [*nobody, "sh", "-c", 'exec "$0" -c "import tally"', sys.executable]
+    probe = [*as_user, "sh", "-c", 'exec "$0" -c "import tally"', sys.executable]
     if subprocess.run(probe, capture_output=True).returncode == 0:
-        return nobody
+        return as_user
     # Python is in a folder of root's. Without capabilities root may do what a user may.
     return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
 

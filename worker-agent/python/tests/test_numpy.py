@@ -1,4 +1,7 @@
-"""`tally.Job` through real agents and a real switch. The ranks are threads here, as waiting gives up the interpreter."""
+"""`tally.Job` through real agents and a real switch.
+
+The ranks are threads, because waiting releases the interpreter's lock.
+"""
 
 import sys
 import time

@@ -99,8 +99,8 @@ for step in range(30):
 print("norm", sum(it.double().norm().item() for it in model.parameters()), flush=True)
 dist.destroy_process_group()
 if sys.argv[1] == "gloo":
-    # The model keeps the group. A thread of torch's Gloo that still holds a tensor when the interpreter ends
-    # aborts the process: 1 of 100 did.
+    # The model keeps the group. A thread of torch's Gloo that still holds a tensor when the
+    # interpreter ends aborts the process: 1 of 100 did.
     os._exit(0)
 # Tally ends Gloo's threads with the group, from torch 2.14 on.
 tasks = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]

@@ -1,4 +1,5 @@
-//! The agent's errors, as a training process gets to hear them, and what it waits for before there is one.
+//! The agent's errors, as a training process gets to hear them, and what it waits for before there
+//! is one.
 
 use crate::error::AgentError;
 use tally_endpoint::{Awaited, WorkerError};
@@ -50,7 +51,7 @@ impl From<&AgentError> for Failure {
             AgentError::Interrupted => (Class::Stopped, 0, ""),
             _ => (Class::Other, 0, ""),
         };
-        // Whoever reports it to people says which job and rank it is.
+        // The text for people names job and rank.
         let text = error.to_string();
         let text = text
             .strip_prefix("job ")
@@ -66,7 +67,8 @@ impl From<&AgentError> for Failure {
     }
 }
 
-/// What a process's oldest collective waits for, from [`Session::stall`](crate::session::Session::stall).
+/// What a process's oldest collective waits for, from
+/// [`Session::stall`](crate::session::Session::stall).
 pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
     let Some((error, name)) = stall else {
         let text = "the agent has no collective of this process under way".into();

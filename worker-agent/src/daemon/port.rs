@@ -1,24 +1,28 @@
-//! All processes of an agent whose network is one DPDK port: their sessions take turns on the thread that owns it.
+//! All processes of an agent whose network is one DPDK port: their sessions take turns on the
+//! thread that owns it.
 //!
-//! A round is a turn of each, and a turn is bounded: what it takes from the port for others waits in their inboxes,
-//! which are bounded as well. When a round had nothing to do, the thread waits for the port, or for any of the
-//! processes. Sockets are watched together, so that a process that computes costs nothing but its turn.
+//! A round is a turn of each, and a turn is bounded: what it takes from the port for others waits
+//! in their inboxes, which are bounded as well. When a round had nothing to do, the thread waits
+//! for the port, or for any of the processes. Sockets are watched together, so that a process that
+//! computes costs nothing but its turn.
 //!
-//! A `net_memif` device that has no peer, or lost it, is opened again and again while processes are there, so that
-//! the agent need not be started again when the switch is.
+//! A `net_memif` device that has no peer, or lost it, is reopened while processes are there, so
+//! that a restart of the switch needs none of the agent.
 //!
 //! # The catches
 //!
-//! * All of a host's traffic is one CPU's work. A kernel's sockets, with a thread for each process, are several's.
-//! * While the device is being opened, for seconds if its peer does not answer well, nobody has a turn.
+//! * All of a host's traffic is one CPU's work; with kernel sockets each process has a thread.
+//! * While the device is being opened, for seconds if its peer answers badly, no process has a
+//!   turn.
 
-use super::rank::{IDLE_MAX, LOOK_EVERY, Newcomer, Rank, Turn, crashed};
+use super::rank::{IDLE_MAX, LOOK_EVERY, PendingProcess, Rank, Turn, crashed};
 use crate::config::{AgentConfig, Transport};
 use crate::error::AgentError;
 use crate::link::LinkError;
 use crate::link::dpdk::{DpdkPort, Dropped};
 use crate::link::ethernet::Local;
 use crate::link::loss::losing;
+use crate::link::udp::Group;
 use crate::log::Log;
 use crate::session::Session;
 use crossbeam_channel::Receiver;
@@ -32,20 +36,20 @@ use std::time::{Duration, Instant};
 
 /// Between two looks whether the device has lost its peer.
 const LOOK_AT_PORT_EVERY: Duration = Duration::from_millis(100);
-/// Between two looks at the device, while nobody is there.
+/// Between two looks at the device, while no process is there.
 const EMPTY_EVERY: Duration = Duration::from_millis(10);
 /// Between two lines of the log about frames that were dropped.
 const TELL_DROPPED_EVERY: Duration = Duration::from_secs(10);
 /// Sockets found readable at a time.
 const EVENTS: usize = 64;
 
-/// Serves newcomers until `stop` becomes true and the last one has left.
+/// Serves processes until `stop` becomes true and the last one has left.
 ///
 /// # Errors
 /// If DPDK does not start, or the port is broken for good.
 pub(super) fn serve(
     config: &AgentConfig,
-    newcomers: &Receiver<Newcomer>,
+    pending_processes: &Receiver<PendingProcess>,
     log: Log,
     stop: &AtomicBool,
 ) -> Result<(), AgentError> {
@@ -77,7 +81,7 @@ pub(super) fn serve(
         log,
     };
     crowd.open()?;
-    crowd.run(newcomers, stop)
+    crowd.run(pending_processes, stop)
 }
 
 fn watching(error: Errno) -> LinkError {
@@ -107,13 +111,17 @@ struct Member {
 }
 
 impl Crowd {
-    fn run(&mut self, newcomers: &Receiver<Newcomer>, stop: &AtomicBool) -> Result<(), AgentError> {
+    fn run(
+        &mut self,
+        pending_processes: &Receiver<PendingProcess>,
+        stop: &AtomicBool,
+    ) -> Result<(), AgentError> {
         let (mut is_busy, mut first) = (false, 0);
         let (mut looked, mut looked_at_all) = (Instant::now(), Instant::now());
         loop {
             let now = Instant::now();
-            for newcomer in newcomers.try_iter() {
-                self.begin(newcomer);
+            for process in pending_processes.try_iter() {
+                self.begin(process);
             }
             if !is_busy || now.saturating_duration_since(looked) >= LOOK_EVERY {
                 looked = now;
@@ -124,7 +132,7 @@ impl Crowd {
                 }
                 self.look(all)?;
             }
-            // Whoever is first finds the most room in the device.
+            // The first rank finds the most room in the device.
             first += 1;
             let n = self.ranks.len();
             is_busy = false;
@@ -142,8 +150,8 @@ impl Crowd {
                 return Ok(());
             } else {
                 self.port.keep();
-                if let Ok(newcomer) = newcomers.recv_timeout(EMPTY_EVERY) {
-                    self.begin(newcomer);
+                if let Ok(process) = pending_processes.recv_timeout(EMPTY_EVERY) {
+                    self.begin(process);
                 }
             }
         }
@@ -190,7 +198,7 @@ impl Crowd {
         if all.strays > said.strays {
             let new = all.strays - said.strays;
             self.log.debug(format_args!(
-                "{new} frames dropped, {} so far, that were for nobody here",
+                "{new} frames for no process of this host dropped, {} in all",
                 all.strays
             ));
         }
@@ -216,14 +224,14 @@ impl Crowd {
         Ok(())
     }
 
-    fn begin(&mut self, newcomer: Newcomer) {
-        let Newcomer {
+    fn begin(&mut self, process: PendingProcess) {
+        let PendingProcess {
             task,
-            knock,
+            pending,
             limits,
-        } = newcomer;
-        let peer = knock.accept(limits);
-        let link = self.port.link(Some(task.config.group().address));
+        } = process;
+        let peer = pending.accept(limits);
+        let link = self.port.link(Some(Group::of(&task.config).address));
         let link = losing(Box::new(link), task.loss);
         let free = self.ranks.iter().position(Option::is_none);
         let at = free.unwrap_or(self.ranks.len());
@@ -266,8 +274,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// Whether it had something to do. A session that crashes takes no other with it: what they share is as it was
-    /// between two calls, or holds frames that are as good as lost.
+    /// Whether it had something to do. A session that crashes takes no other with it: what they
+    /// share is as it was between two calls, or holds frames that count as lost.
     fn turn(&mut self, at: usize, now: Instant) -> bool {
         let Some(member) = &mut self.ranks[at] else {
             return false;

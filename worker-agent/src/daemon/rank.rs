@@ -1,18 +1,16 @@
 //! One process's session.
 //!
-//! Each turn takes what the process has submitted and what has come from the network, and tells the process what is
-//! done. When there is nothing, whoever takes turns sleeps until either has something. While the network is busy the
-//! process's socket is looked at every 20 µs, and not in every turn.
+//! Each turn takes what the process has submitted and what has come from the network, and tells the
+//! process what is done. When there is nothing, the thread sleeps until either has something. While
+//! the network is busy the process's socket is polled every 20 µs, and not in every turn.
 
 use super::failure::cause;
-use super::status::{Done, Shared, words};
+use super::status::{Shared, count, words};
 use crate::config::WorkerConfig;
 use crate::error::AgentError;
 use crate::link::loss::Loss;
 use crate::log::{Level, Log};
 use crate::session::{Collective, CollectiveKind, Elements, Priority, Session, SessionState};
-use crate::tensors::Dtype;
-use crate::vector::Arithmetic;
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::os::fd::AsFd;
@@ -20,7 +18,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tally_local::{Class, Failure, Knock, Limits, Operation, Peer, Request, Span, Submission};
+use tally_local::{
+    Class, Failure, Limits, Operation, Peer, PendingPeer, Request, Span, Submission,
+};
+use tally_schema::agent::status::Done;
+use tally_session::{Arithmetic, Dtype};
 
 /// Between two looks at processes' sockets, while the network is busy.
 pub(super) const LOOK_EVERY: Duration = Duration::from_micros(20);
@@ -31,10 +33,10 @@ pub(super) const IDLE_MAX: Duration = Duration::from_millis(50);
 /// For telling the others that we leave.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
-/// A process that is let in.
-pub(super) struct Newcomer {
+/// A process that is admitted and not served yet.
+pub(super) struct PendingProcess {
     pub(super) task: Task,
-    pub(super) knock: Knock,
+    pub(super) pending: PendingPeer,
     pub(super) limits: Limits,
 }
 
@@ -63,30 +65,33 @@ enum End {
     Stopped,
 }
 
-impl Elements for Span {
+/// A part of the memory that a process shares with us.
+struct InRegion(Span);
+
+impl Elements for InRegion {
     fn bytes(&self) -> usize {
-        Self::bytes(self)
+        self.0.bytes()
     }
 
     fn read(&self, at: usize, into: &mut [u8]) {
-        Self::read(self, at, into);
+        self.0.read(at, into);
     }
 
     fn write(&mut self, at: usize, from: &[u8]) {
-        Self::write(self, at, from);
+        self.0.write(at, from);
     }
 }
 
-impl Newcomer {
+impl PendingProcess {
     /// Serves the process until it has left, on a thread of its own.
     pub(super) fn run(self) {
         let Self {
             task,
-            knock,
+            pending,
             limits,
         } = self;
         let (log, name) = (task.log, task.name.clone());
-        if catch_unwind(AssertUnwindSafe(|| task.run(knock.accept(limits)))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| task.run(pending.accept(limits)))).is_err() {
             crashed(log, &name);
         }
     }
@@ -269,7 +274,7 @@ impl Rank {
             // Nothing of ours is in its memory any more when the process hears of it.
             drop(done.buffer);
             if let Some((ticket, operation)) = self.tickets.remove(&done.ticket.0) {
-                self.done.count(operation);
+                count(&mut self.done, operation);
                 if let Some(peer) = &mut self.peer {
                     peer.complete(ticket);
                 }
@@ -311,7 +316,8 @@ impl Rank {
                         self.task.say(Level::Debug, what);
                     }
                     let operation = submission.operation;
-                    let submitted = self.session.submit(collective(submission), Box::new(span));
+                    let buffer = Box::new(InRegion(span));
+                    let submitted = self.session.submit(collective(submission), buffer);
                     let ours = submitted.map_err(|why| {
                         End::Misbehaved(Failure::new(Class::Malformed, why.to_string()))
                     })?;
@@ -325,7 +331,7 @@ impl Rank {
                     self.task.shared.add_fallback(&kind, count);
                 }
                 Some(Request::Ask { question }) => {
-                    peer.tell(question, cause(self.session.stall()));
+                    peer.notify(question, cause(self.session.stall()));
                 }
                 // All that it wanted to be done can be done without it.
                 Some(Request::Closed) if self.finishing => self.peer = None,

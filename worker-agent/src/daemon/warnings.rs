@@ -1,20 +1,24 @@
 //! Why a job is slower than it could be, as far as its agent can see it.
 //!
-//! About once a second [`Watch`] compares a session's counters with those of the second before. Each cause is said
-//! when it is first seen, and again once a minute while it lasts; the status has those that hold now.
+//! About once a second [`Watch`] compares a session's counters with those of the second before.
+//! Each cause is said when it is first seen, and again once a minute while it lasts; the status has
+//! those that hold now.
 //!
 //! # The catches
 //!
-//! * A share is taken of at least [`FRAGMENTS_MIN`] fragments: a job that sends less is not slow because of them.
-//! * Fragments are sent again when *any* rank's frames are lost, so the warning appears at all hosts. Where results came
-//!   twice nothing was lost, and it is not counted.
-//! * A rank is behind when the others have waited for about a second. One that is a little late in each step is
-//!   found by the part of its time in which it awaits results (J-11), of which others have more.
+//! * A share is taken of at least [`FRAGMENTS_MIN`] fragments: a job that sends less is not slow
+//!   because of them.
+//! * Fragments are sent again when *any* rank's frames are lost, so the warning appears at all
+//!   hosts. Where results came twice nothing was lost, and it is not counted.
+//! * A rank is behind when the others have waited for about a second. One that is a little late in
+//!   each step is found by the part of its time in which it awaits results (J-11), of which others
+//!   have more.
 
-use crate::session::{SessionReport, Slowest};
+use crate::session::SessionReport;
 use std::fs;
 use std::time::{Duration, Instant};
 use tally_endpoint::Ranks;
+use tally_schema::agent::status::Slowest;
 
 /// Between two comparisons.
 const EVERY: Duration = Duration::from_secs(1);
@@ -24,24 +28,28 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 const HOLDS_FOR: Duration = Duration::from_secs(5);
 /// Of fewer, one that is lost is no share.
 const FRAGMENTS_MIN: u64 = 200;
-/// Counters are not compared with older ones: a job that computes for long is not blamed for what was.
+/// Counters are not compared with older ones: a job that computes for long is not blamed for what
+/// was.
 const COMPARED_FOR: Duration = Duration::from_secs(10);
-/// Fragments sent again. With a window of 256 each window then has losses, every one of which costs a round trip or
-/// more; a network that is well loses less than one in 10,000.
+/// Fragments sent again. With a window of 256 each window then has losses, every one of which costs
+/// a round trip or more; a network that is well loses less than one in 10,000.
 const LOST_SHARE: f64 = 0.01;
-/// Results from the parameter server. As many collisions do not shrink the window either: they are what a shared
-/// pool is for (C-3).
+/// Results from the parameter server. As many collisions do not shrink the window either: they are
+/// what a shared pool is for (C-3).
 const PS_SHARE: f64 = 0.1;
-/// A window that is smaller than this part of what it was: the default holds what 100 Gbit/s carry in 20 µs, so
-/// this is the rate of a link of a quarter of that.
+/// A window that is smaller than this part of what it was: the default holds what 100 Gbit/s carry
+/// in 20 µs, so this is the rate of a link of a quarter of that.
 const WINDOW_PART: u32 = 4;
-/// How long ranks are waited for, after the second that it takes to know: more than a checkpoint at one rank may take.
+/// How long ranks are waited for, after the second that it takes to know: more than a checkpoint at
+/// one rank may take.
 const BEHIND_FOR: Duration = Duration::from_secs(2);
-/// By how much more of its time this rank waits than the slowest. As much of the job's time is lost.
+/// By how much more of its time this rank waits than the slowest. As much of the job's time is
+/// lost.
 const SLOW_SHARE: f64 = 0.15;
 /// How long the same rank is the slowest. The shares are of about as long.
 const SLOW_FOR: Duration = Duration::from_secs(10);
-/// The part of the time in which the thread could run, and had no CPU. Every contribution waits as long.
+/// The part of the time in which the thread could run, and had no CPU. Every contribution waits as
+/// long.
 const NO_CPU_SHARE: f64 = 0.2;
 
 /// Why it is slow.
@@ -85,7 +93,8 @@ pub(super) struct Watch {
     /// Since when this rank has been the slowest by far.
     slow: Option<(u8, Instant)>,
     looked: Option<Instant>,
-    /// The largest link window so far: it begins with what the switch serves, which may be less than is configured.
+    /// The largest link window so far: it begins with what the switch serves, which may be less
+    /// than is configured.
     window: u32,
 }
 
@@ -228,7 +237,7 @@ impl Watch {
         }
         let s = if bits.is_power_of_two() { "" } else { "s" };
         let words = format!(
-            "all wait for rank{s} {}, for {:.0} s by now: the log and the program of that rank say what it does",
+            "all wait for rank{s} {}, for {:.0} s: see that rank's log and its program",
             Ranks(bits),
             (waited + EVERY).as_secs_f64()
         );
@@ -339,7 +348,7 @@ fn compare(before: &Seen, now: &Seen, report: &SessionReport, window: u32) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::{Congestion, Latency, Retransmissions};
+    use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
 
     fn report() -> SessionReport {
         SessionReport {
@@ -388,7 +397,8 @@ mod tests {
         }
     }
 
-    /// A second after the other, with what changes in each; what was said, and what holds at the end.
+    /// A second after the other, with what changes in each; what was said, and what holds at the
+    /// end.
     fn seconds(
         n: u64,
         change: impl Fn(u64, &mut SessionReport),
@@ -447,7 +457,8 @@ mod tests {
                     rank's host, or in the switch (its report's `dropped`)";
         assert_eq!(said[0].1, want);
         assert_eq!(now, [want]);
-        // One that comes and goes is not said more often for that, and holds no more when it is gone.
+        // One that comes and goes is not said more often for that, and holds no more when it is
+        // gone.
         let (said, now) = seconds(50, |second, r| {
             works(r);
             r.retransmissions.timeout += if second % 7 == 0 && second < 40 {
@@ -519,7 +530,7 @@ mod tests {
             };
         });
         assert_eq!(said.len(), 1, "{said:?}");
-        let words = "all wait for ranks 1, 3, for 3 s by now: the log and the program of that rank say what it does";
+        let words = "all wait for ranks 1, 3, for 3 s: see that rank's log and its program";
         assert_eq!(said[0], (4, words.to_owned()));
         assert!(now.is_empty());
         let (_, now) = seconds(12, |_, r| r.behind = vec![3]);

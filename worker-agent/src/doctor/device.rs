@@ -3,7 +3,7 @@
 use super::local::IsServed;
 use super::{Check, path};
 use crate::config::{AgentConfig, AgentTransport, Eal, Memory};
-use crate::open_link;
+use crate::link::open_link;
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -34,8 +34,8 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, agent: IsServed, checks
     }
 }
 
-/// Asks through the device. DPDK may wait for it longer than we want to, so it does so on a thread that is left alone
-/// then.
+/// Asks through the device. DPDK may wait for it longer than we want to, so it does so on a thread
+/// that is then abandoned.
 fn ask(config: &AgentConfig, file: &Path) -> Vec<Check> {
     let (done, outcome) = channel();
     let (config, file) = (config.clone(), file.to_owned());
@@ -64,7 +64,7 @@ fn ask(config: &AgentConfig, file: &Path) -> Vec<Check> {
                 checks.push(Check::bad("device", why.to_string(), fix));
             }
         }
-        // Nobody waits if it took too long.
+        // If it took too long, the receiver is gone.
         let _ = done.send(checks);
     });
     match outcome.recv_timeout(OPEN_WITHIN) {
@@ -185,7 +185,8 @@ fn hugepages(eal: &Eal, root: &Path) -> Option<Check> {
     if free_kib >= needed_kib {
         return Some(Check::good("hugepages", found));
     }
-    // The smallest are what `vm.nr_hugepages` usually counts, and the only ones that can be had later.
+    // The smallest are what `vm.nr_hugepages` usually counts, and the only ones that can be
+    // reserved later.
     let Some((kib, _)) = sizes.iter().min() else {
         let found = "this kernel has none";
         let fix = "\"memory\": \"no-huge\" in transport.eal, which is enough for virtual devices";
@@ -218,7 +219,7 @@ mod tests {
 
     #[test]
     fn hugepages_are_counted_and_the_missing_ones_asked_for() {
-        let judge = |megabytes, small, large| {
+        let validate = |megabytes, small, large| {
             let eal = Eal {
                 memory: Memory::Hugepages,
                 megabytes,
@@ -226,12 +227,12 @@ mod tests {
             let check = hugepages(&eal, pages(small, large).path()).unwrap();
             (check.verdict, check.fix)
         };
-        assert_eq!(judge(64, 32, 0), (Verdict::Good, None));
-        assert_eq!(judge(1024, 0, 1), (Verdict::Good, None));
+        assert_eq!(validate(64, 32, 0), (Verdict::Good, None));
+        assert_eq!(validate(1024, 0, 1), (Verdict::Good, None));
         let fix = Some("sysctl -w vm.nr_hugepages=101".to_owned());
-        assert_eq!(judge(64, 31, 0), (Verdict::Bad, fix));
+        assert_eq!(validate(64, 31, 0), (Verdict::Bad, fix));
         let fix = Some("sysctl -w vm.nr_hugepages=132".to_owned());
-        assert_eq!(judge(63, 0, 0), (Verdict::Bad, fix));
+        assert_eq!(validate(63, 0, 0), (Verdict::Bad, fix));
         assert_eq!(hugepages(&Eal::default(), pages(0, 0).path()), None);
         let none = tempfile::tempdir().unwrap();
         let eal = Eal {
@@ -246,30 +247,30 @@ mod tests {
     fn devices_are_looked_for() {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
-        let judge = |device: &str| present(device, root.path());
+        let validate = |device: &str| present(device, root.path());
         for short in ["41:00.0", "0000:41:00.0"] {
-            assert_eq!(judge(short).found, "there is no PCI device 0000:41:00.0");
+            assert_eq!(validate(short).found, "there is no PCI device 0000:41:00.0");
         }
         create_dir_all(at("sys/bus/pci/devices/0000:41:00.0")).unwrap();
         create_dir_all(at("sys/class/net/eth3")).unwrap();
-        let check = judge("0000:41:00.0,arg=1");
+        let check = validate("0000:41:00.0,arg=1");
         assert_eq!(check.verdict, Verdict::Bad);
         let fix = check.fix.unwrap();
         assert!(fix.ends_with("--bind=vfio-pci 0000:41:00.0"), "{fix}");
         let driver = at("sys/bus/pci/devices/0000:41:00.0/driver");
         std::os::unix::fs::symlink("../../../drivers/vfio-pci", driver).unwrap();
-        assert_eq!(judge("0000:41:00.0").verdict, Verdict::Good);
-        assert_eq!(judge("net_af_packet0,iface=eth3").verdict, Verdict::Good);
-        assert_eq!(judge("net_af_packet0,iface=eth4").verdict, Verdict::Bad);
+        assert_eq!(validate("0000:41:00.0").verdict, Verdict::Good);
+        assert_eq!(validate("net_af_packet0,iface=eth3").verdict, Verdict::Good);
+        assert_eq!(validate("net_af_packet0,iface=eth4").verdict, Verdict::Bad);
         let memif = "net_memif0,role=client,socket-abstract=no,socket=/run/m.sock";
-        assert_eq!(judge(memif).verdict, Verdict::Bad);
+        assert_eq!(validate(memif).verdict, Verdict::Bad);
         create_dir_all(at("run")).unwrap();
         write(at("run/m.sock"), "").unwrap();
-        assert_eq!(judge(memif).verdict, Verdict::Good);
+        assert_eq!(validate(memif).verdict, Verdict::Good);
         assert_eq!(
-            judge("net_memif0,role=client,socket=/x").verdict,
+            validate("net_memif0,role=client,socket=/x").verdict,
             Verdict::Good
         );
-        assert_eq!(judge("net_null0").verdict, Verdict::Good);
+        assert_eq!(validate("net_null0").verdict, Verdict::Good);
     }
 }

@@ -1,4 +1,5 @@
-//! The interface that an agent with sockets sends through, and what the kernel does with what passes it.
+//! The interface that an agent with sockets sends through, and what the kernel does with what
+//! passes it.
 
 use super::path::Path as Way;
 use super::tool::{self, Missing};
@@ -27,15 +28,6 @@ impl Addressed {
         let mask = u32::MAX.checked_shl(32 - self.prefix).unwrap_or(0);
         self.prefix > 0 && self.address.to_bits() & mask == other.to_bits() & mask
     }
-}
-
-/// What `ip -d link` says.
-#[derive(Clone, Copy, Debug, serde::Deserialize)]
-pub(super) struct Frames {
-    pub(super) mtu: usize,
-    /// 0 where there is no bound.
-    #[serde(default)]
-    pub(super) max_mtu: usize,
 }
 
 /// What `ip route get` says.
@@ -291,10 +283,10 @@ fn offloads(name: &str) -> Vec<Check> {
     };
     // A device is what cuts superframes up; a pair of virtual ends passes them on whole.
     let is_device = Path::new(&format!("/sys/class/net/{name}/device")).exists();
-    judge(name, is_device, &features)
+    validate(name, is_device, &features)
 }
 
-fn judge(name: &str, is_device: bool, features: &str) -> Vec<Check> {
+fn validate(name: &str, is_device: bool, features: &str) -> Vec<Check> {
     let is_on = |feature: &str| {
         let of = |line: &str| {
             let state = line.trim().strip_prefix(feature)?.strip_prefix(": ")?;
@@ -377,7 +369,7 @@ mod tests {
             )
         };
         let fixes = |is_device, tso, gro| {
-            let checks = judge("eth1", is_device, &features(tso, gro));
+            let checks = validate("eth1", is_device, &features(tso, gro));
             let fixes: Vec<_> = checks.into_iter().filter_map(|it| it.fix).collect();
             fixes.join("; ")
         };
@@ -385,6 +377,6 @@ mod tests {
         assert_eq!(fixes(true, "on", "off"), "ethtool -K eth1 gro on");
         assert_eq!(fixes(false, "on", "off"), "ethtool -K eth1 tso off");
         assert_eq!(fixes(false, "off [fixed]", "off"), "");
-        assert_eq!(judge("eth1", true, "")[0].verdict, Verdict::Good);
+        assert_eq!(validate("eth1", true, "")[0].verdict, Verdict::Good);
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn unusable(path: &Path, error: &ConfigError) -> Check {
     let file = path.display();
     let fix = match error {
         ConfigError::Mode { .. } => format!("chmod 600 {}", quoted(path)),
-        ConfigError::Read { source, .. } => match source.kind() {
+        ConfigError::Read { error, .. } => match error.kind() {
             io::ErrorKind::PermissionDenied => {
                 format!("sudo tally-agent doctor --config {}", quoted(path))
             }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_can_be_pasted_whatever_the_path() {
+    fn commands_can_be_pasted_for_any_path() {
         for (path, want) in [
             ("/etc/tally/agent.json", "/etc/tally/agent.json"),
             ("my jobs/a.json", "'my jobs/a.json'"),

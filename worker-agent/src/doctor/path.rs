@@ -1,8 +1,7 @@
 //! The way to the switch and back: how long frames may be, and what the switch says of the jobs.
 
-use super::interface::Frames;
 use super::probe::{self, Said};
-use super::tool::{self, Missing, Ping};
+use super::tool::{self, Frames, Missing, Ping};
 use super::{Check, Room};
 use crate::config::{AgentConfig, AgentJob};
 use crate::link::Link;
@@ -70,7 +69,8 @@ pub(super) fn room(interface: &str, payload_bytes: usize) -> Option<Room> {
     })
 }
 
-/// What an interface lacks to carry payloads of so many bytes, if it does: its MTU may have become smaller.
+/// What an interface lacks to carry payloads of so many bytes, if it does: its MTU may have become
+/// smaller.
 pub(super) fn too_long(interface: &str, payload_bytes: usize) -> Option<String> {
     let mtu = std::fs::read_to_string(format!("/sys/class/net/{interface}/mtu")).ok()?;
     let mtu: usize = mtu.trim().parse().ok()?;
@@ -160,7 +160,7 @@ pub(super) fn examine(way: &Path<'_>, link: &mut dyn Link, checks: &mut Vec<Chec
             )),
             Ok(false) => {
                 let found = format!(
-                    "datagrams that the kernel takes as one do not arrive: {} leaves them whole, and nobody on the way \
+                    "datagrams that the kernel takes as one do not arrive: {} leaves them whole, and no device on the way \
                      cuts them up",
                     way.interface
                 );
@@ -417,23 +417,23 @@ mod tests {
     }
 
     #[test]
-    fn an_mtu_is_judged_by_the_payload_and_by_what_could_be() {
-        let judge = |bytes, mtu, max_mtu| {
+    fn an_mtu_is_validated_against_the_payload_and_by_what_could_be() {
+        let validate = |bytes, mtu, max_mtu| {
             let frames = Ok(Frames { mtu, max_mtu });
             let file = std::path::Path::new("a.json");
             let check = payload(&config(bytes), file, "eth1", &frames);
             (check.verdict, check.fix.unwrap_or_default())
         };
         let up = "ip link set dev eth1 mtu 9000";
-        assert_eq!(judge(1024, 1500, 1500).0, Verdict::Good);
-        assert_eq!(judge(1024, 1500, 9600), (Verdict::Warning, up.into()));
-        assert_eq!(judge(8192, 9000, 9600).0, Verdict::Good);
-        let (verdict, fix) = judge(8192, 1500, 9600);
+        assert_eq!(validate(1024, 1500, 1500).0, Verdict::Good);
+        assert_eq!(validate(1024, 1500, 9600), (Verdict::Warning, up.into()));
+        assert_eq!(validate(8192, 9000, 9600).0, Verdict::Good);
+        let (verdict, fix) = validate(8192, 1500, 9600);
         assert_eq!(verdict, Verdict::Bad);
         assert!(fix.starts_with(up) && fix.contains("1408"), "{fix}");
-        let (verdict, fix) = judge(8192, 1500, 1500);
+        let (verdict, fix) = validate(8192, 1500, 1500);
         assert_eq!(verdict, Verdict::Bad);
         assert!(!fix.contains("ip link"), "{fix}");
-        assert_eq!(judge(1024, 65_536, 0).0, Verdict::Good);
+        assert_eq!(validate(1024, 65_536, 0).0, Verdict::Good);
     }
 }

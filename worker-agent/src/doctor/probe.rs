@@ -1,9 +1,10 @@
 //! Asks the switch for each job, without becoming a member.
 //!
-//! A JOIN with another challenge than the current one has no effect but REFUSE(CHALLENGE) (J-2), and 0 never is the
-//! current one. That answer has a MAC under the job's key; a switch that does not know the job, or has another key
-//! for it, answers with a hint (section 4). So each of the three is told apart, and a place is never taken,
-//! refreshed or given up, nor an incarnation opened.
+//! A JOIN with another challenge than the current one has no effect but REFUSE(CHALLENGE) (J-2),
+//! and 0 never is the current one. That answer has a MAC under the job's key; a switch that does
+//! not know the job, or has another key for it, answers with a hint (section 4). So each of the
+//! three is told apart, and a place is never taken, refreshed or given up, nor an incarnation
+//! opened.
 
 use crate::link::{Link, LinkError};
 use std::time::{Duration, Instant};

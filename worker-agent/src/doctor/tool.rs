@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 /// Where programs are that an ordinary user's `PATH` may not have.
 const ALSO: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Runs `program` to its end. None of those that are used here waits for anything without being told how long.
+/// Runs `program` to its end. None of those that are used here waits for anything without being
+/// told how long.
 fn run(program: &str, arguments: &[&str]) -> io::Result<Output> {
     let with = |program: &str| {
         Command::new(program)
@@ -73,6 +74,15 @@ pub(super) fn ip<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Miss
         .map_err(|e| problem(&e.to_string()))
 }
 
+/// What `ip -d link` says.
+#[derive(Clone, Copy, Debug, serde::Deserialize)]
+pub(super) struct Frames {
+    pub(super) mtu: usize,
+    /// 0 where there is no bound.
+    #[serde(default)]
+    pub(super) max_mtu: usize,
+}
+
 /// What a ping of so many bytes came to.
 #[derive(Clone, Debug)]
 pub(super) enum Ping {
@@ -82,7 +92,8 @@ pub(super) enum Ping {
     Impossible(Missing),
 }
 
-/// Sends ICMP echoes in IPv4 packets of `bytes`, which nobody may cut up, until one is answered, for a second.
+/// Sends ICMP echoes in IPv4 packets of `bytes`, which may not be cut up, until one is answered,
+/// for a second.
 pub(super) fn ping(from: std::net::Ipv4Addr, to: std::net::Ipv4Addr, bytes: usize) -> Ping {
     // IPv4 and ICMP headers.
     let size = bytes.saturating_sub(20 + 8).to_string();

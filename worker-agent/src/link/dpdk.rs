@@ -1,32 +1,32 @@
 //! Over a port of its own, through DPDK: frames are built in the buffers that leave, and read in
 //! the buffers that arrived.
 //!
-//! A [`DpdkPort`] is one device, and any number of [`DpdkLink`]s on one thread share it, each with a UDP port of its
-//! own. Whoever receives takes what has come from the device and puts it into the inboxes of all (`inboxes.rs`); a
-//! result that several wait for is one buffer. A worker or a parameter server has one link, the agent of a host one
-//! for each process.
+//! A [`DpdkPort`] is one device, and any number of [`DpdkLink`]s on one thread share it, each with
+//! a UDP port of its own. The process that receives takes what has come from the device and puts it
+//! into the inboxes of all (`inboxes.rs`); a result that several wait for is one buffer. A worker
+//! or a parameter server has one link, the agent of a host one for each process.
 //!
 //! There is no kernel to resolve addresses, so the port asks for the switch's MAC with ARP before
-//! it takes anything to send, and answers ARP and ICMP echo for its own address ([`Station`]).
+//! it takes anything to send, and answers ARP and ICMP echo for its own address ([`Host`]).
 //!
-//! Once ACCEPT has given the switch's MAC, it is *pinned* for the link ([`Link::pin`], A-9): the link sends to that MAC
-//! and drops what comes from another, regardless of ARP. A link without a pin repeats the ARP request every 100 ms, so
-//! that a false answer does not last.
+//! Once ACCEPT has given the switch's MAC, it is *pinned* for the link ([`Link::pin`], A-9): the
+//! link sends to that MAC and drops what comes from another, regardless of ARP. A link without a
+//! pin repeats the ARP request every 100 ms, so that a false answer does not last.
 //!
-//! When there is nothing to do it yields its CPU at once, and after many times sleeps a little: a host may
-//! run many of us, and then whoever we wait for waits for our CPU. (Where nobody does, a yield is a short
-//! way to look again.)
+//! When there is nothing to do it yields its CPU at once, and after many times sleeps a little: a
+//! host may run many of us, and then the peer that we wait for needs our CPU. (Where none does, a
+//! yield is a short poll.)
 //!
 //! # The catches
 //!
-//! * DPDK starts once in a process, so there is one port in it, for good. Its device can be opened again
-//!   ([`DpdkPort::connect`]): `net_memif` connects only once, and its peer may be restarted.
-//! * What is sent to a UDP port just after its link has gone belongs to whoever gets that port next. Sessions do not
-//!   take what is not of their job and epoch.
+//! * DPDK starts once in a process, so there is one port in it, for good. Its device can be opened
+//!   again ([`DpdkPort::connect`]): `net_memif` connects only once, and its peer may be restarted.
+//! * What is sent to a UDP port just after its link has gone belongs to the next owner of that
+//!   port. Sessions drop frames of other jobs and epochs.
 
 mod inboxes;
 
-use super::ethernet::{Datagram, Local, Station};
+use super::ethernet::{Datagram, Host, Local};
 use super::{Link, LinkError};
 use crate::config::{Eal as EalOptions, Memory};
 use inboxes::{Arrived, Inboxes};
@@ -93,7 +93,7 @@ struct Shared {
     /// Empty frames of full length.
     spare: Vec<Mbuf>,
     pool: Mempool,
-    station: Station,
+    host: Host,
     frame_bytes: usize,
     next_arp: Instant,
     idle: u32,
@@ -119,8 +119,9 @@ pub struct DpdkLink {
 }
 
 impl DpdkPort {
-    /// Starts the EAL, for the device of that name and datagrams of up to `units` units of elements; `None` for
-    /// any. Links will have `port`, and those that follow, as their UDP ports. The device is opened by
+    /// Starts the EAL, for the device of that name and datagrams of up to `units` units of
+    /// elements; `None` for any. Links will have `port`, and those that follow, as their UDP ports.
+    /// The device is opened by
     /// [`connect`](Self::connect).
     ///
     /// # Errors
@@ -165,7 +166,7 @@ impl DpdkPort {
             leaving: Vec::with_capacity(2 * BURST),
             spare: Vec::with_capacity(BURST),
             pool,
-            station: Station::new(local, switch),
+            host: Host::new(local, switch),
             frame_bytes,
             next_arp: Instant::now(),
             idle: 0,
@@ -182,8 +183,8 @@ impl DpdkPort {
         })
     }
 
-    /// Opens the device, in place of the one that it was, and waits up to `patience` for its peer; without any, as
-    /// long as a peer that is there needs.
+    /// Opens the device, in place of the one that it was, and waits up to `patience` for its peer;
+    /// without any, as long as a peer that is there needs.
     ///
     /// # Errors
     /// If the device cannot be opened, or its peer does not appear in time.
@@ -207,7 +208,8 @@ impl DpdkPort {
         self.name.starts_with("net_memif")
     }
 
-    /// Whether there is no device, or one that will not come up again by itself: `net_memif` without its peer.
+    /// Whether there is no device, or one that will not come up again by itself: `net_memif`
+    /// without its peer.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         let shared = self.shared.borrow();
@@ -229,7 +231,7 @@ impl DpdkPort {
         }
     }
 
-    /// Answers whoever asks for our address, while nobody receives.
+    /// Answers ARP requests for our address, while no thread receives.
     pub fn keep(&self) {
         let shared = &mut *self.shared.borrow_mut();
         shared.take_in();
@@ -262,7 +264,7 @@ impl Shared {
         let now = Instant::now();
         if now >= self.next_arp && self.leaving.len() < BURST {
             self.next_arp = now + ARP_EVERY;
-            let request = self.pool.alloc_copy(&self.station.request());
+            let request = self.pool.alloc_copy(&self.host.request());
             self.leaving.extend(request);
         }
     }
@@ -294,7 +296,7 @@ impl Shared {
             if !mbuf.is_contiguous() {
                 continue;
             }
-            if let Some(datagram) = self.station.datagram(mbuf.data()) {
+            if let Some(datagram) = self.host.datagram(mbuf.data()) {
                 let Datagram {
                     to,
                     from,
@@ -310,9 +312,9 @@ impl Shared {
                 self.inboxes.deliver(to, arrived, Mbuf::share);
                 continue;
             }
-            self.station.learn(mbuf.data());
+            self.host.learn(mbuf.data());
             if let Some(frame) = mbuf.data_mut()
-                && self.station.answer(frame)
+                && self.host.answer(frame)
                 && self.leaving.len() < BURST
             {
                 self.leaving.extend(self.pool.alloc_copy(frame));
@@ -375,7 +377,7 @@ impl Link for DpdkLink {
         if self.pinned.is_none() {
             shared.ask_for_switch();
         }
-        let Some(switch_mac) = self.pinned.or(shared.station.arp_mac()) else {
+        let Some(switch_mac) = self.pinned.or(shared.host.arp_mac()) else {
             shared.flush();
             return Ok(0);
         };
@@ -395,7 +397,7 @@ impl Link for DpdkLink {
             };
             let ports = (self.port, transmit.port);
             let len = transmit.len;
-            let bytes = shared.station.finish(buffer, len, ports, switch_mac);
+            let bytes = shared.host.finish(buffer, len, ports, switch_mac);
             if mbuf.set_len(bytes) {
                 shared.leaving.push(mbuf);
             }
@@ -442,8 +444,9 @@ impl Link for DpdkLink {
         }
         let shared = &mut *self.shared.borrow_mut();
         if let (Some(last), None) = (self.pinned, switch_mac) {
-            // ARP frames that came while it was pinned do not count: the last good MAC serves until the next answer.
-            shared.station.set_arp_mac(last);
+            // ARP frames that came while it was pinned do not count: the last good MAC serves until
+            // the next answer.
+            shared.host.set_arp_mac(last);
         }
         shared.inboxes.pin(self.port, switch_mac);
         self.pinned = switch_mac;
@@ -457,7 +460,7 @@ impl Link for DpdkLink {
         if !device.is_up() {
             return Some("the device's link is down".into());
         }
-        let switch_mac = self.pinned.or(shared.station.arp_mac());
+        let switch_mac = self.pinned.or(shared.host.arp_mac());
         switch_mac
             .is_none()
             .then(|| "the switch does not answer ARP".into())
@@ -528,7 +531,7 @@ mod tests {
 
         /// Makes an ARP answer arrive that claims the switch's address for `mac`.
         fn arp(&self, link: &mut DpdkLink, mac: Mac) {
-            let mut answer = self.0.shared.borrow().station.request();
+            let mut answer = self.0.shared.borrow().host.request();
             assert!(answer_arp(&mut answer, mac, SWITCH));
             self.arrive(&answer);
             assert_eq!(link.receive(&mut |_, _| ()).unwrap(), 0);

@@ -1,10 +1,12 @@
 //! What a host without a kernel's network stack needs of Ethernet: headers in front of its
 //! datagrams, the datagrams in what arrives, and the switch's MAC by ARP.
 //!
-//! ARP is not authenticated. Its answer serves a link until ACCEPT has given the switch's MAC.
+//! ARP is not authenticated. Its answer serves a link until ACCEPT has given the switch's MAC
+//!
 
 use std::net::Ipv4Addr;
 use tally_endpoint::Ecn;
+use tally_wire::field::{ethernet, udp};
 use tally_wire::frame::UDP_END;
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::neighbour::{FRAME_BYTES_MIN, answer_arp, answer_echo, arp_request, arp_sender};
@@ -28,9 +30,9 @@ pub struct Local {
 /// Whom a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
-    /// Whoever has this UDP port of ours.
+    /// The owner of this UDP port of ours.
     Port(u16),
-    /// Whoever listens to this group.
+    /// The listeners of this group.
     Group(Ipv4Addr),
 }
 
@@ -48,7 +50,7 @@ pub struct Datagram {
 }
 
 /// A host on an Ethernet with one switch to talk to.
-pub struct Station {
+pub struct Host {
     local: Local,
     switch: Ipv4Addr,
     /// From the last ARP frame of the switch's address.
@@ -57,7 +59,7 @@ pub struct Station {
     templates: Vec<Option<[u8; UDP_END]>>,
 }
 
-impl Station {
+impl Host {
     /// A host that listens to the switch.
     #[must_use]
     pub fn new(local: Local, switch: Ipv4Addr) -> Self {
@@ -86,9 +88,10 @@ impl Station {
         arp_request(self.local.mac, self.local.address, self.switch)
     }
 
-    /// Writes Ethernet, IPv4 and UDP headers in front of the datagram of `len` bytes that is in `frame` at
-    /// [`UDP_END`], from the first of `ports`, ours, to the second, the switch's, at `switch_mac`. Returns the
-    /// frame's length.
+    /// Writes Ethernet, IPv4 and UDP headers in front of the datagram of `len` bytes that is in
+    /// `frame` at
+    /// [`UDP_END`], from the first of `ports`, ours, to the second, the switch's, at `switch_mac`.
+    /// Returns the frame's length.
     ///
     /// # Panics
     /// If `frame` is shorter than the frame.
@@ -117,10 +120,10 @@ impl Station {
             template
         });
         frame[..UDP_END].copy_from_slice(template);
-        frame[..6].copy_from_slice(&switch_mac.0);
+        frame[ethernet::DST].copy_from_slice(&switch_mac.0);
         // There is no UDP checksum that they would change (F-2).
-        frame[34..36].copy_from_slice(&ports.0.to_be_bytes());
-        frame[36..38].copy_from_slice(&ports.1.to_be_bytes());
+        frame[udp::SRC_PORT].copy_from_slice(&ports.0.to_be_bytes());
+        frame[udp::DST_PORT].copy_from_slice(&ports.1.to_be_bytes());
         UDP_END + len
     }
 
@@ -197,13 +200,13 @@ mod tests {
     };
     const PORT: u16 = 40_003;
 
-    fn station() -> Station {
-        Station::new(LOCAL, SWITCH)
+    fn host() -> Host {
+        Host::new(LOCAL, SWITCH)
     }
 
     #[test]
     fn the_switch_is_resolved_by_its_own_answer_only() {
-        let mut s = station();
+        let mut s = host();
         let mut answer = s.request();
         s.learn(&answer);
         assert_eq!(s.arp_mac(), None, "our own request");
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn headers_are_those_of_the_wire_crate() {
-        let mut s = station();
+        let mut s = host();
         let other = Mac([2, 0, 0, 0, 0, 9]);
         for (units, switch_mac) in [
             (0, SWITCH_MAC),
@@ -251,7 +254,7 @@ mod tests {
 
     #[test]
     fn datagrams_are_taken_from_the_switch_to_us_and_to_groups() {
-        let s = station();
+        let s = host();
         let frame = |src_ip, dst_ip, dst_port| {
             let addresses = Addresses {
                 src_mac: SWITCH_MAC,

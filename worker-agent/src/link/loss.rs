@@ -1,11 +1,10 @@
 //! Losing datagrams on purpose, the same ones for the same seed, and counting those that pass.
 
 use super::{Link, LinkError};
-use crate::report::{Losses, Traffic};
-use serde::Serialize;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit};
+use tally_schema::agent::report::{Losses, Traffic};
 use tally_wire::{Header, Kind, Mac};
 
 /// How much is lost.
@@ -35,8 +34,7 @@ impl Loss {
 }
 
 /// Datagrams by their direction, as the host sees it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Direction {
     /// All datagrams
     #[default]
@@ -207,7 +205,7 @@ impl<L: Link> Link for Lossy<L> {
         Some(Losses {
             probability: self.loss.probability,
             burst: self.loss.burst,
-            direction: self.loss.direction,
+            direction: self.loss.direction.into(),
             seed: self.loss.seed,
             sent: self.out.lost(),
             received: self.inward.lost(),

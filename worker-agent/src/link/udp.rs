@@ -1,13 +1,15 @@
 //! Over the kernel's UDP: one socket for everything that is unicast, and one for the job's group.
 //!
-//! Datagrams of one length to one port are handed over as one
-//! long one, which the kernel cuts up behind its network stack (`UDP_SEGMENT`), as far as it can: the
-//! stack's cost is then one for many. In the same way we take what comes as one (`UDP_GRO`). Datagrams
-//! leave with ECT(0), and the kernel says what each that comes says of congestion (C-1). The catch: a
-//! datagram that the kernel does not take (no route, no neighbour, no memory) is lost like any other, but the
-//! reason is kept, to be told when joining fails.
+//! Datagrams of one length to one port are handed over as one long one, which the kernel segments
+//! below its network stack (`UDP_SEGMENT`) where it can: the stack's cost is then one for many. In
+//! the same way we receive many as one (`UDP_GRO`). Datagrams leave with ECT(0), and the kernel
+//! says the ECN bits of each that comes (C-1).
+//!
+//! The catch: a datagram that the kernel does not take (no route, no neighbour, no memory) is lost
+//! like any other, but the reason is kept for the error when joining fails.
 
 use super::{Link, LinkError};
+use crate::config::WorkerConfig;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll, ppoll};
 use nix::sys::socket::{
@@ -22,6 +24,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 use tally_endpoint::{Ecn, Transmit, datagram_bytes};
 use tally_wire::MAX_UNITS;
+use tally_wire::frame::group_of;
 
 /// Datagrams made before they are sent, at most.
 const BATCH: usize = 64;
@@ -40,7 +43,8 @@ pub struct UdpLink {
     group: Option<Socket>,
     switch: Ipv4Addr,
     buffer_bytes: usize,
-    /// Datagrams made before they are sent: whole trains of the longest, so that none is left alone.
+    /// Datagrams made before they are sent: whole trains of the longest, so that none is sent
+    /// alone.
     batch: usize,
     out: Vec<u8>,
     /// What is in `out`, one behind the other: bytes and port.
@@ -62,6 +66,17 @@ pub struct Group {
     pub address: Ipv4Addr,
     /// The UDP port that results go to.
     pub port: u16,
+}
+
+impl Group {
+    /// Where the results of a worker's job go.
+    #[must_use]
+    pub const fn of(config: &WorkerConfig) -> Self {
+        Self {
+            address: group_of(config.job.job_id()),
+            port: config.switch.port,
+        }
+    }
 }
 
 impl UdpLink {
@@ -122,7 +137,7 @@ impl Socket {
     fn new(socket: UdpSocket) -> io::Result<Self> {
         enlarge(&socket);
         let state = UdpSocketState::new((&socket).into())?;
-        // It asks for more than it has room for: what the kernel says of congestion would be cut off.
+        // It asks for more ancillary data than it has room for: the ECN bits would be cut off.
         setsockopt(&socket, sockopt::ReceiveTimestampns, &false)?;
         setsockopt(&socket, sockopt::Ipv4PacketInfo, &false)?;
         Ok(Self { socket, state })
@@ -172,7 +187,7 @@ impl Socket {
         };
         let mut datagrams = 0;
         for (m, buffer) in meta[..messages].iter().zip(buffers.chunks_exact(IN_BYTES)) {
-            // whoever else writes to us is not heard.
+            // datagrams from any other host are ignored.
             let known = m.addr.ip() == IpAddr::V4(switch);
             let ecn = m.ecn.map_or(Ecn::NotEct, |ecn| Ecn::from_tos(ecn as u8));
             for datagram in buffer[..m.len].chunks(m.stride.max(1)) {

@@ -1,7 +1,8 @@
 //! Lines of the log on their way to standard error.
 //!
-//! A thread of its own writes them, so that a reader that does not read (a pipe that is full, a terminal that is stopped)
-//! holds up nothing else. What there is no room for is dropped, counted, and told once lines can be written again.
+//! A thread of its own writes them, so that a reader that does not read (a pipe that is full, a
+//! terminal that is stopped) holds up nothing else. What there is no room for is dropped, counted,
+//! and told once lines can be written again.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -61,11 +62,12 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Writes lines for as long as the program runs; `dropped` makes one that says how many are missing.
+    /// Writes lines for as long as the program runs; `dropped` makes one that says how many are
+    /// missing.
     pub(super) fn write_to(&self, mut out: impl Write, dropped: impl Fn(u64) -> String) -> ! {
         loop {
             let line = self.next(&dropped);
-            // Nobody is left to be told that nobody reads.
+            // No reader is left, and none to report that to.
             let _ = out.write_all(line.as_bytes());
             let mut state = self.state();
             state.is_writing = false;
@@ -120,7 +122,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn lines_that_nobody_reads_are_dropped_and_counted() {
+    fn unread_lines_are_dropped_and_counted() {
         let queue = Arc::new(Queue::new());
         let (reader, writer) = std::io::pipe().unwrap();
         let in_thread = queue.clone();

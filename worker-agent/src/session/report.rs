@@ -1,18 +1,8 @@
 //! What a session says of itself while it runs.
 
-use crate::report::{Congestion, Latency, Retransmissions};
-use serde::{Deserialize, Serialize};
-
-/// The rank that awaits results for the least part of its time, in the last seconds: the one that the others wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Slowest {
-    /// Which.
-    pub rank: u8,
-    /// The part of its time in which it awaits results, from 0 to 1.
-    pub awaiting: f64,
-    /// The part of ours.
-    pub ours: f64,
-}
+use serde::Serialize;
+use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
+use tally_schema::agent::status::Slowest;
 
 /// What has become of a session, in numbers.
 #[derive(Clone, Debug, Serialize)]

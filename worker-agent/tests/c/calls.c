@@ -1,4 +1,4 @@
-/* Every function of tally.h, with what it should be passed and with what it should not, at two ranks. */
+/* Every function of tally.h, with good and with bad arguments, at two ranks. */
 #include "tally.h"
 
 #include <math.h>

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tally_local::{Client, Hello, LocalError};
 
-/// For whatever a test waits for.
+/// Limit of a test's waits.
 pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// One agent, which serves all ranks of a rig's job.

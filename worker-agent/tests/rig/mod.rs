@@ -1,5 +1,5 @@
-//! A switch of the simplest kind, and a parameter server, at sockets of the loopback interface: each rig has a
-//! network of its own, whatever else runs on this machine.
+//! A switch of the simplest kind, and a parameter server, at sockets of the loopback interface:
+//! each rig has a network of its own, apart from all else on this machine.
 #![allow(dead_code, reason = "every test program uses a part")]
 #![allow(clippy::unwrap_used, reason = "only tests use this")]
 
@@ -30,7 +30,7 @@ const BASE_PORT: u16 = 31249;
 /// The key of the naive switch, in hexadecimal.
 pub const KEY: &str = "7369787465656e206279746573206f72206d6f7265";
 
-/// Writes a configuration, which nobody else may read as it has keys.
+/// Writes a configuration, which no other user may read as it has keys.
 pub fn write_config(path: &Path, text: &str) {
     std::fs::write(path, text).unwrap();
     std::fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
@@ -116,9 +116,10 @@ impl Drop for Rig {
     }
 }
 
-/// A network whose switch nobody is, in this process or another, with the sockets of ours.
+/// A network without a switch, in this process or another, with our sockets.
 fn free_network() -> (u8, Vec<UdpSocket>) {
-    // Not one that a rig of this process has just left, nor 127.0.0.0/24, which has the interface's own address.
+    // Not one that a rig of this process has just left, nor 127.0.0.0/24, which has the interface's
+    // own address.
     static NEXT: AtomicU8 = AtomicU8::new(0);
     for _ in 0..=u8::MAX {
         let net = NEXT.fetch_add(1, Ordering::Relaxed) % u8::MAX + 1;

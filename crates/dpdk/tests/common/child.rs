@@ -9,12 +9,12 @@ use std::process::{Child, Command};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum User {
     Same,
-    /// `nobody`; only root can become it.
-    Nobody,
+    /// Uid 65534; only root can become it.
+    Unprivileged,
 }
 
 /// A folder that every user may use, gone with the value. It holds a copy of the test program,
-/// which may lie where `nobody` can't read it.
+/// which may lie where an unprivileged user can't read it.
 pub struct Stage {
     pub folder: PathBuf,
     program: PathBuf,
@@ -35,7 +35,7 @@ impl Stage {
     pub fn start(&self, name: &str, user: User, environment: &[(&str, &str)]) -> Child {
         let mut command = match user {
             User::Same => Command::new(&self.program),
-            User::Nobody => {
+            User::Unprivileged => {
                 let mut command = Command::new("setpriv");
                 command
                     .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
@@ -63,10 +63,10 @@ impl Drop for Stage {
     }
 }
 
-/// The users to run as: us, and `nobody` if we are root.
+/// The users to run as: us, and an unprivileged one if we are root.
 pub fn users() -> Vec<User> {
     if super::is_root() {
-        vec![User::Same, User::Nobody]
+        vec![User::Same, User::Unprivileged]
     } else {
         super::skipped("not root, so running as ourselves only");
         vec![User::Same]

@@ -34,8 +34,8 @@ pub fn frame(pool: &Mempool, n: usize) -> Mbuf {
     pool.alloc_copy(&pattern(n)).expect("the pool has a frame")
 }
 
-/// The same bytes in two segments, headers and payload. The second reference to the payload is for whoever wants
-/// to see what becomes of it.
+/// The same bytes in two segments, headers and payload. The second reference to the payload is for
+/// a test that wants to see what becomes of it.
 pub fn in_two(pool: &Mempool, mut frame: Mbuf) -> (Mbuf, Mbuf) {
     let head = pool.alloc_copy(&frame.data()[..52]).expect("a frame");
     assert!(frame.adj(52));

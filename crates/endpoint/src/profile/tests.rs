@@ -78,7 +78,7 @@ fn the_end_of_a_known_job_comes_nearer_and_an_unknown_one_sinks() {
 }
 
 #[test]
-fn times_of_nothing_and_for_ever_are_survived() {
+fn times_of_zero_and_of_centuries_are_survived() {
     let p = after(5, Some(10), 0, 0);
     assert_eq!(p.priority(0, 1), 255, "nothing takes any time");
     let p = after(10, Some(20), 0, 100);

@@ -6,7 +6,6 @@
 //! by W-2 all workers have the older one's result.
 
 use crate::lists::Lists;
-use crate::planted::{self, Bug};
 use tally_kernels::{Kernels, MAX_WORKERS};
 use tally_wire::{Element, Flags, FragmentId, Time};
 
@@ -29,7 +28,7 @@ pub(super) struct Pending {
     pub(super) result: bool,
 }
 
-/// How asking for a fragment went, from which [`Patience`](super::patience::Patience) learns.
+/// How asking for a fragment went, from which [`Timeout`](super::timeout::Timeout) learns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     /// How often REMIND was sent.
@@ -41,8 +40,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Takes note of a partial of contributions that were sent for the first time. Says whether they
-    /// reached the switch after it had been asked.
+    /// Takes note of a partial of contributions that were sent for the first time. Says whether
+    /// they reached the switch after it had been asked.
     pub(super) fn was_too_early(&mut self) -> bool {
         let answered = self.nothing || (1..self.times).contains(&self.given);
         self.given = self.times;
@@ -63,10 +62,10 @@ pub(super) struct Entry {
     pub(super) have: u64,
     /// f32: ranks `0..folded` are in `sum`.
     folded: u8,
-    /// The sum so far; none before the first integer contribution or rank 0's f32. Of narrow
-    /// elements the sum of all, once they are there.
+    /// The sum so far; none before the first integer contribution or rank 0's f32. Of sub-32-bit
+    /// types the sum of all, once they are there.
     sum: Option<Box<[u8]>>,
-    /// f32: contributions that came ahead of their turn. Narrow elements: all.
+    /// f32: contributions that came ahead of their turn. Sub-32-bit types: all.
     ahead: Vec<(u8, Box<[u8]>)>,
     pub(super) born: Time,
     /// When its round of asking began.
@@ -233,7 +232,7 @@ impl Table {
 
     fn merge_unordered(&mut self, slot: usize, bitmap: u64, payload: &[u8]) -> Merged {
         let entry = &mut self.entries[slot];
-        if entry.have & bitmap != 0 && !planted::is(Bug::MergeOverlap) {
+        if entry.have & bitmap != 0 {
             return match bitmap & !entry.have {
                 0 => Merged::Duplicate,
                 missing => Merged::Overlap { missing },
@@ -294,7 +293,7 @@ impl Table {
         Merged::New
     }
 
-    /// Narrow elements. A bitmap is one rank or all of the job: the caller has made sure.
+    /// Merges sub-32-bit types. A bitmap is one rank or all of the job: the caller has made sure.
     fn merge_narrow(&mut self, slot: usize, bitmap: u64, payload: &[u8]) -> Merged {
         if self.entries[slot].have & bitmap == bitmap {
             return Merged::Duplicate;

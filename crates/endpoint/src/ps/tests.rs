@@ -1,5 +1,6 @@
 use super::*;
 use tally_wire::control::DATAGRAM_BYTES;
+use tally_wire::{DEFAULT_PORT, Key};
 
 const JOB: JobId = JobId(3);
 const EPOCH: Epoch = Epoch(9);
@@ -85,7 +86,7 @@ fn header(kind: Kind, bitmap: u64, flags: Flags) -> Header {
     }
 }
 
-fn hear(ps: &mut Ps, now: Time, kind: Kind, bitmap: u64, flags: Flags) {
+fn receive(ps: &mut Ps, now: Time, kind: Kind, bitmap: u64, flags: Flags) {
     let secret = Key::new(&[5; 16]).unwrap().epoch_secret(JOB, EPOCH, 5);
     let header = secret.seal(header(kind, bitmap, flags));
     let mut datagram = vec![0; header.datagram_bytes()];
@@ -105,47 +106,49 @@ fn sent(ps: &mut Ps, now: Time) -> Vec<(Kind, Rank)> {
     sent
 }
 
-/// Found in the comparison of completion times: answers to NACK met a full queue, and the worker whose
-/// answer was lost was asked again after four times as long, while the others repeated theirs.
+/// Found in the comparison of completion times: answers to NACK met a full queue, and the worker
+/// whose answer was lost was asked again after four times as long, while the others repeated
+/// theirs.
 #[test]
 fn a_worker_whose_answer_was_lost_is_asked_again_when_another_repeats_its_contribution() {
     let mut ps = serving();
-    hear(&mut ps, ms(0), Kind::Partial, 0b01, Flags::NONE);
+    receive(&mut ps, ms(0), Kind::Partial, 0b01, Flags::NONE);
     // Before anybody was asked, a repetition says nothing.
-    hear(&mut ps, ms(1), Kind::Partial, 0b01, Flags::RESEND);
+    receive(&mut ps, ms(1), Kind::Partial, 0b01, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(1)), []);
     ps.handle_timeout(ms(2));
     assert_eq!(sent(&mut ps, ms(2)), [(Kind::Remind, Rank::PS)]);
-    hear(&mut ps, ms(2), Kind::NotHere, 0, Flags::NONE);
+    receive(&mut ps, ms(2), Kind::NotHere, 0, Flags::NONE);
     assert_eq!(sent(&mut ps, ms(2)), [(Kind::Nack, Rank(1))]);
     // Its answer may be on its way.
-    hear(&mut ps, ms(3), Kind::Partial, 0b01, Flags::RESEND);
+    receive(&mut ps, ms(3), Kind::Partial, 0b01, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(3)), []);
     let again = [(Kind::Remind, Rank::PS), (Kind::Nack, Rank(1))];
-    hear(&mut ps, ms(4), Kind::Partial, 0b01, Flags::RESEND);
-    hear(&mut ps, ms(4), Kind::Partial, 0b01, Flags::RESEND);
+    receive(&mut ps, ms(4), Kind::Partial, 0b01, Flags::RESEND);
+    receive(&mut ps, ms(4), Kind::Partial, 0b01, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(4)), again);
-    hear(&mut ps, ms(5), Kind::Partial, 0b01, Flags::RESEND);
+    receive(&mut ps, ms(5), Kind::Partial, 0b01, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(5)), [], "once for each period");
-    hear(&mut ps, ms(5), Kind::Partial, 0b10, Flags::RESEND);
+    receive(&mut ps, ms(5), Kind::Partial, 0b10, Flags::RESEND);
     assert_eq!(sent(&mut ps, ms(5)), [(Kind::Result, Rank::PS)]);
 }
 
-/// Seed 1703 of `tally-sim check`: the period had grown to 60 ms, and for that long no PROBE made the PS ask.
+/// Seed 1703 of `tally-sim check`: the period had grown to 60 ms, and for that long no PROBE made
+/// the PS ask.
 #[test]
 fn a_probe_asks_at_once_and_then_less_and_less_often() {
     let mut ps = serving();
     for fragment in 0..10 {
-        ps.patience.too_early(ms(fragment), ms(fragment));
+        ps.timeout.too_early(ms(fragment), ms(fragment));
     }
-    assert!(ps.patience.period(0) > Duration::from_millis(50));
-    hear(&mut ps, ms(20), Kind::Partial, 0b01, Flags::NONE);
-    hear(&mut ps, ms(20), Kind::Probe, 0, Flags::NONE);
+    assert!(ps.timeout.period(0) > Duration::from_millis(50));
+    receive(&mut ps, ms(20), Kind::Partial, 0b01, Flags::NONE);
+    receive(&mut ps, ms(20), Kind::Probe, 0, Flags::NONE);
     assert_eq!(sent(&mut ps, ms(20)), [], "it was born this moment");
     let us = |n: u64| Time(ms(20).0 + n * 1000);
     let mut asked = Vec::new();
     for n in 1..400 {
-        hear(&mut ps, us(50 * n), Kind::Probe, 0, Flags::NONE);
+        receive(&mut ps, us(50 * n), Kind::Probe, 0, Flags::NONE);
         match sent(&mut ps, us(50 * n))[..] {
             [] => {}
             [(Kind::Remind, Rank::PS), (Kind::Nack, Rank(1))] => asked.push(50 * n),
@@ -155,23 +158,23 @@ fn a_probe_asks_at_once_and_then_less_and_less_often() {
     assert_eq!(asked, [50, 150, 350, 750, 1550, 3150, 6350, 12_750]);
 }
 
-/// Seed 1410 of `tally-sim check`: the PS took what workers' timeouts did for fragments that complete by
-/// themselves, waited twice as long, and never asked.
+/// Seed 1410 of `tally-sim check`: the PS took what workers' timeouts did for fragments that
+/// complete by themselves, waited twice as long, and never asked.
 #[test]
 fn what_a_worker_asked_for_was_not_whole_by_itself() {
     let period_after = |flags: Flags| {
         let mut ps = serving();
-        ps.patience.whole(ms(0), ms(0));
+        ps.timeout.whole(ms(0), ms(0));
         for fragment in 0..4 {
-            ps.patience.too_early(ms(fragment), ms(fragment));
+            ps.timeout.too_early(ms(fragment), ms(fragment));
         }
-        let before = ps.patience.period(0);
-        hear(&mut ps, ms(100), Kind::Partial, 0b01, Flags::NONE);
-        // Not soon enough for a fragment that nobody asked for to say anything.
+        let before = ps.timeout.period(0);
+        receive(&mut ps, ms(100), Kind::Partial, 0b01, Flags::NONE);
+        // Too late for a fragment that was not asked for to count.
         let later = ms(100).after(before * 9 / 10);
-        hear(&mut ps, later, Kind::Partial, 0b10, flags);
+        receive(&mut ps, later, Kind::Partial, 0b10, flags);
         assert_eq!(sent(&mut ps, later), [(Kind::Result, Rank::PS)]);
-        (before, ps.patience.period(0))
+        (before, ps.timeout.period(0))
     };
     let (before, after) = period_after(Flags::NONE);
     assert_eq!(before, after);

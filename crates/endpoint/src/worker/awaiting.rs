@@ -1,7 +1,8 @@
 //! How much of its time a worker awaits results (J-11).
 //!
-//! All workers of a job get a fragment's result at the same time, when the last of them has contributed. So the slowest
-//! waits least, and that is the one sign of it that needs no common clock.
+//! All workers of a job get a fragment's result at the same time, when the last of them has
+//! contributed. So the slowest waits least, and that is the one sign of it that needs no common
+//! clock.
 
 use core::time::Duration;
 use tally_wire::Time;
@@ -10,7 +11,8 @@ use tally_wire::Time;
 const MEMORY: Duration = Duration::from_secs(8);
 /// A share that is all.
 const ALL: u64 = 1000;
-/// Binary places that the share has beyond thousandths, or little that is new would never change it.
+/// Binary places that the share has beyond thousandths, or little that is new would never change
+/// it.
 const PLACES: u32 = 16;
 
 /// A share of time, the older time of less weight.
@@ -80,7 +82,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     /// Looks every 400 ms for so many seconds at what is awaited for `awaited` of each 100 ms.
-    fn goes_on(it: &mut Awaiting, from: &mut u64, seconds: u64, awaited: u64) -> u16 {
+    fn grow(it: &mut Awaiting, from: &mut u64, seconds: u64, awaited: u64) -> u16 {
         let mut share = 0;
         for _ in 0..seconds * 10 {
             it.begins(Time(*from));
@@ -99,16 +101,16 @@ mod tests {
     fn the_share_is_that_of_the_last_seconds() {
         let (mut it, mut now) = (Awaiting::new(Time(0)), 0);
         assert_eq!(it.look(Time(0)), 0);
-        assert_eq!(goes_on(&mut it, &mut now, 2, 30), 300);
-        let soon = goes_on(&mut it, &mut now, 4, 70);
+        assert_eq!(grow(&mut it, &mut now, 2, 30), 300);
+        let soon = grow(&mut it, &mut now, 4, 70);
         assert!((400..600).contains(&soon), "{soon}");
-        let later = goes_on(&mut it, &mut now, 60, 70);
+        let later = grow(&mut it, &mut now, 60, 70);
         assert!((698..=700).contains(&later), "{later}");
-        assert!(goes_on(&mut it, &mut now, 60, 0) <= 2);
+        assert!(grow(&mut it, &mut now, 60, 0) <= 2);
     }
 
     #[test]
-    fn what_still_goes_on_counts_and_a_long_silence_is_one_sample() {
+    fn a_wait_under_way_counts_and_a_long_silence_is_one_sample() {
         let mut it = Awaiting::new(Time(0));
         it.begins(Time(100 * MS));
         assert_eq!(it.look(Time(400 * MS)), 750);

@@ -5,17 +5,17 @@
 //! its window is cut as DCTCP's (RFC 8257): by half of the smoothed share of marked results. A full
 //! pool only makes the PS work, and some of that is what a shared pool is for; so the aggregation
 //! window is cut by as much as the smoothed share of collisions exceeds a tenth, in parts of
-//! the largest excess, 1.9. Without a reason to shrink each grows by one fragment in a round. This is
-//! A2TP (EuroSys'23).
+//! the largest excess, 1.9. Without a reason to shrink each grows by one fragment in a round. This
+//! is A2TP (EuroSys'23).
 //!
 //! A round is one window of results. All workers of a job get the same results with the same flags,
 //! so their windows go the same way, unless losses keep them apart for a while.
 //!
 //! # Where it departs
 //!
-//! * A2TP raises the excess of collisions to the power of the job's straggler degree, from 0 to 1, so
-//!   that jobs with stragglers leave the pool sooner. Here the power is 1: a straggler's fragments are
-//!   preempted anyway, by priority or by ageing.
+//! * A2TP raises the excess of collisions to the power of the job's straggler degree, from 0 to 1,
+//!   so that jobs with stragglers leave the pool sooner. Here the power is 1: a straggler's
+//!   fragments are preempted anyway, by priority or by ageing.
 //! * Both windows begin at their largest ([`in_flight`]), with no congestion seen: the first round
 //!   says more than a guess. Beginning with all congestion assumed (as DCTCP does) would answer one
 //!   marked result among hundreds with half of the window.
@@ -27,7 +27,7 @@ const ONE: u64 = 1 << 16;
 const COLLISIONS_ALLOWED: u64 = ONE / 10;
 /// The aggregation window keeps `1 - excess * 10 / 19`.
 const EXCESS: (u64, u64) = (10, 19);
-/// Weight of a round in the smoothed shares, as 1 in so many.
+/// Weight of a round in the smoothed shares: 1 in this number.
 const SMOOTHING: u64 = 8;
 
 /// What congestion control did in a session.
@@ -92,7 +92,8 @@ impl Congestion {
         ((self.link / ONE) as u32, (self.aggregation / ONE) as u32)
     }
 
-    /// How many fragments may be unfinished. At least 1: whoever may send nothing learns nothing.
+    /// How many fragments may be unfinished. At least 1: a worker that may send nothing learns
+    /// nothing.
     pub(crate) fn limit(&self) -> u64 {
         self.aggregation / ONE
     }

@@ -1,19 +1,21 @@
 //! How much is worth having under way: one and a half times what the path holds (C-6).
 //!
-//! The window is configured for the longest path that there may be. On a short one, worker to switch
-//! and back in 5 µs, 100 Gbit/s are 61 fragments of 1 KiB under way, and a window of 256 lets a worker
-//! that is ahead of the slowest put 195 more into the pool, where each waits in a slot of its own for
-//! nothing. With several jobs that is all of the pool, and all that they gain is to preempt each
-//! other in blocks.
+//! The window is configured for the longest path that there may be. On a short one, worker to
+//! switch and back in 5 µs, 100 Gbit/s are 61 fragments of 1 KiB under way, and a window of 256
+//! lets a worker that is ahead of the slowest put 195 more into the pool, where each waits in a
+//! slot of its own for nothing. With several jobs that is all of the pool, and all that they gain
+//! is to preempt each other in blocks.
 //!
-//! So a worker measures what the path holds, as BBR does (Cardwell et al., ACM Queue 14:5, 2016): the most
-//! results that came within the shortest time that a fragment takes, in the last few such times. Half as
-//! much again keeps the links busy while the others catch up. (Twice as much is as fast for one job; where
-//! eight share a pool of 512 slots it is 0.3 % slower, because some of them turn each other away.)
+//! So a worker measures what the path holds, as BBR does (Cardwell et al., ACM Queue 14:5, 2016):
+//! the most results that came within the shortest time that a fragment takes, in the last few such
+//! times. Half as much again keeps the links busy while the others catch up. (Twice as much is as
+//! fast for one job; where eight share a pool of 512 slots it is 0.3 % slower, because some of them
+//! turn each other away.)
 //!
-//! The catch: the shortest time must be the path's. On a host that shares a core it is luck, and the
-//! usual time is many times as long; there the measure would be far too small. So it counts only
-//! while half of all fragments take less than [`FAST`], and never below a quarter of the window or 16.
+//! The catch: the shortest time must be the path's. On a host that shares a core it is luck, and
+//! the usual time is many times as long; there the measure would be far too small. So it counts
+//! only while half of all fragments take less than [`FAST`], and never below a quarter of the
+//! window or 16.
 
 use core::time::Duration;
 use tally_wire::Time;
@@ -52,8 +54,8 @@ impl Flight {
         }
     }
 
-    /// How many fragments are worth having under way, of a window of `width`, when half of them take
-    /// `median`.
+    /// How many fragments are worth having under way, of a window of `width`, when half of them
+    /// take `median`.
     pub(super) fn limit(&self, width: u64, median: Option<Duration>) -> u64 {
         if median.is_none_or(|median| median > FAST) {
             return width;

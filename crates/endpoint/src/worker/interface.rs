@@ -31,7 +31,7 @@ pub struct WorkerConfig {
     pub join_timeout: Duration,
     /// How long to go without a result (J-9).
     pub stall_timeout: Duration,
-    /// How long to go on answering the others after our own last result (J-7).
+    /// How long to keep answering the others after our own last result (J-7).
     pub linger: Duration,
     /// The number of the first fragment: 0 (W-1), except in tests of the wrap.
     pub first_fragment: u64,
@@ -98,7 +98,7 @@ pub trait Gradients {
 /// Something that the caller may want to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Somebody joined, and the job waits for more.
+    /// A member joined, and the job waits for more.
     Waiting(Members),
     /// All have joined; contributions go out.
     Running {
@@ -160,7 +160,8 @@ pub struct WorkerStats {
     pub congestion: CongestionStats,
 }
 
-/// The rank that awaits results for the least part of its time, in the last seconds: the one that the others wait for.
+/// The rank that awaits results for the least part of its time, in the last seconds: the one that
+/// the others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowest {
     /// Which.

@@ -5,12 +5,14 @@ use crate::error::{Ranks, WorkerError};
 use core::time::Duration;
 use tally_wire::Time;
 
-/// Without a word for this long while running, the switch is called silent: three heartbeats had no answer.
+/// Without a word for this long while running, the switch is called silent: three heartbeats had no
+/// answer.
 const SILENT: Duration = Duration::from_millis(1500);
 
 impl Worker {
-    /// What the oldest fragment without a result waits for now, as the error that a timeout at `now` would make of it;
-    /// `None` if the worker waits for nothing. The times are those waited so far.
+    /// What the oldest fragment without a result waits for now, as the error that a timeout at
+    /// `now` would make of it; `None` if the worker waits for nothing. The times are those waited
+    /// so far.
     #[must_use]
     pub fn stall(&self, now: Time) -> Option<WorkerError> {
         match self.phase {
@@ -43,7 +45,8 @@ impl Worker {
                 hint: self.hint,
             },
             Some(members) => {
-                // Not those that came and gave up waiting, as we do now, unless nobody else is to blame.
+                // Not those that came and gave up waiting, as we do now, unless no other is to
+                // blame.
                 let never = members.missing & !self.came;
                 let others = never != 0 || !members.ps;
                 WorkerError::NotStarted {

@@ -1,26 +1,28 @@
 //! The fragments a worker has unfinished, which of them to probe, and which to retransmit.
 //!
-//! A ring of entries indexed by sequence number. A fragment that seems lost is probed: PROBE has no payload, and
-//! the switch answers with the result, or asks the rank whose contribution it lacks. Only such a NACK makes a worker
-//! retransmit a payload. Two events say that a fragment is lost, as in QUIC's loss detection (RFC 9002,
-//! section 6, whose ideas these are):
+//! A ring of entries indexed by sequence number. A fragment that seems lost is probed: PROBE has no
+//! payload, and the switch answers with the result, or asks the rank whose contribution it lacks.
+//! Only such a NACK makes a worker retransmit a payload. Two events say that a fragment is
+//! lost, as in QUIC's loss detection (RFC 9002, section 6, whose ideas these are):
 //!
 //! * *Early* (R-2): one that was sent later has its result. Unfinished fragments are in a few
-//!   [`Lists`], by how often they were probed or retransmitted; in each list the head was sent first, so a loss
-//!   shows at a head, whatever the window. After a probe the limit is a path time longer, because the
-//!   answer comes by way of the rank that is asked. It is also longer where the later one was probed or retransmitted:
-//!   its result needed the one rank that was asked, and a fragment sent once needs the slowest.
-//!   What went over the PS is late without being lost; see [`detour`].
-//! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then the oldest fragment is probed, and those
-//!   that were probed before and have been waiting as long. If more are lost, the next result shows them to be.
+//!   [`Lists`], by how often they were probed or retransmitted; in each list the head was sent
+//!   first, so a loss shows at a head, for any window. After a probe the limit is a path time
+//!   longer, because the answer comes by way of the rank that is asked. It is also longer where the
+//!   later one was probed or retransmitted: its result needed the one rank that was asked, and a
+//!   fragment sent once needs the slowest. What went over the PS is late without being lost; see
+//!   [`detour`].
+//! * *Timeout* (R-1): nothing was sent and nothing came for a while. Then the oldest fragment is
+//!   probed, and those that were probed before and have been waiting as long. If more are lost, the
+//!   next result shows them to be.
 //!
-//! A wrong guess costs two frames without payload. On a fast path ([`Rtt::is_fast`]) both limits are shorter: at 100 Gbit/s a
-//! window of 256 fragments of 1 KiB is 22 µs, and a repair that takes longer stops all workers.
+//! A wrong guess costs two frames without payload. On a fast path ([`Rtt::is_fast`]) both limits
+//! are shorter: at 100 Gbit/s a window of 256 fragments of 1 KiB is 22 µs, and a repair that takes
+//! longer stops all workers.
 
 mod detour;
 
 use crate::lists::Lists;
-use crate::planted::{self, Bug};
 use crate::rtt::{Bounds, Rtt};
 use core::time::Duration;
 use detour::Detour;
@@ -35,11 +37,12 @@ pub(crate) const RTO: Bounds = Bounds {
     initial: Duration::from_millis(50),
 };
 /// What is taken for reordering and not for loss: a quarter of the path time, but at least so
-/// many medians between the bounds. Where half of all fragments are slow enough for the upper bound, also
-/// so many transmissions: there, a batch of frames has one time. On a fast fabric, 16 later ones
-/// are 1.5 µs, and a window that meets a full pool for the first time would be probed as a whole.
-/// On a fast path without collisions it is what half of all fragments take beyond the path time, as batches in
-/// hosts and switch cores make it; at least an eighth of the path time, and `REORDER_FAST`.
+/// many medians between the bounds. Where half of all fragments are slow enough for the upper
+/// bound, also so many transmissions: there, a batch of frames has one time. On a fast fabric, 16
+/// later ones are 1.5 µs, and a window that meets a full pool for the first time would be probed as
+/// a whole. On a fast path without collisions it is what half of all fragments take beyond the path
+/// time, as batches in hosts and switch cores make it; at least an eighth of the path time, and
+/// `REORDER_FAST`.
 const REORDER_MIN: Duration = Duration::from_micros(5);
 const REORDER_FAST: Duration = Duration::from_nanos(500);
 const REORDER_USUAL: Duration = Duration::from_millis(1);
@@ -48,15 +51,16 @@ const REORDER_TRANSMISSIONS: u64 = 16;
 /// For how many windows a collision is remembered.
 const DETOUR_WINDOWS: u64 = 8;
 
-/// Fragments that were sent once are in the first list, others in that of how often they were probed or
-/// retransmitted, or in the last.
+/// Fragments that were sent once are in the first list, others in that of how often they were
+/// probed or retransmitted, or in the last.
 const FRESH: usize = 0;
 const LISTS: usize = 12;
-/// So many probes of a fragment, and timeouts in a row, wait equally long; the limits double from then on.
+/// So many probes of a fragment, and timeouts in a row, wait equally long; the limits double from
+/// then on.
 const EQUAL: u32 = 6;
-/// What the answer to a probe may take, as a part of the median, doubled as often as *caution* says. It rises when more than
-/// this share of a window's results had come before, and falls when less than that had: as RACK adapts to
-/// reordering (RFC 8985, 6.2, step 4).
+/// What the answer to a probe may take, as a part of the median, doubled as often as *caution*
+/// says. It rises when more than this share of a window's results had come before, and falls when
+/// less than that had: as RACK adapts to reordering (RFC 8985, 6.2, step 4).
 const ANSWER_PARTS: u32 = 4;
 const CAUTION_RESULTS: u64 = 64;
 const CAUTION_RAISE: u64 = 12;
@@ -125,7 +129,7 @@ pub(crate) enum Asked {
 
 /// Something to probe or retransmit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Again {
+pub(crate) struct Retransmit {
     pub(crate) seq: u64,
     pub(crate) priority: u8,
     pub(crate) element: Element,
@@ -151,11 +155,13 @@ pub(crate) struct Window {
     /// When something was last sent, and how often something was.
     last_sent: Time,
     transmissions: u64,
-    /// The latest fragment sent once that has a result: when it was sent, and as which transmission.
+    /// The latest fragment sent once that has a result: when it was sent, and as which
+    /// transmission.
     newest_fresh: (Time, u64),
     /// When the latest fragment was last sent, of those that have a result.
     newest_finished: Time,
-    /// How often limits that follow the median are doubled; results since it was decided, and those that had come before.
+    /// How often limits that follow the median are doubled; results since it was decided, and those
+    /// that had come before.
     caution: u32,
     results: u64,
     duplicates: u64,
@@ -198,7 +204,7 @@ impl Window {
 
     /// Makes the window smaller, before anything is sent.
     pub(crate) fn narrow(&mut self, width: u16) {
-        debug_assert_eq!(self.base, self.next);
+        assert_eq!(self.base, self.next);
         self.width = self.width.min(u64::from(width.max(1)));
     }
 
@@ -237,13 +243,12 @@ impl Window {
     /// The time for the way over the PS, if collisions happened lately.
     fn detour(&self) -> Option<Duration> {
         let memory = DETOUR_WINDOWS * self.width;
-        self.detour.patience(self.transmissions, memory)
+        self.detour.timeout(self.transmissions, memory)
     }
 
     /// W-2: the results of every fragment up to `next - width` are there.
     pub(crate) fn may_send(&self) -> bool {
-        let width = self.width + u64::from(planted::is(Bug::BeyondWindow));
-        self.next < self.base + width
+        self.next < self.base + self.width
     }
 
     /// The sequence number nearest to what is unfinished that has `fragment` as its low 32 bits.
@@ -252,13 +257,13 @@ impl Window {
         self.base.checked_add_signed(i64::from(ahead))
     }
 
-    /// Notes that fragment `next` was sent for the first time. Nothing may wait to be probed or retransmitted,
-    /// which is what bounds the queue.
+    /// Notes that fragment `next` was sent for the first time. Nothing may wait to be probed or
+    /// retransmitted, which is what bounds the queue.
     pub(crate) fn sent_new(&mut self, now: Time, element: Element, priority: u8) {
-        debug_assert!(self.may_send(), "W-2");
-        debug_assert!(self.queue.is_empty());
+        assert!(self.may_send(), "W-2");
+        assert!(self.queue.is_empty());
         let slot = self.slot(self.next);
-        debug_assert!(self.entries[slot].state == State::Done);
+        assert!(self.entries[slot].state == State::Done);
         self.entries[slot] = Entry {
             first_sent: now,
             contributed: now,
@@ -276,8 +281,9 @@ impl Window {
         self.unfinished += 1;
     }
 
-    /// The next fragment to probe or retransmit; [`sent_again`](Self::sent_again) must follow.
-    pub(crate) fn pop_again(&mut self) -> Option<Again> {
+    /// The next fragment to probe or retransmit; [`retransmitted`](Self::retransmitted) must
+    /// follow.
+    pub(crate) fn pop_retransmit(&mut self) -> Option<Retransmit> {
         while let Some(seq) = self.queue.pop_front() {
             // Finished while it waited, and perhaps its slot has a new owner.
             if seq < self.base {
@@ -285,7 +291,7 @@ impl Window {
             }
             let entry = self.entries[self.slot(seq)];
             if let State::Queued(cause) = entry.state {
-                return Some(Again {
+                return Some(Retransmit {
                     seq,
                     priority: entry.priority,
                     element: entry.element,
@@ -296,7 +302,7 @@ impl Window {
         None
     }
 
-    pub(crate) fn sent_again(&mut self, now: Time, again: &Again) {
+    pub(crate) fn retransmitted(&mut self, now: Time, again: &Retransmit) {
         let slot = self.slot(again.seq);
         let entry = &mut self.entries[slot];
         entry.last_sent = now;
@@ -399,8 +405,8 @@ impl Window {
         }
     }
 
-    /// A fragment that is probed has a longer limit next time, so this loop is bounded by the number of lists
-    /// on average.
+    /// A fragment that is probed has a longer limit next time, so this loop is bounded by the
+    /// number of lists on average.
     fn find_lost(&mut self) {
         let path = self.rtt.path().unwrap_or_default();
         let room = self
@@ -444,7 +450,7 @@ impl Window {
             return Asked::Nothing;
         };
         if seq < self.base {
-            // Nobody can lack one that is older (W-2); two windows for the sake of slow frames.
+            // No worker can lack one that is older (W-2); two windows for the sake of slow frames.
             let kept = seq + 2 * self.width >= self.base;
             return if kept {
                 Asked::Result { seq }

@@ -310,7 +310,7 @@ impl World {
         }
     }
 
-    /// Goes on to the next thing that happens, unless that is later than `until`.
+    /// Advances to the next event, unless that is later than `until`.
     pub fn step(&mut self, until: Time) -> bool {
         self.poll();
         let alive = |r: usize| !self.silent.contains(&(r as u8));
@@ -398,7 +398,7 @@ impl World {
         for (rank, (worker, data)) in self.workers.iter().enumerate() {
             assert!(
                 worker.is_closed(),
-                "rank {rank} goes on: {:?}",
+                "rank {rank} continues: {:?}",
                 worker.stats()
             );
             assert_eq!(

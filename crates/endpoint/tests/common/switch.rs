@@ -121,8 +121,8 @@ pub struct Switch {
     pub habits: Habits,
     /// Answers nothing but JOIN when false.
     pub sums: bool,
-    /// Takes it for a bug of the session when workers send different types of elements. If false, it drops
-    /// what differs from the first, as S-1 has it.
+    /// Takes it for a bug of the session when workers send different types of elements. If false,
+    /// it drops what differs from the first, as S-1 has it.
     pub strict: bool,
     /// Its MAC in ACCEPT.
     pub mac: Mac,
@@ -427,7 +427,7 @@ impl Switch {
             )];
         }
         if leave.code != LeaveCode::Finished && self.state == State::Waiting {
-            // Its place is free again, and the others go on waiting.
+            // Its place is free again, and the others keep waiting.
             let out = vec![(from, self.accept(from))];
             self.members.remove(&from);
             if self.members.keys().all(|&member| member >= self.workers) {

@@ -66,7 +66,7 @@ fn the_stage_keeps_the_order_and_what_the_driver_does_not_take() {
 }
 
 #[test]
-fn a_higher_class_overtakes_what_is_not_on_the_stage() {
+fn a_higher_class_overtakes_frames_that_are_not_yet_on_the_stage() {
     let order = |stage_frames| {
         let memory = Memory::new(64);
         let (mut ports, mut driver) = (ports(QueueConfig::default(), stage_frames), driver());
@@ -103,10 +103,16 @@ fn a_full_class_drops_and_counts() {
     ports.send(PortId(0), 5, packet(&memory, 9));
     let counters = ports.queue_counters();
     assert_eq!(
-        (counters[0].dropped[4], counters[0].dropped_total()),
+        (
+            counters[0].tx_dropped_by_class[4],
+            counters[0].dropped_total()
+        ),
         (3, 3)
     );
-    assert_eq!((counters[0].frames_max, counters[1].frames_max), (3, 0));
+    assert_eq!(
+        (counters[0].queue_frames_max, counters[1].queue_frames_max),
+        (3, 0)
+    );
     ports.transmit(&mut driver);
     assert_eq!(numbers(&mut driver, 0), [9, 0, 1]);
     assert_eq!(memory.alive(), 0);
@@ -124,7 +130,7 @@ fn frames_that_join_a_long_queue_are_marked() {
     ports.transmit(&mut driver);
     let marked: Vec<_> = driver.sent[0].iter().map(|f| is_marked(f.data())).collect();
     assert_eq!(marked, [false, false, false, true, true, false]);
-    assert_eq!(ports.queue_counters()[0].marked, 2);
+    assert_eq!(ports.queue_counters()[0].ecn_marked, 2);
 }
 
 #[test]
@@ -157,7 +163,7 @@ fn a_frame_for_several_ports_is_marked_for_all_if_one_has_a_long_queue() {
     assert_eq!(second[..2], [(0, false), (1, false)]);
     assert_eq!(second[2..], first);
     let counters = ports.queue_counters();
-    assert_eq!((counters[0].marked, counters[1].marked), (0, 2));
+    assert_eq!((counters[0].ecn_marked, counters[1].ecn_marked), (0, 2));
     driver.take();
     assert_eq!(memory.alive(), 0);
 }
@@ -180,7 +186,7 @@ fn floods_leave_out_the_ingress_port_hostless_ports_and_those_spared() {
     });
     assert_eq!(handed.collect::<Vec<_>>(), [1, 2, 3]);
     let flooded: Vec<_> = ports.counters.iter().map(|c| c.flooded).collect();
-    let spared: Vec<_> = ports.replies.iter().map(|r| r.spared).collect();
+    let spared: Vec<_> = ports.rare.iter().map(|r| r.floods_spared).collect();
     // The ingress port is spared nothing: nothing would have gone there.
     assert_eq!((flooded, spared), (vec![1, 2, 0, 3], vec![0, 1, 0, 0]));
     assert_eq!(memory.alive(), 0);

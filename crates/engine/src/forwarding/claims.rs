@@ -20,10 +20,10 @@
 //! the switch's address, so the same ports between other hosts are ordinary traffic.
 
 use crate::DropReason;
-use crate::planted::{self, Bug};
 use std::net::Ipv4Addr;
 use tally_wire::Mac;
 use tally_wire::encapsulation::{EncapsulationError, Inside, inside};
+use tally_wire::field::{self, Field, arp, ipv4};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES};
 
 /// The first two bytes of all job's groups.
@@ -44,13 +44,7 @@ const ARP_REQUEST: [u8; 2] = [0, 1];
 /// What the frame claims; or that its inside cannot be known.
 #[inline]
 pub fn check(frame: &[u8], mac: Mac, ip: Ipv4Addr) -> Result<Inside, DropReason> {
-    let inside = match frame.get(12..ETHERNET_BYTES) {
-        Some(&[high, low]) if planted::is(Bug::OutermostOnly) => Inside {
-            ethertype: u16::from_be_bytes([high, low]),
-            at: ETHERNET_BYTES,
-        },
-        _ => inside(frame)?,
-    };
+    let inside = inside(frame)?;
     let payload = &frame[inside.at..];
     let spoofed = if inside.is_encapsulated() {
         DropReason::SpoofedBehindTag
@@ -71,7 +65,9 @@ pub fn check(frame: &[u8], mac: Mac, ip: Ipv4Addr) -> Result<Inside, DropReason>
                 if destination.octets()[..2] == GROUP_PREFIX {
                     return Err(DropReason::ClaimsGroup);
                 }
-                if header[9] == PROTOCOL_ICMP && is_error_about(payload, ip) {
+                if header[ipv4::PROTOCOL - ETHERNET_BYTES] == PROTOCOL_ICMP
+                    && is_error_about(payload, ip)
+                {
                     return Err(DropReason::ClaimsError);
                 }
                 group = destination.is_multicast().then_some(destination);
@@ -93,9 +89,14 @@ pub fn check(frame: &[u8], mac: Mac, ip: Ipv4Addr) -> Result<Inside, DropReason>
     Ok(inside)
 }
 
+/// A field's bytes in the payload of a frame.
+const fn behind_ethernet(field: Field) -> Field {
+    field.start - ETHERNET_BYTES..field.end - ETHERNET_BYTES
+}
+
 fn addresses(header: &[u8; IPV4_BYTES]) -> (Ipv4Addr, Ipv4Addr) {
-    let at = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
-    (at(12), at(16))
+    let at = |field| field::ip(header, behind_ethernet(field));
+    (at(ipv4::SRC), at(ipv4::DST))
 }
 
 /// Whether an ICMP packet is an error about a datagram to `ip`. One in fragments counts as such:
@@ -103,7 +104,7 @@ fn addresses(header: &[u8; IPV4_BYTES]) -> (Ipv4Addr, Ipv4Addr) {
 #[cold]
 fn is_error_about(packet: &[u8], ip: Ipv4Addr) -> bool {
     let header_bytes = usize::from(packet[0] & 0xf) * 4;
-    let fragment = u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff;
+    let fragment = field::be16(packet, behind_ethernet(ipv4::FRAGMENT)) & 0x3fff;
     let Some(message) = packet.get(header_bytes..) else {
         return false;
     };
@@ -120,8 +121,11 @@ fn is_error_about(packet: &[u8], ip: Ipv4Addr) -> bool {
 
 /// Whether an ARP frame gives a hardware address for `ip`, or gives `mac` to another address.
 fn claims_arp(arp: &[u8; ARP_BYTES], mac: Mac, ip: Ipv4Addr) -> bool {
-    let is_answer = arp[6..8] != ARP_REQUEST;
-    arp[8..14] == mac.0 || arp[14..18] == ip.octets() || is_answer && arp[24..28] == ip.octets()
+    let at = |field| &arp[behind_ethernet(field)];
+    let is_answer = at(arp::OPERATION) != ARP_REQUEST;
+    at(arp::SENDER_MAC) == mac.0
+        || at(arp::SENDER_IP) == ip.octets()
+        || is_answer && at(arp::TARGET_IP) == ip.octets()
 }
 
 impl From<EncapsulationError> for DropReason {

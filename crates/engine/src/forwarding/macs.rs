@@ -10,7 +10,8 @@
 //! places that all ports may fill, and which addresses share a set depends on the seed.
 
 use super::ForwardingConfig;
-use crate::PortId;
+use crate::{PortId, metrics};
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tally_wire::Mac;
 
@@ -41,13 +42,16 @@ struct PortState {
     swept_s: AtomicU32,
 }
 
-/// What the table has of one port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortAddresses {
-    /// Addresses learnt, those not forgotten yet.
-    pub learnt: u32,
-    /// Frames whose source was not learnt, because the port had its limit.
-    pub refused: u64,
+metrics! {
+    /// What the table has of one port.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct PortAddresses, labels ["port"] {
+        /// MAC addresses learnt behind the port, stale ones too.
+        pub addresses: u32 = gauge "port_addresses";
+        /// Frames from the port whose source was not learnt because of `limits.addresses`.
+        pub addresses_refused: u64 = counter "port_unlearnt_frames" in Frames;
+    }
 }
 
 /// Which MAC is behind which port.
@@ -255,8 +259,8 @@ impl MacTable {
     /// What it has of each port, if it has limits.
     pub fn by_port(&self) -> impl Iterator<Item = PortAddresses> {
         self.ports.iter().map(|state| PortAddresses {
-            learnt: state.learnt.load(Relaxed),
-            refused: state.refused.load(Relaxed),
+            addresses: state.learnt.load(Relaxed),
+            addresses_refused: state.refused.load(Relaxed),
         })
     }
 }

@@ -3,8 +3,8 @@
 //! A job's members come by their keys, not by what was overheard: so they are not learnt, do not
 //! age, and no flood of addresses evicts them.
 //!
-//! The catch: a host that has a job's key may pin any MAC at its own port. A MAC pinned at two ports is
-//! allowed from both, and frames to it leave by the one that was pinned first.
+//! The catch: a host that has a job's key may pin any MAC at its own port. A MAC pinned at two
+//! ports is allowed from both, and frames to it leave by the one that was pinned first.
 
 use crate::{PortId, Roster};
 use std::collections::{BTreeMap, HashMap};

@@ -1,8 +1,8 @@
 //! Frames that were flooded a moment ago: one that comes back by another port is in a loop.
 //!
-//! Two ports that are joined outside of the switch bring every flood back, and every copy again. The
-//! first copy to come back is dropped here, so no loop forms, and the address of its sender is not
-//! learnt where the copy came from.
+//! Two ports that are joined outside of the switch bring every flood back, and every copy again.
+//! The first copy to come back is dropped here, so no loop forms, and the address of its sender is
+//! not learnt where the copy came from.
 //!
 //! How it works: a table of one word for each of 4096 hashes of the whole frame, with its port and
 //! the time. A frame whose hash was noted with another port within half a second is back. Hosts
@@ -10,8 +10,8 @@
 //! too: what a switch that is wired to two ports floods itself comes round to the same port.
 //!
 //! Catches: a host that moves and repeats the very same frame within half a second is heard after
-//! that, and so is a host that repeats one while there is a loop. Who floods faster than 4096 frames
-//! in the loop's delay pushes others out of the table; then the rate limit is what remains.
+//! that, and so is a host that repeats one while there is a loop. Who floods faster than 4096
+//! frames in the loop's delay pushes others out of the table; then the rate limit is what remains.
 
 use crate::PortId;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

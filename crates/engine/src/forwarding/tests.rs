@@ -98,7 +98,11 @@ fn is_dropped(
         assert_eq!(found, Err(disguised), "behind {tags:02x?}");
     }
     assert_eq!(
-        forwarding.macs().by_port().map(|p| p.learnt).sum::<u32>(),
+        forwarding
+            .macs()
+            .by_port()
+            .map(|p| p.addresses)
+            .sum::<u32>(),
         4
     );
 }
@@ -321,7 +325,8 @@ fn a_member_s_address_belongs_to_its_port() {
     forwarding.macs().learn(host(3), PortId(4), 0);
     let found = from(&forwarding, 1, host(3));
     assert_eq!(found, Ok(Verdict::Forward(PortId(3))));
-    // The switch answers it at any port, so that a member that has moved can join; and learns nothing.
+    // The switch answers it at any port, so that a member that has moved can join; and learns
+    // nothing.
     let asks = arp(1, (host(1), [10, 84, 0, 1]), (Mac::default(), OWN));
     let mut by_broadcast = frame(Mac::BROADCAST, &[], ARP, &asks);
     let found = forwarding.classify(Time(0), PortId(4), &mut by_broadcast, &());
@@ -491,7 +496,7 @@ fn a_proxy_answers_for_its_hosts_and_knows_where_they_are() {
 }
 
 proptest::proptest! {
-    /// Whatever the bytes, nothing panics; and what leaves for a host never claims the switch's
+    /// No bytes make it panic; and what leaves for a host never claims the switch's
     /// address.
     #[test]
     fn arbitrary_frames_never_panic(

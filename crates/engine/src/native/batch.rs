@@ -1,21 +1,21 @@
 //! Contributions of one turn of a data core, by fragment.
 //!
 //! Workers of a job send the same fragments at about the same time, each on its own port, so what a
-//! core takes from all of its ports in one turn has most fragments several times. Put together, they
-//! cost one look at the ring, one at the pool, and one pass over the payloads, in which the
+//! core takes from all of its ports in one turn has most fragments several times. Put together,
+//! they cost one look at the ring, one at the pool, and one pass over the payloads, in which the
 //! accumulator stays in registers ([`Aggregator::handle_batch`](crate::Aggregator::handle_batch)).
 //! They stand side by side in a row of eight, and in further rows where they are more.
 //!
-//! A batch changes the order of arrivals only between fragments: of one fragment, contributions are taken
-//! in the order in which they came.
+//! A batch changes the order of arrivals only between fragments: of one fragment, contributions are
+//! taken in the order in which they came.
 
-use crate::native::aggregator::{Admission, MAX_JOBS};
+use crate::native::admission::{Admission, MAX_JOBS};
 use tally_wire::{Flags, FragmentId, Header, Kind, Rank};
 
 /// Rows of a batch: as many contributions have room in any case.
 const ROWS: usize = 512;
 
-/// Contributions in a row: as many as the kernels add in one pass.
+/// Contributions in a row: those that the kernels add in one pass.
 pub(crate) const ROW: usize = tally_kernels::MAX_FUSED;
 
 /// Places of the table that finds a fragment's row; a power of two.
@@ -32,9 +32,9 @@ pub struct Contribution {
     tag: Tag,
 }
 
-/// Rank, element type, flags and priority, from the top. One word, because fields written one by one
-/// and read together make the processor wait until they have left its store buffer. Tags of one fragment are in
-/// the order of their ranks.
+/// Rank, element type, flags and priority, from the top. One word, because fields written one by
+/// one and read together make the processor wait until they have left its store buffer. Tags of one
+/// fragment are in the order of their ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(pub(crate) u32);
 
@@ -109,7 +109,7 @@ pub(crate) struct Row<B> {
     pub(crate) fragment: FragmentId,
     place: u8,
     len: u8,
-    /// Where the contributions go on, if they are more.
+    /// The row with further contributions of the fragment.
     next: u16,
     tags: [Tag; ROW],
     /// `None` once it has been taken out.
@@ -172,8 +172,8 @@ pub struct Batch<B> {
     /// Rows that are in use; the others are left as they are.
     used: usize,
     heads: Vec<Head>,
-    /// The latest row of each hash. What a batch before this one left in it is known by its row, which is
-    /// another one or not in use.
+    /// The latest row of each hash. What a batch before this one left in it is known by its row,
+    /// which is another one or not in use.
     table: Box<[u16; TABLE]>,
     /// For [`sort`](Self::sort).
     unsorted: Vec<(Tag, Option<B>)>,
@@ -191,7 +191,7 @@ impl<B> Batch<B> {
     pub fn new() -> Self {
         let rows: Box<[_]> = (0..ROWS).map(|_| Row::empty()).collect();
         let Ok(rows) = rows.try_into() else {
-            unreachable!("as many as were made")
+            unreachable!("one for each that was made")
         };
         Self {
             rows,
@@ -216,7 +216,8 @@ impl<B> Batch<B> {
         self.used == ROWS
     }
 
-    /// Adds a contribution, which was admitted with the rosters that the batch will be handled with.
+    /// Adds a contribution, which was admitted with the rosters that the batch will be handled
+    /// with.
     ///
     /// # Panics
     /// If it is full.
@@ -296,7 +297,7 @@ impl<B> Batch<B> {
         rows.zip(from).map(|(row, from)| row.buffers(from))
     }
 
-    /// The row that goes on with this one.
+    /// The row that continues this one.
     #[inline]
     pub(crate) fn after(&self, row: usize) -> Option<usize> {
         let next = self.rows[row].next;
@@ -337,7 +338,8 @@ impl<B> Batch<B> {
     }
 
     /// Puts the fragments of each job into their order, where ports that lag behind have brought
-    /// it about: results that leave in another order would be taken for lost by those who wait for them.
+    /// it about: results that leave in another order would be taken for lost by those who wait for
+    /// them.
     #[inline]
     pub(crate) fn put_in_order(&mut self) {
         let follows = |a: &Head, b: &Head| {
@@ -350,12 +352,14 @@ impl<B> Batch<B> {
 
     #[cold]
     fn sort_heads(&mut self) {
-        // What a job has in one turn lies within a window, so that any of its fragments will do to count from.
+        // What a job has in one turn lies within a window, so that any of its fragments will do to
+        // count from.
         let mut from = [FragmentId(0); MAX_JOBS];
         for head in &self.heads {
             from[usize::from(head.place)] = head.fragment;
         }
-        // Of a fragment that has several heads, the contributions stay in the order in which they came.
+        // Of a fragment that has several heads, the contributions stay in the order in which they
+        // came.
         self.heads.sort_unstable_by_key(|head| {
             let ahead = head.fragment.ahead_of(from[usize::from(head.place)]);
             (head.place, ahead, head.row)

@@ -25,7 +25,7 @@ impl List {
     }
 }
 
-/// Whose minimum a held contribution is counted against: a job's index in the configuration.
+/// Whose minimum a held contribution is counted against: a job's index in the pool's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(u16);
 
@@ -48,26 +48,17 @@ pub(crate) struct Arena<B> {
     nodes: Box<[Node<B>]>,
     free: u32,
     in_use: u32,
-    /// By owner. The last is of all jobs that the configuration has no limits for.
+    /// By owner.
     quotas: Box<[Quota]>,
     /// Free nodes that are reserved for no owner.
     unreserved: u32,
 }
 
 impl<B> Arena<B> {
-    /// An arena without minimums.
-    #[cfg(test)]
-    pub(crate) fn new(capacity: u32) -> Self {
-        Self::with_minimums(capacity, std::iter::empty())
-    }
-
     /// `minimums` are by the jobs' indexes, together at most `capacity`.
     pub(crate) fn with_minimums(capacity: u32, minimums: impl Iterator<Item = u32>) -> Self {
         let next_of = |i: u32| if i + 1 == capacity { NIL } else { i + 1 };
-        let quotas: Box<[Quota]> = minimums
-            .chain([0])
-            .map(|min| Quota { held: 0, min })
-            .collect();
+        let quotas: Box<[Quota]> = minimums.map(|min| Quota { held: 0, min }).collect();
         let reserved: u32 = quotas.iter().map(|quota| quota.min).sum();
         Self {
             nodes: (0..capacity)
@@ -85,9 +76,10 @@ impl<B> Arena<B> {
         }
     }
 
-    /// The owner of what the `index`-th job of the configuration holds.
+    /// The owner of what the `index`-th job of the pool's configuration holds.
     pub(crate) fn owner(&self, index: usize) -> Owner {
-        Owner(index.min(self.quotas.len() - 1) as u16)
+        assert!(index < self.quotas.len(), "a job without a quota");
+        Owner(index as u16)
     }
 
     pub(crate) fn in_use(&self) -> u32 {
@@ -160,8 +152,8 @@ impl<B> Arena<B> {
 }
 
 impl<B: Buffer> Arena<B> {
-    /// Sums all contributions of the list, in order of rank, and that of rank 0, `sum`, which becomes the
-    /// sum; the list is empty then. Says whether an integer saturated.
+    /// Sums all contributions of the list, in order of rank, and that of rank 0, `sum`, which
+    /// becomes the sum; the list is empty then. Says whether an integer saturated.
     pub(crate) fn fold_narrow(
         &mut self,
         list: &mut List,
@@ -191,7 +183,8 @@ impl<B: Buffer> Arena<B> {
     }
 }
 
-/// Sums the payloads of all ranks but 0 and that of rank 0, `sum`. Says whether an integer saturated.
+/// Sums the payloads of all ranks but 0 and that of rank 0, `sum`. Says whether an integer
+/// saturated.
 pub(crate) fn fold_narrow(
     kernels: &Kernels,
     element: Element,
@@ -205,11 +198,11 @@ pub(crate) fn fold_narrow(
             kernels.fold_f16(sum, payloads);
             false
         }
-        _ => {
-            debug_assert_eq!(element, Element::Bf16);
+        Element::Bf16 => {
             kernels.fold_bf16(sum, payloads);
             false
         }
+        _ => unreachable!("{element:?} is not narrow"),
     }
 }
 
@@ -219,7 +212,7 @@ mod tests {
 
     #[test]
     fn lists_are_sorted_and_nodes_come_home() {
-        let mut arena = Arena::new(5);
+        let mut arena = Arena::with_minimums(5, [0].into_iter());
         let own = arena.owner(0);
         let (mut a, mut b) = (List::EMPTY, List::EMPTY);
         assert_eq!(arena.insert(&mut b, own, Rank(1), 1), Ok(()));
@@ -246,7 +239,7 @@ mod tests {
 
     #[test]
     fn an_arena_of_nothing_is_always_full() {
-        let mut arena = Arena::new(0);
+        let mut arena = Arena::with_minimums(0, [0].into_iter());
         let mut list = List::EMPTY;
         let own = arena.owner(0);
         assert_eq!(arena.insert(&mut list, own, Rank(1), ()), Err(()));
@@ -254,9 +247,8 @@ mod tests {
 
     #[test]
     fn a_minimum_is_reserved_and_the_rest_is_first_come_first_served() {
-        let mut arena = Arena::with_minimums(8, [3, 1].into_iter());
+        let mut arena = Arena::with_minimums(8, [3, 1, 0].into_iter());
         let [first, second, third] = [0, 1, 2].map(|index| arena.owner(index));
-        assert_eq!(third, arena.owner(usize::MAX), "no limits");
         let mut lists = [List::EMPTY; 3];
         let fill = |arena: &mut Arena<()>, list: &mut List, owner| {
             let fits = |&rank: &u8| arena.insert(list, owner, Rank(rank), ()).is_ok();

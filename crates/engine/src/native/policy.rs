@@ -13,10 +13,9 @@ pub use fcfs::Fcfs;
 pub use fixed::Static;
 pub use none::NoAggregation;
 
-use crate::native::pool::PoolConfig;
+use crate::native::pool::{PolicyName, PoolConfig};
 use std::fmt;
 use std::ops::Range;
-use std::str::FromStr;
 use tally_wire::JobId;
 
 /// The slots a job may use: for its n-th fragment in this shard the `ways` slots from
@@ -72,8 +71,8 @@ pub enum Resend {
 
 /// The answers of one policy.
 pub trait Policy: Send + Sync + fmt::Debug {
-    /// The slots of `job`, the `index`-th in the configuration, on this pool.
-    fn placement(&self, job: JobId, index: usize, pool: &PoolConfig) -> Placement;
+    /// The slots of a job on this pool.
+    fn placement(&self, job: JobId, pool: &PoolConfig) -> Placement;
 
     /// An arrival of priority `arriving` found its set full; `held` is the priority of the slot in
     /// it that would have to yield, which the policy may change.
@@ -90,15 +89,15 @@ pub trait Policy: Send + Sync + fmt::Debug {
     /// A RESEND came for a fragment without result.
     fn resend(&self) -> Resend;
 
-    /// Whether a slot leaves to the PS as soon as what it has and what is there already are all of its
-    /// fragment (S-8); else the PS has to ask for it.
+    /// Whether a slot leaves to the PS as soon as what it has and what is there already are all of
+    /// its fragment (S-8); else the PS has to ask for it.
     fn follows_to_ps(&self) -> bool {
         false
     }
 }
 
-/// All slots, beginning for each job at another set, while the fragments of one job stay in a row so
-/// that a job whose window fits the pool never collides with itself.
+/// All slots, beginning for each job at another set, while the fragments of one job stay in a row
+/// so that a job whose window fits the pool never collides with itself.
 fn scattered(job: JobId, pool: &PoolConfig) -> Placement {
     // 2^32 divided by the golden ratio: consecutive jobs fall far apart (Knuth, 6.4).
     let hash = u32::from(job.0).wrapping_mul(0x9e37_79b9) >> 7;
@@ -110,40 +109,7 @@ fn scattered(job: JobId, pool: &PoolConfig) -> Placement {
     }
 }
 
-/// A policy by its name in the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum PolicyName {
-    /// Preemptive, as in ESA.
-    #[default]
-    Esa,
-    /// First come first served, as in ATP.
-    Fcfs,
-    /// A fixed share for each job, as in SwitchML.
-    Static,
-    /// No aggregation, to compare with.
-    None,
-}
-
 impl PolicyName {
-    /// All names, as they are written.
-    pub const ALL: [(&'static str, Self); 4] = [
-        ("esa", Self::Esa),
-        ("fcfs", Self::Fcfs),
-        ("static", Self::Static),
-        ("none", Self::None),
-    ];
-
-    /// Slots that a fragment may be in unless configured. The baselines have what their papers have.
-    /// Under `esa` jobs that walk the pool side by side would meet at every step while most of it is
-    /// free; with four ways they still did now and then, with eight hardly (docs/JCT.md has the figures).
-    #[must_use]
-    pub const fn default_ways(self) -> u32 {
-        match self {
-            Self::Esa => 8,
-            Self::Fcfs | Self::Static | Self::None => 1,
-        }
-    }
-
     /// The policy.
     #[must_use]
     pub fn policy(self) -> &'static dyn Policy {
@@ -153,28 +119,5 @@ impl PolicyName {
             Self::Static => &Static,
             Self::None => &NoAggregation,
         }
-    }
-}
-
-impl fmt::Display for PolicyName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Esa => "esa",
-            Self::Fcfs => "fcfs",
-            Self::Static => "static",
-            Self::None => "none",
-        })
-    }
-}
-
-impl FromStr for PolicyName {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Self, String> {
-        Self::ALL
-            .iter()
-            .find(|(name, _)| *name == s)
-            .map(|&(_, policy)| policy)
-            .ok_or_else(|| format!("`{s}` is no policy; allowed: esa, fcfs, static, none"))
     }
 }

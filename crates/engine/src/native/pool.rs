@@ -1,6 +1,9 @@
-//! How a shard's pool is laid out, and how much of it a job may have.
+//! How a shard's pool is laid out, how much of it a job may have, and by which policy.
 
-use crate::native::policy::PolicyName;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use tally_wire::JobId;
 
 /// Most ways of a set.
 pub const MAX_WAYS: u32 = 8;
@@ -8,13 +11,13 @@ pub const MAX_WAYS: u32 = 8;
 /// What of a shard a job has for certain, and how much at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// As many are not taken from the job by others, and it gets as many from jobs that have more
-    /// than theirs. Only policies that preempt can keep it; 0 for all others.
+    /// Slots that other jobs do not take from the job, and that it gets from jobs that hold more
+    /// than their own minimum. Only policies that preempt can keep it; 0 for all others.
     pub min_slots: u32,
-    /// More the job does not take.
+    /// Upper bound of the job's slots.
     pub max_slots: u32,
-    /// Contributions held out of order that are reserved for the job, whether it runs or not: what is
-    /// held cannot be evicted.
+    /// Contributions held out of order that are reserved for the job, whether it runs or not: what
+    /// is held cannot be evicted.
     pub min_held: u32,
 }
 
@@ -33,12 +36,31 @@ impl Default for Limits {
     }
 }
 
+/// A job that a pool may be told to bind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolJob {
+    /// Its id.
+    pub id: JobId,
+    /// Its limits in this shard.
+    pub limits: Limits,
+}
+
+impl PoolJob {
+    /// A job without limits.
+    #[must_use]
+    pub const fn unlimited(id: JobId) -> Self {
+        let limits = Limits::NONE;
+        Self { id, limits }
+    }
+}
+
 /// How a shard's pool is laid out. All shards of a switch have the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolConfig {
     /// Slots of this shard; a power of two, at least 1.
     pub slots: u32,
-    /// Slots that a fragment may be in: 1, 2, 4 or 8, at most `slots`. One way is what the papers have.
+    /// Slots that a fragment may be in: 1, 2, 4 or 8, at most `slots`. One way is what the papers
+    /// have.
     pub ways: u32,
     /// Contributions held out of order, all slots together.
     pub held: u32,
@@ -48,10 +70,8 @@ pub struct PoolConfig {
     pub shards: u8,
     /// Which shard this is.
     pub shard: u8,
-    /// Jobs in the configuration, for policies that divide the pool.
-    pub jobs: usize,
-    /// What each job may have of this shard, by its place in the configuration; none if missing.
-    pub limits: Vec<Limits>,
+    /// Configured jobs, each id once. `static` divides the pool among them in this order.
+    pub jobs: Vec<PoolJob>,
     /// The policy.
     pub policy: PolicyName,
 }
@@ -61,6 +81,12 @@ impl PoolConfig {
     #[must_use]
     pub const fn ring_fragments(&self) -> u32 {
         self.window as u32 * 2
+    }
+
+    /// Index of a job in `jobs`. Searches the list: once per control change.
+    #[must_use]
+    pub(crate) fn index_of(&self, id: JobId) -> Option<usize> {
+        self.jobs.iter().position(|job| job.id == id)
     }
 
     /// # Panics
@@ -73,22 +99,80 @@ impl PoolConfig {
             self.ways.is_power_of_two() && self.ways <= MAX_WAYS.min(self.slots),
             "ways: 1, 2, 4 or 8, at most the slots"
         );
-        let minimums = self.limits.iter().map(|l| u64::from(l.min_slots));
+        let ids: BTreeSet<_> = self.jobs.iter().map(|job| job.id).collect();
+        assert_eq!(ids.len(), self.jobs.len(), "jobs: an id twice");
+        let limits = || self.jobs.iter().map(|job| job.limits);
+        let minimums = limits().map(|l| u64::from(l.min_slots));
         assert!(
             minimums.sum::<u64>() <= u64::from(self.slots),
             "more slots for certain than there are"
         );
-        let minimums = self.limits.iter().map(|l| u64::from(l.min_held));
+        let minimums = limits().map(|l| u64::from(l.min_held));
         assert!(
             minimums.sum::<u64>() <= u64::from(self.held),
             "more held contributions reserved than there are"
         );
-        for limits in &self.limits {
+        for limits in limits() {
             assert!(limits.min_slots <= limits.max_slots && limits.max_slots > 0);
-            assert!(
-                limits.min_slots == 0 || self.policy.policy().preempts(),
-                "a minimum that the policy cannot keep"
-            );
         }
+    }
+}
+
+/// A policy by its name in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum PolicyName {
+    /// Preemptive, as in ESA.
+    #[default]
+    Esa,
+    /// First come first served, as in ATP.
+    Fcfs,
+    /// A fixed share for each job, as in SwitchML.
+    Static,
+    /// No aggregation, to compare with.
+    None,
+}
+
+impl PolicyName {
+    /// All names, as they are written.
+    pub const ALL: [(&'static str, Self); 4] = [
+        ("esa", Self::Esa),
+        ("fcfs", Self::Fcfs),
+        ("static", Self::Static),
+        ("none", Self::None),
+    ];
+
+    /// Slots that a fragment may be in unless configured. The baselines have what their papers
+    /// have. Under `esa` jobs that walk the pool side by side would meet at every step while most
+    /// of it is free; with four ways they still did now and then, with eight hardly
+    /// (perf/record/HISTORY.md#jct has the figures).
+    #[must_use]
+    pub const fn default_ways(self) -> u32 {
+        match self {
+            Self::Esa => 8,
+            Self::Fcfs | Self::Static | Self::None => 1,
+        }
+    }
+}
+
+impl fmt::Display for PolicyName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Esa => "esa",
+            Self::Fcfs => "fcfs",
+            Self::Static => "static",
+            Self::None => "none",
+        })
+    }
+}
+
+impl FromStr for PolicyName {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        Self::ALL
+            .iter()
+            .find(|(name, _)| *name == s)
+            .map(|&(_, policy)| policy)
+            .ok_or_else(|| format!("`{s}` is no policy; allowed: esa, fcfs, static, none"))
     }
 }

@@ -1,10 +1,9 @@
 //! The last results of a job, kept so that the switch itself answers who lost one (W-4).
 
-use crate::planted::{self, Bug};
 use tally_wire::FragmentId;
 
 /// Where a fragment stands relative to the ring.
-pub(crate) enum Standing<'a, B> {
+pub(crate) enum ResultState<'a, B> {
     /// Its result is here.
     Finished(&'a B),
     /// It is older than the ring reaches: every worker has its result (W-2).
@@ -59,18 +58,18 @@ impl<B> Ring<B> {
     }
 
     #[inline]
-    pub(crate) fn standing(&self, fragment: FragmentId) -> Standing<'_, B> {
+    pub(crate) fn state(&self, fragment: FragmentId) -> ResultState<'_, B> {
         let at = self.index(fragment);
         let tag = self.tags[at];
         if tag.used
-            && (tag.fragment == fragment || planted::is(Bug::RingOfAnother))
+            && tag.fragment == fragment
             && let Some(frame) = &self.frames[at]
         {
-            return Standing::Finished(frame);
+            return ResultState::Finished(frame);
         }
         match self.newest {
-            Some(newest) if i64::from(newest.ahead_of(fragment)) >= self.span() => Standing::Old,
-            _ => Standing::Open,
+            Some(newest) if i64::from(newest.ahead_of(fragment)) >= self.span() => ResultState::Old,
+            _ => ResultState::Open,
         }
     }
 
@@ -102,7 +101,7 @@ mod tests {
     use super::*;
 
     fn is_open<B>(r: &Ring<B>, f: u32) -> bool {
-        matches!(r.standing(FragmentId(f)), Standing::Open)
+        matches!(r.state(FragmentId(f)), ResultState::Open)
     }
 
     #[test]
@@ -118,11 +117,11 @@ mod tests {
             assert_eq!(displaced, f.checked_sub(8));
         }
         for f in 0..12 {
-            assert!(matches!(r.standing(FragmentId(f)), Standing::Old), "{f}");
+            assert!(matches!(r.state(FragmentId(f)), ResultState::Old), "{f}");
         }
         for f in 12..20 {
             assert!(
-                matches!(r.standing(FragmentId(f)), Standing::Finished(&x) if x == f),
+                matches!(r.state(FragmentId(f)), ResultState::Finished(&x) if x == f),
                 "{f}"
             );
         }
@@ -138,8 +137,8 @@ mod tests {
             assert!(is_open(&r, f.0));
             r.keep(f, i);
         }
-        assert!(matches!(r.standing(FragmentId(u32::MAX)), Standing::Old));
-        assert!(matches!(r.standing(FragmentId(3)), Standing::Finished(7)));
+        assert!(matches!(r.state(FragmentId(u32::MAX)), ResultState::Old));
+        assert!(matches!(r.state(FragmentId(3)), ResultState::Finished(7)));
         assert!(is_open(&r, 4));
     }
 
@@ -153,7 +152,7 @@ mod tests {
         r.keep(FragmentId(5), 5);
         assert!(is_open(&r, 2));
         r.keep(FragmentId(6), 6);
-        assert!(matches!(r.standing(FragmentId(2)), Standing::Old));
+        assert!(matches!(r.state(FragmentId(2)), ResultState::Old));
     }
 
     #[test]
@@ -172,7 +171,7 @@ mod tests {
         for f in (0..20u32).step_by(2) {
             r.keep(FragmentId(f), f);
         }
-        assert!(matches!(r.standing(FragmentId(10)), Standing::Old));
-        assert!(matches!(r.standing(FragmentId(12)), Standing::Finished(12)));
+        assert!(matches!(r.state(FragmentId(10)), ResultState::Old));
+        assert!(matches!(r.state(FragmentId(12)), ResultState::Finished(12)));
     }
 }

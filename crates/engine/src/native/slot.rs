@@ -22,14 +22,15 @@ pub(crate) struct Slot<B> {
     /// The accumulator: the buffer of the first contribution, or for ordered elements of rank 0.
     /// None also while a complete slot waits for the PS.
     pub(crate) sum: Option<B>,
-    /// Contributions ahead of their turn; of narrow elements all but rank 0's, until all are there.
+    /// Contributions ahead of their turn; of sub-32-bit types all but rank 0's, until all are
+    /// there.
     pub(crate) held: List,
     pub(crate) priority: u8,
     pub(crate) element: Element,
     /// For ordered elements: `sum` is the fold of ranks `0..folded`, of narrow ones at most `0..1`.
     pub(crate) folded: u8,
-    /// OVERFLOW and MARKED, as a sum of what is in it has them. COLLISION is of what leaves: nothing
-    /// comes into a slot that had one.
+    /// OVERFLOW and MARKED, as a sum of what is in it has them. COLLISION is of what leaves:
+    /// nothing comes into a slot that had one.
     pub(crate) flags: Flags,
     /// A part of the fragment is with the PS (S-8).
     pub(crate) is_split: bool,

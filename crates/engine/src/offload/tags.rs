@@ -1,7 +1,8 @@
 //! Which port a frame is of, on its way between switch and card.
 //!
-//! The two share one link, so a frame says in a MAC address where it came from or where it goes: the address that
-//! both sides know anyway, so that no byte is added and the payload stays where it is in the card's beats.
+//! The two share one link, so a frame says in a MAC address where it came from or where it goes:
+//! the address that both sides know anyway, so that no byte is added and the payload stays where it
+//! is in the card's beats.
 //!
 //! | frame | address | is |
 //! |---|---|---|

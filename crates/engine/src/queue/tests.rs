@@ -169,12 +169,12 @@ proptest! {
             prop_assert_eq!(q.pop(), Some(frame));
         }
         prop_assert_eq!(q.pop(), None);
-        prop_assert_eq!(q.counters().dropped, dropped);
-        prop_assert_eq!(q.counters().frames_max, max);
+        prop_assert_eq!(q.counters().tx_dropped_by_class, dropped);
+        prop_assert_eq!(q.counters().queue_frames_max, max);
         prop_assert_eq!(q.classes.each_ref().map(VecDeque::capacity), capacity, "allocated");
     }
 
-    /// Both halves of what the guard promises, whatever comes and goes, for all classes at once. It
+    /// Both halves of what the guard promises, under random arrivals, for all classes at once. It
     /// looks only at what leaves and what waits.
     #[test]
     fn the_guard_holds_its_bounds(ops in ops(), guard in 1..9u32) {

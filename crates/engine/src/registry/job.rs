@@ -1,24 +1,27 @@
-//! One job's members: from idle over forming and running back to idle.
+//! One job: its epochs, from idle over forming and running back to idle.
 //!
-//! The registry finds the job and checks the key; everything that follows from a good JOIN or LEAVE,
-//! and from silence, is decided here.
+//! The registry finds the job and checks the key. What follows from a good JOIN, from a good LEAVE
+//! and from silence is decided in `joining.rs`, `leaving.rs` and `silence.rs`. They change the
+//! job's phase here: an epoch opens, runs once all members have confirmed it, and ends.
 
 mod answers;
+mod joining;
+mod leaving;
+mod membership;
+mod silence;
+mod visit;
 
-use super::{Action, JobConfig, Refusals, RegistryConfig};
-use crate::roster::{Member, Roster};
+pub(super) use visit::Visit;
+#[cfg(test)]
+pub(super) use visit::control_header;
+
+use super::{Action, JobConfig, RegistryConfig};
+use crate::roster::Roster;
+use membership::Membership;
 use std::collections::VecDeque;
-use std::time::Duration;
-use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, Shape, State};
-use tally_wire::header::CONTROL_UNITS;
-use tally_wire::{
-    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Kind, Leave, Rank, Refuse,
-    Time, all_ranks,
-};
-
-/// After this long without a sign of life another instance may take over a place that is not in the
-/// middle of a job: three times the period of J-1.
-const TAKEOVER: Duration = Duration::from_millis(1500);
+use tally_wire::control::{Reason, Shape, State};
+use tally_wire::{Epoch, Rank, Time, all_ranks};
+use visit::Refusal;
 
 /// Epochs that a new one of the same job differs from: frames of them may still be on their way.
 const RECENT_EPOCHS: usize = 256;
@@ -46,53 +49,9 @@ impl Incarnation {
     }
 }
 
-/// A member that has joined.
-#[derive(Clone, Debug)]
-pub(super) struct Seat {
-    member: Member,
-    instance: u64,
-    heard: Time,
-    /// It came to the job without an epoch, and has not been told since that it runs.
-    fresh: bool,
-    /// The turn in which it said last that it is in the job's epoch.
-    turn: u64,
-    /// The instance that asked for its place, and for which the roll was called once more.
-    rival: u64,
-    /// The first fragment of the epoch that it has not contributed to, as it said last (J-10).
-    sent: Option<FragmentId>,
-    /// How much of its time it awaits results, as it said last (J-11).
-    awaiting: u16,
-}
-
-impl Seat {
-    fn new(visit: &Visit<'_>) -> Self {
-        Self {
-            member: visit.from,
-            instance: visit.instance,
-            heard: visit.now,
-            fresh: visit.incarnation == Incarnation::NONE,
-            turn: 0,
-            rival: 0,
-            sent: None,
-            awaiting: 0,
-        }
-    }
-
-    fn is(&self, visit: &Visit<'_>) -> bool {
-        self.instance == visit.instance && self.member == visit.from
-    }
-
-    /// A JOIN that was overtaken, or comes twice, takes nothing back.
-    fn has_sent(&mut self, sent: FragmentId, awaiting: u16) {
-        if self.sent.is_none_or(|before| sent.ahead_of(before) >= 0) {
-            (self.sent, self.awaiting) = (Some(sent), awaiting);
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nobody has joined.
+    /// No member has joined.
     Idle,
     /// Members are missing, and no shard knows of the epoch yet.
     Forming,
@@ -114,7 +73,7 @@ pub(super) struct Agreed {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ending {
     incarnation: Incarnation,
-    /// The challenge of its last turn: who missed the news leaves with it.
+    /// Its last challenge: a member that missed the news leaves with it.
     challenge: u64,
     outcome: Result<(), Refusal>,
 }
@@ -122,26 +81,26 @@ pub(super) struct Ending {
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) config: JobConfig,
-    pub(super) index: usize,
     pub(super) phase: Phase,
     pub(super) incarnation: Incarnation,
     /// Its last epochs, the latest first.
     recent: VecDeque<Epoch>,
     /// Incarnations drawn since the switch's start.
     drawn: u64,
-    /// What the challenge is made from.
-    pub(super) turn: u64,
-    /// The turn of the last roll call (J-5): while it lasts, who is in its place says so.
+    /// What the challenge is made from; advances with each challenge.
+    pub(super) round: u64,
+    /// The last confirmation round (J-5): while it lasts, each member confirms that it is there.
     pub(super) called: u64,
-    pub(super) workers: Vec<Option<Seat>>,
+    pub(super) workers: Vec<Option<Membership>>,
     pub(super) agreed: Option<Agreed>,
     pub(super) left: u64,
     /// Since when it is known that an epoch that forms has run before, under the switch's last
     /// start (J-4): all its workers are known, and no others may take part.
     pub(super) resumed: Option<Time>,
-    /// A worker brought the epoch along, under the switch's last start (J-4): others may have run it.
+    /// A worker brought the epoch along, under the switch's last start (J-4): others may have run
+    /// it.
     pub(super) brought: bool,
-    pub(super) ps: Option<Seat>,
+    pub(super) ps: Option<Membership>,
     /// The epoch that the PS has confirmed (J-5).
     pub(super) ps_incarnation: Incarnation,
     pub(super) ended: Option<Ending>,
@@ -149,86 +108,14 @@ pub(super) struct Job {
     pub(super) fixed: bool,
 }
 
-/// One datagram being answered.
-pub(super) struct Visit<'a> {
-    pub(super) config: &'a RegistryConfig,
-    pub(super) now: Time,
-    pub(super) from: Member,
-    pub(super) rank: Rank,
-    pub(super) incarnation: Incarnation,
-    pub(super) instance: u64,
-    pub(super) refusals: &'a mut Refusals,
-    pub(super) actions: Vec<Action>,
-}
-
-impl Visit<'_> {
-    /// A refusal that cannot be authenticated.
-    pub(super) fn hint(&mut self, job: JobId, reason: Reason) {
-        if !self.refusals.take(self.now) {
-            return;
-        }
-        let refuse = Refuse {
-            instance: self.instance,
-            challenge: 0,
-            reason,
-            about: None,
-            found: 0,
-            allowed: 0,
-            behind: 0,
-        };
-        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);
-        refuse.emit(&mut *datagram);
-        self.actions.push(Action::Send(self.from, datagram));
-    }
-}
-
-/// Why a job refuses, with the numbers that belong to it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Refusal {
-    reason: Reason,
-    about: Option<Rank>,
-    found: u32,
-    allowed: u32,
-    behind: u64,
-}
-
-impl Refusal {
-    fn new(reason: Reason) -> Self {
-        Self {
-            reason,
-            about: None,
-            found: 0,
-            allowed: 0,
-            behind: 0,
-        }
-    }
-
-    fn numbers(reason: Reason, found: impl Into<u32>, allowed: impl Into<u32>) -> Self {
-        Self {
-            found: found.into(),
-            allowed: allowed.into(),
-            ..Self::new(reason)
-        }
-    }
-
-    fn about(self, rank: Rank) -> Self {
-        Self {
-            about: Some(rank),
-            ..self
-        }
-    }
-}
-
 impl Job {
-    pub(super) fn new(config: JobConfig, index: usize) -> Self {
+    pub(super) fn new(config: JobConfig) -> Self {
         Self {
-            index,
             phase: Phase::Idle,
             incarnation: Incarnation::NONE,
             recent: VecDeque::new(),
             drawn: 0,
-            turn: 0,
+            round: 0,
             called: 0,
             workers: vec![None; usize::from(config.workers)],
             agreed: None,
@@ -248,93 +135,31 @@ impl Job {
     }
 
     pub(super) fn joined(&self) -> u64 {
-        let seats = self
+        let memberships = self
             .workers
             .iter()
             .enumerate()
-            .filter(|(_, seat)| seat.is_some());
-        seats.fold(0, |bits, (rank, _)| bits | 1 << rank)
+            .filter(|(_, membership)| membership.is_some());
+        memberships.fold(0, |bits, (rank, _)| bits | 1 << rank)
     }
 
-    /// The seats with their ranks, the PS last.
-    fn seats(&self) -> impl Iterator<Item = (Rank, &Seat)> {
+    /// The memberships with their ranks, the PS last.
+    fn memberships(&self) -> impl Iterator<Item = (Rank, &Membership)> {
         let workers = self.workers.iter().enumerate();
-        let workers = workers.filter_map(|(r, seat)| Some((Rank(r as u8), seat.as_ref()?)));
-        workers.chain(self.ps.iter().map(|seat| (Rank::PS, seat)))
+        let workers =
+            workers.filter_map(|(r, membership)| Some((Rank(r as u8), membership.as_ref()?)));
+        workers.chain(self.ps.iter().map(|membership| (Rank::PS, membership)))
     }
 
     pub(super) fn challenge(&self, config: &RegistryConfig) -> u64 {
-        let digest = config.derive(b"challenge", self.config.id, self.turn);
+        let digest = config.derive(b"challenge", self.config.id, self.round);
         // Never 0: that is what a member says that has none.
         leading_u64(&digest) | 1
     }
 
-    pub(super) fn join(&mut self, visit: &mut Visit<'_>, join: &Join) {
-        if join.challenge != self.challenge(visit.config) {
-            return self.refuse(visit, Refusal::new(Reason::Challenge));
-        }
-        let joined = match join.role {
-            Role::Ps => self.join_ps(visit, join),
-            Role::Worker => self.join_worker(visit, join),
-        };
-        match joined {
-            Err(refusal) => self.refuse(visit, refusal),
-            Ok(Joined::Now) => {
-                let called = self.called;
-                self.run_if_complete(visit);
-                if self.called == called {
-                    self.accept(visit, self.state());
-                }
-            }
-            Ok(Joined::Before) => self.accept(visit, State::Ended),
-        }
-    }
-
-    fn join_ps(&mut self, visit: &Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
-        if visit.rank != Rank::PS {
-            return Err(Refusal::numbers(
-                Reason::BadRank,
-                visit.rank.0,
-                self.config.workers,
-            ));
-        }
-        if ![0, self.config.workers].contains(&join.workers) {
-            return Err(Refusal::numbers(
-                Reason::Workers,
-                join.workers,
-                self.config.workers,
-            ));
-        }
-        if self.fixed {
-            return Err(Refusal::new(Reason::RankTaken));
-        }
-        match &self.ps {
-            Some(seat) if seat.is(visit) => {}
-            Some(seat) if visit.now.since(seat.heard) < TAKEOVER => {
-                return Err(Refusal::new(Reason::RankTaken));
-            }
-            Some(_) => {
-                // Said by somebody new, or by the old one long ago: the next challenge will tell.
-                self.lose_ps();
-                return Err(Refusal::new(Reason::Challenge));
-            }
-            None => self.lose_ps(),
-        }
-        let before = self.ps.as_ref().map_or(0, |seat| seat.turn);
-        self.ps = Some(Seat {
-            turn: self.said(visit).unwrap_or(before),
-            ..Seat::new(visit)
-        });
-        // What the same PS has confirmed, a JOIN that was overtaken does not take back.
-        if self.ps_incarnation != self.incarnation || self.incarnation == Incarnation::NONE {
-            self.ps_incarnation = visit.incarnation;
-        }
-        Ok(Joined::Now)
-    }
-
-    /// An epoch that runs goes on as soon as a PS has confirmed it again.
+    /// An epoch that runs resumes as soon as a PS has confirmed it again.
     fn lose_ps(&mut self) {
-        self.turn += 1;
+        self.round += 1;
         self.ps = None;
         self.ps_incarnation = Incarnation::NONE;
         if self.phase == Phase::Running {
@@ -342,145 +167,49 @@ impl Job {
         }
     }
 
-    fn join_worker(&mut self, visit: &mut Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
-        if visit.rank.0 >= self.config.workers {
-            return Err(Refusal::numbers(
-                Reason::BadRank,
-                visit.rank.0,
-                self.config.workers,
-            ));
-        }
-        if join.workers != self.config.workers {
-            return Err(Refusal::numbers(
-                Reason::Workers,
-                join.workers,
-                self.config.workers,
-            ));
-        }
-        if join.units > visit.config.units {
-            return Err(Refusal::numbers(
-                Reason::Payload,
-                join.units,
-                visit.config.units,
-            ));
-        }
-        if join.window > visit.config.window {
-            return Err(Refusal::numbers(
-                Reason::Window,
-                join.window,
-                visit.config.window,
-            ));
-        }
-        if self.fixed {
-            return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
-        }
-        if visit.incarnation != Incarnation::NONE {
-            // A member of an epoch that has ended hears how (J-6, J-7).
-            match self.ended {
-                Some(Ending {
-                    incarnation,
-                    outcome,
-                    ..
-                }) if incarnation == visit.incarnation => {
-                    return outcome.map(|()| Joined::Before);
-                }
-                _ if !self.is_stale(visit.incarnation) => {}
-                // The switch restarted while the job formed. Who has not been told that the epoch
-                // runs has sent nothing in it, and is as good as new.
-                _ if !join.running => visit.incarnation = Incarnation::NONE,
-                _ => return Err(Refusal::new(Reason::StaleEpoch)),
-            }
-        }
-        if join.running {
-            self.resume(visit);
-        }
-        let called = self.called == self.turn;
-        match &mut self.workers[usize::from(visit.rank.0)] {
-            Some(seat) if seat.is(visit) => {}
-            _ if self.resumed.is_some() && visit.incarnation == Incarnation::NONE => {
-                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
-            }
-            Some(seat)
-                if self.phase != Phase::Forming || visit.now.since(seat.heard) < TAKEOVER =>
-            {
-                // It may have died since it answered; but once for each that asks is enough.
-                let doubtful = called && seat.turn == self.turn && seat.rival != visit.instance;
-                if doubtful && self.phase == Phase::Forming {
-                    seat.rival = visit.instance;
-                    self.call(visit);
-                }
-                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
-            }
-            Some(_) => {
-                // As with the PS. What the one that has gone agreed on goes with it.
-                self.vacate(visit.rank);
-                return Err(Refusal::new(Reason::Challenge));
-            }
-            None => {}
-        }
-        if let Some(agreed) = self.agreed {
-            if agreed.units != join.units {
-                let refusal = Refusal::numbers(Reason::Payload, join.units, agreed.units);
-                return Err(refusal.about(agreed.by));
-            }
-            if agreed.shape != join.shape {
-                return Err(Refusal::new(Reason::Shape).about(agreed.by));
-            }
-        }
-        self.take_seat(visit);
-        if let (Some(sent), Some(seat)) = (join.sent, &mut self.workers[usize::from(visit.rank.0)])
-            && visit.incarnation == self.incarnation
-        {
-            seat.has_sent(sent, join.awaiting);
-        }
-        self.agreed.get_or_insert(Agreed {
-            by: visit.rank,
-            units: join.units,
-            shape: join.shape,
-        });
-        Ok(Joined::Now)
-    }
-
-    /// Whether a member of this epoch has nothing to say any more: another is, or was, the last. Only
-    /// a switch that has had none since its start does not know.
+    /// Whether a member of this epoch has nothing to say any more: another is, or was, the last.
+    /// Only a switch that has had none since its start does not know.
     fn is_stale(&self, incarnation: Incarnation) -> bool {
         self.incarnation != Incarnation::NONE && self.incarnation != incarnation
     }
 
     /// A worker that may is in its place, and in an epoch.
-    fn take_seat(&mut self, visit: &mut Visit<'_>) {
+    fn enter(&mut self, visit: &mut Visit<'_>) {
         if self.phase == Phase::Idle {
             self.open(visit);
         }
         let said = self.said(visit);
-        let seat = &mut self.workers[usize::from(visit.rank.0)];
-        let before = match seat.take() {
-            Some(seat) if seat.is(visit) => seat,
-            _ => Seat::new(visit),
+        let membership = &mut self.workers[usize::from(visit.rank.0)];
+        let before = match membership.take() {
+            Some(membership) if membership.is(visit) => membership,
+            _ => Membership::new(visit),
         };
-        *seat = Some(Seat {
+        *membership = Some(Membership {
             heard: visit.now,
-            turn: said.unwrap_or(before.turn),
+            round: said.unwrap_or(before.round),
             ..before
         });
     }
 
-    /// The turn, if the visitor is in the job's epoch.
+    /// The round, if the visitor is in the job's epoch.
     fn said(&self, visit: &Visit<'_>) -> Option<u64> {
-        (visit.incarnation == self.incarnation).then_some(self.turn)
+        (visit.incarnation == self.incarnation).then_some(self.round)
     }
 
-    /// A worker says that this epoch has run already: then the switch had restarted. Whoever has
-    /// come without an epoch since is not the one that the others have summed with, but a new process
-    /// in its place, and nothing that it says may meet what they say.
+    /// A worker says that this epoch has run already: then the switch had restarted. A member that
+    /// has come without an epoch since is a new process in the place of the one that the others
+    /// have summed with. Nothing that it says may meet what they say.
     fn resume(&mut self, visit: &Visit<'_>) {
         let known = matches!(self.phase, Phase::Running | Phase::Paused);
         if known || self.resumed.is_some() {
             return;
         }
         for rank in 0..self.config.workers {
-            let seat = &self.workers[usize::from(rank)];
-            if seat.as_ref().is_some_and(|seat| seat.fresh) {
+            let membership = &self.workers[usize::from(rank)];
+            if membership
+                .as_ref()
+                .is_some_and(|membership| membership.fresh)
+            {
                 self.vacate(Rank(rank));
             }
         }
@@ -493,48 +222,18 @@ impl Job {
         (missing != 0).then(|| Rank(missing.trailing_zeros() as u8))
     }
 
-    /// Who has contributed least and who is slowest, of those that have not left; only once all have said how far
-    /// they are: who has not said may be behind them all.
-    fn behind(&self) -> Option<Behind> {
-        let mut behind: Option<Behind> = None;
-        for rank in (0..self.config.workers).map(Rank) {
-            if self.left & rank.bit() != 0 {
-                continue;
-            }
-            let seat = self.workers[usize::from(rank.0)].as_ref()?;
-            let (sent, awaiting) = (seat.sent?, seat.awaiting);
-            let it = behind.get_or_insert(Behind {
-                least: sent,
-                ranks: 0,
-                slowest: rank,
-                awaiting,
-            });
-            let ahead = sent.ahead_of(it.least);
-            if ahead < 0 {
-                (it.least, it.ranks) = (sent, 0);
-            }
-            if ahead <= 0 {
-                it.ranks |= rank.bit();
-            }
-            if awaiting < it.awaiting {
-                (it.slowest, it.awaiting) = (rank, awaiting);
-            }
-        }
-        behind
-    }
-
     /// The place of a worker that has gone before the job ran.
     fn vacate(&mut self, rank: Rank) {
         self.workers[usize::from(rank.0)] = None;
         self.left &= !rank.bit();
-        self.turn += 1;
+        self.round += 1;
         self.close_if_empty();
     }
 
     /// J-4.
     fn open(&mut self, visit: &mut Visit<'_>) {
         self.phase = Phase::Forming;
-        self.turn += 1;
+        self.round += 1;
         self.brought = visit.incarnation != Incarnation::NONE;
         self.incarnation = match visit.incarnation {
             Incarnation::NONE => self.new_incarnation(visit.config),
@@ -543,18 +242,18 @@ impl Job {
         self.remember();
     }
 
-    /// Whether this epoch may have run before the switch's last start, with workers other than those that have come:
-    /// one that was not told that it runs brought it along, and a new process has the place of one that may
-    /// have been. Then the PS may have parts of that one.
+    /// Whether this epoch may have run before the switch's last start, with workers other than
+    /// those that have come: one that was not told that it runs brought it along, and a new process
+    /// has the place of one that may have been. Then the PS may have parts of that one.
     fn may_have_run(&self) -> bool {
-        let mut seats = self.workers.iter().flatten();
-        self.brought && self.resumed.is_none() && seats.any(|seat| seat.fresh)
+        let mut memberships = self.workers.iter().flatten();
+        self.brought && self.resumed.is_none() && memberships.any(|membership| membership.fresh)
     }
 
     /// All that have come move to a new epoch (J-4). They have sent nothing in this one.
     fn renew(&mut self, visit: &Visit<'_>) {
         self.brought = false;
-        self.turn += 1;
+        self.round += 1;
         self.incarnation = self.new_incarnation(visit.config);
         self.remember();
     }
@@ -564,8 +263,8 @@ impl Job {
         self.recent.push_front(self.incarnation.epoch);
     }
 
-    /// An incarnation that nobody can foresee, of an epoch that no member or frame may still mean: after a
-    /// restart of the switch members bring along epochs that it has not given.
+    /// An unpredictable incarnation, of an epoch that no member or frame may still mean:
+    /// after a restart of the switch members bring along epochs that it has not given.
     fn new_incarnation(&mut self, config: &RegistryConfig) -> Incarnation {
         loop {
             self.drawn += 1;
@@ -595,10 +294,13 @@ impl Job {
             if self.may_have_run() {
                 self.renew(visit);
             }
-            if self.called != self.turn {
-                return self.call(visit);
+            if self.called != self.round {
+                return self.confirm(visit);
             }
-            if self.seats().any(|(_, seat)| seat.turn != self.turn) {
+            if self
+                .memberships()
+                .any(|(_, membership)| membership.round != self.round)
+            {
                 return;
             }
         } else if self.ps_incarnation != self.incarnation {
@@ -612,7 +314,7 @@ impl Job {
             .workers
             .iter()
             .flatten()
-            .map(|seat| seat.member)
+            .map(|membership| membership.member)
             .collect();
         let Incarnation { epoch, salt } = self.incarnation;
         let roster = Roster::new(
@@ -623,117 +325,54 @@ impl Job {
             workers,
             ps,
         );
-        visit
-            .actions
-            .push(Action::Bind(Box::new(roster), self.index));
+        visit.actions.push(Action::Bind(Box::new(roster)));
         self.phase = Phase::Running;
         self.resumed = None;
-        for (rank, seat) in self.seats().filter(|(rank, _)| *rank != visit.rank) {
-            let news = self.acceptance(visit.config, rank, seat.instance, State::Running);
-            visit.actions.push(Action::Send(seat.member, news));
+        for (rank, membership) in self.memberships().filter(|(rank, _)| *rank != visit.rank) {
+            let news = self.acceptance(visit.config, rank, membership.instance, State::Running);
+            visit.actions.push(Action::Send(membership.member, news));
         }
     }
 
-    /// Calls the roll: a place may be that of a process that has died, and who has joined may not know
-    /// the epoch. So all hear of it, and that they are to say JOIN with it under a new challenge.
-    fn call(&mut self, visit: &mut Visit<'_>) {
-        let news = |job: &Self, rank, seat: &Seat| {
-            let news = job.acceptance(visit.config, rank, seat.instance, State::Waiting);
-            Action::Send(seat.member, news)
+    /// Starts a confirmation round: a place may be that of a process that has died, and a member
+    /// that has joined may not know the epoch. So all hear of it, and that they are to say JOIN
+    /// with it under a new challenge.
+    fn confirm(&mut self, visit: &mut Visit<'_>) {
+        let news = |job: &Self, rank, membership: &Membership| {
+            let news = job.acceptance(visit.config, rank, membership.instance, State::Waiting);
+            Action::Send(membership.member, news)
         };
-        let news: Vec<_> = self.seats().map(|(r, seat)| news(self, r, seat)).collect();
-        self.turn += 1;
-        self.called = self.turn;
-        let call = |(rank, seat): (Rank, &Seat)| {
+        let news: Vec<_> = self
+            .memberships()
+            .map(|(r, membership)| news(self, r, membership))
+            .collect();
+        self.round += 1;
+        self.called = self.round;
+        let call = |(rank, membership): (Rank, &Membership)| {
             let call = Refusal::new(Reason::Challenge);
-            let call = self.refused(visit.config, rank, seat.instance, call);
-            Action::Send(seat.member, call)
+            let call = self.refused(visit.config, rank, membership.instance, call);
+            Action::Send(membership.member, call)
         };
-        let calls: Vec<_> = self.seats().map(call).collect();
+        let calls: Vec<_> = self.memberships().map(call).collect();
         visit.actions.extend(news.into_iter().chain(calls));
-    }
-
-    pub(super) fn leave(&mut self, visit: &mut Visit<'_>, leave: &Leave) {
-        let current = leave.challenge == self.challenge(visit.config);
-        // The end of an epoch changes the challenge; who missed the news leaves with the old one.
-        if let Some(end) = self.ended
-            && end.incarnation == visit.incarnation
-            && visit.rank.is_worker()
-            && (current || end.challenge == leave.challenge)
-        {
-            return match end.outcome {
-                Ok(()) => self.accept(visit, State::Ended),
-                Err(refusal) => self.refuse(visit, refusal),
-            };
-        }
-        if !current {
-            return self.refuse(visit, Refusal::new(Reason::Challenge));
-        }
-        if self.fixed {
-            return self.refuse(visit, Refusal::new(Reason::RankTaken));
-        }
-        let rank = visit.rank;
-        if rank == Rank::PS {
-            if self.ps.as_ref().is_some_and(|seat| seat.is(visit)) {
-                self.lose_ps();
-            }
-            return self.accept(visit, State::Ended);
-        }
-        let open = matches!(self.phase, Phase::Running | Phase::Paused);
-        let Some(seat) = self.workers.get(usize::from(rank.0)) else {
-            let refusal = Refusal::numbers(Reason::BadRank, rank.0, self.config.workers);
-            return self.refuse(visit, refusal);
-        };
-        let finished = leave.code == LeaveCode::Finished;
-        let stale = match (self.phase, seat) {
-            // The switch had restarted: the others still need this one's answers (R-3, J-7).
-            (Phase::Idle, _) => !finished || visit.incarnation == Incarnation::NONE,
-            (_, Some(seat)) => !seat.is(visit),
-            (_, None) => false,
-        };
-        if stale || self.is_stale(visit.incarnation) {
-            return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
-        }
-        if !finished {
-            if open {
-                let refusal = Refusal {
-                    behind: leave.behind & self.all() & !rank.bit(),
-                    ..Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0)
-                };
-                self.fail(visit.config, refusal.about(rank), &mut visit.actions);
-            } else if seat.is_some() {
-                // It had joined and changed its mind before all were there.
-                self.vacate(rank);
-            }
-            return self.accept(visit, State::Ended);
-        }
-        self.resume(visit);
-        self.take_seat(visit);
-        self.left |= rank.bit();
-        if self.left == self.all() {
-            self.finish(visit);
-        } else {
-            self.run_if_complete(visit);
-            self.accept(visit, self.state());
-        }
     }
 
     /// All workers have left.
     fn finish(&mut self, visit: &mut Visit<'_>) {
-        for (rank, seat) in self.seats() {
-            let news = self.acceptance(visit.config, rank, seat.instance, State::Ended);
-            visit.actions.push(Action::Send(seat.member, news));
+        for (rank, membership) in self.memberships() {
+            let news = self.acceptance(visit.config, rank, membership.instance, State::Ended);
+            visit.actions.push(Action::Send(membership.member, news));
         }
         visit.actions.push(Action::Unbind(self.config.id));
         self.close(visit.config, Ok(()));
     }
 
-    /// The epoch has failed; everybody hears why.
+    /// The epoch has failed; all members hear why.
     fn fail(&mut self, config: &RegistryConfig, refusal: Refusal, actions: &mut Vec<Action>) {
-        for (rank, seat) in self.seats() {
+        for (rank, membership) in self.memberships() {
             if refusal.about != Some(rank) {
-                let news = self.refused(config, rank, seat.instance, refusal);
-                actions.push(Action::Send(seat.member, news));
+                let news = self.refused(config, rank, membership.instance, refusal);
+                actions.push(Action::Send(membership.member, news));
             }
         }
         actions.push(Action::Unbind(self.config.id));
@@ -754,109 +393,11 @@ impl Job {
     fn close_if_empty(&mut self) {
         if self.joined() == 0 {
             self.phase = Phase::Idle;
-            self.turn += 1;
+            self.round += 1;
             self.agreed = None;
             self.left = 0;
             self.resumed = None;
         }
-    }
-
-    /// When the member that has been silent longest was heard; those that left a job that runs may
-    /// be silent.
-    pub(super) fn first_heard(&self) -> Option<Time> {
-        let may_be_silent = if self.phase == Phase::Forming && self.resumed.is_none() {
-            0
-        } else {
-            self.left
-        };
-        let present = self
-            .seats()
-            .filter(|(rank, _)| may_be_silent & rank.bit() == 0);
-        let absent = self.resumed.filter(|_| self.absent().is_some());
-        present.map(|(_, seat)| seat.heard).chain(absent).min()
-    }
-
-    /// Time in which the switch could hear no member.
-    pub(super) fn postpone(&mut self, missed: Duration) {
-        let seats = self.workers.iter_mut().flatten().chain(&mut self.ps);
-        let heard = seats.map(|seat| &mut seat.heard);
-        heard
-            .chain(&mut self.resumed)
-            .for_each(|heard| *heard = heard.after(missed));
-    }
-
-    /// J-6.
-    pub(super) fn look_for_silence(
-        &mut self,
-        now: Time,
-        config: &RegistryConfig,
-        actions: &mut Vec<Action>,
-    ) {
-        let silent = |seat: &Seat| now.since(seat.heard) >= config.member_timeout;
-        if self.ps.as_ref().is_some_and(silent) {
-            self.lose_ps();
-        }
-        if let Some(since) = self.resumed {
-            // Those that left may be silent, as in a job that runs.
-            let silent = |rank: &Rank| {
-                let seat = self.workers[usize::from(rank.0)].as_ref();
-                let heard = seat.map_or(since, |seat| seat.heard);
-                self.left & rank.bit() == 0 && now.since(heard) >= config.member_timeout
-            };
-            if let Some(rank) = (0..self.config.workers).map(Rank).find(silent) {
-                self.lose(now, rank, config, actions);
-            }
-            return;
-        }
-        if self.phase == Phase::Forming {
-            for rank in 0..self.config.workers {
-                if self.workers[usize::from(rank)].as_ref().is_some_and(silent) {
-                    self.vacate(Rank(rank));
-                }
-            }
-            return;
-        }
-        let lost = self
-            .seats()
-            .find(|(rank, seat)| rank.is_worker() && self.left & rank.bit() == 0 && silent(seat));
-        if let Some((rank, _)) = lost {
-            self.lose(now, rank, config, actions);
-        }
-    }
-
-    /// The job ends because of a worker's silence.
-    fn lose(&mut self, now: Time, rank: Rank, config: &RegistryConfig, actions: &mut Vec<Action>) {
-        let seat = self.workers[usize::from(rank.0)].as_ref();
-        let heard = seat.map(|seat| seat.heard).or(self.resumed);
-        let silence = heard.map_or(config.member_timeout, |heard| now.since(heard));
-        let millis = |d: Duration| d.as_millis().min(u128::from(u32::MAX)) as u32;
-        let numbers = (millis(silence), millis(config.member_timeout));
-        let refusal = Refusal::numbers(Reason::MemberLost, numbers.0, numbers.1).about(rank);
-        self.fail(config, refusal, actions);
-    }
-}
-
-/// When a JOIN that was not refused counts.
-enum Joined {
-    /// The member takes part.
-    Now,
-    /// Its epoch has ended well.
-    Before,
-}
-
-pub(super) fn control_header(kind: Kind, job: JobId, epoch: Epoch, rank: Rank) -> Header {
-    Header {
-        kind,
-        flags: Flags::NONE,
-        priority: 0,
-        element: Element::None,
-        job,
-        epoch,
-        fragment: FragmentId(0),
-        rank,
-        units: CONTROL_UNITS,
-        bitmap: 0,
-        tag: AuthTag::NONE,
     }
 }
 

@@ -181,7 +181,7 @@ struct Net {
 }
 
 impl Net {
-    /// Nobody has joined. Peers 0..3 are the workers, peer 3 the PS.
+    /// No member has joined. Peers 0..3 are the workers, peer 3 the PS.
     fn new() -> Self {
         let mut peers: Vec<_> = (0..WORKERS).map(Peer::worker).collect();
         peers.push(Peer::ps());
@@ -217,7 +217,7 @@ impl Net {
     fn carry_out(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
-                Action::Bind(roster, _) => self.bound.push(*roster),
+                Action::Bind(roster) => self.bound.push(*roster),
                 Action::Unbind(id) => {
                     assert_eq!(id, JOB);
                     self.unbound += 1;
@@ -254,14 +254,15 @@ impl Net {
         self.peers[peer].last()
     }
 
-    /// JOIN, said again with the challenge if one is asked for; also by the others, if the roll is called.
+    /// JOIN, said again with the challenge if one is asked for; also by the others, if the roll is
+    /// called.
     fn join(&mut self, peer: usize) -> Heard {
         self.join_once(peer);
         self.answer_calls();
         self.peers[peer].last()
     }
 
-    /// Whoever was asked for a challenge says JOIN with it.
+    /// Each member that was given a new challenge says JOIN with it.
     fn answer_calls(&mut self) {
         let asked = |p: &Peer| p.heard.last().and_then(|h| h.reason()) == Some(Reason::Challenge);
         while let Some(peer) = self.peers.iter().position(asked) {
@@ -392,7 +393,7 @@ fn numbers(refuse: Refuse) -> Numbers {
 // --- Properties. ---
 
 proptest! {
-    /// Whatever comes without the key: no panic, no change, one answer at most.
+    /// Any datagram without the key: no panic, no change, one answer at most.
     #[test]
     fn unauthenticated_bytes_change_nothing(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..300),

@@ -16,7 +16,7 @@ use tally_wire::switchml::{Header, Size};
 /// Rows of a batch: it has room for as many contributions in any case.
 pub(super) const ROWS: usize = 512;
 
-/// Contributions in a row: as many as the kernels add to a sum in one pass.
+/// Contributions in a row: those that the kernels add to a sum in one pass.
 pub(super) const ROW: usize = tally_kernels::MAX_FUSED;
 
 /// What a contribution's headers say beside its set.

@@ -1,33 +1,36 @@
 //! Setting up and ending SwitchML's sessions, without I/O.
 //!
-//! A published client makes three calls: all ranks *Broadcast*, and so learn the session's number from rank
-//! 0; each says where it is in *UdpSession*; in between and at the end all meet in a *Barrier*. [`Controller`]
-//! takes these calls, and the beginnings and ends of the connections on which they come, and says what to
-//! answer and when. What concerns the data path it does through a [`Plane`].
+//! A published client makes three calls: all ranks *Broadcast*, and so learn the session's number
+//! from rank 0; each says where it is in *UdpSession*; in between and at the end all meet in a
+//! *Barrier*. [`Controller`] takes these calls, and the beginnings and ends of the connections on
+//! which they come, and says what to answer and when. What concerns the data path it does through a
+//! [`Plane`].
 //!
 //! Two halves, as calls of the first kind carry no session:
 //!
-//! * a `Rendezvous` for each listen address brings the ranks of one job together (Broadcast and Barrier), and
-//!   tells those who wait when a rank has gone or does not come;
-//! * `Sessions`, one for the switch, knows which station is which rank of which session, since when, and
-//!   until when.
+//! * a `Rendezvous` for each listen address brings the ranks of one job together (Broadcast and
+//!   Barrier), and tells those who wait when a rank has gone or does not come;
+//! * `Sessions`, one for the switch, knows which station is which rank of which session, since
+//!   when, and until when.
 //!
 //! Each call that waits is answered: it has a time limit, and a connection's
-//! end is the end of what was claimed on it. A session is bound on all data cores before the answer to its
-//! last rank leaves, so that no client's first packet can come too early.
+//! end is the end of what was claimed on it. A session is bound on all data cores before the answer
+//! to its last rank leaves, so that no client's first packet can come too early.
 //!
 //! How it is used: [`opened`](Controller::opened), [`handle`](Controller::handle),
 //! [`abandoned`](Controller::abandoned) and [`closed`](Controller::closed) as things happen,
-//! [`handle_timeout`](Controller::handle_timeout) when [`poll_timeout`](Controller::poll_timeout) says; after each
-//! of them, [`poll_answer`](Controller::poll_answer) and [`poll_event`](Controller::poll_event) until
-//! they are empty.
+//! [`handle_timeout`](Controller::handle_timeout) when [`poll_timeout`](Controller::poll_timeout)
+//! says; after each of them, [`poll_answer`](Controller::poll_answer) and
+//! [`poll_event`](Controller::poll_event) until they are empty.
 //!
 //! Catches:
 //!
-//! * Clients bring no secret. A host that reaches a listen address may claim any rank and any station's address
-//!   that is free: keep it on a network that only workers reach, or list the workers' addresses. What is taken
-//!   stays with the host that took it, by the address of its connection.
-//! * A closed connection alone ends no session: a channel of gRPC that nothing uses closes after half an hour.
+//! * Clients bring no secret. A host that reaches a listen address may claim any rank and any
+//!   station's address that is free: keep it on a network that only workers reach, or list the
+//!   workers' addresses. What is taken stays with the host that took it, by the address of its
+//!   connection.
+//! * A closed connection alone ends no session: a channel of gRPC that nothing uses closes after
+//!   half an hour.
 
 mod refusal;
 mod rendezvous;
@@ -36,7 +39,7 @@ mod sessions;
 pub use refusal::{Code, Meeting, Peers, Ranks, Refusal, Strangers};
 pub use sessions::switch_mac;
 
-use super::{Conflict, Session, SessionId, Station};
+use super::{Conflict, HostAddress, Session, SessionId};
 use rendezvous::Rendezvous;
 use sessions::Sessions;
 use std::collections::{BTreeMap, VecDeque};
@@ -47,7 +50,8 @@ use std::time::Duration;
 use tally_wire::switchml::Size;
 use tally_wire::{MAX_WORKERS, Mac, Time};
 
-/// A session whose connections are all closed, and that was silent for so long, makes room for another.
+/// A session whose connections are all closed, and that was silent for so long, makes room for
+/// another.
 pub const GIVES_WAY: Duration = Duration::from_secs(10);
 
 /// What to do about two jobs that get into each other's way.
@@ -64,13 +68,14 @@ pub struct CallId(pub u64);
 /// What the controller is told at the start.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// For each address that it listens at, a rendezvous of its own: the hosts that a job's ranks must call from,
-    /// by rank. Without any, all may, and ranks are told apart by time.
+    /// For each address that it listens at, a rendezvous of its own: the hosts that a job's ranks
+    /// must call from, by rank. Without any, all may, and ranks are told apart by time.
     pub listens: Vec<Vec<IpAddr>>,
     /// What the addresses that workers are told are made of; random, and different in each start.
     pub secret: [u8; 32],
-    /// How long a listen address without a list of hosts waits for a second job when all ranks have come.
-    pub settle: Duration,
+    /// How long a listen address without a list of hosts waits for a second job when all ranks have
+    /// come.
+    pub grace_period: Duration,
     /// Most sessions at one time.
     pub sessions: usize,
     /// The switch's own address, to which clients send.
@@ -164,7 +169,7 @@ pub enum End {
     /// A client that was in it was started anew.
     Replaced {
         /// Which.
-        station: Station,
+        station: HostAddress,
         /// Its rank here.
         rank: u32,
         /// Where it is now.
@@ -173,7 +178,7 @@ pub enum End {
     /// Two ports of the switch claim a worker of it.
     TwoPorts {
         /// Which.
-        station: Station,
+        station: HostAddress,
         /// Its rank.
         rank: u32,
         /// The names of the ports.
@@ -266,7 +271,7 @@ pub enum Event {
         /// The rank.
         rank: u32,
         /// Its station in the session.
-        station: Station,
+        station: HostAddress,
         /// Where the call came from.
         peer: SocketAddr,
         /// How many it waits for, itself included.
@@ -367,7 +372,9 @@ impl<P: Plane> Controller<P> {
             rendezvous: config
                 .listens
                 .iter()
-                .map(|hosts| Rendezvous::new(config.setup_timeout, config.settle, hosts.clone()))
+                .map(|hosts| {
+                    Rendezvous::new(config.setup_timeout, config.grace_period, hosts.clone())
+                })
                 .collect(),
             sessions: Sessions::new(config),
             out: Outbox::default(),
@@ -377,7 +384,7 @@ impl<P: Plane> Controller<P> {
     /// A client has connected to the `listen`-th address.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there is no such listen address.
     pub fn opened(&mut self, connection: ConnectionId, listen: usize, peer: SocketAddr) {
         let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         self.rendezvous[listen].opened(connection, peer);
@@ -521,7 +528,8 @@ impl<P: Plane> Controller<P> {
         Ok(self.sessions.answer(id, rank))
     }
 
-    /// The data path found that two ports claim a worker: its session ends. `ports` are their names.
+    /// The data path found that two ports claim a worker: its session ends. `ports` are their
+    /// names.
     pub fn conflict(&mut self, id: SessionId, conflict: &Conflict, ports: [String; 2]) {
         let ended = self.sessions.conflict(id, conflict, ports, &mut self.plane);
         self.end(ended);

@@ -10,21 +10,22 @@
 //!
 //! Contributions wait in the pool for the end of the poll iteration, and are summed set by set.
 //!
-//! Each reply has headers of its own, 52 bytes. A short sum ([`COPY_BYTES_MAX`]) is copied into each
-//! reply but one: the sum's own frame, whose headers are written anew. A longer sum is a second
-//! segment that all replies share, or is copied if the port's driver does not send frames of several
-//! segments. Replies are made in frames that were just summed, and so in the cache. If they are too
-//! few, frames are taken from the pool many at a time.
+//! Each reply has headers of its own, 52 bytes. A short sum ([`COPY_BYTES_MAX`]) is copied into
+//! each reply but one: the sum's own frame, whose headers are written anew. A longer sum is a
+//! second segment that all replies share, or is copied if the port's driver does not send frames of
+//! several segments. Replies are made in frames that were just summed, and so in the cache. If they
+//! are too few, frames are taken from the pool many at a time.
 //!
-//! Catch: drivers without multi-segment transmission are `net_af_xdp`, `net_memif` since DPDK 23.03,
-//! and NICs whose driver does not announce it. Copies into such a port are counted.
+//! Catch: drivers without multi-segment transmission are `net_af_xdp`, `net_memif` since DPDK
+//! 23.03, and NICs whose driver does not announce it. Copies into such a port are counted.
 
 use super::{
-    Arrival, Destination, Members, Origin, Replies, Route, Seat, Session, SessionId, SessionStatus,
-    Station, Switchml, SwitchmlCounters, Whereabouts,
+    Admission, Arrival, Destination, HostAddress, Members, Origin, Replies, Route, Session,
+    SessionId, SessionStatus, Switchml, SwitchmlCounters, SwitchmlUse, Whereabouts,
 };
 use crate::buffer::Buffer;
-use crate::core::{Context, Reply};
+use crate::context::Context;
+use crate::core::Reply;
 use crate::demux::{self, Claim};
 use crate::dialect::{Dialect, Next};
 use crate::forwarding::MacTable;
@@ -86,7 +87,8 @@ pub enum Command {
     Bind(Arc<Session>, Arc<Whereabouts>, Reply<bool>),
     /// End a session.
     Unbind(SessionId, Reply<()>),
-    /// Say how sessions are; with a time, also which ranks others have waited for, longer than that.
+    /// Say how sessions are; with a time, also which ranks others have waited for, longer than
+    /// that.
     Sessions(Option<Duration>, Reply<Vec<SessionStatus>>),
 }
 
@@ -95,8 +97,8 @@ pub enum Command {
 pub struct Metrics {
     /// What its pool shard did.
     pub counters: SwitchmlCounters,
-    /// Frames that slots keep now.
-    pub held_in_use: u32,
+    /// What it keeps.
+    pub in_use: SwitchmlUse,
     /// The shard's part of each session.
     pub sessions: Vec<SessionStatus>,
 }
@@ -142,12 +144,12 @@ impl<P: Platform> SwitchmlDialect<P> {
         self.members.set_quiet(port);
     }
 
-    /// Notes where a member is, if it is not somewhere else. Its frames come one after the other, so
-    /// mostly this is known.
+    /// Notes where a member is, if it is not somewhere else. Its frames come one after the other,
+    /// so mostly this is known.
     #[inline]
     fn notice(
         &mut self,
-        seat: Seat,
+        admission: Admission,
         mac: Mac,
         port: PortId,
         now_s: u32,
@@ -157,10 +159,10 @@ impl<P: Platform> SwitchmlDialect<P> {
         if self.seen[at] == (mac, now_s) {
             return Ok(());
         }
-        let id = self.pool.session_of(seat);
-        let known = id.and_then(|id| self.members.spoke(id, seat.rank(), port));
+        let id = self.pool.session_of(admission);
+        let known = id.and_then(|id| self.members.spoke(id, admission.rank(), port));
         if let Some(first) = known.filter(|&first| first != port) {
-            self.pool.note_conflict(seat, [first, port]);
+            self.pool.note_conflict(admission, [first, port]);
             return Err(DropReason::SwitchmlPort);
         }
         self.seen[at] = (mac, now_s);
@@ -197,12 +199,12 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             context.ports.hand_over(shard, port, frame);
             return Ok(Next::Done);
         }
-        let from = Station {
+        let from = HostAddress {
             mac: addresses.src_mac,
             ip: addresses.src_ip,
         };
         let to = addresses.dst_mac;
-        let seat = self
+        let admission = self
             .pool
             .admit(&Route { from, to }, &header)
             .inspect_err(|&reason| {
@@ -211,7 +213,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
                 }
             })?;
         let now_s = second(context.now);
-        self.notice(seat, from.mac, port, now_s, context.forwarding.macs())?;
+        self.notice(admission, from.mac, port, now_s, context.forwarding.macs())?;
         let arrival = Arrival {
             port,
             udp_port: addresses.src_port,
@@ -221,7 +223,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
         // Padding would be sent on with the result. Only of a frame that is not shared and has one
         // segment can the length be set.
         let frame_bytes = HEADERS_BYTES + header.size.payload_bytes();
-        let origin = Origin::new(seat, &arrival);
+        let origin = Origin::new(admission, &arrival);
         let template = HeaderTemplate::new(frame.data(), header);
         self.flows[usize::from(port.0)] = template.map(|template| Flow {
             template,
@@ -252,7 +254,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
         let Some(flow) = &self.flows[usize::from(port.0)] else {
             return frames.next();
         };
-        if flow.second != second(context.now) || !self.pool.still_seats(flow.origin.seat()) {
+        if flow.second != second(context.now) || !self.pool.still_admits(flow.origin.admission()) {
             return frames.next();
         }
         let now = context.now;
@@ -285,7 +287,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
             stock: &mut self.stock,
             chains: &self.chains,
         };
-        self.pool.settle(now, &mut out);
+        self.pool.aggregate(now, &mut out);
     }
 
     fn command(&mut self, context: &mut Context<P>, command: Command) {
@@ -320,7 +322,9 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
     fn metrics(&self, context: &Context<P>) -> Metrics {
         Metrics {
             counters: *self.pool.counters(),
-            held_in_use: self.pool.held_in_use(),
+            in_use: SwitchmlUse {
+                held_in_use: self.pool.held_in_use(),
+            },
             sessions: self.pool.sessions(context.now, Some(STRAGGLER_AFTER)),
         }
     }
@@ -433,7 +437,7 @@ impl<P: Platform> Out<'_, P> {
         } else if self.chains[at] {
             self.chained(headers, &addresses, share())
         } else {
-            self.context.ports.replies[at].copied += 1;
+            self.context.ports.rare[at].replies_copied += 1;
             self.copied(headers, &addresses, elements)
         };
         match frame {

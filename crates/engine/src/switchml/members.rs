@@ -1,27 +1,30 @@
 //! Members of SwitchML's sessions among the hosts of the ordinary switch.
 //!
-//! Their published client takes all that its port gets for results. So what is flooded does not go to
-//! ports behind which a member has spoken, and ARP requests for a member's address are answered here,
-//! in its name. Frames to its own address go to it as to anybody, also when the table of addresses has forgotten
-//! it: members speak to the switch, which needs no table for them.
+//! Their published client takes all that its port gets for results. So what is flooded does not go
+//! to ports behind which a member has spoken, and ARP requests for a member's address are answered
+//! here, in its name. Frames to its own address go to it as to anybody, also when the table of
+//! addresses has forgotten it: members speak to the switch, which needs no table for them.
 //!
-//! A member has spoken when a frame of it was sent to the address that it alone was told ([`Whereabouts`]). Until
-//! then a session is words: whoever made it up can neither keep floods from a host nor answer ARP for it.
+//! A member has spoken when a frame of it was sent to the address that it alone was told
+//! ([`Whereabouts`]). Until then a session is words: a host that made it up can neither keep floods
+//! from a host nor answer ARP for it.
 //!
-//! Catches: another host behind the same port is not flooded to either. It is reached once it has spoken. And a
-//! client whose device is open, but that has not sent yet, was seen nowhere: ports can be said to be quiet from the start.
+//! Catches: another host behind the same port is not flooded to either. It is reached once it has
+//! spoken. And a client whose device is open, but that has not sent yet, was seen nowhere: ports
+//! can be said to be quiet from the start.
 
-use super::{Session, SessionId, Station};
+use super::{HostAddress, Session, SessionId};
 use crate::PortId;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tally_wire::field::{self, arp};
 use tally_wire::{Mac, neighbour};
 
 /// A worker that has not spoken.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Behind which port each worker of a session spoke first, on whichever data core. Shared by all of them.
+/// Behind which port each worker of a session spoke first, on whichever data core. Shared by all of
+/// them.
 #[derive(Debug)]
 pub struct Whereabouts(Box<[AtomicU32]>);
 
@@ -57,7 +60,7 @@ struct Entry {
 
 impl Entry {
     /// Its workers that have spoken, and where.
-    fn spoken(&self) -> impl Iterator<Item = (&Station, PortId)> {
+    fn spoken(&self) -> impl Iterator<Item = (&HostAddress, PortId)> {
         let workers = self.session.workers.iter().enumerate();
         workers.filter_map(|(rank, station)| Some((station, self.whereabouts.port(rank)?)))
     }
@@ -81,7 +84,7 @@ impl Members {
         }
     }
 
-    /// From now on nothing is flooded to this port, whoever is behind it.
+    /// From now on nothing is flooded to this port, member or not.
     pub fn set_quiet(&mut self, port: PortId) {
         if let Some(quiet) = self.quiet.get_mut(usize::from(port.0)) {
             *quiet = true;
@@ -110,7 +113,7 @@ impl Members {
     }
 
     /// Members that have spoken, and where.
-    fn spoken(&self) -> impl Iterator<Item = (&Station, PortId)> {
+    fn spoken(&self) -> impl Iterator<Item = (&HostAddress, PortId)> {
         self.entries.iter().flat_map(Entry::spoken)
     }
 
@@ -138,15 +141,17 @@ impl Members {
         member.map(|(_, port)| port)
     }
 
-    /// Turns an ARP request for a member behind another port than `ingress` into that member's reply, and says so
-    /// with `true`; leaves anything else alone. Behind the same port, it hears the question itself.
+    /// Turns an ARP request for a member behind another port than `ingress` into that member's
+    /// reply, and says so with `true`; leaves anything else alone. Behind the same port, it hears
+    /// the question itself.
     pub fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
-        let Some(&[a, b, c, d]) = frame.get(38..42).and_then(<[u8]>::first_chunk) else {
+        if frame.len() < arp::TARGET.end {
             return false;
-        };
-        let wanted = Ipv4Addr::new(a, b, c, d);
+        }
+        let wanted = field::ip(frame, arp::TARGET_IP);
         let mut spoken = self.spoken();
-        let Some((&Station { mac, ip }, port)) = spoken.find(|(station, _)| station.ip == wanted)
+        let Some((&HostAddress { mac, ip }, port)) =
+            spoken.find(|(station, _)| station.ip == wanted)
         else {
             return false;
         };
@@ -157,11 +162,12 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
     use tally_wire::neighbour::{arp_request, arp_sender};
     use tally_wire::switchml::Size;
 
-    fn station(n: u8) -> Station {
-        Station {
+    fn station(n: u8) -> HostAddress {
+        HostAddress {
             mac: Mac([2, 0, 0, 0, 0, n]),
             ip: Ipv4Addr::new(10, 84, 0, n),
         }
@@ -251,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_a_member_gets_its_answer() {
+    fn a_host_that_asks_for_a_member_gets_its_answer() {
         let mut members = Members::new(3);
         bind(&mut members, 7, &[1, 2]);
         members.spoke(SessionId(7), 0, PortId(1));

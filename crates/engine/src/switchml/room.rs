@@ -1,8 +1,9 @@
 //! Who may keep one more buffer.
 //!
-//! Sessions share what a shard may keep, first come, first served, but for a part that each is sure of:
-//! half of everything, divided by the number of sessions that there can be. A session that rests with
-//! results in many slots, or whose workers wait for a dead one, cannot leave the others without any.
+//! Sessions share what a shard may keep, first come, first served, but for a part that each is sure
+//! of: half of everything, divided by the number of sessions that there can be. A session that
+//! rests with results in many slots, or whose workers wait for a dead one, cannot leave the others
+//! without any.
 
 /// The buffers of a shard. A session's own count is the session's; it is an argument here.
 #[derive(Clone, Copy, Debug)]

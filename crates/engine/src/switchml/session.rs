@@ -11,7 +11,7 @@ pub struct SessionId(pub u64);
 
 /// A worker's host, as it told the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Station {
+pub struct HostAddress {
     /// Ethernet address.
     pub mac: Mac,
     /// IPv4 address.
@@ -26,7 +26,7 @@ pub struct Session {
     /// Size of all its packets.
     pub size: Size,
     /// Its workers, by rank; 1 to 64.
-    pub workers: Vec<Station>,
+    pub workers: Vec<HostAddress>,
     /// By rank, the switch's Ethernet address that this worker alone was told: its secret.
     pub switch_macs: Vec<Mac>,
 }
@@ -45,7 +45,8 @@ impl Session {
 pub struct SwitchmlConfig {
     /// Most sessions at a time.
     pub sessions: usize,
-    /// Slots of a session, in all shards together; at most [`MAX_SLOTS`](tally_wire::switchml::MAX_SLOTS).
+    /// Slots of a session, in all shards together; at most
+    /// [`MAX_SLOTS`](tally_wire::switchml::MAX_SLOTS).
     pub slots: u16,
     /// Buffers that this shard may keep.
     pub held: u32,
@@ -76,7 +77,7 @@ pub struct Destination {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// Its sender.
-    pub from: Station,
+    pub from: HostAddress,
     /// The Ethernet address that it was sent to.
     pub to: Mac,
 }
@@ -100,8 +101,8 @@ pub trait Replies<B> {
     /// read-only. `tos` is that of the frame that caused it.
     fn reply(&mut self, to: &Destination, header: &Header, tos: u8, sum: &B);
 
-    /// Send `sum` with `header` to all workers of a session. The engine neither reads nor writes the
-    /// sum's payload any more: it may be made ready for leaving.
+    /// Send `sum` with `header` to all workers of a session. The engine neither reads nor writes
+    /// the sum's payload any more: it may be made ready for leaving.
     fn reply_all<'a>(
         &mut self,
         to: impl Iterator<Item = &'a Destination>,

@@ -1,32 +1,27 @@
 //! What a shard says of its sessions, and what it counts.
 
 use super::SessionId;
-use crate::counters::DropReason;
+use crate::counters::{DropReason, Drops};
+use crate::metrics;
+use crate::metrics::MetricSet as _;
 use crate::roster::PortId;
-use std::time::Duration;
+use serde::{Deserialize, Serialize};
 use tally_wire::Time;
 
-/// What one shard did for SwitchML since it started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SwitchmlCounters {
-    /// Contributions taken into slots.
-    pub contributions: u64,
-    /// Results sent to all workers of a session.
-    pub results: u64,
-    /// Duplicates answered with the result.
-    pub answered: u64,
-    /// Frames dropped, by `DropReason as usize`.
-    pub drops: [u64; DropReason::ALL.len()],
-}
-
-impl Default for SwitchmlCounters {
-    fn default() -> Self {
-        Self {
-            contributions: 0,
-            results: 0,
-            answered: 0,
-            drops: [0; DropReason::ALL.len()],
-        }
+metrics! {
+    /// What one shard did for SwitchML since it started.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SwitchmlCounters, labels [] {
+        /// Contributions of SwitchML clients taken into slots.
+        pub contributions: u64 = counter "switchml_contributions";
+        /// Results sent to all workers of a session.
+        pub results: u64 = counter "switchml_results";
+        /// Duplicates answered with the result.
+        pub answered: u64 = counter "switchml_duplicates_answered";
+    }
+    parts {
+        /// Frames dropped.
+        pub drops: Drops;
     }
 }
 
@@ -34,53 +29,70 @@ impl SwitchmlCounters {
     /// Counts one dropped frame.
     #[inline]
     pub fn drop(&mut self, reason: DropReason) {
-        self.drops[reason as usize] += 1;
+        self.drops.count(reason);
     }
 
     /// Frames dropped for this reason.
     #[must_use]
     pub fn dropped(&self, reason: DropReason) -> u64 {
-        self.drops[reason as usize]
-    }
-
-    /// The named counters that are not drops, with their values.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 3] {
-        [
-            ("contributions", self.contributions),
-            ("results", self.results),
-            ("answered", self.answered),
-        ]
-    }
-
-    /// Adds the counts of another shard.
-    pub fn add(&mut self, other: &Self) {
-        self.contributions += other.contributions;
-        self.results += other.results;
-        self.answered += other.answered;
-        for (mine, theirs) in self.drops.iter_mut().zip(other.drops) {
-            *mine += theirs;
-        }
+        self.drops[reason]
     }
 }
 
-/// What a session did since it was bound, and what it waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+metrics! {
+    /// What one shard keeps for SwitchML.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct SwitchmlUse, labels [] {
+        /// Frames that SwitchML's slots keep now.
+        pub held_in_use: u32 = gauge "switchml_held_frames" in Frames;
+    }
+}
+
+metrics! {
+    /// What a session did since it was bound, and what it has.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct SessionCounters, labels ["session"] {
+        /// Contributions of the session taken into slots.
+        pub contributions: u64 = counter "switchml_session_contributions";
+        /// Results sent to all workers of the session.
+        pub results: u64 = counter "switchml_session_results";
+        /// Duplicates answered with the result.
+        pub answered: u64 = counter "switchml_session_duplicates_answered";
+        /// Duplicates dropped because others were still missing.
+        pub duplicates: u64 = counter "switchml_session_duplicates_dropped";
+        /// Slots in which a sum waits for contributions.
+        pub slots_in_use: u32 = gauge "switchml_session_slots_in_use";
+        /// Frames kept: unfinished sums, and results that a worker may still ask for.
+        pub held: u32 = gauge "switchml_session_held_frames" in Frames;
+    }
+}
+
+metrics! {
+    /// What a rank of a session did, and who waits for it.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct RankCounters, labels ["session", "rank"] {
+        /// Frames of the rank; with duplicates, and other drops that its session answers for.
+        pub frames: u64 = counter "switchml_rank_frames" in Frames;
+        /// Frames with the rank's addresses that were not to the switch address it was told, and
+        /// were dropped.
+        pub forged: u64 = counter "switchml_rank_forged_frames" in Frames;
+        /// Sums that have waited for the rank for 10 ms or more.
+        pub behind: u32 = gauge "switchml_rank_awaited_sums";
+        /// Longest time that one of these sums has waited so far.
+        pub behind_s: f64 = maximum "switchml_rank_awaited_seconds" in Seconds;
+    }
+}
+
+/// How a session is.
+#[derive(Clone, Debug, PartialEq)]
 pub struct SessionStatus {
     /// Which.
     pub id: SessionId,
-    /// Contributions taken into slots.
-    pub contributions: u64,
-    /// Results sent to all its workers.
-    pub results: u64,
-    /// Duplicates answered with the result.
-    pub answered: u64,
-    /// Duplicates dropped, because others were still missing.
-    pub duplicates: u64,
-    /// Slots in which a sum waits for contributions; 0 if nobody asked for how long they wait.
-    pub slots_in_use: u32,
-    /// Buffers kept: these sums, and results that somebody may ask for again.
-    pub held: u32,
+    /// What it did. Without an age to compare with, `slots_in_use` is 0.
+    pub counters: SessionCounters,
     /// Set when two ports claimed a rank: it sums nothing from then on, and is to be ended.
     pub conflict: Option<Conflict>,
     /// Its workers.
@@ -96,42 +108,25 @@ pub struct Conflict {
     pub ports: [PortId; 2],
 }
 
-/// Frames with a worker's addresses, but not to the address that it was told.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Forged {
-    /// How many.
-    pub frames: u64,
-    /// The port that the last one came in on.
-    pub port: Option<PortId>,
-}
-
-/// What a rank did, and who waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a rank is.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankStatus {
-    /// Frames of it, duplicates and other drops that its session has to answer for included.
-    pub frames: u64,
-    /// When the last of them came.
+    /// What it did. `behind` counts sums that have begun, are older than the age asked for, and
+    /// lack it.
+    pub counters: RankCounters,
+    /// When the last of its frames came.
     pub last: Option<Time>,
     /// The port of the switch that it is bound to.
     pub port: Option<PortId>,
-    /// What others sent in its name.
-    pub forged: Forged,
-    /// Sums that have begun, are older than what was asked for, and lack it: who has many is behind.
-    pub lacking: u32,
-    /// How long the oldest of them has waited, to about a millisecond.
-    pub longest: Duration,
+    /// The port that the last forged frame came in on.
+    pub forged_from: Option<PortId>,
 }
 
 impl SessionStatus {
     /// Adds what another shard says of the same session.
     pub fn add(&mut self, other: &Self) {
-        debug_assert_eq!(self.id, other.id);
-        self.contributions += other.contributions;
-        self.results += other.results;
-        self.answered += other.answered;
-        self.duplicates += other.duplicates;
-        self.slots_in_use += other.slots_in_use;
-        self.held += other.held;
+        assert_eq!(self.id, other.id);
+        self.counters.add(&other.counters);
         self.conflict = self.conflict.or(other.conflict);
         for (rank, (mine, theirs)) in self.ranks.iter_mut().zip(&other.ranks).enumerate() {
             if let (Some(here), Some(there)) = (mine.port, theirs.port)
@@ -143,13 +138,10 @@ impl SessionStatus {
                 };
                 self.conflict.get_or_insert(conflict);
             }
-            mine.forged.frames += theirs.forged.frames;
-            mine.forged.port = mine.forged.port.or(theirs.forged.port);
-            mine.frames += theirs.frames;
+            mine.counters.add(&theirs.counters);
             mine.last = mine.last.max(theirs.last);
             mine.port = mine.port.or(theirs.port);
-            mine.lacking += theirs.lacking;
-            mine.longest = mine.longest.max(theirs.longest);
+            mine.forged_from = mine.forged_from.or(theirs.forged_from);
         }
     }
 

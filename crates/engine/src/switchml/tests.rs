@@ -1,13 +1,16 @@
-//! The table, row by row, and what is said of sessions. The rest is in `tests/switchml.rs`, against a model.
+//! The table, row by row, and what is said of sessions. The rest is in `tests/switchml.rs`, against
+//! a model.
 
 use super::*;
 use crate::plain::{Ledger, Plain, Reply, Wire};
 use std::net::Ipv4Addr;
+use tally_wire::Mac;
+use tally_wire::switchml::Size;
 
 const TOS: u8 = 0x20;
 
-fn station(n: u8) -> Station {
-    Station {
+fn station(n: u8) -> HostAddress {
+    HostAddress {
         mac: Mac([2, 0, 0, 0, 1, n]),
         ip: Ipv4Addr::new(10, 0, 1, n),
     }
@@ -34,7 +37,8 @@ fn session(id: u64, stations: std::ops::Range<u8>) -> Session {
     }
 }
 
-/// A contribution of a rank to slot 5, with its exponents and the one number that is all its elements.
+/// A contribution of a rank to slot 5, with its exponents and the one number that is all its
+/// elements.
 fn header(set: bool, exponents: [i8; 2]) -> Header {
     Header {
         size: Size::B128,
@@ -102,13 +106,13 @@ impl World {
         header: &Header,
         value: i32,
     ) -> Result<Vec<Reply>, DropReason> {
-        let seat = self.shard.admit(&route(n), header)?;
+        let admission = self.shard.admit(&route(n), header)?;
         let before = self.shard.counters().drops;
         let buffer = self.ledger.frame(elements(value));
         self.shard
-            .handle(self.now, seat, arrival, header, buffer, &mut self.wire);
+            .handle(self.now, admission, arrival, header, buffer, &mut self.wire);
         let drops = self.shard.counters().drops;
-        let dropped = |reason: &&DropReason| drops[**reason as usize] > before[**reason as usize];
+        let dropped = |reason: &&DropReason| drops[**reason] > before[**reason];
         let replies = std::mem::take(&mut self.wire.replies);
         match DropReason::ALL.iter().find(dropped) {
             Some(reason) => {
@@ -152,7 +156,7 @@ fn config() -> SwitchmlConfig {
 
 fn reply(n: u8, header: Header, sum: i32) -> Reply {
     let Arrival { port, udp_port, .. } = arrival(n);
-    let Station { mac, ip } = station(n);
+    let HostAddress { mac, ip } = station(n);
     Reply {
         to: Destination {
             port,
@@ -217,12 +221,18 @@ fn a_duplicate_is_dropped_before_the_result_and_answered_after_it() {
         assert_eq!(world.say(n, &late, 77), Ok(vec![reply(n, answer, 30)]));
     }
     let status = world.status(1, Duration::ZERO);
-    assert_eq!((status.duplicates, status.answered), (1, 3));
-    assert_eq!((status.contributions, status.results), (2, 1));
+    assert_eq!(
+        (status.counters.duplicates, status.counters.answered),
+        (1, 3)
+    );
+    assert_eq!(
+        (status.counters.contributions, status.counters.results),
+        (2, 1)
+    );
 }
 
 #[test]
-fn who_goes_on_can_no_longer_ask_and_others_can() {
+fn a_rank_in_the_next_set_can_no_longer_ask_and_others_can() {
     let mut world = World::of(2);
     for n in 0..2 {
         world.say(n, &header(false, [0; 2]), 10).expect("taken");
@@ -267,7 +277,7 @@ fn a_set_that_all_have_left_counts_anew() {
 }
 
 #[test]
-fn nobody_is_in_a_sum_twice() {
+fn no_rank_is_in_a_sum_twice() {
     let mut world = World::of(3);
     world.say(0, &header(false, [0; 2]), 1).expect("taken");
     world.say(1, &header(false, [0; 2]), 2).expect("taken");
@@ -331,10 +341,11 @@ fn replies_go_to_where_a_worker_last_sent_from_for_the_slot() {
 }
 
 #[test]
-fn whoever_has_a_workers_addresses_but_not_its_secret_changes_nothing() {
+fn a_host_with_a_workers_addresses_but_not_its_secret_changes_nothing() {
     let mut world = World::of(2);
     let public = Mac([2, 0x54, 0, 0, 0, 1]);
-    // Before the worker's first frame, and after it; with the public address, and with another worker's.
+    // Before the worker's first frame, and after it; with the public address, and with another
+    // worker's.
     for begun in [false, true] {
         for to in [public, own_mac(1)] {
             let from = station(0);
@@ -345,9 +356,9 @@ fn whoever_has_a_workers_addresses_but_not_its_secret_changes_nothing() {
         }
         let status = world.status(1, Duration::ZERO);
         assert_eq!(status.ranks[0].port, begun.then_some(PortId(0)));
-        assert_eq!(status.ranks[0].frames, u64::from(begun));
-        assert_eq!(status.ranks[0].forged.frames, if begun { 4 } else { 2 });
-        assert_eq!(status.ranks[0].forged.port, Some(PortId(9)));
+        assert_eq!(status.ranks[0].counters.frames, u64::from(begun));
+        assert_eq!(status.ranks[0].counters.forged, if begun { 4 } else { 2 });
+        assert_eq!(status.ranks[0].forged_from, Some(PortId(9)));
         assert_eq!(status.conflict, None);
         if !begun {
             assert_eq!(world.say(0, &header(false, [0; 2]), 1), Ok(vec![]));
@@ -385,7 +396,10 @@ fn a_secret_that_two_ports_have_ends_all_sums() {
         ports: [PortId(0), PortId(9)],
     };
     assert_eq!(status.conflict, Some(conflict));
-    assert_eq!((status.results, status.ranks[0].frames), (0, 1));
+    assert_eq!(
+        (status.counters.results, status.ranks[0].counters.frames),
+        (0, 1)
+    );
     // Bound anew, it is as any.
     assert!(world.bind(&session(1, 0..2)));
     assert_eq!(world.say(1, &header(false, [0; 2]), 1), Ok(vec![]));
@@ -410,16 +424,16 @@ fn two_shards_that_know_a_worker_at_two_ports_say_so() {
     let mut same = at(3, 0);
     same.add(&at(3, 2));
     assert_eq!(same.conflict, None);
-    assert_eq!(same.ranks[0].forged.frames, 2);
+    assert_eq!(same.ranks[0].counters.forged, 2);
     same.add(&at(4, 0));
     let ports = [PortId(3), PortId(4)];
     assert_eq!(same.conflict, Some(Conflict { rank: 0, ports }));
 }
 
 #[test]
-fn what_is_not_admitted() {
+fn frames_that_are_not_admitted() {
     let world = World::of(2);
-    let admit = |n, header: &Header| world.shard.admit(&route(n), header).map(Seat::rank);
+    let admit = |n, header: &Header| world.shard.admit(&route(n), header).map(Admission::rank);
     let good = header(false, [0; 2]);
     assert_eq!(admit(1, &good), Ok(1));
     assert_eq!(admit(2, &good), Err(DropReason::SwitchmlStation));
@@ -443,16 +457,21 @@ fn what_is_not_admitted() {
 }
 
 #[test]
-fn elements_that_are_not_as_many_are_dropped_and_not_summed() {
+fn a_wrong_number_of_elements_is_dropped_and_not_summed() {
     let mut world = World::of(2);
     world.say(0, &header(false, [0; 2]), 1).expect("taken");
     let header = header(false, [0; 2]);
-    let seat = world.shard.admit(&route(1), &header).expect("a seat");
+    let admission = world.shard.admit(&route(1), &header).expect("admitted");
     let buffer = world.ledger.frame(vec![0; 124]);
     let now = world.now;
-    world
-        .shard
-        .handle(now, seat, &arrival(1), &header, buffer, &mut world.wire);
+    world.shard.handle(
+        now,
+        admission,
+        &arrival(1),
+        &header,
+        buffer,
+        &mut world.wire,
+    );
     assert_eq!(world.shard.counters().dropped(DropReason::Length), 1);
     assert_eq!(world.say(1, &header, 1).map(|r| r.len()), Ok(2));
 }
@@ -510,8 +529,8 @@ fn the_same_number_again_begins_with_empty_slots() {
 fn a_station_is_in_its_newest_session_until_that_ends() {
     let mut world = World::with(config(), &[session(1, 0..2), session(2, 1..3)]);
     let seat_of = |world: &World, n| {
-        let seat = world.shard.admit(&route(n), &header(false, [0; 2]));
-        seat.map(Seat::rank)
+        let admission = world.shard.admit(&route(n), &header(false, [0; 2]));
+        admission.map(Admission::rank)
     };
     assert_eq!(seat_of(&world, 1), Ok(0));
     world.shard.unbind(SessionId(2), &mut world.wire);
@@ -525,18 +544,23 @@ fn a_station_is_in_its_newest_session_until_that_ends() {
 }
 
 #[test]
-fn a_seat_from_before_a_change_is_none() {
+fn an_admission_from_before_a_change_is_none() {
     let mut world = World::of(2);
     let header = header(false, [0; 2]);
-    let seat = world.shard.admit(&route(0), &header).expect("a seat");
-    assert!(world.shard.still_seats(seat));
+    let admission = world.shard.admit(&route(0), &header).expect("admitted");
+    assert!(world.shard.still_admits(admission));
     world.bind(&session(1, 5..7));
-    assert!(!world.shard.still_seats(seat));
+    assert!(!world.shard.still_admits(admission));
     let buffer = world.ledger.frame(elements(1));
     let now = world.now;
-    world
-        .shard
-        .handle(now, seat, &arrival(0), &header, buffer, &mut world.wire);
+    world.shard.handle(
+        now,
+        admission,
+        &arrival(0),
+        &header,
+        buffer,
+        &mut world.wire,
+    );
     let dropped = world.shard.counters().dropped(DropReason::SwitchmlStation);
     assert_eq!((dropped, world.ledger.live()), (1, 0));
 }
@@ -580,13 +604,17 @@ fn who_is_behind() {
     }
     world.now = world.now.after(Duration::from_secs(3));
     let status = world.status(1, Duration::from_secs(1));
-    let behind: Vec<_> = status.ranks.iter().map(|r| (r.frames, r.lacking)).collect();
+    let behind: Vec<_> = status
+        .ranks
+        .iter()
+        .map(|r| (r.counters.frames, r.counters.behind))
+        .collect();
     assert_eq!(behind, [(3, 0), (3, 0), (1, 2)]);
-    let longest = status.ranks[2].longest.as_secs_f64();
+    let longest = status.ranks[2].counters.behind_s;
     assert!((4.99..5.01).contains(&longest), "{longest}");
-    assert_eq!((status.slots_in_use, status.held), (2, 3));
+    assert_eq!((status.counters.slots_in_use, status.counters.held), (2, 3));
     let status = world.status(1, Duration::from_secs(4));
-    assert_eq!(status.ranks[2].lacking, 1, "the older one");
+    assert_eq!(status.ranks[2].counters.behind, 1, "the older one");
     let last = Time(0).after(Duration::from_secs(2));
     assert_eq!(
         (status.ranks[2].last, status.last()),
@@ -595,13 +623,17 @@ fn who_is_behind() {
 
     let mut sum = status.clone();
     sum.add(&status);
-    assert_eq!((sum.ranks[2].frames, sum.contributions), (2, 14));
+    assert_eq!(
+        (sum.ranks[2].counters.frames, sum.counters.contributions),
+        (2, 14)
+    );
 }
 
 /// What a worker sends: rank, slot, set, how it arrives, exponent and value.
 type Said = (u8, u16, bool, u8, i8, i32);
 
-/// What these contributions lead to, in iterations of so many: replies by slot, counters, status.
+/// What these contributions lead to, in iterations of `iteration` frames: replies by slot,
+/// counters, status.
 fn outcome(
     workers: u8,
     said: &[Said],
@@ -617,19 +649,19 @@ fn outcome(
                 ..header(set, [exponent, !exponent])
             };
             let n = rank % workers;
-            let seat = world.shard.admit(&route(n), &header).expect("a worker");
+            let admission = world.shard.admit(&route(n), &header).expect("a worker");
             let arrival = Arrival {
                 udp_port: 4000 + u16::from(variant % 3),
                 tos: variant,
                 ..arrival(n)
             };
-            let origin = Origin::new(seat, &arrival);
+            let origin = Origin::new(admission, &arrival);
             let buffer = world.ledger.frame(elements(value));
             world
                 .shard
                 .collect(world.now, &origin, &header, buffer, &mut world.wire);
         }
-        world.shard.settle(world.now, &mut world.wire);
+        world.shard.aggregate(world.now, &mut world.wire);
     }
     let mut replies = vec![Vec::new(); 16];
     for reply in world.wire.replies.drain(..) {
@@ -686,7 +718,10 @@ mod batches {
         let said: Vec<Said> = turns.map(|n| (0, 7, n % 2 == 1, 1, 0, n)).collect();
         let (replies, counters, status) = outcome(1, &said, said.len());
         assert_eq!(replies[7].len(), said.len());
-        assert_eq!((counters.results, status[0].held), (said.len() as u64, 1));
+        assert_eq!(
+            (counters.results, status[0].counters.held),
+            (said.len() as u64, 1)
+        );
         assert_eq!(
             replies[7].last().unwrap().sum,
             elements(said.len() as i32 - 1)
@@ -698,8 +733,8 @@ mod batches {
     fn a_session_does_not_end_while_its_contributions_wait() {
         let mut world = World::of(2);
         let header = header(false, [0; 2]);
-        let seat = world.shard.admit(&route(0), &header).unwrap();
-        let origin = Origin::new(seat, &arrival(0));
+        let admission = world.shard.admit(&route(0), &header).unwrap();
+        let origin = Origin::new(admission, &arrival(0));
         let buffer = world.ledger.frame(elements(1));
         world
             .shard

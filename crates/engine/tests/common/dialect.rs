@@ -9,8 +9,8 @@ use super::switch::{Switch, ask};
 use super::table::{Table, Verdict};
 use std::sync::Arc;
 use tally_engine::switchml::{
-    Arrival, Command as SwitchmlCommand, Destination, Route, SessionId, Station, SwitchmlConfig,
-    Whereabouts,
+    Arrival, Command as SwitchmlCommand, Destination, HostAddress, Route, SessionId,
+    SwitchmlConfig, Whereabouts,
 };
 use tally_engine::{Command, DialectCommand, Dialects, DropReason, Member, PortId};
 use tally_wire::switchml::{
@@ -39,7 +39,7 @@ impl<'a> Request<'a> {
     /// The frame, if it is to one of SwitchML's ports.
     pub fn of(port: PortId, udp: &UdpFrame, frame: &'a [u8]) -> Option<Self> {
         let a = udp.addresses;
-        let from = Station {
+        let from = HostAddress {
             mac: a.src_mac,
             ip: a.src_ip,
         };
@@ -166,7 +166,7 @@ impl Clients {
     }
 
     /// Compares what a frame led to with the model; says how many replies left.
-    pub fn judge(
+    pub fn validate(
         &mut self,
         request: &Request<'_>,
         sent: &[(PortId, Vec<u8>)],
@@ -236,7 +236,8 @@ fn reply(to: &Destination, header: &Header, sum: &[u8]) -> (PortId, Vec<u8>) {
     (to.port, frame)
 }
 
-/// What a worker of a session says, or a station says that would be one: session, rank, set and slot.
+/// What a worker of a session says, or a station says that would be one: session, rank, set and
+/// slot.
 fn contribution(script: &mut Script<'_>) -> (Member, Vec<u8>) {
     let (_, size, workers) = SESSIONS[script.below(4)].clone();
     let rank = script.byte();

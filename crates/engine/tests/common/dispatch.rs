@@ -13,14 +13,14 @@
 //! * a bound member has the address that it always had, and has the key;
 //! * a frame to the PS or the group holds exactly the contributions that its bitmap names, each of
 //!   which its bound member has sent in this epoch; a fragment is published once;
-//! * PROBE has at most one answer, and asks another rank only for a fragment that something is known
-//!   of;
+//! * PROBE has at most one answer, and asks another rank only for a fragment that something is
+//!   known of;
 //! * a frame between other hosts leaves as it came, and none to the switch or in its name does;
 //! * no buffer is lost, and none is left when all jobs are unbound.
 //!
 //! Contributions are made up from job and fragment (see [`sums`](super::sums)), so that the oracle
-//! need not remember them. A fragment for which a bound member sends anything else is *tainted*: its
-//! sums are that member's affair, and are not checked.
+//! need not remember them. A fragment for which a bound member sends anything else is *tainted*:
+//! its sums are that member's affair, and are not checked.
 //!
 //! Each seventh frame comes in two segments, which must make no difference.
 
@@ -40,7 +40,7 @@ use tally_engine::registry::JobStatus;
 use tally_engine::switchml::SwitchmlCounters;
 use tally_engine::{
     Action, Command, ControlFrame, Dialects, DropReason, ForwardingConfig, JobConfig, Limits,
-    Member, PolicyName, PoolConfig, PortId, Registry, RegistryConfig, Roster,
+    Member, PolicyName, PoolConfig, PoolJob, PortId, Registry, RegistryConfig, Roster,
 };
 use tally_wire::control::DATAGRAM_BYTES;
 use tally_wire::frame::{UDP_END, group_of};
@@ -117,7 +117,7 @@ struct Bound {
     said: BTreeMap<u32, u64>,
     tainted: BTreeSet<u32>,
     published: BTreeSet<u32>,
-    /// Somebody bound has spoken of fragments far apart, so the ring may have forgotten.
+    /// A member has spoken of fragments far apart, so the ring may have forgotten.
     wild: bool,
 }
 
@@ -134,7 +134,7 @@ pub struct Summary {
     pub partials: u64,
     /// NACKs to workers.
     pub nacks: u64,
-    /// PROBEs that went on to a PS.
+    /// PROBEs that were forwarded to a PS.
     pub probes_to_ps: u64,
     /// Frames of bound members with a wrong tag.
     pub forged: u64,
@@ -142,7 +142,7 @@ pub struct Summary {
     pub binds: u64,
     /// Sums sent to SwitchML's clients.
     pub replies: u64,
-    /// Frames between other hosts that went on.
+    /// Frames between other hosts that were forwarded.
     pub forwarded: u64,
 }
 
@@ -284,8 +284,16 @@ impl World {
             window: 8,
             shards: SHARDS,
             shard,
-            jobs: 2,
-            limits: vec![limits; 2],
+            jobs: vec![
+                PoolJob {
+                    id: JobId(7),
+                    limits,
+                },
+                PoolJob {
+                    id: JobId(8),
+                    limits,
+                },
+            ],
             policy,
         };
         let memory = Memory::new(2048);
@@ -528,11 +536,11 @@ impl World {
             let dialect = core.dialects.switchml.as_ref();
             state.alive -= dialect.map_or(0, |dialect| dialect.stock_frames());
             state.contributions += aggregator.counters().contributions;
-            state.switchml[at] = (switchml.counters, switchml.held_in_use);
+            state.switchml[at] = (switchml.counters, switchml.in_use.held_in_use);
             state.held[at] = (aggregator.slots_in_use(), aggregator.held_in_use());
             let ports = &core.context.ports;
             for (of_all, reason) in state.drops.iter_mut().zip(DropReason::ALL) {
-                *of_all += core.context.drops()[*reason as usize]
+                *of_all += core.context.drops()[*reason]
                     + aggregator.counters().dropped(*reason)
                     + switchml.counters.dropped(*reason)
                     + match reason {
@@ -585,11 +593,11 @@ impl World {
         match input {
             Input::Native(at, sender, header, _) => {
                 let sent = self.sent_by_native(sent);
-                self.judge(at, sender, &header, sent, effect, reason, control);
+                self.validate(at, sender, &header, sent, effect, reason, control);
             }
             Input::Switchml(request) => {
                 assert!(control.is_empty());
-                let replies = self.clients.judge(&request, &sent, &before, &after);
+                let replies = self.clients.validate(&request, &sent, &before, &after);
                 self.summary.replies += replies;
             }
             other => {
@@ -656,10 +664,9 @@ impl World {
             match action {
                 Action::Send(to, datagram) => self.send(to, datagram),
                 Action::Unbind(id) => self.unbind(id),
-                Action::Bind(roster, index) => {
+                Action::Bind(roster) => {
                     self.summary.binds += 1;
                     let place = place_of(roster.job).expect("a configured job");
-                    assert_eq!(index, place);
                     let home = |rank| self.peers[self.peer(place, rank)].home;
                     let ranks = (0..WORKERS[place]).map(|r| home(Rank(r)));
                     assert!(
@@ -668,8 +675,7 @@ impl World {
                     );
                     assert_eq!(roster.ps, home(Rank::PS), "a thief");
                     let shared = Arc::new((*roster).clone());
-                    self.switch
-                        .command(|| Command::Bind(Arc::clone(&shared), index));
+                    self.switch.command(|| Command::Bind(Arc::clone(&shared)));
                     assert_eq!(self.switch.take(), [], "binding sends nothing");
                     let bound = &mut self.bound[place];
                     let same = bound
@@ -706,11 +712,11 @@ impl World {
         };
         assert_eq!((*port, udp.addresses), (to.port, expected));
         assert_eq!(udp.datagram(frame), &datagram[..]);
-        self.tell(to, &datagram);
+        self.notify(to, &datagram);
     }
 
     /// J-8, as far as a member here needs it.
-    fn tell(&mut self, to: Member, datagram: &[u8; DATAGRAM_BYTES]) {
+    fn notify(&mut self, to: Member, datagram: &[u8; DATAGRAM_BYTES]) {
         let header = Header::parse(datagram).expect("the switch's own frame");
         let Some(peer) = self.peers.iter_mut().find(|p| p.home == to) else {
             return;

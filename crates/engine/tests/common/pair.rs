@@ -1,4 +1,5 @@
-//! A shard of SwitchML's dialect beside the model of it: every frame goes to both, and they must agree.
+//! A shard of SwitchML's dialect beside the model of it: every frame goes to both, and they must
+//! agree.
 
 use super::plain::{Ledger, Plain, Reply, Wire};
 use super::table::{Table, Verdict};
@@ -6,22 +7,22 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tally_engine::switchml::{
-    Arrival, Route, Session, SessionId, SessionStatus, Station, Switchml, SwitchmlConfig,
+    Arrival, HostAddress, Route, Session, SessionId, SessionStatus, Switchml, SwitchmlConfig,
 };
 use tally_kernels::Kernels;
 use tally_wire::switchml::{Header, Size};
 use tally_wire::{Mac, Time};
 
 /// The `n`-th station.
-pub fn station(n: u8) -> Station {
-    Station {
+pub fn station(n: u8) -> HostAddress {
+    HostAddress {
         mac: Mac([2, 0, 0, 0, 1, n]),
         ip: Ipv4Addr::new(10, 0, 1, n),
     }
 }
 
 /// The switch's address that a station was told.
-pub fn told(station: Station) -> Mac {
+pub fn told(station: HostAddress) -> Mac {
     let [_, rest @ ..] = station.mac.0;
     let [a, b, c, d, e] = rest;
     Mac([6, a, b, c, d, e])
@@ -29,7 +30,7 @@ pub fn told(station: Station) -> Mac {
 
 /// A session of these stations.
 pub fn session(id: u64, size: Size, workers: impl Iterator<Item = u8>) -> Session {
-    let workers: Vec<Station> = workers.map(station).collect();
+    let workers: Vec<HostAddress> = workers.map(station).collect();
     Session {
         id: SessionId(id),
         size,
@@ -85,10 +86,10 @@ impl Pair {
         let before = *self.shard.counters();
         let admitted = self.shard.admit(route, header);
         match admitted {
-            Ok(seat) => {
+            Ok(admission) => {
                 let buffer = self.ledger.frame(payload);
                 self.shard
-                    .handle(self.now, seat, arrival, header, buffer, &mut self.wire);
+                    .handle(self.now, admission, arrival, header, buffer, &mut self.wire);
             }
             Err(reason) => self.shard.count_drop(reason),
         }
@@ -143,7 +144,11 @@ impl Pair {
     pub fn status(&self) -> Vec<SessionStatus> {
         let statuses = self.shard.sessions(self.now, Some(Duration::ZERO));
         for status in &statuses {
-            let lacking: Vec<_> = status.ranks.iter().map(|rank| rank.lacking).collect();
+            let lacking: Vec<_> = status
+                .ranks
+                .iter()
+                .map(|rank| rank.counters.behind)
+                .collect();
             assert_eq!(lacking, self.table.lacking(status.id.0));
         }
         statuses

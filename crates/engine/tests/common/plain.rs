@@ -1,8 +1,8 @@
 //! Plain memory as the engine's buffers and way out, for tests and the fuzz target.
 //!
 //! Every buffer is numbered in its [`Ledger`] from birth to the moment when the engine sends,
-//! republishes or discards it. One that merely disappears, as a value overwritten in a slot would, is
-//! counted as lost, although its memory is freed: an mbuf's would not be.
+//! republishes or discards it. One that merely disappears, as a value overwritten in a slot would,
+//! is counted as lost, although its memory is freed: an mbuf's would not be.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ impl Ledger {
         Plain {
             payload: payload.into(),
             shared: Cell::new(false),
-            settled: false,
+            accounted: false,
             counts: Rc::clone(&self.0),
         }
     }
@@ -47,13 +47,13 @@ impl Ledger {
 pub struct Plain {
     payload: Vec<u8>,
     shared: Cell<bool>,
-    settled: bool,
+    accounted: bool,
     counts: Rc<Counts>,
 }
 
 impl Plain {
-    fn settle(mut self) -> Vec<u8> {
-        self.settled = true;
+    fn accounted(mut self) -> Vec<u8> {
+        self.accounted = true;
         std::mem::take(&mut self.payload)
     }
 }
@@ -61,7 +61,7 @@ impl Plain {
 impl Drop for Plain {
     fn drop(&mut self) {
         self.counts.live.set(self.counts.live.get() - 1);
-        if !self.settled {
+        if !self.accounted {
             self.counts.lost.set(self.counts.lost.get() + 1);
         }
     }
@@ -86,7 +86,7 @@ pub enum Sent {
     /// To the group, on these ports; with the time of the first contribution.
     Group(Vec<PortId>, Header, Vec<u8>, Option<Time>),
     /// A published frame's payload once more, on the port of this worker.
-    Again(Rank, PortId, Vec<u8>),
+    Retransmit(Rank, PortId, Vec<u8>),
 }
 
 /// Everything that left, in order.
@@ -132,7 +132,7 @@ impl Egress<Plain> for Wire {
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
         };
         self.sent
-            .push(Sent::To(to, member, header, buffer.settle()));
+            .push(Sent::To(to, member, header, buffer.accounted()));
     }
 
     fn publish(
@@ -154,12 +154,13 @@ impl Egress<Plain> for Wire {
     fn republish(&mut self, roster: &Roster, to: Rank, frame: &Plain) {
         assert!(frame.shared.get(), "republishes what was never published");
         let port = roster.workers[usize::from(to.0)].port;
-        self.sent.push(Sent::Again(to, port, frame.payload.clone()));
+        self.sent
+            .push(Sent::Retransmit(to, port, frame.payload.clone()));
     }
 
     fn discard(&mut self, buffer: Plain) {
         self.discarded += 1;
-        buffer.settle();
+        buffer.accounted();
     }
 }
 

@@ -22,7 +22,8 @@ fn noise(job: JobId, fragment: FragmentId, rank: u8, i: usize) -> u32 {
 fn term(job: JobId, fragment: FragmentId, element: Element, rank: u8, i: usize) -> u32 {
     let noise = noise(job, fragment, rank, i);
     match element {
-        // Element 0 counts: two bits for each of up to 12 ranks, so that twice is not once of the next.
+        // Element 0 counts: two bits for each of up to 12 ranks, so that twice is not once of the
+        // next.
         Element::I32 if i == 0 => 1 << (2 * rank),
         // The top bits stay free: 12 of these do not saturate.
         Element::I32 => (noise.cast_signed() >> 5).cast_unsigned(),
@@ -33,8 +34,8 @@ fn term(job: JobId, fragment: FragmentId, element: Element, rank: u8, i: usize) 
             let value = (1.0 + (noise >> 9) as f32 / 8_388_608.0) * magnitude;
             (if noise >> 8 & 1 == 1 { -value } else { value }).to_bits()
         }
-        // Half of them large and of one magnitude, the others lost in part beside them, as in f32: any
-        // other order and any rounding on the way gives other bits somewhere.
+        // Half of them large and of one magnitude, the others lost in part beside them, as in f32:
+        // any other order and any rounding on the way gives other bits somewhere.
         Element::F16 | Element::Bf16 => {
             let (large, small) = if element == Element::F16 {
                 (14, -13)

@@ -3,18 +3,18 @@
 use super::platform::{Driver, Memory, Packet};
 use std::net::Ipv4Addr;
 use std::sync::mpsc;
-use tally_engine::core::SwitchAddress;
+use tally_engine::SwitchAddress;
 use tally_engine::dialect::DialectSet;
 use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
 use tally_engine::{
-    Aggregator, Command, Context, Core, DropReason, Forwarding, ForwardingConfig, Limits, Member,
-    PolicyName, PoolConfig, PortId, Ports, Reply,
+    Aggregator, Command, Context, Core, DropReason, Forwarding, ForwardingConfig, Member,
+    PolicyName, PoolConfig, PoolJob, PortId, Ports, Reply,
 };
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit};
-use tally_wire::{Addresses, HEADERS_BYTES, Header, Mac, Time};
+use tally_wire::{Addresses, HEADERS_BYTES, Header, JobId, Mac, Time};
 
 /// The switch's own address.
 pub const ADDRESS: SwitchAddress = SwitchAddress {
@@ -26,8 +26,8 @@ pub const ADDRESS: SwitchAddress = SwitchAddress {
 /// Frames that the stage of a port holds.
 const STAGE_FRAMES: usize = 32;
 
-/// A pool shard of two jobs.
-pub fn pool(shards: u8, shard: u8) -> PoolConfig {
+/// A pool shard of these jobs.
+pub fn pool(shards: u8, shard: u8, jobs: impl IntoIterator<Item = JobId>) -> PoolConfig {
     PoolConfig {
         slots: 16,
         ways: 1,
@@ -35,8 +35,7 @@ pub fn pool(shards: u8, shard: u8) -> PoolConfig {
         window: 8,
         shards,
         shard,
-        jobs: 2,
-        limits: vec![Limits::default(); 2],
+        jobs: jobs.into_iter().map(PoolJob::unlimited).collect(),
         policy: PolicyName::Esa,
     }
 }
@@ -185,7 +184,7 @@ impl<D: DialectSet<Memory>> Switch<D> {
     pub fn drops(&self) -> Vec<(DropReason, u64)> {
         let of = |reason: DropReason| {
             let cores = self.cores.iter();
-            cores.map(|core| core.report().drops[reason as usize]).sum()
+            cores.map(|core| core.report().drops[reason]).sum()
         };
         let all = DropReason::ALL.iter().map(|&reason| (reason, of(reason)));
         all.filter(|&(_, count)| count > 0).collect()

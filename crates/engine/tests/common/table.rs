@@ -1,5 +1,6 @@
-//! SwitchML's table as plainly as it can be said: a model of a shard that remembers every contribution
-//! and sums them anew whenever somebody asks. Shares no code with the engine but its types.
+//! SwitchML's table as plainly as it can be said: a model of a shard that remembers every
+//! contribution and sums them anew for each request. Shares no code with the engine but its
+//! types.
 
 use std::collections::{BTreeMap, BTreeSet};
 use tally_engine::DropReason;
@@ -21,7 +22,7 @@ pub enum Verdict {
 struct Set {
     /// Who sent here last.
     here: BTreeSet<usize>,
-    /// What everybody said, since nobody had sent here last.
+    /// What all ranks said, since none had sent here last.
     said: BTreeMap<usize, (Vec<u8>, [i8; 2])>,
 }
 
@@ -177,7 +178,7 @@ impl Table {
         use DropReason as Why;
         let seats = self.bound.iter().enumerate().rev();
         let mut seats = seats.filter_map(|(at, bound)| {
-            let is_it = |s: &tally_engine::switchml::Station| *s == route.from;
+            let is_it = |s: &tally_engine::switchml::HostAddress| *s == route.from;
             Some((at, bound.session.workers.iter().rposition(is_it)?))
         });
         let Some((at, rank)) = seats.next() else {

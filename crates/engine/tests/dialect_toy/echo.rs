@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::time::Duration;
-use tally_engine::core::Context;
+use tally_engine::Context;
 use tally_engine::demux::{Arrival, Claim};
 use tally_engine::dialect::{Dialect, Next};
 use tally_engine::egress::class_of_frame;

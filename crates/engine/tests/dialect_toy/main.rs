@@ -1,4 +1,5 @@
-//! A dialect is a folder and a row: `echo.rs`, and its row in the list below. No other file changes.
+//! A dialect is a folder and a row: `echo.rs`, and its row in the list below. No other file
+//! changes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -42,13 +43,13 @@ const MS: Duration = Duration::from_millis(1);
 fn switch() -> Switch<Dialects<Memory>> {
     let config = forwarding(ADDRESS, PORTS);
     let mut switch = Switch::new(ADDRESS, 1, &config, Memory::new(256), |_| Dialects {
-        native: native(pool(1, 0), PORTS),
+        native: native(pool(1, 0, [JOB]), PORTS),
         echo: echo::Echo::default(),
     });
     let workers = vec![host(1), host(2)];
     let secret = secret(JOB, Epoch(1));
     let roster = Arc::new(Roster::new(JOB, Epoch(1), secret, 1, workers, host(3)));
-    switch.command(|| Command::Bind(Arc::clone(&roster), 0));
+    switch.command(|| Command::Bind(Arc::clone(&roster)));
     switch
 }
 

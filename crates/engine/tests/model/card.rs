@@ -2,7 +2,7 @@
 
 use super::common::plain::Plain;
 use super::{Frame, World};
-use tally_engine::{Aggregator, PolicyName, PoolConfig};
+use tally_engine::{Aggregator, PolicyName, PoolConfig, PoolJob};
 use tally_kernels::Kernels;
 use tally_wire::Time;
 
@@ -26,7 +26,11 @@ impl World {
             held: 0,
             shards: 1,
             shard: 0,
-            limits: Vec::new(),
+            jobs: self
+                .jobs
+                .iter()
+                .map(|job| PoolJob::unlimited(job.id))
+                .collect(),
             policy: PolicyName::Esa,
             ..self.pool.clone()
         };
@@ -42,17 +46,17 @@ impl World {
 
     /// A job goes to the card or comes back, or is on its way: a shard more follows.
     pub(super) fn steer(&mut self, place: usize) {
-        self.settle();
+        self.aggregate();
         let roster = self.roster(place);
         let Some(card) = &mut self.card else { return };
         let to = card.wanted[place];
         if let Some(at) = card.steered[place].iter().position(|&is| is != to) {
             if to {
                 // Loaded before the first shard sends to it.
-                assert!(card.shard.bind(roster.clone(), place, &mut self.wire));
+                assert!(card.shard.bind(roster.clone(), &mut self.wire));
                 self.shards[at].hand_over(roster.job, &mut self.wire);
             } else {
-                assert!(self.shards[at].bind(roster.clone(), place, &mut self.wire));
+                assert!(self.shards[at].bind(roster.clone(), &mut self.wire));
             }
             card.steered[place][at] = to;
             if !to && !card.steered[place].contains(&true) {
@@ -65,12 +69,12 @@ impl World {
         // Both may have finished it.
         self.published.clear();
         let sent = self.wire.take();
-        self.depart(sent, None);
+        self.transmit(sent, None);
     }
 
     /// The card is dead, with all that it has, and another one in its place.
     pub(super) fn kill_card(&mut self) {
-        self.settle();
+        self.aggregate();
         let Some(mut card) = self.card.take() else {
             return;
         };
@@ -79,7 +83,7 @@ impl World {
             card.shard.unbind(roster.job, &mut self.wire);
             for (at, is_steered) in card.steered[place].iter().enumerate() {
                 if *is_steered {
-                    assert!(self.shards[at].bind(roster.clone(), place, &mut self.wire));
+                    assert!(self.shards[at].bind(roster.clone(), &mut self.wire));
                 }
             }
         }
@@ -108,7 +112,7 @@ impl World {
         card.shard
             .handle(self.now, &from, &frame.header, buffer, &mut self.wire);
         let sent = self.wire.take();
-        self.depart(sent, Some(&frame.header));
+        self.transmit(sent, Some(&frame.header));
         true
     }
 }

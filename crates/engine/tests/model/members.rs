@@ -36,7 +36,7 @@ impl World {
 
     /// A frame with a wrong tag, from the place of the member that it names.
     pub(super) fn forge(&mut self, place: usize) {
-        self.settle();
+        self.aggregate();
         let (n, rank) = (self.rng.below(FRAGMENTS as usize) as u32, self.rng.below(5));
         let job = &self.jobs[place];
         let rank = Rank(rank as u8 % job.workers);

@@ -52,6 +52,29 @@ static SCALAR: Table = Table {
     dequantize: scalar::dequantize,
 };
 
+impl Backend {
+    /// The fastest backend that this CPU can run.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::available().last().unwrap_or(Self::Scalar)
+    }
+
+    /// The backends that this CPU can run, slowest first.
+    ///
+    /// [`Backend::Scalar`] is always among them.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL
+            .into_iter()
+            .filter(|backend| backend.is_available())
+    }
+
+    /// Whether this CPU can run the backend.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        Table::detect(self).is_some()
+    }
+}
+
 impl Table {
     /// The table of `backend`, if this CPU has its instructions.
     pub(crate) fn detect(backend: Backend) -> Option<&'static Self> {

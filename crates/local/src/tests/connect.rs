@@ -50,17 +50,18 @@ fn an_agent_that_comes_in_time_is_found() {
         let client = scope.spawn(|| lines(&path, LONG));
         std::thread::sleep(Duration::from_millis(2500));
         let mut listener = Listener::bind(&path, ACCESS).unwrap();
-        let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
-            panic!("nobody came");
+        let Some(Caller::Process(pending)) = listener.next(LONG).unwrap() else {
+            panic!("no process connected");
         };
-        let _peer = knock.accept(Limits::default());
+        let _peer = pending.accept(Limits::default());
         let (client, lines) = client.join().unwrap();
         client.unwrap();
         assert_eq!(lines.len(), 1, "{lines:?}");
     });
 }
 
-/// The search for an agent is shorter than the wait for a place: a restart of all ranks needs the latter.
+/// The search for an agent is shorter than the wait for a place: a restart of all ranks needs the
+/// latter.
 #[test]
 fn a_place_that_is_given_up_is_waited_for_longer_than_an_agent_is_looked_for() {
     const { assert!(PLACE_MAX.as_secs() > SEARCH_MAX.as_secs()) };
@@ -71,11 +72,11 @@ fn a_place_that_is_given_up_is_waited_for_longer_than_an_agent_is_looked_for() {
     std::thread::scope(|scope| {
         let client = scope.spawn(|| lines(&path, LONG));
         loop {
-            let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
-                panic!("nobody came");
+            let Some(Caller::Process(pending)) = listener.next(LONG).unwrap() else {
+                panic!("no process connected");
             };
             if Instant::now() > until {
-                let _peer = knock.accept(Limits::default());
+                let _peer = pending.accept(Limits::default());
                 let (client, lines) = client.join().unwrap();
                 client.unwrap();
                 assert!((4..=5).contains(&lines.len()), "{lines:?}");
@@ -85,7 +86,7 @@ fn a_place_that_is_given_up_is_waited_for_longer_than_an_agent_is_looked_for() {
                 return;
             }
             let text = "process 5 has just ended and is leaving; try again";
-            knock.refuse(Failure::new(Class::Leaving, text));
+            pending.refuse(Failure::new(Class::Leaving, text));
         }
     });
 }
@@ -115,7 +116,7 @@ fn an_agent_that_does_not_answer_is_told_of_and_the_caller_may_stop() {
 }
 
 /// Connects as a user who has no right to.
-fn as_nobody(path: &Path) -> Option<Result<Client, LocalError>> {
+fn as_unprivileged(path: &Path) -> Option<Result<Client, LocalError>> {
     std::thread::scope(|scope| {
         let connect = || {
             // Of this thread alone, which then ends: the library's call is for all threads.
@@ -143,7 +144,7 @@ fn a_user_without_the_right_is_told_at_once_what_is_missing() {
     ] {
         std::os::unix::fs::chown(agent.path(), None, Some(gid)).unwrap();
         let began = Instant::now();
-        let Some(client) = as_nobody(&agent.path()) else {
+        let Some(client) = as_unprivileged(&agent.path()) else {
             return;
         };
         assert!(began.elapsed() < Duration::from_secs(1));

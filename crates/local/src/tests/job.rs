@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Far less than [`LONG`], which is what is waited for if nobody is woken.
+/// Far less than [`LONG`], the time that a wait takes if no thread is woken.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// An agent that does what its test says, and a job at it.
@@ -15,10 +15,10 @@ fn pair(folder: &Path) -> (Peer, Job) {
     let mut listener = Listener::bind(&path, ACCESS).unwrap();
     std::thread::scope(|scope| {
         let job = scope.spawn(|| Job::connect(&path, &HELLO, LONG, |_| true).unwrap());
-        let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
-            panic!("nobody came");
+        let Some(Caller::Process(pending)) = listener.next(LONG).unwrap() else {
+            panic!("no process connected");
         };
-        (knock.accept(Limits::default()), job.join().unwrap())
+        (pending.accept(Limits::default()), job.join().unwrap())
     })
 }
 
@@ -100,7 +100,7 @@ fn more_may_be_submitted_than_may_be_under_way_and_abandoned() {
 }
 
 #[test]
-fn whoever_takes_anothers_message_wakes_it() {
+fn a_thread_that_takes_anothers_message_wakes_it() {
     let folder = tempfile::tempdir().unwrap();
     let (mut peer, job) = pair(folder.path());
     let never = job.barrier("never", LONG).unwrap();
@@ -126,7 +126,7 @@ fn whoever_takes_anothers_message_wakes_it() {
 }
 
 #[test]
-fn whoever_waits_hears_of_the_end_at_once_and_where_it_was() {
+fn a_waiting_thread_hears_of_the_end_at_once_and_where_it_was() {
     for (how, kind) in [
         ("abort", Kind::Closed),
         ("gone", Kind::AgentGone),
@@ -161,7 +161,7 @@ fn whoever_waits_hears_of_the_end_at_once_and_where_it_was() {
 }
 
 #[test]
-fn a_limit_names_the_tensor_and_the_job_goes_on() {
+fn a_limit_names_the_tensor_and_the_job_continues() {
     let agent = Agent::new();
     let job = Job::connect(&agent.path(), &HELLO, LONG, |_| true).unwrap();
     for bytes in [1 << 21, usize::MAX] {
@@ -208,7 +208,7 @@ fn a_wait_that_ends_names_the_ranks_and_may_be_repeated() {
         let waiter = scope.spawn(|| job.explain(late()));
         let asked = question(&mut peer);
         let (ranks, text) = (0b1010, "ranks 1, 3 have not contributed".into());
-        peer.tell(asked, Awaited { ranks, text });
+        peer.notify(asked, Awaited { ranks, text });
         let error = waiter.join().unwrap();
         assert!(error.is_late());
         assert_eq!((error.kind(), error.ranks()), (Kind::Timeout, 0b1010));
@@ -228,7 +228,7 @@ fn a_wait_that_ends_names_the_ranks_and_may_be_repeated() {
     assert!(error.to_string().contains(&want), "{error}");
     assert_eq!((error.is_late(), error.ranks()), (true, 0));
     let asked = question(&mut peer);
-    peer.tell(asked, Awaited::default());
+    peer.notify(asked, Awaited::default());
     peer.complete(barrier);
     job.wait(barrier, LONG).unwrap();
     // A job that fails meanwhile.
@@ -254,14 +254,14 @@ fn a_client_s_wait_names_the_ranks_and_may_be_repeated() {
             client.wait(ticket, Some(LONG)).unwrap();
             error
         });
-        let Some(Caller::Process(knock)) = listener.next(LONG).unwrap() else {
-            panic!("nobody came");
+        let Some(Caller::Process(pending)) = listener.next(LONG).unwrap() else {
+            panic!("no process connected");
         };
-        let mut peer = knock.accept(Limits::default());
+        let mut peer = pending.accept(Limits::default());
         let barrier = ticket(&mut peer);
         let asked = question(&mut peer);
         let (ranks, text) = (0b1, "rank 0 has not contributed".into());
-        peer.tell(asked, Awaited { ranks, text });
+        peer.notify(asked, Awaited { ranks, text });
         std::thread::sleep(Duration::from_millis(50));
         peer.complete(barrier);
         let error = JobError::from(client.join().unwrap());

@@ -16,27 +16,27 @@ const TRACE_RECORDS: usize = 5_000_000;
 /// What to check.
 #[derive(clap::Args)]
 pub struct Args {
-    /// How many seeds to run, from 0.
+    /// Number of seeds.
     #[arg(long, default_value_t = 500)]
     seeds: u64,
 
-    /// Run this seed alone, and print its options.
+    /// The only seed; its options are printed.
     #[arg(long)]
     seed: Option<u64>,
 
-    /// The first seed.
+    /// First seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
 
-    /// Threads.
+    /// Number of threads.
     #[arg(long, default_value_t = 2)]
     threads: usize,
 
-    /// Run the other seeds, too, when one has failed.
+    /// No stop at the first seed that fails.
     #[arg(long)]
     keep_going: bool,
 
-    /// Print the events of the seed.
+    /// The events of the seed, printed.
     #[arg(long, requires = "seed")]
     trace: bool,
 }
@@ -65,8 +65,16 @@ struct Results {
     summed_in_switch: u64,
     summed_in_groups: u64,
     switchml_results: u64,
+    collectives: u64,
+    worlds_with_card: u64,
+    card_moves: u64,
+    card_failovers: u64,
+    card_results: u64,
+    card_hostile_frames: u64,
     whole_frames: u64,
     whole_frames_forwarded: u64,
+    worlds_of_two_switches: u64,
+    trunk_frames: u64,
     events: u64,
     simulated_s: u64,
     wall_s: f64,
@@ -115,8 +123,16 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         summed_in_switch: totals.summed,
         summed_in_groups: totals.grouped,
         switchml_results: totals.switchml,
+        collectives: totals.collectives,
+        worlds_with_card: totals.cards,
+        card_moves: totals.moves,
+        card_failovers: totals.failovers,
+        card_results: totals.card_results,
+        card_hostile_frames: totals.card_hostile,
         whole_frames: totals.whole,
         whole_frames_forwarded: totals.forwarded,
+        worlds_of_two_switches: totals.fabrics,
+        trunk_frames: totals.trunk,
         events: totals.events,
         simulated_s: totals.simulated_ms / 1000,
         wall_s: start.elapsed().as_secs_f64(),
@@ -134,11 +150,31 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         0.0,
         "every property of crates/sim/src/check/findings.rs, in every seed",
     );
-    let table = format!(
+    let machine = Machine::detect();
+    Report::new(
+        machine,
+        &parameters,
+        &results,
+        vec![target],
+        table(&results),
+    )?
+    .print(json)?;
+    Ok(if failed.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn table(results: &Results) -> String {
+    format!(
         "{} seeds, {} incarnations of jobs, {} incidents, {} fragments of workers, {} events\n\
          {} contributions summed in switches, {} of them with others of their poll iteration\n\
-         {} results of SwitchML\n\
+         {} results of SwitchML, {} collectives of sessions\n\
+         {} worlds with a card: {} moves of jobs, {} failovers, {} results of cards, \
+         {} hostile frames of cards\n\
          {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
+         {} worlds of two switches, {} frames over their trunks\n\
          {} simulated seconds in {:.1} s\n",
         results.seeds_run,
         results.incarnations,
@@ -148,18 +184,19 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         results.summed_in_switch,
         results.summed_in_groups,
         results.switchml_results,
+        results.collectives,
+        results.worlds_with_card,
+        results.card_moves,
+        results.card_failovers,
+        results.card_results,
+        results.card_hostile_frames,
         results.whole_frames,
         results.whole_frames_forwarded,
+        results.worlds_of_two_switches,
+        results.trunk_frames,
         results.simulated_s,
         results.wall_s
-    );
-    let machine = Machine::detect();
-    Report::new(machine, &parameters, &results, vec![target], table)?.print(json)?;
-    Ok(if failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    )
 }
 
 fn take(outcome: Outcome, totals: &mut Totals, failed: &mut Vec<Outcome>) {
@@ -191,7 +228,7 @@ fn explain(outcome: &Outcome, traced: bool) {
         eprint!("the last events:\n{}", again.trace.unwrap_or_default());
     }
     eprintln!(
-        "again: cargo run --release -p tally-sim -- check --seed {} [--trace]",
+        "again: cargo run --profile checked -p tally-sim -- check --seed {} [--trace]",
         outcome.seed
     );
 }

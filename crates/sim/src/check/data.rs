@@ -95,7 +95,7 @@ impl Facts {
     }
 }
 
-struct Kept {
+struct CachedResult {
     /// The fragment plus one; 0 for none.
     seq: u64,
     element: Element,
@@ -113,7 +113,7 @@ pub struct Contributor {
     base: u64,
     /// Results that came.
     pub results: u64,
-    kept: Box<[Kept]>,
+    kept: Box<[CachedResult]>,
     said: bool,
 }
 
@@ -123,7 +123,7 @@ impl Contributor {
     pub fn new(rank: u8, facts: Rc<Facts>, findings: Findings) -> Self {
         // Two windows back, and one ahead.
         let slots = (4 * usize::from(facts.options.window)).next_power_of_two();
-        let kept = || Kept {
+        let kept = || CachedResult {
             seq: 0,
             element: Element::None,
             payload: Box::default(),
@@ -140,7 +140,7 @@ impl Contributor {
         }
     }
 
-    fn kept(&self, seq: u64) -> &Kept {
+    fn kept(&self, seq: u64) -> &CachedResult {
         &self.kept[seq as usize & (self.kept.len() - 1)]
     }
 
@@ -210,7 +210,7 @@ impl Gradients for Contributor {
         });
         self.results += 1;
         let slot = seq as usize & (self.kept.len() - 1);
-        self.kept[slot] = Kept {
+        self.kept[slot] = CachedResult {
             seq: seq + 1,
             element,
             payload: payload.into(),

@@ -27,6 +27,8 @@ pub enum Checker {
     Starvation,
     /// Slots, held contributions and buffers are free at the end.
     Leak,
+    /// A collective gives what its kind says, and ranks that bring others are named (D-4, D-5).
+    Session,
     /// Nothing that claims the switch's addresses or groups is forwarded to a host, and a bound
     /// member's ordinary frames are (ADR 22).
     Forwarding,

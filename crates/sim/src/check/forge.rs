@@ -1,19 +1,24 @@
 //! Frames from a host that is no member of anything: recorded ones, claims of being a member or the
 //! switch, and headers with a few bits changed. None of them may have any effect.
 //!
-//! Those that claim to be the switch take two ways. In most worlds some are handed to hosts directly,
-//! as if the switch forwarded everything: what a member believes must not depend on what the switch
-//! keeps from it. Others are whole Ethernet frames, behind tags and to any address, which the switch
-//! must not forward ([`claims`](super::claims)). Beside them come storms of frames without a claim,
-//! and ordinary frames of other hosts, which the switch must forward.
+//! No frame has another switch's MAC than the first one's as its Ethernet source. The first switch
+//! protects its own alone: the other one's would be learnt here, and stay for as long as it is
+//! silent, as in any switch that learns.
+//!
+//! Those that claim to be the switch take two ways. In most worlds some are handed to hosts
+//! directly, as if the switch forwarded everything: what a member believes must not depend on what
+//! the switch keeps from it. Others are whole Ethernet frames, behind tags and to any address,
+//! which the switch must not forward ([`claims`](super::claims)). Beside them come storms of frames
+//! without a claim, and ordinary frames of other hosts, which the switch must forward.
 
 use super::data::Contributor;
+use super::options::fabric::NEAR;
+use crate::address::{Address, HostId, SwitchId};
 use crate::ethernet::{self, ETHERTYPE_ARP, ETHERTYPE_IPV4, Tag};
-use crate::frame::{Address, HostId, Origin};
+use crate::frame::Origin;
+use crate::host::Session;
 use crate::rng::Rng;
-use crate::switch::{SWITCH_HOST, SWITCH_IP};
 use crate::world::World;
-use tally_engine::PortId;
 use tally_wire::frame::group_of;
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
@@ -41,7 +46,8 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
     let mut datagram = of.bytes()[range].to_vec();
     let mut from = Address::at(udp.addresses.src_ip, udp.addresses.src_port);
     let mut to = udp.addresses.dst_port;
-    let mut port = PortId(forger.0);
+    let mut at = forger;
+    let target = SwitchId::of_ip(udp.addresses.dst_ip).unwrap_or(NEAR);
     match rng.below(16) {
         // As recorded, from an address of its own.
         0 => {
@@ -58,7 +64,7 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
                 datagram[bit / 8] ^= 1 << (bit % 8);
             }
         }
-        4 => from.host = SWITCH_HOST,
+        4 => from.host = target.host(),
         5 => to = rng.next() as u16,
         // A result of its own making.
         6 => {
@@ -92,13 +98,14 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
                 };
                 result.emit(&mut datagram);
                 datagram[HEADER_BYTES..].fill(0xee);
-                port = PortId(from.host.0);
+                at = from.host;
             }
         }
         choice => {
             if choice >= 12 || !hand_over {
-                let frame = whole(&datagram, from, world.hosts.len(), rng, forger);
-                world.inject_whole(port, Origin::Forger, &frame);
+                let switch = claimed(world, rng);
+                let frame = whole(&datagram, from, world.hosts.len(), rng, (forger, switch));
+                world.inject_whole(at, Origin::Forger, &frame);
             } else if let Ok(header) = Header::parse(&datagram)
                 && !header.kind.is_control()
             {
@@ -109,32 +116,47 @@ pub fn forge(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId, hand
             return;
         }
     }
-    world.inject(port, &from.to_switch(to), &datagram);
+    if SwitchId::of_host(from.host).is_some_and(|claimed| claimed != NEAR) {
+        from.host = forger;
+    }
+    world.inject(at, &from.to_switch(target, to), &datagram);
 }
 
 /// Hands a forged datagram of the switch's to every session of a host: as a result to its job's
 /// group, else to each session's address.
 fn plant(world: &mut World<Contributor>, host: HostId, job: JobId, forged: &[u8]) {
+    let sessions = world.hosts[usize::from(host.0)].sessions.clone();
     let is_result = Header::parse(forged).is_ok_and(|header| header.kind == Kind::Result);
     if is_result {
+        let first = sessions.first().map(|&id| world.session(id).switch);
+        let switch = first.unwrap_or(NEAR);
         let group = group_of(job);
         let addresses = Addresses {
             dst_mac: Mac::of_group(group),
             dst_ip: group,
-            ..of_session(host, DEFAULT_PORT)
+            ..Address {
+                host,
+                udp_port: DEFAULT_PORT,
+            }
+            .from_switch(switch, DEFAULT_PORT)
         };
         return world.plant(host, &addresses, forged);
     }
-    let sessions = world.hosts[usize::from(host.0)].sessions.clone();
     for session in sessions {
-        let udp_port = world.session(session).address.udp_port;
-        world.plant(host, &of_session(host, udp_port), forged);
+        let Session {
+            address, switch, ..
+        } = world.session(session);
+        let addresses = address.from_switch(*switch, DEFAULT_PORT);
+        world.plant(host, &addresses, forged);
     }
 }
 
-/// The headers of a datagram from the switch to a session.
-fn of_session(host: HostId, udp_port: u16) -> Addresses {
-    Address { host, udp_port }.from_switch(DEFAULT_PORT)
+/// The switch that a frame claims to be of.
+fn claimed(world: &World<Contributor>, rng: &mut Rng) -> SwitchId {
+    match world.switches.len() {
+        1 => NEAR,
+        n => SwitchId(rng.below(n as u64) as u16),
+    }
 }
 
 /// A frame about the same fragment or one nearby that only the switch sends, with a tag that was
@@ -183,19 +205,30 @@ fn as_switch(header: &Header, rng: &mut Rng) -> Vec<u8> {
 }
 
 /// A whole frame of the hostile host about `datagram`, which `member` sent: tagged or not, with
-/// addresses of its own, of the switch or of another host, to anywhere.
-fn whole(datagram: &[u8], member: Address, hosts: usize, rng: &mut Rng, forger: HostId) -> Vec<u8> {
+/// addresses of its own, of a switch or of another host, to anywhere.
+fn whole(
+    datagram: &[u8],
+    member: Address,
+    hosts: usize,
+    rng: &mut Rng,
+    (forger, switch): (HostId, SwitchId),
+) -> Vec<u8> {
     let address = |host| Address { host, udp_port: 0 };
-    let (own, switch) = (address(forger), address(SWITCH_HOST));
+    let (own, switch) = (address(forger), address(switch.host()));
     let any = address(HostId(rng.below(hosts as u64) as u16));
     let tag = |rng: &mut Rng| {
         let tpid = rng.pick(&[0x8100, 0x8100, 0x88a8, 0x9100]);
         (tpid, rng.pick(&[0, 0, 0xe000, 5]))
     };
     let tags: Vec<Tag> = (0..rng.below(4)).map(|_| tag(rng)).collect();
-    // An address that nobody has, too: a new one each time.
+    // An address that no host has, too: a new one each time.
     let unknown = Mac([6, 0, 0, 0, 0, rng.next() as u8]);
-    let source = rng.pick(&[own.mac(), own.mac(), switch.mac(), any.mac(), unknown]);
+    let spoofed = if switch.host == NEAR.host() {
+        switch.mac()
+    } else {
+        own.mac()
+    };
+    let source = rng.pick(&[own.mac(), own.mac(), spoofed, any.mac(), unknown]);
     let victim = rng.pick(&[member, member, any]);
     let header = Header::parse(datagram).ok();
     let job = header.as_ref().map_or(JobId(0), |header| header.job);
@@ -241,7 +274,7 @@ fn storm(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) {
         let (from, to) = (unknown(), unknown());
         let to = rng.pick(&[to, Mac::BROADCAST]);
         let frame = ethernet::frame(to, from, &[], ETHERTYPE_LOCAL, &rng.next().to_be_bytes());
-        world.inject_whole(PortId(forger.0), Origin::Forger, &frame);
+        world.inject_whole(forger, Origin::Forger, &frame);
     }
 }
 
@@ -255,11 +288,12 @@ fn send_ordinary(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) 
     if from == to {
         return;
     }
-    let (source, port) = ((from.mac(), from.ip()), PortId(from.host.0));
+    let source = (from.mac(), from.ip());
     if rng.chance(200_000) {
-        let arp = ethernet::arp(1, source, (Mac([0; 6]), SWITCH_IP));
+        let wanted = claimed(world, rng).ip();
+        let arp = ethernet::arp(1, source, (Mac([0; 6]), wanted));
         let frame = ethernet::frame(Mac::BROADCAST, from.mac(), &[], ETHERTYPE_ARP, &arp);
-        return world.inject_whole(port, Origin::Host(from.host), &frame);
+        return world.inject_whole(from.host, Origin::Host(from.host), &frame);
     }
     let packet = ethernet::udp(
         (from.ip(), 9),
@@ -269,5 +303,5 @@ fn send_ordinary(world: &mut World<Contributor>, rng: &mut Rng, forger: HostId) 
     );
     let tags: &[Tag] = rng.pick(&[&[], &[(0x8100, 5)], &[(0x88a8, 0)]]);
     let frame = ethernet::frame(to.mac(), from.mac(), tags, ETHERTYPE_IPV4, &packet);
-    world.inject_whole(port, Origin::Host(from.host), &frame);
+    world.inject_whole(from.host, Origin::Host(from.host), &frame);
 }

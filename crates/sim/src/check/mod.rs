@@ -1,25 +1,28 @@
-//! `tally-sim check`: hundreds of random worlds in which nothing may go wrong, whatever goes wrong.
+//! `tally-sim check`: random worlds with faults of all kinds, and checkers of what must hold.
 //!
-//! A seed stands for the [`options`] of a run: jobs, switch, network, and incidents. [`scenario`] runs
-//! it, in three phases: faults; no faults, when everything must end as the rules of membership say
-//! ([`judge`]); and each job once more from the start. [`data`] and [`watch`] check all the while, and
-//! the first violation ends the run.
+//! A seed stands for the [`options`] of a run: jobs, switch, network, and incidents. [`scenario`]
+//! runs it, in three phases: faults; no faults, when everything must end as the rules of membership
+//! say ([`ending`]); and each job once more from the start. [`data`] and watchers of the whole
+//! check all the while, and the first violation ends the run.
 //!
 //! A seed that fails is run again with a trace, and its last events are printed.
 
+pub mod card;
 pub mod claims;
 pub mod command;
 pub mod custody;
 pub mod data;
+pub mod ending;
+pub mod fabric;
 pub mod findings;
 pub mod forge;
-pub mod judge;
 pub mod options;
-pub mod planted;
 pub mod scenario;
+pub mod session;
+mod setup;
 pub mod switchml;
-pub mod watch;
 
+use crate::switch::Switch;
 use crate::trace::Trace;
 use findings::{Checker, Finding, Findings};
 use options::Options;
@@ -57,10 +60,26 @@ pub struct Totals {
     pub grouped: u64,
     /// Results of SwitchML, since the switch last started.
     pub switchml: u64,
+    /// Collectives of sessions that are done, over all ranks.
+    pub collectives: u64,
+    /// Worlds with a card.
+    pub cards: u64,
+    /// Jobs offloaded to it, and jobs resumed in software while it worked.
+    pub moves: u64,
+    /// Failures of it while it had jobs.
+    pub failovers: u64,
+    /// Its results, since the switch last started.
+    pub card_results: u64,
+    /// Frames of its own devising.
+    pub card_hostile: u64,
     /// Whole frames that forwarding decided on.
     pub whole: u64,
     /// Those of them that it forwarded or answered.
     pub forwarded: u64,
+    /// Worlds with two switches.
+    pub fabrics: u64,
+    /// Frames over their trunks.
+    pub trunk: u64,
     /// Incarnations of jobs.
     pub incarnations: u64,
     /// Things that went wrong on purpose.
@@ -76,8 +95,16 @@ impl Totals {
         self.summed += other.summed;
         self.grouped += other.grouped;
         self.switchml += other.switchml;
+        self.collectives += other.collectives;
+        self.cards += other.cards;
+        self.moves += other.moves;
+        self.failovers += other.failovers;
+        self.card_results += other.card_results;
+        self.card_hostile += other.card_hostile;
         self.whole += other.whole;
         self.forwarded += other.forwarded;
+        self.fabrics += other.fabrics;
+        self.trunk += other.trunk;
         self.incarnations += other.incarnations;
         self.incidents += other.incidents;
     }
@@ -86,7 +113,11 @@ impl Totals {
 /// Runs one seed.
 #[must_use]
 pub fn run(seed: u64, trace_records: usize) -> Outcome {
-    let options = Options::draw(seed);
+    run_options(Options::draw(seed), trace_records)
+}
+
+fn run_options(options: Options, trace_records: usize) -> Outcome {
+    let seed = options.seed;
     let findings = Findings::default();
     let (mut world, mut scenario) = Scenario::new(options, findings.clone());
     if trace_records > 0 {
@@ -106,7 +137,10 @@ pub fn run(seed: u64, trace_records: usize) -> Outcome {
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         findings.report(Checker::Panic, || text.unwrap_or("a panic").to_owned());
     }
-    let counters = world.switch.counters();
+    let switches = || world.switches.iter();
+    let counters = || switches().map(Switch::counters);
+    let card = world.switches[0].card.as_ref();
+    let control = card.map(|card| card.totals).unwrap_or_default();
     Outcome {
         seed,
         finding: findings.first(),
@@ -115,11 +149,19 @@ pub fn run(seed: u64, trace_records: usize) -> Outcome {
             simulated_ms: world.now.0 / 1_000_000,
             events: world.happened,
             fragments: scenario.expected_fragments,
-            summed: counters.contributions,
-            grouped: counters.grouped,
-            switchml: world.switch.switchml_counters().results,
+            summed: counters().map(|c| c.contributions).sum(),
+            grouped: counters().map(|c| c.grouped).sum(),
+            switchml: switches().map(|s| s.switchml_counters().results).sum(),
+            collectives: scenario.sessions.as_ref().map_or(0, |it| it.done),
+            cards: u64::from(card.is_some()),
+            moves: control.offloaded + control.resumed,
+            failovers: control.failovers,
+            card_results: world.switches[0].card_traffic().results,
+            card_hostile: card.map_or(0, |card| card.card.borrow().hostile),
             whole: scenario.whole,
             forwarded: scenario.forwarded,
+            fabrics: scenario.fabric.is_some().into(),
+            trunk: scenario.fabric.as_ref().map_or(0, |of| of.frames(&world)),
             incarnations: scenario.incarnations.len() as u64,
             incidents: scenario.options.incidents.len() as u64,
         },

@@ -1,29 +1,36 @@
 //! One run: jobs come and go while things go wrong (the safety phase), then nothing goes wrong any
 //! more and everything must end (convergence), and then each job runs once more from the start.
 
-use super::claims;
+mod incidents;
+mod sessions;
+mod watch;
+
+use super::card;
+use super::claims::{self, Sight};
 use super::custody::Custody;
 use super::data::{Contributor, Facts};
+use super::ending::{Ending, Incarnation, Member, SLACK};
+use super::fabric::{self, Fabric};
 use super::findings::{Checker, Findings};
-use super::judge::{Ending, Incarnation, Member, SLACK};
-use super::options::{Incident, Options};
+use super::options::Options;
+use super::options::fabric::{FAR, FabricOptions, NEAR};
+use super::session::{self, Sessions};
+use super::setup::{job_id, key, link_config, switch_config};
 use super::switchml;
-use super::watch;
-use crate::frame::{Address, Frame, HostId};
-use crate::host::{Kind, SessionId};
-use crate::link::{Faults, LinkConfig};
+use crate::address::{Address, HostId, Node, Place, SessionId, SwitchId};
+use crate::frame::{Frame, Origin};
+use crate::host::Kind;
+use crate::link::{Faults, Link};
 use crate::rng::Rng;
-use crate::switch::{Did, SwitchConfig, Transit, forwarding_config};
-use crate::world::{App, Place, World, WorldConfig};
+use crate::switch::{Did, Switch, Transit};
+use crate::world::{App, World, WorldConfig};
 use std::rc::Rc;
 use std::time::Duration;
 use tally_endpoint::{Event, PsConfig, WorkerConfig};
-use tally_engine::queue::QueueConfig;
+use tally_engine::PortId;
 use tally_engine::registry::JobPhase;
-use tally_engine::switchml::SwitchmlConfig;
-use tally_engine::{JobConfig, Limits, PoolConfig, RegistryConfig};
 use tally_kernels::Kernels;
-use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
+use tally_wire::Time;
 
 /// How often the watchers look.
 const TICK: Duration = Duration::from_millis(20);
@@ -33,14 +40,17 @@ const INCARNATIONS: usize = 4;
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// What the app has asked to be told, by token.
-enum Plan {
+pub(super) enum Plan {
     Incident(usize),
-    SwitchStarts,
+    CardFails(usize),
+    SwitchStarts { switch: u16 },
+    TrunkHeals,
     PsStarts { job: usize },
     WorkerStarts { incarnation: usize, rank: u8 },
     Submit { incarnation: usize, rank: u8 },
     Launch { job: usize, after: usize },
     SafetyEnds,
+    Session(session::Step),
     Forge,
     Tick,
     Drained,
@@ -51,7 +61,7 @@ enum Phase {
     Safety,
     Convergence,
     /// Each job once more, undisturbed.
-    Again,
+    OnceMore,
     Drain,
 }
 
@@ -69,10 +79,16 @@ pub struct Scenario {
     /// By worker's place in all jobs: its host.
     pub(super) hosts: Vec<HostId>,
     pub(super) forger: HostId,
+    /// Its port at the first switch.
+    forger_port: PortId,
     plans: Vec<Plan>,
     phase: Phase,
     pub(super) quiet_since: Time,
-    custody: Custody,
+    /// By switch.
+    custody: [Custody; 2],
+    pub(super) fabric: Option<Fabric>,
+    /// A host with a port to which the host of a parameter server can move.
+    spare: Option<HostId>,
     instances: u64,
     /// Incarnations that will start.
     launches: usize,
@@ -83,14 +99,7 @@ pub struct Scenario {
     /// Fragments contributed to by all workers of all incarnations, for bounds.
     pub(super) expected_fragments: u64,
     pub(super) switchml: Option<switchml::Session>,
-}
-
-fn key(job: usize) -> Key {
-    Key::new(&[job as u8 + 1; 32]).expect("32 bytes make a key")
-}
-
-pub(super) const fn job_id(job: usize) -> JobId {
-    JobId(job as u16 * 3 + 1)
+    pub(super) sessions: Option<Sessions>,
 }
 
 impl Scenario {
@@ -98,39 +107,75 @@ impl Scenario {
     #[must_use]
     pub fn new(options: Options, findings: Findings) -> (World<Contributor>, Self) {
         let mut rng = Rng::new(options.seed ^ 0x5ce0_a210);
-        let units_max = options.jobs.iter().map(|j| j.units).max().unwrap_or(1);
+        let units_max = options.units_max();
         let mut world = World::new(
             WorldConfig {
                 seed: rng.next(),
                 units_max,
                 nominal_payload_bytes: None,
             },
-            switch_config(&options, units_max, &mut rng),
+            switch_config(&options, NEAR, units_max, &mut rng),
         );
-        world.switch.memory.record();
-        world.tap = (options.forged_per_s > 0).then(Default::default);
         let link = link_config(&options, options.faults);
+        let fabric = options.fabric.as_ref();
+        let mut fabric = fabric.map(|of| {
+            Fabric::new(&mut world, of, link, || {
+                switch_config(&options, FAR, units_max, &mut rng)
+            })
+        });
+        for switch in &world.switches {
+            switch.memory.record();
+        }
+        // Where a host is that may be behind the second switch.
+        let node = |is_far: fn(&FabricOptions) -> &[bool], n: usize| {
+            let far = options.fabric.as_ref().map(|of| is_far(of)[n]);
+            let fabric = fabric.as_ref().zip(far);
+            fabric.map_or(NEAR.into(), |(fabric, is_far)| fabric.node(is_far))
+        };
+        world.tap = (options.forged_per_s > 0).then(Default::default);
         let total = options.jobs.iter().map(|j| usize::from(j.workers)).sum();
-        let mut hosts: Vec<_> = (0..total)
-            .map(|_| world.add_host(link, link, options.ahead))
-            .collect();
         // A poll iteration goes by ports: ranks are not to be in the same order.
+        let mut places: Vec<_> = (0..total).collect();
         for n in (1..total).rev() {
-            hosts.swap(n, rng.below(n as u64 + 1) as usize);
+            places.swap(n, rng.below(n as u64 + 1) as usize);
+        }
+        let mut hosts = vec![HostId(0); total];
+        for host in 0..total {
+            let worker = places.iter().position(|&place| place == host).unwrap_or(0);
+            let node = node(|of| &of.far_workers, worker);
+            hosts[worker] = world.add_host(node, link, link, options.ahead);
         }
         let mut ps_host = None;
         let ps = (0..options.jobs.len()).map(|job| {
             if ps_host.is_none() || !options.shared_ps_host {
-                ps_host = Some(world.add_host(link, link, options.ahead));
+                let node = node(|of| &of.far_ps, job);
+                ps_host = Some(world.add_host(node, link, link, options.ahead));
             }
             let host = ps_host.unwrap_or(HostId(0));
             let udp_port = 50_000 + job as u16;
             (None, Address { host, udp_port })
         });
-        let ps = ps.collect();
-        let forger = world.add_host(link, link, Duration::ZERO);
-        let switchml = options.switchml;
-        let switchml = switchml.map(|of| switchml::Session::new(&mut world, of, link));
+        let ps: Vec<_> = ps.collect();
+        let n = options.jobs.len();
+        let sessions = options.sessions.as_ref();
+        let sessions = sessions.map(|of| Sessions::new(&mut world, of, n, link, rng.fork()));
+        let switchml = options.switchml.map(|of| {
+            let nodes = (0..of.workers).map(|rank| node(|of| &of.far_clients, rank.into()));
+            let nodes: Vec<Node> = nodes.collect();
+            switchml::Session::new(&mut world, of, link, &nodes)
+        });
+        let spare = options.moving_ps().map(|job| {
+            let (_, Address { host, .. }) = ps[job];
+            let (node, _) = world.hosts[usize::from(host.0)].at;
+            world.add_host(node, link, link, options.ahead)
+        });
+        // Behind all members: a poll iteration goes by ports, and no copy may overtake its
+        // original.
+        let forger = world.add_host(NEAR, link, link, Duration::ZERO);
+        card::connect(&mut world, &options, link);
+        if let Some(fabric) = &mut fabric {
+            fabric.survey(&world, options.forged_per_s == 0);
+        }
         let mut scenario = Self {
             findings,
             incarnations: Vec::new(),
@@ -139,10 +184,13 @@ impl Scenario {
             workers: Vec::new(),
             hosts,
             forger,
+            forger_port: world.hosts[usize::from(forger.0)].at.1,
             plans: Vec::new(),
             phase: Phase::Safety,
             quiet_since: Time(0),
-            custody: Custody::default(),
+            custody: [NEAR, FAR].map(Custody::new),
+            fabric,
+            spare,
             instances: 0,
             launches: 0,
             rng,
@@ -150,6 +198,7 @@ impl Scenario {
             forwarded: 0,
             expected_fragments: 0,
             switchml,
+            sessions,
             options,
         };
         scenario.begin(&mut world);
@@ -164,9 +213,20 @@ impl Scenario {
             self.launch(world, job);
         }
         self.begin_switchml(world);
+        self.begin_sessions(world);
         for n in 0..self.options.incidents.len() {
             let at = world.now.after(self.options.incidents[n].0);
             self.plan(world, at, Plan::Incident(n));
+        }
+        for n in 0..self
+            .options
+            .card
+            .as_ref()
+            .map_or(0, |card| card.incidents.len())
+        {
+            let after = self.options.card.as_ref().map(|card| card.incidents[n].0);
+            let at = world.now.after(after.unwrap_or_default());
+            self.plan(world, at, Plan::CardFails(n));
         }
         let end = world.now.after(self.options.safety);
         self.plan(world, end, Plan::SafetyEnds);
@@ -176,18 +236,18 @@ impl Scenario {
         }
     }
 
-    fn plan(&mut self, world: &mut World<Contributor>, at: Time, plan: Plan) {
+    pub(super) fn plan(&mut self, world: &mut World<Contributor>, at: Time, plan: Plan) {
         self.plans.push(plan);
         world.alarm(at, self.plans.len() as u64 - 1);
     }
 
-    /// A moment up to so many microseconds from now.
-    fn soon(&mut self, world: &World<Contributor>, us: u64) -> Time {
+    /// A moment up to `us` microseconds from now.
+    pub(super) fn soon(&mut self, world: &World<Contributor>, us: u64) -> Time {
         let us = self.rng.below(us + 1);
         world.now.after(Duration::from_micros(us))
     }
 
-    fn instance(&mut self) -> u64 {
+    pub(super) fn instance(&mut self) -> u64 {
         self.instances += 1;
         self.rng.next() << 16 | self.instances
     }
@@ -267,7 +327,7 @@ impl Scenario {
             host,
             udp_port: 40_000 + reuse,
         };
-        let session = world.start_worker(address, config, data);
+        let session = world.start_worker(self.options.switch_of(job), address, config, data);
         self.workers.resize(session.0 as usize + 1, None);
         self.workers[session.0 as usize] = Some((incarnation, rank));
         self.incarnations[incarnation].members[usize::from(rank)].session = Some(session);
@@ -296,84 +356,12 @@ impl Scenario {
 
     fn start_ps(&mut self, world: &mut World<Contributor>, job: usize) {
         let config = PsConfig::new(job_id(job), key(job), self.instance());
+        let switch = self.options.switch_of(job);
         let (session, address) = &mut self.ps[job];
-        *session = Some(world.start_ps(*address, config, Kernels::best()));
+        *session = Some(world.start_ps(switch, *address, config, Kernels::best()));
     }
 
-    // --- what goes wrong -------------------------------------------------------------------
-
-    fn incident(&mut self, world: &mut World<Contributor>, incident: Incident) {
-        world.note(|| format!("{incident:?}"));
-        let now = world.now;
-        let host = |host: usize| usize::from(self.hosts.get(host).unwrap_or(&self.ps[0].1.host).0);
-        match incident {
-            Incident::SwitchRestart { down } => {
-                self.check_ledger(world);
-                world.stop_switch();
-                self.custody.forget();
-                self.plan(world, now.after(down), Plan::SwitchStarts);
-            }
-            Incident::PsRestart { job, down } => {
-                if let Some(session) = self.ps[job].0.take() {
-                    world.kill(session);
-                    self.plan(world, now.after(down), Plan::PsStarts { job });
-                }
-            }
-            Incident::WorkerDeath { job, rank } => self.kill(world, self.current[job], rank),
-            Incident::Interrupt { job, rank } => {
-                let incarnation = &mut self.incarnations[self.current[job]];
-                let member = &incarnation.members[usize::from(rank)];
-                if let Some(session) = member.session.filter(|_| member.ending.is_none()) {
-                    incarnation.interrupted |= 1 << rank;
-                    incarnation.hurt_at = now;
-                    world.with_worker(session, |now, worker, _| worker.interrupt(now));
-                }
-            }
-            Incident::JobRestart { job } => {
-                let current = self.current[job];
-                for rank in 0..self.options.jobs[job].workers {
-                    self.kill(world, current, rank);
-                }
-                self.relaunch(world, job);
-            }
-            Incident::Partition { host: n, lasting } => {
-                let n = host(n);
-                let until = now.after(lasting);
-                world.hosts[n].uplink.cut_until = until;
-                world.switch.ports[n].link.cut_until = until;
-            }
-            Incident::Straggler { host: n, lasting } => {
-                world.put_to_sleep(HostId(host(n) as u16), now.after(lasting));
-            }
-            Incident::Spike {
-                host: n,
-                lasting,
-                delay,
-            } => {
-                let n = host(n);
-                for link in [&mut world.hosts[n].uplink, &mut world.switch.ports[n].link] {
-                    link.slow_until = now.after(lasting);
-                    link.spike = delay;
-                }
-            }
-        }
-    }
-
-    fn kill(&mut self, world: &mut World<Contributor>, incarnation: usize, rank: u8) {
-        let incarnation = &mut self.incarnations[incarnation];
-        let member = &mut incarnation.members[usize::from(rank)];
-        if member.ending.is_some() {
-            return;
-        }
-        if let Some(session) = member.session {
-            world.kill(session);
-        }
-        member.ending = Some((world.now, Ending::Killed));
-        incarnation.killed |= 1 << rank;
-        incarnation.hurt_at = world.now;
-    }
-
-    // --- how it goes on --------------------------------------------------------------------
+    // --- what happens next -----------------------------------------------------------------
 
     /// A worker has ended. When its job has, the next incarnation may start.
     fn ended(&mut self, world: &mut World<Contributor>, session: SessionId, ending: Ending) {
@@ -382,10 +370,10 @@ impl Scenario {
         };
         let incarnation = &mut self.incarnations[n];
         let verdict = match &ending {
-            Ending::Failed(error) => incarnation.judge(usize::from(rank), error),
+            Ending::Failed(error) => incarnation.validate(usize::from(rank), error),
             _ => {
                 let results = world.worker(session).map_or(0, |(_, data)| data.results);
-                incarnation.judge_finish(results)
+                incarnation.validate_finish(results)
             }
         };
         let job = incarnation.facts.job;
@@ -418,23 +406,27 @@ impl Scenario {
     fn tick(&mut self, world: &mut World<Contributor>) {
         watch::look(self, world);
         watch::look_at_slots(self, world);
+        watch::look_at_totals(self, world);
         let mut is_done = true;
-        if let Some(session) = &self.switchml {
-            session.look(world, &self.findings);
+        let quiet = (self.phase != Phase::Safety).then_some(self.quiet_since);
+        if let Some(session) = &mut self.switchml {
+            session.look(world, &self.findings, quiet);
             is_done = session.is_done(world);
         }
-        if matches!(self.phase, Phase::Convergence | Phase::Again) {
+        self.look_at_sessions(world);
+        is_done &= self.sessions.as_ref().is_none_or(Sessions::is_done);
+        if matches!(self.phase, Phase::Convergence | Phase::OnceMore) {
             watch::look_for_late(self, world);
             watch::look_for_starvation(self, world);
         }
         if self.phase == Phase::Convergence && self.all_over() {
-            self.phase = Phase::Again;
+            self.phase = Phase::OnceMore;
             world.note(|| "all over; once more".to_owned());
             self.quiet_since = world.now;
             for job in 0..self.options.jobs.len() {
                 self.launch(world, job);
             }
-        } else if self.phase == Phase::Again && self.all_over() && is_done {
+        } else if self.phase == Phase::OnceMore && self.all_over() && is_done {
             self.phase = Phase::Drain;
             self.plan(world, world.now.after(DRAIN), Plan::Drained);
         }
@@ -445,121 +437,62 @@ impl Scenario {
         world.note(|| "faults end".to_owned());
         self.phase = Phase::Convergence;
         self.quiet_since = world.now;
-        let good = link_config(&self.options, Faults::NONE);
-        for (host, port) in world.hosts.iter_mut().zip(&mut world.switch.ports) {
-            for link in [&mut host.uplink, &mut port.link] {
-                link.config.faults = good.faults;
-                // Queues that drop at once would be a fault that never ends.
-                link.config.backlog_bytes = link.config.backlog_bytes.max(1_000_000);
-            }
+        card::faults_end(world);
+        let good = |link: &mut Link| {
+            link.config.faults = Faults::NONE;
+            // Queues that drop at once would be a fault that never ends.
+            link.config.backlog_bytes = link.config.backlog_bytes.max(1_000_000);
+        };
+        for host in 0..world.hosts.len() {
+            world.change_cables(HostId(host as u16), good);
+        }
+        if let Some(fabric) = &self.fabric {
+            fabric.change(world, good);
         }
     }
 
     fn check_ledger(&self, world: &World<Contributor>) {
-        let lost = world.switch.ledger().lost();
-        self.findings.require(lost == 0, Checker::Leak, || {
-            format!("{lost} buffers disappeared in the engine")
-        });
+        for (s, switch) in world.switches.iter().enumerate() {
+            let lost = switch.ledger().lost();
+            self.findings.require(lost == 0, Checker::Leak, || {
+                format!("{lost} buffers disappeared in the engine of switch {s}")
+            });
+        }
     }
 
     fn drained(&mut self, world: &mut World<Contributor>) {
         self.check_ledger(world);
-        for (n, shard) in world.switch.shards().enumerate() {
+        for (s, switch) in world.switches.iter().enumerate() {
+            self.check_empty(s, switch);
+        }
+        card::look_at_end(world, &self.findings);
+        world.stop();
+    }
+
+    /// Nothing is left in a switch after all jobs.
+    fn check_empty(&self, s: usize, switch: &Switch) {
+        for (n, shard) in switch.shards().enumerate() {
             let (slots, held) = (shard.slots_in_use(), shard.held_in_use());
             self.findings
                 .require(slots == 0 && held == 0, Checker::Leak, || {
                     format!(
-                        "shard {n} has {slots} slots and {held} held contributions after all jobs"
+                        "switch {s}, shard {n} has {slots} slots and {held} held contributions \
+                         after all jobs"
                     )
                 });
         }
-        let live = world.switch.ledger().live();
+        let live = switch.ledger().live();
         self.findings.require(live == 0, Checker::Leak, || {
-            format!("the engine has {live} buffers after all jobs")
+            format!("the engine of switch {s} has {live} buffers after all jobs")
         });
-        for status in world.switch.registry.status() {
+        for status in switch.registry.status() {
             self.findings
                 .require(status.phase == JobPhase::Idle, Checker::Leak, || {
-                    format!("job {} is {:?} after all", status.id.0, status.phase)
+                    let job = status.id.0;
+                    format!("switch {s}: job {job} is {:?} after all", status.phase)
                 });
         }
-        watch::look_at_totals(self, world);
-        world.stop();
     }
-}
-
-fn link_config(options: &Options, faults: Faults) -> LinkConfig {
-    LinkConfig {
-        byte_ps: 8000 / options.gbit_per_s,
-        delay: options.delay,
-        backlog_bytes: options.backlog_bytes,
-        faults,
-    }
-}
-
-fn switch_config(options: &Options, units: u8, rng: &mut Rng) -> SwitchConfig {
-    let jobs = options.jobs.iter().enumerate();
-    let jobs = jobs.map(|(job, o)| JobConfig {
-        id: job_id(job),
-        key: key(job),
-        workers: o.workers,
-    });
-    let min_held = options.held / (2 * options.jobs.len() as u32);
-    let limits = options.limits.iter().map(|&(min_slots, max_slots)| Limits {
-        min_slots,
-        max_slots,
-        min_held,
-    });
-    let limits = limits.collect();
-    let (frames, mark_frames, guard) = options.queue;
-    SwitchConfig {
-        pool: PoolConfig {
-            slots: options.slots,
-            ways: options.ways,
-            limits,
-            held: options.held,
-            window: options.switch_window,
-            shards: options.shards,
-            shard: 0,
-            jobs: options.jobs.len(),
-            policy: options.policy,
-        },
-        registry: RegistryConfig {
-            mac: crate::switch::SWITCH_MAC,
-            base_port: DEFAULT_PORT,
-            shards: options.shards,
-            window: options.switch_window,
-            units,
-            member_timeout: options.member_timeout,
-            secret: secret(rng),
-        },
-        jobs: jobs.collect(),
-        queue: QueueConfig {
-            frames,
-            mark_frames,
-            guard,
-        },
-        control_delay: options.control_delay,
-        poll: options.poll,
-        steering: options.steering,
-        kernels: Kernels::best(),
-        forwarding: forwarding_config(rng.next()),
-        switchml: options.switchml.map(|of| SwitchmlConfig {
-            sessions: 2,
-            slots: of.slots,
-            held: 2 * u32::from(of.slots),
-            shards: 1,
-            shard: 0,
-        }),
-    }
-}
-
-fn secret(rng: &mut Rng) -> [u8; 32] {
-    let mut secret = [0; 32];
-    for bytes in secret.chunks_exact_mut(8) {
-        bytes.copy_from_slice(&rng.next().to_le_bytes());
-    }
-    secret
 }
 
 impl App<Contributor> for Scenario {
@@ -600,36 +533,57 @@ impl App<Contributor> for Scenario {
     }
 
     fn observe(&mut self, _: Time, place: Place, frame: &Frame) {
-        claims::look_at_claims(&self.findings, place, frame);
+        let own = match (place, &self.fabric) {
+            (Place::Host(host), Some(fabric)) => fabric.switch_of(host),
+            _ => NEAR,
+        };
+        claims::look_at_claims(&self.findings, place, frame, own);
+        self.look_for_return(place, frame);
+        if let Some(fabric) = &self.fabric {
+            fabric::look_at_maker(&self.findings, place, frame);
+            fabric.look_at_trunk(&self.findings, place, frame);
+        }
         watch::look_at_frame(self, place, frame);
     }
 
-    fn forwarded(&mut self, _: Time, transit: &Transit) {
+    fn forwarded(&mut self, _: Time, switch: SwitchId, transit: &Transit) {
         self.whole += 1;
         self.forwarded += u64::from(transit.verdict.is_ok());
-        claims::look_at_transit(&self.findings, transit, self.forger);
+        claims::look_at_transit(&self.findings, switch, transit, self.sight(switch));
+        if let Some(fabric) = &self.fabric {
+            fabric.look_at_transit(&self.findings, switch, transit);
+        }
     }
 
-    fn engine_did(&mut self, _: Time, did: &[Did]) {
+    fn engine_did(&mut self, _: Time, switch: SwitchId, did: &[Did]) {
         // A refusal may name a job that does not exist.
-        let jobs = &self.options.jobs;
-        let workers = |job: u16| jobs.get(usize::from(job / 3)).map_or(0, |job| job.workers);
-        let window = self.options.switch_window;
-        self.custody.note(did, &self.findings, workers, window);
+        let options = &self.options;
+        let workers = |job: u16| {
+            let job = usize::from(job / 3);
+            match options.jobs.get(job) {
+                Some(of) => (options.switch_of(job) == switch).then_some(of.workers),
+                None => {
+                    let sessions = self.sessions.as_ref().filter(|_| switch == NEAR)?;
+                    Some(sessions.workers_of(job)).filter(|&workers| workers > 0)
+                }
+            }
+        };
+        let window = options.switch_window;
+        self.custody[usize::from(switch.0)].note(did, &self.findings, workers, window);
     }
 
     fn alarm(&mut self, world: &mut World<Contributor>, token: u64) {
         match self.plans[token as usize] {
+            Plan::CardFails(n) => {
+                if let Some(options) = &self.options.card {
+                    card::fail(world, options.incidents[n].1);
+                }
+            }
             Plan::Incident(n) => self.incident(world, self.options.incidents[n].1),
-            Plan::SwitchStarts => {
-                world.note(|| "the switch starts".to_owned());
-                let secret = secret(&mut self.rng);
-                world.start_switch(secret);
-                self.begin_switchml(world);
-                for incarnation in &mut self.incarnations {
-                    if !incarnation.is_over() {
-                        incarnation.switch_started_at = Some(world.now);
-                    }
+            Plan::SwitchStarts { switch } => self.start_switch(world, switch),
+            Plan::TrunkHeals => {
+                if let Some(fabric) = self.fabric.as_ref().filter(|_| self.phase == Phase::Safety) {
+                    fabric.heal(world);
                 }
             }
             Plan::PsStarts { job } => self.start_ps(world, job),
@@ -643,6 +597,7 @@ impl App<Contributor> for Scenario {
                     self.launch(world, job);
                 }
             }
+            Plan::Session(step) => self.session_step(world, step),
             Plan::SafetyEnds => self.safety_ends(world),
             Plan::Tick => self.tick(world),
             Plan::Drained => self.drained(world),
@@ -661,6 +616,31 @@ impl App<Contributor> for Scenario {
 }
 
 impl Scenario {
+    /// Looks for a host's own frame that has come back to it. A host that moves may meet one that
+    /// it sent before.
+    fn look_for_return(&self, place: Place, frame: &Frame) {
+        let Place::Host(host) = place else { return };
+        if frame.origin() != Origin::Host(host) {
+            return;
+        }
+        let moving = self.options.moving_ps().map(|job| self.ps[job].1.host);
+        self.findings
+            .require(moving == Some(host), Checker::Forwarding, || {
+                format!("a frame came back to its sender, {place}")
+            });
+    }
+
+    /// What a switch sees of the hostile host.
+    fn sight(&self, switch: SwitchId) -> Sight {
+        match &self.fabric {
+            Some(fabric) => fabric.sight(switch, self.forger_port),
+            None => Sight {
+                hostile: self.forger_port,
+                shared: None,
+            },
+        }
+    }
+
     /// Whether a session's process still runs.
     pub(super) fn results(&self, world: &World<Contributor>, n: usize) -> u64 {
         let sessions = self.incarnations[n]

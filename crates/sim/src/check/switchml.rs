@@ -1,4 +1,4 @@
-//! A session of SwitchML beside the jobs: every result is the sum, and every client comes to its end.
+//! A session of SwitchML beside the jobs: every result is the sum, and every client gets all.
 //!
 //! Its links lose and damage frames, and keep their order: the protocol cannot tell a copy that is
 //! delayed by two packets of its slot from a new contribution. A restart of the switch ends the
@@ -7,14 +7,19 @@
 use super::data::Contributor;
 use super::findings::{Checker, Findings};
 use super::options::SwitchmlOptions;
-use crate::frame::{Address, HostId};
-use crate::host::{Kind, SessionId};
+use super::options::fabric::NEAR;
+use crate::address::{Address, HostId, Node, SessionId};
+use crate::host::Kind;
 use crate::link::LinkConfig;
 use crate::rng::Rng;
 use crate::switchml::{Client, Plan};
 use crate::world::World;
+use std::time::Duration;
 use tally_engine::switchml::SessionId as BoundId;
+use tally_wire::Time;
 
+/// Some client has a result at least this often when nothing goes wrong: hundreds of timeouts.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// UDP port of all clients.
 const CLIENT_PORT: u16 = 48_000;
 
@@ -27,24 +32,32 @@ pub struct Session {
     plan: Option<Plan>,
     /// Sessions so far.
     begun: u64,
+    /// Results of all clients when there was progress last, and when that was.
+    progress: (u64, Time),
 }
 
 impl Session {
-    /// Connects the clients' hosts.
-    pub fn new(world: &mut World<Contributor>, options: SwitchmlOptions, link: LinkConfig) -> Self {
+    /// Connects the clients' hosts to these switches, by rank.
+    pub fn new(
+        world: &mut World<Contributor>,
+        options: SwitchmlOptions,
+        link: LinkConfig,
+        nodes: &[Node],
+    ) -> Self {
         let mut link = link;
         link.faults.duplicate_ppm = 0;
         link.faults.reorder_ppm = 0;
-        let host = |_| Address {
-            host: world.add_host(link, link, std::time::Duration::ZERO),
+        let host = |&node: &Node| Address {
+            host: world.add_host(node, link, link, Duration::ZERO),
             udp_port: CLIENT_PORT,
         };
         Self {
-            workers: (0..options.workers).map(host).collect(),
+            workers: nodes.iter().map(host).collect(),
             options,
             clients: Vec::new(),
             plan: None,
             begun: 0,
+            progress: (0, Time(0)),
         }
     }
 
@@ -62,6 +75,7 @@ impl Session {
             world.unbind_switchml(&plan);
         }
         self.begun += 1;
+        self.progress = (0, world.now);
         let SwitchmlOptions {
             size,
             slots,
@@ -69,6 +83,7 @@ impl Session {
             ..
         } = self.options;
         let plan = Plan::new(
+            NEAR,
             BoundId(self.begun),
             size,
             &self.workers,
@@ -100,8 +115,20 @@ impl Session {
         self.clients(world).all(Client::is_done)
     }
 
-    /// Looks for results that are no sums.
-    pub fn look(&self, world: &World<Contributor>, findings: &Findings) {
+    /// Looks for results that are no sums, and for clients that get no results.
+    ///
+    /// The latter from `quiet` on, when faults have ended.
+    pub fn look(&mut self, world: &World<Contributor>, findings: &Findings, quiet: Option<Time>) {
+        let results = self.clients(world).map(|client| u64::from(client.results));
+        let results = results.sum();
+        if results != self.progress.0 || self.is_done(world) {
+            self.progress = (results, world.now);
+        }
+        let since = quiet.map(|quiet| quiet.max(self.progress.1));
+        let waits = since.is_some_and(|since| world.now.since(since) > PATIENCE);
+        findings.require(!waits, Checker::Starvation, || {
+            format!("SwitchML has had no result since {} ns", self.progress.1.0)
+        });
         for client in self.clients(world) {
             if let Some(wrong) = &client.wrong {
                 findings.report(Checker::ExactSum, || format!("SwitchML: {wrong}"));

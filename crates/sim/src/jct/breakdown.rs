@@ -6,13 +6,14 @@
 
 use super::feed::{Feed, Latency};
 use super::models::Plan;
-use super::run::{Job, Run, host_of};
+use crate::address::SessionId;
+use crate::switch::Switch;
 use crate::world::World;
 use serde::Serialize;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
-use tally_wire::Time;
+use tally_engine::metrics::MetricSet as _;
 
 /// What a worker was doing when it was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,32 @@ struct JobSamples {
     priorities: Vec<(u64, u64)>,
 }
 
+impl JobSamples {
+    fn new(layers: usize) -> Self {
+        Self {
+            waited: vec![Duration::ZERO; layers],
+            priorities: vec![(0, 0); layers],
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.count += other.count;
+        self.link_window += other.link_window;
+        self.aggregation_window += other.aggregation_window;
+        self.in_flight += other.in_flight;
+        for (sum, n) in self.states.iter_mut().zip(other.states) {
+            *sum += n;
+        }
+        for (sum, time) in self.waited.iter_mut().zip(&other.waited) {
+            *sum += *time;
+        }
+        for (sum, n) in self.priorities.iter_mut().zip(&other.priorities) {
+            *sum = (sum.0 + n.0, sum.1 + n.1);
+        }
+    }
+}
+
 /// What is noted during a run.
 pub(super) struct Samples {
     jobs: Vec<JobSamples>,
@@ -60,11 +87,7 @@ pub(super) struct Samples {
 
 impl Samples {
     pub(super) fn new(plans: &[Rc<Plan>]) -> Self {
-        let job = |plan: &Rc<Plan>| JobSamples {
-            waited: vec![Duration::ZERO; plan.layers.len()],
-            priorities: vec![(0, 0); plan.layers.len()],
-            ..JobSamples::default()
-        };
+        let job = |plan: &Rc<Plan>| JobSamples::new(plan.layers.len());
         Self {
             jobs: plans.iter().map(job).collect(),
             slots_in_use: 0,
@@ -81,54 +104,68 @@ impl Samples {
         *sum += u64::from(priority);
         *count += 1;
     }
+
+    /// Looks at the pool.
+    pub(super) fn look_at_pool(&mut self, switch: &Switch) {
+        self.slots_in_use += switch
+            .shards()
+            .map(|s| s.slots_in_use() as u64)
+            .sum::<u64>();
+        self.pool_samples += 1;
+    }
+
+    /// Looks at a worker of a job that runs, which has submitted `submitted` fragments.
+    pub(super) fn look_at_worker(
+        &mut self,
+        world: &World<Feed>,
+        job: usize,
+        session: SessionId,
+        submitted: u64,
+    ) {
+        let Some((worker, _)) = world.worker(session) else {
+            return;
+        };
+        let stats = worker.stats();
+        let finished = stats.from_switch + stats.from_ps;
+        let in_flight = stats.fragments - finished;
+        let (link, aggregation) = worker.windows();
+        let uplink = &world.hosts[host_of(world, session)].uplink;
+        let state = if stats.fragments == submitted {
+            if in_flight == 0 {
+                State::Idle
+            } else {
+                State::Tail
+            }
+        } else if in_flight >= u64::from(aggregation) {
+            State::Window
+        } else if uplink.backlog(world.now).is_zero() {
+            State::Order
+        } else {
+            State::Sending
+        };
+        let samples = &mut self.jobs[job];
+        samples.count += 1;
+        samples.states[state as usize] += 1;
+        samples.link_window += u64::from(link);
+        samples.aggregation_window += u64::from(aggregation);
+        samples.in_flight += in_flight;
+    }
 }
 
-impl Run {
-    /// Looks at every worker of the jobs that run, and at the pool.
-    pub(super) fn sample(&mut self, world: &World<Feed>) {
-        let shards = world.switch.shards();
-        self.samples.slots_in_use += shards.map(|s| s.slots_in_use() as u64).sum::<u64>();
-        self.samples.pool_samples += 1;
-        for (job, samples) in self.jobs.iter().zip(&mut self.samples.jobs) {
-            if job.ends.is_some() {
-                continue;
-            }
-            for member in &self.members[job.members.clone()] {
-                let Some((worker, _)) = world.worker(member.session) else {
-                    continue;
-                };
-                if member.profile.is_none() {
-                    continue;
-                }
-                let stats = worker.stats();
-                let finished = stats.from_switch + stats.from_ps;
-                let in_flight = stats.fragments - finished;
-                let (link, aggregation) = worker.windows();
-                let state = if stats.fragments == member.submitted {
-                    if in_flight == 0 {
-                        State::Idle
-                    } else {
-                        State::Tail
-                    }
-                } else if in_flight >= u64::from(aggregation) {
-                    State::Window
-                } else if world.hosts[usize::from(world.session(member.session).address.host.0)]
-                    .uplink
-                    .backlog(world.now)
-                    .is_zero()
-                {
-                    State::Order
-                } else {
-                    State::Sending
-                };
-                samples.count += 1;
-                samples.states[state as usize] += 1;
-                samples.link_window += u64::from(link);
-                samples.aggregation_window += u64::from(aggregation);
-                samples.in_flight += in_flight;
-            }
-        }
-    }
+/// The number of a session's host.
+fn host_of(world: &World<Feed>, session: SessionId) -> usize {
+    usize::from(world.session(session).address.host.0)
+}
+
+/// A job whose run is over.
+pub(super) struct Ended {
+    pub(super) plan: Rc<Plan>,
+    pub(super) workers: Vec<SessionId>,
+    pub(super) ps: SessionId,
+    /// Fragments of each worker.
+    pub(super) fragments: u64,
+    /// From its start to its end.
+    pub(super) seconds: f64,
 }
 
 /// Fragments of one way to the result.
@@ -155,8 +192,8 @@ impl Way {
     }
 }
 
-/// The jobs of one model. Rates `per_mille` are of the fragments of these jobs, shares of the workers'
-/// time from the jobs' start to their end.
+/// The jobs of one model. Rates `per_mille` are of the fragments of these jobs, shares of the
+/// workers' time from the jobs' start to their end.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfModel {
     /// Its name.
@@ -221,156 +258,179 @@ pub struct Breakdown {
 }
 
 impl Breakdown {
-    pub(super) fn new(run: &Run, world: &World<Feed>) -> Self {
-        let mut names: Vec<_> = run.jobs.iter().map(|j| j.plan.model.name()).collect();
+    pub(super) fn new(samples: &Samples, jobs: &[Ended], world: &World<Feed>) -> Self {
+        let mut names: Vec<_> = jobs.iter().map(|j| j.plan.model.name()).collect();
         names.sort_unstable();
         names.dedup();
-        let counters = world.switch.counters();
-        let drops = tally_engine::DropReason::ALL.iter();
-        let drops = drops.map(|&reason| (reason.name(), counters.dropped(reason)));
+        let counters = world.switches[0].counters();
+        let drops = counters.drops.iter();
+        let drops = drops.map(|(reason, frames)| (reason.name(), frames));
         Self {
             models: names
                 .iter()
-                .map(|name| of_model(name, run, world))
+                .map(|name| Sums::of(name, samples, jobs, world).of_model(name))
                 .collect(),
-            slots_in_use: run.samples.slots_in_use as f64 / run.samples.pool_samples.max(1) as f64,
-            engine: counters.named().to_vec(),
+            slots_in_use: samples.slots_in_use as f64 / samples.pool_samples.max(1) as f64,
+            engine: counters.named(),
             drops: drops.filter(|d| d.1 > 0).collect(),
         }
     }
 }
 
-#[allow(clippy::too_many_lines)]
-fn of_model(name: &'static str, run: &Run, world: &World<Feed>) -> OfModel {
-    let jobs: Vec<(usize, &Job)> = run
-        .jobs
-        .iter()
-        .enumerate()
-        .filter(|(_, job)| job.plan.model.name() == name)
-        .collect();
-    let mut samples = JobSamples::default();
-    let mut waited = vec![Duration::ZERO; jobs[0].1.plan.layers.len()];
-    let (mut by_switch, mut by_ps) = (Latency::default(), Latency::default());
-    let (mut again, mut partials, mut reminds, mut nacks, mut useless) = ((0, 0, 0), 0, 0, 0, 0);
-    let (mut worker_s, mut ps_s, mut bytes) = (0.0, 0.0, [0; 4]);
-    let (mut dropped, mut marked, mut queue_max) = ((0, 0), (0, 0), (0, 0));
-    let mut priorities = vec![(0, 0); waited.len()];
-    let (mut fragments, mut workers) = (0, 0);
-    for &(number, job) in &jobs {
-        let s = &run.samples.jobs[number];
-        samples.count += s.count;
-        samples.link_window += s.link_window;
-        samples.aggregation_window += s.aggregation_window;
-        samples.in_flight += s.in_flight;
-        for (sum, n) in samples.states.iter_mut().zip(s.states) {
-            *sum += n;
-        }
-        for (sum, time) in waited.iter_mut().zip(&s.waited) {
-            *sum += *time;
-        }
-        for (sum, n) in priorities.iter_mut().zip(&s.priorities) {
-            *sum = (sum.0 + n.0, sum.1 + n.1);
-        }
-        let seconds = job.seconds();
-        ps_s += seconds;
-        workers += job.members.len();
-        for member in &run.members[job.members.clone()] {
-            let Some((worker, feed)) = world.worker(member.session) else {
-                continue;
-            };
-            worker_s += seconds;
-            by_switch.merge(&feed.by_switch);
-            by_ps.merge(&feed.by_ps);
-            let r = worker.stats().retransmissions;
-            again = (
-                again.0 + r.probes_timeout,
-                again.1 + r.probes_early,
-                again.2 + r.contributions,
-            );
-            let host = usize::from(host_of(world, member.session).0);
-            let port = &world.switch.ports[host];
-            bytes[0] += world.hosts[host].uplink.stats.wire_bytes;
-            bytes[1] += port.link.stats.wire_bytes;
-            let counters = world.switch.queue_counters(host);
-            dropped.0 += counters.dropped_total();
-            marked.0 += counters.marked;
-            queue_max.0 = counters.frames_max.max(queue_max.0);
-        }
-        fragments += job.plan.fragments() * u64::from(run.iterations());
-        let host = usize::from(host_of(world, job.ps).0);
-        let port = &world.switch.ports[host];
-        bytes[2] += port.link.stats.wire_bytes;
-        bytes[3] += world.hosts[host].uplink.stats.wire_bytes;
-        let counters = world.switch.queue_counters(host);
-        dropped.1 += counters.dropped_total();
-        marked.1 += counters.marked;
-        queue_max.1 = counters.frames_max.max(queue_max.1);
-        if let Some(ps) = world.ps(job.ps) {
-            let stats = ps.stats();
-            partials += stats.partials;
-            reminds += stats.reminds;
-            nacks += stats.nacks;
-            useless += stats.duplicates + stats.overlaps;
-        }
+/// The ports to the workers, or those to the parameter servers, of the jobs of one model.
+#[derive(Default)]
+struct PortSums {
+    /// Time that the links were there.
+    seconds: f64,
+    /// Bytes from hosts, and to them.
+    bytes: (u64, u64),
+    dropped: u64,
+    marked: u64,
+    queue_max: u32,
+}
+
+impl PortSums {
+    fn add(&mut self, world: &World<Feed>, session: SessionId, seconds: f64) {
+        let host = host_of(world, session);
+        let switch = &world.switches[0];
+        self.seconds += seconds;
+        self.bytes.0 += world.hosts[host].uplink.stats.wire_bytes;
+        self.bytes.1 += switch.ports[host].link.stats.wire_bytes;
+        let counters = switch.queue_counters(host);
+        self.dropped += counters.dropped_total();
+        self.marked += counters.ecn_marked;
+        self.queue_max = counters.queue_frames_max.max(self.queue_max);
     }
-    let per_mille = |n: u64| n as f64 * 1000.0 / fragments.max(1) as f64;
-    let all = by_switch.count + by_ps.count;
-    let mean = |n: u64| n as f64 / samples.count.max(1) as f64;
-    let state = |s: State| mean(samples.states[s as usize]);
-    let load = |bytes: u64, seconds: f64| bytes as f64 * 8.0 / (seconds * 100e9);
-    let waiting: f64 = waited.iter().map(Duration::as_secs_f64).sum();
-    let mut waited_ms: Vec<_> = waited
-        .iter()
-        .enumerate()
-        .map(|(layer, time)| (layer as u32, time.as_secs_f64() * 1e3 / workers as f64))
-        .collect();
-    waited_ms.sort_by(|a, b| b.1.total_cmp(&a.1));
-    waited_ms.truncate(4);
-    let priority = |at: usize| priorities[at].0 as f64 / priorities[at].1.max(1) as f64;
-    OfModel {
-        model: name,
-        waiting: waiting / worker_s,
-        waited_ms,
-        idle: state(State::Idle),
-        tail: state(State::Tail),
-        window: state(State::Window),
-        order: state(State::Order),
-        sending: state(State::Sending),
-        link_window: mean(samples.link_window),
-        aggregation_window: mean(samples.aggregation_window),
-        in_flight: mean(samples.in_flight),
-        by_switch: Way::new(&by_switch, all),
-        by_ps: Way::new(&by_ps, all),
-        priorities: (priority(0), priority(priorities.len() - 1)),
-        again_per_mille: {
-            let per_worker = |n| per_mille(n) / (workers as f64 / jobs.len() as f64);
-            (
-                per_worker(again.0),
-                per_worker(again.1),
-                per_worker(again.2),
-            )
-        },
-        partials_per_mille: per_mille(partials),
-        reminds_per_mille: per_mille(reminds),
-        nacks_per_mille: per_mille(nacks),
-        useless_per_mille: per_mille(useless),
-        links: [
-            load(bytes[0], worker_s),
-            load(bytes[1], worker_s),
-            load(bytes[2], ps_s),
-            load(bytes[3], ps_s),
-        ],
-        dropped,
-        marked,
-        queue_max,
+
+    /// Load of the links from hosts, and to them.
+    fn loads(&self) -> (f64, f64) {
+        let load = |bytes: u64| bytes as f64 * 8.0 / (self.seconds * 100e9);
+        (load(self.bytes.0), load(self.bytes.1))
     }
 }
 
-impl Job {
-    /// From start to end.
-    fn seconds(&self) -> f64 {
-        let took = |end: Time| end.since(self.starts()).as_secs_f64();
-        self.ends.map_or(0.0, took)
+/// Sums over the jobs of one model.
+struct Sums {
+    jobs: usize,
+    workers: usize,
+    fragments: u64,
+    samples: JobSamples,
+    by_switch: Latency,
+    by_ps: Latency,
+    again: (u64, u64, u64),
+    partials: u64,
+    reminds: u64,
+    nacks: u64,
+    useless: u64,
+    /// To workers, and to parameter servers.
+    ports: (PortSums, PortSums),
+}
+
+impl Sums {
+    fn of(name: &str, samples: &Samples, jobs: &[Ended], world: &World<Feed>) -> Self {
+        let mut sums = Self {
+            jobs: 0,
+            workers: 0,
+            fragments: 0,
+            samples: JobSamples::default(),
+            by_switch: Latency::default(),
+            by_ps: Latency::default(),
+            again: (0, 0, 0),
+            partials: 0,
+            reminds: 0,
+            nacks: 0,
+            useless: 0,
+            ports: <(PortSums, PortSums)>::default(),
+        };
+        let of_model = jobs.iter().zip(&samples.jobs);
+        for (job, samples) in of_model.filter(|(job, _)| job.plan.model.name() == name) {
+            if sums.jobs == 0 {
+                sums.samples = JobSamples::new(job.plan.layers.len());
+            }
+            sums.samples.add(samples);
+            sums.add(job, world);
+        }
+        sums
+    }
+
+    fn add(&mut self, job: &Ended, world: &World<Feed>) {
+        self.jobs += 1;
+        self.workers += job.workers.len();
+        self.fragments += job.fragments;
+        for &session in &job.workers {
+            let Some((worker, feed)) = world.worker(session) else {
+                continue;
+            };
+            self.by_switch.merge(&feed.by_switch);
+            self.by_ps.merge(&feed.by_ps);
+            let r = worker.stats().retransmissions;
+            self.again.0 += r.probes_timeout;
+            self.again.1 += r.probes_early;
+            self.again.2 += r.contributions;
+            self.ports.0.add(world, session, job.seconds);
+        }
+        self.ports.1.add(world, job.ps, job.seconds);
+        if let Some(ps) = world.ps(job.ps) {
+            let stats = ps.stats();
+            self.partials += stats.partials;
+            self.reminds += stats.reminds;
+            self.nacks += stats.nacks;
+            self.useless += stats.duplicates + stats.overlaps;
+        }
+    }
+
+    fn of_model(&self, name: &'static str) -> OfModel {
+        let samples = &self.samples;
+        let per_mille = |n: u64| n as f64 * 1000.0 / self.fragments.max(1) as f64;
+        let per_worker = |n| per_mille(n) / (self.workers as f64 / self.jobs as f64);
+        let all = self.by_switch.count + self.by_ps.count;
+        let mean = |n: u64| n as f64 / samples.count.max(1) as f64;
+        let state = |s: State| mean(samples.states[s as usize]);
+        let (to_workers, to_ps) = &self.ports;
+        let (worker_up, worker_down) = to_workers.loads();
+        let (ps_out, ps_in) = to_ps.loads();
+        let waiting: f64 = samples.waited.iter().map(Duration::as_secs_f64).sum();
+        let waited = samples.waited.iter().enumerate();
+        let ms = |time: &Duration| time.as_secs_f64() * 1e3 / self.workers as f64;
+        let mut waited_ms: Vec<_> = waited
+            .map(|(layer, time)| (layer as u32, ms(time)))
+            .collect();
+        waited_ms.sort_by(|a, b| b.1.total_cmp(&a.1));
+        waited_ms.truncate(4);
+        let priority = |(sum, count): (u64, u64)| sum as f64 / count.max(1) as f64;
+        let priority = |of: Option<&(u64, u64)>| of.copied().map_or(0.0, priority);
+        OfModel {
+            model: name,
+            waiting: waiting / to_workers.seconds,
+            waited_ms,
+            idle: state(State::Idle),
+            tail: state(State::Tail),
+            window: state(State::Window),
+            order: state(State::Order),
+            sending: state(State::Sending),
+            link_window: mean(samples.link_window),
+            aggregation_window: mean(samples.aggregation_window),
+            in_flight: mean(samples.in_flight),
+            by_switch: Way::new(&self.by_switch, all),
+            by_ps: Way::new(&self.by_ps, all),
+            priorities: (
+                priority(samples.priorities.first()),
+                priority(samples.priorities.last()),
+            ),
+            again_per_mille: (
+                per_worker(self.again.0),
+                per_worker(self.again.1),
+                per_worker(self.again.2),
+            ),
+            partials_per_mille: per_mille(self.partials),
+            reminds_per_mille: per_mille(self.reminds),
+            nacks_per_mille: per_mille(self.nacks),
+            useless_per_mille: per_mille(self.useless),
+            links: [worker_up, worker_down, ps_in, ps_out],
+            dropped: (to_workers.dropped, to_ps.dropped),
+            marked: (to_workers.marked, to_ps.marked),
+            queue_max: (to_workers.queue_max, to_ps.queue_max),
+        }
     }
 }
 

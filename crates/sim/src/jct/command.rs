@@ -21,44 +21,44 @@ const SCALE_QUICK: u64 = 128;
 /// What to compare.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Three points and one seed at a larger scale: proves sums, and judges no times.
+    /// Three points and one seed at a larger scale: proves sums, without targets for times.
     #[arg(long)]
     quick: bool,
 
-    /// Writes plots there, as SVG.
+    /// Folder for plots, as SVG.
     #[arg(long)]
     out: Option<PathBuf>,
 
-    /// Only these points, by name.
+    /// Name of a point to run, in place of all; may be repeated.
     #[arg(long = "point")]
     points: Vec<String>,
 
-    /// Only these policies.
+    /// Policy to run, in place of all; may be repeated.
     #[arg(long = "policy")]
     policies: Vec<PolicyName>,
 
-    /// Seeds, from 1.
+    /// Number of seeds, from 1.
     #[arg(long, default_value_t = 3)]
     seeds: u64,
 
-    /// This seed alone.
+    /// The only seed.
     #[arg(long)]
     seed: Option<u64>,
 
-    /// Divide sizes and computation by so much.
+    /// Divisor of sizes and computation: 16 unless given, 128 with `--quick`.
     #[arg(long)]
     scale: Option<u64>,
 
-    /// Slots that a fragment may be in, for all policies: 1, 2, 4 or 8. Unless given, each policy has
-    /// what the switch gives it: esa 8, the others 1 as in their papers.
+    /// Slots that a fragment may be in, for all policies: 1, 2, 4 or 8. Unless given, the switch's
+    /// default of each policy: esa 8, the others 1 as in their papers.
     #[arg(long)]
     ways: Option<u32>,
 
-    /// Threads; as many as there are cores unless given.
+    /// Number of threads; unless given, one for each core.
     #[arg(long)]
     threads: Option<usize>,
 
-    /// Say of every run where time and fragments went.
+    /// A breakdown of every run: where time and fragments went.
     #[arg(long)]
     explain: bool,
 }

@@ -1,8 +1,8 @@
 //! What a worker contributes and receives: made-up numbers, of which every sum is known.
 //!
 //! Element e of fragment s of job j is h(j, s, e) · (rank + 1), where h has 16 bits. So the sum is
-//! h · n(n + 1)/2 if each rank counts once, and hardly ever otherwise. The feed also knows which layer a
-//! fragment belongs to, and tells when a layer has all its results.
+//! h · n(n + 1)/2 if each rank counts once, and hardly ever otherwise. The feed also knows which
+//! layer a fragment belongs to, and tells when a layer has all its results.
 
 use crate::host::Data;
 use crate::rng::mix;
@@ -105,7 +105,7 @@ impl Feed {
         }
     }
 
-    /// Notes that the next so many fragments are a layer's.
+    /// Notes that the next `fragments` are a layer's.
     pub fn submit(&mut self, layer: u32, fragments: u64) {
         self.end += fragments;
         self.messages.push_back(Message {

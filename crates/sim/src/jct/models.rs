@@ -154,7 +154,8 @@ pub struct Step {
 }
 
 impl Plan {
-    /// The model with parameters and computation divided by `scale`, in fragments of so many bytes.
+    /// The model with parameters and computation divided by `scale`, in fragments of this many
+    /// bytes.
     ///
     /// # Panics
     /// If a number is 0.

@@ -3,12 +3,11 @@
 //! Everything joins first; when all jobs run, each starts to compute after its own random time. The
 //! run ends when every worker has left. What it measures is in [`Outcome`].
 
-use super::breakdown::{Breakdown, Samples};
+use super::breakdown::{Breakdown, Ended, Samples};
 use super::feed::Feed;
 use super::models::{Model, Plan};
 use super::training::{Next, Then, Training};
-use crate::frame::{Address, HostId};
-use crate::host::SessionId;
+use crate::address::{Address, SessionId, SwitchId};
 use crate::link::LinkConfig;
 use crate::rng::Rng;
 use crate::switch::{Steering, SwitchConfig};
@@ -20,7 +19,7 @@ use std::time::{Duration, Instant};
 use tally_endpoint::{Event, Profile, PsConfig, WorkerConfig};
 use tally_engine::native::policy::Static;
 use tally_engine::queue::QueueConfig;
-use tally_engine::{JobConfig, PolicyName, PoolConfig, RegistryConfig};
+use tally_engine::{JobConfig, PolicyName, PoolConfig, PoolJob, RegistryConfig};
 use tally_kernels::Kernels;
 use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
 
@@ -53,9 +52,9 @@ pub struct Scenario {
     pub workers: Vec<u8>,
     /// Slots of the pool.
     pub slots: u32,
-    /// Slots that a fragment may be in; none: as many as the policy has unless configured.
+    /// Slots that a fragment may be in; none: the policy's default.
     pub ways: Option<u32>,
-    /// Fragments that a worker may have unfinished, if the switch serves so many.
+    /// Fragments that a worker may have unfinished; the switch may serve fewer.
     pub window: u16,
     /// What parameters and computation are divided by.
     pub scale: u64,
@@ -98,12 +97,11 @@ impl Scenario {
                 window,
                 shards: 1,
                 shard: 0,
-                jobs: self.jobs,
-                limits: Vec::new(),
+                jobs: (0..self.jobs).map(job_id).map(PoolJob::unlimited).collect(),
                 policy,
             },
             registry: RegistryConfig {
-                mac: crate::switch::SWITCH_MAC,
+                mac: SwitchId(0).mac(),
                 base_port: DEFAULT_PORT,
                 shards: 1,
                 window,
@@ -215,36 +213,44 @@ impl Alarm {
 }
 
 /// A worker, as the run sees it.
-pub(super) struct Member {
-    pub(super) job: usize,
-    pub(super) session: SessionId,
-    pub(super) training: Training,
-    pub(super) profile: Option<Profile>,
+struct Member {
+    job: usize,
+    session: SessionId,
+    training: Training,
+    profile: Option<Profile>,
     /// Fragments submitted.
-    pub(super) submitted: u64,
+    submitted: u64,
     /// What its computation waits for, and since when.
-    pub(super) waits: Option<(u32, Time)>,
+    waits: Option<(u32, Time)>,
     /// Layers submitted whose results are not there.
     unfinished: u32,
     is_done: bool,
 }
 
 /// A job, as the run sees it.
-pub(super) struct Job {
-    pub(super) plan: Rc<Plan>,
-    pub(super) members: std::ops::Range<usize>,
-    pub(super) ps: SessionId,
+struct Job {
+    plan: Rc<Plan>,
+    members: std::ops::Range<usize>,
+    ps: SessionId,
     starts: Time,
     /// Frames and bytes to its PS before the start.
     ps_bytes: u64,
-    pub(super) ends: Option<Time>,
+    ends: Option<Time>,
     ps_bytes_end: u64,
     undone: usize,
 }
 
-pub(super) struct Run {
-    pub(super) jobs: Vec<Job>,
-    pub(super) members: Vec<Member>,
+impl Job {
+    /// From start to end.
+    fn seconds(&self) -> f64 {
+        let took = |end: Time| end.since(self.starts).as_secs_f64();
+        self.ends.map_or(0.0, took)
+    }
+}
+
+struct Run {
+    jobs: Vec<Job>,
+    members: Vec<Member>,
     /// The member of a session; workers have the first sessions.
     offsets: Vec<Duration>,
     iterations: u32,
@@ -253,9 +259,9 @@ pub(super) struct Run {
     failure: Option<String>,
     /// Layers that have finished, in and out of one call.
     finished: Vec<u32>,
-    pub(super) samples: Samples,
+    samples: Samples,
     /// When all jobs ran.
-    pub(super) begun: Option<Time>,
+    begun: Option<Time>,
 }
 
 /// The session of the worker that is the `n`-th of all.
@@ -290,10 +296,10 @@ impl Run {
         {
             profile.step_ended(now);
         }
-        self.go_on(world, at, next.then);
+        self.resume(world, at, next.then);
     }
 
-    fn go_on(&mut self, world: &mut World<Feed>, at: usize, then: Then) {
+    fn resume(&mut self, world: &mut World<Feed>, at: usize, then: Then) {
         let now = world.now;
         let member = &mut self.members[at];
         let was_waiting = member.waits.take();
@@ -321,10 +327,7 @@ impl Run {
 
     fn ps_bytes(&self, world: &World<Feed>, job: usize) -> u64 {
         let host = world.session(self.jobs[job].ps).address.host;
-        world.switch.ports[usize::from(host.0)]
-            .link
-            .stats
-            .wire_bytes
+        world.downlink(host).stats.wire_bytes
     }
 }
 
@@ -373,7 +376,7 @@ impl App<Feed> for Run {
                 profile.communication_ends(now);
             }
             if let Some(then) = member.training.delivered(layer) {
-                self.go_on(world, at, then);
+                self.resume(world, at, then);
             }
         }
         self.finished = finished;
@@ -417,7 +420,19 @@ impl App<Feed> for Run {
                 self.act(world, at, next);
             }
             Alarm::Sample => {
-                self.sample(world);
+                self.samples.look_at_pool(&world.switches[0]);
+                for member in &self.members {
+                    let runs = self.jobs[member.job].ends.is_none() && member.profile.is_some();
+                    if runs {
+                        let Member {
+                            job,
+                            session,
+                            submitted,
+                            ..
+                        } = *member;
+                        self.samples.look_at_worker(world, job, session, submitted);
+                    }
+                }
                 if self.jobs.iter().any(|job| job.ends.is_none()) {
                     world.alarm(world.now.after(SAMPLE), Alarm::Sample.token());
                 }
@@ -457,7 +472,7 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
         .map(|(_, feed)| feed.wrong)
         .sum();
     ensure!(wrong == 0, "{policy}, seed {seed}: {wrong} sums are wrong");
-    let lost = world.switch.ledger().lost();
+    let lost = world.switches[0].ledger().lost();
     ensure!(
         lost == 0,
         "{policy}, seed {seed}: the engine lost {lost} frames"
@@ -466,8 +481,7 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
     let frame_s = f64::from(crate::link::OVERHEAD_BYTES) + 22.0 + FRAGMENT_BYTES as f64;
     let frame_s = frame_s * 8e-9 / GBIT_PER_S;
     let jobs = app.jobs.iter().zip(&plans).map(|(job, plan)| {
-        let took = job.ends.map_or(Duration::ZERO, |at| at.since(job.starts));
-        let seconds = took.as_secs_f64();
+        let seconds = job.seconds();
         let iterations = f64::from(scenario.iterations);
         let fragments = plan.fragments() as f64 * iterations;
         let ps_bits = (job.ps_bytes_end - job.ps_bytes) as f64 * 8.0;
@@ -481,8 +495,18 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
         }
     });
     let jobs = jobs.collect();
-    let counters = world.switch.counters();
-    let breakdown = Breakdown::new(&app, &world);
+    let counters = world.switches[0].counters();
+    let ended = app.jobs.iter().map(|job| Ended {
+        plan: Rc::clone(&job.plan),
+        workers: app.members[job.members.clone()]
+            .iter()
+            .map(|m| m.session)
+            .collect(),
+        ps: job.ps,
+        fragments: job.plan.fragments() * u64::from(scenario.iterations),
+        seconds: job.seconds(),
+    });
+    let breakdown = Breakdown::new(&app.samples, &ended.collect::<Vec<_>>(), &world);
     let share = |n: u64, of: u64| n as f64 / of.max(1) as f64;
     Ok(Outcome {
         policy: policy.to_string(),
@@ -524,7 +548,7 @@ fn start(
     let offsets = offsets.collect();
     let link = LinkConfig::new(GBIT_PER_S, DELAY);
     let address = |world: &mut World<Feed>| Address {
-        host: world.add_host(link, link, AHEAD),
+        host: world.add_host(SwitchId(0), link, link, AHEAD),
         udp_port: UDP_PORT,
     };
     let (mut jobs, mut members) = (Vec::new(), Vec::new());
@@ -539,7 +563,7 @@ fn start(
             config.units = UNITS;
             config.window = scenario.window;
             let feed = Feed::new(job, rank, workers);
-            let session = world.start_worker(address, config, feed);
+            let session = world.start_worker(SwitchId(0), address, config, feed);
             debug_assert_eq!(session, session_of(members.len()));
             members.push(Member {
                 job: number,
@@ -567,7 +591,7 @@ fn start(
     for (number, job) in jobs.iter_mut().enumerate() {
         let address = address(world);
         let config = PsConfig::new(job_id(number), keys[number].clone(), rng.next() | 1);
-        job.ps = world.start_ps(address, config, Kernels::best());
+        job.ps = world.start_ps(SwitchId(0), address, config, Kernels::best());
     }
     let samples = Samples::new(&plans);
     let run = Run {
@@ -583,23 +607,4 @@ fn start(
         begun: None,
     };
     (run, plans)
-}
-
-impl Run {
-    /// Iterations of each job.
-    pub(super) const fn iterations(&self) -> u32 {
-        self.iterations
-    }
-}
-
-impl Job {
-    /// When its computation started.
-    pub(super) const fn starts(&self) -> Time {
-        self.starts
-    }
-}
-
-/// The host of a session.
-pub(super) fn host_of(world: &World<Feed>, session: SessionId) -> HostId {
-    world.session(session).address.host
 }

@@ -1,4 +1,5 @@
-//! `tally-sim scale`: how large a simulation may be. Many jobs of a small model, on one switch, esa.
+//! `tally-sim scale`: how large a simulation may be. Many jobs of a small model, on one switch,
+//! esa.
 
 use super::models::Model;
 use super::run::{Scenario, run};

@@ -162,8 +162,8 @@ pub fn targets(points: &[OfPoint], judged: bool) -> Vec<Target> {
         let best = ratios
             .iter()
             .max_by(|a, b| a.1.median.total_cmp(&b.1.median));
-        // Beyond noise: not even the best seed reaches 1. Seeds are paired, so that what all policies have
-        // in common, such as when jobs start, is no noise.
+        // Beyond noise: not even the best seed reaches 1. Seeds are paired, so that what all
+        // policies have in common, such as when jobs start, is no noise.
         let least = ratios.iter().min_by(|a, b| a.1.max.total_cmp(&b.1.max));
         let names = [
             format!("best {policy}/esa"),

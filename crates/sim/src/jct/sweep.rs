@@ -1,4 +1,5 @@
-//! The points that are compared, and the runs at each: policies times seeds, over the cores there are.
+//! The points that are compared, and the runs at each: policies times seeds, over the cores there
+//! are.
 
 use super::models::Model;
 use super::run::{Outcome, Scenario, run};

@@ -1,9 +1,9 @@
 //! What one worker computes: passes over the layers of its model, and what each has to wait for.
 //!
-//! The worker computes one thing at a time. Backward passes go from the last layer to the first, and
-//! each layer's gradient is submitted when it is there; a forward pass computes a layer when the
-//! layer before is done and the result of this layer's last gradient is there. Nothing here knows
-//! of the network or of time: [`Training`] is told what has happened, and says what follows.
+//! The worker computes one thing at a time. Backward passes go from the last layer to the first,
+//! and each layer's gradient is submitted when it is there; a forward pass computes a layer when
+//! the layer before is done and the result of this layer's last gradient is there. Nothing here
+//! knows of the network or of time: [`Training`] is told what has happened, and says what follows.
 
 use super::models::Plan;
 use crate::rng::{MILLION, Rng};

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(2..=64))]
     workers: u8,
 
-    /// Rate of each link.
+    /// Rate of each link, in Gbit/s.
     #[arg(long, default_value_t = 100.0)]
     rate_gbit: f64,
 
@@ -52,7 +52,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1024)]
     payload: u32,
 
-    /// Fragments that a worker may have unfinished.
+    /// Window of each worker, in fragments.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: u16,
 
@@ -64,19 +64,20 @@ pub struct Args {
     #[arg(long = "type", value_enum, default_value_t = Type::F32)]
     element: Type,
 
-    /// Loss of each worker's link, each way, in percent. 0 is always first.
+    /// Loss rates of each worker's link, each way, in percent, separated by commas. 0 is always
+    /// first.
     #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 3.0, 10.0])]
     rates: Vec<f64>,
 
-    /// Also simulate bursts, results only, contributions only, and one worker only.
+    /// Further patterns of loss: bursts, results only, contributions only, one worker only.
     #[arg(long)]
     patterns: bool,
 
-    /// Seeds, from 1.
+    /// Number of seeds, from 1.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
 
-    /// Threads; by default, one for each core.
+    /// Number of threads; unless given, one for each core.
     #[arg(long)]
     threads: Option<usize>,
 }

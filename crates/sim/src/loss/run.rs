@@ -1,11 +1,11 @@
 //! One job with one seed: what is simulated, and what is counted.
 
-use crate::frame::Address;
-use crate::host::{Data, SessionId};
+use crate::address::{Address, SessionId, SwitchId};
+use crate::host::Data;
 use crate::link::{Faults, LinkConfig, LinkStats};
 use crate::oracle::{Contributions, Sums};
 use crate::rng::Rng;
-use crate::switch::{SWITCH_MAC, Steering, SwitchConfig};
+use crate::switch::{Steering, SwitchConfig};
 use crate::world::{App, World, WorldConfig};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use tally_endpoint::{Contribution, Delivery, Event, Gradients, PsConfig, WorkerConfig};
 use tally_engine::queue::QueueConfig;
-use tally_engine::{JobConfig, PolicyName, PoolConfig, RegistryConfig};
+use tally_engine::{JobConfig, PolicyName, PoolConfig, PoolJob, RegistryConfig};
 use tally_kernels::Kernels;
 use tally_wire::{DEFAULT_PORT, Element, JobId, Key, Time, UNIT_BYTES};
 
@@ -231,9 +231,8 @@ struct Snapshot {
 impl Snapshot {
     fn take(world: &World<Feed>, workers: u8) -> Self {
         let mut s = Self::default();
-        let links = world.hosts.iter().zip(&world.switch.ports);
-        for (n, (host, port)) in links.enumerate() {
-            for stats in [host.uplink.stats, port.link.stats] {
+        for (n, host) in world.hosts.iter().enumerate() {
+            for stats in [host.uplink.stats, world.downlink(host.id).stats] {
                 let LinkStats {
                     element_frames,
                     lost,
@@ -257,7 +256,7 @@ impl Snapshot {
             s.frames.probes_early += stats.retransmissions.probes_early;
             s.frames.results_by_workers += stats.results_resent;
         }
-        let counters = world.switch.counters();
+        let counters = world.switches[0].counters();
         s.frames.results_by_switch = counters.results_again;
         s.frames.nacks = counters.nacks + counters.probe_nacks;
         if let Some(ps) = world.ps(SessionId(workers.into())) {
@@ -271,9 +270,10 @@ impl Run {
     fn set_faults(world: &mut World<Feed>, workers: u8, pattern: Pattern) {
         for rank in 0..workers {
             let (up, down) = pattern.faults(rank);
-            let at = usize::from(rank);
-            world.hosts[at].uplink.config.faults = up;
-            world.switch.ports[at].link.config.faults = down;
+            let host = &mut world.hosts[usize::from(rank)];
+            host.uplink.config.faults = up;
+            let (node, port) = host.at;
+            world.link(node, port).config.faults = down;
         }
     }
 
@@ -345,12 +345,11 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
             window: scenario.window,
             shards: 1,
             shard: 0,
-            jobs: 1,
-            limits: Vec::new(),
+            jobs: vec![PoolJob::unlimited(JOB)],
             policy: PolicyName::Esa,
         },
         registry: RegistryConfig {
-            mac: SWITCH_MAC,
+            mac: SwitchId(0).mac(),
             base_port: DEFAULT_PORT,
             shards: 1,
             window: scenario.window,
@@ -371,11 +370,8 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
     }
 }
 
-/// Simulates one job.
-///
-/// # Errors
-/// When a sum is wrong or missing, the job fails or does not end, or the engine has lost a frame.
-pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> {
+/// The world of one job, whose processes have started.
+fn world(scenario: &Scenario, seed: u64) -> Result<World<Feed>> {
     let mut rng = Rng::new(seed);
     let key = Key::new(b"the key of the job on lossy links")?;
     let config = WorldConfig {
@@ -399,7 +395,7 @@ pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> 
     let sums = Rc::new(RefCell::new(sums));
     for rank in 0..scenario.workers {
         let address = Address {
-            host: world.add_host(link, link, AHEAD),
+            host: world.add_host(SwitchId(0), link, link, AHEAD),
             udp_port: UDP_PORT,
         };
         let instance = rng.next() | 1;
@@ -419,17 +415,27 @@ pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> 
             latencies: Vec::with_capacity(scenario.fragments as usize),
             wrong: 0,
         };
-        world.start_worker(address, config, feed);
+        world.start_worker(SwitchId(0), address, config, feed);
     }
     let address = Address {
-        host: world.add_host(link, link, AHEAD),
+        host: world.add_host(SwitchId(0), link, link, AHEAD),
         udp_port: UDP_PORT,
     };
     world.start_ps(
+        SwitchId(0),
         address,
         PsConfig::new(JOB, key, rng.next() | 1),
         Kernels::best(),
     );
+    Ok(world)
+}
+
+/// Simulates one job.
+///
+/// # Errors
+/// When a sum is wrong or missing, the job fails or does not end, or the engine has lost a frame.
+pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> {
+    let mut world = world(scenario, seed)?;
     let mut app = Run {
         scenario: *scenario,
         pattern,
@@ -462,7 +468,7 @@ pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> 
         "{pattern}, seed {seed}: {wrong} wrong sums, {} results, expected {expected}",
         latencies_ns.len()
     );
-    let lost = world.switch.ledger().lost();
+    let lost = world.switches[0].ledger().lost();
     ensure!(
         lost == 0,
         "{pattern}, seed {seed}: the engine lost {lost} frames"
@@ -479,7 +485,9 @@ pub fn run(scenario: &Scenario, pattern: Pattern, seed: u64) -> Result<Outcome> 
     })
 }
 
-/// What happened between two snapshots, when `needed` frames with a payload are needed without loss.
+/// What happened between two snapshots.
+///
+/// Without loss, `needed` frames with a payload are needed.
 fn difference(after: &Snapshot, before: &Snapshot, needed: u64) -> Frames {
     let (a, b) = (&after.frames, &before.frames);
     Frames {

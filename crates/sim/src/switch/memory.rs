@@ -1,8 +1,9 @@
 //! Packet memory of the switch, and what checkers see of the cores through it.
 //!
-//! Every frame that the engine takes is counted in a [`Ledger`] until the engine sends it or gives it
-//! back. One that merely disappears is *lost*: in the real switch its contribution would be.
+//! Every frame that the engine takes is counted in a [`Ledger`] until the engine sends it or gives
+//! it back. One that merely disappears is *lost*: in the real switch its contribution would be.
 
+use crate::address::SwitchId;
 use crate::frame::{Frame, Ledger, Origin, UNNUMBERED};
 use std::cell::{Ref, RefCell};
 use std::collections::BTreeMap;
@@ -25,9 +26,10 @@ pub enum Did {
     Relayed(Header),
 }
 
-/// What the engine did, in order. Contributions of an iteration come before what left because of them.
+/// What the engine did, in order.
 ///
-/// Nothing is asked of the engine: what became of a contribution shows in what becomes of its buffer.
+/// Contributions of an iteration come before what left because of them. Nothing is asked of the
+/// engine: what became of a contribution shows in what becomes of its buffer.
 #[derive(Default)]
 pub struct Diary {
     did: Vec<Did>,
@@ -86,16 +88,23 @@ struct Seen {
 /// The switch's packet memory; its clones are one.
 #[derive(Clone)]
 pub struct Memory {
+    switch: SwitchId,
     room: usize,
     seen: Rc<RefCell<Seen>>,
 }
 
 impl Memory {
-    pub(super) fn new(room: usize) -> Self {
+    pub(super) fn new(switch: SwitchId, room: usize) -> Self {
         Self {
+            switch,
             room,
             seen: Rc::default(),
         }
+    }
+
+    /// Bytes that a frame has room for.
+    pub(super) const fn room(&self) -> usize {
+        self.room
     }
 
     /// Has a diary kept, and decisions of forwarding.
@@ -185,11 +194,11 @@ impl Platform for Memory {
     const OBSERVES: bool = true;
 
     fn alloc(&self) -> Option<Frame> {
-        Some(Frame::empty(self.room))
+        Some(Frame::empty(self.room, Origin::Switch(self.switch)))
     }
 
     fn alloc_bulk(&self, out: &mut Vec<Frame>, n: usize) -> bool {
-        out.extend((0..n).map(|_| Frame::empty(self.room)));
+        out.extend((0..n).map(|_| Frame::empty(self.room, Origin::Switch(self.switch))));
         true
     }
 
@@ -205,7 +214,7 @@ impl Platform for Memory {
         let seen = &mut *self.seen.borrow_mut();
         match event {
             Observed::Decided(port, header, verdict) => seen.decided(port, header, verdict),
-            Observed::Answered(frame) => frame.set_origin(Origin::Switch),
+            Observed::Answered(frame) => frame.set_origin(Origin::Switch(self.switch)),
             Observed::Admitted(header, frame) => {
                 let number = match &mut seen.diary {
                     Some(diary) if header.kind == Kind::Data => diary.came(header),
@@ -215,7 +224,7 @@ impl Platform for Memory {
             }
             Observed::Sent(header, frame) => {
                 let (number, _) = frame.leave();
-                frame.set_origin(Origin::Switch);
+                frame.set_origin(Origin::Switch(self.switch));
                 if let Some(diary) = &mut seen.diary
                     && !diary.left(number, Some(header))
                 {
@@ -223,7 +232,7 @@ impl Platform for Memory {
                 }
             }
             Observed::Published(header, frame, born) => {
-                frame.set_origin(Origin::Switch);
+                frame.set_origin(Origin::Switch(self.switch));
                 if let Some(diary) = &mut seen.diary {
                     let did = if born.is_some() {
                         Did::Sent

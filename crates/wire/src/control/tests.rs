@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use sha2::Sha256;
 use std::string::String;
 use std::vec::Vec;
 

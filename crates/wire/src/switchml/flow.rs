@@ -5,9 +5,10 @@
 //! [`UdpFrame::parse`](crate::UdpFrame::parse) and [`Header::parse`] would refuse, and reads the
 //! same header.
 
-use super::{HEADERS_BYTES, Header};
-use crate::frame::{ETHERNET_BYTES, UDP_END};
-use crate::template::{BYTES, Template, Words, words};
+use super::{HEADERS_BYTES, Header, field};
+use crate::field::{ipv4, udp};
+use crate::frame::UDP_END;
+use crate::template::{BYTES, Template, Words, blank, words};
 
 /// The bits that must be the same: all that are read and do not vary.
 const MASK: Words = {
@@ -18,17 +19,14 @@ const MASK: Words = {
         at += 1;
     }
     // Identification and the bit "don't fragment"; time to live and checksum.
-    mask[ETHERNET_BYTES + 4] = 0;
-    mask[ETHERNET_BYTES + 5] = 0;
-    mask[ETHERNET_BYTES + 6] = 0x3f;
-    mask[ETHERNET_BYTES + 8] = 0;
-    mask[ETHERNET_BYTES + 10] = 0;
-    mask[ETHERNET_BYTES + 11] = 0;
+    blank(&mut mask, ipv4::ID);
+    mask[ipv4::FRAGMENT.start] = 0x3f;
+    mask[ipv4::TTL] = 0;
+    blank(&mut mask, ipv4::CHECKSUM);
     // The UDP checksum.
-    mask[UDP_END - 2] = 0;
-    mask[UDP_END - 1] = 0;
+    blank(&mut mask, udp::CHECKSUM);
     // Kind and size; bit 3 means nothing.
-    mask[UDP_END] = 0xf7;
+    mask[UDP_END + field::KIND_SIZE] = 0xf7;
     words(&mask)
 };
 

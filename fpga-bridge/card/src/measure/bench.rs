@@ -1,4 +1,4 @@
-//! A card with jobs on it, and somebody who makes their frames.
+//! A card with jobs on it, and the frames of their members.
 
 use super::{Counted, WIRE_BYTES};
 use crate::Model;
@@ -43,7 +43,7 @@ fn failed(error: crate::BusError) -> CardError {
 impl Window for Shared {
     fn read(&mut self, address: u16) -> Result<u32, CardError> {
         let mut model = self.model();
-        // Whoever polls for the end of a command finds it ended.
+        // The end of a command is found by polling.
         model.run(CYCLES_MAX);
         model.read(address).map_err(failed)
     }
@@ -53,7 +53,8 @@ impl Window for Shared {
     }
 }
 
-/// The jobs: `many` of eight workers, `two` of two, and `other` of two, whose payloads may be of another size.
+/// The jobs: `many` of eight workers, `two` of two, and `other` of two, whose payloads may be of
+/// another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Many,

@@ -69,7 +69,8 @@ fn fill(bench: &mut Bench, which: Which, priority: u8) -> Result<(), String> {
     bench.prepare(headers)
 }
 
-/// Slots that a job takes without having gone on by a window, after which they would only be cleared.
+/// Slots that a job takes without having gone on by a window, after which they would only be
+/// cleared.
 fn owned(bench: &Bench) -> u32 {
     bench.ring / 2 - 1
 }
@@ -93,7 +94,7 @@ fn of_slots(bench: &Bench, make: impl Fn(u32) -> Header) -> Vec<Vec<u8>> {
     frames(bench, (0..FRAMES.min(bench.slots)).map(make))
 }
 
-/// Results of the last fragments of `Two`, as many as are kept.
+/// Results of the last fragments of `Two`, up to the size of the result cache.
 fn finish(bench: &mut Bench) -> Result<(), String> {
     let headers: Vec<_> = (0..bench.ring)
         .flat_map(|fragment| [0, 1].map(|rank| (fragment, rank)))
@@ -111,7 +112,8 @@ fn note(bench: &mut Bench) -> Result<(), String> {
     bench.prepare(headers)
 }
 
-/// All that random workers and a PS say about fragments that are close to each other, of jobs that share slots.
+/// All that random workers and a PS say about fragments that are close to each other, of jobs that
+/// share slots.
 fn random(bench: &mut Bench, priorities: u32) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for n in 0..2 * FRAMES {
@@ -296,7 +298,7 @@ pub const KINDS: &[Traffic] = &[
     },
     Traffic {
         name: "preempt",
-        meaning: "drives out the slot of a lower priority",
+        meaning: "evicts the slot of a lower priority",
         amplifies: false,
         traffic: |bench| {
             own(bench, Many, 1)?;
@@ -306,7 +308,7 @@ pub const KINDS: &[Traffic] = &[
     },
     Traffic {
         name: "preempt-same-slot",
-        meaning: "each drives out the one before it",
+        meaning: "each evicts the one before it",
         amplifies: false,
         traffic: |bench| {
             let all = (0..FRAMES).map(|n| {
@@ -320,7 +322,7 @@ pub const KINDS: &[Traffic] = &[
     },
     Traffic {
         name: "preempt-longer",
-        meaning: "drives out a slot of the longest payload",
+        meaning: "evicts a slot of the longest payload",
         amplifies: true,
         traffic: |bench| {
             bench.set_other_units(16)?;
@@ -342,7 +344,7 @@ pub const KINDS: &[Traffic] = &[
     },
     Traffic {
         name: "remind-not-here",
-        meaning: "REMIND of what is not here",
+        meaning: "REMIND of a fragment without a slot",
         amplifies: false,
         traffic: |bench| {
             let remind = |n| word(bench.data(Many, n, 0, 1), Kind::Remind);

@@ -124,7 +124,8 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// What never happens draws nothing, so that one fault's moments do not depend on whether there are others.
+    /// What never happens draws nothing, so that one fault's moments do not depend on whether there
+    /// are others.
     fn happens(&mut self, probability: f64) -> bool {
         probability > 0.0 && ((self.next() >> 11) as f64) < probability * (1_u64 << 53) as f64
     }

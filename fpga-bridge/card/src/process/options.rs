@@ -7,11 +7,11 @@ use std::str::FromStr;
 
 /// Run a card until SIGINT or SIGTERM, then print what it did
 ///
-/// The switch's side is a port of its own and the section `card` of its configuration (docs/OPERATIONS.md). For
-/// configs/switch-card.json, as any user:
+/// The switch's side is a port of its own and the section `card` of its configuration
+/// (docs/OPERATIONS.md). For configs/switch-card.json, as any user:
 ///
-///   tally-card run --registers /tmp/tally-card.sock
-///   --port net_memif0,role=client,id=3,socket=/tmp/tally-memif.sock,socket-abstract=no,bsize=2048,rsize=10
+///   tally-card run --registers /tmp/tally-card.sock --port \
+///   net_memif0,role=client,id=3,socket=/tmp/tally-memif.sock,socket-abstract=no,bsize=2048,rsize=10
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {
@@ -20,7 +20,7 @@ pub struct Options {
     #[arg(long, value_name = "DEVICE")]
     pub port: String,
 
-    /// Where to listen for whoever drives the card: a Unix socket. One that a crashed card left is replaced
+    /// Unix socket for the card's driver; one that a crashed card left is replaced
     #[arg(long, value_name = "PATH")]
     pub registers: PathBuf,
 
@@ -28,14 +28,15 @@ pub struct Options {
     #[arg(long, value_name = "MODE", default_value = "660")]
     pub registers_mode: Mode,
 
-    /// How many jobs it says that it has room for, at most: of a card with little room, jobs compete for places
+    /// How many jobs it says that it has room for, at most: of a card with little room, jobs
+    /// compete for places
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=8))]
     pub places: u32,
 
-    /// What is to go wrong, several times or with commas: hang-after=N (frames; then nothing is answered any more),
-    /// reset-after=N (frames), drop=P (of the frames, each way), bad=P (of the frames that come in: damaged on the
-    /// way, which the card notices), corrupt=P (of the frames that go out: a byte is another, which nobody notices
-    /// unless it is in the headers)
+    /// What is to go wrong, several times or with commas: hang-after=N (frames; then nothing is
+    /// answered any more), reset-after=N (frames), drop=P (of the frames, each way), bad=P (of the
+    /// frames that come in: damaged on the way, which the card notices), corrupt=P (of the frames
+    /// that go out: one byte differs, unnoticed unless it is in the headers)
     #[arg(long = "fault", value_name = "FAULT", value_delimiter = ',')]
     pub faults: Vec<Fault>,
 

@@ -1,4 +1,4 @@
-//! The card's port, which may come and go with whoever is at its other end.
+//! The card's port, which may come and go with the switch at its other end.
 
 use super::options::Options;
 use anyhow::{Context, Result, ensure};
@@ -80,7 +80,7 @@ impl Opener {
                 Ok(started) if started.port.link()?.up || is_pci(&self.device) => {
                     return Ok(Some(started));
                 }
-                // Nobody is there yet.
+                // There is no peer yet.
                 Ok(_) => {}
                 Err(Error::Call {
                     call: "rte_eth_dev_start",
@@ -92,7 +92,7 @@ impl Opener {
         Ok(None)
     }
 
-    /// Whether it goes to whoever listens, and has to do so again if they have gone.
+    /// Whether it connects to a peer that listens, and has to do so again if the peer has gone.
     fn is_client(&self) -> bool {
         let mut arguments = self.device.split(',');
         let is_memif = arguments
@@ -109,7 +109,7 @@ impl Opener {
         path.filter(|_| is_file).map(Path::new)
     }
 
-    /// The device, for whoever reads why it cannot be opened.
+    /// The device, for the error that it cannot be opened.
     fn describe(&self) -> String {
         let of_kernel = ["net_af_packet", "net_af_xdp", "net_tap"];
         let is_of_kernel = of_kernel.iter().any(|it| self.device.starts_with(it));

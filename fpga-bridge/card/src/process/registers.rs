@@ -99,7 +99,7 @@ impl Registers {
             Some(driver) => driver.stream.as_fd(),
             None => self.listener.as_fd(),
         };
-        // Whatever ends it, the next turn looks.
+        // Whichever way it ends, the next turn looks.
         let _ = ppoll(
             &mut [PollFd::new(who, PollFlags::POLLIN)],
             Some(TimeSpec::from_duration(at_most)),

@@ -54,7 +54,7 @@ pub trait Card {
     fn offer(&mut self, frame: &[u8], flaw: Flaw);
     fn set_gaps(&mut self, gaps: Gaps, seed: u64);
     /// Until nothing is inside. What came out since the last time, in order.
-    fn settle(&mut self) -> Result<Vec<Vec<u8>>, String>;
+    fn drain(&mut self) -> Result<Vec<Vec<u8>>, String>;
     fn counters(&mut self) -> Result<Counts, String>;
     fn cycles(&self) -> u64;
 }
@@ -64,8 +64,8 @@ pub fn hash_of(job: JobId) -> u32 {
     u32::from(job.0).wrapping_mul(0x9e37_79b9) >> 7
 }
 
-/// Cycles in which a card that is not stuck gets everything done: all that a script offers between two
-/// settlements, with the most gaps.
+/// Cycles in which a card that is not stuck gets everything done: all that a script offers between
+/// two settlements, with the most gaps.
 const SETTLE_CYCLES: u64 = 4_000_000;
 
 fn failed(error: tally_card::BusError) -> String {
@@ -155,7 +155,7 @@ impl Card for Rtl {
         self.0.set_gaps(gaps, seed);
     }
 
-    fn settle(&mut self) -> Result<Vec<Vec<u8>>, String> {
+    fn drain(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let cycles = self.0.run(SETTLE_CYCLES);
         self.sound()?;
         if cycles >= SETTLE_CYCLES {

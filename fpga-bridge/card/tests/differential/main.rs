@@ -1,14 +1,23 @@
-//! The same frames into the engine in software and into the RTL: what leaves is equal byte for byte, and so are
-//! the counters.
+//! The same frames into the core of the switch and into the RTL: what leaves is equal byte for
+//! byte, and so are the counters.
 //!
-//! * `TALLY_CARD_SECONDS`: how long the random scripts go on; 5 unless given.
-//! * `TALLY_CARD_SEED`: the first seed; 1 unless given. A failure names its seed and size, prints the shortest
-//!   script that was found to fail, and with `TALLY_CARD_TRACE=file.fst` writes the waveform of that (feature `trace`).
+//! * `TALLY_CARD_SECONDS`: how long the random scripts run; 5 unless given.
+//! * `TALLY_CARD_SEED`: the first seed; 1 unless given. A failure names its seed and size, prints
+//!   the shortest script that was found to fail, and with `TALLY_CARD_TRACE=file.fst` writes the
+//!   waveform of that (feature `trace`).
 //! * `TALLY_CARD_COVERAGE=file.dat`: what was used of the RTL (feature `coverage`).
 
 #![allow(clippy::unwrap_used)]
 
 mod card;
+mod checks;
+#[allow(dead_code, reason = "shared with the engine's tests")]
+#[path = "../../../../crates/engine/tests/common"]
+mod common {
+    pub mod platform;
+    pub mod switch;
+}
+mod headers;
 mod play;
 mod reference;
 mod rng;
@@ -16,8 +25,9 @@ mod script;
 mod table;
 
 use card::{Rtl, Shape};
+use headers::{every_byte, every_pair};
 use play::{Difference, Played, describe, play, shrink};
-use script::{Author, Step, every_byte};
+use script::{Author, Step};
 use std::time::{Duration, Instant};
 use table::{Mistake, Table};
 use tally_card::{Model, Size};
@@ -109,6 +119,14 @@ fn no_byte_of_a_header_confuses_it() {
     }
 }
 
+#[test]
+fn of_two_flaws_of_a_frame_the_same_one_counts() {
+    let script = every_pair();
+    if let Err(difference) = on_rtl(&script, Size::Small, 0) {
+        report(&script, Size::Small, 0, &difference);
+    }
+}
+
 fn on_table(script: &[Step], shape: Shape, mistake: Option<Mistake>) -> Option<Difference> {
     play(script, &mut Table::new(shape, mistake), shape).err()
 }
@@ -124,7 +142,10 @@ fn the_table_of_decisions_is_what_the_engine_does() {
                 panic!("seed {seed}, {size:?}, {step:?}: {}", difference.what);
             }
         }
-        assert!(on_table(&every_byte(), shape, None).is_none());
+        for script in [every_byte(), every_pair()] {
+            let difference = on_table(&script, shape, None);
+            assert!(difference.is_none(), "{size:?}: {difference:?}");
+        }
     }
 }
 

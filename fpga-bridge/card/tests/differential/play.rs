@@ -7,7 +7,8 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use tally_bridge::registers::{COUNTERS, Group};
 
-/// Counters are compared after so many settlements, and at the end: reading them takes longer than most batches do.
+/// Counters are compared after so many settlements, and at the end: reading them takes longer than
+/// most batches do.
 const COUNT_EVERY: u32 = 16;
 
 /// Where they part.
@@ -67,9 +68,13 @@ struct Game<'a> {
 /// # Errors
 /// Where the card parts from the reference.
 pub fn play(script: &[Step], card: &mut dyn Card, shape: Shape) -> Result<Played, Difference> {
+    let jobs = script.iter().filter_map(|step| match step {
+        Step::Load(_, roster) => Some(roster.job),
+        _ => None,
+    });
     let mut game = Game {
         card,
-        reference: Reference::new(shape, OWN),
+        reference: Reference::new(shape, OWN, &jobs.collect()),
         expected: VecDeque::new(),
         settled: 0,
         played: Played::default(),
@@ -85,14 +90,14 @@ pub fn play(script: &[Step], card: &mut dyn Card, shape: Shape) -> Result<Played
                 game.card.offer(frame, *flaw);
                 game.expected.push_back((at, sent));
             }
-            Step::Settle => game.settle(at)?,
+            Step::Settle => game.drain(at)?,
             Step::Load(place, roster) => {
-                game.settle(at)?;
+                game.drain(at)?;
                 game.reference.load(*place, roster);
                 game.card.load(*place, roster).map_err(failed)?;
             }
             Step::Unload(place) => {
-                game.settle(at)?;
+                game.drain(at)?;
                 game.reference.unload(*place);
                 game.card.unload(*place).map_err(failed)?;
             }
@@ -103,15 +108,15 @@ pub fn play(script: &[Step], card: &mut dyn Card, shape: Shape) -> Result<Played
             }
         }
     }
-    game.settle(script.len())?;
+    game.drain(script.len())?;
     game.compare_counters(script.len())?;
     game.played.cycles = game.card.cycles();
     Ok(game.played)
 }
 
 impl Game<'_> {
-    fn settle(&mut self, at: usize) -> Result<(), Difference> {
-        let out = match self.card.settle() {
+    fn drain(&mut self, at: usize) -> Result<(), Difference> {
+        let out = match self.card.drain() {
             Ok(out) => out,
             Err(what) => return Err(Difference { at, what }),
         };

@@ -1,122 +1,54 @@
-//! What a card must do: the checks of the switch in their order, then the engine in software.
+//! What a card must do: the core of the switch, of which all checks and all sums are.
 //!
-//! The switch in front of a card verifies the tags of what it sends to the card, and writes those of what comes back. So
-//! a header gets the right tag here before the engine sees it, whatever tag came, and what leaves has none.
+//! A card differs from the switch by design, in these ways and no others:
+//!
+//! * MACs say which ports a frame came in on and leaves on ([`Reference::frame`], [`as_card`]).
+//! * Streams show flaws, and frames that are too long ([`flaw_of`]).
+//! * Tags of the protocol are the switch's business: it verifies those of what it sends to the
+//!   card, and writes those of what comes back ([`Reference::sealed`], [`as_card`]).
+//! * All shards are one pool ([`Reference::is_of_wrong_shard`]).
+//! * Frames for others it returns unchanged ([`is_passed`]).
 
 use super::card::{Counts, Own, Shape};
-use std::net::Ipv4Addr;
+use super::common::platform::Memory;
+use super::common::switch::{ADDRESS, Switch, forwarding, native};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use tally_bridge::registers::{COUNTERS, Group};
 use tally_card::Flaw;
+use tally_engine::metrics::MetricSet as _;
+use tally_engine::offload::tags::{mask_mac, port_of};
 use tally_engine::{
-    Aggregator, Buffer, DropReason, Egress, Member, PolicyName, PoolConfig, PortId, Roster, To,
+    Command, Dialects, DropReason, PolicyName, PoolConfig, PoolJob, PortId, Roster,
 };
-use tally_kernels::Kernels;
-use tally_wire::frame::{self, FrameError, group_of};
-use tally_wire::{Addresses, AuthTag, HEADERS_BYTES, Header, Kind, Mac, Rank, Time, UdpFrame};
+use tally_wire::frame::{self, UDP_END};
+use tally_wire::{Addresses, AuthTag, HEADERS_BYTES, Header, JobId, Mac, UdpFrame};
 
-/// `02:54:43:KK:NN:NN`: a tag of this kind for this number.
-pub const fn tag(kind: u8, number: u16) -> Mac {
-    let [high, low] = number.to_be_bytes();
-    Mac([0x02, 0x54, 0x43, kind, high, low])
-}
-
-/// The kinds of tags: port that a frame came in by, ports that one leaves by, and probe.
-pub const PORT: u8 = 0;
-pub const MASK: u8 = 1;
-pub const PROBE: u8 = 2;
-
-/// Port of frames without a tag.
+/// Port of frames without a port tag.
 pub const NO_PORT: PortId = PortId(0xffff);
+/// Ports that a member can be behind.
+const PORTS: u16 = 16;
+/// Stands for all other ports.
+const STRANGER: PortId = PortId(PORTS);
 
 pub fn mac_at(frame: &[u8], at: usize) -> Option<Mac> {
     Some(Mac(*frame.get(at..)?.first_chunk()?))
 }
 
-/// The port that a tag names; the last number stands for none, and is no tag.
-pub fn port_of(mac: Mac) -> Option<PortId> {
-    let [0x02, 0x54, 0x43, PORT, high, low] = mac.0 else {
-        return None;
-    };
-    Some(PortId(u16::from_be_bytes([high, low]))).filter(|port| *port != NO_PORT)
-}
-
-/// Whether the stream shows the flaw in a frame of so many bytes.
-pub fn shows(flaw: Flaw, bytes: usize) -> Option<&'static str> {
-    match flaw {
+/// The drop reason of the stream, of a frame of so many bytes.
+pub fn flaw_of(flaw: Flaw, bytes: usize, shape: &Shape) -> Option<&'static str> {
+    let shown = match flaw {
         Flaw::None => None,
         Flaw::Bad => Some("stream-error"),
         Flaw::ShortBeat => (bytes > 64).then_some("stream-keep"),
         Flaw::Hole => ((bytes - 1) % 64 + 1 > 2).then_some("stream-keep"),
-    }
-}
-
-/// Which of the frames that left.
-pub enum Fate {
-    /// Not the card's business.
-    Pass,
-    Drop(DropReason),
-    /// For the engine; with the shard that its UDP port names.
-    Take(Header, Member, u16),
-}
-
-/// The checks up to where the job has to be known.
-pub fn classify(frame: &[u8], port: PortId, own: &Own) -> Fate {
-    if frame.len() < frame::ETHERNET_BYTES {
-        return Fate::Drop(DropReason::Truncated);
-    }
-    if mac_at(frame, 6) == Some(own.mac) {
-        return Fate::Drop(DropReason::SpoofedSwitch);
-    }
-    if mac_at(frame, 0) != Some(own.mac) {
-        return Fate::Pass;
-    }
-    let udp = match UdpFrame::parse(frame) {
-        Ok(udp) => udp,
-        Err(FrameError::Vlan | FrameError::NotIpv4 | FrameError::NotUdp) => return Fate::Pass,
-        Err(error) => return Fate::Drop(error.into()),
     };
-    let addresses = &udp.addresses;
-    if addresses.dst_ip != own.ip {
-        return Fate::Pass;
-    }
-    if addresses.src_ip == own.ip {
-        return Fate::Drop(DropReason::SpoofedSwitch);
-    }
-    let shard = addresses.dst_port.wrapping_sub(own.base_port);
-    if shard >= own.shards {
-        return Fate::Pass;
-    }
-    let header = match Header::parse(udp.datagram(frame)) {
-        Ok(header) => header.received_with(udp.ecn),
-        Err(error) => return Fate::Drop(error.into()),
-    };
-    if header.kind.is_control() {
-        return Fate::Pass;
-    }
-    let from = Member {
-        port,
-        mac: addresses.src_mac,
-        ip: addresses.src_ip,
-        udp_port: addresses.src_port,
-    };
-    Fate::Take(header, from, shard)
-}
-
-/// The whole frame, headers only once it has been sent.
-pub struct Frame(Vec<u8>);
-
-impl Buffer for Frame {
-    fn payload(&self) -> &[u8] {
-        &self.0[HEADERS_BYTES..]
-    }
-
-    fn payload_mut(&mut self) -> &mut [u8] {
-        &mut self.0[HEADERS_BYTES..]
-    }
+    shown.or((bytes > shape.frame_max()).then_some("stream-oversize"))
 }
 
 const IP_BYTES_AT: usize = 16;
 const CHECKSUM_AT: usize = 24;
+const UDP_PORT_AT: usize = 36;
 const UDP_BYTES_AT: usize = 38;
 
 /// Writes headers as a card does: without a tag, and without room for one behind the payload.
@@ -133,69 +65,101 @@ pub fn write_headers(out: &mut [u8], addresses: &Addresses, header: &Header) {
     out[CHECKSUM_AT..CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// What left, as bytes.
-struct Wire {
-    own: Own,
-    sent: Vec<Vec<u8>>,
-}
-
-impl Wire {
-    /// The frame that leaves, tagged with the ports that it leaves by.
-    fn send(&mut self, mut frame: Vec<u8>, ports: u16) {
-        frame[6..12].copy_from_slice(&tag(MASK, ports).0);
-        self.sent.push(frame);
-    }
-
-    fn addresses(&self, dst_mac: Mac, dst_ip: Ipv4Addr, dst_port: u16) -> Addresses {
-        Addresses {
-            src_mac: self.own.mac,
-            dst_mac,
-            src_ip: self.own.ip,
-            dst_ip,
-            src_port: self.own.base_port,
-            dst_port,
+/// What the switch sent, as a card sends it: once, with a mask of its ports.
+fn as_card(sent: Vec<(PortId, Vec<u8>)>) -> Vec<Vec<u8>> {
+    let mut all: Vec<(Vec<u8>, u16)> = Vec::new();
+    for (port, frame) in sent {
+        match all.iter_mut().find(|(other, _)| *other == frame) {
+            Some((_, ports)) => {
+                assert_eq!(*ports >> port.0 & 1, 0, "a frame left twice on a port");
+                *ports |= 1 << port.0;
+            }
+            None => all.push((frame, 1 << port.0)),
         }
     }
-}
-
-impl Egress<Frame> for Wire {
-    fn send(&mut self, roster: &Roster, to: To, header: &Header, Frame(mut frame): Frame) {
-        let member = match to {
-            To::Ps => &roster.ps,
-            To::Worker(rank) => roster.member(rank).expect("the engine knows its ranks"),
+    let untagged = |(mut frame, ports): (Vec<u8>, u16)| {
+        let udp = UdpFrame::parse(&frame).expect("a datagram");
+        let header = Header::parse(udp.datagram(&frame)).expect("a header");
+        frame.truncate(HEADERS_BYTES + header.payload_bytes());
+        let src_mac = mask_mac(ports);
+        let addresses = Addresses {
+            src_mac,
+            ..udp.addresses
         };
-        let addresses = self.addresses(member.mac, member.ip, member.udp_port);
-        write_headers(&mut frame, &addresses, header);
-        self.send(frame, 1 << member.port.0);
-    }
+        write_headers(&mut frame, &addresses, &header);
+        frame
+    };
+    all.into_iter().map(untagged).collect()
+}
 
-    fn publish(
-        &mut self,
-        roster: &Roster,
-        header: &Header,
-        Frame(mut frame): Frame,
-        _born: Option<Time>,
-    ) -> Frame {
-        let group = group_of(roster.job);
-        let addresses = self.addresses(Mac::of_group(group), group, self.own.base_port);
-        write_headers(&mut frame, &addresses, header);
-        let ports = roster.ports.iter().fold(0, |mask, port| mask | 1 << port.0);
-        self.send(frame.clone(), ports);
-        Frame(frame)
-    }
-
-    fn republish(&mut self, roster: &Roster, to: Rank, Frame(frame): &Frame) {
-        let member = roster.member(to).expect("the engine knows its ranks");
-        self.send(frame.clone(), 1 << member.port.0);
+/// Whether a frame to the switch, on which it decided so, is not the card's business.
+fn is_passed(frame: &[u8], dropped: Option<DropReason>) -> bool {
+    let is_control = || {
+        let udp = UdpFrame::parse(frame);
+        let header = udp.map(|udp| Header::parse(udp.datagram(frame)));
+        matches!(header, Ok(Ok(header)) if header.kind.is_control())
+    };
+    match dropped {
+        Some(
+            DropReason::Vlan
+            | DropReason::NotIpv4
+            | DropReason::NotUdp
+            | DropReason::NotOurs
+            | DropReason::UdpPort
+            | DropReason::UnknownJob,
+        ) => true,
+        Some(DropReason::NotForSwitch) => is_control(),
+        Some(_) => false,
+        // JOIN and LEAVE, which the switch hands to control, ARP and ping, which it answers.
+        None => UdpFrame::parse(frame).is_err() || is_control(),
     }
 }
 
-/// Whether the engine would have looked at the shard before it came to this.
-fn is_behind_shard(header: &Header, result: Option<DropReason>) -> bool {
-    match result {
-        None | Some(DropReason::Units) => true,
-        Some(DropReason::RankOutOfJob) => header.kind == Kind::Nack,
-        Some(_) => false,
+type Software = Switch<Dialects<Memory>>;
+
+/// A switch of as many cores as shards.
+fn software(shape: Shape, shards: u8, jobs: &BTreeSet<JobId>) -> Software {
+    let ports = PORTS + 1;
+    let memory = Memory::new(shape.frame_max() + HEADERS_BYTES);
+    let pool = |shard| PoolConfig {
+        slots: shape.slots,
+        ways: 1,
+        held: 0,
+        window: (shape.ring / 2) as u16,
+        shards,
+        shard,
+        jobs: jobs.iter().copied().map(PoolJob::unlimited).collect(),
+        policy: PolicyName::Esa,
+    };
+    Switch::new(
+        ADDRESS,
+        shards,
+        &forwarding(ADDRESS, ports),
+        memory,
+        |shard| Dialects {
+            native: native(pool(shard), ports),
+            switchml: None,
+            offload: None,
+        },
+    )
+}
+
+/// Drops so far, by `DropReason as usize`.
+fn drops_of(switch: &Software) -> [u64; DropReason::ALL.len()] {
+    let of = |reason: DropReason| {
+        let cores = switch.cores.iter().map(|core| {
+            let shard = core.dialects.native.aggregator().counters();
+            core.context.drops()[reason] + shard.dropped(reason)
+        });
+        cores.sum()
+    };
+    std::array::from_fn(|at| of(DropReason::ALL[at]))
+}
+
+/// What the switch would hand to control.
+fn discard_control(switch: &mut Software) {
+    for core in &mut switch.cores {
+        while core.poll_control().is_some() {}
     }
 }
 
@@ -203,9 +167,13 @@ fn is_behind_shard(header: &Header, result: Option<DropReason>) -> bool {
 pub struct Reference {
     own: Own,
     shape: Shape,
-    engine: Aggregator<Frame>,
-    wire: Wire,
-    places: Vec<Option<Roster>>,
+    /// One core with one pool.
+    switch: Software,
+    /// As many cores as the card has shards. It only says which frames are of a wrong shard.
+    sharded: Software,
+    places: Vec<Option<Arc<Roster>>>,
+    /// Of frames that the card does not pass, by `DropReason as usize`.
+    drops: [u64; DropReason::ALL.len()],
     /// Of the stream: error, oversize, keep.
     stream: [(&'static str, u64); 3],
     frames_in: u64,
@@ -216,27 +184,15 @@ pub struct Reference {
 }
 
 impl Reference {
-    pub fn new(shape: Shape, own: Own) -> Self {
-        let config = PoolConfig {
-            slots: shape.slots,
-            ways: 1,
-            held: 0,
-            window: (shape.ring / 2) as u16,
-            shards: 1,
-            shard: 0,
-            jobs: shape.jobs.into(),
-            limits: Vec::new(),
-            policy: PolicyName::Esa,
-        };
+    /// A reference that may be given these jobs.
+    pub fn new(shape: Shape, own: Own, jobs: &BTreeSet<JobId>) -> Self {
         Self {
             own,
             shape,
-            engine: Aggregator::new(config, Kernels::best()),
-            wire: Wire {
-                own,
-                sent: Vec::new(),
-            },
+            switch: software(shape, 1, jobs),
+            sharded: software(shape, own.shards as u8, jobs),
             places: vec![None; shape.jobs.into()],
+            drops: [0; DropReason::ALL.len()],
             stream: [
                 ("stream-error", 0),
                 ("stream-oversize", 0),
@@ -250,32 +206,93 @@ impl Reference {
         }
     }
 
+    /// A command to both switches, because of which nothing leaves.
+    fn command(
+        &mut self,
+        command: impl Fn() -> Command<tally_engine::DialectCommand, tally_engine::DialectMetrics>,
+    ) {
+        for switch in [&mut self.switch, &mut self.sharded] {
+            switch.command(&command);
+            assert_eq!(switch.take(), []);
+        }
+    }
+
     pub fn load(&mut self, place: u8, roster: &Roster) {
-        self.places[usize::from(place)] = Some(roster.clone());
-        let index = usize::from(place);
-        assert!(self.engine.bind(roster.clone(), index, &mut self.wire));
+        let roster = Arc::new(roster.clone());
+        self.command(|| Command::Bind(Arc::clone(&roster)));
+        self.places[usize::from(place)] = Some(roster);
     }
 
     pub fn unload(&mut self, place: u8) {
         if let Some(roster) = self.places[usize::from(place)].take() {
-            self.engine.unbind(roster.job, &mut self.wire);
+            self.command(|| Command::Unbind(roster.job));
         }
     }
 
-    /// The header with the tag that it has when the switch sends it to the card.
-    fn verified(&self, header: Header) -> Header {
-        let mut rosters = self.places.iter().flatten();
-        let roster = rosters.find(|roster| roster.job == header.job);
-        roster.map_or(header, |roster| roster.secret.seal(header))
+    /// The frame with the tag that it has when the switch sends it to the card.
+    fn sealed(&self, mut frame: Vec<u8>) -> Vec<u8> {
+        let header = UdpFrame::parse(&frame).ok();
+        let header = header.and_then(|udp| Header::parse(udp.datagram(&frame)).ok());
+        if let Some(header) = header {
+            let mut rosters = self.places.iter().flatten();
+            if let Some(roster) = rosters.find(|roster| roster.job == header.job) {
+                roster.secret.seal(header).emit(&mut frame[UDP_END..]);
+            }
+        }
+        frame
+    }
+
+    /// Whether a switch whose cores have a shard each says so.
+    fn is_of_wrong_shard(&mut self, port: PortId, frame: &[u8]) -> bool {
+        let count = |switch: &Software| -> u64 {
+            let cores = switch.cores.iter();
+            let drops = cores.map(|core| core.context.drops()[DropReason::Shard]);
+            drops.sum()
+        };
+        let before = count(&self.sharded);
+        let packet = self.sharded.memory.packet(frame);
+        self.sharded.receive(port, packet);
+        self.sharded.take();
+        discard_control(&mut self.sharded);
+        count(&self.sharded) > before
+    }
+
+    /// The frame to the one pool, to whichever shard of the card's it is.
+    fn to_pool(&self, mut frame: Vec<u8>) -> Vec<u8> {
+        if let Ok(udp) = UdpFrame::parse(&frame)
+            && udp.addresses.dst_port.wrapping_sub(self.own.base_port) < self.own.shards
+        {
+            frame[UDP_PORT_AT..UDP_PORT_AT + 2].copy_from_slice(&self.own.base_port.to_be_bytes());
+        }
+        frame
+    }
+
+    /// What the switch does with a frame to its MAC: why it drops it, and what leaves.
+    fn decide(
+        &mut self,
+        port: PortId,
+        frame: &[u8],
+    ) -> (Option<DropReason>, Vec<(PortId, Vec<u8>)>) {
+        if self.is_of_wrong_shard(port, frame) {
+            return (Some(DropReason::Shard), Vec::new());
+        }
+        let before = drops_of(&self.switch);
+        let packet = self.switch.memory.packet(&self.to_pool(frame.to_vec()));
+        self.switch.receive(port, packet);
+        discard_control(&mut self.switch);
+        let after = drops_of(&self.switch);
+        let changed = |reason: &&DropReason| after[**reason as usize] > before[**reason as usize];
+        let reason = DropReason::ALL.iter().find(changed).copied();
+        let more = after.iter().sum::<u64>() - before.iter().sum::<u64>();
+        assert_eq!(more, u64::from(reason.is_some()), "one frame, two drops");
+        (reason, self.switch.take())
     }
 
     /// Takes a frame. What leaves because of it.
     pub fn frame(&mut self, frame: &[u8], flaw: Flaw) -> Vec<Vec<u8>> {
         self.frames_in += 1;
         self.beats_in += frame.len().div_ceil(64) as u64;
-        let flaw = shows(flaw, frame.len())
-            .or((frame.len() > self.shape.frame_max()).then_some("stream-oversize"));
-        if let Some(name) = flaw {
+        if let Some(name) = flaw_of(flaw, frame.len(), &self.shape) {
             let count = self.stream.iter_mut().find(|(n, _)| *n == name);
             count.expect("named above").1 += 1;
             return Vec::new();
@@ -285,41 +302,26 @@ impl Reference {
         if port.is_some() {
             inner[..6].copy_from_slice(&self.own.mac.0);
         }
-        match classify(&inner, port.unwrap_or(NO_PORT), &self.own) {
-            Fate::Pass => return self.pass(frame),
-            Fate::Drop(reason) => self.engine.count_drop(reason),
-            Fate::Take(header, from, shard) => {
-                let header = self.verified(header);
-                match self.engine.admit(&from, &header) {
-                    Err(DropReason::UnknownJob) => return self.pass(frame),
-                    // The card has all shards, so the engine is one that has them, and does not look.
-                    result
-                        if is_behind_shard(&header, result.err()) && !self.fits(&header, shard) =>
-                    {
-                        self.engine.count_drop(DropReason::Shard);
-                    }
-                    Err(reason) => self.engine.count_drop(reason),
-                    Ok(admission) => {
-                        inner.truncate(HEADERS_BYTES + header.payload_bytes());
-                        let buffer = Frame(inner);
-                        self.engine.handle_admitted(
-                            Time(0),
-                            admission,
-                            &header,
-                            buffer,
-                            &mut self.wire,
-                        );
-                    }
+        let port = port.filter(|port| port.0 < PORTS).unwrap_or(STRANGER);
+        let (dropped, sent) = match self.switch.cores[0].context.forwarding.is_local(&inner) {
+            // Forwarding is the switch's business.
+            Ok(false) => return self.pass(frame),
+            Err(reason) => (Some(reason), Vec::new()),
+            Ok(true) => {
+                let inner = self.sealed(inner);
+                let decision = self.decide(port, &inner);
+                if is_passed(&inner, decision.0) {
+                    return self.pass(frame);
                 }
+                decision
             }
+        };
+        if let Some(reason) = dropped {
+            self.drops[reason as usize] += 1;
         }
-        let sent = std::mem::take(&mut self.wire.sent);
+        let sent = as_card(sent);
         self.count_out(&sent);
         sent
-    }
-
-    fn fits(&self, header: &Header, shard: u16) -> bool {
-        header.fragment.0 & (u32::from(self.own.shards) - 1) == u32::from(shard)
     }
 
     fn pass(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
@@ -340,13 +342,13 @@ impl Reference {
     }
 
     fn count(&self, group: Group, name: &str) -> u64 {
-        let counters = self.engine.counters();
+        let counters = self.switch.cores[0].dialects.native.aggregator().counters();
         let named = match group {
             Group::Count => counters.named().iter().find(|(n, _)| *n == name).copied(),
             Group::Drop => DropReason::ALL
                 .iter()
                 .find(|reason| reason.name() == name)
-                .map(|&reason| ("", counters.dropped(reason)))
+                .map(|&reason| ("", self.drops[reason as usize]))
                 .or_else(|| self.stream.iter().find(|(n, _)| *n == name).copied()),
             Group::Stream => match name {
                 "frames_in" => Some(("", self.frames_in)),
@@ -363,9 +365,8 @@ impl Reference {
 
     /// All drops that have no counter on the card, which must be none.
     pub fn uncounted(&self) -> u64 {
-        let counters = self.engine.counters();
         let on_card = |reason: &DropReason| COUNTERS.iter().any(|(_, n)| *n == reason.name());
         let others = DropReason::ALL.iter().filter(|reason| !on_card(reason));
-        others.map(|&reason| counters.dropped(reason)).sum()
+        others.map(|&reason| self.drops[reason as usize]).sum()
     }
 }

@@ -1,15 +1,16 @@
 //! What is played: frames and commands, drawn from a seed.
 //!
-//! A script is of a few jobs, each with a handful of fragments under way, whose slots mostly overlap.
-//! Its moods are drawn first: what is frequent in it, what priorities there are, how fast fragments are
-//! finished or given up. So one script is of collisions, another of losses, another of junk, and most of
-//! some of everything.
+//! A script is of a few jobs, each with a handful of fragments under way, whose slots mostly
+//! overlap. Its moods are drawn first: what is frequent in it, what priorities there are, how fast
+//! fragments are finished or given up. So one script is of collisions, another of losses, another
+//! of junk, and most of some of everything.
 
 use super::card::{Own, Shape, hash_of};
-use super::reference::{MASK, PORT, PROBE, tag};
+use super::common::switch::ADDRESS;
 use super::rng::Rng;
 use std::net::Ipv4Addr;
 use tally_card::{Flaw, Gaps};
+use tally_engine::offload::tags::{mask_mac, port_mac, probe_mac};
 use tally_engine::{Member, PortId, Roster};
 use tally_wire::frame::emit;
 use tally_wire::{
@@ -28,28 +29,29 @@ pub enum Step {
     Gaps(Gaps, u64),
     /// All must have come out.
     Settle,
-    /// While frames are on their way: what is loaded is loaded again as it is, or the counters are read.
+    /// While frames are on their way: what is loaded is loaded again as it is, or the counters are
+    /// read.
     Reload(u8, Box<Roster>),
     Read,
 }
 
 /// The switch of all scripts.
 pub const OWN: Own = Own {
-    mac: Mac([0x02, 0x54, 0x41, 0x4c, 0x4c, 0x59]),
-    ip: Ipv4Addr::new(10, 0, 0, 254),
-    base_port: 31249,
+    mac: ADDRESS.mac,
+    ip: ADDRESS.ip,
+    base_port: ADDRESS.base_port,
     shards: 4,
 };
 
 /// Of all jobs: the card has none, and the reference must behave as if the switch did the rest.
-const SECRET: EpochSecret = EpochSecret::new([7; 16]);
+pub const SECRET: EpochSecret = EpochSecret::new([7; 16]);
 
 /// What a worker or PS sends to the switch, tagged as the switch does.
 pub fn frame_of(from: &Member, header: &Header, payload: &[u8], own: &Own) -> Vec<u8> {
     let shard = header.fragment.0 & (u32::from(own.shards) - 1);
     let addresses = Addresses {
         src_mac: from.mac,
-        dst_mac: tag(PORT, from.port.0),
+        dst_mac: port_mac(from.port),
         src_ip: from.ip,
         dst_ip: own.ip,
         src_port: from.udp_port,
@@ -65,7 +67,7 @@ pub fn frame_of(from: &Member, header: &Header, payload: &[u8], own: &Own) -> Ve
 }
 
 /// A member at an address of its own.
-fn member(n: u32, port: u16) -> Member {
+pub fn member(n: u32, port: u16) -> Member {
     let [_, _, high, low] = n.to_be_bytes();
     Member {
         port: PortId(port),
@@ -92,7 +94,8 @@ pub fn data(roster: &Roster, element: Element, fragment: u32, rank: u8) -> Heade
     }
 }
 
-/// The header of a frame without elements. The card accepts any tag, since the switch has verified it.
+/// The header of a frame without elements. The card accepts any tag, since the switch has verified
+/// it.
 pub fn word(roster: &Roster, kind: Kind, fragment: u32, rank: Rank, tag: u64) -> Header {
     Header {
         kind,
@@ -138,7 +141,7 @@ struct Job {
 enum Move {
     Data,
     Resend,
-    Again,
+    Retransmit,
     Remind,
     Nack,
     Probe,
@@ -157,7 +160,7 @@ enum Move {
 const MOVES: [(Move, u32); 16] = [
     (Move::Data, 700),
     (Move::Resend, 40),
-    (Move::Again, 40),
+    (Move::Retransmit, 40),
     (Move::Remind, 30),
     (Move::Nack, 10),
     (Move::Probe, 40),
@@ -330,7 +333,7 @@ impl Author {
                 let flags = header.flags.with(Flags::RESEND);
                 self.send(n, &Header { flags, ..header });
             }
-            Move::Again => {
+            Move::Retransmit => {
                 let (fragment, rank) = self.some(n);
                 let header = self.data(n, fragment, rank);
                 self.send(n, &header);
@@ -622,10 +625,10 @@ impl Author {
                     0 => OWN.mac,
                     1 => Mac::BROADCAST,
                     2 => Mac([1, 0, 0x5e, 84, 0, 7]),
-                    3 => tag(PROBE, 3),
-                    4 => tag(MASK, 3),
-                    5 => tag(PORT, rng.below(17) as u16),
-                    _ => tag(3, 0),
+                    3 => probe_mac(3),
+                    4 => mask_mac(3),
+                    5 => port_mac(PortId(rng.below(17) as u16)),
+                    _ => Mac([0x02, 0x54, 0x43, 3, 0, 0]),
                 };
                 frame[..6].copy_from_slice(&mac.0);
             }
@@ -659,8 +662,8 @@ impl Author {
             let ethertype = rng.of(&[0x0800_u16, 0x0806, 0x86dd, 0x88b5]);
             frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
             match rng.below(4) {
-                0 => frame[..6].copy_from_slice(&tag(PROBE, 9).0),
-                1 => frame[..6].copy_from_slice(&tag(PORT, 3).0),
+                0 => frame[..6].copy_from_slice(&probe_mac(9).0),
+                1 => frame[..6].copy_from_slice(&port_mac(PortId(3)).0),
                 _ => {}
             }
         }
@@ -835,53 +838,4 @@ fn remember(job: &mut Job, fragment: u32) {
     if job.gone.len() > 16 {
         job.gone.swap_remove((fragment as usize) % 16);
     }
-}
-
-/// Each byte of the headers of each kind of frame, with each value: nobody may be hurt.
-pub fn every_byte() -> Vec<Step> {
-    let mut script = Vec::new();
-    let workers = (0..2).map(|n| member(n, n as u16)).collect();
-    let roster = Roster::new(JobId(7), Epoch(0x2a01), SECRET, 1, workers, member(9, 9));
-    script.push(Step::Load(0, Box::new(roster.clone())));
-    let mut fragment = 0;
-    for kind in 0..7 {
-        for at in 0..HEADERS_BYTES {
-            for value in 0..=255 {
-                let header = match kind {
-                    0 => data(&roster, Element::I32, fragment, 0),
-                    1 => data(&roster, Element::I32, fragment, 1),
-                    2 => result(&roster, Element::I32, fragment, Rank::PS, 0),
-                    3 => word(&roster, Kind::Remind, fragment, Rank::PS, 0),
-                    4 => word(&roster, Kind::Nack, fragment, Rank(1), 0),
-                    5 => result(&roster, Element::I32, fragment, Rank(0), 0),
-                    _ => word(&roster, Kind::Probe, fragment, Rank(0), 0),
-                };
-                let from = match kind {
-                    0 | 5 | 6 => roster.workers[0],
-                    1 => roster.workers[1],
-                    _ => roster.ps,
-                };
-                let payload = [value; 64];
-                let payload = &payload[..usize::from(header.units) * 64];
-                let mut frame = frame_of(&from, &header, payload, &OWN);
-                frame[at] = value;
-                script.push(Step::Frame(frame, Flaw::None));
-            }
-            fragment += 1;
-            script.push(Step::Settle);
-        }
-        // Each length, too.
-        for bytes in 1..=300 {
-            let mut frame = frame_of(
-                &roster.workers[0],
-                &data(&roster, Element::I32, fragment, 0),
-                &[1; 64],
-                &OWN,
-            );
-            frame.resize(bytes, 0);
-            script.push(Step::Frame(frame, Flaw::None));
-        }
-        script.push(Step::Settle);
-    }
-    script
 }

@@ -1,11 +1,13 @@
-//! A card as the table in docs/FPGA.md has it, row by row: what each memory of the pipeline keeps, and
-//! nothing of the engine. It shows that the table is right, and with one [`Mistake`] in it that the scripts find
-//! mistakes.
+//! A card as the table in docs/FPGA.md has it, row by row: what each memory of the pipeline keeps,
+//! and nothing of the engine. It shows that the table is right, and with one [`Mistake`] in it that
+//! the scripts find mistakes.
 
 use super::card::{Card, Counts, Own, Shape, hash_of};
-use super::reference::{Fate, MASK, NO_PORT, classify, mac_at, port_of, shows, tag, write_headers};
+use super::checks::{Fate, classify};
+use super::reference::{NO_PORT, flaw_of, mac_at, write_headers};
 use tally_bridge::registers::COUNTERS;
 use tally_card::{Flaw, Gaps};
+use tally_engine::offload::tags::{mask_mac, port_of};
 use tally_engine::{DropReason, Member, Roster};
 use tally_wire::frame::{emit, group_of};
 use tally_wire::{Addresses, AuthTag, Element, FragmentId, Header, Kind, Mac, Rank};
@@ -125,7 +127,7 @@ struct Job {
 }
 
 #[derive(Clone, Default)]
-struct Kept {
+struct CachedResult {
     used: bool,
     fragment: u32,
     frame: Vec<u8>,
@@ -139,13 +141,13 @@ pub struct Table {
     slots: Vec<Option<Slot>>,
     jobs: Vec<Option<Job>>,
     /// By place and fragment.
-    ring: Vec<Vec<Kept>>,
+    ring: Vec<Vec<CachedResult>>,
     notes: Vec<Vec<(u32, u64)>>,
     counts: Counts,
     sent: Vec<Vec<u8>>,
 }
 
-enum Standing {
+enum ResultState {
     Finished,
     Old,
     Open,
@@ -161,7 +163,7 @@ impl Table {
             shape,
             slots: (0..shape.slots).map(|_| None).collect(),
             jobs: (0..jobs).map(|_| None).collect(),
-            ring: vec![vec![Kept::default(); ring]; jobs],
+            ring: vec![vec![CachedResult::default(); ring]; jobs],
             notes: vec![vec![(0, 0); ring]; jobs],
             counts: vec![0; COUNTERS.len()],
             sent: Vec::new(),
@@ -246,19 +248,19 @@ impl Table {
         fragment.0 as usize & (self.shape.ring as usize - 1)
     }
 
-    fn standing(&self, place: usize, fragment: FragmentId) -> Standing {
+    fn state(&self, place: usize, fragment: FragmentId) -> ResultState {
         let kept = &self.ring[place][self.ring_at(fragment)];
         if kept.used && (kept.fragment == fragment.0 || self.errs(Mistake::RingOfAnother)) {
-            return Standing::Finished;
+            return ResultState::Finished;
         }
         let late = i64::from(self.shape.ring) + i64::from(self.errs(Mistake::OldOffByOne));
         match self.job(place).newest_result {
             Some(newest)
                 if self.ahead(newest, fragment) >= late && !self.errs(Mistake::OldTaken) =>
             {
-                Standing::Old
+                ResultState::Old
             }
-            _ => Standing::Open,
+            _ => ResultState::Open,
         }
     }
 
@@ -337,7 +339,7 @@ impl Table {
     }
 
     fn leave(&mut self, mut frame: Vec<u8>, ports: u16) {
-        frame[6..12].copy_from_slice(&tag(MASK, ports).0);
+        frame[6..12].copy_from_slice(&mask_mac(ports).0);
         self.sent.push(frame);
     }
 
@@ -409,7 +411,7 @@ impl Table {
             return;
         }
         let at = self.ring_at(header.fragment);
-        self.ring[place][at] = Kept {
+        self.ring[place][at] = CachedResult {
             used: true,
             fragment: header.fragment.0,
             frame,
@@ -439,12 +441,12 @@ impl Table {
     fn data(&mut self, place: usize, header: &Header, payload: &[u8]) {
         let resend = header.flags.0 & RESEND != 0;
         let fragment = header.fragment;
-        match self.standing(place, fragment) {
-            Standing::Finished if resend => {
+        match self.state(place, fragment) {
+            ResultState::Finished if resend => {
                 return self.again(place, header, Mistake::ResendToAllPorts);
             }
-            Standing::Finished | Standing::Old => return self.count("late"),
-            Standing::Open => {}
+            ResultState::Finished | ResultState::Old => return self.count("late"),
+            ResultState::Open => {}
         }
         self.reach(place, fragment);
         let at = (hash_of(header.job).wrapping_add(fragment.0) & (self.shape.slots - 1)) as usize;
@@ -639,7 +641,7 @@ impl Table {
         if !of_ps && self.errs(Mistake::WorkerResultToPs) {
             return self.send_to_ps(place, header, payload);
         }
-        if !matches!(self.standing(place, header.fragment), Standing::Open) {
+        if !matches!(self.state(place, header.fragment), ResultState::Open) {
             return self.count("late");
         }
         if !self.errs(Mistake::NewestOfDataOnly) {
@@ -687,7 +689,7 @@ impl Table {
 
     fn remind(&mut self, place: usize, header: &Header) {
         self.count("reminds");
-        let open = matches!(self.standing(place, header.fragment), Standing::Open);
+        let open = matches!(self.state(place, header.fragment), ResultState::Open);
         if let Some(at) = self.find(place, header).filter(|_| open) {
             let bitmap = self.slots[at].as_ref().expect("found").bitmap;
             if !self.errs(Mistake::RemindNotNoted) {
@@ -713,11 +715,11 @@ impl Table {
         if !self.errs(Mistake::ProbeUncounted) {
             self.count("probes");
         }
-        match self.standing(place, header.fragment) {
-            Standing::Finished if !self.errs(Mistake::ProbeRingIgnored) => {
+        match self.state(place, header.fragment) {
+            ResultState::Finished if !self.errs(Mistake::ProbeRingIgnored) => {
                 return self.again(place, header, Mistake::ProbeToAllPorts);
             }
-            Standing::Old if !self.errs(Mistake::ProbeOldAnswered) => return self.count("late"),
+            ResultState::Old if !self.errs(Mistake::ProbeOldAnswered) => return self.count("late"),
             _ => {}
         }
         if self.errs(Mistake::ProbeReaches) {
@@ -821,7 +823,7 @@ impl Table {
             }
         }
         if !self.errs(Mistake::UnloadLeavesRing) {
-            self.ring[place].fill(Kept::default());
+            self.ring[place].fill(CachedResult::default());
         }
         if !self.errs(Mistake::UnloadLeavesNotes) {
             self.notes[place].fill((0, 0));
@@ -873,11 +875,8 @@ impl Card for Table {
         let own = self.own.expect("set");
         self.add_to("frames_in", 1);
         self.add_to("beats_in", frame.len().div_ceil(64));
-        if let Some(name) = shows(flaw, frame.len()) {
+        if let Some(name) = flaw_of(flaw, frame.len(), &self.shape) {
             return self.count(name);
-        }
-        if frame.len() > self.shape.frame_max() {
-            return self.count("stream-oversize");
         }
         let mut inner = frame.to_vec();
         let port = mac_at(frame, 0).and_then(port_of);
@@ -907,7 +906,7 @@ impl Card for Table {
 
     fn set_gaps(&mut self, _gaps: Gaps, _seed: u64) {}
 
-    fn settle(&mut self) -> Result<Vec<Vec<u8>>, String> {
+    fn drain(&mut self) -> Result<Vec<Vec<u8>>, String> {
         let sent = std::mem::take(&mut self.sent);
         self.add_to("frames_out", sent.len());
         let beats = sent.iter().map(|frame| frame.len().div_ceil(64));

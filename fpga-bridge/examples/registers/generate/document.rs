@@ -39,7 +39,8 @@ fn row(out: &mut String, register: &Register) -> Result<(), String> {
 
 /// Text of `FPGA-REGISTERS.md`.
 pub fn document(map: &Map) -> Result<String, String> {
-    let mut out = "<!-- Generated from fpga-bridge/registers.json by `cargo run -p tally-bridge --example registers`. Edit that file instead. -->
+    let mut out = "<!-- Generated from fpga-bridge/registers.json by
+`cargo run -p tally-bridge --example registers`. Edit that file instead. -->
 
 # Registers of the FPGA card
 

@@ -1,8 +1,10 @@
 //! What Tally needs to serve a rack: arithmetic over assumptions, all of which are inputs.
 
+use clap::Args as _;
 use serde::Serialize;
+use simd_json::prelude::*;
 
-/// The assumptions. What was not measured is somebody's guess: replace it by your own.
+/// The assumptions. What was not measured is a guess: replace it by your own.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 pub struct Inputs {
     /// Hosts of the rack
@@ -14,10 +16,9 @@ pub struct Inputs {
     /// Share of the time in which a host sends gradients
     #[arg(long, default_value_t = 1.0)]
     pub duty: f64,
-    /// Gbit/s of frames that one core takes in, sums and answers; by default as recorded by `datapath`
-    /// (1 KiB, i32), else 100
+    /// Gbit/s of frames that one core sums and answers [default: as recorded by datapath, 1 KiB,
+    /// i32, else 100]
     #[arg(long)]
-    #[serde(skip)]
     pub core_gbit: Option<f64>,
     /// Share of a core's rate that is planned with
     #[arg(long, default_value_t = 0.8)]
@@ -72,67 +73,21 @@ pub(super) struct Needs {
     pub servers: f64,
     pub watts: f64,
     pub cost: f64,
-    pub tofino_watts: f64,
-    pub tofino_cost: f64,
-    pub fpga_watts: f64,
-    pub fpga_cost: f64,
 }
 
 impl Inputs {
-    /// Every input by the name that it has on the page, in order, with its question and its value.
-    pub(super) fn fields(&self, core_gbit: f64) -> [(&'static str, &'static str, f64); 18] {
-        [
-            ("hosts", "hosts of the rack", self.hosts),
-            ("link_gbit", "Gbit/s of each host's link", self.link_gbit),
-            ("duty", "share of the time in which a host sends", self.duty),
-            (
-                "core_gbit",
-                "Gbit/s of frames a core sums and answers",
-                core_gbit,
-            ),
-            (
-                "headroom",
-                "share of a core's rate that is planned with",
-                self.headroom,
-            ),
-            ("server_cores", "cores of a server", self.server_cores),
-            ("server_nics", "NICs of a server", self.server_nics),
-            ("nic_gbit", "Gbit/s of a NIC, all ports", self.nic_gbit),
-            (
-                "server_watts",
-                "watts of a server without NICs",
-                self.server_watts,
-            ),
-            ("nic_watts", "watts of a NIC with cables", self.nic_watts),
-            (
-                "server_cost",
-                "cost of a server without NICs",
-                self.server_cost,
-            ),
-            ("nic_cost", "cost of a NIC", self.nic_cost),
-            (
-                "tofino_watts",
-                "watts of the Tofino switch",
-                self.tofino_watts,
-            ),
-            ("tofino_cost", "cost of the Tofino switch", self.tofino_cost),
-            (
-                "rack_switch_watts",
-                "watts of an ordinary switch",
-                self.rack_switch_watts,
-            ),
-            (
-                "rack_switch_cost",
-                "cost of an ordinary switch",
-                self.rack_switch_cost,
-            ),
-            (
-                "fpga_watts",
-                "watts of FPGA cards for the rack",
-                self.fpga_watts,
-            ),
-            ("fpga_cost", "cost of those cards", self.fpga_cost),
-        ]
+    /// Name, question and value of every input, in order; those that have no value are left out.
+    pub(super) fn fields(&self) -> Vec<(String, String, f64)> {
+        let values = simd_json::serde::to_owned_value(self).unwrap_or_default();
+        let command = Self::augment_args(clap::Command::new("inputs"));
+        let field = |arg: &clap::Arg| {
+            let name = arg.get_id().to_string();
+            let help = arg.get_help()?.to_string();
+            let question = help.split(" [").next()?.to_owned();
+            let value = values.get(name.as_str())?.cast_f64()?;
+            Some((name, question, value))
+        };
+        command.get_arguments().filter_map(field).collect()
     }
 
     /// The same as the script on the page computes.
@@ -150,19 +105,15 @@ impl Inputs {
             servers,
             watts: servers * self.server_watts + nics * self.nic_watts,
             cost: servers * self.server_cost + nics * self.nic_cost,
-            tofino_watts: self.tofino_watts,
-            tofino_cost: self.tofino_cost,
-            fpga_watts: self.rack_switch_watts + self.fpga_watts,
-            fpga_cost: self.rack_switch_cost + self.fpga_cost,
         }
     }
 
     /// The first input that makes no sense.
-    pub(super) fn wrong(&self, core_gbit: f64) -> Option<String> {
-        self.fields(core_gbit)
+    pub(super) fn wrong(&self) -> Option<String> {
+        self.fields()
             .iter()
             .find(|(name, _, value)| {
-                let is_share = ["duty", "headroom"].contains(name);
+                let is_share = ["duty", "headroom"].contains(&name.as_str());
                 let may_be_zero = name.ends_with("watts") || name.ends_with("cost");
                 !value.is_finite()
                     || *value < 0.0
@@ -197,13 +148,29 @@ mod tests {
     }
 
     #[test]
+    fn every_input_is_a_field_that_the_script_on_the_page_reads() {
+        let Line { inputs } = Line::parse_from(["x", "--core-gbit", "80"]);
+        let fields = inputs.fields();
+        assert_eq!(fields.len(), 18);
+        let page = include_str!("page.html");
+        for (name, question, _) in fields {
+            assert!(page.contains(&format!("v.{name}")), "{name}");
+            assert!(
+                !question.is_empty() && !question.contains('['),
+                "{question}"
+            );
+        }
+    }
+
+    #[test]
     fn what_makes_no_sense_is_named() {
-        let wrong = |line: &[&str]| Line::parse_from(line).inputs.wrong(100.0);
+        let wrong = |line: &[&str]| Line::parse_from(line).inputs.wrong();
         assert_eq!(wrong(&["x", "--nic-cost", "0"]), None);
         for line in [
             ["x", "--hosts", "0"],
             ["x", "--headroom", "1.5"],
             ["x", "--nic-gbit", "NaN"],
+            ["x", "--core-gbit", "0"],
         ] {
             assert!(
                 wrong(&line).is_some_and(|why| why.starts_with(line[1])),

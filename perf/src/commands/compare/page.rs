@@ -1,51 +1,53 @@
-//! The page: one HTML file that needs nothing else.
+//! The page: one HTML file that needs no other.
 
-use super::Measured;
-use super::model::{Inputs, Needs};
-use super::published::{FIGURES, Kind};
+use super::OfCore;
+use super::published::{Kind, figures};
 use crate::record::Record;
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use tally_report::{Plot, Target};
+use std::collections::{BTreeMap, BTreeSet};
+use tally_report::{Bar, Bars, Plot};
 
 const TEMPLATE: &str = include_str!("page.html");
 const OURS: &str = "#c0392b";
 const THEIRS: &str = "#5d7f9e";
 
-/// A bar of a chart: from 0 to `high`, with a notch at `low` where there is a range.
-pub(super) struct Bar {
-    pub name: String,
-    pub low: f64,
-    pub high: f64,
-    pub is_ours: bool,
-}
-
 /// Everything that is on it.
 pub(super) struct Page<'a> {
     pub records: &'a BTreeMap<String, Record>,
-    pub missing: &'a [&'a str],
-    pub measured: &'a Measured,
+    /// Commands without a record.
+    pub missing: Vec<&'a str>,
+    pub of_core: &'a [OfCore],
     pub pool: Option<Plot>,
-    pub inputs: &'a Inputs,
-    pub core_gbit: f64,
-    pub needs: Needs,
+    /// Name, question and value of the model's inputs.
+    pub fields: Vec<(String, String, f64)>,
+    pub core_source: &'a str,
 }
 
 impl Page<'_> {
     pub(super) fn html(&self) -> String {
+        let none = || "<p>No record.</p>".to_owned();
+        let cores = self.cores();
         let parts = [
-            ("measured", self.days()),
-            ("missing", self.missing()),
+            ("machines", self.machines()),
+            ("ceiling_plot", chart(ceilings(), None)),
+            (
+                "core_plot",
+                if cores.is_empty() {
+                    none()
+                } else {
+                    chart(cores, Some((100.0, "a port")))
+                },
+            ),
+            ("pool_plot", self.pool.as_ref().map_or_else(none, Plot::svg)),
+            ("rate_plot", chart(self.beside(Kind::Rate, "Gbit/s"), None)),
+            (
+                "gain_plot",
+                chart(self.beside(Kind::Gain, "ratio"), Some((1.0, "as fast"))),
+            ),
+            ("core_source", self.core_source.to_owned()),
+            ("inputs", self.inputs()),
             ("targets", self.targets()),
-            ("ceiling_plot", bars(&self.ceilings(), "%", None)),
-            ("core_plot", self.cores()),
-            ("pool", self.pool()),
-            ("rate_plot", bars(&self.rates(), "Gbit/s", None)),
-            ("gain_plot", bars(&self.gains(), "times", Some(1.0))),
-            ("core_source", self.core_source()),
-            ("inputs", self.fields()),
-            ("needs", needs(&self.needs)),
-            ("figures", figures()),
+            ("unmeasured", self.unmeasured()),
+            ("figures", published()),
         ];
         // One pass, so that what is put in is not searched again.
         let mut out = String::new();
@@ -60,342 +62,197 @@ impl Page<'_> {
         out + rest
     }
 
-    fn days(&self) -> String {
-        if self.records.is_empty() {
-            return "nothing yet".to_owned();
-        }
-        let one = |record: &Record| {
+    /// The machines of the records, and which records are of each.
+    fn machines(&self) -> String {
+        let mut machines: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for record in self.records.values() {
             let machine = &record.content.machine;
-            format!(
-                "{} on {} ({}, {} cores{}; commit {})",
+            let cpu = escape(machine.cpu.as_deref().unwrap_or("unknown processor"));
+            let kind = if machine.virtual_machine {
+                ", virtual"
+            } else {
+                ""
+            };
+            let of = machines
+                .entry(format!("{cpu}, {} cores{kind}", machine.cores))
+                .or_default();
+            let commit = escape(record.content.commit.get(..7).unwrap_or_default());
+            of.push(format!(
+                "{} ({}, {commit})",
                 escape(&record.command),
-                record.day,
-                escape(machine.cpu.as_deref().unwrap_or("unknown processor")),
-                machine.cores,
-                if machine.virtual_machine {
-                    ", virtual"
-                } else {
-                    ""
-                },
-                escape(record.content.commit.get(..7).unwrap_or_default())
+                record.day
+            ));
+        }
+        let lines = machines
+            .iter()
+            .map(|(machine, of)| format!("{machine}: {}", of.join(", ")));
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
+    fn cores(&self) -> Vec<Bar> {
+        let bar = |core: &OfCore| {
+            let name = format!("one core, {} B, {}", core.payload_bytes, core.element);
+            ours(name, core.gbit_per_s, "Gbit/s of frames")
+        };
+        self.of_core.iter().map(bar).collect()
+    }
+
+    /// Published figures of a kind, and what was measured of whole jobs in that unit.
+    fn beside(&self, kind: Kind, unit: &str) -> Vec<Bar> {
+        let label = if unit == "ratio" { "times" } else { unit };
+        let is_of_jobs =
+            |record: &&Record| ["allreduce", "jct", "training"].contains(&record.whole());
+        let mut bars = theirs(kind, label);
+        for record in self.records.values().filter(is_of_jobs) {
+            for target in record
+                .content
+                .targets
+                .iter()
+                .filter(|target| target.unit == unit)
+            {
+                if let Some(value) = target.value {
+                    let name = format!("Tally, {}: {}", record.whole(), spaced(&target.name));
+                    bars.push(ours(name, value, label));
+                }
+            }
+        }
+        bars
+    }
+
+    fn inputs(&self) -> String {
+        let input = |(name, question, value): &(String, String, f64)| {
+            let value = round(*value);
+            format!(
+                "<label>{question} <input name={name} type=number min=0 step=any value={value}></label>\n"
             )
         };
-        self.records
-            .values()
-            .map(one)
-            .collect::<Vec<_>>()
-            .join("; ")
+        self.fields.iter().map(input).collect()
     }
 
-    fn missing(&self) -> String {
-        if self.missing.is_empty() {
-            return String::new();
-        }
-        format!(
-            " <b>Not recorded</b>, and therefore not on this page: {}.",
-            self.missing.join(", ")
-        )
-    }
-
+    /// The targets that were measured, a row each.
     fn targets(&self) -> String {
-        let mut out = "<table><thead><tr><th>command</th><th>what</th><th class=number>value</th>\
-                       <th class=number>target</th><th>how</th></tr></thead><tbody>\n"
-            .to_owned();
-        let mut rows = 0;
+        let mut rows = String::new();
         for record in self.records.values() {
             for target in &record.content.targets {
-                if target.value.is_none() && self.is_measured_elsewhere(record, &target.name) {
-                    continue;
-                }
-                rows += 1;
-                let (class, value) = verdict(target);
-                let _ = writeln!(
-                    out,
-                    "<tr><td>{}</td><td>{}</td><td class=\"number {class}\">{value}</td>\
-                     <td class=number>{}</td><td class=small>{}</td></tr>",
+                let Some(value) = target.value else { continue };
+                let class = match target.met {
+                    Some(true) => "met",
+                    Some(false) => "missed",
+                    None => "none",
+                };
+                rows += &format!(
+                    "<tr><td>{}</td><td>{}</td><td class=\"number {class}\">{} {}</td><td class=number>{}</td>\
+                     <td class=small>{}</td></tr>\n",
                     escape(&record.command),
-                    escape(&target.name.replace('_', " ")),
+                    escape(&spaced(&target.name)),
+                    round(value),
+                    escape(&target.unit),
                     target.target,
                     escape(&target.how)
                 );
             }
         }
-        if rows == 0 {
-            return "<p>No record has a target.</p>".to_owned();
-        }
-        out + "</tbody></table>"
+        rows
     }
 
-    /// Whether another part of the same command has that target, and has measured it or stands before.
-    fn is_measured_elsewhere(&self, here: &Record, name: &str) -> bool {
-        let parts = self
-            .records
-            .values()
-            .filter(|other| other.whole() == here.whole() && other.command != here.command);
-        parts
-            .flat_map(|part| part.content.targets.iter().map(move |it| (part, it)))
-            .filter(|(_, target)| target.name == name)
-            .any(|(part, target)| target.value.is_some() || part.command < here.command)
-    }
-
-    fn ceilings(&self) -> Vec<Bar> {
-        let mut bars: Vec<_> = published(Kind::Ceiling)
-            .map(|bar| Bar {
-                low: bar.low * 100.0,
-                high: bar.high * 100.0,
-                ..bar
-            })
-            .collect();
-        bars.extend([256, 1024, 8192].map(|payload| {
-            let share = super::ceiling(payload) * 100.0;
-            Bar {
-                name: format!("Tally: {payload} B payload"),
-                low: share,
-                high: share,
-                is_ours: true,
+    /// One line: the targets that no record of their command measured, and the commands without a
+    /// record.
+    fn unmeasured(&self) -> String {
+        let [mut measured, mut all] = [BTreeSet::new(), BTreeSet::new()];
+        for record in self.records.values() {
+            for target in &record.content.targets {
+                let name = (record.whole(), target.name.as_str());
+                all.insert(name);
+                if target.value.is_some() {
+                    measured.insert(name);
+                }
             }
-        }));
-        bars
-    }
-
-    fn cores(&self) -> String {
-        let of_core = &self.measured.of_core;
-        if of_core.is_empty() {
-            return "<p>No record of <code>datapath</code>.</p>".to_owned();
         }
-        let rows: Vec<_> = of_core
-            .iter()
-            .map(|core| Bar {
-                name: format!("one core, {} B, {}", core.payload_bytes, core.element),
-                low: core.gbit_per_s,
-                high: core.gbit_per_s,
-                is_ours: true,
-            })
-            .collect();
-        bars(&rows, "Gbit/s of frames", Some(100.0))
-    }
-
-    fn pool(&self) -> String {
-        self.pool.as_ref().map_or_else(
-            || "<h2>The pool and the cache</h2><p>No record of <code>pool</code>.</p>".to_owned(),
-            |plot| {
-                format!(
-                    "<h2>The pool and the cache</h2>{}<p class=small>On a server, memory is plentiful and cache is \
-                     not: this is why Tally keeps its pool small and preempts, as switches with scarce SRAM do. \
-                     ATP had 20,000 aggregators of 248 B (4.7 MiB).</p>",
-                    plot.svg()
-                )
-            },
-        )
-    }
-
-    fn rates(&self) -> Vec<Bar> {
-        let mut bars: Vec<_> = published(Kind::Rate).collect();
-        bars.extend(self.ours("Gbit/s"));
-        bars
-    }
-
-    fn gains(&self) -> Vec<Bar> {
-        let mut bars: Vec<_> = published(Kind::Gain).collect();
-        bars.extend(self.ours("ratio"));
-        bars
-    }
-
-    /// What was measured of whole jobs: `allreduce`, `training`, and simulated completion times.
-    fn ours(&self, unit: &str) -> Vec<Bar> {
-        let of_jobs = self
-            .records
-            .values()
-            .filter(|record| ["allreduce", "jct", "training"].contains(&record.whole()));
-        of_jobs
-            .flat_map(|record| {
-                record
-                    .content
-                    .targets
-                    .iter()
-                    .map(move |target| (record, target))
-            })
-            .filter(|(_, target)| target.unit == unit)
-            .filter_map(|(record, target)| {
-                let value = target.value?;
-                Some(Bar {
-                    name: format!(
-                        "Tally, {}: {}",
-                        record.whole(),
-                        target.name.replace('_', " ")
-                    ),
-                    low: value,
-                    high: value,
-                    is_ours: true,
-                })
-            })
-            .collect()
-    }
-
-    fn core_source(&self) -> String {
-        if self.inputs.core_gbit.is_some() {
-            return "which was given on the command line".to_owned();
-        }
-        match self.measured.core_of_model() {
-            Some(core) => format!(
-                "which was measured here over virtual ports ({} B, {})",
-                core.payload_bytes, core.element
-            ),
-            None => "which is one too, for want of a record of <code>datapath</code>".to_owned(),
-        }
-    }
-
-    fn fields(&self) -> String {
-        let mut out = String::new();
-        for (name, what, value) in self.inputs.fields(self.core_gbit) {
-            let value = (value * 100.0).round() / 100.0;
-            let _ = writeln!(
-                out,
-                "<label>{what} <input name={name} type=number min=0 step=any value={value}></label>"
-            );
-        }
-        out
+        let names = all.difference(&measured);
+        let names = names.map(|(command, name)| format!("{} ({command})", escape(&spaced(name))));
+        let names: Vec<_> = names.collect();
+        let line = |what: &str, names: String| match names.is_empty() {
+            true => String::new(),
+            false => format!("<b>{what}:</b> {names}. "),
+        };
+        line("Not measured", names.join(", ")) + &line("Not recorded", self.missing.join(", "))
     }
 }
 
-fn published(kind: Kind) -> impl Iterator<Item = Bar> {
-    let of_kind = FIGURES.iter().filter(move |figure| figure.kind == kind);
-    of_kind.map(|figure| Bar {
+fn chart(bars: Vec<Bar>, mark: Option<(f64, &str)>) -> String {
+    Bars {
+        mark: mark.map(|(at, name)| (at, name.to_owned())),
+        groups: vec![bars],
+        ..Bars::default()
+    }
+    .svg()
+}
+
+fn ours(name: String, value: f64, unit: &str) -> Bar {
+    Bar {
+        name,
+        range: (value, value),
+        value: format!("{} {unit}", round(value)),
+        colour: OURS,
+    }
+}
+
+fn theirs(kind: Kind, unit: &str) -> Vec<Bar> {
+    let of_kind = figures().filter(|figure| figure.kind == kind);
+    let bars = of_kind.map(|figure| Bar {
         name: format!("{}: {}", figure.system, figure.what),
-        low: figure.low,
-        high: figure.high,
-        is_ours: false,
-    })
+        range: (figure.low, figure.high),
+        value: format!("{} {unit}", range(figure.low, figure.high)),
+        colour: THEIRS,
+    });
+    bars.collect()
 }
 
-fn verdict(target: &Target) -> (&'static str, String) {
-    let class = match target.met {
-        Some(true) => "met",
-        Some(false) => "missed",
-        None => "none",
-    };
-    let value = target.value.map_or_else(
-        || "–".to_owned(),
-        |value| format!("{} {}", round(value), escape(&target.unit)),
-    );
-    (class, value)
+fn ceilings() -> Vec<Bar> {
+    let tally = [256, 1024, 8192].map(|payload| {
+        let share = super::ceiling(payload) * 100.0;
+        ours(format!("Tally: {payload} B payload"), share, "%")
+    });
+    let mut bars = theirs(Kind::Ceiling, "%");
+    bars.extend(tally);
+    bars
 }
 
-fn needs(needs: &Needs) -> String {
-    let tally = [
-        needs.cores,
-        needs.nics,
-        needs.servers,
-        needs.watts,
-        needs.cost,
-    ];
-    let row = |name: &str, numbers: &[Option<f64>]| {
-        let cells: String = numbers
-            .iter()
-            .map(|n| n.map_or_else(|| "–".to_owned(), |n| n.to_string()))
-            .map(|n| format!("<td class=number>{n}</td>"))
-            .collect();
-        format!("<tr><td>{name}</td>{cells}</tr>")
-    };
-    let other = |watts, cost| [None, None, None, Some(watts), Some(cost)];
-    row("Tally", &tally.map(Some))
-        + &row(
-            "Tofino switch",
-            &other(needs.tofino_watts, needs.tofino_cost),
+fn published() -> String {
+    let row = |figure: super::published::Figure| {
+        let unit = match figure.kind {
+            Kind::Ceiling => " % of line rate",
+            Kind::Rate => " Gbit/s",
+            Kind::Gain => "×",
+            Kind::Note => "",
+        };
+        format!(
+            "<tr><td>{}</td><td>{}</td><td class=number>{}{unit}</td><td class=source>{}</td></tr>\n",
+            figure.system,
+            figure.what,
+            range(figure.low, figure.high),
+            figure.source
         )
-        + &row(
-            "ordinary switch and FPGA cards",
-            &other(needs.fpga_watts, needs.fpga_cost),
-        )
+    };
+    figures().map(row).collect()
 }
 
-fn figures() -> String {
-    let mut out =
-        "<table><thead><tr><th>system</th><th>what</th><th class=number>figure</th><th>source</th>\
-                   </tr></thead><tbody>\n"
-            .to_owned();
-    for figure in &FIGURES {
-        let (factor, unit) = match figure.kind {
-            Kind::Ceiling => (100.0, " % of line rate"),
-            Kind::Rate => (1.0, " Gbit/s"),
-            Kind::Gain => (1.0, "×"),
-            Kind::Note => (1.0, ""),
-        };
-        let (low, high) = (round(figure.low * factor), round(figure.high * factor));
-        let value = if low == high {
-            low
-        } else {
-            format!("{low}–{high}")
-        };
-        let _ = writeln!(
-            out,
-            "<tr><td>{}</td><td>{}</td><td class=number>{value}{unit}</td><td class=source>{}</td></tr>",
-            figure.system, figure.what, figure.source
-        );
+fn range(low: f64, high: f64) -> String {
+    if low == high {
+        round(low)
+    } else {
+        format!("{}–{}", round(low), round(high))
     }
-    out + "</tbody></table>"
-}
-
-/// Horizontal bars from 0, with their values written beside them.
-fn bars(bars: &[Bar], unit: &str, line: Option<f64>) -> String {
-    const WIDTH: f64 = 820.0;
-    const LEFT: f64 = 400.0;
-    const RIGHT: f64 = 160.0;
-    const STEP: f64 = 24.0;
-    let most = bars
-        .iter()
-        .map(|bar| bar.high)
-        .chain(line)
-        .fold(0.0, f64::max);
-    let x = |value: f64| LEFT + value / most.max(f64::MIN_POSITIVE) * (WIDTH - LEFT - RIGHT);
-    let height = 10.0 + STEP * bars.len() as f64 + if line.is_some() { 16.0 } else { 0.0 };
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
-         font-family=\"sans-serif\" font-size=\"13\">\n"
-    );
-    for (n, bar) in bars.iter().enumerate() {
-        let top = 4.0 + STEP * n as f64;
-        let colour = if bar.is_ours { OURS } else { THEIRS };
-        let value = if round(bar.low) == round(bar.high) {
-            round(bar.high)
-        } else {
-            format!("{}–{}", round(bar.low), round(bar.high))
-        };
-        let _ = writeln!(
-            out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\"/>\
-             <rect x=\"{:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{colour}\" opacity=\"0.5\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\">{value} {unit}</text>",
-            LEFT - 8.0,
-            top + 13.0,
-            escape(&bar.name),
-            x(bar.low) - LEFT,
-            STEP - 7.0,
-            x(bar.low),
-            x(bar.high) - x(bar.low),
-            STEP - 7.0,
-            x(bar.high) + 6.0,
-            top + 13.0
-        );
-    }
-    if let Some(line) = line {
-        let bottom = height - 14.0;
-        let _ = writeln!(
-            out,
-            "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{bottom:.1}\" stroke=\"#333\" stroke-dasharray=\"4 3\"/>\
-             <text x=\"{0:.1}\" y=\"{1:.1}\" text-anchor=\"middle\" fill=\"#333\">{line}</text>",
-            x(line),
-            height - 2.0
-        );
-    }
-    out + "</svg>"
 }
 
 /// As many digits as are worth reading.
 fn round(value: f64) -> String {
     let digits: f64 = if value.abs() >= 100.0 { 1.0 } else { 100.0 };
     ((value * digits).round() / digits).to_string()
+}
+
+fn spaced(name: &str) -> String {
+    name.replace('_', " ")
 }
 
 fn escape(text: &str) -> String {
@@ -413,24 +270,7 @@ mod tests {
     fn numbers_have_the_digits_that_are_worth_reading() {
         assert_eq!(round(0.771_3 * 100.0), "77.13");
         assert_eq!(round(1234.5), "1235");
-        assert_eq!(round(5.5), "5.5");
-    }
-
-    #[test]
-    fn bars_are_inside_their_chart_and_names_are_escaped() {
-        let bar = |name: &str, low, high| Bar {
-            name: name.to_owned(),
-            low,
-            high,
-            is_ours: true,
-        };
-        let svg = bars(
-            &[bar("a < b", 1.0, 2.0), bar("zero", 0.0, 0.0)],
-            "x",
-            Some(4.0),
-        );
-        assert!(svg.contains("a &lt; b") && svg.contains("1–2 x"));
-        assert!(!svg.contains("NaN") && !svg.contains("inf"));
-        assert!(bars(&[], "x", None).ends_with("</svg>"));
+        assert_eq!(range(5.5, 5.5), "5.5");
+        assert_eq!(range(14.5, 16.7), "14.5–16.7");
     }
 }

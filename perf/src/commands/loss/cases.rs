@@ -1,10 +1,10 @@
 //! Who runs, and what is lost.
 
-use crate::cluster::{LossPattern, Network};
 use crate::peers::Peer;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt;
+use tally_testkit::cluster::{LossPattern, Network};
 
 /// Who sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]

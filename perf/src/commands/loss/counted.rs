@@ -1,9 +1,28 @@
 //! Frames lost and sent again in a run of Tally, counted at the links.
 
-use super::run::Again;
-use crate::cluster::{Injected, LostFrames, PsReport, Traffic, WireLosses, WorkerReport};
 use anyhow::{Context, Result};
-use tally_switch::report::{PortReport, Report as SwitchReport};
+use serde::Serialize;
+use tally_schema::agent::report::{Losses, PsReport, Report as WorkerReport, Traffic};
+use tally_schema::switch::report::{PortReport, Report as SwitchReport};
+use tally_testkit::cluster::{LostFrames, WireLosses};
+
+/// Frames with payload beyond one contribution and one result for each worker and fragment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Resent {
+    /// From workers.
+    pub contributions: u64,
+    /// To workers.
+    pub results: u64,
+    /// On the PS's link, both ways.
+    pub ps: u64,
+}
+
+impl Resent {
+    /// All of them.
+    pub fn sum(self) -> u64 {
+        self.contributions + self.results + self.ps
+    }
+}
 
 /// Frames lost and sent again on all links of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +33,7 @@ pub struct Counted {
     pub lost_control: u64,
     /// Lost at any other place: a full ring, socket or queue; also after the end.
     pub lost_elsewhere: i64,
-    pub again: Again,
+    pub again: Resent,
 }
 
 impl Counted {
@@ -29,9 +48,9 @@ impl Counted {
         wires: &[WireLosses],
         switch: &SwitchReport,
     ) -> Result<Self> {
-        let injected = |loss: &Option<Injected>| loss.clone().context("frames are not counted");
+        let injected = |loss: &Option<Losses>| loss.clone().context("frames are not counted");
         let of_workers = workers.iter().map(|report| injected(&report.loss));
-        let of_workers: Vec<Injected> = of_workers.collect::<Result<_>>()?;
+        let of_workers: Vec<Losses> = of_workers.collect::<Result<_>>()?;
         let of_ps = injected(&ps.loss)?;
 
         let mut elements = Traffic::default();
@@ -60,7 +79,7 @@ impl Counted {
             lost,
             lost_control: lost_in_all - lost,
             lost_elsewhere: sent as i64 - arrived as i64 - lost_in_all as i64,
-            again: Again {
+            again: Resent {
                 contributions: elements.sent.saturating_sub(fragments),
                 results: (elements.received + to_workers.long).saturating_sub(fragments),
                 ps: of_ps.elements.sent + of_ps.elements.received + to_ps.long,
@@ -86,5 +105,8 @@ pub fn both(wires: &[WireLosses]) -> WireLosses {
 /// Frames that the switch received and sent.
 pub fn port_frames(switch: &SwitchReport) -> [u64; 2] {
     let sum = |of: fn(&PortReport) -> u64| switch.ports.iter().map(of).sum();
-    [sum(|port| port.rx_frames), sum(|port| port.tx_frames)]
+    [
+        sum(|port| port.counters.rx_frames),
+        sum(|port| port.counters.tx_frames),
+    ]
 }

@@ -1,18 +1,18 @@
 //! One run of one contender under one kind of loss.
 
 use super::cases::{Case, Contender, Pattern};
-use super::counted::{Counted, both, port_frames};
+use super::counted::{Counted, Resent, both, port_frames};
 use super::{Args, cases};
-use crate::cluster::{
-    Cluster, Links, LossPattern, Namespaces, Network, Program, Retransmissions, Spec, Timeouts,
-    WorkerReport,
-};
 use crate::peers::{Peer, Work};
-use crate::reference::{Inputs, Reference};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::time::Duration;
 use tally_report::Spread;
+use tally_schema::agent::report::{Report as WorkerReport, Retransmissions};
+use tally_testkit::cluster::{
+    Cluster, Links, LossPattern, Namespaces, Network, Program, Spec, Timeouts,
+};
+use tally_testkit::reference::{Inputs, Reference};
 
 /// MTU of shaped links.
 pub const MTU: u16 = 9000;
@@ -43,29 +43,11 @@ pub struct Run {
     /// Frames that were lost elsewhere, as far as that is known; some after the end.
     pub lost_elsewhere: Option<i64>,
     /// Frames with payload that were sent again; none if not known.
-    pub again: Again,
+    pub again: Resent,
     /// The workers' own counts of contributions sent again, by cause.
     pub causes: Option<Causes>,
     /// From contribution to result.
     pub latency: Option<Latency>,
-}
-
-/// Frames with payload beyond one contribution and one result for each worker and fragment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Again {
-    /// From workers.
-    pub contributions: u64,
-    /// To workers.
-    pub results: u64,
-    /// On the PS's link, both ways.
-    pub ps: u64,
-}
-
-impl Again {
-    /// All of them.
-    pub fn sum(self) -> u64 {
-        self.contributions + self.results + self.ps
-    }
 }
 
 /// What workers and PS say of what they sent again.
@@ -183,6 +165,7 @@ impl<'a> Bench<'a> {
             timeouts: Timeouts {
                 join_ms: 60_000,
                 stall_ms: STALL.as_millis() as u64,
+                ..Timeouts::default()
             },
             ..Spec::default()
         }
@@ -345,7 +328,7 @@ impl<'a> Bench<'a> {
                 + wired.to_host.long,
             lost_control: wired.to_switch.short + wired.to_host.short,
             lost_elsewhere: None,
-            again: Again {
+            again: Resent {
                 contributions: outcomes.iter().map(|o| o.sent_again).sum(),
                 results: tx.saturating_sub(first),
                 ps: 0,
@@ -381,9 +364,9 @@ impl<'a> Bench<'a> {
             lost: wired.to_switch.long + wired.to_host.long,
             lost_control: wired.to_switch.short + wired.to_host.short,
             lost_elsewhere: None,
-            again: Again {
+            again: Resent {
                 contributions: hosts.tcp_retransmissions()?,
-                ..Again::default()
+                ..Resent::default()
             },
             causes: None,
             latency: None,

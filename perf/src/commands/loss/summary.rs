@@ -3,10 +3,10 @@
 use super::cases::{Case, Contender, name};
 use super::run::{Latency, Run};
 use super::{Args, Parameters};
-use crate::cluster::{Cpus, Network};
 use serde::Serialize;
 use std::fmt::Write as _;
 use tally_report::{Line, Plot, Spread, Target};
+use tally_testkit::cluster::{Cpus, Network};
 
 /// Percent of loss, and the least ratio of goodput at it.
 const RATIO_TARGETS: [(f64, f64); 4] = [(0.1, 0.97), (1.0, 0.85), (3.0, 0.6), (10.0, 0.2)];
@@ -325,7 +325,7 @@ pub fn plot(args: &Args, network: Network, rows: &[Row]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::loss::run::Again;
+    use crate::commands::loss::counted::Resent;
     use clap::Parser;
 
     #[derive(Parser)]
@@ -346,7 +346,7 @@ mod tests {
             lost,
             lost_control: 0,
             lost_elsewhere: Some(0),
-            again: Again {
+            again: Resent {
                 contributions,
                 results: 1,
                 ps: 1,

@@ -1,13 +1,13 @@
 //! The aggregator by itself, in plain memory: no device, no driver.
 //!
-//! Contributions come in the order of the captures, all of a turn from one worker after the other. A
-//! contribution's buffer is the one that was given back last, so it is in L1, where a NIC would never
-//! put it (DDIO puts it in L3): what is out of the cache is the pool and nothing else. This is the most
-//! that the size of the pool can matter.
+//! Contributions come in the order of the captures, all of a turn from one worker after the other.
+//! A contribution's buffer is the one that was given back last, so it is in L1, where a NIC would
+//! never put it (DDIO puts it in L3): what is out of the cache is the pool and nothing else. This
+//! is the most that the size of the pool can matter.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use tally_engine::{Aggregator, Buffer, Egress, Limits, Member, PolicyName, PoolConfig, PortId};
+use tally_engine::{Aggregator, Buffer, Egress, Member, PolicyName, PoolConfig, PoolJob, PortId};
 use tally_engine::{Roster, To};
 use tally_kernels::Kernels;
 use tally_wire::{
@@ -73,7 +73,7 @@ impl Egress<Payload> for Free {
     }
 }
 
-/// Payload bytes summed per second, with that many fragments under way; `None` if anything else
+/// Payload bytes summed per second, with that many fragments in flight; `None` if anything else
 /// happened than sums.
 pub(super) fn measure(
     fragments: u32,
@@ -96,8 +96,7 @@ pub(super) fn measure(
             window: WINDOW.min(fragments as u16 / 2).max(1),
             shards: 1,
             shard: 0,
-            jobs: 1,
-            limits: vec![Limits::NONE],
+            jobs: vec![PoolJob::unlimited(JOB)],
             policy: PolicyName::Esa,
         },
         Kernels::best(),
@@ -111,7 +110,7 @@ pub(super) fn measure(
         (0..workers).map(member).collect(),
         member(workers),
     );
-    engine.bind(roster, 0, &mut free);
+    engine.bind(roster, &mut free);
     let in_ring = 4 * u32::from(WINDOW);
     free.buffers = (0..fragments + in_ring)
         .map(|_| Payload::new(payload_bytes.into()))
@@ -134,7 +133,7 @@ pub(super) fn measure(
                     bitmap: Rank(rank).bit(),
                     tag: AuthTag::NONE,
                 };
-                // As many as there can be in slots and ring, and one.
+                // The number that slots and ring can hold, and one.
                 let Some(buffer) = free.buffers.pop() else {
                     return;
                 };

@@ -1,12 +1,13 @@
 //! Connections, and how the desk learns of their beginning and end.
 //!
-//! tonic says nothing about a connection's end. But it takes any stream of connections and drops each when it is
-//! done with it, however that comes about. So what is handed to it here is a socket with an owner's mark,
-//! whose drop is the message.
+//! tonic says nothing about a connection's end. But it takes any stream of connections and drops
+//! each when it is done with it, however that comes about. So what is handed to it here is a socket
+//! with an owner's mark, whose drop is the message.
 //!
-//! The socket has a time limit, too: a connection that makes no call in time, for whatever reason (no HTTP/2, half of
-//! its preface, a header without end), fails. Afterwards HTTP/2's pings tell whether anybody is there. Hosts that may
-//! not call, or have too many connections, are turned away before anything is read.
+//! The socket has a time limit, too: a connection that makes no call in time, for any reason (no
+//! HTTP/2, half of its preface, a header without end), fails. Afterwards HTTP/2's pings tell
+//! whether anybody is there. Hosts that may not call, or have too many connections, are turned away
+//! before anything is read.
 
 use super::{Line, Message};
 use std::future::Future;
@@ -87,7 +88,7 @@ impl Incoming {
             host,
             line: self.line.clone(),
         };
-        // Answers are small, and somebody waits for each.
+        // Answers are small, and a client waits for each.
         let _ = stream.set_nodelay(true);
         let _ = self.line.queue.send(Message::Opened {
             connection: mark.connection,

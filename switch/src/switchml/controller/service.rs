@@ -1,7 +1,7 @@
 //! From calls to requests, and from answers to replies.
 //!
-//! Whatever is refused is an error of gRPC with a text. Published clients do not look into a reply of
-//! zeros, which is how the original refuses, and wait for ever for packets that nobody sends.
+//! A refusal is an error of gRPC with a text. Published clients do not look into a reply of zeros,
+//! which is how the original refuses, and wait without limit for packets that are never sent.
 
 use super::incoming::Caller;
 use super::{Line, Message};

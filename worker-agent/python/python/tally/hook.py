@@ -21,7 +21,8 @@ The hook adds:
   ``"f16"``    rounded to float16, summed as such; beyond ±65504 it is infinity 50 %
   ============ ================================================================ =====
 
-  NaN and infinity arrive at every rank: in place, or with ``"fixed"`` as NaN in their whole fragment.
+  NaN and infinity arrive at every rank: in place, or with ``"fixed"`` as NaN in their whole
+  fragment.
 * **Compression**, see :mod:`tally.compress`.
 
 The catches:

@@ -1,12 +1,13 @@
 //! Whose each frame is that arrived on a port that several share.
 //!
-//! A frame to our address is for whoever has its UDP port; one to a job's group is for everybody here who takes part
-//! in that job, and they share it. Each has an inbox, whose frames wait for its owner's next turn. It is bounded, so
-//! that what is sent to one who is slow takes no buffers from the others; what does not fit is dropped and counted,
-//! and the sender's repair brings it again.
+//! A frame to our address is for the owner of its UDP port; one to a job's group is for all members
+//! of that job here, and they share it. Each has an inbox, whose frames wait for its owner's next
+//! turn. It is bounded, so that what is sent to one who is slow takes no buffers from the others;
+//! what does not fit is dropped and counted, and the sender's repair brings it again.
 //!
-//! An inbox may be pinned to the MAC that ACCEPT gave. Frames from any other MAC are dropped and counted before
-//! they take room in it. The pin is the inbox's and not the port's: an ACCEPT of one job has no effect on other jobs.
+//! An inbox may be pinned to the MAC that ACCEPT gave. Frames from any other MAC are dropped
+//! and counted before they take room in it. The pin is the inbox's and not the port's: an ACCEPT of
+//! one job has no effect on other jobs.
 
 use crate::link::ethernet::To;
 use std::collections::VecDeque;
@@ -14,7 +15,7 @@ use std::net::Ipv4Addr;
 use tally_endpoint::Ecn;
 use tally_wire::Mac;
 
-/// Frames that wait for one: as many as may arrive for it while another takes as many as it may in one turn.
+/// Limit of frames that wait for one: those that may arrive for it during another's longest turn.
 pub(super) const INBOX_FRAMES_MAX: usize = 1024;
 /// Frames that wait for all, counted for each of them. With more, none gets more than a little.
 pub(super) const HELD_FRAMES_MAX: usize = 1536;
@@ -31,10 +32,10 @@ pub(super) struct Arrived<F> {
     pub(super) bytes: usize,
 }
 
-/// Frames that belong to nobody here, did not fit, or came from a wrong MAC.
+/// Frames without an owner here, that did not fit, or came from a wrong MAC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// For a UDP port that nobody has here, or a group that nobody listens to.
+    /// For a UDP port or a group without an owner here.
     pub strays: u64,
     /// For one who has too many waiting.
     pub overflow: u64,
@@ -69,7 +70,8 @@ impl<F> Inboxes<F> {
         }
     }
 
-    /// One more inbox, for what is sent to `group` and to the UDP port that is returned, the lowest that is free.
+    /// One more inbox, for what is sent to `group` and to the UDP port that is returned, the lowest
+    /// that is free.
     ///
     /// # Panics
     /// If all ports from the first one on are taken.
@@ -161,7 +163,8 @@ impl<F> Inboxes<F> {
         }
     }
 
-    /// Takes up to `most` frames out of an inbox, in the order in which they came. Returns how many.
+    /// Takes up to `most` frames out of an inbox, in the order in which they came. Returns how
+    /// many.
     pub(super) fn take(&mut self, port: u16, most: usize, each: impl FnMut(Arrived<F>)) -> usize {
         let Some(inbox) = self.of(port).and_then(Option::as_mut) else {
             return 0;

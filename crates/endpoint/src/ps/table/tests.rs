@@ -80,7 +80,7 @@ fn buffers_are_reused() {
 }
 
 #[test]
-fn narrow_elements_are_folded_once_all_are_there() {
+fn sub_32_bit_types_are_folded_once_all_are_there() {
     // 2048 + 1 + 1 in f16, where 2049 is not: each step rounded would leave 2048.
     let halves = |bits: u16| bits.to_le_bytes().repeat(32);
     let mut t = table(4);
@@ -122,9 +122,10 @@ fn the_switch_may_send_a_narrow_sum_of_all() {
 }
 
 proptest! {
-    /// Contributions of narrow elements in any order have one sum: that of the kernels in rank order.
+    /// Contributions of sub-32-bit types in any order have one sum: that of the kernels in rank
+    /// order.
     #[test]
-    fn narrow_elements_are_folded_in_rank_order(
+    fn sub_32_bit_types_are_folded_in_rank_order(
         order in Just((0u8..9).collect::<Vec<_>>()).prop_shuffle(),
         payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 64), 9),
     ) {
@@ -149,8 +150,8 @@ proptest! {
         }
     }
 
-    /// Whatever folds and single contributions come in whatever order, however often: once all
-    /// are there, the bits are those of the fold in rank order.
+    /// Folds and single contributions in any order, any number of times: once all are there, the
+    /// bits are those of the fold in rank order.
     #[test]
     fn f32_is_folded_in_rank_order(
         workers in 1u8..=8,

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// One round, with so many of 1000 results marked and collided, evenly spread.
+/// One round, with these numbers of 1000 results marked and collided, evenly spread.
 fn round(c: &mut Congestion, stats: &mut CongestionStats, marked: u64, collided: u64) {
     let n = c.limit();
     let hit = |i: u64, of_1000: u64| (i + 1) * of_1000 / 1000 > i * of_1000 / 1000;
@@ -161,7 +161,7 @@ fn a_sender_that_wants_less_than_its_share_gets_it_and_leaves_the_rest() {
 }
 
 #[test]
-fn whoever_is_alone_again_gets_everything_back() {
+fn a_job_that_is_alone_again_gets_everything_back() {
     for (marked, collided) in [(1000, 0), (0, 1000), (1000, 1000)] {
         let mut c = Congestion::new(128);
         for _ in 0..200 {

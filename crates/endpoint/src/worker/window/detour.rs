@@ -11,8 +11,8 @@
 
 use core::time::Duration;
 
-/// Shares by which the estimate moves, of 64: up for a longer time, down for a shorter one. It rests
-/// where seven times as many are shorter as are longer.
+/// Shares by which the estimate moves, of 64: up for a longer time, down for a shorter one. It
+/// rests where shorter and longer times are at 7 : 1.
 const UP: u32 = 7;
 const DOWN: u32 = 1;
 const STEPS: u32 = 64;
@@ -26,9 +26,9 @@ pub(super) struct Detour {
 }
 
 impl Detour {
-    /// The result of a fragment with a collision came so long after its first contribution, and
-    /// after so many transmissions. (Karn's rule would have us measure nothing: whoever has no
-    /// patience sends them all twice.)
+    /// The result of a fragment with a collision came `time` after its first contribution, and
+    /// after `transmissions`. (Karn's rule would have us measure nothing: a worker without a
+    /// timeout sends them all twice.)
     pub(super) fn sample(&mut self, time: Duration, transmissions: u64) {
         let time = time.max(Duration::from_nanos(STEPS.into()));
         let way = match self.way {
@@ -41,7 +41,7 @@ impl Detour {
 
     /// What a fragment has that may be on this way; `None` if none was in the last `memory`
     /// transmissions.
-    pub(super) fn patience(&self, transmissions: u64, memory: u64) -> Option<Duration> {
+    pub(super) fn timeout(&self, transmissions: u64, memory: u64) -> Option<Duration> {
         let (way, latest) = self.way?;
         (transmissions - latest <= memory).then_some(way * TIMES)
     }
@@ -54,12 +54,12 @@ mod tests {
     const US: Duration = Duration::from_micros(1);
 
     #[test]
-    fn nobody_waits_for_a_way_that_nobody_takes() {
+    fn no_wait_for_a_way_that_no_fragment_takes() {
         let mut d = Detour::default();
-        assert_eq!(d.patience(0, 10), None);
+        assert_eq!(d.timeout(0, 10), None);
         d.sample(50 * US, 5);
-        assert_eq!(d.patience(15, 10), Some(100 * US));
-        assert_eq!(d.patience(16, 10), None);
+        assert_eq!(d.timeout(15, 10), Some(100 * US));
+        assert_eq!(d.timeout(16, 10), None);
     }
 
     #[test]
@@ -70,8 +70,8 @@ mod tests {
             let time = if n % 16 == 0 { 1000 } else { 40 + n % 32 };
             d.sample(time * US, 0);
         }
-        let patience = d.patience(0, 0).unwrap();
-        assert!((110 * US..180 * US).contains(&patience), "{patience:?}");
+        let timeout = d.timeout(0, 0).unwrap();
+        assert!((110 * US..180 * US).contains(&timeout), "{timeout:?}");
     }
 
     #[test]
@@ -81,6 +81,6 @@ mod tests {
             d.sample(Duration::ZERO, 0);
         }
         d.sample(US, 0);
-        assert!(d.patience(0, 0).unwrap() > Duration::ZERO);
+        assert!(d.timeout(0, 0).unwrap() > Duration::ZERO);
     }
 }

@@ -17,8 +17,8 @@ fn take(w: &mut Window, now: Time, n: u32) -> Taken {
 
 fn drain(w: &mut Window, now: Time) -> Vec<(u64, Cause)> {
     let mut out = Vec::new();
-    while let Some(again) = w.pop_again() {
-        w.sent_again(now, &again);
+    while let Some(again) = w.pop_retransmit() {
+        w.retransmitted(now, &again);
         out.push((again.seq, again.cause));
     }
     out
@@ -401,14 +401,18 @@ fn what_takes_the_way_over_the_ps_has_the_time_for_it() {
     for n in 5..104 {
         take(&mut w, us(80 + u64::from(n)), n);
     }
-    assert_eq!(w.pop_again(), None, "99 have overtaken it");
+    assert_eq!(w.pop_retransmit(), None, "99 have overtaken it");
     for n in 104..250_u32 {
         send(&mut w, us(70 + u64::from(n)));
     }
     for n in 104..250_u32 {
         take(&mut w, us(80 + u64::from(n)), n);
     }
-    assert_eq!(w.pop_again().map(|again| again.seq), Some(4), "too late");
+    assert_eq!(
+        w.pop_retransmit().map(|again| again.seq),
+        Some(4),
+        "too late"
+    );
 }
 
 /// as many workers ask for a lost contribution as miss its result.
@@ -454,8 +458,8 @@ fn a_timeout_probes_what_was_probed_before() {
     assert_eq!(drain(&mut w, at_timeout), again);
 }
 
-/// Results of others reset the timeout; what was probed often backs off all the same, or the probes of all workers fill
-/// the queue to the PS (found by the simulator).
+/// Results of others reset the timeout; what was probed often backs off all the same, or the probes
+/// of all workers fill the queue to the PS (found by the simulator).
 #[test]
 fn what_was_probed_often_is_probed_less_often() {
     let mut w = Window::new(0, 9);

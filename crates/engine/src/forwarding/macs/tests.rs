@@ -68,18 +68,18 @@ fn groups_and_zero_are_never_learned() {
 }
 
 #[test]
-fn a_flood_of_addresses_from_one_port_evicts_nobody_of_another() {
+fn a_flood_of_addresses_from_one_port_evicts_no_address_of_another() {
     let t = limited(1000);
     let hosts = || (0..100).map(|n| mac(1 << 32 | n));
     hosts().for_each(|host| t.learn(host, PortId(1), 0));
-    assert_eq!(of(&t, 1).refused, 0);
+    assert_eq!(of(&t, 1).addresses_refused, 0);
     for n in 0..30_000 {
         t.learn(mac(n), PortId(2), 1);
     }
     assert!(hosts().all(|host| t.port_of(host, 1000) == Some(PortId(1))));
     let flooder = of(&t, 2);
-    assert_eq!(flooder.learnt, 100);
-    assert_eq!(flooder.refused, 29_900);
+    assert_eq!(flooder.addresses, 100);
+    assert_eq!(flooder.addresses_refused, 29_900);
     // A port that comes later has all of its own.
     for n in 0..100 {
         t.learn(mac(1 << 33 | n), PortId(3), 2);
@@ -87,8 +87,8 @@ fn a_flood_of_addresses_from_one_port_evicts_nobody_of_another() {
     assert_eq!(
         of(&t, 3),
         PortAddresses {
-            learnt: 100,
-            refused: 0
+            addresses: 100,
+            addresses_refused: 0
         }
     );
 }
@@ -106,7 +106,7 @@ fn addresses_chosen_for_one_set_evict_no_other_port_s() {
         t.learn(mac(n), PortId(2), 1);
     }
     assert_eq!(t.port_of(mac(1 << 20), 5), Some(PortId(1)));
-    assert_eq!(of(&t, 2).learnt, WAYS as u32 - 1);
+    assert_eq!(of(&t, 2).addresses, WAYS as u32 - 1);
     // Its own addresses take the places of its own: the latest is known.
     assert_eq!(t.port_of(mac(999), 5), Some(PortId(2)));
 }
@@ -124,8 +124,8 @@ fn a_port_at_its_limit_gives_up_what_is_stale() {
     assert_eq!(
         of(&t, 2),
         PortAddresses {
-            learnt: 51,
-            refused: 1
+            addresses: 51,
+            addresses_refused: 1
         }
     );
     assert_eq!(t.last_port_of(mac(0)), None);
@@ -138,7 +138,7 @@ fn an_address_that_moves_counts_at_its_new_port_only() {
         t.learn(mac(n), PortId(1), 0);
     }
     t.learn(mac(0), PortId(2), 0);
-    assert_eq!((of(&t, 1).learnt, of(&t, 2).learnt), (99, 1));
+    assert_eq!((of(&t, 1).addresses, of(&t, 2).addresses), (99, 1));
     t.learn(mac(100), PortId(1), 0);
     // Port 1 is full again, so what is at port 2 stays there.
     t.learn(mac(0), PortId(1), 0);
@@ -146,8 +146,8 @@ fn an_address_that_moves_counts_at_its_new_port_only() {
     assert_eq!(
         of(&t, 1),
         PortAddresses {
-            learnt: 100,
-            refused: 1
+            addresses: 100,
+            addresses_refused: 1
         }
     );
 }
@@ -165,7 +165,7 @@ fn cores_that_learn_at_once_count_exactly() {
             });
         }
     });
-    let learnt: u32 = t.by_port().map(|port| port.learnt).sum();
+    let learnt: u32 = t.by_port().map(|port| port.addresses).sum();
     assert_eq!(learnt as usize, t.len(1));
 }
 

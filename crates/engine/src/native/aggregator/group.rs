@@ -1,26 +1,27 @@
 //! Contributions of one fragment that came together: one look-up and one pass for all of them.
 //!
-//! [`Aggregator::handle_batch`] does what [`Aggregator::handle_admitted`] of one after another would do,
-//! with two differences that only cost less: contributions are added in one pass, and a fragment
-//! whose contributions are all in one group needs no slot, so it meets no collision.
-//! Whatever is not the usual case (duplicates, a fragment that has come apart, ranks out of turn)
-//! goes the ordinary way one by one.
+//! [`Aggregator::handle_batch`] does what [`Aggregator::handle_admitted`] of one after another
+//! would do, with two differences that only cost less: contributions are added in one pass, and a
+//! fragment whose contributions are all in one group needs no slot, so it meets no collision.
+//! All other cases (duplicates, a fragment that is split between switch and PS, ranks out of order)
+//! are handled one by one.
 
-use super::{Aggregator, Out, complete, find};
+use super::out::{Out, complete};
+use super::{Aggregator, find};
 use crate::buffer::{Buffer, Egress};
 use crate::native::batch::{Batch, ROW, Rest, Tag};
 use crate::native::held::fold_narrow;
 use crate::native::policy::Completion;
-use crate::native::ring::Standing;
+use crate::native::ring::ResultState;
 use crate::native::slot::{Slot, SlotKey};
-use crate::planted::{self, Bug};
 use tally_kernels::Kernels;
 use tally_wire::{AuthTag, Element, Flags, Header, Kind, Time, all_ranks};
 
 /// Most members of a job, so most contributions of a group that are not duplicates.
 const MAX_MEMBERS: usize = 64;
 
-/// What contributions of one fragment are together, each rank's once and all of the same element type.
+/// What contributions of one fragment are together, each rank's once and all of the same element
+/// type.
 struct Members {
     element: Element,
     len: usize,
@@ -36,7 +37,8 @@ impl Members {
     #[inline]
     fn of<B>(batch: &Batch<B>, Rest { mut row, mut from }: Rest) -> Option<Self> {
         let first = *batch.tags(Rest { row, from }).first()?;
-        // Of all tags, bit by bit: those that any has, and those in which any differs from the first.
+        // Of all tags, bit by bit: those that any has, and those in which any differs from the
+        // first.
         let (mut any, mut different) = (0, 0);
         let (mut len, mut bitmap, mut twice, mut priority) = (0, 0, 0, 0);
         let (mut last, mut disorder) = (first, false);
@@ -58,15 +60,14 @@ impl Members {
             (row, from) = (next, 0);
         }
         let element = Element::from_bits(first.element())?;
-        let is_once = twice == 0 || planted::is(Bug::GroupTwice);
-        let is_plain = len > 1 && is_once && Tag(different).element() == 0;
+        let is_plain = len > 1 && twice == 0 && Tag(different).element() == 0;
         is_plain.then_some(Self {
             element,
             len,
             bitmap,
             priority: priority as u8,
             flags: Tag(any).flags(),
-            in_order: !disorder || planted::is(Bug::GroupOrder),
+            in_order: !disorder,
         })
     }
 }
@@ -146,8 +147,8 @@ impl<B: Buffer> Aggregator<B> {
             epoch: job.roster.epoch,
             fragment,
         };
-        if !matches!(job.ring.standing(fragment), Standing::Open)
-            || job.elsewhere.ranks(fragment) != 0
+        if !matches!(job.ring.state(fragment), ResultState::Open)
+            || job.sent_to_ps.ranks(fragment) != 0
         {
             return false;
         }
@@ -169,7 +170,7 @@ impl<B: Buffer> Aggregator<B> {
             None => return false,
         };
         if slot.element != members.element
-            || slot.bitmap & members.bitmap != 0 && !planted::is(Bug::GroupOver)
+            || slot.bitmap & members.bitmap != 0
             || slot.is_split
             || !in_turn(slot, &members, job.all)
         {
@@ -193,7 +194,6 @@ impl<B: Buffer> Aggregator<B> {
         out.counters.contributions += members.len as u64;
         out.counters.grouped += members.len as u64;
         while slot.element.is_ordered()
-            && !planted::is(Bug::GroupHeld)
             && let Some((_, next)) = self
                 .arena
                 .take_first_if(&mut slot.held, |rank| rank.0 == slot.folded)
@@ -202,17 +202,15 @@ impl<B: Buffer> Aggregator<B> {
         }
         if slot.bitmap == job.all {
             // As if it had been in a slot of the pool: completion takes one from the job.
-            if !planted::is(Bug::WholeUncounted) {
-                job.slots += u32::from(found.is_none());
-            }
+            job.slots += u32::from(found.is_none());
             complete(slot, job, completion, &mut self.counters, egress);
         }
         true
     }
 }
 
-/// Whether the slot can take them all at once: for ordered elements, if they are the next ones, for narrow
-/// ones if they are all.
+/// Whether the slot can take them all at once: for ordered elements, if they are the next ones, for
+/// narrow ones if they are all.
 #[inline]
 fn in_turn<B>(slot: &Slot<B>, members: &Members, all: u64) -> bool {
     match slot.element {

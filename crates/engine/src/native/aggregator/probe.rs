@@ -3,8 +3,7 @@
 use super::{Aggregator, find, key_of};
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::DropReason;
-use crate::native::ring::Standing;
-use crate::planted::{self, Bug};
+use crate::native::ring::ResultState;
 use tally_wire::{Header, Kind, Rank};
 
 impl<B: Buffer> Aggregator<B> {
@@ -15,29 +14,26 @@ impl<B: Buffer> Aggregator<B> {
         let Some(job) = self.jobs[place].as_ref() else {
             return;
         };
-        match job.ring.standing(header.fragment) {
-            Standing::Open => {}
-            Standing::Finished(frame) => {
+        match job.ring.state(header.fragment) {
+            ResultState::Open => {}
+            ResultState::Finished(frame) => {
                 self.counters.results_again += 1;
                 egress.republish(&job.roster, header.rank, frame);
                 egress.discard(buffer);
                 return;
             }
-            Standing::Old => {
+            ResultState::Old => {
                 self.counters.drop(DropReason::Late);
                 egress.discard(buffer);
                 return;
             }
         }
-        let noted = job.elsewhere.ranks(header.fragment);
+        let noted = job.sent_to_ps.ranks(header.fragment);
         let set = job.placement.set(header.fragment.0 >> self.shift);
         let missing = find(&self.slots, &self.tags, &set, key_of(header))
             .map(|at| &self.slots[at])
             .filter(|slot| slot.sum.is_some() || !slot.held.is_empty())
-            .map_or(0, |slot| match planted::is(Bug::ProbeOfPresent) {
-                true => slot.bitmap,
-                false => job.all & !(slot.bitmap | noted),
-            });
+            .map_or(0, |slot| job.all & !(slot.bitmap | noted));
         if missing == 0 && noted != 0 {
             egress.send(&job.roster, To::Ps, header, buffer);
             return;

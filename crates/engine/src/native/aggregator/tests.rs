@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::buffer::To;
-use crate::native::policy::PolicyName;
-use crate::native::pool::Limits;
+use crate::native::policy::Completion;
+use crate::native::pool::{Limits, PolicyName, PoolJob};
 use crate::plain::{Ledger, Plain, Sent, Wire, host, secret};
 use crate::roster::PortId;
-use tally_wire::{AuthTag, Epoch, FragmentId};
+use tally_wire::{AuthTag, Element, Epoch, Flags};
 
 mod abandoned;
 mod admission;
@@ -29,6 +29,12 @@ const EPOCH: Epoch = Epoch(3);
 const UNITS: u8 = 1;
 const POLICIES: [PolicyName; 3] = [PolicyName::Esa, PolicyName::Fcfs, PolicyName::Static];
 
+/// Jobs 7 and 8 with these limits.
+fn jobs(limits: [Limits; 2]) -> Vec<PoolJob> {
+    let jobs = [JOB, OTHER].into_iter().zip(limits);
+    jobs.map(|(id, limits)| PoolJob { id, limits }).collect()
+}
+
 /// One shard for two jobs without limits. Tests say what they want otherwise.
 fn pool() -> PoolConfig {
     PoolConfig {
@@ -38,8 +44,7 @@ fn pool() -> PoolConfig {
         window: 4,
         shards: 1,
         shard: 0,
-        jobs: 2,
-        limits: Vec::new(),
+        jobs: jobs([Limits::NONE; 2]),
         policy: PolicyName::Esa,
     }
 }
@@ -64,11 +69,11 @@ impl World {
 
     /// A pool of `slots`, with job 7 of 3 workers (hosts 0..) and job 8 of 2 (hosts 10..) bound.
     fn new(policy: PolicyName, slots: u32) -> Self {
-        Self::of_ways(policy, slots, 1, Vec::new())
+        Self::of_ways(policy, slots, 1, [Limits::NONE; 2])
     }
 
     /// As `new`, in sets, and with limits for jobs 7 and 8.
-    fn of_ways(policy: PolicyName, slots: u32, ways: u32, limits: Vec<Limits>) -> Self {
+    fn of_ways(policy: PolicyName, slots: u32, ways: u32, limits: [Limits; 2]) -> Self {
         Self::of_window(policy, slots, ways, 4, limits)
     }
 
@@ -77,26 +82,27 @@ impl World {
         slots: u32,
         ways: u32,
         window: u16,
-        limits: Vec<Limits>,
+        limits: [Limits; 2],
     ) -> Self {
         let mut world = Self::with(PoolConfig {
             slots,
             ways,
             window,
-            limits,
+            jobs: jobs(limits),
             policy,
             ..pool()
         });
-        world.bind(roster(JOB, 3, 0), 0);
-        world.bind(roster(OTHER, 2, 10), 1);
+        world.bind(roster(JOB, 3, 0));
+        world.bind(roster(OTHER, 2, 10));
         world
     }
 
-    fn bind(&mut self, roster: Roster, index: usize) {
-        assert!(self.shard.bind(roster, index, &mut self.wire));
+    fn bind(&mut self, roster: Roster) {
+        assert!(self.shard.bind(roster, &mut self.wire));
     }
 
-    /// Hands in one frame with its tag; what left since. Tags of what leaves are checked on the way.
+    /// Hands in one frame with its tag; what left since. Tags of what leaves are checked on the
+    /// way.
     fn handle(&mut self, from: Member, header: Header, payload: &[u8]) -> Vec<Sent> {
         let header = secret(header.job, header.epoch).seal(header);
         self.handle_as_is(from, header, payload)
@@ -143,7 +149,7 @@ impl World {
         let sent = act(self);
         assert_eq!(sent, [], "{reason:?}");
         let mut expected = before;
-        expected.drops[reason as usize] += 1;
+        expected.drops[reason] += 1;
         assert_eq!(
             *self.shard.counters(),
             expected,
@@ -326,7 +332,7 @@ fn flagged(sent: Sent, flags: Flags) -> Sent {
         Sent::Group(ports, header, payload, born) => {
             Sent::Group(ports, Header { flags, ..header }, payload, born)
         }
-        again @ Sent::Again(..) => again,
+        again @ Sent::Retransmit(..) => again,
     }
 }
 
@@ -334,12 +340,12 @@ fn flagged(sent: Sent, flags: Flags) -> Sent {
 fn collided(sent: Sent) -> Sent {
     let flags = match &sent {
         Sent::To(_, _, header, _) | Sent::Group(_, header, _, _) => header.flags,
-        Sent::Again(..) => Flags::NONE,
+        Sent::Retransmit(..) => Flags::NONE,
     };
     flagged(sent, flags.with(Flags::COLLISION))
 }
 
-/// Takes fragment `f` of job 7 to its result, by whatever way the policy has.
+/// Takes fragment `f` of job 7 to its result, in the way of the policy.
 fn finish(w: &mut World, fragment: u32, value: i32) {
     for rank in 0..3 {
         w.data(fragment, rank, if rank == 0 { value } else { 0 });

@@ -1,15 +1,15 @@
 //! ESA: preemption by priority (arXiv 2201.06398, "Efficient Data-Plane Memory Scheduling for
 //! In-Network Aggregation", section on the preemptive aggregator allocation).
 //!
-//! All jobs share all slots. An arrival of strictly higher priority takes the slot, and the partial
-//! it drives out goes to the PS; equal never preempts, so two jobs of one priority cannot drive each
-//! other out in turn. An arrival that does not preempt goes to the PS and halves the priority of the
-//! slot, so that a stalled job cannot hold it for ever.
+//! All jobs share all slots. An arrival of strictly higher priority takes the slot, and the evicted
+//! partial goes to the PS; equal never preempts, so two jobs of one priority cannot evict each
+//! other in turn. An arrival that does not preempt goes to the PS and halves the priority of the
+//! slot, so that a stalled job cannot hold it without limit.
 //!
-//! Where it departs: the paper's PS asks for the rest of a fragment that has come apart, after a while
-//! (REMIND). Here the rest follows by itself once it is all ([`crate::native::elsewhere`]), and asking is for
-//! what was lost. Nearly every fragment that meets a collision comes apart, and while one waits to be
-//! asked for, the windows of all its workers stand still behind it.
+//! Where it departs: the paper's PS asks for the rest of a fragment that has come apart, after a
+//! while (REMIND). Here the rest follows by itself once it is all ([`crate::native::elsewhere`]),
+//! and asking is for what was lost. Nearly every fragment that meets a collision comes apart, and
+//! while one waits to be asked for, the windows of all its workers stand still behind it.
 
 use super::{Collision, Completion, Placement, Policy, Resend, scattered};
 use crate::native::pool::PoolConfig;
@@ -20,7 +20,7 @@ use tally_wire::JobId;
 pub struct Esa;
 
 impl Policy for Esa {
-    fn placement(&self, job: JobId, _index: usize, pool: &PoolConfig) -> Placement {
+    fn placement(&self, job: JobId, pool: &PoolConfig) -> Placement {
         scattered(job, pool)
     }
 

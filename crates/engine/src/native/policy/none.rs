@@ -1,9 +1,9 @@
 //! No aggregation: the parameter server sums everything, as it would behind a switch that knows
 //! nothing of jobs. To compare the other policies with.
 //!
-//! A job has no slots, so that each contribution finds no place and goes to the PS. Nothing was full:
-//! none of them has met a collision. Results still pass through the switch, which keeps them in the
-//! ring.
+//! A job has no slots, so that each contribution finds no place and goes to the PS. Nothing was
+//! full: none of them has met a collision. Results still pass through the switch, which keeps them
+//! in the ring.
 
 use super::{Collision, Completion, Placement, Policy, Resend};
 use crate::native::pool::PoolConfig;
@@ -14,7 +14,7 @@ use tally_wire::JobId;
 pub struct NoAggregation;
 
 impl Policy for NoAggregation {
-    fn placement(&self, _job: JobId, _index: usize, _pool: &PoolConfig) -> Placement {
+    fn placement(&self, _job: JobId, _pool: &PoolConfig) -> Placement {
         Placement {
             base: 0,
             mask: 0,

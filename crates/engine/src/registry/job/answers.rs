@@ -1,8 +1,9 @@
 //! What a job answers: ACCEPT and REFUSE, sealed under its key.
 
-use super::{Incarnation, Job, Phase, Refusal, Visit, control_header};
+use super::visit::{Refusal, Visit, control_header};
+use super::{Incarnation, Job, Phase};
 use crate::registry::{Action, Datagram, RegistryConfig};
-use tally_wire::control::{DATAGRAM_BYTES, State};
+use tally_wire::control::{Behind, DATAGRAM_BYTES, State};
 use tally_wire::frame::group_of;
 use tally_wire::{Accept, Kind, Rank, Refuse};
 
@@ -107,5 +108,35 @@ impl Job {
         .emit(&mut *datagram);
         self.config.key.seal(&mut *datagram);
         datagram
+    }
+
+    /// Who has contributed least and who is slowest, of those that have not left; only once all
+    /// have said how far they are: who has not said may be behind them all.
+    fn behind(&self) -> Option<Behind> {
+        let mut behind: Option<Behind> = None;
+        for rank in (0..self.config.workers).map(Rank) {
+            if self.left & rank.bit() != 0 {
+                continue;
+            }
+            let membership = self.workers[usize::from(rank.0)].as_ref()?;
+            let (sent, awaiting) = (membership.sent?, membership.awaiting);
+            let it = behind.get_or_insert(Behind {
+                least: sent,
+                ranks: 0,
+                slowest: rank,
+                awaiting,
+            });
+            let ahead = sent.ahead_of(it.least);
+            if ahead < 0 {
+                (it.least, it.ranks) = (sent, 0);
+            }
+            if ahead <= 0 {
+                it.ranks |= rank.bit();
+            }
+            if awaiting < it.awaiting {
+                (it.slowest, it.awaiting) = (rank, awaiting);
+            }
+        }
+        behind
     }
 }

@@ -1,9 +1,11 @@
-//! Hosts that have no key, or have recorded what others said, or claim addresses that are no host's.
+//! Hosts that have no key, or have recorded what others said, or claim addresses that are no
+//! host's.
 
 use super::*;
 use std::net::Ipv4Addr;
 
-/// JOIN and LEAVE from there, authentic, are as good as not said: nothing changes, and no answer leaves.
+/// JOIN and LEAVE from there, authentic, are as good as not said: nothing changes, and no answer
+/// leaves.
 fn says_in_vain(mut net: Net, from: Member) {
     let challenge = net.registry.jobs[&JOB].challenge(&config());
     net.peers[1].join.challenge = challenge;
@@ -93,7 +95,8 @@ fn a_flood_has_few_answers_leaves_no_state_and_keeps_no_other_port_from_its_own(
     assert_eq!(net.join(0).state(), Some(State::Running));
 }
 
-/// All ranks of the largest job and its PS may be behind one port, and each be told the challenge twice.
+/// All ranks of the largest job and its PS may be behind one port, and each be told the challenge
+/// twice.
 #[test]
 fn the_members_of_a_job_behind_one_port_are_all_told_the_challenge() {
     let mut net = Net::new();
@@ -102,7 +105,8 @@ fn the_members_of_a_job_behind_one_port_are_all_told_the_challenge() {
     assert_eq!(flood(&mut net, 50, 65, &datagram), 65);
 }
 
-/// All that was ever said in an epoch, said again in the next, from its own address and from another.
+/// All that was ever said in an epoch, said again in the next, from its own address and from
+/// another.
 #[test]
 fn what_was_recorded_in_an_epoch_moves_nothing_in_the_next() {
     let mut net = Net::running();

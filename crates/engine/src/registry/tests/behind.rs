@@ -4,7 +4,8 @@ use super::*;
 use tally_wire::control::Behind;
 
 impl Net {
-    /// A worker says that it has contributed all before that fragment; whom the switch calls behind.
+    /// A worker says that it has contributed all before that fragment; whom the switch calls
+    /// behind.
     fn says(&mut self, worker: usize, sent: u32) -> Option<(u32, u64)> {
         self.peers[worker].join.sent = Some(FragmentId(sent));
         of(self.join(worker))
@@ -191,11 +192,11 @@ fn one_that_gives_up_waiting_says_for_whom_and_all_hear_it() {
     assert_eq!(refusal(net.peers[1].last()).behind, 0b100);
 }
 
-/// Whoever waits for the job to begin is told that a place is free again.
+/// A process that waits for the job to begin is told that a place is free again.
 #[test]
 fn one_that_leaves_before_the_start_is_missing() {
     for code in [LeaveCode::Failed, LeaveCode::Interrupted] {
-        // Before all are there, and in the roll call.
+        // Before all are there, and in the confirmation round.
         for all_there in [false, true] {
             let mut net = Net::new();
             for peer in [0, 1] {

@@ -159,8 +159,8 @@ fn challenges_differ_between_jobs_turns_and_starts() {
         };
         let mut registry = registry(config.clone());
         for job in registry.jobs.values_mut() {
-            for turn in 0..50 {
-                job.turn = turn;
+            for round in 0..50 {
+                job.round = round;
                 assert_ne!(job.challenge(&config), 0);
                 assert!(seen.insert(job.challenge(&config)));
             }
@@ -235,7 +235,7 @@ fn a_ps_is_refused_for_its_own_reasons() {
         p.join.workers = 2;
     });
     assert_eq!(numbers(refuse), (Reason::Workers, None, 2, 3));
-    // 0 is whatever the switch says, and the right number is right.
+    // 0 stands for any number of the switch, and the right number is right.
     let mut net = Net::new();
     net.peers[PS].join.workers = WORKERS;
     assert_eq!(net.join(PS).state(), Some(State::Waiting));

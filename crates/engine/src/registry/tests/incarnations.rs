@@ -60,8 +60,8 @@ fn what_the_cores_are_bound_with_is_what_the_members_are_told() {
     }
 }
 
-/// Whoever knows all epochs and salts of one job knows nothing of another's, nor of the same job's under
-/// another secret: none is equal, the next, or a constant away.
+/// All epochs and salts of one job say nothing of another's, nor of the same job's
+/// under another secret: none is equal, the next, or a constant away.
 #[test]
 fn jobs_and_starts_have_epochs_that_say_nothing_of_each_other_s() {
     let config = |secret| RegistryConfig {
@@ -88,7 +88,8 @@ fn jobs_and_starts_have_epochs_that_say_nothing_of_each_other_s() {
             for (mine, theirs) in mine.iter().zip(theirs) {
                 *differences.entry(mine.wrapping_sub(*theirs)).or_insert(0) += 1;
             }
-            // Of 4096 differences among 65536, the commonest comes five times once in a thousand tests or so.
+            // Of 4096 differences among 65536, the commonest comes five times once in a thousand
+            // tests or so.
             let most = differences.values().max().unwrap();
             assert!(*most <= 7, "{most} times the same difference");
         }

@@ -34,7 +34,8 @@ fn a_job_forms_and_runs() {
     assert_eq!(net.join(1).state(), Some(State::Waiting));
     assert_eq!(acceptance(net.peers[1].last()).joined, 0b111);
     assert_eq!(net.bound, [], "the PS is missing");
-    // With it all are there. They hear the epoch, and are to say so once more, which is all it takes.
+    // With it all are there. They hear the epoch, and are to say so once more, which is all it
+    // takes.
     net.join_once(PS);
     let heard: Vec<_> = net.peers.iter().map(|p| p.heard.len()).collect();
     net.join_once(PS);
@@ -116,7 +117,7 @@ fn a_join_of_the_ps_that_was_overtaken_does_not_take_its_confirmation_back() {
     assert!(acceptance(net.join(0)).ps, "it has joined this epoch");
 }
 
-// --- J-5: the roll call. ---
+// --- J-5: the confirmation round. ---
 
 /// Found by the simulator: a job began with the place of a process that had died, and failed.
 #[test]
@@ -196,7 +197,8 @@ fn who_lives_is_not_kept_from_its_job_by_another_that_asks_for_its_place() {
     assert_eq!(net.peers[4].last().reason(), Some(Reason::RankTaken));
 }
 
-/// Or the switch, started anew, could meet it first, and would open another epoch than that which runs.
+/// Or the switch, started anew, could meet it first, and would open another epoch than that which
+/// runs.
 #[test]
 fn who_does_not_know_the_epoch_has_not_answered() {
     let mut net = Net::new();

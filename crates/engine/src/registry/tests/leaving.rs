@@ -228,8 +228,8 @@ fn a_failing_worker_after_a_restart_leaves_an_idle_job_alone() {
     assert_eq!(net.phase(), JobPhase::Idle);
 }
 
-/// One that slept through the end of its epoch, and of the next: its contributions belong to another
-/// run of the job. Only a switch that has given no epoch yet takes one from a member.
+/// One that slept through the end of its epoch, and of the next: its contributions belong to
+/// another run of the job. Only a switch that has given no epoch yet takes one from a member.
 #[test]
 fn an_epoch_from_before_the_last_is_stale_also_while_the_job_is_idle() {
     let mut net = Net::running();
@@ -280,13 +280,13 @@ fn a_restart_while_the_job_forms_keeps_the_epoch_that_all_have() {
 // --- Jobs with fixed members. ---
 
 #[test]
-fn a_job_with_fixed_members_runs_for_ever() {
+fn a_job_with_fixed_members_runs_without_end() {
     let mut net = Net::new();
     let members: Vec<_> = (0..3).map(host).collect();
     let action = net.registry.fix_members(JOB, 8, members.clone(), host(99));
     let secret = key().epoch_secret(JOB, Epoch(1), 0);
     let roster = Roster::new(JOB, Epoch(1), secret, 8, members, host(99));
-    assert_eq!(action, Action::Bind(Box::new(roster), 0));
+    assert_eq!(action, Action::Bind(Box::new(roster)));
     assert_eq!(
         (net.phase(), net.status().joined),
         (JobPhase::Running, 0b111)

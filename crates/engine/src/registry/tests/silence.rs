@@ -57,7 +57,7 @@ fn another_ps_takes_the_place_after_silence_also_in_a_running_job() {
 }
 
 #[test]
-fn nobody_takes_the_place_of_one_that_left_an_epoch_that_ran() {
+fn no_process_takes_the_place_of_one_that_left_an_epoch_that_ran() {
     let mut net = Net::running();
     let epoch = net.peers[0].epoch;
     net.restart_switch(2);
@@ -74,7 +74,7 @@ fn nobody_takes_the_place_of_one_that_left_an_epoch_that_ran() {
 // --- J-4: a switch that has restarted. ---
 
 /// All workers of the epoch are known to one another. A new process would begin again at its first
-/// fragment, and nobody could sum with it.
+/// fragment, and no other could sum with it.
 #[test]
 fn a_new_process_does_not_get_into_an_epoch_that_has_run() {
     let mut net = Net::running();
@@ -151,7 +151,8 @@ fn workers_of_an_epoch_that_has_not_run_get_into_another() {
     assert_ne!(net.bound[0].epoch, epoch);
 }
 
-/// The epoch that peer 0 brings along may have run: workers that died since may have sent parts to the PS.
+/// The epoch that peer 0 brings along may have run: workers that died since may have sent parts to
+/// the PS.
 #[test]
 fn a_late_starter_and_those_that_wait_get_a_new_epoch_after_a_restart() {
     let mut net = Net::new();

@@ -4,7 +4,7 @@
 //! text has to say what was found, what is allowed, and who is waited for.
 
 use super::LISTEN_HINT;
-use crate::switchml::{SessionId, Station};
+use crate::switchml::{HostAddress, SessionId};
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use thiserror::Error;
 /// The status codes of gRPC that refusals have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// Something in the request is wrong, whatever the state.
+    /// Something in the request is wrong in any state.
     InvalidArgument,
     /// A place is taken.
     AlreadyExists,
@@ -107,7 +107,7 @@ impl fmt::Display for SessionId {
     }
 }
 
-impl fmt::Display for Station {
+impl fmt::Display for HostAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.mac, self.ip)
     }
@@ -153,7 +153,8 @@ pub enum Refusal {
         /// The others.
         present: Ranks,
     },
-    /// Two connections claim a rank: two jobs came at once, and nothing says which rank is of which.
+    /// Two connections claim a rank: two jobs came at once, and nothing says which rank is of
+    /// which.
     #[error(
         "rank {rank} of {workers} came twice, from {first} and from {second}: two jobs at one listen address, whose ranks cannot be told apart, so both are refused; {}",
         LISTEN_HINT
@@ -232,7 +233,7 @@ pub enum Refusal {
     )]
     StationTaken {
         /// The station.
-        station: Station,
+        station: HostAddress,
         /// Its session.
         session: SessionId,
         /// Its rank there.
@@ -260,7 +261,7 @@ pub enum Refusal {
     },
     /// The same connection called again for the same rank; this is what its earlier call hears.
     #[error("rank {rank} called {meeting} again, on the same connection")]
-    Again {
+    CalledAgain {
         /// What was called.
         meeting: Meeting,
         /// By whom.
@@ -408,9 +409,9 @@ pub enum Refusal {
         /// The rank.
         rank: u32,
         /// Who asks.
-        found: Station,
+        found: HostAddress,
         /// Who has it.
-        allowed: Station,
+        allowed: HostAddress,
     },
     /// This station has another rank.
     #[error("{station} is rank {allowed} of session {session}, and cannot be rank {found} too")]
@@ -418,7 +419,7 @@ pub enum Refusal {
         /// The session.
         session: SessionId,
         /// Who asks.
-        station: Station,
+        station: HostAddress,
         /// For which rank.
         found: u32,
         /// Which it has.
@@ -476,7 +477,7 @@ impl Refusal {
             Self::Mixed { .. }
             | Self::MixedBefore { .. }
             | Self::AddressHeld { .. }
-            | Self::Again { .. }
+            | Self::CalledAgain { .. }
             | Self::Left { .. }
             | Self::Superseded { .. }
             | Self::Ended { .. } => Code::Aborted,

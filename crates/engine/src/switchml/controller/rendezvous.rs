@@ -1,31 +1,37 @@
 //! Where the ranks of a job meet: Broadcast and Barrier of one listen address.
 //!
-//! Neither call says of which job it is. So the ranks that Broadcast at the same time are one job that *forms*.
-//! Two jobs whose ranks arrive crosswise would form two that are mixed, and sum what does not belong together. What
-//! excludes that:
+//! Neither call says of which job it is. So the ranks that Broadcast at the same time are one job
+//! that *forms*. Two jobs whose ranks arrive crosswise would form two that are mixed, and sum what
+//! does not belong together. What excludes that:
 //!
 //! * with a list of hosts in the configuration, a rank comes from its host;
-//! * without one, the address is one job's from its first Broadcast until its connections are closed. Calls of other
-//!   hosts are refused meanwhile. Who calls from one of its hosts may be its worker that was started anew, if it is
-//!   that station. When all ranks have come, they wait a moment for the ranks of another job;
-//! * a rank that comes twice says that there are two jobs: all are refused, and for a moment every later call.
+//! * without one, the address is one job's from its first Broadcast until its connections are
+//!   closed. Calls of other hosts are refused meanwhile. Who calls from one of its hosts may be its
+//!   worker that was started anew, if it is that station. When all ranks have come, they wait a
+//!   moment for the ranks of another job;
+//! * a rank that comes twice says that there are two jobs: all are refused, and for a moment every
+//!   later call.
 //!
 //! When all have come they get the root's value, and
-//! are a *group* from then on, under that value: a Barrier counts those of the caller's group. Published
-//! clients take the value for the session's number, so a connection that comes without a
-//! Broadcast gets into the group of the session that it asks for. Those that have done neither share
-//! one barrier, as all did in the original.
+//! are a *group* from then on, under that value: a Barrier counts those of the caller's group.
+//! Published clients take the value for the session's number, so a connection that comes without a
+//! Broadcast gets into the group of the session that it asks for. Those that have done neither
+//! share one barrier, as all did in the original.
 //!
-//! When a connection closes while others wait for its rank, they are told at once, and whatever they waited
-//! for is over: clients end at the first error, so one that starts anew finds nothing of the old attempt.
+//! When a connection closes while others wait for its rank, they are told at once, and what
+//! they waited for is over: clients end at the first error, so one that starts anew finds nothing
+//! of the old attempt.
 //!
-//! Catch: whether a call is given up before its connection closes, or by it, cannot be told from their order.
-//! So a call that was given up leaves its claim standing without a caller, and what happens next decides:
-//! the same connection may call again, another may take the claim, or the connection closes and
-//! the others hear of it.
+//! Catch: whether a call is given up before its connection closes, or by it, cannot be told from
+//! their order. So a call that was given up leaves its claim standing without a caller, and what
+//! happens next decides: the same connection may call again, another may take the claim, or the
+//! connection closes and the others hear of it.
+
+mod barrier;
 
 use super::{Answer, CallId, ConnectionId, Meeting, Outbox, Peers, Ranks, Refusal, Strangers};
 use crate::switchml::SessionId;
+use barrier::{Barrier, StrangersBarrier};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -44,7 +50,7 @@ pub(super) struct Claim {
 #[derive(Debug)]
 pub(super) struct Rendezvous {
     patience: Duration,
-    settle: Duration,
+    grace_period: Duration,
     /// The hosts of its ranks; empty: any.
     hosts: Vec<IpAddr>,
     /// Until when all are refused, because two jobs came at once.
@@ -98,25 +104,11 @@ struct Member {
     connection: Option<ConnectionId>,
 }
 
-#[derive(Debug)]
-struct Barrier {
-    since: Time,
-    ranks: BTreeMap<u32, Waiting>,
-}
-
-/// A barrier of connections that are in no group.
-#[derive(Debug)]
-struct StrangersBarrier {
-    since: Time,
-    workers: u32,
-    callers: Vec<Waiting>,
-}
-
 impl Rendezvous {
-    pub(super) fn new(patience: Duration, settle: Duration, hosts: Vec<IpAddr>) -> Self {
+    pub(super) fn new(patience: Duration, grace_period: Duration, hosts: Vec<IpAddr>) -> Self {
         Self {
             patience,
-            settle,
+            grace_period,
             hosts,
             mixed: None,
             peers: BTreeMap::new(),
@@ -151,11 +143,11 @@ impl Rendezvous {
         if self.mixed.is_some() {
             return Err(Refusal::MixedBefore {
                 rank: claim.rank,
-                quiet: self.settle,
+                quiet: self.grace_period,
             });
         }
         self.check_held(connection, address.ip(), runs)?;
-        // If all have given up, what they said binds nobody.
+        // If all have given up, what they said binds no other.
         let deserted = |f: &mut Formation| count(f.ranks.values()) == 0;
         drop(self.forming.take_if(deserted));
         let forming = self.forming.get_or_insert_with(|| Formation {
@@ -180,7 +172,7 @@ impl Rendezvous {
             };
             fail(&forming.ranks, &why, out);
             self.forming = None;
-            self.mixed = (!self.settle.is_zero()).then(|| now.after(self.settle));
+            self.mixed = (!self.grace_period.is_zero()).then(|| now.after(self.grace_period));
             return Err(why);
         }
         for (what, found, allowed) in [
@@ -208,7 +200,7 @@ impl Rendezvous {
         }
         if count(forming.ranks.values()) == forming.workers {
             // A job of one, and one whose hosts are known, is mixed with no other.
-            if forming.workers > 1 && self.hosts.is_empty() && !self.settle.is_zero() {
+            if forming.workers > 1 && self.hosts.is_empty() && !self.grace_period.is_zero() {
                 forming.complete = Some(now);
             } else if let Some(formed) = self.forming.take() {
                 self.form(formed, out);
@@ -253,7 +245,8 @@ impl Rendezvous {
             })
     }
 
-    /// Whether a host may Broadcast here: no job has the address, or a running one does in which it is.
+    /// Whether a host may Broadcast here: no job has the address, or a running one does in which it
+    /// is.
     fn check_held(
         &self,
         connection: ConnectionId,
@@ -266,15 +259,15 @@ impl Rendezvous {
         other.map_or(Ok(()), |(id, group)| Err(held(id, group)))
     }
 
-    /// Whether a connection may ask for this session here: no other job has the address, or one in which its
-    /// station is, as `is_its` says.
+    /// Whether a connection may ask for this session here: no other job has the address, or one in
+    /// which its station is, as `is_its` says.
     pub(super) fn check_free(
         &self,
         connection: ConnectionId,
         session: SessionId,
         is_its: impl Fn(SessionId) -> bool,
     ) -> Result<(), Refusal> {
-        // Whoever did not Broadcast here knows its session from elsewhere.
+        // A connection that did not Broadcast here knows its session from elsewhere.
         let peer = self.peers.get(&connection);
         if peer.is_none_or(|peer| peer.group != Some(session)) {
             return Ok(());
@@ -324,7 +317,7 @@ impl Rendezvous {
             if let Some(barrier) = old.barrier {
                 fail(&barrier.ranks, &Refusal::Superseded { session: id }, out);
             }
-            // Whoever was in the old one only is in none now.
+            // A connection that was in the old one only is in none now.
             let new = &self.groups[&id];
             for (&connection, peer) in &mut self.peers {
                 let within = |m: &Member| m.connection == Some(connection);
@@ -397,7 +390,7 @@ impl Rendezvous {
             is_over: true,
         });
         let before = group.members.insert(rank, member);
-        // Whoever had the rank on another connection waits for nothing any more.
+        // The connection that had the rank before waits for nothing any more.
         if before.is_some_and(|before| before.connection != Some(connection))
             && let Some(barrier) = &mut group.barrier
             && let Some(Waiting {
@@ -406,99 +399,6 @@ impl Rendezvous {
         {
             out.answer(call, Err(Refusal::Superseded { session: id }));
         }
-    }
-
-    pub(super) fn barrier(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        call: CallId,
-        workers: u32,
-        out: &mut Outbox,
-    ) -> Result<(), Refusal> {
-        let group = self.peers.get(&connection).and_then(|peer| peer.group);
-        let Some(group) = group.and_then(|id| self.groups.get_mut(&id)) else {
-            return self.strangers_barrier(now, connection, call, workers, out);
-        };
-        if workers != group.workers {
-            return Err(Refusal::BarrierWorkers {
-                found: workers,
-                allowed: group.workers,
-            });
-        }
-        // Waiting would be in vain.
-        if let Some((&rank, member)) = group.members.iter().find(|(_, m)| m.connection.is_none()) {
-            return Err(Refusal::Lost {
-                meeting: Meeting::Barrier,
-                lost: Ranks(vec![(rank, Some(member.address))]),
-                workers,
-            });
-        }
-        // Ranks that share a connection are taken in their order.
-        let own: Vec<u32> = group
-            .members
-            .iter()
-            .filter(|(_, m)| m.connection == Some(connection))
-            .map(|(&rank, _)| rank)
-            .collect();
-        let Some(&first) = own.first() else {
-            return self.strangers_barrier(now, connection, call, workers, out);
-        };
-        let barrier = group.barrier.get_or_insert_with(|| Barrier {
-            since: now,
-            ranks: BTreeMap::new(),
-        });
-        let is_free = |rank: &u32| barrier.ranks.get(rank).is_none_or(|w| w.call.is_none());
-        let rank = own.into_iter().find(is_free).unwrap_or(first);
-        let waiting = Waiting {
-            connection,
-            call: Some(call),
-        };
-        if let Some(earlier) = barrier.ranks.insert(rank, waiting) {
-            again(earlier, Meeting::Barrier, rank, out);
-        }
-        if count(barrier.ranks.values()) == workers {
-            meet(barrier.ranks.values(), out);
-            group.barrier = None;
-        }
-        Ok(())
-    }
-
-    fn strangers_barrier(
-        &mut self,
-        now: Time,
-        connection: ConnectionId,
-        call: CallId,
-        workers: u32,
-        out: &mut Outbox,
-    ) -> Result<(), Refusal> {
-        let deserted = |b: &mut StrangersBarrier| count(&b.callers) == 0;
-        drop(self.strangers.take_if(deserted));
-        let barrier = self.strangers.get_or_insert_with(|| StrangersBarrier {
-            since: now,
-            workers,
-            callers: Vec::new(),
-        });
-        if workers != barrier.workers {
-            return Err(Refusal::BarrierWorkers {
-                found: workers,
-                allowed: barrier.workers,
-            });
-        }
-        // A call that was given up leaves its place to the next one.
-        let is_free = |w: &&mut Waiting| w.connection == connection && w.call.is_none();
-        match barrier.callers.iter_mut().find(is_free) {
-            Some(waiting) => waiting.call = Some(call),
-            None => barrier.callers.push(Waiting {
-                connection,
-                call: Some(call),
-            }),
-        }
-        if count(&barrier.callers) == workers {
-            meet(&barrier.callers, out);
-            self.strangers = None;
-        }
-        Ok(())
     }
 
     pub(super) fn abandoned(&mut self, call: CallId) {
@@ -589,7 +489,7 @@ impl Rendezvous {
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let forming = self.forming.iter().map(|f| match f.complete {
-            Some(complete) => complete.after(self.settle),
+            Some(complete) => complete.after(self.grace_period),
             None => f.since.after(self.patience),
         });
         let barriers = self.groups.values().filter_map(|g| g.barrier.as_ref());
@@ -602,8 +502,9 @@ impl Rendezvous {
     pub(super) fn handle_timeout(&mut self, now: Time, out: &mut Outbox) {
         let patience = self.patience;
         let late = |since: Time| since.after(patience) <= now;
-        let settle = self.settle;
-        let settled = |f: &mut Formation| f.complete.is_some_and(|at| at.after(settle) <= now);
+        let grace_period = self.grace_period;
+        let settled =
+            |f: &mut Formation| f.complete.is_some_and(|at| at.after(grace_period) <= now);
         if let Some(formed) = self.forming.take_if(settled) {
             self.form(formed, out);
         }
@@ -673,10 +574,6 @@ fn answer_all<'a>(
     }
 }
 
-fn meet<'a>(all: impl IntoIterator<Item = &'a Waiting>, out: &mut Outbox) {
-    answer_all(all, &Ok(Answer::Met), out);
-}
-
 fn fail(ranks: &BTreeMap<u32, Waiting>, why: &Refusal, out: &mut Outbox) {
     answer_all(ranks.values(), &Err(why.clone()), out);
 }
@@ -684,7 +581,7 @@ fn fail(ranks: &BTreeMap<u32, Waiting>, why: &Refusal, out: &mut Outbox) {
 /// An earlier call of the same rank hears that a later one counts.
 fn again(earlier: Waiting, meeting: Meeting, rank: u32, out: &mut Outbox) {
     if let Some(call) = earlier.call {
-        out.answer(call, Err(Refusal::Again { meeting, rank }));
+        out.answer(call, Err(Refusal::CalledAgain { meeting, rank }));
     }
 }
 

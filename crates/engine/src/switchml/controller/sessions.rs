@@ -1,18 +1,20 @@
 //! Which station is which rank of which session, and for how long.
 //!
-//! A session *fills* from its first UdpSession on; when its last worker has come it is bound on all data
-//! cores, and *runs*. It ends
+//! A session *fills* from its first UdpSession on; when its last worker has come it is bound on all
+//! data cores, and *runs*. It ends
 //!
-//! * when one of its stations asks for another session, or for the same one on another connection: its
-//!   client was started anew, and a station is in one session at most, the newest. Only the host that was let in
-//!   as this station may ask, or one that calls from the station's own address;
+//! * when one of its stations asks for another session, or for the same one on another connection:
+//!   its client was started anew, and a station is in one session at most, the newest. Only the
+//!   host that was let in as this station may ask, or one that calls from the station's own
+//!   address;
 //! * when two ports of the switch claim one of its stations;
 //! * when its connections are all closed and no frame comes for the idle timeout, or for
 //!   [`GIVES_WAY`] if all places are taken and a new session needs one;
 //! * while it fills, when its workers do not come in time, or all of those who came have gone.
 //!
-//! A station that is let in is told a secret address of the switch, and its frames count only if they
-//! go there. It is random for each place of each session, and a place that is taken anew has another.
+//! A station that is let in is told a secret address of the switch, and its frames count only if
+//! they go there. It is random for each place of each session, and a place that is taken anew has
+//! another.
 //!
 //! What is refused changes nothing: all checks come before the first change.
 
@@ -21,7 +23,7 @@ use super::{
     UdpSession,
 };
 use crate::switchml::Conflict;
-use crate::switchml::{Session, SessionId, Station};
+use crate::switchml::{HostAddress, Session, SessionId};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -42,7 +44,7 @@ pub(super) struct Sessions {
 struct Entry {
     size: Size,
     /// By rank.
-    seats: Vec<Option<Seat>>,
+    members: Vec<Option<Member>>,
     /// The host whose call was its first.
     by: IpAddr,
     since: Time,
@@ -50,8 +52,8 @@ struct Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seat {
-    station: Station,
+struct Member {
+    station: HostAddress,
     /// The host that it was given to, by the address of its connection.
     peer: IpAddr,
     /// The switch's address that it was told.
@@ -77,21 +79,23 @@ enum Phase {
 
 impl Entry {
     /// Its rank that this station has.
-    fn rank_of(&self, station: Station) -> Option<u32> {
-        let at = |seat: &Option<Seat>| seat.is_some_and(|seat| seat.station == station);
-        self.seats.iter().position(at).map(|rank| rank as u32)
+    fn rank_of(&self, station: HostAddress) -> Option<u32> {
+        let at = |member: &Option<Member>| member.is_some_and(|member| member.station == station);
+        self.members.iter().position(at).map(|rank| rank as u32)
     }
 
     /// A rank whose station has this one's Ethernet or IPv4 address.
-    fn overlaps(&self, station: Station) -> Option<(u32, Seat)> {
-        let seats = self.seats.iter().enumerate();
-        let mut seats = seats.filter_map(|(rank, seat)| Some((rank as u32, (*seat)?)));
-        seats.find(|(_, seat)| seat.station.mac == station.mac || seat.station.ip == station.ip)
+    fn overlaps(&self, station: HostAddress) -> Option<(u32, Member)> {
+        let members = self.members.iter().enumerate();
+        let mut members = members.filter_map(|(rank, member)| Some((rank as u32, (*member)?)));
+        members.find(|(_, member)| {
+            member.station.mac == station.mac || member.station.ip == station.ip
+        })
     }
 
     fn missing(&self) -> Ranks {
-        let seats = self.seats.iter().enumerate();
-        let empty = seats.filter(|(_, seat)| seat.is_none());
+        let members = self.members.iter().enumerate();
+        let empty = members.filter(|(_, member)| member.is_none());
         Ranks(empty.map(|(rank, _)| (rank as u32, None)).collect())
     }
 
@@ -104,18 +108,19 @@ impl Entry {
         Some(now.since(last))
     }
 
-    /// Whether a request is that of a client that was started anew: its place is its own, in a session that
-    /// runs already.
-    fn is_restart(&self, connection: ConnectionId, rank: u32, station: Station) -> bool {
+    /// Whether a request is that of a client that was started anew: its place is its own, in a
+    /// session that runs already.
+    fn is_restart(&self, connection: ConnectionId, rank: u32, station: HostAddress) -> bool {
         !matches!(self.phase, Phase::Filling)
-            && self.seats[rank as usize]
-                .is_some_and(|seat| seat.station == station && seat.connection != Some(connection))
+            && self.members[rank as usize].is_some_and(|member| {
+                member.station == station && member.connection != Some(connection)
+            })
     }
 }
 
-impl Seat {
-    /// Whether a call from there may put another in its place: it is from the host that it was given to, or from
-    /// the address that the station itself has.
+impl Member {
+    /// Whether a call from there may put another in its place: it is from the host that it was
+    /// given to, or from the address that the station itself has.
     fn belongs_to(&self, peer: IpAddr) -> bool {
         peer == self.peer || peer == IpAddr::V4(self.station.ip)
     }
@@ -138,10 +143,10 @@ impl Sessions {
     /// What a worker is told that is in.
     pub(super) fn answer(&self, id: SessionId, rank: u32) -> Answer {
         let entry = self.entries.get(&id);
-        let seat = entry.and_then(|entry| entry.seats.get(rank as usize)?.as_ref());
+        let member = entry.and_then(|entry| entry.members.get(rank as usize)?.as_ref());
         Answer::Session {
             id,
-            mac: seat.map_or(self.config.mac, |seat| seat.switch_mac),
+            mac: member.map_or(self.config.mac, |member| member.switch_mac),
             ip: self.config.ip,
         }
     }
@@ -151,13 +156,14 @@ impl Sessions {
         switch_mac(&self.config.secret, self.secrets)
     }
 
-    /// Whether this host has a place in a session, and if one of that number is there, has it in that one.
+    /// Whether this host has a place in a session, and if one of that number is there, has it in
+    /// that one.
     pub(super) fn is_named_by(&self, id: SessionId, rank: u32, peer: IpAddr) -> bool {
         let Some(entry) = self.entries.get(&id) else {
             return true;
         };
-        let seat = entry.seats.get(rank as usize).copied().flatten();
-        seat.is_some_and(|seat| seat.belongs_to(peer))
+        let member = entry.members.get(rank as usize).copied().flatten();
+        member.is_some_and(|member| member.belongs_to(peer))
     }
 
     /// The running session in which this host has this rank, on another connection.
@@ -166,13 +172,13 @@ impl Sessions {
         rank: u32,
         peer: IpAddr,
         connection: ConnectionId,
-    ) -> Option<(SessionId, Station)> {
+    ) -> Option<(SessionId, HostAddress)> {
         let running = self.entries.iter();
         let mut running = running.filter(|(_, entry)| !matches!(entry.phase, Phase::Filling));
         running.find_map(|(&id, entry)| {
-            let seat = entry.seats.get(rank as usize).copied().flatten()?;
-            let is_anew = seat.peer == peer && seat.connection != Some(connection);
-            is_anew.then_some((id, seat.station))
+            let member = entry.members.get(rank as usize).copied().flatten()?;
+            let is_anew = member.peer == peer && member.connection != Some(connection);
+            is_anew.then_some((id, member.station))
         })
     }
 
@@ -187,8 +193,8 @@ impl Sessions {
         let Some(entry) = self.entries.get(&id) else {
             return false;
         };
-        let mut seats = entry.seats.iter().flatten();
-        seats.any(|seat| seat.station.mac.to_u64() == mac || seat.station.ip == ip)
+        let mut members = entry.members.iter().flatten();
+        members.any(|member| member.station.mac.to_u64() == mac || member.station.ip == ip)
     }
 
     /// Two ports claim a worker. Returns what ends with it.
@@ -201,8 +207,9 @@ impl Sessions {
     ) -> Vec<(SessionId, End)> {
         let mut ended = Vec::new();
         let entry = self.entries.get(&id);
-        let seat = entry.and_then(|entry| entry.seats.get(usize::from(conflict.rank))?.as_ref());
-        if let Some(&Seat { station, .. }) = seat {
+        let member =
+            entry.and_then(|entry| entry.members.get(usize::from(conflict.rank))?.as_ref());
+        if let Some(&Member { station, .. }) = member {
             let rank = conflict.rank.into();
             let why = End::TwoPorts {
                 station,
@@ -214,8 +221,8 @@ impl Sessions {
         ended
     }
 
-    /// A worker comes; its rank is below its number of workers. Returns the session if it was the last
-    /// one, and it runs.
+    /// A worker comes; its rank is below its number of workers. Returns the session if it was the
+    /// last one, and it runs.
     pub(super) fn join(
         &mut self,
         now: Time,
@@ -234,10 +241,10 @@ impl Sessions {
         let restart = match self.entries.get(&id) {
             Some(entry) => {
                 check_alike(entry, request, station, size)?;
-                if let Some(seat) = &entry.seats[rank as usize]
-                    && seat.connection != Some(connection)
+                if let Some(member) = &entry.members[rank as usize]
+                    && member.connection != Some(connection)
                 {
-                    self.check_belongs((id, rank), seat, peer, now, plane)?;
+                    self.check_belongs((id, rank), member, peer, now, plane)?;
                 }
                 entry.is_restart(connection, rank, station)
             }
@@ -245,11 +252,11 @@ impl Sessions {
         };
         let mut elsewhere = Vec::new();
         for (&other, entry) in self.entries.iter().filter(|(other, _)| **other != id) {
-            if let Some((rank, seat)) = entry.overlaps(station) {
-                if seat.connection != Some(connection) {
-                    self.check_belongs((other, rank), &seat, peer, now, plane)?;
+            if let Some((rank, member)) = entry.overlaps(station) {
+                if member.connection != Some(connection) {
+                    self.check_belongs((other, rank), &member, peer, now, plane)?;
                 }
-                elsewhere.push((other, rank, seat.station));
+                elsewhere.push((other, rank, member.station));
             }
         }
         let place = if self.entries.contains_key(&id) {
@@ -283,29 +290,29 @@ impl Sessions {
         let secret = self.secret();
         let entry = self.entries.entry(id).or_insert_with(|| Entry {
             size,
-            seats: vec![None; workers as usize],
+            members: vec![None; workers as usize],
             by: peer,
             since: now,
             phase: Phase::Filling,
         });
-        let seat = &mut entry.seats[rank as usize];
+        let member = &mut entry.members[rank as usize];
         // A call that is made again hears the same: that may be under way to the cores already.
-        let same = seat.filter(|seat| seat.connection == Some(connection));
-        *seat = Some(Seat {
+        let same = member.filter(|member| member.connection == Some(connection));
+        *member = Some(Member {
             station,
             peer,
-            switch_mac: same.map_or(secret, |seat| seat.switch_mac),
+            switch_mac: same.map_or(secret, |member| member.switch_mac),
             connection: Some(connection),
         });
-        let seats: Option<Vec<Seat>> = entry.seats.iter().copied().collect();
-        let Some(seats) = seats.filter(|_| matches!(entry.phase, Phase::Filling)) else {
+        let members: Option<Vec<Member>> = entry.members.iter().copied().collect();
+        let Some(members) = members.filter(|_| matches!(entry.phase, Phase::Filling)) else {
             return Ok(None);
         };
         let session = Arc::new(Session {
             id,
             size,
-            workers: seats.iter().map(|seat| seat.station).collect(),
-            switch_macs: seats.iter().map(|seat| seat.switch_mac).collect(),
+            workers: members.iter().map(|member| member.station).collect(),
+            switch_macs: members.iter().map(|member| member.switch_mac).collect(),
         });
         if let Err(why) = plane.bind(&session) {
             self.entries.remove(&id);
@@ -317,7 +324,7 @@ impl Sessions {
     }
 
     /// Whether a request makes sense by itself.
-    fn check(&self, request: &UdpSession) -> Result<(Station, Size), Refusal> {
+    fn check(&self, request: &UdpSession) -> Result<(HostAddress, Size), Refusal> {
         let code = request.packet_size;
         let size = u8::try_from(code).ok().and_then(Size::from_code);
         let size = size.ok_or(Refusal::Size { found: code })?;
@@ -339,29 +346,29 @@ impl Sessions {
         if mac == self.config.mac || ip == self.config.ip {
             return Err(Refusal::Own { mac, ip });
         }
-        Ok((Station { mac, ip }, size))
+        Ok((HostAddress { mac, ip }, size))
     }
 
     /// Whether a host may put a new process into a place that another connection has.
     fn check_belongs(
         &self,
         (session, rank): (SessionId, u32),
-        seat: &Seat,
+        member: &Member,
         peer: IpAddr,
         now: Time,
         plane: &mut impl Plane,
     ) -> Result<(), Refusal> {
         let entry = self.entries.get(&session);
         let silent = entry.and_then(|entry| entry.silent(session, now, plane));
-        if seat.belongs_to(peer) || silent.is_some_and(|silent| silent >= GIVES_WAY) {
+        if member.belongs_to(peer) || silent.is_some_and(|silent| silent >= GIVES_WAY) {
             return Ok(());
         }
         Err(Refusal::StationTaken {
-            station: seat.station,
+            station: member.station,
             session,
             rank,
             found: peer,
-            allowed: seat.peer,
+            allowed: member.peer,
         })
     }
 
@@ -417,27 +424,27 @@ impl Sessions {
     pub(super) fn closed(&mut self, now: Time, connection: ConnectionId) -> Vec<(SessionId, End)> {
         let mut deserted = Vec::new();
         for (&id, entry) in &mut self.entries {
-            let of = |seat: &Seat| seat.connection == Some(connection);
-            if !entry.seats.iter().flatten().any(of) {
+            let of = |member: &Member| member.connection == Some(connection);
+            if !entry.members.iter().flatten().any(of) {
                 continue;
             }
             if matches!(entry.phase, Phase::Filling) {
-                for seat in &mut entry.seats {
-                    seat.take_if(|seat| of(seat));
+                for member in &mut entry.members {
+                    member.take_if(|member| of(member));
                 }
-                if entry.seats.iter().all(Option::is_none) {
+                if entry.members.iter().all(Option::is_none) {
                     deserted.push(id);
                 }
                 continue;
             }
-            for seat in entry.seats.iter_mut().flatten() {
-                seat.connection.take_if(|c| *c == connection);
+            for member in entry.members.iter_mut().flatten() {
+                member.connection.take_if(|c| *c == connection);
             }
             if entry
-                .seats
+                .members
                 .iter()
                 .flatten()
-                .all(|seat| seat.connection.is_none())
+                .all(|member| member.connection.is_none())
             {
                 entry.phase = Phase::Closed {
                     at: now,
@@ -495,13 +502,15 @@ impl Sessions {
 
     pub(super) fn status(&self) -> impl Iterator<Item = Membership> {
         self.entries.iter().map(|(&id, entry)| {
-            let seats = || entry.seats.iter().flatten();
+            let members = || entry.members.iter().flatten();
             Membership {
                 id,
                 size: entry.size,
-                workers: entry.seats.len() as u32,
-                present: seats().count() as u32,
-                connected: seats().filter(|seat| seat.connection.is_some()).count() as u32,
+                workers: entry.members.len() as u32,
+                present: members().count() as u32,
+                connected: members()
+                    .filter(|member| member.connection.is_some())
+                    .count() as u32,
                 running: !matches!(entry.phase, Phase::Filling),
                 since: entry.since,
             }
@@ -509,8 +518,8 @@ impl Sessions {
     }
 }
 
-/// The n-th address of the switch that it tells a worker, counted from 1: unicast and locally administered
-/// (IEEE 802), and 46 bits that only who knows the secret can tell.
+/// The n-th address of the switch that it tells a worker, counted from 1: unicast and locally
+/// administered (IEEE 802), and 46 bits that only who knows the secret can tell.
 #[must_use]
 pub fn switch_mac(secret: &[u8; 32], n: u64) -> Mac {
     let digest = Sha256::new()
@@ -528,11 +537,11 @@ pub fn switch_mac(secret: &[u8; 32], n: u64) -> Mac {
 fn check_alike(
     entry: &Entry,
     request: &UdpSession,
-    station: Station,
+    station: HostAddress,
     size: Size,
 ) -> Result<(), Refusal> {
     let session = request.session;
-    let workers = entry.seats.len() as u32;
+    let workers = entry.members.len() as u32;
     for (what, found, allowed) in [
         ("num_workers", request.workers, workers),
         ("packet_size", size.code().into(), entry.size.code().into()),
@@ -547,12 +556,12 @@ fn check_alike(
         }
     }
     let rank = request.rank;
-    match (entry.seats[rank as usize], entry.rank_of(station)) {
-        (Some(seat), _) if seat.station != station => Err(Refusal::RankOfSession {
+    match (entry.members[rank as usize], entry.rank_of(station)) {
+        (Some(member), _) if member.station != station => Err(Refusal::RankOfSession {
             session,
             rank,
             found: station,
-            allowed: seat.station,
+            allowed: member.station,
         }),
         (_, Some(other)) if other != rank => Err(Refusal::StationOfSession {
             session,
@@ -566,7 +575,7 @@ fn check_alike(
 
 /// Whether packets may come from there.
 fn is_host(ip: Ipv4Addr) -> bool {
-    // 0.0.0.0/8 is "this network" (RFC 1122, 3.2.1.3), 240.0.0.0/4 is for nobody (RFC 1112, 4).
+    // 0.0.0.0/8 is "this network" (RFC 1122, 3.2.1.3), 240.0.0.0/4 is reserved (RFC 1112, 4).
     let first = ip.octets()[0];
     first != 0 && first < 240 && !ip.is_loopback() && !ip.is_multicast()
 }

@@ -11,7 +11,7 @@ mod refusals;
 mod walk;
 
 /// How long an address waits for a second job, where a test lets it.
-const SETTLE: Duration = Duration::from_secs(1);
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 const SETUP: Duration = Duration::from_secs(300);
 const IDLE: Duration = Duration::from_secs(200);
 const SWITCH: (Mac, Ipv4Addr) = (Mac([2, 0x54, 0, 0, 0, 1]), Ipv4Addr::new(10, 84, 0, 254));
@@ -67,15 +67,15 @@ struct Client {
 }
 
 impl Client {
-    fn station(&self) -> Station {
-        Station {
+    fn station(&self) -> HostAddress {
+        HostAddress {
             mac: Mac([2, 0, 0, 0, 0, self.host]),
             ip: Ipv4Addr::new(10, 84, 0, self.host),
         }
     }
 
     fn session(&self, id: u64) -> UdpSession {
-        let Station { mac, ip } = self.station();
+        let HostAddress { mac, ip } = self.station();
         UdpSession {
             session: SessionId(id),
             rank: self.rank,
@@ -105,11 +105,11 @@ impl World {
     }
 
     /// With the time for which addresses wait for a second job, and the lists of hosts.
-    fn with(sessions: usize, settle: Duration, listens: Vec<Vec<IpAddr>>) -> Self {
+    fn with(sessions: usize, grace_period: Duration, listens: Vec<Vec<IpAddr>>) -> Self {
         let config = ControllerConfig {
             listens,
             secret: [7; 32],
-            settle,
+            grace_period,
             sessions,
             mac: SWITCH.0,
             ip: SWITCH.1,

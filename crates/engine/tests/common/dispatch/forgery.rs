@@ -1,5 +1,5 @@
-//! Frames with tags that are not theirs: guessed, of another frame, or of another epoch. They come from the
-//! member that they name, and are right but for the tag.
+//! Frames with tags that are not theirs: guessed, of another frame, or of another epoch. They come
+//! from the member that they name, and are right but for the tag.
 
 use super::frames::framed;
 use super::oracle::canonical;
@@ -8,7 +8,8 @@ use tally_engine::Member;
 use tally_wire::{AuthTag, Epoch, Flags, FragmentId, Header, Kind, Rank};
 
 impl World {
-    /// A frame whose tag is wrong, or that was recorded; of an epoch that still runs it is then a duplicate.
+    /// A frame whose tag is wrong, or that was recorded; of an epoch that still runs it is then a
+    /// duplicate.
     pub(super) fn forged(&mut self, script: &mut Script<'_>) -> (Member, Vec<u8>) {
         self.sensible_other(script);
         let choice = script.byte();

@@ -92,7 +92,7 @@ impl World {
 
     /// A frame of Tally's own protocol, and what it led to.
     #[allow(clippy::too_many_arguments, reason = "all that the frame led to")]
-    pub(super) fn judge(
+    pub(super) fn validate(
         &mut self,
         at: usize,
         sender: Member,

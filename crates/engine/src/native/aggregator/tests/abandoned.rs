@@ -1,13 +1,13 @@
-//! S-5: a slot that nobody will complete is free for who meets it, and no other is.
+//! S-5: an abandoned slot is free for the arrival that meets it, and no other slot is.
 
 use super::*;
 
-/// A window of 4 and one set of two ways, after the switch has started anew: a frame that was on its
-/// way meanwhile has taken a slot.
+/// A window of 4 and one set of two ways, after the switch has started anew: a frame that was on
+/// its way meanwhile has taken a slot.
 fn world(policy: PolicyName) -> World {
     // Static gives each of two jobs half.
     let slots = if policy == PolicyName::Static { 4 } else { 2 };
-    World::of_ways(policy, slots, 2, Vec::new())
+    World::of_ways(policy, slots, 2, [Limits::NONE; 2])
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn it_yields_to_any_job_and_of_its_minimum() {
         max_slots: 1,
         min_held: 0,
     };
-    let mut w = World::of_ways(PolicyName::Esa, 2, 2, vec![certain, Limits::NONE]);
+    let mut w = World::of_ways(PolicyName::Esa, 2, 2, [certain, Limits::NONE]);
     w.data(10, 2, 1);
     assert_eq!(w.data(13, 0, 1).len(), 1, "at its maximum");
     assert_eq!(w.say(other(0, 0, 0), 1), []);
@@ -101,8 +101,8 @@ fn a_probe_ahead_abandons_nothing() {
     assert_eq!(w.say(low, 5), [collided(partial_of(low, 1, ints(5)))]);
 }
 
-/// A late frame takes a slot for a fragment that all but rank 1 have the result of. The PROBEs of rank
-/// 1 find those that have it.
+/// A late frame takes a slot for a fragment that all but rank 1 have the result of. The PROBEs of
+/// rank 1 find those that have it.
 #[test]
 fn a_probe_gets_the_result_of_a_fragment_that_a_late_frame_opened() {
     for policy in [PolicyName::Esa, PolicyName::Static] {

@@ -142,10 +142,9 @@ fn a_shard_takes_only_its_own_fragments() {
             held: 4,
             shards: 4,
             shard,
-            jobs: 1,
             ..pool()
         });
-        w.bind(roster(JOB, 3, 0), 0);
+        w.bind(roster(JOB, 3, 0));
         for fragment in [0, 1, 2, 3, 4, u32::MAX] {
             if fragment % 4 == u32::from(shard) {
                 w.data(fragment, 0, 1);
@@ -174,10 +173,9 @@ fn the_ring_spans_two_windows_for_any_number_of_shards() {
                 held: 4,
                 window,
                 shards,
-                jobs: 1,
                 ..pool()
             });
-            w.bind(roster(JOB, 3, 0), 0);
+            w.bind(roster(JOB, 3, 0));
             let step = usize::from(shards);
             let last = u32::from(window) * 2 - 1;
             for fragment in (0..=last).step_by(step) {
@@ -187,7 +185,7 @@ fn the_ring_spans_two_windows_for_any_number_of_shards() {
             for fragment in (0..=newest).step_by(step) {
                 assert_eq!(
                     w.resend(fragment, 0, 0),
-                    [Sent::Again(Rank(0), PortId(0), ints(1))],
+                    [Sent::Retransmit(Rank(0), PortId(0), ints(1))],
                     "{shards} shards, window {window}, fragment {fragment} of {newest}"
                 );
             }
@@ -205,7 +203,7 @@ fn a_roster_of_the_same_epoch_replaces_addresses_and_nothing_else() {
         w.data(1, 0, 1);
         let mut moved = roster(JOB, 3, 0);
         moved.ps = host(99);
-        w.bind(moved, 0);
+        w.bind(moved);
         assert_eq!(w.taken(), 1, "the slot stays");
         assert_eq!(w.resend(0, 0, 0).len(), 1, "the ring stays");
         w.dropped(DropReason::NotMember, |w| w.say(ps(Kind::Remind, 1), 0));
@@ -224,7 +222,7 @@ fn a_new_epoch_starts_with_nothing() {
         finish(&mut w, 0, 7);
         w.data(1, 0, 1);
         w.say(other(0, 0, 1), 5);
-        w.bind(next_epoch(3), 0);
+        w.bind(next_epoch(3));
         assert_eq!(w.wire.take(), []);
         assert_eq!(w.taken(), 1, "that of the other job");
         assert_eq!(w.ledger.live(), 1);
@@ -249,7 +247,7 @@ fn the_same_epoch_with_another_secret_starts_with_nothing() {
             secret: secret(JOB, Epoch(4)),
             ..roster(JOB, 3, 0)
         };
-        w.bind(salted, 0);
+        w.bind(salted);
         assert_eq!((w.taken(), w.ledger.live()), (0, 0));
         assert_eq!(w.data(0, 0, 1), [], "not late");
         w.dropped(DropReason::AuthTag, |w| w.probe(0, 1));
@@ -277,32 +275,33 @@ fn unbind_gives_up_everything_of_the_job_and_only_of_it() {
 
 #[test]
 fn more_jobs_than_the_shard_serves_are_refused_and_places_are_reused() {
+    let ids = (0..MAX_JOBS as u16).map(|job| JobId(1000 + job));
     let mut w = World::with(PoolConfig {
         slots: 1,
         held: 0,
         window: 1,
-        jobs: 300,
+        jobs: ids.clone().chain([JOB]).map(PoolJob::unlimited).collect(),
         policy: PolicyName::Static,
         ..pool()
     });
-    for job in 0..MAX_JOBS as u16 {
-        w.bind(roster(JobId(1000 + job), 1, 0), usize::from(job));
+    for job in ids.clone() {
+        w.bind(roster(job, 1, 0));
     }
-    assert!(!w.shard.bind(roster(JOB, 3, 0), 255, &mut w.wire));
+    assert!(!w.shard.bind(roster(JOB, 3, 0), &mut w.wire));
     w.dropped(DropReason::UnknownJob, |w| w.data(0, 0, 1));
     w.shard.unbind(JobId(1100), &mut w.wire);
-    w.bind(roster(JOB, 3, 0), 255);
+    w.bind(roster(JOB, 3, 0));
     finish(&mut w, 0, 1);
-    for job in 0..MAX_JOBS as u16 {
-        w.shard.unbind(JobId(1000 + job), &mut w.wire);
+    for job in ids {
+        w.shard.unbind(job, &mut w.wire);
     }
 }
 
 #[test]
-fn a_job_of_one_worker_needs_nobody() {
+fn a_job_of_one_worker_needs_no_other_member() {
     for element in [Element::I32, Element::F32, Element::Scale] {
         let mut w = World::new(PolicyName::Esa, 8);
-        w.bind(next_epoch(1), 0);
+        w.bind(next_epoch(1));
         let header = Header {
             element,
             epoch: Epoch(4),
@@ -326,7 +325,7 @@ fn results_leave_once_on_each_port_that_has_a_worker() {
     for worker in &mut workers {
         worker.port = PortId(worker.port.0 / 2);
     }
-    w.bind(of_epoch(Epoch(4), JOB, workers.clone(), host(9)), 0);
+    w.bind(of_epoch(Epoch(4), JOB, workers.clone(), host(9)));
     let mut sent = Vec::new();
     for (rank, from) in (0..).zip(workers) {
         let header = Header {
@@ -345,7 +344,7 @@ fn results_leave_once_on_each_port_that_has_a_worker() {
 fn a_job_of_sixty_four_workers_fills_the_bitmap() {
     let mut w = World::new(PolicyName::Esa, 8);
     let members: Vec<_> = (100..164).map(host).collect();
-    w.bind(of_epoch(Epoch(4), JOB, members.clone(), host(9)), 0);
+    w.bind(of_epoch(Epoch(4), JOB, members.clone(), host(9)));
     for element in [Element::I32, Element::F32] {
         let fragment = element as u32;
         let mut sent = Vec::new();

@@ -88,8 +88,8 @@ fn float_world(policy: PolicyName, slots: u32, held: u32) -> World {
         policy,
         ..pool()
     });
-    w.bind(roster(JOB, 4, 0), 0);
-    w.bind(roster(OTHER, 2, 10), 1);
+    w.bind(roster(JOB, 4, 0));
+    w.bind(roster(OTHER, 2, 10));
     w
 }
 
@@ -125,7 +125,7 @@ fn permutations() -> Vec<[u8; 4]> {
 }
 
 #[test]
-fn floats_are_folded_in_rank_order_whatever_the_order_of_arrival() {
+fn floats_are_folded_in_rank_order_in_any_order_of_arrival() {
     let in_other_order = permutations()
         .iter()
         .map(|p| p.map(|r| TERMS[usize::from(r)]))

@@ -125,7 +125,7 @@ fn a_result_of_the_ps_keeps_its_flags() {
 #[test]
 fn what_finds_no_place_to_wait_has_met_no_collision() {
     let mut w = World::with(PoolConfig { held: 0, ..pool() });
-    w.bind(roster(JOB, 3, 0), 0);
+    w.bind(roster(JOB, 3, 0));
     let float = Header {
         element: Element::F32,
         ..data(0, 2)

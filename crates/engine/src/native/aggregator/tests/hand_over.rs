@@ -1,4 +1,4 @@
-//! A running job that goes on elsewhere.
+//! A running job that another aggregator continues.
 
 use super::*;
 
@@ -27,9 +27,9 @@ fn what_slots_have_leaves_to_the_ps_and_other_jobs_stay() {
         assert_eq!(w.taken(), 1);
         w.dropped(DropReason::UnknownJob, |w| w.data(0, 1, 10));
         let done = w.say(other(3, 1, 10), 70);
-        assert_eq!(done.len(), 1, "the other job goes on");
+        assert_eq!(done.len(), 1, "the other job continues");
         // Nothing is known of it when it comes back.
-        w.bind(roster(JOB, 3, 0), 0);
+        w.bind(roster(JOB, 3, 0));
         assert_eq!(w.data(2, 1, 5), []);
     }
 }
@@ -77,6 +77,6 @@ fn arrivals_are_counted_by_job() {
     let arrivals: Vec<_> = w.shard.arrivals().collect();
     assert_eq!(arrivals, [(JOB, 5), (OTHER, 1)]);
     w.shard.hand_over(JOB, &mut w.wire);
-    w.bind(roster(JOB, 3, 0), 0);
+    w.bind(roster(JOB, 3, 0));
     assert_eq!(w.shard.arrivals().next(), Some((JOB, 0)));
 }

@@ -11,7 +11,7 @@ const fn limits(min_slots: u32, max_slots: u32) -> Limits {
 }
 
 fn world(policy: PolicyName, slots: u32, ways: u32, first: Limits, second: Limits) -> World {
-    World::of_ways(policy, slots, ways, vec![first, second])
+    World::of_ways(policy, slots, ways, [first, second])
 }
 
 fn urgent(fragment: u32, rank: u8, priority: u8) -> Header {
@@ -30,7 +30,7 @@ fn a_job_at_its_maximum_takes_no_free_slot() {
             assert_eq!(w.data(1, 0, 1), []);
             assert_eq!(w.data(2, 0, 5), [collided(partial(2, 1, 5))], "{policy}");
             assert_eq!(w.shard.slots_of(JOB), 2);
-            assert_eq!(w.data(0, 1, 1), [], "it goes on with those it has");
+            assert_eq!(w.data(0, 1, 1), [], "it continues with those it has");
             assert_eq!(w.say(ps(Kind::Remind, 0), 0).len(), 1);
             assert_eq!(w.data(2, 1, 1), [], "one is free again");
             assert_eq!(w.shard.slots_of(JOB), 2);
@@ -39,7 +39,7 @@ fn a_job_at_its_maximum_takes_no_free_slot() {
 }
 
 #[test]
-fn a_job_at_its_maximum_preempts_nobody_but_itself() {
+fn a_job_at_its_maximum_preempts_no_job_but_itself() {
     let mut w = world(PolicyName::Esa, 2, 2, limits(0, 1), Limits::NONE);
     w.say(urgent(0, 0, 20), 1);
     w.say(other(0, 0, 10), 1);
@@ -95,14 +95,14 @@ fn a_job_below_its_minimum_takes_the_lowest_slot_of_one_that_has_more() {
     assert_eq!((w.shard.slots_of(JOB), w.shard.slots_of(OTHER)), (1, 1));
 }
 
-/// A tenant that claims the highest priority for everything, and never completes, floods the pool. The
-/// other gets its minimum all the same.
+/// A tenant that claims the highest priority for everything, and never completes, floods the pool.
+/// The other gets its minimum all the same.
 #[test]
 fn who_always_claims_the_highest_priority_does_not_starve_the_others() {
     for ways in [1, 2, 4, 8] {
         for (minimum, finished_here) in [(0, 0), (4, 4)] {
             let certain = limits(minimum, u32::MAX);
-            let limits = vec![Limits::NONE, certain];
+            let limits = [Limits::NONE, certain];
             let mut w = World::of_window(PolicyName::Esa, 32, ways, 64, limits);
             let mut next = 0;
             let mut flood = |w: &mut World| {
@@ -132,8 +132,9 @@ fn who_always_claims_the_highest_priority_does_not_starve_the_others() {
 
 // --- Held contributions. ---
 
-/// A victim of 8 workers sends f16, which are all held but for rank 0's, while a tenant of 64 holds as many
-/// as it gets and never completes. How many of the victim's fragments the switch finishes, of 640.
+/// A victim of 8 workers sends f16, which are all held but for rank 0's, while a tenant of 64 holds
+/// all slots that it gets and never completes. How many of the victim's fragments the switch
+/// finishes, of 640.
 fn finished_beside_a_hoarder(min_held: u32) -> usize {
     const WINDOW: u32 = 64;
     let tenant = Limits::NONE;
@@ -146,11 +147,11 @@ fn finished_beside_a_hoarder(min_held: u32) -> usize {
         ways: 8,
         held: 4096,
         window: WINDOW as u16,
-        limits: vec![tenant, victim],
+        jobs: jobs([tenant, victim]),
         ..pool()
     });
-    w.bind(roster(JOB, 64, 100), 0);
-    w.bind(roster(OTHER, 8, 10), 1);
+    w.bind(roster(JOB, 64, 100));
+    w.bind(roster(OTHER, 8, 10));
     let mut finished = 0;
     for round in 0..10 {
         let fragments = round * WINDOW..(round + 1) * WINDOW;
@@ -198,6 +199,43 @@ fn reserved_contributions_fit_the_arena() {
 #[should_panic(expected = "a minimum that the policy cannot keep")]
 fn first_come_first_served_keeps_no_minimum() {
     world(PolicyName::Fcfs, 2, 1, limits(1, 2), Limits::NONE);
+}
+
+/// The order in which jobs are configured and bound says nothing of whose limits are whose.
+#[test]
+fn a_job_has_the_limits_of_its_id() {
+    let mut config = PoolConfig {
+        slots: 16,
+        jobs: jobs([limits(0, 2), limits(0, 1)]),
+        ..pool()
+    };
+    for _ in 0..2 {
+        let mut w = World::with(config.clone());
+        w.bind(roster(OTHER, 2, 10));
+        w.bind(roster(JOB, 3, 0));
+        for fragment in 0..4 {
+            w.data(fragment, 0, 1);
+            w.say(other(fragment, 0, 1), 1);
+        }
+        assert_eq!((w.shard.slots_of(JOB), w.shard.slots_of(OTHER)), (2, 1));
+        config.jobs.reverse();
+    }
+}
+
+#[test]
+#[should_panic(expected = "job 9: bound but not configured")]
+fn a_job_that_is_not_configured_is_not_bound() {
+    let mut w = World::new(PolicyName::Esa, 8);
+    w.bind(roster(JobId(9), 1, 20));
+}
+
+#[test]
+#[should_panic(expected = "an id twice")]
+fn a_pool_knows_each_job_once() {
+    World::with(PoolConfig {
+        jobs: vec![PoolJob::unlimited(JOB); 2],
+        ..pool()
+    });
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn results_of_the_ps_pass_and_stay_in_the_ring() {
     assert_eq!(sent, [flagged(expected, Flags::FROM_PS)]);
     assert_eq!(
         w.resend(0, 2, 1),
-        [Sent::Again(Rank(2), PortId(2), ints(111))]
+        [Sent::Retransmit(Rank(2), PortId(2), ints(111))]
     );
     w.dropped(DropReason::Late, |w| w.data(0, 1, 1));
     assert_eq!(w.say(ps(Kind::Remind, 1), 0).len(), 1, "not here");

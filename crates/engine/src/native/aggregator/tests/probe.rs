@@ -22,7 +22,7 @@ fn all_ask(w: &mut World, fragment: u32, answer: impl Fn(u8) -> Sent) {
         counters.probes += 1;
         let is_nack = matches!(&expected, Sent::To(To::Worker(_), ..));
         counters.probe_nacks += u64::from(is_nack);
-        counters.results_again += u64::from(matches!(&expected, Sent::Again(..)));
+        counters.results_again += u64::from(matches!(&expected, Sent::Retransmit(..)));
         let (taken, held, live) = (w.taken(), w.shard.held_in_use(), w.ledger.live());
         assert_eq!(w.probe(fragment, rank), [expected]);
         assert_eq!(*w.shard.counters(), counters);
@@ -39,7 +39,7 @@ fn a_finished_fragment_gives_its_result_on_the_askers_port() {
         if policy == PolicyName::None {
             w.say(result_of(Rank::PS, 0), 7);
         }
-        let again = |rank| Sent::Again(Rank(rank), PortId(rank.into()), ints(7));
+        let again = |rank| Sent::Retransmit(Rank(rank), PortId(rank.into()), ints(7));
         all_ask(&mut w, 0, again);
     }
 }
@@ -66,7 +66,7 @@ fn a_rank_that_the_slot_lacks_is_asked_from_the_asker_on_upwards() {
     for policy in POLICIES {
         for inside in 1..31u64 {
             let mut w = World::with(PoolConfig { policy, ..pool() });
-            w.bind(roster(JOB, 5, 0), 0);
+            w.bind(roster(JOB, 5, 0));
             for rank in (0..5).filter(|rank| inside >> rank & 1 == 1) {
                 assert_eq!(w.data(0, rank, 1), []);
             }
@@ -84,7 +84,7 @@ fn a_rank_that_the_slot_lacks_is_asked_from_the_asker_on_upwards() {
 #[test]
 fn ranks_of_a_job_of_sixty_four_are_asked_likewise() {
     let mut w = World::with(pool());
-    w.bind(next_epoch(64), 0);
+    w.bind(next_epoch(64));
     let mut asked = |inside: &[u8], asker: u8, fragment: u32| {
         let of = |header: Header| Header {
             epoch: Epoch(4),
@@ -186,7 +186,7 @@ fn what_found_no_place_to_wait_is_noted() {
             policy,
             ..pool()
         });
-        w.bind(roster(JOB, 3, 0), 0);
+        w.bind(roster(JOB, 3, 0));
         let float = |rank| Header {
             element: Element::F32,
             ..data(0, rank)
@@ -215,7 +215,7 @@ fn a_sum_that_fcfs_has_sent_asks_the_ps() {
 }
 
 #[test]
-fn a_slot_that_fcfs_drove_out_asks_the_ps() {
+fn a_probe_of_a_slot_that_fcfs_evicted_asks_the_ps() {
     let mut w = World::new(PolicyName::Fcfs, 8);
     w.data(0, 0, 1);
     w.resend(0, 1, 1);
@@ -239,6 +239,6 @@ fn after_a_hand_over_nothing_is_known() {
     w.data(0, 0, 1);
     w.shard.hand_over(JOB, &mut w.wire);
     w.wire.take();
-    w.bind(roster(JOB, 3, 0), 0);
+    w.bind(roster(JOB, 3, 0));
     all_ask(&mut w, 0, |rank| nacked(0, rank));
 }

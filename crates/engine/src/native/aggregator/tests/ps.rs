@@ -21,7 +21,7 @@ fn a_result_of_the_ps_frees_the_slot_and_leaves_to_the_group() {
         assert_eq!(w.shard.counters().overflows, 1);
         assert_eq!(
             w.resend(0, 2, 100),
-            [Sent::Again(Rank(2), PortId(2), ints(111))]
+            [Sent::Retransmit(Rank(2), PortId(2), ints(111))]
         );
         w.dropped(DropReason::Late, |w| w.say(result_of(Rank::PS, 0), 111));
         w.dropped(DropReason::Late, |w| w.data(0, 1, 10));
@@ -142,8 +142,11 @@ fn a_result_of_a_worker_frees_the_slot_and_leaves_to_the_group() {
             let c = *w.shard.counters();
             assert_eq!((c.results_from_workers, c.results_from_ps), (1, 0));
             assert_eq!(c.overflows, u64::from(flags == Flags::OVERFLOW));
-            assert_eq!(w.probe(0, 1), [Sent::Again(Rank(1), PortId(1), ints(111))]);
-            // Others answer as well, and the PS may have it by now.
+            assert_eq!(
+                w.probe(0, 1),
+                [Sent::Retransmit(Rank(1), PortId(1), ints(111))]
+            );
+            // Others answer as well, and the PS may have it already.
             w.dropped(DropReason::Late, |w| w.say(result_of(Rank(1), 0), 111));
             w.dropped(DropReason::Late, |w| w.say(result_of(Rank::PS, 0), 111));
             w.dropped(DropReason::Late, |w| w.data(0, 1, 10));

@@ -30,8 +30,8 @@ fn fcfs_drives_the_slot_and_the_resend_to_the_ps() {
     assert_eq!(w.shard.counters().partials, 2);
 }
 
-/// The PS answers a RESEND of what it has finished with RESULT (P-2), so the RESEND must reach it also
-/// when the slot held its contribution, or had sent the sum already.
+/// The PS answers a RESEND of what it has finished with RESULT (P-2), so the RESEND must reach it
+/// also when the slot held its contribution, or had sent the sum already.
 #[test]
 fn fcfs_lets_a_resend_ask_the_ps_even_if_its_contribution_was_in_the_slot() {
     let mut w = World::new(PolicyName::Fcfs, 8);
@@ -136,14 +136,15 @@ fn a_resend_takes_no_slot_above_the_maximum_of_its_job() {
         max_slots: 1,
         ..Limits::NONE
     };
-    let mut w = World::of_ways(PolicyName::Esa, 8, 1, vec![most, Limits::NONE]);
+    let mut w = World::of_ways(PolicyName::Esa, 8, 1, [most, Limits::NONE]);
     w.resend(0, 0, 1);
     let expected = flagged(partial(1, 0b001, 1), Flags::RESEND);
     assert_eq!(w.resend(1, 0, 1), [collided(expected)]);
     assert_eq!(w.shard.slots_of(JOB), 1);
 }
 
-/// S-8: whatever took a part of the fragment to the PS, RESEND follows it there and takes no slot.
+/// S-8: in each way in which a part of the fragment can come to the PS, RESEND follows it there and
+/// takes no slot.
 #[test]
 fn a_resend_follows_a_part_of_its_fragment_to_the_ps() {
     let acts: [fn(&mut World); 3] = [

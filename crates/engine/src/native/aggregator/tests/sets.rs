@@ -3,7 +3,7 @@
 use super::*;
 
 fn sets(policy: PolicyName, slots: u32, ways: u32) -> World {
-    World::of_window(policy, slots, ways, 128, Vec::new())
+    World::of_window(policy, slots, ways, 128, [Limits::NONE; 2])
 }
 
 fn urgent(fragment: u32, rank: u8, priority: u8) -> Header {
@@ -35,7 +35,7 @@ fn fragments_that_meet_take_the_ways_of_their_set() {
 }
 
 #[test]
-fn a_fragment_is_found_in_whatever_way_it_is() {
+fn a_fragment_is_found_in_each_way() {
     for policy in POLICIES {
         for ways in [1, 2, 4, 8] {
             let mut w = sets(policy, 32, ways);

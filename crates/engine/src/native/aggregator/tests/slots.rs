@@ -12,12 +12,12 @@ fn a_resend_in_the_ring_gets_the_result_on_its_own_port() {
         let discarded = w.wire.discarded;
         assert_eq!(
             w.resend(0, 1, 99),
-            [Sent::Again(Rank(1), PortId(1), ints(7))],
+            [Sent::Retransmit(Rank(1), PortId(1), ints(7))],
             "{policy}"
         );
         assert_eq!(w.wire.discarded, discarded + 1, "the question's buffer");
         assert_eq!(w.shard.counters().results_again, 1);
-        assert_eq!(w.shard.counters().drops, [0; DropReason::ALL.len()]);
+        assert_eq!(w.shard.counters().drops, crate::Drops::default());
         assert_eq!(w.taken(), 0);
     }
 }
@@ -113,7 +113,7 @@ fn a_slot_follows_what_found_no_slot() {
 }
 
 #[test]
-fn a_slot_follows_what_was_driven_out_or_reminded() {
+fn a_slot_follows_what_was_evicted_or_reminded() {
     for remind in [false, true] {
         let mut w = World::new(PolicyName::Esa, 1);
         w.data(0, 0, 1);

@@ -26,7 +26,7 @@ fn say_as_is(w: &mut World, header: Header) -> Vec<Sent> {
 }
 
 #[test]
-fn a_wrong_tag_is_dropped_whatever_bit_of_it_is_wrong() {
+fn a_tag_with_any_wrong_bit_is_dropped() {
     for header in tagged() {
         let mut w = world();
         for bit in 0..64 {
@@ -68,7 +68,7 @@ fn a_tag_of_another_epoch_or_job_is_wrong() {
 fn a_frame_of_one_epoch_is_nothing_in_the_next() {
     for header in tagged() {
         let mut w = world();
-        w.bind(next_epoch(3), 0);
+        w.bind(next_epoch(3));
         w.dropped(DropReason::Epoch, |w| say_as_is(w, header));
         let renumbered = Header {
             epoch: Epoch(4),

@@ -48,9 +48,13 @@ impl Turns {
 
     /// Jobs with their workers and the first of their hosts.
     fn of(element: Element, jobs: &[(JobId, u16, u16)]) -> Self {
-        let mut world = World::with(PoolConfig { held: 64, ..pool() });
-        for (place, &(job, workers, first)) in jobs.iter().enumerate() {
-            world.bind(roster(job, workers, first), place);
+        let mut world = World::with(PoolConfig {
+            held: 64,
+            jobs: jobs.iter().map(|job| PoolJob::unlimited(job.0)).collect(),
+            ..pool()
+        });
+        for &(job, workers, first) in jobs {
+            world.bind(roster(job, workers, first));
         }
         let batch = Batch::new();
         Self {
@@ -78,8 +82,8 @@ impl Turns {
         self.batch.push(contribution, buffer);
     }
 
-    /// The turn ends; what left.
-    fn settle(&mut self) -> Vec<Sent> {
+    /// The poll iteration ends; what left.
+    fn aggregate(&mut self) -> Vec<Sent> {
         let World {
             shard, wire, now, ..
         } = &mut self.world;
@@ -110,7 +114,7 @@ fn a_fragment_that_comes_whole_is_summed_at_once_in_any_order() {
             }
         }
         let expected = [0, 1, 2].map(|fragment| t.result(fragment));
-        assert_eq!(t.settle(), expected, "{element:?}");
+        assert_eq!(t.aggregate(), expected, "{element:?}");
         let counters = t.world.shard.counters();
         assert_eq!((counters.grouped, counters.results), (60, 3));
         assert_eq!(counters.slots_taken, 0);
@@ -127,7 +131,7 @@ fn a_fragment_that_comes_in_parts_is_summed_when_its_last_part_is_here() {
                 for rank in ranks.by_ref().take(part) {
                     t.push(6, rank);
                 }
-                let sent = t.settle();
+                let sent = t.aggregate();
                 if n < 2 {
                     assert_eq!(sent, [], "{element:?} {parts:?}");
                 } else {
@@ -148,16 +152,16 @@ fn a_rank_that_comes_twice_counts_once_wherever_it_stands() {
                 t.push(0, 2);
             }
         }
-        let sent = t.settle();
+        let sent = t.aggregate();
         assert_eq!(sent, [t.result(0)], "{at}");
         let drops = t.world.shard.counters().drops;
-        let late = drops[DropReason::Late as usize];
-        assert_eq!(drops[DropReason::Duplicate as usize] + late, 1);
+        let late = drops[DropReason::Late];
+        assert_eq!(drops[DropReason::Duplicate] + late, 1);
     }
 }
 
 #[test]
-fn a_full_batch_says_so_and_takes_as_many_as_it_has_rows() {
+fn a_full_batch_says_so_and_takes_one_contribution_a_row() {
     let mut t = Turns::new(Element::I32);
     let mut pushed = 0;
     while !t.batch.is_full() {
@@ -165,13 +169,14 @@ fn a_full_batch_says_so_and_takes_as_many_as_it_has_rows() {
         pushed += 1;
     }
     assert_eq!(pushed, 512);
-    t.settle();
+    t.aggregate();
     assert_eq!(t.world.shard.counters().contributions, 512);
 }
 
 /// The ports are looked at one after the other, and each brings a train. That of a worker that lags
-/// behind comes last and begins with older fragments: their results must not follow those of the newer
-/// ones, which would make all workers take them for lost. Other jobs' trains in between change nothing.
+/// behind comes last and begins with older fragments: their results must not follow those of the
+/// newer ones, which would make all workers take them for lost. Other jobs' trains in between
+/// change nothing.
 #[test]
 fn workers_that_lag_behind_do_not_turn_the_results_around() {
     // Also where the numbers wrap, or change their sign.
@@ -194,7 +199,7 @@ fn workers_that_lag_behind_do_not_turn_the_results_around() {
                         }
                     }
                 }
-                t.settle()
+                t.aggregate()
             };
             assert_eq!(turn(&[(0, 0..2)]), []);
             let sent = turn(&[(0, 2..4), (1, 0..4)]);

@@ -68,7 +68,7 @@ fn the_stations_own_address_may_begin_it_anew() {
     assert!(!world.is_bound(1) && world.is_bound(2));
 }
 
-/// Its host may have another address by now.
+/// Its host may have another address since.
 #[test]
 fn a_station_of_a_silent_session_without_connections_is_free() {
     let mut world = World::with(4, Duration::ZERO, vec![vec![]]);
@@ -169,7 +169,7 @@ fn each_place_has_a_secret_of_its_own_and_a_new_process_another() {
         told
     );
     let again = world.udp_session(&job[0], 1);
-    assert_eq!(world.secret(again), told[0], "it may be sending by now");
+    assert_eq!(world.secret(again), told[0], "it may be sending already");
     let anew = Client {
         connection: world.connect_from(0, host(1)),
         ..job[0]

@@ -94,7 +94,7 @@ fn closed_connections_alone_end_nothing() {
 }
 
 #[test]
-fn a_session_that_nobody_holds_gives_way_to_another() {
+fn a_session_that_no_connection_holds_gives_way_to_another() {
     let mut world = World::new(2);
     let one = world.job(0, 2, 1);
     let two = world.job(1, 2, 11);

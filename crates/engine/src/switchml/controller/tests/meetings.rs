@@ -104,7 +104,7 @@ fn jobs_on_two_addresses_have_barriers_of_their_own() {
 }
 
 #[test]
-fn whoever_differs_is_told_so() {
+fn a_rank_that_differs_is_told_so() {
     let mut world = World::new(2);
     let job = world.job(0, 3, 1);
     let waits = world.broadcast(&job[0], 1);
@@ -146,7 +146,7 @@ fn those_who_wait_for_the_dead_learn_at_once() {
         world.text(waits),
         "rank 1 (192.0.2.1:1002) closed its connection, and this Broadcast of 3 workers needs it"
     );
-    // One that has not called concerns nobody.
+    // One that has not called concerns no other.
     let waits = world.broadcast(&job[0], 1);
     world.close(job[2].connection);
     assert_eq!(world.answer(waits), None);
@@ -173,7 +173,7 @@ fn a_barrier_ends_with_any_of_its_members() {
             world.text(waits),
             "rank 2 (192.0.2.1:1003) closed its connection, and this Barrier of 3 workers needs it"
         );
-        // Whoever comes now need not wait either.
+        // A rank that comes now need not wait either.
         let late = world.barrier(&job[1]);
         assert_eq!(world.refusal(late).code(), Code::Unavailable);
         assert_eq!(world.controller.poll_timeout(), None);

@@ -3,8 +3,8 @@
 use super::*;
 
 /// Two jobs of two, each on two hosts of its own, without anything that names them.
-fn two_jobs(settle: Duration) -> (World, Vec<Client>, Vec<Client>) {
-    let mut world = World::with(4, settle, vec![vec![]]);
+fn two_jobs(grace_period: Duration) -> (World, Vec<Client>, Vec<Client>) {
+    let mut world = World::with(4, grace_period, vec![vec![]]);
     let one = world.job_at(0, &[1, 2], 1);
     let two = world.job_at(0, &[3, 4], 11);
     (world, one, two)
@@ -12,12 +12,12 @@ fn two_jobs(settle: Duration) -> (World, Vec<Client>, Vec<Client>) {
 
 #[test]
 fn ranks_that_arrive_crosswise_are_all_refused() {
-    let (mut world, one, two) = two_jobs(SETTLE);
+    let (mut world, one, two) = two_jobs(GRACE_PERIOD);
     let a0 = world.broadcast(&one[0], 1);
     let b1 = world.broadcast(&two[1], 0);
     // All of a job are there; nothing is said before another job could have come too.
     assert_eq!((world.answer(a0), world.answer(b1)), (None, None));
-    world.pass(SETTLE / 2);
+    world.pass(GRACE_PERIOD / 2);
     let b0 = world.broadcast(&two[0], 2);
     for call in [a0, b1, b0] {
         assert_eq!(world.refusal(call).code(), Code::Aborted);
@@ -37,9 +37,9 @@ fn ranks_that_arrive_crosswise_are_all_refused() {
     );
     assert_eq!(world.controller.poll_timeout(), None);
     // One of them alone, a moment later.
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     let calls = [world.broadcast(&one[0], 1), world.broadcast(&one[1], 0)];
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     for call in calls {
         assert_eq!(world.answer(call), Some(&Ok(Answer::Value(1))));
     }
@@ -48,7 +48,7 @@ fn ranks_that_arrive_crosswise_are_all_refused() {
 
 #[test]
 fn a_rank_that_comes_twice_before_all_are_there_refuses_both_jobs() {
-    let (mut world, one, two) = two_jobs(SETTLE);
+    let (mut world, one, two) = two_jobs(GRACE_PERIOD);
     let a0 = world.broadcast(&one[0], 1);
     let b0 = world.broadcast(&two[0], 2);
     let b1 = world.broadcast(&two[1], 0);
@@ -58,13 +58,14 @@ fn a_rank_that_comes_twice_before_all_are_there_refuses_both_jobs() {
     }
 }
 
-/// Later than the moment: the ranks that are left over hear of it, and so does whoever started them.
+/// Later than the moment: the ranks that are left over hear of it, and so does the one that started
+/// them.
 #[test]
 fn what_is_left_over_of_two_mixed_jobs_is_refused_as_long_as_one_runs() {
-    let (mut world, one, two) = two_jobs(SETTLE);
+    let (mut world, one, two) = two_jobs(GRACE_PERIOD);
     let mixed = [one[0], Client { ..two[1] }];
     let calls = [world.broadcast(&mixed[0], 1), world.broadcast(&mixed[1], 0)];
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     for call in calls {
         assert_eq!(world.answer(call), Some(&Ok(Answer::Value(1))));
     }
@@ -91,24 +92,25 @@ fn what_is_left_over_of_two_mixed_jobs_is_refused_as_long_as_one_runs() {
         ..two[1]
     };
     world.broadcast(&fresh, 0);
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     world.set_up_sessions(&[two[0], fresh], 2);
 }
 
-/// Both jobs on the same two hosts, with interfaces of their own: the connections' addresses say nothing.
+/// Both jobs on the same two hosts, with interfaces of their own: the connections' addresses say
+/// nothing.
 #[test]
 fn jobs_on_the_same_hosts_are_told_apart_by_their_stations() {
-    let mut world = World::with(4, SETTLE, vec![vec![]]);
+    let mut world = World::with(4, GRACE_PERIOD, vec![vec![]]);
     let one = world.job_at(0, &[1, 2], 1);
     let two = world.job_at(0, &[1, 2], 11);
     let mixed = [one[0], two[1]];
     world.broadcast(&mixed[0], 1);
     world.broadcast(&mixed[1], 0);
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     world.set_up_sessions(&mixed, 1);
     // They may be workers that were started anew, so they may meet.
     let calls = [world.broadcast(&two[0], 2), world.broadcast(&one[1], 0)];
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     for (call, client) in calls.into_iter().zip([&two[0], &one[1]]) {
         assert_eq!(world.answer(call), Some(&Ok(Answer::Value(2))));
         let call = world.udp_session(client, 2);
@@ -125,7 +127,7 @@ fn jobs_on_the_same_hosts_are_told_apart_by_their_stations() {
 #[test]
 fn a_list_of_hosts_keeps_jobs_apart_at_once() {
     let lists = vec![vec![host(1), host(2)], vec![host(3), host(4)]];
-    let mut world = World::with(4, SETTLE, lists);
+    let mut world = World::with(4, GRACE_PERIOD, lists);
     let one = world.job_at(0, &[1, 2], 1);
     // The second job was told the first one's address.
     let two = world.job_at(0, &[3, 4], 11);
@@ -148,7 +150,7 @@ fn a_list_of_hosts_keeps_jobs_apart_at_once() {
     };
     let call = world.broadcast(&three, 0);
     assert_eq!(world.refusal(call).code(), Code::PermissionDenied);
-    // Nobody else can be meant, so nothing is waited for.
+    // No other can be meant, so nothing is waited for.
     let call = world.broadcast(&one[1], 0);
     assert_eq!(world.answer(call), Some(&Ok(Answer::Value(1))));
     world.set_up_sessions(&one, 1);
@@ -158,13 +160,13 @@ fn a_list_of_hosts_keeps_jobs_apart_at_once() {
 
 #[test]
 fn a_rank_that_dies_while_all_wait_is_named() {
-    let (mut world, one, _) = two_jobs(SETTLE);
+    let (mut world, one, _) = two_jobs(GRACE_PERIOD);
     let a0 = world.broadcast(&one[0], 1);
     world.broadcast(&one[1], 0);
-    world.pass(SETTLE / 2);
+    world.pass(GRACE_PERIOD / 2);
     world.close(one[1].connection);
     assert_eq!(world.refusal(a0).code(), Code::Unavailable);
-    world.pass(SETTLE * 2);
+    world.pass(GRACE_PERIOD * 2);
     // One whose call was given up is waited for as before.
     let again = Client {
         connection: world.connect_from(0, host(2)),
@@ -173,9 +175,9 @@ fn a_rank_that_dies_while_all_wait_is_named() {
     let a0 = world.broadcast(&one[0], 1);
     let given_up = world.broadcast(&again, 0);
     world.abandon(given_up);
-    world.pass(SETTLE * 2);
+    world.pass(GRACE_PERIOD * 2);
     assert_eq!(world.answer(a0), None);
     world.broadcast(&again, 0);
-    world.pass(SETTLE);
+    world.pass(GRACE_PERIOD);
     assert_eq!(world.answer(a0), Some(&Ok(Answer::Value(1))));
 }

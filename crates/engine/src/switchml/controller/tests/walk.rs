@@ -1,4 +1,5 @@
-//! A random walk: whatever clients do, every call hears something once, and what is bound is what runs.
+//! A random walk: in any order of calls, every call hears something once, and what is bound is what
+//! runs.
 
 use super::*;
 use proptest::prelude::*;
@@ -162,7 +163,7 @@ fn run(steps: Vec<Step>) {
     }
     world.pass(SETUP);
     for &(call, _) in &calls {
-        assert!(world.answer(call).is_some(), "{call:?} waits for ever");
+        assert!(world.answer(call).is_some(), "{call:?} waits without limit");
     }
     // With the last connection, all goes.
     for connection in open {
@@ -181,7 +182,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_clients_do(steps in prop::collection::vec(step(), 0..120)) {
+    fn any_order_of_calls(steps in prop::collection::vec(step(), 0..120)) {
         run(steps);
     }
 }

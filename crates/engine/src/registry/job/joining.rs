@@ -1,0 +1,181 @@
+//! JOIN: a member takes its place, keeps it, or is refused.
+
+use super::membership::{Membership, TAKEOVER};
+use super::visit::{Refusal, Visit};
+use super::{Agreed, Ending, Incarnation, Job, Phase};
+use tally_wire::control::{Reason, Role, State};
+use tally_wire::{Join, Rank};
+
+/// When a JOIN that was not refused counts.
+enum Joined {
+    /// The member takes part.
+    Now,
+    /// Its epoch has ended well.
+    Before,
+}
+
+impl Job {
+    pub(in crate::registry) fn join(&mut self, visit: &mut Visit<'_>, join: &Join) {
+        if join.challenge != self.challenge(visit.config) {
+            return self.refuse(visit, Refusal::new(Reason::Challenge));
+        }
+        let joined = match join.role {
+            Role::Ps => self.join_ps(visit, join),
+            Role::Worker => self.join_worker(visit, join),
+        };
+        match joined {
+            Err(refusal) => self.refuse(visit, refusal),
+            Ok(Joined::Now) => {
+                let called = self.called;
+                self.run_if_complete(visit);
+                if self.called == called {
+                    self.accept(visit, self.state());
+                }
+            }
+            Ok(Joined::Before) => self.accept(visit, State::Ended),
+        }
+    }
+
+    fn join_ps(&mut self, visit: &Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        if visit.rank != Rank::PS {
+            return Err(Refusal::numbers(
+                Reason::BadRank,
+                visit.rank.0,
+                self.config.workers,
+            ));
+        }
+        if ![0, self.config.workers].contains(&join.workers) {
+            return Err(Refusal::numbers(
+                Reason::Workers,
+                join.workers,
+                self.config.workers,
+            ));
+        }
+        if self.fixed {
+            return Err(Refusal::new(Reason::RankTaken));
+        }
+        match &self.ps {
+            Some(membership) if membership.is(visit) => {}
+            Some(membership) if visit.now.since(membership.heard) < TAKEOVER => {
+                return Err(Refusal::new(Reason::RankTaken));
+            }
+            Some(_) => {
+                // A new PS, or a late JOIN of the old one: the next challenge tells them apart.
+                self.lose_ps();
+                return Err(Refusal::new(Reason::Challenge));
+            }
+            None => self.lose_ps(),
+        }
+        let before = self.ps.as_ref().map_or(0, |membership| membership.round);
+        self.ps = Some(Membership {
+            round: self.said(visit).unwrap_or(before),
+            ..Membership::new(visit)
+        });
+        // What the same PS has confirmed, a JOIN that was overtaken does not take back.
+        if self.ps_incarnation != self.incarnation || self.incarnation == Incarnation::NONE {
+            self.ps_incarnation = visit.incarnation;
+        }
+        Ok(Joined::Now)
+    }
+
+    fn join_worker(&mut self, visit: &mut Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        if visit.rank.0 >= self.config.workers {
+            return Err(Refusal::numbers(
+                Reason::BadRank,
+                visit.rank.0,
+                self.config.workers,
+            ));
+        }
+        if join.workers != self.config.workers {
+            return Err(Refusal::numbers(
+                Reason::Workers,
+                join.workers,
+                self.config.workers,
+            ));
+        }
+        if join.units > visit.config.units {
+            return Err(Refusal::numbers(
+                Reason::Payload,
+                join.units,
+                visit.config.units,
+            ));
+        }
+        if join.window > visit.config.window {
+            return Err(Refusal::numbers(
+                Reason::Window,
+                join.window,
+                visit.config.window,
+            ));
+        }
+        if self.fixed {
+            return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+        }
+        if visit.incarnation != Incarnation::NONE {
+            // A member of an epoch that has ended hears how (J-6, J-7).
+            match self.ended {
+                Some(Ending {
+                    incarnation,
+                    outcome,
+                    ..
+                }) if incarnation == visit.incarnation => {
+                    return outcome.map(|()| Joined::Before);
+                }
+                _ if !self.is_stale(visit.incarnation) => {}
+                // The switch restarted while the job formed. Who has not been told that the epoch
+                // runs has sent nothing in it, and is as good as new.
+                _ if !join.running => visit.incarnation = Incarnation::NONE,
+                _ => return Err(Refusal::new(Reason::StaleEpoch)),
+            }
+        }
+        if join.running {
+            self.resume(visit);
+        }
+        let called = self.called == self.round;
+        match &mut self.workers[usize::from(visit.rank.0)] {
+            Some(membership) if membership.is(visit) => {}
+            _ if self.resumed.is_some() && visit.incarnation == Incarnation::NONE => {
+                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+            }
+            Some(membership)
+                if self.phase != Phase::Forming || visit.now.since(membership.heard) < TAKEOVER =>
+            {
+                // It may have died since it answered; but once for each that asks is enough.
+                let doubtful =
+                    called && membership.round == self.round && membership.rival != visit.instance;
+                if doubtful && self.phase == Phase::Forming {
+                    membership.rival = visit.instance;
+                    self.confirm(visit);
+                }
+                return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+            }
+            Some(_) => {
+                // As with the PS. What the one that has gone agreed on goes with it.
+                self.vacate(visit.rank);
+                return Err(Refusal::new(Reason::Challenge));
+            }
+            None => {}
+        }
+        if let Some(agreed) = self.agreed {
+            if agreed.units != join.units {
+                let refusal = Refusal::numbers(Reason::Payload, join.units, agreed.units);
+                return Err(refusal.about(agreed.by));
+            }
+            if agreed.shape != join.shape {
+                return Err(Refusal::new(Reason::Shape).about(agreed.by));
+            }
+        }
+        self.enter(visit);
+        if let (Some(sent), Some(membership)) =
+            (join.sent, &mut self.workers[usize::from(visit.rank.0)])
+            && visit.incarnation == self.incarnation
+        {
+            membership.has_sent(sent, join.awaiting);
+        }
+        self.agreed.get_or_insert(Agreed {
+            by: visit.rank,
+            units: join.units,
+            shape: join.shape,
+        });
+        Ok(Joined::Now)
+    }
+}

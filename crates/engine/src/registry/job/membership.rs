@@ -1,0 +1,55 @@
+//! A member that has joined, and when another instance may take its rank over.
+
+use super::Incarnation;
+use super::visit::Visit;
+use crate::roster::Member;
+use std::time::Duration;
+use tally_wire::{FragmentId, Time};
+
+/// After this long without a heartbeat another instance may take over a rank that is not in the
+/// middle of a job: three times the period of J-1.
+pub(super) const TAKEOVER: Duration = Duration::from_millis(1500);
+
+/// A member that has joined.
+#[derive(Clone, Debug)]
+pub(in crate::registry) struct Membership {
+    pub(super) member: Member,
+    pub(super) instance: u64,
+    pub(super) heard: Time,
+    /// It came to the job without an epoch, and has not been told since that it runs.
+    pub(super) fresh: bool,
+    /// The round in which it said last that it is in the job's epoch.
+    pub(super) round: u64,
+    /// The instance that asked for its rank, and for which there was one more confirmation round.
+    pub(super) rival: u64,
+    /// The first fragment of the epoch that it has not contributed to, as it said last (J-10).
+    pub(super) sent: Option<FragmentId>,
+    /// How much of its time it awaits results, as it said last (J-11).
+    pub(super) awaiting: u16,
+}
+
+impl Membership {
+    pub(super) fn new(visit: &Visit<'_>) -> Self {
+        Self {
+            member: visit.from,
+            instance: visit.instance,
+            heard: visit.now,
+            fresh: visit.incarnation == Incarnation::NONE,
+            round: 0,
+            rival: 0,
+            sent: None,
+            awaiting: 0,
+        }
+    }
+
+    pub(super) fn is(&self, visit: &Visit<'_>) -> bool {
+        self.instance == visit.instance && self.member == visit.from
+    }
+
+    /// A JOIN that was overtaken, or comes twice, takes nothing back.
+    pub(super) fn has_sent(&mut self, sent: FragmentId, awaiting: u16) {
+        if self.sent.is_none_or(|before| sent.ahead_of(before) >= 0) {
+            (self.sent, self.awaiting) = (Some(sent), awaiting);
+        }
+    }
+}

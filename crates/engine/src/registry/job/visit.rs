@@ -1,0 +1,102 @@
+//! One datagram being answered, and why a job refuses it.
+
+use super::Incarnation;
+use crate::registry::{Action, Refusals, RegistryConfig};
+use crate::roster::Member;
+use tally_wire::control::{DATAGRAM_BYTES, Reason};
+use tally_wire::header::CONTROL_UNITS;
+use tally_wire::{
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Refuse, Time,
+};
+
+/// One datagram being answered.
+pub(in crate::registry) struct Visit<'a> {
+    pub(in crate::registry) config: &'a RegistryConfig,
+    pub(in crate::registry) now: Time,
+    pub(in crate::registry) from: Member,
+    pub(in crate::registry) rank: Rank,
+    pub(in crate::registry) incarnation: Incarnation,
+    pub(in crate::registry) instance: u64,
+    pub(in crate::registry) refusals: &'a mut Refusals,
+    pub(in crate::registry) actions: Vec<Action>,
+}
+
+impl Visit<'_> {
+    /// A refusal that cannot be authenticated.
+    pub(in crate::registry) fn hint(&mut self, job: JobId, reason: Reason) {
+        if !self.refusals.take(self.now) {
+            return;
+        }
+        let refuse = Refuse {
+            instance: self.instance,
+            challenge: 0,
+            reason,
+            about: None,
+            found: 0,
+            allowed: 0,
+            behind: 0,
+        };
+        let mut datagram = Box::new([0; DATAGRAM_BYTES]);
+        control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);
+        refuse.emit(&mut *datagram);
+        self.actions.push(Action::Send(self.from, datagram));
+    }
+}
+
+/// Why a job refuses, with the numbers that belong to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refusal {
+    pub(super) reason: Reason,
+    pub(super) about: Option<Rank>,
+    pub(super) found: u32,
+    pub(super) allowed: u32,
+    pub(super) behind: u64,
+}
+
+impl Refusal {
+    pub(super) fn new(reason: Reason) -> Self {
+        Self {
+            reason,
+            about: None,
+            found: 0,
+            allowed: 0,
+            behind: 0,
+        }
+    }
+
+    pub(super) fn numbers(reason: Reason, found: impl Into<u32>, allowed: impl Into<u32>) -> Self {
+        Self {
+            found: found.into(),
+            allowed: allowed.into(),
+            ..Self::new(reason)
+        }
+    }
+
+    pub(super) fn about(self, rank: Rank) -> Self {
+        Self {
+            about: Some(rank),
+            ..self
+        }
+    }
+}
+
+pub(in crate::registry) fn control_header(
+    kind: Kind,
+    job: JobId,
+    epoch: Epoch,
+    rank: Rank,
+) -> Header {
+    Header {
+        kind,
+        flags: Flags::NONE,
+        priority: 0,
+        element: Element::None,
+        job,
+        epoch,
+        fragment: FragmentId(0),
+        rank,
+        units: CONTROL_UNITS,
+        bitmap: 0,
+        tag: AuthTag::NONE,
+    }
+}

@@ -1,0 +1,6 @@
+//! What `tally-agent` reads and writes: as a worker, a parameter server and the agent of a host.
+
+pub mod config;
+pub mod doctor;
+pub mod report;
+pub mod status;

@@ -1,0 +1,363 @@
+//! What the agent of a host is told: its socket, its switch, and the jobs that processes may take
+//! part in.
+
+use super::{
+    Eal, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob, check_jobs, check_switch,
+    default_payload_bytes, default_source_port, default_window, mac,
+};
+use serde::de::{Deserializer, Error as _};
+use serde::{Deserialize, Serialize, Serializer};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use tally_config::ConfigError;
+use tally_wire::{Key, Mac};
+
+/// Where processes find the agent, unless it is configured.
+pub const DEFAULT_SOCKET: &str = "/run/tally/agent.sock";
+
+/// An agent's configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentConfig {
+    /// Where processes find it.
+    #[serde(default = "default_socket")]
+    pub socket: PathBuf,
+    /// Who may connect to it.
+    #[serde(default)]
+    pub access: Access,
+    /// Where the switch is.
+    pub switch: SwitchAddress,
+    /// How frames get there.
+    pub transport: AgentTransport,
+    /// The jobs that processes may take part in.
+    pub jobs: Vec<AgentJob>,
+    /// Bytes of elements in a frame: a multiple of 64, up to 8192.
+    #[serde(default = "default_payload_bytes")]
+    pub payload_bytes: u32,
+    /// Fragments that may be unfinished, of each process.
+    #[serde(default = "default_window")]
+    pub window: u16,
+    /// When to give up.
+    #[serde(default)]
+    pub timeouts: Timeouts,
+    /// Memory that each process may share with the agent, in units of 2^20 bytes.
+    #[serde(default = "default_memory_mib")]
+    pub memory_mib: u32,
+    /// Processes at a time.
+    #[serde(default = "default_processes")]
+    pub processes: u16,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Access {
+    /// The mode of the socket file, in octal digits.
+    pub mode: Mode,
+    /// The group of the socket file, by its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// The mode of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mode(pub u32);
+
+impl Default for Mode {
+    fn default() -> Self {
+        Self(0o660)
+    }
+}
+
+impl Serialize for Mode {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(&format_args!("{:04o}", self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(d)?;
+        let mode = u32::from_str_radix(&text, 8).ok();
+        let mode = mode.filter(|mode| *mode <= 0o777 && text.len() <= 4);
+        mode.map(Self).ok_or_else(|| {
+            D::Error::custom(format!(
+                "found `{text}`, expected octal digits such as \"0660\""
+            ))
+        })
+    }
+}
+
+/// How the agent's frames get to the switch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
+pub enum AgentTransport {
+    /// The kernel's UDP, with a socket for each process.
+    Udp {
+        /// The host's address in the switch's network.
+        bind: Ipv4Addr,
+    },
+    /// A port of its own, through DPDK, that all processes share.
+    Dpdk {
+        /// Memory and drivers.
+        #[serde(default)]
+        eal: Eal,
+        /// The device.
+        device: String,
+        /// Its Ethernet address.
+        #[serde(serialize_with = "crate::text::serialize", deserialize_with = "mac")]
+        mac: Mac,
+        /// Its IPv4 address.
+        address: Ipv4Addr,
+        /// The first process's UDP port; the others' follow.
+        #[serde(default = "default_source_port")]
+        port: u16,
+    },
+}
+
+/// A job, as the agents of its hosts know it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentJob {
+    /// Its number in the switch's configuration.
+    pub id: u16,
+    /// Its key in the switch's configuration: 16 to 64 bytes in hexadecimal.
+    #[serde(with = "crate::key")]
+    pub key: Key,
+    /// How many workers it has, 1 to 64.
+    pub workers: u8,
+    /// The priority of collectives that have none of their own, as that of a worker.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+}
+
+fn default_socket() -> PathBuf {
+    DEFAULT_SOCKET.into()
+}
+
+const fn default_memory_mib() -> u32 {
+    16 << 10
+}
+
+const fn default_processes() -> u16 {
+    64
+}
+
+impl AgentConfig {
+    /// With everything else as it is by default.
+    #[must_use]
+    pub fn new(switch: SwitchAddress, transport: AgentTransport, jobs: Vec<AgentJob>) -> Self {
+        Self {
+            socket: default_socket(),
+            access: Access::default(),
+            switch,
+            transport,
+            jobs,
+            payload_bytes: default_payload_bytes(),
+            window: default_window(),
+            timeouts: Timeouts::default(),
+            memory_mib: default_memory_mib(),
+            processes: default_processes(),
+        }
+    }
+
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// What does not fit, with its key.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let config: Self = tally_config::load(&path)?;
+        config.check(path.as_ref())?;
+        Ok(config)
+    }
+
+    /// Looks for values that make no sense; `path` is only for errors.
+    ///
+    /// # Errors
+    /// The first one found.
+    pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
+        check_switch(path, &self.switch)?;
+        check_jobs(path, self.jobs.iter().map(|job| job.id))?;
+        for (i, job) in self.jobs.iter().enumerate() {
+            // The worker's own checks, with this file's keys.
+            self.worker(job, 0).check(path).map_err(|error| {
+                let ConfigError::Content { path, key, problem } = error else {
+                    return error;
+                };
+                let of_job = key.strip_prefix("job.");
+                let key = of_job.map_or(key.clone(), |it| format!("jobs[{i}].{it}"));
+                ConfigError::Content { path, key, problem }
+            })?;
+        }
+        if self.memory_mib == 0 {
+            let allowed = "1 to 4294967295";
+            return Err(ConfigError::value(path, "memory_mib", 0, allowed));
+        }
+        if self.processes == 0 {
+            return Err(ConfigError::value(path, "processes", 0, "1 to 65535"));
+        }
+        if let AgentTransport::Dpdk { port, .. } = self.transport
+            && u16::MAX - port < self.processes - 1
+        {
+            let (found, most) = (self.processes, u32::from(u16::MAX - port) + 1);
+            let allowed = format!("1 to {most}, as each has a UDP port from {port} on");
+            return Err(ConfigError::value(path, "processes", found, allowed));
+        }
+        Ok(())
+    }
+
+    /// What a worker would be told that is rank `rank` of `job`.
+    #[must_use]
+    pub fn worker(&self, job: &AgentJob, rank: u8) -> WorkerConfig {
+        let transport = match &self.transport {
+            AgentTransport::Udp { bind } => Transport::udp(*bind),
+            AgentTransport::Dpdk {
+                eal,
+                device,
+                mac,
+                address,
+                port,
+            } => Transport::Dpdk {
+                eal: *eal,
+                device: device.clone(),
+                mac: *mac,
+                address: *address,
+                port: *port,
+            },
+        };
+        WorkerConfig {
+            switch: self.switch,
+            job: WorkerJob {
+                id: job.id,
+                key: job.key.clone(),
+                workers: job.workers,
+                rank: Some(rank),
+                priority: job.priority,
+            },
+            transport,
+            payload_bytes: self.payload_bytes,
+            window: self.window,
+            timeouts: self.timeouts,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::round_trip;
+
+    const AGENT: &str = r#"{
+        "switch": {"address": "10.84.0.254"},
+        "transport": {"type": "udp", "bind": "10.84.0.1"},
+        "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "priority": 3},
+                 {"id": 8, "key": "f00102030405060708090a0b0c0d0e0f", "workers": 2}]
+    }"#;
+
+    fn agent(text: &str) -> Result<AgentConfig, String> {
+        let config: AgentConfig =
+            tally_config::parse("a.json", text.as_bytes()).map_err(|e| e.to_string())?;
+        config
+            .check(Path::new("a.json"))
+            .map_err(|e| e.to_string())?;
+        Ok(config)
+    }
+
+    #[test]
+    fn an_agent_loads_with_defaults_and_is_its_workers() {
+        let config = agent(AGENT).unwrap();
+        assert_eq!(config.socket, Path::new(DEFAULT_SOCKET));
+        assert_eq!(config.access.mode, Mode(0o660));
+        let worker = config.worker(&config.jobs[0], 3);
+        assert_eq!((worker.job.rank, worker.job.priority), (Some(3), Some(3)));
+        let Transport::Udp { bind } = worker.transport else {
+            panic!("another transport");
+        };
+        assert_eq!(bind, "10.84.0.1:0".parse().unwrap());
+        let open = AGENT.replace(
+            "\"jobs\"",
+            "\"access\": {\"mode\": \"0666\", \"group\": \"tally\"}, \"jobs\"",
+        );
+        assert_eq!(agent(&open).unwrap().access.mode, Mode(0o666));
+    }
+
+    /// Every key, none with its default.
+    #[test]
+    fn a_configuration_is_written_as_it_was_read() {
+        let text = r#"{
+            "socket": "/tmp/agent.sock",
+            "access": {"mode": "0600", "group": "tally"},
+            "switch": {"address": "10.84.0.254", "port": 4000},
+            "transport": {"type": "dpdk", "eal": {"memory": "hugepages", "megabytes": 128},
+                          "device": "0000:01:00.0", "mac": "02:00:00:00:00:01", "address": "10.84.0.1",
+                          "port": 5000},
+            "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "priority": 3}],
+            "payload_bytes": 2048, "window": 64,
+            "timeouts": {"join_ms": 1, "stall_ms": 2, "linger_ms": 3},
+            "memory_mib": 64, "processes": 8
+        }"#;
+        let config: AgentConfig = round_trip(text);
+        assert_eq!(config.access.mode, Mode(0o600));
+        let config = agent(AGENT).unwrap();
+        let (transport, jobs) = (config.transport.clone(), config.jobs.clone());
+        assert_eq!(AgentConfig::new(config.switch, transport, jobs), config);
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        for (from, to, want) in [
+            (
+                "\"id\": 8",
+                "\"id\": 7",
+                "a.json: jobs[1].id: found 7, expected every job once",
+            ),
+            (
+                "\"workers\": 2",
+                "\"workers\": 65",
+                "a.json: jobs[1].workers: found 65, expected 1 to 64",
+            ),
+            (
+                "\"workers\": 2",
+                "\"workers\": 0",
+                "a.json: jobs[1].workers: found 0, expected 1 to 64",
+            ),
+            (
+                "\"jobs\"",
+                "\"payload_bytes\": 100, \"jobs\"",
+                "a.json: payload_bytes: found 100, expected a multiple of 64, up to 8192",
+            ),
+            (
+                "\"jobs\"",
+                "\"access\": {\"mode\": \"rw\"}, \"jobs\"",
+                "a.json: access.mode: found `rw`, expected octal digits such as \"0660\"",
+            ),
+            (
+                "\"jobs\"",
+                "\"memory_mib\": 0, \"jobs\"",
+                "a.json: memory_mib: found 0, expected 1 to 4294967295",
+            ),
+            (
+                "\"jobs\"",
+                "\"processes\": 0, \"jobs\"",
+                "a.json: processes: found 0, expected 1 to 65535",
+            ),
+        ] {
+            assert_eq!(agent(&AGENT.replace(from, to)).unwrap_err(), want);
+        }
+    }
+
+    #[test]
+    fn every_process_at_a_port_has_a_udp_port() {
+        let with = |port: u16| {
+            let transport = format!(
+                r#"{{"type": "dpdk", "device": "net_null0", "mac": "02:00:00:00:00:01",
+                    "address": "10.84.0.1", "port": {port}}}"#
+            );
+            agent(&AGENT.replace(r#"{"type": "udp", "bind": "10.84.0.1"}"#, &transport))
+        };
+        assert!(with(65_472).is_ok());
+        let want =
+            "a.json: processes: found 64, expected 1 to 63, as each has a UDP port from 65473 on";
+        assert_eq!(with(65_473).unwrap_err(), want);
+    }
+}

@@ -1,0 +1,18 @@
+//! Shapes of configurations and reports: what Tally's programs read and write as JSON.
+//!
+//! Every type goes both ways, so that a program's own tests, its neighbours and the tools around it
+//! share one definition. Programs fill reports in from what they know; nothing here needs DPDK.
+//!
+//! | module | program |
+//! |---|---|
+//! | [`agent`] | `tally-agent` |
+//! | [`switch`] | `tally-switch` |
+
+pub mod agent;
+mod hex;
+mod key;
+pub mod switch;
+mod text;
+
+#[cfg(test)]
+mod golden;

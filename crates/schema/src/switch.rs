@@ -1,0 +1,4 @@
+//! What `tally-switch` reads and writes.
+
+pub mod config;
+pub mod report;

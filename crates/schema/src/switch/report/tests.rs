@@ -1,0 +1,76 @@
+mod table;
+
+use super::*;
+use crate::golden::{names, parse, round_trip};
+
+const GOLDEN: &str = include_str!("../../../golden/switch-report.json");
+
+#[test]
+fn a_report_has_the_keys_that_tools_rely_on() {
+    let report: Report = round_trip(GOLDEN);
+    assert_eq!(report.policy, PolicyName::Esa);
+    assert_eq!(report.kernel, Backend::Avx2);
+    assert_eq!(report.load[0].counters.cycles[Stage::Idle], 5);
+    assert_eq!(report.ports[0].steering, Spread::HandOver);
+    assert_eq!(report.jobs[0].phase, JobPhase::Running);
+    assert_eq!(report.card.as_ref().unwrap().state, CardState::Failed);
+    assert_eq!(report.json().matches('\n').count(), 1, "one line");
+}
+
+#[test]
+fn parts_that_a_switch_lacks_are_left_out() {
+    let mut report: Report = parse(GOLDEN);
+    report.switchml = None;
+    report.card = None;
+    report.frames_missing = None;
+    report.ports[0].rules_refused = None;
+    let text = report.json();
+    for key in [
+        "\"switchml",
+        "\"card\"",
+        "\"frames_missing",
+        "\"rules_refused",
+    ] {
+        assert!(!text.contains(key), "{key}: {text}");
+    }
+    assert_eq!(parse::<Report>(&text), report);
+}
+
+#[test]
+fn states_have_one_name() {
+    use JobPhase::{Idle, Paused, Running, Waiting};
+    let phases = names([Idle, Waiting, Running, Paused]);
+    assert_eq!(phases, ["idle", "waiting", "running", "paused"]);
+    use CardState::{Absent, Failed, Working};
+    let cards = names([Absent, Working, Failed]);
+    assert_eq!(cards, ["absent", "working", "failed"]);
+    use Spread::{Device, HandOver, Peer, Rss, Rules, SingleCore};
+    let spread = names([SingleCore, Rules, Rss, Peer, Device, HandOver]);
+    let want = ["single core", "rules", "rss", "peer", "device", "hand-over"];
+    assert_eq!(spread, want);
+    let stages = names(Stage::ALL);
+    let want = ["receive", "classify", "aggregate", "send", "idle"];
+    assert_eq!(stages, want);
+}
+
+#[test]
+fn lines_for_people_say_what_is_unusual() {
+    let text = parse::<Report>(GOLDEN).to_string();
+    for line in [
+        "CPU 2        busy 50.0 %, 4.0 frames a burst, 62.5 % of polls empty; cycles a frame: receive 2 classify 2 \
+         aggregate 4 send 4\n",
+        "CPU 2        busy_turns 10 empty_turns 20 polls 40 empty_polls 25 frames 60 cycles receive 1 cycles classify 2 \
+         cycles aggregate 3 cycles send 4 cycles idle 5\n",
+        "a            linearised 7: Frames received in several buffers and copied into one.\n",
+        "a            steering hand-over, 2 queues in, 1 out, 6 frames handed over; no flow rules\n",
+        "a            dropped by class, 0 to 7: 1 2 3 4 5 6 7 8\n",
+        "job 7        running, epoch 3, 4 of 4 workers, 1 left, with PS, on the card\n",
+        "card         failed, registers at /run/card.sock: a register read as all ones; ",
+        "card         not for job 9: f64\n",
+        "    rank 0    10.84.0.1       02:00:00:00:00:01 on a, 3 frames, the last 0.5 s ago; FORGED: 4 frames; BEHIND: 2 sums wait for \
+         it, for 0.25 s\n",
+        "drops        unknown-job 3\n",
+    ] {
+        assert!(text.contains(line), "{line}\nin\n{text}");
+    }
+}

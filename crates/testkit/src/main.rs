@@ -1,0 +1,41 @@
+//! `tally-testkit`: processes that tests start.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+use tally_testkit::{interactive, switchml_worker};
+
+/// Test support of Tally: a cluster on this machine, a worker of our own SwitchML client.
+#[derive(Parser)]
+#[command(name = "tally-testkit", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Switch, parameter server and agents of one job in network namespaces, until standard input
+    /// ends (root)
+    #[command(after_help = interactive::COMMANDS)]
+    Cluster(interactive::Args),
+    /// Worker of a SwitchML job that checks its sums
+    SwitchmlWorker(switchml_worker::Args),
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tally-testkit: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Cluster(args) => interactive::run(args),
+        Command::SwitchmlWorker(args) => switchml_worker::run(args),
+    }
+}

@@ -1,9 +1,0 @@
--- Replays the captures at one rate for a while: something to look at the switch under. Ends by itself.
-
-FOLDER = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
-local tally = dofile(FOLDER .. "tally.lua")
-
-tally.run(function()
-    local trial = tally.trial(tally.settings.replay_percent, tally.settings.replay_seconds)
-    tally.write("replay.json", { trial }, trial.is_good and trial or nil)
-end)
