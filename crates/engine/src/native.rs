@@ -91,7 +91,7 @@ pub struct Native<P: Platform> {
     batch: Batch<Datagram<P::Frame>>,
     /// By port, its own and those of other cores.
     flows: Vec<Option<Flow>>,
-    residence_ns: hdrhistogram::Histogram<u64>,
+    residence: Residence,
 }
 
 impl<P: Platform> Native<P> {
@@ -110,9 +110,7 @@ impl<P: Platform> Native<P> {
             aggregator,
             batch: Batch::new(),
             flows: vec![None; ports],
-            // Two digits from 1 ns to 100 s: 32 KiB.
-            residence_ns: hdrhistogram::Histogram::new_with_bounds(1, 100_000_000_000, 2)
-                .expect("bounds that hdrhistogram takes"),
+            residence: Residence::new(),
         }
     }
 
@@ -137,7 +135,7 @@ impl<P: Platform> Native<P> {
         let now = context.now;
         let mut out = Out {
             context,
-            residence_ns: &mut self.residence_ns,
+            residence: &mut self.residence,
         };
         self.aggregator.handle_batch(now, &mut self.batch, &mut out);
     }
@@ -217,7 +215,7 @@ impl<P: Platform> Dialect<P> for Native<P> {
             let now = context.now;
             let mut out = Out {
                 context,
-                residence_ns: &mut self.residence_ns,
+                residence: &mut self.residence,
             };
             self.aggregator
                 .handle_admitted(now, admission, &header, Datagram(frame), &mut out);
@@ -275,14 +273,14 @@ impl<P: Platform> Dialect<P> for Native<P> {
                 slots_in_use: self.aggregator.slots_in_use(),
                 held_in_use: self.aggregator.held_in_use(),
             },
-            residence_ns: self.residence_ns.clone(),
+            residence_ns: self.residence.histogram(),
         }
     }
 
     fn bind(&mut self, context: &mut Context<P>, roster: &Arc<Roster>) {
         let mut out = Out {
             context,
-            residence_ns: &mut self.residence_ns,
+            residence: &mut self.residence,
         };
         self.aggregator.bind((**roster).clone(), &mut out);
     }
@@ -292,7 +290,7 @@ impl<P: Platform> Dialect<P> for Native<P> {
         assert!(self.batch.is_empty());
         let mut out = Out {
             context,
-            residence_ns: &mut self.residence_ns,
+            residence: &mut self.residence,
         };
         self.aggregator.hand_over(job, &mut out);
     }
@@ -300,7 +298,7 @@ impl<P: Platform> Dialect<P> for Native<P> {
     fn unbind(&mut self, context: &mut Context<P>, job: JobId) {
         let mut out = Out {
             context,
-            residence_ns: &mut self.residence_ns,
+            residence: &mut self.residence,
         };
         self.aggregator.unbind(job, &mut out);
     }
@@ -311,10 +309,48 @@ impl<P: Platform> Dialect<P> for Native<P> {
     }
 }
 
+/// Nanoseconds from a fragment's first contribution to its result.
+struct Residence {
+    histogram: hdrhistogram::Histogram<u64>,
+    /// Results within one poll iteration, which are most: they are in the histogram only when it is
+    /// asked for.
+    at_once: u64,
+}
+
+impl Residence {
+    fn new() -> Self {
+        Self {
+            // Two digits from 1 ns to 100 s: 32 KiB.
+            histogram: hdrhistogram::Histogram::new_with_bounds(1, 100_000_000_000, 2)
+                .expect("bounds that hdrhistogram takes"),
+            at_once: 0,
+        }
+    }
+
+    #[inline]
+    fn record(&mut self, born: Time, now: Time) {
+        if born == now {
+            self.at_once += 1;
+        } else {
+            let nanos = now.since(born).as_nanos() as u64;
+            self.histogram.saturating_record(nanos);
+        }
+    }
+
+    /// All of them. Those of one poll iteration count as 1 ns, the least that it holds.
+    fn histogram(&self) -> hdrhistogram::Histogram<u64> {
+        let mut all = self.histogram.clone();
+        if self.at_once > 0 {
+            all.saturating_record_n(1, self.at_once);
+        }
+        all
+    }
+}
+
 /// The pool shard's way out.
 struct Out<'a, P: Platform> {
     context: &'a mut Context<P>,
-    residence_ns: &'a mut hdrhistogram::Histogram<u64>,
+    residence: &'a mut Residence,
 }
 
 impl<P: Platform> Out<'_, P> {
@@ -384,8 +420,7 @@ impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
         let class = class_of_header(header);
         let frame = context.ports.multicast(&roster.ports, class, frame);
         if let Some(born) = born {
-            let nanos = context.now.since(born).as_nanos() as u64;
-            self.residence_ns.saturating_record(nanos.max(1));
+            self.residence.record(born, context.now);
         }
         Datagram(frame)
     }

@@ -103,6 +103,19 @@ fn each_requirement_has_its_own_error() {
 }
 
 #[test]
+fn the_internet_checksum_is_that_of_the_standard() {
+    // The example of RFC 1071, section 3; then an odd byte; then one carry after the other.
+    let example = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+    assert_eq!(internet_checksum(&example), !0xddf2);
+    assert_eq!(internet_checksum(&[0x12, 0x34, 0x56]), !0x6834);
+    assert_eq!(internet_checksum(&[]), 0xffff);
+    for len in [2, 20, 65_534] {
+        assert_eq!(internet_checksum(&vec![0xff; len]), 0, "{len} bytes");
+    }
+    assert_eq!(internet_checksum(&[0xff; 65_535]), !0xff00);
+}
+
+#[test]
 fn marks_only_what_takes_part_and_keeps_the_checksum() {
     let mut f = frame();
     assert_eq!(UdpFrame::parse(&f).unwrap().ecn, Ecn::Ect0);
