@@ -14,12 +14,13 @@ use tally_engine::metrics::MetricSet;
 use tally_engine::native::PoolUse;
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
-use tally_engine::{Counters, PolicyName, Registry, registry};
+use tally_engine::{Counters, PolicyName, PortId, Registry, registry};
 use tally_kernels::Backend;
 use tally_schema::switch::report::{
-    CardReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, LoadCounters, PortReport,
-    Report, Spread, Stage, SwitchGauges,
+    CardReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, MemberGauges, MemberReport,
+    PortReport, Report, Spread, SwitchGauges,
 };
+use tally_wire::{Time, UNIT_BYTES};
 
 /// What does not change while the switch runs.
 #[derive(Clone, Debug)]
@@ -102,6 +103,7 @@ pub fn report(
         }
     }
     let drops = counters.drops.iter().filter(|&(_, frames)| frames > 0);
+    let now = Time(up.as_nanos() as u64);
     Report {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         gauges: SwitchGauges {
@@ -121,7 +123,7 @@ pub fn report(
         residence: residence.as_ref().map(latency).unwrap_or_default(),
         hit_rate: hit_rate(&counters),
         load: (shape.cores.iter().zip(cores))
-            .map(|(&cpu, core)| core_load(cpu, &core.load))
+            .map(|(&cpu, core)| CoreLoad::new(cpu, core.load))
             .collect(),
         ports: (shape.ports.iter().enumerate())
             .map(|(number, port)| port_report(number, port, cores))
@@ -139,12 +141,34 @@ pub fn report(
                 },
                 ps: job.ps,
                 on_card: (card.as_ref()).is_some_and(|card| card.jobs.contains(&job.id.0)),
+                payload_bytes: u32::from(registry.payload_units(job.id)) * UNIT_BYTES as u32,
+                ranks: members(shape, registry.members(job.id, now)),
             })
             .collect(),
         switchml: sessions::report(shape.switchml, up, &shape.ports, cores, directory),
         card: card.map(|card| card_report(card, cores)),
         frames_missing: None,
     }
+}
+
+/// The members of a job.
+fn members(shape: &Shape, members: Vec<registry::MemberStatus>) -> Vec<MemberReport> {
+    let port = |port: PortId| shape.ports.get(usize::from(port.0));
+    let report = |it: registry::MemberStatus| MemberReport {
+        rank: it.rank.is_worker().then_some(it.rank.0),
+        port: port(it.member.port).map_or_else(String::new, |port| port.name.clone()),
+        mac: it.member.mac,
+        ip: it.member.ip,
+        udp_port: it.member.udp_port,
+        left: it.left,
+        sent: it.sent.map(|sent| sent.0),
+        gauges: MemberGauges {
+            silent_s: it.silent.as_secs_f64(),
+            awaiting: f64::from(it.awaiting) / 1000.0,
+            behind: it.behind,
+        },
+    };
+    members.into_iter().map(report).collect()
 }
 
 /// What is counted by name.
@@ -187,20 +211,6 @@ const fn phase(phase: registry::JobPhase) -> JobPhase {
         registry::JobPhase::Waiting => JobPhase::Waiting,
         registry::JobPhase::Running => JobPhase::Running,
         registry::JobPhase::Paused => JobPhase::Paused,
-    }
-}
-
-fn core_load(cpu: usize, load: &LoadCounters) -> CoreLoad {
-    let frames = load.frames.max(1) as f64;
-    CoreLoad {
-        cpu,
-        busy_share: load.busy_share(),
-        counters: *load,
-        frames_per_burst: load.frames as f64 / (load.polls - load.empty_polls).max(1) as f64,
-        cycles_per_frame: (Stage::ALL.into_iter())
-            .filter(|&stage| stage != Stage::Idle)
-            .map(|stage| (stage, load.cycles[stage] as f64 / frames))
-            .collect(),
     }
 }
 

@@ -21,6 +21,8 @@
 
 mod job;
 
+pub use job::MemberStatus;
+
 use crate::roster::{Member, PortId, Roster};
 use job::{Incarnation, Job, Phase, Visit};
 use sha2::{Digest, Sha256};
@@ -220,6 +222,19 @@ impl Registry {
             left: job.left,
             ps: job.fixed || job.ps.is_some(),
         })
+    }
+
+    /// The members of a job that have joined, the PS last.
+    #[must_use]
+    pub fn members(&self, id: JobId, now: Time) -> Vec<MemberStatus> {
+        let job = self.jobs.get(&id);
+        job.map_or_else(Vec::new, |job| job.member_status(now))
+    }
+
+    /// Units of a payload of the job, once its first worker has joined; 0 before.
+    #[must_use]
+    pub fn payload_units(&self, id: JobId) -> u8 {
+        self.jobs.get(&id).map_or(0, Job::payload_units)
     }
 
     /// Takes one JOIN or LEAVE. `datagram` is the whole UDP payload and parses as `header`.

@@ -256,6 +256,20 @@ impl MacTable {
             .count()
     }
 
+    /// The addresses known at the second `now_s`, at most `limit` of them: each with its port, and
+    /// the seconds since it was last seen.
+    pub fn entries(&self, now_s: u32, limit: usize) -> Vec<(Mac, PortId, u32)> {
+        let known = self.sets.iter().flatten().filter_map(|entry| {
+            let word = entry.address.load(Relaxed);
+            let is_known = word != UNUSED && self.is_fresh(entry, now_s);
+            let age_s = now_s.saturating_sub(entry.seen_s.load(Relaxed));
+            let [p0, p1, mac @ ..] = word.to_be_bytes();
+            let port = PortId(u16::from_be_bytes([p0, p1]));
+            is_known.then_some((Mac(mac), port, age_s))
+        });
+        known.take(limit).collect()
+    }
+
     /// What it has of each port, if it has limits.
     pub fn by_port(&self) -> impl Iterator<Item = PortAddresses> {
         self.ports.iter().map(|state| PortAddresses {

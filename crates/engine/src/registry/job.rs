@@ -9,8 +9,10 @@ mod joining;
 mod leaving;
 mod membership;
 mod silence;
+mod status;
 mod visit;
 
+pub use status::MemberStatus;
 pub(super) use visit::Visit;
 #[cfg(test)]
 pub(super) use visit::control_header;

@@ -15,6 +15,7 @@ mod incarnations;
 mod joining;
 mod leaving;
 mod silence;
+mod status;
 
 const JOB: JobId = JobId(7);
 const WORKERS: u8 = 3;

@@ -5,10 +5,12 @@
 
 mod card;
 mod check;
+mod control;
 mod pool;
 mod switchml;
 
 pub use card::{BarSection, CardJobs, CardSection, Registers};
+pub use control::{ControlSection, ControlTcp};
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 
@@ -90,6 +92,9 @@ pub struct Config {
     /// Where to answer requests for statistics: path of a Unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats_socket: Option<PathBuf>,
+    /// Where the switch takes requests; without it, nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlSection>,
 }
 
 /// The switch's own address, to which workers and parameter servers send.
@@ -491,6 +496,7 @@ impl Config {
             kernel: Kernel::default(),
             idle: Idle::default(),
             stats_socket: None,
+            control: None,
         }
     }
 

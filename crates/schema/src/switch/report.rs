@@ -3,11 +3,14 @@
 mod card;
 mod lines;
 mod load;
+mod member;
 mod sessions;
+mod since;
 mod table;
 
 pub use card::{CardCounts, CardEvents, CardReport, CardState};
 pub use load::{LoadCounters, Stage, StageCycles};
+pub use member::{MemberGauges, MemberReport};
 pub use sessions::{
     RankGauges, RankReport, SessionGauges, SessionReport, SwitchmlLimits, SwitchmlReport,
 };
@@ -149,6 +152,12 @@ pub struct JobReport {
     /// Whether the card has it.
     #[serde(default)]
     pub on_card: bool,
+    /// Bytes of a fragment, once its first worker has joined; 0 before.
+    #[serde(default)]
+    pub payload_bytes: u32,
+    /// Its members that have joined, the PS last.
+    #[serde(default)]
+    pub ranks: Vec<MemberReport>,
 }
 
 /// Where a data core's time went since the switch started.
@@ -165,6 +174,25 @@ pub struct CoreLoad {
     pub frames_per_burst: f64,
     /// Cycles for each frame by stage, without `idle`.
     pub cycles_per_frame: BTreeMap<Stage, f64>,
+}
+
+impl CoreLoad {
+    /// With the shares that follow from what the core of `cpu` counted.
+    #[must_use]
+    pub fn new(cpu: usize, counters: LoadCounters) -> Self {
+        let frames = counters.frames.max(1) as f64;
+        let bursts = counters.polls.saturating_sub(counters.empty_polls).max(1);
+        Self {
+            cpu,
+            busy_share: counters.busy_share(),
+            counters,
+            frames_per_burst: counters.frames as f64 / bursts as f64,
+            cycles_per_frame: (Stage::ALL.into_iter())
+                .filter(|&stage| stage != Stage::Idle)
+                .map(|stage| (stage, counters.cycles[stage] as f64 / frames))
+                .collect(),
+        }
+    }
 }
 
 metrics! {

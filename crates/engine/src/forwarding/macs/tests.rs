@@ -176,3 +176,18 @@ fn the_clock_may_wrap() {
     assert_eq!(t.port_of(mac(1), 3), Some(PortId(1)));
     assert_eq!(t.port_of(mac(1), 9), None);
 }
+
+#[test]
+fn known_addresses_are_listed_up_to_a_limit() {
+    let t = limited(10);
+    assert_eq!(t.entries(0, 10), []);
+    for n in 1..=3 {
+        t.learn(mac(n), PortId(n as u16), n as u32);
+    }
+    let mut all = t.entries(5, 10);
+    all.sort_unstable_by_key(|&(mac, ..)| mac.0);
+    let want = [1, 2, 3].map(|n| (mac(n), PortId(n as u16), 5 - n as u32));
+    assert_eq!(all, want);
+    assert_eq!(t.entries(5, 2).len(), 2);
+    assert_eq!(t.entries(12, 10).len(), 2, "the first has aged");
+}

@@ -71,6 +71,7 @@ impl Config {
         self.check_jobs(path)?;
         self.check_limits(path)?;
         self.check_card(path)?;
+        self.check_control(path)?;
         self.check_switchml(path)
     }
 

@@ -650,7 +650,15 @@ const ALL: &str = r#"{
   "mac_ageing_s": 60,
   "kernel": "scalar",
   "idle": "spin",
-  "stats_socket": "/run/tally/switch.sock"
+  "stats_socket": "/run/tally/switch.sock",
+  "control": {
+    "socket": "/run/tally/c.sock", "socket_mode": "0640", "group": "tally",
+    "read_socket": "/run/tally/view.sock", "read_socket_mode": "0660",
+    "tcp": {
+      "listen": "10.84.1.1:31300", "certificate": "/etc/tally/switch.crt", "key": "/etc/tally/switch.key",
+      "client_ca": "/etc/tally/ca.crt"
+    }
+  }
 }"#;
 
 #[test]
@@ -666,4 +674,43 @@ fn a_configuration_is_written_as_it_was_read() {
     let auto = auto.replace(r#""kernel": "scalar""#, r#""kernel": "auto""#);
     parse(&auto).unwrap();
     round_trip::<Config>(&auto);
+}
+
+#[test]
+fn the_request_channel_is_closed_unless_it_is_asked_for() {
+    assert_eq!(parse(GOOD).unwrap().control, None);
+    let with = |control: &str| {
+        let control = format!("\"control\": {control}, \"jobs\"");
+        parse(&GOOD.replacen("\"jobs\"", &control, 1))
+    };
+    let control = with("{}").unwrap().control.unwrap();
+    assert_eq!(control, ControlSection::default());
+    assert_eq!(control.socket, Path::new("/run/tally/control.sock"));
+    assert_eq!(control.mode().0, 0o600, "root and the switch's user");
+    let group = with(r#"{"group": "tally"}"#).unwrap().control.unwrap();
+    assert_eq!(group.mode().0, 0o660);
+    for (text, names) in [
+        (r#"{"socket": "/"}"#, ["control.socket", "`/`"]),
+        (r#"{"group": ""}"#, ["control.group", "name of a group"]),
+        (
+            r#"{"socket": "/a", "read_socket": "/a"}"#,
+            ["control.read_socket", "a second time"],
+        ),
+        (
+            r#"{"socket_mode": "rw"}"#,
+            ["control.socket_mode", "\"0660\""],
+        ),
+        (
+            r#"{"tcp": {"listen": "10.0.0.1:1"}}"#,
+            ["control.tcp", "certificate"],
+        ),
+    ] {
+        let error = with(text).expect_err(text);
+        for name in names {
+            assert!(
+                error.contains(name),
+                "{text}: `{error}` does not name `{name}`"
+            );
+        }
+    }
 }

@@ -197,6 +197,7 @@ impl Display for JobReport {
             self.members.left,
             if self.ps { "with PS" } else { "no PS" },
             if self.on_card { ", on the card" } else { "" }
-        )
+        )?;
+        self.ranks.iter().try_for_each(|rank| write!(f, "{rank}"))
     }
 }

@@ -5,8 +5,8 @@
 //! are none. Nor is what the configuration or the device says.
 
 use super::{
-    CardCounts, CardEvents, JobMembers, Latency, LoadCounters, RankGauges, Report, SessionGauges,
-    SwitchGauges, SwitchmlLimits, SwitchmlReport,
+    CardCounts, CardEvents, JobMembers, Latency, LoadCounters, MemberGauges, RankGauges, Report,
+    SessionGauges, SwitchGauges, SwitchmlLimits, SwitchmlReport,
 };
 use std::collections::BTreeMap;
 use tally_engine::egress::{PortCounters, RareCounters};
@@ -35,7 +35,7 @@ const fn at<T: MetricSet>(place: &'static str) -> Group {
 }
 
 /// All metrics of the switch.
-pub const TABLE: [Group; 21] = [
+pub const TABLE: [Group; 22] = [
     at::<SwitchGauges>(""),
     at::<PoolUse>(""),
     at::<Counters>("counters"),
@@ -47,6 +47,7 @@ pub const TABLE: [Group; 21] = [
     at::<PortAddresses>("ports[]"),
     at::<QueueCounters>("ports[]"),
     at::<JobMembers>("jobs[]"),
+    at::<MemberGauges>("jobs[].ranks[]"),
     at::<SwitchmlCounters>("switchml.counters"),
     at::<SwitchmlUse>("switchml"),
     at::<SwitchmlLimits>("switchml"),
@@ -97,6 +98,9 @@ impl Report {
         }
         for job in &self.jobs {
             samples.add(&[job.id.to_string()], &job.members);
+            for member in &job.ranks {
+                samples.add(&[job.id.to_string(), member.label()], &member.gauges);
+            }
         }
         if let Some(switchml) = &self.switchml {
             samples.add_switchml(switchml);

@@ -65,6 +65,8 @@ fn lines_for_people_say_what_is_unusual() {
         "a            steering hand-over, 2 queues in, 1 out, 6 frames handed over; no flow rules\n",
         "a            dropped by class, 0 to 7: 1 2 3 4 5 6 7 8\n",
         "job 7        running, epoch 3, 4 of 4 workers, 1 left, with PS, on the card\n",
+        "    rank 0    10.84.0.1       02:00:00:00:00:01 on a, heard 0.2 s ago, awaits 75.0 % of its time, 3 fragments \
+         behind\n",
         "card         failed, registers at /run/card.sock: a register read as all ones; ",
         "card         not for job 9: f64\n",
         "    rank 0    10.84.0.1       02:00:00:00:00:01 on a, 3 frames, the last 0.5 s ago; FORGED: 4 frames; BEHIND: 2 sums wait for \
@@ -73,4 +75,82 @@ fn lines_for_people_say_what_is_unusual() {
     ] {
         assert!(text.contains(line), "{line}\nin\n{text}");
     }
+}
+
+#[test]
+fn a_job_waits_for_ranks_that_are_missing_or_slow() {
+    let mut job = parse::<Report>(GOLDEN).jobs.remove(0);
+    let member = job.ranks[0].clone();
+    let with = |rank: Option<u8>, awaiting: f64| {
+        let mut it = member.clone();
+        it.rank = rank;
+        it.gauges.awaiting = awaiting;
+        it
+    };
+    job.members.workers = 3;
+    job.ranks = vec![with(Some(0), 0.9), with(Some(2), 0.1), with(None, 0.0)];
+    assert_eq!(job.waits_for(), ["2"]);
+    job.ranks[1].left = true;
+    assert_eq!(job.waits_for(), [""; 0], "it has left");
+    job.phase = JobPhase::Waiting;
+    assert_eq!(job.waits_for(), ["1"]);
+    job.ps = false;
+    assert_eq!(job.waits_for(), ["1", "ps"]);
+    job.phase = JobPhase::Paused;
+    assert_eq!(job.waits_for(), ["ps"]);
+    job.phase = JobPhase::Idle;
+    assert_eq!(job.waits_for(), [""; 0]);
+}
+
+#[test]
+fn counters_are_shown_since_an_earlier_report() {
+    let earlier: Report = parse(GOLDEN);
+    let mut now = earlier.clone();
+    now.gauges.seconds = 20.0;
+    now.counters.insert("contributions".into(), 138);
+    now.counters.insert("collisions".into(), 10);
+    now.drops.insert("late".into(), 2);
+    now.residence.count = 99;
+    now.load[0].counters.cycles[Stage::Receive] = 31;
+    now.load[0].counters.cycles[Stage::Idle] = 15;
+    now.ports[0].counters.rx_frames = 11;
+    now.ports[0].queue.tx_dropped_by_class[3] = 104;
+    now.ports[0].queue.queue_frames_max = 90;
+    now.switchml.as_mut().unwrap().sessions[0].ranks[0]
+        .counters
+        .frames = 10;
+    now.card
+        .as_mut()
+        .unwrap()
+        .counts
+        .counters
+        .insert("contributions".into(), 107);
+    let since = now.since(&earlier);
+    assert_eq!(since.counters["contributions"], 10);
+    assert_eq!(since.counters["collisions"], 10, "not counted before");
+    assert!((since.hit_rate - 0.5).abs() < 1e-9, "{}", since.hit_rate);
+    assert_eq!(since.drops, BTreeMap::from([("late".to_owned(), 2)]));
+    assert_eq!(since.residence.count, 99, "as of all fragments");
+    assert!((since.load[0].busy_share - 0.75).abs() < 1e-9);
+    let port = &since.ports[0];
+    assert_eq!((port.counters.rx_frames, port.tx_dropped), (10, 100));
+    assert_eq!(port.queue.queue_frames_max, 90, "a gauge");
+    let rank = &since.switchml.as_ref().unwrap().sessions[0].ranks[0];
+    assert_eq!((rank.counters.frames, rank.counters.behind), (7, 2));
+    assert_eq!(
+        since.card.as_ref().unwrap().counts.counters["contributions"],
+        7
+    );
+    assert!((since.gauges.seconds - 20.0).abs() < 1e-9);
+    // A port that came since counts from its start; so does one that began anew.
+    let mut later = earlier.clone();
+    later.ports[0].name = "b".into();
+    later.switchml.as_mut().unwrap().sessions[0].ranks[0]
+        .counters
+        .frames = 1;
+    let since = later.since(&earlier);
+    assert_eq!(since.ports[0].counters.rx_frames, 1);
+    let rank = &since.switchml.as_ref().unwrap().sessions[0].ranks[0];
+    assert_eq!(rank.counters.frames, 1);
+    assert_eq!(earlier.since(&earlier).counters["results"], 0);
 }

@@ -26,6 +26,7 @@ fn filled() -> Report {
     };
     // First, because a job has at most 255 workers.
     report.jobs[0].members.fill(next);
+    report.jobs[0].ranks[0].gauges.fill(next);
     report.gauges.fill(next);
     report.in_use.fill(next);
     report.residence.fill(next);
@@ -180,6 +181,8 @@ fn the_lines_have_every_metric_that_is_not_zero() {
             // In KiB.
             Number::Integer(n) if sample.metric.key == "pool_bytes" => (n >> 10) as f64,
             Number::Integer(n) => n as f64,
+            // In per cent.
+            Number::Real(x) if sample.metric.name.ends_with("_ratio") => x * 100.0,
             Number::Real(x) => x,
         };
         let found = numbers.iter().any(|n| (n - shown).abs() < 1e-9);

@@ -1,0 +1,115 @@
+//! The members of jobs in a report: where they are, and how far.
+
+use super::{JobPhase, JobReport};
+use crate::text;
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Display, Formatter};
+use std::net::Ipv4Addr;
+use tally_engine::metrics;
+use tally_wire::Mac;
+
+/// A rank that awaits results for a share of time smaller by this than another is waited for.
+const LAG: f64 = 0.25;
+
+metrics! {
+    /// How a member of a job stands.
+    #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct MemberGauges, labels ["job", "rank"] {
+        /// Time since the member's last heartbeat.
+        pub silent_s: f64 = gauge "member_silent_seconds" in Seconds;
+        /// Share of its time in which the member awaits results, as it says.
+        pub awaiting: f64 = gauge "member_awaiting_ratio";
+        /// Fragments that the worker is behind the one that has contributed most.
+        pub behind: u32 = gauge "member_behind_fragments";
+    }
+}
+
+/// One member of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MemberReport {
+    /// Its rank; absent for the PS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u8>,
+    /// The port that it joined from.
+    pub port: String,
+    /// Its Ethernet address.
+    #[serde(with = "text")]
+    pub mac: Mac,
+    /// Its IPv4 address.
+    pub ip: Ipv4Addr,
+    /// Its UDP port.
+    pub udp_port: u16,
+    /// Whether it has left.
+    pub left: bool,
+    /// The first fragment that it has not contributed to, as it said last; absent before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<u32>,
+    /// How it stands.
+    #[serde(flatten)]
+    pub gauges: MemberGauges,
+}
+
+impl MemberReport {
+    /// Its rank, or `ps`.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.rank
+            .map_or_else(|| "ps".into(), |rank| rank.to_string())
+    }
+}
+
+/// Its line below that of its job.
+impl Display for MemberReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let MemberGauges {
+            silent_s,
+            awaiting,
+            behind,
+        } = self.gauges;
+        write!(
+            f,
+            "    rank {:<4} {:<15} {} on {}, heard {silent_s:.1} s ago",
+            self.label(),
+            self.ip,
+            self.mac,
+            self.port
+        )?;
+        if self.left {
+            write!(f, ", left")?;
+        }
+        if awaiting > 0.0 || behind > 0 {
+            let percent = awaiting * 100.0;
+            write!(
+                f,
+                ", awaits {percent:.1} % of its time, {behind} fragments behind"
+            )?;
+        }
+        writeln!(f)
+    }
+}
+
+impl JobReport {
+    /// The ranks that the job waits for, `ps` among them: those that have not joined, or that
+    /// await results for a shorter time than others do (J-11).
+    #[must_use]
+    pub fn waits_for(&self) -> Vec<String> {
+        let is_there = |rank: u8| self.ranks.iter().any(|it| it.rank == Some(rank));
+        match self.phase {
+            JobPhase::Idle => Vec::new(),
+            JobPhase::Waiting => {
+                let missing = (0..self.members.workers).filter(|&rank| !is_there(rank));
+                let ps = (!self.ps).then(|| "ps".to_owned());
+                missing.map(|rank| rank.to_string()).chain(ps).collect()
+            }
+            JobPhase::Paused => vec!["ps".into()],
+            JobPhase::Running => {
+                let present = || self.ranks.iter().filter(|it| !it.left && it.rank.is_some());
+                let awaiting = present().map(|it| it.gauges.awaiting);
+                let longest = awaiting.fold(0.0, f64::max);
+                let slow = present().filter(|it| it.gauges.awaiting + LAG <= longest);
+                slow.map(MemberReport::label).collect()
+            }
+        }
+    }
+}
