@@ -63,6 +63,7 @@ look_for() {
     ethtool) what="ethtool" && PATH=$PATH:/sbin:/usr/sbin command -v ethtool ;;
     openmpi-bin) what="Open MPI's mpirun" fedora=openmpi && command -v mpirun ;;
     tshark) what="tshark" fedora=wireshark-cli && command -v tshark ;;
+    systemd) what="systemd-analyze" && command -v systemd-analyze ;;
     iputils-ping) what="ping" fedora=iputils && command -v ping ;;
     dpdk | dpdk-dev) what="dpdk-testpmd" fedora=dpdk && command -v dpdk-testpmd ;;
     util-linux) what="setpriv, unshare and chrt" && command -v setpriv && command -v unshare && command -v chrt ;;

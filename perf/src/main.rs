@@ -10,10 +10,11 @@ use tally_perf::commands::{
     allreduce, card, compare, cores, datapath, demo, kernels, latency, loss, plot, policies, pool,
     switchml, training,
 };
+use tally_program::{errors, exit};
 
 /// Benchmarks of Tally.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = tally_program::VERSION)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -60,8 +61,8 @@ fn main() -> ExitCode {
     match run(&Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tally-perf: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("tally-perf: {}", errors::chain(&*error));
+            exit::of(&*error).into()
         }
     }
 }

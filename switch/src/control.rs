@@ -17,6 +17,7 @@ use crate::messages::{CardNews, CoreCommand};
 use crate::report::{self, Shape};
 use crate::switchml::controller::Conflicts;
 use crate::watch::Watch;
+use crate::watchdog::Turns;
 use crossbeam_channel::{RecvTimeoutError, Sender};
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -61,6 +62,8 @@ pub struct Control {
     pub shape: Shape,
     /// When the switch started.
     pub epoch: Instant,
+    /// For the watchdog.
+    pub turns: Turns,
     /// Set when the switch is to stop.
     pub stop: Arc<AtomicBool>,
 }
@@ -88,6 +91,7 @@ impl Control {
     pub fn run(mut self) -> Registry {
         let mut is_told = false;
         while !self.stop.load(Ordering::Relaxed) {
+            self.turns.count();
             match self.frames.receive(TICK) {
                 Ok(frame) => {
                     self.observe();

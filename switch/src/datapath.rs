@@ -200,6 +200,7 @@ impl DataCore {
         match command {
             CoreCommand::Core(command) => self.core.command(command),
             CoreCommand::Drain(reply) => self.drains.add(reply, self.rx.len()),
+            CoreCommand::Ping(reply) => reply(()),
             CoreCommand::Report(reply) => reply(self.report(load)),
         }
     }

@@ -19,6 +19,7 @@ pub mod drain;
 pub mod handover;
 pub mod load;
 pub mod log;
+pub mod machine;
 pub mod messages;
 pub mod plane;
 pub mod platform;
@@ -29,5 +30,6 @@ pub mod report;
 pub mod run;
 pub mod switchml;
 pub mod watch;
+pub mod watchdog;
 
 pub use tally_schema::switch::config;

@@ -1,17 +1,18 @@
 //! `tally-switch`: the appliance's command line.
 
 use anyhow::{Context, Result};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use tally_program::{Exit, documents, errors, exit, service};
 use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
 use tally_switch::log;
-use tally_switch::pools::megabytes;
+use tally_switch::machine;
 use tally_switch::run::Switch;
 
 /// How long `--stats` waits for the switch.
@@ -19,18 +20,27 @@ const STATS_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the end of the process waits for the reader of its log.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
+/// Codes that the switch ends with.
+const CODES: [Exit; 5] = [
+    Exit::Done,
+    Exit::Failure,
+    Exit::Usage,
+    Exit::File,
+    Exit::System,
+];
+
 /// A DPDK switch that sums gradients in the network.
 ///
 /// Runs until SIGINT or SIGTERM, then prints its report. Hosts behind its ports reach each other
 /// through it as through any switch; it sums the gradients of the workers of configured jobs.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "tally-switch", version = tally_program::VERSION, after_help = exit::help(&CODES))]
 struct Arguments {
     /// Configuration file, JSON (see docs/OPERATIONS.md)
     #[arg(long, value_name = "FILE", required_unless_present = "stats")]
     config: Option<PathBuf>,
 
-    /// Check of the configuration only; starts nothing
+    /// Check of the configuration and of the machine, all faults at once; starts nothing
     #[arg(long, requires = "config")]
     check: bool,
 
@@ -42,19 +52,48 @@ struct Arguments {
     #[arg(long, value_name = "SOCKET", conflicts_with = "config")]
     stats: Option<PathBuf>,
 
-    /// Reports on standard output as JSON
+    /// Reports, statistics and checks on standard output as JSON
     #[arg(long)]
     json: bool,
 }
 
 fn main() -> ExitCode {
+    match documents::write_if_asked(Arguments::command()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tally-switch: {error}");
+            return Exit::File.into();
+        }
+    }
     log::take_panics();
-    let code = run(&Arguments::parse()).unwrap_or_else(|error| {
-        log::line("error", format!("{error:#}"));
-        ExitCode::FAILURE
+    let code = run(&Arguments::parse()).unwrap_or_else(|Failed(exit, error)| {
+        log::line("error", errors::chain(&*error));
+        exit.into()
     });
     log::flush(LOG_PATIENCE);
     code
+}
+
+/// What ends the switch, and the exit code for it.
+struct Failed(Exit, anyhow::Error);
+
+impl<E: Into<anyhow::Error>> From<E> for Failed {
+    fn from(error: E) -> Self {
+        let error = error.into();
+        Self(exit::of(&*error), error)
+    }
+}
+
+/// Gives an error its code.
+trait Code<T> {
+    fn code(self, exit: Exit) -> Result<T, Failed>;
+}
+
+impl<T, E: Into<anyhow::Error>> Code<T> for Result<T, E> {
+    fn code(self, exit: Exit) -> Result<T, Failed> {
+        self.map_err(|error| Failed(exit, error.into()))
+    }
 }
 
 /// The statistics of a running switch. On another thread: at a socket whose owner hangs, even
@@ -74,9 +113,9 @@ fn ask(socket: PathBuf) -> Result<String> {
     text.with_context(|| format!("no switch answers at {path}"))
 }
 
-fn run(arguments: &Arguments) -> Result<ExitCode> {
+fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
     if let Some(socket) = &arguments.stats {
-        let text = ask(socket.clone())?;
+        let text = ask(socket.clone()).code(Exit::System)?;
         let report: Report = simd_json::from_slice(&mut text.into_bytes()).with_context(|| {
             let socket = socket.display();
             format!("{socket}: the answer is not a report of this version of tally-switch")
@@ -87,29 +126,25 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some(path) = &arguments.config else {
         return Ok(ExitCode::FAILURE);
     };
+    if arguments.check {
+        return check(path, arguments);
+    }
     let config = Config::load(path)?;
+    // Before warnings about CPUs that are not there, and tens of lines of DPDK.
+    machine::check_cpus(&config)
+        .map_err(anyhow::Error::msg)
+        .code(Exit::System)?;
     if let Some(warning) = config.pool_warning() {
         log::line("configuration", warning);
     }
     if let Some(warning) = config.switchml_warning() {
         log::line("configuration", warning);
     }
-    if arguments.check {
-        println!(
-            "{}: {} ports, {} data cores, {} jobs, {} slots of {} ways, {} KiB ({}), payload up to {} bytes, {}, {} MiB",
-            path.display(),
-            config.ports.len(),
-            config.cores.len(),
-            config.jobs.len(),
-            config.slots(),
-            config.ways(),
-            config.pool_bytes() >> 10,
-            config.pool.policy,
-            usize::from(config.units()) * 64,
-            config.switchml_summary(),
-            megabytes(&config)
-        );
-        return Ok(ExitCode::SUCCESS);
+    // Before hours of work whose report could not be written.
+    if let Some(path) = &arguments.report {
+        tally_config::try_write(path)
+            .with_context(|| format!("{}: the report cannot be written", path.display()))
+            .code(Exit::File)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
@@ -117,7 +152,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
-    let switch = Switch::start(&config, stop)?;
+    let switch = Switch::start(&config, stop).code(Exit::System)?;
     let running = format!(
         "running on CPU {:?}, {} ports, address {} {}, UDP port {}",
         config.cores,
@@ -126,6 +161,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
         config.address.ip,
         config.address.udp_port
     );
+    service::ready(&running);
     log::line("start", running);
     for address in switch.switchml_addresses() {
         log::line(
@@ -136,7 +172,8 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let report = switch.wait()?;
     if let Some(path) = &arguments.report {
         tally_config::write_whole(path, report.json())
-            .with_context(|| path.display().to_string())?;
+            .with_context(|| path.display().to_string())
+            .code(Exit::File)?;
     }
     print(&report, arguments.json)?;
     let missing = report.frames_missing.unwrap_or_default();
@@ -157,12 +194,32 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Whether a switch with this configuration could start here.
+fn check(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failed> {
+    let found = machine::examine(path, arguments.report.as_deref());
+    let diagnosis = &found.diagnosis;
+    write(&if arguments.json {
+        diagnosis.to_json() + "\n"
+    } else {
+        diagnosis.to_string()
+    })?;
+    Ok(match (found.is_usable, diagnosis.is_good()) {
+        (false, _) => Exit::Usage,
+        (true, false) => Exit::Failure,
+        (true, true) => Exit::Done,
+    }
+    .into())
+}
+
 fn print(report: &Report, json: bool) -> Result<()> {
-    let text = if json {
+    write(&if json {
         report.json()
     } else {
         report.to_string()
-    };
+    })
+}
+
+fn write(text: &str) -> Result<()> {
     // A reader that went away (`| head`) is no error.
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),

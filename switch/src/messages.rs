@@ -23,6 +23,8 @@ pub enum CoreCommand {
     Core(Command<DialectCommand, DialectMetrics>),
     /// Say when all is received that has arrived before.
     Drain(Reply<()>),
+    /// Say that the core runs.
+    Ping(Reply<()>),
     /// Say what the core did.
     Report(Reply<CoreReport>),
 }

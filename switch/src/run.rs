@@ -19,6 +19,7 @@ use crate::ports::Opened;
 use crate::report::{self, Shape};
 use crate::switchml::controller::{self, Limits};
 use crate::watch::Watch;
+use crate::watchdog::{self, Turns};
 use anyhow::{Context, Result};
 use cores::{CardEnds, CoreBuilder};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -35,6 +36,7 @@ use tally_engine::{
     Action, Forwarding, ForwardingConfig, JobConfig, Member, PortId, Registry, RegistryConfig,
     SwitchAddress,
 };
+use tally_program::service;
 use tally_schema::switch::report::Report;
 use tally_wire::{JobId, UNIT_BYTES};
 
@@ -48,6 +50,7 @@ pub struct Switch {
     control: JoinHandle<Registry>,
     controller: Option<controller::Running>,
     card: Option<(CardLink, JoinHandle<()>)>,
+    watchdog: Option<JoinHandle<()>>,
     /// Held so that the data cores find it until the end.
     bus: Bus,
     ports: Vec<Port<Started>>,
@@ -92,6 +95,7 @@ impl Switch {
         let shape = Shape::new(config, kernels.backend(), shapes);
         let directory = Arc::new(Directory::default());
         let card = card_setup(config, own).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
+        let turns = Turns::default();
         let mut control = Control {
             card: card.as_ref().map(|card| card.link.clone()),
             watch: Watch::new(
@@ -105,6 +109,7 @@ impl Switch {
             socket,
             shape: shape.clone(),
             epoch,
+            turns: turns.clone(),
             stop: Arc::clone(&stop),
         };
         // In the cores' queues before their first frame.
@@ -144,12 +149,14 @@ impl Switch {
                 }
                 control.run()
             })?;
+        let watchdog = watchdog::start(bus.clone(), turns, Arc::clone(&stop))?;
         Ok(Self {
             stop,
             cores,
             control,
             controller,
             card,
+            watchdog,
             bus,
             ports,
             pools,
@@ -179,6 +186,7 @@ impl Switch {
             );
         }
         self.stop.store(true, Ordering::Relaxed);
+        service::stopping();
         drop(self.controller);
         let registry = self
             .control
@@ -194,6 +202,10 @@ impl Switch {
             }
             None => None,
         };
+        if let Some(watchdog) = self.watchdog {
+            let ended = watchdog.join();
+            ended.map_err(|_| anyhow::anyhow!("the watchdog's thread panicked"))?;
+        }
         drop(self.bus);
         let up = self.epoch.elapsed();
         drop(self.ports);

@@ -50,7 +50,7 @@ extern "C" {
 #endif
 
 /* Where agents listen, unless their configuration says otherwise. */
-#define TALLY_DEFAULT_SOCKET "/run/tally/agent.sock"
+#define TALLY_DEFAULT_SOCKET "/run/tally/agent/agent.sock"
 
 /* The longest name of a collective, in bytes, without the zero at its end. */
 #define TALLY_NAME_BYTES_MAX 255

@@ -6,22 +6,20 @@ use std::path::PathBuf;
 use tally_agent::config::DEFAULT_SOCKET;
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::{Arithmetic, Dtype, Op};
+use tally_program::{Exit, VERSION, exit};
 
-const EXIT_CODES: &str = "\
-Exit codes:
-  0    done
-  1    the doctor has found something bad
-  2    the command line or the configuration cannot be used
-  3    tensors or report cannot be read or written
-  4    the network, or the agent's socket, cannot be used
-  5    the switch did not let us join, or members are missing
-  6    the job failed because of another member, or ranks bring different tensors
-  7    a sum of integers overflowed
-  8    results stopped coming
-  130  interrupted; the other workers have been told
-
+const LOG: &str = "\
 TALLY_LOG in the environment says how much goes to standard error: error, warn, info (the default) or
 debug. Under systemd each line has its priority.";
+
+/// The end of each help.
+fn codes() -> String {
+    format!("{}\n\n{LOG}", exit::help(&Exit::ALL))
+}
+
+fn codes_after(configuration: &str) -> String {
+    format!("{}\n\n{}", configuration.trim(), codes())
+}
 
 const CONFIG: &str = r#"
 The configuration of a worker:
@@ -58,7 +56,7 @@ The configuration of an agent:
     "transport": {"type": "udp", "bind": "10.84.0.1"},
     "jobs": [{"id": 7, "key": "<32 to 128 hexadecimal digits>", "workers": 4}]
   }
-May be added: socket (/run/tally/agent.sock), access.mode ("0660") and access.group of the socket,
+May be added: socket (/run/tally/agent/agent.sock), access.mode ("0660") and access.group of the socket,
 jobs[].priority, memory_mib that a process may share (16384), processes at a time (64), and
 payload_bytes, window and timeouts as for a worker: the first is the same at all agents of a job.
 The transport dpdk has the keys of a worker's; all processes share the port, and have UDP ports from
@@ -66,7 +64,7 @@ The transport dpdk has the keys of a worker's; all processes share the port, and
 
 /// All-reduce of tensors through a Tally switch.
 #[derive(Debug, Parser)]
-#[command(name = "tally-agent", version, after_help = EXIT_CODES)]
+#[command(name = "tally-agent", version = VERSION, after_help = codes())]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -75,13 +73,13 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Sum tensors with the other workers of a job.
-    #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", CONFIG.trim()))]
+    #[command(after_help = codes(), after_long_help = codes_after(CONFIG))]
     Allreduce(AllreduceArgs),
     /// Serve jobs as their parameter server, until SIGINT or SIGTERM.
-    #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", PS_CONFIG.trim()))]
+    #[command(after_help = codes(), after_long_help = codes_after(PS_CONFIG))]
     Ps(PsArgs),
     /// Take part in jobs for the processes that train on this host, until SIGINT or SIGTERM.
-    #[command(after_help = EXIT_CODES, after_long_help = format!("{}\n\n{EXIT_CODES}", AGENT_CONFIG.trim()))]
+    #[command(after_help = codes(), after_long_help = codes_after(AGENT_CONFIG))]
     Serve(ServeArgs),
     /// Show the state of the jobs of this host's agent.
     Status(StatusArgs),
@@ -89,7 +87,7 @@ pub(crate) enum Command {
     ///
     /// Works whether or not the agent and its jobs run, and disturbs neither. Run it as the agent's
     /// user. Takes less than ten seconds.
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = codes())]
     Doctor(DoctorArgs),
 }
 

@@ -36,6 +36,7 @@ use std::time::{Duration, Instant};
 use tally_local::{
     Access, Caller, Class, Failure, Hello, Limits, Listener, PendingPeer, StatusClient,
 };
+use tally_program::service::{self, Watchdog};
 use tally_schema::agent::status::{JobStatus, Status};
 
 /// How long to wait at most before looking at the stop flag again.
@@ -73,12 +74,16 @@ pub fn run(
         answering: Arc::default(),
         warnings,
     };
+    service::ready(&format!("listening at {}", config.socket.display()));
+    let mut watchdog = Watchdog::from_environment();
     let outcome = loop {
         if stop.load(Ordering::Relaxed) {
             break Ok(());
         }
         let caller = listener.next(IDLE_MAX);
         agent.reap();
+        // The listener has answered, and nothing of a session has held up this thread.
+        watchdog.alive(Instant::now());
         if agent.port.as_ref().is_some_and(PortThread::is_over) {
             break Ok(());
         }
@@ -89,6 +94,7 @@ pub fn run(
             Err(error) => break Err(error.into()),
         }
     };
+    service::stopping();
     stop.store(true, Ordering::Relaxed);
     let deadline = Instant::now() + STOP_WITHIN;
     let is_over = |agent: &mut Agent| {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tally_config::ConfigError;
 use tally_endpoint::WorkerError;
 use tally_local::LocalError;
+use tally_program::Exit;
 use tally_session::Mismatch;
 use tally_wire::control::LeaveCode;
 use thiserror::Error;
@@ -174,15 +175,16 @@ impl AgentError {
     /// The process's exit code for this class of errors; the command line's help lists them.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
-        match self {
-            Self::Config(_) | Self::Options(_) => 2,
-            Self::Tensors(_) | Self::Report { .. } => 3,
-            Self::Link(_) | Self::Local(_) | Self::Random(_) => 4,
-            Self::Join { .. } => 5,
-            Self::Job { .. } | Self::Mismatch { .. } => 6,
-            Self::Overflow { .. } => 7,
-            Self::Silence { .. } => 8,
-            Self::Interrupted => 130,
-        }
+        let exit = match self {
+            Self::Config(_) | Self::Options(_) => Exit::Usage,
+            Self::Tensors(_) | Self::Report { .. } => Exit::File,
+            Self::Link(_) | Self::Local(_) | Self::Random(_) => Exit::System,
+            Self::Join { .. } => Exit::Join,
+            Self::Job { .. } | Self::Mismatch { .. } => Exit::Job,
+            Self::Overflow { .. } => Exit::Overflow,
+            Self::Silence { .. } => Exit::Silence,
+            Self::Interrupted => Exit::Interrupted,
+        };
+        exit.code()
     }
 }

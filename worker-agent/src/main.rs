@@ -3,7 +3,7 @@
 mod cli;
 mod progress;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use cli::{AllreduceArgs, Cli, Command, DoctorArgs, LossArgs, PsArgs, ServeArgs, StatusArgs};
 use progress::Console;
 use std::io::Write;
@@ -18,9 +18,18 @@ use tally_agent::log::Log;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options};
 use tally_endpoint::{PsEvent, Ranks};
+use tally_program::{Exit, documents};
 use tally_schema::agent::status::Status;
 
 fn main() -> ExitCode {
+    match documents::write_if_asked(Cli::command()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tally-agent: {error}");
+            return Exit::File.into();
+        }
+    }
     let command = Cli::parse().command;
     let log = match Log::from_environment("tally-agent") {
         Ok(log) => log,
@@ -172,14 +181,14 @@ fn ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
         }
     };
     let report = tally_agent::serve(&config, loss, &mut observe, &stop)?;
+    if let Some(path) = &args.report {
+        tally_agent::report::write(&report, path)?;
+    }
     for job in &report.jobs {
         println!(
             "job {}: {} partials, {} results, {} sent again, {} reminds, {} nacks",
             job.job, job.partials, job.results, job.results_resent, job.reminds, job.nacks
         );
-    }
-    if let Some(path) = &args.report {
-        tally_agent::report::write(&report, path)?;
     }
     Ok(())
 }
@@ -218,9 +227,6 @@ fn print(text: &str) -> Result<(), AgentError> {
     }
 }
 
-/// As the table of exit codes has it.
-const SOMETHING_IS_BAD: u8 = 1;
-
 fn doctor(args: &DoctorArgs) -> Result<ExitCode, AgentError> {
     let diagnosis = tally_agent::doctor::examine(&args.config);
     let text = if args.json {
@@ -232,6 +238,6 @@ fn doctor(args: &DoctorArgs) -> Result<ExitCode, AgentError> {
     Ok(if diagnosis.is_good() {
         ExitCode::SUCCESS
     } else {
-        ExitCode::from(SOMETHING_IS_BAD)
+        Exit::Failure.into()
     })
 }

@@ -7,9 +7,10 @@ use crate::link::{Link, open_link};
 use crate::report::ps_job;
 use crate::session::{Clock, instance};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tally_endpoint::{Ps, PsEvent, Time};
 use tally_kernels::Kernels;
+use tally_program::service::{self, Watchdog};
 use tally_schema::agent::report::PsReport;
 use tally_wire::header::field;
 use tally_wire::{JobId, Mac};
@@ -49,8 +50,11 @@ fn over(
         session.port = config.switch.port;
         sessions.push(Ps::new(clock.now(), session, kernels));
     }
+    service::ready(&format!("serving {} jobs", sessions.len()));
+    let mut watchdog = Watchdog::from_environment();
     let mut leaving = false;
     while !sessions.iter().all(Ps::is_closed) {
+        watchdog.alive(Instant::now());
         let now = clock.now();
         let received = link.receive(&mut |ecn, datagram| {
             if let Some(session) = session_of(&mut sessions, datagram) {
@@ -66,6 +70,9 @@ fn over(
             if session.poll_timeout().is_some_and(|at| at <= now) {
                 session.handle_timeout(now);
             }
+        }
+        if stopped && !leaving {
+            service::stopping();
         }
         leaving = stopped;
         let now = clock.now();

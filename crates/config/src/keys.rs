@@ -1,15 +1,15 @@
 //! Keys of jobs in a configuration file: who may read them, and whether they are any good.
 //!
-//! Every text at a JSON key `key` is the key of the job whose number is beside it, at `id`. A key
-//! is as good as the mode of its file: with it any host can join the job, and end it. Keys that the
-//! documentation shows are known to everyone, so files with no others may have any mode: the
-//! examples can be run as they are.
+//! Every text at a JSON key `key` or `previous_key` is a key of the job whose number is beside it,
+//! at `id`. A key is as good as the mode of its file: with it any host can join the job, and end
+//! it. Keys that the documentation shows are known to everyone, so files with no others may have
+//! any mode: the examples can be run as they are.
 
-use crate::ConfigError;
+use crate::{ConfigError, owner};
 use simd_json::OwnedValue;
 use simd_json::prelude::*;
 use std::fs::Metadata;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 /// How the keys of examples begin; two bytes of any value follow.
@@ -34,6 +34,10 @@ pub(crate) fn find(document: &OwnedValue) -> Vec<FoundKey> {
     found
 }
 
+fn is_key(name: &str) -> bool {
+    name == "key" || name == "previous_key"
+}
+
 fn visit(value: &OwnedValue, at: &str, found: &mut Vec<FoundKey>) {
     if let Some(list) = value.as_array() {
         for (i, value) in list.iter().enumerate() {
@@ -49,7 +53,8 @@ fn visit(value: &OwnedValue, at: &str, found: &mut Vec<FoundKey>) {
             at => format!("{at}.{name}"),
         };
         match value.as_str() {
-            Some(digits) if name == "key" => found.push(FoundKey {
+            // Others are no keys of jobs, such as paths.
+            Some(digits) if is_key(name) && digits.bytes().all(|d| d.is_ascii_hexdigit()) => found.push(FoundKey {
                 at,
                 job: object.get("id").and_then(|id| id.as_u64()),
                 digits: digits.to_ascii_lowercase(),
@@ -94,13 +99,8 @@ impl FoundKey {
     }
 }
 
-/// That the file's mode keeps its keys, and that each job has one of its own that cannot be
-/// guessed.
-pub(crate) fn check(
-    path: &Path,
-    keys: &[FoundKey],
-    file: Option<&Metadata>,
-) -> Result<(), ConfigError> {
+/// That each job has a key of its own that cannot be guessed.
+pub(crate) fn check(path: &Path, keys: &[FoundKey]) -> Result<(), ConfigError> {
     for (i, key) in keys.iter().enumerate() {
         if key.is_one_byte_repeated() {
             let (job, byte) = (key.of_job(), &key.digits[..2]);
@@ -121,13 +121,20 @@ pub(crate) fn check(
             ));
         }
     }
-    let Some(file) = file.filter(|_| !keys.iter().all(FoundKey::is_example)) else {
-        return Ok(());
-    };
+    Ok(())
+}
+
+/// That the file's mode keeps the keys that are in it.
+pub(crate) fn check_mode(
+    path: &Path,
+    inside: &[FoundKey],
+    file: &Metadata,
+) -> Result<(), ConfigError> {
     let mode = file.permissions().mode() & 0o7777;
-    if mode & OTHERS != 0 {
+    if mode & OTHERS != 0 && !inside.iter().all(FoundKey::is_example) {
         let path = path.to_owned();
-        return Err(ConfigError::Mode { path, mode });
+        let owner = owner::name(file.uid());
+        return Err(ConfigError::Mode { path, mode, owner });
     }
     Ok(())
 }

@@ -13,14 +13,17 @@
 //! The catch: unknown keys are refused only by types with `#[serde(deny_unknown_fields)]`, and
 //! inside internally tagged enums (`#[serde(tag = …)]`) the key path ends at the enum.
 
+mod faults;
+mod key_file;
 mod keys;
 mod output;
+mod owner;
 
 pub use keys::EXAMPLE_KEY;
-pub use output::write_whole;
+pub use output::{try_write, write_whole};
 
 use serde::de::DeserializeOwned;
-use simd_json::ErrorType;
+use simd_json::{ErrorType, OwnedValue};
 use std::fmt::Display;
 use std::fs::{File, Metadata};
 use std::io::Read;
@@ -31,7 +34,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}{}", path.display(), owner::hint(path, error))]
     Read {
         /// The file.
         path: PathBuf,
@@ -40,7 +43,7 @@ pub enum ConfigError {
     },
     /// Others than its owner may read or change a file with keys.
     #[error(
-        "{}: mode {mode:04o} lets other users read or change the keys of jobs, expected 0600 (chmod 600 {})",
+        "{}: mode {mode:04o} lets other users read or change the keys of jobs (owner {owner}), expected 0600 (chmod 600 {})",
         path.display(), path.display()
     )]
     Mode {
@@ -48,6 +51,8 @@ pub enum ConfigError {
         path: PathBuf,
         /// Its mode.
         mode: u32,
+        /// The name of its owner.
+        owner: String,
     },
     /// The file is no JSON.
     #[error("{}: {at}not valid JSON: {problem}", path.display())]
@@ -97,18 +102,46 @@ impl ConfigError {
 /// The first thing in the file that does not fit, or its mode.
 pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
     let path = path.as_ref();
+    let (text, file) = read(path)?;
+    parse_file(path, &text, Some(&file))
+}
+
+/// The text of a file, and what it is.
+fn read(path: &Path) -> Result<(Vec<u8>, Metadata), ConfigError> {
     let mut text = Vec::new();
-    let read = || {
+    let mut read = || {
         let mut file = File::open(path)?;
         file.read_to_end(&mut text)?;
         // Permissions of the open file; the path may lead to another one.
         file.metadata()
     };
-    let file = { read }().map_err(|error| ConfigError::Read {
+    let file = read().map_err(|error| ConfigError::Read {
         path: path.to_owned(),
         error,
     })?;
-    parse_file(path, &text, Some(&file))
+    Ok((text, file))
+}
+
+/// As [`load`], with all that does not fit in place of the first.
+///
+/// A value that does not fit is taken out, and what is left is read again. So the `T` may lack what
+/// the errors name; there is none if it cannot be made without.
+#[must_use]
+pub fn load_all<T: DeserializeOwned>(path: impl AsRef<Path>) -> (Option<T>, Vec<ConfigError>) {
+    let path = path.as_ref();
+    let mut found = Vec::new();
+    let parsed = read(path).and_then(|(text, file)| {
+        let mut document = document(path, &text)?;
+        let inside = keys::find(&document);
+        found.extend(keys::check_mode(path, &inside, &file).err());
+        found.extend(key_file::resolve(path, &mut document).err());
+        found.extend(keys::check(path, &keys::find(&document)).err());
+        faults::read_all(path, document, &mut found)
+    });
+    match parsed {
+        Ok(parsed) => (parsed, found),
+        Err(error) => (None, vec![error]),
+    }
 }
 
 /// As [`load`], for the text of a file; `path` is only for errors.
@@ -124,28 +157,42 @@ fn parse_file<T: DeserializeOwned>(
     text: &[u8],
     file: Option<&Metadata>,
 ) -> Result<T, ConfigError> {
-    let document = simd_json::to_owned_value(&mut text.to_vec()).map_err(|error| {
+    let mut document = document(path, text)?;
+    let inside = keys::find(&document);
+    if file.is_some() {
+        key_file::resolve(path, &mut document)?;
+    }
+    let keys = keys::find(&document);
+    let parsed =
+        serde_path_to_error::deserialize(document).map_err(|error| content(path, &error))?;
+    keys::check(path, &keys)?;
+    if let Some(file) = file {
+        keys::check_mode(path, &inside, file)?;
+    }
+    Ok(parsed)
+}
+
+fn document(path: &Path, text: &[u8]) -> Result<OwnedValue, ConfigError> {
+    simd_json::to_owned_value(&mut text.to_vec()).map_err(|error| {
         let (at, problem) = explain_syntax(text, &error);
         ConfigError::Syntax {
             path: path.to_owned(),
             at,
             problem,
         }
-    })?;
-    let keys = keys::find(&document);
-    let parsed = serde_path_to_error::deserialize(document).map_err(|error| {
-        let key = match error.path().to_string().as_str() {
-            "." => "top level".to_owned(),
-            key => key.to_owned(),
-        };
-        ConfigError::Content {
-            path: path.to_owned(),
-            key,
-            problem: explain_content(error.inner()),
-        }
-    })?;
-    keys::check(path, &keys, file)?;
-    Ok(parsed)
+    })
+}
+
+fn content(path: &Path, error: &serde_path_to_error::Error<simd_json::Error>) -> ConfigError {
+    let key = match error.path().to_string().as_str() {
+        "." => "top level".to_owned(),
+        key => key.to_owned(),
+    };
+    ConfigError::Content {
+        path: path.to_owned(),
+        key,
+        problem: explain_content(error.inner()),
+    }
 }
 
 /// Where the syntax breaks, and how.
@@ -203,6 +250,9 @@ fn explain_content(error: &simd_json::Error) -> String {
         ErrorType::Serde(text) => RUST_TYPES
             .iter()
             .find_map(|(rust, words)| {
+                if text == "missing field `key`" {
+                    return Some("missing field `key` or `key_file`".to_owned());
+                }
                 let head = text.strip_suffix(&format!("expected {rust}"))?;
                 Some(format!("{head}expected {words}"))
             })

@@ -34,6 +34,25 @@ pub fn write_whole(path: impl AsRef<Path>, contents: impl AsRef<[u8]>) -> io::Re
     written
 }
 
+/// Tries whether [`write_whole`] could write the file at `path`, and leaves nothing behind.
+///
+/// # Errors
+/// The kernel's reason, without the path.
+pub fn try_write(path: impl AsRef<Path>) -> io::Result<()> {
+    let path = path.as_ref();
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        // Opening a pipe waits for its reader.
+        return Ok(());
+    }
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let (_, temporary) = beside(path)?;
+    File::create(&temporary)?;
+    fs::remove_file(&temporary)
+}
+
 /// The folder of `path`, and a name in it that no other process uses.
 fn beside(path: &Path) -> io::Result<(PathBuf, PathBuf)> {
     let none = || io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file");
@@ -78,6 +97,23 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
         for bad in ["/nowhere/r.json", "/", "/dev/null/x"] {
             assert!(write_whole(bad, "five").is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_trial_says_what_writing_would_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("r.json");
+        try_write(&path).unwrap();
+        assert!(names(folder.path()).is_empty());
+        write_whole(&path, "one").unwrap();
+        try_write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "one");
+        try_write("/dev/stdout").unwrap();
+        let error = try_write(folder.path()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::IsADirectory);
+        for bad in ["/nowhere/r.json", "/", "/dev/null/x"] {
+            assert!(try_write(bad).is_err(), "{bad}");
         }
     }
 

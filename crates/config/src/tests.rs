@@ -226,8 +226,9 @@ mod keys {
             assert_eq!(load(&[GOOD], mode), Ok(()));
         }
         for mode in [0o604, 0o602, 0o640, 0o620, 0o644, 0o666, 0o601] {
+            let owner = owner::name(nix::unistd::geteuid().as_raw());
             let want = format!(
-                "{at}: mode {mode:04o} lets other users read or change the keys of jobs, expected 0600 (chmod 600 {at})"
+                "{at}: mode {mode:04o} lets other users read or change the keys of jobs (owner {owner}), expected 0600 (chmod 600 {at})"
             );
             assert_eq!(load(&[GOOD], mode), Err(want.clone()));
             assert_eq!(load(&[&example("eeff"), GOOD], mode), Err(want));

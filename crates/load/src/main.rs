@@ -1,9 +1,10 @@
 //! `tally-load`: the command line. [`tally_load`] says how it works.
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 use tally_load::{args, command, pktgen};
+use tally_program::{Exit, documents, errors, exit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -11,12 +12,11 @@ Examples:
   tally-load run --config switch.json --rate 2Mpps        latency at a rate (open loop)
   tally-load pktgen --out load --workers 2                captures, scripts and configuration in load/
 
-Exit status: 0 success; 1 a sum was wrong, a job ended, a fragment had no result within 2 s, or nothing
-could be started; 2 usage.";
+Code 1: a sum was wrong, a job ended, a fragment had no result within 2 s, or nothing could be started.";
 
 /// Load generator for a Tally switch.
 #[derive(Parser)]
-#[command(name = "tally-load", version, after_help = EXAMPLES)]
+#[command(name = "tally-load", version = tally_program::VERSION, after_help = after_help())]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -38,12 +38,25 @@ enum Command {
     Pktgen(pktgen::Args),
 }
 
+fn after_help() -> String {
+    let codes = exit::help(&[Exit::Done, Exit::Failure, Exit::Usage]);
+    format!("{EXAMPLES}\n\n{codes}")
+}
+
 fn main() -> ExitCode {
+    match documents::write_if_asked(Cli::command()) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tally-load: {error}");
+            return Exit::File.into();
+        }
+    }
     match run(&Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tally-load: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("tally-load: {}", errors::chain(&*error));
+            exit::of(&*error).into()
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | [`switch`] | `tally-switch` |
 
 pub mod agent;
+pub use agent::doctor;
 mod hex;
 mod key;
 pub mod switch;

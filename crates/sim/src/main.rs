@@ -2,11 +2,12 @@
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use tally_program::{errors, exit};
 use tally_sim::{check, jct, loss};
 
 /// Simulates Tally: the production code of switches and endpoints in a simulated network.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = tally_program::VERSION)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -39,8 +40,8 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tally-sim: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("tally-sim: {}", errors::chain(&*error));
+            exit::of(&*error).into()
         }
     }
 }

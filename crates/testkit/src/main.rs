@@ -3,11 +3,12 @@
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+use tally_program::{errors, exit};
 use tally_testkit::{interactive, switchml_worker};
 
 /// Test support of Tally: a cluster on this machine, a worker of our own SwitchML client.
 #[derive(Parser)]
-#[command(name = "tally-testkit", version)]
+#[command(name = "tally-testkit", version = tally_program::VERSION)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -27,8 +28,8 @@ fn main() -> ExitCode {
     match run(&Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tally-testkit: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("tally-testkit: {}", errors::chain(&*error));
+            exit::of(&*error).into()
         }
     }
 }

@@ -6,11 +6,12 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::process::ExitCode;
+use tally_program::{errors, exit};
 
 /// The FPGA card that takes the switch's hot path, simulated: its RTL, compiled, attached as a card
 /// would be.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "tally-card", version = tally_program::VERSION)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -35,8 +36,8 @@ fn main() -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("tally-card: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("tally-card: {}", errors::chain(&*error));
+            exit::of(&*error).into()
         }
     }
 }

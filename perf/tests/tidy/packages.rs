@@ -5,7 +5,7 @@ use std::fs;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 22] = [
+pub const ORDER: [&str; 23] = [
     "perf",
     "crates/testkit",
     "crates/load",
@@ -17,6 +17,7 @@ pub const ORDER: [&str; 22] = [
     "crates/sim",
     "crates/report",
     "crates/schema",
+    "crates/program",
     "crates/config",
     "crates/engine",
     "crates/session",

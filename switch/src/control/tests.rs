@@ -59,6 +59,7 @@ impl Rig {
             mac: Mac([2, 0, 0, 0, 0, 0xfe]),
         };
         let control = Control {
+            turns: Turns::default(),
             registry: Registry::new(config, vec![job]),
             frames,
             bus: Bus::new(vec![core]),

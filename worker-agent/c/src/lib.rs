@@ -27,7 +27,7 @@ use tally_local::{
 /// `TALLY_OK`; all else is a [`Kind`](tally_local::Kind).
 const OK: c_int = 0;
 /// `TALLY_DEFAULT_SOCKET`.
-const DEFAULT_SOCKET: &str = "/run/tally/agent.sock";
+const DEFAULT_SOCKET: &str = "/run/tally/agent/agent.sock";
 
 /// `tally_job`.
 pub struct TallyJob {

@@ -511,6 +511,24 @@ impl Config {
         Ok(config)
     }
 
+    /// As [`load`](Self::load), with all that cannot be in place of the first. There is no
+    /// configuration if so much is wrong that nothing more can be said of it.
+    #[must_use]
+    pub fn load_all(path: &Path) -> (Option<Self>, Vec<ConfigError>) {
+        let (config, mut found) = tally_config::load_all::<Self>(path);
+        if let Some(config) = &config {
+            let key = |error: &ConfigError| match error {
+                ConfigError::Content { key, .. } => Some(key.clone()),
+                _ => None,
+            };
+            let known: Vec<_> = found.iter().filter_map(key).collect();
+            // A value that was taken out has its default, whose faults are none of the file's.
+            let is_new = |error: &ConfigError| key(error).is_none_or(|it| !known.contains(&it));
+            found.extend(config.faults(path).into_iter().filter(is_new));
+        }
+        (config, found)
+    }
+
     /// The kernels that the configuration asks for.
     ///
     /// # Errors

@@ -74,7 +74,7 @@ __all__ = [
     "status",
 ]
 
-DEFAULT_SOCKET = "/run/tally/agent.sock"
+DEFAULT_SOCKET = "/run/tally/agent/agent.sock"
 """The agent's socket by default."""
 
 _DTYPES = {

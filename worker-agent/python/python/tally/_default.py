@@ -52,9 +52,9 @@ def init(
     """Joins a job for the whole process, and returns its :class:`tally.Job`.
 
     Missing arguments come from the environment: ``TALLY_JOB``, ``RANK``, ``WORLD_SIZE`` and
-    ``TALLY_SOCKET`` (``/run/tally/agent.sock``). In ``TALLY_SOCKET``, ``{local_rank}`` stands for
-    ``LOCAL_RANK``, for a host with an agent for each NIC. ``timeout`` is in seconds. The errors are
-    those of :class:`tally.Job`.
+    ``TALLY_SOCKET`` (``/run/tally/agent/agent.sock``). In ``TALLY_SOCKET``, ``{local_rank}`` stands
+    for ``LOCAL_RANK``, for a host with an agent for each NIC. ``timeout`` is in seconds. The errors
+    are those of :class:`tally.Job`.
 
     The process leaves the job in :func:`shutdown`, or at its end. After an uncaught exception the
     job fails at all ranks instead, so that no rank waits for this one.

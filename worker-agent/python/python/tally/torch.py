@@ -3,7 +3,7 @@
 Options come from ``pg_options=tally.torch.Options(job=7)`` or the environment:
 
 * ``TALLY_JOB``: number of the job.
-* ``TALLY_SOCKET``: socket of the agent (``/run/tally/agent.sock``).
+* ``TALLY_SOCKET``: socket of the agent (``/run/tally/agent/agent.sock``).
 * ``TALLY_ARITHMETIC``: ``native``, ``fixed`` or ``own``; see :meth:`tally.Job.all_reduce`.
 
 Ranks, their number, the store and the timeout are torch's own.

@@ -13,7 +13,7 @@ use tally_config::ConfigError;
 use tally_wire::{Key, Mac};
 
 /// Where processes find the agent, unless it is configured.
-pub const DEFAULT_SOCKET: &str = "/run/tally/agent.sock";
+pub const DEFAULT_SOCKET: &str = "/run/tally/agent/agent.sock";
 
 /// An agent's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 //! What the types of the configuration do not say: ranges, names given twice, references.
 
-use super::{AddressConfig, Config, MAX_CORES, PortSection, QueueSection};
+use super::{AddressConfig, Config, FixedMembers, MAX_CORES, PortSection, QueueSection};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
@@ -9,204 +9,236 @@ use tally_engine::forwarding::ADDRESSES_MAX;
 use tally_engine::queue::CLASSES;
 use tally_wire::{MAX_WORKERS, Mac, UNIT_BYTES};
 
+/// What was found, each with its key.
+struct Faults<'a> {
+    path: &'a Path,
+    found: Vec<ConfigError>,
+}
+
+impl Faults<'_> {
+    /// Adds a fault if something is bad.
+    fn test(
+        &mut self,
+        is_bad: bool,
+        key: impl Into<String>,
+        found: &dyn fmt::Display,
+        allowed: &str,
+    ) {
+        if is_bad {
+            let fault = ConfigError::value(self.path, key, found, allowed);
+            self.found.push(fault);
+        }
+    }
+}
+
 impl Config {
     /// Checks what the types do not say.
     ///
     /// # Errors
     /// As for [`load`](Self::load).
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
-        let bad = |key: String, found: &dyn fmt::Display, allowed: &str| {
-            Err(ConfigError::value(path, key, found, allowed))
-        };
-        let AddressConfig { mac, ip, udp_port } = self.address;
-        if mac.is_group() || mac == Mac::default() {
-            return bad(
-                "address.mac".into(),
-                &mac,
-                "an address of one station, not a group's",
-            );
-        }
-        if ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified() || ip.is_loopback() {
-            return bad("address.ip".into(), &ip, "an address of one host");
-        }
-        if udp_port == 0 || udp_port.checked_add(MAX_CORES as u16).is_none() {
-            return bad("address.udp_port".into(), &udp_port, "1 to 65471");
-        }
-        let cores = self.cores.len();
-        if !cores.is_power_of_two() || cores > MAX_CORES {
-            let found = format!("{cores} cores");
-            return bad(
-                "cores".into(),
-                &found,
-                "1, 2, 4, … or 64 of them (one shard each)",
-            );
-        }
-        if self.cores.iter().collect::<BTreeSet<_>>().len() != cores {
-            return bad(
-                "cores".into(),
-                &format!("{:?}", self.cores),
-                "each CPU once",
-            );
-        }
-        self.check_ports(path)?;
-        if !(1..=16384).contains(&self.window) {
-            return bad("window".into(), &self.window, "1 to 16384 fragments");
-        }
-        if !(1000..=3_600_000).contains(&self.member_timeout_ms) {
-            let allowed = "1000 to 3600000 (members speak every 500 ms)";
-            return bad("member_timeout_ms".into(), &self.member_timeout_ms, allowed);
-        }
-        if self.mac_ageing_s == 0 {
-            return bad("mac_ageing_s".into(), &0, "1 or more seconds");
-        }
-        if self.limits.addresses > ADDRESSES_MAX {
-            let allowed = format!("0 to {ADDRESSES_MAX} addresses of each port");
-            return bad("limits.addresses".into(), &self.limits.addresses, &allowed);
-        }
-        if let Err(why) = self.kernels() {
-            return bad("kernel".into(), &format!("`{}`", self.kernel), &why);
-        }
-        self.check_queue(path)?;
-        self.check_pool(path)?;
-        self.check_jobs(path)?;
-        self.check_limits(path)?;
-        self.check_card(path)?;
-        self.check_control(path)?;
-        self.check_switchml(path)
+        self.faults(path).into_iter().next().map_or(Ok(()), Err)
     }
 
-    fn check_ports(&self, path: &Path) -> Result<(), ConfigError> {
-        let bad = |key: String, found: &dyn fmt::Display, allowed: &str| {
-            Err(ConfigError::value(path, key, found, allowed))
+    /// All that the types do not say and that is wrong.
+    #[must_use]
+    pub fn faults(&self, path: &Path) -> Vec<ConfigError> {
+        let mut faults = Faults {
+            path,
+            found: Vec::new(),
         };
-        let cores = self.cores.len();
-        if self.ports.is_empty() {
-            return bad("ports".into(), &"none", "at least one");
+        self.check_address(&mut faults);
+        self.check_cores(&mut faults);
+        self.check_ports(&mut faults);
+        self.check_numbers(&mut faults);
+        self.check_queue(&mut faults);
+        let mut found = faults.found;
+        // The pool is divided among cores, of which there may be none.
+        if self.cores.len().is_power_of_two() && !self.ports.is_empty() {
+            found.extend(self.check_pool(path).err());
         }
+        let mut faults = Faults { path, found };
+        self.check_jobs(&mut faults);
+        let mut found = faults.found;
+        if found.is_empty() {
+            found.extend(self.check_limits(path).err());
+            found.extend(self.check_card(path).err());
+            found.extend(self.check_control(path).err());
+            found.extend(self.check_switchml(path).err());
+        }
+        found
+    }
+
+    fn check_address(&self, faults: &mut Faults<'_>) {
+        let AddressConfig { mac, ip, udp_port } = self.address;
+        let is_no_host = mac.is_group() || mac == Mac::default();
+        let allowed = "an address of one station, not a group's";
+        faults.test(is_no_host, "address.mac", &mac, allowed);
+        let is_no_host =
+            ip.is_multicast() || ip.is_broadcast() || ip.is_unspecified() || ip.is_loopback();
+        faults.test(is_no_host, "address.ip", &ip, "an address of one host");
+        let is_bad = udp_port == 0 || udp_port.checked_add(MAX_CORES as u16).is_none();
+        faults.test(is_bad, "address.udp_port", &udp_port, "1 to 65471");
+    }
+
+    fn check_cores(&self, faults: &mut Faults<'_>) {
+        let cores = self.cores.len();
+        faults.test(
+            !cores.is_power_of_two() || cores > MAX_CORES,
+            "cores",
+            &format_args!("{cores} cores"),
+            "1, 2, 4, … or 64 of them (one shard each)",
+        );
+        faults.test(
+            self.cores.iter().collect::<BTreeSet<_>>().len() != cores,
+            "cores",
+            &format_args!("{:?}", self.cores),
+            "each CPU once",
+        );
+    }
+
+    fn check_numbers(&self, faults: &mut Faults<'_>) {
+        faults.test(
+            !(1..=16384).contains(&self.window),
+            "window",
+            &self.window,
+            "1 to 16384 fragments",
+        );
+        faults.test(
+            !(1000..=3_600_000).contains(&self.member_timeout_ms),
+            "member_timeout_ms",
+            &self.member_timeout_ms,
+            "1000 to 3600000 (members speak every 500 ms)",
+        );
+        let ageing = self.mac_ageing_s;
+        faults.test(ageing == 0, "mac_ageing_s", &ageing, "1 or more seconds");
+        faults.test(
+            self.limits.addresses > ADDRESSES_MAX,
+            "limits.addresses",
+            &self.limits.addresses,
+            &format!("0 to {ADDRESSES_MAX} addresses of each port"),
+        );
+        if let Err(why) = self.kernels() {
+            faults.test(true, "kernel", &format_args!("`{}`", self.kernel), &why);
+        }
+    }
+
+    fn check_ports(&self, faults: &mut Faults<'_>) {
+        faults.test(self.ports.is_empty(), "ports", &"none", "at least one");
         let mut labels = BTreeSet::new();
         let mut devices = BTreeSet::new();
         for (i, port) in self.ports.iter().enumerate() {
+            self.check_port(i, port, faults);
             let key = |field| format!("ports[{i}].{field}");
-            if port.device_name().is_empty() {
-                return bad(
-                    key("device"),
-                    &"nothing",
-                    "a PCI address or a DPDK virtual device",
-                );
-            }
-            let is_known = port.is_pci() || port.device_name().starts_with("net_");
-            if !is_known && port.interface().is_none_or(str::is_empty) {
-                let allowed = "a PCI address (0000:01:00.0), an interface of the kernel (packet0,iface=eth1) or \
-                               a DPDK virtual device (net_…)";
-                return bad(key("device"), &format!("`{}`", port.device), allowed);
-            }
-            if !devices.insert(port.device_name()) {
-                let found = format!("`{}` a second time", port.device_name());
-                return bad(
-                    key("device"),
-                    &found,
-                    "each device once; number them (net_memif0, net_memif1)",
-                );
-            }
-            if !labels.insert(port.label()) {
-                return bad(
-                    key("name"),
-                    &format!("`{}` a second time", port.label()),
-                    "a name of its own",
-                );
-            }
-            if !(576..=9000).contains(&port.mtu) {
-                return bad(key("mtu"), &port.mtu, "576 to 9000 bytes");
-            }
-            if !(64..=8192).contains(&port.descriptors) {
-                return bad(key("descriptors"), &port.descriptors, "64 to 8192");
-            }
-            if let Some(core) = port.core.filter(|&core| core >= cores) {
-                return bad(key("core"), &core, &format!("0 to {}", cores - 1));
-            }
+            faults.test(
+                !devices.insert(port.device_name()),
+                key("device"),
+                &format_args!("`{}` a second time", port.device_name()),
+                "each device once; number them (net_memif0, net_memif1)",
+            );
+            faults.test(
+                !labels.insert(port.label()),
+                key("name"),
+                &format_args!("`{}` a second time", port.label()),
+                "a name of its own",
+            );
         }
-        Ok(())
     }
 
-    fn check_queue(&self, path: &Path) -> Result<(), ConfigError> {
-        let bad = |key: &str, found: u32, allowed: &str| {
-            Err(ConfigError::value(path, key, found, allowed))
-        };
+    fn check_port(&self, i: usize, port: &PortSection, faults: &mut Faults<'_>) {
+        let key = |field| format!("ports[{i}].{field}");
+        if port.device_name().is_empty() {
+            let allowed = "a PCI address or a DPDK virtual device";
+            faults.test(true, key("device"), &"nothing", allowed);
+        } else {
+            let is_known = port.is_pci() || port.device_name().starts_with("net_");
+            let is_bad = !is_known && port.interface().is_none_or(str::is_empty);
+            let allowed = "a PCI address (0000:01:00.0), an interface of the kernel (packet0,iface=eth1) or \
+                           a DPDK virtual device (net_…)";
+            let found = format_args!("`{}`", port.device);
+            faults.test(is_bad, key("device"), &found, allowed);
+        }
+        let (mtu, descriptors) = (port.mtu, port.descriptors);
+        let is_bad = !(576..=9000).contains(&mtu);
+        faults.test(is_bad, key("mtu"), &mtu, "576 to 9000 bytes");
+        let is_bad = !(64..=8192).contains(&descriptors);
+        faults.test(is_bad, key("descriptors"), &descriptors, "64 to 8192");
+        let cores = self.cores.len();
+        if let Some(core) = port.core.filter(|&core| core >= cores) {
+            let allowed = format!("0 to {}", cores.saturating_sub(1));
+            faults.test(true, key("core"), &core, &allowed);
+        }
+    }
+
+    fn check_queue(&self, faults: &mut Faults<'_>) {
         let QueueSection {
             frames,
             mark_frames,
             guard,
         } = self.queue;
-        if !(32..=65536).contains(&frames) {
-            return bad("queue.frames", frames, "32 to 65536 frames in each class");
-        }
-        let never = CLASSES as u32 * frames;
-        if !(1..=never).contains(&mark_frames) {
-            let allowed = format!("1 to 8 × queue.frames, {never}, which is never reached");
-            return bad("queue.mark_frames", mark_frames, &allowed);
-        }
-        if !(1..=65535).contains(&guard) {
-            return bad("queue.guard", guard, "1 to 65535 frames");
-        }
-        Ok(())
+        let is_bad = !(32..=65536).contains(&frames);
+        let allowed = "32 to 65536 frames in each class";
+        faults.test(is_bad, "queue.frames", &frames, allowed);
+        let never = (CLASSES as u32).saturating_mul(frames);
+        let is_marking = (1..=never).contains(&mark_frames);
+        let allowed = format!("1 to 8 × queue.frames, {never}, which is never reached");
+        faults.test(!is_marking, "queue.mark_frames", &mark_frames, &allowed);
+        let is_bad = !(1..=65535).contains(&guard);
+        faults.test(is_bad, "queue.guard", &guard, "1 to 65535 frames");
     }
 
-    fn check_jobs(&self, path: &Path) -> Result<(), ConfigError> {
-        let bad = |key: String, found: &dyn fmt::Display, allowed: &str| {
-            Err(ConfigError::value(path, key, found, allowed))
-        };
+    fn check_jobs(&self, faults: &mut Faults<'_>) {
         let limit = tally_engine::native::admission::MAX_JOBS;
-        if self.jobs.len() > limit {
-            return bad("jobs".into(), &self.jobs.len(), &format!("at most {limit}"));
-        }
+        faults.test(
+            self.jobs.len() > limit,
+            "jobs",
+            &self.jobs.len(),
+            &format!("at most {limit}"),
+        );
         let mut ids = BTreeSet::new();
         for (i, job) in self.jobs.iter().enumerate() {
             let key = |field: &str| format!("jobs[{i}].{field}");
-            if !ids.insert(job.id) {
-                return bad(
-                    key("id"),
-                    &format!("{} a second time", job.id),
-                    "a number of its own",
-                );
-            }
-            if !(1..=MAX_WORKERS).contains(&usize::from(job.workers)) {
-                return bad(key("workers"), &job.workers, "1 to 64");
-            }
-            let Some(fixed) = &job.fixed else { continue };
-            if fixed.workers.len() != usize::from(job.workers) {
-                let allowed = format!("`workers`, {}", job.workers);
-                return bad(key("fixed.workers"), &fixed.workers.len(), &allowed);
-            }
-            let limit = u16::from(self.units()) * UNIT_BYTES as u16;
-            if fixed.payload_bytes == 0
-                || fixed.payload_bytes > limit
-                || !fixed.payload_bytes.is_multiple_of(UNIT_BYTES as u16)
-            {
-                let allowed = format!("a multiple of 64 up to {limit}, which the MTU allows");
-                return bad(key("fixed.payload_bytes"), &fixed.payload_bytes, &allowed);
-            }
-            for (member, at) in fixed
-                .workers
-                .iter()
-                .zip(0..)
-                .chain([(&fixed.ps, usize::MAX)])
-            {
-                if !self.member_ports().any(|port| port.label() == member.port) {
-                    let at = if at == usize::MAX {
-                        "fixed.ps".into()
-                    } else {
-                        format!("fixed.workers[{at}]")
-                    };
-                    let names: Vec<_> = self.member_ports().map(PortSection::label).collect();
-                    let found = format!("`{}`", member.port);
-                    return bad(
-                        key(&format!("{at}.port")),
-                        &found,
-                        &format!("one of {}", names.join(", ")),
-                    );
-                }
+            faults.test(
+                !ids.insert(job.id),
+                key("id"),
+                &format_args!("{} a second time", job.id),
+                "a number of its own",
+            );
+            let has_workers = (1..=MAX_WORKERS).contains(&usize::from(job.workers));
+            faults.test(!has_workers, key("workers"), &job.workers, "1 to 64");
+            if let Some(fixed) = &job.fixed {
+                self.check_fixed(i, job.workers, fixed, faults);
             }
         }
-        Ok(())
+    }
+
+    fn check_fixed(&self, i: usize, workers: u8, fixed: &FixedMembers, faults: &mut Faults<'_>) {
+        let key = |field: &str| format!("jobs[{i}].fixed.{field}");
+        faults.test(
+            fixed.workers.len() != usize::from(workers),
+            key("workers"),
+            &fixed.workers.len(),
+            &format!("`workers`, {workers}"),
+        );
+        let (bytes, limit) = (
+            fixed.payload_bytes,
+            u16::from(self.units()) * UNIT_BYTES as u16,
+        );
+        faults.test(
+            bytes == 0 || bytes > limit || !bytes.is_multiple_of(UNIT_BYTES as u16),
+            key("payload_bytes"),
+            &bytes,
+            &format!("a multiple of 64 up to {limit}, which the MTU allows"),
+        );
+        let workers = (0..).map(|at| format!("workers[{at}]")).zip(&fixed.workers);
+        for (at, member) in workers.chain([("ps".to_owned(), &fixed.ps)]) {
+            let names: Vec<_> = self.member_ports().map(PortSection::label).collect();
+            faults.test(
+                !names.contains(&member.port.as_str()),
+                key(&format!("{at}.port")),
+                &format_args!("`{}`", member.port),
+                &format!("one of {}", names.join(", ")),
+            );
+        }
     }
 }

@@ -650,7 +650,7 @@ const ALL: &str = r#"{
   "mac_ageing_s": 60,
   "kernel": "scalar",
   "idle": "spin",
-  "stats_socket": "/run/tally/switch.sock",
+  "stats_socket": "/run/tally/switch/stats.sock",
   "control": {
     "socket": "/run/tally/c.sock", "socket_mode": "0640", "group": "tally",
     "read_socket": "/run/tally/view.sock", "read_socket_mode": "0660",
