@@ -54,11 +54,12 @@ fn visit(value: &OwnedValue, at: &str, found: &mut Vec<FoundKey>) {
         };
         match value.as_str() {
             // Others are no keys of jobs, such as paths.
-            Some(digits) if is_key(name) && digits.bytes().all(|d| d.is_ascii_hexdigit()) => found.push(FoundKey {
-                at,
-                job: object.get("id").and_then(|id| id.as_u64()),
-                digits: digits.to_ascii_lowercase(),
-            }),
+            Some(digits) if is_key(name) && digits.bytes().all(|d| d.is_ascii_hexdigit()) => found
+                .push(FoundKey {
+                    at,
+                    job: object.get("id").and_then(|id| id.as_u64()),
+                    digits: digits.to_ascii_lowercase(),
+                }),
             _ => visit(value, &at, found),
         }
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 /// The control socket's path by default.
-const SOCKET: &str = "/run/tally/control.sock";
+const SOCKET: &str = "/run/tally/switch/control.sock";
 
 /// Where the switch takes requests; without the section, nowhere.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

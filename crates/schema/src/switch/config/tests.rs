@@ -685,7 +685,7 @@ fn the_request_channel_is_closed_unless_it_is_asked_for() {
     };
     let control = with("{}").unwrap().control.unwrap();
     assert_eq!(control, ControlSection::default());
-    assert_eq!(control.socket, Path::new("/run/tally/control.sock"));
+    assert_eq!(control.socket, Path::new("/run/tally/switch/control.sock"));
     assert_eq!(control.mode().0, 0o600, "root and the switch's user");
     let group = with(r#"{"group": "tally"}"#).unwrap().control.unwrap();
     assert_eq!(group.mode().0, 0o660);
