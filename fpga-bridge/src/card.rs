@@ -398,8 +398,9 @@ impl<W: Window> Card<W> {
             shard: 0,
             jobs: Vec::new(),
             policy: PolicyName::Esa,
+            places: 0,
         };
-        let placement = pool.policy.policy().placement(roster.job, &pool);
+        let placement = pool.policy.policy().placement(roster.job, 0, &pool);
         [
             (at::JOB_SELECT, u32::from(place.0)),
             (at::JOB_NUMBER, u32::from(roster.job.0)),

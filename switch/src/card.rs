@@ -140,12 +140,8 @@ impl CardThread {
     /// `epoch` is when the switch started; it ends when `stop` is set.
     #[must_use]
     pub fn new(setup: Setup, ends: Ends, epoch: Instant, stop: Arc<AtomicBool>) -> Self {
-        let jobs = match &setup.section.jobs {
-            CardJobs::Auto => Jobs::Auto,
-            CardJobs::List(jobs) => Jobs::List(jobs.iter().copied().map(JobId).collect()),
-        };
         let config = ControllerConfig {
-            jobs,
+            jobs: jobs_of(&setup.section.jobs),
             window: setup.window,
             frame_bytes: setup.frame_bytes,
             eligible: setup.jobs,
@@ -171,6 +167,10 @@ impl CardThread {
             match self.ends.news.recv_timeout(wait) {
                 Ok(CardNews::Bind(roster)) => self.controller.bind(self.now(), roster),
                 Ok(CardNews::Unbind(job)) => self.controller.unbind(self.now(), job),
+                Ok(CardNews::Jobs { jobs, eligible }) => {
+                    let jobs = jobs.map(|jobs| jobs_of(&jobs));
+                    self.controller.set_jobs(self.now(), jobs, eligible);
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     while let Ok(number) = self.ends.answers.try_recv() {
                         self.controller.handle_probe(number);
@@ -322,6 +322,13 @@ impl CardThread {
         report.why = why.cloned();
         let why = why.map_or(String::new(), |why| format!(": {why}"));
         log::line("card", format!("card: {state}{why}"));
+    }
+}
+
+fn jobs_of(jobs: &CardJobs) -> Jobs {
+    match jobs {
+        CardJobs::Auto => Jobs::Auto,
+        CardJobs::List(jobs) => Jobs::List(jobs.iter().copied().map(JobId).collect()),
     }
 }
 

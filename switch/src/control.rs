@@ -9,6 +9,13 @@
 //! A member is silent only if the switch listened. Before a member is lost, the cores take all that
 //! waits at the ports, and the thread takes all that they handed to it; a core that does not answer
 //! excuses the members.
+//!
+//! [`live`] is how a running switch becomes another; [`request`] is the way in.
+
+pub mod change;
+pub mod error;
+pub mod live;
+pub mod request;
 
 use crate::bus::Bus;
 use crate::control_queue::ControlReceiver;
@@ -18,7 +25,9 @@ use crate::report::{self, Shape};
 use crate::switchml::controller::Conflicts;
 use crate::watch::Watch;
 use crate::watchdog::Turns;
-use crossbeam_channel::{RecvTimeoutError, Sender};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use live::Live;
+use request::Request;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -60,6 +69,12 @@ pub struct Control {
     pub conflicts: Option<Conflicts>,
     /// What the reports say of the configuration.
     pub shape: Shape,
+    /// What the switch runs with.
+    pub live: Live,
+    /// What others ask.
+    pub requests: Receiver<Request>,
+    /// Set by SIGHUP: the file is to be read again.
+    pub hangup: Arc<AtomicBool>,
     /// When the switch started.
     pub epoch: Instant,
     /// For the watchdog.
@@ -107,6 +122,9 @@ impl Control {
                 let actions = self.registry.handle_timeout(self.now());
                 self.carry_out(actions);
             }
+            let actions = self.registry.expire(self.now());
+            self.carry_out(actions);
+            self.answer_requests();
             let now = self.now();
             let found = self.watch.look(now, &self.bus);
             for (kind, line) in found.lines {
@@ -120,6 +138,19 @@ impl Control {
             self.answer_socket();
         }
         self.registry
+    }
+
+    /// Does what others ask.
+    fn answer_requests(&mut self) {
+        if self.hangup.swap(false, Ordering::Relaxed) {
+            self.load(Box::new(|_| {}));
+        }
+        // Only those that wait now: a flood may not keep this from its end.
+        for _ in 0..self.requests.len() {
+            if let Ok(request) = self.requests.try_recv() {
+                self.handle_request(request);
+            }
+        }
     }
 
     /// Tells the registry the time, and the log of a pause.
@@ -182,7 +213,7 @@ impl Control {
     }
 
     /// Hands the actions to the cores. A core that has ended is no longer there to hear.
-    pub fn carry_out(&self, actions: Vec<Action>) {
+    pub fn carry_out(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::Send(to, datagram) => {
@@ -199,6 +230,8 @@ impl Control {
                     self.bus.send(|| Command::Unbind(job));
                     self.notify_card(|| CardNews::Unbind(job));
                 }
+                Action::Create(job, workers) => self.create(job, workers),
+                Action::Forget(job) => self.forget(job),
             }
         }
     }

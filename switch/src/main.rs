@@ -5,7 +5,6 @@ use clap::{CommandFactory, Parser};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tally_program::{Exit, documents, errors, exit, service};
@@ -13,7 +12,7 @@ use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
 use tally_switch::log;
 use tally_switch::machine;
-use tally_switch::run::Switch;
+use tally_switch::run::{Signals, Switch};
 
 /// How long `--stats` waits for the switch.
 const STATS_PATIENCE: Duration = Duration::from_secs(10);
@@ -31,7 +30,9 @@ const CODES: [Exit; 5] = [
 
 /// A DPDK switch that sums gradients in the network.
 ///
-/// Runs until SIGINT or SIGTERM, then prints its report. Hosts behind its ports reach each other
+/// Runs until SIGINT or SIGTERM, then prints its report. SIGHUP has it read its configuration
+/// again.
+/// Hosts behind its ports reach each other
 /// through it as through any switch; it sums the gradients of the workers of configured jobs.
 #[derive(Parser)]
 #[command(name = "tally-switch", version = tally_program::VERSION, after_help = exit::help(&CODES))]
@@ -129,6 +130,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
     if arguments.check {
         return check(path, arguments);
     }
+    let signals = Signals::default();
+    // It means a reload, and ends the switch at no time.
+    signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&signals.hangup))?;
     let config = Config::load(path)?;
     // Before warnings about CPUs that are not there, and tens of lines of DPDK.
     machine::check_cpus(&config)
@@ -146,13 +150,13 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
             .with_context(|| format!("{}: the report cannot be written", path.display()))
             .code(Exit::File)?;
     }
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = &signals.stop;
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one kills: a way out if the first finds the switch stuck.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(stop))?;
+        signal_hook::flag::register(signal, Arc::clone(stop))?;
     }
-    let switch = Switch::start(&config, stop).code(Exit::System)?;
+    let switch = Switch::start(&config, Some(path.clone()), signals).code(Exit::System)?;
     let running = format!(
         "running on CPU {:?}, {} ports, address {} {}, UDP port {}",
         config.cores,

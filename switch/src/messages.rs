@@ -4,6 +4,7 @@
 //! the [`bus`](crate::bus). The channel from a data core is bounded, and the core never waits on
 //! it. What data cores hand to each other is in [`handover`](crate::handover).
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tally_engine::egress::{PortCounters, RareCounters};
 use tally_engine::forwarding::PortAddresses;
@@ -12,8 +13,9 @@ use tally_engine::native::PoolUse;
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
 use tally_engine::{
-    Command, Counters, DialectCommand, DialectMetrics, Reply, Roster, offload, switchml,
+    Command, Counters, DialectCommand, DialectMetrics, Reply, Roster, native, offload, switchml,
 };
+use tally_schema::switch::config::CardJobs;
 use tally_schema::switch::report::LoadCounters;
 use tally_wire::JobId;
 
@@ -35,6 +37,12 @@ impl From<Command<DialectCommand, DialectMetrics>> for CoreCommand {
     }
 }
 
+impl From<native::Command> for CoreCommand {
+    fn from(command: native::Command) -> Self {
+        Self::Core(Command::Dialect(DialectCommand::Native(command)))
+    }
+}
+
 impl From<switchml::Command> for CoreCommand {
     fn from(command: switchml::Command) -> Self {
         Self::Core(Command::Dialect(DialectCommand::Switchml(command)))
@@ -53,6 +61,13 @@ pub enum CardNews {
     Bind(Arc<Roster>),
     /// A job has ended.
     Unbind(JobId),
+    /// Other jobs may be offloaded.
+    Jobs {
+        /// Which the operator wants, if that is new.
+        jobs: Option<CardJobs>,
+        /// Jobs for which a card does all that is configured.
+        eligible: BTreeSet<JobId>,
+    },
 }
 
 /// What one data core did.

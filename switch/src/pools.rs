@@ -69,7 +69,8 @@ pub fn frames(config: &Config) -> u32 {
     let each = |port: &PortSection| 2 * u32::from(port.descriptors) + waiting + STAGE_FRAMES as u32;
     let ports = u32::from(cores) * config.ports.iter().map(each).sum::<u32>();
     let rings = config.jobs.len() as u32 * u32::from(config.served_window()) * 2;
-    let rings = rings.next_power_of_two() * 2;
+    let later = u32::from(config.places()) - config.jobs.len() as u32;
+    let rings = rings.next_power_of_two() * 2 + later * u32::from(config.served_window()) * 2;
     let bursts = config.cores.len() as u32 * 1024;
     let handover = frames_max(config.cores.len()) as u32;
     let switchml = config.switchml_frames();

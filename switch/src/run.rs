@@ -9,6 +9,8 @@ mod cores;
 use crate::bus::Bus;
 use crate::card::{CardThread, Ends, Setup};
 use crate::config::{Config, LimitsSection, Log, MemoryKind};
+use crate::control::live::{Live, job_config, tenant_config};
+use crate::control::request::{ControlHandle, requests};
 use crate::control::{CardLink, Control, StatsSocket};
 use crate::control_queue::control_queue;
 use crate::log;
@@ -24,6 +26,7 @@ use anyhow::{Context, Result};
 use cores::{CardEnds, CoreBuilder};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -33,12 +36,11 @@ use tally_dpdk::{Eal, EalConfig, LogLevel, Port, Started};
 use tally_engine::offload::Pulse;
 use tally_engine::switchml::controller::{End, Event};
 use tally_engine::{
-    Action, Forwarding, ForwardingConfig, JobConfig, Member, PortId, Registry, RegistryConfig,
-    SwitchAddress,
+    Action, Forwarding, ForwardingConfig, Member, PortId, Registry, RegistryConfig, SwitchAddress,
 };
 use tally_program::service;
 use tally_schema::switch::report::Report;
-use tally_wire::{JobId, UNIT_BYTES};
+use tally_wire::{JobId, Time, UNIT_BYTES};
 
 /// Probes of the card on their way to its thread at most.
 const PROBES: usize = 16;
@@ -58,22 +60,28 @@ pub struct Switch {
     shape: Shape,
     directory: Arc<Directory>,
     epoch: Instant,
+    handle: ControlHandle,
+}
+
+/// What tells a running switch something.
+#[derive(Clone, Debug, Default)]
+pub struct Signals {
+    /// It is to stop.
+    pub stop: Arc<AtomicBool>,
+    /// It is to read its file again.
+    pub hangup: Arc<AtomicBool>,
 }
 
 impl Switch {
-    /// Starts the switch. It runs until `stop` is set and [`wait`](Self::wait) returns.
+    /// Starts the switch. It runs until it is told to stop and [`wait`](Self::wait) returns. `path`
+    /// is the file that the configuration came from, for reloads.
     ///
     /// # Errors
     /// What the machine refuses: memory, devices, CPUs, the statistics socket.
-    pub fn start(config: &Config, stop: Arc<AtomicBool>) -> Result<Self> {
+    pub fn start(config: &Config, path: Option<PathBuf>, signals: Signals) -> Result<Self> {
+        let Signals { stop, hangup } = signals;
         let kernels = config.kernels().map_err(anyhow::Error::msg)?;
-        let socket = match &config.stats_socket {
-            Some(path) => Some(
-                StatsSocket::bind(path)
-                    .with_context(|| format!("statistics socket {}", path.display()))?,
-            ),
-            None => None,
-        };
+        let socket = stats_socket(config)?;
         let eal = Eal::init(&eal_config(config))?;
         let Opened {
             ports,
@@ -96,7 +104,11 @@ impl Switch {
         let directory = Arc::new(Directory::default());
         let card = card_setup(config, own).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
         let turns = Turns::default();
+        let (handle, asked) = requests();
         let mut control = Control {
+            live: Live::new(config, path, handle.clone()),
+            requests: asked,
+            hangup,
             card: card.as_ref().map(|card| card.link.clone()),
             watch: Watch::new(
                 Arc::clone(&directory),
@@ -163,7 +175,14 @@ impl Switch {
             shape,
             directory,
             epoch,
+            handle,
         })
+    }
+
+    /// The way to its control thread.
+    #[must_use]
+    pub fn handle(&self) -> ControlHandle {
+        self.handle.clone()
     }
 
     /// Where SwitchML's controller listens, in the order of the configuration.
@@ -244,6 +263,15 @@ impl CardParts {
     }
 }
 
+fn stats_socket(config: &Config) -> Result<Option<StatsSocket>> {
+    let Some(path) = &config.stats_socket else {
+        return Ok(None);
+    };
+    let socket = StatsSocket::bind(path);
+    let socket = socket.with_context(|| format!("statistics socket {}", path.display()))?;
+    Ok(Some(socket))
+}
+
 /// Starts SwitchML's controller, if it is configured.
 fn start_controller(
     config: &Config,
@@ -322,12 +350,12 @@ fn registry(config: &Config) -> Result<Registry> {
         member_timeout: Duration::from_millis(config.member_timeout_ms),
         secret,
     };
-    let jobs = config.jobs.iter().map(|job| JobConfig {
-        id: JobId(job.id),
-        key: job.key.clone(),
-        workers: job.workers,
-    });
-    Ok(Registry::new(registry, jobs.collect()))
+    let jobs = config.jobs.iter().map(job_config);
+    let mut registry = Registry::new(registry, jobs.collect());
+    for tenant in &config.tenants {
+        registry.set_tenant(Time(0), tenant_config(tenant));
+    }
+    Ok(registry)
 }
 
 fn forwarding(config: &Config) -> Result<Forwarding> {

@@ -161,6 +161,7 @@ impl AgentError {
             WorkerError::MemberLost { .. }
             | WorkerError::MemberFailed { .. }
             | WorkerError::StaleEpoch
+            | WorkerError::Removed
             | WorkerError::GivenUp => Self::Job { job, source },
             source if began => Self::Job { job, source },
             source => Self::Join {

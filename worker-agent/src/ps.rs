@@ -152,6 +152,7 @@ mod tests {
             behind: None,
             mac,
             salt: 5,
+            wrapped: None,
         }
     }
 

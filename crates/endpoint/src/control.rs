@@ -76,11 +76,18 @@ impl Control {
     /// Takes over the epoch that a good ACCEPT gave.
     pub(crate) fn enter(&mut self, epoch: Epoch, accept: &Accept) {
         self.challenge = accept.challenge;
-        if (epoch, accept.salt) != (self.epoch, self.salt) || self.secret.is_none() {
-            self.epoch = epoch;
-            self.salt = accept.salt;
-            self.secret = Some(self.key.epoch_secret(self.job, epoch, accept.salt));
-        }
+        self.epoch = epoch;
+        self.salt = accept.salt;
+        // The same epoch may have another secret: the switch that adopted it had other keys.
+        self.secret = Some(match accept.wrapped {
+            None => self.key.epoch_secret(self.job, epoch, accept.salt),
+            Some(wrapped) => {
+                let Accept {
+                    salt, challenge, ..
+                } = *accept;
+                (self.key).unwrap(wrapped, self.job, epoch, salt, challenge)
+            }
+        });
     }
 
     /// Forgets the epoch.

@@ -19,6 +19,17 @@ pub enum Hint {
     /// Another process has this rank.
     #[error("the switch says that the rank is taken by another process that still lives")]
     RankTaken,
+    /// The switch drains the job.
+    #[error(
+        "the switch says that the job is drained: it begins no epoch until the operator ends that"
+    )]
+    Draining,
+    /// The tenant has all the jobs that it may have.
+    #[error("the switch says that the tenant has {0} jobs with this one, allowed are {1}")]
+    TenantJobs(u32, u32),
+    /// The tenant has all the workers that it may have.
+    #[error("the switch says that the tenant has {0} workers with this job, allowed are {1}")]
+    TenantWorkers(u32, u32),
 }
 
 /// A set of ranks, printed as `1, 2, 5`.
@@ -143,6 +154,9 @@ pub enum WorkerError {
     /// The job has gone on without us.
     #[error("the job has started anew without us")]
     StaleEpoch,
+    /// The operator removed the job.
+    #[error("the job was removed from the switch")]
+    Removed,
     /// The sum of i32 elements left their range.
     #[error("i32 overflow in fragment {fragment}")]
     Overflow {

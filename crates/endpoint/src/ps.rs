@@ -442,6 +442,9 @@ impl Ps {
             Reason::UnknownJob => Hint::UnknownJob,
             Reason::BadMac => Hint::BadKey,
             Reason::RankTaken => Hint::RankTaken,
+            Reason::Draining => Hint::Draining,
+            Reason::TenantJobs => Hint::TenantJobs(refuse.found, refuse.allowed),
+            Reason::TenantWorkers => Hint::TenantWorkers(refuse.found, refuse.allowed),
             Reason::Challenge => {
                 if self.control.challenge != refuse.challenge {
                     self.control.challenge = refuse.challenge;

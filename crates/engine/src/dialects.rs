@@ -4,7 +4,6 @@ use crate::native::Native;
 use crate::offload::Offload;
 use crate::switchml::SwitchmlDialect;
 use crate::{native, offload, switchml};
-use std::convert::Infallible;
 
 crate::dialects! {
     /// Every dialect of the switch on one core.
@@ -15,7 +14,7 @@ crate::dialects! {
     #[derive(Clone, Debug)]
     DialectMetrics {
         /// Tally's own protocol, which serves jobs.
-        Native, NATIVE, native: Native<P>, Infallible, native::Metrics;
+        Native, NATIVE, native: Native<P>, native::Command, native::Metrics;
         /// SwitchML's clients, if the switch serves them.
         Switchml, SWITCHML, switchml: Option<Box<SwitchmlDialect<P>>>,
             switchml::Command, Option<switchml::Metrics>;

@@ -26,9 +26,10 @@ use crate::dialect::{Dialect, Next};
 use crate::frame::{Frame, Observed, Platform};
 use crate::metrics;
 use crate::queue::{class_of, class_of_header};
-use crate::{Aggregator, Batch, Contribution, Counters, DropReason, Member, PortId, Roster};
+use crate::{
+    Aggregator, Batch, Contribution, Counters, DropReason, Member, PoolJob, PortId, Roster,
+};
 use serde::{Deserialize, Serialize};
-use std::convert::Infallible;
 use std::sync::Arc;
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::header::field::PRIORITY;
@@ -79,6 +80,13 @@ pub struct Metrics {
     pub in_use: PoolUse,
     /// Nanoseconds from a fragment's first contribution to its result.
     pub residence_ns: hdrhistogram::Histogram<u64>,
+}
+
+/// What control asks of the native protocol.
+pub enum Command {
+    /// Have these jobs configured, with these limits, and no others. A job that runs is one of
+    /// them.
+    Configure(Arc<[PoolJob]>),
 }
 
 /// Tally's protocol on one core.
@@ -142,7 +150,7 @@ impl<P: Platform> Native<P> {
 }
 
 impl<P: Platform> Dialect<P> for Native<P> {
-    type Command = Infallible;
+    type Command = Command;
     type Metrics = Metrics;
 
     fn claims(&self) -> Vec<Claim> {
@@ -262,8 +270,10 @@ impl<P: Platform> Dialect<P> for Native<P> {
         self.aggregate_batch(context);
     }
 
-    fn command(&mut self, _: &mut Context<P>, command: Infallible) {
-        match command {}
+    fn command(&mut self, _: &mut Context<P>, command: Command) {
+        match command {
+            Command::Configure(jobs) => self.aggregator.configure(&jobs),
+        }
     }
 
     fn metrics(&self, _: &Context<P>) -> Metrics {

@@ -19,7 +19,11 @@
 //! A second catch: a switch that stood still has heard no member, and each looks silent. Time in
 //! which the registry was not called does not count as silence ([`Registry::observe`]).
 
+mod changes;
 mod job;
+mod tenants;
+
+pub use tenants::TenantConfig;
 
 pub use job::MemberStatus;
 
@@ -27,11 +31,13 @@ use crate::roster::{Member, PortId, Roster};
 use job::{Incarnation, Job, Phase, Visit};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tally_wire::control::{DATAGRAM_BYTES, Reason};
 use tally_wire::field;
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{Epoch, Header, JobId, Join, Key, Kind, Leave, Mac, Time, all_ranks};
+use tenants::JobsOf;
 
 /// Longest time between two calls that counts as silence of the members: the period of J-1.
 const OBSERVED: Duration = Duration::from_millis(500);
@@ -51,8 +57,16 @@ pub struct JobConfig {
     pub id: JobId,
     /// Its key.
     pub key: Key,
+    /// Its key before that, while members may still have it.
+    pub previous_key: Option<Key>,
     /// Its workers, 1 to 64.
     pub workers: u8,
+}
+
+/// The one of two keys under which a datagram is sealed.
+fn verified_by<'a>(key: &'a Key, previous: Option<&'a Key>, datagram: &[u8]) -> Option<&'a Key> {
+    let mut keys = [key].into_iter().chain(previous);
+    keys.find(|key| key.verify(datagram))
 }
 
 /// What the registry tells members about the switch, and how long it waits for them.
@@ -100,6 +114,10 @@ pub enum Action {
     Bind(Box<Roster>),
     /// End the job on all shards.
     Unbind(JobId),
+    /// Configure a job of a tenant on all shards, with this number of workers.
+    Create(JobId, u8),
+    /// Take a job of a tenant, which does not run, from all shards.
+    Forget(JobId),
 }
 
 /// All configured jobs and their members.
@@ -107,6 +125,11 @@ pub enum Action {
 pub struct Registry {
     config: RegistryConfig,
     jobs: BTreeMap<JobId, Job>,
+    /// Whose jobs are made by JOIN, by name.
+    tenants: BTreeMap<Arc<str>, TenantConfig>,
+    /// What a new job counts from: no challenge and no incarnation of a job that was forgotten
+    /// comes again.
+    serial: u64,
     /// The time of the last call.
     observed: Time,
     /// What each port has left of refusals.
@@ -151,6 +174,22 @@ pub struct JobStatus {
     pub left: u64,
     /// Whether a PS has joined.
     pub ps: bool,
+    /// Whether no epoch may begin.
+    pub draining: bool,
+    /// Ranks that joined under the previous key.
+    pub previous_key: u64,
+    /// Whether the PS did.
+    pub ps_previous_key: bool,
+    /// The tenant that it is of, if a JOIN made it.
+    pub tenant: Option<Arc<str>>,
+}
+
+impl JobStatus {
+    /// Whether it is drained: it does not run, and does not begin.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.phase == JobPhase::Idle
+    }
 }
 
 /// What a job does.
@@ -170,9 +209,11 @@ impl Registry {
     /// All jobs idle.
     #[must_use]
     pub fn new(config: RegistryConfig, jobs: Vec<JobConfig>) -> Self {
-        let jobs = jobs.into_iter().map(|job| (job.id, Job::new(job)));
+        let jobs = jobs.into_iter().map(|job| (job.id, Job::new(job, 0)));
         Self {
             jobs: jobs.collect(),
+            tenants: BTreeMap::new(),
+            serial: 0,
             observed: Time(0),
             refusals: BTreeMap::new(),
             config,
@@ -197,14 +238,16 @@ impl Registry {
         job.fixed = true;
         job.incarnation = Incarnation::said(Epoch(1), 0);
         job.phase = Phase::Running;
-        let secret = job.config.key.epoch_secret(id, Epoch(1), 0);
+        job.epoch_key = job.config.key.clone();
+        let secret = job.epoch_key.epoch_secret(id, Epoch(1), 0);
         let roster = Roster::new(id, Epoch(1), secret, units, members, ps);
         Action::Bind(Box::new(roster))
     }
 
     /// How the jobs stand.
     pub fn status(&self) -> impl Iterator<Item = JobStatus> {
-        self.jobs.values().map(|job| JobStatus {
+        let jobs = self.jobs.values().filter(|job| job.removed.is_none());
+        jobs.map(|job| JobStatus {
             id: job.config.id,
             epoch: job.incarnation.epoch,
             workers: job.config.workers,
@@ -221,6 +264,10 @@ impl Registry {
             },
             left: job.left,
             ps: job.fixed || job.ps.is_some(),
+            draining: job.draining,
+            previous_key: job.previous_key(),
+            ps_previous_key: job.ps_previous_key(),
+            tenant: job.tenant.clone(),
         })
     }
 
@@ -255,6 +302,14 @@ impl Registry {
         }
         // The instance stands first in both payloads. Until verified, it is only echoed.
         let instance = field::be64(datagram, HEADER_BYTES..HEADER_BYTES + 8);
+        let keys = self.keys(header.job);
+        let key = keys.and_then(|(key, previous)| verified_by(key, previous, datagram));
+        let reason = if keys.is_none() {
+            Reason::UnknownJob
+        } else {
+            Reason::BadMac
+        };
+        let key = key.cloned();
         let mut visit = Visit {
             config: &self.config,
             now,
@@ -262,29 +317,40 @@ impl Registry {
             rank: header.rank,
             incarnation: Incarnation::NONE,
             instance,
+            key: key.as_ref(),
             refusals: self.refusals.entry(from.port).or_default(),
             actions: Vec::new(),
         };
-        match self.jobs.get_mut(&header.job) {
-            None => visit.hint(header.job, Reason::UnknownJob),
-            Some(job) if !job.config.key.verify(datagram) => {
-                visit.hint(header.job, Reason::BadMac);
-            }
+        if key.is_none() {
+            visit.hint(header.job, reason);
+        } else if header.kind == Kind::Join {
             // What does not parse under the right key is a bug of the member; it times out.
-            Some(job) if header.kind == Kind::Join => {
-                if let Ok(join) = Join::parse(datagram) {
-                    visit.incarnation = Incarnation::said(header.epoch, join.salt);
-                    job.join(&mut visit, &join);
-                }
+            if let Ok(join) = Join::parse(datagram) {
+                visit.incarnation = Incarnation::said(header.epoch, join.salt);
+                let mut jobs = JobsOf {
+                    jobs: &mut self.jobs,
+                    tenants: &self.tenants,
+                    serial: &mut self.serial,
+                };
+                jobs.join(&mut visit, header.job, &join);
             }
-            Some(job) => {
-                if let Ok(leave) = Leave::parse(datagram) {
-                    visit.incarnation = Incarnation::said(header.epoch, leave.salt);
-                    job.leave(&mut visit, &leave);
-                }
+        } else if let Ok(leave) = Leave::parse(datagram) {
+            visit.incarnation = Incarnation::said(header.epoch, leave.salt);
+            match self.jobs.get_mut(&header.job) {
+                Some(job) => job.leave(&mut visit, &leave),
+                None => visit.hint(header.job, Reason::UnknownJob),
             }
         }
         visit.actions
+    }
+
+    /// The keys under which a datagram of this job may be sealed.
+    fn keys(&self, id: JobId) -> Option<(&Key, Option<&Key>)> {
+        if let Some(Job { config, .. }) = self.jobs.get(&id) {
+            return Some((&config.key, config.previous_key.as_ref()));
+        }
+        let tenant = tenants::of(&self.tenants, id)?;
+        Some((&tenant.key, tenant.previous_key.as_ref()))
     }
 
     /// Takes note of the time. The part of a gap since the last call that is beyond the period of
@@ -320,16 +386,22 @@ impl Registry {
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest, if ever.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        Some(self.silence_due()?.min(self.observed.after(OBSERVED)))
+        let look = self.observed.after(OBSERVED);
+        match self.silence_due() {
+            Some(due) => Some(due.min(look)),
+            None => self.expires().then_some(look),
+        }
     }
 
-    /// Looks for members that have been silent for too long (J-6).
+    /// Looks for members that have been silent for too long (J-6), and for jobs to forget
+    /// ([`expire`](Self::expire)).
     pub fn handle_timeout(&mut self, now: Time) -> Vec<Action> {
         self.observe(now);
         let mut actions = Vec::new();
         for job in self.jobs.values_mut() {
             job.look_for_silence(now, &self.config, &mut actions);
         }
+        actions.append(&mut self.expire(now));
         actions
     }
 }

@@ -44,6 +44,7 @@ fn shard() -> (Aggregator<Plain>, Wire, Admission) {
         shard: 1,
         jobs: [JOB, OTHER].map(PoolJob::unlimited).to_vec(),
         policy: PolicyName::Esa,
+        places: 0,
     };
     let (mut shard, mut wire) = (Aggregator::new(config, Kernels::best()), Wire::default());
     assert!(shard.bind(roster(1), &mut wire));

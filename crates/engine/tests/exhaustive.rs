@@ -62,6 +62,7 @@ impl World {
             shard: 0,
             jobs: vec![PoolJob::unlimited(JOB)],
             policy,
+            places: 0,
         };
         Self {
             shard: Aggregator::new(config, Kernels::best()),

@@ -233,6 +233,7 @@ impl World {
             shard: 0,
             jobs: pool_jobs,
             policy,
+            places: 0,
         };
         // Half of the switches take frames turn by turn.
         let in_turns = rng.percent(50);

@@ -86,6 +86,7 @@ impl Members {
                 behind: None,
                 mac: switch.mac,
                 salt: 0,
+                wrapped: None,
             };
             Ps::seated(now, ps_config, kernels, EPOCH_FIXED, accept)
         } else {

@@ -1,7 +1,7 @@
 //! Keys of jobs, which are shown in configurations only: `#[serde(with = "crate::key")]`.
 
 use crate::{hex, text};
-use serde::{Deserializer, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tally_wire::Key;
 
 pub(crate) fn serialize<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
@@ -10,4 +10,26 @@ pub(crate) fn serialize<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
     text::deserialize(deserializer)
+}
+
+/// A key that need not be there: `#[serde(with = "crate::key::option")]`.
+pub(crate) mod option {
+    use super::{Deserialize, Deserializer, Key, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Text(#[serde(with = "super")] Key);
+
+    pub(crate) fn serialize<S: Serializer>(
+        key: &Option<Key>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        key.clone().map(Text).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Key>, D::Error> {
+        let text = Option::<Text>::deserialize(deserializer)?;
+        Ok(text.map(|Text(key)| key))
+    }
 }

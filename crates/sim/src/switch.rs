@@ -37,8 +37,8 @@ use tally_engine::switchml::{
 };
 use tally_engine::{
     Action, Aggregator, Command, Context, ControlFrame, Counters, DialectCommand, Dialects,
-    DropReason, Forwarding, ForwardingConfig, Handover, PoolConfig, PortId, Ports, Registry,
-    SwitchAddress, Transmit,
+    DropReason, Forwarding, ForwardingConfig, Handover, PoolConfig, PoolJob, PortId, Ports,
+    Registry, SwitchAddress, Transmit, native,
 };
 use tally_wire::{Time, UdpFrame};
 
@@ -500,6 +500,16 @@ impl Switch {
         sum
     }
 
+    /// Tells all shards which jobs there are.
+    fn configure_pools(&mut self) {
+        let jobs: Arc<[PoolJob]> = self.config.pool.jobs.as_slice().into();
+        for core in &mut self.cores {
+            let command = native::Command::Configure(Arc::clone(&jobs));
+            let command = Command::Dialect(DialectCommand::Native(command));
+            core.core.command(command);
+        }
+    }
+
     fn carry_out(&mut self, actions: Vec<Action>, out: &mut Outside<'_>) {
         self.ready();
         for core in &mut self.cores {
@@ -524,6 +534,16 @@ impl Switch {
                         core.core.command(Command::Unbind(job));
                     }
                     self.tell_card(job, None, out.now);
+                }
+                Action::Create(job, _) => {
+                    if self.config.pool.jobs.iter().all(|other| other.id != job) {
+                        self.config.pool.jobs.push(PoolJob::unlimited(job));
+                    }
+                    self.configure_pools();
+                }
+                Action::Forget(job) => {
+                    self.config.pool.jobs.retain(|other| other.id != job);
+                    self.configure_pools();
                 }
             }
         }

@@ -93,6 +93,7 @@ impl Jobs {
                     .map(|id| PoolJob::unlimited(JobId(id)))
                     .collect(),
                 policy: PolicyName::Esa,
+                places: 0,
             },
             registry: RegistryConfig {
                 mac: SwitchId(0).mac(),
@@ -108,6 +109,7 @@ impl Jobs {
                     id: JobId(job),
                     key: key(job),
                     workers: self.workers,
+                    previous_key: None,
                 })
                 .collect(),
             queue: QueueConfig::default(),

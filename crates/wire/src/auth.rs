@@ -16,6 +16,9 @@ use siphasher::sip::SipHasher24;
 /// Label at the start of the input from which an epoch's secret is derived.
 pub(crate) const SECRET_LABEL: &[u8; 18] = b"tally epoch secret";
 
+/// Label at the start of the input from which a mask is derived.
+pub(crate) const MASK_LABEL: &[u8; 16] = b"tally epoch mask";
+
 /// The secret of an epoch, known only to its members and the switch.
 ///
 /// Never printed, never sent.
@@ -41,6 +44,14 @@ impl EpochSecret {
             k0: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
             k1: u64::from_le_bytes([i, j, k, l, m, n, o, p]),
         }
+    }
+
+    /// Its bytes, to be wrapped.
+    pub(crate) fn bytes(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.k0.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.k1.to_le_bytes());
+        bytes
     }
 
     /// The tag of a frame with this header.
@@ -227,6 +238,24 @@ mod tests {
         for other in others {
             assert_ne!(other, secret());
             assert!(!other.verifies(&sealed));
+        }
+    }
+
+    #[test]
+    fn a_wrapped_secret_is_for_one_key_and_one_accept() {
+        let member: Key = "100102030405060708090a0b0c0d0e0f".parse().unwrap();
+        let (job, epoch) = (JobId(7), Epoch(0x2a01));
+        let wrapped = member.wrap(secret(), job, epoch, 0x5a17, 3);
+        assert_eq!(member.unwrap(wrapped, job, epoch, 0x5a17, 3), secret());
+        assert_ne!(wrapped, secret().bytes());
+        for other in [
+            key().unwrap(wrapped, job, epoch, 0x5a17, 3),
+            member.unwrap(wrapped, job, epoch, 0x5a17, 4),
+            member.unwrap(wrapped, job, epoch, 0x5a18, 3),
+            member.unwrap(wrapped, job, Epoch(0x2a02), 0x5a17, 3),
+            member.unwrap(wrapped, JobId(8), epoch, 0x5a17, 3),
+        ] {
+            assert_ne!(other, secret());
         }
     }
 

@@ -14,7 +14,9 @@ use crate::{MAX_UNITS, MAX_WORKERS, all_ranks};
 use core::net::Ipv4Addr;
 use thiserror::Error;
 
-pub use crate::key::{CONTROL_BYTES, DATAGRAM_BYTES, KEY_BYTES, Key, KeySyntax, MAC_BYTES};
+pub use crate::key::{
+    CONTROL_BYTES, DATAGRAM_BYTES, KEY_BYTES, Key, KeySyntax, MAC_BYTES, WrappedSecret,
+};
 
 /// Error: a field of an authentic control payload is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
@@ -74,8 +76,14 @@ mod accept {
     pub(super) const BEHIND: Field = 56..64;
     pub(super) const MAC: Field = 64..70;
     pub(super) const SALT: Field = 72..80;
+    pub(super) const WRAPPED: Field = 80..96;
+    pub(super) const IS_WRAPPED: usize = 96;
     /// The bytes of all fields; the others are zero.
-    pub(super) const ALL: [Field; 3] = [0..LEAST.end, BEHIND.start..MAC.end, SALT];
+    pub(super) const ALL: [Field; 3] = [
+        0..LEAST.end,
+        BEHIND.start..MAC.end,
+        SALT.start..IS_WRAPPED + 1,
+    ];
 }
 
 /// Bytes of REFUSE's fields.
@@ -312,6 +320,8 @@ pub struct Accept {
     pub mac: Mac,
     /// Salt of the header's epoch; 0 with epoch 0.
     pub salt: u64,
+    /// The epoch's secret for a member whose key it is not derived from (K-3).
+    pub wrapped: Option<WrappedSecret>,
 }
 
 impl Accept {
@@ -357,6 +367,11 @@ impl Accept {
             },
             mac: mac(b, accept::MAC),
             salt: be64(b, accept::SALT),
+            wrapped: match (b[accept::IS_WRAPPED], b[accept::WRAPPED].as_array()) {
+                (0, Some(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])) => None,
+                (1, Some(wrapped)) => Some(*wrapped),
+                _ => return Err(ControlError),
+            },
         };
         let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
             && accept.units <= MAX_UNITS
@@ -402,6 +417,10 @@ impl Accept {
         b[accept::GROUP].copy_from_slice(&self.group.octets());
         b[accept::MAC].copy_from_slice(&self.mac.0);
         b[accept::SALT].copy_from_slice(&self.salt.to_be_bytes());
+        if let Some(wrapped) = self.wrapped {
+            b[accept::WRAPPED].copy_from_slice(&wrapped);
+            b[accept::IS_WRAPPED] = 1;
+        }
         if let Some(Behind {
             least,
             ranks,
@@ -445,10 +464,18 @@ pub enum Reason {
     StaleEpoch = 11,
     /// Window `found` is above `allowed`: repeat the request with `allowed`.
     Window = 12,
+    /// The job was removed from the switch.
+    Removed = 13,
+    /// The job begins no epoch: it is drained.
+    Draining = 14,
+    /// The tenant would have `found` jobs, and may have `allowed`.
+    TenantJobs = 15,
+    /// The tenant's jobs would have `found` workers, and may have `allowed`.
+    TenantWorkers = 16,
 }
 
 impl Reason {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 16] = [
         Self::Challenge,
         Self::UnknownJob,
         Self::BadMac,
@@ -461,6 +488,10 @@ impl Reason {
         Self::MemberFailed,
         Self::StaleEpoch,
         Self::Window,
+        Self::Removed,
+        Self::Draining,
+        Self::TenantJobs,
+        Self::TenantWorkers,
     ];
 
     /// Whether REFUSE has no valid HMAC, so that a member only stores it (J-8).
@@ -472,7 +503,16 @@ impl Reason {
     /// Whether the member must give up.
     #[must_use]
     pub const fn is_final(self) -> bool {
-        !self.is_hint() && !matches!(self, Self::Challenge | Self::RankTaken | Self::Window)
+        !self.is_hint()
+            && !matches!(
+                self,
+                Self::Challenge
+                    | Self::RankTaken
+                    | Self::Window
+                    | Self::Draining
+                    | Self::TenantJobs
+                    | Self::TenantWorkers
+            )
     }
 }
 

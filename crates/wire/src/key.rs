@@ -3,7 +3,7 @@
 //! The last 16 bytes of a control payload are a truncated HMAC-SHA-256 over all before them.
 
 use crate::UNIT_BYTES;
-use crate::auth::{EpochSecret, SECRET_LABEL, derivation};
+use crate::auth::{EpochSecret, MASK_LABEL, SECRET_LABEL, derivation};
 use crate::header::{CONTROL_UNITS, HEADER_BYTES};
 use crate::ids::{Epoch, JobId};
 use core::fmt;
@@ -21,6 +21,9 @@ pub const MAC_BYTES: usize = 16;
 pub(crate) const MAC_AT: usize = CONTROL_BYTES - MAC_BYTES;
 /// Minimum and maximum length of a key in bytes.
 pub const KEY_BYTES: core::ops::RangeInclusive<usize> = 16..=64;
+
+/// The secret of an epoch under a member's mask (K-3).
+pub type WrappedSecret = [u8; 16];
 
 /// A job's key. Never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -99,6 +102,51 @@ impl Key {
         let mut secret = [0; 16];
         secret.copy_from_slice(&digest[..16]);
         EpochSecret::new(secret)
+    }
+
+    /// The secret of an epoch that another key derives, for a member with this one (K-3).
+    ///
+    /// `challenge` is that of the ACCEPT that has it: no two ACCEPTs of different secrets have the
+    /// same mask.
+    #[must_use]
+    pub fn wrap(
+        &self,
+        secret: EpochSecret,
+        job: JobId,
+        epoch: Epoch,
+        salt: u64,
+        challenge: u64,
+    ) -> WrappedSecret {
+        let mut bytes = self.mask(job, epoch, salt, challenge);
+        (bytes.iter_mut().zip(secret.bytes())).for_each(|(byte, secret)| *byte ^= secret);
+        bytes
+    }
+
+    /// The secret that [`wrap`](Self::wrap) was given.
+    #[must_use]
+    pub fn unwrap(
+        &self,
+        wrapped: WrappedSecret,
+        job: JobId,
+        epoch: Epoch,
+        salt: u64,
+        challenge: u64,
+    ) -> EpochSecret {
+        let mut bytes = self.mask(job, epoch, salt, challenge);
+        (bytes.iter_mut().zip(wrapped)).for_each(|(byte, wrapped)| *byte ^= wrapped);
+        EpochSecret::new(bytes)
+    }
+
+    fn mask(&self, job: JobId, epoch: Epoch, salt: u64, challenge: u64) -> [u8; 16] {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.as_bytes()).expect("HMAC takes keys of any length");
+        mac.update(MASK_LABEL);
+        mac.update(&derivation(job, epoch, salt));
+        mac.update(&challenge.to_be_bytes());
+        let digest = mac.finalize().into_bytes();
+        let mut mask = [0; 16];
+        mask.copy_from_slice(&digest[..16]);
+        mask
     }
 
     /// Writes the HMAC to the end of a control datagram (header and payload).

@@ -143,6 +143,7 @@ fn accept() -> Accept {
         behind: None,
         mac: SWITCH.0,
         salt: SALT,
+        wrapped: None,
     }
 }
 

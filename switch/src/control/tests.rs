@@ -7,6 +7,7 @@ use crossbeam_channel::{Receiver, unbounded};
 use std::io::Read;
 use tally_engine::{DialectCommand, JobConfig, Member, PolicyName, PortId, RegistryConfig};
 use tally_kernels::Backend;
+use tally_schema::switch::config::{AddressConfig, Config, PortSection};
 use tally_wire::control::{DATAGRAM_BYTES, Role, State};
 use tally_wire::{
     Accept, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Mac, Rank,
@@ -48,6 +49,7 @@ impl Rig {
             id: JOB,
             key: key(),
             workers: 2,
+            previous_key: None,
         };
         let config = RegistryConfig {
             base_port: 31_249,
@@ -58,8 +60,14 @@ impl Rig {
             secret: [0; 32],
             mac: Mac([2, 0, 0, 0, 0, 0xfe]),
         };
+        let (handle, requests) = request::requests();
+        let address = AddressConfig::new(config.mac, [10, 0, 0, 254].into());
+        let switch = Config::new(address, vec![PortSection::new("net_null0")]);
         let control = Control {
             turns: Turns::default(),
+            live: Live::new(&switch, None, handle),
+            requests,
+            hangup: Arc::default(),
             registry: Registry::new(config, vec![job]),
             frames,
             bus: Bus::new(vec![core]),

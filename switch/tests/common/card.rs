@@ -140,6 +140,7 @@ fn config() -> PoolConfig {
         shard: 0,
         jobs: vec![PoolJob::unlimited(JOB)],
         policy: PolicyName::Esa,
+        places: 0,
     }
 }
 

@@ -207,6 +207,7 @@ pub fn switchml_core(
         shard: 0,
         jobs: vec![PoolJob::unlimited(JOB)],
         policy: PolicyName::Esa,
+        places: 0,
     };
     let (commands, orders) = unbounded();
     let (to_control, control) = control_queue(tx.len());

@@ -38,6 +38,7 @@ fn accept(ps: &mut Ps, now: Time, mac: Mac) {
         behind: None,
         mac,
         salt: 5,
+        wrapped: None,
     };
     let mut datagram = [0; DATAGRAM_BYTES];
     header(Kind::Accept, 0, Flags::NONE).emit(&mut datagram);

@@ -82,6 +82,9 @@ impl Worker {
         let error = match refuse.reason {
             Reason::UnknownJob | Reason::BadMac | Reason::Challenge => return,
             Reason::RankTaken => return self.hint = Some(Hint::RankTaken),
+            Reason::Draining => return self.hint = Some(Hint::Draining),
+            Reason::TenantJobs => return self.hint = Some(Hint::TenantJobs(found, allowed)),
+            Reason::TenantWorkers => return self.hint = Some(Hint::TenantWorkers(found, allowed)),
             Reason::BadRank => WorkerError::BadRank {
                 rank: found,
                 workers: allowed,
@@ -124,6 +127,7 @@ impl Worker {
                 }
             }
             Reason::StaleEpoch => WorkerError::StaleEpoch,
+            Reason::Removed => WorkerError::Removed,
         };
         self.fail(error);
     }

@@ -259,6 +259,7 @@ impl Switch {
             behind: self.behind().filter(|_| member != 255),
             mac: self.mac,
             salt: self.salt,
+            wrapped: None,
         };
         self.control(Kind::Accept, member, |out| accept.emit(out))
     }

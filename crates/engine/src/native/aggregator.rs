@@ -13,7 +13,7 @@ use crate::counters::{Counters, DropReason};
 use crate::native::admission::{Admission, MAX_JOBS};
 use crate::native::held::{Arena, Owner};
 use crate::native::policy::{Placement, Policy};
-use crate::native::pool::{Limits, PoolConfig};
+use crate::native::pool::{Limits, PoolConfig, PoolJob};
 use crate::native::ring::Ring;
 use crate::native::sent_to_ps::SentToPs;
 use crate::native::slot::{Slot, SlotKey};
@@ -24,6 +24,7 @@ use tally_kernels::Kernels;
 use tally_wire::{FragmentId, Header, JobId, Kind, Rank, Time};
 
 mod allocate;
+mod configure;
 mod contribution;
 mod group;
 mod hand_over;
@@ -70,7 +71,10 @@ impl<B> Job<B> {
 
 /// One shard: slots, rings and rosters of all running jobs.
 pub struct Aggregator<B> {
+    /// As it was at first: `places` has the jobs as they are.
     config: PoolConfig,
+    /// Configured jobs. A job keeps its place as long as it is configured.
+    places: Box<[Option<PoolJob>]>,
     shift: u32,
     kernels: Kernels,
     policy: &'static dyn Policy,
@@ -98,20 +102,18 @@ impl<B: Buffer> Aggregator<B> {
     pub fn new(config: PoolConfig, kernels: Kernels) -> Self {
         config.check();
         let policy = config.policy.policy();
-        assert!(
-            policy.preempts() || config.jobs.iter().all(|job| job.limits.min_slots == 0),
-            "a minimum that the policy cannot keep"
-        );
+        let mut places: Box<[_]> = vec![None; config.places()].into_boxed_slice();
+        for (place, job) in places.iter_mut().zip(&config.jobs) {
+            *place = Some(*job);
+        }
         Self {
             shift: config.shards.trailing_zeros(),
             kernels,
             policy,
             slots: (0..config.slots).map(|_| Slot::free()).collect(),
             tags: vec![0; config.slots as usize].into_boxed_slice(),
-            arena: Arena::with_minimums(
-                config.held,
-                config.jobs.iter().map(|job| job.limits.min_held),
-            ),
+            arena: Arena::with_minimums(config.held, configure::minimums(&places)),
+            places,
             index: vec![0; 1 << 16].into_boxed_slice(),
             jobs: Vec::new(),
             rosters: 0,
@@ -174,8 +176,9 @@ impl<B: Buffer> Aggregator<B> {
             job.roster = roster;
             return true;
         }
-        let index = self.config.index_of(id);
-        let index = index.unwrap_or_else(|| panic!("job {}: bound but not configured", id.0));
+        let configured = self.configured(id);
+        let (index, limits) =
+            configured.unwrap_or_else(|| panic!("job {}: bound but not configured", id.0));
         self.unbind(id, egress);
         let place = self
             .jobs
@@ -187,10 +190,10 @@ impl<B: Buffer> Aggregator<B> {
         }
         let job = Job {
             all: roster.all(),
-            placement: self.policy.placement(id, &self.config),
+            placement: self.policy.placement(id, index, &self.config),
             ring: Ring::new(self.config.ring_fragments(), self.shift),
             sent_to_ps: SentToPs::new(self.config.ring_fragments(), self.shift),
-            limits: self.config.jobs[index].limits,
+            limits,
             owner: self.arena.owner(index),
             slots: 0,
             newest: None,

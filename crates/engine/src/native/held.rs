@@ -50,8 +50,9 @@ pub(crate) struct Arena<B> {
     in_use: u32,
     /// By owner.
     quotas: Box<[Quota]>,
-    /// Free nodes that are reserved for no owner.
-    unreserved: u32,
+    /// Free nodes less those that are reserved. Below 0 after minimums were raised that others
+    /// still use: the nodes become free as theirs are summed.
+    unreserved: i64,
 }
 
 impl<B> Arena<B> {
@@ -72,8 +73,19 @@ impl<B> Arena<B> {
             free: if capacity == 0 { NIL } else { 0 },
             in_use: 0,
             quotas,
-            unreserved: capacity - reserved,
+            unreserved: i64::from(capacity) - i64::from(reserved),
         }
+    }
+
+    /// Sets the minimums, by the jobs' indexes. What is held stays.
+    pub(crate) fn set_minimums(&mut self, minimums: impl Iterator<Item = u32>) {
+        let free = self.nodes.len() as i64 - i64::from(self.in_use);
+        let mut reserved = 0;
+        for (quota, min) in self.quotas.iter_mut().zip(minimums) {
+            quota.min = min;
+            reserved += i64::from(min.saturating_sub(quota.held));
+        }
+        self.unreserved = free - reserved;
     }
 
     /// The owner of what the `index`-th job of the pool's configuration holds.
@@ -87,7 +99,7 @@ impl<B> Arena<B> {
     }
 
     /// Puts a contribution into the list; the buffer comes back when the owner has its minimum and
-    /// all other free nodes are reserved. The rank is not in the list yet.
+    /// all other free nodes are reserved, or no node is free. The rank is not in the list yet.
     pub(crate) fn insert(
         &mut self,
         list: &mut List,
@@ -96,12 +108,11 @@ impl<B> Arena<B> {
         buffer: B,
     ) -> Result<(), B> {
         let quota = &mut self.quotas[usize::from(owner.0)];
-        if quota.held >= quota.min {
-            let Some(left) = self.unreserved.checked_sub(1) else {
-                return Err(buffer);
-            };
-            self.unreserved = left;
+        let is_reserved = quota.held < quota.min;
+        if self.free == NIL || !is_reserved && self.unreserved <= 0 {
+            return Err(buffer);
         }
+        self.unreserved -= i64::from(!is_reserved);
         quota.held += 1;
         let at = self.free;
         let mut before = NIL;
@@ -146,7 +157,7 @@ impl<B> Arena<B> {
         self.in_use -= 1;
         let quota = &mut self.quotas[usize::from(node.owner.0)];
         quota.held -= 1;
-        self.unreserved += u32::from(quota.held >= quota.min);
+        self.unreserved += i64::from(quota.held >= quota.min);
         Some((node.rank, buffer))
     }
 }
@@ -243,6 +254,34 @@ mod tests {
         let mut list = List::EMPTY;
         let own = arena.owner(0);
         assert_eq!(arena.insert(&mut list, own, Rank(1), ()), Err(()));
+    }
+
+    #[test]
+    fn a_minimum_that_is_raised_is_there_as_soon_as_others_free_nodes() {
+        let mut arena = Arena::with_minimums(4, [0, 0].into_iter());
+        let [first, second] = [0, 1].map(|index| arena.owner(index));
+        let mut lists = [List::EMPTY; 2];
+        for rank in 0..4 {
+            assert_eq!(arena.insert(&mut lists[0], first, Rank(rank), rank), Ok(()));
+        }
+        arena.set_minimums([0, 2].into_iter());
+        assert_eq!(arena.insert(&mut lists[1], second, Rank(0), 9), Err(9));
+        assert!(arena.take_first_if(&mut lists[0], |_| true).is_some());
+        assert_eq!(
+            arena.insert(&mut lists[0], first, Rank(0), 0),
+            Err(0),
+            "what becomes free is the second one's"
+        );
+        assert_eq!(arena.insert(&mut lists[1], second, Rank(0), 0), Ok(()));
+        assert!(arena.take_first_if(&mut lists[0], |_| true).is_some());
+        assert_eq!(arena.insert(&mut lists[1], second, Rank(1), 1), Ok(()));
+        arena.set_minimums([0, 0].into_iter());
+        for list in &mut lists {
+            while arena.take_first_if(list, |_| true).is_some() {}
+        }
+        for rank in 0..4 {
+            assert_eq!(arena.insert(&mut lists[0], first, Rank(rank), rank), Ok(()));
+        }
     }
 
     #[test]

@@ -71,8 +71,8 @@ pub enum Resend {
 
 /// The answers of one policy.
 pub trait Policy: Send + Sync + fmt::Debug {
-    /// The slots of a job on this pool.
-    fn placement(&self, job: JobId, pool: &PoolConfig) -> Placement;
+    /// The slots on this pool of a job that has the `index`-th of its places.
+    fn placement(&self, job: JobId, index: usize, pool: &PoolConfig) -> Placement;
 
     /// An arrival of priority `arriving` found its set full; `held` is the priority of the slot in
     /// it that would have to yield, which the policy may change.

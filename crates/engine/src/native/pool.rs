@@ -70,8 +70,11 @@ pub struct PoolConfig {
     pub shards: u8,
     /// Which shard this is.
     pub shard: u8,
-    /// Configured jobs, each id once. `static` divides the pool among them in this order.
+    /// Jobs configured at first, each id once.
     pub jobs: Vec<PoolJob>,
+    /// Most jobs that are configured at a time, among which `static` divides the pool. Fewer than
+    /// `jobs` has count as their number.
+    pub places: u16,
     /// The policy.
     pub policy: PolicyName,
 }
@@ -83,10 +86,10 @@ impl PoolConfig {
         self.window as u32 * 2
     }
 
-    /// Index of a job in `jobs`. Searches the list: once per control change.
+    /// Most jobs that are configured at a time.
     #[must_use]
-    pub(crate) fn index_of(&self, id: JobId) -> Option<usize> {
-        self.jobs.iter().position(|job| job.id == id)
+    pub fn places(&self) -> usize {
+        usize::from(self.places).max(self.jobs.len())
     }
 
     /// # Panics
@@ -99,9 +102,20 @@ impl PoolConfig {
             self.ways.is_power_of_two() && self.ways <= MAX_WAYS.min(self.slots),
             "ways: 1, 2, 4 or 8, at most the slots"
         );
-        let ids: BTreeSet<_> = self.jobs.iter().map(|job| job.id).collect();
-        assert_eq!(ids.len(), self.jobs.len(), "jobs: an id twice");
-        let limits = || self.jobs.iter().map(|job| job.limits);
+        self.check_jobs(&self.jobs);
+    }
+
+    /// # Panics
+    /// If the pool cannot have these jobs at a time, with these limits.
+    pub(crate) fn check_jobs(&self, jobs: &[PoolJob]) {
+        assert!(jobs.len() <= self.places(), "more jobs than places");
+        let ids: BTreeSet<_> = jobs.iter().map(|job| job.id).collect();
+        assert_eq!(ids.len(), jobs.len(), "jobs: an id twice");
+        let limits = || jobs.iter().map(|job| job.limits);
+        assert!(
+            self.policy.policy().preempts() || limits().all(|limits| limits.min_slots == 0),
+            "a minimum that the policy cannot keep"
+        );
         let minimums = limits().map(|l| u64::from(l.min_slots));
         assert!(
             minimums.sum::<u64>() <= u64::from(self.slots),

@@ -162,6 +162,7 @@ enum Waiting {
 enum News {
     Bind(Arc<Roster>),
     Unbind(JobId),
+    Jobs(Option<Jobs>, BTreeSet<JobId>),
 }
 
 /// The control of a card with registers `C`.
@@ -284,6 +285,13 @@ impl<C: Registers> Controller<C> {
     /// A job has ended.
     pub fn unbind(&mut self, now: Time, job: JobId) {
         self.backlog.push_back(News::Unbind(job));
+        self.receive_backlog(now);
+    }
+
+    /// These jobs may be offloaded from now on (`None`: those so far), of those that are eligible.
+    /// Others come back.
+    pub fn set_jobs(&mut self, now: Time, jobs: Option<Jobs>, eligible: BTreeSet<JobId>) {
+        self.backlog.push_back(News::Jobs(jobs, eligible));
         self.receive_backlog(now);
     }
 
@@ -442,6 +450,17 @@ impl<C: Registers> Controller<C> {
         let (job, roster) = match news {
             News::Bind(roster) => (roster.job, Some(roster)),
             News::Unbind(job) => (job, None),
+            News::Jobs(jobs, eligible) => {
+                self.config.eligible = eligible;
+                if let Some(jobs) = jobs {
+                    self.config.jobs = jobs;
+                }
+                return if self.is_working() {
+                    self.choose()
+                } else {
+                    Ok(())
+                };
+            }
         };
         match &roster {
             Some(roster) => self.running.insert(job, Arc::clone(roster)),
@@ -473,6 +492,10 @@ impl<C: Registers> Controller<C> {
     /// Offloads the next job of a list, or asks which jobs are busy.
     fn choose(&mut self) -> Result<(), String> {
         let fit = self.fitting()?;
+        if let Some(&job) = self.offloaded.keys().find(|job| !fit.contains(job)) {
+            self.take_back(job);
+            return Ok(());
+        }
         let Jobs::List(jobs) = &self.config.jobs else {
             self.wait_for(Request::Arrivals, Waiting::Arrivals);
             return Ok(());

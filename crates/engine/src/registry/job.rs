@@ -5,6 +5,7 @@
 //! job's phase here: an epoch opens, runs once all members have confirmed it, and ends.
 
 mod answers;
+mod changing;
 mod joining;
 mod leaving;
 mod membership;
@@ -13,17 +14,18 @@ mod status;
 mod visit;
 
 pub use status::MemberStatus;
-pub(super) use visit::Visit;
 #[cfg(test)]
 pub(super) use visit::control_header;
+pub(super) use visit::{Refusal, Visit};
 
 use super::{Action, JobConfig, RegistryConfig};
 use crate::roster::Roster;
+use answers::To;
 use membership::Membership;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tally_wire::control::{Reason, Shape, State};
-use tally_wire::{Epoch, Rank, Time, all_ranks};
-use visit::Refusal;
+use tally_wire::{Epoch, Key, Rank, Time, all_ranks};
 
 /// Epochs that a new one of the same job differs from: frames of them may still be on their way.
 const RECENT_EPOCHS: usize = 256;
@@ -85,6 +87,8 @@ pub(super) struct Job {
     pub(super) config: JobConfig,
     pub(super) phase: Phase,
     pub(super) incarnation: Incarnation,
+    /// The key that the secret of `incarnation` is derived from (K-2).
+    pub(super) epoch_key: Key,
     /// Its last epochs, the latest first.
     recent: VecDeque<Epoch>,
     /// Incarnations drawn since the switch's start.
@@ -108,16 +112,26 @@ pub(super) struct Job {
     pub(super) ended: Option<Ending>,
     /// Members come from the configuration and stay.
     pub(super) fixed: bool,
+    /// No epoch begins.
+    pub(super) draining: bool,
+    /// When it was removed: it is remembered for those that ask.
+    pub(super) removed: Option<Time>,
+    /// The tenant that it is of, if a JOIN made it.
+    pub(super) tenant: Option<Arc<str>>,
+    /// Since when a tenant's job has had no worker, as far as was looked.
+    pub(super) idle_since: Option<Time>,
 }
 
 impl Job {
-    pub(super) fn new(config: JobConfig) -> Self {
+    /// Its challenges and incarnations are none of before `serial`.
+    pub(super) fn new(config: JobConfig, serial: u64) -> Self {
         Self {
             phase: Phase::Idle,
             incarnation: Incarnation::NONE,
+            epoch_key: config.key.clone(),
             recent: VecDeque::new(),
-            drawn: 0,
-            round: 0,
+            drawn: serial,
+            round: serial,
             called: 0,
             workers: vec![None; usize::from(config.workers)],
             agreed: None,
@@ -128,6 +142,10 @@ impl Job {
             ps_incarnation: Incarnation::NONE,
             ended: None,
             fixed: false,
+            draining: false,
+            removed: None,
+            tenant: None,
+            idle_since: None,
             config,
         }
     }
@@ -184,11 +202,12 @@ impl Job {
         let membership = &mut self.workers[usize::from(visit.rank.0)];
         let before = match membership.take() {
             Some(membership) if membership.is(visit) => membership,
-            _ => Membership::new(visit),
+            _ => Membership::new(visit, &self.config),
         };
         *membership = Some(Membership {
             heard: visit.now,
             round: said.unwrap_or(before.round),
+            key: visit.key(&self.config).clone(),
             ..before
         });
     }
@@ -237,9 +256,9 @@ impl Job {
         self.phase = Phase::Forming;
         self.round += 1;
         self.brought = visit.incarnation != Incarnation::NONE;
-        self.incarnation = match visit.incarnation {
-            Incarnation::NONE => self.new_incarnation(visit.config),
-            brought => brought,
+        (self.incarnation, self.epoch_key) = match visit.incarnation {
+            Incarnation::NONE => (self.new_incarnation(visit.config), self.config.key.clone()),
+            brought => (brought, visit.key(&self.config).clone()),
         };
         self.remember();
     }
@@ -257,6 +276,7 @@ impl Job {
         self.brought = false;
         self.round += 1;
         self.incarnation = self.new_incarnation(visit.config);
+        self.epoch_key = self.config.key.clone();
         self.remember();
     }
 
@@ -288,8 +308,7 @@ impl Job {
         if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
             return;
         }
-        let ps = self.ps.as_ref().map(|ps| (ps.member, ps.instance));
-        let (Some((ps, ps_instance)), Some(agreed)) = (ps, self.agreed) else {
+        let (Some(ps), Some(agreed)) = (self.ps.clone(), self.agreed) else {
             return;
         };
         if self.phase == Phase::Forming && self.resumed.is_none() {
@@ -307,8 +326,9 @@ impl Job {
             }
         } else if self.ps_incarnation != self.incarnation {
             if visit.rank != Rank::PS {
-                let news = self.acceptance(visit.config, Rank::PS, ps_instance, State::Waiting);
-                visit.actions.push(Action::Send(ps, news));
+                let to = To::member(Rank::PS, &ps);
+                let news = self.acceptance(visit.config, to, State::Waiting);
+                visit.actions.push(Action::Send(ps.member, news));
             }
             return;
         }
@@ -322,16 +342,17 @@ impl Job {
         let roster = Roster::new(
             self.config.id,
             epoch,
-            self.config.key.epoch_secret(self.config.id, epoch, salt),
+            self.epoch_key.epoch_secret(self.config.id, epoch, salt),
             agreed.units,
             workers,
-            ps,
+            ps.member,
         );
         visit.actions.push(Action::Bind(Box::new(roster)));
         self.phase = Phase::Running;
         self.resumed = None;
         for (rank, membership) in self.memberships().filter(|(rank, _)| *rank != visit.rank) {
-            let news = self.acceptance(visit.config, rank, membership.instance, State::Running);
+            let to = To::member(rank, membership);
+            let news = self.acceptance(visit.config, to, State::Running);
             visit.actions.push(Action::Send(membership.member, news));
         }
     }
@@ -341,7 +362,8 @@ impl Job {
     /// with it under a new challenge.
     fn confirm(&mut self, visit: &mut Visit<'_>) {
         let news = |job: &Self, rank, membership: &Membership| {
-            let news = job.acceptance(visit.config, rank, membership.instance, State::Waiting);
+            let to = To::member(rank, membership);
+            let news = job.acceptance(visit.config, to, State::Waiting);
             Action::Send(membership.member, news)
         };
         let news: Vec<_> = self
@@ -352,7 +374,7 @@ impl Job {
         self.called = self.round;
         let call = |(rank, membership): (Rank, &Membership)| {
             let call = Refusal::new(Reason::Challenge);
-            let call = self.refused(visit.config, rank, membership.instance, call);
+            let call = self.refused(visit.config, To::member(rank, membership), call);
             Action::Send(membership.member, call)
         };
         let calls: Vec<_> = self.memberships().map(call).collect();
@@ -362,7 +384,8 @@ impl Job {
     /// All workers have left.
     fn finish(&mut self, visit: &mut Visit<'_>) {
         for (rank, membership) in self.memberships() {
-            let news = self.acceptance(visit.config, rank, membership.instance, State::Ended);
+            let to = To::member(rank, membership);
+            let news = self.acceptance(visit.config, to, State::Ended);
             visit.actions.push(Action::Send(membership.member, news));
         }
         visit.actions.push(Action::Unbind(self.config.id));
@@ -373,7 +396,7 @@ impl Job {
     fn fail(&mut self, config: &RegistryConfig, refusal: Refusal, actions: &mut Vec<Action>) {
         for (rank, membership) in self.memberships() {
             if refusal.about != Some(rank) {
-                let news = self.refused(config, rank, membership.instance, refusal);
+                let news = self.refused(config, To::member(rank, membership), refusal);
                 actions.push(Action::Send(membership.member, news));
             }
         }

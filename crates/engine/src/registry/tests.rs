@@ -47,6 +47,7 @@ fn registry(config: RegistryConfig) -> Registry {
         id,
         key,
         workers: WORKERS,
+        previous_key: None,
     };
     let jobs = vec![job(JOB, key()), job(JobId(8), Key::new(&[8; 16]).unwrap())];
     Registry::new(config, jobs)
@@ -223,6 +224,7 @@ impl Net {
                     assert_eq!(id, JOB);
                     self.unbound += 1;
                 }
+                Action::Create(..) | Action::Forget(_) => panic!("there are no tenants"),
                 Action::Send(to, datagram) => {
                     let header = Header::parse(&*datagram).expect("the switch's own frame");
                     let heard = read(&header, &datagram);

@@ -232,6 +232,7 @@ fn registry(secret: u8) -> Registry {
         id: job_id(place),
         key: key(place),
         workers: WORKERS[place],
+        previous_key: None,
     });
     Registry::new(config, jobs.collect())
 }
@@ -295,6 +296,7 @@ impl World {
                 },
             ],
             policy,
+            places: 0,
         };
         let memory = Memory::new(2048);
         let is_strict = layout & 0x40 == 0;
@@ -664,6 +666,7 @@ impl World {
             match action {
                 Action::Send(to, datagram) => self.send(to, datagram),
                 Action::Unbind(id) => self.unbind(id),
+                Action::Create(..) | Action::Forget(_) => panic!("there are no tenants"),
                 Action::Bind(roster) => {
                     self.summary.binds += 1;
                     let place = place_of(roster.job).expect("a configured job");

@@ -37,6 +37,7 @@ pub fn pool(shards: u8, shard: u8, jobs: impl IntoIterator<Item = JobId>) -> Poo
         shard,
         jobs: jobs.into_iter().map(PoolJob::unlimited).collect(),
         policy: PolicyName::Esa,
+        places: 0,
     }
 }
 

@@ -10,7 +10,6 @@ mod echo;
 use common::plain::{host, secret};
 use common::platform::Memory;
 use common::switch::{ADDRESS, Switch, forwarding, frame, native, pool, to_switch};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tally_engine::dialect::DialectSet;
@@ -29,7 +28,7 @@ tally_engine::dialects! {
     #[derive(Clone, Debug)]
     DialectMetrics {
         /// Tally's own protocol.
-        Native, NATIVE, native: Native<P>, Infallible, native::Metrics;
+        Native, NATIVE, native: Native<P>, native::Command, native::Metrics;
         /// The echo.
         Echo, ECHO, echo: echo::Echo<P::Frame>, echo::Command, echo::Metrics;
     }

@@ -6,13 +6,17 @@
 mod card;
 mod check;
 mod control;
+mod diff;
 mod pool;
 mod switchml;
+mod tenants;
 
 pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use control::{ControlSection, ControlTcp};
+pub use diff::{Changes, Edit, Restart};
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
+pub use tenants::{IdRange, TenantJob, TenantSection};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -65,6 +69,9 @@ pub struct Config {
     /// Jobs that workers may join.
     #[serde(default)]
     pub jobs: Vec<JobSection>,
+    /// Tenants, whose workers make jobs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<TenantSection>,
     /// SwitchML's clients; without it, there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switchml: Option<SwitchmlSection>,
@@ -338,6 +345,13 @@ pub struct JobSection {
     /// Its key: 32 to 128 hexadecimal digits.
     #[serde(with = "crate::key")]
     pub key: Key,
+    /// Its key before that, while members may still have it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::key::option"
+    )]
+    pub previous_key: Option<Key>,
     /// Its workers, 1 to 64.
     pub workers: u8,
     /// Slots that the job has for certain, of all shards together; by default a little under `esa`.
@@ -466,6 +480,7 @@ impl JobSection {
         Self {
             id,
             key,
+            previous_key: None,
             workers,
             min_slots: None,
             max_slots: None,
@@ -487,6 +502,7 @@ impl Config {
             pool: PoolSection::default(),
             queue: QueueSection::default(),
             jobs: Vec::new(),
+            tenants: Vec::new(),
             switchml: None,
             card: None,
             window: default_window(),
@@ -597,11 +613,10 @@ impl Config {
     pub fn held(&self) -> u32 {
         self.pool.held.unwrap_or_else(|| {
             // A window of every job, with all workers but the one that is waited for.
-            let others = self
-                .jobs
-                .iter()
-                .map(|job| u32::from(job.workers) - 1)
-                .sum::<u32>();
+            let jobs = self.jobs.iter().map(|job| u32::from(job.workers) - 1);
+            let tenants = self.tenants.iter().map(TenantSection::others_max);
+            let spare = u32::from(self.spare_places()) * pool::SPARE_OTHERS;
+            let others = jobs.chain(tenants).sum::<u32>() + spare;
             (others * u32::from(self.window)).min(1 << 16)
         })
     }

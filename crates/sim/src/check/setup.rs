@@ -41,6 +41,7 @@ fn job_of_sessions(options: &Options) -> Option<JobConfig> {
         id: job_id(place),
         key: key(place),
         workers,
+        previous_key: None,
     })
 }
 
@@ -59,6 +60,7 @@ pub(super) fn switch_config(
             id: job_id(job),
             key: key(job),
             workers: o.workers,
+            previous_key: None,
         })
         .collect();
     let min_held = options.held / (2 * options.jobs.len() as u32);
@@ -97,6 +99,7 @@ pub(super) fn switch_config(
             shard: 0,
             jobs: in_pool,
             policy: options.policy,
+            places: 0,
         },
         registry: RegistryConfig {
             mac: switch.mac(),

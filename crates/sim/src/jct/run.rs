@@ -88,6 +88,7 @@ impl Scenario {
             id: job_id(job),
             key: keys[job].clone(),
             workers: self.workers(job),
+            previous_key: None,
         });
         SwitchConfig {
             pool: PoolConfig {
@@ -99,6 +100,7 @@ impl Scenario {
                 shard: 0,
                 jobs: (0..self.jobs).map(job_id).map(PoolJob::unlimited).collect(),
                 policy,
+                places: 0,
             },
             registry: RegistryConfig {
                 mac: SwitchId(0).mac(),

@@ -347,6 +347,7 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
             shard: 0,
             jobs: vec![PoolJob::unlimited(JOB)],
             policy: PolicyName::Esa,
+            places: 0,
         },
         registry: RegistryConfig {
             mac: SwitchId(0).mac(),
@@ -361,6 +362,7 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
             id: JOB,
             key: key.clone(),
             workers: scenario.workers,
+            previous_key: None,
         }],
         queue: QueueConfig::default(),
         control_delay: CONTROL_DELAY,

@@ -165,6 +165,7 @@ impl Card {
             shard: 0,
             jobs: self.jobs.clone(),
             policy: PolicyName::Esa,
+            places: 0,
         };
         let aggregator = Aggregator::new(pool, Kernels::best());
         let dialects = Dialects {

@@ -46,6 +46,7 @@ fn accept() -> Accept {
         }),
         mac: Mac([2, 0x54, 1, 2, 3, 4]),
         salt: 0xb1b2_b3b4_b5b6_b7b8,
+        wrapped: None,
     }
 }
 

@@ -130,6 +130,7 @@ fn software(shape: Shape, shards: u8, jobs: &BTreeSet<JobId>) -> Software {
         shard,
         jobs: jobs.iter().copied().map(PoolJob::unlimited).collect(),
         policy: PolicyName::Esa,
+        places: 0,
     };
     Switch::new(
         ADDRESS,

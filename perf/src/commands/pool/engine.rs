@@ -98,6 +98,7 @@ pub(super) fn measure(
             shard: 0,
             jobs: vec![PoolJob::unlimited(JOB)],
             policy: PolicyName::Esa,
+            places: 0,
         },
         Kernels::best(),
     );

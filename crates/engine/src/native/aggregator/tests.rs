@@ -46,6 +46,7 @@ fn pool() -> PoolConfig {
         shard: 0,
         jobs: jobs([Limits::NONE; 2]),
         policy: PolicyName::Esa,
+        places: 0,
     }
 }
 

@@ -20,7 +20,7 @@ use tally_wire::JobId;
 pub struct Esa;
 
 impl Policy for Esa {
-    fn placement(&self, job: JobId, pool: &PoolConfig) -> Placement {
+    fn placement(&self, job: JobId, _index: usize, pool: &PoolConfig) -> Placement {
         scattered(job, pool)
     }
 

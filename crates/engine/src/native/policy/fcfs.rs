@@ -14,7 +14,7 @@ use tally_wire::JobId;
 pub struct Fcfs;
 
 impl Policy for Fcfs {
-    fn placement(&self, job: JobId, pool: &PoolConfig) -> Placement {
+    fn placement(&self, job: JobId, _index: usize, pool: &PoolConfig) -> Placement {
         scattered(job, pool)
     }
 

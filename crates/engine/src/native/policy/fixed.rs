@@ -1,7 +1,7 @@
 //! A fixed share of the slots for each job, as in SwitchML (NSDI'21, "Scaling Distributed Machine
 //! Learning with In-Network Aggregation", sections 4.3 to 4.5).
 //!
-//! The pool is divided evenly among the configured jobs, whether they run or not. A job whose
+//! The pool is divided evenly among its places for jobs, whether they are taken or not. A job whose
 //! window is at most its share never finds its slot taken, because a worker sends fragment f only
 //! after it has the result of f − window. SwitchML's two sets of slots, which let a lost result be
 //! answered, are here the ring of results, which all policies have. There is no PS in SwitchML, and
@@ -28,11 +28,8 @@ impl Static {
 }
 
 impl Policy for Static {
-    /// # Panics
-    /// If the pool does not know the job, which has no share then.
-    fn placement(&self, job: JobId, pool: &PoolConfig) -> Placement {
-        let index = pool.index_of(job).expect("a configured job");
-        let share = Self::share(pool.jobs.len(), pool.slots);
+    fn placement(&self, _job: JobId, index: usize, pool: &PoolConfig) -> Placement {
+        let share = Self::share(pool.places(), pool.slots);
         // A set lies within the share, also when that is smaller than the pool's sets.
         let ways = pool.ways.min(share);
         Placement {
@@ -72,6 +69,7 @@ mod tests {
             shard: 0,
             jobs: (0..jobs).map(|id| PoolJob::unlimited(JobId(id))).collect(),
             policy: PolicyName::Static,
+            places: 0,
         }
     }
 
@@ -82,7 +80,7 @@ mod tests {
                 let pool = pool(jobs, 64, ways);
                 let mut used = [false; 64];
                 for job in 0..jobs {
-                    let p = Static.placement(JobId(job), &pool);
+                    let p = Static.placement(JobId(job), job.into(), &pool);
                     let mut slots = 0;
                     for slot in (0..=p.mask).flat_map(|n| p.set(n)) {
                         assert!(!used[slot], "{jobs} jobs, slot {slot} twice");
@@ -99,7 +97,7 @@ mod tests {
     fn more_jobs_than_slots_stay_inside_the_pool() {
         for ways in [1, 2, 4, 8] {
             for job in 0..100 {
-                let p = Static.placement(JobId(job), &pool(100, 8, ways));
+                let p = Static.placement(JobId(job), job.into(), &pool(100, 8, ways));
                 assert!(p.set(12345).end <= 8);
             }
         }

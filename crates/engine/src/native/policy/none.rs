@@ -14,7 +14,7 @@ use tally_wire::JobId;
 pub struct NoAggregation;
 
 impl Policy for NoAggregation {
-    fn placement(&self, _job: JobId, _pool: &PoolConfig) -> Placement {
+    fn placement(&self, _job: JobId, _index: usize, _pool: &PoolConfig) -> Placement {
         Placement {
             base: 0,
             mask: 0,

@@ -1,11 +1,31 @@
 //! What a job answers: ACCEPT and REFUSE, sealed under its key.
 
+use super::membership::Membership;
 use super::visit::{Refusal, Visit, control_header};
 use super::{Incarnation, Job, Phase};
 use crate::registry::{Action, Datagram, RegistryConfig};
 use tally_wire::control::{Behind, DATAGRAM_BYTES, State};
 use tally_wire::frame::group_of;
-use tally_wire::{Accept, Kind, Rank, Refuse};
+use tally_wire::{Accept, Key, Kind, Rank, Refuse};
+
+/// Whom an answer is for.
+#[derive(Clone, Copy)]
+pub(super) struct To<'a> {
+    rank: Rank,
+    instance: u64,
+    /// Under which it is sealed.
+    key: &'a Key,
+}
+
+impl<'a> To<'a> {
+    pub(super) fn member(rank: Rank, membership: &'a Membership) -> Self {
+        Self {
+            rank,
+            instance: membership.instance,
+            key: &membership.key,
+        }
+    }
+}
 
 impl Job {
     pub(super) fn state(&self) -> State {
@@ -21,40 +41,58 @@ impl Job {
             State::Ended => visit.incarnation,
             _ => self.incarnation,
         };
-        let answer =
-            self.acceptance_of(incarnation, visit.config, visit.rank, visit.instance, state);
+        let to = self.visitor(visit);
+        let answer = self.acceptance_of(incarnation, visit.config, to, state);
         visit.actions.push(Action::Send(visit.from, answer));
     }
 
-    pub(super) fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
+    /// The one whose datagram is being answered.
+    fn visitor<'a>(&'a self, visit: &'a Visit<'_>) -> To<'a> {
+        To {
+            rank: visit.rank,
+            instance: visit.instance,
+            key: visit.key(&self.config),
+        }
+    }
+
+    pub(in crate::registry) fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
         if !visit.refusals.take(visit.now) {
             return;
         }
-        let answer = self.refused(visit.config, visit.rank, visit.instance, refusal);
+        let answer = self.refused(visit.config, self.visitor(visit), refusal);
         visit.actions.push(Action::Send(visit.from, answer));
     }
 
     pub(super) fn acceptance(
         &self,
         config: &RegistryConfig,
-        rank: Rank,
-        instance: u64,
+        to: To<'_>,
         state: State,
     ) -> Box<Datagram> {
-        self.acceptance_of(self.incarnation, config, rank, instance, state)
+        self.acceptance_of(self.incarnation, config, to, state)
     }
 
     pub(super) fn acceptance_of(
         &self,
-        Incarnation { epoch, salt }: Incarnation,
+        incarnation: Incarnation,
         config: &RegistryConfig,
-        rank: Rank,
-        instance: u64,
+        To {
+            rank,
+            instance,
+            key,
+        }: To<'_>,
         state: State,
     ) -> Box<Datagram> {
+        let Incarnation { epoch, salt } = incarnation;
+        let challenge = self.challenge(config);
+        let is_wrapped = incarnation == self.incarnation && *key != self.epoch_key;
+        let wrapped = is_wrapped.then(|| {
+            let secret = self.epoch_key.epoch_secret(self.config.id, epoch, salt);
+            key.wrap(secret, self.config.id, epoch, salt, challenge)
+        });
         let accept = Accept {
             instance,
-            challenge: self.challenge(config),
+            challenge,
             state,
             workers: self.config.workers,
             units: self.agreed.map_or(0, |agreed| agreed.units),
@@ -66,6 +104,7 @@ impl Job {
             ps: self.ps.is_some() && self.ps_incarnation == self.incarnation,
             mac: config.mac,
             salt,
+            wrapped,
             group: group_of(self.config.id),
             behind: (rank.is_worker() && state != State::Ended)
                 .then(|| self.behind())
@@ -74,15 +113,18 @@ impl Job {
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
         control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
         accept.emit(&mut *datagram);
-        self.config.key.seal(&mut *datagram);
+        key.seal(&mut *datagram);
         datagram
     }
 
     pub(super) fn refused(
         &self,
         config: &RegistryConfig,
-        rank: Rank,
-        instance: u64,
+        To {
+            rank,
+            instance,
+            key,
+        }: To<'_>,
         refusal: Refusal,
     ) -> Box<Datagram> {
         let Refusal {
@@ -106,7 +148,7 @@ impl Job {
             behind,
         }
         .emit(&mut *datagram);
-        self.config.key.seal(&mut *datagram);
+        key.seal(&mut *datagram);
         datagram
     }
 

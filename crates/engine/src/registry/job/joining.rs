@@ -16,6 +16,9 @@ enum Joined {
 
 impl Job {
     pub(in crate::registry) fn join(&mut self, visit: &mut Visit<'_>, join: &Join) {
+        if self.removed.is_some() {
+            return self.refuse(visit, Refusal::new(Reason::Removed));
+        }
         if join.challenge != self.challenge(visit.config) {
             return self.refuse(visit, Refusal::new(Reason::Challenge));
         }
@@ -69,7 +72,7 @@ impl Job {
         let before = self.ps.as_ref().map_or(0, |membership| membership.round);
         self.ps = Some(Membership {
             round: self.said(visit).unwrap_or(before),
-            ..Membership::new(visit)
+            ..Membership::new(visit, &self.config)
         });
         // What the same PS has confirmed, a JOIN that was overtaken does not take back.
         if self.ps_incarnation != self.incarnation || self.incarnation == Incarnation::NONE {
@@ -78,7 +81,8 @@ impl Job {
         Ok(Joined::Now)
     }
 
-    fn join_worker(&mut self, visit: &mut Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+    /// Whether the job, and the switch, have what a worker says that it has.
+    fn check_numbers(&self, visit: &Visit<'_>, join: &Join) -> Result<(), Refusal> {
         if visit.rank.0 >= self.config.workers {
             return Err(Refusal::numbers(
                 Reason::BadRank,
@@ -107,6 +111,11 @@ impl Job {
                 visit.config.window,
             ));
         }
+        Ok(())
+    }
+
+    fn join_worker(&mut self, visit: &mut Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
+        self.check_numbers(visit, join)?;
         if self.fixed {
             return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
         }
@@ -126,6 +135,9 @@ impl Job {
                 _ if !join.running => visit.incarnation = Incarnation::NONE,
                 _ => return Err(Refusal::new(Reason::StaleEpoch)),
             }
+        }
+        if self.draining && self.phase == Phase::Idle && visit.incarnation == Incarnation::NONE {
+            return Err(Refusal::new(Reason::Draining));
         }
         if join.running {
             self.resume(visit);

@@ -19,6 +19,9 @@ impl Job {
                 Err(refusal) => self.refuse(visit, refusal),
             };
         }
+        if self.removed.is_some() {
+            return self.refuse(visit, Refusal::new(Reason::Removed));
+        }
         if !current {
             return self.refuse(visit, Refusal::new(Reason::Challenge));
         }

@@ -2,9 +2,10 @@
 
 use super::Incarnation;
 use super::visit::Visit;
+use crate::registry::JobConfig;
 use crate::roster::Member;
 use std::time::Duration;
-use tally_wire::{FragmentId, Time};
+use tally_wire::{FragmentId, Key, Time};
 
 /// After this long without a heartbeat another instance may take over a rank that is not in the
 /// middle of a job: three times the period of J-1.
@@ -16,6 +17,8 @@ pub(in crate::registry) struct Membership {
     pub(super) member: Member,
     pub(super) instance: u64,
     pub(super) heard: Time,
+    /// The key that it has.
+    pub(super) key: Key,
     /// It came to the job without an epoch, and has not been told since that it runs.
     pub(super) fresh: bool,
     /// The round in which it said last that it is in the job's epoch.
@@ -29,11 +32,12 @@ pub(in crate::registry) struct Membership {
 }
 
 impl Membership {
-    pub(super) fn new(visit: &Visit<'_>) -> Self {
+    pub(super) fn new(visit: &Visit<'_>, config: &JobConfig) -> Self {
         Self {
             member: visit.from,
             instance: visit.instance,
             heard: visit.now,
+            key: visit.key(config).clone(),
             fresh: visit.incarnation == Incarnation::NONE,
             round: 0,
             rival: 0,

@@ -1,12 +1,12 @@
 //! One datagram being answered, and why a job refuses it.
 
 use super::Incarnation;
-use crate::registry::{Action, Refusals, RegistryConfig};
+use crate::registry::{Action, JobConfig, Refusals, RegistryConfig};
 use crate::roster::Member;
 use tally_wire::control::{DATAGRAM_BYTES, Reason};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Rank, Refuse, Time,
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Key, Kind, Rank, Refuse, Time,
 };
 
 /// One datagram being answered.
@@ -17,11 +17,18 @@ pub(in crate::registry) struct Visit<'a> {
     pub(in crate::registry) rank: Rank,
     pub(in crate::registry) incarnation: Incarnation,
     pub(in crate::registry) instance: u64,
+    /// The one under which it is sealed, if it is one of the job's.
+    pub(in crate::registry) key: Option<&'a Key>,
     pub(in crate::registry) refusals: &'a mut Refusals,
     pub(in crate::registry) actions: Vec<Action>,
 }
 
 impl Visit<'_> {
+    /// The key that answers are sealed under: the member's.
+    pub(super) fn key<'b>(&'b self, config: &'b JobConfig) -> &'b Key {
+        self.key.unwrap_or(&config.key)
+    }
+
     /// A refusal that cannot be authenticated.
     pub(in crate::registry) fn hint(&mut self, job: JobId, reason: Reason) {
         if !self.refusals.take(self.now) {
@@ -45,7 +52,7 @@ impl Visit<'_> {
 
 /// Why a job refuses, with the numbers that belong to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Refusal {
+pub(in crate::registry) struct Refusal {
     pub(super) reason: Reason,
     pub(super) about: Option<Rank>,
     pub(super) found: u32,
@@ -54,7 +61,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    pub(super) fn new(reason: Reason) -> Self {
+    pub(in crate::registry) fn new(reason: Reason) -> Self {
         Self {
             reason,
             about: None,
@@ -64,7 +71,11 @@ impl Refusal {
         }
     }
 
-    pub(super) fn numbers(reason: Reason, found: impl Into<u32>, allowed: impl Into<u32>) -> Self {
+    pub(in crate::registry) fn numbers(
+        reason: Reason,
+        found: impl Into<u32>,
+        allowed: impl Into<u32>,
+    ) -> Self {
         Self {
             found: found.into(),
             allowed: allowed.into(),

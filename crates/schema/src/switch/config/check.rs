@@ -55,6 +55,7 @@ impl Config {
         let mut found = faults.found;
         // The pool is divided among cores, of which there may be none.
         if self.cores.len().is_power_of_two() && !self.ports.is_empty() {
+            found.extend(self.check_tenants(path).err());
             found.extend(self.check_pool(path).err());
         }
         let mut faults = Faults { path, found };
@@ -188,13 +189,6 @@ impl Config {
     }
 
     fn check_jobs(&self, faults: &mut Faults<'_>) {
-        let limit = tally_engine::native::admission::MAX_JOBS;
-        faults.test(
-            self.jobs.len() > limit,
-            "jobs",
-            &self.jobs.len(),
-            &format!("at most {limit}"),
-        );
         let mut ids = BTreeSet::new();
         for (i, job) in self.jobs.iter().enumerate() {
             let key = |field: &str| format!("jobs[{i}].{field}");
@@ -203,6 +197,12 @@ impl Config {
                 key("id"),
                 &format_args!("{} a second time", job.id),
                 "a number of its own",
+            );
+            faults.test(
+                job.previous_key.as_ref() == Some(&job.key),
+                key("previous_key"),
+                &"the key itself",
+                "the key before it",
             );
             let has_workers = (1..=MAX_WORKERS).contains(&usize::from(job.workers));
             faults.test(!has_workers, key("workers"), &job.workers, "1 to 64");

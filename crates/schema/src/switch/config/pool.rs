@@ -11,14 +11,19 @@
 //! Contributions held out of order are guaranteed as slots are, but by reservation, since they
 //! cannot be evicted. A slot of a job takes at most its workers less one of them.
 
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, TenantJob};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use tally_engine::native::admission::MAX_JOBS;
 use tally_engine::native::policy::Static;
 use tally_engine::native::pool::MAX_WAYS;
 use tally_engine::{Limits, PolicyName, PoolConfig, PoolJob};
 use tally_wire::{HEADERS_BYTES, JobId, UNIT_BYTES};
 
+/// Places for jobs that are added while the switch runs, unless configured.
+const SPARE_PLACES: u16 = 4;
+/// For so many workers less one is each of them, where packet memory is measured.
+pub(super) const SPARE_OTHERS: u32 = 3;
 /// Most slots of a switch.
 const MAX_SLOTS: u32 = 1 << 24;
 /// What jobs have for certain by default, all together: the pool divided by this.
@@ -45,6 +50,18 @@ pub struct PoolSection {
     /// Contributions held out of order, all shards together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<u32>,
+    /// Most jobs at a time, for which packet memory is measured; by default those configured, those
+    /// that tenants may have, and (but under `static`) four more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_jobs: Option<u16>,
+}
+
+/// A job as the pool is divided.
+struct Share {
+    id: u16,
+    workers: u8,
+    min_slots: Option<u32>,
+    max_slots: Option<u32>,
 }
 
 impl Config {
@@ -106,7 +123,9 @@ impl Config {
     pub fn served_window(&self) -> u16 {
         let shards = self.cores.len() as u32;
         let slots = match self.pool.policy {
-            PolicyName::Static => shards * Static::share(self.jobs.len(), self.slots() / shards),
+            PolicyName::Static => {
+                shards * Static::share(self.places().into(), self.slots() / shards)
+            }
             PolicyName::Esa | PolicyName::Fcfs => self.slots(),
             PolicyName::None => u32::MAX,
         };
@@ -132,25 +151,94 @@ impl Config {
             window: self.served_window(),
             shards: shards as u8,
             shard,
-            jobs: self.pool_jobs(),
+            jobs: self.pool_jobs(&[]),
             policy: self.pool.policy,
+            places: self.places(),
         }
     }
 
-    /// The jobs, and what each may have of one shard: its part of what it may have of all, at least
-    /// 1 of what is configured.
-    fn pool_jobs(&self) -> Vec<PoolJob> {
+    /// Jobs that there may be at a time.
+    #[must_use]
+    pub fn places(&self) -> u16 {
+        let places = self.places_needed() + u32::from(self.spare_places());
+        u16::try_from(places).unwrap_or(u16::MAX)
+    }
+
+    /// Jobs that are configured, and that tenants may have.
+    pub(super) fn places_needed(&self) -> u32 {
+        let tenants = self.tenants.iter().map(|tenant| u32::from(tenant.max_jobs));
+        self.jobs.len() as u32 + tenants.sum::<u32>()
+    }
+
+    /// Places for jobs beyond these.
+    #[must_use]
+    pub fn spare_places(&self) -> u16 {
+        let needed = self.places_needed();
+        let spare = match (self.pool.max_jobs, self.pool.policy) {
+            (Some(most), _) => u32::from(most).saturating_sub(needed),
+            // A place is a share of the slots.
+            (None, PolicyName::Static) => 0,
+            (None, _) => u32::from(SPARE_PLACES).min((MAX_JOBS as u32).saturating_sub(needed)),
+        };
+        spare as u16
+    }
+
+    /// The same with what is measured at the start written down: what is applied to it later does
+    /// not change the memory that the switch has.
+    #[must_use]
+    pub fn measured(&self) -> Self {
+        let mut measured = self.clone();
+        measured.pool = PoolSection {
+            policy: self.pool.policy,
+            slots: Some(self.slots()),
+            bytes: None,
+            ways: Some(self.ways()),
+            held: Some(self.held()),
+            max_jobs: Some(self.places()),
+        };
+        measured
+    }
+
+    /// Configured jobs and these of tenants, as the pool is divided among them.
+    fn shares(&self, of_tenants: &[TenantJob]) -> Vec<Share> {
+        let jobs = self.jobs.iter().map(|job| Share {
+            id: job.id,
+            workers: job.workers,
+            min_slots: job.min_slots,
+            max_slots: job.max_slots,
+        });
+        let of_tenants = of_tenants.iter().map(|&TenantJob { id, workers }| {
+            let tenant = self.tenant_of(id);
+            let beside = of_tenants
+                .iter()
+                .filter(|other| tenant.is_some_and(|tenant| tenant.has(other.id)));
+            let most = tenant.and_then(|tenant| tenant.max_slots);
+            Share {
+                id,
+                workers,
+                min_slots: None,
+                max_slots: most.map(|slots| (slots / beside.count().max(1) as u32).max(1)),
+            }
+        });
+        jobs.chain(of_tenants).collect()
+    }
+
+    /// The jobs, those of tenants too, and what each may have of one shard: its part of what it may
+    /// have of all, at least 1 of what is configured.
+    #[must_use]
+    pub fn pool_jobs(&self, of_tenants: &[TenantJob]) -> Vec<PoolJob> {
+        let all = self.shares(of_tenants);
         let shards = self.cores.len() as u32;
         let part = |slots: u32| (slots / shards).max(1);
         let keeps = self.pool.policy.policy().preempts();
         // Never more than what is left of those that are configured.
-        let given = |job: &super::JobSection| job.min_slots.filter(|&slots| slots > 0).map(part);
-        let given_all = self.jobs.iter().filter_map(given);
+        let given = |job: &Share| job.min_slots.filter(|&slots| slots > 0).map(part);
+        let given_all = all.iter().filter_map(given);
         let left = given_all.fold(self.slots() / shards, u32::saturating_sub);
-        let jobs = self.jobs.len().max(1) as u32;
+        let jobs = all.len().max(1) as u32;
         let certain = (self.slots() / (CERTAIN_DIVISOR * jobs) / shards).min(left / jobs);
-        let held = self.held_minimums();
-        let jobs = self.jobs.iter().zip(held).map(|(job, min_held)| {
+        let held = self.held_minimums(&all);
+        let jobs = all.iter().zip(held).map(|(job, min_held)| {
             let max_slots = job.max_slots.map_or(u32::MAX, part);
             let min_slots = match job.min_slots {
                 Some(_) => given(job).unwrap_or(0),
@@ -171,27 +259,27 @@ impl Config {
     /// Held contributions of one shard that are reserved for each job: first those of its
     /// `min_slots`, then, for jobs without `min_slots`, those of a whole window if that leaves
     /// enough for all of them, else half of the rest.
-    fn held_minimums(&self) -> Vec<u32> {
+    fn held_minimums(&self, all: &[Share]) -> Vec<u32> {
         let shards = self.cores.len() as u32;
         let part = |slots: u32| (slots / shards).max(1);
         // Of a job's fragments, no more than a window have slots at a time (W-2).
         let window = u32::from(self.served_window()).div_ceil(shards);
-        let of = |job: &super::JobSection, slots: u32| {
+        let of = |job: &Share, slots: u32| {
             let slots = slots.min(job.max_slots.map_or(u32::MAX, part)).min(window);
             slots * (u32::from(job.workers) - 1)
         };
-        let given = |job: &super::JobSection| match job.min_slots {
+        let given = |job: &Share| match job.min_slots {
             None | Some(0) => 0,
             Some(slots) => of(job, part(slots)),
         };
-        let rest = |job: &super::JobSection| match job.min_slots {
+        let rest = |job: &Share| match job.min_slots {
             None => of(job, window),
             Some(_) => 0,
         };
         let arena = self.held() / shards;
-        let mut held = fit(self.jobs.iter().map(given).collect(), arena, arena);
+        let mut held = fit(all.iter().map(given).collect(), arena, arena);
         let left = arena - held.iter().sum::<u32>();
-        let rest = fit(self.jobs.iter().map(rest).collect(), left, left / 2);
+        let rest = fit(all.iter().map(rest).collect(), left, left / 2);
         held.iter_mut()
             .zip(rest)
             .for_each(|(held, more)| *held += more);
@@ -231,6 +319,17 @@ impl Config {
             let allowed = format!("1, 2, 4 or 8, at most the {each} slots of a core");
             return bad("pool.ways", &ways, &allowed);
         }
+        let needed = self.places_needed();
+        if needed > MAX_JOBS as u32 {
+            let found = format!("{needed} jobs with those that tenants may have");
+            return bad("jobs", &found, &format!("at most {MAX_JOBS}"));
+        }
+        if let Some(most) = pool.max_jobs
+            && !(needed..=MAX_JOBS as u32).contains(&u32::from(most))
+        {
+            let allowed = format!("{needed} (jobs and tenants[].max_jobs together) to {MAX_JOBS}");
+            return bad("pool.max_jobs", &most, &allowed);
+        }
         if let Some(held) = pool.held.filter(|&held| held > MAX_SLOTS) {
             return bad("pool.held", &held, &format!("0 to {MAX_SLOTS}"));
         }
@@ -264,7 +363,7 @@ impl Config {
             }
         }
         let shards = self.cores.len() as u64;
-        let jobs = self.pool_jobs().into_iter();
+        let jobs = self.pool_jobs(&[]).into_iter();
         let certain = jobs.map(|job| u64::from(job.limits.min_slots));
         let certain = certain.sum::<u64>() * shards;
         if certain > u64::from(self.slots()) {

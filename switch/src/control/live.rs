@@ -1,0 +1,295 @@
+//! The configuration of a running switch, and how it becomes another.
+//!
+//! A change or a reload is a candidate: the whole configuration as it would be. It is checked as a
+//! file is, then against what runs, and only then applied: whole or not at all. The order matters:
+//! what is removed ends on all shards before it loses its place in the pool, and
+//! what is added has its place before a member can join it.
+//!
+//! A reload applies what changed in the file since it was read last. What was changed by request
+//! stays, unless the file changed the same object.
+
+use super::Control;
+use super::change::Change;
+use super::error::ChangeError;
+use super::request::{Applied, ControlHandle, Request, Running};
+use crate::log;
+use crate::messages::CardNews;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tally_engine::registry::TenantConfig;
+use tally_engine::{JobConfig, Reply, native};
+use tally_schema::switch::config::{Changes, Config, Edit, JobSection, TenantJob, TenantSection};
+use tally_wire::JobId;
+
+type Answer = Result<Applied, ChangeError>;
+
+/// What the switch runs with, and where it comes from.
+pub struct Live {
+    /// The file.
+    path: Option<PathBuf>,
+    /// As the switch was started.
+    started: Config,
+    /// As the file was read last.
+    file: Config,
+    /// As it is.
+    running: Config,
+    version: u64,
+    /// The jobs that tenants have made.
+    of_tenants: BTreeMap<u16, TenantJob>,
+    /// To be asked again, when a file has been read.
+    handle: ControlHandle,
+}
+
+impl Live {
+    /// A switch that starts with this configuration.
+    #[must_use]
+    pub fn new(config: &Config, path: Option<PathBuf>, handle: ControlHandle) -> Self {
+        Self {
+            path,
+            started: config.clone(),
+            file: config.clone(),
+            running: config.measured(),
+            version: 1,
+            of_tenants: BTreeMap::new(),
+            handle,
+        }
+    }
+
+    /// Where the configuration is said to be in errors.
+    fn path(&self) -> &Path {
+        self.path.as_deref().unwrap_or(Path::new("configuration"))
+    }
+
+    fn applied(&self, changed: Vec<String>, restart: Vec<String>) -> Applied {
+        Applied {
+            version: self.version,
+            changed,
+            restart,
+        }
+    }
+
+    /// Jobs that a card may have, for all that is configured.
+    fn eligible(&self) -> std::collections::BTreeSet<JobId> {
+        let jobs = self.running.jobs.iter().filter(|job| job.may_be_on_card());
+        jobs.map(|job| JobId(job.id)).collect()
+    }
+}
+
+/// A job, as the registry takes it.
+pub(crate) fn job_config(job: &JobSection) -> JobConfig {
+    JobConfig {
+        id: JobId(job.id),
+        key: job.key.clone(),
+        previous_key: job.previous_key.clone(),
+        workers: job.workers,
+    }
+}
+
+/// A tenant, as the registry takes it.
+pub(crate) fn tenant_config(tenant: &TenantSection) -> TenantConfig {
+    TenantConfig {
+        name: tenant.name.as_str().into(),
+        key: tenant.key.clone(),
+        previous_key: tenant.previous_key.clone(),
+        jobs: tenant.jobs.iter().map(|ids| ids.range()).collect(),
+        max_jobs: tenant.max_jobs,
+        max_workers: tenant.max_workers,
+    }
+}
+
+impl Control {
+    /// Does what is asked.
+    pub(super) fn handle_request(&mut self, request: Request) {
+        match request {
+            Request::Apply {
+                expected,
+                change,
+                reply,
+            } => {
+                let answer = self.apply_change(expected, &change);
+                log_answer("change", &answer);
+                reply(answer);
+            }
+            Request::Reload(reply) => self.load(reply),
+            Request::Loaded { file, reply } => {
+                let answer = file.map_err(ChangeError::File);
+                let answer = answer.and_then(|file| self.apply_file(*file));
+                log_answer("reload", &answer);
+                reply(answer);
+            }
+            Request::Report(reply) => reply(self.report()),
+            Request::Config(reply) => reply(Running {
+                version: self.live.version,
+                config: self.live.running.clone(),
+                path: self.live.path.clone(),
+            }),
+        }
+    }
+
+    /// Reads the file on a thread of its own: this one must not wait for a disk, or for a file that
+    /// is a pipe.
+    pub(super) fn load(&self, reply: Reply<Answer>) {
+        let Some(path) = self.live.path.clone() else {
+            let why = "the switch was started without a file".to_owned();
+            return reply(Err(ChangeError::File(why)));
+        };
+        let handle = self.live.handle.clone();
+        let read = move || {
+            let file = Config::load(&path).map(Box::new);
+            let file = file.map_err(|error| error.to_string());
+            // A switch that stops, or is asked too much, drops the answer.
+            let _ = handle.send(Request::Loaded { file, reply });
+        };
+        let thread = std::thread::Builder::new().name("reload".into());
+        if let Err(error) = thread.spawn(read) {
+            log::line(
+                "reload",
+                format!("reload: no thread to read the file: {error}"),
+            );
+        }
+    }
+
+    fn apply_change(&mut self, expected: Option<u64>, change: &Change) -> Answer {
+        let found = self.live.version;
+        if let Some(expected) = expected.filter(|&expected| expected != found) {
+            return Err(ChangeError::Version { expected, found });
+        }
+        if let Change::DrainJob(id, draining) = *change {
+            return self.drain(id, draining);
+        }
+        let candidate = change.edit(&self.live.running)?;
+        let changed = self.become_candidate(candidate)?;
+        Ok(self.live.applied(changed, Vec::new()))
+    }
+
+    fn drain(&mut self, id: u16, draining: bool) -> Answer {
+        let job = self.registry.status().find(|job| job.id.0 == id);
+        let job = job.ok_or_else(|| ChangeError::NotFound(format!("job {id}")))?;
+        if job.draining == draining {
+            return Ok(self.live.applied(Vec::new(), Vec::new()));
+        }
+        self.registry.drain(JobId(id), draining);
+        self.live.version += 1;
+        let line = if draining {
+            format!("job {id}: drained: no epoch begins, one that runs continues")
+        } else {
+            format!("job {id}: begins epochs again")
+        };
+        Ok(self.live.applied(vec![line], Vec::new()))
+    }
+
+    fn apply_file(&mut self, file: Config) -> Answer {
+        let changes = Config::diff(&self.live.file, &file);
+        let restart = Config::diff(&self.live.started, &file).restart;
+        let candidate = self.live.running.with(&changes);
+        let changed = self.become_candidate(candidate)?;
+        self.live.file = file;
+        let restart = restart.iter().map(ToString::to_string).collect();
+        Ok(self.live.applied(changed, restart))
+    }
+
+    /// Has the switch run with this, whole or not at all; says what is different then.
+    fn become_candidate(&mut self, candidate: Config) -> Result<Vec<String>, ChangeError> {
+        let changes = Config::diff(&self.live.running, &candidate);
+        if let Some(restart) = changes.restart.first() {
+            let why = format!("{restart}: needs a restart");
+            return Err(ChangeError::Refused(why));
+        }
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let checked = candidate.check(self.live.path());
+        checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
+        for edit in &changes.jobs {
+            if let Edit::Add(job) | Edit::Set { after: job, .. } = edit {
+                let checked = self.registry.check(&job_config(job));
+                checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
+            }
+        }
+        self.apply(&changes, candidate);
+        self.live.version += 1;
+        Ok(changes.lines())
+    }
+
+    /// Applies changes that have been checked.
+    fn apply(&mut self, changes: &Changes, candidate: Config) {
+        let now = self.now();
+        let mut actions = Vec::new();
+        for edit in &changes.jobs {
+            if let Edit::Remove(job) = edit {
+                actions.append(&mut self.registry.remove(now, JobId(job.id)));
+            }
+        }
+        for edit in &changes.tenants {
+            actions.append(&mut match edit {
+                Edit::Remove(tenant) => self.registry.remove_tenant(now, &tenant.name),
+                Edit::Add(tenant) | Edit::Set { after: tenant, .. } => {
+                    self.registry.set_tenant(now, tenant_config(tenant))
+                }
+            });
+        }
+        self.carry_out(actions);
+        self.live.running = candidate;
+        self.configure_pools();
+        for edit in &changes.jobs {
+            if let Edit::Add(job) | Edit::Set { after: job, .. } = edit
+                && let Err(error) = self.registry.set(job_config(job))
+            {
+                // It was checked, and nothing has come between.
+                log::line("change", error.to_string());
+            }
+        }
+        if let Some(timeout) = changes.member_timeout_ms {
+            self.registry
+                .set_member_timeout(Duration::from_millis(timeout));
+        }
+        self.notify_card(|| CardNews::Jobs {
+            jobs: changes.card_jobs.clone(),
+            eligible: self.live.eligible(),
+        });
+    }
+
+    /// A tenant's job is there, or has other workers.
+    pub(super) fn create(&mut self, id: JobId, workers: u8) {
+        let job = TenantJob { id: id.0, workers };
+        if self.live.of_tenants.insert(id.0, job) != Some(job) {
+            self.configure_pools();
+        }
+    }
+
+    /// A tenant's job is gone.
+    pub(super) fn forget(&mut self, id: JobId) {
+        if self.live.of_tenants.remove(&id.0).is_some() {
+            self.configure_pools();
+        }
+    }
+
+    /// Tells all shards which jobs there are, and what each may have.
+    fn configure_pools(&self) {
+        let of_tenants: Vec<_> = self.live.of_tenants.values().copied().collect();
+        let jobs: Arc<[_]> = self.live.running.pool_jobs(&of_tenants).into();
+        self.bus
+            .send(|| native::Command::Configure(Arc::clone(&jobs)));
+    }
+}
+
+/// What came of it, for the log.
+fn log_answer(kind: &'static str, answer: &Answer) {
+    match answer {
+        Err(error) => log::line(kind, format!("{kind}: nothing applied: {error}")),
+        Ok(applied) => {
+            let version = applied.version;
+            if applied.changed.is_empty() {
+                log::line(kind, format!("{kind}: version {version}: nothing to apply"));
+            }
+            for line in &applied.changed {
+                log::line(kind, format!("{kind}: version {version}: {line}"));
+            }
+            for line in &applied.restart {
+                log::line(kind, format!("{kind}: needs a restart: {line}"));
+            }
+        }
+    }
+}
