@@ -19,6 +19,7 @@ pub mod request;
 
 use crate::bus::Bus;
 use crate::control_queue::ControlReceiver;
+use crate::events::{self, GrowthWatch};
 use crate::log;
 use crate::messages::{CardNews, CoreCommand};
 use crate::report::{self, Shape};
@@ -81,6 +82,8 @@ pub struct Control {
     pub turns: Turns,
     /// Set when the switch is to stop.
     pub stop: Arc<AtomicBool>,
+    /// Over the counters of hostile frames, and the names of ports.
+    pub growth: GrowthWatch,
 }
 
 /// Between this thread and the card's. Neither waits for the other.
@@ -121,6 +124,7 @@ impl Control {
                 self.listen(&mut is_told);
                 let actions = self.registry.handle_timeout(self.now());
                 self.carry_out(actions);
+                self.say_events();
             }
             let actions = self.registry.expire(self.now());
             self.carry_out(actions);
@@ -135,6 +139,7 @@ impl Control {
                     conflicts.report(id, conflict, ports);
                 }
             }
+            self.growth.look(&self.bus);
             self.answer_socket();
         }
         self.registry
@@ -175,6 +180,14 @@ impl Control {
         let now = self.now();
         let actions = self.registry.handle(now, from, &header, &*datagram);
         self.carry_out(actions);
+        self.say_events();
+    }
+
+    /// Says what happened to jobs and members, once it has been carried out.
+    fn say_events(&mut self) {
+        for event in self.registry.take_events() {
+            events::say(&event, self.growth.ports());
+        }
     }
 
     /// Takes what has arrived. The members are excused if a core does not answer, which is logged

@@ -16,9 +16,9 @@ pub mod control;
 pub mod control_queue;
 pub mod datapath;
 pub mod drain;
+pub mod events;
 pub mod handover;
 pub mod load;
-pub mod log;
 pub mod machine;
 pub mod messages;
 pub mod plane;
@@ -33,3 +33,4 @@ pub mod watch;
 pub mod watchdog;
 
 pub use tally_schema::switch::config;
+pub use tally_telemetry as log;

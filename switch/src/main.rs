@@ -11,13 +11,13 @@ use tally_program::{Exit, documents, errors, exit, service};
 use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
 use tally_switch::log;
+use tally_switch::log::Log;
+use tally_switch::log::tracing::error;
 use tally_switch::machine;
 use tally_switch::run::{Signals, Switch};
 
 /// How long `--stats` waits for the switch.
 const STATS_PATIENCE: Duration = Duration::from_secs(10);
-/// How long the end of the process waits for the reader of its log.
-const LOG_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Codes that the switch ends with.
 const CODES: [Exit; 5] = [
@@ -67,12 +67,21 @@ fn main() -> ExitCode {
             return Exit::File.into();
         }
     }
+    let arguments = Arguments::parse();
+    let log = match Log::from_environment("tally-switch") {
+        Ok(log) => log,
+        Err(problem) => {
+            eprintln!("tally-switch: {problem}");
+            return Exit::Usage.into();
+        }
+    };
     log::take_panics();
-    let code = run(&Arguments::parse()).unwrap_or_else(|Failed(exit, error)| {
-        log::line("error", errors::chain(&*error));
+    let code = run(&arguments).unwrap_or_else(|Failed(exit, error)| {
+        let text = errors::chain(&*error);
+        error!(kind = "error", "{text}");
         exit.into()
     });
-    log::flush(LOG_PATIENCE);
+    log.flush();
     code
 }
 
@@ -138,6 +147,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
     machine::check_cpus(&config)
         .map_err(anyhow::Error::msg)
         .code(Exit::System)?;
+    log::configure(config.log);
     if let Some(warning) = config.pool_warning() {
         log::line("configuration", warning);
     }

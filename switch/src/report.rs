@@ -16,9 +16,10 @@ use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
 use tally_engine::{Counters, PolicyName, PortId, Registry, registry};
 use tally_kernels::Backend;
+use tally_schema::metrics::Histogram;
 use tally_schema::switch::report::{
     CardReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, MemberGauges, MemberReport,
-    PortReport, Report, Spread, SwitchGauges,
+    PortReport, RESIDENCE_BOUNDS_US, Report, Spread, SwitchGauges,
 };
 use tally_wire::{Time, UNIT_BYTES};
 
@@ -121,6 +122,7 @@ pub fn report(
             .map(|(reason, frames)| (reason.name().to_owned(), frames))
             .collect(),
         residence: residence.as_ref().map(latency).unwrap_or_default(),
+        residence_histogram: buckets(residence.as_ref()),
         hit_rate: hit_rate(&counters),
         load: (shape.cores.iter().zip(cores))
             .map(|(&cpu, core)| CoreLoad::new(cpu, core.load))
@@ -147,6 +149,7 @@ pub fn report(
             .collect(),
         switchml: sessions::report(shape.switchml, up, &shape.ports, cores, directory),
         card: card.map(|card| card_report(card, cores)),
+        events: tally_telemetry::recent(),
         frames_missing: None,
     }
 }
@@ -234,6 +237,17 @@ fn latency(histogram: &hdrhistogram::Histogram<u64>) -> Latency {
         p999_us: us(histogram.value_at_quantile(0.999)),
         max_us: us(histogram.max()),
     }
+}
+
+/// The same by buckets.
+fn buckets(histogram: Option<&hdrhistogram::Histogram<u64>>) -> Histogram {
+    let mut buckets = Histogram::new(&RESIDENCE_BOUNDS_US);
+    let recorded = histogram.into_iter().flat_map(|of| of.iter_recorded());
+    for value in recorded {
+        let nanos = value.value_iterated_to() as f64;
+        buckets.record(nanos / 1000.0, value.count_at_value());
+    }
+    buckets
 }
 
 /// The report of a card before its first answer.

@@ -13,7 +13,7 @@ use crate::control::live::{Live, job_config, tenant_config};
 use crate::control::request::{ControlHandle, requests};
 use crate::control::{CardLink, Control, StatsSocket};
 use crate::control_queue::control_queue;
-use crate::log;
+use crate::events::{self, GrowthWatch};
 use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
 use crate::pools::{self, Pools};
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use tally_dpdk::Memory as PacketMemory;
 use tally_dpdk::{Eal, EalConfig, LogLevel, Port, Started};
 use tally_engine::offload::Pulse;
-use tally_engine::switchml::controller::{End, Event};
+use tally_engine::switchml::controller::Event;
 use tally_engine::{
     Action, Forwarding, ForwardingConfig, Member, PortId, Registry, RegistryConfig, SwitchAddress,
 };
@@ -110,10 +110,7 @@ impl Switch {
             requests: asked,
             hangup,
             card: card.as_ref().map(|card| card.link.clone()),
-            watch: Watch::new(
-                Arc::clone(&directory),
-                config.ports.iter().map(|p| p.label().to_owned()).collect(),
-            ),
+            watch: Watch::new(Arc::clone(&directory), port_names(config)),
             conflicts: None,
             registry: registry(config)?,
             frames,
@@ -123,6 +120,7 @@ impl Switch {
             epoch,
             turns: turns.clone(),
             stop: Arc::clone(&stop),
+            growth: GrowthWatch::new(port_names(config)),
         };
         // In the cores' queues before their first frame.
         let fixed = fix_members(config, &mut control.registry);
@@ -152,15 +150,7 @@ impl Switch {
             }
             None => None,
         };
-        let cpu = config.control_core;
-        let control = std::thread::Builder::new()
-            .name("control".into())
-            .spawn(move || {
-                if let Some(id) = cpu {
-                    core_affinity::set_for_current(core_affinity::CoreId { id });
-                }
-                control.run()
-            })?;
+        let control = start_control(control, config.control_core)?;
         let watchdog = watchdog::start(bus.clone(), turns, Arc::clone(&stop))?;
         Ok(Self {
             stop,
@@ -235,6 +225,22 @@ impl Switch {
     }
 }
 
+/// Names of the ports, in the order of the configuration.
+fn port_names(config: &Config) -> Vec<String> {
+    let ports = config.ports.iter();
+    ports.map(|port| port.label().to_owned()).collect()
+}
+
+fn start_control(control: Control, cpu: Option<usize>) -> std::io::Result<JoinHandle<Registry>> {
+    let thread = std::thread::Builder::new().name("control".into());
+    thread.spawn(move || {
+        if let Some(id) = cpu {
+            core_affinity::set_for_current(core_affinity::CoreId { id });
+        }
+        control.run()
+    })
+}
+
 /// A card's thread before it runs, and what others tell it by.
 struct CardParts {
     link: CardLink,
@@ -286,25 +292,11 @@ fn start_controller(
         return Ok(None);
     };
     let cores = Cores::new(bus.clone(), Arc::clone(directory), epoch);
-    let log = |event: &Event| log::line(kind_of(event), event.to_string());
+    let log = |event: &Event| events::say_session(event);
     let listen: Vec<_> = section.listen.iter().map(|l| l.address).collect();
     let limits = Limits::new(section.allow.clone());
     let running = controller::start(limits, &listen, controller, cores, epoch, log)?;
     Ok(Some(running))
-}
-
-/// Which lines of the log are counted together.
-const fn kind_of(event: &Event) -> &'static str {
-    match event {
-        Event::Started(_) => "session begins",
-        Event::Ended {
-            why: End::TwoPorts { .. },
-            ..
-        } => "session conflict",
-        Event::Ended { .. } => "session ends",
-        Event::Anew { .. } => "worker anew",
-        Event::Refused { .. } => "refused",
-    }
 }
 
 fn channels<T>(

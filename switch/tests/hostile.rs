@@ -332,7 +332,7 @@ fn each_hostile_frame_has_its_counter_and_no_sum_changes() {
     };
     let claims = expected.iter().filter(|(reason, _)| is_claim(reason));
     assert_eq!(
-        report.ports[0].rare.claims,
+        report.ports[0].rare.claims.iter().sum::<u64>(),
         claims.map(|(_, n)| n).sum::<u64>()
     );
     assert_eq!(report.counters["results"], 1);

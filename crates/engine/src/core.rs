@@ -191,7 +191,9 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 .receive_cached(self.last[at], &mut self.context, port, &mut frames)
         {
             if let Err(reason) = self.classify(port, frame) {
-                self.context.ports.rare[at].claims += u64::from(reason.is_claim());
+                if let Some(claim) = reason.claim() {
+                    self.context.ports.rare[at].claims[claim] += 1;
+                }
                 self.context.count_drop(reason);
             }
         }

@@ -166,18 +166,42 @@ impl DropReason {
     /// Whether its sender is hostile or misconfigured: it claimed what is another's, or hid what it
     /// claims.
     #[must_use]
-    pub const fn is_claim(self) -> bool {
-        matches!(
-            self,
-            Self::SpoofedSwitch
-                | Self::SpoofedBehindTag
-                | Self::ClaimsGroup
-                | Self::ClaimsError
-                | Self::ClaimsMember
-                | Self::TagDepth
-        )
+    pub fn is_claim(self) -> bool {
+        self.claim().is_some()
+    }
+
+    /// Its index in [`CLAIMS`], if it is one of them.
+    #[must_use]
+    pub fn claim(self) -> Option<usize> {
+        CLAIMS.iter().position(|claim| *claim == self)
     }
 }
+
+/// Reasons whose frames are counted by port: the sender is hostile or misconfigured.
+pub const CLAIMS: [DropReason; 6] = [
+    DropReason::SpoofedSwitch,
+    DropReason::SpoofedBehindTag,
+    DropReason::ClaimsGroup,
+    DropReason::ClaimsError,
+    DropReason::ClaimsMember,
+    DropReason::TagDepth,
+];
+
+/// The label of claims.
+pub const CLAIM: Label = Label {
+    name: "reason",
+    values: &CLAIM_NAMES,
+};
+
+const CLAIM_NAMES: [&str; CLAIMS.len()] = {
+    let mut names = [""; CLAIMS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = CLAIMS[at].name();
+        at += 1;
+    }
+    names
+};
 
 impl From<FrameError> for DropReason {
     #[inline]

@@ -17,6 +17,7 @@
 //! shared by then, so it is not marked for that port.
 
 use crate::PortId;
+use crate::counters::{CLAIM, CLAIMS};
 use crate::frame::Frame;
 use crate::metrics;
 use crate::queue::{PortQueue, QueueConfig, QueueCounters, class_of};
@@ -98,9 +99,8 @@ metrics! {
         pub replies_copied: u64 = counter "port_copied_replies";
         /// Frames not flooded to the port because a member of a SwitchML session is behind it.
         pub floods_spared: u64 = counter "port_spared_frames" in Frames;
-        /// Frames from the port that claimed what is another's, and were dropped: `spoofed-…`,
-        /// `claims-…` and `tag-depth`.
-        pub claims: u64 = counter "port_claims_frames" in Frames;
+        /// Frames from the port that claimed what is another's, and were dropped, by reason.
+        pub claims: [u64; CLAIMS.len()] = counter "port_claims_frames" in Frames by CLAIM;
     }
 }
 

@@ -20,14 +20,17 @@
 //! which the registry was not called does not count as silence ([`Registry::observe`]).
 
 mod changes;
+mod event;
 mod job;
 mod tenants;
 
 pub use tenants::TenantConfig;
 
+pub use event::Event;
 pub use job::MemberStatus;
 
 use crate::roster::{Member, PortId, Roster};
+use event::Events;
 use job::{Incarnation, Job, Phase, Visit};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -134,6 +137,8 @@ pub struct Registry {
     observed: Time,
     /// What each port has left of refusals.
     refusals: BTreeMap<PortId, Refusals>,
+    /// What happened since they were taken last.
+    events: Events,
 }
 
 /// The refusals of one port, of which there are [`REFUSALS_AT_ONCE`] at once and one each
@@ -216,6 +221,7 @@ impl Registry {
             serial: 0,
             observed: Time(0),
             refusals: BTreeMap::new(),
+            events: Events::default(),
             config,
         }
     }
@@ -320,6 +326,7 @@ impl Registry {
             key: key.as_ref(),
             refusals: self.refusals.entry(from.port).or_default(),
             actions: Vec::new(),
+            events: Events::default(),
         };
         if key.is_none() {
             visit.hint(header.job, reason);
@@ -341,7 +348,16 @@ impl Registry {
                 None => visit.hint(header.job, Reason::UnknownJob),
             }
         }
-        visit.actions
+        let Visit {
+            actions,
+            events: mut refused,
+            ..
+        } = visit;
+        if let Some(job) = self.jobs.get_mut(&header.job) {
+            self.events.append(&mut job.events);
+        }
+        self.events.append(&mut refused);
+        actions
     }
 
     /// The keys under which a datagram of this job may be sealed.
@@ -393,6 +409,11 @@ impl Registry {
         }
     }
 
+    /// What happened since the last call, in its order.
+    pub fn take_events(&mut self) -> Vec<Event> {
+        self.events.take()
+    }
+
     /// Looks for members that have been silent for too long (J-6), and for jobs to forget
     /// ([`expire`](Self::expire)).
     pub fn handle_timeout(&mut self, now: Time) -> Vec<Action> {
@@ -400,6 +421,7 @@ impl Registry {
         let mut actions = Vec::new();
         for job in self.jobs.values_mut() {
             job.look_for_silence(now, &self.config, &mut actions);
+            self.events.append(&mut job.events);
         }
         actions.append(&mut self.expire(now));
         actions

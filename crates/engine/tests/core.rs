@@ -99,7 +99,7 @@ impl World {
 
     fn claims(&self) -> Vec<u64> {
         let rare = self.switch.cores[0].report().rare;
-        rare.iter().map(|port| port.claims).collect()
+        rare.iter().map(|port| port.claims.iter().sum()).collect()
     }
 
     /// All frames are back once nothing runs.

@@ -7,11 +7,14 @@
 //! |---|---|
 //! | [`agent`] | `tally-agent` |
 //! | [`switch`] | `tally-switch` |
+//! | [`event`], [`metrics`] | all daemons |
 
 pub mod agent;
 pub use agent::doctor;
+pub mod event;
 mod hex;
 mod key;
+pub mod metrics;
 pub mod switch;
 mod text;
 

@@ -5,7 +5,7 @@ use std::fs;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 23] = [
+pub const ORDER: [&str; 24] = [
     "perf",
     "crates/testkit",
     "crates/load",
@@ -16,6 +16,7 @@ pub const ORDER: [&str; 23] = [
     "worker-agent/c",
     "crates/sim",
     "crates/report",
+    "crates/telemetry",
     "crates/schema",
     "crates/program",
     "crates/config",

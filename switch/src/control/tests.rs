@@ -68,6 +68,7 @@ impl Rig {
             live: Live::new(&switch, None, handle),
             requests,
             hangup: Arc::default(),
+            growth: GrowthWatch::new(Vec::new()),
             registry: Registry::new(config, vec![job]),
             frames,
             bus: Bus::new(vec![core]),

@@ -18,6 +18,7 @@ pub use status::MemberStatus;
 pub(super) use visit::control_header;
 pub(super) use visit::{Refusal, Visit};
 
+use super::event::{Event, Events};
 use super::{Action, JobConfig, RegistryConfig};
 use crate::roster::Roster;
 use answers::To;
@@ -120,6 +121,8 @@ pub(super) struct Job {
     pub(super) tenant: Option<Arc<str>>,
     /// Since when a tenant's job has had no worker, as far as was looked.
     pub(super) idle_since: Option<Time>,
+    /// What happened since the registry took them last.
+    pub(super) events: Events,
 }
 
 impl Job {
@@ -146,6 +149,7 @@ impl Job {
             removed: None,
             tenant: None,
             idle_since: None,
+            events: Events::default(),
             config,
         }
     }
@@ -184,6 +188,10 @@ impl Job {
         self.ps_incarnation = Incarnation::NONE;
         if self.phase == Phase::Running {
             self.phase = Phase::Paused;
+            self.events.push(Event::Paused {
+                job: self.config.id,
+                epoch: self.incarnation.epoch,
+            });
         }
     }
 
@@ -202,7 +210,14 @@ impl Job {
         let membership = &mut self.workers[usize::from(visit.rank.0)];
         let before = match membership.take() {
             Some(membership) if membership.is(visit) => membership,
-            _ => Membership::new(visit, &self.config),
+            _ => {
+                self.events.push(Event::Joined {
+                    job: self.config.id,
+                    rank: visit.rank,
+                    member: visit.from,
+                });
+                Membership::new(visit, &self.config)
+            }
         };
         *membership = Some(Membership {
             heard: visit.now,
@@ -349,6 +364,11 @@ impl Job {
         );
         visit.actions.push(Action::Bind(Box::new(roster)));
         self.phase = Phase::Running;
+        self.events.push(Event::Running {
+            job: self.config.id,
+            epoch,
+            workers: self.config.workers,
+        });
         self.resumed = None;
         for (rank, membership) in self.memberships().filter(|(rank, _)| *rank != visit.rank) {
             let to = To::member(rank, membership);
@@ -405,6 +425,11 @@ impl Job {
     }
 
     fn close(&mut self, config: &RegistryConfig, outcome: Result<(), Refusal>) {
+        self.events.push(Event::Ended {
+            job: self.config.id,
+            epoch: self.incarnation.epoch,
+            failure: outcome.err().map(|why| (why.reason, why.about)),
+        });
         let challenge = self.challenge(config);
         self.ended = Some(Ending {
             incarnation: self.incarnation,

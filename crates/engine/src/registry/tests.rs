@@ -11,6 +11,7 @@ use tally_wire::{Accept, FragmentId, Rank, Refuse};
 mod attacks;
 mod behind;
 mod challenges;
+mod events;
 mod incarnations;
 mod joining;
 mod leaving;

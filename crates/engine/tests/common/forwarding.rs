@@ -386,7 +386,11 @@ impl World {
         for report in reports {
             add(&mut sums.0, &report.drops.drops);
             add(&mut sums.0, &report.dialects.native.counters.drops.drops);
-            let claims: Vec<_> = report.rare.iter().map(|port| port.claims).collect();
+            let claims: Vec<_> = report
+                .rare
+                .iter()
+                .map(|port| port.claims.iter().sum())
+                .collect();
             add(&mut sums.1, &claims);
         }
         sums

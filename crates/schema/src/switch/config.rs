@@ -18,6 +18,7 @@ pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};
 
+use crate::event::{LogSection, MetricsSection};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -102,6 +103,12 @@ pub struct Config {
     /// Where the switch takes requests; without it, nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlSection>,
+    /// What the log writes, and how.
+    #[serde(default, skip_serializing_if = "LogSection::is_default")]
+    pub log: LogSection,
+    /// Where metrics and the switch's page are served over HTTP; without it, nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsSection>,
 }
 
 /// The switch's own address, to which workers and parameter servers send.
@@ -513,6 +520,8 @@ impl Config {
             idle: Idle::default(),
             stats_socket: None,
             control: None,
+            log: LogSection::default(),
+            metrics: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What a switch did: one value, as JSON for programs and as lines for people.
 
 mod card;
+mod families;
 mod lines;
 mod load;
 mod member;
@@ -9,6 +10,7 @@ mod since;
 mod table;
 
 pub use card::{CardCounts, CardEvents, CardReport, CardState};
+pub use families::{RESIDENCE_BOUNDS_US, STATES};
 pub use load::{LoadCounters, Stage, StageCycles};
 pub use member::{MemberGauges, MemberReport};
 pub use sessions::{
@@ -16,6 +18,8 @@ pub use sessions::{
 };
 pub use table::{Group, Sample, TABLE};
 
+use crate::event::Event;
+use crate::metrics::Histogram;
 use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -125,7 +129,7 @@ metrics! {
     /// Workers of a job.
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default)]
-    pub struct JobMembers, labels ["job"] {
+    pub struct JobMembers, labels ["job_id"] {
         /// Workers of the job.
         pub workers: u8 = gauge "job_workers";
         /// Workers that have joined.
@@ -255,6 +259,9 @@ pub struct Report {
     pub drops: BTreeMap<String, u64>,
     /// From a fragment's first contribution to its result, in the switch.
     pub residence: Latency,
+    /// The same, by how long.
+    #[serde(default)]
+    pub residence_histogram: Histogram,
     /// Share of arrivals that found a slot, or needed none because their fragment came whole.
     #[serde(default)]
     pub hit_rate: f64,
@@ -271,6 +278,9 @@ pub struct Report {
     /// The card; absent if the switch has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardReport>,
+    /// The last events of its log, from the oldest to the latest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
     /// Frames of the pool that were not back at the end; absent while the switch runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frames_missing: Option<usize>,

@@ -3,8 +3,9 @@
 use super::membership::Membership;
 use super::visit::{Refusal, Visit, control_header};
 use super::{Incarnation, Job, Phase};
+use crate::registry::event::Event;
 use crate::registry::{Action, Datagram, RegistryConfig};
-use tally_wire::control::{Behind, DATAGRAM_BYTES, State};
+use tally_wire::control::{Behind, DATAGRAM_BYTES, Reason, State};
 use tally_wire::frame::group_of;
 use tally_wire::{Accept, Key, Kind, Rank, Refuse};
 
@@ -58,6 +59,21 @@ impl Job {
     pub(in crate::registry) fn refuse(&self, visit: &mut Visit<'_>, refusal: Refusal) {
         if !visit.refusals.take(visit.now) {
             return;
+        }
+        // The first says nothing new, and the others how an epoch has ended.
+        let is_news = !matches!(
+            refusal.reason,
+            Reason::Challenge | Reason::MemberLost | Reason::MemberFailed
+        );
+        if is_news {
+            visit.events.push(Event::Refused {
+                job: self.config.id,
+                rank: visit.rank,
+                from: visit.from,
+                reason: refusal.reason,
+                found: refusal.found,
+                allowed: refusal.allowed,
+            });
         }
         let answer = self.refused(visit.config, self.visitor(visit), refusal);
         visit.actions.push(Action::Send(visit.from, answer));

@@ -1,5 +1,6 @@
 //! JOIN: a member takes its place, keeps it, or is refused.
 
+use super::super::event::Event;
 use super::membership::{Membership, TAKEOVER};
 use super::visit::{Refusal, Visit};
 use super::{Agreed, Ending, Incarnation, Job, Phase};
@@ -68,6 +69,13 @@ impl Job {
                 return Err(Refusal::new(Reason::Challenge));
             }
             None => self.lose_ps(),
+        }
+        if self.ps.is_none() {
+            self.events.push(Event::Joined {
+                job: self.config.id,
+                rank: visit.rank,
+                member: visit.from,
+            });
         }
         let before = self.ps.as_ref().map_or(0, |membership| membership.round);
         self.ps = Some(Membership {

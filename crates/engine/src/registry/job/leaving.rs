@@ -1,5 +1,6 @@
 //! LEAVE: a member has finished, gives up, or asks how its epoch ended.
 
+use super::super::event::Event;
 use super::visit::{Refusal, Visit};
 use super::{Incarnation, Job, Phase};
 use tally_wire::control::{LeaveCode, Reason, State};
@@ -35,6 +36,7 @@ impl Job {
                 .as_ref()
                 .is_some_and(|membership| membership.is(visit))
             {
+                self.say_left(visit);
                 self.lose_ps();
             }
             return self.accept(visit, State::Ended);
@@ -45,6 +47,7 @@ impl Job {
             return self.refuse(visit, refusal);
         };
         let finished = leave.code == LeaveCode::Finished;
+        let has_joined = membership.is_some();
         let stale = match (self.phase, membership) {
             // The switch had restarted: the others still need this one's answers (R-3, J-7).
             (Phase::Idle, _) => !finished || visit.incarnation == Incarnation::NONE,
@@ -55,13 +58,16 @@ impl Job {
             return self.refuse(visit, Refusal::new(Reason::StaleEpoch));
         }
         if !finished {
+            if has_joined {
+                self.say_left(visit);
+            }
             if open {
                 let refusal = Refusal {
                     behind: leave.behind & self.all() & !rank.bit(),
                     ..Refusal::numbers(Reason::MemberFailed, leave.code as u8, leave.fragment.0)
                 };
                 self.fail(visit.config, refusal.about(rank), &mut visit.actions);
-            } else if membership.is_some() {
+            } else if has_joined {
                 // It had joined and changed its mind before all were there.
                 self.vacate(rank);
             }
@@ -69,6 +75,9 @@ impl Job {
         }
         self.resume(visit);
         self.enter(visit);
+        if self.left & rank.bit() == 0 {
+            self.say_left(visit);
+        }
         self.left |= rank.bit();
         if self.left == self.all() {
             self.finish(visit);
@@ -76,5 +85,13 @@ impl Job {
             self.run_if_complete(visit);
             self.accept(visit, self.state());
         }
+    }
+
+    fn say_left(&mut self, visit: &Visit<'_>) {
+        self.events.push(Event::Left {
+            job: self.config.id,
+            rank: visit.rank,
+            member: visit.from,
+        });
     }
 }

@@ -1,5 +1,6 @@
 //! Silence: members that have stopped sending heartbeats lose their place, or end the job (J-6).
 
+use super::super::event::Event;
 use super::membership::Membership;
 use super::visit::Refusal;
 use super::{Job, Phase};
@@ -44,7 +45,13 @@ impl Job {
         actions: &mut Vec<Action>,
     ) {
         let silent = |membership: &Membership| now.since(membership.heard) >= config.member_timeout;
-        if self.ps.as_ref().is_some_and(silent) {
+        if let Some(ps) = self.ps.as_ref().filter(|ps| silent(ps)) {
+            self.events.push(Event::Lost {
+                job: self.config.id,
+                rank: Rank::PS,
+                member: Some(ps.member),
+                silent: now.since(ps.heard),
+            });
             self.lose_ps();
         }
         if let Some(since) = self.resumed {
@@ -61,7 +68,14 @@ impl Job {
         }
         if self.phase == Phase::Forming {
             for rank in 0..self.config.workers {
-                if self.workers[usize::from(rank)].as_ref().is_some_and(silent) {
+                let membership = self.workers[usize::from(rank)].as_ref();
+                if let Some(lost) = membership.filter(|it| silent(it)) {
+                    self.events.push(Event::Lost {
+                        job: self.config.id,
+                        rank: Rank(rank),
+                        member: Some(lost.member),
+                        silent: now.since(lost.heard),
+                    });
                     self.vacate(Rank(rank));
                 }
             }
@@ -83,6 +97,12 @@ impl Job {
             .or(self.resumed);
         let silence = heard.map_or(config.member_timeout, |heard| now.since(heard));
         let millis = |d: Duration| d.as_millis().min(u128::from(u32::MAX)) as u32;
+        self.events.push(Event::Lost {
+            job: self.config.id,
+            rank,
+            member: membership.map(|membership| membership.member),
+            silent: silence,
+        });
         let numbers = (millis(silence), millis(config.member_timeout));
         let refusal = Refusal::numbers(Reason::MemberLost, numbers.0, numbers.1).about(rank);
         self.fail(config, refusal, actions);

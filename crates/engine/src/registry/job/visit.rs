@@ -1,6 +1,7 @@
 //! One datagram being answered, and why a job refuses it.
 
 use super::Incarnation;
+use crate::registry::event::{Event, Events};
 use crate::registry::{Action, JobConfig, Refusals, RegistryConfig};
 use crate::roster::Member;
 use tally_wire::control::{DATAGRAM_BYTES, Reason};
@@ -21,6 +22,8 @@ pub(in crate::registry) struct Visit<'a> {
     pub(in crate::registry) key: Option<&'a Key>,
     pub(in crate::registry) refusals: &'a mut Refusals,
     pub(in crate::registry) actions: Vec<Action>,
+    /// Refusals; what happens to the job is with the job.
+    pub(in crate::registry) events: Events,
 }
 
 impl Visit<'_> {
@@ -34,6 +37,14 @@ impl Visit<'_> {
         if !self.refusals.take(self.now) {
             return;
         }
+        self.events.push(Event::Refused {
+            job,
+            rank: self.rank,
+            from: self.from,
+            reason,
+            found: 0,
+            allowed: 0,
+        });
         let refuse = Refuse {
             instance: self.instance,
             challenge: 0,

@@ -15,7 +15,7 @@ metrics! {
     /// How a member of a job stands.
     #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
     #[serde(default)]
-    pub struct MemberGauges, labels ["job", "rank"] {
+    pub struct MemberGauges, labels ["job_id", "rank"] {
         /// Time since the member's last heartbeat.
         pub silent_s: f64 = gauge "member_silent_seconds" in Seconds;
         /// Share of its time in which the member awaits results, as it says.

@@ -1,6 +1,7 @@
 //! The table of metrics, and what follows from it: values, lines and documentation.
 
 use super::*;
+use crate::switch::report::STATES;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tally_engine::metrics::{Metric, MetricSet, Number, Unit};
@@ -206,6 +207,21 @@ fn generated(text: &str) -> String {
             metric.key,
             metric.name,
             metric.kind.name(),
+            labels.join(", "),
+            metric.help
+        );
+    }
+    for metric in &STATES {
+        let labels: Vec<_> = metric.labels().map(|label| format!("`{label}`")).collect();
+        let kind = if metric.name == "residence_seconds" {
+            "histogram"
+        } else {
+            metric.kind.name()
+        };
+        tables[0].1 += &format!(
+            "| `{}` | `{}` | {kind} | {} | {} |\n",
+            metric.key,
+            metric.name,
             labels.join(", "),
             metric.help
         );

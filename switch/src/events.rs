@@ -1,0 +1,368 @@
+//! What happens to jobs, members and hosts, as events of the log.
+//!
+//! The registry and SwitchML's controller say what happened as values; here they become sentences
+//! with fields. Frames of hostile hosts are only counted on the data path: [`Growth`] compares the
+//! counters once a second and tells of those that grew.
+
+use crate::bus::{Answers, Bus};
+use crate::messages::{CoreCommand, CoreReport};
+use std::time::{Duration, Instant};
+use tally_engine::counters::CLAIMS;
+use tally_engine::metrics::MetricSet as _;
+use tally_engine::registry::Event;
+use tally_engine::switchml::controller::{End, Event as SessionEvent};
+use tally_engine::{Counters, DropReason, Member, PortId};
+use tally_telemetry::tracing::{info, warn};
+use tally_wire::control::Reason;
+use tally_wire::{JobId, Rank};
+
+/// Drops that have no honest cause in a network that works, beside claims.
+const SUSPICIOUS: [DropReason; 3] = [
+    DropReason::AuthTag,
+    DropReason::NotMember,
+    DropReason::RankOutOfJob,
+];
+
+/// The name of a port.
+#[must_use]
+pub fn port_name(ports: &[String], port: PortId) -> String {
+    let name = ports.get(usize::from(port.0));
+    name.cloned().unwrap_or_else(|| port.0.to_string())
+}
+
+fn rank_name(rank: Rank) -> String {
+    match rank {
+        Rank::PS => "PS".into(),
+        Rank(rank) => format!("rank {rank}"),
+    }
+}
+
+/// The value of the field `reason`, and what a refused host's operator is to do.
+const fn refusal(reason: Reason) -> (&'static str, &'static str) {
+    match reason {
+        Reason::UnknownJob => (
+            "unknown-job",
+            "no such job is configured: add it here, or correct `id` there",
+        ),
+        Reason::BadMac => (
+            "bad-key",
+            "its key is not the job's: compare `key` there with `key` here",
+        ),
+        Reason::BadRank => ("bad-rank", "the job has fewer workers"),
+        Reason::Workers => (
+            "wrong-workers",
+            "the number of workers is not that of the job here",
+        ),
+        Reason::Payload => (
+            "payload",
+            "payload in units of 64 bytes: set one `payload_bytes` that all ports carry",
+        ),
+        Reason::Shape => ("shape", "it sums other tensors than the first rank"),
+        Reason::RankTaken => (
+            "rank-taken",
+            "another process is this rank: end one, or give it another rank",
+        ),
+        Reason::StaleEpoch => (
+            "stale-epoch",
+            "it is in an epoch that has ended: restart it",
+        ),
+        Reason::MemberLost => ("member-lost", "its epoch ended because a member was lost"),
+        Reason::MemberFailed => ("member-failed", "its epoch ended because a member gave up"),
+        Reason::Window => ("window", "its window exceeds `window`: it asks again"),
+        Reason::Challenge => ("challenge", "it asks again"),
+        Reason::Removed => ("removed", "the job was removed from the switch"),
+        Reason::Draining => ("draining", "the job drains: it starts no epoch"),
+        Reason::TenantJobs => ("tenant-jobs", "its tenant has `max_jobs` jobs already"),
+        Reason::TenantWorkers => (
+            "tenant-workers",
+            "the job has more than `max_workers` workers",
+        ),
+    }
+}
+
+/// Says what happened to a job or to a member.
+pub fn say(event: &Event, ports: &[String]) {
+    match event {
+        Event::Joined { job, rank, member } => {
+            let (at, name) = (At::new(ports, member), rank_name(*rank));
+            info!(kind = "joined", job = job.0, rank = %rank_field(*rank), port = at.port,
+                mac = %member.mac, ip = %member.ip,
+                "job {}: {name} joined from {at}", job.0);
+        }
+        Event::Left { job, rank, member } => {
+            let (at, name) = (At::new(ports, member), rank_name(*rank));
+            info!(kind = "left", job = job.0, rank = %rank_field(*rank), port = at.port,
+                mac = %member.mac, ip = %member.ip,
+                "job {}: {name} left, {at}", job.0);
+        }
+        Event::Lost {
+            job,
+            rank,
+            member,
+            silent,
+        } => say_lost(*job, *rank, member.as_ref(), silent.as_secs_f64(), ports),
+        Event::Running {
+            job,
+            epoch,
+            workers,
+        } => {
+            let (job, epoch) = (job.0, epoch.0);
+            info!(
+                kind = "running",
+                job, epoch, "job {job}: running with {workers} workers, epoch {epoch}"
+            );
+        }
+        Event::Paused { job, epoch } => {
+            let (job, epoch) = (job.0, epoch.0);
+            warn!(
+                kind = "paused",
+                job,
+                epoch,
+                "job {job}: paused in epoch {epoch}: its parameter server is gone; start it again"
+            );
+        }
+        Event::Ended {
+            job,
+            epoch,
+            failure,
+        } => say_ended(job.0, epoch.0, *failure),
+        Event::Refused {
+            job,
+            rank,
+            from,
+            reason,
+            found,
+            allowed,
+        } => {
+            let (reason, what) = refusal(*reason);
+            let (at, name) = (At::new(ports, from), rank_name(*rank));
+            let numbers = match (found, allowed) {
+                (0, 0) => String::new(),
+                (found, allowed) => format!(" (found {found}, allowed {allowed})"),
+            };
+            warn!(kind = "refused", job = job.0, rank = %rank_field(*rank), reason,
+                port = at.port, mac = %from.mac, ip = %from.ip,
+                "job {}: refused {name} from {at}: {reason}{numbers}: {what}", job.0);
+        }
+    }
+}
+
+fn say_lost(job: JobId, rank: Rank, member: Option<&Member>, silent_s: f64, ports: &[String]) {
+    let (job, name, rank) = (job.0, rank_name(rank), rank_field(rank));
+    let Some(member) = member else {
+        warn!(
+            kind = "lost",
+            job,
+            rank,
+            silent_s,
+            "job {job}: {name} lost: it did not come back within {silent_s:.1} s of the switch's restart"
+        );
+        return;
+    };
+    let at = At::new(ports, member);
+    warn!(kind = "lost", job, rank, port = at.port, mac = %member.mac, ip = %member.ip, silent_s,
+        "job {job}: {name} lost: silent for {silent_s:.1} s, {at}: look at that host and its link");
+}
+
+fn say_ended(job: u16, epoch: u16, failure: Option<(Reason, Option<Rank>)>) {
+    let Some((reason, about)) = failure else {
+        info!(
+            kind = "ended",
+            job, epoch, "job {job}: epoch {epoch} has ended, all workers left"
+        );
+        return;
+    };
+    let (reason, _) = refusal(reason);
+    let about = about.map_or_else(String::new, |rank| format!(" of {}", rank_name(rank)));
+    warn!(
+        kind = "ended",
+        job, epoch, reason, "job {job}: epoch {epoch} has failed: {reason}{about}"
+    );
+}
+
+/// The value of the field `rank`.
+fn rank_field(rank: Rank) -> String {
+    match rank {
+        Rank::PS => "ps".into(),
+        Rank(rank) => rank.to_string(),
+    }
+}
+
+/// Where a host is, in words.
+struct At<'a> {
+    port: String,
+    host: &'a Member,
+}
+
+impl<'a> At<'a> {
+    fn new(ports: &[String], host: &'a Member) -> Self {
+        Self {
+            port: port_name(ports, host.port),
+            host,
+        }
+    }
+}
+
+impl std::fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Member { ip, mac, .. } = self.host;
+        write!(f, "{ip}, {mac}, port {}", self.port)
+    }
+}
+
+/// Says what happened to SwitchML's clients.
+pub fn say_session(event: &SessionEvent) {
+    let text = event.to_string();
+    match event {
+        SessionEvent::Started(session) => {
+            info!(kind = "session begins", session = %session.id, "{text}");
+        }
+        SessionEvent::Ended {
+            id,
+            why: End::TwoPorts { .. },
+        } => warn!(kind = "session conflict", session = %id, "{text}"),
+        SessionEvent::Ended { id, .. } => info!(kind = "session ends", session = %id, "{text}"),
+        SessionEvent::Anew { id, peer, .. } => {
+            info!(kind = "worker anew", session = %id, peer = %peer, "{text}");
+        }
+        SessionEvent::Refused { peer, .. } => info!(kind = "refused", peer = %peer, "{text}"),
+    }
+}
+
+/// Counters of hostile frames, as they were when they were told of last.
+#[derive(Debug, Default)]
+pub struct Growth {
+    /// By port and claim.
+    claims: Vec<[u64; CLAIMS.len()]>,
+    /// By reason.
+    drops: [u64; SUSPICIOUS.len()],
+}
+
+/// More frames of one reason.
+#[derive(Debug, PartialEq, Eq)]
+struct Grown {
+    /// From this port, where it is known.
+    port: Option<usize>,
+    reason: DropReason,
+    frames: u64,
+}
+
+impl Growth {
+    /// Says what has grown since the last call. The cores' reports have the ports in their order.
+    pub fn look(&mut self, cores: &[CoreReport], ports: &[String]) {
+        for Grown {
+            port,
+            reason,
+            frames,
+        } in self.compare(cores)
+        {
+            let (name, help) = (reason.name(), reason.help());
+            let port = port.and_then(|port| ports.get(port));
+            let port = port.map_or("", String::as_str);
+            let from = match port {
+                "" => String::new(),
+                port => format!(" from port {port}"),
+            };
+            warn!(
+                kind = "hostile",
+                reason = name,
+                port,
+                frames,
+                "dropped {frames} frames{from} as `{name}`: each of them {}",
+                lower(help)
+            );
+        }
+    }
+
+    fn compare(&mut self, cores: &[CoreReport]) -> Vec<Grown> {
+        let mut grown = Vec::new();
+        let ports = cores.first().map_or(0, |core| core.rare.len());
+        self.claims.resize(ports, [0; CLAIMS.len()]);
+        for (port, before) in self.claims.iter_mut().enumerate() {
+            for (claim, (reason, before)) in CLAIMS.iter().zip(before).enumerate() {
+                let all: u64 = cores.iter().map(|core| core.rare[port].claims[claim]).sum();
+                let frames = all.saturating_sub(std::mem::replace(before, all));
+                if frames > 0 {
+                    grown.push(Grown {
+                        port: Some(port),
+                        reason: *reason,
+                        frames,
+                    });
+                }
+            }
+        }
+        let mut counters = Counters::default();
+        cores.iter().for_each(|core| counters.add(&core.counters));
+        for (reason, before) in SUSPICIOUS.into_iter().zip(&mut self.drops) {
+            let all = counters.dropped(reason);
+            let frames = all.saturating_sub(std::mem::replace(before, all));
+            if frames > 0 {
+                grown.push(Grown {
+                    port: None,
+                    reason,
+                    frames,
+                });
+            }
+        }
+        grown
+    }
+}
+
+/// How often the counters are looked at.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long the cores have for their answers. Nothing waits for them meanwhile.
+const ANSWERED_AFTER: Duration = Duration::from_millis(200);
+
+/// Looks at the counters from time to time, without waiting for a core.
+pub struct GrowthWatch {
+    growth: Growth,
+    ports: Vec<String>,
+    next: Instant,
+    asked: Option<(Instant, Answers<CoreReport>)>,
+}
+
+impl GrowthWatch {
+    /// Over ports of these names.
+    #[must_use]
+    pub fn new(ports: Vec<String>) -> Self {
+        Self {
+            growth: Growth::default(),
+            ports,
+            next: Instant::now() + EVERY,
+            asked: None,
+        }
+    }
+
+    /// Names of the ports.
+    #[must_use]
+    pub fn ports(&self) -> &[String] {
+        &self.ports
+    }
+
+    /// Asks the cores, or takes their answers, if it is time. Without all answers nothing is told;
+    /// the next look has the growth.
+    pub fn look(&mut self, bus: &Bus) {
+        let now = Instant::now();
+        match self.asked.take() {
+            Some((at, answers)) if now.duration_since(at) >= ANSWERED_AFTER => {
+                let cores: Option<Vec<_>> = answers.ready().collect();
+                if let Some(cores) = cores {
+                    self.growth.look(&cores, &self.ports);
+                }
+            }
+            Some(waiting) => self.asked = Some(waiting),
+            None if now >= self.next => {
+                self.next = now + EVERY;
+                self.asked = Some((now, bus.ask(CoreCommand::Report)));
+            }
+            None => {}
+        }
+    }
+}
+
+/// A sentence that begins in the middle of another.
+fn lower(sentence: &str) -> String {
+    let mut chars = sentence.trim_end_matches('.').chars();
+    let first = chars.next().map(|c| c.to_ascii_lowercase());
+    first.into_iter().chain(chars).collect()
+}
