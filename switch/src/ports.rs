@@ -33,7 +33,7 @@ use anyhow::{Context, Result, bail};
 use tally_dpdk::{Eal, Port, PortConfig, PortInfo, Probed, Started};
 use tally_engine::PortId;
 use tally_engine::queue::QueueConfig;
-use tally_packet::Ready;
+use tally_packet::{Ready, Segmenter};
 use tally_schema::switch::report::Spread;
 
 /// Transmit descriptors of a NIC at most, all its queues together. What the NIC has taken is out of
@@ -187,7 +187,16 @@ impl Opened {
             };
             self.cores[core].rx.push((id, Rx::Dpdk(rx)));
         }
-        let tx = started.tx.into_iter().map(Tx::Dpdk).collect();
+        let has_superframes = config.ports.iter().any(|port| port.interface().is_some());
+        let pool = self.pools.on(info.socket.or(core_node));
+        let tx = started.tx.into_iter().map(|queue| {
+            if has_superframes {
+                Tx::Cutting(Box::new((queue, Segmenter::new(pool.clone()))))
+            } else {
+                Tx::Dpdk(queue)
+            }
+        });
+        let tx = tx.collect();
         self.give_tx(config, plan.tx, owner, tx);
         Ok(())
     }
@@ -212,7 +221,8 @@ impl Opened {
         let Some(ready) = &mut core.ready else {
             unreachable!("just made");
         };
-        let (rx, tx) = tally_packet::open(name, self.pools.on(core_node), ready)?;
+        let (mut rx, tx) = tally_packet::open(name, self.pools.on(core_node), ready)?;
+        rx.forward_superframes(config.address.ip);
         self.shapes.push(PortShape {
             name: section.label().to_owned(),
             rx_queues: 1,

@@ -1,7 +1,7 @@
 //! Receive and transmit queues of a data core: of a DPDK port, or of an interface of the kernel.
 
 use tally_dpdk::{Mbuf, RxQueue, TxQueue};
-use tally_packet::{PacketRx, PacketTx};
+use tally_packet::{PacketRx, PacketTx, Segmenter};
 
 /// Where frames come from.
 pub enum Rx {
@@ -36,6 +36,8 @@ impl Rx {
 pub enum Tx {
     /// A queue of a DPDK port.
     Dpdk(TxQueue),
+    /// The same beside ports that receive superframes, which are cut for it.
+    Cutting(Box<(TxQueue, Segmenter)>),
     /// An interface of the kernel.
     Kernel(Box<PacketTx>),
 }
@@ -47,6 +49,12 @@ impl Tx {
     pub fn burst(&mut self, frames: &mut Vec<Mbuf>) -> usize {
         match self {
             Self::Dpdk(queue) => queue.burst(frames),
+            Self::Cutting(both) => {
+                let (queue, segmenter) = &mut **both;
+                segmenter.send(frames, |frames| {
+                    queue.burst(frames);
+                })
+            }
             Self::Kernel(interface) => interface.burst(frames),
         }
     }
@@ -56,6 +64,7 @@ impl Tx {
     pub fn refused(&self) -> u64 {
         match self {
             Self::Dpdk(queue) => queue.chained_dropped(),
+            Self::Cutting(both) => both.0.chained_dropped() + both.1.no_buffer(),
             Self::Kernel(interface) => interface.errors(),
         }
     }

@@ -251,7 +251,6 @@ const NOTHING: (&str, &str) = ("", "");
 fn all_is_well_also_while_a_job_runs_which_is_not_disturbed() {
     let Some(mut net) = net("well") else { return };
     net.host("ip link set dev eth0 mtu 9000");
-    net.host("ethtool -K eth0 tso off");
     net.switch("ip link set dev port0 mtu 9000");
     net.configure(8192, NOTHING);
     net.start_switch("packet0,iface=port0", 9000);

@@ -48,4 +48,6 @@ fields! {
     port: u16 = TALLY_MBUF_PORT;
     /// References to the segment; threads that share it access it atomically.
     refcnt: u16 = TALLY_MBUF_REFCNT;
+    /// Lengths of headers and of segments, as bit fields.
+    tx_offload: u64 = TALLY_MBUF_TX_OFFLOAD;
 }

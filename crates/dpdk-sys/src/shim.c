@@ -28,6 +28,7 @@ FIELD_IS(next, struct rte_mbuf *);
 FIELD_IS(ol_flags, uint64_t);
 FIELD_IS(pkt_len, uint32_t);
 FIELD_IS(port, uint16_t);
+FIELD_IS(tx_offload, uint64_t);
 /* An AtomicU16 in Rust. In C it is _Atomic only if DPDK was built with enable_stdatomic. */
 _Static_assert(sizeof(((struct rte_mbuf *)0)->refcnt) == 2, "refcnt is 16 bits wide");
 

@@ -36,12 +36,18 @@ enum {
 	TALLY_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
 	TALLY_MBUF_PORT = offsetof(struct rte_mbuf, port),
 	TALLY_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
+	TALLY_MBUF_TX_OFFLOAD = offsetof(struct rte_mbuf, tx_offload),
 };
 
 /* Macros that bindgen cannot evaluate by itself. */
 enum {
 	TALLY_RING_SINGLE_PRODUCER = RING_F_SP_ENQ,
 	TALLY_RING_SINGLE_CONSUMER = RING_F_SC_DEQ,
+	/* Fields of tx_offload: first bit and number of bits. */
+	TALLY_L3_LEN_BIT = RTE_MBUF_L3_LEN_OFS,
+	TALLY_L3_LEN_BITS = RTE_MBUF_L3_LEN_BITS,
+	TALLY_TSO_SEGSZ_BIT = RTE_MBUF_TSO_SEGSZ_OFS,
+	TALLY_TSO_SEGSZ_BITS = RTE_MBUF_TSO_SEGSZ_BITS,
 	/* --no-huge excludes --single-file-segments, without which net_memif refuses zero-copy. */
 	TALLY_NO_HUGE_FORBIDS_ZERO_COPY = RTE_VERSION >= RTE_VERSION_NUM(25, 11, 0, 0),
 };
@@ -51,6 +57,7 @@ static const uint64_t TALLY_RX_IP_CKSUM_GOOD = RTE_MBUF_F_RX_IP_CKSUM_GOOD;
 static const uint64_t TALLY_RX_L4_CKSUM_MASK = RTE_MBUF_F_RX_L4_CKSUM_MASK;
 static const uint64_t TALLY_RX_L4_CKSUM_BAD = RTE_MBUF_F_RX_L4_CKSUM_BAD;
 static const uint64_t TALLY_RX_L4_CKSUM_GOOD = RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+static const uint64_t TALLY_RX_LRO = RTE_MBUF_F_RX_LRO;
 
 /* What a port can do, from rte_eth_dev_info. */
 struct tally_port_info {

@@ -22,6 +22,16 @@ impl Frame for Mbuf {
     }
 
     #[inline]
+    fn wire_frames(&self) -> usize {
+        self.wire_frames()
+    }
+
+    #[inline]
+    fn wire_bytes(&self) -> usize {
+        self.wire_bytes()
+    }
+
+    #[inline]
     fn is_contiguous(&self) -> bool {
         self.is_contiguous()
     }

@@ -54,7 +54,7 @@ mod tsc;
 pub use connect::connect;
 pub use eal::{Eal, EalConfig, Iova, LogLevel, Memory, is_pci};
 pub use error::{Errno, Error};
-pub use mbuf::{ChecksumState, Mbuf, Parts, Shares, free_bulk};
+pub use mbuf::{ChecksumState, Cut, Mbuf, Parts, Shares, free_bulk};
 pub use mempool::{FRAME_ALIGN_BYTES, HEADROOM_BYTES, Mempool, MempoolConfig};
 pub use port::{Configured, Port, Probed, Started, StartedPort};
 pub use port_info::{Link, MacAddress, PortConfig, PortId, PortInfo, PortStats};

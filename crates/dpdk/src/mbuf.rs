@@ -72,6 +72,10 @@ macro_rules! field {
     };
 }
 
+mod superframe;
+
+pub use superframe::Cut;
+
 impl Mbuf {
     /// Takes over one reference.
     ///

@@ -141,7 +141,8 @@ impl<P: Platform> Context<P> {
     /// If the pool is exhausted.
     #[inline]
     pub fn exclusive(&self, frame: P::Frame) -> Result<P::Frame, DropReason> {
-        if frame.is_unique() && frame.is_contiguous() {
+        // Of a superframe only headers are looked at, which are in its first segment.
+        if frame.is_unique() && (frame.is_contiguous() || frame.wire_frames() > 1) {
             return Ok(frame);
         }
         self.platform.copy(&frame).ok_or(DropReason::NoBuffer)

@@ -203,6 +203,9 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
     /// Decides on a frame that is not like the last one of its port: it may be anything.
     #[inline(never)]
     fn classify(&mut self, port: PortId, mut frame: P::Frame) -> Result<(), DropReason> {
+        if frame.wire_frames() > 1 {
+            return self.receive_superframe(port, frame);
+        }
         if !frame.is_contiguous() {
             frame = self.linearise(port, &frame)?;
         }
@@ -231,6 +234,21 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 udp: Some(udp),
             };
             return self.give(id, &arrival, frame);
+        }
+        self.forward(port, frame)
+    }
+
+    /// Decides on a superframe: it is forwarded, or dropped. No dialect takes what a wire does not
+    /// carry.
+    fn receive_superframe(&mut self, port: PortId, frame: P::Frame) -> Result<(), DropReason> {
+        let more = frame.wire_frames() as u64 - 1;
+        self.context.ports.counters[usize::from(port.0)].rx_frames += more;
+        let head = frame.data();
+        let is_dialects = self.demux.port(port).is_some()
+            || self.demux.ethertype(head).is_some()
+            || self.demux.transit(head).is_some();
+        if is_dialects || self.context.forwarding.is_local(head)? {
+            return Err(DropReason::Superframe);
         }
         self.forward(port, frame)
     }
@@ -341,6 +359,10 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             }
             Verdict::Forward(to) => context.ports.forward(to, class, frame),
             Verdict::Flood => {
+                let more = frame.wire_frames() as u32 - 1;
+                context
+                    .forwarding
+                    .admit_more_floods(context.now, port, more)?;
                 self.spared.fill(false);
                 self.dialects.spare_floods(&mut self.spared);
                 context.ports.flood(port, frame, &self.spared);

@@ -59,6 +59,9 @@ drop_reasons! {
     /// Came in several buffers and is longer than any one. Others are copied into one
     /// (`linearised`).
     Segmented = "segmented",
+    /// Is a superframe that a kernel has made of TCP segments or UDP datagrams, to the switch's MAC
+    /// or to a service of the switch.
+    Superframe = "superframe",
     /// Is to a UDP port of the switch that has no service.
     UdpPort = "udp-port",
     /// Is to the switch's MAC and another IPv4 address.

@@ -78,8 +78,8 @@ metrics! {
         pub handed_over: u64 = counter "port_handed_over_frames" in Frames;
         /// Frames received in several buffers and copied into one.
         pub linearised: u64 = counter "port_linearised_frames" in Frames;
-        /// Frames that the device did not take in, or took and could not send: superframes of TCP
-        /// or with a VLAN tag, frames beyond its MTU, an interface that is down.
+        /// Frames that the device did not take in, or took and could not send: superframes of
+        /// tunnels, frames beyond its MTU, an interface that is down.
         pub refused: u64 = counter "port_refused_frames" in Frames;
     }
 }
@@ -144,7 +144,15 @@ impl<F: Frame> Line<F> {
         driver: &mut impl Transmit<F>,
         counters: &mut PortCounters,
     ) -> bool {
-        let bytes = |stage: &[F]| stage.iter().map(|f| f.frame_bytes() as u64).sum::<u64>();
+        let size = |stage: &[F]| {
+            let add = |(frames, bytes), f: &F| {
+                (
+                    frames + f.wire_frames() as u64,
+                    bytes + f.frame_bytes() as u64,
+                )
+            };
+            stage.iter().fold((0, 0), add)
+        };
         let mut progress = false;
         loop {
             let room = driver.room(port).saturating_sub(self.stage.len());
@@ -152,10 +160,11 @@ impl<F: Frame> Line<F> {
             if self.stage.is_empty() {
                 return progress;
             }
-            let before = bytes(&self.stage);
+            let before = size(&self.stage);
             let sent = driver.transmit(port, &mut self.stage);
-            counters.tx_frames += sent as u64;
-            counters.tx_bytes += before - bytes(&self.stage);
+            let left = size(&self.stage);
+            counters.tx_frames += before.0 - left.0;
+            counters.tx_bytes += before.1 - left.1;
             progress |= sent > 0;
             if !self.stage.is_empty() {
                 return progress;
@@ -221,7 +230,7 @@ impl<F: Frame> Ports<F> {
         let line = |config| Line {
             stage: Vec::with_capacity(stage_frames.max(1)),
             stage_frames,
-            queue: PortQueue::new(config),
+            queue: PortQueue::weighing(config, |frame: &F| frame.wire_frames() as u32),
         };
         let ways: Vec<_> = queues
             .into_iter()
@@ -318,8 +327,8 @@ impl<F: Frame> Ports<F> {
     /// and everything behind it.
     #[inline(always)]
     pub fn forward(&mut self, port: PortId, class: usize, frame: F) {
-        if frame.frame_bytes() > self.longest_frame[usize::from(port.0)] {
-            self.frame_too_long += 1;
+        if frame.wire_bytes() > self.longest_frame[usize::from(port.0)] {
+            self.frame_too_long += frame.wire_frames() as u64;
             self.recycle(frame);
         } else {
             self.send(port, class, frame);
@@ -339,7 +348,7 @@ impl<F: Frame> Ports<F> {
             if self.hostless.contains(&port) {
                 continue;
             }
-            self.counters[at].flooded += 1;
+            self.counters[at].flooded += frame.wire_frames() as u64;
             self.forward(port, class, frame.share());
         }
         self.recycle(frame);

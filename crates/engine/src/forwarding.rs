@@ -268,6 +268,18 @@ impl Forwarding {
         }
     }
 
+    /// Counts against the limit the frames that a flooded superframe has beyond one.
+    ///
+    /// # Errors
+    /// If they exceed the limit of their port.
+    pub fn admit_more_floods(&self, now: Time, port: PortId, more: u32) -> Result<(), DropReason> {
+        if more == 0 || self.tables.floods[usize::from(port.0)].take_many(now, more) {
+            Ok(())
+        } else {
+            Err(DropReason::Storm)
+        }
+    }
+
     fn admit_flood(&self, now: Time, port: PortId, frame: &[u8]) -> Result<(), DropReason> {
         let Tables { recent, floods, .. } = &*self.tables;
         if recent.is_back(now, port, frame) {

@@ -26,7 +26,8 @@
 //! so that its sender slows down before the queue is full. What finds its class full is not taken.
 //!
 //! The catch: the numbers are in frames, because that is what is counted without looking at them;
-//! they were chosen for frames of 1 KiB ([`QueueConfig`] says how).
+//! they were chosen for frames of 1 KiB ([`QueueConfig`] says how). A superframe counts as the
+//! frames that it is on a wire ([`PortQueue::weighing`]); it joins a class that is not full yet.
 
 use crate::metrics;
 use crate::metrics::Label;
@@ -125,8 +126,12 @@ impl QueueCounters {
 pub struct PortQueue<T> {
     config: QueueConfig,
     classes: [VecDeque<T>; CLASSES],
-    /// Frames in all classes.
+    /// Frames in all classes; of a superframe, one.
     len: u32,
+    /// What a frame counts as.
+    weigh: fn(&T) -> u32,
+    /// By class, what superframes count as beyond one.
+    extra: [u32; CLASSES],
     /// A bit for each class that is not empty.
     waiting: u8,
     /// Of them, those whose turn has come though a higher one waits.
@@ -143,6 +148,15 @@ impl<T> PortQueue<T> {
     /// If one of the numbers is 0.
     #[must_use]
     pub fn new(config: QueueConfig) -> Self {
+        Self::weighing(config, |_| 1)
+    }
+
+    /// An empty queue of frames that count as `weigh` says, which is at least 1.
+    ///
+    /// # Panics
+    /// If one of the numbers is 0.
+    #[must_use]
+    pub fn weighing(config: QueueConfig, weigh: fn(&T) -> u32) -> Self {
         let QueueConfig {
             frames,
             mark_frames,
@@ -153,6 +167,8 @@ impl<T> PortQueue<T> {
             config,
             classes: std::array::from_fn(|_| VecDeque::with_capacity(config.frames as usize)),
             len: 0,
+            weigh,
+            extra: [0; CLASSES],
             waiting: 0,
             due: 0,
             passed: [0; CLASSES],
@@ -183,11 +199,19 @@ impl<T> PortQueue<T> {
     #[must_use]
     pub fn is_long(&self, class: usize) -> bool {
         // Nearly always the first comparison says it all.
-        self.len >= self.config.mark_frames && self.len_from(class) >= self.config.mark_frames
+        self.weight() >= self.config.mark_frames && self.len_from(class) >= self.config.mark_frames
     }
 
     fn len_from(&self, class: usize) -> u32 {
-        self.classes[class..].iter().map(|q| q.len() as u32).sum()
+        let extra: u32 = self.extra[class..].iter().sum();
+        let frames: u32 = self.classes[class..].iter().map(|q| q.len() as u32).sum();
+        frames + extra
+    }
+
+    /// What all that waits counts as.
+    #[inline]
+    fn weight(&self) -> u32 {
+        self.len + self.extra.iter().sum::<u32>()
     }
 
     /// Lets a frame join its class.
@@ -200,14 +224,16 @@ impl<T> PortQueue<T> {
     #[inline]
     pub fn push(&mut self, class: usize, frame: T) -> Result<(), T> {
         let queue = &mut self.classes[class];
-        if queue.len() >= self.config.frames as usize {
-            self.counters.tx_dropped_by_class[class] += 1;
+        let weight = (self.weigh)(&frame);
+        if queue.len() as u32 + self.extra[class] >= self.config.frames {
+            self.counters.tx_dropped_by_class[class] += u64::from(weight);
             return Err(frame);
         }
+        self.extra[class] += weight - 1;
         queue.push_back(frame);
         self.waiting |= 1 << class;
         self.len += 1;
-        self.counters.queue_frames_max = self.counters.queue_frames_max.max(self.len);
+        self.counters.queue_frames_max = self.counters.queue_frames_max.max(self.weight());
         Ok(())
     }
 
@@ -216,7 +242,9 @@ impl<T> PortQueue<T> {
     pub fn pop(&mut self) -> Option<T> {
         let class = self.turn()?;
         let frame = self.classes[class].pop_front()?;
-        self.served(class, 1);
+        let weight = (self.weigh)(&frame);
+        self.extra[class] -= weight - 1;
+        self.served(class, 1, weight);
         Some(frame)
     }
 
@@ -234,8 +262,13 @@ impl<T> PortQueue<T> {
             } else {
                 1
             };
+            let mut weight = n as u32;
+            if self.extra[class] > 0 {
+                weight = queue.iter().take(n).map(self.weigh).sum();
+                self.extra[class] -= weight - n as u32;
+            }
             out.extend(queue.drain(..n));
-            self.served(class, n as u32);
+            self.served(class, n as u32, weight);
             left -= n;
         }
     }
@@ -262,9 +295,9 @@ impl<T> PortQueue<T> {
         }
     }
 
-    /// `n` frames of this class have left.
+    /// `n` frames of this class have left, which count as `weight`.
     #[inline]
-    fn served(&mut self, class: usize, n: u32) {
+    fn served(&mut self, class: usize, n: u32, weight: u32) {
         let bit = 1u8 << class;
         self.len -= n;
         self.due &= !bit;
@@ -279,7 +312,7 @@ impl<T> PortQueue<T> {
         while below != 0 {
             let other = below.trailing_zeros() as usize;
             below &= below - 1;
-            self.passed[other] += n;
+            self.passed[other] += weight;
             if self.passed[other] >= self.config.guard {
                 self.due |= 1 << other;
             }

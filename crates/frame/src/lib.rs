@@ -19,6 +19,18 @@ pub trait Frame: Sized {
     /// Bytes in all segments.
     fn frame_bytes(&self) -> usize;
 
+    /// Frames that it is on a wire: several if it is a superframe.
+    #[inline]
+    fn wire_frames(&self) -> usize {
+        1
+    }
+
+    /// Bytes of the longest frame that it is on a wire.
+    #[inline]
+    fn wire_bytes(&self) -> usize {
+        self.frame_bytes()
+    }
+
     /// Whether it has one segment.
     fn is_contiguous(&self) -> bool;
 

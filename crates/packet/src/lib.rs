@@ -19,11 +19,11 @@
 //! - Kernels before 6.2 have no superframes of UDP on packet sockets: frames then travel one by
 //!   one, and hosts on a veth pair must not send any (`ethtool -K eth0 tx-udp-segmentation off`):
 //!   the kernel drops them, and they are counted ([`PacketRx::unsupported`]). See [`superframes`].
-//! - Superframes of TCP are dropped and counted ([`PacketRx::unsupported`]): hosts on a veth pair
-//!   that send other traffic need `ethtool -K eth0 tso off`, and a NIC that merges what it receives
-//!   `gro off`.
-//! - Superframes with a VLAN tag are dropped and counted too: the same settings, on the interface
-//!   in the VLAN.
+//! - Superframes of TCP, with a VLAN tag, and of datagrams to others come as they are, if asked for
+//!   ([`PacketRx::forward_superframes`]); a way out that carries none needs [`segment`]. Until then
+//!   they are dropped and counted.
+//! - Superframes of tunnels are dropped and counted ([`PacketRx::unsupported`]), and of IPv6 with
+//!   extension headers. The switches of `ethtool -K` for them are in docs/OPERATIONS.md.
 //! - The kernel takes an outer VLAN tag out of each frame; it is put back from what it says beside
 //!   it. It sends none that is longer than the MTU allows without a tag, unless the tag is
 //!   802.1Q's.
@@ -31,6 +31,7 @@
 
 mod ready;
 mod rx;
+mod segment;
 mod socket;
 mod superframe;
 mod tx;
@@ -38,6 +39,7 @@ mod vlan;
 
 pub use ready::Ready;
 pub use rx::PacketRx;
+pub use segment::{Segmenter, segment};
 pub use tx::PacketTx;
 
 use socket::Socket;
@@ -91,5 +93,5 @@ pub fn open(
     let socket = Arc::new(Socket::open(interface)?);
     let flag = ready.add(&socket)?;
     let rx = PacketRx::new(Arc::clone(&socket), flag, pool.clone());
-    Ok((rx, PacketTx::new(socket, superframes())))
+    Ok((rx, PacketTx::new(socket, pool.clone(), superframes())))
 }

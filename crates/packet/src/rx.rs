@@ -6,18 +6,25 @@
 //! be as long as those of the last one: the first buffer gets the headers and a datagram, every
 //! other a datagram behind the room for its headers, which are then copied. If the guess was wrong,
 //! or an ordinary frame is longer, its bytes are moved to where they belong.
+//!
+//! A switch forwards superframes that are not to itself
+//! ([`forward_superframes`](PacketRx::forward_superframes)). Such a one stays one frame: the same
+//! buffers as a chain, with headers in the first, which says how it is to be cut ([`Cut`]).
 
 use crate::ready::Flag;
 use crate::socket::{Socket, no_message, offload_part, part, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, cut, finish_checksum};
-use crate::vlan::Aside;
+use crate::vlan::{Aside, TAG_BYTES};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tally_dpdk::{Mbuf, Mempool};
-use tally_wire::frame::UDP_END;
+use tally_dpdk::{Cut, Mbuf, Mempool};
+use tally_wire::field::{be16, ethernet, ipv4};
+use tally_wire::frame::{ETHERTYPE_IPV4, UDP_END};
+use tally_wire::superframe::{SUPERFRAME_HEADERS_BYTES_MAX, Superframe};
 
 /// Frames or superframes taken in one system call.
 const MESSAGES: usize = 4;
@@ -42,6 +49,10 @@ pub struct PacketRx {
     /// fits a buffer.
     datagram_bytes: usize,
     gathered: Vec<u8>,
+    /// Of one superframe, in order.
+    chained: Vec<Mbuf>,
+    /// Superframes stay whole unless they are datagrams to this address.
+    cut_only: Option<Ipv4Addr>,
     unsupported: u64,
     no_buffer: u64,
     /// `Send`, not `Sync`.
@@ -82,10 +93,19 @@ impl PacketRx {
             trains: VecDeque::with_capacity(MESSAGES),
             datagram_bytes,
             gathered: Vec::with_capacity(FRAME_BYTES_MAX),
+            chained: Vec::with_capacity(DATAGRAMS_MAX),
+            cut_only: None,
             unsupported: 0,
             no_buffer: 0,
             _one_thread: PhantomData,
         }
+    }
+
+    /// Has superframes of TCP and UDP, with up to two VLAN tags, come as one frame each
+    /// ([`Mbuf::cut`]), but for datagrams to `address`, which come one by one. Until then, those of
+    /// UDP over IPv4 are cut and others are dropped and counted.
+    pub fn forward_superframes(&mut self, address: Ipv4Addr) {
+        self.cut_only = Some(address);
     }
 
     /// Takes up to `max` frames that had arrived when [`Ready`](crate::Ready) looked, appends them
@@ -114,8 +134,8 @@ impl PacketRx {
         n
     }
 
-    /// Superframes that are none of UDP over IPv4 without VLAN tag, or that this kernel does not
-    /// pass on, dropped, and frames that are longer than a buffer.
+    /// Dropped: superframes of other kinds, superframes that this kernel does not pass on, and
+    /// frames that are longer than a buffer.
     #[must_use]
     pub fn unsupported(&self) -> u64 {
         self.unsupported
@@ -128,7 +148,8 @@ impl PacketRx {
     }
 
     fn receive(&mut self) {
-        let wanted = (BYTES_MAX / self.datagram_bytes.max(1)).clamp(1, DATAGRAMS_MAX);
+        let wanted = BYTES_MAX.div_ceil(self.datagram_bytes.max(1));
+        let wanted = wanted.clamp(1, DATAGRAMS_MAX);
         let frame_bytes = UDP_END + self.datagram_bytes;
         self.parts.clear();
         let mut n = 0;
@@ -196,9 +217,31 @@ impl PacketRx {
     /// it.
     fn take(&mut self, at: usize, bytes: usize) -> bool {
         let message = &mut self.messages[at];
-        let offload = message.offload;
+        let mut offload = message.offload;
         let tag = message.aside.tag();
         let frame_bytes = message.buffers[0].len();
+        if offload.gso_type != Offload::NONE
+            && let Some(address) = self.cut_only
+            && !is_to(address, message.buffers[0].data())
+        {
+            // All headers are to be in one piece.
+            let head = if frame_bytes >= bytes.min(SUPERFRAME_HEADERS_BYTES_MAX) {
+                message.buffers[0].data()
+            } else {
+                self.gather(at, bytes);
+                &self.gathered
+            };
+            let head = &head[..head.len().min(bytes)];
+            let Some(superframe) = forwarded(head, bytes, &offload) else {
+                return false;
+            };
+            if superframe.segments() > 1 {
+                return self.take_whole(at, bytes, &superframe);
+            }
+            // A frame like any other.
+            offload.gso_type = Offload::NONE;
+        }
+        let message = &mut self.messages[at];
         if offload.gso_type == Offload::NONE {
             let mut frame = if bytes > frame_bytes {
                 self.gather(at, bytes);
@@ -217,7 +260,7 @@ impl PacketRx {
                 frame
             };
             // Where its checksum is was said of the frame without tag.
-            finish(&mut frame, &offload);
+            finish(&mut frame, &offload, self.cut_only);
             if tag.is_some_and(|tag| !tag.put_back(&mut frame)) {
                 return false;
             }
@@ -254,6 +297,82 @@ impl PacketRx {
             }
             self.ready.push_back(frame);
         }
+        true
+    }
+
+    /// A superframe that stays one: a chain of the buffers that it was received into.
+    fn take_whole(&mut self, at: usize, bytes: usize, superframe: &Superframe) -> bool {
+        let (headers_bytes, segment_bytes) =
+            (superframe.headers_bytes(), superframe.segment_bytes());
+        let frame_bytes_max = self.pool.frame_bytes_max();
+        // As a frame of its own no buffer would hold it.
+        if headers_bytes + segment_bytes > frame_bytes_max {
+            return false;
+        }
+        let tag = self.messages[at].aside.tag();
+        let longest = frame_bytes_max - UDP_END;
+        let is_as_guessed = self.messages[at].buffers[0].len() == frame_bytes_max;
+        self.datagram_bytes = longest;
+        self.chained.clear();
+        let mut left = bytes;
+        if is_as_guessed {
+            let buffers = &mut self.messages[at].buffers;
+            let used = 1 + bytes.saturating_sub(frame_bytes_max).div_ceil(longest);
+            let used = used.min(buffers.len());
+            for (at, mut buffer) in buffers.drain(..used).enumerate() {
+                // Unshared and as long as they can be.
+                if at > 0 {
+                    let _ = buffer.adj(UDP_END);
+                }
+                if buffer.len() > left {
+                    let _ = buffer.set_len(left);
+                }
+                left -= buffer.len();
+                self.chained.push(buffer);
+            }
+        }
+        if left > 0 {
+            let rest = if is_as_guessed {
+                &*self.messages[at].rest
+            } else {
+                self.gather(at, bytes);
+                &*self.gathered
+            };
+            for part in rest[..left].chunks(frame_bytes_max) {
+                let Some(buffer) = self.pool.alloc_copy(part) else {
+                    self.no_buffer += 1;
+                    self.chained.clear();
+                    return true;
+                };
+                self.chained.push(buffer);
+            }
+        }
+        let mut chained = self.chained.drain(..);
+        let Some(mut head) = chained.next() else {
+            return false;
+        };
+        let Some(headers) = head.data_mut() else {
+            return false;
+        };
+        // A hostile kernel neighbour may have left anything there.
+        superframe.open_checksum(headers);
+        let mut cut = Cut {
+            headers_bytes: headers_bytes as u16,
+            segment_bytes: segment_bytes as u16,
+        };
+        if let Some(tag) = tag {
+            if !tag.put_back(&mut head) {
+                return false;
+            }
+            cut.headers_bytes += TAG_BYTES as u16;
+        }
+        let Ok(mut frame) = Mbuf::chain_all(head, chained) else {
+            return false;
+        };
+        if !frame.set_cut(cut) {
+            return false;
+        }
+        self.ready.push_back(frame);
         true
     }
 
@@ -302,10 +421,30 @@ fn write_headers(frame: &mut Mbuf, headers: &[u8; UDP_END]) {
     }
 }
 
-fn finish(frame: &mut Mbuf, offload: &Offload) {
+/// Without checksums of datagrams to `address`, or, if there is none, of all.
+fn finish(frame: &mut Mbuf, offload: &Offload, address: Option<Ipv4Addr>) {
     if offload.flags & Offload::CHECKSUM_OPEN != 0
         && let Some(bytes) = frame.data_mut()
     {
-        finish_checksum(bytes, offload);
+        let may_omit = address.is_none_or(|address| is_to(address, bytes));
+        finish_checksum(bytes, offload, may_omit);
     }
+}
+
+/// Whether a frame without VLAN tag is of IPv4, to this address.
+fn is_to(address: Ipv4Addr, frame: &[u8]) -> bool {
+    let head = frame.first_chunk::<UDP_END>();
+    head.is_some_and(|h| {
+        be16(h, ethernet::ETHERTYPE) == ETHERTYPE_IPV4 && h[ipv4::DST] == address.octets()
+    })
+}
+
+/// What a superframe that is to be forwarded consists of, if its headers and the kernel agree.
+fn forwarded(head: &[u8], bytes: usize, offload: &Offload) -> Option<Superframe> {
+    let superframe = Superframe::parse(head, bytes, offload.gso_size)?;
+    let agreed = offload.flags & Offload::CHECKSUM_OPEN != 0
+        && usize::from(offload.csum_start) == superframe.transport_at()
+        && usize::from(offload.csum_offset) == superframe.checksum_offset()
+        && offload.gso_type & !Offload::ECN == Offload::kind_of(superframe.kind());
+    agreed.then_some(superframe)
 }

@@ -7,6 +7,7 @@
 
 use tally_wire::field::{be16, ethernet, ipv4, udp};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4, UDP_END, internet_checksum};
+use tally_wire::superframe::{Segments, Superframe};
 
 /// Most datagrams in one, as the kernel has it (`UDP_MAX_SEGMENTS`).
 pub(crate) const DATAGRAMS_MAX: usize = 64;
@@ -35,12 +36,44 @@ pub(crate) struct Offload {
 impl Offload {
     /// A frame like any other.
     pub(crate) const NONE: u8 = 0;
+    /// TCP segments over IPv4 (`VIRTIO_NET_HDR_GSO_TCPV4`).
+    const TCP4: u8 = 1;
+    /// TCP segments over IPv6 (`VIRTIO_NET_HDR_GSO_TCPV6`).
+    const TCP6: u8 = 4;
     /// UDP datagrams of one length (`VIRTIO_NET_HDR_GSO_UDP_L4`).
     pub(crate) const UDP: u8 = 5;
+    /// Beside TCP: CWR is set, for the first segment alone (`VIRTIO_NET_HDR_GSO_ECN`).
+    pub(crate) const ECN: u8 = 0x80;
     /// The transport's checksum is to be finished (`VIRTIO_NET_HDR_F_NEEDS_CSUM`).
     pub(crate) const CHECKSUM_OPEN: u8 = 1;
     /// Where the checksum is in a UDP header.
     const UDP_CHECKSUM: u16 = 6;
+
+    /// The kernel's number of what is in a superframe.
+    pub(crate) const fn kind_of(segments: Segments) -> u8 {
+        match segments {
+            Segments::Tcp4 => Self::TCP4,
+            Segments::Tcp6 => Self::TCP6,
+            Segments::Udp => Self::UDP,
+        }
+    }
+
+    /// Of a superframe that begins with `head`, in which the checksum is open.
+    pub(crate) fn of_forwarded(superframe: &Superframe, head: &[u8]) -> Self {
+        let ecn = if superframe.has_cwr(head) {
+            Self::ECN
+        } else {
+            0
+        };
+        Self {
+            flags: Self::CHECKSUM_OPEN,
+            gso_type: Self::kind_of(superframe.kind()) | ecn,
+            hdr_len: superframe.headers_bytes() as u16,
+            gso_size: superframe.segment_bytes() as u16,
+            csum_start: superframe.transport_at() as u16,
+            csum_offset: superframe.checksum_offset() as u16,
+        }
+    }
 
     /// Of a superframe of datagrams of `datagram_bytes`.
     pub(crate) fn of_superframe(datagram_bytes: usize) -> Self {
@@ -117,15 +150,16 @@ fn set_lengths(h: &mut [u8; UDP_END], bytes: usize) {
     h[udp::LENGTH].copy_from_slice(&udp.to_be_bytes());
 }
 
-/// Finishes the transport's checksum, which the sender's kernel has left to a NIC.
-pub(crate) fn finish_checksum(frame: &mut [u8], offload: &Offload) {
+/// Finishes the transport's checksum, which the sender's kernel has left to a NIC. A UDP datagram
+/// over IPv4 does without one if it `may_omit` it.
+pub(crate) fn finish_checksum(frame: &mut [u8], offload: &Offload, may_omit: bool) {
     let start = usize::from(offload.csum_start);
     let at = start + usize::from(offload.csum_offset);
     if at + 2 > frame.len() {
         return;
     }
     let is_udp = offload.csum_offset == Offload::UDP_CHECKSUM;
-    if is_udp && frame.get(ethernet::ETHERTYPE) == Some(&ETHERTYPE_IPV4.to_be_bytes()) {
+    if may_omit && is_udp && frame.get(ethernet::ETHERTYPE) == Some(&ETHERTYPE_IPV4.to_be_bytes()) {
         // None is as good, and costs nothing.
         frame[at..at + 2].fill(0);
         return;
@@ -182,7 +216,7 @@ mod tests {
         };
         // Not IPv4 by its type, so that the checksum is not left out.
         tcp[12] = 0x86;
-        finish_checksum(&mut tcp, &offload);
+        finish_checksum(&mut tcp, &offload, true);
         let mut pseudo = tcp[26..34].to_vec();
         pseudo.extend([0, 17, 0, 14]);
         pseudo.extend(&tcp[34..]);
@@ -225,14 +259,14 @@ mod tests {
             ..Offload::default()
         };
         f[34 + 16..34 + 18].copy_from_slice(&[0x12, 0x34]);
-        finish_checksum(&mut f, &offload(34, 16));
+        finish_checksum(&mut f, &offload(34, 16), true);
         assert_ne!(f[50..52], [0x12, 0x34]);
         assert_ne!(f[50..52], [0, 0]);
         let before = f.clone();
-        finish_checksum(&mut f, &offload(34, 1000));
-        finish_checksum(&mut f, &offload(u16::MAX, u16::MAX));
+        finish_checksum(&mut f, &offload(34, 1000), true);
+        finish_checksum(&mut f, &offload(u16::MAX, u16::MAX), true);
         assert_eq!(f, before);
-        finish_checksum(&mut f, &offload(34, 6));
+        finish_checksum(&mut f, &offload(34, 6), true);
         assert_eq!(f[40..42], [0, 0]);
     }
 }

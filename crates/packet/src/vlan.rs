@@ -8,7 +8,7 @@ use std::ptr;
 use tally_dpdk::Mbuf;
 
 /// Bytes of a tag.
-const TAG_BYTES: usize = 4;
+pub(crate) const TAG_BYTES: usize = 4;
 /// Bytes of the two addresses before it.
 const ADDRESSES_BYTES: usize = 12;
 /// What it begins with if the kernel does not say.

@@ -5,6 +5,7 @@
 
 mod common;
 
+use common::veth::{MTU, Veth};
 use common::{Receiver, frame, ip, is_root, new_pool, receive, silence, skipped, tagged};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::process::Command;
@@ -12,47 +13,6 @@ use std::time::{Duration, Instant};
 use tally_dpdk::{Mbuf, Mempool};
 use tally_packet::{Error, PacketTx, Ready, open, superframes};
 use tally_wire::frame::{UDP_END, internet_checksum};
-
-const MTU: usize = 9000;
-
-/// A pair of interfaces, gone with the value.
-struct Veth(String, String);
-
-impl Veth {
-    fn new() -> Self {
-        let id = std::process::id() % 100_000;
-        let veth = Self(format!("tp{id}"), format!("tq{id}"));
-        ip(&[
-            "link", "add", &veth.0, "type", "veth", "peer", "name", &veth.1,
-        ]);
-        for side in [&veth.0, &veth.1] {
-            silence(side);
-            ip(&["link", "set", side, "mtu", &MTU.to_string(), "up"]);
-        }
-        for side in [&veth.0, &veth.1] {
-            until_it_sends(side);
-        }
-        veth
-    }
-}
-
-/// The kernel notices a carrier in its own time, and until then drops without a word what is sent.
-fn until_it_sends(interface: &str) {
-    let state = format!("/sys/class/net/{interface}/operstate");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while std::fs::read_to_string(&state).unwrap() != "up\n" {
-        assert!(Instant::now() < deadline, "{interface} gets no carrier");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // It says so a moment before the queue is there, under a lock that this waits for.
-    ip(&["link", "set", interface, "up"]);
-}
-
-impl Drop for Veth {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["link", "del", &self.0]).status();
-    }
-}
 
 /// The interface is there; what is missing is a descriptor to ask for it.
 fn no_descriptors_are_named(veth: &Veth, pool: &Mempool) {

@@ -32,6 +32,7 @@ pub mod ids;
 mod key;
 mod mac;
 pub mod neighbour;
+pub mod superframe;
 pub mod switchml;
 mod template;
 pub mod train;

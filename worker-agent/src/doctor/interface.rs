@@ -281,7 +281,7 @@ fn offloads(name: &str) -> Vec<Check> {
             return vec![Check::warning("offloads", format!("not known: {why}"), fix)];
         }
     };
-    // A device is what cuts superframes up; a pair of virtual ends passes them on whole.
+    // A pair of virtual ends passes superframes on whole, and joins none.
     let is_device = Path::new(&format!("/sys/class/net/{name}/device")).exists();
     validate(name, is_device, &features)
 }
@@ -298,14 +298,6 @@ fn validate(name: &str, is_device: bool, features: &str) -> Vec<Check> {
     if is_device && is_on("generic-receive-offload") == Some(false) {
         let found = format!("{name} hands results to the kernel one by one: more CPU for each");
         let fix = format!("ethtool -K {name} gro on");
-        checks.push(Check::warning("offloads", found, fix));
-    }
-    if !is_device && is_on("tcp-segmentation-offload") == Some(true) {
-        let found = format!(
-            "{name} is virtual and leaves TCP in superframes, which no NIC cuts up and a switch's port on an \
-             interface refuses: gradients pass, other connections through the switch stall"
-        );
-        let fix = format!("ethtool -K {name} tso off");
         checks.push(Check::warning("offloads", found, fix));
     }
     if checks.is_empty() {
@@ -375,7 +367,8 @@ mod tests {
         };
         assert_eq!(fixes(true, "on", "on"), "");
         assert_eq!(fixes(true, "on", "off"), "ethtool -K eth1 gro on");
-        assert_eq!(fixes(false, "on", "off"), "ethtool -K eth1 tso off");
+        // The switch forwards superframes.
+        assert_eq!(fixes(false, "on", "off"), "");
         assert_eq!(fixes(false, "off [fixed]", "off"), "");
         assert_eq!(validate("eth1", true, "")[0].verdict, Verdict::Good);
     }

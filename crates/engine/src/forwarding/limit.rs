@@ -30,9 +30,16 @@ impl RateLimit {
     /// Takes a frame, if it is within the limit.
     #[inline]
     pub fn take(&self, now: Time) -> bool {
+        self.take_many(now, 1)
+    }
+
+    /// Takes `frames` frames together, if the first of them is within the limit.
+    #[inline]
+    pub fn take_many(&self, now: Time, frames: u32) -> bool {
+        let interval_ns = self.interval_ns * u64::from(frames);
         let next = |passed_at: u64| {
             let from = passed_at.max(now.0);
-            (from - now.0 <= BURST_NS).then(|| from + self.interval_ns)
+            (from - now.0 <= BURST_NS).then(|| from + interval_ns)
         };
         self.interval_ns == 0 || self.passed_at.fetch_update(Relaxed, Relaxed, next).is_ok()
     }

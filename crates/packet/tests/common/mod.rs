@@ -1,5 +1,8 @@
 //! What the tests of ports share.
 
+#[allow(dead_code)]
+pub mod veth;
+
 use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
