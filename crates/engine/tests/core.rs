@@ -322,6 +322,37 @@ fn a_switchml_secret_from_two_ports_is_refused_on_another_core_too() {
     w.end();
 }
 
+/// They are never copied, count as what they become, and are no dialect's.
+#[test]
+fn superframes_are_forwarded_whole_or_dropped() {
+    let mut w = World::new(1);
+    let longest = vec![1000; usize::from(PORTS)];
+    w.switch.cores[0].context.ports.set_longest_frames(longest);
+    w.receive(4, w.packet(&ordinary(&host(4), &host(1))));
+    w.receive(1, w.packet(&ordinary(&host(1), &host(4))));
+    let before = w.switch.cores[0].report().ports;
+    let superframe = |w: &World, mut bytes: Vec<u8>, part| {
+        bytes.resize(1414, 7);
+        let segments = w.switch.memory.segmented(&bytes, 100);
+        segments.cut_into(54, part)
+    };
+    let transit = ordinary(&host(4), &host(1));
+    let whole = superframe(&w, transit.clone(), 200);
+    let bytes = whole.bytes();
+    assert_eq!(w.receive(4, whole), [(PortId(1), bytes)]);
+    let after = w.switch.cores[0].report().ports;
+    assert_eq!(after[4].rx_frames - before[4].rx_frames, 7);
+    assert_eq!(after[1].tx_frames - before[1].tx_frames, 7);
+    assert_eq!(after[4].linearised, 0);
+    // Each of what it becomes is to fit.
+    let long = superframe(&w, transit, 1000 - 53);
+    assert_eq!(w.refused(4, long), DropReason::FrameTooLong);
+    // A contribution, and SwitchML's, which any MAC brings to its dialect.
+    let contribution = superframe(&w, data(1, 0, 0), 200);
+    assert_eq!(w.refused(1, contribution), DropReason::Superframe);
+    w.end();
+}
+
 #[test]
 fn frames_in_several_segments_are_copied_into_one() {
     let mut w = World::new(1);

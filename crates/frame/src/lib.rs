@@ -13,7 +13,8 @@ pub trait Frame: Sized {
     /// The bytes of the first segment, from Ethernet on.
     fn data(&self) -> &[u8];
 
-    /// The bytes, to be written; `None` if the frame is shared or has several segments.
+    /// The bytes of the first segment, to be written; `None` if it is shared, or the frame has
+    /// several and is no superframe.
     fn data_mut(&mut self) -> Option<&mut [u8]>;
 
     /// Bytes in all segments.

@@ -76,6 +76,14 @@ mod tests {
     }
 
     #[test]
+    fn frames_taken_together_count_each() {
+        let limit = RateLimit::new(1000);
+        let taken = (0..10_000_u64).filter(|n| limit.take_many(Time(n * 1_000_000), 45));
+        // Ten seconds at the rate, and what comes at once.
+        assert!((10_000 / 45..10_200 / 45).contains(&taken.count()));
+    }
+
+    #[test]
     fn cores_whose_clocks_differ_share_one_limit() {
         let limit = RateLimit::new(1000);
         let ahead = (0..1000).map(|n| SECOND + n * 1000);

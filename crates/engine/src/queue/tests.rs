@@ -48,6 +48,40 @@ fn what_waits_in_lower_classes_does_not_make_a_queue_long() {
 }
 
 #[test]
+fn a_superframe_counts_as_what_it_becomes() {
+    // The number of a frame is what it counts as.
+    let mut q: PortQueue<(usize, u32)> = PortQueue::weighing(
+        QueueConfig {
+            frames: 100,
+            mark_frames: 60,
+            guard: 31,
+        },
+        |frame| frame.1,
+    );
+    q.push(2, (2, 45)).unwrap();
+    assert!(!q.is_long(2));
+    q.push(2, (2, 45)).unwrap();
+    assert!(q.is_long(2) && !q.is_long(3));
+    // It joins a class that is not full yet, and another finds it full.
+    q.push(2, (2, 45)).unwrap();
+    assert_eq!(q.push(2, (2, 45)), Err((2, 45)));
+    assert_eq!(q.push(2, (2, 1)), Err((2, 1)));
+    q.push(0, (0, 1)).unwrap();
+    let counters = *q.counters();
+    assert_eq!(counters.tx_dropped_by_class[2], 46);
+    assert_eq!(counters.queue_frames_max, 136);
+    assert_eq!(q.len(), 4);
+    // 45 of a class above are more than the guard lets pass.
+    assert_eq!(q.pop(), Some((2, 45)));
+    assert_eq!(q.pop(), Some((0, 1)));
+    let mut out = Vec::new();
+    q.pop_burst(&mut out, 5);
+    assert_eq!(out, [(2, 45); 2]);
+    assert!(q.is_empty() && !q.is_long(0));
+    assert_eq!(q.extra, [0; CLASSES]);
+}
+
+#[test]
 fn a_queue_that_marks_at_eight_times_its_bound_never_marks() {
     let mut q = queue(4, 4 * CLASSES as u32, 31);
     for class in (0..CLASSES).rev() {

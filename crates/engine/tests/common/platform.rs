@@ -94,6 +94,7 @@ impl Platform for Memory {
             }),
             tail: None,
             bad_checksum: false,
+            cut: None,
         })
     }
 
@@ -145,6 +146,8 @@ pub struct Packet {
     head: Rc<Segment>,
     tail: Option<Rc<Segment>>,
     bad_checksum: bool,
+    /// Bytes of the headers and of each part, of a superframe.
+    cut: Option<(usize, usize)>,
 }
 
 impl Packet {
@@ -160,9 +163,15 @@ impl Packet {
         self
     }
 
-    /// The segment, if it may be written.
+    /// The same frame as a superframe: headers of so many bytes, and behind them parts.
+    pub fn cut_into(mut self, headers_bytes: usize, part_bytes: usize) -> Self {
+        self.cut = Some((headers_bytes, part_bytes));
+        self
+    }
+
+    /// The first segment, if it may be written.
     fn own(&mut self) -> Option<&mut Segment> {
-        if self.tail.is_some() {
+        if self.tail.is_some() && self.cut.is_none() {
             return None;
         }
         Rc::get_mut(&mut self.head)
@@ -183,6 +192,17 @@ impl Frame for Packet {
 
     fn frame_bytes(&self) -> usize {
         self.head.len + self.tail.as_ref().map_or(0, |tail| tail.len)
+    }
+
+    fn wire_frames(&self) -> usize {
+        self.cut.map_or(1, |(headers, part)| {
+            (self.frame_bytes() - headers).div_ceil(part)
+        })
+    }
+
+    fn wire_bytes(&self) -> usize {
+        self.cut
+            .map_or(self.frame_bytes(), |(headers, part)| headers + part)
     }
 
     fn is_contiguous(&self) -> bool {
@@ -226,6 +246,7 @@ impl Frame for Packet {
             head: Rc::clone(&self.head),
             tail: self.tail.clone(),
             bad_checksum: self.bad_checksum,
+            cut: self.cut,
         }
     }
 
@@ -243,6 +264,7 @@ impl Frame for Packet {
             head: head.head,
             tail: Some(tail.head),
             bad_checksum: head.bad_checksum,
+            cut: None,
         })
     }
 

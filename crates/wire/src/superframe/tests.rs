@@ -157,7 +157,7 @@ fn every_kind_is_cut_exactly() {
 }
 
 #[test]
-fn headers_cover_whatever_the_memory_held() {
+fn headers_cover_what_the_memory_held() {
     let spec = Spec::plain(false, false, 3000);
     let frame = spec.build();
     let it = Superframe::parse(&frame, frame.len(), 1000).unwrap();
