@@ -10,6 +10,7 @@
 //! belongs to one data core, by its UDP port. Where the two are different cores, the frame is
 //! handed over through a bounded ring. Nothing on the data path waits.
 
+pub mod api;
 pub mod bus;
 pub mod card;
 pub mod control;

@@ -177,6 +177,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
     );
     service::ready(&running);
     log::line("start", running);
+    for place in switch.control_places() {
+        log::line("listens", format!("takes requests at {place}"));
+    }
     for address in switch.switchml_addresses() {
         log::line(
             "listens",

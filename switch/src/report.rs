@@ -8,6 +8,8 @@ use crate::config::{CardSection, Config};
 use crate::messages::CoreReport;
 use crate::plane::Directory;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tally_engine::egress::{PortCounters, RareCounters};
 use tally_engine::metrics::MetricSet;
@@ -26,6 +28,8 @@ use tally_wire::{Time, UNIT_BYTES};
 /// What does not change while the switch runs.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    /// Version of the configuration that runs, which the control thread counts on.
+    pub config_version: Arc<AtomicU64>,
     /// Policy of the pool.
     pub policy: PolicyName,
     /// SIMD backend of the sums.
@@ -66,6 +70,7 @@ impl Shape {
     #[must_use]
     pub fn new(config: &Config, kernel: Backend, ports: Vec<PortShape>) -> Self {
         Self {
+            config_version: Arc::new(AtomicU64::new(1)),
             policy: config.pool.policy,
             kernel,
             slots: config.slots(),
@@ -106,6 +111,7 @@ pub fn report(
     let drops = counters.drops.iter().filter(|&(_, frames)| frames > 0);
     let now = Time(up.as_nanos() as u64);
     Report {
+        config_version: shape.config_version.load(Relaxed),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         gauges: SwitchGauges {
             seconds: up.as_secs_f64(),

@@ -6,6 +6,7 @@
 
 mod cores;
 
+use crate::api::{self, Api};
 use crate::bus::Bus;
 use crate::card::{CardThread, Ends, Setup};
 use crate::config::{Config, LimitsSection, Log, MemoryKind};
@@ -49,6 +50,7 @@ const PROBES: usize = 16;
 pub struct Switch {
     stop: Arc<AtomicBool>,
     cores: Vec<JoinHandle<CoreReport>>,
+    api: Option<Api>,
     control: JoinHandle<Registry>,
     controller: Option<controller::Running>,
     card: Option<(CardLink, JoinHandle<()>)>,
@@ -82,6 +84,7 @@ impl Switch {
         let Signals { stop, hangup } = signals;
         let kernels = config.kernels().map_err(anyhow::Error::msg)?;
         let socket = stats_socket(config)?;
+        let listeners = config.control.as_ref().map(api::listen).transpose()?;
         let eal = Eal::init(&eal_config(config))?;
         let Opened {
             ports,
@@ -129,6 +132,7 @@ impl Switch {
         // receive its commands as soon as they run.
         let controller = start_controller(config, &bus, &directory, epoch)?;
         control.conflicts = controller.as_ref().map(controller::Running::conflicts);
+        let table = forwarding.clone();
         let builder = CoreBuilder {
             config,
             eal,
@@ -151,10 +155,13 @@ impl Switch {
             None => None,
         };
         let control = start_control(control, config.control_core)?;
+        let api = listeners.map(|all| Api::start(all, handle.clone(), config, table, epoch));
+        let api = api.transpose()?;
         let watchdog = watchdog::start(bus.clone(), turns, Arc::clone(&stop))?;
         Ok(Self {
             stop,
             cores,
+            api,
             control,
             controller,
             card,
@@ -173,6 +180,12 @@ impl Switch {
     #[must_use]
     pub fn handle(&self) -> ControlHandle {
         self.handle.clone()
+    }
+
+    /// Where its request channel listens.
+    #[must_use]
+    pub fn control_places(&self) -> &[String] {
+        self.api.as_ref().map_or(&[], |api| &api.places)
     }
 
     /// Where SwitchML's controller listens, in the order of the configuration.
@@ -196,6 +209,7 @@ impl Switch {
         }
         self.stop.store(true, Ordering::Relaxed);
         service::stopping();
+        drop(self.api);
         drop(self.controller);
         let registry = self
             .control

@@ -411,6 +411,7 @@ fn shown(core: &CoreReport) -> Report {
         ..PortShape::default()
     };
     let shape = Shape {
+        config_version: std::sync::Arc::default(),
         policy: PolicyName::Esa,
         kernel: Backend::Scalar,
         slots: 64,

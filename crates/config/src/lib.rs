@@ -152,6 +152,15 @@ pub fn parse<T: DeserializeOwned>(path: impl AsRef<Path>, text: &[u8]) -> Result
     parse_file(path.as_ref(), text, None)
 }
 
+/// That each job in `document` has a key of its own that cannot be guessed, as a file is held to;
+/// `path` is only for errors.
+///
+/// # Errors
+/// The first key that is not good.
+pub fn check_keys(path: impl AsRef<Path>, document: &OwnedValue) -> Result<(), ConfigError> {
+    keys::check(path.as_ref(), &keys::find(document))
+}
+
 fn parse_file<T: DeserializeOwned>(
     path: &Path,
     text: &[u8],

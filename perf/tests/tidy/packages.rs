@@ -5,10 +5,11 @@ use std::fs;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 24] = [
+pub const ORDER: [&str; 26] = [
     "perf",
     "crates/testkit",
     "crates/load",
+    "crates/ctl",
     "switch",
     "fpga-bridge/card",
     "fpga-bridge",
@@ -19,6 +20,7 @@ pub const ORDER: [&str; 24] = [
     "crates/telemetry",
     "crates/schema",
     "crates/program",
+    "crates/api",
     "crates/config",
     "crates/engine",
     "crates/session",

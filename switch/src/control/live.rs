@@ -17,6 +17,7 @@ use crate::messages::CardNews;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tally_engine::registry::TenantConfig;
 use tally_engine::{JobConfig, Reply, native};
@@ -164,6 +165,12 @@ impl Control {
         Ok(self.live.applied(changed, Vec::new()))
     }
 
+    fn next_version(&mut self) {
+        self.live.version += 1;
+        let version = &self.shape.config_version;
+        version.store(self.live.version, Ordering::Relaxed);
+    }
+
     fn drain(&mut self, id: u16, draining: bool) -> Answer {
         let job = self.registry.status().find(|job| job.id.0 == id);
         let job = job.ok_or_else(|| ChangeError::NotFound(format!("job {id}")))?;
@@ -171,7 +178,7 @@ impl Control {
             return Ok(self.live.applied(Vec::new(), Vec::new()));
         }
         self.registry.drain(JobId(id), draining);
-        self.live.version += 1;
+        self.next_version();
         let line = if draining {
             format!("job {id}: drained: no epoch begins, one that runs continues")
         } else {
@@ -202,6 +209,10 @@ impl Control {
         }
         let checked = candidate.check(self.live.path());
         checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
+        // A configuration has nothing that JSON cannot say.
+        let document = simd_json::serde::to_owned_value(&candidate).unwrap_or_default();
+        let checked = tally_config::check_keys(self.live.path(), &document);
+        checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
         for edit in &changes.jobs {
             if let Edit::Add(job) | Edit::Set { after: job, .. } = edit {
                 let checked = self.registry.check(&job_config(job));
@@ -209,7 +220,7 @@ impl Control {
             }
         }
         self.apply(&changes, candidate);
-        self.live.version += 1;
+        self.next_version();
         Ok(changes.lines())
     }
 

@@ -77,6 +77,7 @@ impl Rig {
             conflicts: None,
             watch: Watch::new(Arc::new(Directory::default()), Vec::new()),
             shape: Shape {
+                config_version: Arc::default(),
                 policy: PolicyName::Esa,
                 kernel: Backend::Scalar,
                 slots: 1,

@@ -236,6 +236,9 @@ metrics! {
 pub struct Report {
     /// Version of the program.
     pub version: String,
+    /// Version of the configuration that runs; the first is 1.
+    #[serde(default)]
+    pub config_version: u64,
     /// Its age and size.
     #[serde(flatten)]
     pub gauges: SwitchGauges,

@@ -112,6 +112,20 @@ impl<'de> Deserialize<'de> for IdRange {
 }
 
 impl TenantSection {
+    /// With these jobs, and everything else as it is by default.
+    #[must_use]
+    pub fn new(name: &str, key: Key, jobs: Vec<IdRange>) -> Self {
+        Self {
+            name: name.to_owned(),
+            key,
+            previous_key: None,
+            jobs,
+            max_jobs: default_max_jobs(),
+            max_workers: default_max_workers(),
+            max_slots: None,
+        }
+    }
+
     /// Whether a job of this number would be its own.
     #[must_use]
     pub fn has(&self, id: u16) -> bool {

@@ -1,0 +1,366 @@
+//! The command line of `tallyctl`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use std::path::PathBuf;
+use std::str::FromStr;
+use tally_program::exit::{self, Exit};
+
+/// How it may end.
+const EXITS: [Exit; 5] = [
+    Exit::Done,
+    Exit::Failure,
+    Exit::Usage,
+    Exit::File,
+    Exit::System,
+];
+
+/// Shows and changes a running switch.
+///
+/// The switch is the one at `--socket`, by default /run/tally/switch/control.sock. A user who may
+/// not make changes is shown what the read-only socket beside it shows.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "tallyctl", version = tally_program::VERSION, after_help = exit::help(&EXITS))]
+pub struct Arguments {
+    /// Where the switch is
+    #[command(flatten)]
+    pub target: TargetArguments,
+
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Where the switch is.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TargetArguments {
+    /// Unix socket of the switch: `control.socket` or `control.read_socket` of its configuration
+    #[arg(
+        long,
+        global = true,
+        value_name = "PATH",
+        env = "TALLY_SOCKET",
+        conflicts_with = "tcp"
+    )]
+    pub socket: Option<PathBuf>,
+
+    /// TCP port of the switch: `control.tcp` of its configuration
+    #[arg(long, global = true, value_name = "HOST:PORT", requires_all = ["certificate", "key", "ca"])]
+    pub tcp: Option<String>,
+
+    /// Certificate to show to the switch, PEM
+    #[arg(long, global = true, value_name = "FILE", requires = "tcp")]
+    pub certificate: Option<PathBuf>,
+
+    /// Key of that certificate, PEM
+    #[arg(long, global = true, value_name = "FILE", requires = "tcp")]
+    pub key: Option<PathBuf>,
+
+    /// Authority of the switch's certificate, PEM
+    #[arg(long, global = true, value_name = "FILE", requires = "tcp")]
+    pub ca: Option<PathBuf>,
+
+    /// Name in the switch's certificate, if it is not HOST
+    #[arg(long, global = true, value_name = "NAME", requires = "tcp")]
+    pub server_name: Option<String>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Shows a part of what the switch does
+    Show(Show),
+    /// Shows goodput, stragglers and core load, live in a terminal
+    Top {
+        /// Time between two looks, in seconds
+        #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+        interval: f64,
+    },
+    /// Lets `show` count from now; metrics count on from the start
+    Clear,
+    /// Adds, changes, drains and removes jobs
+    #[command(subcommand)]
+    Job(Job),
+    /// Changes keys of jobs
+    #[command(subcommand)]
+    Key(Key),
+    /// Adds, changes and removes tenants, whose workers make jobs by joining them
+    #[command(subcommand)]
+    Tenant(Tenant),
+    /// Lets the switch read its configuration file again, and says what changed
+    Reload {
+        /// One line of JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prints the completions of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+/// What `show` shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Everything, as lines
+    All,
+    /// Jobs, and who each waits for
+    Jobs,
+    /// Members of jobs: place, silence, progress
+    Members,
+    /// Frames and bytes of ports
+    Ports,
+    /// MAC addresses and their ports
+    Macs,
+    /// Queues of ports by class
+    Queues,
+    /// The aggregator pool
+    Pool,
+    /// Load of the data cores
+    Cores,
+    /// Dropped frames by reason
+    Drops,
+    /// Sessions of SwitchML
+    Sessions,
+    /// The card
+    Card,
+}
+
+/// `show`.
+#[derive(Clone, Debug, Args)]
+pub struct Show {
+    /// The part
+    #[arg(default_value = "all")]
+    pub part: Part,
+
+    /// One line of JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Again and again, every second or every SECONDS
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
+    pub watch: Option<f64>,
+
+    /// Counters since the start of the switch, not since `clear`
+    #[arg(long)]
+    pub total: bool,
+}
+
+/// The version that a change is for.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Expect {
+    /// Version of the configuration that the change is for; another one refuses it
+    #[arg(long, value_name = "VERSION")]
+    pub expect: Option<u64>,
+
+    /// One line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Changes of jobs.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Job {
+    /// Adds a job
+    Add {
+        /// Number of the job
+        id: u16,
+        /// Workers of the job, 1 to 64
+        #[arg(long)]
+        workers: u8,
+        /// File with the job's key, 32 to 128 hexadecimal digits; `-`: standard input
+        #[arg(long, value_name = "FILE")]
+        key_file: PathBuf,
+        /// Slots that the job has for certain
+        #[arg(long, value_name = "SLOTS")]
+        min_slots: Option<u32>,
+        /// Slots that the job has at most
+        #[arg(long, value_name = "SLOTS")]
+        max_slots: Option<u32>,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Changes workers or slots of a job
+    Set {
+        /// Number of the job
+        id: u16,
+        /// Workers of the job, 1 to 64
+        #[arg(long)]
+        workers: Option<u8>,
+        /// Slots that the job has for certain, or `default`
+        #[arg(long, value_name = "SLOTS")]
+        min_slots: Option<Limit>,
+        /// Slots that the job has at most, or `default`: no maximum
+        #[arg(long, value_name = "SLOTS")]
+        max_slots: Option<Limit>,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Removes a job; a running one ends
+    Remove {
+        /// Number of the job
+        id: u16,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Lets a running job end, and no other epoch of it begin
+    Drain {
+        /// Number of the job
+        id: u16,
+        /// End of the drain: epochs may begin again
+        #[arg(long)]
+        undo: bool,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+}
+
+/// Changes of keys.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Key {
+    /// Gives a job a new key; the key so far stays valid beside it
+    Rotate {
+        /// Number of the job
+        id: u16,
+        /// File with the new key, 32 to 128 hexadecimal digits; `-`: standard input
+        #[arg(long, value_name = "FILE")]
+        key_file: PathBuf,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Ends the validity of a job's previous key
+    Retire {
+        /// Number of the job
+        id: u16,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+}
+
+/// Changes of tenants.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Tenant {
+    /// Adds a tenant
+    Add {
+        /// Name of the tenant
+        name: String,
+        /// File with the tenant's key, 32 to 128 hexadecimal digits; `-`: standard input
+        #[arg(long, value_name = "FILE")]
+        key_file: PathBuf,
+        /// What the tenant may have
+        #[command(flatten)]
+        limits: TenantLimits,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Changes what a tenant may have
+    Set {
+        /// Name of the tenant
+        name: String,
+        /// What the tenant may have
+        #[command(flatten)]
+        limits: TenantLimits,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Removes a tenant with its jobs; running ones end
+    Remove {
+        /// Name of the tenant
+        name: String,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Gives a tenant a new key; the key so far stays valid beside it
+    Rotate {
+        /// Name of the tenant
+        name: String,
+        /// File with the new key, 32 to 128 hexadecimal digits; `-`: standard input
+        #[arg(long, value_name = "FILE")]
+        key_file: PathBuf,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Ends the validity of a tenant's previous key
+    Retire {
+        /// Name of the tenant
+        name: String,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+}
+
+/// What a tenant may have.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TenantLimits {
+    /// Numbers that the tenant's jobs may have: `100-199` or `7`, several with commas
+    #[arg(long, value_name = "RANGE", required = true, value_delimiter = ',')]
+    pub jobs: Vec<String>,
+
+    /// Jobs at a time at most
+    #[arg(long, value_name = "JOBS")]
+    pub max_jobs: Option<u16>,
+
+    /// Workers of all jobs at most
+    #[arg(long, value_name = "WORKERS")]
+    pub max_workers: Option<u16>,
+
+    /// Slots of all jobs at most
+    #[arg(long, value_name = "SLOTS")]
+    pub max_slots: Option<u32>,
+}
+
+/// A limit of a job: a number, or the default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// As by default.
+    Default,
+    /// This number.
+    Slots(u32),
+}
+
+impl Limit {
+    /// The number, if it is one.
+    #[must_use]
+    pub const fn number(self) -> Option<u32> {
+        match self {
+            Self::Default => None,
+            Self::Slots(slots) => Some(slots),
+        }
+    }
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "default" {
+            return Ok(Self::Default);
+        }
+        let wrong = |_| format!("found `{text}`, expected a number of slots, or `default`");
+        text.parse().map(Self::Slots).map_err(wrong)
+    }
+}
+
+/// Seconds from 0.1 to a day.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("found `{text}`, expected seconds"))?;
+    if (0.1..=86_400.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err(format!("found {seconds}, expected 0.1 to 86400 seconds"))
+    }
+}
