@@ -121,6 +121,8 @@ pub enum Part {
     Cores,
     /// Dropped frames by reason
     Drops,
+    /// The last events of the switch's log
+    Events,
     /// Sessions of SwitchML
     Sessions,
     /// The card
@@ -362,5 +364,51 @@ fn interval(text: &str) -> Result<f64, String> {
         Ok(seconds)
     } else {
         Err(format!("found {seconds}, expected 0.1 to 86400 seconds"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    /// An example that the program does not take would be found by its reader.
+    #[test]
+    fn the_command_lines_of_the_documentation_are_right() {
+        let text = include_str!("../../../docs/CONTROL.md");
+        let mut lines = text.lines().filter(|line| line.starts_with("tallyctl "));
+        let mut number = 0;
+        lines
+            .try_for_each(|line| {
+                number += 1;
+                let line = line.split(" # ").next().unwrap_or_default();
+                Arguments::try_parse_from(line.split_whitespace()).map(drop)
+            })
+            .unwrap();
+        assert!(number > 15, "{number}");
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        let parse = |line: &str| Arguments::try_parse_from(line.split_whitespace());
+        for wrong in [
+            "tallyctl show nothing",
+            "tallyctl show jobs --watch 0",
+            "tallyctl --tcp host:1 show",
+            "tallyctl --socket x --tcp host:1 --certificate a --key b --ca c show",
+            "tallyctl job add 7 --workers 2",
+            "tallyctl job set 7 --min-slots many",
+            "tallyctl job remove 70000",
+        ] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+        let Command::Show(show) = parse("tallyctl show jobs --watch").unwrap().command else {
+            panic!("another command");
+        };
+        assert!(
+            show.watch
+                .is_some_and(|seconds| (seconds - 1.0).abs() < 1e-9)
+        );
     }
 }

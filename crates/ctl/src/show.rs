@@ -49,6 +49,7 @@ impl Snapshot {
             Part::Pool => parts::pool(report),
             Part::Cores => parts::cores(report),
             Part::Drops => parts::drops(report),
+            Part::Events => parts::events(report),
             Part::Sessions => parts::sessions(report),
             Part::Card => parts::card(report),
         };
@@ -73,6 +74,7 @@ impl Snapshot {
             Part::Pool => line(&parts::PoolView::new(r)),
             Part::Cores => line(&r.load),
             Part::Drops => line(&r.drops),
+            Part::Events => line(&r.events),
             Part::Sessions => line(&r.switchml),
             Part::Card => line(&r.card),
         }
@@ -82,7 +84,7 @@ impl Snapshot {
 impl Part {
     /// Whether it shows counters.
     const fn counts(self) -> bool {
-        !matches!(self, Self::Jobs | Self::Members | Self::Macs)
+        !matches!(self, Self::Jobs | Self::Members | Self::Macs | Self::Events)
     }
 }
 

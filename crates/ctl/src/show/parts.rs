@@ -274,6 +274,43 @@ pub(super) fn drops(report: &Report) -> String {
     table.to_string()
 }
 
+pub(super) fn events(report: &Report) -> String {
+    if report.events.is_empty() {
+        return "no events\n".into();
+    }
+    let mut table = columns!["time (UTC)" left, "level" left, "kind" left, "event" left];
+    for event in &report.events {
+        table.row([
+            utc(event.time),
+            event.level.to_string(),
+            event.kind.clone(),
+            event.text.clone(),
+        ]);
+    }
+    table.to_string()
+}
+
+/// Seconds since 1970 as a date and a time of day, by the calendar that repeats in 400 years.
+pub(super) fn utc(seconds: f64) -> String {
+    let whole = seconds.max(0.0) as u64;
+    let (days, second) = (whole / 86_400, whole % 86_400);
+    // Years begin in March, so that the day of a leap year is the last one.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * of_year + 2) / 153;
+    let of_month = of_year - (153 * month + 2) / 5 + 1;
+    let calendar = if month < 10 { month + 3 } else { month - 9 };
+    let year = era * 400 + year + u64::from(calendar <= 2);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    let millis = ((seconds.max(0.0) - whole as f64) * 1000.0) as u64;
+    format!(
+        "{year:04}-{calendar:02}-{of_month:02} {hour:02}:{minute:02}:{:02}.{millis:03}",
+        second % 60
+    )
+}
+
 pub(super) fn sessions(report: &Report) -> String {
     match &report.switchml {
         None => "this switch serves no SwitchML (`switchml` of its configuration)\n".into(),

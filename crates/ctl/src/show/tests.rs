@@ -96,6 +96,27 @@ fn pool_cores_and_drops_are_aligned() {
 }
 
 #[test]
+fn events_have_a_date_and_no_escape_sequence() {
+    for (seconds, want) in [
+        (0.0, "1970-01-01 00:00:00.000"),
+        (951_782_400.5, "2000-02-29 00:00:00.500"),
+        (1_795_000_000.25, "2026-11-18 11:06:40.250"),
+        (4_107_542_399.0, "2100-02-28 23:59:59.000"),
+        (4_107_542_400.0, "2100-03-01 00:00:00.000"),
+    ] {
+        assert_eq!(parts::utc(seconds), want);
+    }
+    let mut snapshot = snapshot();
+    let event = &mut snapshot.report.events[0];
+    event.text = "job 7: \u{1b}[2J".into();
+    let text = snapshot.text(Part::Events);
+    let want = "2026-11-18 11:06:40.250  warn   lost  job 7: ?[2J\n";
+    assert!(text.ends_with(want), "{text}");
+    snapshot.report.events.clear();
+    assert_eq!(snapshot.text(Part::Events), "no events\n");
+}
+
+#[test]
 fn parts_that_a_switch_lacks_say_so() {
     let mut snapshot = snapshot();
     snapshot.report.jobs.clear();

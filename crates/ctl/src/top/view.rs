@@ -117,7 +117,7 @@ fn ports(frame: &mut Frame<'_>, area: Rect, ports: &[PortRate]) {
         ])
     });
     let widths = [
-        Constraint::Min(8),
+        Constraint::Max(24),
         Constraint::Length(11),
         Constraint::Length(10),
         Constraint::Length(11),

@@ -10,7 +10,9 @@ use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use tally_engine::PolicyName;
-use tally_schema::switch::config::{AddressConfig, Config, JobSection, PortSection};
+use tally_schema::switch::config::{
+    AddressConfig, Config, ControlSection, JobSection, PortSection,
+};
 use tally_schema::switch::report::Report as SwitchReport;
 
 impl Cluster {
@@ -72,6 +74,11 @@ impl Cluster {
             config.member_timeout_ms = ms;
         }
         config.stats_socket = Some(self.file("switch.sock"));
+        config.control = Some(ControlSection {
+            socket: self.file("control.sock"),
+            read_socket: Some(self.file("view.sock")),
+            ..ControlSection::default()
+        });
         let path = self.write("switch.json", &config)?;
         let mut command = prefixed(
             &self.wires.switch_prefix(),
