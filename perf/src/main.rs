@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    allreduce, card, compare, cores, datapath, demo, kernels, latency, loss, plot, policies, pool,
-    switchml, training,
+    allreduce, bridge, card, compare, cores, datapath, demo, kernels, latency, loss, plot,
+    policies, pool, switchml, training,
 };
 use tally_program::{errors, exit};
 
@@ -29,6 +29,8 @@ enum Command {
     /// An all-reduce from end to end, beside Gloo, Open MPI and a parameter server on the same
     /// links
     Allreduce(allreduce::Args),
+    /// TCP of ordinary hosts through the switch, beside the kernel's bridge and dpdk-testpmd
+    Bridge(bridge::Args),
     /// Cycles of the FPGA card's design for each kind of traffic, and the resulting line rate
     Card(card::Args),
     /// A page of our records beside published figures of hardware
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<ExitCode> {
     let report = match &cli.command {
         Command::Allreduce(args) => allreduce::run(args)?,
+        Command::Bridge(args) => bridge::run(args)?,
         Command::Card(args) => card::run(args)?,
         Command::Compare(args) => compare::run(args)?,
         Command::Cores(args) => cores::run(args)?,

@@ -2,6 +2,7 @@
 //! [`Report`](tally_report::Report).
 
 pub mod allreduce;
+pub mod bridge;
 pub mod card;
 pub mod compare;
 pub mod cores;

@@ -144,18 +144,19 @@ impl Namespaces {
     }
 
     /// Prepares the hosts for Tally's switch. A veth pair has no wire on which a NIC would cut up
-    /// what the kernel makes in one piece: only what the switch cuts up itself may be whole.
+    /// what the kernel makes in one piece. The switch's own ports take that, DPDK's do not.
     ///
     /// # Errors
     /// What the machine refuses.
     pub(super) fn prepare_for_switch(&mut self, driver: Driver) -> Result<()> {
         self.driver = driver;
-        let mut off = vec!["tso"];
-        if driver != Driver::Packet || !tally_packet::superframes() {
-            off.push("tx-udp-segmentation");
-        }
+        let off: &[_] = match driver {
+            Driver::AfPacket => &["tso", "tx-udp-segmentation"],
+            Driver::Packet if tally_packet::superframes() => return Ok(()),
+            Driver::Packet => &["tx-udp-segmentation"],
+        };
         for name in &self.names[1..] {
-            cut_superframes(name, "eth0", &off)?;
+            cut_superframes(name, "eth0", off)?;
         }
         Ok(())
     }
