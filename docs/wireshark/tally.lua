@@ -61,12 +61,12 @@ local LEAVE_CODE = { [0] = "finished", [1] = "failed", [2] = "overflow", [3] = "
 local REASON = {
   [1] = "CHALLENGE", [2] = "UNKNOWN_JOB", [3] = "BAD_MAC", [4] = "BAD_RANK", [5] = "WORKERS", [6] = "PAYLOAD",
   [7] = "SHAPE", [8] = "RANK_TAKEN", [9] = "MEMBER_LOST", [10] = "MEMBER_FAILED", [11] = "STALE_EPOCH",
-  [12] = "WINDOW",
+  [12] = "WINDOW", [13] = "REMOVED", [14] = "DRAINING", [15] = "TENANT_JOBS", [16] = "TENANT_WORKERS",
 }
 local FINALITY = {
   [1] = "not final: say it again with this challenge", [2] = "hint, without a MAC", [3] = "hint, without a MAC",
   [4] = "final", [5] = "final", [6] = "final", [7] = "final", [8] = "not final", [9] = "final", [10] = "final",
-  [11] = "final", [12] = "final",
+  [11] = "final", [12] = "final", [13] = "final", [14] = "not final", [15] = "not final", [16] = "not final",
 }
 local RANK = { [SWITCH] = "switch", [PS] = "parameter server" }
 for r = 0, 63 do RANK[r] = "worker" end
@@ -133,6 +133,8 @@ local f = {
   code = ProtoField.uint8("tally.code", "Code", base.DEC, LEAVE_CODE),
   failed_fragment = ProtoField.uint32("tally.failed_fragment", "Fragment that failed"),
   salt = ProtoField.uint64("tally.salt", "Salt", base.HEX),
+  wrapped = ProtoField.bytes("tally.wrapped", "Secret under the member's mask"),
+  has_wrapped = ProtoField.uint8("tally.has_wrapped", "Secret is given", base.DEC, RUNNING),
   switch_mac = ProtoField.ether("tally.switch_mac", "MAC of the switch"),
   mac = ProtoField.bytes("tally.mac", "MAC"),
   malformed = ProtoField.string("tally.malformed", "Malformed"),
@@ -188,7 +190,8 @@ local RULE = {
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
     { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 41, 1, "slowest" }, { 42, 2, "awaiting" },
     { 44, 4, "group" },
-    { 48, 4, "least" }, { 56, 8, "behind" }, { 64, 6, "switch_mac" }, { 72, 8, "salt" } } },
+    { 48, 4, "least" }, { 56, 8, "behind" }, { 64, 6, "switch_mac" }, { 72, 8, "salt" },
+    { 80, 16, "wrapped" }, { 96, 1, "has_wrapped", RUNNING } } },
   [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "reason", REASON }, { 17, 1, "about" },
     { 20, 4, "found" }, { 24, 4, "allowed" }, { 32, 8, "behind" } } },

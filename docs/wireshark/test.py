@@ -49,7 +49,8 @@ CONTROL_FIELDS = {
              (18, "B", "job_units"), (19, "B", "shards"), (20, "H", "base_port"), (22, "H", "window"),
              (24, "Q", "joined"), (32, "Q", "left"), (40, "B", "ps_joined"), (41, "B", "slowest"),
              (42, "H", "awaiting"), (44, "4s", "group"),
-             (48, "I", "least"), (56, "Q", "behind"), (64, "6s", "switch_mac"), (72, "Q", "salt")],
+             (48, "I", "least"), (56, "Q", "behind"), (64, "6s", "switch_mac"), (72, "Q", "salt"),
+             (80, "16s", "wrapped"), (96, "B", "has_wrapped")],
     REFUSE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "reason"), (17, "B", "about"), (20, "I", "found"),
              (24, "I", "allowed"), (32, "Q", "behind")],
     LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (20, "I", "failed_fragment"),
@@ -146,7 +147,7 @@ FLAGS = {
 WORKERS, MEMBERS = set(range(64)), set(range(64)) | {PS}
 RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: WORKERS, RESULT: MEMBERS | {SWITCH},
          PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS, PROBE: WORKERS}  # fmt: skip
-LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 12), "code": (0, 4), "has_sent": (0, 1)}
+LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 16), "code": (0, 4), "has_sent": (0, 1), "has_wrapped": (0, 1)}
 
 
 def bytes_of(udp_payload):
@@ -343,6 +344,8 @@ GOOD = [
     ("ACCEPT job 7 rank 2 running epoch 3",
      tally(ACCEPT, payload=control(ACCEPT, **ids, state=1, workers=64, least=2**32 - 1, behind=1 << 63 | 5, slowest=63,
                                    awaiting=1000)), 0, 1),
+    ("ACCEPT job 7 rank 2 running epoch 3",
+     tally(ACCEPT, payload=control(ACCEPT, **ids, state=1, workers=64, wrapped=bytes(range(16)), has_wrapped=1)), 0, 1),
     ("ACCEPT job 7 PS waiting epoch 3", tally(ACCEPT, rank=PS, payload=control(ACCEPT, **ids, state=0)), 0, 1),
     ("ACCEPT job 7 rank 2 ended epoch 3", tally(ACCEPT, payload=control(ACCEPT, **ids, state=2)), 0, 1),
     *[(f"REFUSE job 7 rank 2 {name}" + more, tally(REFUSE, epoch=0, payload=control(REFUSE, **ids, reason=reason, **v)), 0, 1)
@@ -356,7 +359,10 @@ GOOD = [
           (10, "MEMBER_FAILED", {"about": 6, "found": 2, "allowed": 4711}, " about rank 6 (found 2, allowed 4711)"),
           (10, "MEMBER_FAILED", {"about": 6, "found": 4, "allowed": 4711, "behind": 1 << 63 | 5}, " about rank 6 (found 4, allowed 4711)"),
           (11, "STALE_EPOCH", {"about": 255}, ""),
-          (12, "WINDOW", {"about": 255, "found": 4000, "allowed": 512}, " (found 4000, allowed 512)")]],
+          (12, "WINDOW", {"about": 255, "found": 4000, "allowed": 512}, " (found 4000, allowed 512)"),
+          (13, "REMOVED", {"about": 255}, ""), (14, "DRAINING", {"about": 255}, ""),
+          (15, "TENANT_JOBS", {"about": 255, "found": 5, "allowed": 4}, " (found 5, allowed 4)"),
+          (16, "TENANT_WORKERS", {"about": 255, "found": 65, "allowed": 64}, " (found 65, allowed 64)")]],
     ("LEAVE job 7 rank 2 finished", tally(LEAVE, payload=control(LEAVE, **ids)), 0, 0),
     ("LEAVE job 7 rank 2 failed", tally(LEAVE, payload=control(LEAVE, **ids, code=1)), 0, 0),
     ("LEAVE job 7 rank 2 overflow in fragment 4711",
@@ -457,7 +463,7 @@ BAD = [
     ("running 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, running=2)), {}),
     ("the instance is 0", tally(JOIN, payload=control(JOIN)), {}),
     ("state 3 is not in use", tally(ACCEPT, payload=control(ACCEPT, **ids, state=3)), {}),
-    ("reason 13 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=13)), {}),
+    ("reason 17 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=17)), {}),
     ("reason 0 is not in use", tally(REFUSE, payload=control(REFUSE, **ids)), {}),
     ("has_sent 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, has_sent=2)), {}),
     ("code 5 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, code=5)), {}),

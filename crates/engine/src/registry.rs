@@ -24,6 +24,7 @@ mod event;
 mod job;
 mod tenants;
 
+pub use changes::Runs;
 pub use tenants::TenantConfig;
 
 pub use event::Event;

@@ -119,8 +119,8 @@ pub(super) struct Job {
     pub(super) removed: Option<Time>,
     /// The tenant that it is of, if a JOIN made it.
     pub(super) tenant: Option<Arc<str>>,
-    /// Since when a tenant's job has had no worker, as far as was looked.
-    pub(super) idle_since: Option<Time>,
+    /// When a worker was heard last.
+    pub(super) last_worker: Time,
     /// What happened since the registry took them last.
     pub(super) events: Events,
 }
@@ -148,7 +148,7 @@ impl Job {
             draining: false,
             removed: None,
             tenant: None,
-            idle_since: None,
+            last_worker: Time(0),
             events: Events::default(),
             config,
         }
@@ -206,6 +206,7 @@ impl Job {
         if self.phase == Phase::Idle {
             self.open(visit);
         }
+        self.last_worker = visit.now;
         let said = self.said(visit);
         let membership = &mut self.workers[usize::from(visit.rank.0)];
         let before = match membership.take() {

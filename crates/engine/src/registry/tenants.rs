@@ -144,7 +144,7 @@ impl JobsOf<'_> {
         while self.all(tenant).count() >= usize::from(tenant.max_jobs) {
             let idle = self.all(tenant).filter(|job| job.phase == Phase::Idle);
             let Some(id) = idle
-                .min_by_key(|job| job.idle_since)
+                .min_by_key(|job| job.last_worker)
                 .map(|job| job.config.id)
             else {
                 break;

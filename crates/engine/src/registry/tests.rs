@@ -11,12 +11,14 @@ use tally_wire::{Accept, FragmentId, Rank, Refuse};
 mod attacks;
 mod behind;
 mod challenges;
+mod changes;
 mod events;
 mod incarnations;
 mod joining;
 mod leaving;
 mod silence;
 mod status;
+mod tenants;
 
 const JOB: JobId = JobId(7);
 const WORKERS: u8 = 3;
@@ -57,6 +59,8 @@ fn registry(config: RegistryConfig) -> Registry {
 /// A member's process, as far as it talks to the registry.
 #[derive(Clone, Debug)]
 struct Peer {
+    key: Key,
+    job: JobId,
     member: Member,
     rank: Rank,
     epoch: Epoch,
@@ -90,6 +94,8 @@ impl Heard {
 impl Peer {
     fn worker(rank: u8) -> Self {
         Self {
+            key: key(),
+            job: JOB,
             member: host(u16::from(rank)),
             rank: Rank(rank),
             epoch: Epoch(0),
@@ -112,6 +118,8 @@ impl Peer {
 
     fn ps() -> Self {
         Self {
+            key: key(),
+            job: JOB,
             member: host(99),
             rank: Rank::PS,
             epoch: Epoch(0),
@@ -147,9 +155,9 @@ impl Peer {
 
     fn sealed(&self, kind: Kind, emit: impl FnOnce(&mut [u8])) -> Datagram {
         let mut datagram = [0xa5; DATAGRAM_BYTES];
-        control_header(kind, JOB, self.epoch, self.rank).emit(&mut datagram);
+        control_header(kind, self.job, self.epoch, self.rank).emit(&mut datagram);
         emit(&mut datagram);
-        key().seal(&mut datagram);
+        self.key.seal(&mut datagram);
         datagram
     }
 
@@ -181,6 +189,8 @@ struct Net {
     peers: Vec<Peer>,
     bound: Vec<Roster>,
     unbound: usize,
+    /// Jobs of tenants that shards know, with their workers.
+    of_tenants: BTreeMap<JobId, u8>,
 }
 
 impl Net {
@@ -194,6 +204,7 @@ impl Net {
             peers,
             bound: Vec::new(),
             unbound: 0,
+            of_tenants: BTreeMap::new(),
         }
     }
 
@@ -222,18 +233,24 @@ impl Net {
             match action {
                 Action::Bind(roster) => self.bound.push(*roster),
                 Action::Unbind(id) => {
-                    assert_eq!(id, JOB);
+                    let is_known = id == JOB || self.of_tenants.contains_key(&id);
+                    assert!(is_known, "{id:?}");
                     self.unbound += 1;
                 }
-                Action::Create(..) | Action::Forget(_) => panic!("there are no tenants"),
+                Action::Create(id, workers) => drop(self.of_tenants.insert(id, workers)),
+                Action::Forget(id) => drop(self.of_tenants.remove(&id)),
                 Action::Send(to, datagram) => {
                     let header = Header::parse(&*datagram).expect("the switch's own frame");
-                    let heard = read(&header, &datagram);
+                    let at = |p: &&Peer| p.member == to && p.job == header.job;
+                    let key = self.peers.iter().find(at).map_or(key(), |p| p.key.clone());
+                    let heard = read(&header, &datagram, &key);
                     let (instance, challenge) = match heard {
                         Heard::Accept(_, a) => (a.instance, a.challenge),
                         Heard::Refuse(r) => (r.instance, r.challenge),
                     };
-                    let ours = |p: &&mut Peer| p.member == to && p.join.instance == instance;
+                    let ours = |p: &&mut Peer| {
+                        p.member == to && p.join.instance == instance && p.job == header.job
+                    };
                     if let Some(peer) = self.peers.iter_mut().find(ours) {
                         assert_eq!(header.rank, peer.rank);
                         peer.join.challenge = challenge;
@@ -348,17 +365,17 @@ impl Net {
             [] => None,
             [Action::Send(to, answer)] => {
                 assert_eq!(*to, from, "the answer goes to the asker");
-                Some(read(&Header::parse(&**answer).unwrap(), answer))
+                Some(read(&Header::parse(&**answer).unwrap(), answer, &key()))
             }
             more => panic!("more than an answer: {more:?}"),
         }
     }
 }
 
-fn read(header: &Header, datagram: &Datagram) -> Heard {
+fn read(header: &Header, datagram: &Datagram, key: &Key) -> Heard {
     match header.kind {
         Kind::Accept => {
-            assert!(key().verify(datagram), "ACCEPT under the job's key");
+            assert!(key.verify(datagram), "ACCEPT under the member's key");
             Heard::Accept(header.epoch, Accept::parse(datagram).unwrap())
         }
         Kind::Refuse => {
@@ -366,7 +383,7 @@ fn read(header: &Header, datagram: &Datagram) -> Heard {
             if refuse.reason.is_hint() {
                 assert_eq!(datagram[DATAGRAM_BYTES - 16..], [0; 16], "hint: zero MAC");
             } else {
-                assert!(key().verify(datagram), "REFUSE under the job's key");
+                assert!(key.verify(datagram), "REFUSE under the member's key");
             }
             Heard::Refuse(refuse)
         }

@@ -10,12 +10,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tally_schema::agent::config::{PsConfig, PsJob, SwitchAddress, WorkerConfig, WorkerJob};
 use tally_schema::agent::report::{PsReport, Report as WorkerReport};
+use tally_wire::Key;
 
 impl Cluster {
     /// Has workers that are started from now on write their results to files, as they do at first,
     /// or not.
     pub fn set_outputs(&mut self, outputs: bool) {
         self.outputs = outputs;
+    }
+
+    /// Has workers that are started from now on use this key, or their job's.
+    pub fn set_worker_key(&mut self, key: Option<Key>) {
+        self.spec.worker_key = key;
     }
 
     /// The host of a worker.

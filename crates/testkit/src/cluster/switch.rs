@@ -51,12 +51,9 @@ impl Cluster {
         ports
     }
 
-    /// Starts the switch, which must not run.
-    ///
-    /// # Errors
-    /// If it ends at once.
-    pub fn start_switch(&mut self) -> Result<()> {
-        ensure!(self.switch.is_none(), "the switch runs already");
+    /// The configuration that the switch is started with.
+    #[must_use]
+    pub fn switch_config(&self) -> Config {
         let address = AddressConfig::new(SWITCH_MAC, SWITCH_IP);
         let mut config = Config::new(address, self.ports());
         config.cores.clone_from(&self.cpus.switch);
@@ -79,7 +76,25 @@ impl Cluster {
             read_socket: Some(self.file("view.sock")),
             ..ControlSection::default()
         });
-        let path = self.write("switch.json", &config)?;
+        config
+    }
+
+    /// Starts the switch, which must not run.
+    ///
+    /// # Errors
+    /// If it ends at once.
+    pub fn start_switch(&mut self) -> Result<()> {
+        let config = self.switch_config();
+        self.start_switch_with(&config)
+    }
+
+    /// As [`start_switch`](Self::start_switch), with this configuration.
+    ///
+    /// # Errors
+    /// If it ends at once.
+    pub fn start_switch_with(&mut self, config: &Config) -> Result<()> {
+        ensure!(self.switch.is_none(), "the switch runs already");
+        let path = self.write("switch.json", config)?;
         let mut command = prefixed(
             &self.wires.switch_prefix(),
             &self.spec.programs.join("tally-switch"),
@@ -95,6 +110,21 @@ impl Cluster {
         })?;
         self.switch = Some(program);
         Ok(())
+    }
+
+    /// Has the running switch read this as its configuration (SIGHUP), and waits until its log has
+    /// one line more with `line`.
+    ///
+    /// # Errors
+    /// If it does not run, ends, or does not say so.
+    pub fn reload_switch(&mut self, config: &Config, line: &str) -> Result<()> {
+        self.write("switch.json", config)?;
+        let program = self.switch.as_mut().context("the switch does not run")?;
+        let count = |log: &str| log.matches(line).count();
+        let before = count(&program.log());
+        program.signal("HUP")?;
+        let what = format!("it says `{line}`");
+        program.wait_until(&what, Duration::from_secs(10), |log| count(log) > before)
     }
 
     /// Stops the switch and gives its report.

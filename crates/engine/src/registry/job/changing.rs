@@ -62,15 +62,11 @@ impl Job {
     }
 
     /// Whether the job is not to be forgotten yet.
-    pub(in crate::registry) fn stays(&mut self, now: Time) -> bool {
+    pub(in crate::registry) fn stays(&self, now: Time) -> bool {
         if let Some(removed) = self.removed {
             return now.since(removed) < REMEMBERED;
         }
-        if !self.is_free() {
-            self.idle_since = None;
-            return true;
-        }
-        now.since(*self.idle_since.get_or_insert(now)) < IDLE_FORGOTTEN
+        !self.is_free() || now.since(self.last_worker) < IDLE_FORGOTTEN
     }
 
     /// What a job of this number counts from, so that nothing of this one comes again.

@@ -144,7 +144,7 @@ impl Job {
                 _ => return Err(Refusal::new(Reason::StaleEpoch)),
             }
         }
-        if self.draining && self.phase == Phase::Idle && visit.incarnation == Incarnation::NONE {
+        if self.draining && self.phase == Phase::Idle && !join.running {
             return Err(Refusal::new(Reason::Draining));
         }
         if join.running {
