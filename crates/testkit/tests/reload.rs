@@ -18,7 +18,9 @@ use tally_testkit::reference::{Inputs, Reference};
 use tally_wire::Key;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Enough for a few seconds of sums.
+/// Rate of each link.
+const RATE_MBIT: u32 = 50;
+/// Elements for seconds of sums.
 const LONG: &str = "2000k";
 const SHORT: &str = "20k";
 
@@ -71,6 +73,8 @@ fn cluster(jobs: Vec<u8>, test: &str) -> Option<Cluster> {
     let spec = Spec {
         jobs,
         programs: programs(),
+        // Sums last seconds on any machine.
+        rate_mbit: Some(RATE_MBIT),
         timeouts: Timeouts {
             join_ms: 30_000,
             stall_ms: 30_000,
@@ -93,7 +97,7 @@ fn jobs_come_and_go_and_keys_rotate_while_others_sum() {
     cluster.start_switch_with(&one).unwrap();
     cluster.start_ps(0).unwrap();
     cluster.start_ps(1).unwrap();
-    let workers = cluster.start_workers(0, |_| synthetic(LONG)).unwrap();
+    let mut workers = cluster.start_workers(0, |_| synthetic(LONG)).unwrap();
     cluster.wait_for_results(200, PATIENCE).unwrap();
     // A job more, twice in a row.
     cluster.reload_switch(&both, "job 8: added").unwrap();
@@ -126,6 +130,12 @@ fn jobs_come_and_go_and_keys_rotate_while_others_sum() {
     cluster
         .reload_switch(&rotated, "job 7: key rotated")
         .unwrap();
+    for worker in &mut workers {
+        assert!(
+            worker.is_running().unwrap(),
+            "it sums while the switch changes"
+        );
+    }
     all_end_well(cluster.start_workers(1, |_| synthetic(SHORT)).unwrap());
     is_exact(&cluster, 1, 1, SHORT);
     all_end_well(workers);
