@@ -64,6 +64,7 @@ impl Registry {
             && job.removed.is_none()
         {
             job.remove(now, &self.config, &mut actions);
+            self.events.append(&mut job.events);
         }
         actions
     }

@@ -426,11 +426,13 @@ impl Job {
     }
 
     fn close(&mut self, config: &RegistryConfig, outcome: Result<(), Refusal>) {
-        self.events.push(Event::Ended {
-            job: self.config.id,
-            epoch: self.incarnation.epoch,
-            failure: outcome.err().map(|why| (why.reason, why.about)),
-        });
+        if self.phase != Phase::Idle {
+            self.events.push(Event::Ended {
+                job: self.config.id,
+                epoch: self.incarnation.epoch,
+                failure: outcome.err().map(|why| (why.reason, why.about)),
+            });
+        }
         let challenge = self.challenge(config);
         self.ended = Some(Ending {
             incarnation: self.incarnation,

@@ -167,6 +167,7 @@ impl Registry {
             let is_own = job.tenant.as_ref() == Some(&tenant.name);
             if is_own && !tenant.has(id) {
                 job.remove(now, &self.config, &mut actions);
+                self.events.append(&mut job.events);
                 actions.push(Action::Forget(id));
             } else if is_own || job.removed.is_some() && tenant.has(id) {
                 job.config = tenant.job(id, job.config.workers);
@@ -185,6 +186,7 @@ impl Registry {
         for (&id, job) in &mut self.jobs {
             if job.tenant.as_deref() == Some(name) {
                 job.remove(now, &self.config, &mut actions);
+                self.events.append(&mut job.events);
                 actions.push(Action::Forget(id));
             }
         }
