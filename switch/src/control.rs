@@ -30,12 +30,14 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use live::Live;
 use request::Request;
 use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tally_engine::{Action, Command, ControlFrame, Registry, switchml};
+use tally_schema::agent::config::Access;
 use tally_schema::switch::report::{CardReport, Report};
 use tally_wire::Time;
 
@@ -322,20 +324,34 @@ impl StatsSocket {
     /// Listens at `path`. A socket without a listener is a leftover of a crash and is replaced.
     ///
     /// # Errors
-    /// If the path is taken by something else, or cannot be made.
-    pub fn bind(path: &Path) -> std::io::Result<Self> {
+    /// If the path is taken by something else, or cannot be made, or there is no such group.
+    pub fn bind(path: &Path, access: &Access) -> std::io::Result<Self> {
         if UnixStream::connect(path).is_ok() {
             return Err(std::io::Error::new(
                 ErrorKind::AddrInUse,
                 "another switch answers there",
             ));
         }
-        let is_socket = std::fs::symlink_metadata(path)
-            .is_ok_and(|m| std::os::unix::fs::FileTypeExt::is_socket(&m.file_type()));
-        if is_socket {
-            std::fs::remove_file(path)?;
+        let found = std::fs::symlink_metadata(path);
+        if found.is_ok_and(|m| !std::os::unix::fs::FileTypeExt::is_socket(&m.file_type())) {
+            return Err(std::io::Error::new(
+                ErrorKind::AlreadyExists,
+                "a file that is no socket is there; remove it, or choose another path",
+            ));
         }
-        let listener = UnixListener::bind(path)?;
+        let group = group(access)?;
+        // It gets its name, in place of a leftover, once only those may connect who should.
+        let temporary = path.with_file_name(format!(".{}", std::process::id()));
+        let _ = std::fs::remove_file(&temporary);
+        let listener = UnixListener::bind(&temporary)?;
+        let mode = std::fs::Permissions::from_mode(access.mode.0);
+        let named = std::os::unix::fs::chown(&temporary, None, group)
+            .and_then(|()| std::fs::set_permissions(&temporary, mode))
+            .and_then(|()| std::fs::rename(&temporary, path));
+        if let Err(error) = named {
+            let _ = std::fs::remove_file(&temporary);
+            return Err(error);
+        }
         listener.set_nonblocking(true)?;
         Ok(Self {
             listener,
@@ -390,6 +406,21 @@ impl StatsSocket {
         let now = Instant::now();
         self.clients.retain_mut(|client| client.write(now));
     }
+}
+
+/// The number of the configured group.
+fn group(access: &Access) -> std::io::Result<Option<u32>> {
+    let Some(name) = &access.group else {
+        return Ok(None);
+    };
+    let found = nix::unistd::Group::from_name(name)?;
+    let missing = || {
+        let why = format!("stats_access.group: there is no group `{name}` on this host (groupadd)");
+        std::io::Error::new(ErrorKind::NotFound, why)
+    };
+    found
+        .map(|group| Some(group.gid.as_raw()))
+        .ok_or_else(missing)
 }
 
 impl Drop for StatsSocket {

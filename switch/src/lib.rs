@@ -19,6 +19,7 @@ pub mod datapath;
 pub mod drain;
 pub mod events;
 pub mod handover;
+pub mod init;
 pub mod load;
 pub mod machine;
 pub mod messages;

@@ -1,15 +1,18 @@
 //! `tally-switch`: the appliance's command line.
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, Parser};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use tally_program::{Exit, documents, errors, exit, service};
+use tally_schema::json_schema::File;
 use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
+use tally_switch::init::{self, Init};
 use tally_switch::log;
 use tally_switch::log::Log;
 use tally_switch::log::tracing::error;
@@ -35,8 +38,17 @@ const CODES: [Exit; 5] = [
 /// Hosts behind its ports reach each other
 /// through it as through any switch; it sums the gradients of the workers of configured jobs.
 #[derive(Parser)]
-#[command(name = "tally-switch", version = tally_program::VERSION, after_help = exit::help(&CODES))]
+#[command(
+    name = "tally-switch",
+    version = tally_program::VERSION,
+    after_help = exit::help(&CODES),
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
 struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+
     /// Configuration file, JSON (see docs/OPERATIONS.md)
     #[arg(long, value_name = "FILE", required_unless_present = "stats")]
     config: Option<PathBuf>,
@@ -56,6 +68,65 @@ struct Arguments {
     /// Reports, statistics and checks on standard output as JSON
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Files of switch, parameter server, agents and workers that fit together, with a new key
+    Init(InitArguments),
+    /// What keeps this machine from running the switch, and what to do; as --check
+    Doctor {
+        /// Configuration file, JSON
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// Output as JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// JSON Schema of a configuration file
+    Schema {
+        /// File: switch, agent, ps or worker
+        file: File,
+    },
+}
+
+#[derive(Args)]
+struct InitArguments {
+    /// Folder for the files; none that exists is overwritten
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+
+    /// Device of a port, for each port: an interface, a PCI address, or a net_… device
+    #[arg(long = "port", value_name = "DEVICE", required = true)]
+    ports: Vec<String>,
+
+    /// Address of a training host, for each worker of the job
+    #[arg(long = "host", value_name = "IP", required = true)]
+    hosts: Vec<Ipv4Addr>,
+
+    /// Address of the switch, in the network of the hosts
+    #[arg(long, value_name = "IP")]
+    address: Ipv4Addr,
+
+    /// Address of the host with the parameter server; the first host's, unless given
+    #[arg(long, value_name = "IP")]
+    ps: Option<Ipv4Addr>,
+
+    /// Number of the job
+    #[arg(long, default_value_t = 1)]
+    job: u16,
+
+    /// MTU of all ports, 576 to 9000
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+
+    /// CPU of the data core
+    #[arg(long, default_value_t = 0)]
+    cpu: usize,
+
+    /// Sockets of agents with different names, for programs that share a machine
+    #[arg(long)]
+    one_machine: bool,
 }
 
 fn main() -> ExitCode {
@@ -124,6 +195,15 @@ fn ask(socket: PathBuf) -> Result<String> {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
+    match &arguments.command {
+        Some(Command::Init(arguments)) => return init(arguments),
+        Some(Command::Doctor { config, json }) => return check(config, None, *json),
+        Some(Command::Schema { file }) => {
+            write(&file.schema())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
+    }
     if let Some(socket) = &arguments.stats {
         let text = ask(socket.clone()).code(Exit::System)?;
         let report: Report = simd_json::from_slice(&mut text.into_bytes()).with_context(|| {
@@ -137,7 +217,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
         return Ok(ExitCode::FAILURE);
     };
     if arguments.check {
-        return check(path, arguments);
+        return check(path, arguments.report.as_deref(), arguments.json);
     }
     let signals = Signals::default();
     // It means a reload, and ends the switch at no time.
@@ -211,11 +291,37 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Writes files that fit together.
+fn init(arguments: &InitArguments) -> Result<ExitCode, Failed> {
+    let init = Init {
+        ports: arguments.ports.clone(),
+        hosts: arguments.hosts.clone(),
+        address: arguments.address,
+        ps: arguments.ps,
+        job: arguments.job,
+        mtu: arguments.mtu,
+        cpu: arguments.cpu,
+        is_one_machine: arguments.one_machine,
+    };
+    let files = init.files().code(Exit::Usage)?;
+    init::write(&arguments.folder, &files).code(Exit::File)?;
+    let names: Vec<_> = files.iter().map(|it| it.name.as_str()).collect();
+    let folder = arguments.folder.display();
+    write(&format!(
+        "{folder}: wrote {}\n\
+         All have the key of job {}: give each to its host, readable by its program's user alone.\n\
+         Next: tally-switch --check --config {folder}/switch.json\n",
+        names.join(", "),
+        arguments.job
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Whether a switch with this configuration could start here.
-fn check(path: &Path, arguments: &Arguments) -> Result<ExitCode, Failed> {
-    let found = machine::examine(path, arguments.report.as_deref());
+fn check(path: &Path, report: Option<&Path>, json: bool) -> Result<ExitCode, Failed> {
+    let found = machine::examine(path, report);
     let diagnosis = &found.diagnosis;
-    write(&if arguments.json {
+    write(&if json {
         diagnosis.to_json() + "\n"
     } else {
         diagnosis.to_string()

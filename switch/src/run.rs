@@ -287,7 +287,7 @@ fn stats_socket(config: &Config) -> Result<Option<StatsSocket>> {
     let Some(path) = &config.stats_socket else {
         return Ok(None);
     };
-    let socket = StatsSocket::bind(path);
+    let socket = StatsSocket::bind(path, &config.stats_access);
     let socket = socket.with_context(|| format!("statistics socket {}", path.display()))?;
     Ok(Some(socket))
 }

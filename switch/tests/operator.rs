@@ -191,3 +191,47 @@ fn the_service_manager_hears_of_start_life_and_stop() {
     );
     assert_eq!(ended.code(), Some(0));
 }
+
+#[test]
+fn init_writes_files_once_and_doctor_reads_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| {
+        let mut switch = Command::new(env!("CARGO_BIN_EXE_tally-switch"));
+        ended(
+            switch
+                .args(arguments)
+                .current_dir(&folder)
+                .output()
+                .unwrap(),
+        )
+    };
+    let options = "init --port net_null0 --port net_null1 --host 10.84.0.1 --host 10.84.0.2 --address 10.84.0.254";
+    let options: Vec<_> = options.split(' ').collect();
+    let (code, said, log) = run(&options);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(
+        said.contains("wrote switch.json, ps.json, agent-1.json"),
+        "{said}"
+    );
+    let (code, _, log) = run(&options);
+    assert_eq!(code, Some(3), "{log}");
+    assert!(log.contains("switch.json: File exists"), "{log}");
+    let (code, said, _) = run(&["doctor", "--config", "switch.json"]);
+    // The folder of the socket is there if a package is installed.
+    assert!(code == Some(0) || said.contains("/run/tally"), "{said}");
+    assert!(said.starts_with("good     configuration"), "{said}");
+    let (code, said, _) = run(&["schema", "agent"]);
+    assert!(
+        code == Some(0) && said.contains("Configuration of tally-agent serve"),
+        "{said}"
+    );
+    assert_eq!(run(&["schema", "job"]).0, Some(2));
+    assert_eq!(
+        run(&["init", "--port", "a", "--address", "10.84.0.254"]).0,
+        Some(2)
+    );
+    assert_eq!(
+        run(&["--config", "switch.json", "schema", "agent"]).0,
+        Some(2)
+    );
+}

@@ -33,3 +33,23 @@ pub(crate) mod option {
         Ok(text.map(|Text(key)| key))
     }
 }
+
+/// How a key looks in a schema.
+pub(crate) struct KeyText;
+
+/// The digits of a key.
+pub(crate) const PATTERN: &str = "^([0-9a-fA-F]{2}){16,64}$";
+
+impl schemars::JsonSchema for KeyText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Key".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "pattern": PATTERN})
+    }
+}

@@ -13,6 +13,7 @@ pub mod agent;
 pub use agent::doctor;
 pub mod event;
 mod hex;
+pub mod json_schema;
 mod key;
 pub mod metrics;
 pub mod switch;

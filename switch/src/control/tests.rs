@@ -253,7 +253,7 @@ fn read(stream: UnixStream) -> std::thread::JoinHandle<usize> {
 fn clients_that_do_not_read_hold_up_no_other_and_make_room_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");
-    let mut socket = StatsSocket::bind(&path).unwrap();
+    let mut socket = StatsSocket::bind(&path, &Access::default()).unwrap();
     // More than a socket holds.
     let report = vec![b'x'; 4 << 20];
     let silent: Vec<_> = (0..CLIENTS_MAX)
@@ -287,10 +287,44 @@ fn clients_that_do_not_read_hold_up_no_other_and_make_room_in_time() {
 fn a_client_that_has_gone_is_forgotten() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("stats");
-    let mut socket = StatsSocket::bind(&path).unwrap();
+    let mut socket = StatsSocket::bind(&path, &Access::default()).unwrap();
     drop(UnixStream::connect(&path).unwrap());
     assert!(socket.accept());
     socket.answer(b"{}");
     socket.write();
     assert!(socket.clients.is_empty());
+}
+
+#[test]
+fn the_socket_has_its_mode_at_once_and_replaces_only_a_leftover() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("stats");
+    let access = Access {
+        mode: tally_schema::agent::config::Mode(0o640),
+        group: None,
+    };
+    let bind = |access: &Access| StatsSocket::bind(&path, access).map_err(|e| e.to_string());
+    // As a crash leaves it.
+    drop(UnixListener::bind(&path).unwrap());
+    let socket = bind(&access).unwrap();
+    assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o640);
+    assert!(bind(&access).is_err_and(|why| why.contains("another switch answers there")));
+    drop(socket);
+    assert_eq!(folder.path().read_dir().unwrap().count(), 0);
+    let group = Some("tally-no-such-group".to_owned());
+    let unknown = bind(&Access {
+        group,
+        ..access.clone()
+    })
+    .err()
+    .unwrap();
+    assert!(
+        unknown.contains("there is no group `tally-no-such-group`"),
+        "{unknown}"
+    );
+    std::fs::write(&path, "mine").unwrap();
+    assert!(bind(&access).is_err_and(|why| why.contains("no socket is there")));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
+    assert_eq!(folder.path().read_dir().unwrap().count(), 1);
 }

@@ -18,7 +18,7 @@ use tally_config::ConfigError;
 use tally_wire::{DEFAULT_PORT, JobId, Key, MAX_PAYLOAD_BYTES, MAX_WORKERS, Mac, UNIT_BYTES};
 
 /// A worker's configuration file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
     /// Where the switch is.
@@ -39,7 +39,7 @@ pub struct WorkerConfig {
 }
 
 /// A parameter server's configuration file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PsConfig {
     /// Where the switch is.
@@ -51,7 +51,7 @@ pub struct PsConfig {
 }
 
 /// Where the switch is.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchAddress {
     /// Its IPv4 address.
@@ -62,13 +62,14 @@ pub struct SwitchAddress {
 }
 
 /// A job, as its worker knows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerJob {
     /// Its number in the switch's configuration.
     pub id: u16,
     /// Its key in the switch's configuration: 16 to 64 bytes in hexadecimal.
     #[serde(with = "crate::key")]
+    #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
     /// How many workers it has, 1 to 64.
     pub workers: u8,
@@ -82,18 +83,19 @@ pub struct WorkerJob {
 }
 
 /// A job, as its parameter server knows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PsJob {
     /// Its number in the switch's configuration.
     pub id: u16,
     /// Its key in the switch's configuration: 16 to 64 bytes in hexadecimal.
     #[serde(with = "crate::key")]
+    #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
 }
 
 /// How frames get to the switch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Transport {
     /// The kernel's UDP.
@@ -110,6 +112,7 @@ pub enum Transport {
         device: String,
         /// Its Ethernet address.
         #[serde(serialize_with = "crate::text::serialize", deserialize_with = "mac")]
+        #[schemars(with = "String")]
         mac: Mac,
         /// Its IPv4 address.
         address: Ipv4Addr,
@@ -120,7 +123,7 @@ pub enum Transport {
 }
 
 /// DPDK's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Eal {
     /// Where memory comes from.
@@ -130,7 +133,7 @@ pub struct Eal {
 }
 
 /// Where DPDK's memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Memory {
     /// Ordinary pages: enough for virtual devices.
@@ -149,7 +152,7 @@ impl Default for Eal {
 }
 
 /// When to give up, in milliseconds (J-7, J-9).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Timeouts {
     /// Without an answer to JOIN, or with members missing.

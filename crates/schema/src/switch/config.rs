@@ -18,6 +18,7 @@ pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};
 
+use crate::agent::config::Access;
 use crate::event::{LogSection, MetricsSection};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -45,7 +46,7 @@ const SHARE_MARK_FRAMES_MIN: u32 = 64;
 const AROUND_PAYLOAD: u16 = (HEADERS_BYTES - ETHERNET_BYTES + TAG_BYTES) as u16;
 
 /// The whole file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The switch's own address.
@@ -93,6 +94,7 @@ pub struct Config {
     pub mac_ageing_s: u32,
     /// SIMD backend.
     #[serde(default, with = "crate::text")]
+    #[schemars(with = "String")]
     pub kernel: Kernel,
     /// What a data core does that has nothing to do.
     #[serde(default)]
@@ -100,6 +102,9 @@ pub struct Config {
     /// Where to answer requests for statistics: path of a Unix socket.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats_socket: Option<PathBuf>,
+    /// Who may ask there.
+    #[serde(default, skip_serializing_if = "Access::is_default")]
+    pub stats_access: Access,
     /// Where the switch takes requests; without it, nowhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub control: Option<ControlSection>,
@@ -112,11 +117,12 @@ pub struct Config {
 }
 
 /// The switch's own address, to which workers and parameter servers send.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddressConfig {
     /// Ethernet address.
     #[serde(with = "crate::text")]
+    #[schemars(with = "String")]
     pub mac: Mac,
     /// IPv4 address.
     pub ip: Ipv4Addr,
@@ -126,7 +132,7 @@ pub struct AddressConfig {
 }
 
 /// Where packet memory comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum MemoryKind {
     /// Ordinary pages.
@@ -138,7 +144,7 @@ pub enum MemoryKind {
 }
 
 /// DPDK's environment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EalSection {
     /// Where packet memory comes from.
@@ -163,7 +169,9 @@ impl Default for EalSection {
 }
 
 /// DPDK's log level.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Log {
     /// What went wrong.
@@ -178,7 +186,7 @@ pub enum Log {
 }
 
 /// One port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PortSection {
     /// Its name in reports; by default that of the device.
@@ -202,7 +210,9 @@ pub struct PortSection {
 }
 
 /// Who puts frames into the receive queue of the core whose shard they are for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Steering {
     /// A NIC by flow rules if it has them, else by RSS if it has that. Other devices: none.
@@ -295,7 +305,7 @@ impl PortSection {
 }
 
 /// The queues of each port: eight classes of them. [`QueueConfig`] says what the numbers are for.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct QueueSection {
     /// Frames that wait in one class at most.
@@ -322,7 +332,7 @@ impl Default for QueueSection {
 }
 
 /// Limits of each port, as one of an ordinary switch.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsSection {
     /// MAC addresses learnt behind it.
@@ -344,13 +354,14 @@ impl Default for LimitsSection {
 }
 
 /// One job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JobSection {
     /// Its number.
     pub id: u16,
     /// Its key: 32 to 128 hexadecimal digits.
     #[serde(with = "crate::key")]
+    #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
     /// Its key before that, while members may still have it.
     #[serde(
@@ -358,6 +369,7 @@ pub struct JobSection {
         skip_serializing_if = "Option::is_none",
         with = "crate::key::option"
     )]
+    #[schemars(with = "Option<crate::key::KeyText>")]
     pub previous_key: Option<Key>,
     /// Its workers, 1 to 64.
     pub workers: u8,
@@ -373,7 +385,7 @@ pub struct JobSection {
 }
 
 /// Members known beforehand.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FixedMembers {
     /// Payload of every element frame.
@@ -385,13 +397,14 @@ pub struct FixedMembers {
 }
 
 /// Where a fixed member is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FixedMember {
     /// Name of the port.
     pub port: String,
     /// Ethernet address.
     #[serde(with = "crate::text")]
+    #[schemars(with = "String")]
     pub mac: Mac,
     /// IPv4 address.
     pub ip: Ipv4Addr,
@@ -433,7 +446,9 @@ impl FromStr for Kernel {
 }
 
 /// What a data core does that has nothing to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "kebab-case")]
 pub enum Idle {
     /// Polls less and less often, up to every 100 µs.
@@ -519,6 +534,7 @@ impl Config {
             kernel: Kernel::default(),
             idle: Idle::default(),
             stats_socket: None,
+            stats_access: Access::default(),
             control: None,
             log: LogSection::default(),
             metrics: None,

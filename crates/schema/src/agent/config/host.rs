@@ -16,7 +16,7 @@ use tally_wire::{Key, Mac};
 pub const DEFAULT_SOCKET: &str = "/run/tally/agent/agent.sock";
 
 /// An agent's configuration file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentConfig {
     /// Where processes find it.
@@ -49,7 +49,7 @@ pub struct AgentConfig {
 }
 
 /// Who may connect.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Access {
     /// The mode of the socket file, in octal digits.
@@ -57,6 +57,14 @@ pub struct Access {
     /// The group of the socket file, by its name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+}
+
+impl Access {
+    /// Whether nothing is configured.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// The mode of a file.
@@ -75,6 +83,20 @@ impl Serialize for Mode {
     }
 }
 
+impl schemars::JsonSchema for Mode {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Mode".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "pattern": "^[0-7]{1,4}$"})
+    }
+}
+
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let text = String::deserialize(d)?;
@@ -89,7 +111,7 @@ impl<'de> Deserialize<'de> for Mode {
 }
 
 /// How the agent's frames get to the switch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase", deny_unknown_fields)]
 pub enum AgentTransport {
     /// The kernel's UDP, with a socket for each process.
@@ -106,6 +128,7 @@ pub enum AgentTransport {
         device: String,
         /// Its Ethernet address.
         #[serde(serialize_with = "crate::text::serialize", deserialize_with = "mac")]
+        #[schemars(with = "String")]
         mac: Mac,
         /// Its IPv4 address.
         address: Ipv4Addr,
@@ -116,13 +139,14 @@ pub enum AgentTransport {
 }
 
 /// A job, as the agents of its hosts know it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AgentJob {
     /// Its number in the switch's configuration.
     pub id: u16,
     /// Its key in the switch's configuration: 16 to 64 bytes in hexadecimal.
     #[serde(with = "crate::key")]
+    #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
     /// How many workers it has, 1 to 64.
     pub workers: u8,

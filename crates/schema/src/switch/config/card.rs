@@ -19,7 +19,7 @@ const OFFSET_STEP: u64 = 4096;
 const WORKERS_MIN: u8 = 2;
 
 /// The card.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CardSection {
     /// Name of the port that it is behind.
@@ -32,7 +32,7 @@ pub struct CardSection {
 }
 
 /// Where the registers of a card are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Registers {
     /// Behind a Unix socket: a simulated card.
@@ -42,7 +42,7 @@ pub enum Registers {
 }
 
 /// Memory of a PCI device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BarSection {
     /// Its PCI address.
@@ -86,6 +86,21 @@ impl Serialize for CardJobs {
             Self::Auto => serializer.serialize_str("auto"),
             Self::List(jobs) => jobs.serialize(serializer),
         }
+    }
+}
+
+impl schemars::JsonSchema for CardJobs {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "CardJobs".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let list = <Vec<u16>>::json_schema(generator);
+        schemars::json_schema!({"anyOf": [{"const": "auto"}, list]})
     }
 }
 

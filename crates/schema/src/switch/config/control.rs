@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const SOCKET: &str = "/run/tally/switch/control.sock";
 
 /// Where the switch takes requests; without the section, nowhere.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControlSection {
     /// Unix socket for changes.
@@ -34,7 +34,7 @@ pub struct ControlSection {
 }
 
 /// A TCP port with mutual TLS.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ControlTcp {
     /// Address and port.

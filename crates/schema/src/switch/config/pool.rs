@@ -32,11 +32,12 @@ const CERTAIN_DIVISOR: u32 = 8;
 const L2_BYTES_UNKNOWN: u64 = 512 << 10;
 
 /// The aggregator pool.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolSection {
     /// `esa`, `fcfs`, `static` or `none`.
     #[serde(with = "crate::text")]
+    #[schemars(with = "String")]
     pub policy: PolicyName,
     /// Slots of all shards together, a power of two; by default what fits half of the L2 caches.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -30,7 +30,7 @@ const HEADERS_IN_MTU: usize =
     tally_wire::switchml::HEADERS_BYTES - tally_wire::frame::ETHERNET_BYTES;
 
 /// SwitchML's clients.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchmlSection {
     /// Where the controller listens: one address for each of the jobs that run at the same time.
@@ -50,6 +50,7 @@ pub struct SwitchmlSection {
     /// What the addresses that workers are told are made of, in 64 hexadecimal digits; random if it
     /// is left out. Only for measurements that replay captures, which have to be written before.
     #[serde(default, with = "secret", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
     pub secret: Option<[u8; 32]>,
     /// Names of ports to which nothing is flooded, because nothing but clients is behind them.
     #[serde(default)]
@@ -72,14 +73,14 @@ pub struct Listen {
     pub workers: Vec<IpAddr>,
 }
 
-#[derive(PartialEq, Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 enum ListenText {
     Address(String),
     Job(ListenJob),
 }
 
-#[derive(PartialEq, Serialize, Deserialize)]
+#[derive(PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListenJob {
     address: String,
@@ -101,6 +102,34 @@ impl SwitchmlSection {
             setup_timeout_s: default_timeout_s(),
             idle_timeout_s: default_timeout_s(),
         }
+    }
+}
+
+impl schemars::JsonSchema for Listen {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Listen".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        ListenText::json_schema(generator)
+    }
+}
+
+impl schemars::JsonSchema for Network {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Network".into()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
     }
 }
 

@@ -13,13 +13,14 @@ use tally_wire::Key;
 const NAME_MAX: usize = 64;
 
 /// One tenant.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TenantSection {
     /// Its name.
     pub name: String,
     /// Its key, which all its jobs have: 32 to 128 hexadecimal digits.
     #[serde(with = "crate::key")]
+    #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
     /// Its key before that, while members may still have it.
     #[serde(
@@ -27,6 +28,7 @@ pub struct TenantSection {
         skip_serializing_if = "Option::is_none",
         with = "crate::key::option"
     )]
+    #[schemars(with = "Option<crate::key::KeyText>")]
     pub previous_key: Option<Key>,
     /// Numbers that its jobs may have: `"100-199"`, or `"7"`.
     pub jobs: Vec<IdRange>,
@@ -65,6 +67,20 @@ pub struct IdRange {
     pub first: u16,
     /// The last.
     pub last: u16,
+}
+
+impl schemars::JsonSchema for IdRange {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "IdRange".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "pattern": "^[0-9]{1,5}(-[0-9]{1,5})?$"})
+    }
 }
 
 impl IdRange {

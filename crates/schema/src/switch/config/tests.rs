@@ -651,6 +651,7 @@ const ALL: &str = r#"{
   "kernel": "scalar",
   "idle": "spin",
   "stats_socket": "/run/tally/switch/stats.sock",
+  "stats_access": { "mode": "0600", "group": "tally" },
   "control": {
     "socket": "/run/tally/c.sock", "socket_mode": "0640", "group": "tally",
     "read_socket": "/run/tally/view.sock", "read_socket_mode": "0660",
