@@ -259,7 +259,8 @@ fn all_is_well_also_while_a_job_runs_which_is_not_disturbed() {
     let start = said.is("agent", Warning, "nothing is at");
     let config = net.path("agent.json").display().to_string();
     assert_eq!(start, format!("tally-agent serve --config {config}"));
-    assert_eq!((said.bad, said.warnings), (0, 1), "{said:#?}");
+    said.is("job", Warning, "no parameter server has joined");
+    assert_eq!((said.bad, said.warnings), (0, 2), "{said:#?}");
     // Asked while no member is there, it opens no incarnation.
     assert_eq!(net.jobs(), idle);
     let agent = Path::new(AGENT);
@@ -288,7 +289,11 @@ fn all_is_well_also_while_a_job_runs_which_is_not_disturbed() {
         let said = net.doctor();
         assert_eq!((said.bad, said.warnings), (0, 0), "{said:#?}");
         said.is("agent", Good, "answers at");
-        said.is("job", Good, "7: the switch knows it");
+        said.is(
+            "job",
+            Good,
+            "7: the switch has our key, our workers (1), and",
+        );
         sum(&format!("after {n}")).unwrap();
     }
     // The same incarnation, with the same members.
@@ -324,9 +329,24 @@ fn keys_and_jobs_are_told_apart() {
     let want = [
         "8: the switch has another key for it",
         "300: the switch has no such job",
-        "7: the switch knows it, and has our key",
+        "7: the switch has our key and workers (1), and no parameter server has joined: the job waits",
     ];
     assert_eq!(jobs, want);
+    net.configure(1024, ("\"workers\": 1", "\"workers\": 3"));
+    let fix = net
+        .doctor()
+        .is("job", Bad, "7: the switch has 1 workers, and");
+    assert!(fix.contains("\"workers\": 1 of job 7 in"), "{fix}");
+    // A wrong address here is no reason to restart a switch that others use.
+    net.configure(1024, ("10.84.0.254\"", "10.84.0.77\""));
+    let fix = net
+        .doctor()
+        .is("switch", Bad, "10.84.0.77 does not answer ARP");
+    assert!(
+        fix.starts_with("compare switch.address 10.84.0.77 in"),
+        "{fix}"
+    );
+    assert!(!fix.contains("restart"), "{fix}");
     // Another port, without a listener.
     net.configure(1024, ("10.84.0.254\"", "10.84.0.254\", \"port\": 4000"));
     net.doctor()
@@ -618,7 +638,7 @@ fn a_port_of_its_own_is_asked_through() {
     let said = net.doctor();
     said.is("device", Good, "memif.sock is there");
     said.is("switch", Good, "10.84.0.254 answers");
-    said.is("job", Good, "7: the switch knows it");
+    said.is("job", Warning, "7: the switch has our key and workers (1)");
     assert!(!said.has("address") && !said.has("hugepages"));
     net.stop();
     // Killed, it leaves the socket behind.

@@ -111,8 +111,9 @@ fn pci(section: &PortSection, memory: MemoryKind) -> Check {
 
 fn kernel(section: &PortSection, interface: &str) -> Vec<Check> {
     let label = section.label();
+    // `/sys` may be of another network namespace, and then says nothing of this interface.
     let folder = PathBuf::from("/sys/class/net").join(interface);
-    if interface.is_empty() || interface.contains('/') || !folder.exists() {
+    if nix::net::if_::if_nametoindex(interface).is_err() {
         let found = format!("{label}: no interface `{interface}` in this network namespace");
         return vec![Check::bad("port", found, "ip -brief link")];
     }

@@ -34,6 +34,10 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, agent: IsServed, checks
     }
 }
 
+/// What to do about the other end of a device.
+const LOOK_AT_SWITCH: &str =
+    "at the switch: systemctl status tally-switch; journalctl -u tally-switch";
+
 /// Asks through the device. DPDK may wait for it longer than we want to, so it does so on a thread
 /// that is then abandoned.
 fn ask(config: &AgentConfig, file: &Path) -> Vec<Check> {
@@ -50,7 +54,8 @@ fn ask(config: &AgentConfig, file: &Path) -> Vec<Check> {
                             format!("no answer at UDP port {}", config.switch.port)
                         });
                         let found = format!("{} does not answer: {why}", config.switch.address);
-                        checks.push(Check::bad("switch", found, path::START_SWITCH));
+                        let fix = path::find_switch(&config, &file);
+                        checks.push(Check::bad("switch", found, fix));
                     } else {
                         let found = format!("{} answers", config.switch.address);
                         checks.push(Check::good("switch", found));
@@ -77,7 +82,7 @@ fn ask(config: &AgentConfig, file: &Path) -> Vec<Check> {
                 "it did not come up within {} s: its peer, or the cable",
                 OPEN_WITHIN.as_secs()
             );
-            vec![Check::bad("device", found, path::START_SWITCH)]
+            vec![Check::bad("device", found, LOOK_AT_SWITCH)]
         }
         Err(RecvTimeoutError::Disconnected) => {
             let found = "opening it crashed, a bug of ours; see above";
@@ -102,7 +107,7 @@ fn present(device: &str, root: &Path) -> Check {
     }
     let (path, fix) = match (name, argument("socket"), argument("iface")) {
         (name, Some(socket), _) if name.starts_with("net_memif") => {
-            (socket.to_owned(), path::START_SWITCH.to_owned())
+            (socket.to_owned(), LOOK_AT_SWITCH.to_owned())
         }
         (_, _, Some(interface)) => (
             format!("/sys/class/net/{interface}"),

@@ -10,8 +10,12 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tally_wire::JobId;
 use tally_wire::frame::group_of;
+
+/// For the kernel to tell of a carrier.
+const CARRIER_WITHIN: Duration = Duration::from_millis(1500);
 
 /// An interface with an IPv4 address.
 #[derive(Clone, Debug)]
@@ -54,7 +58,7 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, bind: Ipv4Addr, checks:
     let name = &ours.name;
     let found = format!("{bind}/{} is on {name}", ours.prefix);
     checks.push(Check::good("address", found));
-    let link = link(ours);
+    let link = link(&with_carrier(ours));
     let is_up = link.fix.is_none();
     checks.push(link);
     if !is_up {
@@ -85,6 +89,23 @@ pub(super) fn examine(config: &AgentConfig, file: &Path, bind: Ipv4Addr, checks:
         Ok(mut link) => path::examine(&way, &mut link, checks),
         Err(why) => checks.push(Check::bad("switch", why.to_string(), "ss -uanp")),
     }
+}
+
+/// The interface once it has a carrier, or after a while: the kernel takes up to a second to say so
+/// of one that has just come up.
+fn with_carrier(it: &Addressed) -> Addressed {
+    let mut now = it.clone();
+    let deadline = Instant::now() + CARRIER_WITHIN;
+    while now.flags.contains(InterfaceFlags::IFF_UP)
+        && !now.flags.contains(InterfaceFlags::IFF_RUNNING)
+        && Instant::now() < deadline
+    {
+        std::thread::sleep(Duration::from_millis(50));
+        let all = getifaddrs().map(addressed).unwrap_or_default();
+        let same = |found: &Addressed| found.name == it.name && found.address == it.address;
+        now = all.into_iter().find(same).unwrap_or(now);
+    }
+    now
 }
 
 /// The interface that has this address.

@@ -16,9 +16,16 @@ const HEADERS_BYTES: usize = 20 + 8;
 /// What the longest payloads need is below this, and networks are set up for this.
 const JUMBO: usize = 9000;
 
-/// What to do about a switch that is not there.
-pub(super) const START_SWITCH: &str =
-    "on the switch: systemctl restart tally-switch; journalctl -u tally-switch";
+/// What to do about a switch that is not there: first whether it is the right one that is asked.
+/// Never a restart, which would end other hosts' jobs because of an address here.
+pub(super) fn find_switch(config: &AgentConfig, file: &std::path::Path) -> String {
+    format!(
+        "compare switch.address {} in {} with address.ip of the switch; if it is that, on the switch: systemctl status \
+         tally-switch; journalctl -u tally-switch",
+        config.switch.address,
+        file.display()
+    )
+}
 
 /// Where the switch is looked for.
 pub(super) struct Path<'a> {
@@ -148,7 +155,9 @@ pub(super) fn examine(way: &Path<'_>, link: &mut dyn Link, checks: &mut Vec<Chec
         checks.push(carries(way));
         checks.extend(longer(way, frames.mtu));
     }
-    let known = said.iter().position(|it| *it == Some(Said::Known));
+    let known = said
+        .iter()
+        .position(|it| matches!(it, Some(Said::Known(_))));
     if let Some(known) = known {
         let Some(instance) = instance(checks) else {
             return;
@@ -242,9 +251,10 @@ fn silent(way: &Path<'_>, trouble: Option<String>) -> Check {
     match neighbour {
         Some(it) if it.lladdr.is_none() || failed(&it) => {
             let found = format!(
-                "{switch} does not answer ARP on {interface}: no switch runs there, or {interface} is not on it"
+                "{switch} does not answer ARP on {interface}: the address is another, no switch runs there, or \
+                 {interface} is not on it"
             );
-            Check::bad("switch", found, START_SWITCH)
+            Check::bad("switch", found, find_switch(config, way.file))
         }
         Some(it) => {
             let mac = it.lladdr.unwrap_or_default();
@@ -254,7 +264,7 @@ fn silent(way: &Path<'_>, trouble: Option<String>) -> Check {
                     "{switch} has been {mac}, and answers neither ping nor at UDP port {port} any more: the switch is \
                      down, or frames get lost"
                 );
-                return Check::bad("switch", found, START_SWITCH);
+                return Check::bad("switch", found, find_switch(config, way.file));
             }
             let found = format!(
                 "{switch} is {mac}, is alive, and says nothing at UDP port {port}: its `address.udp_port` is another, \
@@ -355,14 +365,12 @@ pub(super) fn verdicts(
     let one = |(job, said): (&AgentJob, &Option<Said>)| {
         let id = job.id;
         match said {
-            Some(Said::Known) => {
-                Check::good("job", format!("{id}: the switch knows it, and has our key"))
-            }
+            Some(Said::Known(on)) => known(job, *on, &file.to_string()),
             Some(Said::Unknown) => {
                 let found = format!("{id}: the switch has no such job");
                 let fix = format!(
-                    "{{\"id\": {id}, \"key\": …, \"workers\": {}}} under `jobs` in the switch's configuration, and \
-                     restart it; or correct jobs[].id in {file}",
+                    "correct jobs[].id in {file}; or {{\"id\": {id}, \"key\": …, \"workers\": {}}} under `jobs` in the \
+                     switch's configuration, then there: systemctl reload tally-switch",
                     job.workers
                 );
                 Check::bad("job", found, fix)
@@ -387,6 +395,37 @@ pub(super) fn verdicts(
         }
     };
     config.jobs.iter().zip(said).map(one).collect()
+}
+
+/// What the switch has of a job whose key is ours.
+fn known(job: &AgentJob, on: probe::Job, file: &str) -> Check {
+    let id = job.id;
+    match on.workers {
+        Some(workers) if workers != job.workers => {
+            let found = format!(
+                "{id}: the switch has {workers} workers, and {file} has {}: none can join",
+                job.workers
+            );
+            let fix = format!("\"workers\": {workers} of job {id} in {file}, or at the switch");
+            Check::bad("job", found, fix)
+        }
+        Some(workers) if !on.has_ps => {
+            let found = format!(
+                "{id}: the switch has our key and workers ({workers}), and no parameter server has joined: the job waits"
+            );
+            let fix = format!(
+                "on its host: systemctl status tally-ps; tally-agent ps --config ps.json with job {id}"
+            );
+            Check::warning("job", found, fix)
+        }
+        Some(workers) => {
+            let found = format!(
+                "{id}: the switch has our key, our workers ({workers}), and the parameter server"
+            );
+            Check::good("job", found)
+        }
+        None => Check::good("job", format!("{id}: the switch knows it, and has our key")),
+    }
 }
 
 #[cfg(test)]

@@ -34,11 +34,20 @@ pub(super) struct Asked {
     pub(super) window: u16,
 }
 
+/// A job as the switch has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Job {
+    /// Its workers; `None` if the switch does not say.
+    pub(super) workers: Option<u8>,
+    /// Whether its parameter server has joined.
+    pub(super) has_ps: bool,
+}
+
 /// What the switch says of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     /// It knows the job, and has our key.
-    Known,
+    Known(Job),
     /// It does not know the job.
     Unknown,
     /// It has another key.
@@ -167,7 +176,14 @@ fn answer(datagram: &[u8], of: &Asked, instance: u64) -> Option<Said> {
     Some(match refuse.reason {
         Reason::UnknownJob => Said::Unknown,
         Reason::BadMac => Said::OtherKey,
-        _ if of.key.verify(datagram) => Said::Known,
+        _ if of.key.verify(datagram) => {
+            let says = refuse.reason == Reason::Challenge;
+            let workers = u8::try_from(refuse.allowed).ok();
+            Said::Known(Job {
+                workers: workers.filter(|&n| says && n > 0),
+                has_ps: refuse.found > 0,
+            })
+        }
         _ => Said::Forged,
     })
 }
@@ -198,7 +214,7 @@ mod tests {
 
     #[test]
     fn answers_are_told_apart() {
-        let refuse = |reason, instance, key: Option<&Key>| {
+        let refuse = |reason, instance, key: Option<&Key>, found: u32, allowed: u32| {
             let mut out = [0; DATAGRAM_BYTES];
             join(&mut out, &asked(), 1);
             let header = Header {
@@ -211,8 +227,8 @@ mod tests {
                 challenge: 5,
                 reason,
                 about: None,
-                found: 0,
-                allowed: 0,
+                found,
+                allowed,
                 behind: 0,
             };
             refuse.emit(&mut out);
@@ -224,14 +240,19 @@ mod tests {
         let (of, other) = (asked(), Key::new(&[2; 16]).unwrap());
         let said = |datagram: [u8; DATAGRAM_BYTES]| answer(&datagram, &of, 9);
         let challenge = Reason::Challenge;
-        assert_eq!(said(refuse(challenge, 9, Some(&of.key))), Some(Said::Known));
-        assert_eq!(said(refuse(challenge, 9, Some(&other))), Some(Said::Forged));
-        assert_eq!(
-            said(refuse(Reason::UnknownJob, 9, None)),
-            Some(Said::Unknown)
-        );
-        assert_eq!(said(refuse(Reason::BadMac, 9, None)), Some(Said::OtherKey));
-        assert_eq!(said(refuse(Reason::BadMac, 8, None)), None);
+        let known = |workers, has_ps| Some(Said::Known(Job { workers, has_ps }));
+        let ours = |found, allowed| said(refuse(challenge, 9, Some(&of.key), found, allowed));
+        assert_eq!(ours(1, 4), known(Some(4), true));
+        assert_eq!(ours(0, 4), known(Some(4), false));
+        // As a switch says that does not know of these numbers.
+        assert_eq!(ours(0, 0), known(None, false));
+        assert_eq!(ours(0, 4000), known(None, false));
+        let forged = refuse(challenge, 9, Some(&other), 0, 0);
+        assert_eq!(said(forged), Some(Said::Forged));
+        let hint = |reason, instance| said(refuse(reason, instance, None, 0, 0));
+        assert_eq!(hint(Reason::UnknownJob, 9), Some(Said::Unknown));
+        assert_eq!(hint(Reason::BadMac, 9), Some(Said::OtherKey));
+        assert_eq!(hint(Reason::BadMac, 8), None);
         assert_eq!(answer(&[0; 22], &of, 9), None);
     }
 }

@@ -21,7 +21,10 @@ impl Job {
             return self.refuse(visit, Refusal::new(Reason::Removed));
         }
         if join.challenge != self.challenge(visit.config) {
-            return self.refuse(visit, Refusal::new(Reason::Challenge));
+            // A host that only asks (`tally-agent doctor`) learns what it can set right.
+            let has_ps = u8::from(self.ps.is_some() || self.fixed);
+            let call = Refusal::numbers(Reason::Challenge, has_ps, self.config.workers);
+            return self.refuse(visit, call);
         }
         let joined = match join.role {
             Role::Ps => self.join_ps(visit, join),
