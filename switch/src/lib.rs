@@ -23,6 +23,7 @@ pub mod init;
 pub mod load;
 pub mod machine;
 pub mod messages;
+pub mod monitor;
 pub mod plane;
 pub mod platform;
 pub mod pools;
