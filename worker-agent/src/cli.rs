@@ -3,7 +3,7 @@
 use crate::progress::Progress;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
-use tally_agent::config::DEFAULT_SOCKET;
+use tally_agent::config::{DEFAULT_SOCKET, control_socket_of};
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::{Arithmetic, Dtype, Op};
 use tally_program::{Exit, VERSION, exit};
@@ -83,6 +83,24 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Show the state of the jobs of this host's agent.
     Status(StatusArgs),
+    /// Add, change, remove or list the jobs of the running agent.
+    ///
+    /// Processes that are served keep what they came with. What is changed here is not in the
+    /// agent's file.
+    #[command(after_help = codes())]
+    Job(JobArgs),
+    /// Have the running agent read its configuration file again, as SIGHUP does.
+    #[command(after_help = codes())]
+    Reload(ReloadArgs),
+    /// Refuse new processes at the running agent, and wait until the last one has left.
+    #[command(after_help = codes())]
+    Drain(DrainArgs),
+    /// Have the program at the running agent's path take its place, without ending a job.
+    ///
+    /// The new process serves all processes that come from now on. The old one keeps those that it
+    /// has until they leave, and then ends.
+    #[command(after_help = codes())]
+    Upgrade(UpgradeArgs),
     /// Diagnose what keeps this host from its jobs, or slows them down, and how to fix it.
     ///
     /// Works whether or not the agent and its jobs run, and disturbs neither. Run it as the agent's
@@ -196,6 +214,9 @@ pub(crate) struct ServeArgs {
     /// Check of the configuration only; starts nothing.
     #[arg(long)]
     pub(crate) check: bool,
+    /// Succession of the agent at standard input, which starts this one.
+    #[arg(long, hide = true, conflicts_with = "check")]
+    pub(crate) take_over: bool,
     #[command(flatten)]
     pub(crate) loss: LossArgs,
 }
@@ -208,6 +229,96 @@ pub(crate) struct StatusArgs {
     /// Output as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The running agent that is called.
+#[derive(Debug, Args)]
+pub(crate) struct ControlArgs {
+    /// Path of the agent's control socket.
+    #[arg(long, value_name = "PATH", global = true, default_value_os_t = control_socket_of(DEFAULT_SOCKET.as_ref()))]
+    pub(crate) control: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
+    #[command(subcommand)]
+    pub(crate) command: JobCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Let processes take part in a job. A job that is there alike is no change.
+    Add(JobValues),
+    /// Give a job other values, for processes that come from now on.
+    Set(JobValues),
+    /// Refuse new processes of a job. Those that are there stay until they leave.
+    Remove(RemoveArgs),
+    /// Show the jobs, and how many processes of each are on this host.
+    List {
+        /// Output as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JobValues {
+    /// Number of the job in the switch's configuration.
+    pub(crate) id: u16,
+    /// Workers of the job, 1 to 64.
+    #[arg(long)]
+    pub(crate) workers: u8,
+    /// File with the job's key, 32 to 128 hexadecimal digits; - is standard input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+    /// Priority of collectives that have none of their own, 0 to 255.
+    #[arg(long)]
+    pub(crate) priority: Option<u8>,
+    #[command(flatten)]
+    pub(crate) version: VersionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RemoveArgs {
+    /// Number of the job.
+    pub(crate) id: u16,
+    #[command(flatten)]
+    pub(crate) version: VersionArgs,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct VersionArgs {
+    /// Version of the configuration that the change is for; another one is refused.
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) expected: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReloadArgs {
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
+    #[command(flatten)]
+    pub(crate) version: VersionArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
+    /// Seconds to wait for the last process; the agent stays drained after them.
+    #[arg(long, value_name = "S")]
+    pub(crate) timeout: Option<f64>,
+    /// End of a drain: new processes are taken again.
+    #[arg(long, conflicts_with = "timeout")]
+    pub(crate) cancel: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpgradeArgs {
+    #[command(flatten)]
+    pub(crate) control: ControlArgs,
 }
 
 #[derive(Debug, Args)]

@@ -11,11 +11,17 @@
 //! * A user who may connect may be any rank of any of the configured jobs. Agents of tenants who do
 //!   not trust each other need sockets, configurations and groups of their own.
 
+mod control;
+mod execute;
 mod failure;
+mod live;
+mod orders;
 #[cfg(feature = "dpdk")]
 mod port;
 mod rank;
+mod server;
 mod status;
+mod succession;
 mod warnings;
 
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
@@ -24,20 +30,28 @@ use crate::error::AgentError;
 use crate::link::LinkError;
 use crate::link::loss::Loss;
 use crate::log::Log;
-use crossbeam_channel::Sender;
+use control::ControlSocket;
+use crossbeam_channel::{Receiver, Sender};
+use execute::Upgrade;
+use live::Live;
 use nix::unistd::Group;
+use orders::Asked;
 use rank::{PendingProcess, Task};
+use server::{PortServer, ServerHandle};
 use status::Shared;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+pub use succession::{OPTION as TAKE_OVER, Origin};
+use succession::{Predecessor, Retired};
 use tally_local::{
     Access, Caller, Class, Failure, Hello, Limits, Listener, PendingPeer, StatusClient,
 };
 use tally_program::service::{self, Watchdog};
-use tally_schema::agent::status::{JobStatus, Status};
+use tally_schema::agent::status::{JobStatus, RankStatus, Status};
 
 /// How long to wait at most before looking at the stop flag again.
 const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -50,61 +64,56 @@ const ANSWERS_MAX: usize = 8;
 /// Of one process.
 const REGIONS_MAX: u32 = 256;
 
-/// Serves the processes of this host until `stop` becomes true. Their jobs fail then, in words.
+/// What an agent is started with.
+pub struct Start {
+    /// Its configuration file, to be read again.
+    pub path: PathBuf,
+    /// What is in it.
+    pub config: AgentConfig,
+    /// Losses on purpose.
+    pub loss: Option<Loss>,
+    /// Where it says what happens.
+    pub log: Log,
+    /// Ends the agent when it becomes true. The jobs of its processes fail then, in words.
+    pub stop: Arc<AtomicBool>,
+    /// Makes the agent read its file again when it becomes true, and becomes false.
+    pub reload: Arc<AtomicBool>,
+    /// How to start it again.
+    pub origin: Origin,
+    /// An agent at standard input hands its place over.
+    pub takes_over: bool,
+}
+
+/// Serves the processes of this host until it is told to stop, or the last one has left after
+/// another agent took its place.
 ///
 /// # Errors
 /// If the socket cannot be used, or DPDK does not start.
-pub fn run(
-    config: &AgentConfig,
-    loss: Option<Loss>,
-    log: Log,
-    stop: &Arc<AtomicBool>,
-) -> Result<(), AgentError> {
-    let mut listener = Listener::bind(&config.socket, access(config)?)?;
-    log.info(format_args!("listening at {}", config.socket.display()));
-    let warnings = warnings_of(config, log);
-    let mut agent = Agent {
-        config,
-        loss,
+pub fn run(start: Start) -> Result<(), AgentError> {
+    let (log, stop) = (start.log, start.stop.clone());
+    let mut live = Live::new(start.path, start.config);
+    let config = live.config();
+    let socket = config.socket.clone();
+    let listener = if start.takes_over {
+        let (predecessor, listener, version) = Predecessor::at_stdin(&socket)?;
+        // What can fail is before this.
+        access(config).inspect_err(|error| predecessor.fail(error))?;
+        predecessor.replace()?;
+        live.continue_from(version);
+        listener
+    } else {
+        Listener::bind(&socket, access(config)?)?
+    };
+    Agent::open(
+        live,
+        listener,
+        start.loss,
         log,
-        stop,
-        began: Instant::now(),
-        ranks: HashMap::new(),
-        port: PortThread::start(config, log, stop)?,
-        answering: Arc::default(),
-        warnings,
-    };
-    service::ready(&format!("listening at {}", config.socket.display()));
-    let mut watchdog = Watchdog::from_environment();
-    let outcome = loop {
-        if stop.load(Ordering::Relaxed) {
-            break Ok(());
-        }
-        let caller = listener.next(IDLE_MAX);
-        agent.reap();
-        // The listener has answered, and nothing of a session has held up this thread.
-        watchdog.alive(Instant::now());
-        if agent.port.as_ref().is_some_and(PortThread::is_over) {
-            break Ok(());
-        }
-        match caller {
-            Ok(Some(Caller::Process(pending))) => agent.admit(pending),
-            Ok(Some(Caller::Status(client))) => agent.answer(client),
-            Ok(None) => {}
-            Err(error) => break Err(error.into()),
-        }
-    };
-    service::stopping();
-    stop.store(true, Ordering::Relaxed);
-    let deadline = Instant::now() + STOP_WITHIN;
-    let is_over = |agent: &mut Agent| {
-        agent.reap();
-        agent.ranks.is_empty() && agent.port.as_ref().is_none_or(PortThread::is_over)
-    };
-    while !is_over(&mut agent) && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    outcome.and(agent.port.map_or(Ok(()), PortThread::end))
+        &stop,
+        start.reload,
+        start.origin,
+    )?
+    .serve()
 }
 
 /// What makes all jobs slower than they could be, said now and kept for the status.
@@ -142,19 +151,152 @@ fn access(config: &AgentConfig) -> Result<Access, AgentError> {
     Ok(Access { mode, group })
 }
 
-struct Agent<'a> {
-    config: &'a AgentConfig,
+struct Agent {
+    live: Live,
     loss: Option<Loss>,
     log: Log,
-    stop: &'a Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    reload: Arc<AtomicBool>,
+    origin: Origin,
+    listener: Listener,
     began: Instant,
     /// By job and rank. The thread that serves one has the other clone, until all is over.
     ranks: HashMap<(u16, u8), Arc<Shared>>,
     /// If all processes share a port.
     port: Option<PortThread>,
+    /// If a parameter server is configured.
+    server: Option<ServerHandle>,
     answering: Arc<AtomicUsize>,
     /// What makes all jobs slower than they could be.
     warnings: Vec<String>,
+    /// New processes are refused.
+    is_draining: bool,
+    /// Agents before this one that still serve processes.
+    before: Retired,
+    orders: Receiver<Asked>,
+    /// Once it has retired, at a path of its own, for its successor to call.
+    control: Option<ControlSocket>,
+    /// Its thread, which has answers to give.
+    closing: Option<JoinHandle<()>>,
+    /// A successor that is being started.
+    upgrade: Option<Upgrade>,
+    /// Another agent listens now: the socket at which this one tells its status.
+    retired: Option<(PathBuf, Listener)>,
+}
+
+impl Agent {
+    fn open(
+        live: Live,
+        mut listener: Listener,
+        loss: Option<Loss>,
+        log: Log,
+        stop: &Arc<AtomicBool>,
+        reload: Arc<AtomicBool>,
+        origin: Origin,
+    ) -> Result<Self, AgentError> {
+        let config = live.config();
+        listener.sign()?;
+        log.info(format_args!("listening at {}", config.socket.display()));
+        let warnings = warnings_of(config, log);
+        let (mut server, mut of_port) = (None, None);
+        if let Some(config) = config.parameter_server() {
+            let (handle, rest) = ServerHandle::start(config, loss, log)?;
+            (server, of_port) = (Some(handle), rest);
+        }
+        let port = PortThread::start(config, of_port, log, stop)?;
+        let (control, orders) = ControlSocket::open(config.control_socket(), config, log)?;
+        service::ready(&format!("listening at {}", config.socket.display()));
+        Ok(Self {
+            before: Retired::of(&config.socket),
+            live,
+            loss,
+            log,
+            stop: stop.clone(),
+            reload,
+            origin,
+            listener,
+            began: Instant::now(),
+            ranks: HashMap::new(),
+            port,
+            server,
+            answering: Arc::default(),
+            warnings,
+            is_draining: false,
+            orders,
+            control: Some(control),
+            closing: None,
+            upgrade: None,
+            retired: None,
+        })
+    }
+
+    fn serve(mut self) -> Result<(), AgentError> {
+        let mut watchdog = Watchdog::from_environment();
+        let outcome = loop {
+            if self.stop.load(Ordering::Relaxed) {
+                break Ok(());
+            }
+            if let Err(error) = self.turn() {
+                break Err(error);
+            }
+            // The listener has answered, and nothing of a session has held up this thread.
+            watchdog.alive(Instant::now());
+            if self.port.as_ref().is_some_and(PortThread::is_over) {
+                break Ok(());
+            }
+            if self.retired.is_some() && self.ranks.is_empty() {
+                self.log.info("the last process has left the retired agent");
+                break Ok(());
+            }
+        };
+        service::stopping();
+        self.stop.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + STOP_WITHIN;
+        while !self.is_over() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some((path, listener)) = self.retired.take() {
+            drop(listener);
+            succession::remove_lock(&path);
+        }
+        outcome.and(self.port.map_or(Ok(()), PortThread::end))
+    }
+
+    /// Takes what has come within a moment.
+    fn turn(&mut self) -> Result<(), AgentError> {
+        let caller = match &mut self.retired {
+            // Connections that were accepted before.
+            Some((_, listener)) => match self.listener.next(Duration::ZERO)? {
+                None => listener.next(IDLE_MAX)?,
+                caller => caller,
+            },
+            None => self.listener.next(IDLE_MAX)?,
+        };
+        self.reap();
+        match caller {
+            Some(Caller::Process(pending)) => self.admit(pending),
+            Some(Caller::Status(client)) => self.answer(client),
+            None => {}
+        }
+        if self.reload.swap(false, Ordering::Relaxed) {
+            self.reload_file();
+        }
+        self.take_orders();
+        Ok(())
+    }
+
+    /// Whether all processes have left, and then the parameter server.
+    fn is_over(&mut self) -> bool {
+        self.reap();
+        if !self.ranks.is_empty() || self.closing.as_ref().is_some_and(|it| !it.is_finished()) {
+            return false;
+        }
+        if let Some(server) = &self.server {
+            server.stop();
+        }
+        self.server.as_ref().is_none_or(ServerHandle::is_over)
+            && self.port.as_ref().is_none_or(PortThread::is_over)
+    }
 }
 
 /// The thread that owns the DPDK port.
@@ -168,6 +310,7 @@ impl PortThread {
     #[cfg(feature = "dpdk")]
     fn start(
         config: &AgentConfig,
+        server: Option<PortServer>,
         log: Log,
         stop: &Arc<AtomicBool>,
     ) -> Result<Option<Self>, AgentError> {
@@ -178,7 +321,7 @@ impl PortThread {
         let (config, stop) = (config.clone(), stop.clone());
         let thread = std::thread::Builder::new()
             .name("port".into())
-            .spawn(move || port::serve(&config, &queue, log, &stop))
+            .spawn(move || port::serve(&config, &queue, server, log, &stop))
             .map_err(|why| LinkError::system("no thread for the port", why))?;
         Ok(Some(Self {
             pending_processes,
@@ -189,6 +332,7 @@ impl PortThread {
     #[cfg(not(feature = "dpdk"))]
     fn start(
         config: &AgentConfig,
+        _: Option<PortServer>,
         _: Log,
         _: &Arc<AtomicBool>,
     ) -> Result<Option<Self>, AgentError> {
@@ -214,7 +358,7 @@ impl PortThread {
     }
 }
 
-impl Agent<'_> {
+impl Agent {
     /// Forgets those whose session is over.
     fn reap(&mut self) {
         self.ranks.retain(|_, shared| Arc::strong_count(shared) > 1);
@@ -225,7 +369,7 @@ impl Agent<'_> {
         let (pid, uid) = (pending.pid(), pending.uid());
         let name = format!("job {job} rank {rank}");
         let worker = match self.check(&pending.hello()) {
-            Ok(of) => self.config.worker(of, rank),
+            Ok(of) => self.live.config().worker(&of, rank),
             Err(failure) => {
                 let why = &failure.text;
                 self.log
@@ -236,16 +380,10 @@ impl Agent<'_> {
         };
         let limits = Limits {
             regions: REGIONS_MAX,
-            memory_bytes: u64::from(self.config.memory_mib) << 20,
+            memory_bytes: u64::from(self.live.config().memory_mib) << 20,
             ..Limits::default()
         };
-        let shared = Arc::new(Shared::new(
-            rank,
-            pid,
-            uid,
-            worker.window,
-            pending.presence(),
-        ));
+        let shared = Arc::new(Shared::new(&worker, pid, uid, pending.presence()));
         let task = Task {
             name: name.clone(),
             config: worker,
@@ -289,10 +427,19 @@ impl Agent<'_> {
     }
 
     /// The job that a process may take part in.
-    fn check(&self, hello: &Hello) -> Result<&AgentJob, Failure> {
+    fn check(&mut self, hello: &Hello) -> Result<AgentJob, Failure> {
         let Hello { job, rank, workers } = *hello;
-        let jobs = &self.config.jobs;
-        let Some(of) = jobs.iter().find(|it| it.id == job) else {
+        let config = self.live.config();
+        if self.retired.is_some() {
+            let text = "another agent has taken this one's place just now; try again";
+            return Err(Failure::new(Class::Leaving, text));
+        }
+        if self.is_draining {
+            let text = "the agent takes no new processes: it is drained (`tally-agent drain --cancel` ends that)";
+            return Err(Failure::new(Class::Stopped, text));
+        }
+        let jobs = &config.jobs;
+        let Some(of) = jobs.iter().find(|it| it.id == job).cloned() else {
             let known: Vec<_> = jobs.iter().map(|it| it.id.to_string()).collect();
             let text = format!(
                 "this agent's configuration has no job {job} (`jobs`: {})",
@@ -324,7 +471,14 @@ impl Agent<'_> {
                 Failure::new(Class::Taken, text)
             });
         }
-        if self.ranks.len() >= usize::from(self.config.processes) {
+        if let Some((served, agent)) = self.served_before(job, rank) {
+            let text = format!(
+                "process {} is that rank already, at the agent from before the upgrade (process {agent})",
+                served.pid
+            );
+            return Err(Failure::new(Class::Taken, text));
+        }
+        if self.ranks.len() >= usize::from(self.live.config().processes) {
             let text = format!(
                 "the agent serves {} processes already (`processes` in its configuration)",
                 self.ranks.len()
@@ -334,37 +488,73 @@ impl Agent<'_> {
         Ok(of)
     }
 
+    /// A rank that an agent before this one still serves, and that agent.
+    fn served_before(&mut self, job: u16, rank: u8) -> Option<(RankStatus, u32)> {
+        if self.before.is_empty() {
+            return None;
+        }
+        let statuses = self.before.statuses();
+        statuses.into_iter().find_map(|status| {
+            let of = status.jobs.into_iter().find(|it| it.job == job)?;
+            let served = of.ranks.into_iter().find(|it| it.rank == rank)?;
+            Some((served, status.pid))
+        })
+    }
+
     fn answer(&self, client: StatusClient) {
         if self.answering.fetch_add(1, Ordering::Relaxed) >= ANSWERS_MAX {
             self.answering.fetch_sub(1, Ordering::Relaxed);
             return;
         }
-        let text = self.status().to_json();
+        let (mut status, mut before) = (self.status(), self.before.clone());
         let answering = self.answering.clone();
         std::thread::spawn(move || {
-            client.answer(&text, ANSWER_WITHIN);
+            status.before = before.statuses();
+            client.answer(&status.to_json(), ANSWER_WITHIN);
             answering.fetch_sub(1, Ordering::Relaxed);
         });
     }
 
     fn status(&self) -> Status {
-        let job = |of: &AgentJob| {
-            let ranks = self.ranks.iter().filter(|((job, _), _)| *job == of.id);
+        let config = self.live.config();
+        let job = |id: u16, workers: u8| {
+            let ranks = self.ranks.iter().filter(|((job, _), _)| *job == id);
             let mut ranks: Vec<_> = ranks.map(|(_, it)| it.status()).collect();
             ranks.sort_by_key(|it| it.rank);
             JobStatus {
-                job: of.id,
-                workers: of.workers,
+                job: id,
+                workers,
                 ranks,
             }
         };
+        let mut jobs: Vec<_> = config
+            .jobs
+            .iter()
+            .map(|of| job(of.id, of.workers))
+            .collect();
+        // Those that were removed while processes take part in them.
+        for ((id, _), shared) in &self.ranks {
+            if !jobs.iter().any(|it| it.job == *id) {
+                jobs.push(job(*id, shared.workers()));
+            }
+        }
         Status {
             version: env!("CARGO_PKG_VERSION").into(),
             pid: std::process::id(),
             seconds: self.began.elapsed().as_secs_f64(),
-            switch: self.config.switch.address.to_string(),
+            switch: config.switch.address.to_string(),
             warnings: self.warnings.clone(),
-            jobs: self.config.jobs.iter().map(job).collect(),
+            configuration: self.live.version(),
+            is_draining: self.is_draining,
+            has_retired: self.retired.is_some(),
+            parameter_server: match &self.server {
+                Some(_) if self.retired.is_none() => config
+                    .parameter_server()
+                    .map(|it| it.jobs.iter().map(|job| job.id).collect()),
+                _ => None,
+            },
+            jobs,
+            before: Vec::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong, by what a script would do about it.
 
+use crate::control::client::ControlError;
 use crate::link::LinkError;
 use crate::tensors::TensorError;
 use std::path::PathBuf;
@@ -37,6 +38,17 @@ pub enum AgentError {
     /// The agent's own socket cannot be used.
     #[error(transparent)]
     Local(#[from] LocalError),
+    /// The running agent did not do what was asked.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// Processes have not left in time. The agent stays drained.
+    #[error(
+        "{left} processes have not left; the agent refuses new ones (`tally-agent drain --cancel` ends that)"
+    )]
+    Drain {
+        /// How many.
+        left: u32,
+    },
     /// No randomness for the session's instance.
     #[error("the system gives no random number: {0}")]
     Random(getrandom::Error),
@@ -177,9 +189,12 @@ impl AgentError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         let exit = match self {
-            Self::Config(_) | Self::Options(_) => Exit::Usage,
+            Self::Drain { .. } => Exit::Failure,
+            Self::Config(_)
+            | Self::Options(_)
+            | Self::Control(ControlError::Refused(_) | ControlError::Denied(_)) => Exit::Usage,
             Self::Tensors(_) | Self::Report { .. } => Exit::File,
-            Self::Link(_) | Self::Local(_) | Self::Random(_) => Exit::System,
+            Self::Link(_) | Self::Local(_) | Self::Random(_) | Self::Control(_) => Exit::System,
             Self::Join { .. } => Exit::Join,
             Self::Job { .. } | Self::Mismatch { .. } => Exit::Job,
             Self::Overflow { .. } => Exit::Overflow,

@@ -24,11 +24,12 @@
 //! ```
 
 mod allreduce;
+pub mod control;
 pub mod daemon;
 pub mod doctor;
 mod error;
 pub mod link;
-mod ps;
+pub mod ps;
 pub mod report;
 pub mod session;
 pub mod tensors;

@@ -1,23 +1,25 @@
 //! `tally-agent`: the agent of a host, all-reduce from the command line, and the parameter server.
 
 mod cli;
+mod operator;
 mod progress;
 
 use clap::{CommandFactory, Parser};
 use cli::{AllreduceArgs, Cli, Command, DoctorArgs, LossArgs, PsArgs, ServeArgs, StatusArgs};
 use progress::Console;
 use std::io::Write;
+use std::mem;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
-use tally_agent::config::{AgentConfig, PsConfig, WorkerConfig};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tally_agent::config::{AgentConfig, PsConfig, PsJob, WorkerConfig};
 use tally_agent::daemon;
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::log::Log;
 use tally_agent::tensors::Tensors;
-use tally_agent::{AgentError, Options};
-use tally_endpoint::{PsEvent, Ranks};
+use tally_agent::{AgentError, Options, ps};
+use tally_program::service::{self, Watchdog};
 use tally_program::{Exit, documents};
 use tally_schema::agent::status::Status;
 
@@ -42,10 +44,14 @@ fn main() -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let outcome = match command {
         Command::Allreduce(args) => allreduce(&args, log).map(done),
-        Command::Ps(args) => ps(&args, log).map(done),
+        Command::Ps(args) => serve_ps(&args, log).map(done),
         Command::Serve(args) => serve(&args, log).map(done),
         Command::Status(args) => status(&args).map(done),
         Command::Doctor(args) => doctor(&args),
+        Command::Job(args) => operator::job(&args).map(done),
+        Command::Reload(args) => operator::reload(&args).map(done),
+        Command::Drain(args) => operator::drain(&args, log).map(done),
+        Command::Upgrade(args) => operator::upgrade(&args).map(done),
     };
     let code = outcome.unwrap_or_else(|error| {
         log.error(&error);
@@ -65,6 +71,14 @@ fn stop_flag() -> Arc<AtomicBool> {
         let _ = signal_hook::flag::register(signal, stop.clone());
     }
     stop
+}
+
+/// Becomes true at SIGHUP, which ends no daemon.
+fn reload_flag() -> Arc<AtomicBool> {
+    let reload = Arc::new(AtomicBool::new(false));
+    // As in `stop_flag`.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGHUP, reload.clone());
+    reload
 }
 
 /// Losses that the user asks for, with a line in the log.
@@ -147,40 +161,29 @@ fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
     Ok(())
 }
 
-fn ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
+fn serve_ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
     let config = PsConfig::load(&args.config)?;
     let loss = loss(args.loss, log);
     let stop = stop_flag();
-    let mut observe = |job: tally_wire::JobId, event| {
-        let job = job.0;
-        match event {
-            PsEvent::Joined => log.info(format_args!("job {job}: joined, waiting for workers")),
-            PsEvent::Running { epoch, workers } => log.info(format_args!(
-                "job {job}: running with {workers} workers, epoch {}",
-                epoch.0
-            )),
-            PsEvent::Ended { epoch } => {
-                log.info(format_args!("job {job}: epoch {} has ended", epoch.0));
-            }
-            PsEvent::Aborted {
-                reason,
-                rank,
-                behind,
-            } => {
-                let rank = rank.map_or(String::new(), |r| format!(", {r}"));
-                let why = match behind {
-                    Ranks(0) => String::new(),
-                    behind => format!(", which gave up waiting for {behind}"),
-                };
-                log.error(format_args!("job {job}: failed: {reason:?}{rank}{why}"));
-            }
-            PsEvent::Refused(hint) => log.warn(format_args!(
-                "job {job}: not taken in: {hint}; trying again"
-            )),
-            PsEvent::Left => log.info(format_args!("job {job}: left")),
+    let reload = reload_flag();
+    let mut observe = |job, event| ps::log_event(log, "", job, event);
+    let mut running = config.clone();
+    let mut watchdog = Watchdog::from_environment();
+    let (mut is_ready, mut is_stopping) = (false, false);
+    let mut news = || {
+        if !mem::replace(&mut is_ready, true) {
+            service::ready(&format!("serving {} jobs", running.jobs.len()));
         }
+        watchdog.alive(Instant::now());
+        if stop.load(Ordering::Relaxed) && !mem::replace(&mut is_stopping, true) {
+            service::stopping();
+        }
+        let is_asked = reload.swap(false, Ordering::Relaxed);
+        is_asked
+            .then(|| reload_ps(&mut running, args, log))
+            .flatten()
     };
-    let report = tally_agent::serve(&config, loss, &mut observe, &stop)?;
+    let report = ps::serve_jobs(&config, loss, &mut observe, &stop, &mut news)?;
     if let Some(path) = &args.report {
         tally_agent::report::write(&report, path)?;
     }
@@ -193,14 +196,50 @@ fn ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
     Ok(())
 }
 
+/// The jobs of a parameter server's file that is read again, if it can be used and they differ.
+fn reload_ps(running: &mut PsConfig, args: &PsArgs, log: Log) -> Option<Vec<PsJob>> {
+    let new = match PsConfig::load(&args.config) {
+        Ok(new) => new,
+        Err(error) => {
+            log.error(format_args!("reload refused: {error}; nothing was changed"));
+            return None;
+        }
+    };
+    let changes = running.apply(new);
+    if changes.is_empty() {
+        log.info("configuration read again: nothing is different");
+    }
+    for line in &changes.applied {
+        log.info(format_args!("changed: {line}"));
+    }
+    for line in &changes.needs_restart {
+        log.warn(format_args!("not changed: {line}"));
+    }
+    (!changes.applied.is_empty()).then(|| running.jobs.clone())
+}
+
 fn serve(args: &ServeArgs, log: Log) -> Result<(), AgentError> {
+    // A signal that comes while the configuration is read is no end.
+    let (stop, reload) = (stop_flag(), reload_flag());
     let config = AgentConfig::load(&args.config)?;
     if args.check {
         println!("{}: good", args.config.display());
         return Ok(());
     }
-    let loss = loss(args.loss, log);
-    daemon::run(&config, loss, log, &stop_flag())
+    let origin = daemon::Origin::of_this_process().map_err(|source| AgentError::Report {
+        path: "/proc/self/exe".into(),
+        source,
+    })?;
+    daemon::run(daemon::Start {
+        path: args.config.clone(),
+        config,
+        loss: loss(args.loss, log),
+        log,
+        stop,
+        reload,
+        origin,
+        takes_over: args.take_over,
+    })
 }
 
 /// For an agent to answer.

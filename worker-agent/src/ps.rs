@@ -1,22 +1,28 @@
 //! The parameter server: all its jobs in one loop over one link.
+//!
+//! [`serve()`] is a program's whole life, [`serve_jobs`] the same with jobs that come and go. An
+//! agent that has a parameter server runs the same loop on a thread, or, at a DPDK port, takes its
+//! turns itself.
 
-use crate::config::PsConfig;
+use crate::config::{PsConfig, PsJob};
 use crate::error::AgentError;
 use crate::link::loss::{Loss, Lossy};
 use crate::link::{Link, open_link};
+use crate::log::Log;
 use crate::report::ps_job;
 use crate::session::{Clock, instance};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-use tally_endpoint::{Ps, PsEvent, Time};
+use std::time::Duration;
+use tally_endpoint::{Ps, PsEvent, Ranks, Time};
 use tally_kernels::Kernels;
-use tally_program::service::{self, Watchdog};
-use tally_schema::agent::report::PsReport;
+use tally_schema::agent::report::{PsJobReport, PsReport};
 use tally_wire::header::field;
 use tally_wire::{JobId, Mac};
 
 /// How long to wait at most before looking at the stop flag again.
 const IDLE_MAX: Duration = Duration::from_millis(50);
+/// Reports of sessions that left before the end: the last ones of this number.
+const LEFT_MAX: usize = 1024;
 
 /// Serves the jobs of `config` until `stop` becomes true, and tells `observe` what happens.
 ///
@@ -28,58 +34,180 @@ pub fn serve(
     observe: &mut dyn FnMut(JobId, PsEvent),
     stop: &AtomicBool,
 ) -> Result<PsReport, AgentError> {
+    serve_jobs(config, loss, observe, stop, &mut || None)
+}
+
+/// As [`serve()`], and each list that `news` gives takes the place of the jobs before. It is asked
+/// in each turn, once there is a link.
+///
+/// # Errors
+/// As of [`serve()`].
+pub fn serve_jobs(
+    config: &PsConfig,
+    loss: Option<Loss>,
+    observe: &mut dyn FnMut(JobId, PsEvent),
+    stop: &AtomicBool,
+    news: &mut dyn FnMut() -> Option<Vec<PsJob>>,
+) -> Result<PsReport, AgentError> {
     let link = open_link(&config.transport, config.switch, None, None)?;
     match loss {
-        Some(loss) => over(Lossy::new(link, loss), config, observe, stop),
-        None => over(link, config, observe, stop),
+        Some(loss) => over(Lossy::new(link, loss), config, observe, stop, news),
+        None => over(link, config, observe, stop, news),
     }
 }
 
 fn over(
-    mut link: impl Link,
+    link: impl Link,
     config: &PsConfig,
     observe: &mut dyn FnMut(JobId, PsEvent),
     stop: &AtomicBool,
+    news: &mut dyn FnMut() -> Option<Vec<PsJob>>,
 ) -> Result<PsReport, AgentError> {
-    let clock = Clock::start();
-    let kernels = Kernels::best();
-    let mut sessions = Vec::with_capacity(config.jobs.len());
-    for job in &config.jobs {
-        let mut session =
-            tally_endpoint::PsConfig::new(JobId(job.id), job.key.clone(), instance()?);
-        session.port = config.switch.port;
-        sessions.push(Ps::new(clock.now(), session, kernels));
+    let mut server = Server::new(link, config)?;
+    while !server.is_over() {
+        if let Some(jobs) = news() {
+            server.set_jobs(jobs)?;
+        }
+        if stop.load(Ordering::Relaxed) {
+            server.stop();
+        }
+        if !server.turn(observe)? {
+            let until = server.idle_for(IDLE_MAX);
+            server.link.wait(until, Duration::ZERO, None)?;
+        }
     }
-    service::ready(&format!("serving {} jobs", sessions.len()));
-    let mut watchdog = Watchdog::from_environment();
-    let mut leaving = false;
-    while !sessions.iter().all(Ps::is_closed) {
-        watchdog.alive(Instant::now());
+    Ok(server.report())
+}
+
+/// A parameter server on its link: what there is to do, without waiting.
+pub(crate) struct Server<L> {
+    link: L,
+    clock: Clock,
+    kernels: Kernels,
+    /// First UDP port of the switch.
+    port: u16,
+    /// The jobs to serve. One whose session is leaving gets the next when that has left.
+    jobs: Vec<PsJob>,
+    sessions: Vec<Served>,
+    /// Of sessions that have left before the end.
+    left: Vec<PsJobReport>,
+    is_stopping: bool,
+}
+
+struct Served {
+    session: Ps,
+    /// What it was opened with.
+    job: PsJob,
+}
+
+impl<L: Link> Server<L> {
+    /// A server that begins to join the jobs of `config`.
+    ///
+    /// # Errors
+    /// If the system gives no random number.
+    pub(crate) fn new(link: L, config: &PsConfig) -> Result<Self, AgentError> {
+        let mut server = Self {
+            link,
+            clock: Clock::start(),
+            kernels: Kernels::best(),
+            port: config.switch.port,
+            jobs: config.jobs.clone(),
+            sessions: Vec::with_capacity(config.jobs.len()),
+            left: Vec::new(),
+            is_stopping: false,
+        };
+        server.open_sessions()?;
+        Ok(server)
+    }
+
+    /// Serves `jobs` from now on, and leaves all others. A job that is in both lists is not
+    /// disturbed; another key is used as soon as the switch has it.
+    ///
+    /// # Errors
+    /// If the system gives no random number.
+    pub(crate) fn set_jobs(&mut self, jobs: Vec<PsJob>) -> Result<(), AgentError> {
+        self.jobs = jobs;
+        let now = self.clock.now();
+        for served in &mut self.sessions {
+            match self.jobs.iter().find(|it| it.id == served.job.id) {
+                None => served.session.leave(now),
+                Some(job) if *job != served.job => {
+                    served.session.set_key(job.key.clone());
+                    served.job = job.clone();
+                }
+                Some(_) => {}
+            }
+        }
+        self.open_sessions()
+    }
+
+    /// Opens the session of each job that has none.
+    fn open_sessions(&mut self) -> Result<(), AgentError> {
+        if self.is_stopping {
+            return Ok(());
+        }
+        for job in &self.jobs {
+            if self.sessions.iter().any(|it| it.job.id == job.id) {
+                continue;
+            }
+            let mut config =
+                tally_endpoint::PsConfig::new(JobId(job.id), job.key.clone(), instance()?);
+            config.port = self.port;
+            self.sessions.push(Served {
+                session: Ps::new(self.clock.now(), config, self.kernels),
+                job: job.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Leaves all jobs.
+    pub(crate) fn stop(&mut self) {
+        if !std::mem::replace(&mut self.is_stopping, true) {
+            let now = self.clock.now();
+            for served in &mut self.sessions {
+                served.session.leave(now);
+            }
+        }
+    }
+
+    /// Whether it was told to stop, and has left all jobs.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_stopping && self.sessions.is_empty()
+    }
+
+    /// Does what there is to do: takes what has come, keeps the timers, sends. Returns false if
+    /// there was nothing.
+    ///
+    /// # Errors
+    /// If the link is broken for good.
+    pub(crate) fn turn(
+        &mut self,
+        observe: &mut dyn FnMut(JobId, PsEvent),
+    ) -> Result<bool, AgentError> {
+        let Self {
+            link,
+            clock,
+            sessions,
+            ..
+        } = self;
         let now = clock.now();
         let received = link.receive(&mut |ecn, datagram| {
-            if let Some(session) = session_of(&mut sessions, datagram) {
+            if let Some(session) = session_of(sessions, datagram) {
                 session.handle_datagram(now, ecn, datagram);
             }
         })?;
-        link.pin(switch_mac(&sessions, now));
-        let stopped = stop.load(Ordering::Relaxed);
-        for session in &mut sessions {
-            if stopped && !leaving {
-                session.leave(now);
-            }
+        link.pin(switch_mac(sessions.iter().map(|it| &it.session), now));
+        for Served { session, .. } in &mut *sessions {
             if session.poll_timeout().is_some_and(|at| at <= now) {
                 session.handle_timeout(now);
             }
         }
-        if stopped && !leaving {
-            service::stopping();
-        }
-        leaving = stopped;
         let now = clock.now();
         let mut turn = sessions.iter_mut();
         let mut current = turn.next();
         let sent = link.send(&mut |out| {
-            while let Some(session) = &mut current {
+            while let Some(Served { session, .. }) = &mut current {
                 if let Some(transmit) = session.poll_transmit(now, out) {
                     return Some(transmit);
                 }
@@ -87,37 +215,96 @@ fn over(
             }
             None
         })?;
-        for session in &mut sessions {
+        let mut has_left = false;
+        for Served { session, .. } in &mut *sessions {
             while let Some(event) = session.poll_event() {
                 observe(session.job(), event);
             }
+            has_left |= session.is_closed();
         }
-        if received == 0 && sent == 0 {
-            let next = sessions.iter().filter_map(Ps::poll_timeout).min();
-            let until = next.map_or(IDLE_MAX, |at| at.since(now));
-            link.wait(until.min(IDLE_MAX), Duration::ZERO, None)?;
+        if has_left {
+            let gone = sessions.extract_if(.., |it| it.session.is_closed());
+            self.left.extend(gone.map(|it| report(&it.session)));
+            let over = self.left.len().saturating_sub(LEFT_MAX);
+            self.left.drain(..over);
+            self.open_sessions()?;
+        }
+        Ok(received > 0 || sent > 0 || has_left)
+    }
+
+    /// How long there is nothing to do on account of time, up to `most`.
+    pub(crate) fn idle_for(&self, most: Duration) -> Duration {
+        let timeouts = self
+            .sessions
+            .iter()
+            .filter_map(|it| it.session.poll_timeout());
+        let now = self.clock.now();
+        timeouts.min().map_or(most, |at| at.since(now)).min(most)
+    }
+
+    /// What was done, by job and in the order in which their sessions ended.
+    pub(crate) fn report(&self) -> PsReport {
+        let sessions = self.sessions.iter().map(|it| report(&it.session));
+        PsReport {
+            seconds: self.clock.now().since(Time(0)).as_secs_f64(),
+            jobs: self.left.iter().cloned().chain(sessions).collect(),
+            loss: self.link.losses(),
         }
     }
-    let report = |s: &Ps| ps_job(s.job().0, s.stats());
-    Ok(PsReport {
-        seconds: clock.now().since(Time(0)).as_secs_f64(),
-        jobs: sessions.iter().map(report).collect(),
-        loss: link.losses(),
-    })
+}
+
+/// Says in the log what happened to a job; `who` is in front of each line.
+pub fn log_event(log: Log, who: &str, job: JobId, event: PsEvent) {
+    let job = job.0;
+    match event {
+        PsEvent::Joined => {
+            log.info(format_args!("{who}job {job}: joined, waiting for workers"));
+        }
+        PsEvent::Running { epoch, workers } => log.info(format_args!(
+            "{who}job {job}: running with {workers} workers, epoch {}",
+            epoch.0
+        )),
+        PsEvent::Ended { epoch } => {
+            log.info(format_args!("{who}job {job}: epoch {} has ended", epoch.0));
+        }
+        PsEvent::Aborted {
+            reason,
+            rank,
+            behind,
+        } => {
+            let rank = rank.map_or(String::new(), |r| format!(", {r}"));
+            let why = match behind {
+                Ranks(0) => String::new(),
+                behind => format!(", which gave up waiting for {behind}"),
+            };
+            log.error(format_args!(
+                "{who}job {job}: failed: {reason:?}{rank}{why}"
+            ));
+        }
+        PsEvent::Refused(hint) => log.warn(format_args!(
+            "{who}job {job}: not taken in: {hint}; trying again"
+        )),
+        PsEvent::Left => log.info(format_args!("{who}job {job}: left")),
+    }
+}
+
+fn report(session: &Ps) -> PsJobReport {
+    ps_job(session.job().0, session.stats())
 }
 
 /// The switch's MAC, if the ACCEPTs of all jobs that have one agree: each is under its own job's
 /// key, and no key's holder may redirect other jobs' frames.
-fn switch_mac(sessions: &[Ps], now: Time) -> Option<Mac> {
-    let mut macs = sessions.iter().filter_map(|it| it.switch_mac(now));
+fn switch_mac<'a>(sessions: impl Iterator<Item = &'a Ps>, now: Time) -> Option<Mac> {
+    let mut macs = sessions.filter_map(|it| it.switch_mac(now));
     let first = macs.next()?;
     macs.all(|mac| mac == first).then_some(first)
 }
 
 /// The session of the job that the datagram names, if it names one of ours.
-fn session_of<'a>(sessions: &'a mut [Ps], datagram: &[u8]) -> Option<&'a mut Ps> {
+fn session_of<'a>(sessions: &'a mut [Served], datagram: &[u8]) -> Option<&'a mut Ps> {
     let job = JobId(u16::from_be_bytes(*datagram.get(field::JOB)?.as_array()?));
-    sessions.iter_mut().find(|s| s.job() == job)
+    let mut sessions = sessions.iter_mut().map(|it| &mut it.session);
+    sessions.find(|s| s.job() == job)
 }
 
 #[cfg(test)]
@@ -225,7 +412,7 @@ mod tests {
             pinned: &mut pinned,
             stop: &stop,
         };
-        over(link, &config, &mut |_, _| {}, &stop).unwrap();
+        over(link, &config, &mut |_, _| {}, &stop, &mut || None).unwrap();
         assert!(!pinned.is_empty() && pinned.iter().all(|mac| *mac == MAC));
     }
 
@@ -238,10 +425,10 @@ mod tests {
         };
         let config = tally_endpoint::PsConfig::new(JobId(6), key.clone(), 1);
         let mut sessions = vec![Ps::new(Time(0), config, Kernels::best())];
-        assert_eq!(switch_mac(&sessions, Time(0)), None);
+        assert_eq!(switch_mac(sessions.iter(), Time(0)), None);
         sessions.extend([seated(7, MAC), seated(8, MAC)]);
-        assert_eq!(switch_mac(&sessions, Time(0)), Some(MAC));
+        assert_eq!(switch_mac(sessions.iter(), Time(0)), Some(MAC));
         sessions.push(seated(9, OTHER));
-        assert_eq!(switch_mac(&sessions, Time(0)), None);
+        assert_eq!(switch_mac(sessions.iter(), Time(0)), None);
     }
 }

@@ -17,9 +17,10 @@ use crate::link::{Link, LinkError, open_link};
 use crate::report::{self as summary, micros};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
-use tally_endpoint::{Awaited, Event, Time, WorkerError};
+use tally_endpoint::{Awaited, Event, Hint, Time, WorkerError};
 use tally_schema::agent::report::Losses;
 use tally_schema::agent::status::Slowest;
+use tally_wire::Key;
 
 pub use report::SessionReport;
 pub use tally_session::{
@@ -247,6 +248,16 @@ impl Session {
     /// Leaves the job once all that was submitted is done.
     pub fn finish(&mut self) {
         self.session.finish(self.clock.now());
+    }
+
+    /// Has another key from the moment on when the switch has it; the job continues.
+    pub(crate) fn set_key(&mut self, key: Key) {
+        self.session.set_key(key);
+    }
+
+    /// What the switch refused last, since it last accepted us.
+    pub(crate) fn hint(&self) -> Option<Hint> {
+        self.session.worker().hint()
     }
 
     /// Leaves the job now, because its user was interrupted. The others' error says so; ours comes

@@ -25,8 +25,8 @@ use tally_kernels::Kernels;
 use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, AuthTag, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Kind, Leave, Mac,
-    Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Accept, AuthTag, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
+    Mac, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 use timeout::{PERIOD_MAX, PERIOD_MIN, Timeout};
 
@@ -81,6 +81,7 @@ impl Ps {
             port: config.port,
             control: Control {
                 key: config.key,
+                next_key: None,
                 job: config.job,
                 rank: Rank::PS,
                 instance: config.instance,
@@ -135,6 +136,11 @@ impl Ps {
     #[must_use]
     pub fn stats(&self) -> &PsStats {
         &self.stats
+    }
+
+    /// Has another key from the moment on when the switch has it; the epoch that runs continues.
+    pub fn set_key(&mut self, key: Key) {
+        self.control.set_key(key);
     }
 
     /// The switch's MAC of the last ACCEPT, which takes the place of ARP's.
@@ -440,6 +446,8 @@ impl Ps {
     fn handle_refuse(&mut self, now: Time, refuse: &Refuse) {
         let hint = match refuse.reason {
             Reason::UnknownJob => Hint::UnknownJob,
+            // The switch does not have the next key yet, or has lost the one before.
+            Reason::BadMac if self.control.next_key.is_some() => return,
             Reason::BadMac => Hint::BadKey,
             Reason::RankTaken => Hint::RankTaken,
             Reason::Draining => Hint::Draining,

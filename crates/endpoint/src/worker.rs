@@ -31,8 +31,8 @@ use std::collections::VecDeque;
 use tally_wire::control::{Behind, LeaveCode};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Kind, Mac, Rank,
-    Time, UNIT_BYTES,
+    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Key, Kind, Mac,
+    Rank, Time, UNIT_BYTES,
 };
 use window::{Asked, Cause, Taken, Window};
 
@@ -116,6 +116,7 @@ impl Worker {
         Self {
             control: Control {
                 key: config.key.clone(),
+                next_key: None,
                 job: config.job,
                 rank: Rank(config.rank),
                 instance: config.instance,
@@ -185,6 +186,17 @@ impl Worker {
     /// Leaves the job now, because the user of the session ends it.
     pub fn give_up(&mut self, now: Time) {
         self.leave_with(now, LeaveCode::Failed, 0, WorkerError::GivenUp);
+    }
+
+    /// Has another key from the moment on when the switch has it; the epoch that runs continues.
+    pub fn set_key(&mut self, key: Key) {
+        self.control.set_key(key);
+    }
+
+    /// What the switch refused last, since it last accepted us.
+    #[must_use]
+    pub fn hint(&self) -> Option<Hint> {
+        self.hint
     }
 
     /// Counters.

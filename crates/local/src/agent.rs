@@ -1,5 +1,7 @@
 //! The agent's side: new connections, and the requests of each accepted process.
 
+mod handover;
+
 use crate::client::too_much;
 use crate::collective::{Awaited, Hello, Operation, Submission};
 use crate::error::{Class, Failure, LocalError};
@@ -63,10 +65,14 @@ pub struct Listener {
     socket: Seqpacket,
     path: PathBuf,
     /// Held as long as we listen, so that no other agent does.
-    _lock: File,
+    lock_file: File,
     /// Of the socket file, which another agent might have put in place of ours.
     file: (u64, u64),
     silent: VecDeque<(Seqpacket, Instant)>,
+    /// Another agent listens now.
+    has_resigned: bool,
+    /// The socket file goes with this.
+    owns_file: bool,
 }
 
 /// A new connection, by its first message.
@@ -121,9 +127,11 @@ impl Listener {
         Ok(Self {
             socket,
             path: path.to_owned(),
-            _lock: lock,
+            lock_file: lock,
             file,
             silent: VecDeque::new(),
+            has_resigned: false,
+            owns_file: true,
         })
     }
 
@@ -135,7 +143,9 @@ impl Listener {
     pub fn next(&mut self, most: Duration) -> Result<Option<Caller>, LocalError> {
         let deadline = Instant::now() + most;
         loop {
-            self.admit();
+            if !self.has_resigned {
+                self.admit();
+            }
             if let Some(caller) = self.receive() {
                 return Ok(Some(caller));
             }
@@ -147,7 +157,9 @@ impl Listener {
             let oldest = self.silent.front().map(|(_, since)| *since + HELLO_WITHIN);
             let until = oldest.map_or(left, |at| left.min(at.saturating_duration_since(now)));
             let sockets = self.silent.iter().map(|(socket, _)| socket);
-            let fds: Vec<_> = std::iter::once(&self.socket)
+            let listening = (!self.has_resigned).then_some(&self.socket);
+            let fds: Vec<_> = listening
+                .into_iter()
                 .chain(sockets)
                 .map(|socket| (socket.as_fd(), false))
                 .collect();
@@ -248,7 +260,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path)
             .is_ok_and(|found| (found.dev(), found.ino()) == self.file);
-        if ours {
+        if ours && self.owns_file {
             // It may have ended since.
             let _ = fs::remove_file(&self.path);
         }

@@ -60,6 +60,7 @@ mod memory;
 mod message;
 mod socket;
 mod status;
+mod succession;
 #[cfg(test)]
 mod tests;
 
@@ -74,3 +75,4 @@ pub use memory::{Region, Span};
 pub use message::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, VERSION};
 pub use socket::Presence;
 pub use status::status;
+pub use succession::{Succession, TEXT_BYTES_MAX};

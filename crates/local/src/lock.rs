@@ -59,11 +59,15 @@ pub(crate) fn lock(path: &Path) -> Result<File, String> {
         }
         Err(TryLockError::Error(why)) => return Err(failed(why)),
     }
-    file.set_len(0)
-        .and_then(|()| file.rewind())
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(failed)?;
+    sign(&mut file).map_err(failed)?;
     Ok(file)
+}
+
+/// Writes this process's number into its lock.
+pub(crate) fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
 }
 
 /// That the lock is a file that only we could have made. It is emptied: a second name could be that

@@ -70,7 +70,6 @@ impl Seqpacket {
     }
 
     /// Two that are connected.
-    #[cfg(test)]
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let mut fds = [0; 2];
@@ -78,6 +77,11 @@ impl Seqpacket {
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) })?;
         let [a, b] = fds;
         Ok((Self(Arc::new(own(a)?)), Self(Arc::new(own(b)?))))
+    }
+
+    /// A socket that another process made, of this type.
+    pub(crate) fn of(descriptor: OwnedFd) -> Self {
+        Self(Arc::new(descriptor))
     }
 
     pub(crate) fn connect(&self, path: &Path) -> io::Result<()> {

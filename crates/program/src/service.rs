@@ -19,6 +19,11 @@ pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
+/// Tells that another process is the service's from now on.
+pub fn main_process(pid: u32) {
+    send(&[NotifyState::MainPid(pid)]);
+}
+
 /// A service manager that is not there, or does not take it, changes nothing for us.
 fn send(state: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(state);

@@ -43,8 +43,8 @@ use hdrhistogram::Histogram;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use tally_endpoint::{Ecn, Event, Members, Profile, Time, Transmit, Worker, WorkerConfig};
-use tally_wire::UNIT_BYTES;
 use tally_wire::control::Shape;
+use tally_wire::{Key, UNIT_BYTES};
 
 /// How long a rank that has found a mismatch stays, for others to find it as well (D-5). They ask
 /// for a descriptor that they lost within the longest timeout, 250 ms.
@@ -257,6 +257,11 @@ impl Session {
         if self.finishing && self.stream.is_empty() {
             self.worker.finish(now);
         }
+    }
+
+    /// Has another key from the moment on when the switch has it; the job continues.
+    pub fn set_key(&mut self, key: Key) {
+        self.worker.set_key(key);
     }
 
     /// Leaves the job now, because its user was interrupted. The others' error says so; ours is an

@@ -16,14 +16,16 @@
 //!   turn.
 
 use super::rank::{IDLE_MAX, LOOK_EVERY, PendingProcess, Rank, Turn, crashed};
-use crate::config::{AgentConfig, Transport};
+use super::server::{PortServer, WHO};
+use crate::config::{AgentConfig, PsJob, Transport};
 use crate::error::AgentError;
-use crate::link::LinkError;
 use crate::link::dpdk::{DpdkPort, Dropped};
 use crate::link::ethernet::Local;
 use crate::link::loss::losing;
 use crate::link::udp::Group;
+use crate::link::{Link, LinkError};
 use crate::log::Log;
+use crate::ps::{self, Server};
 use crate::session::Session;
 use crossbeam_channel::Receiver;
 use nix::errno::Errno;
@@ -50,28 +52,37 @@ const EVENTS: usize = 64;
 pub(super) fn serve(
     config: &AgentConfig,
     pending_processes: &Receiver<PendingProcess>,
+    server: Option<PortServer>,
     log: Log,
     stop: &AtomicBool,
 ) -> Result<(), AgentError> {
-    // All workers have the same transport.
-    let worker = config.worker(&config.jobs[0], 0);
     let Transport::Dpdk {
         eal,
         device,
         mac,
         address,
         port,
-    } = &worker.transport
+    } = &config.transport_of_one()
     else {
         unreachable!("the caller has made sure of the transport");
     };
     let (mac, address) = (*mac, *address);
     let local = Local { mac, address };
-    let (switch, units) = (config.switch.address, Some(worker.units()));
+    // A parameter server serves jobs of any payload.
+    let units = server.is_none().then(|| config.units());
+    let switch = config.switch.address;
     let port = DpdkPort::new(eal, device, local, *port, switch, units)?;
     let sockets = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(watching)?;
+    let server = match server {
+        Some(it) => {
+            let link = losing(Box::new(port.link(None)), it.loss);
+            Some((Server::new(link, &it.config)?, it.lists))
+        }
+        None => None,
+    };
     let mut crowd = Crowd {
         port,
+        server,
         sockets,
         ranks: Vec::new(),
         is_lost: false,
@@ -91,6 +102,8 @@ fn watching(error: Errno) -> LinkError {
 /// Everybody who shares the port.
 struct Crowd {
     port: DpdkPort,
+    /// The parameter server at this port, if it has one.
+    server: Option<Served>,
     /// All processes' sockets, by their places among the ranks.
     sockets: Epoll,
     ranks: Vec<Option<Member>>,
@@ -102,6 +115,9 @@ struct Crowd {
     next_tell: Instant,
     log: Log,
 }
+
+/// The parameter server, and lists of its jobs.
+type Served = (Server<Box<dyn Link>>, Receiver<Vec<PsJob>>);
 
 struct Member {
     rank: Rank,
@@ -139,15 +155,22 @@ impl Crowd {
             for at in (0..n).map(|i| (first + i) % n) {
                 is_busy |= self.turn(at, now);
             }
+            is_busy |= self.serve_jobs()?;
             if is_busy {
                 continue;
             }
+            let is_empty = self.ranks.iter().all(Option::is_none);
+            if is_empty && stop.load(Ordering::Relaxed) {
+                match &mut self.server {
+                    Some((server, _)) if !server.is_over() => server.stop(),
+                    _ => return Ok(()),
+                }
+            }
             let timeouts = self.ranks.iter().flatten().map(|it| it.rank.idle_for());
-            if let Some(timeout) = timeouts.min() {
+            let server = self.server.iter().map(|(it, _)| it.idle_for(IDLE_MAX));
+            if let Some(timeout) = timeouts.chain(server).min() {
                 self.port.wait(timeout, Some(self.sockets.0.as_fd()))?;
                 self.keep_open(now)?;
-            } else if stop.load(Ordering::Relaxed) {
-                return Ok(());
             } else {
                 self.port.keep();
                 if let Ok(process) = pending_processes.recv_timeout(EMPTY_EVERY) {
@@ -155,6 +178,18 @@ impl Crowd {
                 }
             }
         }
+    }
+
+    /// A turn of the parameter server, if there is one. Returns whether it had something to do.
+    fn serve_jobs(&mut self) -> Result<bool, AgentError> {
+        let Some((server, lists)) = &mut self.server else {
+            return Ok(false);
+        };
+        if let Some(jobs) = lists.try_iter().last() {
+            server.set_jobs(jobs)?;
+        }
+        let log = self.log;
+        server.turn(&mut |job, event| ps::log_event(log, WHO, job, event))
     }
 
     /// Opens the device again, if it is lost.

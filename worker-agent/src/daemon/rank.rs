@@ -6,7 +6,7 @@
 
 use super::failure::cause;
 use super::status::{Shared, count, words};
-use crate::config::WorkerConfig;
+use crate::config::{SwitchAddress, WorkerConfig};
 use crate::error::AgentError;
 use crate::link::loss::Loss;
 use crate::log::{Level, Log};
@@ -18,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tally_endpoint::Hint;
 use tally_local::{
     Class, Failure, Limits, Operation, Peer, PendingPeer, Request, Span, Submission,
 };
@@ -164,6 +165,8 @@ pub(super) struct Rank {
     finishing: bool,
     state: Option<SessionState>,
     state_words: String,
+    /// What the switch refused, as the log said last.
+    hint: Option<Hint>,
     /// When the others are told that we leave, by then.
     leave_by: Option<Instant>,
 }
@@ -179,6 +182,7 @@ impl Rank {
             finishing: false,
             state: None,
             state_words: String::new(),
+            hint: None,
             leave_by: None,
         }
     }
@@ -268,6 +272,11 @@ impl Rank {
         if self.task.stop.load(Ordering::Relaxed) {
             return Err(End::Stopped);
         }
+        if let Some(key) = self.task.shared.take_key() {
+            self.session.set_key(key);
+            let what = "the job has a new key; the session takes it as soon as the switch has it";
+            self.task.say(Level::Info, what);
+        }
         let mut is_busy = look && self.take_requests()?;
         is_busy |= self.session.turn().map_err(End::Failed)?;
         while let Some(done) = self.session.done() {
@@ -290,6 +299,12 @@ impl Rank {
             if state != SessionState::Joining(None) {
                 self.task.say(Level::Info, &self.state_words);
             }
+        }
+        if let Some(hint) = self.session.hint()
+            && self.hint.replace(hint) != Some(hint)
+        {
+            let what = refused(hint, self.task.config.switch);
+            self.task.say(Level::Warn, what);
         }
         let shared = &self.task.shared;
         for warning in shared.look(now, &self.session, &self.state_words, self.done) {
@@ -341,6 +356,20 @@ impl Rank {
         }
         Ok(true)
     }
+}
+
+/// Why the switch refuses a JOIN, from where, and what to do.
+fn refused(hint: Hint, switch: SwitchAddress) -> String {
+    let SwitchAddress { address, port } = switch;
+    let advice = match hint {
+        Hint::UnknownJob => "add the job to the switch, or correct its number here",
+        Hint::BadKey => "compare the job's key in the switch's configuration and in the agent's",
+        Hint::RankTaken => {
+            "end that process, or wait until the switch has missed it for some seconds"
+        }
+        _ => "see the switch's log",
+    };
+    format!("JOIN refused at {address}:{port}: {hint}; {advice}; trying again")
 }
 
 /// What a session has done.

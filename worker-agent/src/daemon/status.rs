@@ -1,12 +1,15 @@
 //! How it goes, for `tally-agent status`.
 
 use super::warnings::{Host, Watch};
+use crate::config::WorkerConfig;
 use crate::session::{Session, SessionState};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tally_endpoint::{Members, Ranks};
 use tally_local::{Fallbacks, Operation, Presence};
 use tally_schema::agent::status::{Done, RankStatus};
+use tally_wire::Key;
 
 /// Between two looks at a session.
 const EVERY: Duration = Duration::from_millis(250);
@@ -25,6 +28,10 @@ pub(super) const fn count(done: &mut Done, operation: Operation) {
 pub(super) struct Shared {
     state: Mutex<State>,
     presence: Presence,
+    workers: u8,
+    /// The job's key as the configuration has it, for the thread to take if it is another one.
+    key: Mutex<Key>,
+    has_new_key: AtomicBool,
 }
 
 struct State {
@@ -37,17 +44,17 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn new(rank: u8, pid: i32, uid: u32, window: u16, presence: Presence) -> Self {
+    pub(super) fn new(worker: &WorkerConfig, pid: i32, uid: u32, presence: Presence) -> Self {
         let now = Instant::now();
         let state = State {
             came: now,
             looked: now,
             is_leaving: false,
             status: RankStatus {
-                rank,
+                rank: worker.job.rank.unwrap_or_default(),
                 pid,
                 uid,
-                window,
+                window: worker.window,
                 state: "opening its link".into(),
                 ..RankStatus::default()
             },
@@ -57,7 +64,32 @@ impl Shared {
         Self {
             state: Mutex::new(state),
             presence,
+            workers: worker.job.workers,
+            key: Mutex::new(worker.job.key.clone()),
+            has_new_key: AtomicBool::new(false),
         }
+    }
+
+    /// The job has this key in the configuration.
+    pub(super) fn set_key(&self, key: &Key) {
+        let mut ours = self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        if *ours != *key {
+            *ours = key.clone();
+            self.has_new_key.store(true, Ordering::Release);
+        }
+    }
+
+    /// The job's new key, once.
+    pub(super) fn take_key(&self) -> Option<Key> {
+        let is_new = self.has_new_key.load(Ordering::Relaxed)
+            && self.has_new_key.swap(false, Ordering::Acquire);
+        let key = || self.key.lock().unwrap_or_else(PoisonError::into_inner);
+        is_new.then(|| key().clone())
+    }
+
+    /// Workers of its job.
+    pub(super) fn workers(&self) -> u8 {
+        self.workers
     }
 
     /// Also after a thread crashed in it the numbers are valid.

@@ -2,7 +2,7 @@
 
 use super::{KEY, Rig, write_config};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tally_local::{Client, Hello, LocalError};
@@ -20,6 +20,21 @@ pub struct Agent {
 impl Agent {
     pub fn new(rig: Rig, arguments: &[&str]) -> Self {
         let agent = Self::quiet(rig, arguments, "info");
+        agent.logs("listening");
+        agent
+    }
+
+    /// One whose files `change` has changed.
+    pub fn changed(rig: Rig, arguments: &[&str], change: impl FnOnce(&Path)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        write_config(&folder.path().join("agent.json"), &config(&rig, &folder));
+        change(folder.path());
+        let program = start(&folder, arguments);
+        let agent = Self {
+            rig,
+            folder,
+            program,
+        };
         agent.logs("listening");
         agent
     }

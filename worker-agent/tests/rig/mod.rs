@@ -24,7 +24,7 @@ use tally_agent::config::{PsConfig, WorkerConfig};
 use tally_agent::link::loss::Loss;
 use tally_agent::serve;
 use tally_wire::frame::group_of;
-use tally_wire::{Kind, MAX_PAYLOAD_BYTES};
+use tally_wire::{Header, Kind, MAX_PAYLOAD_BYTES};
 
 const BASE_PORT: u16 = 31249;
 /// The key of the naive switch, in hexadecimal.
@@ -158,6 +158,10 @@ fn run_switch(sockets: &[UdpSocket], at: Ipv4Addr, mut switch: Switch, stop: &At
                 continue;
             };
             idle = false;
+            // Of one of an agent's jobs that this switch does not have.
+            if Header::parse(&buffer[..len]).is_ok_and(|it| it.job != common::switch::JOB) {
+                continue;
+            }
             if buffer[0] & 0xf == Kind::Join as u8 {
                 members.insert(buffer[12], from);
             }

@@ -64,6 +64,8 @@ impl Worker {
         // Only hints come without authentication, and they do nothing else.
         match refuse.reason {
             Reason::UnknownJob => return self.hint = Some(Hint::UnknownJob),
+            // The switch does not have the next key yet, or has lost the one before.
+            Reason::BadMac if self.control.next_key.is_some() => return,
             Reason::BadMac => return self.hint = Some(Hint::BadKey),
             _ => {}
         }

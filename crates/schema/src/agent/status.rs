@@ -17,8 +17,23 @@ pub struct Status {
     pub switch: String,
     /// What makes all jobs slower than they could be, in words.
     pub warnings: Vec<String>,
-    /// The jobs of its configuration.
+    /// Version of its configuration: 1 at the start, one more with each change.
+    #[serde(default)]
+    pub configuration: u64,
+    /// It takes no new processes.
+    #[serde(default)]
+    pub is_draining: bool,
+    /// Another agent has taken its place; it serves the processes that it has until they leave.
+    #[serde(default)]
+    pub has_retired: bool,
+    /// Jobs of the parameter server in it, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameter_server: Option<Vec<u16>>,
+    /// The jobs of its configuration, and those that were removed and still have processes here.
     pub jobs: Vec<JobStatus>,
+    /// Agents that this one took the place of, and that still serve processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<Self>,
 }
 
 /// A job.
@@ -139,8 +154,9 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Status {
+    /// Lines about the agent itself.
+    fn fmt_head(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             version,
             pid,
@@ -155,6 +171,23 @@ impl fmt::Display for Status {
         for warning in &self.warnings {
             writeln!(f, "warning: {warning}")?;
         }
+        if self.is_draining {
+            writeln!(f, "drained: new processes are refused")?;
+        }
+        if self.has_retired {
+            writeln!(f, "retired: another agent serves new processes")?;
+        }
+        if let Some(jobs) = &self.parameter_server {
+            let jobs: Vec<_> = jobs.iter().map(u16::to_string).collect();
+            writeln!(f, "parameter server of jobs: {}", jobs.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_head(f)?;
         for job in &self.jobs {
             let JobStatus {
                 job,
@@ -238,6 +271,9 @@ impl fmt::Display for Status {
                 }
             }
         }
+        for before in &self.before {
+            write!(f, "from before the upgrade: {before}")?;
+        }
         Ok(())
     }
 }
@@ -281,6 +317,11 @@ mod tests {
             seconds: 1.5,
             switch: "10.84.0.254".into(),
             warnings: vec!["payload_bytes is small".into()],
+            configuration: 3,
+            is_draining: false,
+            has_retired: false,
+            parameter_server: None,
+            before: Vec::new(),
             jobs: vec![JobStatus {
                 job: 7,
                 workers: 4,

@@ -24,6 +24,19 @@ impl Cluster {
     /// # Errors
     /// If it cannot be started.
     pub fn start_agent_with(&self, job: usize, rank: u8, key: Key) -> Result<Program> {
+        self.start_agent_where(job, rank, |config| config.jobs[0].key = key)
+    }
+
+    /// The same, with a configuration that `change` has changed.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_agent_where(
+        &self,
+        job: usize,
+        rank: u8,
+        change: impl FnOnce(&mut AgentConfig),
+    ) -> Result<Program> {
         let at = self.worker_host(job, rank);
         ensure!(
             matches!(self.wires, Wires::Namespaces(_)),
@@ -32,7 +45,7 @@ impl Cluster {
         let socket = self.agent_socket(job, rank);
         let served = AgentJob {
             id: job_id(job),
-            key,
+            key: key(job),
             workers: self.spec.jobs[job],
             priority: None,
         };
@@ -45,10 +58,12 @@ impl Cluster {
             ..AgentConfig::new(SwitchAddress::new(SWITCH_IP), transport, vec![served])
         };
         config.memory_mib = self.spec.memory_mib.unwrap_or(config.memory_mib);
+        change(&mut config);
         let name = format!("agent-{}", self.worker_name(job, rank));
         let path = self.write(&format!("{name}.json"), &config)?;
         let mut command = self.on_host(&self.wires.host(at), "tally-agent");
         command.arg("serve").arg("--config").arg(path);
+        self.add_loss(&mut command, job, rank);
         let mut program = Program::start(&name, command, &self.file(&format!("{name}.log")))?;
         // Its socket may be there already: a killed agent leaves it.
         program.wait_until("it listens", Duration::from_secs(20), |log| {

@@ -2,15 +2,16 @@
 //! part in.
 
 use super::{
-    Eal, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob, check_jobs, check_switch,
-    default_payload_bytes, default_source_port, default_window, mac,
+    Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
+    check_frames, check_jobs, check_switch, default_payload_bytes, default_source_port,
+    default_window, mac,
 };
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
-use tally_wire::{Key, Mac};
+use tally_wire::{Key, Mac, UNIT_BYTES};
 
 /// Where processes find the agent, unless it is configured.
 pub const DEFAULT_SOCKET: &str = "/run/tally/agent/agent.sock";
@@ -46,6 +47,33 @@ pub struct AgentConfig {
     /// Processes at a time.
     #[serde(default = "default_processes")]
     pub processes: u16,
+    /// Where and by whom the agent is changed while it runs.
+    #[serde(default)]
+    pub control: Control,
+    /// A parameter server in the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ps: Option<AgentPs>,
+}
+
+/// Where and by whom the agent is changed while it runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Control {
+    /// Path of the socket; `.control` behind that of the agent's socket if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+    /// The group whose members may change the agent, beside root and the agent's user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+}
+
+/// A parameter server in the agent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentPs {
+    /// The jobs that it serves; those of the agent if there is no list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jobs: Option<Vec<PsJob>>,
 }
 
 /// Who may connect.
@@ -155,6 +183,14 @@ pub struct AgentJob {
     pub priority: Option<u8>,
 }
 
+/// Path of the control socket beside an agent's socket.
+#[must_use]
+pub fn control_socket_of(socket: &Path) -> PathBuf {
+    let mut name = socket.file_name().unwrap_or_default().to_owned();
+    name.push(".control");
+    socket.with_file_name(name)
+}
+
 fn default_socket() -> PathBuf {
     DEFAULT_SOCKET.into()
 }
@@ -182,6 +218,8 @@ impl AgentConfig {
             timeouts: Timeouts::default(),
             memory_mib: default_memory_mib(),
             processes: default_processes(),
+            control: Control::default(),
+            ps: None,
         }
     }
 
@@ -201,7 +239,9 @@ impl AgentConfig {
     /// The first one found.
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
         check_switch(path, &self.switch)?;
-        check_jobs(path, self.jobs.iter().map(|job| job.id))?;
+        check_jobs(path, "jobs", self.jobs.iter().map(|job| job.id))?;
+        let ps_jobs = self.ps.iter().filter_map(|ps| ps.jobs.as_ref()).flatten();
+        check_jobs(path, "ps.jobs", ps_jobs.map(|job| job.id))?;
         for (i, job) in self.jobs.iter().enumerate() {
             // The worker's own checks, with this file's keys.
             self.worker(job, 0).check(path).map_err(|error| {
@@ -212,6 +252,9 @@ impl AgentConfig {
                 let key = of_job.map_or(key.clone(), |it| format!("jobs[{i}].{it}"));
                 ConfigError::Content { path, key, problem }
             })?;
+        }
+        if self.jobs.is_empty() {
+            check_frames(path, self.payload_bytes, self.window)?;
         }
         if self.memory_mib == 0 {
             let allowed = "1 to 4294967295";
@@ -230,10 +273,40 @@ impl AgentConfig {
         Ok(())
     }
 
-    /// What a worker would be told that is rank `rank` of `job`.
+    /// Payload in units of the header.
     #[must_use]
-    pub fn worker(&self, job: &AgentJob, rank: u8) -> WorkerConfig {
-        let transport = match &self.transport {
+    pub const fn units(&self) -> u8 {
+        (self.payload_bytes as usize / UNIT_BYTES) as u8
+    }
+
+    /// Path of the socket by which the agent is changed while it runs.
+    #[must_use]
+    pub fn control_socket(&self) -> PathBuf {
+        match &self.control.socket {
+            Some(path) => path.clone(),
+            None => control_socket_of(&self.socket),
+        }
+    }
+
+    /// What the parameter server in the agent would be told as a program of its own.
+    #[must_use]
+    pub fn parameter_server(&self) -> Option<PsConfig> {
+        let jobs = self.ps.as_ref()?.jobs.clone();
+        let of_agent = |job: &AgentJob| PsJob {
+            id: job.id,
+            key: job.key.clone(),
+        };
+        Some(PsConfig {
+            switch: self.switch,
+            jobs: jobs.unwrap_or_else(|| self.jobs.iter().map(of_agent).collect()),
+            transport: self.transport_of_one(),
+        })
+    }
+
+    /// The transport of one worker, or of the parameter server.
+    #[must_use]
+    pub fn transport_of_one(&self) -> Transport {
+        match &self.transport {
             AgentTransport::Udp { bind } => Transport::udp(*bind),
             AgentTransport::Dpdk {
                 eal,
@@ -248,7 +321,12 @@ impl AgentConfig {
                 address: *address,
                 port: *port,
             },
-        };
+        }
+    }
+
+    /// What a worker would be told that is rank `rank` of `job`.
+    #[must_use]
+    pub fn worker(&self, job: &AgentJob, rank: u8) -> WorkerConfig {
         WorkerConfig {
             switch: self.switch,
             job: WorkerJob {
@@ -258,7 +336,7 @@ impl AgentConfig {
                 rank: Some(rank),
                 priority: job.priority,
             },
-            transport,
+            transport: self.transport_of_one(),
             payload_bytes: self.payload_bytes,
             window: self.window,
             timeouts: self.timeouts,
@@ -318,13 +396,37 @@ mod tests {
             "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "priority": 3}],
             "payload_bytes": 2048, "window": 64,
             "timeouts": {"join_ms": 1, "stall_ms": 2, "linger_ms": 3},
-            "memory_mib": 64, "processes": 8
+            "memory_mib": 64, "processes": 8,
+            "control": {"socket": "/tmp/agent.control", "group": "operators"},
+            "ps": {"jobs": [{"id": 9, "key": "000102030405060708090a0b0c0d0e0f"}]}
         }"#;
         let config: AgentConfig = round_trip(text);
         assert_eq!(config.access.mode, Mode(0o600));
         let config = agent(AGENT).unwrap();
         let (transport, jobs) = (config.transport.clone(), config.jobs.clone());
         assert_eq!(AgentConfig::new(config.switch, transport, jobs), config);
+    }
+
+    #[test]
+    fn the_parameter_server_has_the_agent_s_jobs_or_its_own_list() {
+        let config = agent(AGENT).unwrap();
+        assert_eq!(config.parameter_server(), None);
+        assert_eq!(
+            config.control_socket(),
+            Path::new("/run/tally/agent.sock.control")
+        );
+        let config = agent(&AGENT.replace("\"jobs\"", "\"ps\": {}, \"jobs\"")).unwrap();
+        let ps = config.parameter_server().unwrap();
+        assert_eq!(ps.jobs.iter().map(|it| it.id).collect::<Vec<_>>(), [7, 8]);
+        assert_eq!(ps.jobs[1].key, config.jobs[1].key);
+        assert_eq!(ps.transport, Transport::udp("10.84.0.1".parse().unwrap()));
+        let own = AGENT.replacen(
+            "\"jobs\"",
+            r#""ps": {"jobs": [{"id": 9, "key": "e00102030405060708090a0b0c0d0e0f"}]}, "jobs""#,
+            1,
+        );
+        let ps = agent(&own).unwrap().parameter_server().unwrap();
+        assert_eq!(ps.jobs.iter().map(|it| it.id).collect::<Vec<_>>(), [9]);
     }
 
     #[test]
