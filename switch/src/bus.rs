@@ -34,6 +34,27 @@ impl Bus {
         }
     }
 
+    /// Gives a command that has an answer to one core; the answer, or `None` if that core has not
+    /// answered by then.
+    pub fn ask_one<T, C>(
+        &self,
+        core: usize,
+        timeout: Duration,
+        command: impl FnOnce(Reply<T>) -> C,
+    ) -> Option<T>
+    where
+        T: Send + 'static,
+        C: Into<CoreCommand>,
+    {
+        let (answer, answered) = bounded(1);
+        let reply = Box::new(move |value| {
+            // The asker may have stopped waiting.
+            let _ = answer.send(value);
+        });
+        self.0.get(core)?.send(command(reply).into()).ok()?;
+        answered.recv_timeout(timeout).ok()
+    }
+
     /// Gives a command that has an answer to each core.
     #[must_use]
     pub fn ask<T, C>(&self, command: impl Fn(Reply<T>) -> C) -> Answers<T>

@@ -8,16 +8,16 @@ use crate::control_queue::ControlSender;
 use crate::drain::Drains;
 use crate::handover::Inbox;
 use crate::load::Meter;
-use crate::messages::{CoreCommand, CoreReport};
+use crate::messages::{CoreCommand, CoreReport, OldQueues, PortQueues};
 use crate::platform::{Driver, Memory};
-use crate::queues::Rx;
+use crate::queues::{Rx, Tx};
 use crossbeam_channel::Receiver;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_dpdk::Mbuf;
-use tally_engine::{Dialects, Handover, PortId};
-use tally_packet::Ready;
+use tally_engine::{Command, Dialects, Handover, PortId};
+use tally_packet::{PacketRx, Ready};
 use tally_schema::switch::report::{LoadCounters, Stage};
 use tally_wire::Time;
 
@@ -71,6 +71,8 @@ pub struct DataCore {
     pub commands: Receiver<CoreCommand>,
     /// Drains under way.
     pub drains: Drains,
+    /// By port, frames that queues refused which the core has no longer.
+    pub refused_before: Vec<u64>,
     /// JOIN and LEAVE to the control thread.
     pub control: ControlSender,
     /// What to do when there is nothing to do.
@@ -89,13 +91,14 @@ impl DataCore {
         let mut meter = Meter::default();
         let mut idle_iterations = 0;
         let mut frames_of_port = BURST;
-        // A core that has nothing but interfaces of the kernel is woken by them.
-        let is_woken =
-            self.idle == Idle::Backoff && self.rx.iter().all(|(_, rx)| matches!(rx, Rx::Kernel(_)));
+        let mut is_woken = self.is_woken();
         while !self.stop.load(Ordering::Relaxed) {
             meter.begin();
             self.core.begin(self.now());
             let commanded = self.poll_commands(&meter.load);
+            if commanded {
+                is_woken = self.is_woken();
+            }
             let mut frames = 0;
             // What others hand over is received in any case, so no two cores wait for each other.
             let queues = if self.driver.outbox.is_short_of_room() {
@@ -156,6 +159,14 @@ impl DataCore {
         self.report(&meter.load)
     }
 
+    /// Whether arriving frames wake the core: it has nothing but interfaces of the kernel.
+    fn is_woken(&self) -> bool {
+        let wakes = |rx: &Rx| matches!(rx, Rx::Kernel(_) | Rx::Closed);
+        self.idle == Idle::Backoff
+            && self.ready.is_some()
+            && self.rx.iter().all(|(_, rx)| wakes(rx))
+    }
+
     fn now(&self) -> Time {
         Time(self.epoch.elapsed().as_nanos() as u64)
     }
@@ -202,7 +213,77 @@ impl DataCore {
             CoreCommand::Drain(reply) => self.drains.add(reply, self.rx.len()),
             CoreCommand::Ping(reply) => reply(()),
             CoreCommand::Report(reply) => reply(self.report(load)),
+            CoreCommand::Swap(queues, reply) => reply(self.swap(*queues)),
         }
+    }
+
+    /// Takes other queues for a port. What waited for it is given up.
+    fn swap(&mut self, queues: PortQueues) -> OldQueues {
+        let PortQueues {
+            port,
+            rx,
+            tx,
+            longest_frame,
+        } = queues;
+        let at = usize::from(port.0);
+        let mut old = OldQueues {
+            rx: Vec::new(),
+            tx: None,
+            failed: None,
+        };
+        for (_, rx) in self.rx.extract_if(.., |(of, _)| *of == port) {
+            if let (Rx::Kernel(rx), Some(ready)) = (&rx, &mut self.ready) {
+                ready.forget(rx);
+            }
+            old.rx.push(rx);
+        }
+        for rx in rx {
+            if let Rx::Kernel(rx) = &rx
+                && let Err(why) = self.watch(rx)
+            {
+                old.failed = Some(why.to_string());
+            }
+            self.rx.push((port, rx));
+        }
+        let (tx, way) = match tx {
+            Ok((tx, config)) => (Some(tx), Ok(config)),
+            Err(core) => (None, Err(core)),
+        };
+        let refused = |rx: &[Rx], tx: &Option<Tx>| {
+            let rx: u64 = rx.iter().map(Rx::refused).sum();
+            rx + tx.as_ref().map_or(0, Tx::refused)
+        };
+        let new: u64 = self.refused_by(port) + tx.as_ref().map_or(0, Tx::refused);
+        if let Some(place) = self.driver.tx.get_mut(at) {
+            old.tx = std::mem::replace(place, tx);
+        }
+        // The counters of the queues that are gone stay, and those that come have some already.
+        if self.refused_before.len() <= at {
+            self.refused_before.resize(at + 1, 0);
+        }
+        let before = &mut self.refused_before[at];
+        *before = before
+            .wrapping_add(refused(&old.rx, &old.tx))
+            .wrapping_sub(new);
+        self.core.command(Command::Reassign(port, way));
+        let ports = &mut self.core.context.ports;
+        ports.set_longest_frame(port, longest_frame);
+        self.drains.restart(self.rx.len());
+        old
+    }
+
+    fn watch(&mut self, rx: &PacketRx) -> Result<(), tally_packet::Error> {
+        let ready = match &mut self.ready {
+            Some(ready) => ready,
+            None => self.ready.insert(Ready::new()?),
+        };
+        ready.watch(rx)
+    }
+
+    /// Frames that a port's receive queues refused.
+    fn refused_by(&self, port: PortId) -> u64 {
+        let own = self.rx.iter().filter(|(of, _)| *of == port);
+        own.map(|(_, rx)| rx.refused()).sum()
     }
 
     fn report(&self, load: &LoadCounters) -> CoreReport {
@@ -212,6 +293,9 @@ impl DataCore {
         }
         for (port, rx) in &self.rx {
             report.ports[usize::from(port.0)].refused += rx.refused();
+        }
+        for (port, before) in report.ports.iter_mut().zip(&self.refused_before) {
+            port.refused = port.refused.wrapping_add(*before);
         }
         CoreReport::new(report, *load)
     }

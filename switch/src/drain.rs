@@ -24,6 +24,13 @@ impl Drains {
         self.0.push(Waiting { done, full });
     }
 
+    /// Begins anew for all, after the number of the core's queues has changed.
+    pub fn restart(&mut self, queues: usize) {
+        for waiting in &mut self.0 {
+            waiting.full = (0..queues).collect();
+        }
+    }
+
     /// Whether anybody is to be told. Seldom, so the rest is kept out of the loop of the core.
     #[inline]
     #[must_use]

@@ -11,6 +11,7 @@
 //! handed over through a bounded ring. Nothing on the data path waits.
 
 pub mod api;
+pub mod board;
 pub mod bus;
 pub mod card;
 pub mod control;

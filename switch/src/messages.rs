@@ -4,6 +4,7 @@
 //! the [`bus`](crate::bus). The channel from a data core is bounded, and the core never waits on
 //! it. What data cores hand to each other is in [`handover`](crate::handover).
 
+use crate::queues::{Rx, Tx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tally_engine::egress::{PortCounters, RareCounters};
@@ -11,9 +12,10 @@ use tally_engine::forwarding::PortAddresses;
 use tally_engine::metrics::MetricSet as _;
 use tally_engine::native::PoolUse;
 use tally_engine::offload::CardTraffic;
-use tally_engine::queue::QueueCounters;
+use tally_engine::queue::{QueueConfig, QueueCounters};
 use tally_engine::{
-    Command, Counters, DialectCommand, DialectMetrics, Reply, Roster, native, offload, switchml,
+    Command, Counters, DialectCommand, DialectMetrics, PortId, Reply, Roster, native, offload,
+    switchml,
 };
 use tally_schema::switch::config::CardJobs;
 use tally_schema::switch::report::LoadCounters;
@@ -29,6 +31,30 @@ pub enum CoreCommand {
     Ping(Reply<()>),
     /// Say what the core did.
     Report(Reply<CoreReport>),
+    /// Take other queues for a port, and give back those that it had.
+    Swap(Box<PortQueues>, Reply<OldQueues>),
+}
+
+/// A core's queues of one port.
+pub struct PortQueues {
+    /// The port.
+    pub port: PortId,
+    /// What it receives from.
+    pub rx: Vec<Rx>,
+    /// What it sends to and how much waits for it, or the core that does so for it.
+    pub tx: Result<(Tx, QueueConfig), usize>,
+    /// Bytes of the longest ordinary frame that may leave.
+    pub longest_frame: usize,
+}
+
+/// What a core had of a port before.
+pub struct OldQueues {
+    /// What it received from.
+    pub rx: Vec<Rx>,
+    /// What it sent to.
+    pub tx: Option<Tx>,
+    /// Why the new queues are not received from.
+    pub failed: Option<String>,
 }
 
 impl From<Command<DialectCommand, DialectMetrics>> for CoreCommand {

@@ -18,6 +18,7 @@ use tally_engine::queue::CLASSES;
 const CACHE_FRAMES: u32 = 512;
 
 /// The pools, by node.
+#[derive(Clone)]
 pub struct Pools(Vec<(Option<u32>, Mempool)>);
 
 impl Pools {
@@ -67,7 +68,8 @@ pub fn frames(config: &Config) -> u32 {
     let waiting = CLASSES as u32 * config.queue_share(cores).frames;
     // A port has no more queues than there are cores, of those that hold frames.
     let each = |port: &PortSection| 2 * u32::from(port.descriptors) + waiting + STAGE_FRAMES as u32;
-    let ports = u32::from(cores) * config.ports.iter().map(each).sum::<u32>();
+    let spare = (config.ports_max() - config.ports.len()) as u32 * each(&PortSection::new(""));
+    let ports = u32::from(cores) * (config.ports.iter().map(each).sum::<u32>() + spare);
     let rings = config.jobs.len() as u32 * u32::from(config.served_window()) * 2;
     let later = u32::from(config.places()) - config.jobs.len() as u32;
     let rings = rings.next_power_of_two() * 2 + later * u32::from(config.served_window()) * 2;

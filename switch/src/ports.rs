@@ -25,15 +25,20 @@
 //! - Both ends of a `net_memif` must have as many queues: the driver writes into the first ring
 //!   what is for one that the other end does not have.
 
+pub mod keeper;
+pub mod lock;
+mod storm;
+
+use crate::board::PortShape;
 use crate::config::{Config, PortSection, Steering};
 use crate::pools::{Pools, node_of_cpu};
 use crate::queues::{Rx, Tx};
-use crate::report::PortShape;
+
 use anyhow::{Context, Result, bail};
 use tally_dpdk::{Eal, Port, PortConfig, PortInfo, Probed, Started};
 use tally_engine::PortId;
 use tally_engine::queue::QueueConfig;
-use tally_packet::{Ready, Segmenter};
+use tally_packet::{Monitor, Ready, Segmenter};
 use tally_schema::switch::report::Spread;
 
 /// Transmit descriptors of a NIC at most, all its queues together. What the NIC has taken is out of
@@ -45,8 +50,8 @@ const TX_DESCRIPTORS_MIN: u16 = 64;
 
 /// What the ports and their frames come to.
 pub struct Opened {
-    /// The ports, for as long as the switch runs.
-    pub ports: Vec<Port<Started>>,
+    /// What each port is opened on, by port.
+    pub devices: Vec<Device>,
     /// What each data core has of them.
     pub cores: Vec<CoreQueues>,
     /// Their frames.
@@ -55,6 +60,14 @@ pub struct Opened {
     pub shapes: Vec<PortShape>,
     /// Which of them send frames of several segments.
     pub chains: Vec<bool>,
+}
+
+/// What a port is opened on.
+pub enum Device {
+    /// A DPDK port, for as long as the switch runs.
+    Dpdk(Port<Started>),
+    /// An interface of the kernel; `None` while there is none of that name.
+    Kernel(Option<Monitor>),
 }
 
 /// The queues of one data core.
@@ -68,7 +81,21 @@ pub struct CoreQueues {
     pub tx: Vec<Result<(Tx, QueueConfig), usize>>,
 }
 
-/// Opens all ports.
+/// A port that was opened, and its queues.
+pub struct Made {
+    /// What it is opened on.
+    pub device: Device,
+    /// What reports say of it.
+    pub shape: PortShape,
+    /// Whether it sends frames of several segments.
+    pub chains: bool,
+    /// What it receives from, with the core that does.
+    pub rx: Vec<(usize, Rx)>,
+    /// By core, what it sends to and how much waits for it, or the core that does so.
+    pub tx: Vec<Result<(Tx, QueueConfig), usize>>,
+}
+
+/// Opens all ports, and keeps places for those that are added later.
 ///
 /// # Errors
 /// What devices refuse, and queues that they do not have.
@@ -84,22 +111,76 @@ pub fn open(eal: &Eal, config: &Config) -> Result<Opened> {
     let pools = Pools::new(eal, config, nodes)?;
     let cores = config.cores.len();
     let mut opened = Opened {
-        ports: Vec::new(),
+        devices: Vec::new(),
         cores: (0..cores).map(|_| CoreQueues::default()).collect(),
         pools,
         shapes: Vec::new(),
         chains: Vec::new(),
     };
     for (at, (section, port)) in config.ports.iter().zip(found).enumerate() {
-        let owner = section.core.unwrap_or(at % cores);
-        let id = PortId(at as u16);
-        match port {
-            Some(port) => opened.open_one(config, section, port, id, owner),
-            None => opened.open_interface(config, section, id, owner),
+        let maker = Maker {
+            config,
+            pools: &opened.pools,
+            section,
+            owner: owner(config, section, at),
+        };
+        let made = match port {
+            Some(port) => maker.device(port),
+            None => maker.interface(),
         }
         .with_context(|| context(section))?;
+        opened.add(PortId(at as u16), made)?;
+    }
+    for at in config.ports.len()..config.ports_max() {
+        let closed = closed_tx(config, at % cores);
+        for (core, tx) in opened.cores.iter_mut().zip(closed) {
+            core.tx.push(tx);
+        }
+        opened.chains.push(false);
     }
     Ok(opened)
+}
+
+/// The core that owns the port of this number.
+#[must_use]
+pub fn owner(config: &Config, section: &PortSection, at: usize) -> usize {
+    section.core.unwrap_or(at % config.cores.len())
+}
+
+/// What the cores have of a port that is closed, which is that owner's.
+#[must_use]
+pub fn closed_tx(config: &Config, owner: usize) -> Vec<Result<(Tx, QueueConfig), usize>> {
+    let of = |core| {
+        if core == owner {
+            Ok((Tx::Closed(0), config.queue_share(1)))
+        } else {
+            Err(owner)
+        }
+    };
+    (0..config.cores.len()).map(of).collect()
+}
+
+/// Opens a port while the switch runs.
+///
+/// # Errors
+/// What the device refuses.
+pub fn make(
+    eal: &Eal,
+    config: &Config,
+    pools: &Pools,
+    section: &PortSection,
+    owner: usize,
+) -> Result<Made> {
+    let maker = Maker {
+        config,
+        pools,
+        section,
+        owner,
+    };
+    match find(eal, section)? {
+        Some(port) => maker.device(port),
+        None => maker.interface(),
+    }
 }
 
 /// The DPDK port; `None` if it is an interface of the kernel.
@@ -115,14 +196,45 @@ fn find(eal: &Eal, section: &PortSection) -> Result<Option<Port<Probed>>> {
 }
 
 impl Opened {
-    fn open_one(
-        &mut self,
-        config: &Config,
-        section: &PortSection,
-        port: Port<Probed>,
-        id: PortId,
-        owner: usize,
-    ) -> Result<()> {
+    /// Divides a port's queues among the cores.
+    fn add(&mut self, id: PortId, made: Made) -> Result<()> {
+        for (core, rx) in made.rx {
+            let core = &mut self.cores[core];
+            if let Rx::Kernel(rx) = &rx {
+                let ready = match &mut core.ready {
+                    Some(ready) => ready,
+                    None => core.ready.insert(Ready::new()?),
+                };
+                ready.watch(rx)?;
+            }
+            core.rx.push((id, rx));
+        }
+        for (core, tx) in self.cores.iter_mut().zip(made.tx) {
+            core.tx.push(tx);
+        }
+        self.devices.push(made.device);
+        self.shapes.push(made.shape);
+        self.chains.push(made.chains);
+        Ok(())
+    }
+}
+
+/// What a port is made from.
+struct Maker<'a> {
+    config: &'a Config,
+    pools: &'a Pools,
+    section: &'a PortSection,
+    owner: usize,
+}
+
+impl Maker<'_> {
+    fn device(&self, port: Port<Probed>) -> Result<Made> {
+        let Self {
+            config,
+            section,
+            owner,
+            ..
+        } = *self;
         let cores = config.cores.len() as u16;
         let info = port.info().clone();
         let plan = match Plan::new(section.steering, section.is_pci(), &info, cores) {
@@ -177,17 +289,14 @@ impl Opened {
                 Err(why) => shape.rules_refused = Some(why.to_string()),
             }
         }
-        self.shapes.push(shape);
-        self.chains.push(chains);
-        self.ports.push(started.port);
-        for (queue, rx) in started.rx.into_iter().enumerate() {
-            let core = match plan.rx {
-                1 => owner,
-                _ => queue % usize::from(cores),
-            };
-            self.cores[core].rx.push((id, Rx::Dpdk(rx)));
-        }
-        let has_superframes = config.ports.iter().any(|port| port.interface().is_some());
+        let core_of = |queue| match plan.rx {
+            1 => owner,
+            _ => queue % usize::from(cores),
+        };
+        let rx = started.rx.into_iter().enumerate();
+        // Such a port may be added, too.
+        let has_superframes = config.ports_max() > config.ports.len()
+            || config.ports.iter().any(|port| port.interface().is_some());
         let pool = self.pools.on(info.socket.or(core_node));
         let tx = started.tx.into_iter().map(|queue| {
             if has_superframes {
@@ -197,57 +306,79 @@ impl Opened {
             }
         });
         let tx = tx.collect();
-        self.give_tx(config, plan.tx, owner, tx);
-        Ok(())
+        Ok(Made {
+            device: Device::Dpdk(started.port),
+            shape,
+            chains,
+            rx: rx
+                .map(|(queue, rx)| (core_of(queue), Rx::Dpdk(rx)))
+                .collect(),
+            tx: self.divide(plan.tx, tx),
+        })
     }
 
     /// A kernel's interface has one queue each way.
-    fn open_interface(
-        &mut self,
-        config: &Config,
-        section: &PortSection,
-        id: PortId,
-        owner: usize,
-    ) -> Result<()> {
+    fn interface(&self) -> Result<Made> {
+        let Self {
+            config, section, ..
+        } = *self;
         if !matches!(section.steering, Steering::Auto | Steering::Handover) {
             bail!("`steering` wants a receive queue for each data core, and the interface has one");
         }
-        let core_node = config.cores.get(owner).and_then(|&cpu| node_of_cpu(cpu));
-        let name = section.interface().unwrap_or_default();
-        let core = &mut self.cores[owner];
-        if core.ready.is_none() {
-            core.ready = Some(Ready::new()?);
-        }
-        let Some(ready) = &mut core.ready else {
-            unreachable!("just made");
+        let (monitor, rx, tx) = match open_interface(config, self.pools, section, self.owner) {
+            Ok((monitor, rx, tx)) => (Some(monitor), Some(rx), tx),
+            Err(tally_packet::Error::NoInterface(_)) if section.optional => {
+                (None, None, Tx::Closed(0))
+            }
+            Err(why) => return Err(why.into()),
         };
-        let (mut rx, tx) = tally_packet::open(name, self.pools.on(core_node), ready)?;
-        rx.forward_superframes(config.address.ip);
-        self.shapes.push(PortShape {
-            name: section.label().to_owned(),
-            rx_queues: 1,
-            tx_queues: 1,
-            steering: single(config.cores.len() as u16),
-            rules: 0,
-            rules_refused: None,
-        });
-        self.chains.push(true);
-        self.cores[owner].rx.push((id, Rx::Kernel(Box::new(rx))));
-        self.give_tx(config, 1, owner, vec![Tx::Kernel(Box::new(tx))]);
-        Ok(())
+        Ok(Made {
+            device: Device::Kernel(monitor),
+            shape: PortShape {
+                name: section.label().to_owned(),
+                rx_queues: 1,
+                tx_queues: 1,
+                steering: single(config.cores.len() as u16),
+                rules: 0,
+                rules_refused: None,
+            },
+            chains: true,
+            rx: rx.map(|rx| (self.owner, rx)).into_iter().collect(),
+            tx: self.divide(1, vec![tx]),
+        })
     }
 
-    /// Divides a port's `n` transmit queues among the cores.
-    fn give_tx(&mut self, config: &Config, n: u16, owner: usize, queues: Vec<Tx>) {
-        let share = config.queue_share(n);
+    /// Divides `n` transmit queues among the cores.
+    fn divide(&self, n: u16, queues: Vec<Tx>) -> Vec<Result<(Tx, QueueConfig), usize>> {
+        let share = self.config.queue_share(n);
         let mut queues = queues.into_iter();
-        let all = usize::from(n) == self.cores.len();
-        for (number, core) in self.cores.iter_mut().enumerate() {
-            let has_one = all || number == owner;
+        let cores = self.config.cores.len();
+        let all = usize::from(n) == cores;
+        let of = |number| {
+            let has_one = all || number == self.owner;
             let queue = has_one.then(|| queues.next()).flatten();
-            core.tx.push(queue.map(|tx| (tx, share)).ok_or(owner));
-        }
+            queue.map(|tx| (tx, share)).ok_or(self.owner)
+        };
+        (0..cores).map(of).collect()
     }
+}
+
+/// Opens an interface of the kernel.
+///
+/// # Errors
+/// Without the interface, or the right to.
+pub fn open_interface(
+    config: &Config,
+    pools: &Pools,
+    section: &PortSection,
+    owner: usize,
+) -> Result<(Monitor, Rx, Tx), tally_packet::Error> {
+    let node = config.cores.get(owner).and_then(|&cpu| node_of_cpu(cpu));
+    let name = section.interface().unwrap_or_default();
+    let (mut rx, tx) = tally_packet::open_apart(name, pools.on(node))?;
+    rx.forward_superframes(config.address.ip);
+    let monitor = rx.monitor();
+    Ok((monitor, Rx::Kernel(Box::new(rx)), Tx::Kernel(Box::new(tx))))
 }
 
 /// How the frames of a port with one receive queue find their core.

@@ -1,6 +1,6 @@
 //! Receive and transmit queues of a data core: of a DPDK port, or of an interface of the kernel.
 
-use tally_dpdk::{Mbuf, RxQueue, TxQueue};
+use tally_dpdk::{Mbuf, RxQueue, TxQueue, free_bulk};
 use tally_packet::{PacketRx, PacketTx, Segmenter};
 
 /// Where frames come from.
@@ -9,6 +9,8 @@ pub enum Rx {
     Dpdk(RxQueue),
     /// An interface of the kernel.
     Kernel(Box<PacketRx>),
+    /// Nowhere: the port is down.
+    Closed,
 }
 
 impl Rx {
@@ -19,6 +21,7 @@ impl Rx {
         match self {
             Self::Dpdk(queue) => queue.burst(out, max),
             Self::Kernel(interface) => interface.burst(out, max),
+            Self::Closed => 0,
         }
     }
 
@@ -26,7 +29,7 @@ impl Rx {
     #[must_use]
     pub fn refused(&self) -> u64 {
         match self {
-            Self::Dpdk(_) => 0,
+            Self::Dpdk(_) | Self::Closed => 0,
             Self::Kernel(interface) => interface.unsupported() + interface.no_buffer(),
         }
     }
@@ -40,6 +43,8 @@ pub enum Tx {
     Cutting(Box<(TxQueue, Segmenter)>),
     /// An interface of the kernel.
     Kernel(Box<PacketTx>),
+    /// Nowhere: the port is down. With the number of frames that went there.
+    Closed(u64),
 }
 
 impl Tx {
@@ -56,6 +61,12 @@ impl Tx {
                 })
             }
             Self::Kernel(interface) => interface.burst(frames),
+            Self::Closed(lost) => {
+                let n = frames.len();
+                *lost += n as u64;
+                free_bulk(frames);
+                n
+            }
         }
     }
 
@@ -66,6 +77,7 @@ impl Tx {
             Self::Dpdk(queue) => queue.chained_dropped(),
             Self::Cutting(both) => both.0.chained_dropped() + both.1.no_buffer(),
             Self::Kernel(interface) => interface.errors(),
+            Self::Closed(lost) => *lost,
         }
     }
 }

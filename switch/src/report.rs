@@ -4,6 +4,8 @@
 
 mod sessions;
 
+pub use crate::board::PortShape;
+use crate::board::{Board, PortFacts};
 use crate::config::{CardSection, Config};
 use crate::messages::CoreReport;
 use crate::plane::Directory;
@@ -21,7 +23,7 @@ use tally_kernels::Backend;
 use tally_schema::metrics::Histogram;
 use tally_schema::switch::report::{
     CardReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, MemberGauges, MemberReport,
-    PortReport, RESIDENCE_BOUNDS_US, Report, Spread, SwitchGauges,
+    PortReport, RESIDENCE_BOUNDS_US, Report, SwitchGauges,
 };
 use tally_wire::{Time, UNIT_BYTES};
 
@@ -41,28 +43,11 @@ pub struct Shape {
     /// Bytes of frames that the slots may hold.
     pub pool_bytes: u64,
     /// The ports.
-    pub ports: Vec<PortShape>,
+    pub board: Board,
     /// CPUs of the data cores.
     pub cores: Vec<usize>,
     /// SwitchML's sessions at one time and frames kept, at most, if the switch has SwitchML.
     pub switchml: Option<(u16, u32)>,
-}
-
-/// How a port's frames are divided among the data cores.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortShape {
-    /// Its name.
-    pub name: String,
-    /// Receive queues.
-    pub rx_queues: u16,
-    /// Transmit queues.
-    pub tx_queues: u16,
-    /// Who steers frames into them.
-    pub steering: Spread,
-    /// Flow rules that the device has for it.
-    pub rules: u16,
-    /// Why it has none, if it was asked.
-    pub rules_refused: Option<String>,
 }
 
 impl Shape {
@@ -76,7 +61,7 @@ impl Shape {
             slots: config.slots(),
             ways: config.ways(),
             pool_bytes: config.pool_bytes(),
-            ports,
+            board: Board::new(ports),
             cores: config.cores.clone(),
             switchml: config
                 .switchml
@@ -108,6 +93,8 @@ pub fn report(
             None => residence = Some(core.residence_ns.clone()),
         }
     }
+    let ports = shape.board.facts();
+    let names: Vec<_> = ports.iter().map(|port| port.shape.clone()).collect();
     let drops = counters.drops.iter().filter(|&(_, frames)| frames > 0);
     let now = Time(up.as_nanos() as u64);
     Report {
@@ -133,7 +120,7 @@ pub fn report(
         load: (shape.cores.iter().zip(cores))
             .map(|(&cpu, core)| CoreLoad::new(cpu, core.load))
             .collect(),
-        ports: (shape.ports.iter().enumerate())
+        ports: (ports.iter().enumerate())
             .map(|(number, port)| port_report(number, port, cores))
             .collect(),
         jobs: registry
@@ -150,10 +137,10 @@ pub fn report(
                 ps: job.ps,
                 on_card: (card.as_ref()).is_some_and(|card| card.jobs.contains(&job.id.0)),
                 payload_bytes: u32::from(registry.payload_units(job.id)) * UNIT_BYTES as u32,
-                ranks: members(shape, registry.members(job.id, now)),
+                ranks: members(&names, registry.members(job.id, now)),
             })
             .collect(),
-        switchml: sessions::report(shape.switchml, up, &shape.ports, cores, directory),
+        switchml: sessions::report(shape.switchml, up, &names, cores, directory),
         card: card.map(|card| card_report(card, cores)),
         events: tally_telemetry::recent(),
         frames_missing: None,
@@ -161,8 +148,8 @@ pub fn report(
 }
 
 /// The members of a job.
-fn members(shape: &Shape, members: Vec<registry::MemberStatus>) -> Vec<MemberReport> {
-    let port = |port: PortId| shape.ports.get(usize::from(port.0));
+fn members(ports: &[PortShape], members: Vec<registry::MemberStatus>) -> Vec<MemberReport> {
+    let port = |port: PortId| ports.get(usize::from(port.0));
     let report = |it: registry::MemberStatus| MemberReport {
         rank: it.rank.is_worker().then_some(it.rank.0),
         port: port(it.member.port).map_or_else(String::new, |port| port.name.clone()),
@@ -187,7 +174,8 @@ fn by_name(set: &impl MetricSet) -> BTreeMap<String, u64> {
 }
 
 /// One port: `number` counts as the cores' lists do.
-fn port_report(number: usize, shape: &PortShape, cores: &[CoreReport]) -> PortReport {
+fn port_report(number: usize, facts: &PortFacts, cores: &[CoreReport]) -> PortReport {
+    let shape = &facts.shape;
     let mut counters = PortCounters::default();
     let mut queue = QueueCounters::default();
     let mut rare = RareCounters::default();
@@ -211,6 +199,11 @@ fn port_report(number: usize, shape: &PortShape, cores: &[CoreReport]) -> PortRe
         rules_refused: shape.rules_refused.clone(),
         tx_dropped: queue.dropped_total(),
         queue,
+        link: facts.link,
+        nic: facts.nic.clone(),
+        state: facts.state,
+        speed_mbps: facts.speed_mbps,
+        neighbour: facts.neighbour.clone(),
     }
 }
 

@@ -18,7 +18,8 @@ use crate::events::{self, GrowthWatch};
 use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
 use crate::pools::{self, Pools};
-use crate::ports::Opened;
+use crate::ports::keeper::{Keeper, Keeping, PortsHandle};
+use crate::ports::lock;
 use crate::report::{self, Shape};
 use crate::switchml::controller::{self, Limits};
 use crate::watch::Watch;
@@ -33,7 +34,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::Memory as PacketMemory;
-use tally_dpdk::{Eal, EalConfig, LogLevel, Port, Started};
+use tally_dpdk::{Eal, EalConfig, LogLevel};
 use tally_engine::offload::Pulse;
 use tally_engine::switchml::controller::Event;
 use tally_engine::{
@@ -57,7 +58,7 @@ pub struct Switch {
     watchdog: Option<JoinHandle<()>>,
     /// Held so that the data cores find it until the end.
     bus: Bus,
-    ports: Vec<Port<Started>>,
+    ports: (PortsHandle, JoinHandle<()>),
     pools: Pools,
     shape: Shape,
     directory: Arc<Directory>,
@@ -83,27 +84,19 @@ impl Switch {
     pub fn start(config: &Config, path: Option<PathBuf>, signals: Signals) -> Result<Self> {
         let Signals { stop, hangup } = signals;
         let kernels = config.kernels().map_err(anyhow::Error::msg)?;
+        // Before anything that a second switch on the same ports would disturb.
+        let locks = lock::take_all(config)?;
         let socket = stats_socket(config)?;
         let listeners = config.control.as_ref().map(api::listen).transpose()?;
         let eal = Eal::init(&eal_config(config))?;
-        let Opened {
-            ports,
-            cores: queues,
-            pools,
-            shapes,
-            chains,
-        } = crate::ports::open(&eal, config)?;
+        let opened = crate::ports::open(&eal, config)?;
         let epoch = Instant::now();
         let (commands, senders) = channels(config.cores.len(), unbounded::<CoreCommand>);
         let bus = Bus::new(senders);
-        let (to_control, frames) = control_queue(config.ports.len());
+        let (to_control, frames) = control_queue(config.ports_max());
         let forwarding = forwarding(config)?;
-        let own = SwitchAddress {
-            mac: config.address.mac,
-            ip: config.address.ip,
-            base_port: config.address.udp_port,
-        };
-        let shape = Shape::new(config, kernels.backend(), shapes);
+        let own = own_address(config);
+        let shape = Shape::new(config, kernels.backend(), opened.shapes);
         let directory = Arc::new(Directory::default());
         let card = card_setup(config, own).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
         let turns = Turns::default();
@@ -133,27 +126,36 @@ impl Switch {
         let controller = start_controller(config, &bus, &directory, epoch)?;
         control.conflicts = controller.as_ref().map(controller::Running::conflicts);
         let table = forwarding.clone();
+        let (keeper, ports) = Keeper::new(Keeping {
+            eal: eal.clone(),
+            config: config.clone(),
+            devices: opened.devices,
+            locks,
+            pools: opened.pools.clone(),
+            bus: bus.clone(),
+            forwarding: forwarding.clone(),
+            board: shape.board.clone(),
+            epoch,
+            stop: Arc::clone(&stop),
+            random,
+        });
         let builder = CoreBuilder {
             config,
             eal,
             kernels,
             own,
             forwarding,
-            pools: &pools,
-            chains,
+            pools: &opened.pools,
+            chains: opened.chains,
             card: card.as_ref().map(|card| card.ends.clone()),
             to_control,
             epoch,
             stop: Arc::clone(&stop),
         };
-        let cores = builder.start(queues, commands)?;
-        let card = match card {
-            Some(CardParts { link, thread, .. }) => {
-                let named = std::thread::Builder::new().name("card".into());
-                Some((link, named.spawn(move || thread.run())?))
-            }
-            None => None,
-        };
+        let cores = builder.start(opened.cores, commands)?;
+        let card = card.map(CardParts::start).transpose()?;
+        let named = std::thread::Builder::new().name("ports".into());
+        let ports = (ports, named.spawn(move || keeper.run())?);
         let control = start_control(control, config.control_core)?;
         let api = listeners.map(|all| Api::start(all, handle.clone(), config, table, epoch));
         let api = api.transpose()?;
@@ -168,7 +170,7 @@ impl Switch {
             watchdog,
             bus,
             ports,
-            pools,
+            pools: opened.pools,
             shape,
             directory,
             epoch,
@@ -186,6 +188,12 @@ impl Switch {
     #[must_use]
     pub fn control_places(&self) -> &[String] {
         self.api.as_ref().map_or(&[], |api| &api.places)
+    }
+
+    /// The thread that changes ports.
+    #[must_use]
+    pub fn ports(&self) -> &PortsHandle {
+        &self.ports.0
     }
 
     /// Where SwitchML's controller listens, in the order of the configuration.
@@ -231,7 +239,12 @@ impl Switch {
         }
         drop(self.bus);
         let up = self.epoch.elapsed();
-        drop(self.ports);
+        let (handle, ports) = self.ports;
+        drop(handle);
+        // It may wait for a device, but not for long.
+        ports
+            .join()
+            .map_err(|_| anyhow::anyhow!("the ports' thread panicked"))?;
         let directory = &self.directory;
         let mut report = report::report(&self.shape, up, &reports, &registry, directory, card);
         report.frames_missing = Some(self.pools.in_use());
@@ -263,6 +276,12 @@ struct CardParts {
 }
 
 impl CardParts {
+    fn start(self) -> std::io::Result<(CardLink, JoinHandle<()>)> {
+        let Self { link, thread, .. } = self;
+        let named = std::thread::Builder::new().name("card".into());
+        Ok((link, named.spawn(move || thread.run())?))
+    }
+
     fn new(setup: Setup, bus: &Bus, epoch: Instant, stop: &Arc<AtomicBool>) -> Self {
         let (news, told) = unbounded();
         let (probes, answers) = bounded(PROBES);
@@ -311,6 +330,21 @@ fn start_controller(
     let limits = Limits::new(section.allow.clone());
     let running = controller::start(limits, &listen, controller, cores, epoch, log)?;
     Ok(Some(running))
+}
+
+fn own_address(config: &Config) -> SwitchAddress {
+    SwitchAddress {
+        mac: config.address.mac,
+        ip: config.address.ip,
+        base_port: config.address.udp_port,
+    }
+}
+
+/// A random number; 0 if the system has none, which it had at the start.
+fn random() -> u64 {
+    let mut bytes = [0; 8];
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes)
 }
 
 fn channels<T>(
@@ -369,16 +403,16 @@ fn forwarding(config: &Config) -> Result<Forwarding> {
     getrandom::fill(&mut seed).context("random numbers for the table of addresses")?;
     let LimitsSection {
         addresses,
-        floods_per_s,
         answers_per_s,
+        ..
     } = config.limits;
     Ok(Forwarding::new(&ForwardingConfig {
         mac: config.address.mac,
         ip: config.address.ip,
-        ports: config.ports.len() as u16,
+        ports: config.ports_max() as u16,
         ageing_s: config.mac_ageing_s,
         addresses,
-        floods_per_s,
+        floods_per_s: config.limits.floods(),
         answers_per_s,
         seed: u64::from_ne_bytes(seed),
     }))

@@ -25,6 +25,7 @@ use tally_engine::{
 };
 use tally_kernels::Backend;
 use tally_schema::switch::report::Report;
+use tally_switch::board::Board;
 use tally_switch::handover::{Handover, Inbox, Outbox, handover};
 use tally_switch::messages::{CoreCommand, CoreReport};
 use tally_switch::plane::Directory;
@@ -417,7 +418,7 @@ fn shown(core: &CoreReport) -> Report {
         slots: 64,
         ways: 1,
         pool_bytes: 64 << 10,
-        ports: ["a", "b", "c"].map(port).into(),
+        board: Board::new(["a", "b", "c"].map(port)),
         cores: vec![0],
         switchml: None,
     };

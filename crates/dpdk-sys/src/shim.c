@@ -376,6 +376,43 @@ int tally_port_stats_get(uint16_t port, struct tally_port_stats *stats)
 	return 0;
 }
 
+_Static_assert(sizeof(((struct tally_xstat *)0)->name) == RTE_ETH_XSTATS_NAME_SIZE,
+	       "names are copied whole");
+
+int tally_port_xstats_get(uint16_t port, struct tally_xstat *stats, unsigned int n)
+{
+	int count = rte_eth_xstats_get_names(port, NULL, 0);
+	struct rte_eth_xstat_name *names;
+	struct rte_eth_xstat *values;
+	unsigned int found = 0;
+
+	if (count <= 0)
+		return count;
+	names = calloc(count, sizeof(*names));
+	values = calloc(count, sizeof(*values));
+	if (names == NULL || values == NULL ||
+	    rte_eth_xstats_get_names(port, names, count) != count) {
+		count = 0;
+	} else {
+		int got = rte_eth_xstats_get(port, values, count);
+
+		if (got >= 0 && got < count)
+			count = got;
+		else if (got != count)
+			count = 0;
+	}
+	for (int i = 0; i < count && found < n; i++) {
+		uint64_t id = values[i].id < (uint64_t)count ? values[i].id : (uint64_t)i;
+
+		memcpy(stats[found].name, names[id].name, sizeof(stats[found].name));
+		stats[found].name[sizeof(stats[found].name) - 1] = '\0';
+		stats[found++].value = values[i].value;
+	}
+	free(names);
+	free(values);
+	return (int)found;
+}
+
 int tally_mac_address_get(uint16_t port, uint8_t address[6])
 {
 	struct rte_ether_addr mac;

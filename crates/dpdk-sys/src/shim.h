@@ -97,6 +97,12 @@ struct tally_port_stats {
 	uint64_t tx_errors;
 };
 
+/* One of the driver's own counters. */
+struct tally_xstat {
+	char name[64];
+	uint64_t value;
+};
+
 struct tally_link {
 	uint32_t speed_mbps; /* UINT32_MAX: unknown */
 	bool up;
@@ -135,6 +141,8 @@ int tally_tx_queue_setup(uint16_t port, uint16_t queue, uint16_t descriptors, in
 int tally_on_interrupt_thread(void (*job)(void *), void *argument);
 int tally_link_get(uint16_t port, struct tally_link *link);
 int tally_port_stats_get(uint16_t port, struct tally_port_stats *stats);
+/* The driver's own counters, n at most; how many, or a negative error. */
+int tally_port_xstats_get(uint16_t port, struct tally_xstat *stats, unsigned int n);
 int tally_mac_address_get(uint16_t port, uint8_t address[6]);
 
 /* UDP datagrams to that port of that IPv4 address go to a queue. */

@@ -364,6 +364,37 @@ impl Port<Started> {
     }
 }
 
+/// Counters of its driver's own that [`Port::extended_stats`] reads at most.
+const XSTATS_MAX: usize = 1024;
+
+impl Port<Started> {
+    /// The counters of its driver's own, by the driver's names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Call`] if the driver has none.
+    pub fn extended_stats(&self) -> Result<Vec<(String, u64)>, Error> {
+        // SAFETY: a structure of characters and a number, for all of which zero is a value.
+        let zero: sys::tally_xstat = unsafe { std::mem::zeroed() };
+        let mut stats = vec![zero; XSTATS_MAX];
+        let _control = control();
+        // SAFETY: the port exists while `inner` does; there is room for `XSTATS_MAX`.
+        let ret = unsafe {
+            sys::tally_port_xstats_get(self.inner.id, stats.as_mut_ptr(), XSTATS_MAX as u32)
+        };
+        let found = usize::try_from(ret).unwrap_or(0);
+        if ret < 0 {
+            Error::check("rte_eth_xstats_get", &self.inner.subject(), ret)?;
+        }
+        let of = |stat: &sys::tally_xstat| {
+            // SAFETY: the shim leaves the last byte of the array zero.
+            let name = unsafe { CStr::from_ptr(stat.name.as_ptr()) };
+            (name.to_string_lossy().into_owned(), stat.value)
+        };
+        Ok(stats.iter().take(found).map(of).collect())
+    }
+}
+
 /// Removes the socket that a crashed `net_memif` server left behind, at which the next one would
 /// fail. A socket that someone listens on stays.
 fn remove_stale_socket(arguments: &str) {

@@ -8,7 +8,7 @@ use crate::egress::Ports;
 use crate::frame::{Frame, Platform};
 use crate::queue::class_of_header;
 use crate::registry::Datagram;
-use crate::{DropReason, Drops, Forwarding, Member};
+use crate::{DropReason, Drops, Forwarding, Member, PortId};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use tally_wire::frame::UDP_END;
@@ -132,6 +132,18 @@ impl<P: Platform> Context<P> {
         tally_wire::frame::emit(bytes, &self.addresses_to(to), &header);
         bytes[UDP_END..].copy_from_slice(datagram);
         self.ports.send(to.port, class_of_header(&header), frame);
+        Ok(())
+    }
+
+    /// Sends a frame of the switch's own.
+    ///
+    /// # Errors
+    /// If the pool is exhausted, or its buffers are too short.
+    pub fn send_frame(&mut self, port: PortId, bytes: &[u8]) -> Result<(), DropReason> {
+        let mut frame = self.platform.alloc().ok_or(DropReason::NoBuffer)?;
+        let room = frame.append(bytes.len()).ok_or(DropReason::NoBuffer)?;
+        room.copy_from_slice(bytes);
+        self.ports.send(port, 0, frame);
         Ok(())
     }
 

@@ -26,7 +26,7 @@ use crate::dialect::{DialectSet, Next};
 use crate::egress::{Handover, PortCounters, RareCounters, Transmit, class_of_frame};
 use crate::forwarding::{PortAddresses, Proxy, Verdict};
 use crate::frame::{Frame, Observed, Platform};
-use crate::queue::QueueCounters;
+use crate::queue::{QueueConfig, QueueCounters};
 use crate::registry::Datagram;
 use crate::{DropReason, Drops, Member, PortId, Roster};
 use std::sync::Arc;
@@ -43,6 +43,11 @@ pub type Reply<T> = Box<dyn FnOnce(T) + Send>;
 pub enum Command<C, M> {
     /// Send this datagram.
     Send(Member, Box<Datagram>),
+    /// Send this frame by a port.
+    SendFrame(PortId, Box<[u8]>),
+    /// Give up what waits for a port, which from now on has a queue like this here, or is served by
+    /// that core.
+    Reassign(PortId, Result<QueueConfig, usize>),
     /// Start an epoch of a configured job, or change addresses.
     Bind(Arc<Roster>),
     /// End a job.
@@ -147,7 +152,11 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             frame.prefetch();
         }
         let count = frames.len() as u64;
-        let bytes = self.take(port, frames.drain(..));
+        let bytes = if self.context.forwarding.ports().is_closed(port) {
+            self.discard(port, frames)
+        } else {
+            self.take(port, frames.drain(..))
+        };
         let counters = &mut self.context.ports.counters[usize::from(port.0)];
         counters.rx_frames += count;
         counters.rx_bytes += bytes;
@@ -197,6 +206,19 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 self.context.count_drop(reason);
             }
         }
+        bytes
+    }
+
+    /// Drops the frames of a closed port.
+    #[cold]
+    fn discard(&mut self, port: PortId, frames: &mut Vec<P::Frame>) -> u64 {
+        let mut bytes = 0;
+        for frame in frames.iter() {
+            bytes += frame.frame_bytes() as u64;
+            let reason = (self.context.forwarding).classify_closed(port, frame.data());
+            self.context.count_drop(reason);
+        }
+        P::Frame::free_bulk(frames);
         bytes
     }
 
@@ -360,12 +382,16 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             Verdict::Forward(to) => context.ports.forward(to, class, frame),
             Verdict::Flood => {
                 let more = frame.wire_frames() as u32 - 1;
-                context
-                    .forwarding
-                    .admit_more_floods(context.now, port, more)?;
+                let destination = header_of(frame.data()).map_or(Mac::BROADCAST, |header| {
+                    let [a, b, c, d, e, f, ..] = header;
+                    Mac([a, b, c, d, e, f])
+                });
+                (context.forwarding).admit_more_floods(context.now, port, destination, more)?;
                 self.spared.fill(false);
                 self.dialects.spare_floods(&mut self.spared);
-                context.ports.flood(port, frame, &self.spared);
+                let states = context.forwarding.ports();
+                let is_closed = |port| states.is_closed(port);
+                context.ports.flood(port, frame, &self.spared, is_closed);
             }
         }
         Ok(())
@@ -439,6 +465,12 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                     context.count_drop(reason);
                 }
             }
+            Command::SendFrame(port, bytes) => {
+                if let Err(reason) = context.send_frame(port, &bytes) {
+                    context.count_drop(reason);
+                }
+            }
+            Command::Reassign(port, queue) => context.ports.reassign(port, queue),
             Command::Bind(roster) => {
                 context.forwarding.bind(&roster);
                 let (server, before) = context.jobs.bind(&roster, D::JOBS);

@@ -136,8 +136,18 @@ drop_reasons! {
     /// Was flooded within the last half second, and came back by another port: two ports are joined
     /// outside of the switch.
     Loop = "loop",
-    /// Exceeds `limits.floods_per_s` of its port.
-    Storm = "storm",
+    /// Is a broadcast that exceeds `limits.broadcasts_per_s` of its port.
+    StormBroadcast = "storm-broadcast",
+    /// Is a multicast that exceeds `limits.multicasts_per_s` of its port.
+    StormMulticast = "storm-multicast",
+    /// Is to an unknown address and exceeds `limits.unknown_per_s` of its port.
+    StormUnknown = "storm-unknown",
+    /// Is to a link-local group (01:80:c2:00:00:01 to 0f) such as LLDP's, which no bridge forwards.
+    LinkLocal = "link-local",
+    /// Is a probe of this switch's loop guard that came back.
+    LoopProbe = "loop-probe",
+    /// Came by a port that is down or that the loop guard has blocked, or would leave by one.
+    PortClosed = "port-closed",
     /// Is an ARP or echo request that exceeds `limits.answers_per_s` of its port.
     AnswerLimit = "answer-limit",
     /// Is to a UDP port of SwitchML's, from a MAC and IP address that are in no session.

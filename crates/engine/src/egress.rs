@@ -120,6 +120,14 @@ struct Line<F> {
     queue: PortQueue<F>,
 }
 
+fn new_line<F: Frame>(config: QueueConfig, stage_frames: usize) -> Line<F> {
+    Line {
+        stage: Vec::with_capacity(stage_frames.max(1)),
+        stage_frames,
+        queue: PortQueue::weighing(config, |frame: &F| frame.wire_frames() as u32),
+    }
+}
+
 impl<F: Frame> Line<F> {
     /// Whether the next frame goes to the stage: nothing waits behind it, and it has room.
     #[inline]
@@ -210,6 +218,7 @@ pub struct Ports<F> {
     hostless: Vec<PortId>,
     /// By port, bytes of the longest ordinary frame that may leave by it.
     longest_frame: Vec<usize>,
+    stage_frames: usize,
     /// By port.
     pub counters: Vec<PortCounters>,
     /// By port.
@@ -227,15 +236,10 @@ impl<F: Frame> Ports<F> {
     /// The stage of each port has room for `stage_frames`.
     #[must_use]
     pub fn new(queues: Vec<Result<QueueConfig, usize>>, cores: usize, stage_frames: usize) -> Self {
-        let line = |config| Line {
-            stage: Vec::with_capacity(stage_frames.max(1)),
-            stage_frames,
-            queue: PortQueue::weighing(config, |frame: &F| frame.wire_frames() as u32),
-        };
         let ways: Vec<_> = queues
             .into_iter()
             .map(|queue| match queue {
-                Ok(config) => Way::Own(Box::new(line(config))),
+                Ok(config) => Way::Own(Box::new(new_line(config, stage_frames))),
                 Err(core) => Way::Core(core),
             })
             .collect();
@@ -246,6 +250,7 @@ impl<F: Frame> Ports<F> {
             done: Vec::with_capacity(RECYCLED),
             hostless: Vec::new(),
             longest_frame: vec![usize::MAX; ways.len()],
+            stage_frames,
             counters: vec![PortCounters::default(); ways.len()],
             rare: vec![RareCounters::default(); ways.len()],
             handover_full: 0,
@@ -270,6 +275,13 @@ impl<F: Frame> Ports<F> {
     /// By port, bytes of the longest ordinary frame that may leave by it.
     pub fn set_longest_frames(&mut self, bytes: Vec<usize>) {
         self.longest_frame = bytes;
+    }
+
+    /// Bytes of the longest ordinary frame that may leave by one port.
+    pub fn set_longest_frame(&mut self, port: PortId, bytes: usize) {
+        if let Some(longest) = self.longest_frame.get_mut(usize::from(port.0)) {
+            *longest = bytes;
+        }
     }
 
     /// Has nothing flooded to this port from now on.
@@ -335,12 +347,21 @@ impl<F: Frame> Ports<F> {
         }
     }
 
-    /// Sends a frame on all ports but the one it came from and those that are `spared`, by port; an
-    /// empty slice spares none.
-    pub fn flood(&mut self, ingress: PortId, frame: F, spared: &[bool]) {
+    /// Sends a frame on all ports but the one it came from, closed ones, and those that are
+    /// `spared`, by port; an empty slice spares none.
+    pub fn flood(
+        &mut self,
+        ingress: PortId,
+        frame: F,
+        spared: &[bool],
+        is_closed: impl Fn(PortId) -> bool,
+    ) {
         let class = class_of_frame(frame.data());
         for at in (0..self.ways.len()).filter(|&at| at != usize::from(ingress.0)) {
             let port = PortId(at as u16);
+            if is_closed(port) {
+                continue;
+            }
             if spared.get(at) == Some(&true) {
                 self.rare[at].floods_spared += 1;
                 continue;
@@ -458,6 +479,26 @@ impl<F: Frame> Ports<F> {
             Way::Core(_) => QueueCounters::default(),
         };
         self.ways.iter().map(of).collect()
+    }
+
+    /// Gives up what waits for a port, and begins with an empty queue, or with none where another
+    /// core sends for this one.
+    pub fn reassign(&mut self, port: PortId, queue: Result<QueueConfig, usize>) {
+        self.purge(port);
+        if let Some(way) = self.ways.get_mut(usize::from(port.0)) {
+            let counters = match way {
+                Way::Own(line) => *line.queue.counters(),
+                Way::Core(_) => QueueCounters::default(),
+            };
+            *way = match queue {
+                Ok(config) => {
+                    let mut line = new_line(config, self.stage_frames);
+                    line.queue.set_counters(counters);
+                    Way::Own(Box::new(line))
+                }
+                Err(core) => Way::Core(core),
+            };
+        }
     }
 
     /// Gives up what waits for a port.

@@ -10,8 +10,11 @@
 //! 3. *Pins* ([`Pins`]): the MAC of a job's member belongs to the port that the member joined from.
 //!    Frames with it from other ports are dropped, and frames to it never flood.
 //! 4. *Route*: to the port behind which the destination was learnt ([`MacTable`]), else a flood.
-//!    Floods are limited for each ingress port ([`RateLimit`]), and a frame that comes back by
-//!    another port is dropped ([`RecentFloods`]).
+//!    Floods are limited for each ingress port and [`FloodKind`], and a frame that comes back by
+//!    another port is dropped ([`RecentFloods`]). So are frames to link-local groups (802.1D), and
+//!    the loop guard's own [`probe`]s.
+//!
+//! A closed port ([`PortStates`]) takes no part: no frame from it or to it is forwarded.
 //!
 //! A dropped frame teaches no address.
 //!
@@ -22,7 +25,9 @@ pub mod claims;
 mod limit;
 mod macs;
 mod pins;
+pub mod probe;
 mod recent;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -30,12 +35,14 @@ pub use limit::RateLimit;
 pub use macs::{ADDRESSES_MAX, MacTable, PortAddresses};
 pub use pins::Pins;
 pub use recent::RecentFloods;
+pub use state::{FLOOD_KIND, FloodKind, FloodLimits, PortStates};
 
 use crate::{DropReason, PortId, Roster};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tally_wire::field::{self, ethernet};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, FrameError};
+use tally_wire::lldp::ETHERTYPE_LLDP;
 use tally_wire::{JobId, Mac, Time, neighbour};
 
 /// Limits of one port, and what the tables are made from.
@@ -51,8 +58,8 @@ pub struct ForwardingConfig {
     pub ageing_s: u32,
     /// MACs learnt at one port at most.
     pub addresses: u32,
-    /// Frames from one port that are flooded in a second at most; 0: no limit.
-    pub floods_per_s: u32,
+    /// Frames from one port that are flooded in a second at most.
+    pub floods_per_s: FloodLimits,
     /// Answers to ARP and ping to one port in a second at most; 0: no limit.
     pub answers_per_s: u32,
     /// Unpredictable, so that senders cannot choose addresses and frames that meet in the tables.
@@ -98,8 +105,7 @@ impl Proxy for () {
 struct Tables {
     macs: MacTable,
     recent: RecentFloods,
-    /// By ingress port.
-    floods: Box<[RateLimit]>,
+    ports: PortStates,
     /// By ingress port.
     answers: Box<[RateLimit]>,
 }
@@ -124,7 +130,7 @@ impl Forwarding {
             tables: Arc::new(Tables {
                 macs: MacTable::with_limit(config),
                 recent: RecentFloods::new(config.seed),
-                floods: limits(config.floods_per_s),
+                ports: PortStates::new(config.ports, config.floods_per_s),
                 answers: limits(config.answers_per_s),
             }),
             pins: Pins::default(),
@@ -135,6 +141,18 @@ impl Forwarding {
     #[must_use]
     pub fn macs(&self) -> &MacTable {
         &self.tables.macs
+    }
+
+    /// What all cores share of each port.
+    #[inline]
+    #[must_use]
+    pub fn ports(&self) -> &PortStates {
+        &self.tables.ports
+    }
+
+    /// Forgets the addresses learnt at a port.
+    pub fn forget(&self, port: PortId) {
+        self.tables.macs.forget(port);
     }
 
     /// Pins the members of a job; those that it had before are released.
@@ -215,11 +233,12 @@ impl Forwarding {
             known.or_else(|| proxy.port_of(destination))
         };
         if to.is_none() {
-            self.admit_flood(now, port, frame)?;
+            self.admit_flood(now, port, destination, frame)?;
         }
         macs.learn(source, port, now_s);
         match to {
             Some(to) if to == port => Err(DropReason::Reflection),
+            Some(to) if self.tables.ports.is_closed(to) => Err(DropReason::PortClosed),
             Some(to) => Ok(Verdict::Forward(to)),
             None => Ok(Verdict::Flood),
         }
@@ -268,29 +287,67 @@ impl Forwarding {
         }
     }
 
-    /// Counts against the limit the frames that a flooded superframe has beyond one.
+    /// Counts against the limit the frames that a flooded superframe to `destination` has beyond
+    /// one.
     ///
     /// # Errors
     /// If they exceed the limit of their port.
-    pub fn admit_more_floods(&self, now: Time, port: PortId, more: u32) -> Result<(), DropReason> {
-        if more == 0 || self.tables.floods[usize::from(port.0)].take_many(now, more) {
-            Ok(())
-        } else {
-            Err(DropReason::Storm)
+    pub fn admit_more_floods(
+        &self,
+        now: Time,
+        port: PortId,
+        destination: Mac,
+        more: u32,
+    ) -> Result<(), DropReason> {
+        if more == 0 {
+            return Ok(());
         }
+        (self.tables.ports).admit(now, port, FloodKind::of(destination), more)
     }
 
-    fn admit_flood(&self, now: Time, port: PortId, frame: &[u8]) -> Result<(), DropReason> {
-        let Tables { recent, floods, .. } = &*self.tables;
+    fn admit_flood(
+        &self,
+        now: Time,
+        port: PortId,
+        destination: Mac,
+        frame: &[u8],
+    ) -> Result<(), DropReason> {
+        let Tables { recent, ports, .. } = &*self.tables;
+        if destination == probe::PROBE_MAC && ports.probes.note(port, frame) {
+            return Err(DropReason::LoopProbe);
+        }
+        if is_link_local(destination) {
+            if frame[ethernet::ETHERTYPE] == ETHERTYPE_LLDP.to_be_bytes() {
+                ports.receive_lldp(port, frame);
+            }
+            return Err(DropReason::LinkLocal);
+        }
         if recent.is_back(now, port, frame) {
             return Err(DropReason::Loop);
         }
-        if !floods[usize::from(port.0)].take(now) {
-            return Err(DropReason::Storm);
-        }
+        ports.admit(now, port, FloodKind::of(destination), 1)?;
         recent.note(now, port, frame);
         Ok(())
     }
+
+    /// Decides on a frame of a closed port: it is dropped. The loop guard wants to see its probes.
+    #[cold]
+    pub fn classify_closed(&self, port: PortId, frame: &[u8]) -> DropReason {
+        let is_probe = frame.starts_with(&probe::PROBE_MAC.0);
+        if is_probe && self.tables.ports.probes.note(port, frame) {
+            DropReason::LoopProbe
+        } else {
+            DropReason::PortClosed
+        }
+    }
+}
+
+/// Whether bridges keep frames to this group to the link (IEEE 802.1D, table 7-10). The first of
+/// the sixteen is spanning tree's: a switch without it passes such frames, so that others see
+/// through it.
+fn is_link_local(destination: Mac) -> bool {
+    let [prefix @ .., last] = destination.0;
+    prefix == [1, 0x80, 0xc2, 0, 0] && (1..16).contains(&last)
 }
 
 fn seconds(now: Time) -> u32 {

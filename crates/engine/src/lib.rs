@@ -33,6 +33,7 @@ pub mod dialects;
 pub mod egress;
 pub mod forwarding;
 pub mod frame;
+pub mod guard;
 pub mod metrics;
 pub mod native;
 pub mod offload;

@@ -285,6 +285,11 @@ impl<T> PortQueue<T> {
         &self.counters
     }
 
+    /// Continues the counters of a queue that was here before.
+    pub fn set_counters(&mut self, counters: QueueCounters) {
+        self.counters = counters;
+    }
+
     /// The class that is served next.
     #[inline]
     fn turn(&self) -> Option<usize> {

@@ -29,6 +29,8 @@
 //!   802.1Q's.
 //! - One queue each way.
 
+mod flag;
+mod link;
 mod ready;
 mod rx;
 mod segment;
@@ -37,11 +39,13 @@ mod superframe;
 mod tx;
 mod vlan;
 
+pub use link::{LinkState, Links};
 pub use ready::Ready;
-pub use rx::PacketRx;
+pub use rx::{Monitor, PacketRx};
 pub use segment::{Segmenter, segment};
 pub use tx::PacketTx;
 
+use flag::Flag;
 use socket::Socket;
 use std::io;
 use std::sync::Arc;
@@ -90,8 +94,17 @@ pub fn open(
     pool: &Mempool,
     ready: &mut Ready,
 ) -> Result<(PacketRx, PacketTx), Error> {
+    let (rx, tx) = open_apart(interface, pool)?;
+    ready.watch(&rx)?;
+    Ok((rx, tx))
+}
+
+/// As [`open`], for a thread that receives later: [`Ready::watch`] is its next step.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_apart(interface: &str, pool: &Mempool) -> Result<(PacketRx, PacketTx), Error> {
     let socket = Arc::new(Socket::open(interface)?);
-    let flag = ready.add(&socket)?;
-    let rx = PacketRx::new(Arc::clone(&socket), flag, pool.clone());
+    let rx = PacketRx::new(Arc::clone(&socket), Flag::default(), pool.clone());
     Ok((rx, PacketTx::new(socket, pool.clone(), superframes())))
 }

@@ -1,9 +1,9 @@
 //! Which of a core's sockets have something: one system call for all of them.
 
 use crate::Error;
-use crate::socket::{Epoll, Socket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use crate::flag::Flag;
+use crate::rx::PacketRx;
+use crate::socket::Epoll;
 use std::time::Duration;
 
 /// The sockets that one thread receives from.
@@ -11,22 +11,6 @@ pub struct Ready {
     epoll: Epoll,
     flags: Vec<Flag>,
     events: Vec<libc::epoll_event>,
-}
-
-/// Whether a socket may have something.
-#[derive(Clone, Default)]
-pub(crate) struct Flag(Arc<AtomicBool>);
-
-impl Flag {
-    #[inline]
-    pub(crate) fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    #[inline]
-    pub(crate) fn set(&self, to: bool) {
-        self.0.store(to, Ordering::Relaxed);
-    }
 }
 
 impl Ready {
@@ -52,12 +36,34 @@ impl Ready {
         })
     }
 
-    pub(crate) fn add(&mut self, socket: &Socket) -> Result<Flag, Error> {
-        self.epoll.add(socket, self.flags.len())?;
-        let flag = Flag::default();
-        self.flags.push(flag.clone());
-        self.events.reserve(self.flags.len());
-        Ok(flag)
+    /// Looks at this port's socket, too, until the port is dropped.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn watch(&mut self, rx: &PacketRx) -> Result<(), Error> {
+        let (socket, flag) = rx.watched();
+        // The place of a port that is gone, whose socket the kernel has forgotten.
+        let unused = self.flags.iter().position(Flag::is_last);
+        let at = unused.unwrap_or(self.flags.len());
+        self.epoll.add(socket, at)?;
+        match self.flags.get_mut(at) {
+            Some(place) => *place = flag.clone(),
+            None => self.flags.push(flag.clone()),
+        }
+        let missing = self.flags.len().saturating_sub(self.events.len());
+        self.events.reserve(missing);
+        Ok(())
+    }
+
+    /// Looks no longer at this port's socket: it goes to another thread.
+    pub fn forget(&mut self, rx: &PacketRx) {
+        let (socket, flag) = rx.watched();
+        self.epoll.remove(socket);
+        for place in &mut self.flags {
+            if place.is(flag) {
+                *place = Flag::default();
+            }
+        }
     }
 
     /// Finds out which sockets have something, after waiting for the first that has, but not longer

@@ -11,7 +11,7 @@
 //! ([`forward_superframes`](PacketRx::forward_superframes)). Such a one stays one frame: the same
 //! buffers as a chain, with headers in the first, which says how it is to be cut ([`Cut`]).
 
-use crate::ready::Flag;
+use crate::flag::Flag;
 use crate::socket::{Socket, no_message, offload_part, part, point};
 use crate::superframe::{BYTES_MAX, DATAGRAMS_MAX, Offload, cut, finish_checksum};
 use crate::vlan::{Aside, TAG_BYTES};
@@ -32,6 +32,24 @@ const MESSAGES: usize = 4;
 const PARTS_MAX: usize = DATAGRAMS_MAX + 2;
 /// Bytes of the longest frame or superframe.
 const FRAME_BYTES_MAX: usize = BYTES_MAX + UDP_END + 64;
+
+/// The socket of a port, for the thread that looks after it.
+pub struct Monitor(Arc<Socket>);
+
+impl Monitor {
+    /// The number of the interface that it was opened on. A later interface of the same name has
+    /// another one.
+    #[must_use]
+    pub fn interface_index(&self) -> u32 {
+        self.0.interface_index()
+    }
+
+    /// Frames that the kernel dropped since the last call because too many waited.
+    #[must_use]
+    pub fn take_dropped(&self) -> u64 {
+        self.0.take_dropped()
+    }
+}
 
 /// The receiving side of a port.
 pub struct PacketRx {
@@ -106,6 +124,17 @@ impl PacketRx {
     /// UDP over IPv4 are cut and others are dropped and counted.
     pub fn forward_superframes(&mut self, address: Ipv4Addr) {
         self.cut_only = Some(address);
+    }
+
+    /// What a [`Ready`](crate::Ready) looks at, and where it says what it saw.
+    pub(crate) fn watched(&self) -> (&Socket, &Flag) {
+        (&self.socket, &self.flag)
+    }
+
+    /// What another thread may ask of its socket.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor(Arc::clone(&self.socket))
     }
 
     /// Takes up to `max` frames that had arrived when [`Ready`](crate::Ready) looked, appends them

@@ -16,7 +16,10 @@ const RECEIVE_BYTES: libc::c_int = 16 << 20;
 /// Gbit/s.
 const SEND_BYTES: libc::c_int = 512 << 10;
 
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    index: u32,
+}
 
 impl Socket {
     pub(crate) fn open(interface: &str) -> Result<Self, Error> {
@@ -28,8 +31,12 @@ impl Socket {
             return Err(system("opening a packet socket"));
         }
         // SAFETY: a new file descriptor, which only we own.
-        let socket = Self(unsafe { OwnedFd::from_raw_fd(fd) });
-        let index = socket.index_of(interface)?;
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let index = index_of(&fd, interface)?;
+        let socket = Self {
+            fd,
+            index: index.cast_unsigned(),
+        };
         let one = 1;
         socket.set(
             libc::SOL_PACKET,
@@ -61,7 +68,7 @@ impl Socket {
         address.sll_ifindex = index;
         let bytes = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: an address of that many bytes.
-        if unsafe { libc::bind(fd, (&raw const address).cast(), bytes) } != 0 {
+        if unsafe { libc::bind(socket.fd(), (&raw const address).cast(), bytes) } != 0 {
             return Err(system("binding to the interface"));
         }
         // SAFETY: all fields are numbers.
@@ -76,31 +83,6 @@ impl Socket {
             what,
         )?;
         Ok(socket)
-    }
-
-    /// The number of an interface. if_nametoindex(3) would open a socket of its own, and tell any
-    /// error as a missing interface.
-    fn index_of(&self, interface: &str) -> Result<libc::c_int, Error> {
-        let missing = || Error::NoInterface(interface.escape_default().to_string());
-        // SAFETY: all fields are numbers.
-        let mut request: libc::ifreq = unsafe { mem::zeroed() };
-        let name = interface.as_bytes();
-        if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(&0) {
-            return Err(missing());
-        }
-        for (to, from) in request.ifr_name.iter_mut().zip(name) {
-            *to = *from as libc::c_char;
-        }
-        // SAFETY: a request with a name that ends with zero, which the kernel fills in.
-        if unsafe { libc::ioctl(self.0.as_raw_fd(), libc::SIOCGIFINDEX, &raw mut request) } != 0 {
-            let why = io::Error::last_os_error();
-            return Err(match why.raw_os_error() {
-                Some(libc::ENODEV) => missing(),
-                _ => refused("looking up the interface", why),
-            });
-        }
-        // SAFETY: the kernel has written the number.
-        Ok(unsafe { request.ifr_ifru.ifru_ifindex })
     }
 
     fn set<T>(
@@ -118,11 +100,78 @@ impl Socket {
     }
 
     pub(crate) fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn interface_index(&self) -> u32 {
+        self.index
+    }
+
+    /// Frames that the kernel dropped since the last call.
+    pub(crate) fn take_dropped(&self) -> u64 {
+        let mut stats = libc::tpacket_stats {
+            tp_packets: 0,
+            tp_drops: 0,
+        };
+        let mut bytes = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: room for as many bytes as it says, which the kernel writes to.
+        let ret = unsafe {
+            libc::getsockopt(
+                self.fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &raw mut bytes,
+            )
+        };
+        if ret == 0 { stats.tp_drops.into() } else { 0 }
     }
 }
 
-fn system(what: &'static str) -> Error {
+/// A question about the interface of this name; `None` if no interface can have it.
+pub(crate) fn request_of(interface: &str) -> Option<libc::ifreq> {
+    // SAFETY: all fields are numbers.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    let name = interface.as_bytes();
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(&0) {
+        return None;
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    Some(request)
+}
+
+/// Asks the kernel about an interface.
+pub(crate) fn ask(
+    socket: &OwnedFd,
+    question: libc::c_ulong,
+    request: &mut libc::ifreq,
+) -> io::Result<()> {
+    // The C libraries differ in the type.
+    let question = question as libc::Ioctl;
+    // SAFETY: a request with a name that ends with zero, which the kernel fills in.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), question, ptr::from_mut(request)) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The number of an interface. if_nametoindex(3) would open a socket of its own, and tell any error
+/// as a missing interface.
+pub(crate) fn index_of(socket: &OwnedFd, interface: &str) -> Result<libc::c_int, Error> {
+    let missing = || Error::NoInterface(interface.escape_default().to_string());
+    let mut request = request_of(interface).ok_or_else(missing)?;
+    match ask(socket, libc::SIOCGIFINDEX as libc::c_ulong, &mut request) {
+        // SAFETY: the kernel has written the number.
+        Ok(()) => Ok(unsafe { request.ifr_ifru.ifru_ifindex }),
+        Err(why) if why.raw_os_error() == Some(libc::ENODEV) => Err(missing()),
+        Err(why) => Err(refused("looking up the interface", why)),
+    }
+}
+
+pub(crate) fn system(what: &'static str) -> Error {
     refused(what, io::Error::last_os_error())
 }
 
@@ -168,6 +217,13 @@ impl Epoll {
         } else {
             Err(system("epoll"))
         }
+    }
+
+    /// Says nothing of the socket from now on.
+    pub(crate) fn remove(&self, socket: &Socket) {
+        let (epoll, fd) = (self.0.as_raw_fd(), socket.fd());
+        // SAFETY: no event is needed for it.
+        unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) };
     }
 
     /// Fills in the sockets that have something, after waiting for the first one; none after a

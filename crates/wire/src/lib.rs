@@ -7,9 +7,10 @@
 //! * [`auth`]: the tag that authenticates a frame as one of its job;
 //! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE.
 //!
-//! Three modules serve other traffic:
+//! Four modules serve other traffic:
 //!
 //! * [`neighbour`]: ARP and ICMP echo replies for the switch's own address;
+//! * [`lldp`]: the switch's own LLDP frames, and those of its neighbours;
 //! * [`encapsulation`]: the payload of ordinary frames behind VLAN tags;
 //! * [`switchml`]: the dialect of SwitchML, whose clients the switch serves.
 //!
@@ -30,6 +31,7 @@ pub mod frame;
 pub mod header;
 pub mod ids;
 mod key;
+pub mod lldp;
 mod mac;
 pub mod neighbour;
 pub mod superframe;

@@ -83,7 +83,7 @@ impl Rig {
                 slots: 1,
                 ways: 1,
                 pool_bytes: 0,
-                ports: Vec::new(),
+                board: crate::board::Board::default(),
                 cores: Vec::new(),
                 switchml: None,
             },

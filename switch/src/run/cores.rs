@@ -91,7 +91,8 @@ impl CoreBuilder<'_> {
         let (tx, waiting) = split(tx);
         let mut ports = Ports::new(waiting, cores, STAGE_FRAMES);
         let longest = config.ports.iter().map(PortSection::longest_frame);
-        ports.set_longest_frames(longest.collect());
+        let spare = std::iter::repeat_n(0, config.ports_max() - config.ports.len());
+        ports.set_longest_frames(longest.chain(spare).collect());
         let offload = config.card_port().zip(self.card.as_ref());
         let offload = offload.map(|(port, card)| {
             ports.set_hostless(port);
@@ -100,7 +101,7 @@ impl CoreBuilder<'_> {
         let aggregator = Aggregator::new(config.pool(number as u8), self.kernels);
         let shards = cores as u16;
         let dialects = Dialects {
-            native: Native::new(aggregator, own.base_port, shards, config.ports.len()),
+            native: Native::new(aggregator, own.base_port, shards, config.ports_max()),
             switchml: self.switchml(number),
             offload,
         };
@@ -115,6 +116,7 @@ impl CoreBuilder<'_> {
             inbox,
             commands,
             drains: Drains::default(),
+            refused_before: Vec::new(),
             control: self.to_control.clone(),
             idle: config.idle,
             epoch: self.epoch,

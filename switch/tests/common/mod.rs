@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use tally_dpdk::{Eal, Mempool, Port, PortConfig, RxQueue, StartedPort, TxQueue};
+use tally_engine::forwarding::FloodLimits;
 use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
@@ -217,7 +218,7 @@ pub fn switchml_core(
         ports: tx.len() as u16,
         ageing_s: 300,
         addresses: 1024,
-        floods_per_s: 10_000,
+        floods_per_s: FloodLimits::each(10_000),
         answers_per_s: 10_000,
         seed: 0x1234_5678_9abc_def0,
     });
@@ -250,6 +251,7 @@ pub fn switchml_core(
         inbox,
         commands: orders,
         drains: Drains::default(),
+        refused_before: Vec::new(),
         control: to_control,
         idle: Idle::Backoff,
         epoch: Instant::now(),

@@ -173,9 +173,14 @@ fn floods_leave_out_the_ingress_port_hostless_ports_and_those_spared() {
     let memory = Memory::new(64);
     let (mut ports, mut driver) = (ports(QueueConfig::default(), 32), driver());
     ports.set_hostless(PortId(2));
-    ports.flood(PortId(0), packet(&memory, 1), &[]);
-    ports.flood(PortId(0), packet(&memory, 2), &[true, true, false, false]);
-    ports.flood(PortId(2), packet(&memory, 3), &[false; 4]);
+    ports.flood(PortId(0), packet(&memory, 1), &[], |_| false);
+    ports.flood(
+        PortId(0),
+        packet(&memory, 2),
+        &[true, true, false, false],
+        |_| false,
+    );
+    ports.flood(PortId(2), packet(&memory, 3), &[false; 4], |_| false);
     ports.transmit(&mut driver);
     let sent: Vec<_> = (0..3).map(|port| numbers(&mut driver, port)).collect();
     assert_eq!(sent, [vec![3], vec![1, 3], vec![]]);
@@ -199,7 +204,7 @@ fn an_ordinary_frame_that_is_too_long_for_its_port_is_dropped() {
     ports.set_longest_frames(vec![60, 59, 60, 60]);
     ports.forward(PortId(0), 0, packet(&memory, 1));
     ports.forward(PortId(1), 0, packet(&memory, 2));
-    ports.flood(PortId(2), packet(&memory, 3), &[]);
+    ports.flood(PortId(2), packet(&memory, 3), &[], |_| false);
     // The limit is not for frames that the switch makes.
     ports.send(PortId(1), 0, packet(&memory, 4));
     ports.transmit(&mut driver);

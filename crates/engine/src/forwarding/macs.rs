@@ -215,6 +215,16 @@ impl MacTable {
         state.learnt.load(Relaxed) < self.limit
     }
 
+    /// Forgets the addresses of a port.
+    pub fn forget(&self, port: PortId) {
+        for entry in self.sets.iter().flatten() {
+            let word = entry.address.load(Relaxed);
+            if word != UNUSED && word >> 48 == u64::from(port.0) {
+                self.replace(entry, word, UNUSED);
+            }
+        }
+    }
+
     /// The port behind which `mac` was last seen, unless that was too long ago.
     #[inline]
     #[must_use]

@@ -24,7 +24,7 @@ fn config() -> ForwardingConfig {
         ports: 5,
         ageing_s: 300,
         addresses: 100,
-        floods_per_s: 1000,
+        floods_per_s: FloodLimits::each(1000),
         answers_per_s: 1000,
         seed: 0x1234_5678_9abc_def0,
     }
@@ -342,7 +342,7 @@ fn a_member_s_address_belongs_to_its_port() {
 #[test]
 fn cores_share_tables_and_limits() {
     let one = Forwarding::new(&ForwardingConfig {
-        floods_per_s: 10,
+        floods_per_s: FloodLimits::each(10),
         ..config()
     });
     let other = one.clone();
@@ -361,16 +361,21 @@ fn cores_share_tables_and_limits() {
 fn floods_of_a_port_are_limited_and_nothing_else_is() {
     let forwarding = forwarding();
     let mut counts = [0; 3];
+    let mut dropped = [0; 3];
     for n in 0..20_000_u32 {
         let now = Time(u64::from(n) * MS / 10);
         let send = |port, to: Mac| {
             let mut frame = frame(to, &[], [0x86, 0xdd], &n.to_be_bytes());
             forwarding.classify(now, PortId(port), &mut frame, &())
         };
-        for to in [Mac::BROADCAST, host(99), Mac([0x33, 0x33, 0, 0, 0, 1])] {
+        for to in [Mac::BROADCAST, Mac([0x33, 0x33, 0, 0, 0, 1]), host(99)] {
+            let kind = FloodKind::of(to);
             match send(1, to) {
-                Ok(Verdict::Flood) => counts[0] += 1,
-                found => assert_eq!(found, Err(DropReason::Storm)),
+                Ok(Verdict::Flood) => counts[kind as usize] += 1,
+                found => {
+                    assert_eq!(found, Err(kind.reason()));
+                    dropped[kind as usize] += 1;
+                }
             }
         }
         // Unicast of the same port, and floods of another.
@@ -382,8 +387,93 @@ fn floods_of_a_port_are_limited_and_nothing_else_is() {
             assert_eq!(found, Ok(Verdict::Flood));
         }
     }
-    // Two seconds, and the burst at first.
-    assert!((2000..=2101).contains(&counts[0]), "{counts:?}");
+    // Two seconds, and the burst at first, of each kind.
+    for count in counts {
+        assert!((2000..=2101).contains(&count), "{counts:?}");
+    }
+    assert_eq!(forwarding.ports().storms(PortId(1)), dropped);
+    assert_eq!(forwarding.ports().storms(PortId(3)), [0; 3]);
+}
+
+#[test]
+fn each_kind_of_flood_has_a_limit_of_its_own() {
+    let forwarding = Forwarding::new(&ForwardingConfig {
+        floods_per_s: FloodLimits([0, 10, 10]),
+        ..config()
+    });
+    let passed = |to: Mac| {
+        let sent = (0..100_u32).filter(|n| {
+            let mut frame = frame(to, &[], [0x86, 0xdd], &n.to_be_bytes());
+            let found = forwarding.classify(Time(0), PortId(1), &mut frame, &());
+            found == Ok(Verdict::Flood)
+        });
+        sent.count()
+    };
+    assert_eq!(passed(Mac([0x33, 0x33, 0, 0, 0, 1])), 2);
+    assert_eq!(passed(host(99)), 2, "multicasts took nothing of it");
+    assert_eq!(passed(Mac::BROADCAST), 100, "no limit");
+}
+
+#[test]
+fn link_local_groups_stay_at_the_link_and_lldp_is_heard() {
+    let forwarding = forwarding();
+    let group = |last: u8| Mac([1, 0x80, 0xc2, 0, 0, last]);
+    for last in 1..16 {
+        let lldp = frame(group(last), &[], [0x88, 0xcc], &[last; 30]);
+        assert_eq!(decide(&forwarding, lldp), Err(DropReason::LinkLocal));
+        let heard = forwarding.ports().take_heard(PortId(1)).unwrap();
+        assert_eq!(heard[14..44], [last; 30]);
+        let pause = frame(group(last), &[], [0x88, 0x08], &[]);
+        assert_eq!(decide(&forwarding, pause), Err(DropReason::LinkLocal));
+        assert_eq!(forwarding.ports().take_heard(PortId(1)), None);
+    }
+    assert_eq!(forwarding.ports().take_heard(PortId(2)), None);
+    // Spanning tree of others passes, as groups beyond do.
+    for last in [0, 16, 0x21] {
+        let bpdu = frame(group(last), &[], [0, 38], &[0x42, 0x42, 3]);
+        assert_eq!(decide(&forwarding, bpdu), Ok(Verdict::Flood));
+    }
+    // The longest frame is kept in part.
+    let long = frame(group(14), &[], [0x88, 0xcc], &[1; 1400]);
+    assert_eq!(decide(&forwarding, long), Err(DropReason::LinkLocal));
+    assert_eq!(forwarding.ports().take_heard(PortId(1)).unwrap().len(), 300);
+}
+
+#[test]
+fn own_probes_are_consumed_and_those_of_other_switches_pass() {
+    let forwarding = forwarding();
+    let (own, other) = (&forwarding.ports().probes, Forwarding::new(&config()));
+    own.set_instance(1);
+    other.ports().probes.set_instance(2);
+    let probe = own.make(PortId(3), 77);
+    let found = decide(&forwarding, probe.to_vec());
+    assert_eq!(found, Err(DropReason::LoopProbe));
+    assert_eq!(own.take(PortId(1)).from, Some(PortId(3)));
+    assert_eq!(forwarding.macs().len(0), 4, "no address is learnt of it");
+    let foreign = other.ports().probes.make(PortId(3), 77);
+    assert_eq!(decide(&forwarding, foreign.to_vec()), Ok(Verdict::Flood));
+    assert_eq!(own.take(PortId(1)), probe::Sighting::default());
+}
+
+#[test]
+fn a_closed_port_takes_no_part_and_its_addresses_are_forgotten() {
+    let forwarding = forwarding();
+    forwarding.ports().set_closed(PortId(3), true);
+    let to_3 = || decide(&forwarding, frame(host(3), &[], IPV4, &[]));
+    assert_eq!(to_3(), Err(DropReason::PortClosed));
+    forwarding.forget(PortId(3));
+    assert_eq!(forwarding.macs().last_port_of(host(3)), None);
+    assert_eq!(forwarding.macs().last_port_of(host(2)), Some(PortId(2)));
+    assert_eq!(to_3(), Ok(Verdict::Flood), "it may be elsewhere now");
+    let ports = &forwarding.ports();
+    assert!(ports.is_closed(PortId(3)) && !ports.is_closed(PortId(2)));
+    ports.probes.set_instance(1);
+    let probe = ports.probes.make(PortId(2), 5);
+    let classify = |frame: &[u8]| forwarding.classify_closed(PortId(3), frame);
+    assert_eq!(classify(&probe), DropReason::LoopProbe);
+    assert_eq!(ports.probes.take(PortId(3)).from, Some(PortId(2)));
+    assert_eq!(classify(&[0; 60]), DropReason::PortClosed);
+    assert_eq!(classify(&[]), DropReason::PortClosed);
 }
 
 /// Floods of one frame, and copies dropped, when ports 3 and 4 are joined: what leaves by one comes

@@ -23,6 +23,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tally_engine::SwitchAddress;
+use tally_engine::forwarding::FloodLimits;
 use tally_engine::{Command, Dialects, DropReason, ForwardingConfig, Member, PortId, Roster};
 use tally_wire::{Epoch, EpochSecret, JobId, Mac, UdpFrame};
 
@@ -300,7 +301,7 @@ pub fn run(bytes: &[u8]) -> Summary {
         ports: PORTS,
         ageing_s: 2,
         addresses: 4,
-        floods_per_s: 50,
+        floods_per_s: FloodLimits::each(50),
         answers_per_s: 50,
         seed: 7,
     };
@@ -486,7 +487,10 @@ impl World {
                 assert!(is_to_own_ip_at_other_mac(sent), "{}", why());
             }
             // Floods alone are limited.
-            DropReason::Storm | DropReason::Loop => {
+            DropReason::StormBroadcast
+            | DropReason::StormMulticast
+            | DropReason::StormUnknown
+            | DropReason::Loop => {
                 self.summary.others += 1;
                 assert!(!is_to_member, "{}", why());
             }

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::mpsc;
 use tally_engine::SwitchAddress;
 use tally_engine::dialect::DialectSet;
+use tally_engine::forwarding::FloodLimits;
 use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
@@ -100,7 +101,7 @@ pub fn forwarding(address: SwitchAddress, ports: u16) -> ForwardingConfig {
         ports,
         ageing_s: 300,
         addresses: 1000,
-        floods_per_s: 0,
+        floods_per_s: FloodLimits::each(0),
         answers_per_s: 0,
         seed: 7,
     }

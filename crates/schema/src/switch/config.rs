@@ -7,6 +7,7 @@ mod card;
 mod check;
 mod control;
 mod diff;
+mod limits;
 mod pool;
 mod switchml;
 mod tenants;
@@ -14,6 +15,7 @@ mod tenants;
 pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use control::{ControlSection, ControlTcp};
 pub use diff::{Changes, Edit, Restart};
+pub use limits::LimitsSection;
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};
@@ -49,6 +51,9 @@ const AROUND_PAYLOAD: u16 = (HEADERS_BYTES - ETHERNET_BYTES + TAG_BYTES) as u16;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
+    /// The switch's name in logs, LLDP and its lock; by default its IPv4 address, without a lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The switch's own address.
     pub address: AddressConfig,
     /// Packet memory.
@@ -62,6 +67,15 @@ pub struct Config {
     pub control_core: Option<usize>,
     /// Ports, at least one.
     pub ports: Vec<PortSection>,
+    /// Ports at most, with those that are added while the switch runs; by default those of `ports`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_ports: Option<u16>,
+    /// Whether ports that lead to wires send LLDP.
+    #[serde(default = "default_true")]
+    pub lldp: bool,
+    /// Whether ports that lead to wires are watched for loops.
+    #[serde(default = "default_true")]
+    pub loop_guard: bool,
     /// The aggregator pool.
     #[serde(default)]
     pub pool: PoolSection,
@@ -207,6 +221,9 @@ pub struct PortSection {
     /// Who puts frames into the receive queue of the core whose shard they are for.
     #[serde(default)]
     pub steering: Steering,
+    /// Whether the switch starts without this interface of the kernel, and opens it later.
+    #[serde(default)]
+    pub optional: bool,
 }
 
 /// Who puts frames into the receive queue of the core whose shard they are for.
@@ -239,7 +256,34 @@ impl PortSection {
             descriptors: default_descriptors(),
             core: None,
             steering: Steering::default(),
+            optional: false,
         }
+    }
+
+    /// The interface of the kernel that it is or that its driver uses.
+    #[must_use]
+    pub fn kernel_interface(&self) -> Option<&str> {
+        const DRIVERS: [&str; 3] = ["net_af_packet", "net_af_xdp", "net_tap"];
+        if self.interface().is_some() {
+            return self.interface();
+        }
+        let driver = self.device_name();
+        let is_one = DRIVERS.iter().any(|name| driver.starts_with(name));
+        is_one.then(|| self.argument("iface")).flatten()
+    }
+
+    /// The value of an argument of its driver; the last one counts.
+    #[must_use]
+    pub fn argument(&self, key: &str) -> Option<&str> {
+        let mut arguments = self.device_arguments().rsplit(',');
+        arguments.find_map(|argument| argument.trim().strip_prefix(key)?.strip_prefix('='))
+    }
+
+    /// Whether it leads to a wire, at whose other end a switch may be: a NIC or an interface of the
+    /// kernel. LLDP and the loop guard's probes are sent there only.
+    #[must_use]
+    pub fn is_wired(&self) -> bool {
+        self.is_pci() || self.kernel_interface().is_some()
     }
 
     /// Name in reports.
@@ -327,28 +371,6 @@ impl Default for QueueSection {
             frames,
             mark_frames,
             guard,
-        }
-    }
-}
-
-/// Limits of each port, as one of an ordinary switch.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct LimitsSection {
-    /// MAC addresses learnt behind it.
-    pub addresses: u32,
-    /// Frames from it that are flooded in a second; 0: no limit.
-    pub floods_per_s: u32,
-    /// Answers to ARP and ping in a second; 0: no limit.
-    pub answers_per_s: u32,
-}
-
-impl Default for LimitsSection {
-    fn default() -> Self {
-        Self {
-            addresses: 1024,
-            floods_per_s: 10_000,
-            answers_per_s: 10_000,
         }
     }
 }
@@ -458,6 +480,9 @@ pub enum Idle {
     Spin,
 }
 
+const fn default_true() -> bool {
+    true
+}
 fn default_cores() -> Vec<usize> {
     vec![0]
 }
@@ -516,11 +541,15 @@ impl Config {
     #[must_use]
     pub fn new(address: AddressConfig, ports: Vec<PortSection>) -> Self {
         Self {
+            name: None,
             address,
             eal: EalSection::default(),
             cores: default_cores(),
             control_core: None,
             ports,
+            max_ports: None,
+            lldp: true,
+            loop_guard: true,
             pool: PoolSection::default(),
             queue: QueueSection::default(),
             jobs: Vec::new(),
@@ -583,6 +612,20 @@ impl Config {
             let available: Vec<_> = Backend::available().map(|b| b.to_string()).collect();
             format!("on this machine one of auto, {}", available.join(", "))
         })
+    }
+
+    /// The switch's name in logs and LLDP.
+    #[must_use]
+    pub fn system_name(&self) -> String {
+        let name = self.name.clone();
+        name.unwrap_or_else(|| self.address.ip.to_string())
+    }
+
+    /// Ports that there is room for, those of the file among them.
+    #[must_use]
+    pub fn ports_max(&self) -> usize {
+        let most = self.max_ports.map_or(0, usize::from);
+        most.max(self.ports.len())
     }
 
     /// Largest payload that all ports of members carry, in units of 64 bytes.

@@ -3,6 +3,7 @@
 mod card;
 mod families;
 mod lines;
+mod link;
 mod load;
 mod member;
 mod sessions;
@@ -11,6 +12,7 @@ mod table;
 
 pub use card::{CardCounts, CardEvents, CardReport, CardState};
 pub use families::{RESIDENCE_BOUNDS_US, STATES};
+pub use link::{LinkCounters, NeighbourReport, NicCounters, PortState};
 pub use load::{LoadCounters, Stage, StageCycles};
 pub use member::{MemberGauges, MemberReport};
 pub use sessions::{
@@ -81,6 +83,21 @@ pub struct PortReport {
     /// Its queue.
     #[serde(flatten)]
     pub queue: QueueCounters,
+    /// Its link, storms and loops.
+    #[serde(flatten)]
+    pub link: LinkCounters,
+    /// What its device counts.
+    #[serde(flatten)]
+    pub nic: NicCounters,
+    /// What it does.
+    #[serde(default)]
+    pub state: PortState,
+    /// Speed of its link in Mbit/s, if the device says one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub speed_mbps: Option<u32>,
+    /// Who is at the other end, if it says so by LLDP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub neighbour: Option<NeighbourReport>,
     /// Receive queues.
     #[serde(default)]
     pub rx_queues: u16,

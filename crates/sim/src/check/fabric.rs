@@ -189,7 +189,10 @@ impl Fabric {
         let known = self.truth.get(&(switch, transit.destination.0));
         let right = match transit.verdict {
             Ok(Verdict::Forward(to)) => known.is_none_or(|&port| port == to),
-            Ok(Verdict::Flood | Verdict::Answer) | Err(DropReason::Storm) => true,
+            Ok(Verdict::Flood | Verdict::Answer)
+            | Err(
+                DropReason::StormBroadcast | DropReason::StormMulticast | DropReason::StormUnknown,
+            ) => true,
             Ok(Verdict::Local) | Err(_) => known.is_none(),
         };
         findings.require(right, Checker::Forwarding, || {

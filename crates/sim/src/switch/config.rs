@@ -2,6 +2,7 @@
 
 use crate::address::SwitchId;
 use std::time::Duration;
+use tally_engine::forwarding::FloodLimits;
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::SwitchmlConfig;
 use tally_engine::{ForwardingConfig, JobConfig, PoolConfig, RegistryConfig};
@@ -60,7 +61,7 @@ pub const fn forwarding_config(seed: u64) -> ForwardingConfig {
         ports: 0,
         ageing_s: 300,
         addresses: 16,
-        floods_per_s: 200,
+        floods_per_s: FloodLimits::each(200),
         answers_per_s: 500,
         seed,
     }

@@ -16,7 +16,7 @@ fn config() -> ForwardingConfig {
         ports: 4,
         ageing_s: 1000,
         addresses: 100,
-        floods_per_s: 0,
+        floods_per_s: crate::forwarding::FloodLimits::each(0),
         answers_per_s: 0,
         seed: 0x1234_5678_9abc_def0,
     }

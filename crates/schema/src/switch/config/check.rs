@@ -9,6 +9,9 @@ use tally_engine::forwarding::ADDRESSES_MAX;
 use tally_engine::queue::CLASSES;
 use tally_wire::{MAX_WORKERS, Mac, UNIT_BYTES};
 
+/// Ports at most.
+const PORTS_MAX: u16 = 1024;
+
 /// What was found, each with its key.
 struct Faults<'a> {
     path: &'a Path,
@@ -126,6 +129,19 @@ impl Config {
 
     fn check_ports(&self, faults: &mut Faults<'_>) {
         faults.test(self.ports.is_empty(), "ports", &"none", "at least one");
+        let ports = self.ports.len();
+        if let Some(most) = self.max_ports {
+            let is_bad = usize::from(most) < ports || most > PORTS_MAX;
+            let allowed = format!("{ports} (the ports of this file) to {PORTS_MAX}");
+            faults.test(is_bad, "max_ports", &most, &allowed);
+        }
+        if let Some(name) = &self.name {
+            let is_good =
+                (1..=64).contains(&name.len()) && name.chars().all(|c| c.is_ascii_graphic());
+            let found = format_args!("`{}`", name.escape_default());
+            let allowed = "1 to 64 visible ASCII characters";
+            faults.test(!is_good, "name", &found, allowed);
+        }
         let mut labels = BTreeSet::new();
         let mut devices = BTreeSet::new();
         for (i, port) in self.ports.iter().enumerate() {
@@ -159,6 +175,9 @@ impl Config {
             let found = format_args!("`{}`", port.device);
             faults.test(is_bad, key("device"), &found, allowed);
         }
+        let is_bad = port.optional && port.interface().is_none();
+        let allowed = "`optional` only for an interface of the kernel (packet0,iface=eth1)";
+        faults.test(is_bad, key("optional"), &true, allowed);
         let (mtu, descriptors) = (port.mtu, port.descriptors);
         let is_bad = !(576..=9000).contains(&mtu);
         faults.test(is_bad, key("mtu"), &mtu, "576 to 9000 bytes");

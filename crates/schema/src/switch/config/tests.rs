@@ -446,6 +446,7 @@ fn limits_of_a_port_have_defaults_and_bounds() {
         addresses,
         floods_per_s,
         answers_per_s,
+        ..
     } = with("{}").unwrap().limits;
     let found = (addresses, floods_per_s, answers_per_s);
     assert_eq!(found, (1024, 10_000, 10_000));
@@ -609,14 +610,19 @@ fn what_is_left_out_is_as_in_a_value_made_here() {
 
 /// Every key, none with its default.
 const ALL: &str = r#"{
+  "name": "rack7",
   "address": { "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254", "udp_port": 4000 },
   "eal": { "memory": "in-memory", "megabytes": 512, "log": "debug" },
   "cores": [2, 3],
   "control_core": 1,
   "ports": [
-    { "name": "a", "device": "net_null0", "mtu": 9000, "descriptors": 512, "core": 1, "steering": "peer" },
-    { "name": "card", "device": "net_null1", "mtu": 9000, "descriptors": 256, "core": 0, "steering": "handover" }
+    { "name": "a", "device": "net_null0", "mtu": 9000, "descriptors": 512, "core": 1, "steering": "peer", "optional": false },
+    { "name": "card", "device": "net_null1", "mtu": 9000, "descriptors": 256, "core": 0, "steering": "handover", "optional": false },
+    { "name": "late", "device": "packet0,iface=eth9", "mtu": 9000, "descriptors": 256, "core": 0, "steering": "auto", "optional": true }
   ],
+  "max_ports": 8,
+  "lldp": false,
+  "loop_guard": false,
   "pool": { "policy": "esa", "slots": 64, "ways": 4, "held": 128 },
   "queue": { "frames": 1024, "mark_frames": 128, "guard": 15 },
   "jobs": [
@@ -646,7 +652,10 @@ const ALL: &str = r#"{
   },
   "window": 128,
   "member_timeout_ms": 2000,
-  "limits": { "addresses": 64, "floods_per_s": 100, "answers_per_s": 10 },
+  "limits": {
+    "addresses": 64, "floods_per_s": 100, "broadcasts_per_s": 50, "multicasts_per_s": 60, "unknown_per_s": 70,
+    "answers_per_s": 10
+  },
   "mac_ageing_s": 60,
   "kernel": "scalar",
   "idle": "spin",

@@ -1,12 +1,12 @@
 //! The report as lines for people: what matters first, then every other metric that is not 0.
 
-use super::{CoreLoad, JobReport, PortReport, Report};
+use super::{CoreLoad, JobReport, PortReport, PortState, Report};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Formatter, Result, Write as _};
 use tally_engine::metrics::{Metric, MetricSet, Number};
 
 /// Metrics of a port that are in the table of ports, or in a line of their own.
-const SHOWN: [&str; 10] = [
+const SHOWN: [&str; 12] = [
     "rx_frames",
     "rx_bytes",
     "tx_frames",
@@ -17,6 +17,8 @@ const SHOWN: [&str; 10] = [
     "ecn_marked",
     "queue_frames_max",
     "tx_dropped_by_class",
+    "link_up",
+    "loop_blocked",
 ];
 
 impl Display for Report {
@@ -140,16 +142,35 @@ impl PortReport {
     /// A line for each metric that is not in the table of ports, and not 0.
     fn unusual(&self, f: &mut Formatter<'_>) -> Result {
         let mut lines = String::new();
-        let mut line = |metric: &Metric, _: Option<&str>, number| {
+        if self.state != PortState::Up {
+            let (up, blocked) = (self.link.link_up, self.link.loop_blocked);
+            let (name, state) = (&self.name, self.state);
+            let _ = writeln!(
+                lines,
+                "{name:<12} is {state} (link_up {up}, loop_blocked {blocked})"
+            );
+        }
+        if let Some(at) = &self.neighbour {
+            let (name, system, port) = (&self.name, &at.system, &at.port);
+            let _ = writeln!(
+                lines,
+                "{name:<12} is linked to port {port} of {} {system}",
+                at.chassis
+            );
+        }
+        let mut line = |metric: &Metric, label: Option<&str>, number| {
             if !SHOWN.contains(&metric.key) {
                 let (port, key, help) = (&self.name, metric.key, metric.help);
-                let _ = writeln!(lines, "{port:<12} {key} {number}: {help}");
+                let label = label.map_or(String::new(), |label| format!(" {label}"));
+                let _ = writeln!(lines, "{port:<12} {key}{label} {number}: {help}");
             }
         };
         each_value(&self.counters, &mut line);
         each_value(&self.rare, &mut line);
         each_value(&self.addresses, &mut line);
         each_value(&self.queue, &mut line);
+        each_value(&self.link, &mut line);
+        each_value(&self.nic, &mut line);
         if self.tx_dropped > 0 {
             let classes = self.queue.tx_dropped_by_class;
             let classes: Vec<_> = classes.iter().map(u64::to_string).collect();

@@ -5,8 +5,8 @@
 //! are none. Nor is what the configuration or the device says.
 
 use super::{
-    CardCounts, CardEvents, JobMembers, Latency, LoadCounters, MemberGauges, RankGauges, Report,
-    SessionGauges, SwitchGauges, SwitchmlLimits, SwitchmlReport,
+    CardCounts, CardEvents, JobMembers, Latency, LinkCounters, LoadCounters, MemberGauges,
+    NicCounters, RankGauges, Report, SessionGauges, SwitchGauges, SwitchmlLimits, SwitchmlReport,
 };
 use std::collections::BTreeMap;
 use tally_engine::egress::{PortCounters, RareCounters};
@@ -35,7 +35,7 @@ const fn at<T: MetricSet>(place: &'static str) -> Group {
 }
 
 /// All metrics of the switch.
-pub const TABLE: [Group; 22] = [
+pub const TABLE: [Group; 24] = [
     at::<SwitchGauges>(""),
     at::<PoolUse>(""),
     at::<Counters>("counters"),
@@ -46,6 +46,8 @@ pub const TABLE: [Group; 22] = [
     at::<RareCounters>("ports[]"),
     at::<PortAddresses>("ports[]"),
     at::<QueueCounters>("ports[]"),
+    at::<LinkCounters>("ports[]"),
+    at::<NicCounters>("ports[]"),
     at::<JobMembers>("jobs[]"),
     at::<MemberGauges>("jobs[].ranks[]"),
     at::<SwitchmlCounters>("switchml.counters"),
@@ -95,6 +97,8 @@ impl Report {
             samples.add(&labels, &port.rare);
             samples.add(&labels, &port.addresses);
             samples.add(&labels, &port.queue);
+            samples.add(&labels, &port.link);
+            samples.add(&labels, &port.nic);
         }
         for job in &self.jobs {
             samples.add(&[job.id.to_string()], &job.members);

@@ -25,9 +25,10 @@ fn filled() -> Report {
         last += 1;
         last
     };
-    // First, because a job has at most 255 workers.
+    // First, because these have at most 255.
     report.jobs[0].members.fill(next);
     report.jobs[0].ranks[0].gauges.fill(next);
+    report.ports[0].link.fill(next);
     report.gauges.fill(next);
     report.in_use.fill(next);
     report.residence.fill(next);
@@ -45,6 +46,7 @@ fn filled() -> Report {
     port.rare.fill(next);
     port.addresses.fill(next);
     port.queue.fill(next);
+    port.nic.fill(next);
     let switchml = report.switchml.as_mut().unwrap();
     let mut counters = SwitchmlCounters::default();
     counters.fill(next);
