@@ -56,7 +56,7 @@ pub struct AgentConfig {
 }
 
 /// Where and by whom the agent is changed while it runs.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Control {
     /// Path of the socket; `.control` behind that of the agent's socket if there is none.
@@ -68,7 +68,7 @@ pub struct Control {
 }
 
 /// A parameter server in the agent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentPs {
     /// The jobs that it serves; those of the agent if there is no list.
