@@ -22,6 +22,7 @@ pub mod handover;
 pub mod load;
 pub mod machine;
 pub mod messages;
+pub mod monitor;
 pub mod plane;
 pub mod platform;
 pub mod pools;

@@ -14,6 +14,7 @@ use tally_switch::log;
 use tally_switch::log::Log;
 use tally_switch::log::tracing::error;
 use tally_switch::machine;
+use tally_switch::monitor;
 use tally_switch::run::{Signals, Switch};
 
 /// How long `--stats` waits for the switch.
@@ -166,6 +167,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(stop))?;
         signal_hook::flag::register(signal, Arc::clone(stop))?;
     }
+    let listener = monitor::listen(config.metrics.as_ref()).code(Exit::System)?;
     let switch = Switch::start(&config, Some(path.clone()), signals).code(Exit::System)?;
     let running = format!(
         "running on CPU {:?}, {} ports, address {} {}, UDP port {}",
@@ -186,7 +188,18 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
             format!("SwitchML's controller listens at {address}"),
         );
     }
+    // Until the switch has ended.
+    let monitor = match listener {
+        Some(listener) => {
+            let server = monitor::start(listener, switch.handle()).code(Exit::System)?;
+            let text = format!("metrics and page at http://{}/", server.address());
+            log::line("listens", text);
+            Some(server)
+        }
+        None => None,
+    };
     let report = switch.wait()?;
+    drop(monitor);
     if let Some(path) = &arguments.report {
         tally_config::write_whole(path, report.json())
             .with_context(|| path.display().to_string())

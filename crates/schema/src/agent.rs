@@ -2,5 +2,6 @@
 
 pub mod config;
 pub mod doctor;
+pub mod metrics;
 pub mod report;
 pub mod status;

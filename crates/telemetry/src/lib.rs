@@ -24,6 +24,8 @@
 //! * Events of libraries (`hyper`, `h2`) are those from warnings on.
 
 mod collector;
+mod exposition;
+pub mod http;
 mod journal;
 mod limiter;
 mod log;
@@ -38,6 +40,8 @@ pub use tracing;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tally_engine::metrics::{Kind, Metric};
+use tally_schema::metrics::{Families, Family, state};
 
 /// Which program speaks, and how.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +108,53 @@ pub fn said(level: Level) -> u64 {
 #[must_use]
 pub fn left_out() -> u64 {
     collector::hub().left_out.load(Ordering::Relaxed)
+}
+
+const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
+const EVENTS: Metric = Metric {
+    kind: Kind::Counter,
+    ..state(
+        "log_events",
+        "",
+        "Events that the program said, with those that the limits left out.",
+        &["level"],
+        None,
+    )
+};
+const LEFT_OUT: Metric = Metric {
+    kind: Kind::Counter,
+    ..state(
+        "log_limited_events",
+        "",
+        "Events that the limits of their kind left out.",
+        &[],
+        None,
+    )
+};
+const DROPPED: Metric = Metric {
+    kind: Kind::Counter,
+    ..state(
+        "log_dropped_events",
+        "",
+        "Events that were not written because the log was not read.",
+        &[],
+        None,
+    )
+};
+
+/// Families of every daemon, for the documentation.
+pub const FAMILIES: [Metric; 3] = [EVENTS, LEFT_OUT, DROPPED];
+
+/// What the log counts.
+#[must_use]
+pub fn families() -> Vec<Family> {
+    let mut families = Families::default();
+    for (level, name) in Level::ALL.into_iter().zip(LEVELS) {
+        families.one(&EVENTS, &[name.to_owned()], said(level));
+    }
+    families.one(&LEFT_OUT, &[], left_out());
+    families.one(&DROPPED, &[], dropped());
+    families.into_vec()
 }
 
 /// Waits until all events are written, but no longer than `most`: for the end of the process.

@@ -2,7 +2,8 @@
 
 use super::Report;
 use crate::metrics::{Families, Family, Value, state};
-use tally_engine::metrics::{Kind, Label, Metric, Unit};
+use tally_engine::metrics::{Kind, Label, Metric, MetricSet as _, Unit};
+use tally_engine::{DropReason, Drops};
 
 /// Upper bounds of the residence's buckets.
 pub const RESIDENCE_BOUNDS_US: [f64; 18] = [
@@ -82,6 +83,14 @@ impl Report {
         families.one(&INFO, &info, 1u64);
         for sample in self.samples() {
             families.number(sample.metric, sample.labels, sample.value);
+        }
+        // From the start, so that the first one is an increase.
+        for metric in Drops::TABLE {
+            for reason in DropReason::NAMES {
+                if !self.drops.contains_key(*reason) {
+                    families.one(metric, &[(*reason).to_owned()], 0u64);
+                }
+            }
         }
         let residence = Value::Histogram(self.residence_histogram.clone());
         families.push(&RESIDENCE, Vec::new(), residence);
