@@ -10,6 +10,7 @@ use std::time::Duration;
 use tally_program::{Exit, documents, errors, exit, service};
 use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
+use tally_switch::events;
 use tally_switch::log;
 use tally_switch::log::Log;
 use tally_switch::log::tracing::error;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         }
     };
     log::take_panics();
+    log::declare(&events::KINDS);
     let code = run(&arguments).unwrap_or_else(|Failed(exit, error)| {
         let text = errors::chain(&*error);
         error!(kind = "error", "{text}");
