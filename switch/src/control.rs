@@ -19,7 +19,7 @@ pub mod request;
 
 use crate::bus::Bus;
 use crate::control_queue::ControlReceiver;
-use crate::events::{self, GrowthWatch};
+use crate::events::GrowthWatch;
 use crate::log;
 use crate::messages::{CardNews, CoreCommand};
 use crate::report::{self, Shape};
@@ -188,7 +188,7 @@ impl Control {
     /// Says what happened to jobs and members, once it has been carried out.
     fn say_events(&mut self) {
         for event in self.registry.take_events() {
-            events::say(&event, self.growth.ports());
+            self.growth.say(&event);
         }
     }
 

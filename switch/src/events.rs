@@ -6,12 +6,15 @@
 
 use crate::bus::{Answers, Bus};
 use crate::messages::{CoreCommand, CoreReport};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use tally_engine::counters::CLAIMS;
 use tally_engine::metrics::MetricSet as _;
 use tally_engine::registry::Event;
 use tally_engine::switchml::controller::{End, Event as SessionEvent};
 use tally_engine::{Counters, DropReason, Member, PortId};
+use tally_telemetry::Level;
 use tally_telemetry::tracing::{info, warn};
 use tally_wire::control::Reason;
 use tally_wire::{JobId, Rank};
@@ -21,6 +24,16 @@ const SUSPICIOUS: [DropReason; 3] = [
     DropReason::AuthTag,
     DropReason::NotMember,
     DropReason::RankOutOfJob,
+];
+
+/// Kinds that alerts count.
+pub const KINDS: [(&str, Level); 6] = [
+    ("lost", Level::Warn),
+    ("paused", Level::Warn),
+    ("ended", Level::Warn),
+    ("refused", Level::Warn),
+    ("hostile", Level::Warn),
+    ("joined", Level::Info),
 ];
 
 /// The name of a port.
@@ -316,6 +329,7 @@ const ANSWERED_AFTER: Duration = Duration::from_millis(200);
 /// Looks at the counters from time to time, without waiting for a core.
 pub struct GrowthWatch {
     growth: Growth,
+    repeated: Repeated,
     ports: Vec<String>,
     next: Instant,
     asked: Option<(Instant, Answers<CoreReport>)>,
@@ -327,16 +341,19 @@ impl GrowthWatch {
     pub fn new(ports: Vec<String>) -> Self {
         Self {
             growth: Growth::default(),
+            repeated: Repeated::default(),
             ports,
             next: Instant::now() + EVERY,
             asked: None,
         }
     }
 
-    /// Names of the ports.
-    #[must_use]
-    pub fn ports(&self) -> &[String] {
-        &self.ports
+    /// Says what happened to a job or to a member; of a refusal that repeats, the first and then
+    /// one each [`REPEATED_EVERY`].
+    pub fn say(&mut self, event: &Event) {
+        if self.repeated.is_news(event, Instant::now()) {
+            say(event, &self.ports);
+        }
     }
 
     /// Asks the cores, or takes their answers, if it is time. Without all answers nothing is told;
@@ -360,9 +377,118 @@ impl GrowthWatch {
     }
 }
 
+/// A member that is refused asks again twice a second, without end if it is a parameter server. The
+/// same refusal is said once in this time.
+const REPEATED_EVERY: Duration = Duration::from_secs(60);
+/// Refusals that are remembered.
+const REPEATED_MAX: usize = 1024;
+
+/// Job, rank, port, address and reason of a refusal.
+type Refused = (u16, u8, PortId, Ipv4Addr, &'static str);
+
+/// When each refusal was said last.
+#[derive(Debug, Default)]
+struct Repeated(BTreeMap<Refused, Instant>);
+
+impl Repeated {
+    fn is_news(&mut self, event: &Event, now: Instant) -> bool {
+        let Event::Refused {
+            job,
+            rank,
+            from,
+            reason,
+            ..
+        } = event
+        else {
+            return true;
+        };
+        let key = (job.0, rank.0, from.port, from.ip, refusal(*reason).0);
+        let is_recent = |at: &Instant| now.saturating_duration_since(*at) < REPEATED_EVERY;
+        if self.0.get(&key).is_some_and(is_recent) {
+            return false;
+        }
+        if self.0.len() >= REPEATED_MAX {
+            self.0.retain(|_, at| is_recent(at));
+        }
+        // A flood of different ones is limited by kind, reason and port.
+        if self.0.len() < REPEATED_MAX {
+            self.0.insert(key, now);
+        }
+        true
+    }
+}
+
 /// A sentence that begins in the middle of another.
 fn lower(sentence: &str) -> String {
     let mut chars = sentence.trim_end_matches('.').chars();
     let first = chars.next().map(|c| c.to_ascii_lowercase());
     first.into_iter().chain(chars).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tally_wire::Mac;
+
+    fn refused(rank: u8, reason: Reason) -> Event {
+        Event::Refused {
+            job: JobId(7),
+            rank: Rank(rank),
+            from: Member {
+                port: PortId(0),
+                mac: Mac([2, 0, 0, 0, 0, 1]),
+                ip: Ipv4Addr::new(10, 84, 0, 1),
+                udp_port: 4000,
+            },
+            reason,
+            found: 0,
+            allowed: 0,
+        }
+    }
+
+    #[test]
+    fn a_refusal_that_repeats_is_said_once_a_minute_and_others_at_once() {
+        let mut repeated = Repeated::default();
+        let start = Instant::now();
+        let mut said = 0;
+        for half_second in 0..240 {
+            let at = start + Duration::from_millis(500 * half_second);
+            said += u32::from(repeated.is_news(&refused(1, Reason::BadMac), at));
+        }
+        assert_eq!(said, 2, "of two minutes");
+        assert!(repeated.is_news(&refused(2, Reason::BadMac), start));
+        assert!(repeated.is_news(&refused(1, Reason::Workers), start));
+        let running = Event::Running {
+            job: JobId(7),
+            epoch: tally_wire::Epoch(1),
+            workers: 2,
+        };
+        assert!(repeated.is_news(&running, start) && repeated.is_news(&running, start));
+    }
+
+    #[test]
+    fn refusals_from_many_addresses_are_not_all_remembered() {
+        let mut repeated = Repeated::default();
+        let start = Instant::now();
+        for n in 0..5000u32 {
+            let mut event = refused(1, Reason::UnknownJob);
+            if let Event::Refused { from, .. } = &mut event {
+                from.ip = Ipv4Addr::from(n);
+            }
+            assert!(repeated.is_news(&event, start));
+        }
+        assert_eq!(repeated.0.len(), REPEATED_MAX);
+        let later = start + REPEATED_EVERY;
+        assert!(repeated.is_news(&refused(9, Reason::BadMac), later));
+        assert_eq!(repeated.0.len(), 1);
+    }
+
+    #[test]
+    fn only_counters_that_grew_are_told() {
+        let ports = vec!["a".to_owned(), "b".to_owned()];
+        let mut growth = Growth::default();
+        assert_eq!(growth.compare(&[]), []);
+        growth.look(&[], &ports);
+        assert_eq!(lower("Has a tag."), "has a tag");
+    }
 }

@@ -12,6 +12,7 @@ use tally_program::{Exit, documents, errors, exit, service};
 use tally_schema::json_schema::File;
 use tally_schema::switch::report::Report;
 use tally_switch::config::{Config, PortSection};
+use tally_switch::events;
 use tally_switch::init::{self, Init};
 use tally_switch::log;
 use tally_switch::log::Log;
@@ -148,6 +149,7 @@ fn main() -> ExitCode {
         }
     };
     log::take_panics();
+    log::declare(&events::KINDS);
     let code = run(&arguments).unwrap_or_else(|Failed(exit, error)| {
         let text = errors::chain(&*error);
         error!(kind = "error", "{text}");
@@ -286,22 +288,27 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
             .code(Exit::File)?;
     }
     print(&report, arguments.json)?;
+    Ok(end(&config, &report))
+}
+
+/// Whether all frames are back in their pools at the end.
+fn end(config: &Config, report: &Report) -> ExitCode {
     let missing = report.frames_missing.unwrap_or_default();
-    if missing > 0 {
-        if config.ports.iter().any(PortSection::keeps_frames) {
-            log::line(
-                "end",
-                "net_af_xdp does not give back the frames of its fill queue",
-            );
-            return Ok(ExitCode::SUCCESS);
-        }
+    if missing == 0 {
+        return ExitCode::SUCCESS;
+    }
+    if config.ports.iter().any(PortSection::keeps_frames) {
         log::line(
             "end",
-            format!("{missing} frames missing from their pools at the end: a bug of the switch"),
+            "net_af_xdp does not give back the frames of its fill queue",
         );
-        return Ok(ExitCode::FAILURE);
+        return ExitCode::SUCCESS;
     }
-    Ok(ExitCode::SUCCESS)
+    log::line(
+        "end",
+        format!("{missing} frames missing from their pools at the end: a bug of the switch"),
+    );
+    ExitCode::FAILURE
 }
 
 /// Writes files that fit together.

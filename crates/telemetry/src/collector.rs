@@ -30,8 +30,6 @@ pub(crate) struct Hub {
     level: AtomicU8,
     limits: Mutex<Limits>,
     pub(crate) queue: Queue<Arc<Event>>,
-    /// By level.
-    pub(crate) said: [AtomicU64; Level::ALL.len()],
     pub(crate) left_out: AtomicU64,
 }
 
@@ -40,6 +38,8 @@ struct Limits {
     limiter: Limiter,
     ring: Ring,
     number: u64,
+    /// Events by kind and level, with those left out.
+    by_kind: BTreeMap<(String, Level), u64>,
 }
 
 const FORMATS: [LogFormat; 4] = [
@@ -58,7 +58,6 @@ pub(crate) fn hub() -> &'static Hub {
         level: AtomicU8::new(Level::Info as u8),
         limits: Mutex::default(),
         queue: Queue::new(),
-        said: [const { AtomicU64::new(0) }; Level::ALL.len()],
         left_out: AtomicU64::new(0),
     })
 }
@@ -144,6 +143,19 @@ impl Hub {
         self.limits().ring.all()
     }
 
+    /// Events by kind and level, with those left out.
+    pub(crate) fn by_kind(&self) -> BTreeMap<(String, Level), u64> {
+        self.limits().by_kind.clone()
+    }
+
+    pub(crate) fn declare(&self, kinds: &[(&str, Level)]) {
+        let mut limits = self.limits();
+        for (kind, level) in kinds {
+            let kind = ((*kind).to_owned(), *level);
+            limits.by_kind.entry(kind).or_default();
+        }
+    }
+
     /// Also after a thread panicked in it, it is what it was.
     fn limits(&self) -> MutexGuard<'_, Limits> {
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
@@ -151,8 +163,9 @@ impl Hub {
 
     /// Keeps the event and has it written, if its kind may say it.
     fn say(&self, mut event: Event) {
-        self.said[event.level as usize].fetch_add(1, Ordering::Relaxed);
         let mut limits = self.limits();
+        let kind = (event.kind.clone(), event.level);
+        *limits.by_kind.entry(kind).or_default() += 1;
         if !event.kind.is_empty() {
             let field = |name| event.fields.get(name).cloned().unwrap_or_default();
             let key = Key {
@@ -304,7 +317,8 @@ mod tests {
         let flood = recent.iter().filter(|event| event.kind == "flood").count();
         assert_eq!(flood, 16);
         assert_eq!(crate::left_out(), 84);
-        assert_eq!(crate::said(Level::Info), 101);
+        let by_kind = hub().by_kind();
+        assert_eq!(by_kind[&("flood".to_owned(), Level::Info)], 100);
         assert!(recent.is_sorted_by_key(|event| event.number));
 
         // What the level does not have is not kept, and neither is what libraries chatter.

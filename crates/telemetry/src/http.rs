@@ -10,8 +10,8 @@
 //! * Each client that reaches the listener may read everything. The default in the documentation is
 //!   a loopback address; other addresses need a firewall or a proxy with authentication.
 //! * A page of another origin can make a browser send requests here, but reads no answer. One whose
-//!   own name is made to resolve to this address could (DNS rebinding): so the `Host` header must be
-//!   an IP address, `localhost`, or one of `metrics.hosts`.
+//!   own name is made to resolve to this address could (DNS rebinding): so the `Host` header must
+//!   be an IP address, `localhost`, or one of `metrics.hosts`.
 
 use crate::exposition::{openmetrics, prometheus};
 use http_body_util::Full;
@@ -31,6 +31,7 @@ use tally_schema::metrics::Family;
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, Semaphore, oneshot};
 use tokio::time::timeout;
+use tracing::{info, warn};
 
 /// Connections at a time.
 const CLIENTS_MAX: usize = 64;
@@ -42,6 +43,8 @@ const CONNECTION_MAX: Duration = Duration::from_secs(10);
 const FRESH: Duration = Duration::from_millis(500);
 /// After an accept that failed for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Between two tries to take an address that is in use.
+const BIND_EVERY: Duration = Duration::from_secs(1);
 /// Bytes of a request's headers.
 const HEADERS_MAX: usize = 16 << 10;
 
@@ -144,6 +147,41 @@ impl Server {
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// Serves `source` for as long as the process runs, once the address is free: while an agent is
+/// upgraded, its predecessor has it.
+pub fn keep_serving(section: MetricsSection, source: impl Source) {
+    let serve = move || {
+        let mut is_told = false;
+        let listener = loop {
+            match Listener::bind(&section) {
+                Ok(listener) => break listener,
+                Err(error) if !is_told => {
+                    is_told = true;
+                    let listen = section.listen;
+                    warn!(
+                        kind = "metrics",
+                        "metrics.listen {listen}: {error}; trying again each second"
+                    );
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(BIND_EVERY);
+        };
+        match Server::start(listener, source) {
+            Ok(server) => {
+                let address = server.address();
+                info!(kind = "metrics", "metrics at http://{address}/metrics");
+                std::mem::forget(server);
+            }
+            Err(error) => warn!(kind = "metrics", "no metrics: {error}"),
+        }
+    };
+    // Without a thread there are no metrics, and the program keeps running.
+    let _ = std::thread::Builder::new()
+        .name("metrics".into())
+        .spawn(serve);
 }
 
 struct Shared {

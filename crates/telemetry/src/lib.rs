@@ -98,10 +98,9 @@ pub fn dropped() -> u64 {
     collector::hub().queue.dropped()
 }
 
-/// Events of this level that were said, with those left out by the limits.
-#[must_use]
-pub fn said(level: Level) -> u64 {
-    collector::hub().said[level as usize].load(Ordering::Relaxed)
+/// Has metrics count events of these kinds from 0, so that the first one is an increase.
+pub fn declare(kinds: &[(&str, Level)]) {
+    collector::hub().declare(kinds);
 }
 
 /// Events left out by the limits.
@@ -110,14 +109,13 @@ pub fn left_out() -> u64 {
     collector::hub().left_out.load(Ordering::Relaxed)
 }
 
-const LEVELS: [&str; 4] = ["error", "warn", "info", "debug"];
 const EVENTS: Metric = Metric {
     kind: Kind::Counter,
     ..state(
         "log_events",
         "",
-        "Events that the program said, with those that the limits left out.",
-        &["level"],
+        "Events that the program said, by kind, with those that the limits left out.",
+        &["kind", "level"],
         None,
     )
 };
@@ -149,8 +147,8 @@ pub const FAMILIES: [Metric; 3] = [EVENTS, LEFT_OUT, DROPPED];
 #[must_use]
 pub fn families() -> Vec<Family> {
     let mut families = Families::default();
-    for (level, name) in Level::ALL.into_iter().zip(LEVELS) {
-        families.one(&EVENTS, &[name.to_owned()], said(level));
+    for ((kind, level), n) in collector::hub().by_kind() {
+        families.one(&EVENTS, &[kind, level.to_string()], n);
     }
     families.one(&LEFT_OUT, &[], left_out());
     families.one(&DROPPED, &[], dropped());

@@ -3,6 +3,7 @@
 use super::report::{PsJobReport, PsReport};
 use super::status::{RankStatus, Status};
 use crate::metrics::{Families, Family, state};
+use std::collections::BTreeMap;
 use tally_engine::metrics;
 use tally_engine::metrics::{Label, Metric, MetricSet};
 
@@ -209,8 +210,13 @@ impl PsReport {
             seconds: self.seconds,
         };
         families.set(&[], &gauges);
+        // A job that left and came back has a report of each time.
+        let mut jobs: BTreeMap<u16, PsFigures> = BTreeMap::new();
         for job in &self.jobs {
-            families.set(&[job.job.to_string()], &PsFigures::of(job));
+            jobs.entry(job.job).or_default().add(&PsFigures::of(job));
+        }
+        for (job, figures) in jobs {
+            families.set(&[job.to_string()], &figures);
         }
         families.into_vec()
     }

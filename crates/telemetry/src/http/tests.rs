@@ -70,7 +70,7 @@ fn each_path_has_its_type_and_what_changes_nothing_is_allowed() {
         "{text}"
     );
     assert!(
-        text.contains("tally_log_events_total{level=\"warn\"}"),
+        text.contains("# TYPE tally_log_limited_events_total counter"),
         "{text}"
     );
     let accept = "Accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
