@@ -22,6 +22,7 @@ use crate::control_queue::ControlReceiver;
 use crate::events::GrowthWatch;
 use crate::log;
 use crate::messages::{CardNews, CoreCommand};
+use crate::ports::keeper::PortsHandle;
 use crate::report::{self, Shape};
 use crate::switchml::controller::Conflicts;
 use crate::watch::Watch;
@@ -74,6 +75,8 @@ pub struct Control {
     pub shape: Shape,
     /// What the switch runs with.
     pub live: Live,
+    /// The thread that changes ports.
+    pub ports: Option<PortsHandle>,
     /// What others ask.
     pub requests: Receiver<Request>,
     /// Set by SIGHUP: the file is to be read again.

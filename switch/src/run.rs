@@ -104,6 +104,7 @@ impl Switch {
         let mut control = Control {
             live: Live::new(config, path, handle.clone()),
             requests: asked,
+            ports: None,
             hangup,
             card: card.as_ref().map(|card| card.link.clone()),
             watch: Watch::new(Arc::clone(&directory), port_names(config)),
@@ -139,6 +140,7 @@ impl Switch {
             stop: Arc::clone(&stop),
             random,
         });
+        control.ports = Some(ports.clone());
         let builder = CoreBuilder {
             config,
             eal,
@@ -188,12 +190,6 @@ impl Switch {
     #[must_use]
     pub fn control_places(&self) -> &[String] {
         self.api.as_ref().map_or(&[], |api| &api.places)
-    }
-
-    /// The thread that changes ports.
-    #[must_use]
-    pub fn ports(&self) -> &PortsHandle {
-        &self.ports.0
     }
 
     /// Where SwitchML's controller listens, in the order of the configuration.

@@ -14,9 +14,13 @@ use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_schema::switch::config::{Config, PortSection};
 use tally_schema::switch::report::{PortReport, PortState, Report};
+use tally_switch::control::change::Change;
+use tally_switch::run::Signals;
 use tempfile::TempDir;
 
 /// Whether this process has a network namespace of its own, which ends with it. If not, one that
@@ -456,5 +460,114 @@ fn lldp_is_sent_by_each_port_heard_and_not_forwarded() {
     let report = switch.report();
     assert_eq!(report.drops["link-local"], 50);
     assert!(received(&two) - before < 20, "nothing of it came here");
+    switch.stop();
+}
+
+/// The switch in this process, so that its control thread can be asked.
+#[test]
+fn ports_are_added_taken_down_and_up_while_others_carry_frames() {
+    if !in_a_namespace("ports_are_added_taken_down_and_up_while_others_carry_frames") {
+        return;
+    }
+    let (one, two, three) = (Host::new(1), Host::new(2), Host::new(3));
+    // DPDK's port does not complete checksums that its kernel left to it.
+    three.run("ethtool -K eth0 tx off");
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = common::config(folder.path(), vec![packet(0, "p1")]);
+    config.max_ports = Some(3);
+    let stop = Arc::new(AtomicBool::new(false));
+    let signals = Signals {
+        stop: Arc::clone(&stop),
+        hangup: Arc::default(),
+    };
+    let switch = tally_switch::run::Switch::start(&config, None, signals).unwrap();
+    let control = switch.handle();
+    let apply = |change: Change| control.apply(None, change);
+    let state = |at: usize| control.report().unwrap().ports[at].state;
+
+    let second = Box::new(packet(1, "p2"));
+    let added = apply(Change::AddPort(second.clone())).unwrap();
+    assert_eq!((added.version, added.changed.len()), (2, 1), "{added:?}");
+    assert_eq!(one.pings(two.address(), 5), 5);
+    let again = apply(Change::AddPort(second.clone())).unwrap();
+    assert_eq!((again.version, again.changed.len()), (2, 0), "no change");
+    let other = PortSection {
+        mtu: 1400,
+        ..*second
+    };
+    let refused = apply(Change::AddPort(Box::new(other))).unwrap_err();
+    assert!(refused.to_string().contains("a second time"), "{refused}");
+    let missing = packet(7, "p7");
+    let refused = apply(Change::AddPort(Box::new(missing))).unwrap_err();
+    assert!(
+        refused.to_string().contains("no interface `p7`"),
+        "{refused}"
+    );
+
+    let third = port("p3", "net_af_packet0,iface=p3");
+    apply(Change::AddPort(Box::new(third))).unwrap();
+    assert_eq!(one.pings(three.address(), 5), 5);
+    let refused = apply(Change::AddPort(Box::new(packet(8, "p1")))).unwrap_err();
+    assert!(
+        refused.to_string().contains("`max_ports` is 3"),
+        "{refused}"
+    );
+
+    for (name, at, host) in [("p2", 1, &two), ("p3", 2, &three)] {
+        for _ in 0..2 {
+            apply(Change::SetPort(name.into(), false)).unwrap();
+            assert_eq!(state(at), PortState::Disabled);
+            assert_eq!(one.pings(host.address(), 2), 0, "{name} is down");
+            let twice = apply(Change::SetPort(name.into(), false)).unwrap();
+            assert_eq!(twice.changed, Vec::<String>::new());
+            apply(Change::SetPort(name.into(), true)).unwrap();
+            assert_eq!(state(at), PortState::Up);
+            assert_eq!(one.pings(host.address(), 5), 5, "{name} is up again");
+        }
+    }
+    let refused = apply(Change::SetPort("p9".into(), true)).unwrap_err();
+    assert!(refused.to_string().contains("p1, p2, p3"), "{refused}");
+    let stale = control.apply(Some(1), Change::SetPort("p2".into(), false));
+    assert!(
+        stale
+            .unwrap_err()
+            .to_string()
+            .contains("version 1 was expected")
+    );
+    stop.store(true, Ordering::Relaxed);
+    let report = switch.wait().unwrap();
+    assert_eq!(report.frames_missing, Some(0));
+    assert_eq!(report.ports.len(), 3);
+}
+
+#[test]
+fn a_reload_adds_ports_that_the_file_has_behind_the_others() {
+    if !in_a_namespace("a_reload_adds_ports_that_the_file_has_behind_the_others") {
+        return;
+    }
+    let (one, two) = (Host::new(1), Host::new(2));
+    let switch = Switch::start(&["p1"], |config| config.max_ports = Some(2));
+    let path = switch.folder.path().join("switch.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut config: Config = simd_json::from_slice(&mut text.clone().into_bytes()).unwrap();
+    let mut reload = |ports: &[PortSection]| {
+        config.ports = ports.to_vec();
+        write_config(switch.folder.path(), &config);
+        let pid = switch.process.id().to_string();
+        let sent = Command::new("kill").args(["-HUP", &pid]).status();
+        assert!(sent.unwrap().success());
+    };
+    // One of two cannot be: none is.
+    reload(&[packet(0, "p1"), packet(7, "p7")]);
+    switch.says("nothing applied: port p7 (packet7,iface=p7): no interface `p7`");
+    reload(&[packet(0, "p1"), packet(1, "p2")]);
+    switch.says("port p2: added on packet1,iface=p2");
+    assert_eq!(one.pings(two.address(), 5), 5);
+    // Twice is once, and a port that is gone needs a restart.
+    reload(&[packet(0, "p1"), packet(1, "p2")]);
+    switch.says("nothing to apply");
+    reload(&[packet(0, "p1")]);
+    switch.says("needs a restart: ports");
+    assert_eq!(one.pings(two.address(), 5), 5);
     switch.stop();
 }

@@ -4,7 +4,8 @@
 //! configuration: it ends with the switch.
 
 use super::error::ChangeError;
-use tally_schema::switch::config::{CardJobs, Config, JobSection, TenantSection};
+use crate::ports::keeper::PortChange;
+use tally_schema::switch::config::{CardJobs, Config, JobSection, PortSection, TenantSection};
 use tally_wire::Key;
 
 /// One change.
@@ -34,6 +35,10 @@ pub enum Change {
     RetireTenantKey(String),
     /// Say which jobs a card may have.
     SetCardJobs(CardJobs),
+    /// Add a port. One that is there alike is no change.
+    AddPort(Box<PortSection>),
+    /// Take a port down, or up again, by its name.
+    SetPort(String, bool),
 }
 
 /// What of a job is set; the rest stays.
@@ -48,6 +53,17 @@ pub struct JobPatch {
 }
 
 impl Change {
+    /// What the ports' thread is asked, if it is.
+    #[must_use]
+    pub fn of_port(&self) -> Option<PortChange> {
+        Some(match self {
+            Self::AddPort(section) => PortChange::Add(vec![(**section).clone()]),
+            Self::SetPort(name, true) => PortChange::Up(name.clone()),
+            Self::SetPort(name, false) => PortChange::Down(name.clone()),
+            _ => return None,
+        })
+    }
+
     /// The configuration with this change.
     ///
     /// # Errors
@@ -65,7 +81,8 @@ impl Change {
             },
             Self::RemoveJob(id) => config.jobs.retain(|job| job.id != *id),
             Self::SetJob(id, patch) => patch.apply(job(&mut config, *id)?),
-            Self::DrainJob(..) => {}
+            // No part of the configuration, or asked of the ports' thread.
+            Self::DrainJob(..) | Self::AddPort(_) | Self::SetPort(..) => {}
             Self::RotateKey(id, key) => {
                 let job = job(&mut config, *id)?;
                 rotate(&mut job.key, &mut job.previous_key, key);

@@ -14,6 +14,7 @@ use super::error::ChangeError;
 use super::request::{Applied, ControlHandle, Request, Running};
 use crate::log;
 use crate::messages::CardNews;
+use crate::ports::keeper::{PortChange, PortsHandle};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +22,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tally_engine::registry::TenantConfig;
 use tally_engine::{JobConfig, Reply, native};
-use tally_schema::switch::config::{Changes, Config, Edit, JobSection, TenantJob, TenantSection};
+use tally_schema::switch::config::{
+    Changes, Config, Edit, JobSection, PortSection, TenantJob, TenantSection,
+};
 use tally_wire::JobId;
 
 type Answer = Result<Applied, ChangeError>;
@@ -37,6 +40,8 @@ pub struct Live {
     /// As it is.
     running: Config,
     version: u64,
+    /// Whether the ports' thread is at work on a change.
+    is_port_changing: bool,
     /// The jobs that tenants have made.
     of_tenants: BTreeMap<u16, TenantJob>,
     /// To be asked again, when a file has been read.
@@ -53,6 +58,7 @@ impl Live {
             file: config.clone(),
             running: config.measured(),
             version: 1,
+            is_port_changing: false,
             of_tenants: BTreeMap::new(),
             handle,
         }
@@ -108,6 +114,24 @@ impl Control {
                 expected,
                 change,
                 reply,
+            } if let Some(change) = change.of_port() => self.change_port(expected, change, reply),
+            Request::PortsChanged {
+                change,
+                done,
+                file,
+                reply,
+            } => {
+                let mut answer = self.port_changed(change, done);
+                if let Some(file) = file {
+                    answer = answer.and_then(|ports| self.apply_rest(*file, ports));
+                }
+                log_answer("change", &answer);
+                reply(answer);
+            }
+            Request::Apply {
+                expected,
+                change,
+                reply,
             } => {
                 let answer = self.apply_change(expected, &change);
                 log_answer("change", &answer);
@@ -115,6 +139,16 @@ impl Control {
             }
             Request::Reload(reply) => self.load(reply),
             Request::Loaded { file, reply } => {
+                let added = file
+                    .as_ref()
+                    .map_or_else(|_| Vec::new(), |file| self.new_ports(file));
+                if let (Ok(file), Some(ports), false) =
+                    (&file, self.ports.clone(), added.is_empty())
+                    && !self.live.is_port_changing
+                    && self.check_file(file).is_ok()
+                {
+                    return self.add_ports_of(&ports, (**file).clone(), added, reply);
+                }
                 let answer = file.map_err(ChangeError::File);
                 let answer = answer.and_then(|file| self.apply_file(*file));
                 log_answer("reload", &answer);
@@ -171,6 +205,112 @@ impl Control {
         version.store(self.live.version, Ordering::Relaxed);
     }
 
+    /// Has the ports' thread make a change, which may take seconds. One at a time.
+    fn change_port(&mut self, expected: Option<u64>, change: PortChange, reply: Reply<Answer>) {
+        let found = self.live.version;
+        if let Some(expected) = expected.filter(|&expected| expected != found) {
+            return reply(Err(ChangeError::Version { expected, found }));
+        }
+        let Some(ports) = self.ports.clone().filter(|_| !self.live.is_port_changing) else {
+            let why = "another change of ports is under way; try again".to_owned();
+            return reply(Err(ChangeError::Refused(why)));
+        };
+        self.live.is_port_changing = true;
+        let (handle, asked) = (self.live.handle.clone(), change.clone());
+        ports.send(
+            change,
+            Box::new(move |done| {
+                handle.deliver(Request::PortsChanged {
+                    change: asked,
+                    done,
+                    file: None,
+                    reply,
+                });
+            }),
+        );
+    }
+
+    /// Ports that a file has behind those that there are.
+    fn new_ports(&self, file: &Config) -> Vec<PortSection> {
+        let running = &self.live.running.ports;
+        match file.ports.split_at_checked(running.len()) {
+            Some((same, new)) if same == running => new.to_vec(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Has the ports of a file added, and then the rest of it applied.
+    fn add_ports_of(
+        &mut self,
+        ports: &PortsHandle,
+        file: Config,
+        added: Vec<PortSection>,
+        reply: Reply<Answer>,
+    ) {
+        self.live.is_port_changing = true;
+        let handle = self.live.handle.clone();
+        let change = PortChange::Add(added);
+        let asked = change.clone();
+        ports.send(
+            change,
+            Box::new(move |done| {
+                handle.deliver(Request::PortsChanged {
+                    change: asked,
+                    done,
+                    file: Some(Box::new(file)),
+                    reply,
+                });
+            }),
+        );
+    }
+
+    /// Whether all of a file but its ports can be applied.
+    fn check_file(&self, file: &Config) -> Result<(), ChangeError> {
+        let changes = Config::diff(&self.live.file, file);
+        let candidate = self.live.running.with(&changes);
+        self.check_candidate(&candidate).map(drop)
+    }
+
+    /// Applies the rest of a file whose ports have been added.
+    fn apply_rest(&mut self, file: Config, ports: Applied) -> Answer {
+        let mut applied = self.apply_file(file)?;
+        applied.changed.splice(0..0, ports.changed);
+        Ok(applied)
+    }
+
+    fn port_changed(&mut self, change: PortChange, done: Result<bool, String>) -> Answer {
+        self.live.is_port_changing = false;
+        if !done.map_err(ChangeError::Refused)? {
+            return Ok(self.live.applied(Vec::new(), Vec::new()));
+        }
+        self.next_version();
+        let lines = match change {
+            PortChange::Add(sections) => self.ports_added(&sections),
+            PortChange::Up(name) => vec![format!("port {name}: taken up")],
+            PortChange::Down(name) => vec![format!("port {name}: taken down")],
+        };
+        Ok(self.live.applied(lines, Vec::new()))
+    }
+
+    /// Notes ports that were added; a file that has them, too, has nothing new.
+    fn ports_added(&mut self, sections: &[PortSection]) -> Vec<String> {
+        let mut lines = Vec::new();
+        for section in sections {
+            let live = &mut self.live;
+            if !live.running.ports.contains(section) {
+                for config in [&mut live.started, &mut live.file, &mut live.running] {
+                    config.ports.push(section.clone());
+                }
+                lines.push(format!(
+                    "port {}: added on {}",
+                    section.label(),
+                    section.device
+                ));
+            }
+        }
+        lines
+    }
+
     fn drain(&mut self, id: u16, draining: bool) -> Answer {
         let job = self.registry.status().find(|job| job.id.0 == id);
         let job = job.ok_or_else(|| ChangeError::NotFound(format!("job {id}")))?;
@@ -199,18 +339,29 @@ impl Control {
 
     /// Has the switch run with this, whole or not at all; says what is different then.
     fn become_candidate(&mut self, candidate: Config) -> Result<Vec<String>, ChangeError> {
-        let changes = Config::diff(&self.live.running, &candidate);
+        let changes = self.check_candidate(&candidate)?;
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.apply(&changes, candidate);
+        self.next_version();
+        Ok(changes.lines())
+    }
+
+    /// What would be different, if it can be.
+    fn check_candidate(&self, candidate: &Config) -> Result<Changes, ChangeError> {
+        let changes = Config::diff(&self.live.running, candidate);
         if let Some(restart) = changes.restart.first() {
             let why = format!("{restart}: needs a restart");
             return Err(ChangeError::Refused(why));
         }
         if changes.is_empty() {
-            return Ok(Vec::new());
+            return Ok(changes);
         }
         let checked = candidate.check(self.live.path());
         checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
         // A configuration has nothing that JSON cannot say.
-        let document = simd_json::serde::to_owned_value(&candidate).unwrap_or_default();
+        let document = simd_json::serde::to_owned_value(candidate).unwrap_or_default();
         let checked = tally_config::check_keys(self.live.path(), &document);
         checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
         for edit in &changes.jobs {
@@ -219,9 +370,7 @@ impl Control {
                 checked.map_err(|error| ChangeError::Refused(error.to_string()))?;
             }
         }
-        self.apply(&changes, candidate);
-        self.next_version();
-        Ok(changes.lines())
+        Ok(changes)
     }
 
     /// Applies changes that have been checked.

@@ -6,6 +6,7 @@
 
 use super::change::Change;
 use super::error::{ChangeError, TIMEOUT, WAITING_MAX};
+use crate::ports::keeper::PortChange;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use std::path::PathBuf;
 use tally_engine::Reply;
@@ -33,6 +34,17 @@ pub enum Request {
     Loaded {
         /// What it says, or why it cannot be used.
         file: Result<Box<Config>, String>,
+        /// The one that asked.
+        reply: Reply<Result<Applied, ChangeError>>,
+    },
+    /// The ports' thread has made a change, or has not, for an earlier [`Apply`](Self::Apply).
+    PortsChanged {
+        /// The change.
+        change: PortChange,
+        /// Whether anything is different, or why it was not made.
+        done: Result<bool, String>,
+        /// What is to be applied then: the rest of a file.
+        file: Option<Box<Config>>,
         /// The one that asked.
         reply: Reply<Result<Applied, ChangeError>>,
     },
@@ -81,6 +93,12 @@ impl ControlHandle {
             TrySendError::Full(_) => ChangeError::Busy,
             TrySendError::Disconnected(_) => ChangeError::Stopped,
         })
+    }
+
+    /// Asks, as soon as there is room.
+    pub(super) fn deliver(&self, request: Request) {
+        // A switch that stops drops it.
+        let _ = self.0.send(request);
     }
 
     /// Asks, and waits for the answer. Not for threads that others wait for.

@@ -67,6 +67,7 @@ impl Rig {
             turns: Turns::default(),
             live: Live::new(&switch, None, handle),
             requests,
+            ports: None,
             hangup: Arc::default(),
             growth: GrowthWatch::new(Vec::new()),
             registry: Registry::new(config, vec![job]),

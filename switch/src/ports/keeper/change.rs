@@ -1,29 +1,27 @@
 //! Ports that are added, taken down and up while the switch runs.
 
-use super::super::{Device, closed_tx, lock, make, owner};
+use super::super::lock::{self, Lock};
+use super::super::{Device, Made, closed_tx, make, owner};
 use super::{Keeper, LivePort};
 use crate::board::PortFacts;
-use crate::config::PortSection;
+use crate::config::{Config, PortSection};
 use crate::log;
 use crate::messages::OldQueues;
 use crate::queues::{Rx, Tx};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use std::path::Path;
-use std::time::Duration;
 use tally_engine::{PortId, Reply};
 
 /// Requests that wait at most.
 const WAITING_MAX: usize = 16;
-/// How long an answer may take: a NIC takes seconds to start.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Frames that had waited in a device while its port was disabled, discarded at most.
 const STALE_MAX: usize = 1 << 14;
 
 /// What is to change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PortChange {
-    /// Add a port. One of the same name and section is there already: nothing changes.
-    Add(Box<PortSection>),
+    /// Add ports, all or none. One that is there alike is no change.
+    Add(Vec<PortSection>),
     /// Let the port of this name take part again.
     Up(String),
     /// Have the port of this name take no part: nothing is received from it or sent to it.
@@ -48,42 +46,18 @@ impl PortsHandle {
 
     /// Asks for a change without waiting for it. The answer says whether anything changed, or why
     /// not.
-    ///
-    /// # Errors
-    /// If too many wait, or the switch ends.
-    pub fn send(
-        &self,
-        change: PortChange,
-        reply: Reply<Result<bool, String>>,
-    ) -> Result<(), String> {
-        let request = PortRequest { change, reply };
-        let sent = self.0.try_send(request);
-        sent.map_err(|_| format!("{WAITING_MAX} changes of ports wait, or the switch ends"))
-    }
-
-    /// Asks for a change, and waits for it; says whether anything changed.
-    ///
-    /// # Errors
-    /// Why it cannot be.
-    pub fn apply(&self, change: PortChange) -> Result<bool, String> {
-        let (answer, answered) = bounded(1);
-        let reply = Box::new(move |done| {
-            // The asker may have stopped waiting.
-            let _ = answer.send(done);
-        });
-        self.send(change, reply)?;
-        let answer = answered.recv_timeout(ANSWER_TIMEOUT);
-        answer.unwrap_or_else(|_| {
-            let seconds = ANSWER_TIMEOUT.as_secs();
-            Err(format!("the ports did not answer for {seconds} s"))
-        })
+    pub fn send(&self, change: PortChange, reply: Reply<Result<bool, String>>) {
+        if let Err(unsent) = self.0.try_send(PortRequest { change, reply }) {
+            let why = format!("{WAITING_MAX} changes of ports wait, or the switch ends");
+            (unsent.into_inner().reply)(Err(why));
+        }
     }
 }
 
 impl Keeper {
     pub(super) fn carry_out(&mut self, request: PortRequest) {
         let done = match &request.change {
-            PortChange::Add(section) => self.add(section),
+            PortChange::Add(sections) => self.add(sections),
             PortChange::Up(name) => self.find(name).and_then(|at| self.enable(at)),
             PortChange::Down(name) => self.find(name).and_then(|at| self.disable(at)),
         };
@@ -100,22 +74,42 @@ impl Keeper {
         })
     }
 
-    fn add(&mut self, section: &PortSection) -> Result<bool, String> {
-        let name = section.label();
-        if self.ports.iter().any(|port| port.section == *section) {
-            return Ok(false);
+    /// Adds all of them, or none.
+    fn add(&mut self, sections: &[PortSection]) -> Result<bool, String> {
+        let is_new =
+            |section: &&PortSection| !self.ports.iter().any(|port| port.section == **section);
+        let mut config = self.with.config.clone();
+        let mut made = Vec::new();
+        for section in sections.iter().filter(is_new) {
+            let at = config.ports.len();
+            config = self.check(config, section)?;
+            let owner = owner(&config, section, at);
+            let name = section.label();
+            let lock = lock::take(section).map_err(|why| format!("port {name}: {why}"))?;
+            let one = make(&self.with.eal, &config, &self.with.pools, section, owner);
+            let one = one.map_err(|why| format!("port {name} ({}): {why:#}", section.device))?;
+            made.push((section.clone(), owner, lock, one));
         }
-        let config = self.check(section)?;
-        let at = self.ports.len();
-        let owner = owner(&config, section, at);
-        let lock = lock::take(section).map_err(|why| format!("port {name}: {why}"))?;
-        let made = make(&self.with.eal, &config, &self.with.pools, section, owner);
-        let made = made.map_err(|why| format!("port {name} ({}): {why:#}", section.device))?;
+        let is_changed = !made.is_empty();
         self.with.config = config;
+        for (section, owner, lock, made) in made {
+            self.serve(section, owner, lock, made);
+        }
+        Ok(is_changed)
+    }
+
+    /// Gives a port's queues to the cores.
+    fn serve(&mut self, section: PortSection, owner: usize, lock: Option<Lock>, made: Made) {
+        let at = self.ports.len();
+        let name = section.label().to_owned();
+        let text = format!(
+            "port {name}: added on {}, served by data core {owner}",
+            section.device
+        );
         self.ports.push(LivePort {
             owner,
             _lock: lock,
-            ..LivePort::new(section.clone(), made.device)
+            ..LivePort::new(section, made.device)
         });
         self.with.board.lock().push(PortFacts {
             shape: made.shape,
@@ -125,35 +119,32 @@ impl Keeper {
         for (core, queue) in made.rx {
             rx[core].push(queue);
         }
-        let mut failed = None;
         for (core, (rx, tx)) in rx.into_iter().zip(made.tx).enumerate() {
-            match self.swap(at, core, rx, tx) {
-                Ok(old) => failed = failed.or(old.failed),
-                Err(why) => failed = Some(why),
+            let failed = match self.swap(at, core, rx, tx) {
+                Ok(old) => old.failed,
+                Err(why) => Some(why),
+            };
+            if let Some(why) = failed {
+                log::line(
+                    "port",
+                    format!("port {name}: not served by data core {core}: {why}"),
+                );
             }
         }
         self.begin(at);
-        if let Some(why) = failed {
-            return Err(format!("port {name}: added, and not served: {why}"));
-        }
-        let text = format!(
-            "port {name}: added on {}, served by data core {owner}",
-            section.device
-        );
         log::line("port", text);
-        Ok(true)
     }
 
     /// The configuration with a port more, if it can be.
-    fn check(&self, section: &PortSection) -> Result<crate::config::Config, String> {
+    fn check(&self, mut with: Config, section: &PortSection) -> Result<Config, String> {
         let config = &self.with.config;
-        if self.ports.len() == config.ports_max() {
+        if with.ports.len() == config.ports_max() {
             return Err(format!(
-                "no room for a port more: `max_ports` is {}, which a restart changes",
+                "port {}: no room for it: `max_ports` is {}, which a restart changes",
+                section.label(),
                 config.ports_max()
             ));
         }
-        let mut with = config.clone();
         with.ports.push(section.clone());
         let checked = with.check(Path::new("the running configuration with that port"));
         checked.map_err(|why| why.to_string())?;
