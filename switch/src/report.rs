@@ -136,6 +136,9 @@ pub fn report(
                 },
                 ps: job.ps,
                 on_card: (card.as_ref()).is_some_and(|card| card.jobs.contains(&job.id.0)),
+                draining: job.draining,
+                tenant: job.tenant.as_deref().map(str::to_owned),
+                previous_key: previous_key(&job),
                 payload_bytes: u32::from(registry.payload_units(job.id)) * UNIT_BYTES as u32,
                 ranks: members(&names, registry.members(job.id, now)),
             })
@@ -145,6 +148,13 @@ pub fn report(
         events: tally_telemetry::recent(),
         frames_missing: None,
     }
+}
+
+/// The ranks that use the previous key of a job.
+fn previous_key(job: &registry::JobStatus) -> Vec<String> {
+    let ranks = (0..job.workers).filter(|rank| job.previous_key >> rank & 1 == 1);
+    let ps = job.ps_previous_key.then(|| "ps".to_owned());
+    ranks.map(|rank| rank.to_string()).chain(ps).collect()
 }
 
 /// The members of a job.

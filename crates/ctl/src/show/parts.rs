@@ -26,19 +26,29 @@ pub(super) fn jobs(report: &Report) -> String {
     }
     let mut table = columns![
         "job" right, "phase" left, "epoch" right, "workers" right, "joined" right, "left" right,
-        "ps" left, "card" left, "waits for" left,
+        "ps" left, "card" left, "tenant" left, "old key" left, "waits for" left,
     ];
     let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
     for job in &report.jobs {
         table.row([
             job.id.to_string(),
-            job.phase.to_string(),
+            if job.draining {
+                format!("{}, draining", job.phase)
+            } else {
+                job.phase.to_string()
+            },
             job.epoch.to_string(),
             job.members.workers.to_string(),
             job.members.joined.to_string(),
             job.members.left.to_string(),
             yes(job.ps),
             yes(job.on_card),
+            job.tenant.clone().unwrap_or_else(|| NONE.into()),
+            if job.previous_key.is_empty() {
+                NONE.into()
+            } else {
+                job.previous_key.join(" ")
+            },
             awaited(job),
         ]);
     }

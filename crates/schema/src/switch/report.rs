@@ -173,6 +173,15 @@ pub struct JobReport {
     /// Whether the card has it.
     #[serde(default)]
     pub on_card: bool,
+    /// Whether it begins no epoch (`drain`).
+    #[serde(default)]
+    pub draining: bool,
+    /// The tenant that it is of, if a JOIN made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// The ranks that use the job's previous key, `ps` among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub previous_key: Vec<String>,
     /// Bytes of a fragment, once its first worker has joined; 0 before.
     #[serde(default)]
     pub payload_bytes: u32,

@@ -219,6 +219,16 @@ impl Display for JobReport {
             if self.ps { "with PS" } else { "no PS" },
             if self.on_card { ", on the card" } else { "" }
         )?;
+        if self.draining {
+            writeln!(f, "    draining: begins no epoch")?;
+        }
+        if let Some(tenant) = &self.tenant {
+            writeln!(f, "    of tenant {tenant}")?;
+        }
+        if !self.previous_key.is_empty() {
+            let ranks = self.previous_key.join(" ");
+            writeln!(f, "    with its previous key: {ranks}")?;
+        }
         self.ranks.iter().try_for_each(|rank| write!(f, "{rank}"))
     }
 }

@@ -65,6 +65,7 @@ fn lines_for_people_say_what_is_unusual() {
         "a            steering hand-over, 2 queues in, 1 out, 6 frames handed over; no flow rules\n",
         "a            dropped by class, 0 to 7: 1 2 3 4 5 6 7 8\n",
         "job 7        running, epoch 3, 4 of 4 workers, 1 left, with PS, on the card\n",
+        "    draining: begins no epoch\n    of tenant lab\n    with its previous key: 1 ps\n",
         "    rank 0    10.84.0.1       02:00:00:00:00:01 on a, heard 0.2 s ago, awaits 75.0 % of its time, 3 fragments \
          behind\n",
         "card         failed, registers at /run/card.sock: a register read as all ones; ",
