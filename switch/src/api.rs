@@ -9,7 +9,7 @@
 
 mod convert;
 
-use crate::config::{Config, ControlSection};
+use crate::config::ControlSection;
 use crate::control::error::ChangeError;
 use crate::control::request::{Applied, ControlHandle, Request};
 use crate::log;
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use tally_api::proto::control_server::Control;
 use tally_api::proto::view_server::View;
 use tally_api::proto::{
-    AddJobRequest, Changed, ClearCountersRequest, DrainJobRequest, JobRequest, MacEntry, MacsReply,
-    MacsRequest, ReloadRequest, ReportReply, ReportRequest, RotateKeyRequest,
-    RotateTenantKeyRequest, SetJobRequest, TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, Changed, ClearCountersRequest, DrainJobRequest, JobRequest,
+    MacEntry, MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest, RotateKeyRequest,
+    RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest, TenantRequest,
 };
 use tally_api::server::{
     Caller, Limits, ListenError, Listener, Rights, Running, Tls, UnixSocket, start,
@@ -36,6 +36,8 @@ use crate::control::change::Change;
 const FRESH: Duration = Duration::from_millis(20);
 /// How long the control thread may take.
 const ANSWER: Duration = Duration::from_secs(6);
+/// How long a change of ports may take: a NIC takes seconds to start.
+const PORTS_ANSWER: Duration = Duration::from_secs(25);
 /// MAC addresses in one answer.
 const MACS_MAX: usize = 16_384;
 
@@ -86,18 +88,12 @@ impl Api {
     pub fn start(
         listeners: Vec<Listener>,
         control: ControlHandle,
-        config: &Config,
         forwarding: Forwarding,
         epoch: Instant,
     ) -> std::io::Result<Self> {
         let handler = Handler {
             control,
             forwarding,
-            ports: config
-                .ports
-                .iter()
-                .map(|port| port.label().to_owned())
-                .collect(),
             epoch,
             last: Mutex::default(),
             cleared: Mutex::default(),
@@ -115,7 +111,6 @@ struct Handler {
     control: ControlHandle,
     /// Shares the table of MAC addresses with the data cores.
     forwarding: Forwarding,
-    ports: Vec<String>,
     epoch: Instant,
     last: Mutex<Dated>,
     /// The report of the last ClearCounters.
@@ -128,6 +123,14 @@ impl Handler {
         &self,
         request: impl FnOnce(Reply<T>) -> Request,
     ) -> Result<T, Status> {
+        self.ask_within(ANSWER, request).await
+    }
+
+    async fn ask_within<T: Send + 'static>(
+        &self,
+        limit: Duration,
+        request: impl FnOnce(Reply<T>) -> Request,
+    ) -> Result<T, Status> {
         let (answer, answered) = oneshot::channel();
         let reply: Reply<T> = Box::new(move |value| {
             // The caller may have gone.
@@ -136,7 +139,7 @@ impl Handler {
         self.control
             .send(request(reply))
             .map_err(|why| status(&why))?;
-        match tokio::time::timeout(ANSWER, answered).await {
+        match tokio::time::timeout(limit, answered).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(_)) => Err(status(&ChangeError::Stopped)),
             Err(_) => Err(status(&ChangeError::Timeout)),
@@ -161,7 +164,11 @@ impl Handler {
         expected: Option<u64>,
         change: Change,
     ) -> Answer<Changed> {
-        let asked = self.ask(|reply| Request::Apply {
+        let limit = match change {
+            Change::AddPort(_) | Change::SetPort(..) => PORTS_ANSWER,
+            _ => ANSWER,
+        };
+        let asked = self.ask_within(limit, |reply| Request::Apply {
             expected,
             change,
             reply,
@@ -224,15 +231,16 @@ impl View for Handler {
         let table = self.forwarding.macs();
         let mut entries = table.entries(now_s, MACS_MAX);
         entries.sort_unstable_by_key(|&(mac, port, _)| (port, mac.0));
-        let port = |at: u16| self.ports.get(usize::from(at)).cloned().unwrap_or_default();
+        // Its ports are those that there are now.
+        let report = Self::report(self).await?;
+        let port = |at: u16| report.ports.get(usize::from(at));
         let macs = entries.iter().map(|&(mac, at, age_s)| MacEntry {
             mac: mac.to_string(),
-            port: port(at.0),
+            port: port(at.0).map_or_else(String::new, |port| port.name.clone()),
             age_s,
         });
-        let version = Self::report(self).await?.config_version;
         Ok(Response::new(MacsReply {
-            version,
+            version: report.config_version,
             left_out: table.len(now_s).saturating_sub(entries.len()) as u32,
             macs: macs.collect(),
         }))
@@ -330,6 +338,20 @@ impl Control for Handler {
         let caller = Caller::with_control(&request)?;
         let request = request.into_inner();
         let change = Change::RetireTenantKey(request.name);
+        self.apply(&caller, request.expected_version, change).await
+    }
+
+    async fn add_port(&self, request: tonic::Request<AddPortRequest>) -> Answer<Changed> {
+        let caller = Caller::with_control(&request)?;
+        let request = request.into_inner();
+        let change = Change::AddPort(Box::new(convert::port(request.port)?));
+        self.apply(&caller, request.expected_version, change).await
+    }
+
+    async fn set_port(&self, request: tonic::Request<SetPortRequest>) -> Answer<Changed> {
+        let caller = Caller::with_control(&request)?;
+        let request = request.into_inner();
+        let change = Change::SetPort(request.name, request.up);
         self.apply(&caller, request.expected_version, change).await
     }
 

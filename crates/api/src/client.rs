@@ -22,7 +22,7 @@ use tower_service::Service;
 /// Longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 /// Longest wait for an answer. The switch's own limit is shorter.
-const ANSWER: Duration = Duration::from_secs(15);
+const ANSWER: Duration = Duration::from_secs(35);
 
 /// Where a switch is.
 #[derive(Clone, Debug, PartialEq, Eq)]

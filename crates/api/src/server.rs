@@ -67,7 +67,7 @@ impl Default for Limits {
             calls: 8,
             first_call: Duration::from_secs(5),
             keepalive: Duration::from_secs(10),
-            call: Duration::from_secs(10),
+            call: Duration::from_secs(30),
         }
     }
 }

@@ -13,9 +13,9 @@ use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect};
 use tally_api::proto::control_server::Control;
 use tally_api::proto::view_server::View;
 use tally_api::proto::{
-    AddJobRequest, Changed, ClearCountersRequest, DrainJobRequest, JobRequest, MacsReply,
-    MacsRequest, ReloadRequest, ReportReply, ReportRequest, RotateKeyRequest,
-    RotateTenantKeyRequest, SetJobRequest, TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, Changed, ClearCountersRequest, DrainJobRequest, JobRequest,
+    MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest, RotateKeyRequest,
+    RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest, TenantRequest,
 };
 use tally_api::server::{
     Caller, Limits, ListenError, Listener, Rights, Running, Tls, UnixSocket, start,
@@ -87,6 +87,12 @@ impl Control for Echo {
         changed(&request)
     }
     async fn retire_tenant_key(&self, request: Request<TenantNameRequest>) -> Answer<Changed> {
+        changed(&request)
+    }
+    async fn add_port(&self, request: Request<AddPortRequest>) -> Answer<Changed> {
+        changed(&request)
+    }
+    async fn set_port(&self, request: Request<SetPortRequest>) -> Answer<Changed> {
         changed(&request)
     }
     async fn reload(&self, request: Request<ReloadRequest>) -> Answer<Changed> {

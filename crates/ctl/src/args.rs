@@ -87,6 +87,9 @@ pub enum Command {
     /// Adds, changes and removes tenants, whose workers make jobs by joining them
     #[command(subcommand)]
     Tenant(Tenant),
+    /// Adds ports, and takes them up and down
+    #[command(subcommand)]
+    Port(Port),
     /// Lets the switch read its configuration file again, and says what changed
     Reload {
         /// One line of JSON
@@ -240,6 +243,46 @@ pub enum Key {
     Retire {
         /// Number of the job
         id: u16,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+}
+
+/// Changes of ports.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Port {
+    /// Adds a port
+    Add {
+        /// Name of the port in reports
+        name: String,
+        /// Device of the port, as `ports[].device` of the configuration
+        device: String,
+        /// Largest frames of the port, 576 to 9000 bytes
+        #[arg(long, value_name = "BYTES")]
+        mtu: Option<u16>,
+        /// Descriptors of each queue of a NIC
+        #[arg(long)]
+        descriptors: Option<u16>,
+        /// Data core that owns the port, counted from 0
+        #[arg(long)]
+        core: Option<u16>,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Has a port carry frames again
+    Up {
+        /// Name of the port
+        name: String,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Has a port carry no frames
+    Down {
+        /// Name of the port
+        name: String,
         /// Version and form of the answer
         #[command(flatten)]
         expect: Expect,

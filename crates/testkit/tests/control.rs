@@ -200,6 +200,17 @@ fn an_operator_sees_and_changes_a_running_switch() {
     for worker in workers {
         worker.wait_ok(Duration::from_secs(120)).unwrap();
     }
+
+    let ports = json(ctl(&cluster, "show ports --json", ""));
+    let port = ports[0]["name"].as_str().unwrap();
+    assert!(ctl(&cluster, &format!("port down {port}"), "").contains(port));
+    assert!(ctl(&cluster, "show ports", "").contains("disabled"));
+    let twice = ctl(&cluster, &format!("port down {port}"), "");
+    assert!(twice.starts_with("nothing to change"), "{twice}");
+    ctl(&cluster, &format!("port up {port}"), "");
+    assert!(!ctl(&cluster, "show ports", "").contains("disabled"));
+    let (code, why) = fails(at("port down no-such-port"), "");
+    assert!(code != 0 && why.contains("no-such-port"), "{why}");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! From messages to the configuration's types. What is wrong is refused by its key in the
 //! configuration; a key is in no text.
 
-use crate::config::{Config, JobSection, TenantSection};
+use crate::config::{Config, JobSection, PortSection, TenantSection};
 use crate::control::change::JobPatch;
 use std::fmt::Display;
-use tally_api::proto::{Job, SetJobRequest, Tenant};
+use tally_api::proto::{Job, Port, SetJobRequest, Tenant};
 use tally_wire::Key;
 use tonic::Status;
 
@@ -84,6 +84,21 @@ pub(super) fn tenant(
     section.max_jobs = of("max_jobs", tenant.max_jobs, jobs)?;
     section.max_workers = of("max_workers", tenant.max_workers, workers)?;
     section.max_slots = slots;
+    Ok(section)
+}
+
+/// A port, as an entry of `ports`.
+pub(super) fn port(port: Option<Port>) -> Result<PortSection, Status> {
+    let port = port.ok_or_else(|| wrong("port", "none", "one"))?;
+    let mut section = PortSection::new(port.device);
+    section.name = port.name;
+    let of = |name: &str, number: Option<u32>, default: u16| match number {
+        None => Ok(default),
+        Some(n) => u16::try_from(n).map_err(|_| wrong(name, n, "0 to 65535")),
+    };
+    section.mtu = of("mtu", port.mtu, section.mtu)?;
+    section.descriptors = of("descriptors", port.descriptors, section.descriptors)?;
+    section.core = port.core.map(|core| core as usize);
     Ok(section)
 }
 

@@ -1,16 +1,16 @@
 //! Commands that change the switch.
 
 use super::print;
-use crate::args::{Command, Expect, Job, Key, Limit, TargetArguments, Tenant, TenantLimits};
+use crate::args::{Command, Expect, Job, Key, Limit, Port, TargetArguments, Tenant, TenantLimits};
 use crate::session::{Failure, Session};
 use crate::table::plain;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use tally_api::proto::{
-    AddJobRequest, Changed, DrainJobRequest, Job as JobMessage, JobRequest, ReloadRequest,
-    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, Tenant as TenantMessage,
-    TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, Changed, DrainJobRequest, Job as JobMessage, JobRequest,
+    Port as PortMessage, ReloadRequest, RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest,
+    SetPortRequest, Tenant as TenantMessage, TenantNameRequest, TenantRequest,
 };
 use tonic::{Response, Status};
 
@@ -22,6 +22,7 @@ pub(super) async fn change(at: &TargetArguments, command: &Command) -> Result<()
     match command {
         Command::Job(job) => self::job(at, job).await,
         Command::Key(key) => self::key(at, key).await,
+        Command::Port(port) => self::port(at, port).await,
         Command::Tenant(tenant) => self::tenant(at, tenant).await,
         Command::Reload { json } => {
             let mut session = Session::open(at).await?;
@@ -119,6 +120,43 @@ async fn key(at: &TargetArguments, key: &Key) -> Result<(), Failure> {
             session.print_change(answer, expect.json)
         }
     }
+}
+
+async fn port(at: &TargetArguments, port: &Port) -> Result<(), Failure> {
+    let (name, up, expect) = match port {
+        Port::Add {
+            name,
+            device,
+            mtu,
+            descriptors,
+            core,
+            expect,
+        } => {
+            let request = AddPortRequest {
+                port: Some(PortMessage {
+                    name: Some(name.clone()),
+                    device: device.clone(),
+                    mtu: mtu.map(Into::into),
+                    descriptors: descriptors.map(Into::into),
+                    core: core.map(Into::into),
+                }),
+                expected_version: expect.expect,
+            };
+            let mut session = Session::open(at).await?;
+            let answer = session.client.control.add_port(request).await;
+            return session.print_change(answer, expect.json);
+        }
+        Port::Up { name, expect } => (name, true, expect),
+        Port::Down { name, expect } => (name, false, expect),
+    };
+    let request = SetPortRequest {
+        name: name.clone(),
+        up,
+        expected_version: expect.expect,
+    };
+    let mut session = Session::open(at).await?;
+    let answer = session.client.control.set_port(request).await;
+    session.print_change(answer, expect.json)
 }
 
 async fn tenant(at: &TargetArguments, tenant: &Tenant) -> Result<(), Failure> {

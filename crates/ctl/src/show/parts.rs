@@ -127,20 +127,33 @@ pub(super) fn members(report: &Report) -> String {
 
 pub(super) fn ports(report: &Report) -> String {
     let mut table = columns![
-        "port" left, "rx frames" right, "rx bytes" right, "tx frames" right, "tx bytes" right,
-        "flooded" right, "dropped" right, "addresses" right, "steering" left,
+        "port" left, "state" left, "Mbit/s" right, "rx frames" right, "rx bytes" right,
+        "tx frames" right, "tx bytes" right, "flooded" right, "dropped" right, "missed" right,
+        "addresses" right, "neighbour" left,
     ];
     for port in &report.ports {
+        let speed = port.speed_mbps.map(|speed| speed.to_string());
+        let neighbour = port.neighbour.as_ref().map(|it| {
+            let name = if it.system.is_empty() {
+                &it.chassis
+            } else {
+                &it.system
+            };
+            format!("{name} {}", it.port)
+        });
         table.row([
             port.name.clone(),
+            port.state.to_string(),
+            speed.unwrap_or_else(|| NONE.into()),
             port.counters.rx_frames.to_string(),
             port.counters.rx_bytes.to_string(),
             port.counters.tx_frames.to_string(),
             port.counters.tx_bytes.to_string(),
             port.counters.flooded.to_string(),
             port.tx_dropped.to_string(),
+            port.nic.nic_rx_missed.to_string(),
             port.addresses.addresses.to_string(),
-            port.steering.to_string(),
+            neighbour.unwrap_or_else(|| NONE.into()),
         ]);
     }
     table.to_string()

@@ -48,8 +48,8 @@ fn ports_queues_and_addresses_are_aligned() {
     shows(
         Part::Ports,
         &[
-            "port  rx frames  rx bytes  tx frames  tx bytes  flooded  dropped  addresses  steering",
-            "a             1         2          3         4        5       36         12  hand-over",
+            "port  state    Mbit/s  rx frames  rx bytes  tx frames  tx bytes  flooded  dropped  missed  addresses  neighbour",
+            "a     blocked  100000          1         2          3         4        5       36      22         12  leaf 3 swp7",
         ],
     );
     let text = snapshot().text(Part::Queues);
