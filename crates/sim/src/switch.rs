@@ -37,10 +37,10 @@ use tally_engine::switchml::{
 };
 use tally_engine::{
     Action, Aggregator, Command, Context, ControlFrame, Counters, DialectCommand, Dialects,
-    DropReason, Forwarding, ForwardingConfig, Handover, PoolConfig, PoolJob, PortId, Ports,
-    Registry, SwitchAddress, Transmit, native,
+    DropReason, Forwarding, ForwardingConfig, Handover, JobConfig, PoolConfig, PoolJob, PortId,
+    Ports, Registry, SwitchAddress, Transmit, native,
 };
-use tally_wire::{Time, UdpFrame};
+use tally_wire::{JobId, Time, UdpFrame};
 
 /// JOIN and LEAVE on their way to the registry at most.
 const CONTROL_FRAMES: usize = 256;
@@ -112,6 +112,8 @@ pub struct Switch {
     /// When the registry's next timeout has been scheduled for.
     timer_at: Option<Time>,
     is_up: bool,
+    /// What the pool had for jobs that were removed.
+    removed: Vec<PoolJob>,
 }
 
 impl Switch {
@@ -134,6 +136,7 @@ impl Switch {
             control: VecDeque::new(),
             timer_at: None,
             is_up: true,
+            removed: Vec::new(),
             config,
         }
     }
@@ -498,6 +501,36 @@ impl Switch {
             }
         }
         sum
+    }
+
+    /// Sets a job, or adds it.
+    pub(crate) fn set_job(&mut self, job: JobConfig) {
+        let jobs = &mut self.config.jobs;
+        match jobs.iter_mut().find(|other| other.id == job.id) {
+            Some(other) => *other = job.clone(),
+            None => jobs.push(job.clone()),
+        }
+        if let Some(at) = self.removed.iter().position(|other| other.id == job.id) {
+            self.config.pool.jobs.push(self.removed.remove(at));
+            self.configure_pools();
+        }
+        if self.is_up {
+            let set = self.registry.set(job);
+            set.expect("a job's number of workers does not change");
+        }
+    }
+
+    /// Removes a job, and ends it.
+    pub(crate) fn remove_job(&mut self, id: JobId, out: &mut Outside<'_>) {
+        self.config.jobs.retain(|job| job.id != id);
+        if self.is_up {
+            let actions = self.registry.remove(out.now, id);
+            self.carry_out(actions, out);
+        }
+        let of_job = |job: &PoolJob| job.id == id;
+        self.removed
+            .extend(self.config.pool.jobs.extract_if(.., |job| of_job(job)));
+        self.configure_pools();
     }
 
     /// Tells all shards which jobs there are.

@@ -40,6 +40,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use tally_endpoint::{Event as WorkerEvent, Ps, PsConfig, PsEvent, Worker, WorkerConfig};
 use tally_endpoint::{Transmit, datagram_bytes};
+use tally_engine::JobConfig;
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit_udp};
 use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size, is_port};
@@ -418,6 +419,17 @@ impl<D: Data> World<D> {
         self.switches[usize::from(switch.0)].start(secret);
         let (switch, mut outside) = self.split(switch);
         switch.start_card(&mut outside);
+    }
+
+    /// Sets a job of a switch, or adds it.
+    pub fn set_job(&mut self, switch: SwitchId, job: JobConfig) {
+        self.switches[usize::from(switch.0)].set_job(job);
+    }
+
+    /// Removes a job of a switch.
+    pub fn remove_job(&mut self, switch: SwitchId, job: JobId) {
+        let (switch, mut outside) = self.split(switch);
+        switch.remove_job(job, &mut outside);
     }
 
     /// Events that are to come: frames in flight and timers.

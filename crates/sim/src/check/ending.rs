@@ -45,6 +45,8 @@ pub struct Incarnation {
     pub killed: u64,
     /// See there.
     pub interrupted: u64,
+    /// Whether the operator removed the job during its life.
+    pub removed: bool,
     /// When that happened last.
     pub hurt_at: Time,
     /// When the switch last started during its life.
@@ -63,7 +65,7 @@ impl Incarnation {
     /// Whether a process was killed or stopped, or is meant to fail.
     #[must_use]
     pub fn is_hurt(&self) -> bool {
-        self.killed | self.interrupted != 0 || self.facts.overflow.is_some()
+        self.removed || self.killed | self.interrupted != 0 || self.facts.overflow.is_some()
     }
 
     /// Ranks that have gone without all having their results: others wait for them in vain.
@@ -111,6 +113,7 @@ impl Incarnation {
                 code: Some(LeaveCode::Interrupted),
                 ..
             } => bit(rank) & self.interrupted != 0,
+            WorkerError::Removed => self.removed,
             WorkerError::MemberLost { rank } => bit(rank) & excused != 0,
             WorkerError::NotStarted {
                 missing,

@@ -25,6 +25,8 @@ const LONG_INCIDENTS: usize = 2;
 const TWO_SWITCHES_PPM: u32 = 250_000;
 /// Worlds in which control changes something, in a million.
 const CHANGES_PPM: u32 = 300_000;
+/// Worlds in which an operator changes jobs, in a million.
+const CONTROL_PPM: u32 = 300_000;
 /// Packets of each worker in a session of SwitchML that another one follows: for each slot, and at
 /// most.
 const PACKETS_PER_SLOT: u32 = 500;
@@ -177,6 +179,19 @@ pub enum Incident {
     },
     /// The host of a job's parameter server is plugged into another port of its switch.
     PsMoves {
+        /// Whose.
+        job: usize,
+    },
+    /// The operator removes a job, and adds it again.
+    JobRemoved {
+        /// Which.
+        job: usize,
+        /// After so long.
+        down: Duration,
+    },
+    /// The operator gives a job a new key, beside the one so far. Some processes that start from
+    /// then on have it.
+    KeyRotates {
         /// Whose.
         job: usize,
     },
@@ -377,6 +392,9 @@ impl Options {
         }
         options.card =
             CardOptions::draw(seed, jobs_n, options.switch_window, options.safety, quiet);
+        if !quiet {
+            options.draw_control(seed);
+        }
         if options.card.is_some() {
             // What a card does.
             options.policy = PolicyName::Esa;
@@ -417,6 +435,26 @@ impl Options {
             self.add_incident(rng, incident);
         }
         put_in_order(&mut self.incidents);
+    }
+
+    /// Adds what an operator changes while the switch runs. Drawn apart, so that the rest of a
+    /// seed's world is as without it.
+    fn draw_control(&mut self, seed: u64) {
+        let rng = &mut Rng::new(seed ^ 0x0b5e_55ed);
+        if !rng.chance(CONTROL_PPM) {
+            return;
+        }
+        for _ in 0..rng.between(1, 3) {
+            let job = rng.below(self.jobs.len() as u64) as usize;
+            let incident = if rng.chance(500_000) {
+                let down = Duration::from_micros(rng.pick(&[0, 100, 10_000, 300_000]));
+                Incident::JobRemoved { job, down }
+            } else {
+                Incident::KeyRotates { job }
+            };
+            self.add_incident(rng, incident);
+        }
+        self.incidents.sort_by_key(|(at, _)| *at);
     }
 
     fn add_incident(&mut self, rng: &mut Rng, incident: Incident) {

@@ -1,6 +1,7 @@
 //! One run: jobs come and go while things go wrong (the safety phase), then nothing goes wrong any
 //! more and everything must end (convergence), and then each job runs once more from the start.
 
+mod changes;
 mod incidents;
 mod sessions;
 mod watch;
@@ -15,7 +16,7 @@ use super::findings::{Checker, Findings};
 use super::options::Options;
 use super::options::fabric::{FAR, FabricOptions, NEAR};
 use super::session::{self, Sessions};
-use super::setup::{job_id, key, link_config, switch_config};
+use super::setup::{job_id, link_config, switch_config};
 use super::switchml;
 use crate::address::{Address, HostId, Node, Place, SessionId, SwitchId};
 use crate::frame::{Frame, Origin};
@@ -24,6 +25,7 @@ use crate::link::{Faults, Link};
 use crate::rng::Rng;
 use crate::switch::{Did, Switch, Transit};
 use crate::world::{App, World, WorldConfig};
+use changes::Changed;
 use std::rc::Rc;
 use std::time::Duration;
 use tally_endpoint::{Event, PsConfig, WorkerConfig};
@@ -49,6 +51,7 @@ pub(super) enum Plan {
     WorkerStarts { incarnation: usize, rank: u8 },
     Submit { incarnation: usize, rank: u8 },
     Launch { job: usize, after: usize },
+    JobReturns { job: usize },
     SafetyEnds,
     Session(session::Step),
     Forge,
@@ -72,6 +75,7 @@ pub struct Scenario {
     pub(super) incarnations: Vec<Incarnation>,
     /// By job, its incarnation that lives or lived last.
     pub(super) current: Vec<usize>,
+    changed: Changed,
     /// By job, its parameter server, and where it runs.
     ps: Vec<(Option<SessionId>, Address)>,
     /// By session: incarnation and rank.
@@ -180,6 +184,7 @@ impl Scenario {
             findings,
             incarnations: Vec::new(),
             current: Vec::new(),
+            changed: Changed::new(&world, &options),
             ps,
             workers: Vec::new(),
             hosts,
@@ -266,6 +271,7 @@ impl Scenario {
             epoch: None,
             killed: 0,
             interrupted: 0,
+            removed: self.changed.removed[job],
             hurt_at: world.now,
             switch_started_at: None,
             progress: (0, world.now),
@@ -311,7 +317,7 @@ impl Scenario {
         };
         let mut config = WorkerConfig::new(
             job_id(job),
-            key(job),
+            self.key_of_new(job, instance),
             rank,
             options.workers,
             [7; 32],
@@ -355,7 +361,9 @@ impl Scenario {
     }
 
     fn start_ps(&mut self, world: &mut World<Contributor>, job: usize) {
-        let config = PsConfig::new(job_id(job), key(job), self.instance());
+        let instance = self.instance();
+        let key = self.key_of_new(job, instance);
+        let config = PsConfig::new(job_id(job), key, instance);
         let switch = self.options.switch_of(job);
         let (session, address) = &mut self.ps[job];
         *session = Some(world.start_ps(switch, *address, config, Kernels::best()));
@@ -591,6 +599,7 @@ impl App<Contributor> for Scenario {
                 self.start_worker(world, incarnation, rank);
             }
             Plan::Submit { incarnation, rank } => self.submit(world, incarnation, rank),
+            Plan::JobReturns { job } => self.job_returns(world, job),
             Plan::Launch { job, after } => {
                 self.launches -= 1;
                 if self.current[job] == after {

@@ -167,6 +167,7 @@ impl Sessions {
                 epoch: None,
                 killed: 0,
                 interrupted: 0,
+                removed: false,
                 hurt_at: now,
                 switch_started_at: None,
                 progress: (0, now),

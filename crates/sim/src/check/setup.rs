@@ -17,7 +17,24 @@ use tally_wire::{DEFAULT_PORT, JobId, Key};
 const ADDRESSES: u32 = 1024;
 
 pub(super) fn key(job: usize) -> Key {
-    Key::new(&[job as u8 + 1; 32]).expect("32 bytes make a key")
+    key_of(job, 0)
+}
+
+/// The key of a job after so many rotations.
+pub(super) fn key_of(job: usize, rotations: u8) -> Key {
+    let mut key = [job as u8 + 1; 32];
+    key[0] ^= rotations;
+    Key::new(&key).expect("32 bytes make a key")
+}
+
+/// A job of the options as the switch knows it.
+pub(super) fn job_config(options: &Options, job: usize, rotations: u8) -> JobConfig {
+    JobConfig {
+        id: job_id(job),
+        key: key_of(job, rotations),
+        previous_key: rotations.checked_sub(1).map(|before| key_of(job, before)),
+        workers: options.jobs[job].workers,
+    }
 }
 
 pub(super) const fn job_id(job: usize) -> JobId {
@@ -55,14 +72,7 @@ pub(super) fn switch_config(
     let is_own = |(job, _): &(usize, _)| options.switch_of(*job) == switch;
     let jobs = options.jobs.iter().enumerate();
     let jobs = jobs.filter(|(job, _)| options.switch_of(*job) == switch);
-    let mut jobs: Vec<_> = jobs
-        .map(|(job, o)| JobConfig {
-            id: job_id(job),
-            key: key(job),
-            workers: o.workers,
-            previous_key: None,
-        })
-        .collect();
+    let mut jobs: Vec<_> = jobs.map(|(job, _)| job_config(options, job, 0)).collect();
     let min_held = options.held / (2 * options.jobs.len() as u32);
     let limits = options.limits.iter().enumerate().filter(is_own);
     let limits = limits.map(|(_, &(min_slots, max_slots))| Limits {
@@ -99,7 +109,7 @@ pub(super) fn switch_config(
             shard: 0,
             jobs: in_pool,
             policy: options.policy,
-            places: 0,
+            places: jobs.len() as u16,
         },
         registry: RegistryConfig {
             mac: switch.mac(),

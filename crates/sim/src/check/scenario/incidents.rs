@@ -30,6 +30,8 @@ impl Scenario {
                 }
             }
             Incident::SessionRestart => self.begin_switchml(world),
+            Incident::JobRemoved { job, down } => self.remove_job(world, job, down),
+            Incident::KeyRotates { job } => self.rotate_key(world, job),
             Incident::TrunkDown { lasting } => {
                 if let Some(fabric) = &self.fabric {
                     fabric.cut(world, now.after(lasting));
