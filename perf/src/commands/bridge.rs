@@ -282,7 +282,7 @@ impl Bench<'_> {
                     ));
                 }
                 command.args(["--", "--forward-mode=io", "--nb-cores=1", "--no-flush-rx"]);
-                command.args(["--mbuf-size=16384", "--total-num-mbufs=8192"]);
+                command.args(["--mbuf-size=16640", "--total-num-mbufs=8192"]);
                 // Else it waits for a key, and ends.
                 command.arg("--stats-period=3600");
                 command
