@@ -32,6 +32,8 @@ use tally_testkit::replay::Testpmd;
 const TARGET: f64 = 0.8;
 /// How long a program may take until frames pass.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between attempts to start a stream.
+const RETRY: Duration = Duration::from_millis(500);
 /// Offloads by which a host hands on frames that are not finished.
 const OFFLOADS: [&str; 5] = ["tso", "gso", "gro", "tx", "rx"];
 
@@ -315,11 +317,17 @@ impl Bench<'_> {
         if direction == Direction::Back {
             command.arg("--reverse");
         }
-        let mut output = command.output().context("iperf3")?;
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        ensure!(output.status.success(), "iperf3: {text}");
-        let said: Said = simd_json::from_slice(&mut output.stdout).context("what iperf3 said")?;
-        Ok(said.end)
+        let start = Instant::now();
+        loop {
+            let mut output = command.output().context("iperf3")?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            // Its server may still be at the end of the stream before.
+            match simd_json::from_slice::<Said>(&mut output.stdout) {
+                Ok(said) if output.status.success() => return Ok(said.end),
+                _ => ensure!(start.elapsed() < PATIENCE, "iperf3: {text}"),
+            }
+            std::thread::sleep(RETRY);
+        }
     }
 }
 
