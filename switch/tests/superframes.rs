@@ -239,7 +239,17 @@ impl Net {
             command
                 .args(["host", "--exact", "--nocapture"])
                 .env(ROLE, server);
-            let output = command.output().unwrap();
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut client = command.spawn().unwrap();
+            let start = Instant::now();
+            while client.try_wait().unwrap().is_none() {
+                if start.elapsed() > PATIENCE {
+                    let _ = client.kill();
+                    panic!("{what}, {server}: {STREAM_BYTES} bytes each way take too long");
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let output = client.wait_with_output().unwrap();
             let text = String::from_utf8_lossy(&output.stdout);
             let why = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{what}, {server}: {text}{why}");
