@@ -168,7 +168,8 @@ impl Init {
   "ports": [{ports}
   ],
   "jobs": [{{ "id": {}, "key": "{key}", "workers": {} }}],
-  "stats_socket": "/run/tally/switch/stats.sock"
+  "stats_socket": "/run/tally/switch/stats.sock",
+  "control": {{}}
 }}
 "#,
             self.address,

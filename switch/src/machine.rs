@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 pub use system::cpus_allowed;
 use tally_schema::doctor::{Check, Diagnosis, Verdict};
 
+/// What the names of DPDK's files of hugepages begin with.
+const PREFIX: &str = "tally";
+
 /// Looks at all that a switch with the configuration at `path` needs, and where its report is to
 /// be. The exit code tells faults of the file from those of the machine.
 #[must_use]
@@ -40,6 +43,7 @@ pub fn examine(path: &Path, report: Option<&Path>) -> Examined {
             checks.extend(port::examine(section, config.eal.memory));
         }
         checks.extend(config.stats_socket.as_deref().map(socket));
+        checks.extend(config.control.iter().map(|it| socket(&it.socket)));
     }
     checks.extend(report.map(|path| written("report", path)));
     let count = |verdict| checks.iter().filter(|it| it.verdict == verdict).count();
@@ -163,7 +167,7 @@ fn memory(config: &Config) -> Check {
         );
     }
     if config.eal.memory == MemoryKind::Hugepages {
-        let left = system::left_over_pages("tally");
+        let left = system::left_over_pages(PREFIX);
         if left > 0 {
             let found =
                 format!("{left} files of an earlier switch hold pages; a new one takes them over");
@@ -178,6 +182,21 @@ fn memory(config: &Config) -> Check {
         "hugepages",
         format!("{free} MiB are free, {needed} are needed"),
     )
+}
+
+/// What holds hugepages after the end of a switch with this configuration.
+#[must_use]
+pub fn left_over(config: &Config) -> Option<String> {
+    let left = match config.eal.memory {
+        MemoryKind::Hugepages => system::left_over_pages(PREFIX),
+        MemoryKind::InMemory | MemoryKind::NoHuge => 0,
+    };
+    (left > 0).then(|| {
+        format!(
+            "{left} files hold hugepages until the next switch takes them over; to free them: \
+             rm /dev/hugepages/{PREFIX}map_*"
+        )
+    })
 }
 
 /// Whether a switch could listen there.

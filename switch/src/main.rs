@@ -288,6 +288,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
             .code(Exit::File)?;
     }
     print(&report, arguments.json)?;
+    if let Some(left) = machine::left_over(&config) {
+        log::line("end", left);
+    }
     Ok(end(&config, &report))
 }
 

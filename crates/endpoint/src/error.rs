@@ -69,7 +69,7 @@ pub enum Awaited {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorkerError {
     /// No good answer to JOIN.
-    #[error("the switch did not let us join within {after:?}{}", Also(.hint))]
+    #[error("the switch did not {} within {after:?}{}", Accepted(.hint), Also(.hint))]
     NoAnswer {
         /// How long it was tried.
         after: Duration,
@@ -202,6 +202,18 @@ pub enum WorkerError {
     /// The user of the session ended it.
     #[error("given up")]
     GivenUp,
+}
+
+/// What did not happen: silence is no refusal.
+struct Accepted<'a>(&'a Option<Hint>);
+
+impl fmt::Display for Accepted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            Some(_) => "let us join",
+            None => "answer",
+        })
+    }
 }
 
 struct Also<'a>(&'a Option<Hint>);

@@ -424,7 +424,7 @@ def test_a_switch_that_stays_away(own):
         assert seconds[rank] < IN_TIME_S
     for error in errors(at_all(cluster, lambda job: job.barrier())):
         assert isinstance(error, tally.JoinError), error
-        assert "did not let us join" in str(error)
+        assert "the switch did not answer" in str(error)
 
 
 def test_a_parameter_server_that_is_killed_in_training(own):
