@@ -60,10 +60,10 @@ impl Job {
         if !visit.refusals.take(visit.now) {
             return;
         }
-        // The first says nothing new, and the others how an epoch has ended.
+        // The first two are asked again at once, and the others say how an epoch has ended.
         let is_news = !matches!(
             refusal.reason,
-            Reason::Challenge | Reason::MemberLost | Reason::MemberFailed
+            Reason::Challenge | Reason::Window | Reason::MemberLost | Reason::MemberFailed
         );
         if is_news {
             visit.events.push(Event::Refused {
