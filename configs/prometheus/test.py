@@ -27,8 +27,8 @@ DASHBOARD = HERE.parent / "grafana" / "tally.json"
 KEY = "000102030405060708090a0b0c0d0e0f"
 # What a browser would run if the page took names for HTML.
 HOSTILE = "<img src=x onerror=document.title='owned'>"
-# Series of agents and parameter servers; a test of tally-telemetry has their names.
-NOT_HERE = re.compile(r"^tally_(agent|ps)_")
+# Series of processes at an agent; a unit test of tally-schema has their names.
+NOT_HERE = re.compile(r"^tally_agent_(?!info|uptime|warnings)")
 NAME = re.compile(r"\btally_[a-z0-9_]+")
 BROWSER = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -83,7 +83,7 @@ def device(folder, host, role):
 
 def cluster(folder, programs):
     """Starts all, and gives their metrics' addresses by program."""
-    switch = f"127.0.0.1:{free_port()}"
+    switch, ps, agent = (f"127.0.0.1:{free_port()}" for _ in range(3))
     names = ["w0", HOSTILE, "ps"]
     mac = lambda host: f"02:00:00:00:00:{host + 1:02x}"
     ip = lambda host: f"10.84.0.{host + 1}"
@@ -99,13 +99,14 @@ def cluster(folder, programs):
     start(folder, "switch", programs / "tally-switch", "--config", write(folder, "switch", config))
     until(20, "switch", lambda: get(f"http://{switch}/metrics"))
     address = {"address": "10.84.0.254"}
-    config = {"switch": address, "jobs": [{"id": 7, "key": KEY}], "transport": dpdk(2)}
+    config = {"switch": address, "jobs": [{"id": 7, "key": KEY}], "transport": dpdk(2), "metrics": {"listen": ps}}
     start(folder, "ps", programs / "tally-agent", "ps", "--config", write(folder, "ps", config))
     config = {
         "socket": str(folder / "agent.sock"),
         "switch": address,
         "transport": {"type": "udp", "bind": "127.0.0.1"},
         "jobs": [{"id": 8, "key": KEY[::-1], "workers": 2}],
+        "metrics": {"listen": agent},
     }
     start(folder, "agent", programs / "tally-agent", "serve", "--config", write(folder, "agent", config))
     for host in range(2):
@@ -113,7 +114,7 @@ def cluster(folder, programs):
         config = {"switch": address, "job": job, "transport": dpdk(host), "window": 256}
         command = ["allreduce", "--config", write(folder, f"worker{host}", config), "--synthetic", "--elements", "200k"]
         start(folder, f"worker{host}", programs / "tally-agent", *command, "--repeat", "100000", "--compute", "20")
-    return {"switch": switch}
+    return {"switch": switch, "ps": ps, "agent": agent}
 
 
 def promtool(*arguments, text=None):
@@ -183,7 +184,7 @@ def check_expressions(prometheus):
                 missing.setdefault(name, []).append(expression)
     assert not missing, f"no such series: {missing}"
     print(f"{len(rules)} rules and {len(all_expressions) - len(rules)} expressions of the dashboard name series that are there")
-    for expression in ["rate(tally_results_total[5s])",
+    for expression in ["rate(tally_results_total[5s])", "tally_ps_uptime_seconds", "tally_agent_uptime_seconds",
                        'tally_job_phase{job_id="7",phase="running"}', "tally_residence_seconds_count"]:
         [sample] = prometheus.query(expression)
         assert float(sample["value"][1]) > 0, (expression, sample)

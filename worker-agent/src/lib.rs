@@ -29,6 +29,7 @@ pub mod daemon;
 pub mod doctor;
 mod error;
 pub mod link;
+pub mod monitor;
 pub mod ps;
 pub mod report;
 pub mod session;

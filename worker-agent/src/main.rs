@@ -17,6 +17,7 @@ use tally_agent::config::{AgentConfig, PsConfig, PsJob, WorkerConfig};
 use tally_agent::daemon;
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::log::Log;
+use tally_agent::monitor;
 use tally_agent::tensors::Tensors;
 use tally_agent::{AgentError, Options, ps};
 use tally_program::service::{self, Watchdog};
@@ -163,6 +164,7 @@ fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
 
 fn serve_ps(args: &PsArgs, log: Log) -> Result<(), AgentError> {
     let config = PsConfig::load(&args.config)?;
+    tally_agent::log::configure(config.log);
     let loss = loss(args.loss, log);
     let stop = stop_flag();
     let reload = reload_flag();
@@ -226,6 +228,8 @@ fn serve(args: &ServeArgs, log: Log) -> Result<(), AgentError> {
         println!("{}: good", args.config.display());
         return Ok(());
     }
+    tally_agent::log::configure(config.log);
+    monitor::serve_agent(&config);
     let origin = daemon::Origin::of_this_process().map_err(|source| AgentError::Report {
         path: "/proc/self/exe".into(),
         source,

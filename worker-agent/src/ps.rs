@@ -9,6 +9,7 @@ use crate::error::AgentError;
 use crate::link::loss::{Loss, Lossy};
 use crate::link::{Link, open_link};
 use crate::log::Log;
+use crate::monitor::PsMonitor;
 use crate::report::ps_job;
 use crate::session::{Clock, instance};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -92,6 +93,8 @@ pub(crate) struct Server<L> {
     /// Of sessions that have left before the end.
     left: Vec<PsJobReport>,
     is_stopping: bool,
+    /// Where the reports go, if metrics are configured.
+    monitor: Option<PsMonitor>,
 }
 
 struct Served {
@@ -115,6 +118,7 @@ impl<L: Link> Server<L> {
             sessions: Vec::with_capacity(config.jobs.len()),
             left: Vec::new(),
             is_stopping: false,
+            monitor: PsMonitor::of(config),
         };
         server.open_sessions()?;
         Ok(server)
@@ -228,6 +232,10 @@ impl<L: Link> Server<L> {
             let over = self.left.len().saturating_sub(LEFT_MAX);
             self.left.drain(..over);
             self.open_sessions()?;
+        }
+        if let Some(mut monitor) = self.monitor.take() {
+            monitor.look(|| self.report());
+            self.monitor = Some(monitor);
         }
         Ok(received > 0 || sent > 0 || has_left)
     }

@@ -14,6 +14,7 @@ pub use host::{
     control_socket_of,
 };
 
+use crate::event::{LogSection, MetricsSection};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -53,6 +54,12 @@ pub struct PsConfig {
     pub jobs: Vec<PsJob>,
     /// How frames get there.
     pub transport: Transport,
+    /// What the log writes, and how.
+    #[serde(default, skip_serializing_if = "LogSection::is_default")]
+    pub log: LogSection,
+    /// Where metrics are served over HTTP; without it, nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsSection>,
 }
 
 /// Where the switch is.

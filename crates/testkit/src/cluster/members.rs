@@ -135,6 +135,8 @@ impl Cluster {
                 key: key(job),
             }],
             transport: host.transport.clone(),
+            log: Default::default(),
+            metrics: None,
         };
         let path = self.write(&format!("{name}.json"), &config)?;
         let mut command = self.on_host(&host, "tally-agent");

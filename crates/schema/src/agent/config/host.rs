@@ -6,6 +6,7 @@ use super::{
     check_frames, check_jobs, check_switch, default_payload_bytes, default_source_port,
     default_window, mac,
 };
+use crate::event::{LogSection, MetricsSection};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::Ipv4Addr;
@@ -53,6 +54,12 @@ pub struct AgentConfig {
     /// A parameter server in the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ps: Option<AgentPs>,
+    /// What the log writes, and how.
+    #[serde(default, skip_serializing_if = "LogSection::is_default")]
+    pub log: LogSection,
+    /// Where metrics are served over HTTP; without it, nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsSection>,
 }
 
 /// Where and by whom the agent is changed while it runs.
@@ -220,6 +227,8 @@ impl AgentConfig {
             processes: default_processes(),
             control: Control::default(),
             ps: None,
+            log: LogSection::default(),
+            metrics: None,
         }
     }
 
@@ -300,6 +309,8 @@ impl AgentConfig {
             switch: self.switch,
             jobs: jobs.unwrap_or_else(|| self.jobs.iter().map(of_agent).collect()),
             transport: self.transport_of_one(),
+            log: self.log,
+            metrics: None,
         })
     }
 
