@@ -95,7 +95,7 @@ pub fn recent() -> Vec<Event> {
 /// Events that were not written, because the log was not read.
 #[must_use]
 pub fn dropped() -> u64 {
-    collector::hub().queue.dropped()
+    collector::hub().queue.dropped_ever()
 }
 
 /// Has metrics count events of these kinds from 0, so that the first one is an increase.

@@ -119,7 +119,7 @@ impl<T> Queue<T> {
     }
 
     /// Events dropped since the start.
-    pub(crate) fn dropped(&self) -> u64 {
+    pub(crate) fn dropped_ever(&self) -> u64 {
         self.state().dropped_ever
     }
 
@@ -174,7 +174,7 @@ mod tests {
             }
         }
         assert!(told >= LENGTH as u64 && dropped > 0);
-        assert_eq!(queue.dropped(), dropped);
+        assert_eq!(queue.dropped_ever(), dropped);
         queue.flush(Duration::from_secs(10));
         queue.push("0 later\n".into());
         assert_eq!(lines.next().unwrap().unwrap(), "0 later");
