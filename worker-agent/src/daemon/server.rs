@@ -29,6 +29,7 @@ pub(super) struct ServerHandle {
 }
 
 /// What the port's thread is to serve.
+#[cfg_attr(not(feature = "dpdk"), allow(dead_code))]
 pub(super) struct PortServer {
     pub(super) config: PsConfig,
     pub(super) loss: Option<Loss>,
