@@ -4,7 +4,7 @@
 //! and waits for the answer. So all changes, also those of SIGHUP, come one after the other there.
 //! Sockets, rights and limits are those of [`tally_api::server`].
 //!
-//! A report costs each data core a command. Calls that come within [`FRESH`] share one, and at most
+//! A report costs each data core a command. Calls that come within `FRESH` share one, and at most
 //! one is under way, so clients cannot load the cores by asking.
 
 mod convert;
@@ -43,7 +43,7 @@ const MACS_MAX: usize = 16_384;
 
 type Answer<T> = Result<Response<T>, Status>;
 
-/// Listens where the configuration says. The order is that of [`places`].
+/// Listens where the configuration says. The order is that of `places`.
 ///
 /// # Errors
 /// The first socket that cannot be.

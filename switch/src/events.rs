@@ -349,7 +349,7 @@ impl GrowthWatch {
     }
 
     /// Says what happened to a job or to a member; of a refusal that repeats, the first and then
-    /// one each [`REPEATED_EVERY`].
+    /// one each `REPEATED_EVERY`.
     pub fn say(&mut self, event: &Event) {
         if self.repeated.is_news(event, Instant::now()) {
             say(event, &self.ports);

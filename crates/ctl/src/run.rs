@@ -17,7 +17,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// Carries a command line out.
 ///
 /// # Errors
-/// What went wrong; [`Failure::exit_code`] is the process's.
+/// What went wrong.
 pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     if let Command::Completions { shell } = &arguments.command {
         return completions::completions(*shell);

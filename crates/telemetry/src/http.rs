@@ -1,7 +1,7 @@
 //! Metrics, the report and the page over HTTP, for clients that may be slow, many or hostile.
 //!
-//! One thread serves all. A connection has one request, and [`CONNECTION_MAX`] for it; beyond
-//! [`CLIENTS_MAX`] connections new ones are closed. All clients of [`FRESH`] share one snapshot, so
+//! One thread serves all. A connection has one request, and `CONNECTION_MAX` for it; beyond
+//! `CLIENTS_MAX` connections new ones are closed. All clients of `FRESH` share one snapshot, so
 //! any number of them costs the data cores one report in that time. Nothing can be changed: the
 //! methods are GET and HEAD.
 //!
