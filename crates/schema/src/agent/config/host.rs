@@ -424,7 +424,7 @@ mod tests {
         assert_eq!(config.parameter_server(), None);
         assert_eq!(
             config.control_socket(),
-            Path::new("/run/tally/agent.sock.control")
+            Path::new("/run/tally/agent/agent.sock.control")
         );
         let config = agent(&AGENT.replace("\"jobs\"", "\"ps\": {}, \"jobs\"")).unwrap();
         let ps = config.parameter_server().unwrap();
