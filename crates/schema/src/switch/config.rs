@@ -71,10 +71,10 @@ pub struct Config {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ports: Option<u16>,
     /// Whether ports that lead to wires send LLDP.
-    #[serde(default = "default_true")]
+    #[serde(default = "default_true", skip_serializing_if = "is_true")]
     pub lldp: bool,
     /// Whether ports that lead to wires are watched for loops.
-    #[serde(default = "default_true")]
+    #[serde(default = "default_true", skip_serializing_if = "is_true")]
     pub loop_guard: bool,
     /// The aggregator pool.
     #[serde(default)]
@@ -222,7 +222,7 @@ pub struct PortSection {
     #[serde(default)]
     pub steering: Steering,
     /// Whether the switch starts without this interface of the kernel, and opens it later.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub optional: bool,
 }
 
@@ -480,6 +480,10 @@ pub enum Idle {
     Spin,
 }
 
+/// What is as by default is not written: an older switch reads the file, too.
+const fn is_true(value: &bool) -> bool {
+    *value
+}
 const fn default_true() -> bool {
     true
 }
