@@ -178,6 +178,9 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             for handover in rest.by_ref().take(burst) {
                 match handover {
                     Handover::Egress(port, class, frame) => {
+                        if frame.wire_frames() > 1 {
+                            self.context.ports.expect_superframes();
+                        }
                         self.context.ports.send(port, usize::from(class), frame);
                     }
                     Handover::Ingress(port, frame) => {
@@ -264,6 +267,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
     /// carry.
     fn receive_superframe(&mut self, port: PortId, frame: P::Frame) -> Result<(), DropReason> {
         let more = frame.wire_frames() as u64 - 1;
+        self.context.ports.expect_superframes();
         self.context.ports.counters[usize::from(port.0)].rx_frames += more;
         let head = frame.data();
         let is_dialects = self.demux.port(port).is_some()

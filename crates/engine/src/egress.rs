@@ -151,15 +151,15 @@ impl<F: Frame> Line<F> {
         port: PortId,
         driver: &mut impl Transmit<F>,
         counters: &mut PortCounters,
+        may_have_superframes: bool,
     ) -> bool {
-        let size = |stage: &[F]| {
-            let add = |(frames, bytes), f: &F| {
-                (
-                    frames + f.wire_frames() as u64,
-                    bytes + f.frame_bytes() as u64,
-                )
-            };
-            stage.iter().fold((0, 0), add)
+        let bytes = |stage: &[F]| stage.iter().map(|f| f.frame_bytes() as u64).sum::<u64>();
+        let frames = |stage: &[F]| {
+            if may_have_superframes {
+                stage.iter().map(|f| f.wire_frames() as u64).sum::<u64>()
+            } else {
+                stage.len() as u64
+            }
         };
         let mut progress = false;
         loop {
@@ -168,11 +168,10 @@ impl<F: Frame> Line<F> {
             if self.stage.is_empty() {
                 return progress;
             }
-            let before = size(&self.stage);
+            let before = (frames(&self.stage), bytes(&self.stage));
             let sent = driver.transmit(port, &mut self.stage);
-            let left = size(&self.stage);
-            counters.tx_frames += before.0 - left.0;
-            counters.tx_bytes += before.1 - left.1;
+            counters.tx_frames += before.0 - frames(&self.stage);
+            counters.tx_bytes += before.1 - bytes(&self.stage);
             progress |= sent > 0;
             if !self.stage.is_empty() {
                 return progress;
@@ -219,6 +218,8 @@ pub struct Ports<F> {
     /// By port, bytes of the longest ordinary frame that may leave by it.
     longest_frame: Vec<usize>,
     stage_frames: usize,
+    /// Whether a superframe has come: before, each frame counts as one.
+    may_have_superframes: bool,
     /// By port.
     pub counters: Vec<PortCounters>,
     /// By port.
@@ -251,6 +252,7 @@ impl<F: Frame> Ports<F> {
             hostless: Vec::new(),
             longest_frame: vec![usize::MAX; ways.len()],
             stage_frames,
+            may_have_superframes: false,
             counters: vec![PortCounters::default(); ways.len()],
             rare: vec![RareCounters::default(); ways.len()],
             handover_full: 0,
@@ -282,6 +284,11 @@ impl<F: Frame> Ports<F> {
         if let Some(longest) = self.longest_frame.get_mut(usize::from(port.0)) {
             *longest = bytes;
         }
+    }
+
+    /// From now on, frames may count as several.
+    pub(crate) fn expect_superframes(&mut self) {
+        self.may_have_superframes = true;
     }
 
     /// Has nothing flooded to this port from now on.
@@ -430,7 +437,12 @@ impl<F: Frame> Ports<F> {
         self.transmit_handovers(driver, 1);
         for (at, (way, counters)) in self.ways.iter_mut().zip(&mut self.counters).enumerate() {
             if let Way::Own(line) = way {
-                progress |= line.transmit(PortId(at as u16), driver, counters);
+                progress |= line.transmit(
+                    PortId(at as u16),
+                    driver,
+                    counters,
+                    self.may_have_superframes,
+                );
                 self.any_waits |= !line.queue.is_empty();
             }
         }
@@ -458,7 +470,12 @@ impl<F: Frame> Ports<F> {
     pub fn transmit_port(&mut self, port: PortId, driver: &mut impl Transmit<F>) {
         let at = usize::from(port.0);
         if let Way::Own(line) = &mut self.ways[at] {
-            line.transmit(port, driver, &mut self.counters[at]);
+            line.transmit(
+                port,
+                driver,
+                &mut self.counters[at],
+                self.may_have_superframes,
+            );
         }
     }
 

@@ -128,6 +128,8 @@ pub struct PortQueue<T> {
     classes: [VecDeque<T>; CLASSES],
     /// Frames in all classes; of a superframe, one.
     len: u32,
+    /// What all of them count as.
+    weight: u32,
     /// What a frame counts as.
     weigh: fn(&T) -> u32,
     /// By class, what superframes count as beyond one.
@@ -167,6 +169,7 @@ impl<T> PortQueue<T> {
             config,
             classes: std::array::from_fn(|_| VecDeque::with_capacity(config.frames as usize)),
             len: 0,
+            weight: 0,
             weigh,
             extra: [0; CLASSES],
             waiting: 0,
@@ -199,19 +202,13 @@ impl<T> PortQueue<T> {
     #[must_use]
     pub fn is_long(&self, class: usize) -> bool {
         // Nearly always the first comparison says it all.
-        self.weight() >= self.config.mark_frames && self.len_from(class) >= self.config.mark_frames
+        self.weight >= self.config.mark_frames && self.len_from(class) >= self.config.mark_frames
     }
 
     fn len_from(&self, class: usize) -> u32 {
         let extra: u32 = self.extra[class..].iter().sum();
         let frames: u32 = self.classes[class..].iter().map(|q| q.len() as u32).sum();
         frames + extra
-    }
-
-    /// What all that waits counts as.
-    #[inline]
-    fn weight(&self) -> u32 {
-        self.len + self.extra.iter().sum::<u32>()
     }
 
     /// Lets a frame join its class.
@@ -233,7 +230,8 @@ impl<T> PortQueue<T> {
         queue.push_back(frame);
         self.waiting |= 1 << class;
         self.len += 1;
-        self.counters.queue_frames_max = self.counters.queue_frames_max.max(self.weight());
+        self.weight += weight;
+        self.counters.queue_frames_max = self.counters.queue_frames_max.max(self.weight);
         Ok(())
     }
 
@@ -305,6 +303,7 @@ impl<T> PortQueue<T> {
     fn served(&mut self, class: usize, n: u32, weight: u32) {
         let bit = 1u8 << class;
         self.len -= n;
+        self.weight -= weight;
         self.due &= !bit;
         self.passed[class] = 0;
         let queue = &mut self.classes[class];
