@@ -616,8 +616,8 @@ const ALL: &str = r#"{
   "cores": [2, 3],
   "control_core": 1,
   "ports": [
-    { "name": "a", "device": "net_null0", "mtu": 9000, "descriptors": 512, "core": 1, "steering": "peer", "optional": false },
-    { "name": "card", "device": "net_null1", "mtu": 9000, "descriptors": 256, "core": 0, "steering": "handover", "optional": false },
+    { "name": "a", "device": "net_null0", "mtu": 9000, "descriptors": 512, "core": 1, "steering": "peer" },
+    { "name": "card", "device": "net_null1", "mtu": 9000, "descriptors": 256, "core": 0, "steering": "handover" },
     { "name": "late", "device": "packet0,iface=eth9", "mtu": 9000, "descriptors": 256, "core": 0, "steering": "auto", "optional": true }
   ],
   "max_ports": 8,
