@@ -615,9 +615,7 @@ impl Worker {
                 self.window.expire(now);
                 let after = self.config.stall_timeout;
                 if !self.delivered && self.last_progress.after(after) <= now {
-                    if self.last_heard.after(after) <= now {
-                        let hint = self.hint;
-                        let error = WorkerError::SwitchSilent { after, hint };
+                    if let Some(error) = self.switch_silent(now, after) {
                         return self.leave_with(now, LeaveCode::Failed, 0, error);
                     }
                     let (fragment, error) = (self.window.base(), self.stalled(after));

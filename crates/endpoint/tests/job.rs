@@ -509,6 +509,24 @@ fn a_switch_that_falls_silent_is_named() {
     assert_eq!(world.error(0), Some(&silent));
 }
 
+#[test]
+fn a_switch_that_falls_silent_later_than_its_last_result_is_named() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.run_for(SECOND);
+    world.switch.sums = false;
+    world.submit(10);
+    world.run_for(2 * SECOND);
+    world.silent.push(254);
+    world.run_to_end(60 * SECOND);
+    for rank in [0, 1] {
+        let text = world.error(rank).unwrap().to_string();
+        assert!(
+            text.starts_with("the switch has been silent for "),
+            "{text}"
+        );
+    }
+}
+
 /// A process that was stopped for longer than the stall timeout finds its timers first, and its
 /// datagrams later.
 #[test]

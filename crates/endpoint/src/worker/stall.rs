@@ -29,6 +29,21 @@ impl Worker {
         }
     }
 
+    /// The error of a worker that has had no result for `after`, if the switch is silent. It may
+    /// have answered a heartbeat since its last result.
+    pub(super) fn switch_silent(&self, now: Time, after: Duration) -> Option<WorkerError> {
+        let (silent, hint) = (now.since(self.last_heard), self.hint);
+        if silent < SILENT.min(after) {
+            return None;
+        }
+        let after = if silent < after {
+            tenths(silent)
+        } else {
+            after
+        };
+        Some(WorkerError::SwitchSilent { after, hint })
+    }
+
     pub(super) fn stalled(&self, after: Duration) -> WorkerError {
         WorkerError::Stalled {
             after,
