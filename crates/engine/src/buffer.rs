@@ -19,6 +19,8 @@ pub enum To {
     Worker(Rank),
     /// The job's parameter server, at its bound address.
     Ps,
+    /// The parent of a node, at the shard of the fragment.
+    Parent,
 }
 
 /// The way out of the engine.
@@ -33,6 +35,17 @@ pub trait Egress<B: Buffer> {
 
     /// Send a published frame once more, as it stands, on the port of one worker.
     fn republish(&mut self, roster: &Roster, to: Rank, frame: &B);
+
+    /// Send the node's sum `buffer` with `header` to the parent (TR-1), and give the frame back for
+    /// the ring. From then on its bytes are shared and read-only. `born` is when the first
+    /// contribution came, if the switch saw one.
+    fn send_up(&mut self, roster: &Roster, header: &Header, buffer: B, born: Option<Time>) -> B;
+
+    /// Send a copy of `frame`, which may be shared, with `header` to the parent.
+    fn copy_up(&mut self, roster: &Roster, header: &Header, frame: &B);
+
+    /// Whether a queue may still have a reference to `frame`.
+    fn is_queued(&self, frame: &B) -> bool;
 
     /// The engine is done with this buffer.
     fn discard(&mut self, buffer: B) {

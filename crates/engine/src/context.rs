@@ -1,8 +1,11 @@
 //! What dialects use of their core: its address, the way out, running jobs, and the way to control.
 
 mod jobs;
+mod parents;
 
 pub use jobs::Jobs;
+pub(crate) use parents::job_of;
+pub use parents::{ParentAddress, Parents};
 
 use crate::egress::Ports;
 use crate::frame::{Frame, Platform};
@@ -54,6 +57,8 @@ pub struct Context<P: Platform> {
     pub forwarding: Forwarding,
     /// Running jobs and the dialects that serve them.
     pub jobs: Jobs,
+    /// Parent switches, by port.
+    pub parents: Parents,
     drops: Drops,
     to_control: VecDeque<ControlFrame>,
 }
@@ -78,6 +83,7 @@ impl<P: Platform> Context<P> {
             platform,
             forwarding,
             jobs: Jobs::default(),
+            parents: Parents::default(),
             drops: Drops::default(),
             to_control: VecDeque::new(),
         }

@@ -20,7 +20,7 @@
 //!
 //! [`Dialect::receive_cached`]: crate::dialect::Dialect::receive_cached
 
-use crate::context::{Context, ControlFrame};
+use crate::context::{Context, ControlFrame, ParentAddress};
 use crate::demux::{Arrival, Demux, DialectId, Overlap};
 use crate::dialect::{DialectSet, Next};
 use crate::egress::{Handover, PortCounters, RareCounters, Transmit, class_of_frame};
@@ -52,6 +52,8 @@ pub enum Command<C, M> {
     Bind(Arc<Roster>),
     /// End a job.
     Unbind(JobId),
+    /// Take frames of a parent switch from this port, or of none any more.
+    Parent(PortId, Option<ParentAddress>),
     /// Have another dialect serve this epoch of a job; says whether it still runs.
     Move(JobId, Epoch, DialectId, Reply<bool>),
     /// Have the first dialect serve a job that was moved.
@@ -248,6 +250,9 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 return Err(reason);
             }
         }
+        if self.context.parents.claims(port, frame.data()) {
+            return self.receive_of_parent(port, frame);
+        }
         if let Some(id) = self.demux.transit(frame.data())
             && let Ok(udp) = UdpFrame::parse(frame.data())
         {
@@ -323,6 +328,16 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             udp: Some(udp),
         };
         self.give(id, &arrival, frame)
+    }
+
+    /// Decides on a frame of a parent switch to the group of a job (TR-8).
+    #[cold]
+    fn receive_of_parent(&mut self, port: PortId, frame: P::Frame) -> Result<(), DropReason> {
+        if frame.has_bad_checksum() {
+            return Err(DropReason::Checksum);
+        }
+        let udp = Some(UdpFrame::parse(frame.data())?);
+        self.give(D::JOBS, &Arrival { port, udp }, frame)
     }
 
     /// Gives a frame to its dialect.
@@ -477,6 +492,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             Command::Reassign(port, queue) => context.ports.reassign(port, queue),
             Command::Bind(roster) => {
                 context.forwarding.bind(&roster);
+                context.parents.bind(&roster);
                 let (server, before) = context.jobs.bind(&roster, D::JOBS);
                 if let Some(before) = before {
                     self.dialects.release(before, context, roster.job);
@@ -488,6 +504,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 context.jobs.unbind(job);
                 self.dialects.unbind(context, job);
             }
+            Command::Parent(port, parent) => context.parents.set(port, parent),
             Command::Move(job, epoch, to, reply) => reply(self.move_job(job, epoch, to)),
             Command::MoveBack(job, reply) => {
                 self.move_back(job);

@@ -351,6 +351,18 @@ metrics! {
         pub probe_nacks: u64 = counter "probe_nacks";
         /// Results that came from a worker that had them.
         pub results_from_workers: u64 = counter "results_from_workers";
+        /// Sums of a node of a tree that were sent to its parent.
+        pub sums_up: u64 = counter "sums_up";
+        /// Sums retransmitted to the parent.
+        pub sums_up_again: u64 = counter "sums_up_retransmitted";
+        /// Results that a node had and its parent asked for, or did not know.
+        pub results_up: u64 = counter "results_up";
+        /// PROBEs of a node to its parent.
+        pub probes_up: u64 = counter "probes_up";
+        /// Results of the parent, passed down.
+        pub results_down: u64 = counter "results_down";
+        /// NACKs of the parent.
+        pub nacks_down: u64 = counter "nacks_down";
         /// Results with a saturated element.
         pub overflows: u64 = counter "overflows";
     }

@@ -50,7 +50,7 @@ pub mod registry;
 pub mod roster;
 pub mod switchml;
 
-pub use crate::context::{Context, ControlFrame, SwitchAddress};
+pub use crate::context::{Context, ControlFrame, ParentAddress, SwitchAddress};
 pub use crate::core::{Command, Core, CoreReport, Reply};
 pub use buffer::{Buffer, Egress, To};
 pub use counters::{Counters, DropReason, Drops};
@@ -64,4 +64,4 @@ pub use native::batch::{Batch, Contribution};
 pub use native::policy::Policy;
 pub use native::pool::{Limits, PolicyName, PoolConfig, PoolJob};
 pub use registry::{Action, JobConfig, Registry, RegistryConfig};
-pub use roster::{Member, PortId, Roster};
+pub use roster::{Member, PortId, Roster, Uplink};

@@ -20,7 +20,7 @@ mod sent_to_ps;
 mod slot;
 
 use crate::buffer::{Buffer, Egress, To};
-use crate::context::{Context, ControlFrame};
+use crate::context::{Context, ControlFrame, job_of};
 use crate::demux::{Arrival, Claim};
 use crate::dialect::{Dialect, Next};
 use crate::frame::{Frame, Observed, Platform};
@@ -137,6 +137,23 @@ impl<P: Platform> Native<P> {
         self.batch.push(contribution, Datagram(frame));
     }
 
+    /// The shard of a NACK or RESULT: by its UDP port, or by its fragment if it is of a parent.
+    fn shard_of(
+        &self,
+        from: &Member,
+        header: &Header,
+        addresses: &Addresses,
+    ) -> Result<usize, DropReason> {
+        match self.aggregator.shard_of_parents(from, header) {
+            Ok(_) if job_of(addresses.dst_ip).is_some_and(|job| job != header.job) => {
+                Err(DropReason::UnknownJob)
+            }
+            Ok(shard) => Ok(shard),
+            Err(reason) if job_of(addresses.dst_ip).is_some() => Err(reason),
+            Err(_) => Ok(usize::from(addresses.dst_port - self.base_port)),
+        }
+    }
+
     /// Sums what has come in.
     #[inline]
     fn aggregate_batch(&mut self, context: &mut Context<P>) {
@@ -178,7 +195,16 @@ impl<P: Platform> Dialect<P> for Native<P> {
             ip: addresses.src_ip,
             udp_port: addresses.src_port,
         };
-        if matches!(header.kind, Kind::Accept | Kind::Refuse) {
+        let is_to_group = addresses.dst_ip != context.address.ip;
+        let may_be = match header.kind {
+            Kind::Result => true,
+            // Only from a parent, which answers JOIN and LEAVE.
+            Kind::Accept | Kind::Refuse => {
+                !is_to_group && context.parents.is_parent(from.port, from.mac, from.ip)
+            }
+            _ => !is_to_group,
+        };
+        if !may_be {
             return Err(DropReason::NotForSwitch);
         }
         if header.kind.is_control() {
@@ -193,7 +219,10 @@ impl<P: Platform> Dialect<P> for Native<P> {
         if context.jobs.is_moved(header.job) {
             return Ok(Next::Job(header.job, frame));
         }
-        let shard = usize::from(addresses.dst_port - self.base_port);
+        let shard = match header.kind {
+            Kind::Nack | Kind::Result => self.shard_of(&from, &header, addresses)?,
+            _ => usize::from(addresses.dst_port - self.base_port),
+        };
         if shard != context.core {
             context.ports.hand_over(shard, arrival.port, frame);
             return Ok(Next::Done);
@@ -370,6 +399,20 @@ impl<P: Platform> Out<'_, P> {
             .expect("the engine sends only frames it never shared");
         emit(bytes, addresses, header);
     }
+
+    /// Sends an unshared frame to the parent, as long as `header` says.
+    #[cold]
+    fn send_to_parent(&mut self, roster: &Roster, header: &Header, mut frame: P::Frame) {
+        let context = &mut *self.context;
+        let Some(uplink) = &roster.uplink else { return };
+        if !frame.set_len(HEADERS_BYTES + header.payload_bytes()) {
+            context.ports.no_buffer += 1;
+            return context.ports.recycle(frame);
+        }
+        let to = uplink.shard_of(header.fragment);
+        Self::write_headers(&mut frame, &context.addresses_to(&to), header);
+        context.ports.send(to.port, class_of_header(header), frame);
+    }
 }
 
 impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
@@ -386,6 +429,7 @@ impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
         let member = match to {
             To::Ps => Some(&roster.ps),
             To::Worker(rank) => roster.member(rank),
+            To::Parent => return self.send_to_parent(roster, header, frame),
         };
         let Some(member) = member else { return };
         let trailer = header.kind.trailer_bytes();
@@ -443,6 +487,40 @@ impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
             let class = class_of(frame.data()[UDP_END + PRIORITY]);
             self.context.ports.send(member.port, class, frame);
         }
+    }
+
+    fn send_up(
+        &mut self,
+        roster: &Roster,
+        header: &Header,
+        Datagram(mut frame): Datagram<P::Frame>,
+        born: Option<Time>,
+    ) -> Datagram<P::Frame> {
+        let context = &mut *self.context;
+        context.platform.observe(Observed::Sent(header, &frame));
+        let Some(uplink) = &roster.uplink else {
+            return Datagram(frame);
+        };
+        let to = uplink.shard_of(header.fragment);
+        Self::write_headers(&mut frame, &context.addresses_to(&to), header);
+        // As a result to one port: marked before it is shared.
+        let class = class_of_header(header);
+        let frame = context.ports.multicast(&[to.port], class, frame);
+        if let Some(born) = born {
+            self.residence.record(born, context.now);
+        }
+        Datagram(frame)
+    }
+
+    fn copy_up(&mut self, roster: &Roster, header: &Header, Datagram(frame): &Datagram<P::Frame>) {
+        match self.context.platform.copy(frame) {
+            Some(copy) => self.send(roster, To::Parent, header, Datagram(copy)),
+            None => self.context.ports.no_buffer += 1,
+        }
+    }
+
+    fn is_queued(&self, Datagram(frame): &Datagram<P::Frame>) -> bool {
+        !frame.is_unique()
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! Who is a member of a running job: what the data path checks frames against.
 
 use std::net::Ipv4Addr;
-use tally_wire::{Epoch, EpochSecret, JobId, Mac, Rank, all_ranks};
+use tally_wire::{Epoch, EpochSecret, FragmentId, JobId, Mac, Rank, all_ranks};
 
 /// A port of the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -34,6 +34,30 @@ impl Member {
     }
 }
 
+/// The way from a node of a tree to its parent (TR-1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// The parent: the port that leads to it, its addresses, and its base port.
+    pub parent: Member,
+    /// Own local rank at the parent.
+    pub rank: Rank,
+    /// Shards of the parent, a power of two.
+    pub shards: u8,
+}
+
+impl Uplink {
+    /// Where frames of this fragment go: the parent, at the UDP port of its shard (F-3).
+    #[inline]
+    #[must_use]
+    pub fn shard_of(&self, fragment: FragmentId) -> Member {
+        let shard = fragment.0 & u32::from(self.shards).saturating_sub(1);
+        Member {
+            udp_port: self.parent.udp_port.wrapping_add(shard as u16),
+            ..self.parent
+        }
+    }
+}
+
 /// The members of one epoch of a job. Immutable; a change is a new roster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
@@ -45,12 +69,17 @@ pub struct Roster {
     pub secret: EpochSecret,
     /// Payload units of its elements.
     pub units: u8,
-    /// The workers, by rank; 1 to 64.
+    /// The workers, by rank; 1 to 64. In a tree, the node's hosts, then its child switches.
     pub workers: Vec<Member>,
     /// The parameter server.
     pub ps: Member,
     /// The ports that have a worker, without repetition: where results leave.
     pub ports: Vec<PortId>,
+    /// Workers that are child switches, as a bitmap: OVERFLOW and COLLISION are theirs on DATA
+    /// (TR-7).
+    pub switches: u64,
+    /// Where the sum of a node goes; `None` at the root, and in a job without a tree.
+    pub uplink: Option<Uplink>,
 }
 
 impl Roster {
@@ -75,7 +104,22 @@ impl Roster {
             workers,
             ps,
             ports,
+            switches: 0,
+            uplink: None,
         }
+    }
+
+    /// The same with child switches, as a bitmap of ranks.
+    #[must_use]
+    pub fn with_switches(self, switches: u64) -> Self {
+        Self { switches, ..self }
+    }
+
+    /// The same of a node whose sum goes to a parent.
+    #[must_use]
+    pub fn with_uplink(self, uplink: Uplink) -> Self {
+        let uplink = Some(uplink);
+        Self { uplink, ..self }
     }
 
     /// The bitmap with all ranks of the job.

@@ -221,6 +221,7 @@ impl World {
                 (header, payload)
             }
             Sent::Group(_, header, payload, _) => (header, payload),
+            Sent::Up(..) => panic!("a job without a tree has no parent"),
             Sent::Retransmit(to, ..) => {
                 assert_eq!(to, cause.rank);
                 // Which fragment is known to the asker only; its question is accounted for.

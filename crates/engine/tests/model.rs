@@ -495,6 +495,7 @@ impl World {
                     let to = match to {
                         To::Ps => Node::Ps(place),
                         To::Worker(rank) => Node::Worker(place, rank.0),
+                        To::Parent => panic!("a job without a tree has no parent"),
                     };
                     assert_eq!(member, self.member(to), "to the job's own member");
                     self.send(Node::Switch, to, header, payload);
@@ -509,6 +510,7 @@ impl World {
                         self.send(Node::Switch, to, header, payload.clone());
                     }
                 }
+                Sent::Up(..) => panic!("a job without a tree has no parent"),
                 Sent::Retransmit(rank, _, payload) => {
                     let Some(because) = because else {
                         panic!("a result of the ring, and no rank asked for it")

@@ -102,12 +102,12 @@ impl Kind {
     #[inline]
     const fn allowed_flags(self) -> u8 {
         match self {
-            Self::Data => Flags::RESEND.0 | Flags::MARKED.0,
+            // OVERFLOW and COLLISION: of child switches only (TR-7), which the roster knows.
+            Self::Data | Self::Partial => {
+                Flags::RESEND.0 | Flags::OVERFLOW.0 | Flags::MARKED.0 | Flags::COLLISION.0
+            }
             Self::Result => {
                 Flags::OVERFLOW.0 | Flags::FROM_PS.0 | Flags::MARKED.0 | Flags::COLLISION.0
-            }
-            Self::Partial => {
-                Flags::RESEND.0 | Flags::OVERFLOW.0 | Flags::MARKED.0 | Flags::COLLISION.0
             }
             Self::NotHere => Flags::FINISHED.0,
             _ => 0,

@@ -334,6 +334,7 @@ impl Egress<Frame> for Out {
         let to = match to {
             To::Ps => roster.ps,
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
+            To::Parent => unreachable!("a card has no job with a parent"),
         };
         self.emit(
             1 << to.port.0,
@@ -355,6 +356,16 @@ impl Egress<Frame> for Out {
         let to = (Mac::of_group(group), group, super::OWN.base_port);
         self.emit(mask, to, header, buffer.0);
         Frame(self.0.last().unwrap().clone())
+    }
+
+    fn send_up(&mut self, _: &Roster, _: &Header, _: Frame, _: Option<Time>) -> Frame {
+        unreachable!("a card has no job with a parent")
+    }
+
+    fn copy_up(&mut self, _: &Roster, _: &Header, _: &Frame) {}
+
+    fn is_queued(&self, _: &Frame) -> bool {
+        false
     }
 
     fn republish(&mut self, roster: &Roster, to: Rank, frame: &Frame) {

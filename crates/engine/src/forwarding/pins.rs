@@ -52,7 +52,10 @@ impl Pins {
     /// Pins the members of a job; those that it had before are released.
     pub fn bind(&mut self, roster: &Roster) {
         // First the new ones, so that who stays keeps its place.
-        let members = roster.workers.iter().chain([&roster.ps]);
+        // A child switch is a neighbour, whose MAC is known by its links.
+        let hosts = roster.workers.iter().enumerate();
+        let hosts = hosts.filter(|(rank, _)| roster.switches >> rank & 1 == 0);
+        let members = hosts.map(|(_, host)| host).chain([&roster.ps]);
         let members: Vec<_> = members.map(|member| (member.mac, member.port)).collect();
         for &(mac, port) in &members {
             let pins = self.by_mac.entry(mac.to_u64()).or_default();

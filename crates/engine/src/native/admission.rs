@@ -9,6 +9,8 @@ pub const MAX_JOBS: usize = 255;
 pub struct Admission {
     /// Place of its job.
     pub(crate) place: u8,
+    /// Whether it came from the parent of the job's node.
+    pub(crate) is_parents: bool,
     /// The rosters that it was checked against.
     pub(crate) rosters: u64,
 }

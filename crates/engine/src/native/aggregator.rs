@@ -12,7 +12,7 @@ use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::native::admission::{Admission, MAX_JOBS};
 use crate::native::held::{Arena, Owner};
-use crate::native::policy::{Placement, Policy};
+use crate::native::policy::{Completion, Placement, Policy};
 use crate::native::pool::{Limits, PoolConfig, PoolJob};
 use crate::native::ring::Ring;
 use crate::native::sent_to_ps::SentToPs;
@@ -31,10 +31,13 @@ mod hand_over;
 mod out;
 mod probe;
 mod ps;
+mod uplink;
 
 struct Job<B> {
     roster: Roster,
     all: u64,
+    /// What happens with a complete sum.
+    completion: Completion,
     placement: Placement,
     ring: Ring<B>,
     sent_to_ps: SentToPs,
@@ -47,6 +50,9 @@ struct Job<B> {
     newest: Option<FragmentId>,
     /// Contributions that came: summed, forwarded or dropped.
     arrivals: u64,
+    /// The rank that is asked next when the parent asks and nothing says which rank is missing
+    /// (TR-5).
+    next_asked: Rank,
 }
 
 impl<B> Job<B> {
@@ -172,6 +178,7 @@ impl<B: Buffer> Aggregator<B> {
         self.rosters += 1;
         if let Some(job) = self.job_mut(id)
             && (job.roster.epoch, job.roster.secret) == (roster.epoch, roster.secret)
+            && job.roster.uplink.is_some() == roster.uplink.is_some()
         {
             job.roster = roster;
             return true;
@@ -188,16 +195,23 @@ impl<B: Buffer> Aggregator<B> {
         if place >= MAX_JOBS {
             return false;
         }
+        let ring = Ring::new(self.config.ring_fragments(), self.shift);
+        let has_uplink = roster.uplink.is_some();
         let job = Job {
             all: roster.all(),
+            completion: match self.policy.completion() {
+                Completion::Result if has_uplink => Completion::Up,
+                completion => completion,
+            },
             placement: self.policy.placement(id, index, &self.config),
-            ring: Ring::new(self.config.ring_fragments(), self.shift),
+            ring: if has_uplink { ring.with_notes() } else { ring },
             sent_to_ps: SentToPs::new(self.config.ring_fragments(), self.shift),
             limits,
             owner: self.arena.owner(index),
             slots: 0,
             newest: None,
             arrivals: 0,
+            next_asked: Rank(0),
             roster,
         };
         if place == self.jobs.len() {
@@ -264,6 +278,12 @@ impl<B: Buffer> Aggregator<B> {
         let place = usize::from(admission.place);
         match header.kind {
             Kind::Data => self.contribution(now, place, header, buffer, egress),
+            Kind::Result if header.rank == Rank::SWITCH => {
+                self.result_of_parent(place, header, buffer, egress);
+            }
+            Kind::Nack if admission.is_parents => {
+                self.nack_of_parent(place, header, buffer, egress);
+            }
             Kind::Result => self.result_of_member(header, buffer, egress),
             Kind::Probe => self.probe(header, buffer, egress),
             Kind::Remind => self.remind(header, buffer, egress),
@@ -282,20 +302,34 @@ impl<B: Buffer> Aggregator<B> {
     /// Why not.
     #[inline]
     pub fn admit(&self, from: &Member, header: &Header) -> Result<Admission, DropReason> {
-        let sender = match header.kind {
-            Kind::Data | Kind::Probe => header.rank,
-            Kind::Result if header.rank != Rank::SWITCH => header.rank,
-            Kind::Remind | Kind::Nack => Rank::PS,
+        match header.kind {
+            Kind::Data | Kind::Result | Kind::Probe | Kind::Remind | Kind::Nack => {}
             _ => return Err(DropReason::NotForSwitch),
-        };
+        }
         let place = usize::from(self.index[usize::from(header.job.0)]).wrapping_sub(1);
         let job = match self.jobs.get(place) {
             Some(Some(job)) => job,
             _ => return Err(DropReason::UnknownJob),
         };
-        let member = job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
-        if member != from {
-            return Err(DropReason::NotMember);
+        let is_parents = job.is_of_parent(from, header);
+        let sender = match header.kind {
+            Kind::Nack if is_parents => None,
+            Kind::Remind | Kind::Nack => Some(Rank::PS),
+            Kind::Result if header.rank == Rank::SWITCH => None,
+            _ => Some(header.rank),
+        };
+        if let Some(sender) = sender {
+            let member = job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
+            if member != from {
+                return Err(DropReason::NotMember);
+            }
+        } else if !is_parents {
+            let is_root = job.roster.uplink.is_none();
+            return Err(if is_root {
+                DropReason::NotForSwitch
+            } else {
+                DropReason::NotMember
+            });
         }
         if header.epoch != job.roster.epoch {
             return Err(DropReason::Epoch);
@@ -307,10 +341,12 @@ impl<B: Buffer> Aggregator<B> {
             return Err(DropReason::Units);
         }
         match header.kind {
-            Kind::Nack if job.all & header.rank.bit() == 0 => Err(DropReason::RankOutOfJob),
+            Kind::Data if !job.allows_flags(header) => Err(DropReason::Reserved),
+            Kind::Nack if !job.has_rank(is_parents, header.rank) => Err(DropReason::RankOutOfJob),
             _ if !job.roster.secret.verifies(header) => Err(DropReason::AuthTag),
             _ => Ok(Admission {
                 place: place as u8,
+                is_parents,
                 rosters: self.rosters,
             }),
         }
@@ -323,6 +359,21 @@ impl<B: Buffer> Aggregator<B> {
     #[must_use]
     pub fn still_admits(&self, admission: Admission, fragment: FragmentId) -> bool {
         admission.rosters == self.rosters && self.is_of_this_shard(fragment)
+    }
+
+    /// The shard for a RESULT or NACK of the parent, which may come at the UDP port of any (TR-8).
+    ///
+    /// # Errors
+    /// If it is of no job's parent.
+    pub fn shard_of_parents(&self, from: &Member, header: &Header) -> Result<usize, DropReason> {
+        let place = usize::from(self.index[usize::from(header.job.0)]).wrapping_sub(1);
+        match self.jobs.get(place) {
+            Some(Some(job)) if job.is_of_parent(from, header) => {
+                Ok((header.fragment.0 & (u32::from(self.config.shards) - 1)) as usize)
+            }
+            Some(Some(_)) => Err(DropReason::NotMember),
+            _ => Err(DropReason::UnknownJob),
+        }
     }
 
     #[inline]

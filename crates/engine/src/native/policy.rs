@@ -58,6 +58,9 @@ pub enum Completion {
     Result,
     /// The sum goes to the PS; the slot is held until the PS's result passes.
     ToPsAndHold,
+    /// The sum goes to the node's parent, the slot is free: what [`Result`](Self::Result) is in a
+    /// job with an uplink.
+    Up,
 }
 
 /// What a contribution marked RESEND may do.

@@ -1,15 +1,38 @@
 //! The last results of a job, kept so that the switch itself answers who lost one (W-4).
+//!
+//! A node of a tree keeps its sums here, too, from when they are sent up until their results come
+//! (TR-1). It notes what their headers said, so that it can send them again.
 
-use tally_wire::FragmentId;
+use tally_wire::{Element, Flags, FragmentId, Header};
 
 /// Where a fragment stands relative to the ring.
 pub(crate) enum ResultState<'a, B> {
     /// Its result is here.
     Finished(&'a B),
+    /// The node's sum is here, and its result has not come from the parent.
+    SentUp(&'a B),
     /// It is older than the ring reaches: every worker has its result (W-2).
     Old,
     /// It has no result yet.
     Open,
+}
+
+/// What the header of a kept frame said, of a job that has an uplink.
+#[derive(Clone, Copy)]
+pub(crate) struct Note {
+    pub(crate) element: Element,
+    pub(crate) flags: Flags,
+    pub(crate) priority: u8,
+}
+
+impl Note {
+    pub(crate) const fn of(header: &Header) -> Self {
+        Self {
+            element: header.element,
+            flags: header.flags,
+            priority: header.priority,
+        }
+    }
 }
 
 /// A ring of published frames, indexed by the fragment's number within the shard.
@@ -17,6 +40,8 @@ pub(crate) struct Ring<B> {
     /// Fragment and frame; tags apart from frames, so that the common look-up reads 8 bytes.
     tags: Box<[Tag]>,
     frames: Box<[Option<B>]>,
+    /// By frame; empty without an uplink.
+    notes: Box<[Note]>,
     /// The newest fragment with a result; none yet in this epoch.
     newest: Option<FragmentId>,
     /// log2 of the number of shards: one shard sees each 2^shift-th fragment.
@@ -26,7 +51,17 @@ pub(crate) struct Ring<B> {
 #[derive(Clone, Copy)]
 struct Tag {
     fragment: FragmentId,
-    used: bool,
+    kept: Kept,
+}
+
+/// What a place of the ring has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Nothing,
+    Result,
+    Sum,
+    /// A sum that the parent has asked for.
+    SumAsked,
 }
 
 impl<B> Ring<B> {
@@ -36,13 +71,27 @@ impl<B> Ring<B> {
         let len = fragments.div_ceil(1 << shift).max(1).next_power_of_two() as usize;
         let unused = Tag {
             fragment: FragmentId(0),
-            used: false,
+            kept: Kept::Nothing,
         };
         Self {
             tags: vec![unused; len].into_boxed_slice(),
             frames: (0..len).map(|_| None).collect(),
+            notes: Box::new([]),
             newest: None,
             shift,
+        }
+    }
+
+    /// The same, of a job that has an uplink.
+    pub(crate) fn with_notes(self) -> Self {
+        let none = Note {
+            element: Element::None,
+            flags: Flags::NONE,
+            priority: 0,
+        };
+        Self {
+            notes: vec![none; self.tags.len()].into_boxed_slice(),
+            ..self
         }
     }
 
@@ -61,11 +110,14 @@ impl<B> Ring<B> {
     pub(crate) fn state(&self, fragment: FragmentId) -> ResultState<'_, B> {
         let at = self.index(fragment);
         let tag = self.tags[at];
-        if tag.used
+        if tag.kept != Kept::Nothing
             && tag.fragment == fragment
             && let Some(frame) = &self.frames[at]
         {
-            return ResultState::Finished(frame);
+            return match tag.kept {
+                Kept::Nothing | Kept::Result => ResultState::Finished(frame),
+                Kept::Sum | Kept::SumAsked => ResultState::SentUp(frame),
+            };
         }
         match self.newest {
             Some(newest) if i64::from(newest.ahead_of(fragment)) >= self.span() => ResultState::Old,
@@ -73,14 +125,51 @@ impl<B> Ring<B> {
         }
     }
 
-    /// Keeps the result of an open fragment, and gives back the frame that it displaces.
+    /// Keeps the result of a fragment without one, and gives back the frame that it displaces.
     #[inline]
     pub(crate) fn keep(&mut self, fragment: FragmentId, frame: B) -> Option<B> {
+        self.put(fragment, Kept::Result, frame)
+    }
+
+    /// As [`keep`](Self::keep), with what the header of the result says.
+    pub(crate) fn keep_noted(&mut self, header: &Header, frame: B) -> Option<B> {
+        self.note(header);
+        self.put(header.fragment, Kept::Result, frame)
+    }
+
+    /// Keeps the sum of an open fragment until its result comes, and gives back the frame that it
+    /// displaces.
+    pub(crate) fn keep_sum(&mut self, header: &Header, frame: B) -> Option<B> {
+        self.note(header);
+        self.put(header.fragment, Kept::Sum, frame)
+    }
+
+    fn note(&mut self, header: &Header) {
+        let at = self.index(header.fragment);
+        if let Some(note) = self.notes.get_mut(at) {
+            *note = Note::of(header);
+        }
+    }
+
+    /// What the header of a kept frame said.
+    pub(crate) fn noted(&self, fragment: FragmentId) -> Option<Note> {
+        self.notes.get(self.index(fragment)).copied()
+    }
+
+    /// Whether the parent has asked for a kept sum before. From now on it has.
+    pub(crate) fn ask(&mut self, fragment: FragmentId) -> bool {
         let at = self.index(fragment);
-        self.tags[at] = Tag {
-            fragment,
-            used: true,
-        };
+        let before = self.tags[at];
+        if before.kept == Kept::Sum && before.fragment == fragment {
+            self.tags[at].kept = Kept::SumAsked;
+        }
+        before.kept == Kept::SumAsked
+    }
+
+    #[inline]
+    fn put(&mut self, fragment: FragmentId, kept: Kept, frame: B) -> Option<B> {
+        let at = self.index(fragment);
+        self.tags[at] = Tag { fragment, kept };
         if self
             .newest
             .is_none_or(|newest| fragment.ahead_of(newest) > 0)

@@ -29,8 +29,8 @@ pub(crate) struct Slot<B> {
     pub(crate) element: Element,
     /// For ordered elements: `sum` is the fold of ranks `0..folded`, of narrow ones at most `0..1`.
     pub(crate) folded: u8,
-    /// OVERFLOW and MARKED, as a sum of what is in it has them. COLLISION is of what leaves:
-    /// nothing comes into a slot that had one.
+    /// OVERFLOW and MARKED, as a sum of what is in it has them, and COLLISION of what a child
+    /// switch sent (TR-7). Own COLLISION is of what leaves: nothing comes into a slot that had one.
     pub(crate) flags: Flags,
     /// A part of the fragment is with the PS (S-8).
     pub(crate) is_split: bool,

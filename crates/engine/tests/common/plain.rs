@@ -8,7 +8,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use tally_engine::switchml::{Destination, Replies};
 use tally_engine::{Buffer, Egress, Member, PortId, Roster, To};
-use tally_wire::{AuthTag, Epoch, EpochSecret, Header, JobId, Key, Mac, Rank, Time, switchml};
+use tally_wire::{
+    AuthTag, Epoch, EpochSecret, Flags, Header, JobId, Key, Kind, Mac, Rank, Time, switchml,
+};
 
 /// What became of the buffers.
 #[derive(Clone, Default)]
@@ -85,6 +87,8 @@ pub enum Sent {
     To(To, Member, Header, Vec<u8>),
     /// To the group, on these ports; with the time of the first contribution.
     Group(Vec<PortId>, Header, Vec<u8>, Option<Time>),
+    /// A node's sum to its parent, at this address; with the time of the first contribution.
+    Up(Member, Header, Vec<u8>, Option<Time>),
     /// A published frame's payload once more, on the port of this worker.
     Retransmit(Rank, PortId, Vec<u8>),
 }
@@ -98,6 +102,8 @@ pub struct Wire {
     pub replies: Vec<Reply>,
     /// Buffers given back.
     pub discarded: usize,
+    /// Whether all that left stands in a queue still.
+    pub queued: bool,
 }
 
 /// A sum that left for a worker of SwitchML.
@@ -130,6 +136,10 @@ impl Egress<Plain> for Wire {
         let member = match to {
             To::Ps => roster.ps,
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
+            To::Parent => {
+                let uplink = roster.uplink.expect("sends up at the root");
+                uplink.shard_of(header.fragment)
+            }
         };
         self.sent
             .push(Sent::To(to, member, header, buffer.accounted()));
@@ -156,6 +166,36 @@ impl Egress<Plain> for Wire {
         let port = roster.workers[usize::from(to.0)].port;
         self.sent
             .push(Sent::Retransmit(to, port, frame.payload.clone()));
+    }
+
+    fn send_up(
+        &mut self,
+        roster: &Roster,
+        header: &Header,
+        buffer: Plain,
+        born: Option<Time>,
+    ) -> Plain {
+        let header = untagged(roster, header);
+        assert!(!buffer.shared.get(), "sends up a published frame");
+        assert!(header.kind == Kind::Data && !header.flags.has(Flags::RESEND));
+        buffer.shared.set(true);
+        let parent = roster.uplink.expect("sends up at the root");
+        let to = parent.shard_of(header.fragment);
+        let payload = buffer.payload.clone();
+        self.sent.push(Sent::Up(to, header, payload, born));
+        buffer
+    }
+
+    fn copy_up(&mut self, roster: &Roster, header: &Header, frame: &Plain) {
+        let header = untagged(roster, header);
+        let parent = roster.uplink.expect("sends up at the root");
+        let to = parent.shard_of(header.fragment);
+        self.sent
+            .push(Sent::To(To::Parent, to, header, frame.payload.clone()));
+    }
+
+    fn is_queued(&self, _: &Plain) -> bool {
+        self.queued
     }
 
     fn discard(&mut self, buffer: Plain) {

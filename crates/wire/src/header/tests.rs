@@ -77,7 +77,7 @@ fn each_requirement_has_its_own_error() {
     assert_eq!(with(0, 0x35), Err(HeaderError::Version));
     assert_eq!(with(0, 0x20), Err(HeaderError::Kind));
     assert_eq!(with(0, 0x2c), Err(HeaderError::Kind));
-    for bit in (1..8).filter(|&bit| bit != 4) {
+    for bit in [2, 3, 6, 7] {
         assert_eq!(
             with(1, 1 << bit),
             Err(HeaderError::Reserved),

@@ -64,6 +64,19 @@ impl Egress<Payload> for Free {
         black_box(buffer)
     }
 
+    fn send_up(&mut self, _: &Roster, _: &Header, buffer: Payload, _: Option<Time>) -> Payload {
+        self.others += 1;
+        buffer
+    }
+
+    fn copy_up(&mut self, _: &Roster, _: &Header, _: &Payload) {
+        self.others += 1;
+    }
+
+    fn is_queued(&self, _: &Payload) -> bool {
+        false
+    }
+
     fn republish(&mut self, _: &Roster, _: Rank, _: &Payload) {
         self.others += 1;
     }

@@ -39,6 +39,11 @@ impl<B: Buffer> Aggregator<B> {
                 egress.discard(buffer);
                 return;
             }
+            ResultState::SentUp(_) if header.flags.has(Flags::RESEND) => {
+                // TR-3: its sender waits for the result.
+                self.probe_up(place, header, buffer, egress);
+                return;
+            }
             _ => {
                 self.counters.drop(DropReason::Late);
                 egress.discard(buffer);
@@ -226,13 +231,7 @@ impl<B: Buffer> Aggregator<B> {
                 slot.flags = slot.flags.with(Flags::OVERFLOW.when(saturated));
             }
             assert!(slot.held.is_empty() && slot.sum.is_some());
-            complete(
-                slot,
-                job,
-                self.policy.completion(),
-                &mut self.counters,
-                egress,
-            );
+            complete(slot, job, &mut self.counters, egress);
         }
     }
 }
@@ -258,7 +257,7 @@ impl<E> Out<'_, E> {
                 match arena.insert(&mut slot.held, owner, header.rank, buffer) {
                     Ok(()) => {
                         slot.bitmap |= header.bitmap;
-                        slot.flags = slot.flags.with(marked(header));
+                        slot.flags = slot.flags.with(of_sum(header));
                         self.counters.contributions += 1;
                     }
                     Err(buffer) => {
@@ -294,7 +293,7 @@ impl<E> Out<'_, E> {
             }
         }
         slot.bitmap |= header.bitmap;
-        slot.flags = slot.flags.with(marked(header));
+        slot.flags = slot.flags.with(of_sum(header));
         self.counters.contributions += 1;
     }
 
@@ -315,8 +314,8 @@ impl<E> Out<'_, E> {
     }
 }
 
-/// MARKED if the frame is (C-1).
+/// The flags that a sum has from this contribution: MARKED (C-1), and a child switch's own (TR-7).
 #[inline]
-fn marked(header: &Header) -> Flags {
-    Flags::MARKED.when(header.flags.has(Flags::MARKED))
+fn of_sum(header: &Header) -> Flags {
+    Flags(header.flags.0 & !Flags::RESEND.0)
 }

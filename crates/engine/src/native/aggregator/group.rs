@@ -153,13 +153,13 @@ impl<B: Buffer> Aggregator<B> {
             return false;
         }
         let set = job.placement.set(fragment.0 >> self.shift);
-        let completion = self.policy.completion();
+        let completion = job.completion;
         let found = find(&self.slots, &self.tags, &set, key);
         let mut whole = Slot::free();
         let slot = match found {
             Some(at) => &mut self.slots[at],
             None if members.bitmap == job.all
-                && completion == Completion::Result
+                && completion != Completion::ToPsAndHold
                 && !set.is_empty() =>
             {
                 whole.key = Some(key);
@@ -203,7 +203,7 @@ impl<B: Buffer> Aggregator<B> {
         if slot.bitmap == job.all {
             // As if it had been in a slot of the pool: completion takes one from the job.
             job.slots += u32::from(found.is_none());
-            complete(slot, job, completion, &mut self.counters, egress);
+            complete(slot, job, &mut self.counters, egress);
         }
         true
     }

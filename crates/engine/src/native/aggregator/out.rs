@@ -5,6 +5,7 @@
 //! discarded ([`clear`]).
 
 use super::Job;
+use super::uplink::send_up;
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::native::held::Arena;
@@ -47,7 +48,7 @@ impl<E> Out<'_, E> {
     }
 
     /// The slot's partial leaves to the PS, in as many frames as it takes, and the slot is free.
-    /// Each says `why`, and that it is MARKED if any part of the slot was.
+    /// Each says `why`, and has the flags that any part of the slot had.
     pub(super) fn evict<B: Buffer>(&mut self, slot: &mut Slot<B>, arena: &mut Arena<B>, why: Flags)
     where
         E: Egress<B>,
@@ -55,7 +56,7 @@ impl<E> Out<'_, E> {
         let Some(key) = slot.key else { return };
         let header = Header {
             kind: Kind::Partial,
-            flags: why.with(Flags::MARKED.when(slot.flags.has(Flags::MARKED))),
+            flags: why.with(slot.flags),
             priority: slot.priority,
             element: slot.element,
             job: key.job,
@@ -75,12 +76,7 @@ impl<E> Out<'_, E> {
             };
             sent |= bitmap;
             self.counters.partials += 1;
-            let flags = why.with(slot.flags);
-            let header = self.roster.secret.seal(Header {
-                bitmap,
-                flags,
-                ..header
-            });
+            let header = self.roster.secret.seal(Header { bitmap, ..header });
             self.egress.send(self.roster, To::Ps, &header, sum);
         }
         while let Some((rank, held)) = arena.take_first_if(&mut slot.held, |_| true) {
@@ -128,7 +124,6 @@ pub(super) fn follow<B: Buffer>(
 pub(super) fn complete<B: Buffer>(
     slot: &mut Slot<B>,
     job: &mut Job<B>,
-    completion: Completion,
     counters: &mut Counters,
     egress: &mut impl Egress<B>,
 ) {
@@ -148,7 +143,7 @@ pub(super) fn complete<B: Buffer>(
         bitmap: 0,
         tag: AuthTag::NONE,
     };
-    match completion {
+    match job.completion {
         Completion::Result => {
             counters.results += 1;
             counters.overflows += u64::from(slot.flags.has(Flags::OVERFLOW));
@@ -157,6 +152,11 @@ pub(super) fn complete<B: Buffer>(
             if let Some(displaced) = job.ring.keep(key.fragment, frame) {
                 egress.discard(displaced);
             }
+            *slot = Slot::free();
+            job.slots -= 1;
+        }
+        Completion::Up => {
+            send_up(job, &header, sum, Some(slot.born), counters, egress);
             *slot = Slot::free();
             job.slots -= 1;
         }

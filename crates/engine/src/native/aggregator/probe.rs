@@ -15,42 +15,66 @@ impl<B: Buffer> Aggregator<B> {
             return;
         };
         match job.ring.state(header.fragment) {
-            ResultState::Open => {}
+            ResultState::Open => {
+                if let Asked::Rank(_) = self.ask_for(place, header.rank, header, buffer, egress) {
+                    self.counters.probe_nacks += 1;
+                }
+            }
             ResultState::Finished(frame) => {
                 self.counters.results_again += 1;
                 egress.republish(&job.roster, header.rank, frame);
                 egress.discard(buffer);
-                return;
             }
+            ResultState::SentUp(_) => self.probe_up(place, header, buffer, egress),
             ResultState::Old => {
                 self.counters.drop(DropReason::Late);
                 egress.discard(buffer);
-                return;
             }
         }
+    }
+
+    /// Asks for what is missing of an open fragment, by one frame: the first missing rank from
+    /// `from` on, or the PS, or, where nothing says which rank is missing, `from` itself. `header`
+    /// and `buffer` are of the frame that asks for it, which has no payload.
+    pub(super) fn ask_for(
+        &mut self,
+        place: usize,
+        from: Rank,
+        header: &Header,
+        buffer: B,
+        egress: &mut impl Egress<B>,
+    ) -> Asked {
+        let Some(job) = self.jobs[place].as_ref() else {
+            egress.discard(buffer);
+            return Asked::Ps;
+        };
         let noted = job.sent_to_ps.ranks(header.fragment);
         let set = job.placement.set(header.fragment.0 >> self.shift);
         let missing = find(&self.slots, &self.tags, &set, key_of(header))
             .map(|at| &self.slots[at])
             .filter(|slot| slot.sum.is_some() || !slot.held.is_empty())
             .map_or(0, |slot| job.all & !(slot.bitmap | noted));
-        if missing == 0 && noted != 0 {
-            egress.send(&job.roster, To::Ps, header, buffer);
-            return;
-        }
-        let rank = if missing == 0 {
-            header.rank
+        let rank = next_rank(if missing == 0 { job.all } else { missing }, from);
+        let is_at_ps = missing == 0 && noted != 0;
+        let (kind, to, asked) = if is_at_ps {
+            (Kind::Probe, To::Ps, Asked::Ps)
         } else {
-            next_rank(missing, header.rank)
+            (Kind::Nack, To::Worker(rank), Asked::Rank(rank))
         };
-        self.counters.probe_nacks += 1;
-        let nack = job.roster.secret.seal(Header {
-            kind: Kind::Nack,
+        let header = job.roster.secret.seal(Header {
+            kind,
             rank,
             ..*header
         });
-        egress.send(&job.roster, To::Worker(rank), &nack, buffer);
+        egress.send(&job.roster, to, &header, buffer);
+        asked
     }
+}
+
+/// Who was asked for what is missing.
+pub(super) enum Asked {
+    Rank(Rank),
+    Ps,
 }
 
 /// The first of these ranks from `from` on, cyclically; `ranks` is not empty.

@@ -2,6 +2,7 @@
 //! PS asks for what the switch has.
 
 use super::out::{Out, clear};
+use super::uplink::send_up;
 use super::{Aggregator, find, key_of};
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::DropReason;
@@ -20,6 +21,10 @@ impl<B: Buffer> Aggregator<B> {
         let Some(job) = self.jobs[place].as_mut() else {
             return;
         };
+        let is_from_ps = header.rank == Rank::PS;
+        if job.roster.uplink.is_some() && !is_from_ps {
+            return self.result_of_worker(place, header, buffer, egress);
+        }
         if !matches!(job.ring.state(header.fragment), ResultState::Open) {
             self.counters.drop(DropReason::Late);
             egress.discard(buffer);
@@ -31,11 +36,14 @@ impl<B: Buffer> Aggregator<B> {
             clear(&mut self.slots[at], &mut self.arena, egress);
             job.slots -= 1;
         }
-        let is_from_ps = header.rank == Rank::PS;
         if is_from_ps {
             self.counters.results_from_ps += 1;
         } else {
             self.counters.results_from_workers += 1;
+        }
+        if job.roster.uplink.is_some() {
+            // TR-1: it is the node's sum, not the result.
+            return send_up(job, header, buffer, None, &mut self.counters, egress);
         }
         self.counters.overflows += u64::from(header.flags.has(Flags::OVERFLOW));
         let flags = Flags(header.flags.0 & !Flags::FROM_PS.0);

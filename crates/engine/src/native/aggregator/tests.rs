@@ -333,7 +333,7 @@ fn flagged(sent: Sent, flags: Flags) -> Sent {
         Sent::Group(ports, header, payload, born) => {
             Sent::Group(ports, Header { flags, ..header }, payload, born)
         }
-        again @ Sent::Retransmit(..) => again,
+        again @ (Sent::Retransmit(..) | Sent::Up(..)) => again,
     }
 }
 
@@ -341,7 +341,7 @@ fn flagged(sent: Sent, flags: Flags) -> Sent {
 fn collided(sent: Sent) -> Sent {
     let flags = match &sent {
         Sent::To(_, _, header, _) | Sent::Group(_, header, _, _) => header.flags,
-        Sent::Retransmit(..) => Flags::NONE,
+        Sent::Retransmit(..) | Sent::Up(..) => Flags::NONE,
     };
     flagged(sent, flags.with(Flags::COLLISION))
 }

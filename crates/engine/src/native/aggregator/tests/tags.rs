@@ -161,6 +161,20 @@ impl Egress<Plain> for Raw {
         self.wire.publish(r, header, buffer, born)
     }
 
+    fn send_up(&mut self, r: &Roster, header: &Header, buffer: Plain, born: Option<Time>) -> Plain {
+        self.headers.push(*header);
+        self.wire.send_up(r, header, buffer, born)
+    }
+
+    fn copy_up(&mut self, roster: &Roster, header: &Header, frame: &Plain) {
+        self.headers.push(*header);
+        self.wire.copy_up(roster, header, frame);
+    }
+
+    fn is_queued(&self, frame: &Plain) -> bool {
+        self.wire.is_queued(frame)
+    }
+
     fn republish(&mut self, roster: &Roster, to: Rank, frame: &Plain) {
         self.wire.republish(roster, to, frame);
     }
