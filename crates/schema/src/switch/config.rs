@@ -7,18 +7,22 @@ mod card;
 mod check;
 mod control;
 mod diff;
+mod jobs;
 mod limits;
 mod pool;
 mod switchml;
 mod tenants;
+mod tree;
 
 pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use control::{ControlSection, ControlTcp};
 pub use diff::{Changes, Edit, Restart};
+pub use jobs::{FixedMember, FixedMembers, JobSection};
 pub use limits::LimitsSection;
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};
+pub use tree::{ChildSection, TOTAL_MAX, TreeSection, check_trees};
 
 use crate::agent::config::Access;
 use crate::event::{LogSection, MetricsSection};
@@ -32,7 +36,7 @@ use tally_engine::queue::QueueConfig;
 use tally_kernels::{Backend, Kernels};
 use tally_wire::auth::TAG_BYTES;
 use tally_wire::frame::ETHERNET_BYTES;
-use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, Key, MAX_UNITS, Mac, UNIT_BYTES};
+use tally_wire::{DEFAULT_PORT, HEADERS_BYTES, MAX_UNITS, Mac, UNIT_BYTES};
 
 /// Most data cores: the number of shards is a power of two and fits the header's port range.
 pub const MAX_CORES: usize = 64;
@@ -375,65 +379,6 @@ impl Default for QueueSection {
     }
 }
 
-/// One job.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct JobSection {
-    /// Its number.
-    pub id: u16,
-    /// Its key: 32 to 128 hexadecimal digits.
-    #[serde(with = "crate::key")]
-    #[schemars(with = "crate::key::KeyText")]
-    pub key: Key,
-    /// Its key before that, while members may still have it.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        with = "crate::key::option"
-    )]
-    #[schemars(with = "Option<crate::key::KeyText>")]
-    pub previous_key: Option<Key>,
-    /// Its workers, 1 to 64.
-    pub workers: u8,
-    /// Slots that the job has for certain, of all shards together; by default a little under `esa`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub min_slots: Option<u32>,
-    /// Slots that it has at most, of all shards together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_slots: Option<u32>,
-    /// Members that need not join, for load generators that replay captures.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fixed: Option<FixedMembers>,
-}
-
-/// Members known beforehand.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FixedMembers {
-    /// Payload of every element frame.
-    pub payload_bytes: u16,
-    /// The workers, by rank.
-    pub workers: Vec<FixedMember>,
-    /// The parameter server.
-    pub ps: FixedMember,
-}
-
-/// Where a fixed member is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct FixedMember {
-    /// Name of the port.
-    pub port: String,
-    /// Ethernet address.
-    #[serde(with = "crate::text")]
-    #[schemars(with = "String")]
-    pub mac: Mac,
-    /// IPv4 address.
-    pub ip: Ipv4Addr,
-    /// UDP port.
-    pub udp_port: u16,
-}
-
 /// A SIMD backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernel {
@@ -520,22 +465,6 @@ impl AddressConfig {
             mac,
             ip,
             udp_port: default_udp_port(),
-        }
-    }
-}
-
-impl JobSection {
-    /// Without limits.
-    #[must_use]
-    pub const fn new(id: u16, key: Key, workers: u8) -> Self {
-        Self {
-            id,
-            key,
-            previous_key: None,
-            workers,
-            min_slots: None,
-            max_slots: None,
-            fixed: None,
         }
     }
 }
@@ -685,7 +614,10 @@ impl Config {
     pub fn held(&self) -> u32 {
         self.pool.held.unwrap_or_else(|| {
             // A window of every job, with all workers but the one that is waited for.
-            let jobs = self.jobs.iter().map(|job| u32::from(job.workers) - 1);
+            let jobs = self
+                .jobs
+                .iter()
+                .map(|job| u32::from(job.members()).saturating_sub(1));
             let tenants = self.tenants.iter().map(TenantSection::others_max);
             let spare = u32::from(self.spare_places()) * pool::SPARE_OTHERS;
             let others = jobs.chain(tenants).sum::<u32>() + spare;

@@ -224,6 +224,12 @@ impl Config {
             if !seen.insert(number) {
                 return bad(&format!("{number} a second time"), "each job once");
             }
+            if job.tree.is_some() {
+                return bad(
+                    &format!("{number}, which has a tree"),
+                    "a job without: a card serves no level of a tree",
+                );
+            }
             if job.workers < WORKERS_MIN {
                 return bad(
                     &format!("{number}, which has 1 worker"),
@@ -245,7 +251,8 @@ impl super::JobSection {
     /// Whether a card does all that is configured for the job.
     #[must_use]
     pub fn may_be_on_card(&self) -> bool {
-        self.workers >= WORKERS_MIN && self.min_slots.is_none() && self.max_slots.is_none()
+        let is_limited = self.min_slots.is_some() || self.max_slots.is_some();
+        self.workers >= WORKERS_MIN && !is_limited && self.tree.is_none()
     }
 }
 

@@ -13,14 +13,14 @@ use tally_wire::{MAX_WORKERS, Mac, UNIT_BYTES};
 const PORTS_MAX: u16 = 1024;
 
 /// What was found, each with its key.
-struct Faults<'a> {
+pub(super) struct Faults<'a> {
     path: &'a Path,
     found: Vec<ConfigError>,
 }
 
 impl Faults<'_> {
     /// Adds a fault if something is bad.
-    fn test(
+    pub(super) fn test(
         &mut self,
         is_bad: bool,
         key: impl Into<String>,
@@ -223,8 +223,12 @@ impl Config {
                 &"the key itself",
                 "the key before it",
             );
-            let has_workers = (1..=MAX_WORKERS).contains(&usize::from(job.workers));
-            faults.test(!has_workers, key("workers"), &job.workers, "1 to 64");
+            if let Some(tree) = &job.tree {
+                self.check_tree(i, job, tree, faults);
+            } else {
+                let has_workers = (1..=MAX_WORKERS).contains(&usize::from(job.workers));
+                faults.test(!has_workers, key("workers"), &job.workers, "1 to 64");
+            }
             if let Some(fixed) = &job.fixed {
                 self.check_fixed(i, job.workers, fixed, faults);
             }

@@ -117,7 +117,10 @@ fn keys_differ<T>(
 
 fn job_line(edit: &Edit<JobSection>) -> String {
     match edit {
-        Edit::Add(job) => format!("job {}: added, {} workers", job.id, job.workers),
+        Edit::Add(job) => match &job.tree {
+            None => format!("job {}: added, {} workers", job.id, job.workers),
+            Some(tree) => format!("job {}: added, {}", job.id, tree.describe(job.workers)),
+        },
         Edit::Remove(job) => format!("job {}: removed", job.id),
         Edit::Set { before, after } => {
             let keys =
@@ -127,6 +130,10 @@ fn job_line(edit: &Edit<JobSection>) -> String {
                     [k[0].as_ref(), k[1].as_ref()]
                 }),
                 differs("workers", &before.workers, &after.workers),
+                (before.tree != after.tree).then(|| match &after.tree {
+                    None => "taken out of its tree".to_owned(),
+                    Some(tree) => tree.describe(after.workers),
+                }),
                 differs("min_slots", &before.min_slots, &after.min_slots),
                 differs("max_slots", &before.max_slots, &after.max_slots),
             ];

@@ -204,7 +204,7 @@ impl Config {
     fn shares(&self, of_tenants: &[TenantJob]) -> Vec<Share> {
         let jobs = self.jobs.iter().map(|job| Share {
             id: job.id,
-            workers: job.workers,
+            workers: job.members(),
             min_slots: job.min_slots,
             max_slots: job.max_slots,
         });
@@ -267,7 +267,7 @@ impl Config {
         let window = u32::from(self.served_window()).div_ceil(shards);
         let of = |job: &Share, slots: u32| {
             let slots = slots.min(job.max_slots.map_or(u32::MAX, part)).min(window);
-            slots * (u32::from(job.workers) - 1)
+            slots * u32::from(job.workers).saturating_sub(1)
         };
         let given = |job: &Share| match job.min_slots {
             None | Some(0) => 0,

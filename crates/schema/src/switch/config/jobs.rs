@@ -1,0 +1,100 @@
+//! Jobs that workers may join.
+
+use super::TreeSection;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use tally_wire::{Key, Mac};
+
+/// One job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JobSection {
+    /// Its number.
+    pub id: u16,
+    /// Its key: 32 to 128 hexadecimal digits.
+    #[serde(with = "crate::key")]
+    #[schemars(with = "crate::key::KeyText")]
+    pub key: Key,
+    /// Its key before that, while members may still have it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::key::option"
+    )]
+    #[schemars(with = "Option<crate::key::KeyText>")]
+    pub previous_key: Option<Key>,
+    /// Its workers at this switch, 1 to 64; with `tree`, 0 to 64.
+    pub workers: u8,
+    /// Its place in a tree of switches; without it, the switch is all that the job has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TreeSection>,
+    /// Slots that the job has for certain, of all shards together; by default a little under `esa`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_slots: Option<u32>,
+    /// Slots that it has at most, of all shards together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_slots: Option<u32>,
+    /// Members that need not join, for load generators that replay captures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<FixedMembers>,
+}
+
+/// Members known beforehand.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FixedMembers {
+    /// Payload of every element frame.
+    pub payload_bytes: u16,
+    /// The workers, by rank.
+    pub workers: Vec<FixedMember>,
+    /// The parameter server.
+    pub ps: FixedMember,
+}
+
+/// Where a fixed member is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FixedMember {
+    /// Name of the port.
+    pub port: String,
+    /// Ethernet address.
+    #[serde(with = "crate::text")]
+    #[schemars(with = "String")]
+    pub mac: Mac,
+    /// IPv4 address.
+    pub ip: Ipv4Addr,
+    /// UDP port.
+    pub udp_port: u16,
+}
+
+impl JobSection {
+    /// Without limits.
+    #[must_use]
+    pub const fn new(id: u16, key: Key, workers: u8) -> Self {
+        Self {
+            id,
+            key,
+            previous_key: None,
+            workers,
+            tree: None,
+            min_slots: None,
+            max_slots: None,
+            fixed: None,
+        }
+    }
+
+    /// Workers and child switches at this switch.
+    #[must_use]
+    pub fn members(&self) -> u8 {
+        let children = self.tree.as_ref().map_or(0, |tree| tree.children.len());
+        let children = u8::try_from(children).unwrap_or(u8::MAX);
+        self.workers.saturating_add(children)
+    }
+
+    /// Workers at and below this switch.
+    #[must_use]
+    pub fn covered(&self) -> u32 {
+        let below = self.tree.iter().flat_map(|tree| &tree.children);
+        u32::from(self.workers) + below.map(|child| u32::from(child.ranks)).sum::<u32>()
+    }
+}
