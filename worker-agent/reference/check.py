@@ -27,6 +27,8 @@ The sum
             cannot round twice: where the product is subnormal, |sum q| < 2^24 and the first
             rounding changes nothing.
     own:    as native, and then rounded to the tensor's type, to nearest, ties to even.
+    With --tree, native and own fold at each switch by itself, what is below it as one number, and
+    own rounds there; a switch with one member adds nothing. fixed does not depend on the tree.
     i16, i8: exact; a job whose sum does not fit must fail.
     i32:    exact. Where the exact sum fits but some order of arrival would have
             saturated on the way, a job may rightly fail; if it delivers, it delivers this sum.
@@ -240,6 +242,33 @@ def native_sum(contributions):
     return bits
 
 
+def tree_sum(tree, contributions, rounding):
+    """Rows of f32 bits, one per rank, to the bits of the fold of `tree`: a rank, or the members of
+    a switch in their order. `rounding` is what each switch does to its sum."""
+    if isinstance(tree, int):
+        return contributions[tree]
+    members = [tree_sum(member, contributions, rounding) for member in tree]
+    return members[0] if len(members) == 1 else rounding(native_sum(np.stack(members)))
+
+
+def ranks_of(tree):
+    return [tree] if isinstance(tree, int) else [rank for member in tree for rank in ranks_of(member)]
+
+
+def parsed_tree(text):
+    """Nested lists of ranks: [[0, 1], [2, 3]] is a root above two switches with two workers each."""
+    tree = json.loads(text)
+
+    def is_tree(node):
+        if type(node) is int:
+            return True
+        return isinstance(node, list) and 1 <= len(node) <= WORKERS_MAX and all(map(is_tree, node))
+
+    if not isinstance(tree, list) or not is_tree(tree):
+        raise ValueError
+    return tree
+
+
 def fixed_sum(contributions, fragment_elements):
     """Rows of f32 bits, one per rank and a whole number of fragments long, to the bits of the
     sum in block fixed point (B-1 to B-5)."""
@@ -291,9 +320,9 @@ def float_results(inputs, tensor, n, args):
         if args.arithmetic == "fixed":
             bits = fixed_sum(np.ascontiguousarray(contributions[:, :used]), unit)[: hi - lo]
         else:
-            bits = native_sum(contributions[:, : hi - lo])
-            if args.arithmetic == "own":
-                bits = widen(narrow(bits, dtype), dtype)
+            own = args.arithmetic == "own"
+            rounding = (lambda bits: widen(narrow(bits, dtype), dtype)) if own else (lambda bits: bits)
+            bits = tree_sum(args.tree or list(range(n)), contributions[:, : hi - lo], rounding)
         yield lo, narrow(mean_of(bits, n) if args.op == "mean" else bits, dtype)
 
 
@@ -389,6 +418,8 @@ def check(args):
         inputs, n = SyntheticInputs(args.synthetic, args.elements, args.element.upper()), args.workers
     if not 1 <= n <= WORKERS_MAX:
         raise Refused(f"{n} workers; a job has 1 to {WORKERS_MAX}")
+    if args.tree and ranks_of(args.tree) != list(range(n)):
+        raise Refused(f"--tree has the ranks {ranks_of(args.tree)}, a job of {n} has 0 to {n - 1} in their order")
     if len(args.outputs) != n:
         raise Refused(f"{n} workers, but {len(args.outputs)} outputs")
 
@@ -421,6 +452,7 @@ def arguments(argv):
     parser.add_argument("--element", choices=[d.lower() for d in WORD], default="f32", help="type of the synthetic tensor")
     parser.add_argument("--elements", type=int, metavar="N", help="of the synthetic tensor")
     parser.add_argument("--workers", type=int, metavar="N", help="of the synthetic job")
+    parser.add_argument("--tree", type=parsed_tree, metavar="LISTS", help="switches: [[0, 1], [2, 3]]; one, unless given")
     parser.add_argument("--outputs", nargs="+", metavar="FILE", help="safetensors, in rank order")
     parser.add_argument("--self-test", action="store_true", help="test this program against slow exact arithmetic")
     args = parser.parse_args(argv)

@@ -246,6 +246,26 @@ class Arithmetic(unittest.TestCase):
         self.same(check.native_sum(array([[0x7F812345]])), [0x7F812345], "a lone NaN")
         self.same(check.native_sum(array([[0x80000000]] * 2)), [0x80000000], "-0 + -0")
 
+    def test_a_tree_folds_at_each_switch(self):
+        def slow(tree, rows):
+            parts = [[rows[node]] if isinstance(node, int) else [slow(node, rows)] for node in tree]
+            return slow_native([part[0] for part in parts])
+
+        plain = lambda bits: bits
+        for tree in ([[0, 1], [2, 3, 4]], [0, [1, [2, 3]], [4]], [[[[0]], [1, 2, 3, 4]]]):
+            for flavour in FLAVOURS:
+                rows = random_rows(self.rng, flavour, 5, 40)
+                self.same(check.tree_sum(tree, array(rows), plain), slow(tree, rows), f"{flavour}, {tree}")
+        one, big, minus_big = 0x3F800000, 0x7F000000, 0xFF000000
+        rows = array([[one], [big], [minus_big]])
+        self.same(check.tree_sum([0, 1, 2], rows, plain), [0], "1 lost")
+        self.same(check.tree_sum([0, [1, 2]], rows, plain), [one], "1 kept")
+        # 2049 is no f16: the lower switch rounds it to 2048, the upper one adds 1 twice.
+        halves = lambda bits: check.widen(check.narrow(bits, "F16"), "F16")
+        rows = array([[0x45000000], [one], [one]])
+        self.same(check.tree_sum([[0, 1], 2], rows, halves), [0x45000000], "rounded at each switch")
+        self.same(check.tree_sum([0, [1, 2]], rows, halves), [0x45002000], "rounded once")
+
     def test_fixed_point(self):
         for n in (1, 2, 3, 4, 5, 8, 33, 63, 64):
             for flavour in FLAVOURS:
@@ -446,6 +466,20 @@ class CommandLine(unittest.TestCase):
         outs = self.files("out", [{"g": ("F32", [1], words([0]))}] * 3)
         self.assertEqual(run("--arithmetic", "native", "--inputs", *ins, "--outputs", *outs)[0], 0)
         self.assertEqual(run("--arithmetic", "native", "--inputs", *ins[::-1], "--outputs", *outs)[0], 1)
+
+    def test_a_tree_is_nested_ranks_in_their_order(self):
+        rows = [[0x3F800000], [0x7F000000], [0xFF000000]]
+        ins = self.files("in", [{"g": ("F32", [1], words(r))} for r in rows])
+        outs = self.files("out", [{"g": ("F32", [1], words([0x3F800000]))}] * 3)
+        command = ["--arithmetic", "native", "--inputs", *ins, "--outputs", *outs, "--tree"]
+        self.assertEqual(run(*command, "[0, [1, 2]]")[0], 0)
+        self.assertEqual(run(*command, "[[0, 1], 2]")[0], 1)
+        for bad in ("[0, [2, 1]]", "[0, 1]", "[0, [1, 2], 3]"):
+            status, said = run(*command, bad)
+            self.assertEqual((status, said[:19]), (2, "refused: --tree has"), bad)
+        for bad in ("7", "[]", "[0, [], [1, 2]]", "[0, true]", "[0", '{"0": 1}'):
+            with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+                check.arguments([*command, bad])
 
     def test_integers(self):
         def job(rows, result, *more):
