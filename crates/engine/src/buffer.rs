@@ -25,7 +25,8 @@ pub enum To {
 
 /// The way out of the engine.
 pub trait Egress<B: Buffer> {
-    /// Send `buffer` with `header` to one member. The caller owned it alone.
+    /// Send `buffer` with `header` to one member. The caller owned it alone. To the parent it
+    /// leaves with as much payload as the header says.
     fn send(&mut self, roster: &Roster, to: To, header: &Header, buffer: B);
 
     /// Send the result `buffer` with `header` to the job's group, once on each port in

@@ -579,6 +579,9 @@ impl ControllerConfig {
         if !self.eligible.contains(&roster.job) {
             return Err("one worker, or limits of slots".into());
         }
+        if roster.is_in_tree() {
+            return Err("it has a tree of switches, which the card does not serve".into());
+        }
         let ring = card.ring();
         if u32::from(self.window) > ring / 2 {
             return Err(format!(

@@ -141,8 +141,11 @@ impl Egress<Plain> for Wire {
                 uplink.shard_of(header.fragment)
             }
         };
-        self.sent
-            .push(Sent::To(to, member, header, buffer.accounted()));
+        let mut payload = buffer.accounted();
+        if to == To::Parent {
+            payload.truncate(header.payload_bytes());
+        }
+        self.sent.push(Sent::To(to, member, header, payload));
     }
 
     fn publish(

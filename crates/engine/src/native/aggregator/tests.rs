@@ -21,6 +21,7 @@ mod resend;
 mod sets;
 mod slots;
 mod tags;
+mod tree;
 mod turns;
 
 const JOB: JobId = JobId(7);

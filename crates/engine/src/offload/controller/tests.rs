@@ -1,9 +1,9 @@
 use super::*;
-use crate::{Member, PortId};
+use crate::{Member, PortId, Uplink};
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
 use std::rc::Rc;
-use tally_wire::{EpochSecret, Mac};
+use tally_wire::{EpochSecret, Mac, Rank};
 
 /// What a card was told, and how it fails.
 #[derive(Default)]
@@ -320,4 +320,24 @@ fn jobs_with_too_large_a_window_or_frames_do_not_fit() {
     }
     let why = &rig.controller.unfit()[&JobId(7)];
     assert!(why.contains("128 bytes"), "{why}");
+}
+
+#[test]
+fn a_job_with_a_tree_is_not_offloaded() {
+    let plain = Roster::clone(&roster(7, 1));
+    let parent = plain.workers[0];
+    let uplink = Uplink {
+        parent,
+        rank: Rank(0),
+        shards: 1,
+    };
+    for in_tree in [plain.clone().with_uplink(uplink), plain.with_switches(0b10)] {
+        let mut rig = Rig::list(&[7]);
+        rig.controller.bind(rig.now, Arc::new(in_tree));
+        for _ in 0..3 {
+            assert_eq!(rig.tick(), []);
+        }
+        let why = &rig.controller.unfit()[&JobId(7)];
+        assert!(why.contains("tree of switches"), "{why}");
+    }
 }
