@@ -90,6 +90,10 @@ const fn refusal(reason: Reason) -> (&'static str, &'static str) {
             "tenant-workers",
             "the job has more than `max_workers` workers",
         ),
+        Reason::Parent => (
+            "parent",
+            "this switch waits for its parent in the job's tree",
+        ),
     }
 }
 

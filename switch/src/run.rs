@@ -385,6 +385,7 @@ fn registry(config: &Config) -> Result<Registry> {
         units: config.units(),
         member_timeout: Duration::from_millis(config.member_timeout_ms),
         secret,
+        fabric: None,
     };
     let jobs = config.jobs.iter().map(job_config);
     let mut registry = Registry::new(registry, jobs.collect());

@@ -430,6 +430,7 @@ fn shown(core: &CoreReport) -> Report {
         units: 1,
         member_timeout: Duration::from_secs(5),
         secret: [0; 32],
+        fabric: None,
     };
     let registry = Registry::new(config, Vec::new());
     report::report(

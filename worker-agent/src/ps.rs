@@ -348,6 +348,7 @@ mod tests {
             mac,
             salt: 5,
             wrapped: None,
+            place: None,
         }
     }
 

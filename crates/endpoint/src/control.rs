@@ -196,6 +196,7 @@ mod tests {
             sent: None,
             awaiting: 0,
             salt: 0,
+            tree: None,
         };
         let mut out = [0; DATAGRAM_BYTES];
         control.emit_join(&join, &mut out);
@@ -221,6 +222,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, 1]),
             salt: 3,
             wrapped: None,
+            place: None,
         };
         let mut datagram = [0; DATAGRAM_BYTES];
         control.header(Kind::Accept).emit(&mut datagram);

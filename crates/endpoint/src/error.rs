@@ -2,8 +2,8 @@
 
 use core::fmt;
 use core::time::Duration;
-use tally_wire::Rank;
-use tally_wire::control::LeaveCode;
+use tally_wire::control::{LeaveCode, Reason};
+use tally_wire::{Rank, Refuse, SwitchName};
 use thiserror::Error;
 
 /// Something that the switch said without a valid HMAC, or that may yet change: worth telling when
@@ -30,6 +30,42 @@ pub enum Hint {
     /// The tenant has all the workers that it may have.
     #[error("the switch says that the tenant has {0} workers with this job, allowed are {1}")]
     TenantWorkers(u32, u32),
+    /// The switch waits for its parent in the job's tree (TR-22).
+    #[error("the switch waits for its parent {:?}{}", .switch.as_str(), Parents(*.reason))]
+    Parent {
+        /// The parent.
+        switch: SwitchName,
+        /// Why the parent refuses the switch, if it does.
+        reason: Option<Reason>,
+    },
+}
+
+impl Hint {
+    /// What REFUSE(PARENT) says.
+    pub(crate) fn of_parent(refuse: &Refuse) -> Self {
+        Self::Parent {
+            switch: (refuse.concern).map_or(SwitchName::new(""), |it| it.switch),
+            reason: Reason::from_number(refuse.found),
+        }
+    }
+}
+
+/// Why a parent refuses a switch.
+struct Parents(Option<Reason>);
+
+impl fmt::Display for Parents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            None => "",
+            Some(Reason::UnknownJob) => ", which has no such job",
+            Some(Reason::BadMac) => ", which has another switch key",
+            Some(Reason::BadRank | Reason::Workers) => ", which has another tree configured",
+            Some(Reason::RankTaken) => {
+                ", where the job runs: it ends once it has missed the workers that were here before"
+            }
+            Some(_) => ", which refuses it",
+        })
+    }
 }
 
 /// A set of ranks, printed as `1, 2, 5`.

@@ -453,6 +453,7 @@ impl Ps {
             Reason::Draining => Hint::Draining,
             Reason::TenantJobs => Hint::TenantJobs(refuse.found, refuse.allowed),
             Reason::TenantWorkers => Hint::TenantWorkers(refuse.found, refuse.allowed),
+            Reason::Parent => Hint::of_parent(refuse),
             Reason::Challenge => {
                 if self.control.challenge != refuse.challenge {
                     self.control.challenge = refuse.challenge;
@@ -532,6 +533,7 @@ impl Ps {
                 fragment: FragmentId(0),
                 behind: 0,
                 salt: self.control.salt,
+                tree: None,
             };
             self.control.emit_leave(&leave, out)
         } else {
@@ -551,6 +553,7 @@ impl Ps {
                 sent: None,
                 awaiting: 0,
                 salt: self.control.salt,
+                tree: None,
             };
             self.control.emit_join(&join, out)
         };

@@ -39,6 +39,7 @@ fn seated() -> Ps {
         mac: Mac([2, 0, 0, 0, 0, 1]),
         salt: 0,
         wrapped: None,
+        place: None,
     };
     let config = PsConfig::new(JOB, key, 1);
     Ps::seated(Time(0), config, Kernels::best(), EPOCH, accept)

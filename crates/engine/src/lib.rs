@@ -63,5 +63,5 @@ pub use native::aggregator::Aggregator;
 pub use native::batch::{Batch, Contribution};
 pub use native::policy::Policy;
 pub use native::pool::{Limits, PolicyName, PoolConfig, PoolJob};
-pub use registry::{Action, JobConfig, Registry, RegistryConfig};
+pub use registry::{Action, Child, Fabric, JobConfig, Parent, Registry, RegistryConfig, Tree};
 pub use roster::{Member, PortId, Roster, Uplink};

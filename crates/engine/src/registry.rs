@@ -23,9 +23,11 @@ mod changes;
 mod event;
 mod job;
 mod tenants;
+mod tree;
 
 pub use changes::Runs;
 pub use tenants::TenantConfig;
+pub use tree::{Child, Fabric, Parent, Tree};
 
 pub use event::Event;
 pub use job::MemberStatus;
@@ -63,8 +65,19 @@ pub struct JobConfig {
     pub key: Key,
     /// Its key before that, while members may still have it.
     pub previous_key: Option<Key>,
-    /// Its workers, 1 to 64.
+    /// Its workers, 1 to 64. In a tree: those at this switch, which may be none.
     pub workers: u8,
+    /// The place of this switch in the job's tree, if it has one.
+    pub tree: Option<Tree>,
+}
+
+impl JobConfig {
+    /// Members at this switch, the PS apart: workers and child switches.
+    #[must_use]
+    pub fn members(&self) -> u8 {
+        let children = self.tree.as_ref().map_or(0, |tree| tree.children.len());
+        self.workers + children as u8
+    }
 }
 
 /// The one of two keys under which a datagram is sealed.
@@ -90,6 +103,8 @@ pub struct RegistryConfig {
     pub member_timeout: Duration,
     /// Unpredictable, and new with every start.
     pub secret: [u8; 32],
+    /// The switch as a part of a fabric, if it is.
+    pub fabric: Option<Fabric>,
 }
 
 impl RegistryConfig {

@@ -87,6 +87,7 @@ impl Members {
                 mac: switch.mac,
                 salt: 0,
                 wrapped: None,
+                place: None,
             };
             Ps::seated(now, ps_config, kernels, EPOCH_FIXED, accept)
         } else {

@@ -103,6 +103,7 @@ impl Jobs {
                 units: 1,
                 member_timeout: Duration::from_secs(5),
                 secret: [7; 32],
+                fabric: None,
             },
             jobs: ids
                 .map(|job| JobConfig {
@@ -110,6 +111,7 @@ impl Jobs {
                     key: key(job),
                     workers: self.workers,
                     previous_key: None,
+                    tree: None,
                 })
                 .collect(),
             queue: QueueConfig::default(),

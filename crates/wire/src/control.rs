@@ -14,6 +14,14 @@ use crate::{MAX_UNITS, MAX_WORKERS, all_ranks};
 use core::net::Ipv4Addr;
 use thiserror::Error;
 
+mod reason;
+mod tree;
+
+pub use reason::{LeaveCode, Reason};
+pub use tree::{
+    Below, Cause, Concern, JoinTree, LeaveTree, MAX_TREE_WORKERS, Place, RankRange, SwitchName,
+};
+
 pub use crate::key::{
     CONTROL_BYTES, DATAGRAM_BYTES, KEY_BYTES, Key, KeySyntax, MAC_BYTES, WrappedSecret,
 };
@@ -49,11 +57,7 @@ mod join {
     pub(super) const AWAITING: Field = 62..64;
     pub(super) const SALT: Field = 64..72;
     /// The bytes of all fields; the others are zero.
-    pub(super) const ALL: [Field; 3] = [
-        0..WINDOW.end,
-        SHAPE.start..HAS_SENT + 1,
-        AWAITING.start..SALT.end,
-    ];
+    pub(super) const ALL: [Field; 2] = [0..WINDOW.end, SHAPE.start..super::tree::join::END];
 }
 
 /// Bytes of ACCEPT's fields.
@@ -80,9 +84,9 @@ mod accept {
     pub(super) const IS_WRAPPED: usize = 96;
     /// The bytes of all fields; the others are zero.
     pub(super) const ALL: [Field; 3] = [
-        0..LEAST.end,
+        0..super::tree::accept::SLOWEST.end,
         BEHIND.start..MAC.end,
-        SALT.start..IS_WRAPPED + 1,
+        SALT.start..super::tree::accept::END,
     ];
 }
 
@@ -96,7 +100,11 @@ mod refuse {
     pub(super) const ALLOWED: Field = 24..28;
     pub(super) const BEHIND: Field = 32..40;
     /// The bytes of all fields; the others are zero.
-    pub(super) const ALL: [Field; 3] = [0..ABOUT + 1, FOUND.start..ALLOWED.end, BEHIND];
+    pub(super) const ALL: [Field; 3] = [
+        0..super::tree::refuse::FLAGS + 1,
+        FOUND.start..super::tree::concern::RANKS.end,
+        super::tree::concern::NAME,
+    ];
 }
 
 /// Bytes of LEAVE's fields.
@@ -108,7 +116,8 @@ mod leave {
     pub(super) const BEHIND: Field = 24..32;
     pub(super) const SALT: Field = 32..40;
     /// The bytes of all fields; the others are zero.
-    pub(super) const ALL: [Field; 2] = [0..CODE + 1, FRAGMENT.start..SALT.end];
+    pub(super) const ALL: [Field; 2] =
+        [0..super::tree::leave::RANK.end, super::tree::concern::NAME];
 }
 
 /// The payload of `datagram`; all bytes outside `fields` must be zero.
@@ -140,6 +149,8 @@ pub enum Role {
     Worker = 0,
     /// The parameter server.
     Ps = 1,
+    /// A switch, to its parent in the job's tree.
+    Switch = 2,
 }
 
 /// SHA-256 over the parameters on which all workers of a job must agree.
@@ -154,7 +165,9 @@ pub struct Join {
     pub challenge: u64,
     /// Worker or PS.
     pub role: Role,
-    /// Workers that the member expects, 1..=64; 0 from the PS.
+    /// Workers that the member expects, 1..=64.
+    ///
+    /// 0 from the PS, from a switch, and from workers of a job of more than 64 (`tree`).
     pub workers: u8,
     /// Units of every element payload, 1..=128; 0 from the PS.
     pub units: u8,
@@ -176,6 +189,8 @@ pub struct Join {
     pub awaiting: u16,
     /// Salt of the header's epoch, from ACCEPT; 0 with epoch 0.
     pub salt: u64,
+    /// What a switch says, and a worker of a job of more than 64.
+    pub tree: Option<JoinTree>,
 }
 
 impl Join {
@@ -188,6 +203,7 @@ impl Join {
         let role = match b[join::ROLE] {
             0 => Role::Worker,
             1 => Role::Ps,
+            2 => Role::Switch,
             _ => return Err(ControlError),
         };
         let join = Self {
@@ -210,10 +226,15 @@ impl Join {
             },
             awaiting: be16(b, join::AWAITING),
             salt: be64(b, join::SALT),
+            tree: JoinTree::read(b, role)?,
         };
         let fits = match role {
-            Role::Worker => {
-                (1..=MAX_WORKERS).contains(&usize::from(join.workers))
+            Role::Worker | Role::Switch => {
+                let workers = match join.tree {
+                    None => 1..=MAX_WORKERS,
+                    Some(_) => 0..=0,
+                };
+                workers.contains(&usize::from(join.workers))
                     && (1..=MAX_UNITS).contains(&join.units)
                     && join.window >= 1
             }
@@ -254,6 +275,9 @@ impl Join {
             b[join::AWAITING].copy_from_slice(&self.awaiting.to_be_bytes());
         }
         b[join::SALT].copy_from_slice(&self.salt.to_be_bytes());
+        if let Some(tree) = &self.tree {
+            tree.write(b);
+        }
     }
 }
 
@@ -279,9 +303,9 @@ const ALL_THE_TIME: u16 = 1000;
 pub struct Behind {
     /// The smallest `sent`: all earlier fragments have all contributions.
     pub least: FragmentId,
-    /// The ranks that have not contributed to `least`; at least one.
+    /// The ranks that have not contributed to `least`; at least one, but in a tree.
     pub ranks: u64,
-    /// The straggler: the rank with the smallest `awaiting`.
+    /// The straggler: the rank with the smallest `awaiting`; 0 in a tree ([`Place::slowest`]).
     pub slowest: Rank,
     /// `awaiting` of that rank, in thousandths.
     pub awaiting: u16,
@@ -322,6 +346,8 @@ pub struct Accept {
     pub salt: u64,
     /// The epoch's secret for a member whose key it is not derived from (K-3).
     pub wrapped: Option<WrappedSecret>,
+    /// Where the member is in the job's tree, if it has one.
+    pub place: Option<Place>,
 }
 
 impl Accept {
@@ -337,6 +363,7 @@ impl Accept {
             2 => State::Ended,
             _ => return Err(ControlError),
         };
+        let (place, has_behind) = Place::read(b)?;
         let accept = Self {
             instance: be64(b, field::INSTANCE),
             challenge: be64(b, field::CHALLENGE),
@@ -356,8 +383,8 @@ impl Accept {
                 Rank(b[accept::SLOWEST]),
                 be16(b, accept::AWAITING),
             ) {
-                (0, 0, Rank(0), 0) => None,
-                (_, 0, ..) => return Err(ControlError),
+                (0, 0, Rank(0), 0) if !has_behind => None,
+                (_, 0, ..) if !has_behind => return Err(ControlError),
                 (least, ranks, slowest, awaiting) => Some(Behind {
                     least: FragmentId(least),
                     ranks,
@@ -372,6 +399,7 @@ impl Accept {
                 (1, Some(wrapped)) => Some(*wrapped),
                 _ => return Err(ControlError),
             },
+            place,
         };
         let fits = (1..=MAX_WORKERS).contains(&usize::from(accept.workers))
             && accept.units <= MAX_UNITS
@@ -433,86 +461,9 @@ impl Accept {
             b[accept::LEAST].copy_from_slice(&least.0.to_be_bytes());
             b[accept::BEHIND].copy_from_slice(&ranks.to_be_bytes());
         }
-    }
-}
-
-/// Reason of a REFUSE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Reason {
-    /// Repeat the request with this challenge.
-    Challenge = 1,
-    /// No such job. A hint: not authenticated.
-    UnknownJob = 2,
-    /// Not under the job's key. A hint: not authenticated.
-    BadMac = 3,
-    /// Rank `found`, but the job has `allowed` workers.
-    BadRank = 4,
-    /// The member expects `found` workers, the job has `allowed`.
-    Workers = 5,
-    /// Payloads of `found` units, the job has `allowed`.
-    Payload = 6,
-    /// The shape differs from that of the rank named.
-    Shape = 7,
-    /// The rank is bound to another live instance.
-    RankTaken = 8,
-    /// The rank named exceeded the member timeout.
-    MemberLost = 9,
-    /// The rank named left with code `found`.
-    MemberFailed = 10,
-    /// The epoch is not, or no longer, the job's.
-    StaleEpoch = 11,
-    /// Window `found` is above `allowed`: repeat the request with `allowed`.
-    Window = 12,
-    /// The job was removed from the switch.
-    Removed = 13,
-    /// The job begins no epoch: it is drained.
-    Draining = 14,
-    /// The tenant would have `found` jobs, and may have `allowed`.
-    TenantJobs = 15,
-    /// The tenant's jobs would have `found` workers, and may have `allowed`.
-    TenantWorkers = 16,
-}
-
-impl Reason {
-    const ALL: [Self; 16] = [
-        Self::Challenge,
-        Self::UnknownJob,
-        Self::BadMac,
-        Self::BadRank,
-        Self::Workers,
-        Self::Payload,
-        Self::Shape,
-        Self::RankTaken,
-        Self::MemberLost,
-        Self::MemberFailed,
-        Self::StaleEpoch,
-        Self::Window,
-        Self::Removed,
-        Self::Draining,
-        Self::TenantJobs,
-        Self::TenantWorkers,
-    ];
-
-    /// Whether REFUSE has no valid HMAC, so that a member only stores it (J-8).
-    #[must_use]
-    pub const fn is_hint(self) -> bool {
-        matches!(self, Self::UnknownJob | Self::BadMac)
-    }
-
-    /// Whether the member must give up.
-    #[must_use]
-    pub const fn is_final(self) -> bool {
-        !self.is_hint()
-            && !matches!(
-                self,
-                Self::Challenge
-                    | Self::RankTaken
-                    | Self::Window
-                    | Self::Draining
-                    | Self::TenantJobs
-                    | Self::TenantWorkers
-            )
+        if let Some(place) = &self.place {
+            place.write(b, self.behind.is_some());
+        }
     }
 }
 
@@ -533,6 +484,8 @@ pub struct Refuse {
     pub allowed: u32,
     /// Stragglers named by a LEAVE with [`LeaveCode::Stalled`]; else 0.
     pub behind: u64,
+    /// The ranks and the switch that the reason concerns, in a tree.
+    pub concern: Option<Concern>,
 }
 
 impl Refuse {
@@ -542,27 +495,25 @@ impl Refuse {
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
         let b = payload_of(datagram, &refuse::ALL)?;
-        let reason = usize::from(b[refuse::REASON])
-            .checked_sub(1)
-            .and_then(|i| Reason::ALL.get(i))
-            .ok_or(ControlError)?;
+        let reason = Reason::from_number(u32::from(b[refuse::REASON])).ok_or(ControlError)?;
         let about = Rank(b[refuse::ABOUT]);
         if !about.is_worker() && b[refuse::ABOUT] != 255 {
             return Err(ControlError);
         }
         let (found, behind) = (be32(b, refuse::FOUND), be64(b, refuse::BEHIND));
-        let stalled = *reason == Reason::MemberFailed && found == LeaveCode::Stalled as u32;
+        let stalled = reason == Reason::MemberFailed && found == LeaveCode::Stalled as u32;
         if behind != 0 && !stalled {
             return Err(ControlError);
         }
         Ok(Self {
             instance: be64(b, field::INSTANCE),
             challenge: be64(b, field::CHALLENGE),
-            reason: *reason,
+            reason,
             about: about.is_worker().then_some(about),
             found,
             allowed: be32(b, refuse::ALLOWED),
             behind,
+            concern: Concern::read(b, b[tree::refuse::FLAGS])?,
         })
     }
 
@@ -581,37 +532,9 @@ impl Refuse {
         b[refuse::FOUND].copy_from_slice(&self.found.to_be_bytes());
         b[refuse::ALLOWED].copy_from_slice(&self.allowed.to_be_bytes());
         b[refuse::BEHIND].copy_from_slice(&self.behind.to_be_bytes());
-    }
-}
-
-/// Code of a LEAVE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum LeaveCode {
-    /// The member has all its results.
-    Finished = 0,
-    /// The member failed.
-    Failed = 1,
-    /// A fragment overflowed.
-    Overflow = 2,
-    /// The user stopped the member.
-    Interrupted = 3,
-    /// The stall timeout expired (J-9).
-    Stalled = 4,
-}
-
-impl LeaveCode {
-    /// The code with this number, if there is one.
-    #[must_use]
-    pub const fn from_number(n: u32) -> Option<Self> {
-        Some(match n {
-            0 => Self::Finished,
-            1 => Self::Failed,
-            2 => Self::Overflow,
-            3 => Self::Interrupted,
-            4 => Self::Stalled,
-            _ => return None,
-        })
+        if let Some(concern) = &self.concern {
+            b[tree::refuse::FLAGS] = concern.write(b);
+        }
     }
 }
 
@@ -634,6 +557,8 @@ pub struct Leave {
     pub behind: u64,
     /// Salt of the header's epoch, from ACCEPT; 0 with epoch 0.
     pub salt: u64,
+    /// What a switch says, and a worker in a tree.
+    pub tree: Option<LeaveTree>,
 }
 
 impl Leave {
@@ -648,8 +573,12 @@ impl Leave {
             challenge: be64(b, field::CHALLENGE),
             code: LeaveCode::from_number(u32::from(b[leave::CODE])).ok_or(ControlError)?,
             fragment: FragmentId(be32(b, leave::FRAGMENT)),
-            behind: be64(b, leave::BEHIND),
+            behind: match b[tree::leave::ROLE] {
+                0 => be64(b, leave::BEHIND),
+                _ => 0,
+            },
             salt: be64(b, leave::SALT),
+            tree: LeaveTree::read(b)?,
         };
         let fits = leave.behind == 0 || leave.code == LeaveCode::Stalled;
         if fits && leave.instance != 0 {
@@ -673,6 +602,9 @@ impl Leave {
         b[leave::FRAGMENT].copy_from_slice(&self.fragment.0.to_be_bytes());
         b[leave::BEHIND].copy_from_slice(&self.behind.to_be_bytes());
         b[leave::SALT].copy_from_slice(&self.salt.to_be_bytes());
+        if let Some(tree) = &self.tree {
+            tree.write(b);
+        }
     }
 }
 

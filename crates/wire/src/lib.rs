@@ -40,7 +40,7 @@ mod template;
 pub mod train;
 
 pub use auth::{AuthTag, EpochSecret};
-pub use control::{Accept, Join, Key, Leave, Refuse};
+pub use control::{Accept, Join, Key, Leave, MAX_TREE_WORKERS, RankRange, Refuse, SwitchName};
 pub use ecn::Ecn;
 pub use frame::{Addresses, FrameError, Mac, UdpFrame};
 pub use header::{Element, Flags, Header, HeaderError, Kind};

@@ -123,6 +123,7 @@ fn join(challenge: u64) -> Join {
         sent: None,
         awaiting: 0,
         salt: if challenge == 0 { 0 } else { SALT },
+        tree: None,
     }
 }
 
@@ -144,6 +145,7 @@ fn accept() -> Accept {
         mac: SWITCH.0,
         salt: SALT,
         wrapped: None,
+        place: None,
     }
 }
 
@@ -156,6 +158,7 @@ fn refuse(reason: Reason, about: Option<Rank>, found: u32, allowed: u32) -> Refu
         found,
         allowed,
         behind: 0,
+        concern: None,
     }
 }
 
@@ -167,6 +170,7 @@ fn leave() -> Leave {
         fragment: FragmentId(5),
         behind: 0,
         salt: SALT,
+        tree: None,
     }
 }
 

@@ -91,6 +91,7 @@ pub(crate) fn job_config(job: &JobSection) -> JobConfig {
         key: job.key.clone(),
         previous_key: job.previous_key.clone(),
         workers: job.workers,
+        tree: None,
     }
 }
 

@@ -50,6 +50,7 @@ impl Rig {
             key: key(),
             workers: 2,
             previous_key: None,
+            tree: None,
         };
         let config = RegistryConfig {
             base_port: 31_249,
@@ -59,6 +60,7 @@ impl Rig {
             member_timeout: MEMBER_TIMEOUT,
             secret: [0; 32],
             mac: Mac([2, 0, 0, 0, 0, 0xfe]),
+            fabric: None,
         };
         let (handle, requests) = request::requests();
         let address = AddressConfig::new(config.mac, [10, 0, 0, 254].into());
@@ -118,6 +120,7 @@ impl Rig {
             sent: None,
             awaiting: 0,
             salt: 0,
+            tree: None,
         };
         let header = Header {
             kind: Kind::Join,

@@ -158,6 +158,7 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         sent: None,
         awaiting: 0,
         salt: 0,
+        tree: None,
     };
     join.emit(out);
     of.key.seal(out);
@@ -230,6 +231,7 @@ mod tests {
                 found,
                 allowed,
                 behind: 0,
+                concern: None,
             };
             refuse.emit(&mut out);
             if let Some(key) = key {

@@ -39,6 +39,7 @@ fn accept(ps: &mut Ps, now: Time, mac: Mac) {
         mac,
         salt: 5,
         wrapped: None,
+        place: None,
     };
     let mut datagram = [0; DATAGRAM_BYTES];
     header(Kind::Accept, 0, Flags::NONE).emit(&mut datagram);

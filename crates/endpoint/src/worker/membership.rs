@@ -87,6 +87,7 @@ impl Worker {
             Reason::Draining => return self.hint = Some(Hint::Draining),
             Reason::TenantJobs => return self.hint = Some(Hint::TenantJobs(found, allowed)),
             Reason::TenantWorkers => return self.hint = Some(Hint::TenantWorkers(found, allowed)),
+            Reason::Parent => return self.hint = Some(Hint::of_parent(refuse)),
             Reason::BadRank => WorkerError::BadRank {
                 rank: found,
                 workers: allowed,
@@ -203,6 +204,7 @@ impl Worker {
                     fragment,
                     behind: behind.0,
                     salt: self.control.salt,
+                    tree: None,
                 };
                 self.control.emit_leave(&leave, out)
             }
@@ -222,6 +224,7 @@ impl Worker {
                     sent: running.then(|| FragmentId(self.window.next() as u32)),
                     awaiting: if running { self.awaiting.look(now) } else { 0 },
                     salt: self.control.salt,
+                    tree: None,
                 };
                 self.control.emit_join(&join, out)
             }

@@ -260,6 +260,7 @@ impl Switch {
             mac: self.mac,
             salt: self.salt,
             wrapped: None,
+            place: None,
         };
         self.control(Kind::Accept, member, |out| accept.emit(out))
     }
@@ -318,6 +319,7 @@ impl Switch {
             found,
             allowed,
             behind,
+            concern: None,
         };
         self.control(Kind::Refuse, member, |out| refuse.emit(out))
     }

@@ -45,6 +45,7 @@ impl TenantConfig {
             key: self.key.clone(),
             previous_key: self.previous_key.clone(),
             workers,
+            tree: None,
         }
     }
 }

@@ -42,6 +42,7 @@ fn config() -> RegistryConfig {
         units: 16,
         member_timeout: ms(5000),
         secret: [1; 32],
+        fabric: None,
     }
 }
 
@@ -51,6 +52,7 @@ fn registry(config: RegistryConfig) -> Registry {
         key,
         workers: WORKERS,
         previous_key: None,
+        tree: None,
     };
     let jobs = vec![job(JOB, key()), job(JobId(8), Key::new(&[8; 16]).unwrap())];
     Registry::new(config, jobs)
@@ -111,6 +113,7 @@ impl Peer {
                 sent: None,
                 awaiting: 0,
                 salt: 0,
+                tree: None,
             },
             heard: Vec::new(),
         }
@@ -135,6 +138,7 @@ impl Peer {
                 sent: None,
                 awaiting: 0,
                 salt: 0,
+                tree: None,
             },
             heard: Vec::new(),
         }
@@ -173,6 +177,7 @@ impl Peer {
             fragment: FragmentId(fragment),
             behind: 0,
             salt: self.join.salt,
+            tree: None,
         };
         self.sealed(Kind::Leave, |b| leave.emit(b))
     }

@@ -227,12 +227,14 @@ fn registry(secret: u8) -> Registry {
         units: 2,
         member_timeout: Duration::from_secs(5),
         secret: [secret; 32],
+        fabric: None,
     };
     let jobs = (0..2).map(|place| JobConfig {
         id: job_id(place),
         key: key(place),
         workers: WORKERS[place],
         previous_key: None,
+        tree: None,
     });
     Registry::new(config, jobs.collect())
 }

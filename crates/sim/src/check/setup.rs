@@ -34,6 +34,7 @@ pub(super) fn job_config(options: &Options, job: usize, rotations: u8) -> JobCon
         key: key_of(job, rotations),
         previous_key: rotations.checked_sub(1).map(|before| key_of(job, before)),
         workers: options.jobs[job].workers,
+        tree: None,
     }
 }
 
@@ -59,6 +60,7 @@ fn job_of_sessions(options: &Options) -> Option<JobConfig> {
         key: key(place),
         workers,
         previous_key: None,
+        tree: None,
     })
 }
 
@@ -119,6 +121,7 @@ pub(super) fn switch_config(
             units,
             member_timeout: options.member_timeout,
             secret: secret(rng),
+            fabric: None,
         },
         jobs,
         queue: QueueConfig {

@@ -89,6 +89,7 @@ impl Scenario {
             key: keys[job].clone(),
             workers: self.workers(job),
             previous_key: None,
+            tree: None,
         });
         SwitchConfig {
             pool: PoolConfig {
@@ -110,6 +111,7 @@ impl Scenario {
                 units: UNITS,
                 member_timeout: Duration::from_secs(5),
                 secret: [7; 32],
+                fabric: None,
             },
             jobs: jobs.collect(),
             queue: QueueConfig::default(),

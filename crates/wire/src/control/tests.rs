@@ -21,6 +21,7 @@ fn join() -> Join {
         sent: Some(FragmentId(0xfffe_fdfc)),
         awaiting: 1000,
         salt: 0xa1a2_a3a4_a5a6_a7a8,
+        tree: None,
     }
 }
 
@@ -47,6 +48,7 @@ fn accept() -> Accept {
         mac: Mac([2, 0x54, 1, 2, 3, 4]),
         salt: 0xb1b2_b3b4_b5b6_b7b8,
         wrapped: None,
+        place: None,
     }
 }
 
@@ -59,6 +61,7 @@ fn refuse() -> Refuse {
         found: LeaveCode::Stalled as u32,
         allowed: 5,
         behind: 1 << 63 | 5,
+        concern: None,
     }
 }
 
@@ -70,6 +73,7 @@ fn leave() -> Leave {
         fragment: FragmentId(99),
         behind: 1 << 63 | 5,
         salt: 0xc1c2_c3c4_c5c6_c7c8,
+        tree: None,
     }
 }
 

@@ -125,6 +125,7 @@ impl Job {
             behind: (rank.is_worker() && state != State::Ended)
                 .then(|| self.behind())
                 .flatten(),
+            place: None,
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
         control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
@@ -162,6 +163,7 @@ impl Job {
             found,
             allowed,
             behind,
+            concern: None,
         }
         .emit(&mut *datagram);
         key.seal(&mut *datagram);

@@ -29,6 +29,7 @@ impl Job {
         let joined = match join.role {
             Role::Ps => self.join_ps(visit, join),
             Role::Worker => self.join_worker(visit, join),
+            Role::Switch => return,
         };
         match joined {
             Err(refusal) => self.refuse(visit, refusal),

@@ -53,6 +53,7 @@ impl Visit<'_> {
             found: 0,
             allowed: 0,
             behind: 0,
+            concern: None,
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
         control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);

@@ -175,6 +175,7 @@ fn one_that_gives_up_waiting_says_for_whom_and_all_hear_it() {
         // Itself, and one that the job does not have, it cannot mean.
         behind: 0b1101,
         salt: net.peers[0].join.salt,
+        tree: None,
     };
     let datagram = net.peers[0].sealed(Kind::Leave, |b| stalled.emit(b));
     let actions = net.raw(net.peers[0].member, &datagram);

@@ -30,6 +30,7 @@ impl World {
             sent: None,
             awaiting: 0,
             salt: peer.salt,
+            tree: None,
         };
         sealed(peer, Kind::Join, |b| join.emit(b))
     }
@@ -49,6 +50,7 @@ impl World {
                 fragment: FragmentId(0),
                 behind,
                 salt: peer.salt,
+                tree: None,
             };
             sealed(peer, Kind::Leave, |b| leave.emit(b))
         } else {
