@@ -22,10 +22,13 @@
 mod changes;
 mod event;
 mod job;
+mod parents;
+
 mod tenants;
 mod tree;
 
 pub use changes::Runs;
+pub use parents::ParentStatus;
 pub use tenants::TenantConfig;
 pub use tree::{Child, Fabric, Parent, Tree};
 
@@ -39,7 +42,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tally_wire::control::{DATAGRAM_BYTES, Reason};
+use tally_wire::control::{DATAGRAM_BYTES, Reason, Role, claims_switch};
 use tally_wire::field;
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{Epoch, Header, JobId, Join, Key, Kind, Leave, Mac, Time, all_ranks};
@@ -256,7 +259,7 @@ impl Registry {
         ps: Member,
     ) -> Action {
         let job = self.jobs.get_mut(&id).expect("a configured job");
-        assert_eq!(members.len(), usize::from(job.config.workers));
+        assert_eq!(members.len(), usize::from(job.config.members()));
         job.fixed = true;
         job.incarnation = Incarnation::said(Epoch(1), 0);
         job.phase = Phase::Running;
@@ -280,7 +283,7 @@ impl Registry {
                 Phase::Paused => JobPhase::Paused,
             },
             joined: if job.fixed {
-                all_ranks(job.config.workers)
+                all_ranks(job.config.members())
             } else {
                 job.joined()
             },
@@ -314,8 +317,13 @@ impl Registry {
         header: &Header,
         datagram: &[u8],
     ) -> Vec<Action> {
-        if !matches!(header.kind, Kind::Join | Kind::Leave) || datagram.len() != DATAGRAM_BYTES {
+        if datagram.len() != DATAGRAM_BYTES {
             return Vec::new();
+        }
+        match header.kind {
+            Kind::Join | Kind::Leave => {}
+            Kind::Accept | Kind::Refuse => return self.handle_parent(now, from, header, datagram),
+            _ => return Vec::new(),
         }
         self.observe(now);
         // Not even a refusal goes to what is no host's address, or the switch's own.
@@ -324,7 +332,13 @@ impl Registry {
         }
         // The instance stands first in both payloads. Until verified, it is only echoed.
         let instance = field::be64(datagram, HEADER_BYTES..HEADER_BYTES + 8);
-        let keys = self.keys(header.job);
+        let by_switch = self.is_of_child(header, datagram);
+        let keys = if by_switch {
+            let fabric = self.config.fabric.as_ref();
+            fabric.map(|it| (&it.key, it.previous_key.as_ref()))
+        } else {
+            self.keys(header.job)
+        };
         let key = keys.and_then(|(key, previous)| verified_by(key, previous, datagram));
         let reason = if keys.is_none() {
             Reason::UnknownJob
@@ -337,6 +351,8 @@ impl Registry {
             now,
             from,
             rank: header.rank,
+            wire_rank: header.rank,
+            by_switch,
             incarnation: Incarnation::NONE,
             instance,
             key: key.as_ref(),
@@ -348,7 +364,10 @@ impl Registry {
             visit.hint(header.job, reason);
         } else if header.kind == Kind::Join {
             // What does not parse under the right key is a bug of the member; it times out.
-            if let Ok(join) = Join::parse(datagram) {
+            // Nor is a switch one of a job without child switches here.
+            if let Ok(join) = Join::parse(datagram)
+                && (join.role == Role::Switch) == by_switch
+            {
                 visit.incarnation = Incarnation::said(header.epoch, join.salt);
                 let mut jobs = JobsOf {
                     jobs: &mut self.jobs,
@@ -365,15 +384,25 @@ impl Registry {
             }
         }
         let Visit {
-            actions,
+            mut actions,
             events: mut refused,
             ..
         } = visit;
         if let Some(job) = self.jobs.get_mut(&header.job) {
+            job.drive(now, &self.config, &mut actions);
             self.events.append(&mut job.events);
         }
         self.events.append(&mut refused);
         actions
+    }
+
+    /// Whether a JOIN or LEAVE claims to be of a child switch, at a node that has some.
+    fn is_of_child(&self, header: &Header, datagram: &[u8]) -> bool {
+        let tree = self
+            .jobs
+            .get(&header.job)
+            .and_then(|job| job.config.tree.as_ref());
+        tree.is_some_and(|tree| !tree.children.is_empty()) && claims_switch(header.kind, datagram)
     }
 
     /// The keys under which a datagram of this job may be sealed.
@@ -419,10 +448,11 @@ impl Registry {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let look = self.observed.after(OBSERVED);
-        match self.silence_due() {
+        let due = match self.silence_due() {
             Some(due) => Some(due.min(look)),
             None => self.expires().then_some(look),
-        }
+        };
+        due.into_iter().chain(self.links_due()).min()
     }
 
     /// What happened since the last call, in its order.
@@ -440,6 +470,7 @@ impl Registry {
             self.events.append(&mut job.events);
         }
         actions.append(&mut self.expire(now));
+        actions.append(&mut self.poll_links(now));
         actions
     }
 }

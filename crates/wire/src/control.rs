@@ -7,7 +7,7 @@
 
 use crate::field::{Field, be16, be32, be64, ip, mac};
 use crate::frame::Mac;
-use crate::header::HEADER_BYTES;
+use crate::header::{HEADER_BYTES, Kind};
 use crate::ids::{FragmentId, Rank};
 use crate::key::MAC_AT;
 use crate::{MAX_UNITS, MAX_WORKERS, all_ranks};
@@ -133,6 +133,19 @@ fn payload_of<'a>(datagram: &'a [u8], fields: &[Field]) -> Result<&'a Payload, C
     Ok(payload)
 }
 
+/// Whether a JOIN or LEAVE claims to be of a switch: another key is to be tried.
+///
+/// The claim is authentic once the datagram is [verified](Key::verify).
+#[must_use]
+pub fn claims_switch(kind: Kind, datagram: &[u8]) -> bool {
+    let at = match kind {
+        Kind::Join => join::ROLE,
+        Kind::Leave => tree::leave::ROLE,
+        _ => return false,
+    };
+    datagram.get(HEADER_BYTES + at) == Some(&(Role::Switch as u8))
+}
+
 fn blank(datagram: &mut [u8]) -> &mut Payload {
     let payload: &mut Payload = datagram[HEADER_BYTES..DATAGRAM_BYTES]
         .as_mut_array()
@@ -169,7 +182,9 @@ pub struct Join {
     ///
     /// 0 from the PS, from a switch, and from workers of a job of more than 64 (`tree`).
     pub workers: u8,
-    /// Units of every element payload, 1..=128; 0 from the PS.
+    /// Units of every element payload, 1..=128.
+    ///
+    /// 0 from the PS, and from a switch that does not know them yet.
     pub units: u8,
     /// Whether the worker has received ACCEPT(running) for this epoch.
     ///
@@ -235,7 +250,8 @@ impl Join {
                     Some(_) => 0..=0,
                 };
                 workers.contains(&usize::from(join.workers))
-                    && (1..=MAX_UNITS).contains(&join.units)
+                    && join.units <= MAX_UNITS
+                    && (join.units >= 1 || role == Role::Switch)
                     && join.window >= 1
             }
             Role::Ps => {

@@ -30,7 +30,7 @@ impl Registry {
     /// The job runs with another number of workers.
     pub fn check(&self, config: &JobConfig) -> Result<(), Runs> {
         match self.jobs.get(&config.id) {
-            Some(job) if job.runs() && job.config.workers != config.workers => Err(Runs {
+            Some(job) if job.runs() && !job.has_places_of(config) => Err(Runs {
                 id: config.id,
                 workers: job.config.workers,
             }),
@@ -38,8 +38,8 @@ impl Registry {
         }
     }
 
-    /// Adds a job, or changes its keys or its number of workers. Workers that wait for a job of
-    /// another number have lost their places.
+    /// Adds a job, or changes its keys, its number of workers, or its tree. Workers that wait for a
+    /// job of another number or tree have lost their places.
     ///
     /// # Errors
     /// As for [`check`](Self::check); nothing has changed.
@@ -48,10 +48,11 @@ impl Registry {
         let serial = self.serial;
         let id = config.id;
         let job = (self.jobs.entry(id)).or_insert_with(|| Job::new(config.clone(), serial));
-        if job.config.workers != config.workers {
-            job.resize(config.workers);
+        if job.has_places_of(&config) {
+            job.config = config;
+        } else {
+            job.replace(config);
         }
-        job.config = config;
         job.removed = None;
         job.tenant = None;
         Ok(())

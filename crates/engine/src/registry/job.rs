@@ -8,7 +8,10 @@ mod answers;
 mod changing;
 mod joining;
 mod leaving;
+mod link;
 mod membership;
+mod node;
+mod parent;
 mod silence;
 mod status;
 mod visit;
@@ -20,13 +23,12 @@ pub(super) use visit::{Refusal, Visit};
 
 use super::event::{Event, Events};
 use super::{Action, JobConfig, RegistryConfig};
-use crate::roster::Roster;
-use answers::To;
+use link::Link;
 use membership::Membership;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tally_wire::control::{Reason, Shape, State};
-use tally_wire::{Epoch, Key, Rank, Time, all_ranks};
+use tally_wire::{Epoch, EpochSecret, Key, Rank, Time, all_ranks};
 
 /// Epochs that a new one of the same job differs from: frames of them may still be on their way.
 const RECENT_EPOCHS: usize = 256;
@@ -121,6 +123,10 @@ pub(super) struct Job {
     pub(super) tenant: Option<Arc<str>>,
     /// When a worker was heard last.
     pub(super) last_worker: Time,
+    /// To its parent, if it is a node that has one.
+    pub(super) link: Option<Box<Link>>,
+    /// The epoch's secret, if the parent has given it.
+    pub(super) given: Option<EpochSecret>,
     /// What happened since the registry took them last.
     pub(super) events: Events,
 }
@@ -136,7 +142,7 @@ impl Job {
             drawn: serial,
             round: serial,
             called: 0,
-            workers: vec![None; usize::from(config.workers)],
+            workers: vec![None; usize::from(config.members())],
             agreed: None,
             left: 0,
             resumed: None,
@@ -149,13 +155,15 @@ impl Job {
             removed: None,
             tenant: None,
             last_worker: Time(0),
+            link: Link::of(&config),
+            given: None,
             events: Events::default(),
             config,
         }
     }
 
     pub(super) fn all(&self) -> u64 {
-        all_ranks(self.config.workers)
+        all_ranks(self.config.members())
     }
 
     pub(super) fn joined(&self) -> u64 {
@@ -241,7 +249,7 @@ impl Job {
         if known || self.resumed.is_some() {
             return;
         }
-        for rank in 0..self.config.workers {
+        for rank in 0..self.members() {
             let membership = &self.workers[usize::from(rank)];
             if membership
                 .as_ref()
@@ -274,6 +282,8 @@ impl Job {
         self.brought = visit.incarnation != Incarnation::NONE;
         (self.incarnation, self.epoch_key) = match visit.incarnation {
             Incarnation::NONE => (self.new_incarnation(visit.config), self.config.key.clone()),
+            // Never a switch key (TR-21).
+            brought if visit.by_switch => (brought, self.config.key.clone()),
             brought => (brought, visit.key(&self.config).clone()),
         };
         self.remember();
@@ -284,7 +294,9 @@ impl Job {
     /// has the place of one that may have been. Then the PS may have parts of that one.
     fn may_have_run(&self) -> bool {
         let mut memberships = self.workers.iter().flatten();
-        self.brought && self.resumed.is_none() && memberships.any(|membership| membership.fresh)
+        // What a child switch does not say may be below it.
+        let may_be = |it: &Membership| it.fresh || it.switch;
+        self.brought && self.resumed.is_none() && memberships.any(may_be)
     }
 
     /// All that have come move to a new epoch (J-4). They have sent nothing in this one.
@@ -319,16 +331,24 @@ impl Job {
         }
     }
 
+    /// The secret of the epoch (A-6, TR-21).
+    fn secret(&self) -> EpochSecret {
+        let Incarnation { epoch, salt } = self.incarnation;
+        let own = || self.epoch_key.epoch_secret(self.config.id, epoch, salt);
+        self.given.unwrap_or_else(own)
+    }
+
     /// J-5: run when all are there and say so, or have come back to an epoch that has run.
     fn run_if_complete(&mut self, visit: &mut Visit<'_>) {
         if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
             return;
         }
-        let (Some(ps), Some(agreed)) = (self.ps.clone(), self.agreed) else {
+        let (Some(ps), Some(_), true) = (self.ps.clone(), self.agreed, self.all_ready()) else {
             return;
         };
         if self.phase == Phase::Forming && self.resumed.is_none() {
-            if self.may_have_run() {
+            // A parent renews for all.
+            if self.may_have_run() && self.link.is_none() {
                 self.renew(visit);
             }
             if self.called != self.round {
@@ -342,38 +362,31 @@ impl Job {
             }
         } else if self.ps_incarnation != self.incarnation {
             if visit.rank != Rank::PS {
-                let to = To::member(Rank::PS, &ps);
+                let to = self.to(Rank::PS, &ps);
                 let news = self.acceptance(visit.config, to, State::Waiting);
                 visit.actions.push(Action::Send(ps.member, news));
             }
             return;
         }
-        let workers = self
-            .workers
-            .iter()
-            .flatten()
-            .map(|membership| membership.member)
-            .collect();
-        let Incarnation { epoch, salt } = self.incarnation;
-        let roster = Roster::new(
-            self.config.id,
-            epoch,
-            self.epoch_key.epoch_secret(self.config.id, epoch, salt),
-            agreed.units,
-            workers,
-            ps.member,
-        );
+        let Some(roster) = self.roster().filter(|_| self.may_run()) else {
+            return;
+        };
         visit.actions.push(Action::Bind(Box::new(roster)));
         self.phase = Phase::Running;
         self.events.push(Event::Running {
             job: self.config.id,
-            epoch,
-            workers: self.config.workers,
+            epoch: self.incarnation.epoch,
+            workers: self.members(),
         });
         self.resumed = None;
+        self.tell_all(visit, State::Running);
+    }
+
+    /// Unsolicited ACCEPT to all members but the one that is answered.
+    fn tell_all(&self, visit: &mut Visit<'_>, state: State) {
         for (rank, membership) in self.memberships().filter(|(rank, _)| *rank != visit.rank) {
-            let to = To::member(rank, membership);
-            let news = self.acceptance(visit.config, to, State::Running);
+            let to = self.to(rank, membership);
+            let news = self.acceptance(visit.config, to, state);
             visit.actions.push(Action::Send(membership.member, news));
         }
     }
@@ -383,7 +396,7 @@ impl Job {
     /// with it under a new challenge.
     fn confirm(&mut self, visit: &mut Visit<'_>) {
         let news = |job: &Self, rank, membership: &Membership| {
-            let to = To::member(rank, membership);
+            let to = job.to(rank, membership);
             let news = job.acceptance(visit.config, to, State::Waiting);
             Action::Send(membership.member, news)
         };
@@ -395,7 +408,7 @@ impl Job {
         self.called = self.round;
         let call = |(rank, membership): (Rank, &Membership)| {
             let call = Refusal::new(Reason::Challenge);
-            let call = self.refused(visit.config, To::member(rank, membership), call);
+            let call = self.refused(visit.config, self.to(rank, membership), call);
             Action::Send(membership.member, call)
         };
         let calls: Vec<_> = self.memberships().map(call).collect();
@@ -405,7 +418,7 @@ impl Job {
     /// All workers have left.
     fn finish(&mut self, visit: &mut Visit<'_>) {
         for (rank, membership) in self.memberships() {
-            let to = To::member(rank, membership);
+            let to = self.to(rank, membership);
             let news = self.acceptance(visit.config, to, State::Ended);
             visit.actions.push(Action::Send(membership.member, news));
         }
@@ -415,14 +428,26 @@ impl Job {
 
     /// The epoch has failed; all members hear why.
     fn fail(&mut self, config: &RegistryConfig, refusal: Refusal, actions: &mut Vec<Action>) {
+        let refusal = self.globalise(config, refusal);
         for (rank, membership) in self.memberships() {
             if refusal.about != Some(rank) {
-                let news = self.refused(config, To::member(rank, membership), refusal);
+                let news = self.refused(config, self.to(rank, membership), refusal);
                 actions.push(Action::Send(membership.member, news));
             }
         }
         actions.push(Action::Unbind(self.config.id));
+        self.depart(config, &refusal);
         self.close(config, Err(refusal));
+    }
+
+    /// All workers of a node have left, and its parent is silent.
+    fn end_alone(&mut self, config: &RegistryConfig, actions: &mut Vec<Action>) {
+        for (rank, membership) in self.memberships() {
+            let news = self.acceptance(config, self.to(rank, membership), State::Ended);
+            actions.push(Action::Send(membership.member, news));
+        }
+        actions.push(Action::Unbind(self.config.id));
+        self.close(config, Ok(()));
     }
 
     fn close(&mut self, config: &RegistryConfig, outcome: Result<(), Refusal>) {
@@ -448,6 +473,7 @@ impl Job {
             self.phase = Phase::Idle;
             self.round += 1;
             self.agreed = None;
+            self.given = None;
             self.left = 0;
             self.resumed = None;
         }

@@ -32,7 +32,7 @@ pub(super) mod accept {
     use crate::field::Field;
 
     pub(in super::super) const SLOWEST: Field = 52..54;
-    /// [`IN_TREE`](super::IN_TREE), `HAS_BEHIND`, `PS_ELSEWHERE`.
+    /// [`IN_TREE`](super::IN_TREE), `HAS_BEHIND`, `PS_ELSEWHERE`, `HAS_RUN`.
     pub(in super::super) const FLAGS: usize = 97;
     pub(in super::super) const LOCAL: usize = 98;
     pub(in super::super) const HOSTS: usize = 99;
@@ -42,6 +42,7 @@ pub(super) mod accept {
     pub(in super::super) const END: usize = ELSEWHERE.end;
     pub(in super::super) const HAS_BEHIND: u8 = 2;
     pub(in super::super) const PS_ELSEWHERE: u8 = 4;
+    pub(in super::super) const HAS_RUN: u8 = 8;
 }
 
 /// Bytes that REFUSE and a switch's LEAVE have in common.
@@ -341,6 +342,8 @@ pub struct Place {
     pub elsewhere: Option<RankRange>,
     /// Whether another node of the tree misses its PS.
     pub ps_elsewhere: bool,
+    /// Whether the epoch runs, or has run.
+    pub has_run: bool,
     /// Global rank of the straggler; 0 without `behind`.
     pub slowest: u16,
 }
@@ -366,9 +369,10 @@ impl Place {
             total: be16(b, accept::TOTAL),
             elsewhere: RankRange::read(b, accept::ELSEWHERE)?,
             ps_elsewhere: flags & accept::PS_ELSEWHERE != 0,
+            has_run: flags & accept::HAS_RUN != 0,
             slowest: be16(b, accept::SLOWEST),
         };
-        let known = IN_TREE | accept::HAS_BEHIND | accept::PS_ELSEWHERE;
+        let known = IN_TREE | accept::HAS_BEHIND | accept::PS_ELSEWHERE | accept::HAS_RUN;
         let end = u32::from(place.first) + u32::from(place.hosts);
         let fits = flags & !known == 0
             && place.local.is_worker()
@@ -386,13 +390,14 @@ impl Place {
     }
 
     pub(super) fn write(&self, b: &mut Payload, has_behind: bool) {
-        b[accept::FLAGS] = IN_TREE
-            | if has_behind { accept::HAS_BEHIND } else { 0 }
-            | if self.ps_elsewhere {
-                accept::PS_ELSEWHERE
-            } else {
-                0
-            };
+        let flags = [
+            (true, IN_TREE),
+            (has_behind, accept::HAS_BEHIND),
+            (self.ps_elsewhere, accept::PS_ELSEWHERE),
+            (self.has_run, accept::HAS_RUN),
+        ];
+        let set = flags.into_iter().filter(|(is_set, _)| *is_set);
+        b[accept::FLAGS] = set.fold(0, |all, (_, flag)| all | flag);
         b[accept::LOCAL] = self.local.0;
         b[accept::HOSTS] = self.hosts;
         put16(b, accept::FIRST, self.first);

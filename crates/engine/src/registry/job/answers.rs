@@ -12,28 +12,36 @@ use tally_wire::{Accept, Key, Kind, Rank, Refuse};
 /// Whom an answer is for.
 #[derive(Clone, Copy)]
 pub(super) struct To<'a> {
+    /// Local rank.
     rank: Rank,
+    /// The rank in the header.
+    wire_rank: Rank,
     instance: u64,
     /// Under which it is sealed.
     key: &'a Key,
 }
 
-impl<'a> To<'a> {
-    pub(super) fn member(rank: Rank, membership: &'a Membership) -> Self {
-        Self {
+impl Job {
+    pub(super) fn to<'a>(&self, rank: Rank, membership: &'a Membership) -> To<'a> {
+        To {
             rank,
+            wire_rank: self.wire_rank(rank),
             instance: membership.instance,
             key: &membership.key,
         }
     }
-}
 
-impl Job {
     pub(super) fn state(&self) -> State {
         match self.phase {
             Phase::Running => State::Running,
             _ => State::Waiting,
         }
+    }
+
+    /// The largest window that is served: this switch's, or its parent's if that is smaller.
+    pub(super) fn window(&self, config: &RegistryConfig) -> u16 {
+        let parent = (self.link.as_ref()).map_or(u16::MAX, |link| link.window);
+        config.window.min(parent)
     }
 
     pub(super) fn accept(&self, visit: &mut Visit<'_>, state: State) {
@@ -51,6 +59,7 @@ impl Job {
     fn visitor<'a>(&'a self, visit: &'a Visit<'_>) -> To<'a> {
         To {
             rank: visit.rank,
+            wire_rank: visit.wire_rank,
             instance: visit.instance,
             key: visit.key(&self.config),
         }
@@ -63,7 +72,11 @@ impl Job {
         // The first two are asked again at once, and the others say how an epoch has ended.
         let is_news = !matches!(
             refusal.reason,
-            Reason::Challenge | Reason::Window | Reason::MemberLost | Reason::MemberFailed
+            Reason::Challenge
+                | Reason::Window
+                | Reason::MemberLost
+                | Reason::MemberFailed
+                | Reason::Parent
         );
         if is_news {
             visit.events.push(Event::Refused {
@@ -94,6 +107,7 @@ impl Job {
         config: &RegistryConfig,
         To {
             rank,
+            wire_rank,
             instance,
             key,
         }: To<'_>,
@@ -101,20 +115,23 @@ impl Job {
     ) -> Box<Datagram> {
         let Incarnation { epoch, salt } = incarnation;
         let challenge = self.challenge(config);
-        let is_wrapped = incarnation == self.incarnation && *key != self.epoch_key;
-        let wrapped = is_wrapped.then(|| {
-            let secret = self.epoch_key.epoch_secret(self.config.id, epoch, salt);
-            key.wrap(secret, self.config.id, epoch, salt, challenge)
-        });
+        let is_wrapped = incarnation == self.incarnation
+            && match self.given {
+                None => *key != self.epoch_key,
+                Some(given) => given != key.epoch_secret(self.config.id, epoch, salt),
+            };
+        let wrapped =
+            is_wrapped.then(|| key.wrap(self.secret(), self.config.id, epoch, salt, challenge));
+        let (place, behind) = self.place(rank, state);
         let accept = Accept {
             instance,
             challenge,
             state,
-            workers: self.config.workers,
+            workers: self.members(),
             units: self.agreed.map_or(0, |agreed| agreed.units),
             shards: config.shards,
             base_port: config.base_port,
-            window: config.window,
+            window: self.window(config),
             joined: self.joined(),
             left: self.left,
             ps: self.ps.is_some() && self.ps_incarnation == self.incarnation,
@@ -122,13 +139,11 @@ impl Job {
             salt,
             wrapped,
             group: group_of(self.config.id),
-            behind: (rank.is_worker() && state != State::Ended)
-                .then(|| self.behind())
-                .flatten(),
-            place: None,
+            behind,
+            place,
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Accept, self.config.id, epoch, rank).emit(&mut *datagram);
+        control_header(Kind::Accept, self.config.id, epoch, wire_rank).emit(&mut *datagram);
         accept.emit(&mut *datagram);
         key.seal(&mut *datagram);
         datagram
@@ -138,7 +153,8 @@ impl Job {
         &self,
         config: &RegistryConfig,
         To {
-            rank,
+            rank: _,
+            wire_rank,
             instance,
             key,
         }: To<'_>,
@@ -150,20 +166,22 @@ impl Job {
             found,
             allowed,
             behind,
-        } = refusal;
+            concern,
+        } = self.globalise(config, refusal);
         let challenge = self.challenge(config);
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Refuse, self.config.id, self.incarnation.epoch, rank)
-            .emit(&mut *datagram);
+        let epoch = self.incarnation.epoch;
+        control_header(Kind::Refuse, self.config.id, epoch, wire_rank).emit(&mut *datagram);
         Refuse {
             instance,
             challenge,
             reason,
-            about,
+            // A local rank says nothing to a member of a tree.
+            about: about.filter(|_| concern.is_none()),
             found,
             allowed,
             behind,
-            concern: None,
+            concern,
         }
         .emit(&mut *datagram);
         key.seal(&mut *datagram);
@@ -172,9 +190,9 @@ impl Job {
 
     /// Who has contributed least and who is slowest, of those that have not left; only once all
     /// have said how far they are: who has not said may be behind them all.
-    fn behind(&self) -> Option<Behind> {
+    pub(super) fn behind(&self) -> Option<Behind> {
         let mut behind: Option<Behind> = None;
-        for rank in (0..self.config.workers).map(Rank) {
+        for rank in (0..self.members()).map(Rank) {
             if self.left & rank.bit() != 0 {
                 continue;
             }

@@ -1,8 +1,9 @@
 //! A job that is changed while the switch runs.
 
+use super::link::Link;
 use super::visit::Refusal;
 use super::{Incarnation, Job, Phase};
-use crate::registry::{Action, RegistryConfig};
+use crate::registry::{Action, JobConfig, RegistryConfig};
 use std::time::Duration;
 use tally_wire::Time;
 use tally_wire::control::Reason;
@@ -36,6 +37,19 @@ impl Job {
             self.config.workers = workers;
             self.workers = vec![None; usize::from(workers)];
         }
+    }
+
+    /// Whether the job has this number of workers and this tree.
+    pub(in crate::registry) fn has_places_of(&self, config: &JobConfig) -> bool {
+        self.config.workers == config.workers && self.config.tree == config.tree
+    }
+
+    /// Has other workers or another tree; those that wait lose their places.
+    pub(in crate::registry) fn replace(&mut self, config: JobConfig) {
+        self.vacate_all();
+        self.workers = vec![None; usize::from(config.members())];
+        self.link = Link::of(&config);
+        self.config = config;
     }
 
     /// The places of all workers, before the job ran.
@@ -76,7 +90,9 @@ impl Job {
 
     /// Workers that joined under another key than the current one.
     pub(in crate::registry) fn previous_key(&self) -> u64 {
-        let workers = self.memberships().filter(|(rank, _)| rank.is_worker());
+        let workers = self
+            .memberships()
+            .filter(|(rank, it)| rank.is_worker() && !it.switch);
         let old = workers.filter(|(_, membership)| membership.key != self.config.key);
         old.fold(0, |bits, (rank, _)| bits | rank.bit())
     }

@@ -1,10 +1,11 @@
 //! JOIN: a member takes its place, keeps it, or is refused.
 
 use super::super::event::Event;
+use super::link::Wanted;
 use super::membership::{Membership, TAKEOVER};
 use super::visit::{Refusal, Visit};
 use super::{Agreed, Ending, Incarnation, Job, Phase};
-use tally_wire::control::{Reason, Role, State};
+use tally_wire::control::{Below, JoinTree, Reason, Role, State};
 use tally_wire::{Join, Rank};
 
 /// When a JOIN that was not refused counts.
@@ -23,20 +24,27 @@ impl Job {
         if join.challenge != self.challenge(visit.config) {
             // A host that only asks (`tally-agent doctor`) learns what it can set right.
             let has_ps = u8::from(self.ps.is_some() || self.fixed);
-            let call = Refusal::numbers(Reason::Challenge, has_ps, self.config.workers);
+            let call = Refusal::numbers(Reason::Challenge, has_ps, self.total());
             return self.refuse(visit, call);
         }
         let joined = match join.role {
             Role::Ps => self.join_ps(visit, join),
-            Role::Worker => self.join_worker(visit, join),
-            Role::Switch => return,
+            Role::Worker | Role::Switch => self
+                .locate(visit, join)
+                .and_then(|()| self.join_worker(visit, join)),
         };
         match joined {
             Err(refusal) => self.refuse(visit, refusal),
             Ok(Joined::Now) => {
                 let called = self.called;
                 self.run_if_complete(visit);
-                if self.called == called {
+                if self.called != called {
+                    return;
+                }
+                if self.waits_for_parent(visit.now) {
+                    let waits = self.of_parent(visit.config, Reason::Parent);
+                    self.refuse(visit, waits);
+                } else {
                     self.accept(visit, self.state());
                 }
             }
@@ -49,14 +57,14 @@ impl Job {
             return Err(Refusal::numbers(
                 Reason::BadRank,
                 visit.rank.0,
-                self.config.workers,
+                self.members(),
             ));
         }
-        if ![0, self.config.workers].contains(&join.workers) {
+        if ![0, self.members()].contains(&join.workers) {
             return Err(Refusal::numbers(
                 Reason::Workers,
                 join.workers,
-                self.config.workers,
+                self.members(),
             ));
         }
         if self.fixed {
@@ -95,14 +103,15 @@ impl Job {
 
     /// Whether the job, and the switch, have what a worker says that it has.
     fn check_numbers(&self, visit: &Visit<'_>, join: &Join) -> Result<(), Refusal> {
-        if visit.rank.0 >= self.config.workers {
+        if visit.rank.0 >= self.members() {
             return Err(Refusal::numbers(
                 Reason::BadRank,
                 visit.rank.0,
-                self.config.workers,
+                self.members(),
             ));
         }
-        if join.workers != self.config.workers {
+        // In a tree it has been compared already, with all workers of it.
+        if self.config.tree.is_none() && join.workers != self.config.workers {
             return Err(Refusal::numbers(
                 Reason::Workers,
                 join.workers,
@@ -116,11 +125,11 @@ impl Job {
                 visit.config.units,
             ));
         }
-        if join.window > visit.config.window {
+        if join.window > self.window(visit.config) {
             return Err(Refusal::numbers(
                 Reason::Window,
                 join.window,
-                visit.config.window,
+                self.window(visit.config),
             ));
         }
         Ok(())
@@ -151,9 +160,22 @@ impl Job {
         if self.draining && self.phase == Phase::Idle && !join.running {
             return Err(Refusal::new(Reason::Draining));
         }
+        if self.phase == Phase::Idle {
+            let wanted = Wanted {
+                incarnation: visit.incarnation,
+                running: join.running,
+                units: join.units,
+                shape: join.shape,
+                at: visit.now,
+            };
+            if let Some(waits) = self.ask_parent(visit, wanted) {
+                return Err(waits);
+            }
+        }
         if join.running {
             self.resume(visit);
         }
+        self.look_at_switch(visit)?;
         let called = self.called == self.round;
         match &mut self.workers[usize::from(visit.rank.0)] {
             Some(membership) if membership.is(visit) => {}
@@ -179,7 +201,8 @@ impl Job {
             }
             None => {}
         }
-        if let Some(agreed) = self.agreed {
+        let has_elements = join.units != 0;
+        if let Some(agreed) = self.agreed.filter(|_| has_elements) {
             if agreed.units != join.units {
                 let refusal = Refusal::numbers(Reason::Payload, join.units, agreed.units);
                 return Err(refusal.about(agreed.by));
@@ -195,11 +218,56 @@ impl Job {
         {
             membership.has_sent(sent, join.awaiting);
         }
-        self.agreed.get_or_insert(Agreed {
-            by: visit.rank,
-            units: join.units,
-            shape: join.shape,
-        });
+        if has_elements {
+            self.agreed.get_or_insert(Agreed {
+                by: visit.rank,
+                units: join.units,
+                shape: join.shape,
+            });
+        }
+        if let Some(JoinTree::Switch(below)) = join.tree {
+            self.hear_switch(visit, below);
+        }
         Ok(Joined::Now)
+    }
+
+    /// Whether a child switch that is a member may stay it: it may have restarted, or come by
+    /// another link (TR-23).
+    fn look_at_switch(&mut self, visit: &mut Visit<'_>) -> Result<(), Refusal> {
+        let runs = self.runs();
+        let Some(it) = &mut self.workers[usize::from(visit.rank.0)] else {
+            return Ok(());
+        };
+        if !visit.by_switch || !it.is(visit) {
+            return Ok(());
+        }
+        if runs && visit.incarnation == Incarnation::NONE {
+            // It knows of no epoch: its members are new ones. The old ones are lost in time.
+            return Err(Refusal::new(Reason::RankTaken).about(visit.rank));
+        }
+        if it.member != visit.from && it.moving != Some((visit.from, self.round)) {
+            // A recorded JOIN from elsewhere moves nothing: the challenge goes there only.
+            self.round += 1;
+            it.moving = Some((visit.from, self.round));
+            return Err(Refusal::new(Reason::Challenge));
+        }
+        Ok(())
+    }
+
+    /// Takes what a child switch says of what is below it.
+    fn hear_switch(&mut self, visit: &mut Visit<'_>, below: Below) {
+        let is_current = visit.incarnation == self.incarnation;
+        let Some(it) = &mut self.workers[usize::from(visit.rank.0)] else {
+            return;
+        };
+        it.ready = below.ready && is_current;
+        it.below = Some(below);
+        it.moving = None;
+        if !is_current {
+            it.round = 0;
+        }
+        if std::mem::replace(&mut it.member, visit.from) != visit.from {
+            self.bind_anew(&mut visit.actions);
+        }
     }
 }

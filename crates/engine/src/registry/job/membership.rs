@@ -5,6 +5,7 @@ use super::visit::Visit;
 use crate::registry::JobConfig;
 use crate::roster::Member;
 use std::time::Duration;
+use tally_wire::control::Below;
 use tally_wire::{FragmentId, Key, Time};
 
 /// After this long without a heartbeat another instance may take over a rank that is not in the
@@ -29,6 +30,14 @@ pub(in crate::registry) struct Membership {
     pub(super) sent: Option<FragmentId>,
     /// How much of its time it awaits results, as it said last (J-11).
     pub(super) awaiting: u16,
+    /// It is a child switch.
+    pub(super) switch: bool,
+    /// All below it has joined and confirmed; true of a worker (TR-24).
+    pub(super) ready: bool,
+    /// What a child switch said last of what is below it.
+    pub(super) below: Option<Below>,
+    /// Where a child switch says that it is now, and the round in which it was asked (TR-23).
+    pub(super) moving: Option<(Member, u64)>,
 }
 
 impl Membership {
@@ -43,11 +52,17 @@ impl Membership {
             rival: 0,
             sent: None,
             awaiting: 0,
+            switch: visit.by_switch,
+            ready: !visit.by_switch,
+            below: None,
+            moving: None,
         }
     }
 
     pub(super) fn is(&self, visit: &Visit<'_>) -> bool {
-        self.instance == visit.instance && self.member == visit.from
+        self.instance == visit.instance
+            && self.switch == visit.by_switch
+            && (self.switch || self.member == visit.from)
     }
 
     /// A JOIN that was overtaken, or comes twice, takes nothing back.

@@ -32,8 +32,10 @@ impl Job {
     pub(in crate::registry) fn postpone(&mut self, missed: Duration) {
         let memberships = self.workers.iter_mut().flatten().chain(&mut self.ps);
         let heard = memberships.map(|membership| &mut membership.heard);
+        let link = self.link.as_mut().map(|link| &mut link.heard);
         heard
             .chain(&mut self.resumed)
+            .chain(link)
             .for_each(|heard| *heard = heard.after(missed));
     }
 
@@ -61,13 +63,13 @@ impl Job {
                 let heard = membership.map_or(since, |membership| membership.heard);
                 self.left & rank.bit() == 0 && now.since(heard) >= config.member_timeout
             };
-            if let Some(rank) = (0..self.config.workers).map(Rank).find(silent) {
+            if let Some(rank) = (0..self.members()).map(Rank).find(silent) {
                 self.lose(now, rank, config, actions);
             }
             return;
         }
         if self.phase == Phase::Forming {
-            for rank in 0..self.config.workers {
+            for rank in 0..self.members() {
                 let membership = self.workers[usize::from(rank)].as_ref();
                 if let Some(lost) = membership.filter(|it| silent(it)) {
                     self.events.push(Event::Lost {

@@ -4,7 +4,7 @@ use super::Incarnation;
 use crate::registry::event::{Event, Events};
 use crate::registry::{Action, JobConfig, Refusals, RegistryConfig};
 use crate::roster::Member;
-use tally_wire::control::{DATAGRAM_BYTES, Reason};
+use tally_wire::control::{Concern, DATAGRAM_BYTES, Reason};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
     AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Key, Kind, Rank, Refuse, Time,
@@ -15,7 +15,12 @@ pub(in crate::registry) struct Visit<'a> {
     pub(in crate::registry) config: &'a RegistryConfig,
     pub(in crate::registry) now: Time,
     pub(in crate::registry) from: Member,
+    /// Local rank at this switch.
     pub(in crate::registry) rank: Rank,
+    /// The rank in the frame's header.
+    pub(in crate::registry) wire_rank: Rank,
+    /// It is of a child switch, under the switch key.
+    pub(in crate::registry) by_switch: bool,
     pub(in crate::registry) incarnation: Incarnation,
     pub(in crate::registry) instance: u64,
     /// The one under which it is sealed, if it is one of the job's.
@@ -39,7 +44,7 @@ impl Visit<'_> {
         }
         self.events.push(Event::Refused {
             job,
-            rank: self.rank,
+            rank: self.wire_rank,
             from: self.from,
             reason,
             found: 0,
@@ -56,7 +61,7 @@ impl Visit<'_> {
             concern: None,
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        control_header(Kind::Refuse, job, Epoch(0), self.rank).emit(&mut *datagram);
+        control_header(Kind::Refuse, job, Epoch(0), self.wire_rank).emit(&mut *datagram);
         refuse.emit(&mut *datagram);
         self.actions.push(Action::Send(self.from, datagram));
     }
@@ -65,11 +70,13 @@ impl Visit<'_> {
 /// Why a job refuses, with the numbers that belong to it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::registry) struct Refusal {
-    pub(super) reason: Reason,
+    pub(in crate::registry) reason: Reason,
     pub(super) about: Option<Rank>,
     pub(super) found: u32,
     pub(super) allowed: u32,
     pub(super) behind: u64,
+    /// In a tree, once it is known who is concerned.
+    pub(super) concern: Option<Concern>,
 }
 
 impl Refusal {
@@ -80,6 +87,7 @@ impl Refusal {
             found: 0,
             allowed: 0,
             behind: 0,
+            concern: None,
         }
     }
 
