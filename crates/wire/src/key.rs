@@ -149,6 +149,30 @@ impl Key {
         mask
     }
 
+    /// The truncated HMAC over a label and bytes that are no control datagram.
+    pub(crate) fn tag(&self, label: &[u8], bytes: &[u8]) -> [u8; MAC_BYTES] {
+        let digest = self.labelled(label, bytes).finalize().into_bytes();
+        let mut tag = [0; MAC_BYTES];
+        tag.copy_from_slice(&digest[..MAC_BYTES]);
+        tag
+    }
+
+    /// Whether [`tag`](Self::tag) gives this tag. Takes constant time.
+    pub(crate) fn has_tag(&self, label: &[u8], bytes: &[u8], tag: &[u8]) -> bool {
+        tag.len() == MAC_BYTES
+            && (self.labelled(label, bytes))
+                .verify_truncated_left(tag)
+                .is_ok()
+    }
+
+    fn labelled(&self, label: &[u8], bytes: &[u8]) -> Hmac<Sha256> {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.as_bytes()).expect("HMAC takes keys of any length");
+        mac.update(label);
+        mac.update(bytes);
+        mac
+    }
+
     /// Writes the HMAC to the end of a control datagram (header and payload).
     ///
     /// # Panics

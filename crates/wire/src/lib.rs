@@ -7,10 +7,11 @@
 //! * [`auth`]: the tag that authenticates a frame as one of its job;
 //! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE.
 //!
-//! Four modules serve other traffic:
+//! Five modules serve other traffic:
 //!
 //! * [`neighbour`]: ARP and ICMP echo replies for the switch's own address;
 //! * [`lldp`]: the switch's own LLDP frames, and those of its neighbours;
+//! * [`fabric`]: what switches of a fabric say to their neighbours;
 //! * [`encapsulation`]: the payload of ordinary frames behind VLAN tags;
 //! * [`switchml`]: the dialect of SwitchML, whose clients the switch serves.
 //!
@@ -26,6 +27,7 @@ pub mod auth;
 pub mod control;
 mod ecn;
 pub mod encapsulation;
+pub mod fabric;
 pub mod field;
 pub mod frame;
 pub mod header;

@@ -7,6 +7,7 @@ mod card;
 mod check;
 mod control;
 mod diff;
+pub mod fabric;
 mod jobs;
 mod limits;
 mod pool;
@@ -17,6 +18,7 @@ mod tree;
 pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use control::{ControlSection, ControlTcp};
 pub use diff::{Changes, Edit, Restart};
+pub use fabric::{FabricSection, LinkSection, PortRef};
 pub use jobs::{FixedMember, FixedMembers, JobSection};
 pub use limits::LimitsSection;
 pub use pool::PoolSection;
@@ -80,6 +82,9 @@ pub struct Config {
     /// Whether ports that lead to wires are watched for loops.
     #[serde(default = "default_true", skip_serializing_if = "is_true")]
     pub loop_guard: bool,
+    /// Links to other switches; without it, all ports are hosts'.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<FabricSection>,
     /// The aggregator pool.
     #[serde(default)]
     pub pool: PoolSection,
@@ -483,6 +488,7 @@ impl Config {
             max_ports: None,
             lldp: true,
             loop_guard: true,
+            fabric: None,
             pool: PoolSection::default(),
             queue: QueueSection::default(),
             jobs: Vec::new(),

@@ -55,6 +55,7 @@ impl Config {
         self.check_ports(&mut faults);
         self.check_numbers(&mut faults);
         self.check_queue(&mut faults);
+        self.check_fabric(&mut faults);
         let mut found = faults.found;
         // The pool is divided among cores, of which there may be none.
         if self.cores.len().is_power_of_two() && !self.ports.is_empty() {
