@@ -24,6 +24,7 @@ use crate::context::{Context, ControlFrame, ParentAddress};
 use crate::demux::{Arrival, Demux, DialectId, Overlap};
 use crate::dialect::{DialectSet, Next};
 use crate::egress::{Handover, PortCounters, RareCounters, Transmit, class_of_frame};
+use crate::forwarding::fabric::Table;
 use crate::forwarding::{PortAddresses, Proxy, Verdict};
 use crate::frame::{Frame, Observed, Platform};
 use crate::queue::{QueueConfig, QueueCounters};
@@ -48,6 +49,8 @@ pub enum Command<C, M> {
     /// Give up what waits for a port, which from now on has a queue like this here, or is served by
     /// that core.
     Reassign(PortId, Result<QueueConfig, usize>),
+    /// Forward by this table of the fabric.
+    Fabric(Arc<Table>),
     /// Start an epoch of a configured job, or change addresses.
     Bind(Arc<Roster>),
     /// End a job.
@@ -408,8 +411,9 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 (context.forwarding).admit_more_floods(context.now, port, destination, more)?;
                 self.spared.fill(false);
                 self.dialects.spare_floods(&mut self.spared);
-                let states = context.forwarding.ports();
-                let is_closed = |port| states.is_closed(port);
+                let forwarding = &context.forwarding;
+                let is_closed =
+                    |to| forwarding.ports().is_closed(to) || !forwarding.may_flood(port, to);
                 context.ports.flood(port, frame, &self.spared, is_closed);
             }
         }
@@ -490,6 +494,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                 }
             }
             Command::Reassign(port, queue) => context.ports.reassign(port, queue),
+            Command::Fabric(table) => context.forwarding.set_fabric(table),
             Command::Bind(roster) => {
                 context.forwarding.bind(&roster);
                 context.parents.bind(&roster);

@@ -148,6 +148,8 @@ drop_reasons! {
     LoopProbe = "loop-probe",
     /// Came by a port that is down or that the loop guard has blocked, or would leave by one.
     PortClosed = "port-closed",
+    /// Came by a link of the fabric whose switch is not heard, or would leave upwards while none is.
+    FabricLink = "fabric-link",
     /// Is an ARP or echo request that exceeds `limits.answers_per_s` of its port.
     AnswerLimit = "answer-limit",
     /// Is to a UDP port of SwitchML's, from a MAC and IP address that are in no session.

@@ -16,12 +16,17 @@
 //!
 //! A closed port ([`PortStates`]) takes no part: no frame from it or to it is forwarded.
 //!
+//! In a [fabric], addresses are learnt at places, not ports; where frames of a place go, and to
+//! which switches floods, a table says. Frames from a dead link, or back to where they came from,
+//! are dropped.
+//!
 //! A dropped frame teaches no address.
 //!
 //! A [`Forwarding`] belongs to one data core. Its clones share the tables, which are relaxed
 //! atomics; pins are each core's own copy, changed by the same commands as its rosters.
 
 pub mod claims;
+pub mod fabric;
 mod limit;
 mod macs;
 mod pins;
@@ -38,8 +43,10 @@ pub use recent::RecentFloods;
 pub use state::{FLOOD_KIND, FloodKind, FloodLimits, PortStates};
 
 use crate::{DropReason, PortId, Roster};
+use fabric::{Plan, Side, Table};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use tally_wire::fabric::ETHERTYPE_FABRIC;
 use tally_wire::field::{self, ethernet};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, FrameError};
 use tally_wire::lldp::ETHERTYPE_LLDP;
@@ -117,23 +124,45 @@ pub struct Forwarding {
     ip: Ipv4Addr,
     tables: Arc<Tables>,
     pins: Pins,
+    /// Where frames go in a fabric; without one, all ports are hosts'.
+    fabric: Option<Arc<Table>>,
 }
+
+/// The place of all switches in [`RecentFloods`]: between two of them a frame may come by one link
+/// and then by another.
+const SWITCHES: PortId = PortId(u16::MAX);
 
 impl Forwarding {
     /// Empty tables, and no pins.
     #[must_use]
     pub fn new(config: &ForwardingConfig) -> Self {
+        Self::make(config, None)
+    }
+
+    /// Empty tables, and links that are all dead. A link may flood so much in a second.
+    #[must_use]
+    pub fn in_fabric(config: &ForwardingConfig, plan: &Plan, floods_per_s: FloodLimits) -> Self {
+        Self::make(config, Some((plan, floods_per_s)))
+    }
+
+    fn make(config: &ForwardingConfig, fabric: Option<(&Plan, FloodLimits)>) -> Self {
+        let mut ports = PortStates::new(config.ports, config.floods_per_s);
+        if let Some((plan, floods_per_s)) = fabric {
+            ports.lead_to_switches(plan.ports(), floods_per_s);
+        }
+        let places: Vec<_> = fabric.iter().flat_map(|(plan, _)| plan.places()).collect();
         let limits = |per_s| (0..config.ports).map(|_| RateLimit::new(per_s)).collect();
         Self {
             mac: config.mac,
             ip: config.ip,
             tables: Arc::new(Tables {
-                macs: MacTable::with_limit(config),
+                macs: MacTable::with_limit(config, &places),
                 recent: RecentFloods::new(config.seed),
-                ports: PortStates::new(config.ports, config.floods_per_s),
+                ports,
                 answers: limits(config.answers_per_s),
             }),
             pins: Pins::default(),
+            fabric: fabric.map(|(plan, _)| Arc::new(Table::dead(plan))),
         }
     }
 
@@ -157,7 +186,58 @@ impl Forwarding {
 
     /// Pins the members of a job; those that it had before are released.
     pub fn bind(&mut self, roster: &Roster) {
-        self.pins.bind(roster);
+        let fabric = self.fabric.as_deref();
+        (self.pins).bind(roster, |port| fabric.map_or(port, |it| it.place(port)));
+    }
+
+    /// Takes another table of the fabric.
+    pub fn set_fabric(&mut self, table: Arc<Table>) {
+        self.fabric = Some(table);
+    }
+
+    /// Whether a flood from one port leaves by another.
+    #[must_use]
+    pub fn may_flood(&self, ingress: PortId, egress: PortId) -> bool {
+        let fabric = self.fabric.as_deref();
+        fabric.is_none_or(|it| it.may_flood(ingress, egress))
+    }
+
+    /// Learns what a switch below says: that a host was heard there `age_s` seconds ago. A newer
+    /// place is left alone.
+    pub fn learn_told(&self, now: Time, place: PortId, mac: Mac, age_s: u16) {
+        let is_switch = |it: &Arc<Table>| it.place_of(mac).is_some();
+        if mac == self.mac || self.fabric.as_ref().is_some_and(is_switch) {
+            return;
+        }
+        let now_s = seconds(now);
+        let seen_s = now_s.saturating_sub(u32::from(age_s));
+        self.tables.macs.learn_told(mac, place, now_s, seen_s);
+    }
+
+    /// The place of a port, unless a host behind it claims to be a switch of the fabric.
+    #[inline]
+    fn enter(&self, port: PortId, source: Mac) -> Result<PortId, DropReason> {
+        let Some(fabric) = &self.fabric else {
+            return Ok(port);
+        };
+        if fabric.side(port) == Side::Hosts && fabric.place_of(source).is_some() {
+            return Err(DropReason::SpoofedSwitch);
+        }
+        Ok(fabric.place(port))
+    }
+
+    /// Notes that a frame from `source` came by a port.
+    #[inline]
+    fn learn(&self, now_s: u32, port: PortId, source: Mac) {
+        let macs = &self.tables.macs;
+        match &self.fabric {
+            None => macs.learn(source, port, now_s),
+            Some(fabric) => {
+                if fabric.learns(port, source, || macs.port_of(source, now_s)) {
+                    macs.learn(source, fabric.place(port), now_s);
+                }
+            }
+        }
     }
 
     /// Releases the members of a job.
@@ -214,6 +294,7 @@ impl Forwarding {
         );
         let inside = claims::check(frame, self.mac, self.ip)?;
         let Tables { macs, .. } = &*self.tables;
+        let place = self.enter(port, source)?;
         if inside.ethertype == ETHERTYPE_ARP
             && (neighbour::answer_arp(frame, self.mac, self.ip) || proxy.answer_arp(frame, port))
         {
@@ -221,21 +302,30 @@ impl Forwarding {
             self.learn_if_allowed(now, port, source);
             return Ok(Verdict::Answer);
         }
-        if !self.pins.allow(source, port) {
+        if !self.pins.allow(source, place) {
             return Err(DropReason::ClaimsMember);
         }
         let now_s = seconds(now);
-        let to = if destination.is_group() {
+        let mut to = if destination.is_group() {
             None
         } else {
             let known = self.pins.port_of(destination);
             let known = known.or_else(|| macs.port_of(destination, now_s));
             known.or_else(|| proxy.port_of(destination))
         };
+        if let Some(fabric) = &self.fabric {
+            if !fabric.is_live(port) && !is_link_local(destination) {
+                return Err(DropReason::FabricLink);
+            }
+            to = to.or_else(|| fabric.place_of(destination));
+            if let Some(known) = to {
+                to = fabric.route(port, known, frame)?;
+            }
+        }
         if to.is_none() {
             self.admit_flood(now, port, destination, frame)?;
         }
-        macs.learn(source, port, now_s);
+        self.learn(now_s, port, source);
         match to {
             Some(to) if to == port => Err(DropReason::Reflection),
             Some(to) if self.tables.ports.is_closed(to) => Err(DropReason::PortClosed),
@@ -258,6 +348,7 @@ impl Forwarding {
     ) -> Result<(), DropReason> {
         let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(DropReason::Truncated)?;
         let source = field::mac(header, ethernet::SRC);
+        self.enter(port, source)?;
         let is_answered = match found {
             FrameError::NotIpv4 => neighbour::answer_arp(frame, self.mac, self.ip),
             FrameError::NotUdp => neighbour::answer_echo(frame, self.mac, self.ip),
@@ -274,8 +365,9 @@ impl Forwarding {
     /// Learns who asked the switch. A member that has moved to another port is answered there too:
     /// its JOIN moves the pin.
     fn learn_if_allowed(&self, now: Time, port: PortId, source: Mac) {
-        if self.pins.allow(source, port) {
-            self.tables.macs.learn(source, port, seconds(now));
+        let place = self.fabric.as_ref().map_or(port, |it| it.place(port));
+        if self.pins.allow(source, place) {
+            self.learn(seconds(now), port, source);
         }
     }
 
@@ -317,16 +409,23 @@ impl Forwarding {
             return Err(DropReason::LoopProbe);
         }
         if is_link_local(destination) {
-            if frame[ethernet::ETHERTYPE] == ETHERTYPE_LLDP.to_be_bytes() {
-                ports.receive_lldp(port, frame);
+            match field::be16(frame, ethernet::ETHERTYPE) {
+                ETHERTYPE_LLDP => ports.receive_lldp(port, frame),
+                ETHERTYPE_FABRIC => ports.receive_fabric(port, frame),
+                _ => {}
             }
             return Err(DropReason::LinkLocal);
         }
-        if recent.is_back(now, port, frame) {
+        let fabric = self.fabric.as_ref();
+        let from = match fabric.is_some_and(|it| it.side(port) != Side::Hosts) {
+            true => SWITCHES,
+            false => port,
+        };
+        if recent.is_back(now, from, frame) {
             return Err(DropReason::Loop);
         }
         ports.admit(now, port, FloodKind::of(destination), 1)?;
-        recent.note(now, port, frame);
+        recent.note(now, from, frame);
         Ok(())
     }
 

@@ -40,7 +40,12 @@ struct PortState {
     refused: AtomicU64,
     /// When its stale entries were last given up.
     swept_s: AtomicU32,
+    /// Most entries.
+    limit: u32,
 }
+
+/// How much newer what another switch says must be than what is known, in seconds.
+const NEWER_S: u32 = 2;
 
 metrics! {
     /// What the table has of one port.
@@ -67,7 +72,6 @@ pub struct MacTable {
     changes: AtomicU32,
     /// By port; empty without limits.
     ports: Box<[PortState]>,
-    limit: u32,
 }
 
 impl MacTable {
@@ -77,15 +81,22 @@ impl MacTable {
         Self::of(SETS_MIN, ageing_s, 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// An empty table that has room for as many addresses of each port as the configuration allows.
+    /// An empty table that has room for as many addresses of each port as the configuration allows,
+    /// and for [`ADDRESSES_MAX`] at ports that lead to switches.
     #[must_use]
-    pub fn with_limit(config: &ForwardingConfig) -> Self {
-        let limit = config.addresses.min(ADDRESSES_MAX);
-        let places = 2 * usize::from(config.ports) * limit as usize;
+    pub fn with_limit(config: &ForwardingConfig, switches: &[PortId]) -> Self {
+        let state = |at| PortState {
+            limit: match switches.contains(&PortId(at)) {
+                true => ADDRESSES_MAX,
+                false => config.addresses.min(ADDRESSES_MAX),
+            },
+            ..PortState::default()
+        };
+        let ports: Box<[_]> = (0..config.ports).map(state).collect();
+        let places = 2 * ports.iter().map(|it| it.limit as usize).sum::<usize>();
         let sets = (places / WAYS).next_power_of_two().max(SETS_MIN);
         Self {
-            ports: (0..config.ports).map(|_| PortState::default()).collect(),
-            limit,
+            ports,
             ..Self::of(sets, config.ageing_s, config.seed | 1)
         }
     }
@@ -98,7 +109,6 @@ impl MacTable {
             ageing_s,
             changes: AtomicU32::new(0),
             ports: Box::default(),
-            limit: 0,
         }
     }
 
@@ -131,6 +141,25 @@ impl MacTable {
                 }
             }
             _ => self.learn_anew(mac, port, now_s),
+        }
+    }
+
+    /// Learns what another switch says: that `mac` was heard behind `port` at the second `seen_s`.
+    /// What is known is left alone unless this is newer: by [`NEWER_S`], if it is at another port.
+    pub fn learn_told(&self, mac: Mac, port: PortId, now_s: u32, seen_s: u32) {
+        if let Some((known, entry)) = self.find(mac)
+            && self.is_fresh(entry, now_s)
+        {
+            let least = if known == port { 0 } else { NEWER_S };
+            if seen_s <= entry.seen_s.load(Relaxed).saturating_add(least) {
+                return;
+            }
+        }
+        self.learn(mac, port, now_s);
+        if let Some((known, entry)) = self.find(mac)
+            && known == port
+        {
+            entry.seen_s.store(seen_s, Relaxed);
         }
     }
 
@@ -200,7 +229,7 @@ impl MacTable {
         let Some(state) = self.port_state(port) else {
             return true;
         };
-        if state.learnt.load(Relaxed) < self.limit {
+        if state.learnt.load(Relaxed) < state.limit {
             return true;
         }
         if state.swept_s.swap(now_s, Relaxed) != now_s {
@@ -212,7 +241,7 @@ impl MacTable {
                 }
             }
         }
-        state.learnt.load(Relaxed) < self.limit
+        state.learnt.load(Relaxed) < state.limit
     }
 
     /// Forgets the addresses of a port.

@@ -49,14 +49,17 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Pins the members of a job; those that it had before are released.
-    pub fn bind(&mut self, roster: &Roster) {
+    /// Pins the members of a job, each at the place of its port; those that it had before are
+    /// released.
+    pub fn bind(&mut self, roster: &Roster, place: impl Fn(PortId) -> PortId) {
         // First the new ones, so that who stays keeps its place.
         // A child switch is a neighbour, whose MAC is known by its links.
         let hosts = roster.workers.iter().enumerate();
         let hosts = hosts.filter(|(rank, _)| roster.switches >> rank & 1 == 0);
         let members = hosts.map(|(_, host)| host).chain([&roster.ps]);
-        let members: Vec<_> = members.map(|member| (member.mac, member.port)).collect();
+        let members: Vec<_> = members
+            .map(|member| (member.mac, place(member.port)))
+            .collect();
         for &(mac, port) in &members {
             let pins = self.by_mac.entry(mac.to_u64()).or_default();
             match pins.iter_mut().find(|pin| pin.port == port) {
@@ -149,7 +152,7 @@ mod tests {
     fn members_are_pinned_from_bind_to_unbind() {
         let mut pins = Pins::default();
         assert!(pins.allow(mac(1), PortId(9)));
-        pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 3)));
+        pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 3)), |port| port);
         for n in 1..=3 {
             assert_eq!(pins.port_of(mac(n)), Some(PortId(n.into())));
             assert!(pins.allow(mac(n), PortId(n.into())));
@@ -166,8 +169,8 @@ mod tests {
     #[test]
     fn a_new_roster_moves_who_came_back_elsewhere() {
         let mut pins = Pins::default();
-        pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 3)));
-        pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 5)));
+        pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 3)), |port| port);
+        pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 5)), |port| port);
         assert_eq!(pins.port_of(mac(3)), Some(PortId(5)));
         assert!(!pins.allow(mac(3), PortId(3)));
         assert_eq!(pins.port_of(mac(1)), Some(PortId(1)));
@@ -178,12 +181,12 @@ mod tests {
     #[test]
     fn a_host_with_members_of_two_jobs_stays_pinned_until_both_end() {
         let mut pins = Pins::default();
-        pins.bind(&roster(7, &[(1, 1), (1, 1)], (3, 3)));
-        pins.bind(&roster(8, &[(1, 1)], (3, 3)));
+        pins.bind(&roster(7, &[(1, 1), (1, 1)], (3, 3)), |port| port);
+        pins.bind(&roster(8, &[(1, 1)], (3, 3)), |port| port);
         pins.unbind(JobId(7));
         assert_eq!(pins.port_of(mac(1)), Some(PortId(1)));
         // Another tenant, who says it is that host: the host keeps its port.
-        pins.bind(&roster(9, &[(1, 6)], (4, 6)));
+        pins.bind(&roster(9, &[(1, 6)], (4, 6)), |port| port);
         assert_eq!(pins.port_of(mac(1)), Some(PortId(1)));
         assert!(pins.allow(mac(1), PortId(1)) && !pins.allow(mac(1), PortId(7)));
         pins.unbind(JobId(8));

@@ -6,8 +6,10 @@
 use super::RateLimit;
 use super::probe::Probes;
 use crate::{DropReason, PortId, metrics::Label};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use tally_wire::fabric::FRAME_BYTES_MAX;
 use tally_wire::{Mac, Time};
 
 /// Why a frame is flooded.
@@ -90,6 +92,20 @@ struct State {
     heard: Mutex<Heard>,
 }
 
+/// Frames of switches that wait for control at most.
+const FROM_SWITCHES_MAX: usize = 256;
+
+/// A frame of the fabric's own, and the port by which it came.
+pub type FromSwitch = (PortId, Box<[u8]>);
+
+/// Frames of the fabric's own, for control.
+struct Switches {
+    ports: Box<[PortId]>,
+    frames: SyncSender<FromSwitch>,
+    /// Locked by control alone.
+    received: Mutex<Receiver<FromSwitch>>,
+}
+
 /// All ports.
 pub struct PortStates {
     /// Apart from what changes often.
@@ -97,6 +113,8 @@ pub struct PortStates {
     states: Box<[State]>,
     /// The loop guard's probes.
     pub probes: Probes,
+    /// In a fabric: what its switches say.
+    switches: Option<Switches>,
 }
 
 impl PortStates {
@@ -115,7 +133,48 @@ impl PortStates {
             closed: (0..ports).map(|_| AtomicBool::new(false)).collect(),
             states: (0..ports).map(|_| state()).collect(),
             probes: Probes::new(ports),
+            switches: None,
         }
+    }
+
+    /// Has these ports lead to switches, whose floods have limits of their own.
+    pub(super) fn lead_to_switches(
+        &mut self,
+        ports: impl Iterator<Item = PortId>,
+        floods: FloodLimits,
+    ) {
+        let (frames, received) = sync_channel(FROM_SWITCHES_MAX);
+        let ports: Box<[_]> = ports.collect();
+        for port in &ports {
+            if let Some(state) = self.states.get_mut(usize::from(port.0)) {
+                state.floods = floods.0.map(RateLimit::new);
+            }
+        }
+        self.switches = Some(Switches {
+            ports,
+            frames,
+            received: Mutex::new(received),
+        });
+    }
+
+    /// Keeps a frame of the fabric's own for control, if a switch may be behind the port and not
+    /// too many wait.
+    #[cold]
+    pub(super) fn receive_fabric(&self, port: PortId, frame: &[u8]) {
+        if let Some(switches) = &self.switches
+            && switches.ports.contains(&port)
+            && frame.len() <= FRAME_BYTES_MAX
+        {
+            let _ = switches.frames.try_send((port, frame.into()));
+        }
+    }
+
+    /// The next frame of the fabric's own.
+    #[must_use]
+    pub fn take_fabric(&self) -> Option<FromSwitch> {
+        let received = &self.switches.as_ref()?.received;
+        let received = received.lock().unwrap_or_else(PoisonError::into_inner);
+        received.try_recv().ok()
     }
 
     /// Opens or closes a port: nothing is forwarded from a closed port, or to it.
