@@ -21,16 +21,16 @@
 
 mod agents;
 mod card;
-mod commands;
+pub(crate) mod commands;
 mod cpus;
-mod files;
+pub(crate) mod files;
 mod guests;
 mod identity;
-mod leftovers;
+pub(crate) mod leftovers;
 mod loss;
 mod members;
 mod memif;
-mod namespaces;
+pub(crate) mod namespaces;
 mod network;
 mod process;
 mod restart;

@@ -13,7 +13,7 @@ pub fn prefixed(prefix: &[String], program: &Path) -> Command {
 }
 
 /// Runs a command to its end; its standard error is part of the error.
-pub(super) fn check_run(command: &mut Command) -> Result<()> {
+pub(crate) fn check_run(command: &mut Command) -> Result<()> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     if !output.status.success() {
         bail!(
@@ -25,6 +25,6 @@ pub(super) fn check_run(command: &mut Command) -> Result<()> {
 }
 
 /// Runs `ip` with these arguments.
-pub(super) fn ip(arguments: &[&str]) -> Result<()> {
+pub(crate) fn ip(arguments: &[&str]) -> Result<()> {
     check_run(Command::new("ip").args(arguments))
 }

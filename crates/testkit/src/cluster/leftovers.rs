@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// First part of the name of everything that a cluster makes, before the process id.
-pub(super) const PREFIX: &str = "tally-";
+pub(crate) const PREFIX: &str = "tally-";
 
 /// Whether this is the name of a cluster's namespace or folder whose process is gone.
 pub(super) fn is_leftover(name: &str) -> bool {
@@ -14,7 +14,7 @@ pub(super) fn is_leftover(name: &str) -> bool {
 }
 
 /// Removes the folders of runs whose process is gone, as far as this user may.
-pub(super) fn remove_leftover_folders() {
+pub(crate) fn remove_leftover_folders() {
     let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else {
         return;
     };

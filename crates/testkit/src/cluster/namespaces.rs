@@ -329,7 +329,7 @@ impl Drop for Namespaces {
     }
 }
 
-fn shape(namespace: &str, device: &str, rate_mbit: u32, waiting_bytes: u32) -> Result<()> {
+pub(crate) fn shape(namespace: &str, device: &str, rate_mbit: u32, waiting_bytes: u32) -> Result<()> {
     check_run(
         Command::new("tc")
             .args([
@@ -352,12 +352,12 @@ fn cut_superframes(namespace: &str, device: &str, features: &[&str]) -> Result<(
 }
 
 /// The command words that run a program in a namespace.
-fn enter(name: &str) -> Vec<String> {
+pub(crate) fn enter(name: &str) -> Vec<String> {
     ["ip", "netns", "exec", name].map(str::to_owned).to_vec()
 }
 
 /// Removes the namespaces of runs whose process is gone.
-fn remove_leftovers() -> Result<()> {
+pub(crate) fn remove_leftovers() -> Result<()> {
     let list = Command::new("ip")
         .args(["netns", "list"])
         .output()

@@ -1,0 +1,161 @@
+//! The workers and parameter servers of a fabric's jobs, each on a host of its own.
+
+use super::Fabric;
+use super::plan::{HostRole, SwitchId, job_id, key};
+use crate::cluster::files::read_json;
+use crate::cluster::{Program, prefixed};
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tally_schema::agent::config::{PsConfig, PsJob, SwitchAddress, WorkerConfig, WorkerJob};
+use tally_schema::agent::report::Report as WorkerReport;
+
+impl Fabric {
+    fn command_on(&self, host: usize, program: &str) -> Command {
+        prefixed(&self.host_prefix(host), &self.spec.programs.join(program))
+    }
+
+    /// The file of a worker, with this suffix.
+    fn worker_file(&self, job: usize, rank: u8, suffix: &str) -> PathBuf {
+        self.file(&format!("job{job}-worker{rank}{suffix}"))
+    }
+
+    /// Where a worker writes its result.
+    #[must_use]
+    pub fn output(&self, job: usize, rank: u8) -> PathBuf {
+        self.worker_file(job, rank, ".safetensors")
+    }
+
+    /// A worker's report, once it has ended.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn worker_report(&self, job: usize, rank: u8) -> Result<WorkerReport> {
+        read_json(&self.worker_file(job, rank, "-report.json"))
+    }
+
+    /// Starts all workers of a job on one all-reduce, the worker of rank r with the arguments
+    /// `arguments(r)` and its output at [`output`](Self::output).
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub fn start_workers(
+        &self,
+        job: usize,
+        arguments: impl Fn(u8) -> Vec<String>,
+    ) -> Result<Vec<Program>> {
+        (0..self.spec.shape.total() as u8)
+            .map(|rank| self.start_worker(job, rank, arguments(rank)))
+            .collect()
+    }
+
+    /// Starts one worker.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_worker(&self, job: usize, rank: u8, arguments: Vec<String>) -> Result<Program> {
+        let host = self.plan.host(HostRole::Worker(job, rank));
+        let host = host.with_context(|| format!("job {job} has no rank {rank}"))?;
+        let leaf = self.plan.leaf(self.plan.hosts()[host].leaf);
+        let config = WorkerConfig {
+            switch: SwitchAddress::new(self.plan.ip(leaf)),
+            job: WorkerJob {
+                id: job_id(job),
+                key: key(job),
+                workers: self.spec.shape.total() as u8,
+                rank: Some(rank),
+                priority: None,
+            },
+            transport: self.transport(host),
+            payload_bytes: self.spec.payload_bytes.into(),
+            window: self.spec.window,
+            timeouts: self.spec.timeouts,
+        };
+        let name = self.plan.host_name(host);
+        let path = self.write(&format!("{name}.json"), &config)?;
+        let mut command = self.command_on(host, "tally-agent");
+        command.arg("allreduce").arg("--config").arg(path);
+        command.arg("--output").arg(self.output(job, rank));
+        let report = self.worker_file(job, rank, "-report.json");
+        command.arg("--report").arg(report).args(arguments);
+        self.add_loss(&mut command, host);
+        Program::start(&name, command, &self.file(&format!("{name}.log")))
+    }
+
+    /// Every process draws its own numbers.
+    fn add_loss(&self, command: &mut Command, host: usize) {
+        if self.spec.loss > 0.0 {
+            let seed = self.spec.loss_seed.wrapping_mul(1_000_000);
+            let seed = seed.wrapping_add(host as u64);
+            command.arg("--loss").arg(self.spec.loss.to_string());
+            command.arg("--loss-seed").arg(seed.to_string());
+        }
+    }
+
+    pub(super) fn start_all_ps(&mut self) -> Result<()> {
+        for at in 0..self.ps.len() {
+            self.start_ps_at(at)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the parameter server of a switch, which must not run.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_ps(&mut self, switch: SwitchId) -> Result<()> {
+        let at = self.ps_at(switch)?;
+        self.start_ps_at(at)
+    }
+
+    fn ps_at(&self, switch: SwitchId) -> Result<usize> {
+        let at = self.plan.ps_hosts().position(|(_, of)| of == switch);
+        at.with_context(|| format!("{} has no parameter server", self.plan.name(switch)))
+    }
+
+    fn start_ps_at(&mut self, at: usize) -> Result<()> {
+        let (host, switch) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
+        let name = self.plan.host_name(host);
+        ensure!(self.ps[at].is_none(), "{name} runs already");
+        let jobs = (0..self.plan.jobs()).filter(|&job| self.plan.job_section(job, switch).is_some());
+        let jobs = jobs.map(|job| PsJob {
+            id: job_id(job),
+            key: key(job),
+        });
+        let config = PsConfig {
+            switch: SwitchAddress::new(self.plan.ip(switch)),
+            jobs: jobs.collect(),
+            transport: self.transport(host),
+            log: Default::default(),
+            metrics: None,
+        };
+        let path = self.write(&format!("{name}.json"), &config)?;
+        let mut command = self.command_on(host, "tally-agent");
+        command.arg("ps").arg("--config").arg(path);
+        self.add_loss(&mut command, host);
+        let log = self.file(&format!("{name}.log"));
+        self.ps[at] = Some(Program::start(&name, command, &log)?);
+        Ok(())
+    }
+
+    /// Kills the parameter server of a switch on the spot.
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub fn kill_ps(&mut self, switch: SwitchId) -> Result<()> {
+        let at = self.ps_at(switch)?;
+        self.ps[at].take().context("the parameter server does not run")?.kill()
+    }
+
+    /// Stops all parameter servers.
+    ///
+    /// # Errors
+    /// If one does not stop, or says that it failed.
+    pub fn stop_all_ps(&mut self) -> Result<()> {
+        for program in self.ps.iter_mut().filter_map(Option::take) {
+            program.stop(Duration::from_secs(20))?;
+        }
+        Ok(())
+    }
+}
