@@ -6,6 +6,7 @@
 //!
 //! The catch: what a driver refuses (queues, flow rules, descriptors) shows when the switch starts.
 
+pub mod fabric;
 mod port;
 mod system;
 
@@ -84,7 +85,7 @@ pub fn summary(path: &Path, config: &Config) -> String {
     )
 }
 
-fn fix(path: &Path) -> String {
+pub(crate) fn fix(path: &Path) -> String {
     format!("edit {}; docs/OPERATIONS.md has all keys", path.display())
 }
 

@@ -18,6 +18,7 @@ use tally_switch::log;
 use tally_switch::log::Log;
 use tally_switch::log::tracing::error;
 use tally_switch::machine;
+use tally_switch::machine::fabric;
 use tally_switch::monitor;
 use tally_switch::run::{Signals, Switch};
 
@@ -52,12 +53,17 @@ struct Arguments {
     command: Option<Command>,
 
     /// Configuration file, JSON (see docs/OPERATIONS.md)
-    #[arg(long, value_name = "FILE", required_unless_present = "stats")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["stats", "check"])]
     config: Option<PathBuf>,
 
-    /// Check of the configuration and of the machine, all faults at once; starts nothing
-    #[arg(long, requires = "config")]
+    /// Check of the configuration and of the machine, all faults at once; starts nothing. Of several
+    /// FILEs: check of the switches of a fabric against each other
+    #[arg(long)]
     check: bool,
+
+    /// Configuration files of the switches of a fabric, for --check
+    #[arg(value_name = "FILE", requires = "check", conflicts_with = "config")]
+    files: Vec<PathBuf>,
 
     /// File for the final report, JSON
     #[arg(long, value_name = "FILE", requires = "config")]
@@ -216,12 +222,17 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
         print(&report, arguments.json)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if arguments.check {
+        return match (&arguments.config, arguments.files.as_slice()) {
+            (Some(path), _) | (None, [path]) => {
+                check(path, arguments.report.as_deref(), arguments.json)
+            }
+            (None, files) => check_fabric(files, arguments.json),
+        };
+    }
     let Some(path) = &arguments.config else {
         return Ok(ExitCode::FAILURE);
     };
-    if arguments.check {
-        return check(path, arguments.report.as_deref(), arguments.json);
-    }
     let signals = Signals::default();
     // It means a reload, and ends the switch at no time.
     signal_hook::flag::register(signal_hook::consts::SIGHUP, Arc::clone(&signals.hangup))?;
@@ -355,6 +366,23 @@ fn check(path: &Path, report: Option<&Path>, json: bool) -> Result<ExitCode, Fai
         (true, true) => Exit::Done,
     }
     .into())
+}
+
+/// Whether the switches of a fabric fit together. The machine is not looked at: it is that of none
+/// of them, or of one.
+fn check_fabric(files: &[PathBuf], json: bool) -> Result<ExitCode, Failed> {
+    if files.is_empty() {
+        let error = anyhow::anyhow!("--check needs --config FILE, or the FILEs of a fabric");
+        return Err(Failed(Exit::Usage, error));
+    }
+    let diagnosis = fabric::examine(files);
+    write(&if json {
+        diagnosis.to_json() + "\n"
+    } else {
+        diagnosis.to_string()
+    })?;
+    let is_good = diagnosis.is_good();
+    Ok(if is_good { Exit::Done } else { Exit::Usage }.into())
 }
 
 fn print(report: &Report, json: bool) -> Result<()> {

@@ -332,7 +332,8 @@ pub(super) fn key(job: usize) -> Key {
 
 /// The key of the switches.
 fn switch_key() -> Key {
-    Key::new(&[0xfa; 16]).expect("16 bytes")
+    let number = 0x9f1c_7be0_2d5a_4638_a1b4_7c90_e6d3_f258_u128;
+    Key::new(&number.to_be_bytes()).expect("16 bytes")
 }
 
 #[cfg(test)]
@@ -340,6 +341,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
     use std::path::PathBuf;
+    use tally_schema::switch::config::fabric::check_links;
     use tally_schema::switch::config::{AddressConfig, Config, PortSection, check_trees};
 
     #[test]
@@ -373,6 +375,9 @@ mod tests {
             let files: Vec<_> = files.collect();
             let faults = check_trees(&files);
             assert!(faults.is_empty(), "{shape}: {faults:?}");
+            let links = check_links(&files);
+            assert!(links.faults.is_empty(), "{shape}: {:?}", links.faults);
+            assert_eq!(links.warnings, Vec::<String>::new(), "{shape}");
             let ips: BTreeSet<_> = plan.hosts().iter().map(|host| host.ip).collect();
             assert_eq!(ips.len(), plan.hosts().len());
             let ports: BTreeSet<_> = (0..ips.len()).map(|it| (plan.hosts()[it].leaf, plan.port(it))).collect();

@@ -145,6 +145,7 @@ impl Config {
             let allowed = format!("1 to {TOTAL_MAX} workers");
             faults.test(!is_good, key("ranks"), &child.ranks, &allowed);
         }
+        self.check_neighbours(i, tree, faults);
         let covered = job.covered();
         if tree.parent.is_none() {
             let allowed = "0 at the root, which has no `parent`";
@@ -167,6 +168,42 @@ impl Config {
             let found = tree.rank.map_or("none".to_owned(), |rank| rank.to_string());
             let allowed = "0 to 63: the local rank of this switch at its parent";
             faults.test(is_bad, key("rank"), &found, allowed);
+        }
+    }
+
+    /// That a link leads to each switch of a tree.
+    fn check_neighbours(&self, i: usize, tree: &TreeSection, faults: &mut Faults<'_>) {
+        let links = self.fabric.iter().flat_map(|fabric| &fabric.links);
+        let names = |up: bool| {
+            let names = links.clone().filter(move |link| link.up == up);
+            names
+                .map(|link| link.switch.as_str())
+                .collect::<BTreeSet<_>>()
+        };
+        let (above, below) = (names(true), names(false));
+        let mut test = |key: &str, name: &str, known: &BTreeSet<&str>, direction: &str| {
+            let mut shown: Vec<_> = known.iter().copied().collect();
+            if shown.is_empty() {
+                shown.push("none");
+            }
+            let allowed = format!(
+                "a switch of fabric.links with up {direction}: {}",
+                shown.join(", ")
+            );
+            let key = format!("jobs[{i}].tree.{key}");
+            let found = format!("`{}`, without a link", name.escape_default());
+            faults.test(!known.contains(name), key, &found, &allowed);
+        };
+        if let Some(parent) = &tree.parent {
+            test("parent", parent, &above, "true");
+        }
+        for (at, child) in tree.children.iter().enumerate() {
+            test(
+                &format!("children[{at}].switch"),
+                &child.switch,
+                &below,
+                "false",
+            );
         }
     }
 }

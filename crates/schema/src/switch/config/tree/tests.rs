@@ -2,12 +2,39 @@ use super::*;
 
 const KEY: &str = "00112233445566778899aabbccddeeff";
 
-/// A file with one job, whose section has `job`.
+/// Links to all switches that a job's section names, and a port for each.
+fn links(name: &str, job: &str) -> (String, String) {
+    let mut links = Vec::new();
+    for (key, up) in [("\"parent\": \"", true), ("\"switch\": \"", false)] {
+        for part in job.split(key).skip(1) {
+            let other = part.split('"').next().unwrap();
+            if other != name && !links.iter().any(|(it, _)| *it == other) {
+                links.push((other, up));
+            }
+        }
+    }
+    links.push(("unrelated", false));
+    let ports: Vec<_> = (0..links.len())
+        .map(|n| format!("{{ \"device\": \"net_null{n}\" }}"))
+        .collect();
+    let links = links.iter().enumerate().map(|(n, (other, up))| {
+        format!("{{ \"port\": {n}, \"switch\": \"{other}\", \"up\": {up} }}")
+    });
+    (links.collect::<Vec<_>>().join(", "), ports.join(", "))
+}
+
+/// A file with one job, whose section has `job`, and links to all switches that it names.
 fn config(name: &str, job: &str) -> Result<Config, String> {
+    let (links, ports) = links(name, job);
+    config_with(name, job, &links, &ports)
+}
+
+fn config_with(name: &str, job: &str, links: &str, ports: &str) -> Result<Config, String> {
     let text = format!(
         r#"{{ "name": "{name}",
               "address": {{ "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254" }},
-              "ports": [ {{ "device": "net_null0" }} ],
+              "ports": [ {ports} ],
+              "fabric": {{ "key": "9f1c7be02d5a4638a1b47c90e6d3f258", "links": [ {links} ] }},
               "jobs": [ {{ "id": 7, "key": "{KEY}", {job} }} ] }}"#
     );
     let path = PathBuf::from(format!("{name}.json"));
@@ -186,6 +213,33 @@ fn what_one_file_contradicts_names_key_found_and_allowed() {
         assert!(section.contains(from), "`{from}` is not in {section}");
         let error = config("me", &section.replacen(from, to, 1)).expect_err(to);
         for word in words.iter().chain(&["me.json"]) {
+            assert!(error.contains(word), "`{error}` does not name `{word}`");
+        }
+    }
+    let (links, ports) = links("spine", SPINE);
+    for (from, to, words) in [
+        (
+            "\"root\"",
+            "\"other\"",
+            ["tree.parent", "`root`, without a link", "up true: other"],
+        ),
+        (
+            "\"up\": true",
+            "\"up\": false",
+            ["tree.parent", "`root`, without a link", "up true: none"],
+        ),
+        (
+            "\"leafB\"",
+            "\"other\"",
+            [
+                "children[1].switch",
+                "`leafB`, without a link",
+                "leafA, other",
+            ],
+        ),
+    ] {
+        let error = config_with("spine", SPINE, &links.replacen(from, to, 1), &ports).unwrap_err();
+        for word in words {
             assert!(error.contains(word), "`{error}` does not name `{word}`");
         }
     }
