@@ -50,7 +50,7 @@ impl Fabric {
             ports.push(PortSection {
                 name: Some(name),
                 mtu: self.spec.mtu,
-                ..PortSection::new::<String>(device)
+                ..PortSection::new(device)
             });
         };
         let own = plan.name(switch);
