@@ -1,9 +1,13 @@
 //! Why a worker's session ends without a result, in words that say what to do about it.
 
+mod tree;
+
+pub use tree::TreeFailure;
+
 use core::fmt;
 use core::time::Duration;
 use tally_wire::control::{LeaveCode, Reason};
-use tally_wire::{Rank, Refuse, SwitchName};
+use tally_wire::{Rank, RankRange, Refuse, SwitchName};
 use thiserror::Error;
 
 /// Something that the switch said without a valid HMAC, or that may yet change: worth telling when
@@ -97,6 +101,8 @@ pub enum Awaited {
     Unknown,
     /// These have not contributed.
     Ranks(Ranks),
+    /// Of a job of more than 64 workers, these, and perhaps others.
+    Range(RankRange),
     /// All have contributed: the sum is missing.
     NoRank,
 }
@@ -115,7 +121,7 @@ pub enum WorkerError {
     /// The job never got all its members.
     #[error(
         "the job did not start within {after:?}: {}{}",
-        Missing(*.missing, *.ps_missing), Also(.hint)
+        Missing(*.missing, *.range, *.ps_missing), Also(.hint)
     )]
     NotStarted {
         /// How long it was waited for.
@@ -123,6 +129,8 @@ pub enum WorkerError {
         /// Ranks that have not joined; of those that also waited and gave up before, only if there
         /// are no others.
         missing: Ranks,
+        /// Of a job of more than 64 workers, ranks that have not joined; others may be missing.
+        range: Option<RankRange>,
         /// Whether the parameter server has not joined.
         ps_missing: bool,
         /// The last thing heard besides, if anything was.
@@ -232,6 +240,9 @@ pub enum WorkerError {
         /// Whether we are one of them.
         ours: bool,
     },
+    /// The job ended somewhere in its tree of switches (TR-25).
+    #[error("{0}")]
+    InTree(Box<TreeFailure>),
     /// The user of the session stopped it.
     #[error("interrupted")]
     Interrupted,
@@ -274,11 +285,20 @@ impl fmt::Display for Except<'_> {
     }
 }
 
-struct Missing(Ranks, bool);
+struct Missing(Ranks, Option<RankRange>, bool);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.0.count_ones(), self.1) {
+        if let Some(range) = self.1 {
+            let verb = if range.count() == 1 { "is" } else { "are" };
+            let ps = if self.2 {
+                " and so is a parameter server"
+            } else {
+                ""
+            };
+            return write!(f, "{range} {verb} missing{ps}");
+        }
+        match (self.0.0.count_ones(), self.2) {
             (0, false) => write!(f, "all have joined, but the switch does not say so"),
             (0, true) => write!(f, "the parameter server is missing"),
             (1, false) => write!(f, "rank {} is missing", self.0),
@@ -323,6 +343,10 @@ impl fmt::Display for Suspect {
             (Awaited::Ranks(ranks), false) => Tardy(ranks).fmt(f),
             (Awaited::Ranks(ranks), true) => {
                 write!(f, "{}, and the parameter server is missing", Tardy(ranks))
+            }
+            (Awaited::Range(range), _) => {
+                let verb = if range.count() == 1 { "has" } else { "have" };
+                write!(f, "{range} {verb} not contributed")
             }
             (_, true) => f.write_str("the parameter server is missing"),
             (Awaited::NoRank, false) => f.write_str(

@@ -11,6 +11,7 @@ mod congestion;
 mod flight;
 mod interface;
 mod membership;
+mod place;
 mod stall;
 mod window;
 
@@ -26,13 +27,14 @@ pub use interface::{
     Contribution, Delivery, Event, Gradients, Members, Retransmissions, Slowest, WorkerConfig,
     WorkerStats,
 };
-use membership::members;
+use membership::{header_rank, members};
+use place::Global;
 use std::collections::VecDeque;
 use tally_wire::control::{Behind, LeaveCode};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
-    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Key, Kind, Mac,
-    Rank, Time, UNIT_BYTES,
+    Accept, AuthTag, Ecn, Element, Epoch, EpochSecret, Flags, FragmentId, Header, Key, Kind,
+    MAX_TREE_WORKERS, Mac, Rank, RankRange, Time, UNIT_BYTES,
 };
 use window::{Asked, Cause, Taken, Window};
 
@@ -56,6 +58,8 @@ enum Phase {
         code: LeaveCode,
         fragment: FragmentId,
         behind: Ranks,
+        /// The same of ranks elsewhere in a tree.
+        elsewhere: Option<RankRange>,
         error: Option<WorkerError>,
         until: Time,
     },
@@ -72,6 +76,8 @@ struct Submission {
 pub struct Worker {
     config: WorkerConfig,
     control: Control,
+    /// Our rank at our switch; the global one in a job without a tree.
+    local: Rank,
     phase: Phase,
     window: Window,
     congestion: Congestion,
@@ -110,7 +116,7 @@ impl Worker {
     /// If the configuration's numbers are out of the ranges that it documents.
     #[must_use]
     pub fn new(now: Time, config: WorkerConfig) -> Self {
-        assert!((1..=64).contains(&config.workers) && config.rank < 64);
+        assert!((1..=MAX_TREE_WORKERS).contains(&config.workers) && config.rank < config.workers);
         assert!((1..=tally_wire::MAX_UNITS).contains(&config.units));
         assert!(config.window >= 1 && config.instance != 0);
         Self {
@@ -118,13 +124,14 @@ impl Worker {
                 key: config.key.clone(),
                 next_key: None,
                 job: config.job,
-                rank: Rank(config.rank),
+                rank: header_rank(&config),
                 instance: config.instance,
                 challenge: 0,
                 epoch: Epoch(0),
                 salt: 0,
                 secret: None,
             },
+            local: header_rank(&config),
             phase: Phase::Joining,
             window: Window::new(config.first_fragment, config.window),
             congestion: Congestion::new(in_flight(config.window)),
@@ -272,11 +279,21 @@ impl Worker {
         if behind.least.ahead_of(oldest) > 0 {
             return Awaited::NoRank;
         }
-        match behind.ranks & !self.control.rank.bit() {
+        match self.stragglers(&behind) {
             // Of us it has heard nothing new.
-            0 => Awaited::Unknown,
-            ranks => Awaited::Ranks(Ranks(ranks)),
+            it if it.is_empty() => Awaited::Unknown,
+            Global {
+                range: Some(range), ..
+            } => Awaited::Range(range),
+            Global { ranks, .. } => Awaited::Ranks(ranks),
         }
+    }
+
+    /// Global ranks of the others that have not contributed.
+    fn stragglers(&self, behind: &Behind) -> Global {
+        let place = self.accepted.as_ref().and_then(|accept| accept.place);
+        let elsewhere = place.and_then(|place| place.elsewhere);
+        Global::of(place, behind.ranks & !self.local.bit(), elsewhere)
     }
 
     /// Who is slowest, as the switch said last (J-11); once all have said how long they wait.
@@ -284,7 +301,9 @@ impl Worker {
     pub fn slowest(&self) -> Option<Slowest> {
         let (_, behind) = self.told.filter(|_| matches!(self.phase, Phase::Running))?;
         Some(Slowest {
-            rank: behind.slowest,
+            rank: (self.accepted.as_ref())
+                .and_then(|accept| accept.place)
+                .map_or(u16::from(behind.slowest.0), |place| place.slowest),
             awaiting: behind.awaiting,
             ours: self.awaiting.share(),
         })
@@ -392,7 +411,7 @@ impl Worker {
     }
 
     fn handle_nack(&mut self, now: Time, header: &Header) {
-        if header.epoch != self.control.epoch || header.rank != self.control.rank {
+        if header.epoch != self.control.epoch || header.rank != self.local {
             self.stats.late += 1;
             return;
         }
@@ -525,9 +544,9 @@ impl Worker {
             job: self.config.job,
             epoch: self.control.epoch,
             fragment: FragmentId(seq as u32),
-            rank: self.control.rank,
+            rank: self.local,
             units: self.config.units,
-            bitmap: self.control.rank.bit(),
+            bitmap: self.local.bit(),
             tag: AuthTag::NONE,
         }
     }

@@ -4,7 +4,7 @@ use super::CongestionStats;
 use crate::error::WorkerError;
 use core::time::Duration;
 use tally_wire::control::Shape;
-use tally_wire::{DEFAULT_PORT, Element, Epoch, JobId, Key, Rank};
+use tally_wire::{DEFAULT_PORT, Element, Epoch, JobId, Key, RankRange};
 
 /// What a worker wants to take part in, and how.
 #[derive(Clone, Debug)]
@@ -13,10 +13,10 @@ pub struct WorkerConfig {
     pub job: JobId,
     /// Its key.
     pub key: Key,
-    /// Our rank, from 0.
-    pub rank: u8,
-    /// Workers of the job, 1..=64.
-    pub workers: u8,
+    /// Our global rank, from 0.
+    pub rank: u16,
+    /// Workers of the job, 1..=4096; above 64 the job has a tree of switches.
+    pub workers: u16,
     /// Units of 64 bytes in every element payload, 1..=128.
     pub units: u8,
     /// Fragments that may be unfinished, at least 1.
@@ -41,12 +41,19 @@ impl WorkerConfig {
     /// A configuration with the protocol's defaults: 1 KiB payloads, a window of 256, and 30, 10
     /// and 2 seconds.
     #[must_use]
-    pub fn new(job: JobId, key: Key, rank: u8, workers: u8, shape: Shape, instance: u64) -> Self {
+    pub fn new(
+        job: JobId,
+        key: Key,
+        rank: impl Into<u16>,
+        workers: impl Into<u16>,
+        shape: Shape,
+        instance: u64,
+    ) -> Self {
         Self {
             job,
             key,
-            rank,
-            workers,
+            rank: rank.into(),
+            workers: workers.into(),
             units: 16,
             window: 256,
             shape,
@@ -116,11 +123,13 @@ pub enum Event {
 /// Who takes part, as the switch said last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// Ranks that have joined.
+    /// Ranks that have joined; in a tree, of those at our switch.
     pub joined: u64,
     /// Ranks that have not.
     pub missing: u64,
-    /// Whether the PS has.
+    /// Of a job of more than 64 workers, ranks that have not; others may be missing.
+    pub range: Option<RankRange>,
+    /// Whether the PS has; in a tree, those of all switches.
     pub ps: bool,
 }
 
@@ -164,8 +173,8 @@ pub struct WorkerStats {
 /// the others wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slowest {
-    /// Which.
-    pub rank: Rank,
+    /// Which; its global rank.
+    pub rank: u16,
     /// For how much of its time it does, in thousandths.
     pub awaiting: u16,
     /// And we.

@@ -2,13 +2,16 @@
 
 use super::awaiting::Awaiting;
 use super::congestion::{Congestion, in_flight};
-use super::interface::{Event, Members};
+use super::interface::{Event, Members, WorkerConfig};
+use super::place::Global;
 use super::{ALIVE, EAGER, Phase, Worker};
 use crate::Transmit;
-use crate::error::{Awaited, Hint, Ranks, WorkerError};
+use crate::error::{Awaited, Hint, Ranks, TreeFailure, WorkerError};
 use core::time::Duration;
-use tally_wire::control::{LeaveCode, Reason, Role, State};
-use tally_wire::{Accept, Epoch, FragmentId, Join, Leave, Refuse, Time, all_ranks};
+use tally_wire::control::{JoinTree, LeaveCode, LeaveTree, Reason, Role, State};
+use tally_wire::{
+    Accept, Epoch, FragmentId, Join, Leave, MAX_WORKERS, Rank, RankRange, Refuse, Time, all_ranks,
+};
 
 /// How long LEAVE with an error is repeated without an answer.
 const LEAVE_FAILED: Duration = Duration::from_millis(300);
@@ -30,7 +33,10 @@ impl Worker {
         self.hint = None;
         self.control.enter(epoch, &accept);
         let news = self.members() != Some(members(&accept));
-        self.came |= accept.joined;
+        if let Some(place) = accept.place {
+            self.local = place.local;
+        }
+        self.came |= members(&accept).joined;
         self.accepted = Some(accept);
         self.told = accept.behind.map(|behind| (now, behind));
         match (&self.phase, accept.state) {
@@ -81,6 +87,9 @@ impl Worker {
             return self.close();
         }
         let (found, allowed) = (refuse.found, refuse.allowed);
+        if let Some(failure) = self.failure_in_tree(refuse) {
+            return self.fail(WorkerError::InTree(Box::new(failure)));
+        }
         let error = match refuse.reason {
             Reason::UnknownJob | Reason::BadMac | Reason::Challenge => return,
             Reason::RankTaken => return self.hint = Some(Hint::RankTaken),
@@ -117,7 +126,7 @@ impl Worker {
                 rank: refuse.about,
                 behind: Ranks(refuse.behind),
                 fragment: self.window.seq_of(FragmentId(allowed)),
-                ours: refuse.behind & self.control.rank.bit() != 0,
+                ours: refuse.behind & self.local.bit() != 0,
             },
             Reason::MemberFailed => {
                 let code = LeaveCode::from_number(found);
@@ -133,6 +142,23 @@ impl Worker {
             Reason::Removed => WorkerError::Removed,
         };
         self.fail(error);
+    }
+
+    /// A final reason that concerns ranks and switches of a tree.
+    fn failure_in_tree(&self, refuse: &Refuse) -> Option<TreeFailure> {
+        let concern = refuse.concern.filter(|_| refuse.reason.is_final())?;
+        let mut failure = TreeFailure {
+            reason: refuse.reason,
+            found: refuse.found,
+            allowed: refuse.allowed,
+            concern,
+            fragment: None,
+            ours: (concern.behind).is_some_and(|it| it.contains(self.config.rank)),
+        };
+        if failure.code() == Some(LeaveCode::Overflow) {
+            failure.fragment = self.window.seq_of(FragmentId(refuse.allowed));
+        }
+        Some(failure)
     }
 
     pub(super) fn fail(&mut self, error: WorkerError) {
@@ -157,6 +183,7 @@ impl Worker {
                 code: LeaveCode::Finished,
                 fragment: FragmentId(0),
                 behind: Ranks(0),
+                elsewhere: None,
                 error: None,
                 until: now.after(self.config.linger),
             };
@@ -170,22 +197,41 @@ impl Worker {
             Phase::Joining if self.accepted.is_none() => self.fail(error),
             Phase::Leaving { error: Some(_), .. } => {}
             _ => {
+                let (behind, elsewhere) = self.accused(&error);
                 self.next_control = now;
                 self.phase = Phase::Leaving {
                     code,
                     fragment: FragmentId(seq as u32),
-                    behind: match error {
-                        WorkerError::Stalled {
-                            awaited: Awaited::Ranks(ranks),
-                            ..
-                        } => ranks,
-                        _ => Ranks(0),
-                    },
+                    behind,
+                    elsewhere,
                     error: Some(error),
                     until: now.after(LEAVE_FAILED),
                 };
             }
         }
+    }
+
+    /// Whom LEAVE names: local ranks, and global ones elsewhere.
+    fn accused(&self, error: &WorkerError) -> (Ranks, Option<RankRange>) {
+        let WorkerError::Stalled {
+            awaited: Awaited::Ranks(_) | Awaited::Range(_),
+            ..
+        } = error
+        else {
+            return (Ranks(0), None);
+        };
+        let ranks = self.told.map_or(0, |(_, behind)| behind.ranks) & !self.local.bit();
+        let place = self.accepted.as_ref().and_then(|accept| accept.place);
+        (Ranks(ranks), place.and_then(|place| place.elsewhere))
+    }
+
+    /// What LEAVE says of our place in a tree.
+    fn leave_tree(&self, behind: Option<RankRange>) -> Option<LeaveTree> {
+        let wide = is_wide(&self.config);
+        (wide || behind.is_some()).then(|| LeaveTree::Worker {
+            rank: if wide { self.config.rank } else { 0 },
+            behind,
+        })
     }
 
     pub(super) fn transmit_control(&mut self, now: Time, out: &mut [u8]) -> Transmit {
@@ -194,6 +240,7 @@ impl Worker {
                 code,
                 fragment,
                 behind,
+                elsewhere,
                 ..
             } => {
                 self.next_control = now.after(EAGER);
@@ -204,19 +251,20 @@ impl Worker {
                     fragment,
                     behind: behind.0,
                     salt: self.control.salt,
-                    tree: None,
+                    tree: self.leave_tree(elsewhere),
                 };
                 self.control.emit_leave(&leave, out)
             }
             _ => {
                 let running = matches!(self.phase, Phase::Running);
+                let wide = is_wide(&self.config);
                 let eager = self.control.apart(EAGER, now);
                 self.next_control = now.after(if running { ALIVE } else { eager });
                 let join = Join {
                     instance: self.control.instance,
                     challenge: self.control.challenge,
                     role: Role::Worker,
-                    workers: self.config.workers,
+                    workers: if wide { 0 } else { self.config.workers as u8 },
                     units: self.config.units,
                     running,
                     window: self.config.window,
@@ -224,7 +272,10 @@ impl Worker {
                     sent: running.then(|| FragmentId(self.window.next() as u32)),
                     awaiting: if running { self.awaiting.look(now) } else { 0 },
                     salt: self.control.salt,
-                    tree: None,
+                    tree: wide.then_some(JoinTree::Worker {
+                        rank: self.config.rank,
+                        workers: self.config.workers,
+                    }),
                 };
                 self.control.emit_join(&join, out)
             }
@@ -238,9 +289,28 @@ impl Worker {
 
 /// The members that an ACCEPT names.
 pub(super) fn members(accept: &Accept) -> Members {
+    let place = accept.place;
+    let elsewhere = place.and_then(|place| place.elsewhere);
+    let missing = all_ranks(accept.workers) & !accept.joined;
+    let missing = Global::of(place, missing, elsewhere);
     Members {
-        joined: accept.joined,
-        missing: all_ranks(accept.workers) & !accept.joined,
-        ps: accept.ps,
+        joined: Global::of(place, accept.joined, None).ranks.0,
+        missing: missing.ranks.0,
+        range: missing.range,
+        ps: accept.ps && !place.is_some_and(|place| place.ps_elsewhere),
     }
+}
+
+/// Whether the job has more workers than the header has ranks (TR-20).
+fn is_wide(config: &WorkerConfig) -> bool {
+    usize::from(config.workers) > MAX_WORKERS
+}
+
+/// The rank in the headers of JOIN and LEAVE.
+pub(super) fn header_rank(config: &WorkerConfig) -> Rank {
+    Rank(if is_wide(config) {
+        0
+    } else {
+        config.rank as u8
+    })
 }

@@ -49,7 +49,7 @@ impl Worker {
             after,
             fragment: self.window.base(),
             awaited: self.awaited(),
-            ps_missing: self.accepted.as_ref().is_some_and(|a| !a.ps),
+            ps_missing: self.members().is_some_and(|it| !it.ps),
         }
     }
 
@@ -63,10 +63,11 @@ impl Worker {
                 // Not those that came and gave up waiting, as we do now, unless no other is to
                 // blame.
                 let never = members.missing & !self.came;
-                let others = never != 0 || !members.ps;
+                let others = never != 0 || !members.ps || members.range.is_some();
                 WorkerError::NotStarted {
                     after,
                     missing: Ranks(if others { never } else { members.missing }),
+                    range: members.range,
                     ps_missing: !members.ps,
                     hint: self.hint,
                 }
