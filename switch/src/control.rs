@@ -131,7 +131,9 @@ impl Control {
                 self.carry_out(actions);
                 self.say_events();
             }
-            let actions = self.registry.expire(self.now());
+            let now = self.now();
+            let mut actions = self.registry.expire(now);
+            actions.append(&mut self.registry.poll_links(now));
             self.carry_out(actions);
             self.answer_requests();
             let now = self.now();

@@ -9,7 +9,7 @@ use tally_endpoint::WorkerError;
 use tally_local::LocalError;
 use tally_program::Exit;
 use tally_session::Mismatch;
-use tally_wire::control::LeaveCode;
+use tally_wire::control::{LeaveCode, Reason};
 use thiserror::Error;
 
 /// Why the agent failed. [`AgentError::exit_code`] tells the classes apart.
@@ -158,6 +158,11 @@ impl AgentError {
                     source,
                 }
             }
+            WorkerError::InTree(it) if it.code() == overflow => Self::Overflow {
+                job,
+                tensors: it.fragment.and_then(tensors),
+                source: WorkerError::InTree(it),
+            },
             WorkerError::SwitchSilent { .. }
             | WorkerError::Stalled { .. }
             | WorkerError::GaveUp { .. } => Self::Silence {
@@ -170,6 +175,26 @@ impl AgentError {
                 source,
                 trouble,
             },
+            WorkerError::InTree(it) if it.code() == Some(LeaveCode::Stalled) => Self::Silence {
+                job,
+                tensors: it.fragment.and_then(tensors),
+                source: WorkerError::InTree(it),
+                trouble,
+            },
+            WorkerError::InTree(it)
+                if matches!(
+                    it.reason,
+                    Reason::MemberLost
+                        | Reason::MemberFailed
+                        | Reason::Removed
+                        | Reason::StaleEpoch
+                ) =>
+            {
+                Self::Job {
+                    job,
+                    source: WorkerError::InTree(it),
+                }
+            }
             WorkerError::MemberLost { .. }
             | WorkerError::MemberFailed { .. }
             | WorkerError::StaleEpoch

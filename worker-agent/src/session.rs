@@ -315,10 +315,10 @@ impl Session {
             waiting: session.waiting() as u64,
             behind: match worker.awaited() {
                 Awaited::Ranks(ranks) => ranks.iter().collect(),
-                Awaited::NoRank | Awaited::Unknown => Vec::new(),
+                Awaited::Range(_) | Awaited::NoRank | Awaited::Unknown => Vec::new(),
             },
             slowest: worker.slowest().map(|it| Slowest {
-                rank: it.rank.0,
+                rank: it.rank as u8,
                 awaiting: f64::from(it.awaiting) / 1000.0,
                 ours: f64::from(it.ours) / 1000.0,
             }),

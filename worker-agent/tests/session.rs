@@ -187,7 +187,7 @@ fn every_root_broadcasts_bit_by_bit() {
         for root in 0..3 {
             let kind = CollectiveKind::Broadcast { root };
             let c = collective(kind, Dtype::I8, Arithmetic::Own, "parameters");
-            session.submit(c, Box::new(own(root, rank))).unwrap();
+            session.submit(c, Box::new(own(root as u8, rank))).unwrap();
         }
         session
             .submit(Collective::barrier("ready"), Box::new(Vec::new()))

@@ -66,7 +66,7 @@ mod sum;
 
 pub use backend::{Backend, ParseBackendError, Unavailable};
 pub use kernels::Kernels;
-pub use scale::{MAX_WORKERS, NON_FINITE, Scale};
+pub use scale::{MAX_TREE_WORKERS, MAX_WORKERS, NON_FINITE, Scale};
 pub use sum::MAX_FUSED;
 
 /// The only NaN that operations return: quiet, positive, no payload.

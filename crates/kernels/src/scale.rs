@@ -2,6 +2,8 @@
 
 /// Maximum number of workers in one sum.
 pub const MAX_WORKERS: u32 = 64;
+/// Maximum number of workers of one fixed point: those of a tree of switches.
+pub const MAX_TREE_WORKERS: u32 = 4096;
 
 /// The biased exponent of infinities and NaNs.
 ///
@@ -16,7 +18,7 @@ pub const NON_FINITE: u8 = 255;
 /// [`max_u8`](crate::Kernels::max_u8). Then all use the same scale:
 ///
 /// ```text
-/// n = workers          c = ceil(log2 n)
+/// n = workers          c = ceil(log2 n), for n > 128 ceil(log2 (n + 1))
 /// E = max(e, 1) - 126  so that |v| < 2^E for every element v of every worker
 /// s = 31 - c - E       the fixed point: q = round(v * 2^s)
 /// ```
@@ -25,10 +27,11 @@ pub const NON_FINITE: u8 = 255;
 ///
 /// An `f32` below `2^E` is at most `2^E - 2^(E-24)`, as its significand has 24 bits (the bound
 /// also holds for subnormals, where `e = 0` is treated as `e = 1`). So
-/// `|v * 2^s| <= 2^(31-c) - 2^(7-c)`, and as `c <= 6` that bound is an integer: rounding to the
+/// `|v * 2^s| <= 2^(31-c) - 2^(7-c)`. For `c <= 7` that bound is an integer: rounding to the
 /// nearest integer cannot exceed it, and `|q| <= 2^(31-c) - 2^(7-c)`. With `n <= 2^c`,
 /// `|sum of q| <= 2^31 - 2^7`, which is in the range of `i32`, as is every partial sum, in any
-/// order. No sum of such blocks saturates.
+/// order. For `c >= 8` rounding may reach `|q| = 2^(31-c)`. There `n <= 2^c - 1`, so
+/// `|sum of q| <= 2^31 - 2^(31-c)`. No sum of such blocks saturates.
 ///
 /// # The error
 ///
@@ -71,12 +74,12 @@ impl Scale {
     ///
     /// # Panics
     ///
-    /// When `workers` is 0 or more than [`MAX_WORKERS`].
+    /// When `workers` is 0 or more than [`MAX_TREE_WORKERS`].
     #[must_use]
     pub const fn new(exponent: u8, workers: u32) -> Self {
         assert!(
-            0 < workers && workers <= MAX_WORKERS,
-            "workers must be 1 to 64"
+            0 < workers && workers <= MAX_TREE_WORKERS,
+            "workers must be 1 to 4096"
         );
         let shift = shift(exponent, headroom_bits(workers));
         let half = shift / 2;
@@ -110,9 +113,11 @@ impl Scale {
     }
 }
 
-/// `c = ceil(log2 workers)`: the bits by which a sum may grow.
+/// `c`: the bits by which a sum may grow.
 const fn headroom_bits(workers: u32) -> i32 {
-    workers.next_power_of_two().trailing_zeros() as i32
+    // Above 128 workers rounding may reach the bound of an element: 2^c of them would overflow.
+    let most = if workers > 128 { workers + 1 } else { workers };
+    most.next_power_of_two().trailing_zeros() as i32
 }
 
 /// The fixed point, `s`.
@@ -163,13 +168,13 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "workers must be 1 to 64")]
+    #[should_panic(expected = "workers must be 1 to 4096")]
     fn no_workers_is_refused() {
         let _ = Scale::new(127, 0);
     }
 
     #[test]
-    #[should_panic(expected = "workers must be 1 to 64")]
+    #[should_panic(expected = "workers must be 1 to 4096")]
     fn too_many_workers_are_refused() {
         let _ = Scale::new(127, MAX_WORKERS + 1);
     }

@@ -56,7 +56,7 @@ pub enum CollectiveKind {
     /// Those of one rank, bit by bit. What the others had is overwritten.
     Broadcast {
         /// That rank.
-        root: u8,
+        root: u16,
     },
     /// Nothing: there are none. It is done when every rank has come to it.
     Barrier,
@@ -120,7 +120,7 @@ impl Collective {
     ///
     /// # Errors
     /// The first reason why it does not.
-    pub fn check(&self, bytes: usize, workers: u8) -> Result<(), Refused> {
+    pub fn check(&self, bytes: usize, workers: u16) -> Result<(), Refused> {
         let size = self.dtype.bytes();
         match self.kind {
             _ if self.name.len() > NAME_BYTES_MAX => {
@@ -158,9 +158,9 @@ pub enum Refused {
     #[error("cannot broadcast from rank {root} of {workers} workers (ranks count from 0)")]
     Root {
         /// The rank.
-        root: u8,
+        root: u16,
         /// Workers of the job.
-        workers: u8,
+        workers: u16,
     },
     /// A barrier has no elements.
     #[error("a barrier takes no elements, but came with {bytes} bytes")]

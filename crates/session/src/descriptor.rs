@@ -8,12 +8,15 @@
 //!
 //! | offset | size | field |
 //! |---|---|---|
-//! | 0 | 1 | kind: 1 sum, 2 mean, 3 broadcast, 4 barrier |
+//! | 0 | 1 | kind in bits 3..0: 1 sum, 2 mean, 3 broadcast, 4 barrier; bits 11..8 of the root rank |
 //! | 1 | 1 | type of the elements, as on the wire; 0 for a barrier |
 //! | 2 | 1 | sums of floats: 1 block fixed point, 2 as f32, 3 in their own type; else 0 |
-//! | 3 | 1 | the rank to broadcast from, else 0 |
+//! | 3 | 1 | bits 7..0 of the rank to broadcast from, else 0 |
 //! | 4 | 6 | number of elements, little-endian |
 //! | 10 | 6 | first bytes of the SHA-256 of the name |
+//!
+//! In a job of more than 64 ranks all bring one record, and the complement of its bytes: the maxima
+//! of both agree if, and only if, all records are equal.
 //!
 //! A payload is a multiple of 64 bytes, so that no record is cut: 64 ranks have one fragment of 1
 //! KiB, or 16 of 64 bytes.
@@ -53,7 +56,8 @@ impl Record {
         };
         let element = if kind == 4 { 0 } else { dtype.element() as u8 };
         let mut record = [0; RECORD_BYTES];
-        record[..4].copy_from_slice(&[kind, element, arithmetic, root]);
+        let [root_high, root] = root.to_be_bytes();
+        record[..4].copy_from_slice(&[kind | root_high << 4, element, arithmetic, root]);
         let elements = (bytes / dtype.bytes()) as u64;
         record[4..NAME_AT].copy_from_slice(&elements.to_le_bytes()[..NAME_AT - 4]);
         let hash = Sha256::digest(&collective.name);
@@ -75,6 +79,8 @@ impl Record {
 impl fmt::Display for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [kind, element, arithmetic, root, ..] = self.0;
+        let root = u16::from_be_bytes([kind >> 4, root]);
+        let kind = kind & 0xf;
         let dtype = match element {
             1 => "I32",
             2 => "F32",
@@ -108,13 +114,32 @@ pub(crate) struct Table {
 }
 
 /// Fragments of the table of `workers` ranks.
-pub(crate) const fn fragments(workers: u8, payload_bytes: usize) -> u64 {
+pub(crate) const fn fragments(workers: u16, payload_bytes: usize) -> u64 {
+    if is_wide(workers) {
+        return 1;
+    }
     (workers as usize * RECORD_BYTES).div_ceil(payload_bytes) as u64
 }
 
-/// Writes fragment `index` of the table as rank `rank` sends it.
-pub(crate) fn contribute(record: &Record, rank: u8, index: u64, payload: &mut [u8]) {
+/// Whether the job has more ranks than a table has records.
+const fn is_wide(workers: u16) -> bool {
+    workers as usize > tally_wire::MAX_WORKERS
+}
+
+/// Writes fragment `index` of the table as rank `rank` of `workers` sends it.
+pub(crate) fn contribute(
+    record: &Record,
+    (rank, workers): (u16, u16),
+    index: u64,
+    payload: &mut [u8],
+) {
     payload.fill(0);
+    if is_wide(workers) {
+        let (own, rest) = payload.split_at_mut(RECORD_BYTES);
+        own.copy_from_slice(&record.0);
+        rest[..RECORD_BYTES].copy_from_slice(&record.0.map(|byte| !byte));
+        return;
+    }
     let at = usize::from(rank) * RECORD_BYTES;
     if let Some(at) = at.checked_sub(index as usize * payload.len())
         && at < payload.len()
@@ -124,7 +149,7 @@ pub(crate) fn contribute(record: &Record, rank: u8, index: u64, payload: &mut [u
 }
 
 impl Table {
-    pub(crate) fn new(workers: u8, payload_bytes: usize) -> Self {
+    pub(crate) fn new(workers: u16, payload_bytes: usize) -> Self {
         let fragments = fragments(workers, payload_bytes);
         Self {
             bytes: vec![0; fragments as usize * payload_bytes],
@@ -144,7 +169,7 @@ impl Table {
     }
 
     /// The records of `workers` ranks.
-    fn records(&self, workers: u8) -> impl Iterator<Item = Record> + '_ {
+    fn records(&self, workers: u16) -> impl Iterator<Item = Record> + '_ {
         let (records, _) = self.bytes.as_chunks();
         records[..usize::from(workers)].iter().map(|r| Record(*r))
     }
@@ -152,11 +177,14 @@ impl Table {
     /// Looks for ranks that bring something else than `ours`, which is `collective`.
     pub(crate) fn check(
         &self,
-        workers: u8,
+        (rank, workers): (u16, u16),
         ours: &Record,
         ticket: u64,
         collective: &Collective,
     ) -> Result<(), Box<Mismatch>> {
+        if is_wide(workers) {
+            return self.check_wide(rank, ours, ticket, collective);
+        }
         if self.records(workers).all(|r| r == *ours) {
             return Ok(());
         }
@@ -184,6 +212,52 @@ impl Table {
             ranks: Ranks(rest.iter().fold(0, |all, g| all | g.1)),
             differing: rest.iter().map(brought).collect(),
             majority: most.first().map(|(record, _)| called(record)),
+            unlike: None,
+        }))
+    }
+
+    /// The same in a job of more than 64 ranks, in which it is not known which rank brings what.
+    fn check_wide(
+        &self,
+        rank: u16,
+        ours: &Record,
+        ticket: u64,
+        collective: &Collective,
+    ) -> Result<(), Box<Mismatch>> {
+        let mut records = self.records(2);
+        let (Some(most), Some(least)) = (records.next(), records.next()) else {
+            return Ok(());
+        };
+        let least = least.0.map(|byte| !byte);
+        let fields = [
+            (0..1, "the kind"),
+            (1..3, "the type of the elements"),
+            (3..4, "the root rank"),
+            (4..NAME_AT, "the number of elements"),
+            (NAME_AT..RECORD_BYTES, "the name"),
+        ];
+        let differ = |field: &std::ops::Range<usize>| {
+            let own = &ours.0[field.clone()];
+            most.0[field.clone()] != *own || least[field.clone()] != *own
+        };
+        let unlike: Vec<_> = fields
+            .into_iter()
+            .filter(|(field, _)| differ(field))
+            .map(|(_, what)| what)
+            .collect();
+        if unlike.is_empty() {
+            return Ok(());
+        }
+        Err(Box::new(Mismatch {
+            ticket,
+            ours: format!("{ours} called {:?}", collective.name),
+            ranks: Ranks(0),
+            differing: Vec::new(),
+            majority: None,
+            unlike: Some(format!(
+                "others differ from rank {rank} in {}",
+                unlike.join(" and ")
+            )),
         }))
     }
 }
@@ -192,7 +266,7 @@ impl Table {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
     "the workers do not agree on collective {ticket}, here {ours}: {}",
-    Brought(.differing, .majority)
+    Brought(.differing, .majority, .unlike)
 )]
 pub struct Mismatch {
     /// Its number, counted from 0.
@@ -205,12 +279,21 @@ pub struct Mismatch {
     pub differing: Vec<(Ranks, String)>,
     /// What more than half of all bring.
     pub majority: Option<String>,
+    /// In a job of more than 64 ranks, what differs.
+    pub unlike: Option<String>,
 }
 
-struct Brought<'a>(&'a [(Ranks, String)], &'a Option<String>);
+struct Brought<'a>(
+    &'a [(Ranks, String)],
+    &'a Option<String>,
+    &'a Option<String>,
+);
 
 impl fmt::Display for Brought<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(unlike) = self.2 {
+            return f.write_str(unlike);
+        }
         let mut separator = "";
         for (ranks, what) in self.0 {
             let (s, verb) = match ranks.0.count_ones() {

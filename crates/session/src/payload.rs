@@ -26,7 +26,7 @@ use tally_kernels::ELEMENT_BYTES;
 use tally_wire::Element;
 
 enum Travel {
-    Bytes { root: u8 },
+    Bytes { root: u16 },
     Plain,
     Widened,
     Quantized(Fixed),
@@ -64,14 +64,14 @@ pub(crate) struct Message {
     travel: Travel,
     layout: Layout,
     /// By what sums are divided.
-    divisor: Option<u8>,
+    divisor: Option<u16>,
 }
 
 impl Message {
     pub(crate) fn new(
         collective: &Collective,
         bytes: usize,
-        workers: u8,
+        workers: u16,
         payload_bytes: usize,
     ) -> Self {
         let dtype = collective.dtype;

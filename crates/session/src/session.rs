@@ -68,7 +68,7 @@ pub enum SessionState {
 
 /// A worker's session.
 pub struct Session {
-    workers: u8,
+    workers: u16,
     /// Of collectives without one of their own; else a profile's.
     priority: Option<u8>,
     worker: Worker,

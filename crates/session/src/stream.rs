@@ -39,8 +39,8 @@ struct Live {
 
 /// All that was submitted to a session, as fragments.
 pub(crate) struct Stream {
-    rank: u8,
-    workers: u8,
+    rank: u16,
+    workers: u16,
     payload_bytes: usize,
     tools: Tools,
     /// In the order of their fragments.
@@ -73,7 +73,7 @@ fn latencies() -> Histogram<u64> {
 }
 
 impl Stream {
-    pub(crate) fn new(rank: u8, workers: u8, window: u16, payload_bytes: usize) -> Self {
+    pub(crate) fn new(rank: u16, workers: u16, window: u16, payload_bytes: usize) -> Self {
         Self {
             rank,
             workers,
@@ -181,7 +181,7 @@ impl Stream {
             let (ticket, collective) = (live.ticket.0, &live.collective);
             match live
                 .table
-                .check(self.workers, &live.record, ticket, collective)
+                .check((self.rank, self.workers), &live.record, ticket, collective)
             {
                 Ok(()) => self.judged += 1,
                 Err(mismatch) => self.mismatch = Some(mismatch),
@@ -235,7 +235,12 @@ impl Gradients for Stream {
         let live = &mut self.live[index];
         let contribution = match seq.checked_sub(live.data) {
             None => {
-                descriptor::contribute(&live.record, self.rank, seq - live.first, payload);
+                descriptor::contribute(
+                    &live.record,
+                    (self.rank, self.workers),
+                    seq - live.first,
+                    payload,
+                );
                 Contribution::Ready(Element::Scale)
             }
             Some(data) => {

@@ -220,7 +220,7 @@ impl Step {
             4 | 5 => (CollectiveKind::Mean, false),
             6 => {
                 let root = rng.below(u64::from(workers)) as u8;
-                (CollectiveKind::Broadcast { root }, false)
+                (CollectiveKind::Broadcast { root: root.into() }, false)
             }
             7 => (CollectiveKind::Barrier, false),
             _ => (CollectiveKind::Sum, true),
@@ -341,7 +341,7 @@ impl Process {
     #[must_use]
     pub fn new(now: Time, config: WorkerConfig, script: Rc<Script>, rng: Rng) -> Self {
         Self {
-            rank: config.rank,
+            rank: config.rank as u8,
             session: Session::new(now, config, None),
             script,
             rng,

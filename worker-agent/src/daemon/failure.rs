@@ -106,6 +106,12 @@ fn ranks_of(error: &WorkerError) -> u64 {
         }
         | WorkerError::GaveUp { behind: ranks, .. } => ranks.0,
         WorkerError::Payload { by, .. } | WorkerError::Shape { by } => one(by),
+        // Of a job of up to 64 workers all ranks fit.
+        WorkerError::InTree(it) => (it.concern.behind.or(it.concern.ranks))
+            .into_iter()
+            .flat_map(tally_wire::RankRange::iter)
+            .filter(|&rank| rank < 64)
+            .fold(0, |bits, rank| bits | 1 << rank),
         _ => 0,
     }
 }
@@ -145,6 +151,7 @@ mod tests {
         let not_started = WorkerError::NotStarted {
             after: Duration::from_secs(2),
             missing: Ranks(0b1010),
+            range: None,
             ps_missing: false,
             hint: None,
         };
@@ -178,6 +185,7 @@ mod tests {
             source: WorkerError::NotStarted {
                 after: Duration::from_secs(1),
                 missing: Ranks(0b1010),
+                range: None,
                 ps_missing: false,
                 hint: None,
             },
@@ -226,6 +234,7 @@ mod tests {
                 ranks: Ranks(1 << 63),
                 differing: vec![(Ranks(1 << 63), "b".into())],
                 majority: Some("a".into()),
+                unlike: None,
             }),
         };
         let failure = Failure::from(&differ);

@@ -14,13 +14,13 @@ fn sum(name: &str) -> Collective {
 
 /// The table after the maximum over all ranks, of which rank `r` brings `records[r]`.
 fn table(records: &[Record], payload_bytes: usize) -> Table {
-    let workers = records.len() as u8;
+    let workers = records.len() as u16;
     let mut table = Table::new(workers, payload_bytes);
     for index in (0..fragments(workers, payload_bytes)).rev() {
         let mut maximum = vec![0; payload_bytes];
         for (rank, record) in records.iter().enumerate() {
             let mut payload = vec![0xa5; payload_bytes];
-            contribute(record, rank as u8, index, &mut payload);
+            contribute(record, (rank as u16, workers), index, &mut payload);
             let raised = maximum.iter_mut().zip(payload);
             raised.for_each(|(m, p)| *m = p.max(*m));
         }
@@ -40,7 +40,7 @@ fn every_rank_has_its_place_at_all_sizes_of_payload() {
             let mut records = vec![ours; workers];
             let check = |records: &[Record]| {
                 let table = table(records, payload_bytes);
-                table.check(workers as u8, &ours, 7, &sum("w"))
+                table.check((0, workers as u16), &ours, 7, &sum("w"))
             };
             assert_eq!(check(&records), Ok(()));
             for rank in 0..workers {
@@ -64,8 +64,8 @@ fn without_a_majority_all_are_named() {
     let c = Record::new(&Collective::barrier("w"), 0);
     let said = |records: &[Record]| {
         let table = table(records, 64);
-        let workers = records.len() as u8;
-        let mismatch = table.check(workers, &records[0], 7, &sum("w"));
+        let workers = records.len() as u16;
+        let mismatch = table.check((0, workers), &records[0], 7, &sum("w"));
         mismatch.unwrap_err().to_string()
     };
     assert_eq!(
@@ -92,4 +92,49 @@ fn a_record_has_48_bits_of_elements() {
     let record = Record::new(&i8s, elements as usize);
     assert_eq!(record.to_string(), "a sum of 281474976710655 I8");
     assert_eq!(record.elements(), elements);
+}
+
+/// D-2 of more than 64 ranks: any one record that differs is found by all, in each field.
+#[test]
+fn of_more_than_64_ranks_each_field_that_differs_is_found() {
+    let ours = Record::new(&sum("w"), 400);
+    let root = |root| Collective {
+        kind: CollectiveKind::Broadcast { root },
+        ..sum("w")
+    };
+    let others = [
+        (Record::new(&sum("w"), 404), "in the number of elements"),
+        (Record::new(&sum("x"), 400), "in the name"),
+        (
+            Record::new(
+                &Collective {
+                    dtype: Dtype::I32,
+                    ..sum("w")
+                },
+                400,
+            ),
+            "in the type of the elements",
+        ),
+        (Record::new(&root(0), 400), "in the kind"),
+    ];
+    let check =
+        |records: &[Record], own: &Record| table(records, 64).check((9, 4096), own, 7, &sum("w"));
+    for workers in [65, 500] {
+        let mut records = vec![ours; workers];
+        assert_eq!(check(&records, &ours), Ok(()));
+        for (other, what) in others {
+            records[workers - 1] = other;
+            for own in [ours, other] {
+                let text = check(&records, &own).unwrap_err().to_string();
+                assert!(
+                    text.contains("others differ from rank 9 ") && text.contains(what),
+                    "{text}"
+                );
+            }
+        }
+    }
+    assert_eq!(fragments(4096, 64), 1);
+    let far = Record::new(&root(3001), 400);
+    assert_eq!(far.to_string(), "a broadcast of 100 F32 from rank 3001");
+    assert!(far != Record::new(&root(3001 - 256), 400));
 }

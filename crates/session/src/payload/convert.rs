@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 /// What conversions need, the same for all collectives of a session.
 pub(crate) struct Tools {
-    pub(super) rank: u8,
+    pub(super) rank: u16,
     pub(super) kernels: Kernels,
     /// The fixed point of every exponent.
     pub(super) scales: Box<[Scale]>,
@@ -21,7 +21,7 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    pub(crate) fn new(rank: u8, workers: u8, payload_bytes: usize) -> Self {
+    pub(crate) fn new(rank: u16, workers: u16, payload_bytes: usize) -> Self {
         let scale = |e| Scale::new(e, u32::from(workers));
         let most = payload_bytes / size_of::<f16>();
         Self {
@@ -89,7 +89,7 @@ impl Tools {
         buffer: &mut dyn Elements,
         at: usize,
         count: usize,
-        by: Option<u8>,
+        by: Option<u16>,
     ) {
         let floats = &mut self.floats[..count];
         if let Some(by) = by.map(f32::from) {
@@ -158,18 +158,18 @@ pub(super) fn turn_round(dtype: Dtype, bytes: &mut [u8]) {
     }
 }
 
-/// Divides integers in host order, truncating toward zero.
-pub(super) fn divide(dtype: Dtype, bytes: &mut [u8], by: u8) {
+/// Divides integers in host order by up to 4096, truncating toward zero.
+pub(super) fn divide(dtype: Dtype, bytes: &mut [u8], by: u16) {
     match dtype {
         Dtype::I32 => replace(bytes, |b| {
             (i32::from_ne_bytes(b) / i32::from(by)).to_ne_bytes()
         }),
         Dtype::I16 => replace(bytes, |b| {
-            (i16::from_ne_bytes(b) / i16::from(by)).to_ne_bytes()
+            (i16::from_ne_bytes(b) / by.cast_signed()).to_ne_bytes()
         }),
         _ => replace(bytes, |b| {
             // The quotient fits.
-            ((i16::from(i8::from_ne_bytes(b)) / i16::from(by)) as i8).to_ne_bytes()
+            ((i16::from(i8::from_ne_bytes(b)) / by.cast_signed()) as i8).to_ne_bytes()
         }),
     }
 }

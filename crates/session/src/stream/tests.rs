@@ -50,7 +50,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, workers: u8, window: u16) -> Self {
+    fn new(seed: u64, workers: u16, window: u16) -> Self {
         let rank = |r| Rank {
             stream: Stream::new(r, workers, window, PAYLOAD),
             base: 0,
@@ -318,14 +318,14 @@ fn every_kind_of_every_type_is_right_in_any_order_of_things() {
     for seed in 0..60 {
         eprintln!("seed {seed}");
         let mut rng = Rng(1000 + seed);
-        let workers = 1 + rng.below(8) as u8;
+        let workers = 1 + rng.below(8) as u16;
         let window = 1 + rng.below(20) as u16;
         let mut world = World::new(seed, workers, window);
         let kinds = [
             CollectiveKind::Sum,
             CollectiveKind::Mean,
             CollectiveKind::Broadcast {
-                root: rng.below(u64::from(workers)) as u8,
+                root: rng.below(u64::from(workers)) as u16,
             },
             CollectiveKind::Barrier,
         ];
