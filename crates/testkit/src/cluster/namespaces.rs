@@ -329,7 +329,12 @@ impl Drop for Namespaces {
     }
 }
 
-pub(crate) fn shape(namespace: &str, device: &str, rate_mbit: u32, waiting_bytes: u32) -> Result<()> {
+pub(crate) fn shape(
+    namespace: &str,
+    device: &str,
+    rate_mbit: u32,
+    waiting_bytes: u32,
+) -> Result<()> {
     check_run(
         Command::new("tc")
             .args([

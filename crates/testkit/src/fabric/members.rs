@@ -118,7 +118,8 @@ impl Fabric {
         let (host, switch) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
         let name = self.plan.host_name(host);
         ensure!(self.ps[at].is_none(), "{name} runs already");
-        let jobs = (0..self.plan.jobs()).filter(|&job| self.plan.job_section(job, switch).is_some());
+        let jobs =
+            (0..self.plan.jobs()).filter(|&job| self.plan.job_section(job, switch).is_some());
         let jobs = jobs.map(|job| PsJob {
             id: job_id(job),
             key: key(job),
@@ -145,7 +146,10 @@ impl Fabric {
     /// If it does not run.
     pub fn kill_ps(&mut self, switch: SwitchId) -> Result<()> {
         let at = self.ps_at(switch)?;
-        self.ps[at].take().context("the parameter server does not run")?.kill()
+        self.ps[at]
+            .take()
+            .context("the parameter server does not run")?
+            .kill()
     }
 
     /// Stops all parameter servers.

@@ -41,12 +41,24 @@ impl Memif {
     /// The host's own device.
     pub(super) fn host_device(&self, leaf: &str, port: usize) -> String {
         // The client's buffers are what is shared, so that nothing is copied at its end.
-        format!("net_memif0,{},zero-copy=yes", self.arguments(leaf, port, "client"))
+        format!(
+            "net_memif0,{},zero-copy=yes",
+            self.arguments(leaf, port, "client")
+        )
     }
 
     /// The device of a switch, its `port`th, for a link to `spine`.
-    pub(super) fn link_device(&self, spine: &str, link: usize, port: usize, is_spine: bool) -> String {
+    pub(super) fn link_device(
+        &self,
+        spine: &str,
+        link: usize,
+        port: usize,
+        is_spine: bool,
+    ) -> String {
         let role = if is_spine { "server" } else { "client" };
-        format!("net_memif{port},{}", self.arguments(spine, LINKS_FROM + link, role))
+        format!(
+            "net_memif{port},{}",
+            self.arguments(spine, LINKS_FROM + link, role)
+        )
     }
 }

@@ -4,8 +4,8 @@
 use super::plan::{Plan, SwitchId};
 use super::spec::FabricSpec;
 use crate::cluster::commands::{check_run, ip};
-use crate::cluster::namespaces::{enter, remove_leftovers, shape};
 use crate::cluster::leftovers::PREFIX;
+use crate::cluster::namespaces::{enter, remove_leftovers, shape};
 use anyhow::{Context, Result};
 use std::process::Command;
 
@@ -41,19 +41,20 @@ impl Namespaces {
             all.switches.push(name);
         }
         let mtu = spec.mtu.to_string();
-        let pair = |(a, at): (&str, &str), (b, bt): (&str, &str), rate: Option<u32>| -> Result<()> {
-            ip(&[
-                "link", "add", a, "mtu", &mtu, "netns", at, "type", "veth", "peer", "name", b,
-                "mtu", &mtu, "netns", bt,
-            ])?;
-            for (device, namespace) in [(a, at), (b, bt)] {
-                ip(&["-n", namespace, "link", "set", device, "up"])?;
-                if let Some(rate) = rate {
-                    shape(namespace, device, rate, WAITING_BYTES)?;
+        let pair =
+            |(a, at): (&str, &str), (b, bt): (&str, &str), rate: Option<u32>| -> Result<()> {
+                ip(&[
+                    "link", "add", a, "mtu", &mtu, "netns", at, "type", "veth", "peer", "name", b,
+                    "mtu", &mtu, "netns", bt,
+                ])?;
+                for (device, namespace) in [(a, at), (b, bt)] {
+                    ip(&["-n", namespace, "link", "set", device, "up"])?;
+                    if let Some(rate) = rate {
+                        shape(namespace, device, rate, WAITING_BYTES)?;
+                    }
                 }
-            }
-            Ok(())
-        };
+                Ok(())
+            };
         for (n, host) in plan.hosts().iter().enumerate() {
             let name = all.add(&format!("host{n}"))?;
             let leaf = &all.switches[plan.leaf(host.leaf).0];

@@ -86,7 +86,11 @@ impl Plan {
             }
             roles.extend((0..spec.guests).map(|guest| (leaf, HostRole::Guest(guest))));
         }
-        ensure!(roles.len() <= HOSTS_MAX, "{} hosts: up to {HOSTS_MAX}", roles.len());
+        ensure!(
+            roles.len() <= HOSTS_MAX,
+            "{} hosts: up to {HOSTS_MAX}",
+            roles.len()
+        );
         let hosts = roles.into_iter().enumerate().map(|(n, (leaf, role))| Host {
             leaf,
             role,
@@ -198,7 +202,10 @@ impl Plan {
     #[must_use]
     pub fn port(&self, host: usize) -> usize {
         let leaf = self.hosts[host].leaf;
-        self.hosts[..host].iter().filter(|it| it.leaf == leaf).count()
+        self.hosts[..host]
+            .iter()
+            .filter(|it| it.leaf == leaf)
+            .count()
     }
 
     /// All links between switches.
@@ -312,7 +319,10 @@ impl Plan {
             } else {
                 format!("ranks {first} to {last}")
             };
-            out += &format!("       {branch} {} ── {ranks}\n", self.name(self.leaf(leaf)));
+            out += &format!(
+                "       {branch} {} ── {ranks}\n",
+                self.name(self.leaf(leaf))
+            );
         }
         out
     }
@@ -357,7 +367,9 @@ mod tests {
             let plan = Plan::new(&spec).unwrap();
             let files = plan.switches().map(|switch| {
                 let hosts = plan.hosts_of(switch).map(|(host, _)| plan.host_name(host));
-                let links = plan.links_of(switch).map(|(n, _)| plan.link_name(n, switch));
+                let links = plan
+                    .links_of(switch)
+                    .map(|(n, _)| plan.link_name(n, switch));
                 let ports = hosts.chain(links).enumerate().map(|(n, name)| PortSection {
                     name: Some(name),
                     ..PortSection::new(format!("net_null{n}"))
@@ -380,7 +392,9 @@ mod tests {
             assert_eq!(links.warnings, Vec::<String>::new(), "{shape}");
             let ips: BTreeSet<_> = plan.hosts().iter().map(|host| host.ip).collect();
             assert_eq!(ips.len(), plan.hosts().len());
-            let ports: BTreeSet<_> = (0..ips.len()).map(|it| (plan.hosts()[it].leaf, plan.port(it))).collect();
+            let ports: BTreeSet<_> = (0..ips.len())
+                .map(|it| (plan.hosts()[it].leaf, plan.port(it)))
+                .collect();
             assert_eq!(ports.len(), ips.len());
         }
     }
@@ -393,7 +407,8 @@ mod tests {
         };
         let plan = Plan::new(&spec).unwrap();
         assert_eq!(plan.ranks(), "[[0,1],[2,3]]");
-        let picture = "job 8: spine2\n       ├── leaf1 ── ranks 0 to 1\n       └── leaf2 ── ranks 2 to 3\n";
+        let picture =
+            "job 8: spine2\n       ├── leaf1 ── ranks 0 to 1\n       └── leaf2 ── ranks 2 to 3\n";
         assert_eq!(plan.picture(1), picture);
         assert_eq!(plan.find("leaf2"), Some(SwitchId(3)));
         assert_eq!(plan.find("leaf3"), None);

@@ -136,9 +136,15 @@ mod tests {
         let shape: Shape = "2x4x3".parse().unwrap();
         assert_eq!((shape.spines, shape.leaves, shape.workers), (2, 4, 3));
         assert_eq!((shape.to_string(), shape.total()), ("2x4x3".to_owned(), 12));
-        for bad in ["", "2", "2x4", "2x4x2x1", "0x4x2", "2x0x2", "2x4x0", "2x4x17", "axbxc", "2x16x5", "-1x2x2"] {
+        for bad in [
+            "", "2", "2x4", "2x4x2x1", "0x4x2", "2x0x2", "2x4x0", "2x4x17", "axbxc", "2x16x5",
+            "-1x2x2",
+        ] {
             let error = bad.parse::<Shape>().unwrap_err();
-            assert!(error.contains("found `") && error.contains("2x4x2"), "{error}");
+            assert!(
+                error.contains("found `") && error.contains("2x4x2"),
+                "{error}"
+            );
         }
     }
 }
