@@ -156,7 +156,7 @@ impl Forwarding {
             mac: config.mac,
             ip: config.ip,
             tables: Arc::new(Tables {
-                macs: MacTable::with_limit(config, &places),
+                macs: MacTable::in_fabric(config, &places),
                 recent: RecentFloods::new(config.seed),
                 ports,
                 answers: limits(config.answers_per_s),
@@ -205,7 +205,7 @@ impl Forwarding {
     /// Learns what a switch below says: that a host was heard there `age_s` seconds ago. A newer
     /// place is left alone.
     pub fn learn_told(&self, now: Time, place: PortId, mac: Mac, age_s: u16) {
-        let is_switch = |it: &Arc<Table>| it.place_of(mac).is_some();
+        let is_switch = |it: &Arc<Table>| it.is_switch(mac);
         if mac == self.mac || self.fabric.as_ref().is_some_and(is_switch) {
             return;
         }
@@ -220,7 +220,7 @@ impl Forwarding {
         let Some(fabric) = &self.fabric else {
             return Ok(port);
         };
-        if fabric.side(port) == Side::Hosts && fabric.place_of(source).is_some() {
+        if fabric.side(port) == Side::Hosts && fabric.is_switch(source) {
             return Err(DropReason::SpoofedSwitch);
         }
         Ok(fabric.place(port))
@@ -317,10 +317,7 @@ impl Forwarding {
             if !fabric.is_live(port) && !is_link_local(destination) {
                 return Err(DropReason::FabricLink);
             }
-            to = to.or_else(|| fabric.place_of(destination));
-            if let Some(known) = to {
-                to = fabric.route(port, known, frame)?;
-            }
+            to = fabric.route(port, to, frame)?;
         }
         if to.is_none() {
             self.admit_flood(now, port, destination, frame)?;

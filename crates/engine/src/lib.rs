@@ -31,6 +31,7 @@ pub mod demux;
 pub mod dialect;
 pub mod dialects;
 pub mod egress;
+pub mod fabric;
 pub mod forwarding;
 pub mod frame;
 pub mod guard;

@@ -57,8 +57,9 @@ mod layout {
     pub(super) const IP: Field = 54..58;
     pub(super) const UDP_PORT: Field = 58..60;
     pub(super) const PORT: Field = 60..62;
-    pub(super) const NAME_BYTES: usize = 62;
-    pub(super) const NAME: usize = 63;
+    pub(super) const TIER: usize = 62;
+    pub(super) const NAME_BYTES: usize = 63;
+    pub(super) const NAME: usize = 64;
 }
 
 const _: () = assert!(
@@ -136,6 +137,8 @@ pub struct Hello<'a> {
     pub port: u16,
     /// Whether its file says that the receiver is above it.
     pub is_up: bool,
+    /// Tiers of switches below it.
+    pub tier: u8,
     /// Which of its frames this is.
     pub stamp: Stamp,
     /// The last hello that it heard by this link.
@@ -145,7 +148,7 @@ pub struct Hello<'a> {
 }
 
 /// Switches in a hello.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach<'a>(&'a [u8]);
 
 impl Reach<'_> {
@@ -192,6 +195,7 @@ pub fn emit_hello(
     buffer[layout::IP].copy_from_slice(&hello.ip.octets());
     buffer[layout::UDP_PORT].copy_from_slice(&hello.udp_port.to_be_bytes());
     buffer[layout::PORT].copy_from_slice(&hello.port.to_be_bytes());
+    buffer[layout::TIER] = hello.tier;
     let name = &hello.name.as_bytes()[..hello.name.len().min(NAME_MAX)];
     buffer[layout::NAME_BYTES] = name.len() as u8;
     let mut at = layout::NAME + name.len();
@@ -292,6 +296,7 @@ fn parse_hello(body: &[u8], stamp: Stamp, items: usize) -> Option<Hello<'_>> {
         name: core::str::from_utf8(name).ok()?,
         port: be16(body, layout::PORT),
         is_up: body[layout::FLAGS] & UP != 0,
+        tier: body[layout::TIER],
         stamp,
         heard: Stamp {
             session: be64(body, layout::HEARD_SESSION),

@@ -152,10 +152,10 @@ pub struct Table {
     /// By port, up to the last link; ports beyond are hosts'.
     ports: Box<[Port]>,
     up: Hops,
-    /// By neighbour.
-    down: Box<[Hops]>,
-    /// MACs of neighbours.
-    macs: Box<[(Mac, PortId)]>,
+    /// By neighbour, above or below.
+    by_neighbour: Box<[Hops]>,
+    /// MACs of neighbours, in order, with their numbers.
+    macs: Box<[(u64, usize)]>,
     /// By neighbour, whose place stays when frames come by another's.
     covers: Box<[Box<[usize]>]>,
     /// By ingress (hosts, above, each neighbour): by port, whether a flood leaves by it.
@@ -200,17 +200,20 @@ impl Table {
         let hop = |port: &PortId| (*port, mix(seed, u64::from(port.0)));
         let up = all().filter(|(planned, state)| planned.is_up && state.is_equal);
         let up = up.flat_map(|(_, state)| state.live.iter().map(hop));
-        let known = all().filter_map(|(planned, state)| Some((state.mac?, planned.place)));
+        let known = states.iter().enumerate();
+        let known = known.filter_map(|(at, state)| Some((state.mac?.to_u64(), at)));
+        let mut macs: Box<[_]> = known.collect();
+        macs.sort_unstable();
         let mask = |to: &[usize]| flood_mask(&ports, states, to);
         let floods = [mask(&sets.from_hosts), mask(&sets.from_above)];
         let below = sets.from_below.iter().map(|to| mask(to));
         Self {
             up: up.collect(),
-            down: states
+            by_neighbour: states
                 .iter()
                 .map(|it| it.live.iter().map(hop).collect())
                 .collect(),
-            macs: known.collect(),
+            macs,
             covers: states.iter().map(|it| it.covers.clone().into()).collect(),
             floods: floods.into_iter().chain(below).collect(),
             ports,
@@ -242,11 +245,18 @@ impl Table {
         self.port(port).is_none_or(|it| it.is_live)
     }
 
-    /// The place of a neighbour's own MAC.
+    /// The neighbour with this MAC.
+    fn neighbour(&self, mac: Mac) -> Option<usize> {
+        let at = self
+            .macs
+            .binary_search_by_key(&mac.to_u64(), |(known, _)| *known);
+        at.ok().map(|at| self.macs[at].1)
+    }
+
+    /// Whether a neighbour has this MAC.
     #[must_use]
-    pub fn place_of(&self, mac: Mac) -> Option<PortId> {
-        let known = self.macs.iter().find(|(known, _)| *known == mac);
-        known.map(|(_, place)| *place)
+    pub fn is_switch(&self, mac: Mac) -> bool {
+        self.neighbour(mac).is_some()
     }
 
     /// Whether addresses are learnt at a port from frames of this source.
@@ -255,7 +265,7 @@ impl Table {
     /// reaches all switches that this one reaches: they are reached by both, and stay.
     #[must_use]
     pub fn learns(&self, port: PortId, source: Mac, known: impl Fn() -> Option<PortId>) -> bool {
-        if self.place_of(source).is_some() {
+        if self.is_switch(source) {
             return false;
         }
         let Some(Port {
@@ -272,39 +282,50 @@ impl Table {
         };
         let stays = self.port(old).is_some_and(|it| {
             it.side == Side::Down
-                && !self.down[it.neighbour].is_empty()
+                && !self.by_neighbour[it.neighbour].is_empty()
                 && self.covers[it.neighbour].contains(neighbour)
         });
         !stays
     }
 
-    /// The port by which a frame from `ingress` to a host at `place` leaves; `None`: it is flooded.
+    /// The port by which a frame from `ingress` to a host at `place` leaves, or to a neighbour;
+    /// `None`: it is flooded.
     ///
     /// # Errors
     /// Why it is dropped.
     pub fn route(
         &self,
         ingress: PortId,
-        place: PortId,
+        place: Option<PortId>,
         frame: &[u8],
     ) -> Result<Option<PortId>, DropReason> {
-        let Some(to) = self.port(place).filter(|it| it.side != Side::Hosts) else {
-            return Ok(Some(place));
+        let destination = Mac(*frame.first_chunk().ok_or(DropReason::Truncated)?);
+        let neighbour = self.neighbour(destination);
+        let (to, hops, is_only_way) = match (neighbour, place) {
+            (Some(number), _) => {
+                let planned = self.ports.iter().find(|it| it.neighbour == number);
+                (planned, &self.by_neighbour[number], true)
+            }
+            (None, None) => return Ok(None),
+            (None, Some(place)) => match self.port(place) {
+                Some(to) if to.side == Side::Up => (Some(to), &self.up, true),
+                // Another switch below may reach it.
+                Some(to) if to.side == Side::Down => {
+                    (Some(to), &self.by_neighbour[to.neighbour], false)
+                }
+                _ => return Ok(Some(place)),
+            },
         };
         let from = self.port(ingress).filter(|it| it.side != Side::Hosts);
-        let is_back = from.is_some_and(|from| {
+        let is_back = from.zip(to).is_some_and(|(from, to)| {
             from.neighbour == to.neighbour || (from.side, to.side) == (Side::Up, Side::Up)
         });
         if is_back {
             return Err(DropReason::Reflection);
         }
-        match to.side {
-            Side::Up => match choose(&self.up, frame) {
-                Some(port) => Ok(Some(port)),
-                None => Err(DropReason::FabricLink),
-            },
-            // Another switch below may reach it.
-            _ => Ok(choose(&self.down[to.neighbour], frame)),
+        match choose(hops, frame) {
+            None if is_only_way => Err(DropReason::FabricLink),
+            port => Ok(port),
         }
     }
 
@@ -399,6 +420,3 @@ fn flow_hash(frame: &[u8]) -> u64 {
     }
     hash
 }
-
-#[cfg(test)]
-mod tests;

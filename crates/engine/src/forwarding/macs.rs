@@ -81,10 +81,15 @@ impl MacTable {
         Self::of(SETS_MIN, ageing_s, 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// An empty table that has room for as many addresses of each port as the configuration allows,
-    /// and for [`ADDRESSES_MAX`] at ports that lead to switches.
+    /// An empty table that has room for as many addresses of each port as the configuration allows.
     #[must_use]
-    pub fn with_limit(config: &ForwardingConfig, switches: &[PortId]) -> Self {
+    pub fn with_limit(config: &ForwardingConfig) -> Self {
+        Self::in_fabric(config, &[])
+    }
+
+    /// As [`with_limit`](Self::with_limit), with room for [`ADDRESSES_MAX`] at each of `switches`.
+    #[must_use]
+    pub fn in_fabric(config: &ForwardingConfig, switches: &[PortId]) -> Self {
         let state = |at| PortState {
             limit: match switches.contains(&PortId(at)) {
                 true => ADDRESSES_MAX,

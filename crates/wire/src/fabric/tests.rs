@@ -19,6 +19,7 @@ fn hello(name: &str) -> Hello<'_> {
         name,
         port: 3,
         is_up: true,
+        tier: 2,
         stamp: Stamp {
             session: 0x0102_0304_0506_0708,
             count: 9,
@@ -27,7 +28,7 @@ fn hello(name: &str) -> Hello<'_> {
             session: 0x1112_1314_1516_1718,
             count: 8,
         },
-        reach: Reach(&[]),
+        reach: Reach::default(),
     }
 }
 
