@@ -54,6 +54,9 @@ pub struct Worker {
     pub results: BTreeMap<u32, Vec<u8>>,
 }
 
+/// Node, epoch, fragment, and local ranks as a bitmap.
+type Ranks = (usize, u16, u32, u64);
+
 pub struct World {
     pub tree: Vec<Place>,
     pub switches: Vec<Switch>,
@@ -68,8 +71,8 @@ pub struct World {
     /// Element type of fragment `n`; none: all in turn.
     pub element: Option<Element>,
     pub now: Time,
-    /// What was computed before, by node, epoch, fragment and bitmap.
-    sums: RefCell<BTreeMap<(usize, u16, u32, u64), Vec<u8>>>,
+    /// What was computed before.
+    sums: RefCell<BTreeMap<Ranks, Vec<u8>>>,
 }
 
 impl World {
