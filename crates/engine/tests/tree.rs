@@ -11,6 +11,8 @@
 //! `TALLY_SEED=17 cargo test -p tally-engine --test tree` repeats one seed.
 
 mod common;
+#[path = "tree/exhaustive.rs"]
+mod exhaustive;
 #[path = "tree/fold.rs"]
 mod fold;
 #[path = "tree/world.rs"]
