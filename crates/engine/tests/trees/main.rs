@@ -3,10 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod failures;
+mod hostile;
+mod restarts;
 mod world;
 
 use tally_engine::registry::JobPhase;
-use world::{JOB, Plan, TIMEOUT, World, ms};
+use world::{Plan, World, ms};
 
 /// A root with two leaves of two workers each.
 const TWO: [Plan; 3] = [
@@ -61,6 +64,119 @@ fn a_tree_forms_in_any_order_with_loss() {
         for it in &world.switches {
             assert_eq!(it.registry.status().next().unwrap().phase, JobPhase::Idle);
         }
-        let _ = (JOB, TIMEOUT);
+    }
+}
+
+/// TR-20: of more than 64 workers the global rank is not in the header.
+#[test]
+fn a_tree_of_more_than_64_workers_forms() {
+    let plan = [
+        ("spine1", None, 3),
+        ("leaf1", Some(0), 40),
+        ("leaf2", Some(0), 40),
+    ];
+    let mut world = World::new(5, &plan);
+    world.loss = 20;
+    world.start_all();
+    world.run_until(ms(8000), World::all_run);
+    world.assert_one_epoch();
+    world.finish();
+    world.run_until(ms(5000), World::all_closed);
+    assert!((0..83).all(|rank| world.error(rank).is_none()));
+}
+
+/// TR-22: until the parent has given an epoch, workers know what their switch waits for.
+#[test]
+fn the_error_names_the_parent_that_a_switch_waits_for() {
+    let mut world = World::new(1, &THREE);
+    world.kill_switch(0);
+    world.start_all();
+    world.run(ms(31_000));
+    for rank in 2..world.hosts.len() {
+        let text = world.error_text(rank);
+        assert!(
+            text.contains("the switch waits for its parent \"core\""),
+            "{rank}: {text}"
+        );
+    }
+}
+
+/// TR-26: the missing ranks of other nodes are named while the job waits.
+#[test]
+fn the_error_names_the_ranks_that_are_missing_elsewhere() {
+    for missing in 0..8 {
+        let mut world = World::new(missing, &THREE);
+        world.start_all();
+        world.hosts[missing as usize].worker = None;
+        world.run(ms(31_000));
+        for rank in (0..8).filter(|&rank| rank != missing as usize) {
+            let text = world.error_text(rank);
+            let want = format!("rank {missing} is missing");
+            assert!(text.contains(&want), "{rank}: {text}");
+        }
+    }
+}
+
+/// TR-26: so is a PS, of any node.
+#[test]
+fn the_error_says_that_a_parameter_server_is_missing_elsewhere() {
+    for missing in 0..THREE.len() {
+        let mut world = World::new(3, &THREE);
+        world.start_all();
+        world.servers[missing].ps = None;
+        world.run(ms(31_000));
+        for rank in 0..8 {
+            let text = world.error_text(rank);
+            assert!(
+                text.contains("the parameter server is missing"),
+                "{rank}: {text}"
+            );
+        }
+    }
+}
+
+/// TR-26, J-10, J-11: who is behind in another rack is named to all, while it runs and in the
+/// errors of the end.
+#[test]
+fn the_straggler_of_another_rack_is_named() {
+    for straggler in 0..8 {
+        let mut world = running(straggler, &THREE);
+        let (_, data) = world.hosts[straggler as usize].worker.as_mut().unwrap();
+        data.until = 3;
+        world.submit(20);
+        world.run(ms(5000));
+        for rank in (0..8).filter(|&rank| rank != straggler as usize) {
+            let (worker, _) = world.hosts[rank].worker.as_ref().unwrap();
+            let text = worker.stall(world.now).unwrap().to_string();
+            assert!(
+                text.contains(&format!("rank {straggler} has not contributed")),
+                "{rank}: {text}"
+            );
+            assert!(worker.slowest().is_some());
+        }
+        world.run_until(ms(20_000), World::all_closed);
+        for rank in (0..8).filter(|&rank| rank != straggler as usize) {
+            let text = world.error_text(rank);
+            assert!(
+                text.contains(&format!("rank {straggler} has not contributed")),
+                "{rank}: {text}"
+            );
+        }
+        let text = world.error_text(straggler as usize);
+        assert!(text.contains("for us"), "{text}");
+    }
+}
+
+/// TR-27: the largest window is the smallest of all switches above.
+#[test]
+fn the_window_is_that_of_the_smallest_switch_above() {
+    let mut world = World::new(1, &THREE);
+    world.switches[0].window = 4;
+    world.start_switch(0);
+    world.start_all();
+    world.run_until(ms(5000), World::all_run);
+    for host in &world.hosts {
+        let (worker, _) = host.worker.as_ref().unwrap();
+        assert!(worker.windows().0 <= 4, "rank {}", host.config.rank);
     }
 }

@@ -77,6 +77,8 @@ pub struct Switch {
     pub alive: bool,
     pub starts: u8,
     pub fabric: Fabric,
+    /// The largest window that it serves.
+    pub window: u16,
     /// The epoch that its cores have.
     pub bound: Option<Roster>,
     pub binds: usize,
@@ -122,6 +124,8 @@ pub struct World {
     flying: BinaryHeap<Reverse<Flight>>,
     sent: u64,
     instances: u64,
+    /// What came from switches to switches.
+    record: Vec<(usize, Vec<u8>)>,
 }
 
 pub fn mac_of(switch: usize) -> Mac {
@@ -147,12 +151,16 @@ fn member(port: u16, mac: Mac) -> Member {
     }
 }
 
-fn registry(config: &JobConfig, fabric: &Fabric, switch: usize, starts: u8) -> Registry {
+fn registry(
+    config: &JobConfig,
+    fabric: &Fabric,
+    (switch, starts, window): (usize, u8, u16),
+) -> Registry {
     let registry = RegistryConfig {
         mac: mac_of(switch),
         base_port: BASE,
         shards: 2,
-        window: 64,
+        window,
         units: 16,
         member_timeout: TIMEOUT,
         secret: [starts.wrapping_mul(31).wrapping_add(switch as u8 + 1); 32],
@@ -187,6 +195,7 @@ impl World {
             flying: BinaryHeap::new(),
             sent: 0,
             instances: 1000,
+            record: Vec::new(),
         };
         for (at, &(name, parent, hosts)) in plan.iter().enumerate() {
             let below: Vec<_> = (0..plan.len())
@@ -230,11 +239,12 @@ impl World {
             };
             world.switches.push(Switch {
                 name,
-                registry: registry(&config, &fabric, at, 0),
+                registry: registry(&config, &fabric, (at, 0, 64)),
                 config,
                 alive: true,
                 starts: 0,
                 fabric,
+                window: 64,
                 bound: None,
                 binds: 0,
                 parent,
@@ -313,7 +323,7 @@ impl World {
         it.starts += 1;
         it.alive = true;
         it.bound = None;
-        it.registry = registry(&it.config, &it.fabric, at, it.starts);
+        it.registry = registry(&it.config, &it.fabric, (at, it.starts, it.window));
         it.registry.handle_timeout(now);
         self.say_parent(at);
     }
@@ -351,6 +361,19 @@ impl World {
             self.flying
                 .push(Reverse((at, self.sent, to, from, datagram.to_vec())));
         }
+    }
+
+    /// Datagrams that came to a switch from other switches since the last call.
+    pub fn take_record(&mut self, at: usize) -> Vec<Vec<u8>> {
+        let mut record = std::mem::take(&mut self.record);
+        record.retain(|(to, _)| *to == at);
+        record.into_iter().map(|(_, datagram)| datagram).collect()
+    }
+
+    /// The same as [`carry_out`](Self::carry_out), without what goes to strangers.
+    pub fn carry_out_known(&mut self, at: usize, mut actions: Vec<Action>) {
+        actions.retain(|it| !matches!(it, Action::Send(to, _) if to.mac.0[1] > 3));
+        self.carry_out(at, actions);
     }
 
     /// Does what a switch asks for.
@@ -462,6 +485,9 @@ impl World {
         let now = self.now;
         match to {
             To::Switch(at) if self.switches[at].alive => {
+                if mac.0[1] == 1 {
+                    self.record.push((at, datagram.to_vec()));
+                }
                 let actions = self.inject(at, port, mac, datagram);
                 self.carry_out(at, actions);
             }
