@@ -274,6 +274,7 @@ impl Job {
                 if link.challenge != refuse.challenge {
                     link.challenge = refuse.challenge;
                     link.next = visit.now;
+                    self.confirm_below(visit);
                 }
             }
             _ if link.departure.is_some() => link.departure = None,
@@ -297,6 +298,15 @@ impl Job {
                 };
                 self.parent_ends(visit, refusal);
             }
+        }
+    }
+
+    /// The parent's confirmation round is one of all below it: a member may have died since the
+    /// last round here.
+    fn confirm_below(&mut self, visit: &mut Visit<'_>) {
+        let forms = self.phase == Phase::Forming && self.resumed.is_none();
+        if forms && self.is_ready() {
+            self.confirm(visit);
         }
     }
 
@@ -379,7 +389,7 @@ impl Job {
         self.expire_link(now, config, actions);
         let runs = matches!(self.phase, Phase::Running | Phase::Paused);
         let told = (self.is_ready(), runs);
-        let all_left = runs && self.left == self.all();
+        let all_left = self.phase != Phase::Idle && self.left == self.all();
         let Some(link) = &mut self.link else { return };
         let is_news = self.phase != Phase::Idle && link.told != told;
         let is_active =
