@@ -19,6 +19,7 @@ pub mod control_queue;
 pub mod datapath;
 pub mod drain;
 pub mod events;
+pub mod fabric;
 pub mod handover;
 pub mod init;
 pub mod load;

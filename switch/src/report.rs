@@ -7,6 +7,7 @@ mod sessions;
 pub use crate::board::PortShape;
 use crate::board::{Board, PortFacts};
 use crate::config::{CardSection, Config};
+use crate::fabric::FabricBoard;
 use crate::messages::CoreReport;
 use crate::plane::Directory;
 use std::collections::BTreeMap;
@@ -44,6 +45,8 @@ pub struct Shape {
     pub pool_bytes: u64,
     /// The ports.
     pub board: Board,
+    /// Links to other switches.
+    pub fabric: FabricBoard,
     /// CPUs of the data cores.
     pub cores: Vec<usize>,
     /// SwitchML's sessions at one time and frames kept, at most, if the switch has SwitchML.
@@ -62,6 +65,7 @@ impl Shape {
             ways: config.ways(),
             pool_bytes: config.pool_bytes(),
             board: Board::new(ports),
+            fabric: FabricBoard::default(),
             cores: config.cores.clone(),
             switchml: config
                 .switchml
@@ -145,6 +149,10 @@ pub fn report(
             .collect(),
         switchml: sessions::report(shape.switchml, up, &names, cores, directory),
         card: card.map(|card| card_report(card, cores)),
+        fabric: shape.fabric.report(|port| {
+            let name = names.get(usize::from(port));
+            name.map_or_else(|| port.to_string(), |port| port.name.clone())
+        }),
         events: tally_telemetry::recent(),
         frames_missing: None,
     }

@@ -136,6 +136,7 @@ impl Switch {
             bus: bus.clone(),
             forwarding: forwarding.clone(),
             board: shape.board.clone(),
+            fabric: shape.fabric.clone(),
             epoch,
             stop: Arc::clone(&stop),
             random,
@@ -403,7 +404,7 @@ fn forwarding(config: &Config) -> Result<Forwarding> {
         answers_per_s,
         ..
     } = config.limits;
-    Ok(Forwarding::new(&ForwardingConfig {
+    let forwarding = ForwardingConfig {
         mac: config.address.mac,
         ip: config.address.ip,
         ports: config.ports_max() as u16,
@@ -412,7 +413,12 @@ fn forwarding(config: &Config) -> Result<Forwarding> {
         floods_per_s: config.limits.floods(),
         answers_per_s,
         seed: u64::from_ne_bytes(seed),
-    }))
+    };
+    let plan = crate::fabric::plan(config);
+    Ok(match plan.zip(config.fabric.as_ref()) {
+        Some((plan, section)) => Forwarding::in_fabric(&forwarding, &plan, section.floods()),
+        None => Forwarding::new(&forwarding),
+    })
 }
 
 /// What the card's thread is told, if there is a card.

@@ -418,6 +418,7 @@ fn shown(core: &CoreReport) -> Report {
         slots: 64,
         ways: 1,
         pool_bytes: 64 << 10,
+        fabric: tally_switch::fabric::FabricBoard::default(),
         board: Board::new(["a", "b", "c"].map(port)),
         cores: vec![0],
         switchml: None,

@@ -86,6 +86,7 @@ impl Rig {
                 slots: 1,
                 ways: 1,
                 pool_bytes: 0,
+                fabric: crate::fabric::FabricBoard::default(),
                 board: crate::board::Board::default(),
                 cores: Vec::new(),
                 switchml: None,

@@ -10,10 +10,16 @@
 //! [loop guard](tally_engine::guard). The addresses learnt behind it are forgotten when its link
 //! goes down, so that hosts that moved are found again.
 //!
+//! In a fabric it also listens to the switches at the other ends of links, and says to the cores
+//! where frames go (`fabric.rs`). Such links are not watched for loops: they are many by design. A
+//! probe that comes back by one has crossed a cable between hosts' ports of two switches, and blocks
+//! the port that sent it.
+//!
 //! The catch: a DPDK device that uses an interface of the kernel (`net_af_packet`) is not opened
 //! again. `packet0,iface=…` is.
 
 mod change;
+mod fabric;
 mod neighbours;
 
 pub use change::{PortChange, PortsHandle};
@@ -24,6 +30,7 @@ use super::{Device, open_interface, owner};
 use crate::board::Board;
 use crate::bus::Bus;
 use crate::config::{Config, PortSection};
+use crate::fabric::FabricBoard;
 use crate::log;
 use crate::messages::{CoreCommand, OldQueues, PortQueues};
 use crate::pools::Pools;
@@ -36,6 +43,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tally_dpdk::Eal;
+use tally_engine::forwarding::probe::Sighting;
 use tally_engine::guard::{GuardAction, LoopGuard};
 use tally_engine::queue::QueueConfig;
 use tally_engine::{Command, Forwarding, PortId};
@@ -83,6 +91,8 @@ pub struct Keeping {
     pub forwarding: Forwarding,
     /// Where it says what it knows.
     pub board: Board,
+    /// Where it says what it knows of other switches.
+    pub fabric: FabricBoard,
     /// When the switch started.
     pub epoch: Instant,
     /// Set when the switch is to stop.
@@ -116,6 +126,7 @@ pub struct Keeper {
     links: Option<Links>,
     guard: LoopGuard,
     lldp: Lldp,
+    fabric: Option<fabric::Links>,
     next_look: Time,
     next_count: Time,
     next_count_all: Time,
@@ -150,6 +161,7 @@ impl Keeper {
         let mut keeper = Self {
             guard: LoopGuard::new(with.config.ports_max() as u16),
             lldp: Lldp::new(&with.config),
+            fabric: fabric::Links::new(&with.config, (with.random)()),
             ports,
             requests,
             links,
@@ -166,13 +178,15 @@ impl Keeper {
 
     /// Runs until the switch stops, and closes the ports.
     pub fn run(mut self) {
+        let tick = self.fabric.as_ref().map_or(TICK, |_| fabric::TICK);
         while !self.with.stop.load(Ordering::Relaxed) {
-            match self.requests.recv_timeout(TICK) {
+            match self.requests.recv_timeout(tick) {
                 Ok(request) => self.carry_out(request),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(tick),
             }
             let now = self.now();
+            self.look_at_fabric(now);
             if now >= self.next_look {
                 self.next_look = now.after(LOOK);
                 self.look(now);
@@ -244,17 +258,36 @@ impl Keeper {
                 self.guard_did(action);
             }
         }
+        let far = self.probed_through_fabric();
         let probes = &self.with.forwarding.ports().probes;
-        for action in self.guard.poll(now, |port| probes.take(port)) {
+        let seen = |port| {
+            let seen = probes.take(port);
+            Sighting {
+                own: seen.own || far.contains(&port),
+                ..seen
+            }
+        };
+        for action in self.guard.poll(now, seen) {
             self.guard_did(action);
         }
         self.announce(now);
     }
 
     /// The card's port has no hosts, and what is at its other end sends back what it does not know.
-    fn is_guarded(&self, at: usize) -> bool {
+    fn is_announced(&self, at: usize) -> bool {
         let is_card = self.with.config.card_port() == Some(PortId(at as u16));
         self.ports[at].section.is_wired() && !is_card
+    }
+
+    fn is_guarded(&self, at: usize) -> bool {
+        self.is_announced(at) && !self.leads_to_switch(at)
+    }
+
+    /// Forgets the hosts behind a port. Those behind other switches are reached by other links.
+    fn forget(&self, at: usize) {
+        if !self.leads_to_switch(at) {
+            self.with.forwarding.forget(PortId(at as u16));
+        }
     }
 
     fn look_at(&mut self, at: usize) {
@@ -292,7 +325,7 @@ impl Keeper {
                 facts.link.link_changes += 1;
             }
             if !self.ports[at].is_up {
-                self.with.forwarding.forget(PortId(at as u16));
+                self.forget(at);
             }
         }
         if self.ports[at].is_up != was_up || is_missing != was_missing {
@@ -340,7 +373,7 @@ impl Keeper {
     fn close_interface(&mut self, at: usize) {
         self.ports[at].device = Device::Kernel(None);
         self.ports[at].is_missing = true;
-        self.with.forwarding.forget(PortId(at as u16));
+        self.forget(at);
         if let Err(why) = self.swap_interface(at, Vec::new(), Tx::Closed(0)) {
             let name = self.ports[at].section.label();
             log::line("link", format!("port {name}: {why}"));
@@ -434,7 +467,7 @@ impl Keeper {
             let port = PortId(at as u16);
             let kept = &self.ports[at];
             let is_open = kept.is_active() && !self.guard.is_blocked(port);
-            let sends = self.with.config.lldp && is_open && self.is_guarded(at);
+            let sends = self.with.config.lldp && is_open && self.is_announced(at);
             if let Some(frame) = self.lldp.due(now, at, sends, kept.section.label()) {
                 self.send(port, &frame);
             }
@@ -505,7 +538,11 @@ impl Keeper {
     }
 
     fn say_storms(&mut self, now: Time, at: usize, dropped: [u64; 3]) {
-        let limits = self.with.config.limits.floods().0;
+        let limits = match &self.with.config.fabric {
+            Some(fabric) if self.leads_to_switch(at) => fabric.floods().0,
+            _ => self.with.config.limits.floods().0,
+        };
+        let is_link = self.leads_to_switch(at);
         let port = &mut self.ports[at];
         for event in port.storms.look(now, dropped) {
             let name = port.section.label();
@@ -513,12 +550,13 @@ impl Keeper {
                 StormEvent::Began(kind, frames) => {
                     let limit = limits[kind as usize];
                     let key = match kind.name() {
-                        "broadcast" => "broadcasts_per_s",
-                        "multicast" => "multicasts_per_s",
-                        _ => "unknown_per_s",
+                        _ if is_link => "fabric.floods_per_s",
+                        "broadcast" => "limits.broadcasts_per_s",
+                        "multicast" => "limits.multicasts_per_s",
+                        _ => "limits.unknown_per_s",
                     };
                     format!(
-                        "port {name}: {} storm begins: {frames} frames dropped in a second; `limits.{key}` is {limit}",
+                        "port {name}: {} storm begins: {frames} frames dropped in a second; `{key}` is {limit}",
                         kind.name()
                     )
                 }

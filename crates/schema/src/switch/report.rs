@@ -1,6 +1,7 @@
 //! What a switch did: one value, as JSON for programs and as lines for people.
 
 mod card;
+mod fabric;
 mod families;
 mod lines;
 mod link;
@@ -11,6 +12,7 @@ mod since;
 mod table;
 
 pub use card::{CardCounts, CardEvents, CardReport, CardState};
+pub use fabric::FabricLinkReport;
 pub use families::{RESIDENCE_BOUNDS_US, STATES};
 pub use link::{LinkCounters, NeighbourReport, NicCounters, PortState};
 pub use load::{LoadCounters, Stage, StageCycles};
@@ -307,6 +309,9 @@ pub struct Report {
     /// The card; absent if the switch has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardReport>,
+    /// Links to other switches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fabric: Vec<FabricLinkReport>,
     /// The last events of its log, from the oldest to the latest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub events: Vec<Event>,
