@@ -7,8 +7,10 @@
 //! A report costs each data core a command. Calls that come within `FRESH` share one, and at most
 //! one is under way, so clients cannot load the cores by asking.
 
+mod capture;
 mod convert;
 
+use crate::bus::Bus;
 use crate::config::ControlSection;
 use crate::control::error::ChangeError;
 use crate::control::request::{Applied, ControlHandle, Request};
@@ -18,16 +20,17 @@ use std::time::{Duration, Instant};
 use tally_api::proto::control_server::Control;
 use tally_api::proto::view_server::View;
 use tally_api::proto::{
-    AddJobRequest, AddPortRequest, Changed, ClearCountersRequest, DrainJobRequest, JobRequest,
-    MacEntry, MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest, RotateKeyRequest,
-    RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, CaptureRequest, Changed, ClearCountersRequest, DrainJobRequest,
+    JobRequest, MacEntry, MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest,
+    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest,
+    TenantRequest,
 };
 use tally_api::server::{
     Caller, Limits, ListenError, Listener, Rights, Running, Tls, UnixSocket, start,
 };
 use tally_engine::{Forwarding, Reply};
 use tally_schema::switch::report::Report;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::{Mutex, Semaphore, oneshot};
 use tonic::{Response, Status};
 
 use crate::control::change::Change;
@@ -88,11 +91,14 @@ impl Api {
     pub fn start(
         listeners: Vec<Listener>,
         control: ControlHandle,
+        bus: Bus,
         forwarding: Forwarding,
         epoch: Instant,
     ) -> std::io::Result<Self> {
         let handler = Handler {
             control,
+            bus,
+            captures: Arc::new(Semaphore::new(1)),
             forwarding,
             epoch,
             last: Mutex::default(),
@@ -109,6 +115,9 @@ type Dated = Option<(Instant, Arc<Report>)>;
 
 struct Handler {
     control: ControlHandle,
+    /// For captures, which change nothing.
+    bus: Bus,
+    captures: Arc<Semaphore>,
     /// Shares the table of MAC addresses with the data cores.
     forwarding: Forwarding,
     epoch: Instant,
@@ -358,6 +367,22 @@ impl Control for Handler {
     async fn reload(&self, request: tonic::Request<ReloadRequest>) -> Answer<Changed> {
         let caller = Caller::with_control(&request)?;
         answer(&caller, self.ask(Request::Reload).await?)
+    }
+
+    type CaptureStream = capture::Frames;
+
+    async fn capture(&self, request: tonic::Request<CaptureRequest>) -> Answer<capture::Frames> {
+        let caller = Caller::with_control(&request)?;
+        let ports = capture::port_names(&*Self::report(self).await?);
+        let asked = capture::Asked::parse(request.get_ref(), &ports)?;
+        let permit = Arc::clone(&self.captures).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            Status::resource_exhausted("another capture runs; a switch has one at a time")
+        })?;
+        log::line("capture", format!("capture: asked by {caller}"));
+        let bus = self.bus.clone();
+        let frames = capture::start(&asked, ports, bus, self.epoch, permit);
+        Ok(Response::new(frames))
     }
 
     async fn clear_counters(

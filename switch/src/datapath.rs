@@ -3,6 +3,8 @@
 //! [`DataCore::run`] receives a burst from every port, lets the core aggregate, and transmits. It
 //! waits for nothing. When idle it backs off.
 
+mod capturing;
+
 use crate::config::Idle;
 use crate::control_queue::ControlSender;
 use crate::drain::Drains;
@@ -122,7 +124,13 @@ impl DataCore {
                 if received > 0 {
                     frames += received;
                     meter.end(Stage::Receive);
-                    bytes += self.core.receive(port, &mut burst);
+                    bytes += match &self.driver.capture {
+                        None => self.core.receive(port, &mut burst),
+                        Some(capture) => {
+                            let (core, control) = (&mut self.core, &self.control);
+                            capturing::receive(capture, core, control, port, &mut burst)
+                        }
+                    };
                     let ports = &mut self.core.context.ports;
                     ports.transmit_handovers(&mut self.driver, BURST);
                     meter.end(Stage::Classify);
@@ -131,7 +139,13 @@ impl DataCore {
             frames_of_port = burst_after(frames_of_port, bytes);
             self.inbox.take(&mut handed);
             frames += handed.len();
-            self.core.receive_handed_over(&mut handed);
+            match &self.driver.capture {
+                None => self.core.receive_handed_over(&mut handed),
+                Some(capture) => {
+                    let (core, control) = (&mut self.core, &self.control);
+                    capturing::receive_handed_over(capture, core, control, &mut handed);
+                }
+            }
             if frames > 0 {
                 meter.end(Stage::Classify);
                 self.core.aggregate();
@@ -210,6 +224,7 @@ impl DataCore {
     fn command(&mut self, command: CoreCommand, load: &LoadCounters) {
         match command {
             CoreCommand::Core(command) => self.core.command(command),
+            CoreCommand::Capture(capture) => self.driver.capture = capture,
             CoreCommand::Drain(reply) => self.drains.add(reply, self.rx.len()),
             CoreCommand::Ping(reply) => reply(()),
             CoreCommand::Report(reply) => reply(self.report(load)),

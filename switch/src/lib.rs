@@ -13,6 +13,7 @@
 pub mod api;
 pub mod board;
 pub mod bus;
+pub mod capture;
 pub mod card;
 pub mod control;
 pub mod control_queue;

@@ -4,6 +4,7 @@
 //! the [`bus`](crate::bus). The channel from a data core is bounded, and the core never waits on
 //! it. What data cores hand to each other is in [`handover`](crate::handover).
 
+use crate::capture::Capture;
 use crate::queues::{Rx, Tx};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub enum CoreCommand {
     Ping(Reply<()>),
     /// Say what the core did.
     Report(Reply<CoreReport>),
+    /// Copy frames from now on, or no more.
+    Capture(Option<Box<Capture>>),
     /// Take other queues for a port, and give back those that it had.
     Swap(Box<PortQueues>, Reply<OldQueues>),
 }

@@ -1,5 +1,6 @@
 //! DPDK as the platform of the switch core.
 
+use crate::capture::Capture;
 use crate::handover::Outbox;
 use crate::queues::Tx;
 use tally_dpdk::{Mbuf, Mempool};
@@ -40,6 +41,8 @@ pub struct Driver {
     pub tx: Vec<Option<Tx>>,
     /// To other cores.
     pub outbox: Outbox,
+    /// What copies frames, while there is a capture.
+    pub capture: Option<Box<Capture>>,
 }
 
 impl Driver {
@@ -59,7 +62,10 @@ impl Transmit<Mbuf> for Driver {
     #[inline]
     fn transmit(&mut self, port: PortId, frames: &mut Vec<Mbuf>) -> usize {
         match &mut self.tx[usize::from(port.0)] {
-            Some(tx) => tx.burst(frames),
+            Some(tx) => match &self.capture {
+                None => tx.burst(frames),
+                Some(capture) => capture.transmit(port, tx, frames),
+            },
             None => 0,
         }
     }

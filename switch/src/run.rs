@@ -160,7 +160,7 @@ impl Switch {
         let named = std::thread::Builder::new().name("ports".into());
         let ports = (ports, named.spawn(move || keeper.run())?);
         let control = start_control(control, config.control_core)?;
-        let api = listeners.map(|all| Api::start(all, handle.clone(), table, epoch));
+        let api = listeners.map(|all| Api::start(all, handle.clone(), bus.clone(), table, epoch));
         let api = api.transpose()?;
         let watchdog = watchdog::start(bus.clone(), turns, Arc::clone(&stop))?;
         Ok(Self {

@@ -330,6 +330,7 @@ fn high_frames_overtake_and_low_ones_are_served(eal: &Eal) {
     let mut driver = Driver {
         tx: vec![None],
         outbox,
+        capture: None,
     };
     let mut ports = Ports::new(vec![Err(1)], 2, STAGE_FRAMES);
     ports.send(PortId(0), 5, w.pool.alloc().unwrap());

@@ -13,9 +13,10 @@ use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect};
 use tally_api::proto::control_server::Control;
 use tally_api::proto::view_server::View;
 use tally_api::proto::{
-    AddJobRequest, AddPortRequest, Changed, ClearCountersRequest, DrainJobRequest, JobRequest,
-    MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest, RotateKeyRequest,
-    RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, CaptureReply, CaptureRequest, Changed, ClearCountersRequest,
+    DrainJobRequest, JobRequest, MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest,
+    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest,
+    TenantRequest,
 };
 use tally_api::server::{
     Caller, Limits, ListenError, Listener, Rights, Running, Tls, UnixSocket, start,
@@ -94,6 +95,12 @@ impl Control for Echo {
     }
     async fn set_port(&self, request: Request<SetPortRequest>) -> Answer<Changed> {
         changed(&request)
+    }
+    type CaptureStream = tokio_stream::Empty<Result<CaptureReply, Status>>;
+
+    async fn capture(&self, request: Request<CaptureRequest>) -> Answer<Self::CaptureStream> {
+        Caller::with_control(&request)?;
+        Ok(Response::new(tokio_stream::empty()))
     }
     async fn reload(&self, request: Request<ReloadRequest>) -> Answer<Changed> {
         changed(&request)

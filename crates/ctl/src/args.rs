@@ -39,7 +39,7 @@ pub struct TargetArguments {
         long,
         global = true,
         value_name = "PATH",
-        env = "TALLY_SOCKET",
+        env = "TALLY_CONTROL",
         conflicts_with = "tcp"
     )]
     pub socket: Option<PathBuf>,
@@ -90,6 +90,8 @@ pub enum Command {
     /// Adds ports, and takes them up and down
     #[command(subcommand)]
     Port(Port),
+    /// Writes frames of the switch as pcapng: `tallyctl capture | tshark -r -`
+    Capture(Capture),
     /// Lets the switch read its configuration file again, and says what changed
     Reload {
         /// One line of JSON
@@ -150,6 +152,38 @@ pub struct Show {
     /// Counters since the start of the switch, not since `clear`
     #[arg(long)]
     pub total: bool,
+}
+
+/// `capture`.
+#[derive(Clone, Debug, Args)]
+pub struct Capture {
+    /// Frames of this port alone
+    #[arg(long, value_name = "NAME")]
+    pub port: Option<String>,
+
+    /// Frames of this job alone
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<u16>,
+
+    /// Dropped frames alone, or those dropped for REASON; `show drops` has the names
+    #[arg(long, value_name = "REASON", num_args = 0..=1)]
+    pub drops: Option<Option<String>>,
+
+    /// Bytes of each frame, 14 to 9216
+    #[arg(long, value_name = "BYTES", default_value = "256")]
+    pub snaplen: u32,
+
+    /// Frames at most, 1 to 10,000,000; 100,000 by default
+    #[arg(long, value_name = "FRAMES")]
+    pub count: Option<u64>,
+
+    /// Time of the capture, 0.1 to 3600 seconds; 60 by default
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<f64>,
+
+    /// File to write; `-`: standard output
+    #[arg(long, value_name = "FILE", default_value = "-")]
+    pub write: PathBuf,
 }
 
 /// The version that a change is for.

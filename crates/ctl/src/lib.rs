@@ -4,12 +4,14 @@
 //! | module | story |
 //! |---|---|
 //! | [`args`] | the command line |
+//! | [`capture`] | frames as pcapng |
 //! | [`run`] | from a command to calls, and from answers to lines |
 //! | [`session`] | the connection to a switch, and what may go wrong with it |
 //! | [`show`], [`table`] | parts of a report as tables and JSON |
 //! | [`top`] | the live view of a terminal |
 
 pub mod args;
+pub mod capture;
 pub mod run;
 pub mod session;
 pub mod show;

@@ -4,6 +4,7 @@ mod change;
 mod completions;
 
 use crate::args::{Arguments, Command, Part, Show, TargetArguments};
+use crate::capture;
 use crate::session::{Failure, Session};
 use crate::top;
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
@@ -33,6 +34,7 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Show(show) => runtime.block_on(self::show(at, show)),
         Command::Top { interval } => top(&runtime, at, Duration::from_secs_f64(*interval)),
+        Command::Capture(asked) => runtime.block_on(capture::capture(at, asked)),
         Command::Clear => runtime.block_on(clear(at)),
         command => runtime.block_on(change::change(at, command)),
     }

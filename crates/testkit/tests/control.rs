@@ -74,7 +74,7 @@ fn fails(command: Command, input: &str) -> (i32, String) {
 
 fn command(cluster: &Cluster, socket: &str, arguments: &str) -> Command {
     let mut command = Command::new(programs().join("tallyctl"));
-    command.env_remove("TALLY_SOCKET");
+    command.env_remove("TALLY_CONTROL");
     command.arg("--socket").arg(cluster.folder().join(socket));
     command.args(arguments.split_whitespace());
     command

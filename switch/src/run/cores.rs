@@ -112,7 +112,11 @@ impl CoreBuilder<'_> {
             core: Core::new(context, dialects)?,
             rx,
             ready,
-            driver: Driver { tx, outbox },
+            driver: Driver {
+                tx,
+                outbox,
+                capture: None,
+            },
             inbox,
             commands,
             drains: Drains::default(),

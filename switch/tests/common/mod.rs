@@ -247,7 +247,11 @@ pub fn switchml_core(
         core: Core::new(context, dialects).unwrap(),
         rx: rx.into_iter().map(|(id, rx)| (id, Rx::Dpdk(rx))).collect(),
         ready: None,
-        driver: Driver { tx, outbox },
+        driver: Driver {
+            tx,
+            outbox,
+            capture: None,
+        },
         inbox,
         commands: orders,
         drains: Drains::default(),

@@ -139,6 +139,12 @@ impl<P: Platform> SwitchmlDialect<P> {
         self.stock.len()
     }
 
+    /// What its pool shard did.
+    #[must_use]
+    pub fn counters(&self) -> &SwitchmlCounters {
+        self.pool.counters()
+    }
+
     /// From now on nothing is flooded to this port.
     pub fn set_quiet(&mut self, port: PortId) {
         self.members.set_quiet(port);
