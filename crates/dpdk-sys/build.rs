@@ -22,6 +22,7 @@ const LIBRARIES: &[&str] = &[
     "rte_mbuf",
     "rte_mempool",
     "rte_ring",
+    "rte_telemetry",
     "rte_eal",
 ];
 
@@ -54,6 +55,12 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_close",
     "rte_eth_dev_socket_id",
     "rte_eth_promiscuous_enable",
+    // Telemetry
+    "rte_telemetry_register_cmd",
+    "rte_tel_data_start_array",
+    "rte_tel_data_start_dict",
+    "rte_tel_data_add_array_string",
+    "rte_tel_data_add_dict_string",
     // Ours, in src/shim.h
     "tally_.*",
 ];
@@ -61,7 +68,7 @@ const FUNCTIONS: &[&str] = &[
 const TYPES: &[&str] = &["tally_.*"];
 
 /// Structures of which Rust names no field.
-const OPAQUE: &[&str] = &["rte_mbuf", "rte_mempool", "rte_ring"];
+const OPAQUE: &[&str] = &["rte_mbuf", "rte_mempool", "rte_ring", "rte_tel_data"];
 
 const CONSTANTS: &[&str] = &["RTE_PKTMBUF_HEADROOM", "TALLY_.*"];
 

@@ -35,6 +35,7 @@ pub mod queues;
 pub mod report;
 pub mod run;
 pub mod switchml;
+pub mod telemetry;
 pub mod watch;
 pub mod watchdog;
 

@@ -22,6 +22,7 @@ use crate::ports::keeper::{Keeper, Keeping, PortsHandle};
 use crate::ports::lock;
 use crate::report::{self, Shape};
 use crate::switchml::controller::{self, Limits};
+use crate::telemetry;
 use crate::watch::Watch;
 use crate::watchdog::{self, Turns};
 use anyhow::{Context, Result};
@@ -34,7 +35,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tally_dpdk::Memory as PacketMemory;
-use tally_dpdk::{Eal, EalConfig, LogLevel};
+use tally_dpdk::{Eal, EalConfig, LogLevel, Telemetry};
 use tally_engine::offload::Pulse;
 use tally_engine::switchml::controller::Event;
 use tally_engine::{
@@ -52,6 +53,7 @@ pub struct Switch {
     stop: Arc<AtomicBool>,
     cores: Vec<JoinHandle<CoreReport>>,
     api: Option<Api>,
+    telemetry: Option<Telemetry>,
     control: JoinHandle<Registry>,
     controller: Option<controller::Running>,
     card: Option<(CardLink, JoinHandle<()>)>,
@@ -101,6 +103,7 @@ impl Switch {
         let card = card_setup(config, own).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
         let turns = Turns::default();
         let (handle, asked) = requests();
+        let telemetry = telemetry::start(&eal, config, &handle)?;
         let mut control = Control {
             live: Live::new(config, path, handle.clone()),
             requests: asked,
@@ -167,6 +170,7 @@ impl Switch {
             stop,
             cores,
             api,
+            telemetry,
             control,
             controller,
             card,
@@ -215,6 +219,7 @@ impl Switch {
         self.stop.store(true, Ordering::Relaxed);
         service::stopping();
         drop(self.api);
+        drop(self.telemetry);
         drop(self.controller);
         let registry = self
             .control
@@ -359,6 +364,7 @@ fn eal_config(config: &Config) -> EalConfig {
         MemoryKind::InMemory => PacketMemory::InMemory { megabytes },
         MemoryKind::Hugepages => PacketMemory::Hugepages { megabytes },
     };
+    eal.telemetry = config.eal.telemetry;
     eal.main_cpu = config.cores.first().copied();
     eal.pci_allow = config
         .ports

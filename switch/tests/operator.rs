@@ -235,3 +235,79 @@ fn init_writes_files_once_and_doctor_reads_them() {
         Some(2)
     );
 }
+
+/// What DPDK's own client answers to these commands, a line of JSON each.
+fn telemetry(place: &Place, commands: &str) -> Vec<String> {
+    let mut client = Command::new("dpdk-telemetry.py")
+        .args(["-f", "tally"])
+        .env("RUNTIME_DIRECTORY", place.0.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = client.stdin.take().unwrap();
+    // One that finds no socket has ended.
+    let _ = std::io::Write::write_all(&mut input, commands.as_bytes());
+    drop(input);
+    let (_, said, _) = ended(client.wait_with_output().unwrap());
+    said.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn dpdk_s_own_client_reads_the_report() {
+    if !Path::new("/usr/bin/dpdk-telemetry.py").exists() {
+        // Past the harness, which keeps what a passing test prints.
+        let skipped = b"SKIPPED: no dpdk-telemetry.py (Debian's package dpdk)\n";
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), skipped);
+        return;
+    }
+    let job = r#"{"id": 7, "workers": 2, "key": "6f1c0b1d5e0f4c5c9d2f8a7b3e4d5c6b"}"#;
+    let place = Place::new(&format!(
+        r#"{PORTS}, "eal": {{"telemetry": true}}, "jobs": [{job}]"#
+    ));
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(place.path("switch.json"), private).unwrap();
+    let mut child = place
+        .command(&[])
+        .env("RUNTIME_DIRECTORY", place.0.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let commands = "/tally/jobs\n/tally/jobs,7\n/tally/ports\n/tally/ports,net_null0\n/tally/cores\n\
+                    /tally/drops\n/tally/info\n/tally/jobs,8\n/ethdev/list\n";
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let said = loop {
+        let said = telemetry(&place, commands);
+        // Its commands are there once the switch runs.
+        if said.len() == 9 && said[0].contains('[') {
+            break said;
+        }
+        assert!(Instant::now() < deadline, "{said:?}");
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    let is_like = |at: usize, words: &[&str]| {
+        let line: &String = &said[at];
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
+    };
+    is_like(0, &[r#"{"/tally/jobs": ["7"]}"#]);
+    is_like(1, &[r#""workers": 2"#]);
+    is_like(2, &[r#"["net_null0"]"#]);
+    is_like(3, &[r#""name": "net_null0""#, r#""rx_frames": "#]);
+    is_like(5, &[r#"{"/tally/drops": {"#]);
+    is_like(
+        6,
+        &[r#""version": "#, r#""config_version": 1"#, r#""ports": 1"#],
+    );
+    is_like(7, &["null"]);
+    is_like(8, &["[0]"]);
+    let cpu = said[4].split('"').nth(3).unwrap();
+    let core = telemetry(&place, &format!("/tally/cores,{cpu}\n"));
+    assert!(core[0].contains(r#""busy_turns": "#), "{core:?}");
+    let pid = child.id().to_string();
+    let signalled = Command::new("kill").args(["-TERM", &pid]).status();
+    assert!(signalled.unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -466,3 +466,12 @@ void tally_rules_flush(uint16_t port)
 
 	rte_flow_flush(port, &error);
 }
+
+int tally_telemetry_add_number(struct rte_tel_data *data, const char *name, uint64_t value)
+{
+#if RTE_VERSION >= RTE_VERSION_NUM(23, 3, 0, 0)
+	return rte_tel_data_add_dict_uint(data, name, value);
+#else
+	return rte_tel_data_add_dict_u64(data, name, value);
+#endif
+}

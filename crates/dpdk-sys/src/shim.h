@@ -21,6 +21,7 @@
 #include <rte_mbuf.h>
 #include <rte_mempool.h>
 #include <rte_ring.h>
+#include <rte_telemetry.h>
 #include <rte_version.h>
 
 /* Offsets of the fields of rte_mbuf. Releases move fields, also into anonymous unions, which
@@ -157,5 +158,8 @@ struct tally_udp_rule {
 int tally_udp_rule_apply(uint16_t port, const struct tally_udp_rule *rule, bool make,
 			 char *why, size_t why_bytes);
 void tally_rules_flush(uint16_t port);
+
+/* Adds a number to a dictionary of the telemetry socket. */
+int tally_telemetry_add_number(struct rte_tel_data *data, const char *name, uint64_t value);
 
 #endif

@@ -107,6 +107,9 @@ pub struct EalConfig {
     /// its peer (`zero-copy=yes`). Always so with [`Memory::NoHuge`]; but DPDK 25.11 and later do
     /// not tell `net_memif`, and [`Port::vdev`](crate::Port::vdev) then makes it copy.
     pub single_file_segments: bool,
+    /// DPDK's telemetry socket, `dpdk_telemetry.v2` in the folder that `file_prefix` names, for
+    /// `dpdk-telemetry.py`; see [`Telemetry`](crate::Telemetry).
+    pub telemetry: bool,
 }
 
 impl EalConfig {
@@ -131,6 +134,7 @@ impl EalConfig {
             main_cpu: None,
             log_level: LogLevel::default(),
             single_file_segments: false,
+            telemetry: false,
         }
     }
 
@@ -190,7 +194,14 @@ impl EalConfig {
         for address in &self.pci_allow {
             arguments.extend(["-a".into(), address.clone()]);
         }
-        arguments.push("--no-telemetry".into());
+        if self.telemetry {
+            let prefix = format!("--file-prefix={}", self.file_prefix);
+            if !arguments.contains(&prefix) {
+                arguments.push(prefix);
+            }
+        } else {
+            arguments.push("--no-telemetry".into());
+        }
         let level = match self.log_level {
             LogLevel::Error => "error",
             LogLevel::Warning => "warning",

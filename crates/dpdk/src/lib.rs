@@ -48,6 +48,7 @@ mod port_info;
 mod queue;
 mod ring_pair;
 mod steer;
+mod telemetry;
 mod thread;
 mod tsc;
 
@@ -60,5 +61,6 @@ pub use port::{Configured, Port, Probed, Started, StartedPort};
 pub use port_info::{Link, MacAddress, PortConfig, PortId, PortInfo, PortStats};
 pub use queue::{RxQueue, TxQueue};
 pub use ring_pair::{RingPairConfig, ring_pair};
+pub use telemetry::{Answer, Telemetry, Value};
 pub use thread::EalThread;
 pub use tsc::{cycles, cycles_per_second};

@@ -179,6 +179,9 @@ pub struct EalSection {
     /// DPDK's log level.
     #[serde(default)]
     pub log: Log,
+    /// Whether the switch answers `dpdk-telemetry.py`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub telemetry: bool,
 }
 
 impl Default for EalSection {
@@ -187,6 +190,7 @@ impl Default for EalSection {
             memory: default_memory(),
             megabytes: None,
             log: Log::default(),
+            telemetry: false,
         }
     }
 }
