@@ -56,9 +56,9 @@ impl Keeper {
             links.fabric.tell(now, changes, &entries);
         }
         let actions = links.fabric.poll(now);
-        let is_news = actions.iter().any(|action| {
-            matches!(action, FabricAction::Say(_) | FabricAction::Forward(_))
-        });
+        let is_news = actions
+            .iter()
+            .any(|action| matches!(action, FabricAction::Say(_) | FabricAction::Forward(_)));
         if is_news || now >= links.next_facts {
             links.next_facts = now.after(super::LOOK);
             self.with.fabric.set(FabricFacts {

@@ -40,7 +40,10 @@ impl fmt::Display for FabricLinkReport {
             (false, Some(problem)) => write!(f, "dead, found {problem}")?,
         }
         let (reach, deaths, lost) = (self.reach, self.deaths, self.frames_lost);
-        write!(f, "; {reach} switches reached, {deaths} deaths, {lost} hellos lost")
+        write!(
+            f,
+            "; {reach} switches reached, {deaths} deaths, {lost} hellos lost"
+        )
     }
 }
 
@@ -65,6 +68,9 @@ mod tests {
         assert_eq!(link.to_string(), line);
         link.alive = false;
         link.problem = Some("switch `spine2`".into());
-        assert!(link.to_string().contains("spine1: dead, found switch `spine2`;"));
+        assert!(
+            link.to_string()
+                .contains("spine1: dead, found switch `spine2`;")
+        );
     }
 }

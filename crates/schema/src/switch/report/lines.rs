@@ -69,7 +69,9 @@ impl Display for Report {
             }
         }
         self.ports.iter().try_for_each(|port| port.unusual(f))?;
-        self.fabric.iter().try_for_each(|link| writeln!(f, "{link}"))?;
+        self.fabric
+            .iter()
+            .try_for_each(|link| writeln!(f, "{link}"))?;
         self.jobs.iter().try_for_each(|job| write!(f, "{job}"))?;
         if let Some(switchml) = &self.switchml {
             write!(f, "{switchml}")?;
