@@ -51,12 +51,12 @@ pub(crate) struct Ring<B> {
 #[derive(Clone, Copy)]
 struct Tag {
     fragment: FragmentId,
-    kept: Kept,
+    entry: Entry,
 }
 
 /// What a place of the ring has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum Entry {
     Nothing,
     Result,
     Sum,
@@ -71,7 +71,7 @@ impl<B> Ring<B> {
         let len = fragments.div_ceil(1 << shift).max(1).next_power_of_two() as usize;
         let unused = Tag {
             fragment: FragmentId(0),
-            kept: Kept::Nothing,
+            entry: Entry::Nothing,
         };
         Self {
             tags: vec![unused; len].into_boxed_slice(),
@@ -110,13 +110,13 @@ impl<B> Ring<B> {
     pub(crate) fn state(&self, fragment: FragmentId) -> ResultState<'_, B> {
         let at = self.index(fragment);
         let tag = self.tags[at];
-        if tag.kept != Kept::Nothing
+        if tag.entry != Entry::Nothing
             && tag.fragment == fragment
             && let Some(frame) = &self.frames[at]
         {
-            return match tag.kept {
-                Kept::Nothing | Kept::Result => ResultState::Finished(frame),
-                Kept::Sum | Kept::SumAsked => ResultState::SentUp(frame),
+            return match tag.entry {
+                Entry::Nothing | Entry::Result => ResultState::Finished(frame),
+                Entry::Sum | Entry::SumAsked => ResultState::SentUp(frame),
             };
         }
         match self.newest {
@@ -128,20 +128,20 @@ impl<B> Ring<B> {
     /// Keeps the result of a fragment without one, and gives back the frame that it displaces.
     #[inline]
     pub(crate) fn keep(&mut self, fragment: FragmentId, frame: B) -> Option<B> {
-        self.put(fragment, Kept::Result, frame)
+        self.put(fragment, Entry::Result, frame)
     }
 
     /// As [`keep`](Self::keep), with what the header of the result says.
     pub(crate) fn keep_noted(&mut self, header: &Header, frame: B) -> Option<B> {
         self.note(header);
-        self.put(header.fragment, Kept::Result, frame)
+        self.put(header.fragment, Entry::Result, frame)
     }
 
     /// Keeps the sum of an open fragment until its result comes, and gives back the frame that it
     /// displaces.
     pub(crate) fn keep_sum(&mut self, header: &Header, frame: B) -> Option<B> {
         self.note(header);
-        self.put(header.fragment, Kept::Sum, frame)
+        self.put(header.fragment, Entry::Sum, frame)
     }
 
     fn note(&mut self, header: &Header) {
@@ -160,16 +160,16 @@ impl<B> Ring<B> {
     pub(crate) fn ask(&mut self, fragment: FragmentId) -> bool {
         let at = self.index(fragment);
         let before = self.tags[at];
-        if before.kept == Kept::Sum && before.fragment == fragment {
-            self.tags[at].kept = Kept::SumAsked;
+        if before.entry == Entry::Sum && before.fragment == fragment {
+            self.tags[at].entry = Entry::SumAsked;
         }
-        before.kept == Kept::SumAsked
+        before.entry == Entry::SumAsked
     }
 
     #[inline]
-    fn put(&mut self, fragment: FragmentId, kept: Kept, frame: B) -> Option<B> {
+    fn put(&mut self, fragment: FragmentId, entry: Entry, frame: B) -> Option<B> {
         let at = self.index(fragment);
-        self.tags[at] = Tag { fragment, kept };
+        self.tags[at] = Tag { fragment, entry };
         if self
             .newest
             .is_none_or(|newest| fragment.ahead_of(newest) > 0)

@@ -301,8 +301,8 @@ impl World {
         self.transmit(at, None);
     }
 
-    /// Checks what a switch sent, and puts it on the network. `because` is the fragment of the frame
-    /// that made it send, if it was one.
+    /// Checks what a switch sent, and puts it on the network. `because` is the fragment of the
+    /// frame that made it send, if it was one.
     fn transmit(&mut self, at: usize, because: Option<u32>) {
         for sent in self.wire.take() {
             let from = Node::Switch(at);

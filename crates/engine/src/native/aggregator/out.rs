@@ -5,14 +5,13 @@
 //! discarded ([`clear`]).
 
 use super::Job;
-use super::uplink::send_up;
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::native::held::Arena;
 use crate::native::policy::Completion;
 use crate::native::slot::Slot;
 use crate::roster::Roster;
-use tally_wire::{AuthTag, Flags, FragmentId, Header, Kind, Rank};
+use tally_wire::{AuthTag, Flags, FragmentId, Header, Kind, Rank, Time};
 
 /// The way out for frames of one job.
 pub(super) struct Out<'a, E> {
@@ -171,6 +170,34 @@ pub(super) fn complete<B: Buffer>(
             job.sent_to_ps.add(key.fragment, job.all);
             egress.send(&job.roster, To::Ps, &header, sum);
         }
+    }
+}
+
+/// TR-1: the node's sum goes to the parent, and stays in the ring until the result comes. `header`
+/// is of the sum; it leaves as DATA.
+pub(super) fn send_up<B: Buffer>(
+    job: &mut Job<B>,
+    header: &Header,
+    sum: B,
+    born: Option<Time>,
+    counters: &mut Counters,
+    egress: &mut impl Egress<B>,
+) {
+    let Some(uplink) = job.roster.uplink else {
+        return egress.discard(sum);
+    };
+    counters.sums_up += 1;
+    let header = Header {
+        kind: Kind::Data,
+        flags: Flags(header.flags.0 & !Flags::FROM_PS.0),
+        rank: uplink.rank,
+        bitmap: uplink.rank.bit(),
+        tag: AuthTag::NONE,
+        ..*header
+    };
+    let frame = egress.send_up(&job.roster, &header, sum, born);
+    if let Some(displaced) = job.ring.keep_sum(&header, frame) {
+        egress.discard(displaced);
     }
 }
 

@@ -1,8 +1,7 @@
 //! A fragment that the PS completes: its result, or a worker's copy of it, and REMIND, by which the
 //! PS asks for what the switch has.
 
-use super::out::{Out, clear};
-use super::uplink::send_up;
+use super::out::{Out, clear, send_up};
 use super::{Aggregator, find, key_of};
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::DropReason;

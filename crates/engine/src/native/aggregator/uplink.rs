@@ -96,34 +96,6 @@ impl<B> Job<B> {
     }
 }
 
-/// TR-1: the node's sum goes to the parent, and stays in the ring until the result comes. `header`
-/// is of the sum; it leaves as DATA.
-pub(super) fn send_up<B: Buffer>(
-    job: &mut Job<B>,
-    header: &Header,
-    sum: B,
-    born: Option<Time>,
-    counters: &mut Counters,
-    egress: &mut impl Egress<B>,
-) {
-    let Some(uplink) = job.roster.uplink else {
-        return egress.discard(sum);
-    };
-    counters.sums_up += 1;
-    let header = Header {
-        kind: Kind::Data,
-        flags: Flags(header.flags.0 & !Flags::FROM_PS.0),
-        rank: uplink.rank,
-        bitmap: uplink.rank.bit(),
-        tag: AuthTag::NONE,
-        ..*header
-    };
-    let frame = egress.send_up(&job.roster, &header, sum, born);
-    if let Some(displaced) = job.ring.keep_sum(&header, frame) {
-        egress.discard(displaced);
-    }
-}
-
 impl<B: Buffer> Aggregator<B> {
     /// TR-2: the parent has the result.
     pub(super) fn result_of_parent(
@@ -223,7 +195,7 @@ impl<B: Buffer> Aggregator<B> {
         egress.send(&job.roster, To::Parent, &probe, buffer);
     }
 
-    /// TR-5: the parent misses the node's sum, or nobody else can tell it the result.
+    /// TR-5: the parent misses the node's sum, or no other child can send it the result.
     pub(super) fn nack_of_parent(
         &mut self,
         place: usize,

@@ -500,7 +500,7 @@ fn tr_7_a_childs_frames_are_checked_as_a_workers() {
             w.handle(from, data(0, 2), &ints(1))
         });
     }
-    // Counted once, whatever it sends twice.
+    // Counted once, although it sends twice.
     w.data(0, 2, 4);
     w.dropped(DropReason::Duplicate, |w| w.data(0, 2, 4));
     w.dropped(DropReason::Duplicate, |w| w.resend(0, 2, 4));
