@@ -277,7 +277,7 @@ fn tr_8_only_the_parents_port_and_addresses_send_to_the_group() {
     assert_eq!(leaf.refused(5, &with(29, 1)), DropReason::ClaimsGroup);
     // Another group's MAC.
     assert_eq!(leaf.refused(5, &with(5, 1)), DropReason::ClaimsGroup);
-    // Own address: nobody else has it.
+    // Own address: no other host has it.
     let mut own = good.clone();
     own[6..12].copy_from_slice(&ADDRESS.mac.0);
     assert_eq!(leaf.refused(5, &own), DropReason::SpoofedSwitch);

@@ -92,7 +92,7 @@ impl Small {
         let mut world = self.world();
         let mut at = 0;
         loop {
-            // What is not to a switch arrives at once.
+            // Frames to workers arrive at once.
             let is_free = |frame: &Frame| match (frame.from, frame.to) {
                 (Node::Switch(0) | Node::Ps(_), Node::Switch(_)) => self.is_quick,
                 (_, to) => !matches!(to, Node::Switch(_)),

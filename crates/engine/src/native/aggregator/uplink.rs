@@ -11,7 +11,7 @@ use crate::counters::{Counters, DropReason};
 use crate::native::aggregator::out::clear;
 use crate::native::ring::ResultState;
 use crate::roster::Member;
-use tally_wire::{AuthTag, Element, Flags, Header, Kind, Rank, Time};
+use tally_wire::{AuthTag, Element, Flags, Header, Kind, Rank};
 
 impl<B> Job<B> {
     /// Whether a RESULT or NACK is the parent's: no member, and no other switch, may send it.
