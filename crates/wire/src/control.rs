@@ -584,15 +584,18 @@ impl Leave {
     /// A field out of range.
     pub fn parse(datagram: &[u8]) -> Result<Self, ControlError> {
         let b = payload_of(datagram, &leave::ALL)?;
+        // There it has other fields.
+        let is_switch = b[tree::leave::ROLE] == Role::Switch as u8;
         let leave = Self {
             instance: be64(b, field::INSTANCE),
             challenge: be64(b, field::CHALLENGE),
             code: LeaveCode::from_number(u32::from(b[leave::CODE])).ok_or(ControlError)?,
-            fragment: FragmentId(be32(b, leave::FRAGMENT)),
-            behind: match b[tree::leave::ROLE] {
-                0 => be64(b, leave::BEHIND),
-                _ => 0,
-            },
+            fragment: FragmentId(if is_switch {
+                0
+            } else {
+                be32(b, leave::FRAGMENT)
+            }),
+            behind: if is_switch { 0 } else { be64(b, leave::BEHIND) },
             salt: be64(b, leave::SALT),
             tree: LeaveTree::read(b)?,
         };

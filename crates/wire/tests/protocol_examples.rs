@@ -7,12 +7,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State};
+use tally_wire::control::{
+    Behind, Below, Cause, Concern, DATAGRAM_BYTES, JoinTree, LeaveCode, LeaveTree, Place, Reason,
+    Role, State, SwitchName,
+};
 use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::header::{CONTROL_UNITS, HEADER_BYTES};
 use tally_wire::{
     Accept, Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId,
-    Join, Key, Kind, Leave, Mac, Rank, Refuse, UdpFrame,
+    Join, Key, Kind, Leave, Mac, Rank, RankRange, Refuse, UdpFrame,
 };
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/PROTOCOL.md");
@@ -185,6 +188,78 @@ fn f32_payload() -> Vec<u8> {
         .collect()
 }
 
+/// Control frames of a job with a tree of 16 workers.
+fn examples_of_trees() -> [Vec<u8>; 4] {
+    let ranks = RankRange::new(8, 12);
+    let join = Join {
+        role: Role::Switch,
+        workers: 0,
+        tree: Some(JoinTree::Switch(Below {
+            ready: false,
+            first: 8,
+            ranks: 4,
+            total: 16,
+            awaited: RankRange::one(9),
+            ps_missing: true,
+            slowest: 0,
+        })),
+        ..join(CHALLENGE)
+    };
+    let child_joins = sealed(control(Kind::Join, EPOCH), false, |b| join.emit(b));
+    assert_eq!(Join::parse(&child_joins), Ok(join));
+    let accept = Accept {
+        behind: Some(Behind {
+            least: FragmentId(5),
+            ranks: 0,
+            slowest: Rank(0),
+            awaiting: 20,
+        }),
+        place: Some(Place {
+            local: Rank(1),
+            hosts: 2,
+            first: 1,
+            total: 16,
+            elsewhere: RankRange::one(9),
+            ps_elsewhere: false,
+            has_run: true,
+            slowest: 9,
+        }),
+        ..accept()
+    };
+    let placed = sealed(control(Kind::Accept, EPOCH), false, |b| accept.emit(b));
+    assert_eq!(Accept::parse(&placed), Ok(accept));
+    let concern = Concern {
+        ranks,
+        switch: SwitchName::new("leaf3"),
+        whole: true,
+        behind: None,
+    };
+    let refuse = Refuse {
+        concern: Some(concern),
+        ..refuse(Reason::MemberLost, None, 5003, 5000)
+    };
+    let lost = sealed(control(Kind::Refuse, EPOCH), false, |b| refuse.emit(b));
+    assert_eq!(Refuse::parse(&lost), Ok(refuse));
+    let leave = Leave {
+        code: LeaveCode::Failed,
+        fragment: FragmentId(0),
+        tree: Some(LeaveTree::Switch(Some(Cause {
+            reason: Reason::MemberLost,
+            found: 5003,
+            allowed: 5000,
+            concern: Concern {
+                ranks: RankRange::one(9),
+                whole: false,
+                ..concern
+            },
+        }))),
+        ..leave()
+    };
+    let lost_below = sealed(control(Kind::Leave, EPOCH), false, |b| leave.emit(b));
+    assert_eq!(Leave::parse(&lost_below), Ok(leave));
+    [child_joins, placed, lost, lost_below]
+}
+
 /// All examples by name, each parsed back on the way.
 fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     // F-3: fragment 5 of 2 shards.
@@ -243,6 +318,8 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     let left = sealed(control(Kind::Leave, EPOCH), false, |b| leave().emit(b));
     assert_eq!(Leave::parse(&left), Ok(leave()));
 
+    let [child_joins, placed, lost, lost_below] = examples_of_trees();
+
     let (none, switch) = (Flags::NONE, Rank::SWITCH);
     let data = about(Kind::Data, none, Rank(2), Element::I32, 0b100);
     let result = about(Kind::Result, none, switch, Element::F32, 0);
@@ -263,6 +340,13 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
         ("REFUSE, MEMBER_FAILED, rank 0 stalled", told),
         ("LEAVE, overflow", left),
         ("LEAVE, stalled", gone),
+        (
+            "JOIN of a switch with ranks 8 to 11, rank 9 is missing",
+            child_joins,
+        ),
+        ("ACCEPT in a tree, rank 9 of another node is behind", placed),
+        ("REFUSE, MEMBER_LOST, a switch with ranks 8 to 11", lost),
+        ("LEAVE of a switch, rank 9 was lost below it", lost_below),
         (
             "DATA, i32, the whole frame",
             frame(way(WORKER, shard), data, &i32_payload(1)),

@@ -330,3 +330,218 @@ proptest! {
         let _ = (Join::parse(&b), Accept::parse(&b), Refuse::parse(&b), Leave::parse(&b), key().verify(&b));
     }
 }
+
+// --- Trees. ---
+
+fn below() -> Below {
+    Below {
+        ready: true,
+        first: 4032,
+        ranks: 64,
+        total: 4096,
+        awaited: RankRange::new(4094, 4096),
+        ps_missing: true,
+        slowest: 4095,
+    }
+}
+
+fn place() -> Place {
+    Place {
+        local: Rank(63),
+        hosts: 63,
+        first: 4000,
+        total: 4096,
+        elsewhere: RankRange::new(0, 4000),
+        ps_elsewhere: true,
+        has_run: true,
+        slowest: 17,
+    }
+}
+
+fn concern() -> Concern {
+    Concern {
+        ranks: RankRange::new(8, 12),
+        switch: SwitchName::new("leaf3"),
+        whole: true,
+        behind: RankRange::one(3),
+    }
+}
+
+/// One datagram of each kind with all fields of trees, and a worker's JOIN and LEAVE of a job of
+/// more than 64.
+fn of_trees() -> [[u8; DATAGRAM_BYTES]; 6] {
+    let switch = Join {
+        role: Role::Switch,
+        workers: 0,
+        tree: Some(JoinTree::Switch(below())),
+        ..join()
+    };
+    let worker = Join {
+        workers: 0,
+        tree: Some(JoinTree::Worker {
+            rank: 4095,
+            workers: 4096,
+        }),
+        ..join()
+    };
+    let accept = Accept {
+        behind: Some(Behind {
+            least: FragmentId(0),
+            ranks: 0,
+            slowest: Rank(0),
+            awaiting: 0,
+        }),
+        place: Some(place()),
+        ..accept()
+    };
+    let refuse = Refuse {
+        about: None,
+        behind: 0,
+        concern: Some(concern()),
+        ..refuse()
+    };
+    let below = Leave {
+        fragment: FragmentId(0),
+        behind: 0,
+        code: LeaveCode::Failed,
+        tree: Some(LeaveTree::Switch(Some(Cause {
+            reason: Reason::MemberLost,
+            found: 5001,
+            allowed: 5000,
+            concern: concern(),
+        }))),
+        ..leave()
+    };
+    let far = Leave {
+        tree: Some(LeaveTree::Worker {
+            rank: 4095,
+            behind: RankRange::one(3000),
+        }),
+        ..leave()
+    };
+    let mut all = [[0xa5; DATAGRAM_BYTES]; 6];
+    let [a, b, c, d, e, f] = &mut all;
+    switch.emit(a);
+    worker.emit(b);
+    accept.emit(c);
+    refuse.emit(d);
+    below.emit(e);
+    far.emit(f);
+    assert_eq!(Join::parse(a), Ok(switch));
+    assert_eq!(Join::parse(b), Ok(worker));
+    assert_eq!(Accept::parse(c), Ok(accept));
+    assert_eq!(Refuse::parse(d), Ok(refuse));
+    assert_eq!(Leave::parse(e), Ok(below));
+    assert_eq!(Leave::parse(f), Ok(far));
+    all
+}
+
+#[test]
+fn fields_of_trees_round_trip() {
+    of_trees();
+}
+
+#[test]
+fn fields_of_trees_out_of_range_are_refused() {
+    let all = of_trees();
+    // Datagram, byte, value; two bytes at once where one would be in range.
+    let cases: &[(usize, &[(usize, u8)])] = &[
+        (0, &[(16, 3)]),
+        (0, &[(17, 1)]),
+        (0, &[(61, 2)]),
+        (0, &[(72, 16)]),
+        (0, &[(76, 0), (77, 0)]),
+        (0, &[(77, 65)]),
+        (0, &[(79, 0)]),
+        (0, &[(82, 2)]),
+        (0, &[(83, 1)]),
+        (0, &[(84, 0), (85, 1)]),
+        (1, &[(17, 8)]),
+        (1, &[(61, 1)]),
+        (1, &[(72, 16), (73, 0)]),
+        (1, &[(74, 0), (75, 64)]),
+        (1, &[(77, 1)]),
+        (1, &[(78, 1)]),
+        (1, &[(84, 1)]),
+        (2, &[(97, 0)]),
+        (2, &[(97, 0x11)]),
+        (2, &[(98, 64)]),
+        (2, &[(99, 65)]),
+        (2, &[(99, 64), (100, 15), (101, 255)]),
+        (2, &[(102, 16), (103, 1)]),
+        (2, &[(104, 15), (105, 160)]),
+        (2, &[(52, 16)]),
+        (3, &[(18, 0)]),
+        (3, &[(18, 2)]),
+        (3, &[(18, 5)]),
+        (3, &[(40, 0), (41, 12)]),
+        (3, &[(42, 16), (43, 1)]),
+        (3, &[(48, 0)]),
+        (3, &[(48, 0xff)]),
+        (3, &[(48, b'\n')]),
+        (3, &[(54, b'x')]),
+        (3, &[(44, 1)]),
+        (4, &[(17, 1)]),
+        (4, &[(18, 0)]),
+        (4, &[(19, 0)]),
+        (4, &[(19, Reason::Challenge as u8)]),
+        (4, &[(19, 18)]),
+        (4, &[(45, 1)]),
+        (5, &[(18, 0)]),
+        (5, &[(18, 3)]),
+        (5, &[(19, 1)]),
+        (5, &[(44, 16)]),
+        (5, &[(16, 1)]),
+        (5, &[(48, b'x')]),
+    ];
+    for &(which, changes) in cases {
+        let mut bad = all[which];
+        for &(at, value) in changes {
+            bad[HEADER_BYTES + at] = value;
+        }
+        let refused = match which {
+            0 | 1 => Join::parse(&bad).is_err(),
+            2 => Accept::parse(&bad).is_err(),
+            3 => Refuse::parse(&bad).is_err(),
+            _ => Leave::parse(&bad).is_err(),
+        };
+        assert!(refused, "datagram {which}, {changes:?}");
+    }
+}
+
+#[test]
+fn a_name_ends_at_64_bytes_and_at_a_control_character() {
+    let long = "é".repeat(40);
+    assert_eq!(SwitchName::new(&long).as_str(), "é".repeat(32));
+    let odd = std::format!("x{long}");
+    assert_eq!(SwitchName::new(&odd).as_str().len(), 63);
+    assert_eq!(SwitchName::new("leaf\n1").as_str(), "leaf");
+    assert_eq!(SwitchName::new("").as_str(), "");
+}
+
+proptest! {
+    /// What parses is what its fields write: no byte has two meanings, and none is ignored.
+    #[test]
+    fn what_parses_is_written_so(
+        which in 0..6_usize,
+        changes in prop::collection::vec((0..112_usize, prop_oneof![0..5_u8, any::<u8>()]), 0..6),
+    ) {
+        let mut b = of_trees()[which];
+        b[DATAGRAM_BYTES - MAC_BYTES..].fill(0);
+        for (at, value) in changes {
+            b[HEADER_BYTES + at] = value;
+        }
+        let mut out = b;
+        out[HEADER_BYTES..].fill(0xa5);
+        let is_parsed = match which {
+            0 | 1 => Join::parse(&b).map(|it| it.emit(&mut out)).is_ok(),
+            2 => Accept::parse(&b).map(|it| it.emit(&mut out)).is_ok(),
+            3 => Refuse::parse(&b).map(|it| it.emit(&mut out)).is_ok(),
+            _ => Leave::parse(&b).map(|it| it.emit(&mut out)).is_ok(),
+        };
+        if is_parsed {
+            out[DATAGRAM_BYTES - MAC_BYTES..].fill(0);
+            prop_assert_eq!(out, b);
+        }
+    }
+}
