@@ -143,11 +143,15 @@ const _: () = {
     while exponent < 255 {
         let _ = Scale::new(exponent, 1);
         let _ = Scale::new(exponent, MAX_WORKERS);
+        let _ = Scale::new(exponent, MAX_TREE_WORKERS);
         exponent += 1;
     }
 };
 const _: () = assert!(headroom_bits(1) == 0 && headroom_bits(2) == 1 && headroom_bits(3) == 2);
 const _: () = assert!(headroom_bits(33) == 6 && headroom_bits(64) == 6);
+const _: () = assert!(headroom_bits(128) == 7 && headroom_bits(129) == 8);
+const _: () = assert!(headroom_bits(255) == 8 && headroom_bits(256) == 9);
+const _: () = assert!(headroom_bits(4095) == 12 && headroom_bits(4096) == 13);
 const _: () = assert!(shift(0, 0) == 156 && shift(1, 0) == 156 && shift(254, 6) == -103);
 
 #[cfg(test)]
@@ -157,12 +161,37 @@ mod tests {
     #[test]
     fn factors_multiply_to_the_shift() {
         for exponent in 0..=NON_FINITE {
-            for workers in 1..=MAX_WORKERS {
+            for workers in (1..=MAX_WORKERS).chain([255, 256, MAX_TREE_WORKERS]) {
                 let scale = Scale::new(exponent, workers);
                 let up = f64::from(scale.up[0]) * f64::from(scale.up[1]);
                 let down = f64::from(scale.down[0]) * f64::from(scale.down[1]);
                 assert_eq!(up, 2f64.powi(scale.shift()), "e={exponent} n={workers}");
                 assert_eq!(down, 2f64.powi(-scale.shift()), "e={exponent} n={workers}");
+            }
+        }
+    }
+
+    /// B-3: the largest elements of all workers, of each number of them.
+    #[test]
+    fn no_sum_of_the_largest_elements_overflows() {
+        for exponent in [0, 1, 100, 127, 254] {
+            let bits = if exponent == 0 {
+                0x007f_ffff
+            } else {
+                u32::from(exponent) << 23 | 0x007f_ffff
+            };
+            let largest = f64::from(f32::from_bits(bits));
+            for workers in 1..=MAX_TREE_WORKERS {
+                let scale = Scale::new(exponent, workers);
+                let q = (largest * 2f64.powi(scale.shift())).round_ties_even();
+                let sum = q * f64::from(workers);
+                assert!(
+                    sum <= f64::from(i32::MAX),
+                    "e={exponent} n={workers}: {sum}"
+                );
+                // And no more than two bits are given away.
+                let least = 2f64.powi(if exponent == 0 { 28 } else { 29 });
+                assert!(sum >= least, "e={exponent} n={workers}: {sum}");
             }
         }
     }
@@ -176,6 +205,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "workers must be 1 to 4096")]
     fn too_many_workers_are_refused() {
-        let _ = Scale::new(127, MAX_WORKERS + 1);
+        let _ = Scale::new(127, MAX_TREE_WORKERS + 1);
     }
 }
