@@ -228,7 +228,7 @@ impl Worker {
     /// What LEAVE says of our place in a tree.
     fn leave_tree(&self, behind: Option<RankRange>) -> Option<LeaveTree> {
         let wide = is_wide(&self.config);
-        (wide || behind.is_some()).then(|| LeaveTree::Worker {
+        (wide || behind.is_some()).then_some(LeaveTree::Worker {
             rank: if wide { self.config.rank } else { 0 },
             behind,
         })
