@@ -28,9 +28,8 @@ mod tenants;
 mod tree;
 
 pub use changes::Runs;
-pub use parents::ParentStatus;
 pub use tenants::TenantConfig;
-pub use tree::{Child, Fabric, Parent, Tree};
+pub use tree::{Child, Fabric, Parent, ParentStatus, Tree};
 
 pub use event::Event;
 pub use job::MemberStatus;

@@ -436,7 +436,7 @@ impl Job {
             }
         }
         actions.push(Action::Unbind(self.config.id));
-        self.depart(config, &refusal);
+        self.leave_parent(config, &refusal);
         self.close(config, Err(refusal));
     }
 

@@ -1,24 +1,9 @@
 //! Parents of nodes: where they are, and what comes from them.
 
 use super::job::{Incarnation, Visit};
-use super::{Action, Fabric, Registry, verified_by};
+use super::{Action, Fabric, ParentStatus, Registry, verified_by};
 use crate::roster::Member;
-use std::time::Duration;
-use tally_wire::control::State;
-use tally_wire::{Accept, Header, JobId, Kind, Rank, Refuse, SwitchName, Time};
-
-/// How a node and its parent stand, for reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParentStatus {
-    /// The parent's name.
-    pub switch: SwitchName,
-    /// Where it is, if the adapter has found it.
-    pub address: Option<Member>,
-    /// What it said last of the job, if the node has joined.
-    pub state: Option<State>,
-    /// Time since it was heard.
-    pub silent: Duration,
-}
+use tally_wire::{Accept, Header, JobId, Kind, Rank, Refuse, Time};
 
 impl Registry {
     /// Changes the switch keys. Nothing that runs is interrupted while the old key stays as the

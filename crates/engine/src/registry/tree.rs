@@ -3,6 +3,9 @@
 //! What the switch does for the job is a *node*. The node's members are hosts and child switches,
 //! with local ranks: hosts first. A node without a parent is the root.
 
+use crate::roster::Member;
+use std::time::Duration;
+use tally_wire::control::State;
 use tally_wire::{Key, Rank, RankRange, SwitchName};
 
 /// The switch as a part of a fabric.
@@ -79,4 +82,17 @@ impl Tree {
         let at = local.0.checked_sub(hosts)?;
         self.children.get(usize::from(at))
     }
+}
+
+/// How a node and its parent stand, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParentStatus {
+    /// The parent's name.
+    pub switch: SwitchName,
+    /// Where it is, if the adapter has found it.
+    pub address: Option<Member>,
+    /// What it said last of the job, if the node has joined.
+    pub state: Option<State>,
+    /// Time since it was heard.
+    pub silent: Duration,
 }

@@ -93,7 +93,7 @@ fn all_hear_that_a_parent_was_lost() {
     }
 }
 
-/// A worker that dies before the job runs is replaced, in whatever rack.
+/// A worker that dies before the job runs is replaced, in any rack.
 #[test]
 fn a_worker_that_dies_before_the_job_runs_is_replaced() {
     for seed in 0..8 {

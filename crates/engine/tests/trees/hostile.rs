@@ -1,4 +1,4 @@
-//! Datagrams that nobody who has the keys would send, or that were recorded.
+//! Forged and recorded datagrams.
 
 use super::world::{JOB, World, fabric_key, job_key, mac_of, ms};
 use super::{THREE, TWO, running};

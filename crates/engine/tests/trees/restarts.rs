@@ -78,7 +78,7 @@ fn a_switch_that_restarts_while_the_job_runs_resumes_the_epoch() {
     }
 }
 
-/// Restarts while workers leave: all finish, and no switch keeps the job for ever.
+/// Restarts while workers leave: all finish, and no switch keeps the job.
 #[test]
 fn a_switch_that_restarts_while_the_job_ends_ends_it() {
     for seed in 0..14 {

@@ -339,7 +339,7 @@ impl Job {
     }
 
     /// The job has failed at this node; the parent is to be told, if it knows of the node.
-    pub(super) fn depart(&mut self, config: &RegistryConfig, refusal: &Refusal) {
+    pub(super) fn leave_parent(&mut self, config: &RegistryConfig, refusal: &Refusal) {
         let ranks = self.config.tree.as_ref().and_then(|tree| {
             let first = tree.first;
             tally_wire::RankRange::new(first, first + tree.ranks(self.config.workers))
@@ -458,7 +458,7 @@ impl Job {
         let counts = self.phase != Phase::Forming || self.resumed.is_some();
         if counts && silent >= config.member_timeout {
             if self.left == self.all() {
-                // All have their results; there is nobody to wait for.
+                // All have their results; no worker waits.
                 return self.end_alone(config, actions);
             }
             let millis = |d: Duration| d.as_millis().min(u128::from(u32::MAX)) as u32;
