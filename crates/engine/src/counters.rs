@@ -148,7 +148,7 @@ drop_reasons! {
     LoopProbe = "loop-probe",
     /// Came by a port that is down or that the loop guard has blocked, or would leave by one.
     PortClosed = "port-closed",
-    /// Came by a link of the fabric whose switch is not heard, or would leave upwards while none is.
+    /// Came by a link of the fabric whose switch is not heard, or would leave by such links only.
     FabricLink = "fabric-link",
     /// Is an ARP or echo request that exceeds `limits.answers_per_s` of its port.
     AnswerLimit = "answer-limit",

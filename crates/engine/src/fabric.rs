@@ -426,7 +426,7 @@ impl Fabric {
 
     /// Whether addresses are to be told now; `changes` counts those of the table.
     #[must_use]
-    pub fn tells(&self, now: Time, changes: u32) -> bool {
+    pub fn announces(&self, now: Time, changes: u32) -> bool {
         let every = match self.told == Some(changes) {
             true => TELL_EVERY,
             false => TELL_NEWS_EVERY,
@@ -438,7 +438,7 @@ impl Fabric {
 
     /// Tells each switch above the addresses at and below this one: those of `entries` that were
     /// not learnt above, each with its place and its age in seconds.
-    pub fn tell(&mut self, now: Time, changes: u32, entries: &[(Mac, PortId, u32)]) {
+    pub fn announce(&mut self, now: Time, changes: u32, entries: &[(Mac, PortId, u32)]) {
         self.told = Some(changes);
         self.told_at = now;
         let neighbours = self.config.plan.neighbours();

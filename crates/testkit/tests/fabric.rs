@@ -153,7 +153,7 @@ fn broadcasts_pass_each_link_of_one_tree_once(fabric: &Fabric) {
         "0.1",
         "10.84.255.255",
     ];
-    // Nobody answers, which it calls a failure.
+    // No host answers, which it calls a failure.
     let sent = on_host(fabric, 0, &words).output().unwrap();
     let text = String::from_utf8_lossy(&sent.stdout);
     assert!(text.contains("1000 packets transmitted"), "{text}");

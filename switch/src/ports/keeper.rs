@@ -12,8 +12,8 @@
 //!
 //! In a fabric it also listens to the switches at the other ends of links, and says to the cores
 //! where frames go (`fabric.rs`). Such links are not watched for loops: they are many by design. A
-//! probe that comes back by one has crossed a cable between hosts' ports of two switches, and blocks
-//! the port that sent it.
+//! probe that comes back by one has crossed a cable between hosts' ports of two switches, and
+//! blocks the port that sent it.
 //!
 //! The catch: a DPDK device that uses an interface of the kernel (`net_af_packet`) is not opened
 //! again. `packet0,iface=…` is.

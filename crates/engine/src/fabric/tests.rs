@@ -176,12 +176,12 @@ impl World {
                 switch.fabric.receive(now, port, &frame);
             }
             let changes = switch.forwarding.macs().changes();
-            if switch.fabric.tells(now, changes) {
+            if switch.fabric.announces(now, changes) {
                 let entries = switch
                     .forwarding
                     .macs()
                     .entries((now.0 / 1_000_000_000) as u32, 9999);
-                switch.fabric.tell(now, changes, &entries);
+                switch.fabric.announce(now, changes, &entries);
             }
             for action in switch.fabric.poll(now) {
                 self.carry_out(at, action);
@@ -254,7 +254,7 @@ impl World {
     }
 
     /// Gives a frame of the fabric's own to a switch, as one of its first link.
-    fn hear(&mut self, at: usize, frame: &[u8]) {
+    fn receive(&mut self, at: usize, frame: &[u8]) {
         let now = self.now();
         self.switches[at].fabric.receive(now, PortId(0), frame);
     }

@@ -50,10 +50,10 @@ impl Keeper {
             links.fabric.receive(now, port, &frame);
         }
         let changes = forwarding.macs().changes();
-        if links.fabric.tells(now, changes) {
+        if links.fabric.announces(now, changes) {
             let now_s = (now.0 / 1_000_000_000) as u32;
             let entries = forwarding.macs().entries(now_s, TOLD_MAX);
-            links.fabric.tell(now, changes, &entries);
+            links.fabric.announce(now, changes, &entries);
         }
         let actions = links.fabric.poll(now);
         let is_news = actions

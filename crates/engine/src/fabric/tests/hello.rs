@@ -105,7 +105,7 @@ fn wrong_end(change: impl Fn(&mut FabricConfig)) -> Vec<FabricEvent> {
 }
 
 #[test]
-fn what_is_not_as_configured_is_said_once_and_the_link_stays_dead() {
+fn another_end_than_configured_is_said_once_and_the_link_stays_dead() {
     let said = |change: fn(&mut FabricConfig)| {
         let events = wrong_end(change);
         let [FabricEvent::Wrong(PortId(0), name, problem)] = &events[..] else {
@@ -164,7 +164,7 @@ fn recorded_hellos_keep_nothing_alive_and_disturb_nothing() {
     assert_eq!(live(&world, 0), [true]);
     // While the neighbour lives.
     for frame in &recorded {
-        world.hear(0, frame);
+        world.receive(0, frame);
     }
     world.run(200);
     assert_eq!(live(&world, 0), [true]);
@@ -173,7 +173,7 @@ fn recorded_hellos_keep_nothing_alive_and_disturb_nothing() {
     for _ in 0..10 {
         world.run(50);
         for frame in &recorded {
-            world.hear(0, frame);
+            world.receive(0, frame);
         }
     }
     assert_eq!(live(&world, 0), [false], "recordings keep no link alive");
@@ -181,7 +181,7 @@ fn recorded_hellos_keep_nothing_alive_and_disturb_nothing() {
     let topology = leaf_spine(1, 1, 1, 1);
     world.restart(&topology, 0, 99);
     for frame in &recorded {
-        world.hear(0, frame);
+        world.receive(0, frame);
         world.run(10);
     }
     assert_eq!(live(&world, 0), [false]);

@@ -293,6 +293,27 @@ impl Config {
     }
 }
 
+/// Whether the value of a key is not shown.
+fn is_secret(name: &str) -> bool {
+    ["secret", "key"].iter().any(|end| name.ends_with(end))
+}
+
+/// A value without the secrets in it.
+fn without_secrets(value: &OwnedValue) -> OwnedValue {
+    let mut shown = value.clone();
+    if let Some(object) = shown.as_object_mut() {
+        object.retain(|name, _| !is_secret(name));
+        for value in object.values_mut() {
+            *value = without_secrets(value);
+        }
+    } else if let Some(list) = shown.as_array_mut() {
+        for value in list {
+            *value = without_secrets(value);
+        }
+    }
+    shown
+}
+
 /// Finds the innermost keys whose values differ.
 fn compare(
     at: &str,
@@ -334,12 +355,10 @@ fn compare(
         let Some(value) = value else {
             return "the default".into();
         };
-        // Secrets are not shown.
-        let is_secret = ["secret", "key"].iter().any(|name| at.ends_with(name));
-        let text = if is_secret {
+        let text = if is_secret(at) {
             "another one".into()
         } else {
-            value.encode()
+            without_secrets(value).encode()
         };
         match text.char_indices().nth(SHOWN_MAX) {
             Some((end, _)) => format!("{}…", &text[..end]),

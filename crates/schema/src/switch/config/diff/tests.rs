@@ -1,6 +1,6 @@
 //! What a reload applies, and what it says needs a restart.
 
-use super::super::{AddressConfig, IdRange, PortSection};
+use super::super::{AddressConfig, FabricSection, IdRange, LinkSection, PortSection};
 use super::*;
 use tally_wire::{Key, Mac};
 
@@ -160,5 +160,40 @@ fn memory_is_measured_for_jobs_that_come_later() {
     assert_eq!(
         (measured.held(), measured.slots(), measured.places()),
         (held, slots, 8)
+    );
+}
+
+#[test]
+fn a_fabric_needs_a_restart_and_its_key_is_not_shown() {
+    let before = config();
+    let mut after = config();
+    let link = LinkSection::new("net_null0", "spine1", true);
+    after.fabric = Some(FabricSection::new(key(0x5a), vec![link]));
+    let lines = |before: &Config, after: &Config| {
+        let restart = Config::diff(before, after).restart;
+        let lines: Vec<_> = restart.iter().map(ToString::to_string).collect();
+        assert!(!lines.concat().contains("5a5a"), "{lines:?}");
+        lines
+    };
+    let [added] = &lines(&before, &after)[..] else {
+        panic!("one key");
+    };
+    assert!(
+        added.starts_with("fabric: running with the default, found {"),
+        "{added}"
+    );
+    assert_eq!(lines(&after, &before).len(), 1);
+    let mut other = after.clone();
+    if let Some(fabric) = &mut other.fabric {
+        fabric.key = key(0x6b);
+        fabric.previous_key = Some(key(0x5a));
+    }
+    let found = lines(&after, &other);
+    assert_eq!(
+        found,
+        [
+            "fabric.key: running with another one, found another one",
+            "fabric.previous_key: running with the default, found another one"
+        ]
     );
 }
