@@ -1,5 +1,9 @@
 //! The fabric of which the switch is a part: its links as configured, and what is known of them.
 
+mod thread;
+
+pub use thread::FabricThread;
+
 use crate::config::Config;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -15,6 +15,7 @@ use crate::control::request::{ControlHandle, requests};
 use crate::control::{CardLink, Control, StatsSocket};
 use crate::control_queue::control_queue;
 use crate::events::{self, GrowthWatch};
+use crate::fabric::FabricThread;
 use crate::messages::{CoreCommand, CoreReport};
 use crate::plane::{Cores, Directory};
 use crate::pools::{self, Pools};
@@ -58,6 +59,7 @@ pub struct Switch {
     controller: Option<controller::Running>,
     card: Option<(CardLink, JoinHandle<()>)>,
     watchdog: Option<JoinHandle<()>>,
+    fabric: Option<JoinHandle<()>>,
     /// Held so that the data cores find it until the end.
     bus: Bus,
     ports: (PortsHandle, JoinHandle<()>),
@@ -139,7 +141,6 @@ impl Switch {
             bus: bus.clone(),
             forwarding: forwarding.clone(),
             board: shape.board.clone(),
-            fabric: shape.fabric.clone(),
             epoch,
             stop: Arc::clone(&stop),
             random,
@@ -162,6 +163,16 @@ impl Switch {
         let card = card.map(CardParts::start).transpose()?;
         let named = std::thread::Builder::new().name("ports".into());
         let ports = (ports, named.spawn(move || keeper.run())?);
+        let fabric = crate::fabric::start(config, random()).map(|fabric| FabricThread {
+            fabric,
+            forwarding: table.clone(),
+            bus: bus.clone(),
+            ports: shape.board.clone(),
+            board: shape.fabric.clone(),
+            epoch,
+            stop: Arc::clone(&stop),
+        });
+        let fabric = fabric.map(FabricThread::start).transpose()?;
         let control = start_control(control, config.control_core)?;
         let api = listeners.map(|all| Api::start(all, handle.clone(), bus.clone(), table, epoch));
         let api = api.transpose()?;
@@ -175,6 +186,7 @@ impl Switch {
             controller,
             card,
             watchdog,
+            fabric,
             bus,
             ports,
             pools: opened.pools,
@@ -238,6 +250,10 @@ impl Switch {
         if let Some(watchdog) = self.watchdog {
             let ended = watchdog.join();
             ended.map_err(|_| anyhow::anyhow!("the watchdog's thread panicked"))?;
+        }
+        if let Some(fabric) = self.fabric {
+            let ended = fabric.join();
+            ended.map_err(|_| anyhow::anyhow!("the fabric's thread panicked"))?;
         }
         drop(self.bus);
         let up = self.epoch.elapsed();

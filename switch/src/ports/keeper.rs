@@ -10,16 +10,14 @@
 //! [loop guard](tally_engine::guard). The addresses learnt behind it are forgotten when its link
 //! goes down, so that hosts that moved are found again.
 //!
-//! In a fabric it also listens to the switches at the other ends of links, and says to the cores
-//! where frames go (`fabric.rs`). Such links are not watched for loops: they are many by design. A
-//! probe that comes back by one has crossed a cable between hosts' ports of two switches, and
-//! blocks the port that sent it.
+//! Links to switches of a fabric are not watched for loops: they are many by design. A probe that
+//! comes back by one has crossed a cable between hosts' ports of two switches, and blocks the port
+//! that sent it.
 //!
 //! The catch: a DPDK device that uses an interface of the kernel (`net_af_packet`) is not opened
 //! again. `packet0,iface=…` is.
 
 mod change;
-mod fabric;
 mod neighbours;
 
 pub use change::{PortChange, PortsHandle};
@@ -30,7 +28,6 @@ use super::{Device, open_interface, owner};
 use crate::board::Board;
 use crate::bus::Bus;
 use crate::config::{Config, PortSection};
-use crate::fabric::FabricBoard;
 use crate::log;
 use crate::messages::{CoreCommand, OldQueues, PortQueues};
 use crate::pools::Pools;
@@ -91,8 +88,6 @@ pub struct Keeping {
     pub forwarding: Forwarding,
     /// Where it says what it knows.
     pub board: Board,
-    /// Where it says what it knows of other switches.
-    pub fabric: FabricBoard,
     /// When the switch started.
     pub epoch: Instant,
     /// Set when the switch is to stop.
@@ -126,7 +121,8 @@ pub struct Keeper {
     links: Option<Links>,
     guard: LoopGuard,
     lldp: Lldp,
-    fabric: Option<fabric::Links>,
+    /// Ports that lead to other switches.
+    links_to_switches: Vec<PortId>,
     next_look: Time,
     next_count: Time,
     next_count_all: Time,
@@ -161,7 +157,7 @@ impl Keeper {
         let mut keeper = Self {
             guard: LoopGuard::new(with.config.ports_max() as u16),
             lldp: Lldp::new(&with.config),
-            fabric: fabric::Links::new(&with.config, (with.random)()),
+            links_to_switches: with.config.fabric_links().map(|(port, _)| port).collect(),
             ports,
             requests,
             links,
@@ -178,15 +174,13 @@ impl Keeper {
 
     /// Runs until the switch stops, and closes the ports.
     pub fn run(mut self) {
-        let tick = self.fabric.as_ref().map_or(TICK, |_| fabric::TICK);
         while !self.with.stop.load(Ordering::Relaxed) {
-            match self.requests.recv_timeout(tick) {
+            match self.requests.recv_timeout(TICK) {
                 Ok(request) => self.carry_out(request),
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(tick),
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
             }
             let now = self.now();
-            self.look_at_fabric(now);
             if now >= self.next_look {
                 self.next_look = now.after(LOOK);
                 self.look(now);
@@ -281,6 +275,19 @@ impl Keeper {
 
     fn is_guarded(&self, at: usize) -> bool {
         self.is_announced(at) && !self.leads_to_switch(at)
+    }
+
+    /// Whether a switch of the fabric is at the other end of a port.
+    fn leads_to_switch(&self, at: usize) -> bool {
+        self.links_to_switches.contains(&PortId(at as u16))
+    }
+
+    /// Ports whose probes came back by a link to a switch: a loop joins them with a port of another
+    /// switch.
+    fn probed_through_fabric(&self) -> Vec<PortId> {
+        let probes = &self.with.forwarding.ports().probes;
+        let links = self.links_to_switches.iter();
+        links.filter_map(|&port| probes.take(port).from).collect()
     }
 
     /// Forgets the hosts behind a port. Those behind other switches are reached by other links.
