@@ -23,8 +23,8 @@ const LIVE_PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two pings.
 const PING_EVERY: Duration = Duration::from_millis(20);
 
-/// Two spines and three leaves with a host each, all links alive.
-fn fabric() -> Option<Fabric> {
+/// Two spines and three leaves with so many hosts each, all links alive.
+fn fabric(guests: usize, loop_guard: bool) -> Option<Fabric> {
     if Network::for_this_user() != Network::Namespaces {
         let _ = writeln!(std::io::stderr(), "SKIPPED: network namespaces need root");
         return None;
@@ -36,22 +36,23 @@ fn fabric() -> Option<Fabric> {
             workers: 1,
         },
         jobs: 0,
-        guests: 1,
+        guests,
         programs: programs(),
         ..FabricSpec::default()
     };
     let mut fabric = Fabric::new(spec).unwrap();
     for switch in fabric.plan().switches() {
-        start(&mut fabric, switch);
+        start(&mut fabric, switch, loop_guard);
     }
     wait_for_links(&fabric, |_| true);
     Some(fabric)
 }
 
-/// A switch without frames of its own on hosts' ports: what is flooded is the hosts'.
-fn start(fabric: &mut Fabric, switch: SwitchId) {
+/// A switch whose own frames on hosts' ports are the loop guard's, or none: then what is flooded is
+/// the hosts'.
+fn start(fabric: &mut Fabric, switch: SwitchId, loop_guard: bool) {
     let mut config = fabric.switch_config(switch);
-    config.loop_guard = false;
+    config.loop_guard = loop_guard;
     config.lldp = false;
     fabric.start_switch_with(switch, &config).unwrap();
 }
@@ -118,7 +119,7 @@ fn all_reach_all(fabric: &Fabric) {
             output(on_host(
                 fabric,
                 from,
-                &["ping", "-c", "3", "-i", "0.1", "-W", "2", &to],
+                &["ping", "-c", "2", "-i", "0.1", "-W", "2", &to],
             ));
         }
     }
@@ -197,7 +198,9 @@ fn tcp_passes(fabric: &Fabric) {
 #[test]
 fn hosts_of_all_leaves_reach_each_other_and_no_broadcast_loops() {
     let _alone = alone();
-    let Some(fabric) = fabric() else { return };
+    let Some(fabric) = fabric(1, false) else {
+        return;
+    };
     all_reach_all(&fabric);
     tcp_passes(&fabric);
     broadcasts_pass_each_link_of_one_tree_once(&fabric);
@@ -254,7 +257,9 @@ fn longest_gap(pings: Child) -> Duration {
 #[test]
 fn traffic_resumes_in_less_than_a_second_when_a_spine_dies() {
     let _alone = alone();
-    let Some(mut fabric) = fabric() else { return };
+    let Some(mut fabric) = fabric(1, false) else {
+        return;
+    };
     all_reach_all(&fabric);
     let spines: Vec<_> = fabric.plan().switches().take(2).collect();
     for &spine in &spines {
@@ -275,7 +280,7 @@ fn traffic_resumes_in_less_than_a_second_when_a_spine_dies() {
         broadcasts_pass_each_link_of_one_tree_once(&fabric);
         // It comes back, and nothing is lost for as long.
         let running = pings(&fabric, 1, 4);
-        start(&mut fabric, spine);
+        start(&mut fabric, spine, false);
         let gap = longest_gap(running);
         println!("{name} back: no answer for {gap:?}");
         assert!(
@@ -286,4 +291,73 @@ fn traffic_resumes_in_less_than_a_second_when_a_spine_dies() {
         all_reach_all(&fabric);
     }
     broadcasts_pass_each_link_of_one_tree_once(&fabric);
+}
+
+/// Two hosts that are bridges, behind different leaves, with a cable between them: each flood comes
+/// back by it, and no switch sees more of the loop than its own probes.
+#[test]
+fn a_cable_between_hosts_ports_of_two_leaves_is_blocked() {
+    let _alone = alone();
+    let Some(fabric) = fabric(2, true) else {
+        return;
+    };
+    all_reach_all(&fabric);
+    let plan = fabric.plan();
+    let wires = fabric.namespaces().unwrap();
+    let leaves = [plan.leaf(0), plan.leaf(1)];
+    let bridges = leaves.map(|leaf| {
+        let mut hosts = plan.hosts_of(leaf);
+        hosts
+            .find(|(_, host)| host.role == HostRole::Guest(1))
+            .unwrap()
+            .0
+    });
+    let [a, b] = bridges.map(|host| wires.host_name(host));
+    let ip = |words: &str| {
+        let status = Command::new("ip").args(words.split(' ')).status();
+        assert!(status.unwrap().success(), "ip {words}");
+    };
+    for name in [a, b] {
+        ip(&format!("-n {name} link add bridge type bridge"));
+        ip(&format!("-n {name} link set eth0 master bridge"));
+        ip(&format!("-n {name} link set bridge up"));
+    }
+    ip(&format!(
+        "link add cable netns {a} type veth peer name cable netns {b}"
+    ));
+    for name in [a, b] {
+        ip(&format!("-n {name} link set cable master bridge"));
+        ip(&format!("-n {name} link set cable up"));
+    }
+    let is_blocked = || {
+        let reports = leaves.map(|leaf| fabric.switch_report(leaf).unwrap());
+        let mut ports = reports.iter().flat_map(|report| &report.ports);
+        ports.any(|port| port.name.starts_with("guest1") && port.link.loop_blocked == 1)
+    };
+    let start = Instant::now();
+    while !is_blocked() {
+        // A flood goes round until then, as far as the floods of a moment ago let it.
+        let to = address(&fabric, 2);
+        let words = ["ping", "-c", "1", "-W", "1", &to];
+        let _ = on_host(&fabric, 0, &words).output().unwrap();
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "no port is blocked"
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    println!("blocked after {:?}", start.elapsed());
+    let links = leaves.map(|leaf| fabric.switch_report(leaf).unwrap().fabric);
+    assert!(links.iter().flatten().all(|link| link.alive), "{links:?}");
+    std::thread::sleep(Duration::from_millis(500));
+    let floods = || flooded(&fabric).into_values().max().unwrap();
+    let before = floods();
+    std::thread::sleep(Duration::from_secs(2));
+    // Probes of all ports of hosts, each second.
+    assert!(
+        floods() - before < 100,
+        "{} floods in 2 s",
+        floods() - before
+    );
+    all_reach_all(&fabric);
 }
