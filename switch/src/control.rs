@@ -16,6 +16,7 @@ pub mod change;
 pub mod error;
 pub mod live;
 pub mod request;
+pub mod trees;
 
 use crate::bus::Bus;
 use crate::control_queue::ControlReceiver;
@@ -41,6 +42,7 @@ use tally_engine::{Action, Command, ControlFrame, Registry, switchml};
 use tally_schema::agent::config::Access;
 use tally_schema::switch::report::{CardReport, Report};
 use tally_wire::Time;
+use trees::Parents;
 
 /// How often the thread looks at its socket and its clock, at least.
 const TICK: Duration = Duration::from_millis(20);
@@ -75,6 +77,10 @@ pub struct Control {
     pub shape: Shape,
     /// What the switch runs with.
     pub live: Live,
+    /// Whether there may be switches above.
+    pub is_in_fabric: bool,
+    /// Where parents in the trees of jobs are.
+    pub parents: Parents,
     /// The thread that changes ports.
     pub ports: Option<PortsHandle>,
     /// What others ask.
@@ -135,6 +141,7 @@ impl Control {
             let mut actions = self.registry.expire(now);
             actions.append(&mut self.registry.poll_links(now));
             self.carry_out(actions);
+            self.look_up();
             self.answer_requests();
             let now = self.now();
             let found = self.watch.look(now, &self.bus);

@@ -23,10 +23,10 @@ use tally_engine::{Counters, PolicyName, PortId, Registry, registry};
 use tally_kernels::Backend;
 use tally_schema::metrics::Histogram;
 use tally_schema::switch::report::{
-    CardReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, MemberGauges, MemberReport,
-    PortReport, RESIDENCE_BOUNDS_US, Report, SwitchGauges,
+    CardReport, ChildReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, MemberGauges,
+    MemberReport, ParentReport, PortReport, RESIDENCE_BOUNDS_US, Report, SwitchGauges, TreeReport,
 };
-use tally_wire::{Time, UNIT_BYTES};
+use tally_wire::{Rank, Time, UNIT_BYTES};
 
 /// What does not change while the switch runs.
 #[derive(Clone, Debug)]
@@ -141,6 +141,7 @@ pub fn report(
                 ps: job.ps,
                 on_card: (card.as_ref()).is_some_and(|card| card.jobs.contains(&job.id.0)),
                 draining: job.draining,
+                tree: tree(&names, registry, &job, now),
                 tenant: job.tenant.as_deref().map(str::to_owned),
                 previous_key: previous_key(&job),
                 payload_bytes: u32::from(registry.payload_units(job.id)) * UNIT_BYTES as u32,
@@ -156,6 +157,47 @@ pub fn report(
         events: tally_telemetry::recent(),
         frames_missing: None,
     }
+}
+
+/// The place of the switch in the tree of a job.
+fn tree(
+    ports: &[PortShape],
+    registry: &Registry,
+    job: &registry::JobStatus,
+    now: Time,
+) -> Option<TreeReport> {
+    let (tree, hosts) = registry.tree(job.id)?;
+    let parent = tree.parent.as_ref().map(|parent| {
+        let status = registry.parent(job.id, now);
+        let address = status.as_ref().and_then(|it| it.address);
+        let port = address.and_then(|it| ports.get(usize::from(it.port.0)));
+        let state = status.as_ref().and_then(|it| it.state);
+        ParentReport {
+            switch: parent.switch.as_str().to_owned(),
+            rank: parent.rank.0,
+            port: port.map(|port| port.name.clone()),
+            state: state.map(|state| format!("{state:?}").to_lowercase()),
+            silent_s: state.and(status).map(|it| it.silent.as_secs_f64()),
+        }
+    });
+    let children = tree.children.iter().zip(hosts..).map(|(child, rank)| {
+        let ranks = tree.ranks_of(hosts, Rank(rank));
+        ChildReport {
+            switch: child.switch.as_str().to_owned(),
+            rank,
+            first: ranks.map_or(0, |it| it.first()),
+            ranks: child.ranks,
+            joined: job.joined >> rank & 1 == 1,
+        }
+    });
+    Some(TreeReport {
+        total: tree.total,
+        first: tree.first,
+        ranks: tree.ranks(hosts),
+        hosts,
+        parent,
+        children: children.collect(),
+    })
 }
 
 /// The ranks that use the previous key of a job.

@@ -12,6 +12,7 @@ use crate::card::{CardThread, Ends, Setup};
 use crate::config::{Config, LimitsSection, Log, MemoryKind};
 use crate::control::live::{Live, job_config, tenant_config};
 use crate::control::request::{ControlHandle, requests};
+use crate::control::trees::Parents;
 use crate::control::{CardLink, Control, StatsSocket};
 use crate::control_queue::control_queue;
 use crate::events::{self, GrowthWatch};
@@ -41,10 +42,11 @@ use tally_engine::offload::Pulse;
 use tally_engine::switchml::controller::Event;
 use tally_engine::{
     Action, Forwarding, ForwardingConfig, Member, PortId, Registry, RegistryConfig, SwitchAddress,
+    registry,
 };
 use tally_program::service;
 use tally_schema::switch::report::Report;
-use tally_wire::{JobId, Time, UNIT_BYTES};
+use tally_wire::{JobId, SwitchName, Time, UNIT_BYTES};
 
 /// Probes of the card on their way to its thread at most.
 const PROBES: usize = 16;
@@ -109,6 +111,8 @@ impl Switch {
         let mut control = Control {
             live: Live::new(config, path, handle.clone()),
             requests: asked,
+            is_in_fabric: config.fabric.is_some(),
+            parents: Parents::default(),
             ports: None,
             hangup,
             card: card.as_ref().map(|card| card.link.clone()),
@@ -408,7 +412,7 @@ fn registry(config: &Config) -> Result<Registry> {
         units: config.units(),
         member_timeout: Duration::from_millis(config.member_timeout_ms),
         secret,
-        fabric: None,
+        fabric: fabric_config(config),
     };
     let jobs = config.jobs.iter().map(job_config);
     let mut registry = Registry::new(registry, jobs.collect());
@@ -416,6 +420,16 @@ fn registry(config: &Config) -> Result<Registry> {
         registry.set_tenant(Time(0), tenant_config(tenant));
     }
     Ok(registry)
+}
+
+/// The switch as a part of a fabric.
+fn fabric_config(config: &Config) -> Option<registry::Fabric> {
+    let (fabric, name) = config.fabric.as_ref().zip(config.name.as_ref())?;
+    Some(registry::Fabric {
+        name: SwitchName::new(name),
+        key: fabric.key.clone(),
+        previous_key: fabric.previous_key.clone(),
+    })
 }
 
 fn forwarding(config: &Config) -> Result<Forwarding> {

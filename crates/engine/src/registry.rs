@@ -308,6 +308,13 @@ impl Registry {
         self.jobs.get(&id).map_or(0, Job::payload_units)
     }
 
+    /// The place of this switch in the tree of a job, and the workers at this switch.
+    #[must_use]
+    pub fn tree(&self, id: JobId) -> Option<(&Tree, u8)> {
+        let config = &self.jobs.get(&id)?.config;
+        Some((config.tree.as_ref()?, config.workers))
+    }
+
     /// Takes one JOIN or LEAVE. `datagram` is the whole UDP payload and parses as `header`.
     pub fn handle(
         &mut self,

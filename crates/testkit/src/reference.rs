@@ -56,6 +56,34 @@ impl Reference {
     ) -> Result<Verdict> {
         let mut command = Command::new(PYTHON);
         command.arg(&self.program);
+        self.check_with(command, arithmetic, payload_bytes, inputs, outputs)
+    }
+
+    /// The same for a job with this tree of switches: nested lists of ranks, as `[[0,1],[2,3]]`.
+    ///
+    /// # Errors
+    /// If it could not judge.
+    pub fn check_tree(
+        &self,
+        tree: &str,
+        arithmetic: &str,
+        payload_bytes: u16,
+        inputs: &Inputs,
+        outputs: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<Verdict> {
+        let mut command = Command::new(PYTHON);
+        command.arg(&self.program).args(["--tree", tree]);
+        self.check_with(command, arithmetic, payload_bytes, inputs, outputs)
+    }
+
+    fn check_with(
+        &self,
+        mut command: Command,
+        arithmetic: &str,
+        payload_bytes: u16,
+        inputs: &Inputs,
+        outputs: impl IntoIterator<Item = PathBuf>,
+    ) -> Result<Verdict> {
         command.args(["--arithmetic", arithmetic, "--op", "sum"]);
         command.args(["--payload", &payload_bytes.to_string()]);
         match inputs {

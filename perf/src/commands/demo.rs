@@ -7,9 +7,12 @@
 //! With `--card` the job is on a simulated FPGA card beside the switch. In a last all-reduce the
 //! card is killed: the job resumes in software.
 //!
+//! With `--fabric` jobs have trees of switches: each leaf sums its workers, a spine sums the leaves.
+//!
 //! With `--restart` the switch, the parameter server or both are killed and started again in the
 //! middle of each synthetic all-reduce, which must be exact all the same.
 
+mod fabric;
 mod faults;
 mod run;
 mod summary;
@@ -26,6 +29,7 @@ use tally_engine::PolicyName;
 use tally_report::{Machine, Report};
 use tally_schema::switch::report::Report as SwitchReport;
 use tally_testkit::cluster::{Cluster, Cpus, Network, Spec};
+use tally_testkit::fabric::Shape;
 use workloads::workloads;
 
 /// Time that a run may take, besides a second for each million of elements and worker.
@@ -39,7 +43,7 @@ pub struct Args {
     workers: u8,
 
     /// Elements of the synthetic tensor, with a suffix k, M or G; 0 for none [default: 4M, with
-    /// --card 400k]
+    /// --card or --fabric 400k]
     #[arg(long, value_parser = parse_count)]
     elements: Option<u64>,
 
@@ -52,9 +56,15 @@ pub struct Args {
     #[arg(long, default_value_t, value_parser = policies())]
     policy: PolicyName,
 
-    /// Process killed and started again in the middle of each synthetic all-reduce (needs root)
-    #[arg(long, value_enum, value_name = "WHAT")]
-    restart: Option<Restart>,
+    /// Process killed and started again in the middle of each synthetic all-reduce: switch, ps or
+    /// both; with --fabric switches by name, as in leaf1,spine2 (needs root)
+    #[arg(long, value_name = "WHAT")]
+    restart: Option<String>,
+
+    /// Fabric of switches, SPINESxLEAVESxWORKERS behind each leaf, in place of one switch; a job for
+    /// each spine, which is the root of its tree
+    #[arg(long, value_name = "SHAPE", conflicts_with_all = ["card", "workers", "cores"])]
+    fabric: Option<Shape>,
 
     /// A simulated card for the job, killed in the middle of a last all-reduce
     #[arg(long, conflicts_with_all = ["restart"])]
@@ -76,7 +86,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1024)]
     payload: u16,
 
-    /// Window of a worker, in fragments [default: 256, with --card 64]
+    /// Window of a worker, in fragments [default: 256, with --card 64, with --fabric 128]
     #[arg(long)]
     window: Option<u16>,
 
@@ -95,14 +105,19 @@ pub struct Args {
 
 impl Args {
     fn elements(&self) -> u64 {
-        // What a simulated card does in some seconds.
-        let default = if self.card { 400_000 } else { 4_000_000 };
+        // What a simulated card, or several switches on few CPUs, do in some seconds.
+        let is_slow = self.card || self.fabric.is_some();
+        let default = if is_slow { 400_000 } else { 4_000_000 };
         self.elements.unwrap_or(default)
     }
 
     fn window(&self) -> u16 {
         // More would only wait for a simulated card.
-        let default = if self.card { 64 } else { 256 };
+        let default = match (self.card, self.fabric) {
+            (true, _) => 64,
+            (_, Some(_)) => 128,
+            _ => 256,
+        };
         self.window.unwrap_or(default)
     }
 
@@ -121,7 +136,11 @@ impl Args {
             "--payload {}: a multiple of 64 up to 8192",
             self.payload
         );
-        if self.restart.is_some() {
+        if let Some(restart) = &self.restart {
+            match self.fabric {
+                Some(shape) => drop(fabric::restarted(restart, shape)?),
+                None => drop(Restart::parse(restart)?),
+            }
             ensure!(
                 self.network().carries_restarts(),
                 "--restart: over memif a process connects once in its life, so none can come back; \
@@ -143,6 +162,12 @@ impl Args {
             );
         }
         Ok(())
+    }
+
+    /// What of one switch's cluster is killed. It has been checked.
+    fn restart(&self) -> Option<Restart> {
+        let restart = self.restart.as_deref().filter(|_| self.fabric.is_none());
+        restart.and_then(|it| Restart::parse(it).ok())
     }
 
     fn spec(&self) -> Spec {
@@ -210,6 +235,9 @@ struct Results {
 /// If anything could not be run. A wrong sum is no error of the run: it is in the report.
 pub fn run(args: &Args) -> Result<Report> {
     args.check()?;
+    if let Some(shape) = args.fabric {
+        return fabric::run(args, shape);
+    }
     let network = args.network();
     let workloads = workloads(args)?;
     eprintln!(
@@ -245,7 +273,7 @@ pub fn run(args: &Args) -> Result<Report> {
         loss: args.loss,
         seed: args.seed,
         policy: args.policy.to_string(),
-        restart: args.restart,
+        restart: args.restart(),
         card: args.card,
         payload_bytes: args.payload,
         window: args.window(),
@@ -276,7 +304,13 @@ mod tests {
             let Line { args } = Line::parse_from(format!("demo {line}").split_whitespace());
             args.check().map_err(|error| error.to_string())
         };
-        for good in ["", "--loss 0.89", "--card --network memif"] {
+        for good in [
+            "",
+            "--loss 0.89",
+            "--card --network memif",
+            "--restart both --network namespaces",
+            "--fabric 2x2x2 --restart leaf2,spine1 --network namespaces",
+        ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }
         for (bad, words) in [
@@ -289,6 +323,15 @@ mod tests {
             ),
             ("--card --policy fcfs", "--policy esa"),
             ("--card --elements 0", "needs --elements"),
+            ("--restart leaf1 --network namespaces", "switch, ps or both"),
+            (
+                "--fabric 2x2x2 --restart leaf3 --network namespaces",
+                "spine1, spine2, leaf1, leaf2",
+            ),
+            (
+                "--fabric 2x2x2 --restart leaf1 --network memif",
+                "--network namespaces",
+            ),
         ] {
             let error = check(bad).unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -12,6 +12,7 @@ use super::Control;
 use super::change::Change;
 use super::error::ChangeError;
 use super::request::{Applied, ControlHandle, Request, Running};
+use super::trees;
 use crate::log;
 use crate::messages::CardNews;
 use crate::ports::keeper::{PortChange, PortsHandle};
@@ -64,6 +65,11 @@ impl Live {
         }
     }
 
+    /// The configured jobs.
+    pub(super) fn jobs(&self) -> &[JobSection] {
+        &self.running.jobs
+    }
+
     /// Where the configuration is said to be in errors.
     fn path(&self) -> &Path {
         self.path.as_deref().unwrap_or(Path::new("configuration"))
@@ -91,7 +97,7 @@ pub(crate) fn job_config(job: &JobSection) -> JobConfig {
         key: job.key.clone(),
         previous_key: job.previous_key.clone(),
         workers: job.workers,
-        tree: None,
+        tree: trees::tree_config(job),
     }
 }
 

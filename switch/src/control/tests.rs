@@ -69,6 +69,8 @@ impl Rig {
             turns: Turns::default(),
             live: Live::new(&switch, None, handle),
             requests,
+            is_in_fabric: false,
+            parents: Parents::default(),
             ports: None,
             hangup: Arc::default(),
             growth: GrowthWatch::new(Vec::new()),

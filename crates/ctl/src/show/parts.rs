@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tally_engine::DropReason;
 use tally_engine::native::PoolUse;
-use tally_schema::switch::report::{JobReport, Latency, MemberReport, Report, Stage};
+use tally_schema::switch::report::{JobReport, Latency, MemberReport, Report, Stage, TreeReport};
 
 /// What stands for a figure that is not known.
 const NONE: &str = "-";
@@ -26,7 +26,7 @@ pub(super) fn jobs(report: &Report) -> String {
     }
     let mut table = columns![
         "job" right, "phase" left, "epoch" right, "workers" right, "joined" right, "left" right,
-        "ps" left, "card" left, "tenant" left, "old key" left, "waits for" left,
+        "ps" left, "card" left, "tenant" left, "old key" left, "waits for" left, "tree" left, "below" left,
     ];
     let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
     for job in &report.jobs {
@@ -50,6 +50,12 @@ pub(super) fn jobs(report: &Report) -> String {
                 job.previous_key.join(" ")
             },
             awaited(job),
+            job.tree
+                .as_ref()
+                .map_or_else(|| NONE.into(), TreeReport::place),
+            job.tree
+                .as_ref()
+                .map_or_else(|| NONE.into(), TreeReport::below),
         ]);
     }
     table.to_string()

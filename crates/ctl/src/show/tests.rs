@@ -30,8 +30,8 @@ fn jobs_and_members_are_aligned() {
     shows(
         Part::Jobs,
         &[
-            "job  phase              epoch  workers  joined  left  ps   card  tenant  old key  waits for",
-            "  7  running, draining      3        4       4     1  yes  yes   lab     1 ps     -",
+            "job  phase              epoch  workers  joined  left  ps   card  tenant  old key  waits for  tree              below",
+            "  7  running, draining      3        4       4     1  yes  yes   lab     1 ps     -          rank 1 at spine1  leafA",
         ],
     );
     shows(

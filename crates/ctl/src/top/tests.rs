@@ -109,7 +109,7 @@ fn the_screen_shows_goodput_stragglers_and_load() {
     let text = drawn(&screen, 100, 24);
     for part in [
         "tally-switch 0.1.0  up 14 s  configuration version 3  5 of 256 slots in use",
-        "    7 running  4/4      8.2 Mbit/s rank 1",
+        "    7 running  4/4      8.2 Mbit/s rank 5",
         "1.00 Gbit/s    100.0 k",
         "CPU 2    ███████████████░░░░░  75.0 % busy",
         "         4 late",

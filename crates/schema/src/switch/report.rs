@@ -10,6 +10,7 @@ mod member;
 mod sessions;
 mod since;
 mod table;
+mod tree;
 
 pub use card::{CardCounts, CardEvents, CardReport, CardState};
 pub use fabric::FabricLinkReport;
@@ -21,6 +22,7 @@ pub use sessions::{
     RankGauges, RankReport, SessionGauges, SessionReport, SwitchmlLimits, SwitchmlReport,
 };
 pub use table::{Group, Sample, TABLE};
+pub use tree::{ChildReport, ParentReport, TreeReport};
 
 use crate::event::Event;
 use crate::metrics::Histogram;
@@ -178,6 +180,9 @@ pub struct JobReport {
     /// Whether it begins no epoch (`drain`).
     #[serde(default)]
     pub draining: bool,
+    /// The place of the switch in its tree, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<TreeReport>,
     /// The tenant that it is of, if a JOIN made it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,

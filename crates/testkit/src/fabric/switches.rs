@@ -46,7 +46,7 @@ impl Fabric {
     fn ports(&self, switch: SwitchId) -> Vec<PortSection> {
         let plan = &self.plan;
         let mut ports = Vec::new();
-        let mut add = |name, device| {
+        let mut add = |name, device: String| {
             ports.push(PortSection {
                 name: Some(name),
                 mtu: self.spec.mtu,

@@ -2,7 +2,7 @@
 //! back, or the card, which does not.
 
 use super::{Args, PATIENCE};
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use std::time::Duration;
 use tally_schema::switch::report::CardReport;
@@ -14,7 +14,7 @@ pub const KILLED_ROUNDS: u64 = 8;
 const CARD_PORTS: u32 = 16;
 
 /// What `--restart` kills.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Restart {
     /// The switch, half way
@@ -26,6 +26,16 @@ pub enum Restart {
 }
 
 impl Restart {
+    /// As it is written.
+    pub fn parse(text: &str) -> Result<Self> {
+        Ok(match text {
+            "switch" => Self::Switch,
+            "ps" => Self::Ps,
+            "both" => Self::Both,
+            _ => bail!("--restart {text}: switch, ps or both"),
+        })
+    }
+
     /// Which processes, each after how many of how many parts of the fragments.
     fn plan(self) -> &'static [(Process, u64, u64)] {
         match self {

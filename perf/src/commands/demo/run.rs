@@ -39,44 +39,11 @@ pub struct Row {
 pub fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Result<Row> {
     let before = cluster.results()?;
     let card_before = card_results(cluster)?;
-    let mut workers = cluster.start_workers(0, |rank| {
-        let mut arguments = vec!["--arithmetic".to_owned(), workload.arithmetic.to_owned()];
-        match &workload.data {
-            Data::Real(folder) => {
-                arguments.extend([
-                    "--input".to_owned(),
-                    input(folder, rank).display().to_string(),
-                ]);
-                if args.card {
-                    arguments.extend(["--repeat", CARD_ROUNDS].map(str::to_owned));
-                }
-            }
-            Data::Synthetic(elements, element) => arguments.extend(
-                [
-                    "--synthetic",
-                    "--element",
-                    element,
-                    "--elements",
-                    &elements.to_string(),
-                    "--seed",
-                    &args.seed.to_string(),
-                ]
-                .map(str::to_owned),
-            ),
-        }
-        if workload.kills_card {
-            arguments.extend(["--repeat".to_owned(), KILLED_ROUNDS.to_string()]);
-        }
-        arguments
-    })?;
-    let (elements, element_bytes) = match workload.data {
-        Data::Real(_) => (0, 0),
-        Data::Synthetic(elements, "f16") => (elements, 2),
-        Data::Synthetic(elements, "i8") => (elements, 1),
-        Data::Synthetic(elements, _) => (elements, 4),
-    };
+    let mut workers =
+        cluster.start_workers(0, |rank| arguments(args, workload, args.seed, rank))?;
+    let (elements, element_bytes) = workload.size();
     let patience = PATIENCE + Duration::from_micros(elements * u64::from(args.workers));
-    let restarts = match args.restart {
+    let restarts = match args.restart() {
         Some(restart) if elements > 0 => {
             let fragments = (elements * element_bytes).div_ceil(u64::from(args.payload));
             restart_all(restart, cluster, &mut workers, before, fragments)?
@@ -133,22 +100,57 @@ pub fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Resul
     })
 }
 
+/// What the worker of that rank is told of a workload.
+pub fn arguments(args: &Args, workload: &Workload, seed: u64, rank: u8) -> Vec<String> {
+    let mut arguments = vec!["--arithmetic".to_owned(), workload.arithmetic.to_owned()];
+    match &workload.data {
+        Data::Real(folder) => {
+            arguments.extend([
+                "--input".to_owned(),
+                input(folder, rank).display().to_string(),
+            ]);
+            if args.card {
+                arguments.extend(["--repeat", CARD_ROUNDS].map(str::to_owned));
+            }
+        }
+        Data::Synthetic(elements, element) => arguments.extend(
+            [
+                "--synthetic",
+                "--element",
+                element,
+                "--elements",
+                &elements.to_string(),
+                "--seed",
+                &seed.to_string(),
+            ]
+            .map(str::to_owned),
+        ),
+    }
+    if workload.kills_card {
+        arguments.extend(["--repeat".to_owned(), KILLED_ROUNDS.to_string()]);
+    }
+    arguments
+}
+
 /// Asks the reference.
 fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Verdict> {
-    let inputs = match &workload.data {
-        Data::Real(folder) => {
-            Inputs::Files((0..args.workers).map(|rank| input(folder, rank)).collect())
-        }
-        &Data::Synthetic(elements, element) => Inputs::Synthetic {
-            seed: args.seed,
-            element,
-            elements,
-            workers: args.workers,
-        },
-    };
+    let inputs = inputs(workload, args.seed, args.workers);
     let reference = Reference {
         program: args.reference.clone(),
     };
     let outputs = (0..args.workers).map(|rank| cluster.output(0, rank));
     reference.check(workload.arithmetic, args.payload, &inputs, outputs)
+}
+
+/// What the workers of a job sum.
+pub fn inputs(workload: &Workload, seed: u64, workers: u8) -> Inputs {
+    match &workload.data {
+        Data::Real(folder) => Inputs::Files((0..workers).map(|rank| input(folder, rank)).collect()),
+        &Data::Synthetic(elements, element) => Inputs::Synthetic {
+            seed,
+            element,
+            elements,
+            workers,
+        },
+    }
 }

@@ -29,6 +29,18 @@ pub enum Data {
     Synthetic(u64, &'static str),
 }
 
+impl Workload {
+    /// Elements of a synthetic tensor, and bytes of each on the wire; 0 and 0 of real gradients.
+    pub fn size(&self) -> (u64, u64) {
+        match self.data {
+            Data::Real(_) => (0, 0),
+            Data::Synthetic(elements, "f16") => (elements, 2),
+            Data::Synthetic(elements, "i8") => (elements, 1),
+            Data::Synthetic(elements, _) => (elements, 4),
+        }
+    }
+}
+
 pub fn workloads(args: &Args) -> Result<Vec<Workload>> {
     let mut workloads = Vec::new();
     for (folder, name) in REAL {

@@ -225,6 +225,9 @@ impl Display for JobReport {
         if self.draining {
             writeln!(f, "    draining: begins no epoch")?;
         }
+        if let Some(tree) = &self.tree {
+            write!(f, "{tree}")?;
+        }
         if let Some(tenant) = &self.tenant {
             writeln!(f, "    of tenant {tenant}")?;
         }

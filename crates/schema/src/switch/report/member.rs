@@ -90,8 +90,21 @@ impl Display for MemberReport {
 }
 
 impl JobReport {
+    /// What a local rank is called: the global rank of a worker, the name of a switch.
+    fn name_of(&self, rank: u8) -> String {
+        let Some(tree) = &self.tree else {
+            return rank.to_string();
+        };
+        let child = tree.children.iter().find(|child| child.rank == rank);
+        child.map_or_else(
+            || (u32::from(tree.first) + u32::from(rank)).to_string(),
+            |child| child.switch.clone(),
+        )
+    }
+
     /// The ranks that the job waits for, `ps` among them: those that have not joined, or that
-    /// await results for a shorter time than others do (J-11).
+    /// await results for a shorter time than others do (J-11). In a tree, global ranks, and names
+    /// of switches below.
     #[must_use]
     pub fn waits_for(&self) -> Vec<String> {
         let is_there = |rank: u8| self.ranks.iter().any(|it| it.rank == Some(rank));
@@ -100,7 +113,7 @@ impl JobReport {
             JobPhase::Waiting => {
                 let missing = (0..self.members.workers).filter(|&rank| !is_there(rank));
                 let ps = (!self.ps).then(|| "ps".to_owned());
-                missing.map(|rank| rank.to_string()).chain(ps).collect()
+                missing.map(|rank| self.name_of(rank)).chain(ps).collect()
             }
             JobPhase::Paused => vec!["ps".into()],
             JobPhase::Running => {
@@ -108,7 +121,9 @@ impl JobReport {
                 let awaiting = present().map(|it| it.gauges.awaiting);
                 let longest = awaiting.fold(0.0, f64::max);
                 let slow = present().filter(|it| it.gauges.awaiting + LAG <= longest);
-                slow.map(MemberReport::label).collect()
+                let name =
+                    |it: &MemberReport| it.rank.map_or_else(|| it.label(), |r| self.name_of(r));
+                slow.map(name).collect()
             }
         }
     }
