@@ -328,6 +328,7 @@ impl Fabric {
                 .filter(|it| it.neighbour == at && it.is_live());
             state.live = links.map(|it| it.port).collect();
             state.mac = self.heard[at].mac;
+            state.ip = self.heard[at].ip;
         }
         if (&choice, &states) != (&self.choice, &self.states) {
             let sets = FloodSets {

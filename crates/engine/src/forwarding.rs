@@ -295,9 +295,13 @@ impl Forwarding {
         let inside = claims::check(frame, self.mac, self.ip)?;
         let Tables { macs, .. } = &*self.tables;
         let place = self.enter(port, source)?;
-        if inside.ethertype == ETHERTYPE_ARP
-            && (neighbour::answer_arp(frame, self.mac, self.ip) || proxy.answer_arp(frame, port))
-        {
+        let answers = |frame: &mut [u8]| {
+            let fabric = self.fabric.as_ref();
+            neighbour::answer_arp(frame, self.mac, self.ip)
+                || proxy.answer_arp(frame, port)
+                || fabric.is_some_and(|it| it.side(port) == Side::Hosts && it.answer_arp(frame))
+        };
+        if inside.ethertype == ETHERTYPE_ARP && answers(frame) {
             self.admit_answer(now, port)?;
             self.learn_if_allowed(now, port, source);
             return Ok(Verdict::Answer);

@@ -16,9 +16,11 @@
 //! one copy.
 
 use crate::{DropReason, PortId};
+use std::net::Ipv4Addr;
 use tally_wire::Mac;
 use tally_wire::field::{be16, ethernet};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4};
+use tally_wire::neighbour;
 
 /// Links of which one is hashed out for a flow.
 type Hops = Box<[(PortId, u64)]>;
@@ -121,6 +123,8 @@ pub struct NeighbourState {
     pub live: Vec<PortId>,
     /// Its MAC, as its hello said.
     pub mac: Option<Mac>,
+    /// Its IPv4 address, as its hello said.
+    pub ip: Option<Ipv4Addr>,
     /// Whether it is one of those by which frames to hosts behind others may go up.
     pub is_equal: bool,
     /// Below: numbers of the neighbours all of whose switches it reaches as well.
@@ -154,6 +158,8 @@ pub struct Table {
     up: Hops,
     /// By neighbour, above or below.
     by_neighbour: Box<[Hops]>,
+    /// Addresses of neighbours that are heard.
+    addresses: Box<[(Ipv4Addr, Mac)]>,
     /// MACs of neighbours, in order, with their numbers.
     macs: Box<[(u64, usize)]>,
     /// By neighbour, whose place stays when frames come by another's.
@@ -203,6 +209,8 @@ impl Table {
         let known = states.iter().enumerate();
         let known = known.filter_map(|(at, state)| Some((state.mac?.to_u64(), at)));
         let mut macs: Box<[_]> = known.collect();
+        let heard = states.iter().filter(|state| !state.live.is_empty());
+        let addresses = heard.filter_map(|state| state.ip.zip(state.mac));
         macs.sort_unstable();
         let mask = |to: &[usize]| flood_mask(&ports, states, to);
         let floods = [mask(&sets.from_hosts), mask(&sets.from_above)];
@@ -213,11 +221,19 @@ impl Table {
                 .iter()
                 .map(|it| it.live.iter().map(hop).collect())
                 .collect(),
+            addresses: addresses.collect(),
             macs,
             covers: states.iter().map(|it| it.covers.clone().into()).collect(),
             floods: floods.into_iter().chain(below).collect(),
             ports,
         }
+    }
+
+    /// Turns an ARP request for a neighbour into its answer, and says so. A flood goes up by one
+    /// link, so a request from below would reach one switch above and not the others.
+    pub(super) fn answer_arp(&self, frame: &mut [u8]) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|&(ip, mac)| neighbour::answer_arp(frame, mac, ip))
     }
 
     #[inline]

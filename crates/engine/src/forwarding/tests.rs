@@ -605,3 +605,44 @@ proptest::proptest! {
         let _ = forwarding.answer(Time(0), PortId(1), &mut whole, FrameError::NotUdp);
     }
 }
+
+#[test]
+fn hosts_learn_the_addresses_of_neighbouring_switches_from_the_switch_before_them() {
+    use fabric::{FloodSets, Link, NeighbourState};
+    let (spine, ip) = (Mac([2, 0, 0, 0, 1, 1]), [10, 84, 0, 1]);
+    let link = |port, switch: &str| Link {
+        port: PortId(port),
+        switch: switch.into(),
+        is_up: true,
+    };
+    let plan = Plan::new([link(2, "spine1"), link(3, "spine2")]);
+    let state = |live: &[u16]| NeighbourState {
+        live: live.iter().copied().map(PortId).collect(),
+        mac: Some(spine),
+        ip: Some(ip.into()),
+        ..NeighbourState::default()
+    };
+    let mut forwarding = Forwarding::in_fabric(&config(), &plan, FloodLimits::each(0));
+    let mut ask = |live: &[u16], port, target| {
+        let states = [state(live), NeighbourState::default()];
+        let sets = FloodSets {
+            from_below: vec![Vec::new(); 2],
+            ..FloodSets::default()
+        };
+        forwarding.set_fabric(Arc::new(Table::new(&plan, &states, &sets, 0)));
+        let request = arp(1, (host(1), [10, 84, 1, 1]), (Mac::default(), target));
+        let mut frame = frame(Mac::BROADCAST, &[], ARP, &request);
+        let verdict = forwarding.classify(Time(0), PortId(port), &mut frame, &());
+        let answer = arp(2, (spine, ip), (host(1), [10, 84, 1, 1]));
+        let is_answer = frame[14..].starts_with(&answer) && frame[..6] == host(1).0;
+        assert_eq!(verdict == Ok(Verdict::Answer), is_answer, "{verdict:?}");
+        is_answer
+    };
+    assert!(ask(&[2], 1, ip));
+    assert!(!ask(&[2], 1, [10, 84, 0, 2]), "no neighbour's");
+    assert!(!ask(&[], 1, ip), "not heard");
+    assert!(
+        !ask(&[2], 2, ip),
+        "from a switch, which has asked its own neighbours"
+    );
+}
