@@ -1,0 +1,231 @@
+//! Jobs whose trees span several switches, as real processes: exact sums with loss and restarts,
+//! and errors that name what failed.
+//!
+//! Uses the release programs (`cargo build --release`). As root in namespaces, else over memif.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{alone, programs};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tally_testkit::cluster::{Ended, Network, Program, Timeouts};
+use tally_testkit::fabric::{Fabric, FabricSpec};
+use tally_testkit::reference::{Inputs, Reference};
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn spec(shape: &str) -> FabricSpec {
+    let shape = shape.parse().unwrap();
+    FabricSpec {
+        shape,
+        jobs: shape.spines,
+        programs: programs(),
+        timeouts: Timeouts {
+            join_ms: 30_000,
+            stall_ms: 30_000,
+            ..Timeouts::default()
+        },
+        ..FabricSpec::default()
+    }
+}
+
+fn synthetic(elements: u64, arithmetic: &str) -> Vec<String> {
+    let elements = elements.to_string();
+    let all = [
+        "--synthetic",
+        "--elements",
+        &elements,
+        "--seed",
+        "1",
+        "--arithmetic",
+        arithmetic,
+    ];
+    all.map(str::to_owned).to_vec()
+}
+
+/// What every switch and every program says, for a test that fails.
+fn logs(fabric: &Fabric) -> String {
+    let mut text = String::new();
+    for switch in fabric.plan().switches() {
+        text += &format!(
+            "--- {}\n{}",
+            fabric.plan().name(switch),
+            fabric.switch_log(switch)
+        );
+        match fabric.switch_report(switch) {
+            Ok(report) => text += &report.to_string(),
+            Err(error) => text += &format!("{error:#}\n"),
+        }
+    }
+    text
+}
+
+#[track_caller]
+fn all_end_well(fabric: &Fabric, workers: Vec<Program>) {
+    for worker in workers {
+        if let Err(error) = worker.wait_ok(LONG) {
+            panic!("{error:#}\n{}", logs(fabric));
+        }
+    }
+}
+
+#[track_caller]
+fn is_exact(fabric: &Fabric, job: usize, elements: u64, arithmetic: &str) {
+    let total = fabric.spec().shape.total() as u8;
+    let reference = Reference {
+        program: project().join("worker-agent/reference/check.py"),
+    };
+    let inputs = Inputs::Synthetic {
+        seed: 1,
+        element: "f32",
+        elements,
+        workers: total,
+    };
+    let outputs = (0..total).map(|rank| fabric.output(job, rank));
+    let tree = fabric.plan().ranks();
+    let verdict = reference
+        .check_tree(&tree, arithmetic, 1024, &inputs, outputs)
+        .unwrap();
+    assert!(verdict.exact, "{}\n{}", verdict.text, logs(fabric));
+}
+
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Namespaces, in which processes end and come back.
+fn root_only(spec: FabricSpec) -> Option<Fabric> {
+    if Network::for_this_user() != Network::Namespaces {
+        let _ = writeln!(std::io::stderr(), "SKIPPED: network namespaces need root");
+        return None;
+    }
+    Some(Fabric::start(spec).unwrap())
+}
+
+/// Waits for a worker that must fail, with words in its output.
+#[track_caller]
+fn fails(fabric: &Fabric, program: Program, words: &[&str]) {
+    let Ended { status, log } = program.wait(LONG).unwrap();
+    assert!(!status.success(), "it succeeded:\n{log}");
+    for word in words {
+        assert!(
+            log.contains(word),
+            "no `{word}` in:\n{log}\n{}",
+            logs(fabric)
+        );
+    }
+}
+
+#[test]
+fn a_tree_of_two_levels_sums_exactly_and_is_shown() {
+    let _alone = alone();
+    let fabric = Fabric::start(spec("1x2x2")).unwrap();
+    for arithmetic in ["fixed", "native"] {
+        let workers = fabric
+            .start_workers(0, |_| synthetic(20_000, arithmetic))
+            .unwrap();
+        all_end_well(&fabric, workers);
+        is_exact(&fabric, 0, 20_000, arithmetic);
+    }
+    let tree = |name: &str| {
+        let switch = fabric.plan().find(name).unwrap();
+        let report = fabric.switch_report(switch).unwrap();
+        report.jobs[0].tree.clone().unwrap()
+    };
+    let root = tree("spine1");
+    assert_eq!(
+        (root.place(), root.total, root.ranks),
+        ("root".to_owned(), 4, 4)
+    );
+    let children = root
+        .children
+        .iter()
+        .map(|it| (it.switch.as_str(), it.rank, it.first, it.ranks));
+    assert_eq!(
+        children.collect::<Vec<_>>(),
+        [("leaf1", 0, 0, 2), ("leaf2", 1, 2, 2)]
+    );
+    let leaf = tree("leaf2");
+    assert_eq!(
+        (leaf.place(), leaf.first, leaf.hosts),
+        ("rank 1 at spine1".to_owned(), 2, 2)
+    );
+    assert_eq!(leaf.parent.unwrap().port.as_deref(), Some("spine1-0"));
+    // What went up is one stream of two workers', beside control and hellos.
+    let switch = fabric.plan().find("leaf2").unwrap();
+    let counters = fabric.switch_report(switch).unwrap().counters;
+    let (sums, contributions) = (counters["sums_up"], counters["contributions"]);
+    assert!(
+        sums > 0 && sums <= contributions / 2,
+        "{sums} of {contributions}"
+    );
+}
+
+#[test]
+fn a_missing_worker_of_another_leaf_is_named_by_its_global_rank() {
+    let _alone = alone();
+    let mut spec = spec("1x2x2");
+    spec.timeouts.join_ms = 5000;
+    let fabric = Fabric::start(spec).unwrap();
+    let start = |rank| {
+        fabric
+            .start_worker(0, rank, synthetic(1000, "fixed"))
+            .unwrap()
+    };
+    let workers = [0, 1, 2].map(start);
+    for worker in workers {
+        fails(&fabric, worker, &["rank 3"]);
+    }
+}
+
+#[test]
+fn a_leaf_that_dies_ends_the_job_and_is_named() {
+    let _alone = alone();
+    let mut spec = spec("1x2x2");
+    spec.member_timeout_ms = Some(2000);
+    let Some(mut fabric) = root_only(spec) else {
+        return;
+    };
+    let mut workers = fabric
+        .start_workers(0, |_| synthetic(50_000_000, "fixed"))
+        .unwrap();
+    let root = fabric.plan().root(0);
+    fabric.wait_for_results(root, 100, LONG).unwrap();
+    let leaf = fabric.plan().find("leaf2").unwrap();
+    fabric.kill_switch(leaf).unwrap();
+    drop(workers.split_off(2));
+    for worker in workers {
+        fails(&fabric, worker, &["leaf2", "ranks 2 to 3"]);
+    }
+    // Another epoch begins once the leaf is back.
+    fabric.start_switch(leaf).unwrap();
+    let workers = fabric
+        .start_workers(0, |_| synthetic(1000, "fixed"))
+        .unwrap();
+    all_end_well(&fabric, workers);
+    is_exact(&fabric, 0, 1000, "fixed");
+}
+
+#[test]
+fn a_leaf_and_a_spine_that_restart_lose_no_sum() {
+    let _alone = alone();
+    let mut spec = spec("1x2x1");
+    spec.loss = 0.01;
+    let Some(mut fabric) = root_only(spec) else {
+        return;
+    };
+    let workers = fabric
+        .start_workers(0, |_| synthetic(400_000, "native"))
+        .unwrap();
+    let root = fabric.plan().root(0);
+    for (name, results) in [("leaf2", 300), ("spine1", 600)] {
+        fabric.wait_for_results(root, results, LONG).unwrap();
+        let switch = fabric.plan().find(name).unwrap();
+        fabric.restart(switch).unwrap();
+    }
+    all_end_well(&fabric, workers);
+    is_exact(&fabric, 0, 400_000, "native");
+}
