@@ -87,6 +87,8 @@ pub(in crate::registry) struct Link {
     /// Ready and running, as the parent was told last.
     pub(super) told: (bool, bool),
     pub(super) departure: Option<Departure>,
+    /// An epoch that has ended at the parent, while members here wait for one.
+    pub(super) over: Option<Incarnation>,
     /// Since when the job forms without a member.
     pub(super) empty: Option<Time>,
     /// The parent has answered under the current switch key.
@@ -113,6 +115,7 @@ impl Link {
             next: Time(0),
             told: (false, false),
             departure: None,
+            over: None,
             empty: None,
             key_is_good: false,
             turn: false,
@@ -217,7 +220,14 @@ impl Job {
             return;
         };
         link.answered(visit, key);
+        if accept.challenge != link.challenge && accept.state != State::Ended {
+            // No answer to what this node asked last: perhaps of an epoch that is over, whose
+            // instance was the same. The current challenge tells.
+            link.next = visit.now;
+            return;
+        }
         link.challenge = accept.challenge;
+        link.over = None;
         link.window = accept.window;
         let incarnation = Incarnation::said(epoch, accept.salt);
         let secret = match accept.wrapped {

@@ -230,6 +230,15 @@ impl Job {
         if here && self.phase != Phase::Idle && self.left == self.all() {
             return self.finish(visit);
         }
+        if here
+            && self.phase == Phase::Forming
+            && self.resumed.is_none()
+            && let Some(link) = &mut self.link
+        {
+            // Members that have not been told that it runs are of the next one.
+            link.over = Some(incarnation);
+            return;
+        }
         self.end_wanted(visit, incarnation, Ok(()));
     }
 
@@ -489,6 +498,9 @@ impl Job {
             let wanted = link.wanted?;
             (incarnation, running) = (wanted.incarnation, wanted.running);
             (units, shape) = (wanted.units, wanted.shape);
+        }
+        if link.over == Some(incarnation) {
+            incarnation = Incarnation::NONE;
         }
         let sent = behind.filter(|_| running);
         let join = Join {
