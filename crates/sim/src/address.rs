@@ -14,7 +14,7 @@ pub struct HostId(pub u16);
 pub struct SwitchId(pub u16);
 
 /// Switches that a world may have.
-pub const SWITCHES_MAX: u16 = 256;
+pub const SWITCHES_MAX: u16 = 1024;
 
 impl SwitchId {
     /// The host number that stands for its own addresses.

@@ -1,9 +1,37 @@
 //! What workers contribute, and what the sums ought to be, computed from the contributions
 //! themselves and in no other way: no code is shared with the engine, the endpoints or the kernels.
 
+mod tree;
+
+pub use tree::TreeSums;
+
 use crate::rng::{MILLION, mix};
 use half::{bf16, f16};
 use tally_wire::Element;
+
+/// Whose i16 and i8 make up for whose, so that the sum of all fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pairing {
+    /// The rank whose words both of the pair use.
+    of: u16,
+    /// The first of the two.
+    is_first: bool,
+    /// There is no second one.
+    is_alone: bool,
+}
+
+impl Pairing {
+    /// The pairing of the `place`-th of `among` workers, of which the first has the rank `first`.
+    #[must_use]
+    pub const fn of(place: u16, among: u16, first: u16) -> Self {
+        let is_first = place.is_multiple_of(2);
+        Self {
+            of: first + (place & !1),
+            is_first,
+            is_alone: is_first && place + 1 == among,
+        }
+    }
+}
 
 /// The contributions of one incarnation of a job.
 #[derive(Clone, Copy, Debug)]
@@ -19,20 +47,20 @@ pub struct Contributions {
 impl Contributions {
     /// Two 32-bit words of `rank`'s contribution to fragment `seq`.
     #[inline]
-    fn words(&self, rank: u8, seq: u64, pair: u64) -> u64 {
-        let n = seq << 12 | u64::from(rank) << 6 | pair & 63;
+    fn words(&self, rank: u16, seq: u64, pair: u64) -> u64 {
+        let n = seq << 18 | u64::from(rank) << 6 | pair & 63;
         mix(n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.salt)
     }
 
     #[inline]
-    fn i32_at(&self, rank: u8, seq: u64, at: usize) -> i32 {
+    fn i32_at(&self, rank: u16, seq: u64, at: usize) -> i32 {
         let words = self.words(rank, seq, at as u64 / 2);
         // 64 of these do not saturate.
         ((words >> (32 * (at % 2))) as u32).cast_signed() >> 7
     }
 
     #[inline]
-    fn f32_at(&self, rank: u8, seq: u64, at: usize) -> f32 {
+    fn f32_at(&self, rank: u16, seq: u64, at: usize) -> f32 {
         let word = (self.words(rank, seq, at as u64 / 2) >> (32 * (at % 2))) as u32;
         if self.infinite_ppm > 0
             && mix(u64::from(word)) % u64::from(MILLION) < u64::from(self.infinite_ppm)
@@ -53,7 +81,7 @@ impl Contributions {
     /// Half of them are large and of one magnitude, and the others so small beside them that a sum
     /// in f32 loses parts of them: where the large ones cancel, any other order, and any rounding
     /// on the way, gives other bits.
-    fn half_at(&self, rank: u8, seq: u64, at: usize, element: Element) -> f32 {
+    fn half_at(&self, rank: u16, seq: u64, at: usize, element: Element) -> f32 {
         let word = self.words(rank, seq, at as u64 / 4) >> (16 * (at % 4));
         let sign = if word & 1 == 0 { 1.0 } else { -1.0 };
         if self.infinite_ppm > 0 && mix(word) % u64::from(MILLION) < u64::from(self.infinite_ppm) {
@@ -73,7 +101,14 @@ impl Contributions {
     /// An i16 or i8. Two neighbours in rank are of nearly the same size and of opposite signs,
     /// those of even ranks positive: sums of some leave the range of the type, and the sum of all
     /// does not.
-    fn integer_at(&self, rank: u8, seq: u64, at: usize, element: Element) -> i32 {
+    fn integer_at(
+        &self,
+        rank: u16,
+        pairing: Pairing,
+        seq: u64,
+        at: usize,
+        element: Element,
+    ) -> i32 {
         let (large, small) = match element {
             Element::I16 => (32_000, 5),
             _ => (110, 1),
@@ -83,12 +118,12 @@ impl Contributions {
             self.words(rank, seq, at as u64 / 4) >> (16 * (at % 4)) & 0xffff,
             small,
         );
-        if rank.is_multiple_of(2) && rank + 1 == self.workers {
+        if pairing.is_alone {
             return own;
         }
-        let shared = self.words(rank & !1, !seq, at as u64 / 4) >> (16 * (at % 4)) & 0xffff;
+        let shared = self.words(pairing.of, !seq, at as u64 / 4) >> (16 * (at % 4)) & 0xffff;
         let shared = (shared % large) as i32;
-        if rank.is_multiple_of(2) {
+        if pairing.is_first {
             shared + own
         } else {
             own - shared
@@ -96,12 +131,29 @@ impl Contributions {
     }
 
     #[inline]
-    fn byte_at(&self, rank: u8, seq: u64, at: usize) -> u8 {
+    fn byte_at(&self, rank: u16, seq: u64, at: usize) -> u8 {
         (self.words(rank, seq, at as u64 / 8) >> (8 * (at % 8))) as u8
+    }
+
+    const fn pairing(&self, rank: u16) -> Pairing {
+        Pairing::of(rank, self.workers as u16, 0)
     }
 
     /// Writes what `rank` contributes to fragment `seq`.
     pub fn write(&self, rank: u8, seq: u64, element: Element, payload: &mut [u8]) {
+        let rank = u16::from(rank);
+        self.write_paired(rank, self.pairing(rank), seq, element, payload);
+    }
+
+    /// Writes what `rank` contributes to fragment `seq`, with this pairing.
+    fn write_paired(
+        &self,
+        rank: u16,
+        pairing: Pairing,
+        seq: u64,
+        element: Element,
+        payload: &mut [u8],
+    ) {
         match element {
             Element::F16 => {
                 for (at, out) in payload.chunks_exact_mut(2).enumerate() {
@@ -117,13 +169,13 @@ impl Contributions {
             }
             Element::I16 => {
                 for (at, out) in payload.chunks_exact_mut(2).enumerate() {
-                    let value = self.integer_at(rank, seq, at, element) as i16;
+                    let value = self.integer_at(rank, pairing, seq, at, element) as i16;
                     out.copy_from_slice(&value.to_be_bytes());
                 }
             }
             Element::I8 => {
                 for (at, out) in payload.iter_mut().enumerate() {
-                    *out = self.integer_at(rank, seq, at, element) as u8;
+                    *out = self.integer_at(rank, pairing, seq, at, element) as u8;
                 }
             }
             Element::I32 => {
@@ -158,19 +210,14 @@ impl Contributions {
 
     /// The exact sum of i16 or i8.
     fn exact_sum(&self, seq: u64, at: usize, element: Element, bitmap: u64) -> i32 {
-        let terms = ranks(bitmap).map(|r| self.integer_at(r, seq, at, element));
+        let terms = ranks(bitmap).map(|r| self.integer_at(r, self.pairing(r), seq, at, element));
         terms.sum()
     }
 
     /// Whether a frame may carry what the contributions of the ranks in `bitmap` add up to (H-3).
     #[must_use]
     pub fn may_be_partial(&self, element: Element, bitmap: u64) -> bool {
-        let all = u64::MAX >> (64 - self.workers.clamp(1, 64));
-        match element {
-            Element::I32 | Element::Scale => true,
-            Element::F32 => bitmap.count_ones() == 1 || bitmap & (bitmap + 1) == 0,
-            _ => bitmap.count_ones() == 1 || bitmap == all,
-        }
+        may_be_partial(element, bitmap, self.workers)
     }
 
     /// Writes what the contributions of the ranks in `bitmap`, at least one, add up to.
@@ -234,12 +281,22 @@ impl Contributions {
     }
 }
 
+/// Whether a frame may carry what the ranks in `bitmap`, of so many, add up to (H-3).
+fn may_be_partial(element: Element, bitmap: u64, members: u8) -> bool {
+    let all = u64::MAX >> (64 - members.clamp(1, 64));
+    match element {
+        Element::I32 | Element::Scale => true,
+        Element::F32 => bitmap.count_ones() == 1 || bitmap & bitmap.wrapping_add(1) == 0,
+        _ => bitmap.count_ones() == 1 || bitmap == all,
+    }
+}
+
 /// The ranks whose bit is set, from 0.
-fn ranks(mut bitmap: u64) -> impl Iterator<Item = u8> {
+fn ranks(mut bitmap: u64) -> impl Iterator<Item = u16> {
     std::iter::from_fn(move || {
         let rank = bitmap.trailing_zeros();
         bitmap &= bitmap.wrapping_sub(1);
-        (rank < 64).then_some(rank as u8)
+        (rank < 64).then_some(rank as u16)
     })
 }
 
@@ -308,8 +365,9 @@ mod tests {
             for (element, limit) in [(Element::I16, 32_767), (Element::I8, 127)] {
                 let mut beyond = 0;
                 for (seq, at) in (0..20).flat_map(|seq| (0..64).map(move |at| (seq, at))) {
-                    for rank in 0..workers {
-                        assert!(c.integer_at(rank, seq, at, element).abs() <= limit);
+                    for rank in 0..u16::from(workers) {
+                        let own = c.integer_at(rank, c.pairing(rank), seq, at, element);
+                        assert!(own.abs() <= limit);
                     }
                     assert!(c.exact_sum(seq, at, element, all).abs() <= limit);
                     let even = c.exact_sum(seq, at, element, all & 0x5555_5555_5555_5555);

@@ -37,8 +37,8 @@ use tally_engine::switchml::{
 };
 use tally_engine::{
     Action, Aggregator, Command, Context, ControlFrame, Counters, DialectCommand, Dialects,
-    DropReason, Forwarding, ForwardingConfig, Handover, JobConfig, PoolConfig, PoolJob, PortId,
-    Ports, Registry, SwitchAddress, Transmit, native,
+    DropReason, Forwarding, ForwardingConfig, Handover, JobConfig, Member, ParentAddress,
+    PoolConfig, PoolJob, PortId, Ports, Registry, SwitchAddress, Transmit, native,
 };
 use tally_wire::{JobId, Time, UdpFrame};
 
@@ -501,6 +501,23 @@ impl Switch {
             }
         }
         sum
+    }
+
+    /// Takes note of where the parent of its nodes of these jobs is, until it stops.
+    pub(crate) fn introduce(&mut self, jobs: &[JobId], parent: Member, out: &mut Outside<'_>) {
+        self.ready();
+        let address = ParentAddress {
+            mac: parent.mac,
+            ip: parent.ip,
+        };
+        for core in &mut self.cores {
+            core.core
+                .command(Command::Parent(parent.port, Some(address)));
+        }
+        for &job in jobs {
+            let actions = self.registry.set_parent_address(out.now, job, Some(parent));
+            self.carry_out(actions, out);
+        }
     }
 
     /// Sets a job, or adds it.

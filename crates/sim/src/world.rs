@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use tally_endpoint::{Event as WorkerEvent, Ps, PsConfig, PsEvent, Worker, WorkerConfig};
 use tally_endpoint::{Transmit, datagram_bytes};
-use tally_engine::JobConfig;
+use tally_engine::{JobConfig, Member};
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit_udp};
 use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size, is_port};
@@ -419,6 +419,12 @@ impl<D: Data> World<D> {
         self.switches[usize::from(switch.0)].start(secret);
         let (switch, mut outside) = self.split(switch);
         switch.start_card(&mut outside);
+    }
+
+    /// Tells a switch where the parent of its nodes of these jobs is, as a hello would.
+    pub fn introduce(&mut self, switch: SwitchId, jobs: &[JobId], parent: Member) {
+        let (switch, mut outside) = self.split(switch);
+        switch.introduce(jobs, parent, &mut outside);
     }
 
     /// Sets a job of a switch, or adds it.

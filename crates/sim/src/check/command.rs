@@ -1,7 +1,6 @@
 //! The command line of `tally-sim check`.
 
-use super::options::Options;
-use super::{Outcome, Totals, run, run_many};
+use super::{Outcome, Totals, describe, run, run_many};
 use anyhow::Result;
 use serde::Serialize;
 use std::process::ExitCode;
@@ -75,6 +74,7 @@ struct Results {
     whole_frames_forwarded: u64,
     worlds_of_two_switches: u64,
     trunk_frames: u64,
+    worlds_of_trees: u64,
     events: u64,
     simulated_s: u64,
     wall_s: f64,
@@ -94,7 +94,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     if let Some(seed) = args.seed
         && !json
     {
-        println!("seed {seed}\n{}", Options::draw(seed));
+        println!("seed {seed}\n{}", describe(seed));
     }
     let start = Instant::now();
     let mut totals = Totals::default();
@@ -133,6 +133,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         whole_frames_forwarded: totals.forwarded,
         worlds_of_two_switches: totals.fabrics,
         trunk_frames: totals.trunk,
+        worlds_of_trees: totals.trees,
         events: totals.events,
         simulated_s: totals.simulated_ms / 1000,
         wall_s: start.elapsed().as_secs_f64(),
@@ -174,7 +175,7 @@ fn table(results: &Results) -> String {
          {} worlds with a card: {} moves of jobs, {} failovers, {} results of cards, \
          {} hostile frames of cards\n\
          {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
-         {} worlds of two switches, {} frames over their trunks\n\
+         {} worlds of two switches, {} frames over their trunks; {} worlds of trees\n\
          {} simulated seconds in {:.1} s\n",
         results.seeds_run,
         results.incarnations,
@@ -194,6 +195,7 @@ fn table(results: &Results) -> String {
         results.whole_frames_forwarded,
         results.worlds_of_two_switches,
         results.trunk_frames,
+        results.worlds_of_trees,
         results.simulated_s,
         results.wall_s
     )
@@ -212,7 +214,7 @@ fn found(outcome: &Outcome) -> Option<Found> {
         seed: outcome.seed,
         checker: format!("{:?}", finding.checker),
         text: finding.text.clone(),
-        options: Options::draw(outcome.seed).to_string(),
+        options: describe(outcome.seed),
     })
 }
 
@@ -222,7 +224,7 @@ fn explain(outcome: &Outcome, traced: bool) {
         return;
     };
     eprintln!("\nseed {} FAILED: {finding}", outcome.seed);
-    eprintln!("{}", Options::draw(outcome.seed));
+    eprintln!("{}", describe(outcome.seed));
     if !traced {
         let again = run(outcome.seed, TAIL_RECORDS);
         eprint!("the last events:\n{}", again.trace.unwrap_or_default());

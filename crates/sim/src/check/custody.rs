@@ -8,6 +8,9 @@
 //! * to answer that nothing is here (NOT_HERE) while it has some;
 //! * to publish a result of its own without having had all.
 //!
+//! At a node of a tree that has a parent, the sum leaves as DATA, and what comes after it must not
+//! be taken.
+//!
 //! A fragment that is a window or more behind the newest of its job has a result, and its slot may
 //! be given up at any moment (S-5): of those nothing is checked.
 
@@ -132,6 +135,10 @@ impl Custody {
                         "switch {s} publishes a result of {ranks:#x}, all are {all:#x}: {header:?}"
                     )
                 });
+            }
+            // To the parent. From now on all contributions are late, until the result is there.
+            Kind::Data => {
+                self.has.insert(key, u64::MAX);
             }
             Kind::NotHere if !header.flags.has(Flags::FINISHED) => {
                 let ranks = self.has.get(&key).copied().unwrap_or(0);

@@ -3,7 +3,8 @@
 use super::findings::{Checker, Findings};
 use super::options::JobOptions;
 use crate::host::Data;
-use crate::oracle::{Contributions, Sums};
+use crate::oracle::{Contributions, Sums, TreeSums};
+use crate::tree::Tree;
 use std::cell::RefCell;
 use std::rc::Rc;
 use tally_endpoint::{Contribution, Delivery, Gradients};
@@ -24,6 +25,8 @@ pub struct Facts {
     /// The fragment in which integers overflow.
     pub overflow: Option<u64>,
     sums: RefCell<Sums>,
+    /// The sums of each node, if the job has a tree.
+    pub tree: Option<TreeSums>,
 }
 
 impl Facts {
@@ -51,6 +54,18 @@ impl Facts {
             overflow: options.overflow.filter(|_| number == job),
             sums: RefCell::new(Sums::new(contributions, payload_bytes, span)),
             options: options.clone(),
+            tree: None,
+        }
+    }
+
+    /// The same of a job whose sums are folded by this tree.
+    #[must_use]
+    pub fn with_tree(self, tree: Rc<Tree>) -> Self {
+        let payload_bytes = usize::from(self.options.units) * UNIT_BYTES;
+        let tree = TreeSums::new(self.contributions, tree, payload_bytes);
+        Self {
+            tree: Some(tree),
+            ..self
         }
     }
 
@@ -65,7 +80,10 @@ impl Facts {
             }
         } else {
             let element = self.options.element(seq);
-            self.contributions.write(rank, seq, element, payload);
+            match &self.tree {
+                Some(tree) => tree.write(rank.into(), seq, element, payload),
+                None => self.contributions.write(rank, seq, element, payload),
+            }
         }
     }
 
@@ -73,7 +91,10 @@ impl Facts {
     #[must_use]
     pub fn is_sum(&self, seq: u64, payload: &[u8]) -> bool {
         let element = self.options.element(seq);
-        self.sums.borrow_mut().sum(seq, element) == payload
+        match &self.tree {
+            Some(tree) => *tree.sum(0, seq, element) == *payload,
+            None => self.sums.borrow_mut().sum(seq, element) == payload,
+        }
     }
 
     /// Whether `payload` is the sum of the contributions of `bitmap` to `seq`.

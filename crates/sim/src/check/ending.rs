@@ -78,6 +78,12 @@ impl Incarnation {
         self.killed | self.interrupted | failed.fold(0, |all, bit| all | bit)
     }
 
+    /// Ranks that may be missed: gone, or finished before the switch started last.
+    #[must_use]
+    pub fn excused(&self) -> u64 {
+        self.gone() | self.finished_before_switch()
+    }
+
     /// Ranks that had finished before the switch started last. It knows nothing of them, and they
     /// do not come back (J-7).
     fn finished_before_switch(&self) -> u64 {

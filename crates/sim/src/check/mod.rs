@@ -21,16 +21,22 @@ pub mod scenario;
 pub mod session;
 mod setup;
 pub mod switchml;
+pub mod tree;
 
 use crate::switch::Switch;
 use crate::trace::Trace;
+use crate::world::{App, World};
+use data::Contributor;
 use findings::{Checker, Finding, Findings};
 use options::Options;
+use options::tree::TreeOptions;
 use scenario::Scenario;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tree::TreeScenario;
 
 /// What became of a seed.
 #[derive(Clone, Debug)]
@@ -80,6 +86,8 @@ pub struct Totals {
     pub fabrics: u64,
     /// Frames over their trunks.
     pub trunk: u64,
+    /// Worlds with trees of switches.
+    pub trees: u64,
     /// Incarnations of jobs.
     pub incarnations: u64,
     /// Things that went wrong on purpose.
@@ -105,28 +113,45 @@ impl Totals {
         self.forwarded += other.forwarded;
         self.fabrics += other.fabrics;
         self.trunk += other.trunk;
+        self.trees += other.trees;
         self.incarnations += other.incarnations;
         self.incidents += other.incidents;
+    }
+}
+
+/// What a seed stands for, as text.
+#[must_use]
+pub fn describe(seed: u64) -> String {
+    match TreeOptions::draw(seed) {
+        Some(options) => options.to_string(),
+        None => Options::draw(seed).to_string(),
     }
 }
 
 /// Runs one seed.
 #[must_use]
 pub fn run(seed: u64, trace_records: usize) -> Outcome {
-    run_options(Options::draw(seed), trace_records)
+    match TreeOptions::draw(seed) {
+        Some(options) => run_tree(options, trace_records),
+        None => run_options(Options::draw(seed), trace_records),
+    }
 }
 
-fn run_options(options: Options, trace_records: usize) -> Outcome {
-    let seed = options.seed;
-    let findings = Findings::default();
-    let (mut world, mut scenario) = Scenario::new(options, findings.clone());
+/// Lets a world's time pass until its scenario stops it; at `end`, it is late.
+fn play(
+    world: &mut World<Contributor>,
+    scenario: &mut impl App<Contributor>,
+    findings: &Findings,
+    limit: Duration,
+    trace_records: usize,
+) {
     if trace_records > 0 {
         world.trace = Some(Trace::new(trace_records));
     }
-    let end = world.now.after(scenario.deadline());
+    let end = world.now.after(limit);
     IN_RUN.set(true);
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        if !world.run(&mut scenario, end) {
+        if !world.run(scenario, end) {
             let text = || format!("the run has not ended at {} ns", world.now.0);
             findings.report(Checker::Convergence, text);
         }
@@ -137,6 +162,41 @@ fn run_options(options: Options, trace_records: usize) -> Outcome {
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
         findings.report(Checker::Panic, || text.unwrap_or("a panic").to_owned());
     }
+}
+
+/// Runs a world of trees.
+#[must_use]
+pub fn run_tree(options: TreeOptions, trace_records: usize) -> Outcome {
+    let (seed, incidents) = (options.base.seed, options.incidents.len());
+    let findings = Findings::default();
+    let (mut world, mut scenario) = TreeScenario::new(options, findings.clone());
+    let limit = scenario.deadline();
+    play(&mut world, &mut scenario, &findings, limit, trace_records);
+    let counters = || world.switches.iter().map(Switch::counters);
+    Outcome {
+        seed,
+        finding: findings.first(),
+        trace: world.trace.as_ref().map(ToString::to_string),
+        totals: Totals {
+            simulated_ms: world.now.0 / 1_000_000,
+            events: world.happened,
+            fragments: scenario.expected_fragments,
+            summed: counters().map(|c| c.contributions).sum(),
+            grouped: counters().map(|c| c.grouped).sum(),
+            trees: 1,
+            incarnations: scenario.incarnations.len() as u64,
+            incidents: incidents as u64,
+            ..Totals::default()
+        },
+    }
+}
+
+fn run_options(options: Options, trace_records: usize) -> Outcome {
+    let seed = options.seed;
+    let findings = Findings::default();
+    let (mut world, mut scenario) = Scenario::new(options, findings.clone());
+    let limit = scenario.deadline();
+    play(&mut world, &mut scenario, &findings, limit, trace_records);
     let switches = || world.switches.iter();
     let counters = || switches().map(Switch::counters);
     let card = world.switches[0].card.as_ref();
@@ -162,6 +222,7 @@ fn run_options(options: Options, trace_records: usize) -> Outcome {
             forwarded: scenario.forwarded,
             fabrics: scenario.fabric.is_some().into(),
             trunk: scenario.fabric.as_ref().map_or(0, |of| of.frames(&world)),
+            trees: 0,
             incarnations: scenario.incarnations.len() as u64,
             incidents: scenario.options.incidents.len() as u64,
         },

@@ -3,6 +3,7 @@
 pub mod card;
 pub mod fabric;
 pub mod session;
+pub mod tree;
 
 use crate::address::SwitchId;
 use crate::link::Faults;

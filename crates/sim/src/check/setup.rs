@@ -14,7 +14,7 @@ use tally_kernels::Kernels;
 use tally_wire::{DEFAULT_PORT, JobId, Key};
 
 /// MACs learnt at a port at most: more than there are hosts, and addresses of the hostile one.
-const ADDRESSES: u32 = 1024;
+pub(super) const ADDRESSES: u32 = 1024;
 
 pub(super) fn key(job: usize) -> Key {
     key_of(job, 0)

@@ -1,6 +1,7 @@
 //! What a worker contributes and receives: made-up numbers, of which every sum is known.
 //!
-//! Element e of fragment s of job j is h(j, s, e) · (rank + 1), where h has 16 bits. So the sum is
+//! Element e of fragment s of job j is h(j, s, e) · (rank + 1), where h has 16 bits, or 8 in a job
+//! of more than 64 workers. So the sum is
 //! h · n(n + 1)/2 if each rank counts once, and hardly ever otherwise. The feed also knows which
 //! layer a fragment belongs to, and tells when a layer has all its results.
 
@@ -74,6 +75,8 @@ pub struct Feed {
     job: u64,
     weight: u32,
     sum_weight: u32,
+    /// Bits of h that are used: sums fit.
+    mask: u32,
     /// What was submitted and is unfinished, in order; those finished ahead of others stay.
     messages: VecDeque<Message>,
     end: u64,
@@ -90,12 +93,13 @@ pub struct Feed {
 impl Feed {
     /// That of one rank.
     #[must_use]
-    pub fn new(job: JobId, rank: u8, workers: u8) -> Self {
+    pub fn new(job: JobId, rank: u16, workers: u16) -> Self {
         let n = u32::from(workers);
         Self {
             job: mix(u64::from(job.0)),
             weight: u32::from(rank) + 1,
             sum_weight: n * (n + 1) / 2,
+            mask: if n <= 64 { 0xffff } else { 0xff },
             messages: VecDeque::new(),
             end: 0,
             finished: Vec::new(),
@@ -123,9 +127,9 @@ impl Feed {
     /// The elements of a fragment, each times `weight`.
     #[inline]
     fn elements(&self, seq: u64, weight: u32) -> impl Iterator<Item = [u8; 4]> {
-        let h = mix(seq ^ self.job);
+        let (h, mask) = (mix(seq ^ self.job), self.mask);
         (0..).map(move |e: u32| {
-            let h = (h.rotate_left(16 * (e & 3)) as u32 ^ (e << 2)) & 0xffff;
+            let h = (h.rotate_left(16 * (e & 3)) as u32 ^ (e << 2)) & mask;
             (h * weight).to_be_bytes()
         })
     }

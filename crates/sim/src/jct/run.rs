@@ -566,7 +566,7 @@ fn start(
                 WorkerConfig::new(job, keys[number].clone(), rank, workers, [0; 32], instance);
             config.units = UNITS;
             config.window = scenario.window;
-            let feed = Feed::new(job, rank, workers);
+            let feed = Feed::new(job, rank.into(), workers.into());
             let session = world.start_worker(SwitchId(0), address, config, feed);
             debug_assert_eq!(session, session_of(members.len()));
             members.push(Member {

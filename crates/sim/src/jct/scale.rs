@@ -1,5 +1,7 @@
-//! `tally-sim scale`: how large a simulation may be. Many jobs of a small model, on one switch,
-//! esa.
+//! `tally-sim scale`: how large a simulation may be. Many jobs of a small model, on one switch, or
+//! one job on a tree of switches; esa.
+
+mod tree;
 
 use super::models::Model;
 use super::run::{Scenario, run};
@@ -32,6 +34,18 @@ pub struct Args {
     /// The seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+
+    /// Levels of switches; from 2 on, one job on a tree of them.
+    #[arg(long, default_value_t = 1)]
+    levels: u32,
+
+    /// Members of each switch of a tree.
+    #[arg(long, default_value_t = 16)]
+    fan_in: u16,
+
+    /// Fragments of each worker of a tree.
+    #[arg(long, default_value_t = 64)]
+    fragments: u64,
 }
 
 #[derive(Serialize)]
@@ -50,6 +64,9 @@ struct Results {
 /// # Errors
 /// When a sum is wrong or a job does not end.
 pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
+    if args.levels > 1 {
+        return tree::run_args(args, json);
+    }
     let per_job = args.workers / args.jobs.max(1);
     let more = args.workers % args.jobs.max(1);
     ensure!(

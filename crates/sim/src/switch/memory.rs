@@ -222,12 +222,24 @@ impl Platform for Memory {
                 };
                 frame.enter(&seen.ledger, number);
             }
+            // A node's sum, which stays in the ring as a result does.
+            Observed::Sent(header, frame) if header.kind == Kind::Data => {
+                frame.set_origin(Origin::Switch(self.switch));
+                if let Some(diary) = &mut seen.diary {
+                    diary.did.push(Did::Sent(*header));
+                }
+            }
             Observed::Sent(header, frame) => {
                 let (number, _) = frame.leave();
                 frame.set_origin(Origin::Switch(self.switch));
-                if let Some(diary) = &mut seen.diary
-                    && !diary.left(number, Some(header))
-                {
+                let Some(diary) = &mut seen.diary else {
+                    return;
+                };
+                if !header.kind.has_elements() {
+                    // Its buffer may have been a contribution's, which was late (TR-3).
+                    diary.left(number, None);
+                    diary.did.push(Did::Sent(*header));
+                } else if !diary.left(number, Some(header)) {
                     diary.did.push(Did::Sent(*header));
                 }
             }
