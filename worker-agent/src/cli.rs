@@ -234,9 +234,20 @@ pub(crate) struct StatusArgs {
 /// The running agent that is called.
 #[derive(Debug, Args)]
 pub(crate) struct ControlArgs {
-    /// Path of the agent's control socket.
-    #[arg(long, value_name = "PATH", global = true, default_value_os_t = control_socket_of(DEFAULT_SOCKET.as_ref()))]
-    pub(crate) control: PathBuf,
+    /// Path of the agent's socket, as for `status`; its control socket is beside it.
+    #[arg(long, value_name = "PATH", global = true, default_value = DEFAULT_SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// Path of the agent's control socket, if the configuration has another one (`control.socket`).
+    #[arg(long, value_name = "PATH", global = true)]
+    pub(crate) control: Option<PathBuf>,
+}
+
+impl ControlArgs {
+    /// Where the agent takes changes.
+    pub(crate) fn path(&self) -> PathBuf {
+        let beside = || control_socket_of(&self.socket);
+        self.control.clone().unwrap_or_else(beside)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -365,6 +376,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn one_socket_names_an_agent_for_all_commands() {
+        let path = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
+            Command::Reload(args) => args.control.path(),
+            _ => panic!("another command"),
+        };
+        let own = control_socket_of("/a.sock".as_ref());
+        assert_eq!(path("tally-agent reload --socket /a.sock"), own);
+        let other = "tally-agent reload --socket /a.sock --control /c.sock";
+        assert_eq!(path(other), PathBuf::from("/c.sock"));
+        let default = control_socket_of(DEFAULT_SOCKET.as_ref());
+        assert_eq!(path("tally-agent reload"), default);
     }
 
     #[test]

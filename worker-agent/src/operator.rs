@@ -16,7 +16,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 const KEY_FILE_MAX: u64 = 4096;
 
 pub(crate) fn job(args: &JobArgs) -> Result<(), AgentError> {
-    let mut agent = Client::connect(&args.control.control)?;
+    let mut agent = Client::connect(&args.control.path())?;
     let changed = match &args.command {
         JobCommand::Add(values) => agent.add_job(job_of(values)?, values.version.expected)?,
         JobCommand::Set(values) => agent.set_job(job_of(values)?, values.version.expected)?,
@@ -34,12 +34,12 @@ pub(crate) fn job(args: &JobArgs) -> Result<(), AgentError> {
 }
 
 pub(crate) fn reload(args: &ReloadArgs) -> Result<(), AgentError> {
-    let changed = Client::connect(&args.control.control)?.reload(args.version.expected)?;
+    let changed = Client::connect(&args.control.path())?.reload(args.version.expected)?;
     say(&changed)
 }
 
 pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<(), AgentError> {
-    let done = Client::connect(&args.control.control)?.upgrade()?;
+    let done = Client::connect(&args.control.path())?.upgrade()?;
     print(&format!(
         "process {} serves from now on; {} processes stay with the agent of before until they leave\n",
         done.pid, done.processes
@@ -48,7 +48,7 @@ pub(crate) fn upgrade(args: &UpgradeArgs) -> Result<(), AgentError> {
 
 /// Waits until the last process has left, or says how many have not.
 pub(crate) fn drain(args: &DrainArgs, log: Log) -> Result<(), AgentError> {
-    let mut agent = Client::connect(&args.control.control)?;
+    let mut agent = Client::connect(&args.control.path())?;
     if args.cancel {
         let done = agent.drain(true)?;
         return print(&format!(
