@@ -176,3 +176,49 @@ fn job_of(frame: &[u8]) -> Option<JobId> {
     let datagram = frame.get(UDP_END..UDP_END + udp.datagram_bytes)?;
     Some(Header::parse(datagram).ok()?.job)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::mpsc::channel;
+
+    #[test]
+    fn copies_beyond_the_queue_are_lost_and_take_nothing_of_the_number() {
+        let (out, mut copies) = channel(1);
+        let capture = Capture {
+            filter: Filter::default(),
+            snaplen: 64,
+            budget: Budget::new(2),
+            epoch: Instant::now(),
+            out,
+        };
+        let copied = |port| Copied {
+            at: Time(0),
+            port: PortId(port),
+            sent: false,
+            drop: None,
+            bytes: 60,
+            data: Box::default(),
+        };
+        capture.give(copied(0));
+        capture.give(copied(1));
+        assert_eq!(copies.try_recv().unwrap().port, PortId(0));
+        capture.give(copied(2));
+        assert_eq!(copies.try_recv().unwrap().port, PortId(2));
+        assert_eq!(capture.budget.lost(), 1);
+        // Both are there.
+        capture.give(copied(3));
+        assert!(copies.try_recv().is_err());
+        assert_eq!(capture.budget.lost(), 1);
+    }
+
+    #[test]
+    fn a_frame_is_wanted_by_its_end() {
+        let reason = DropReason::UnknownJob;
+        let ends = [None, Some(reason), Some(DropReason::Late)];
+        let takes = |wanted: Wanted| ends.map(|end| wanted.takes(end));
+        assert_eq!(takes(Wanted::All), [true; 3]);
+        assert_eq!(takes(Wanted::Drops), [false, true, true]);
+        assert_eq!(takes(Wanted::Reason(reason)), [false, true, false]);
+    }
+}

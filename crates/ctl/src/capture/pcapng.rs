@@ -131,12 +131,12 @@ mod tests {
         writer.packet(&packet).unwrap();
         let bytes = &writer.0[section..];
         let want = [
-            &[6, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0][..],
+            &[6, 0, 0, 0, 60, 0, 0, 0, 0, 0, 0, 0][..],
             &[4, 3, 2, 1, 8, 7, 6, 5, 3, 0, 0, 0, 60, 0, 0, 0],
             &[9, 8, 7, 0],
             &[1, 0, 5, 0, b'a', b'b', b'c', b'd', b'e', 0, 0, 0],
             &[2, 0, 4, 0, 2, 0, 0, 0, 0, 0, 0, 0],
-            &[64, 0, 0, 0],
+            &[60, 0, 0, 0],
         ];
         assert_eq!(bytes, want.concat());
         assert!(writer.0.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]));
