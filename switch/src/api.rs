@@ -261,7 +261,7 @@ impl Control for Handler {
     async fn add_job(&self, request: tonic::Request<AddJobRequest>) -> Answer<Changed> {
         let caller = Caller::with_control(&request)?;
         let request = request.into_inner();
-        let change = Change::AddJob(convert::job(request.job)?);
+        let change = Change::AddJob(Box::new(convert::job(request.job)?));
         self.apply(&caller, request.expected_version, change).await
     }
 

@@ -12,7 +12,7 @@ use tally_wire::Key;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
     /// Add a job. One that is there alike is no change.
-    AddJob(JobSection),
+    AddJob(Box<JobSection>),
     /// Remove a job, and end it if it runs. One that is not there is no change.
     RemoveJob(u16),
     /// Change a job.
@@ -72,8 +72,8 @@ impl Change {
         let mut config = config.clone();
         match self {
             Self::AddJob(job) => match config.jobs.iter().find(|other| other.id == job.id) {
-                None => config.jobs.push(job.clone()),
-                Some(other) if other == job => {}
+                None => config.jobs.push((**job).clone()),
+                Some(other) if *other == **job => {}
                 Some(_) => {
                     let why = format!("job {}: there already, with other values; set it", job.id);
                     return Err(ChangeError::Conflict(why));
