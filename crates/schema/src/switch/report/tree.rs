@@ -114,7 +114,6 @@ impl Display for TreeReport {
 #[cfg(test)]
 mod tests {
     use super::super::{JobPhase, JobReport, Report};
-    use super::*;
 
     /// The job of the golden report: three workers and a switch, ranks 4 to 8.
     fn job() -> JobReport {
