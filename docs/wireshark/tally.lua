@@ -198,7 +198,7 @@ local RULE = {
   [LEAVE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" },
     { 24, 8, "behind" }, { 32, 8, "salt" } } },
-  [DATA] = { flags = 0x11, rank = is_worker, bitmap = "own", elements = true },
+  [DATA] = { flags = 0x33, rank = is_worker, bitmap = "own", elements = true },
   [RESULT] = { flags = 0x36, rank = is_anyone, bitmap = "tag", elements = true },
   [PARTIAL] = { flags = 0x33, rank = is_switch, bitmap = "some", elements = true },
   [REMIND] = { flags = 0, rank = is_ps, bitmap = "tag" },

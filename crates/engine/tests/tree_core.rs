@@ -8,6 +8,7 @@ mod common;
 use common::plain::{host, secret};
 use common::platform::Memory;
 use common::switch::{ADDRESS, Switch, forwarding, frame, native, pool, to_switch};
+use common::{Rng, seeds};
 use std::sync::Arc;
 use tally_engine::context::ParentAddress;
 use tally_engine::{Command, ControlFrame, Dialects, DropReason, Member, PortId, Roster, Uplink};
@@ -418,4 +419,64 @@ fn c_1_a_sum_that_joins_a_long_queue_is_marked() {
     let marked = sums.filter(|(_, bytes)| bytes[15] & 3 == 3).count();
     assert!(marked > 0, "CE");
     leaf.end();
+}
+
+/// Frames of all kinds, of all senders, with bytes changed, from any port. No buffer is lost, and
+/// what the leaf sends to its group or its parent are results and sums of its own making.
+#[test]
+fn any_frame_from_any_port() {
+    for seed in seeds(60) {
+        println!("seed {seed}");
+        let mut rng = Rng(seed);
+        let mut leaf = Leaf::new(2);
+        for _ in 0..400 {
+            let fragment = rng.below(6) as u32;
+            let (own_port, mut bytes) = match rng.below(8) {
+                0 | 1 => (1, data(1, fragment, 1)),
+                2 | 3 => (2, data(2, fragment, 2)),
+                4 => (5, result(fragment)),
+                5 => {
+                    let nack = header(Kind::Nack, UPLINK.rank, fragment);
+                    (5, of_parent(&nack, ADDRESS.base_port))
+                }
+                6 => {
+                    let probe = header(Kind::Probe, Rank(1), fragment);
+                    let to = to_switch(&host(2), ADDRESS.base_port + fragment as u16 % 2);
+                    (2, frame(&to, &probe, 0))
+                }
+                _ => {
+                    let answer = header(Kind::Result, Rank(0), fragment);
+                    let to = to_switch(&host(1), ADDRESS.base_port + fragment as u16 % 2);
+                    (1, frame(&to, &answer, 7))
+                }
+            };
+            let is_good = rng.percent(40);
+            let port = if is_good || rng.percent(50) {
+                own_port
+            } else {
+                rng.below(PORTS.into()) as u16
+            };
+            for _ in 0..rng.below(4) * usize::from(!is_good) {
+                // Of the headers: payloads are anything.
+                let at = rng.below(64);
+                bytes[at] = rng.next() as u8;
+            }
+            for (port, sent) in leaf.receive(port, &bytes) {
+                let Ok(udp) = UdpFrame::parse(&sent) else {
+                    continue;
+                };
+                if udp.addresses.src_mac != ADDRESS.mac || port != PARENT.port {
+                    continue;
+                }
+                let found = Header::parse(udp.datagram(&sent)).unwrap();
+                assert_eq!((found.job, found.epoch), (JOB, EPOCH));
+                assert_eq!(found.rank, UPLINK.rank, "{found:?}");
+                assert!(secret(JOB, EPOCH).verifies(&found), "{found:?}");
+                if found.kind == Kind::Data {
+                    assert_eq!(sent[64..], [SUM; 64], "{found:?}");
+                }
+            }
+        }
+        leaf.end();
+    }
 }

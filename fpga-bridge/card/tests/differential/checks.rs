@@ -5,7 +5,7 @@ use super::card::Own;
 use super::reference::mac_at;
 use tally_engine::{DropReason, Member, PortId};
 use tally_wire::frame::{self, FrameError};
-use tally_wire::{Header, UdpFrame};
+use tally_wire::{Flags, Header, Kind, UdpFrame};
 
 /// What becomes of a frame.
 pub enum Fate {
@@ -49,6 +49,11 @@ pub fn classify(frame: &[u8], port: PortId, own: &Own) -> Fate {
     };
     if header.kind.is_control() {
         return Fate::Pass;
+    }
+    // Of child switches (TR-7), which no job of a card has.
+    let of_sums = Flags::OVERFLOW.0 | Flags::COLLISION.0;
+    if header.kind == Kind::Data && header.flags.0 & of_sums != 0 {
+        return Fate::Drop(DropReason::Reserved);
     }
     let from = Member {
         port,
