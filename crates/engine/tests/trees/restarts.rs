@@ -178,3 +178,28 @@ fn a_child_moves_to_another_link() {
     assert_eq!(world.switches[0].bound.as_ref().unwrap().epoch, epoch);
     ends_well(&mut world, "moved");
 }
+
+/// A PS that dies pauses its node only; both nodes resume when new ones have come, in either order.
+#[test]
+fn a_new_parameter_server_resumes_its_node() {
+    for (first, second) in [(0, 3), (3, 0), (1, 5), (3, 3)] {
+        let mut world = running(first as u64, &THREE);
+        let epoch = world.switches[0].bound.as_ref().unwrap().epoch;
+        world.servers[first].ps = None;
+        world.servers[second].ps = None;
+        world.run(ms(6500));
+        let phase = |it: &World, at: usize| it.switches[at].registry.status().next().unwrap().phase;
+        assert_eq!(phase(&world, first), JobPhase::Paused);
+        assert_eq!(phase(&world, 2), JobPhase::Running);
+        world.start_ps(first);
+        world.run_until(ms(1500), |it| phase(it, first) == JobPhase::Running);
+        if second != first {
+            world.start_ps(second);
+        }
+        let all = |it: &World| (0..6).all(|at| phase(it, at) == JobPhase::Running);
+        world.run_until(ms(1500), all);
+        world.assert_one_epoch();
+        assert_eq!(world.switches[0].bound.as_ref().unwrap().epoch, epoch);
+        ends_well(&mut world, "new PSs");
+    }
+}

@@ -47,6 +47,10 @@ impl Job {
     /// Has other workers or another tree; those that wait lose their places.
     pub(in crate::registry) fn replace(&mut self, config: JobConfig) {
         self.vacate_all();
+        if self.phase == Phase::Forming {
+            // Of a node whose members have not come yet.
+            self.close_if_empty();
+        }
         self.workers = vec![None; usize::from(config.members())];
         self.link = Link::of(&config);
         self.config = config;

@@ -40,10 +40,13 @@ impl Job {
 
     /// Whether the parent, if there is one, lets this epoch run.
     pub(super) fn may_run(&self) -> bool {
-        self.link.as_ref().is_none_or(|link| {
-            let runs = |it: Said| it.state == State::Running && it.incarnation == self.incarnation;
-            link.said.is_some_and(runs)
-        })
+        // A job that runs without its PS has run.
+        self.phase == Phase::Paused
+            || self.link.as_ref().is_none_or(|link| {
+                let runs =
+                    |it: Said| it.state == State::Running && it.incarnation == self.incarnation;
+                link.said.is_some_and(runs)
+            })
     }
 
     /// The node has no epoch: the parent is asked for one, and the member waits.
@@ -395,7 +398,7 @@ impl Job {
         if self.link.is_none() || config.fabric.is_none() {
             return;
         }
-        self.expire_link(now, config, actions);
+        self.expire_link(now);
         let runs = matches!(self.phase, Phase::Running | Phase::Paused);
         let told = (self.is_ready(), runs);
         let all_left = self.phase != Phase::Idle && self.left == self.all();
@@ -428,8 +431,8 @@ impl Job {
         }
     }
 
-    /// What time ends: askers that are gone, a parent that is silent, an epoch without members.
-    fn expire_link(&mut self, now: Time, config: &RegistryConfig, actions: &mut Vec<Action>) {
+    /// What time ends: askers that are gone, an epoch without members.
+    fn expire_link(&mut self, now: Time) {
         let idle = self.phase == Phase::Idle;
         let is_empty = self.phase == Phase::Forming && self.joined() == 0;
         let Some(link) = &mut self.link else { return };
@@ -461,25 +464,43 @@ impl Job {
                     });
                 link.next = now;
             }
-            return;
         }
-        let silent = now.since(link.heard);
-        let counts = self.phase != Phase::Forming || self.resumed.is_some();
-        if counts && silent >= config.member_timeout {
-            if self.left == self.all() {
-                // All have their results; no worker waits.
-                return self.end_alone(config, actions);
-            }
-            let millis = |d: Duration| d.as_millis().min(u128::from(u32::MAX)) as u32;
-            let refusal = Refusal {
-                found: millis(silent),
-                allowed: millis(config.member_timeout),
-                ..self.of_parent(config, Reason::MemberLost)
-            };
-            self.fail(config, refusal, actions);
-            if let Some(link) = &mut self.link {
-                link.departure = None;
-            }
+    }
+
+    /// When the parent was heard, while its silence counts: while the job runs, or has run.
+    pub(super) fn parent_heard(&self) -> Option<Time> {
+        let counts = match self.phase {
+            Phase::Idle => false,
+            Phase::Forming => self.resumed.is_some(),
+            Phase::Running | Phase::Paused => true,
+        };
+        self.link.as_ref().filter(|_| counts).map(|link| link.heard)
+    }
+
+    /// The parent is lost when it has been silent for too long (TR-25).
+    pub(super) fn look_for_parent(
+        &mut self,
+        now: Time,
+        config: &RegistryConfig,
+        actions: &mut Vec<Action>,
+    ) {
+        let silent = self.parent_heard().map(|heard| now.since(heard));
+        let Some(silent) = silent.filter(|&silent| silent >= config.member_timeout) else {
+            return;
+        };
+        if self.left == self.all() {
+            // All have their results: no worker waits.
+            return self.end_alone(config, actions);
+        }
+        let millis = |d: Duration| d.as_millis().min(u128::from(u32::MAX)) as u32;
+        let refusal = Refusal {
+            found: millis(silent),
+            allowed: millis(config.member_timeout),
+            ..self.of_parent(config, Reason::MemberLost)
+        };
+        self.fail(config, refusal, actions);
+        if let Some(link) = &mut self.link {
+            link.departure = None;
         }
     }
 

@@ -25,6 +25,7 @@ impl Job {
         present
             .map(|(_, membership)| membership.heard)
             .chain(absent)
+            .chain(self.parent_heard())
             .min()
     }
 
@@ -46,6 +47,7 @@ impl Job {
         config: &RegistryConfig,
         actions: &mut Vec<Action>,
     ) {
+        self.look_for_parent(now, config, actions);
         let silent = |membership: &Membership| now.since(membership.heard) >= config.member_timeout;
         if let Some(ps) = self.ps.as_ref().filter(|ps| silent(ps)) {
             self.events.push(Event::Lost {
