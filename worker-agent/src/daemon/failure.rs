@@ -121,7 +121,9 @@ mod tests {
     use super::*;
     use crate::session::Mismatch;
     use std::time::Duration;
-    use tally_endpoint::Ranks;
+    use tally_endpoint::{Ranks, TreeFailure};
+    use tally_wire::control::{Concern, LeaveCode, Reason};
+    use tally_wire::{RankRange, SwitchName};
 
     #[test]
     fn a_cause_names_the_collective_and_the_ranks_as_far_as_they_are_known() {
@@ -160,6 +162,42 @@ mod tests {
         let text = joining.text;
         assert!(text.contains("ranks 1, 3 are missing"), "{text}");
         assert!(cause(None).text.contains("no collective"));
+    }
+
+    /// TR-25: a failure elsewhere in a tree has the class of the same failure without one.
+    #[test]
+    fn failures_in_a_tree_have_their_class_and_ranks() {
+        let failure = |reason, found| {
+            let source = WorkerError::InTree(Box::new(TreeFailure {
+                reason,
+                found,
+                allowed: 5000,
+                concern: Concern {
+                    ranks: RankRange::new(8, 12),
+                    switch: SwitchName::new("leaf3"),
+                    whole: true,
+                    behind: (found == LeaveCode::Stalled as u32)
+                        .then(|| RankRange::one(13))
+                        .flatten(),
+                },
+                fragment: None,
+                ours: false,
+            }));
+            Failure::from(&AgentError::of_session(source, 7, 1, false, None, |_| None))
+        };
+        let lost = failure(Reason::MemberLost, 5003);
+        assert_eq!((lost.class, lost.ranks), (Class::Member, 0xf00));
+        let want = "ranks 8 to 11 lost: switch \"leaf3\" silent for 5.003s";
+        assert!(lost.text.starts_with(want), "{}", lost.text);
+        let stalled = failure(Reason::MemberFailed, LeaveCode::Stalled as u32);
+        assert_eq!((stalled.class, stalled.ranks), (Class::Silence, 1 << 13));
+        assert!(
+            stalled.text.contains("rank 13 has not contributed"),
+            "{}",
+            stalled.text
+        );
+        let overflow = failure(Reason::MemberFailed, LeaveCode::Overflow as u32);
+        assert_eq!(overflow.class, Class::Overflow);
     }
 
     #[test]
