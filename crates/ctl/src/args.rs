@@ -116,6 +116,8 @@ pub enum Part {
     Members,
     /// Frames and bytes of ports
     Ports,
+    /// Links to other switches
+    Fabric,
     /// MAC addresses and their ports
     Macs,
     /// Queues of ports by class

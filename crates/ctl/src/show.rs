@@ -44,6 +44,7 @@ impl Snapshot {
             Part::Jobs => parts::jobs(report),
             Part::Members => parts::members(report),
             Part::Ports => parts::ports(report),
+            Part::Fabric => parts::fabric(report),
             Part::Macs => parts::macs(&self.macs, self.macs_left_out),
             Part::Queues => parts::queues(report),
             Part::Pool => parts::pool(report),
@@ -70,6 +71,7 @@ impl Snapshot {
             Part::Jobs => line(&r.jobs),
             Part::Members => line(&parts::member_rows(r)),
             Part::Ports | Part::Queues => line(&r.ports),
+            Part::Fabric => line(&r.fabric),
             Part::Macs => line(&self.macs),
             Part::Pool => line(&parts::PoolView::new(r)),
             Part::Cores => line(&r.load),
@@ -84,7 +86,10 @@ impl Snapshot {
 impl Part {
     /// Whether it shows counters.
     const fn counts(self) -> bool {
-        !matches!(self, Self::Jobs | Self::Members | Self::Macs | Self::Events)
+        !matches!(
+            self,
+            Self::Jobs | Self::Members | Self::Fabric | Self::Macs | Self::Events
+        )
     }
 }
 

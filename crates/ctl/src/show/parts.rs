@@ -165,6 +165,34 @@ pub(super) fn ports(report: &Report) -> String {
     table.to_string()
 }
 
+pub(super) fn fabric(report: &Report) -> String {
+    if report.fabric.is_empty() {
+        return "no links to other switches\n".into();
+    }
+    let mut table = columns![
+        "port" left, "leads" left, "switch" left, "alive s" right, "deaths" right, "lost" right,
+        "wrong" right, "reaches" right, "found" left,
+    ];
+    for link in &report.fabric {
+        table.row([
+            link.port.clone(),
+            if link.up { "up" } else { "down" }.to_owned(),
+            link.switch.clone(),
+            if link.alive {
+                format!("{:.0}", link.alive_s)
+            } else {
+                "dead".into()
+            },
+            link.deaths.to_string(),
+            link.frames_lost.to_string(),
+            link.wrong.to_string(),
+            link.reach.to_string(),
+            link.problem.clone().unwrap_or_else(|| NONE.into()),
+        ]);
+    }
+    table.to_string()
+}
+
 pub(super) fn macs(macs: &[Mac], left_out: u32) -> String {
     if macs.is_empty() {
         return "no addresses\n".into();

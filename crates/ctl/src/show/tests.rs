@@ -1,6 +1,7 @@
 //! What is printed, held against the report that `tally-schema` keeps as an example.
 
 use super::*;
+use tally_schema::switch::report::FabricLinkReport;
 
 const GOLDEN: &str = include_str!("../../../schema/golden/switch-report.json");
 
@@ -182,4 +183,37 @@ fn hostile_names_reach_no_terminal() {
             "{text}"
         );
     }
+}
+
+#[test]
+fn links_to_other_switches_are_aligned() {
+    shows(Part::Fabric, &["no links to other switches"]);
+    let mut snapshot = snapshot();
+    let link = |port: &str, problem: Option<&str>| FabricLinkReport {
+        port: port.into(),
+        switch: "spine1".into(),
+        up: true,
+        alive: problem.is_none(),
+        alive_s: 12.7,
+        reach: 3,
+        problem: problem.map(str::to_owned),
+        ..FabricLinkReport::default()
+    };
+    snapshot.report.fabric = vec![link("up1", None), link("up2", Some("switch `spine2`"))];
+    let text = snapshot.text(Part::Fabric);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            "port  leads  switch  alive s  deaths  lost  wrong  reaches  found",
+            "up1   up     spine1       13       0     0      0        3  -",
+            "up2   up     spine1     dead       0     0      0        3  switch `spine2`",
+        ],
+        "{text}"
+    );
+    assert!(
+        snapshot
+            .json(Part::Fabric)
+            .starts_with(r#"[{"port":"up1","switch":"spine1""#)
+    );
 }
