@@ -55,6 +55,10 @@ pub const TELL_EVERY: Duration = Duration::from_secs(1);
 /// How often they are told while there is news.
 pub const TELL_NEWS_EVERY: Duration = Duration::from_millis(100);
 
+/// Frames of addresses to one switch in one poll at most: its queue has room for more, and hellos
+/// are not lost behind them.
+const ANNOUNCED_MAX: usize = 16;
+
 /// What the fabric is made from.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
@@ -125,6 +129,8 @@ pub struct Fabric {
     /// What `changes` of the table of addresses was when they were told.
     told: Option<u32>,
     told_at: Time,
+    /// Addresses that are still to be told, from the last to the first.
+    untold: Vec<(Mac, u16)>,
     actions: VecDeque<FabricAction>,
 }
 
@@ -147,6 +153,7 @@ impl Fabric {
             last_hello: Time(0),
             told: None,
             told_at: Time(0),
+            untold: Vec::new(),
             actions: VecDeque::new(),
             config,
         }
@@ -256,7 +263,8 @@ impl Fabric {
             self.actions.push_back(FabricAction::Say(event));
         }
         if is_less {
-            self.actions.push_back(FabricAction::Forget(planned.place));
+            let place = planned.place;
+            self.forget(place);
         }
         if is_news {
             self.update(now);
@@ -297,9 +305,17 @@ impl Fabric {
         {
             self.heard[number].reach.clear();
             if !planned.is_up {
-                self.actions.push_back(FabricAction::Forget(planned.place));
+                let place = planned.place;
+                self.forget(place);
             }
         }
+    }
+
+    /// Has the hosts at a place forgotten, and not told any more.
+    fn forget(&mut self, place: PortId) {
+        self.actions.push_back(FabricAction::Forget(place));
+        self.untold.clear();
+        self.told = None;
     }
 
     /// Ends links to switches above whose tier is not higher: at once, so that no ring closes.
@@ -381,6 +397,7 @@ impl Fabric {
             self.last_hello = now;
             self.send_hellos();
         }
+        self.send_addresses();
         self.actions.drain(..).collect()
     }
 
@@ -425,7 +442,8 @@ impl Fabric {
         }
     }
 
-    /// Whether addresses are to be told now; `changes` counts those of the table.
+    /// Whether addresses are to be told now; `changes` counts those of the table. To be asked when
+    /// what the last [`poll`](Self::poll) said is done: what was forgotten is not to be told.
     #[must_use]
     pub fn announces(&self, now: Time, changes: u32) -> bool {
         let every = match self.told == Some(changes) {
@@ -434,10 +452,10 @@ impl Fabric {
         };
         let mut above = self.links.iter().filter(|it| it.is_live());
         let is_above = |it: &Link| self.config.plan.neighbours()[it.neighbour].is_up;
-        now >= self.told_at.after(every) && above.any(is_above)
+        self.untold.is_empty() && now >= self.told_at.after(every) && above.any(is_above)
     }
 
-    /// Tells each switch above the addresses at and below this one: those of `entries` that were
+    /// Has the next polls tell each switch above the addresses at and below this one: those of `entries` that were
     /// not learnt above, each with its place and its age in seconds.
     pub fn announce(&mut self, now: Time, changes: u32, entries: &[(Mac, PortId, u32)]) {
         self.told = Some(changes);
@@ -452,7 +470,16 @@ impl Fabric {
             .iter()
             .filter(|(_, place, _)| !above.contains(place));
         let own = own.map(|(mac, _, age_s)| (*mac, (*age_s).min(u32::from(u16::MAX)) as u16));
-        let own: Vec<_> = own.collect();
+        self.untold = own.collect();
+    }
+
+    fn send_addresses(&mut self) {
+        let kept = self
+            .untold
+            .len()
+            .saturating_sub(ANNOUNCED_MAX * ADDRESSES_MAX);
+        let own = self.untold.split_off(kept);
+        let neighbours = self.config.plan.neighbours();
         for (number, _) in neighbours.iter().enumerate().filter(|(_, it)| it.is_up) {
             let live = |it: &&mut Link| it.neighbour == number && it.is_live();
             let Some(link) = self.links.iter_mut().find(live) else {

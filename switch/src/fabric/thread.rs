@@ -74,14 +74,8 @@ impl FabricThread {
             let is_up = facts.state == PortState::Up;
             self.fabric.set_carrier(now, PortId(at as u16), is_up);
         }
-        while let Some((port, frame)) = self.forwarding.ports().take_fabric() {
+        for (port, frame) in self.forwarding.ports().take_fabric() {
             self.fabric.receive(now, port, &frame);
-        }
-        let changes = self.forwarding.macs().changes();
-        if self.fabric.announces(now, changes) {
-            let now_s = (now.0 / 1_000_000_000) as u32;
-            let entries = self.forwarding.macs().entries(now_s, TOLD_MAX);
-            self.fabric.announce(now, changes, &entries);
         }
         let actions = self.fabric.poll(now);
         let is_change = |action: &FabricAction| {
@@ -90,6 +84,12 @@ impl FabricThread {
         let is_news = actions.iter().any(is_change);
         for action in actions {
             self.carry_out(now, action);
+        }
+        let changes = self.forwarding.macs().changes();
+        if self.fabric.announces(now, changes) {
+            let now_s = (now.0 / 1_000_000_000) as u32;
+            let entries = self.forwarding.macs().entries(now_s, TOLD_MAX);
+            self.fabric.announce(now, changes, &entries);
         }
         is_news
     }

@@ -172,9 +172,13 @@ impl World {
             for ((_, port), is_cut) in cut {
                 switch.fabric.set_carrier(now, PortId(port), !is_cut);
             }
-            while let Some((port, frame)) = switch.forwarding.ports().take_fabric() {
+            for (port, frame) in switch.forwarding.ports().take_fabric() {
                 switch.fabric.receive(now, port, &frame);
             }
+            for action in switch.fabric.poll(now) {
+                self.carry_out(at, action);
+            }
+            let switch = &mut self.switches[at];
             let changes = switch.forwarding.macs().changes();
             if switch.fabric.announces(now, changes) {
                 let entries = switch
@@ -182,9 +186,6 @@ impl World {
                     .macs()
                     .entries((now.0 / 1_000_000_000) as u32, 9999);
                 switch.fabric.announce(now, changes, &entries);
-            }
-            for action in switch.fabric.poll(now) {
-                self.carry_out(at, action);
             }
         }
     }
@@ -278,7 +279,7 @@ fn forwarding(at: usize, plan: &Plan, ports: u16) -> Forwarding {
         addresses: 64,
         floods_per_s: FloodLimits::each(0),
         answers_per_s: 0,
-        seed: 0x1234_5678 + at as u64,
+        seed: 0x9e37_79b9_7f4a_7c15 ^ (at as u64) << 9,
     };
     Forwarding::in_fabric(&config, plan, FloodLimits::each(0))
 }

@@ -92,18 +92,19 @@ struct State {
     heard: Mutex<Heard>,
 }
 
-/// Frames of switches that wait for control at most.
-const FROM_SWITCHES_MAX: usize = 256;
+/// Frames of one neighbouring switch that wait for control at most.
+const FROM_SWITCH_MAX: usize = 64;
 
 /// A frame of the fabric's own, and the port by which it came.
 pub type FromSwitch = (PortId, Box<[u8]>);
 
-/// Frames of the fabric's own, for control.
-struct Switches {
-    ports: Box<[PortId]>,
-    frames: SyncSender<FromSwitch>,
+/// Frames of the fabric's own from one port, for control: each port has a queue, so that a
+/// neighbour that sends without end keeps no other from being heard.
+struct SwitchPort {
+    port: PortId,
+    frames: SyncSender<Box<[u8]>>,
     /// Locked by control alone.
-    received: Mutex<Receiver<FromSwitch>>,
+    received: Mutex<Receiver<Box<[u8]>>>,
 }
 
 /// All ports.
@@ -114,7 +115,7 @@ pub struct PortStates {
     /// The loop guard's probes.
     pub probes: Probes,
     /// In a fabric: what its switches say.
-    switches: Option<Switches>,
+    switches: Box<[SwitchPort]>,
 }
 
 impl PortStates {
@@ -133,7 +134,7 @@ impl PortStates {
             closed: (0..ports).map(|_| AtomicBool::new(false)).collect(),
             states: (0..ports).map(|_| state()).collect(),
             probes: Probes::new(ports),
-            switches: None,
+            switches: Box::default(),
         }
     }
 
@@ -143,38 +144,44 @@ impl PortStates {
         ports: impl Iterator<Item = PortId>,
         floods: FloodLimits,
     ) {
-        let (frames, received) = sync_channel(FROM_SWITCHES_MAX);
-        let ports: Box<[_]> = ports.collect();
-        for port in &ports {
-            if let Some(state) = self.states.get_mut(usize::from(port.0)) {
+        let switch = |port: PortId| {
+            let (frames, received) = sync_channel(FROM_SWITCH_MAX);
+            SwitchPort {
+                port,
+                frames,
+                received: Mutex::new(received),
+            }
+        };
+        self.switches = ports.map(switch).collect();
+        for switch in &self.switches {
+            if let Some(state) = self.states.get_mut(usize::from(switch.port.0)) {
                 state.floods = floods.0.map(RateLimit::new);
             }
         }
-        self.switches = Some(Switches {
-            ports,
-            frames,
-            received: Mutex::new(received),
-        });
     }
 
     /// Keeps a frame of the fabric's own for control, if a switch may be behind the port and not
     /// too many wait.
     #[cold]
     pub(super) fn receive_fabric(&self, port: PortId, frame: &[u8]) {
-        if let Some(switches) = &self.switches
-            && switches.ports.contains(&port)
+        if let Some(switch) = self.switches.iter().find(|it| it.port == port)
             && frame.len() <= FRAME_BYTES_MAX
         {
-            let _ = switches.frames.try_send((port, frame.into()));
+            let _ = switch.frames.try_send(frame.into());
         }
     }
 
-    /// The next frame of the fabric's own.
+    /// Frames of the fabric's own that wait: so many of each port at most.
     #[must_use]
-    pub fn take_fabric(&self) -> Option<FromSwitch> {
-        let received = &self.switches.as_ref()?.received;
-        let received = received.lock().unwrap_or_else(PoisonError::into_inner);
-        received.try_recv().ok()
+    pub fn take_fabric(&self) -> Vec<FromSwitch> {
+        let mut taken = Vec::new();
+        for switch in &self.switches {
+            let received = switch.received.lock();
+            let received = received.unwrap_or_else(PoisonError::into_inner);
+            let frames = received.try_iter().take(FROM_SWITCH_MAX);
+            taken.extend(frames.map(|frame| (switch.port, frame)));
+        }
+        taken
     }
 
     /// Opens or closes a port: nothing is forwarded from a closed port, or to it.

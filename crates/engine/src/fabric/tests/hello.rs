@@ -84,7 +84,7 @@ fn a_link_that_carries_one_way_only_is_dead() {
         for action in sent {
             world.carry_out(1, action);
         }
-        while let Some((port, frame)) = world.switches[0].forwarding.ports().take_fabric() {
+        for (port, frame) in world.switches[0].forwarding.ports().take_fabric() {
             world.switches[0].fabric.receive(now, port, &frame);
         }
         let _ = world.switches[0].fabric.poll(now);
@@ -259,7 +259,13 @@ fn frames_from_dead_links_and_switches_that_hosts_claim_to_be_are_dropped() {
         world.decide(0, host, &mut buffer[..bytes]),
         Err(DropReason::LinkLocal)
     );
-    assert_eq!(world.switches[0].forwarding.ports().take_fabric(), None);
+    assert!(
+        world.switches[0]
+            .forwarding
+            .ports()
+            .take_fabric()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -281,4 +287,44 @@ fn no_frame_of_a_neighbour_panics() {
     }
     assert_eq!(world.switches[0].fabric.link_status(now)[0].wrong, 200);
     assert_eq!(live(&world, 0), [true]);
+}
+
+/// A host that sends from ever new addresses has its leaf tell thousands of them.
+#[test]
+fn thousands_of_addresses_delay_no_hello_and_are_all_told() {
+    let mut world = pair();
+    world.run(400);
+    let deaths = |world: &World| world.switches[1].fabric.link_status(world.now())[0].deaths;
+    for round in 0..20_u32 {
+        let entries: Vec<_> = (0..8000_u32)
+            .map(|n| (Mac([2, 7, 0, 0, (n >> 8) as u8, n as u8]), PortId(1), 0))
+            .collect();
+        let now = world.now();
+        let leaf = &mut world.switches[0].fabric;
+        leaf.announce(now, round, &entries);
+        world.run(100);
+    }
+    assert_eq!((live(&world, 1), deaths(&world)), (vec![true], 0));
+    let now_s = (world.now().0 / 1_000_000_000) as u32;
+    let known = world.switches[1].forwarding.macs().len(now_s);
+    assert!(known >= 7800, "{known} of 8000");
+}
+
+#[test]
+fn a_neighbour_that_sends_without_end_keeps_no_other_from_being_heard() {
+    let mut world = World::new(&leaf_spine(1, 2, 1, 1));
+    world.run(400);
+    // What the first leaf sends, and much more that is no frame of the fabric.
+    let mut noise = [0; 100];
+    noise[..6].copy_from_slice(&fabric::FABRIC_MAC.0);
+    noise[12..14].copy_from_slice(&fabric::ETHERTYPE_FABRIC.to_be_bytes());
+    for _ in 0..100 {
+        for _ in 0..1000 {
+            let _ = world.decide(2, 0, &mut noise.clone());
+        }
+        world.run(10);
+    }
+    assert!(live(&world, 2)[1], "the second leaf is heard");
+    let waiting = world.switches[2].forwarding.ports().take_fabric();
+    assert!(waiting.len() <= 128, "{}", waiting.len());
 }
