@@ -9,6 +9,7 @@
 mod ending;
 mod incidents;
 mod setup;
+mod spy;
 mod watch;
 
 use super::custody::Custody;
@@ -24,6 +25,7 @@ use crate::link::{Faults, Link};
 use crate::rng::Rng;
 use crate::switch::{Did, Switch};
 use crate::world::{App, World, WorldConfig};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 use tally_endpoint::Event;
@@ -85,6 +87,10 @@ pub struct TreeScenario {
     /// By session: incarnation and rank.
     workers: Vec<Option<(usize, u8)>>,
     forger: HostId,
+    /// A hostile host at another switch than the first, and that switch.
+    spy: Option<(HostId, usize)>,
+    /// The last results that switches have sent, for the spy.
+    heard: VecDeque<Frame>,
     plans: Vec<Plan>,
     phase: Phase,
     quiet_since: Time,
@@ -127,6 +133,8 @@ impl TreeScenario {
             hosts: places.workers,
             workers: Vec::new(),
             forger: places.forger,
+            spy: places.spy,
+            heard: VecDeque::new(),
             plans: Vec::new(),
             phase: Phase::Safety,
             quiet_since: Time(0),
@@ -436,6 +444,7 @@ impl App<Contributor> for TreeScenario {
     }
 
     fn observe(&mut self, _: Time, place: Place, frame: &Frame) {
+        self.overhear(frame);
         watch::look_at_frame(self, place, frame);
     }
 
@@ -474,6 +483,7 @@ impl App<Contributor> for TreeScenario {
                 let base = &self.options.base;
                 super::forge::forge(world, &mut self.rng, self.forger, base.hand_over);
                 let gap = Duration::from_nanos(2_000_000_000 / base.forged_per_s);
+                self.forge_parent(world);
                 let at = self.soon(world, gap.as_micros() as u64);
                 self.plan(world, at, Plan::Forge);
             }

@@ -23,6 +23,8 @@ pub(super) struct Places {
     pub ps: Vec<Vec<NodePs>>,
     /// The hostile host, at the first switch.
     pub forger: HostId,
+    /// Another one, and the switch that it is at.
+    pub spy: Option<(HostId, usize)>,
 }
 
 /// The world with its switches, and the trunks between them.
@@ -96,10 +98,18 @@ pub(super) fn hosts(
     }
     // Behind all members: a poll iteration goes by ports, and no copy may overtake its original.
     let forger = world.add_host(SwitchId(0), link, link, Duration::ZERO);
+    // Drawn apart, so that the rest of a seed's world is as without it.
+    let rng = &mut Rng::new(options.base.seed ^ 0x59_5059);
+    let spy = (options.above.len() > 1).then(|| {
+        let at = rng.between(1, options.above.len() as u64 - 1) as usize;
+        let host = world.add_host(SwitchId(at as u16), link, link, Duration::ZERO);
+        (host, at)
+    });
     Places {
         workers,
         ps,
         forger,
+        spy,
     }
 }
 
