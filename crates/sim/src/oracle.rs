@@ -281,7 +281,7 @@ impl Contributions {
     }
 }
 
-/// Whether a frame may carry what the ranks in `bitmap`, of so many, add up to (H-3).
+/// Whether a frame may carry what the ranks in `bitmap` add up to, of a number of members (H-3).
 fn may_be_partial(element: Element, bitmap: u64, members: u8) -> bool {
     let all = u64::MAX >> (64 - members.clamp(1, 64));
     match element {

@@ -113,7 +113,7 @@ impl Tree {
     }
 
     /// The tree in which each node of the lowest level has `fan_in` hosts, and each other one has
-    /// as many children.
+    /// that many children.
     #[must_use]
     pub fn regular(levels: u32, fan_in: u16) -> Self {
         let mut spec = vec![(None, 0)];
