@@ -149,6 +149,18 @@ mod tests {
     }
 
     #[test]
+    fn a_child_switch_is_not_pinned_and_the_hosts_beside_it_are() {
+        let mut pins = Pins::default();
+        let roster = roster(7, &[(1, 1), (2, 2)], (3, 3)).with_switches(0b10);
+        pins.bind(&roster, |port| port);
+        assert!(!pins.allow(mac(1), PortId(9)) && !pins.allow(mac(3), PortId(9)));
+        // It may have several links, and sends frames of its own by each.
+        assert!(pins.allow(mac(2), PortId(9)));
+        pins.unbind(JobId(7));
+        assert!(pins.allow(mac(1), PortId(9)));
+    }
+
+    #[test]
     fn members_are_pinned_from_bind_to_unbind() {
         let mut pins = Pins::default();
         assert!(pins.allow(mac(1), PortId(9)));
