@@ -7,7 +7,7 @@ pub use tree::TreeFailure;
 use core::fmt;
 use core::time::Duration;
 use tally_wire::control::{LeaveCode, Reason};
-use tally_wire::{Rank, RankRange, Refuse, SwitchName};
+use tally_wire::{Rank, RankRange, Refuse};
 use thiserror::Error;
 
 /// Something that the switch said without a valid HMAC, or that may yet change: worth telling when
@@ -35,20 +35,53 @@ pub enum Hint {
     #[error("the switch says that the tenant has {0} workers with this job, allowed are {1}")]
     TenantWorkers(u32, u32),
     /// The switch waits for its parent in the job's tree (TR-22).
-    #[error("the switch waits for its parent {:?}{}", .switch.as_str(), Parents(*.reason))]
+    #[error("the switch waits for its parent {}{}", .switch, Parents(*.reason))]
     Parent {
         /// The parent.
-        switch: SwitchName,
+        switch: ShortName,
         /// Why the parent refuses the switch, if it does.
         reason: Option<Reason>,
     },
+}
+
+/// Name of a switch, as far as 23 bytes go: errors stay small.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ShortName {
+    bytes: [u8; 23],
+    len: u8,
+}
+
+impl ShortName {
+    fn new(name: &str) -> Self {
+        let mut bytes = [0; 23];
+        let len = name.floor_char_boundary(bytes.len());
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        Self {
+            bytes,
+            len: len as u8,
+        }
+    }
+}
+
+impl fmt::Display for ShortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = core::str::from_utf8(&self.bytes[..usize::from(self.len)]);
+        write!(f, "{:?}", name.unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for ShortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Hint {
     /// What REFUSE(PARENT) says.
     pub(crate) fn of_parent(refuse: &Refuse) -> Self {
         Self::Parent {
-            switch: (refuse.concern).map_or(SwitchName::new(""), |it| it.switch),
+            switch: (refuse.concern)
+                .map_or(ShortName::new(""), |it| ShortName::new(it.switch.as_str())),
             reason: Reason::from_number(refuse.found),
         }
     }
