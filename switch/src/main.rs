@@ -56,8 +56,8 @@ struct Arguments {
     #[arg(long, value_name = "FILE", required_unless_present_any = ["stats", "check"])]
     config: Option<PathBuf>,
 
-    /// Check of the configuration and of the machine, all faults at once; starts nothing. Of several
-    /// FILEs: check of the switches of a fabric against each other
+    /// Check of the configuration and of the machine, all faults at once; starts nothing. Of
+    /// several FILEs: check of the switches of a fabric against each other
     #[arg(long)]
     check: bool,
 
@@ -223,12 +223,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, Failed> {
         return Ok(ExitCode::SUCCESS);
     }
     if arguments.check {
-        return match (&arguments.config, arguments.files.as_slice()) {
-            (Some(path), _) | (None, [path]) => {
-                check(path, arguments.report.as_deref(), arguments.json)
-            }
-            (None, files) => check_fabric(files, arguments.json),
-        };
+        return check_asked(arguments);
     }
     let Some(path) = &arguments.config else {
         return Ok(ExitCode::FAILURE);
@@ -349,6 +344,16 @@ fn init(arguments: &InitArguments) -> Result<ExitCode, Failed> {
         arguments.job
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Checks what `--check` names: one file and the machine, or the files of a fabric.
+fn check_asked(arguments: &Arguments) -> Result<ExitCode, Failed> {
+    match (&arguments.config, arguments.files.as_slice()) {
+        (Some(path), _) | (None, [path]) => {
+            check(path, arguments.report.as_deref(), arguments.json)
+        }
+        (None, files) => check_fabric(files, arguments.json),
+    }
 }
 
 /// Whether a switch with this configuration could start here.

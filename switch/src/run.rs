@@ -101,10 +101,9 @@ impl Switch {
         let bus = Bus::new(senders);
         let (to_control, frames) = control_queue(config.ports_max());
         let forwarding = forwarding(config)?;
-        let own = own_address(config);
         let shape = Shape::new(config, kernels.backend(), opened.shapes);
         let directory = Arc::new(Directory::default());
-        let card = card_setup(config, own).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
+        let card = card_setup(config).map(|setup| CardParts::new(setup, &bus, epoch, &stop));
         let turns = Turns::default();
         let (handle, asked) = requests();
         let telemetry = telemetry::start(&eal, config, &handle)?;
@@ -131,11 +130,9 @@ impl Switch {
         // In the cores' queues before their first frame.
         let fixed = fix_members(config, &mut control.registry);
         control.carry_out(fixed);
-        // Before there are threads that would have to be ended if it cannot listen. The data cores
-        // receive its commands as soon as they run.
+        // Before there are threads to end if it cannot listen; cores hear it as soon as they run.
         let controller = start_controller(config, &bus, &directory, epoch)?;
         control.conflicts = controller.as_ref().map(controller::Running::conflicts);
-        let table = forwarding.clone();
         let (keeper, ports) = Keeper::new(Keeping {
             eal: eal.clone(),
             config: config.clone(),
@@ -154,8 +151,8 @@ impl Switch {
             config,
             eal,
             kernels,
-            own,
-            forwarding,
+            own: own_address(config),
+            forwarding: forwarding.clone(),
             pools: &opened.pools,
             chains: opened.chains,
             card: card.as_ref().map(|card| card.ends.clone()),
@@ -165,21 +162,11 @@ impl Switch {
         };
         let cores = builder.start(opened.cores, commands)?;
         let card = card.map(CardParts::start).transpose()?;
-        let named = std::thread::Builder::new().name("ports".into());
-        let ports = (ports, named.spawn(move || keeper.run())?);
-        let fabric = crate::fabric::start(config, random()).map(|fabric| FabricThread {
-            fabric,
-            forwarding: table.clone(),
-            bus: bus.clone(),
-            ports: shape.board.clone(),
-            board: shape.fabric.clone(),
-            epoch,
-            stop: Arc::clone(&stop),
-        });
-        let fabric = fabric.map(FabricThread::start).transpose()?;
+        let ports = (ports, start_keeper(keeper)?);
+        let fabric = start_fabric(config, &forwarding, &bus, &shape, epoch, &stop)?;
         let control = start_control(control, config.control_core)?;
-        let api = listeners.map(|all| Api::start(all, handle.clone(), bus.clone(), table, epoch));
-        let api = api.transpose()?;
+        let start_api = |all| Api::start(all, handle.clone(), bus.clone(), forwarding, epoch);
+        let api = listeners.map(start_api).transpose()?;
         let watchdog = watchdog::start(bus.clone(), turns, Arc::clone(&stop))?;
         Ok(Self {
             stop,
@@ -278,6 +265,32 @@ impl Switch {
 fn port_names(config: &Config) -> Vec<String> {
     let ports = config.ports.iter();
     ports.map(|port| port.label().to_owned()).collect()
+}
+
+fn start_keeper(keeper: Keeper) -> std::io::Result<JoinHandle<()>> {
+    let named = std::thread::Builder::new().name("ports".into());
+    named.spawn(move || keeper.run())
+}
+
+/// Starts the thread that hears other switches, if there are links to some.
+fn start_fabric(
+    config: &Config,
+    forwarding: &Forwarding,
+    bus: &Bus,
+    shape: &Shape,
+    epoch: Instant,
+    stop: &Arc<AtomicBool>,
+) -> std::io::Result<Option<JoinHandle<()>>> {
+    let thread = crate::fabric::start(config, random()).map(|fabric| FabricThread {
+        fabric,
+        forwarding: forwarding.clone(),
+        bus: bus.clone(),
+        ports: shape.board.clone(),
+        board: shape.fabric.clone(),
+        epoch,
+        stop: Arc::clone(stop),
+    });
+    thread.map(FabricThread::start).transpose()
 }
 
 fn start_control(control: Control, cpu: Option<usize>) -> std::io::Result<JoinHandle<Registry>> {
@@ -458,7 +471,8 @@ fn forwarding(config: &Config) -> Result<Forwarding> {
 }
 
 /// What the card's thread is told, if there is a card.
-fn card_setup(config: &Config, own: SwitchAddress) -> Option<Setup> {
+fn card_setup(config: &Config) -> Option<Setup> {
+    let own = own_address(config);
     let section = config.card.clone()?;
     let port = config
         .ports

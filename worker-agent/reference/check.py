@@ -256,7 +256,7 @@ def ranks_of(tree):
 
 
 def parsed_tree(text):
-    """Nested lists of ranks: [[0, 1], [2, 3]] is a root above two switches with two workers each."""
+    """Nested lists of ranks: [[0, 1], [2, 3]] is a root above two switches with two workers."""
     tree = json.loads(text)
 
     def is_tree(node):

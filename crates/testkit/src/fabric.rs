@@ -10,8 +10,8 @@
 //! parameter servers of all jobs' nodes at one switch are one process. That of a spine is behind a
 //! leaf, as hosts are.
 //!
-//! The catch: all switches poll, so they back off where CPUs are few. As [`cluster`](crate::cluster)
-//! does, a fabric removes what it made when the value goes away.
+//! The catch: all switches poll, so they back off where CPUs are few. A fabric removes what it made
+//! when the value goes away, as a [`cluster`](crate::cluster) does.
 
 mod members;
 mod memif;

@@ -7,7 +7,7 @@
 //! With `--card` the job is on a simulated FPGA card beside the switch. In a last all-reduce the
 //! card is killed: the job resumes in software.
 //!
-//! With `--fabric` jobs have trees of switches: each leaf sums its workers, a spine sums the leaves.
+//! With `--fabric` jobs have trees of switches: each leaf sums its workers, a spine the leaves.
 //!
 //! With `--restart` the switch, the parameter server or both are killed and started again in the
 //! middle of each synthetic all-reduce, which must be exact all the same.
@@ -61,8 +61,8 @@ pub struct Args {
     #[arg(long, value_name = "WHAT")]
     restart: Option<String>,
 
-    /// Fabric of switches, SPINESxLEAVESxWORKERS behind each leaf, in place of one switch; a job for
-    /// each spine, which is the root of its tree
+    /// Fabric of switches, SPINESxLEAVESxWORKERS behind each leaf, in place of one switch; a job
+    /// for each spine, which is the root of its tree
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["card", "workers", "cores"])]
     fabric: Option<Shape>,
 

@@ -19,12 +19,12 @@ pub use card::{BarSection, CardJobs, CardSection, Registers};
 pub use control::{ControlSection, ControlTcp};
 pub use diff::{Changes, Edit, Restart};
 pub use fabric::{FabricSection, LinkSection, PortRef};
-pub use jobs::{FixedMember, FixedMembers, JobSection};
+pub use jobs::{ChildSection, FixedMember, FixedMembers, JobSection, TreeSection};
 pub use limits::LimitsSection;
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};
-pub use tree::{ChildSection, TOTAL_MAX, TreeSection, check_trees};
+pub use tree::{TOTAL_MAX, check_trees};
 
 use crate::agent::config::Access;
 use crate::event::{LogSection, MetricsSection};

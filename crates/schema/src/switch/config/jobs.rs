@@ -1,6 +1,5 @@
-//! Jobs that workers may join.
+//! Jobs that workers may join, and the place of the switch in the tree of each.
 
-use super::TreeSection;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use tally_wire::{Key, Mac};
@@ -96,5 +95,82 @@ impl JobSection {
     pub fn covered(&self) -> u32 {
         let below = self.tree.iter().flat_map(|tree| &tree.children);
         u32::from(self.workers) + below.map(|child| u32::from(child.ranks)).sum::<u32>()
+    }
+}
+
+/// The place of a switch in the tree of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TreeSection {
+    /// Workers of the whole job, 1 to 4096.
+    pub total: u16,
+    /// Global rank of the first worker at or below this switch.
+    #[serde(default)]
+    pub first: u16,
+    /// Name of the switch above, one of `fabric.links[].switch`; without it, this is the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// Switches below; their ranks follow those of the workers here, in this order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<ChildSection>,
+    /// Local rank of this switch at its parent, 0 to 63; absent at the root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u8>,
+}
+
+/// A switch below.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ChildSection {
+    /// Its name, one of `fabric.links[].switch`.
+    pub switch: String,
+    /// Workers at and below it.
+    pub ranks: u16,
+}
+
+impl TreeSection {
+    /// The root of a tree of that many workers.
+    #[must_use]
+    pub fn root(total: u16, children: Vec<ChildSection>) -> Self {
+        Self {
+            total,
+            first: 0,
+            parent: None,
+            children,
+            rank: None,
+        }
+    }
+
+    /// A switch with `workers` of its own, for people.
+    #[must_use]
+    pub fn describe(&self, workers: u8) -> String {
+        let below: u32 = self
+            .children
+            .iter()
+            .map(|child| u32::from(child.ranks))
+            .sum();
+        let covered = u32::from(workers) + below;
+        let last = (u32::from(self.first) + covered).saturating_sub(1);
+        let place = match (&self.parent, self.rank) {
+            (Some(parent), Some(rank)) => format!("rank {rank} at {parent}"),
+            _ => "root".to_owned(),
+        };
+        format!(
+            "{workers} workers and {} switches, ranks {} to {last} of {}, {place}",
+            self.children.len(),
+            self.first,
+            self.total
+        )
+    }
+
+    /// Each child with its local rank and the global rank of its first worker, at a switch that has
+    /// `workers`.
+    pub fn placed(&self, workers: u8) -> impl Iterator<Item = (&ChildSection, usize, u32)> {
+        let mut first = u32::from(self.first) + u32::from(workers);
+        self.children.iter().enumerate().map(move |(i, child)| {
+            let own = first;
+            first += u32::from(child.ranks);
+            (child, usize::from(workers) + i, own)
+        })
     }
 }
