@@ -455,8 +455,8 @@ impl Fabric {
         self.untold.is_empty() && now >= self.told_at.after(every) && above.any(is_above)
     }
 
-    /// Has the next polls tell each switch above the addresses at and below this one: those of `entries` that were
-    /// not learnt above, each with its place and its age in seconds.
+    /// Has the next polls tell each switch above the addresses at and below this one: those of
+    /// `entries` that were not learnt above, each with its place and its age in seconds.
     pub fn announce(&mut self, now: Time, changes: u32, entries: &[(Mac, PortId, u32)]) {
         self.told = Some(changes);
         self.told_at = now;

@@ -171,7 +171,7 @@ impl PortStates {
         }
     }
 
-    /// Frames of the fabric's own that wait: so many of each port at most.
+    /// Frames of the fabric's own that wait: a bounded number of each port.
     #[must_use]
     pub fn take_fabric(&self) -> Vec<FromSwitch> {
         let mut taken = Vec::new();
