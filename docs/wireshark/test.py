@@ -428,8 +428,6 @@ BAD = [
     ("type 12 is not in use", tally(12), {}),
     ("type 15 is not in use", tally(15), {}),
     *[("reserved flags are set", tally(DATA, flags=1 << bit, **data), {}) for bit in (6, 7)],
-    ("DATA does not have COLLISION", tally(DATA, flags=COLLISION, **data), {}),
-    ("DATA does not have OVERFLOW", tally(DATA, flags=OVERFLOW, **data), {}),
     ("DATA does not have FROM_PS", tally(DATA, flags=FROM_PS, **data), {}),
     ("RESULT does not have RESEND", tally(RESULT, flags=RESEND | FROM_PS, **result), {}),
     ("RESULT does not have FINISHED", tally(RESULT, flags=FINISHED, **result), {}),

@@ -6,7 +6,7 @@
 //! or an interface without a carrier, ends it.
 //!
 //! *Reach.* A hello up names the switches of the lowest tier at or below the sender. A hello down
-//! names those that a flood from the receiver reaches by the sender. With them, [`choice`] decides
+//! names those that a flood from the receiver reaches by the sender. With them, `choice` decides
 //! where floods go and which links up are equal; a [`Table`] says so to the cores.
 //!
 //! *Tiers.* A switch without links down is of tier 0, another is above the highest live one below

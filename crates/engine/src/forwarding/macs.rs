@@ -150,7 +150,7 @@ impl MacTable {
     }
 
     /// Learns what another switch says: that `mac` was heard behind `port` at the second `seen_s`.
-    /// What is known is left alone unless this is newer: by [`NEWER_S`], if it is at another port.
+    /// What is known is left alone unless this is newer: by `NEWER_S`, if it is at another port.
     pub fn learn_told(&self, mac: Mac, port: PortId, now_s: u32, seen_s: u32) {
         if let Some((known, entry)) = self.find(mac)
             && self.is_fresh(entry, now_s)
