@@ -23,7 +23,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tally_dpdk::{Cut, Mbuf, Mempool};
 use tally_wire::field::{be16, ethernet, ipv4};
-use tally_wire::frame::{ETHERTYPE_IPV4, UDP_END};
+use tally_wire::frame::{ETHERTYPE_IPV4, GROUP_PREFIX, UDP_END};
 use tally_wire::superframe::{SUPERFRAME_HEADERS_BYTES_MAX, Superframe};
 
 /// Frames or superframes taken in one system call.
@@ -120,8 +120,8 @@ impl PacketRx {
     }
 
     /// Has superframes of TCP and UDP, with up to two VLAN tags, come as one frame each
-    /// ([`Mbuf::cut`]), but for datagrams to `address`, which come one by one. Until then, those of
-    /// UDP over IPv4 are cut and others are dropped and counted.
+    /// ([`Mbuf::cut`]), but for datagrams to `address` and to groups of jobs, which come one by one.
+    /// Until then, those of UDP over IPv4 are cut and others are dropped and counted.
     pub fn forward_superframes(&mut self, address: Ipv4Addr) {
         self.cut_only = Some(address);
     }
@@ -460,11 +460,14 @@ fn finish(frame: &mut Mbuf, offload: &Offload, address: Option<Ipv4Addr>) {
     }
 }
 
-/// Whether a frame without VLAN tag is of IPv4, to this address.
+/// Whether a frame without VLAN tag is of IPv4, to this address or to the group of a job: results
+/// of a parent switch are to the switch, too.
 fn is_to(address: Ipv4Addr, frame: &[u8]) -> bool {
     let head = frame.first_chunk::<UDP_END>();
     head.is_some_and(|h| {
-        be16(h, ethernet::ETHERTYPE) == ETHERTYPE_IPV4 && h[ipv4::DST] == address.octets()
+        let to = &h[ipv4::DST];
+        be16(h, ethernet::ETHERTYPE) == ETHERTYPE_IPV4
+            && (to == address.octets() || to.starts_with(&GROUP_PREFIX))
     })
 }
 

@@ -192,10 +192,13 @@ fn whole_from_kernel_to_kernel(pool: &Mempool, tx: &mut PacketTx, rx: &mut Recei
 
 /// They set where the next one is expected to be cut, so it is not where it was expected.
 fn after_short_datagrams_to_the_switch(pool: &Mempool, tx: &mut PacketTx, rx: &mut Receiver) {
-    for bytes in [1, 20, 90, 1046] {
+    let group = tally_wire::frame::group_of(tally_wire::JobId(7));
+    let cases = [1, 20, 90, 1046].map(|bytes| (bytes, OWN));
+    // A parent switch sends results to the group of a job (A-2, TR-8).
+    for (bytes, to) in cases.into_iter().chain([(1046, group)]) {
         let to_the_switch = |number| {
             let mut f = frame(1, bytes, number);
-            f[30..34].copy_from_slice(&OWN.octets());
+            f[30..34].copy_from_slice(&to.octets());
             f[24..26].fill(0);
             let checksum = internet_checksum(&f[14..34]);
             f[24..26].copy_from_slice(&checksum.to_be_bytes());

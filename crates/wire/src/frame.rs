@@ -32,11 +32,14 @@ pub const PROTOCOL_UDP: u8 = 17;
 /// IPv4 flags and fragment offset of a frame that may not be fragmented.
 const DONT_FRAGMENT: u16 = 0x4000;
 
+/// The first bytes of the group address of each job.
+pub const GROUP_PREFIX: [u8; 2] = [239, 84];
+
 /// The group address of a job's results.
 #[must_use]
 pub const fn group_of(job: JobId) -> Ipv4Addr {
     let [high, low] = job.0.to_be_bytes();
-    Ipv4Addr::new(239, 84, high, low)
+    Ipv4Addr::new(GROUP_PREFIX[0], GROUP_PREFIX[1], high, low)
 }
 
 /// Error: a frame does not carry a Tally header.

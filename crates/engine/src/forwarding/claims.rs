@@ -24,11 +24,9 @@ use std::net::Ipv4Addr;
 use tally_wire::Mac;
 use tally_wire::encapsulation::{EncapsulationError, Inside, inside};
 use tally_wire::field::{self, Field, arp, ipv4};
-use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_BYTES};
+use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_ARP, ETHERTYPE_IPV4, GROUP_PREFIX, IPV4_BYTES};
 
-/// The first two bytes of all job's groups.
-const GROUP_PREFIX: [u8; 2] = [239, 84];
-/// The first four bytes of the MACs that these map to.
+/// The first four bytes of the MACs of jobs' groups.
 const GROUP_MAC_PREFIX: [u8; 4] = [1, 0, 0x5e, GROUP_PREFIX[1]];
 const PROTOCOL_ICMP: u8 = 1;
 /// Destination unreachable, source quench, redirect, time exceeded, parameter problem: messages

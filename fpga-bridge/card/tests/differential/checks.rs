@@ -43,17 +43,22 @@ pub fn classify(frame: &[u8], port: PortId, own: &Own) -> Fate {
     if shard >= own.shards {
         return Fate::Pass;
     }
-    let header = match Header::parse(udp.datagram(frame)) {
+    // DATA with flags of child switches (TR-7), which no job of a card has: as with one that no
+    // DATA has.
+    let mut datagram = udp.datagram(frame).to_vec();
+    let of_sums = Flags::OVERFLOW.with(Flags::COLLISION);
+    if let [kind, flags, ..] = &mut datagram[..]
+        && *kind & 0xf == Kind::Data as u8
+        && *flags & of_sums.0 != 0
+    {
+        *flags |= Flags::FROM_PS.0;
+    }
+    let header = match Header::parse(&datagram) {
         Ok(header) => header.received_with(udp.ecn),
         Err(error) => return Fate::Drop(error.into()),
     };
     if header.kind.is_control() {
         return Fate::Pass;
-    }
-    // Of child switches (TR-7), which no job of a card has.
-    let of_sums = Flags::OVERFLOW.0 | Flags::COLLISION.0;
-    if header.kind == Kind::Data && header.flags.0 & of_sums != 0 {
-        return Fate::Drop(DropReason::Reserved);
     }
     let from = Member {
         port,
