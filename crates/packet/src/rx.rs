@@ -120,8 +120,8 @@ impl PacketRx {
     }
 
     /// Has superframes of TCP and UDP, with up to two VLAN tags, come as one frame each
-    /// ([`Mbuf::cut`]), but for datagrams to `address` and to groups of jobs, which come one by one.
-    /// Until then, those of UDP over IPv4 are cut and others are dropped and counted.
+    /// ([`Mbuf::cut`]). Datagrams to `address` and to groups of jobs come one by one. Until then,
+    /// those of UDP over IPv4 are cut and others are dropped and counted.
     pub fn forward_superframes(&mut self, address: Ipv4Addr) {
         self.cut_only = Some(address);
     }
