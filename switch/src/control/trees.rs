@@ -59,7 +59,7 @@ impl Parents {
 }
 
 impl Control {
-    /// Looks whether parents have moved, and says to them what is due.
+    /// Takes new addresses of parents, and sends them JOIN and LEAVE in time.
     pub(super) fn look_up(&mut self) {
         if !self.is_in_fabric {
             return;

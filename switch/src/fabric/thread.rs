@@ -68,7 +68,7 @@ impl FabricThread {
         }
     }
 
-    /// Listens to neighbours, and says to them what is due; whether any link changed.
+    /// Receives and sends hellos; says whether any link changed.
     fn look(&mut self, now: Time) -> bool {
         for (at, facts) in self.ports.lock().iter().enumerate() {
             let is_up = facts.state == PortState::Up;

@@ -36,7 +36,8 @@ impl Registry {
         self.jobs.get(&id)?.parent_status(now)
     }
 
-    /// Says to parents what is due. [`handle_timeout`](Self::handle_timeout) does the same.
+    /// Sends JOIN and LEAVE to parents as their periods pass.
+    /// [`handle_timeout`](Self::handle_timeout) does the same.
     pub fn poll_links(&mut self, now: Time) -> Vec<Action> {
         let mut actions = Vec::new();
         for job in self.jobs.values_mut() {

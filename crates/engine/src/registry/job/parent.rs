@@ -388,7 +388,7 @@ impl Job {
         is_active.then_some(link.next)
     }
 
-    /// Says to the parent what is due, or has changed.
+    /// Sends JOIN or LEAVE to the parent when its period has passed or the node has news.
     pub(in crate::registry) fn drive(
         &mut self,
         now: Time,
