@@ -366,7 +366,9 @@ impl Control for Handler {
 
     async fn reload(&self, request: tonic::Request<ReloadRequest>) -> Answer<Changed> {
         let caller = Caller::with_control(&request)?;
-        answer(&caller, self.ask(Request::Reload).await?)
+        let expected = request.into_inner().expected_version;
+        let reload = |reply| Request::Reload { expected, reply };
+        answer(&caller, self.ask(reload).await?)
     }
 
     type CaptureStream = capture::Frames;

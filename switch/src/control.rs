@@ -162,7 +162,7 @@ impl Control {
     /// Does what others ask.
     fn answer_requests(&mut self) {
         if self.hangup.swap(false, Ordering::Relaxed) {
-            self.load(Box::new(|_| {}));
+            self.load(None, Box::new(|_| {}));
         }
         // Only those that wait now: a flood may not keep this from its end.
         for _ in 0..self.requests.len() {

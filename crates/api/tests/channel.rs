@@ -156,7 +156,7 @@ async fn report(client: &mut Client) -> Result<String, Status> {
 }
 
 async fn reload(client: &mut Client) -> Result<Changed, Status> {
-    let answer = client.control.reload(ReloadRequest {}).await?;
+    let answer = client.control.reload(ReloadRequest::default()).await?;
     Ok(answer.into_inner())
 }
 

@@ -94,9 +94,9 @@ pub enum Command {
     Capture(Capture),
     /// Lets the switch read its configuration file again, and says what changed
     Reload {
-        /// One line of JSON
-        #[arg(long)]
-        json: bool,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
     },
     /// Prints the completions of a shell
     Completions {

@@ -173,6 +173,11 @@ fn an_operator_sees_and_changes_a_running_switch() {
     let (code, why) = fails(at("job add 900 --workers 65 --key-file -"), KEYS[0]);
     assert!(code == 2 && why.contains("1 to 64"), "{why}");
     assert!(ctl(&cluster, "reload", "").starts_with("nothing to change"));
+    let (code, why) = fails(at("reload --expect 9999"), "");
+    assert!(
+        code == 1 && why.contains("version 9999 was expected"),
+        "{why}"
+    );
     assert!(ctl(&cluster, "show events", "").contains("job 900"));
 
     // Cleared.

@@ -144,8 +144,15 @@ impl Control {
                 log_answer("change", &answer);
                 reply(answer);
             }
-            Request::Reload(reply) => self.load(reply),
-            Request::Loaded { file, reply } => {
+            Request::Reload { expected, reply } => self.load(expected, reply),
+            Request::Loaded {
+                file,
+                expected,
+                reply,
+            } => {
+                if let Err(why) = self.check_version(expected) {
+                    return reply(Err(why));
+                }
                 let added = file
                     .as_ref()
                     .map_or_else(|_| Vec::new(), |file| self.new_ports(file));
@@ -172,7 +179,7 @@ impl Control {
 
     /// Reads the file on a thread of its own: this one must not wait for a disk, or for a file that
     /// is a pipe.
-    pub(super) fn load(&self, reply: Reply<Answer>) {
+    pub(super) fn load(&self, expected: Option<u64>, reply: Reply<Answer>) {
         let Some(path) = self.live.path.clone() else {
             let why = "the switch was started without a file".to_owned();
             return reply(Err(ChangeError::File(why)));
@@ -182,7 +189,11 @@ impl Control {
             let file = Config::load(&path).map(Box::new);
             let file = file.map_err(|error| error.to_string());
             // A switch that stops, or is asked too much, drops the answer.
-            let _ = handle.send(Request::Loaded { file, reply });
+            let _ = handle.send(Request::Loaded {
+                file,
+                expected,
+                reply,
+            });
         };
         let thread = std::thread::Builder::new().name("reload".into());
         if let Err(error) = thread.spawn(read) {
@@ -193,11 +204,17 @@ impl Control {
         }
     }
 
-    fn apply_change(&mut self, expected: Option<u64>, change: &Change) -> Answer {
+    /// Whether the version that a change is made for still runs.
+    fn check_version(&self, expected: Option<u64>) -> Result<(), ChangeError> {
         let found = self.live.version;
-        if let Some(expected) = expected.filter(|&expected| expected != found) {
-            return Err(ChangeError::Version { expected, found });
+        match expected {
+            Some(expected) if expected != found => Err(ChangeError::Version { expected, found }),
+            _ => Ok(()),
         }
+    }
+
+    fn apply_change(&mut self, expected: Option<u64>, change: &Change) -> Answer {
+        self.check_version(expected)?;
         if let Change::DrainJob(id, draining) = *change {
             return self.drain(id, draining);
         }
@@ -214,9 +231,8 @@ impl Control {
 
     /// Has the ports' thread make a change, which may take seconds. One at a time.
     fn change_port(&mut self, expected: Option<u64>, change: PortChange, reply: Reply<Answer>) {
-        let found = self.live.version;
-        if let Some(expected) = expected.filter(|&expected| expected != found) {
-            return reply(Err(ChangeError::Version { expected, found }));
+        if let Err(why) = self.check_version(expected) {
+            return reply(Err(why));
         }
         let Some(ports) = self.ports.clone().filter(|_| !self.live.is_port_changing) else {
             let why = "another change of ports is under way; try again".to_owned();

@@ -25,7 +25,12 @@ pub enum Request {
         reply: Reply<Result<Applied, ChangeError>>,
     },
     /// Read the configuration file again, and apply what changed in it.
-    Reload(Reply<Result<Applied, ChangeError>>),
+    Reload {
+        /// Only if this is the version that runs once the file has been read.
+        expected: Option<u64>,
+        /// The version that it made.
+        reply: Reply<Result<Applied, ChangeError>>,
+    },
     /// Say what the switch did.
     Report(Reply<Report>),
     /// Say what it runs with.
@@ -34,6 +39,8 @@ pub enum Request {
     Loaded {
         /// What it says, or why it cannot be used.
         file: Result<Box<Config>, String>,
+        /// The version that it is for.
+        expected: Option<u64>,
         /// The one that asked.
         reply: Reply<Result<Applied, ChangeError>>,
     },
@@ -136,7 +143,10 @@ impl ControlHandle {
     /// # Errors
     /// Why not; nothing has changed.
     pub fn reload(&self) -> Result<Applied, ChangeError> {
-        self.ask(Request::Reload)?
+        self.ask(|reply| Request::Reload {
+            expected: None,
+            reply,
+        })?
     }
 
     /// What the switch did.

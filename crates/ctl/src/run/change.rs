@@ -24,10 +24,13 @@ pub(super) async fn change(at: &TargetArguments, command: &Command) -> Result<()
         Command::Key(key) => self::key(at, key).await,
         Command::Port(port) => self::port(at, port).await,
         Command::Tenant(tenant) => self::tenant(at, tenant).await,
-        Command::Reload { json } => {
+        Command::Reload { expect } => {
             let mut session = Session::open(at).await?;
-            let answer = session.client.control.reload(ReloadRequest {}).await;
-            session.print_change(answer, *json)
+            let request = ReloadRequest {
+                expected_version: expect.expect,
+            };
+            let answer = session.client.control.reload(request).await;
+            session.print_change(answer, expect.json)
         }
         // The others are no changes.
         _ => Ok(()),
