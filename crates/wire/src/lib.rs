@@ -7,13 +7,14 @@
 //! * [`auth`]: the tag that authenticates a frame as one of its job;
 //! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE.
 //!
-//! Five modules serve other traffic:
+//! Six modules serve other traffic:
 //!
 //! * [`neighbour`]: ARP and ICMP echo replies for the switch's own address;
 //! * [`lldp`]: the switch's own LLDP frames, and those of its neighbours;
 //! * [`fabric`]: what switches of a fabric say to their neighbours;
 //! * [`encapsulation`]: the payload of ordinary frames behind VLAN tags;
-//! * [`switchml`]: the dialect of SwitchML, whose clients the switch serves.
+//! * [`switchml`]: the dialect of SwitchML, whose clients the switch serves;
+//! * [`roce`]: reliable connections of RoCEv2.
 //!
 //! Catches: `parse` never panics, on any input. `emit` panics when the buffer is shorter than the
 //! constant that its documentation names; that is a bug of the caller.
@@ -36,6 +37,7 @@ mod key;
 pub mod lldp;
 mod mac;
 pub mod neighbour;
+pub mod roce;
 pub mod superframe;
 pub mod switchml;
 mod template;
