@@ -36,6 +36,7 @@ module tally_admission #(
     input  wire logic                              member_store,
     input  wire logic [PLACE_BITS+MEMBER_BITS-1:0] member_at,
     input  wire logic [111:0]                      member, // {MAC, IPv4, UDP port, switch port}
+    input  wire logic                              member_child, // it is a child switch
     // From the parser.
     input  wire logic        in_valid,
     input  wire logic [2:0]  in_act,
@@ -110,10 +111,11 @@ module tally_admission #(
   wire is_of_ps1 = act1 == tally_pkg::ACT_PS_RESULT || act1 == tally_pkg::ACT_REMIND || act1 == tally_pkg::ACT_NACK;
   wire [MEMBER_BITS-2:0] row1 = is_of_ps1 ? '0 : rank1;
   logic [111:0] bound2;
+  logic is_child2;
 
-  tally_ram #(.WIDTH(112), .DEPTH(1 << (PLACE_BITS + MEMBER_BITS))) members (
-      .clk, .read(valid1), .read_at({place1, is_of_ps1, row1}), .read_data(bound2),
-      .write(member_store), .write_at(member_at), .write_data(member)
+  tally_ram #(.WIDTH(113), .DEPTH(1 << (PLACE_BITS + MEMBER_BITS))) members (
+      .clk, .read(valid1), .read_at({place1, is_of_ps1, row1}), .read_data({is_child2, bound2}),
+      .write(member_store), .write_at(member_at), .write_data({member_child, member})
   );
 
   logic is_known2, is_of_ps2, shard2;
@@ -142,10 +144,11 @@ module tally_admission #(
   wire [2:0] act2 = travels2[TRAVELS-7-:3];
   wire [7:0] rank2 = travels2[15:8];
   wire [7:0] units2 = travels2[7:0];
+  wire [7:0] flags2 = travels2[8+8+32+3+8+:8];
   wire is_result2 = act2 == tally_pkg::ACT_PS_RESULT || act2 == tally_pkg::ACT_WORKER_RESULT;
   wire rank_beyond2 = rank2 >= job_workers2;
 
-  logic is_known3, bad_rank, bad_epoch, bad_shard, bad_units, bad_nack;
+  logic is_known3, is_of_switch3, bad_rank, bad_epoch, bad_shard, bad_units, bad_flags, bad_nack;
   logic [13:0] bad_member; // each byte of its addresses
   logic [PLACE_BITS-1:0] place3;
   logic [SLOT_BITS-1:0] slot3;
@@ -157,10 +160,14 @@ module tally_admission #(
     slot3 <= slot2;
     is_known3 <= is_known2;
     bad_rank <= !is_of_ps2 && rank_beyond2;
+    is_of_switch3 <= rank2 == tally_pkg::RANK_SWITCH;
     for (int i = 0; i < 14; i++) bad_member[i] <= from2[8*i+:8] != bound2[8*i+:8];
     bad_epoch <= epoch2 != job_epoch2;
     bad_shard <= !shard2;
     bad_units <= (act2 == tally_pkg::ACT_DATA || is_result2) && units2 != job_units2;
+    // OVERFLOW and COLLISION are of sums, which only a child switch sends as DATA (TR-7).
+    bad_flags <= act2 == tally_pkg::ACT_DATA && !is_child2
+        && (flags2 & (tally_pkg::FLAG_OVERFLOW | tally_pkg::FLAG_COLLISION)) != 0;
     bad_nack <= act2 == tally_pkg::ACT_NACK && rank_beyond2;
   end
 
@@ -178,11 +185,13 @@ module tally_admission #(
     else if (!is_known3) act = tally_pkg::ACT_PASS_THROUGH;
     else begin
       drops = 1'b1;
-      if (bad_rank) reason = 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
+      // A RESULT of a switch: no job of the card has a parent.
+      if (bad_rank) reason = is_of_switch3 ? 6'(tally_regs_pkg::DROP_NOT_FOR_SWITCH) : 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
       else if (bad_member != 0) reason = 6'(tally_regs_pkg::DROP_NOT_A_MEMBER);
       else if (bad_epoch) reason = 6'(tally_regs_pkg::DROP_STALE_EPOCH);
       else if (bad_shard) reason = 6'(tally_regs_pkg::DROP_WRONG_SHARD);
       else if (bad_units) reason = 6'(tally_regs_pkg::DROP_UNITS_MISMATCH);
+      else if (bad_flags) reason = 6'(tally_regs_pkg::DROP_RESERVED_BITS);
       else if (bad_nack) reason = 6'(tally_regs_pkg::DROP_RANK_OUT_OF_JOB);
       else drops = 1'b0;
       if (drops) act = tally_pkg::ACT_DISCARD;

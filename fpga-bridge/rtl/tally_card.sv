@@ -68,7 +68,7 @@ module tally_card #(
   end
 `endif
 
-  logic enable, clear_all, job_load, job_unload, member_store, counter_snapshot, clearing, fault, core_busy;
+  logic enable, clear_all, job_load, job_unload, member_child, member_store, counter_snapshot, clearing, fault, core_busy;
   logic [47:0] own_mac, member_mac;
   logic [31:0] own_ip, job_hash, member_ip, uptime;
   logic [15:0] base_port, shards, job_number, job_epoch, job_ports, member_udp_port, member_port;
@@ -85,7 +85,7 @@ module tally_card #(
       .s_axil_bresp, .s_axil_bvalid, .s_axil_bready, .s_axil_araddr, .s_axil_arvalid, .s_axil_arready, .s_axil_rdata,
       .s_axil_rresp, .s_axil_rvalid, .s_axil_rready, .uptime, .clearing, .fault, .counters, .enable, .own_mac, .own_ip, .base_port,
       .shards, .job_select, .job_number, .job_epoch, .job_units, .job_workers, .job_ports, .job_hash, .member_select,
-      .member_mac, .member_ip, .member_udp_port, .member_port, .clear_all, .job_load, .job_unload, .member_store,
+      .member_mac, .member_ip, .member_udp_port, .member_port, .member_child, .clear_all, .job_load, .job_unload, .member_store,
       .counter_snapshot
   );
 
@@ -128,7 +128,7 @@ module tally_card #(
       .enable, .own_mac, .own_ip, .base_port, .shards, .clear_all, .job_select(job_select[PLACE_BITS-1:0]), .job_number,
       .job_epoch, .job_units, .job_workers, .job_ports, .job_hash, .job_load(job_load && is_place),
       .job_unload(job_unload && is_place), .member_store(member_store && is_place), .member_select, .member_mac, .member_ip,
-      .member_udp_port, .member_port, .counter_snapshot, .counters, .clearing, .fault, .busy(core_busy)
+      .member_udp_port, .member_port, .member_child, .counter_snapshot, .counters, .clearing, .fault, .busy(core_busy)
   );
 
   // Out.

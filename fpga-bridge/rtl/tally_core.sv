@@ -59,6 +59,7 @@ module tally_core #(
     input  wire logic [31:0] member_ip,
     input  wire logic [15:0] member_udp_port,
     input  wire logic [15:0] member_port,
+    input  wire logic        member_child,
     input  wire logic        counter_snapshot,
     output logic      [64*tally_regs_pkg::COUNTERS-1:0] counters,
     output logic             clearing, // a command is being executed
@@ -146,7 +147,7 @@ module tally_core #(
 
   tally_admission #(.SLOTS(SLOTS), .JOBS(JOBS), .MEMBERS(MEMBERS)) admission (
       .clk, .rst, .live, .job_number(numbers), .job_epoch(epochs), .job_units(all_units), .job_workers(all_workers),
-      .job_hash(hashes), .member_store(stores), .member_at, .member, .in_valid(p_valid), .in_act(p_act), .in_reason(p_reason), .in_bytes(p_bytes),
+      .job_hash(hashes), .member_store(stores), .member_at, .member, .member_child, .in_valid(p_valid), .in_act(p_act), .in_reason(p_reason), .in_bytes(p_bytes),
       .in_port(p_port), .in_mac(p_mac), .in_ip(p_ip), .in_udp_port(p_udp_port), .in_flags(p_flags), .in_priority(p_priority),
       .in_element(p_element), .in_job(p_job), .in_epoch(p_epoch), .in_fragment(p_fragment), .in_rank(p_rank),
       .in_units(p_units), .in_of_shard(p_of_shard), .out_valid(a_valid), .out_act(a_act),

@@ -37,7 +37,7 @@ module tally_heads #(
     input  wire logic [31:0]           s_fragment,
     input  wire logic [7:0]            s_units,
     input  wire logic [MEMBERS-1:0]    s_bitmap,
-    input  wire logic                  s_marked,
+    input  wire logic [7:0]            s_flags, // FLAGS_OF_SUM of its contributions
     // The ring.
     input  wire logic [7:0]            t_flags,
     input  wire logic [7:0]            t_priority,
@@ -51,8 +51,7 @@ module tally_heads #(
     output logic      [HEAD_BITS-1:0]  evict_head
 );
 
-  wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
-  wire [7:0] evict_flags = why | (s_marked ? tally_pkg::FLAG_MARKED : 8'd0);
+  wire [7:0] evict_flags = why | s_flags;
 
   always_comb begin
     evict_head[tally_pkg::HEAD_KIND_AT+:tally_pkg::HEAD_KIND_BITS] = tally_pkg::KIND_PARTIAL;
@@ -87,7 +86,7 @@ module tally_heads #(
     out_to = tally_pkg::TO_PS;
     case (head)
       tally_pkg::HEAD_FOLLOW, tally_pkg::HEAD_RESULT: begin
-        out_flags = s_marked || marked ? tally_pkg::FLAG_MARKED : 8'd0;
+        out_flags = s_flags | (flags & tally_pkg::FLAGS_OF_SUM);
         out_priority = s_priority;
         out_bitmap = s_bitmap | bit_;
         if (head == tally_pkg::HEAD_RESULT) begin

@@ -138,7 +138,7 @@ module tally_parser (
 
   always_comb begin
     case (kind)
-      tally_pkg::KIND_DATA: allowed_flags = tally_pkg::FLAG_RESEND | tally_pkg::FLAG_MARKED;
+      tally_pkg::KIND_DATA: allowed_flags = tally_pkg::FLAG_RESEND | tally_pkg::FLAGS_OF_SUM;
       tally_pkg::KIND_RESULT:
         allowed_flags = tally_pkg::FLAG_OVERFLOW | tally_pkg::FLAG_FROM_PS | tally_pkg::FLAG_MARKED | tally_pkg::FLAG_COLLISION;
       tally_pkg::KIND_PARTIAL:
@@ -227,7 +227,8 @@ module tally_parser (
     bad_payload <= ip_bytes != 16'({units, 6'd0}) + 16'(IP_TO_PAYLOAD)
         + (kind == tally_pkg::KIND_PARTIAL ? 16'(tally_pkg::TAG_BYTES) : 16'd0);
     is_control2 <= is_control;
-    is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE || (kind == tally_pkg::KIND_RESULT && is_switch);
+    // Not a RESULT of a switch: whether there is a parent to send it is for admission to say.
+    is_for_others <= kind == tally_pkg::KIND_PARTIAL || kind == tally_pkg::KIND_NOT_HERE;
     case (kind)
       tally_pkg::KIND_DATA: act2 <= tally_pkg::ACT_DATA;
       tally_pkg::KIND_RESULT: act2 <= is_ps ? tally_pkg::ACT_PS_RESULT : tally_pkg::ACT_WORKER_RESULT;

@@ -129,13 +129,17 @@ package tally_pkg;
 
   // Flags.
   localparam int FLAG_RESEND_BIT = 0;
+  localparam int FLAG_OVERFLOW_BIT = 1;
   localparam int FLAG_MARKED_BIT = 4;
+  localparam int FLAG_COLLISION_BIT = 5;
   localparam logic [7:0] FLAG_RESEND    = 8'h01;
   localparam logic [7:0] FLAG_OVERFLOW  = 8'h02;
   localparam logic [7:0] FLAG_FROM_PS   = 8'h04;
   localparam logic [7:0] FLAG_FINISHED  = 8'h08;
   localparam logic [7:0] FLAG_MARKED    = 8'h10;
   localparam logic [7:0] FLAG_COLLISION = 8'h20;
+  // A sum has those of its contributions (TR-7).
+  localparam logic [7:0] FLAGS_OF_SUM   = FLAG_OVERFLOW | FLAG_MARKED | FLAG_COLLISION;
 
   // Element types.
   localparam logic [2:0] ELEMENT_NONE  = 3'd0;

@@ -68,6 +68,7 @@ module tally_regs #(
   output logic [31:0] member_ip,
   output logic [15:0] member_udp_port,
   output logic [15:0] member_port,
+  output logic member_child,
   output logic clear_all,
   output logic job_load,
   output logic job_unload,
@@ -122,6 +123,7 @@ module tally_regs #(
       tally_regs_pkg::AT_MEMBER_IP: writable = 1'b1;
       tally_regs_pkg::AT_MEMBER_UDP_PORT: writable = 1'b1;
       tally_regs_pkg::AT_MEMBER_PORT: writable = 1'b1;
+      tally_regs_pkg::AT_MEMBER_CHILD: writable = 1'b1;
       tally_regs_pkg::AT_MEMBER_COMMAND: begin
         writable = 1'b1;
         refused = clearing && write_data[0];
@@ -173,6 +175,7 @@ module tally_regs #(
       job_select <= 0;
       job_units <= 0;
       job_workers <= 0;
+      member_child <= 0;
       member_ip <= 0;
       member_mac <= 0;
       member_port <= 0;
@@ -202,6 +205,7 @@ module tally_regs #(
         tally_regs_pkg::AT_MEMBER_IP: member_ip <= write_data;
         tally_regs_pkg::AT_MEMBER_UDP_PORT: member_udp_port <= write_data[15:0];
         tally_regs_pkg::AT_MEMBER_PORT: member_port <= write_data[15:0];
+        tally_regs_pkg::AT_MEMBER_CHILD: member_child <= write_data[0];
         default: ;
       endcase
     end
@@ -259,6 +263,7 @@ module tally_regs #(
       tally_regs_pkg::AT_MEMBER_IP: found = member_ip;
       tally_regs_pkg::AT_MEMBER_UDP_PORT: found[15:0] = member_udp_port;
       tally_regs_pkg::AT_MEMBER_PORT: found[15:0] = member_port;
+      tally_regs_pkg::AT_MEMBER_CHILD: found[0] = member_child;
       tally_regs_pkg::AT_MEMBER_COMMAND: ;
       tally_regs_pkg::AT_COUNTER_SNAPSHOT: ;
       default: begin

@@ -10,7 +10,7 @@
 package tally_regs_pkg;
 
   localparam logic [31:0] ID = 32'h54414c59;
-  localparam logic [31:0] INTERFACE = 32'd2;
+  localparam logic [31:0] INTERFACE = 32'd3;
 
   localparam logic [15:0] AT_ID = 16'h0000;
   localparam logic [15:0] AT_INTERFACE = 16'h0004;
@@ -43,6 +43,7 @@ package tally_regs_pkg;
   localparam logic [15:0] AT_MEMBER_IP = 16'h00cc;
   localparam logic [15:0] AT_MEMBER_UDP_PORT = 16'h00d0;
   localparam logic [15:0] AT_MEMBER_PORT = 16'h00d4;
+  localparam logic [15:0] AT_MEMBER_CHILD = 16'h00dc;
   localparam logic [15:0] AT_MEMBER_COMMAND = 16'h00d8;
   localparam logic [15:0] AT_COUNTER_SNAPSHOT = 16'h0100;
   localparam logic [15:0] AT_COUNTERS = 16'h0400;

@@ -82,7 +82,7 @@ module tally_slots #(
     output logic      [tally_regs_pkg::COUNTERS-1:0] counts
 );
 
-  localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 8 + 3 + 2;
+  localparam int SLOT_WIDTH = 1 + PLACE_BITS + 32 + MEMBERS + 8 + 3 + 3 + 1;
   localparam int TAG_WIDTH = 1 + 32 + 8 + 8 + 3;
   localparam int NOTE_WIDTH = 32 + MEMBERS;
 
@@ -153,13 +153,14 @@ module tally_slots #(
   // The bit of the contributing rank, the bits of all ranks below it, and of all ranks of the job.
   logic [MEMBERS-1:0] look_bit, look_before, look_all;
 
-  wire sl_occupied, sl_marked, sl_split;
+  wire sl_occupied, sl_split;
+  wire [2:0] sl_flags; // COLLISION, MARKED and OVERFLOW of its contributions (TR-7)
   wire [PLACE_BITS-1:0] sl_place;
   wire [31:0] sl_fragment;
   wire [MEMBERS-1:0] sl_bitmap;
   wire [7:0] sl_priority;
   wire [2:0] sl_element;
-  assign {sl_occupied, sl_place, sl_fragment, sl_bitmap, sl_priority, sl_element, sl_marked, sl_split} = slot_read_data;
+  assign {sl_occupied, sl_place, sl_fragment, sl_bitmap, sl_priority, sl_element, sl_flags, sl_split} = slot_read_data;
 
   wire tg_used;
   wire [31:0] tg_fragment;
@@ -244,7 +245,8 @@ module tally_slots #(
   logic [31:0] fragment, s_fragment;
   logic [PLACE_BITS-1:0] place, s_place;
   logic [MEMBERS-1:0] bit_, below, all, with_, s_bitmap, noted_ranks, note_of_victim;
-  logic s_marked, s_split, s_occupied;
+  logic [2:0] s_flags;
+  logic s_split, s_occupied;
   logic finished, old, hit, seen, same_element, is_next, is_first, completes, higher, same_note, ahead,
       ahead_newest, has_note, are_rest, are_rest_alone, own_slot, past_arrival;
   logic [JOBS-1:0] past_places;
@@ -279,7 +281,7 @@ module tally_slots #(
     s_bitmap <= sl_bitmap;
     s_priority <= sl_priority;
     s_element <= sl_element;
-    s_marked <= sl_marked;
+    s_flags <= sl_flags;
     s_split <= sl_split;
     s_units <= job_units[8*sl_place+:8];
     note_of_victim <= nt_fragment == sl_fragment ? nt_ranks : '0;
@@ -335,14 +337,15 @@ module tally_slots #(
   );
 
   wire [7:0] priority_max = raises && priority_ > s_priority ? priority_ : s_priority;
-  wire marked = flags[tally_pkg::FLAG_MARKED_BIT];
+  wire [2:0] flags_of_sum =
+      {flags[tally_pkg::FLAG_COLLISION_BIT], flags[tally_pkg::FLAG_MARKED_BIT], flags[tally_pkg::FLAG_OVERFLOW_BIT]};
 
   // The slot's new entry.
   wire stays = takes || (!frees && (halves || raises));
   wire [SLOT_WIDTH-1:0] slot_next = !stays ? '0
-      : takes ? {1'b1, place, fragment, bit_, priority_, element, marked, split_taken}
+      : takes ? {1'b1, place, fragment, bit_, priority_, element, flags_of_sum, split_taken}
       : {1'b1, s_place, s_fragment, joins ? with_ : s_bitmap, halves ? s_priority >> 1 : priority_max, s_element,
-         s_marked || (joins && marked), s_split || splits};
+         s_flags | (joins ? flags_of_sum : 3'd0), s_split || splits};
 
   // The fragment's note, or the victim's if both have the same row.
   wire amends_here = notes_victim && same_note;
@@ -455,7 +458,7 @@ module tally_slots #(
   tally_heads #(.JOBS(JOBS), .MEMBERS(MEMBERS)) heads (
       .head, .why, .is_raw(from == tally_pkg::FROM_RAW), .evicts_too, .bytes, .port, .flags, .priority_, .element, .place,
       .fragment, .rank, .units, .job_units(own_units), .bit_, .s_priority(priority_max), .s_element, .s_place, .s_fragment, .s_units, .s_bitmap,
-      .s_marked, .t_flags, .t_priority, .t_element, .out_head, .out_flags(head_flags), .out_priority(head_priority),
+      .s_flags({2'b00, s_flags[2:1], 2'b00, s_flags[0], 1'b0}), .t_flags, .t_priority, .t_element, .out_head, .out_flags(head_flags), .out_priority(head_priority),
       .out_element(head_element), .evict_head
   );
 

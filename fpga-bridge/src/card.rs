@@ -213,9 +213,10 @@ impl<W: Window> Card<W> {
         let description = self.description(roster, place);
         let mut writes = vec![(at::JOB_SELECT, u32::from(place.0))];
         for (rank, member) in (0..).map(Rank).zip(&roster.workers) {
-            writes.extend(member_registers(rank, member));
+            let is_child = roster.switches & rank.bit() != 0;
+            writes.extend(member_registers(rank, member, is_child));
         }
-        writes.extend(member_registers(Rank::PS, &roster.ps));
+        writes.extend(member_registers(Rank::PS, &roster.ps, false));
         writes.extend(description);
         self.window.write_all(&writes)?;
         // Before the card is made to go by it.
@@ -480,7 +481,7 @@ fn own_registers(own: &Own) -> [(u16, u32); 5] {
     ]
 }
 
-fn member_registers(rank: Rank, member: &Member) -> [(u16, u32); 7] {
+fn member_registers(rank: Rank, member: &Member, is_child: bool) -> [(u16, u32); 8] {
     let (high, low) = halves(member.mac);
     [
         (at::MEMBER_SELECT, u32::from(rank.0)),
@@ -489,6 +490,7 @@ fn member_registers(rank: Rank, member: &Member) -> [(u16, u32); 7] {
         (at::MEMBER_IP, member.ip.to_bits()),
         (at::MEMBER_UDP_PORT, u32::from(member.udp_port)),
         (at::MEMBER_PORT, u32::from(member.port.0)),
+        (at::MEMBER_CHILD, u32::from(is_child)),
         (at::MEMBER_COMMAND, at::BIT_MEMBER_STORE),
     ]
 }

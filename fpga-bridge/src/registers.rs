@@ -6,7 +6,7 @@
 /// Value of [`ID`].
 pub const ID_VALUE: u32 = 0x5441_4c59;
 /// Value of [`INTERFACE`].
-pub const INTERFACE_VALUE: u32 = 2;
+pub const INTERFACE_VALUE: u32 = 3;
 
 /// `TALY` in ASCII. Any other value is not a card of Tally.
 pub const ID: u16 = 0x000;
@@ -81,7 +81,7 @@ pub const JOB_EPOCH: u16 = 0x088;
 /// Units of 64 bytes in each payload.
 pub const JOB_UNITS: u16 = 0x08c;
 
-/// Its workers, 2 to MEMBERS.
+/// Its members at this switch, workers and child switches together: 2 to MEMBERS.
 pub const JOB_WORKERS: u16 = 0x090;
 
 /// The switch ports with a worker, bit p for port p: results leave by them.
@@ -115,9 +115,14 @@ pub const MEMBER_UDP_PORT: u16 = 0x0d0;
 /// Its switch port, 0 to 15.
 pub const MEMBER_PORT: u16 = 0x0d4;
 
+/// Whether it is a child switch.
+pub const MEMBER_CHILD: u16 = 0x0dc;
+/// Bit of [`MEMBER_CHILD`]: 1: a child switch, whose DATA may have OVERFLOW and COLLISION.
+pub const BIT_MEMBER_CHILD: u32 = 1 << 0;
+
 /// Stores the member.
 pub const MEMBER_COMMAND: u16 = 0x0d8;
-/// Bit of [`MEMBER_COMMAND`]: stores the registers above in the table.
+/// Bit of [`MEMBER_COMMAND`]: stores the other registers of this table.
 pub const BIT_MEMBER_STORE: u32 = 1 << 0;
 
 /// Counters are read from the latch, so all are of the same cycle.
@@ -129,7 +134,7 @@ pub const BIT_COUNTER_SNAPSHOT: u32 = 1 << 0;
 pub const COUNTERS_AT: u16 = 0x400;
 
 /// Address and name of all registers except the counters.
-pub const NAMES: [(u16, &str); 33] = [
+pub const NAMES: [(u16, &str); 34] = [
     (ID, "ID"),
     (INTERFACE, "INTERFACE"),
     (SLOTS, "SLOTS"),
@@ -161,6 +166,7 @@ pub const NAMES: [(u16, &str); 33] = [
     (MEMBER_IP, "MEMBER_IP"),
     (MEMBER_UDP_PORT, "MEMBER_UDP_PORT"),
     (MEMBER_PORT, "MEMBER_PORT"),
+    (MEMBER_CHILD, "MEMBER_CHILD"),
     (MEMBER_COMMAND, "MEMBER_COMMAND"),
     (COUNTER_SNAPSHOT, "COUNTER_SNAPSHOT"),
 ];

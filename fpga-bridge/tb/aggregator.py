@@ -15,6 +15,8 @@ from frames import (
 
 ACTS = {name.removeprefix("ACT_"): value for name, value in PKG.items() if name.startswith("ACT_")}
 TO_PS, TO_WORKER, TO_GROUP, TO_ASKER = range(4)
+# Flags of contributions that their sum has, too.
+OF_SUM = PKG["FLAGS_OF_SUM"]
 
 
 def ahead(a, b):
@@ -44,7 +46,7 @@ class Slot:
     bitmap: int
     priority: int
     element: int
-    marked: bool
+    flags: int
     split: bool
 
 
@@ -136,13 +138,13 @@ class Aggregator:
                    1 << f.rank, asker=f.rank)  # fmt: skip
 
     def of_slot(self, s, why, asker):
-        return Out("SLOT", "EVICT", why, PARTIAL, why | MARKED * s.marked, s.priority, s.element, s.place, s.fragment,
+        return Out("SLOT", "EVICT", why, PARTIAL, why | s.flags, s.priority, s.element, s.place, s.fragment,
                    self.units[s.place], s.bitmap, asker=asker)  # fmt: skip
 
     def of_sum(self, f, s, head):
         kind, to = (RESULT, TO_GROUP) if head == "RESULT" else (PARTIAL, TO_PS)
         bitmap = s.bitmap if kind == PARTIAL else 0
-        return Out("SUM", head, 0, kind, MARKED * s.marked, s.priority, s.element, s.place, s.fragment, f.units, bitmap,
+        return Out("SUM", head, 0, kind, s.flags, s.priority, s.element, s.place, s.fragment, f.units, bitmap,
                    to=to, asker=f.rank)  # fmt: skip
 
     def keep(self, f, out, did):
@@ -308,7 +310,7 @@ class Aggregator:
             return "out of its turn, the last"
         did.counts.append("CONTRIBUTIONS")
         slot.bitmap |= bit
-        slot.marked |= bool(f.flags & MARKED)
+        slot.flags |= f.flags & OF_SUM
         if slot.split:
             if slot.bitmap | self.noted(f.place, f.fragment) == everyone:
                 did.counts.append("FOLLOWED")
@@ -357,7 +359,7 @@ class Aggregator:
         else:
             did.counts.append("CONTRIBUTIONS")
             did.write = "ARRIVAL"
-            self.slots[f.slot] = Slot(f.place, f.fragment, 1 << f.rank, f.priority, f.element, bool(f.flags & MARKED), bool(elsewhere))
+            self.slots[f.slot] = Slot(f.place, f.fragment, 1 << f.rank, f.priority, f.element, f.flags & OF_SUM, bool(elsewhere))
             row += ", split" * bool(elsewhere)
         did.outs += [victim] * (victim is not None)
         return row
@@ -442,6 +444,8 @@ class Traffic:
         )  # fmt: skip
         if f.act == "DATA":
             f.flags = rng.choice((0, 0, 0, RESEND)) | rng.choice((0, 0, MARKED))
+            # Of a child switch.
+            f.flags |= rng.choice((0, 0, 0, OVERFLOW, COLLISION, OVERFLOW | COLLISION))
             if rng.random() < 0.03:
                 f.element = rng.choice((I32, F32, SCALE, F16, I8))
             slot = model.slots[f.slot]

@@ -12,7 +12,7 @@ import dataclasses
 import cocotb
 
 from bench import PACES, Clock, dice, get, put
-from frames import MARKED, PKG, PS, RESEND
+from frames import COLLISION, MARKED, OVERFLOW, PKG, PS, RESEND, SWITCH
 
 LATENCY = 4
 DISCARD, PASS, DATA, PS_RESULT, WORKER_RESULT, REMIND, NACK, PROBE = (
@@ -37,6 +37,7 @@ class Job:
     workers: int
     hash: int
     members: dict  # by rank; PS
+    children: dict  # the same: whether it is a child switch
 
 
 def admit(jobs, frame, slots):
@@ -53,6 +54,8 @@ def admit(jobs, frame, slots):
     result = act in (PS_RESULT, WORKER_RESULT)
 
     def wrong():
+        if act == WORKER_RESULT and sender == SWITCH:
+            return "NOT_FOR_SWITCH"
         if sender != PS and sender >= job.workers:
             return "RANK_OUT_OF_JOB"
         if {name: frame[name] for name, _ in MEMBER} != job.members[sender]:
@@ -63,6 +66,8 @@ def admit(jobs, frame, slots):
             return "WRONG_SHARD"
         if (act == DATA or result) and frame["units"] != job.units:
             return "UNITS_MISMATCH"
+        if act == DATA and frame["flags"] & (OVERFLOW | COLLISION) and not job.children[sender]:
+            return "RESERVED_BITS"
         if act == NACK and frame["rank"] >= job.workers:
             return "RANK_OUT_OF_JOB"
         return None
@@ -95,6 +100,7 @@ class Table:
             workers=rng.choice((2, self.most, rng.randrange(2, self.most + 1))),
             hash=rng.getrandbits(32),
             members={rank: self.stored() for rank in (*range(self.most), PS)},
+            children={rank: rng.random() < 0.5 for rank in (*range(self.most), PS)},
         )
 
     def change(self):
@@ -102,7 +108,7 @@ class Table:
         rng = self.rng
         for place in rng.sample(range(self.places), max(self.places // 2, 1)):
             fresh = self.drawn(place)
-            fresh.members = self.jobs[place].members
+            fresh.members, fresh.children = self.jobs[place].members, self.jobs[place].children
             self.jobs[place] = fresh
         live = set()
         for job in self.jobs:
@@ -119,9 +125,10 @@ class Table:
             put(getattr(self.dut, f"job_{name}"), sum(getattr(job, name) << size * place for place, job in enumerate(self.jobs)))
         put(self.dut.live, sum(job.live << place for place, job in enumerate(self.jobs)))
 
-    def store(self, place, rank, member):
+    def store(self, place, rank, member, child):
         """Drives a member's store, which takes effect at the next edge."""
         self.jobs[place].members[rank] = member
+        self.jobs[place].children[rank] = child
         at = 1 << self.row_bits - 1 if rank == PS else rank
         put(self.dut.member_store, 1)
         put(self.dut.member_at, place << self.row_bits | at)
@@ -129,6 +136,7 @@ class Table:
         for name, size in reversed(MEMBER):
             bits = bits << size | member[name]
         put(self.dut.member, bits)
+        put(self.dut.member_child, int(child))
 
     def right(self, job, act):
         """A correct frame of a member of the job."""
@@ -139,7 +147,7 @@ class Table:
             "act": act,
             "reason": rng.getrandbits(6),
             "bytes": rng.getrandbits(16),
-            "flags": rng.choice((0, RESEND, MARKED, rng.getrandbits(8))),
+            "flags": rng.choice((0, RESEND, MARKED)) | rng.choice((0, OVERFLOW, COLLISION)) * (job.children[sender] or act != DATA),
             "priority": rng.getrandbits(8),
             "element": rng.getrandbits(3),
             "fragment": rng.getrandbits(32),
@@ -161,7 +169,11 @@ class Table:
 
 
 def wrong_rank(rng, table, job, frame):
-    """Changes the rank to one outside the job or of another member, below 64 as from the parser."""
+    """Changes the rank to one outside the job or of another member, below 64 as from the parser, or
+    to the switch's in a RESULT."""
+    if frame["act"] == WORKER_RESULT and rng.random() < 0.2:
+        frame["rank"] = SWITCH
+        return
     if frame["act"] in (*OF_WORKER, NACK):
         frame["rank"] = rng.choice((job.workers % 64, job.workers - 1, table.most % 64, 63, rng.randrange(64)))
         beyond = job.members.get(frame["rank"])
@@ -200,12 +212,16 @@ def wrong_units(rng, table, job, frame):
     frame["units"] = rng.choice((job.units ^ 1 << rng.randrange(8), rng.choice(table.jobs).units, 0))
 
 
+def wrong_flags(rng, table, job, frame):
+    frame["flags"] |= rng.choice((OVERFLOW, COLLISION, rng.getrandbits(8)))
+
+
 def not_ours(rng, table, job, frame):
     if rng.random() < 0.3:
         frame["act"] = rng.choice((DISCARD, PASS))
 
 
-WRONGS = (wrong_rank, wrong_member, wrong_job, wrong_epoch, wrong_shard, wrong_units, not_ours)
+WRONGS = (wrong_rank, wrong_member, wrong_job, wrong_epoch, wrong_shard, wrong_units, wrong_flags, not_ours)
 
 
 class Ends:
@@ -220,7 +236,7 @@ class Ends:
         empty = [place for place, job in enumerate(self.table.jobs) if not job.live]
         if self.stores and empty and self.rng.random() < 0.3:
             place = self.rng.choice(empty)
-            self.table.store(place, self.rng.choice([*self.table.jobs[place].members]), self.table.stored())
+            self.table.store(place, self.rng.choice([*self.table.jobs[place].members]), self.table.stored(), self.rng.random() < 0.5)
         self.offered = self.frames and self.rng.random() < self.pace
         put(self.dut.in_valid, int(bool(self.offered)))
         if self.offered:
@@ -257,12 +273,12 @@ class Ends:
 async def start(dut, rng, pace):
     clock, table = Clock(dut), Table(dut, rng)
     table.change()
-    await clock.reset(*(getattr(dut, name) for name in ("member_store", "member_at", "member", "in_valid", *(f"in_{name}" for name in IN))))
+    await clock.reset(*(getattr(dut, name) for name in ("member_store", "member_at", "member", "member_child", "in_valid", *(f"in_{name}" for name in IN))))
     ends = Ends(dut, table, rng, pace)
     # All members are stored before the first frame.
     for place, job in enumerate(table.jobs):
         for rank, member in job.members.items():
-            table.store(place, rank, member)
+            table.store(place, rank, member, job.children[rank])
             await clock.step()
     put(dut.member_store, 0)
     clock.attach(ends)
@@ -288,7 +304,7 @@ async def says_what_the_engine_says(dut):
                 if rng.random() < 0.5:
                     name, size = rng.choice(MEMBER)
                     member[name] ^= 1 << rng.randrange(size)
-                table.store(place, rank, member)
+                table.store(place, rank, member, rng.random() < 0.5)
                 await clock.step()
             put(dut.member_store, 0)
             clock.attach(ends)
@@ -299,6 +315,10 @@ async def says_what_the_engine_says(dut):
             reasons.add(PKG["DROP_RANK_OUT_OF_JOB"])
         if act in (DATA, WORKER_RESULT, PS_RESULT):
             reasons.add(PKG["DROP_UNITS_MISMATCH"])
+        if act == WORKER_RESULT:
+            reasons.add(PKG["DROP_NOT_FOR_SWITCH"])
+        if act == DATA:
+            reasons.add(PKG["DROP_RESERVED_BITS"])
         missing = [reason for reason in reasons if not seen[act, reason]]
         assert not missing, f"act {act}: never seen {missing}"
 
@@ -313,7 +333,7 @@ async def each_bit_counts(dut):
         other.live = other is job or other.live and other.number != job.number
     table.show()
     for act in ACTS:
-        wrongs = [(name, 1 << bit) for name, size in (*MEMBER, ("job", 16), ("epoch", 16), ("units", 8)) for bit in range(size)]
+        wrongs = [(name, 1 << bit) for name, size in (*MEMBER, ("job", 16), ("epoch", 16), ("units", 8), ("flags", 8)) for bit in range(size)]
         for name, bit in [(None, 0), *wrongs, ("of_shard", 1)]:
             frame = table.right(job, act)
             ends.frames.append(frame | ({name: frame[name] ^ bit} if name else {}))

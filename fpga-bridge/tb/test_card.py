@@ -1,6 +1,7 @@
 """Bench of the whole tally_card, with small tables: frames in, the right frames out.
 
-There are two jobs, one of i32 in any order and one of f32 in rank order. Traffic has duplicates,
+There are two jobs, one of i32 in any order and one of f32 in rank order. The last member of each is
+a child switch. Traffic has duplicates,
 late frames, RESENDs, PROBEs, damaged frames, and frames that pass through. Each fragment has a slot
 of its own, so the output is known. The differential test covers collisions, preemptions and all
 else that needs the engine as oracle.
@@ -14,7 +15,7 @@ import cocotb
 
 from bench import PACES, Clock, Sink, Source, beats_of, dice, frames_of, get, put
 from frames import (
-    BASE_PORT, DATA, F32, I32, MARKED, NACK, NONE, OVERFLOW, OWN_IP, OWN_MAC, PKG, PROBE, RESEND, RESULT, SWITCH, Frame,
+    BASE_PORT, COLLISION, DATA, F32, I32, MARKED, NACK, NONE, OVERFLOW, OWN_IP, OWN_MAC, PKG, PROBE, RESEND, RESULT, SWITCH, Frame,
 )  # fmt: skip
 
 REGISTERS = {"control": 0x02C, "status": 0x028, "job": 0x080, "member": 0x0C0, "snapshot": 0x100, "counters": 0x400}
@@ -138,6 +139,7 @@ class Job:
         await registers.write(job, self.place)
         for rank in [*range(self.workers), 255]:
             mac, ip, udp_port, port = self.member(rank)
+            await registers.write(member + 0x1C, int(rank == self.workers - 1))
             for i, value in enumerate((rank, mac >> 32, mac & 0xFFFFFFFF, ip, udp_port, port, 1)):
                 await registers.write(member + 4 * i, value)
         values = (self.place, self.number, self.epoch, UNITS, self.workers, self.mask, HASH[self.place], 1)
@@ -218,7 +220,8 @@ class Traffic:
         rank = missing[0] if job.element == F32 else rng.choice(missing)
         priority, congested = rng.getrandbits(8), rng.random() < 0.1
         payload = payload_of(rng, job.element)
-        frame = job.contribution(rank, fragment, payload, priority=priority, tos=3 if congested else 2).pack()
+        of_sum = rng.choice((0, 0, 0, OVERFLOW, COLLISION)) if rank == job.workers - 1 else 0
+        frame = job.contribution(rank, fragment, payload, priority=priority, flags=of_sum, tos=3 if congested else 2).pack()
         self.send(frame + bytes(rng.choice((0, 0, 0, 20))))
         self.counted["COUNT_CONTRIBUTIONS"] += 1
         if state[0] is None:
@@ -229,7 +232,7 @@ class Traffic:
             state[4] |= cut
         state[1].add(rank)
         state[2] = max(state[2], priority)
-        state[3] |= MARKED * congested
+        state[3] |= MARKED * congested | of_sum
         if len(state[1]) < job.workers:
             if rng.random() < 0.1:
                 self.send(frame)
@@ -240,7 +243,7 @@ class Traffic:
         self.done[job][fragment] = result
         self.wanted.append(job.result(*result, job.mask))
         self.counted["COUNT_RESULTS"] += 1
-        self.counted["COUNT_OVERFLOWS"] += state[4]
+        self.counted["COUNT_OVERFLOWS"] += bool(result[2] & OVERFLOW)
 
     def ask_again(self, job):
         recent = [f for f in self.done[job] if f > self.next[job] - 12 * STEP]
@@ -274,7 +277,7 @@ class Traffic:
     def other(self):
         """Frames that pass through the card, and frames that it drops."""
         rng, job = self.rng, self.jobs[0]
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         if kind == 0:
             frame = rng.getrandbits(48).to_bytes(6, "big") + rng.randbytes(rng.choice((8, 54, 58, 200)))
         elif kind == 1:
@@ -286,6 +289,11 @@ class Traffic:
             self.counted["DROP_VERSION"] += 1
             return
         elif kind == 4:
+            # A flag of child switches, from a worker.
+            self.send(job.contribution(0, self.next[job], bytes(128), flags=OVERFLOW).pack())
+            self.counted["DROP_RESERVED_BITS"] += 1
+            return
+        elif kind == 5:
             self.send(job.contribution(0, self.next[job], bytes(128)).pack(), 1)
             self.counted["DROP_STREAM_ERROR"] += 1
             return

@@ -10,9 +10,9 @@ import dataclasses
 import cocotb
 from cocotb.triggers import Timer
 
-from aggregator import ACTS, RARE_ROWS, ROWS, Aggregator, Slot, Traffic
+from aggregator import ACTS, OF_SUM, RARE_ROWS, ROWS, Aggregator, Slot, Traffic
 from bench import dice, get, put
-from frames import F32, MARKED, PKG, RESEND
+from frames import F32, PKG, RESEND
 
 COUNTED = (
     "results", "results_from_ps", "results_from_workers", "results_again", "preemptions", "abandoned", "followed",
@@ -62,7 +62,7 @@ def facts(model, f):
 
 def slot_after(slot, f, does):
     if does["takes"]:
-        return Slot(f.place, f.fragment, 1 << f.rank, f.priority, f.element, bool(f.flags & MARKED), bool(does["split_taken"]))
+        return Slot(f.place, f.fragment, 1 << f.rank, f.priority, f.element, f.flags & OF_SUM, bool(does["split_taken"]))
     if does["frees"] or slot is None:
         return None
     slot = dataclasses.replace(slot)
@@ -72,7 +72,7 @@ def slot_after(slot, f, does):
         slot.priority = max(slot.priority, f.priority)
     if does["joins"]:
         slot.bitmap |= 1 << f.rank
-        slot.marked |= bool(f.flags & MARKED)
+        slot.flags |= f.flags & OF_SUM
     slot.split |= bool(does["splits"])
     return slot
 

@@ -36,7 +36,7 @@ async def one(dut, rng, model, f):
         told |= {
             "s_priority": max(f.priority, slot.priority) if did.row in RAISED else slot.priority, "s_element": slot.element,
             "s_place": slot.place, "s_fragment": slot.fragment, "s_units": model.units[slot.place], "s_bitmap": slot.bitmap,
-            "s_marked": slot.marked,
+            "s_flags": slot.flags,
         }  # fmt: skip
     if kept:
         told |= {"t_flags": kept[1], "t_priority": kept[2], "t_element": kept[3]}
@@ -58,7 +58,7 @@ async def one(dut, rng, model, f):
 
 INPUTS = (
     "head", "why", "is_raw", "evicts_too", "bytes", "port", "flags", "priority_", "element", "place", "fragment", "rank", "units",
-    "job_units", "bit_", "s_priority", "s_element", "s_place", "s_fragment", "s_units", "s_bitmap", "s_marked", "t_flags", "t_priority",
+    "job_units", "bit_", "s_priority", "s_element", "s_place", "s_fragment", "s_units", "s_bitmap", "s_flags", "t_flags", "t_priority",
     "t_element",
 )  # fmt: skip
 

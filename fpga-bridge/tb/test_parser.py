@@ -69,7 +69,7 @@ def expected(frame, port):
         kind, flags, element, rank, units, bitmap = map(of, ("kind", "flags", "element", "rank", "units", "bitmap"))
         check(not JOIN <= kind <= PROBE, "TYPE")
         allowed = {
-            DATA: RESEND | MARKED,
+            DATA: RESEND | OVERFLOW | MARKED | COLLISION,
             RESULT: OVERFLOW | FROM_PS | MARKED | COLLISION,
             PARTIAL: RESEND | OVERFLOW | MARKED | COLLISION,
             NOT_HERE: FINISHED,
@@ -98,7 +98,7 @@ def expected(frame, port):
         check(ip_bytes != IP_HEADERS_BYTES + 64 * units + TAG_BYTES * (kind == PARTIAL), "PAYLOAD_LENGTH")
         if control:
             raise Passes
-        check(kind in (PARTIAL, NOT_HERE) or (kind == RESULT and rank == SWITCH), "NOT_FOR_SWITCH")
+        check(kind in (PARTIAL, NOT_HERE), "NOT_FOR_SWITCH")
     except Dropped as dropped:
         return PKG["ACT_DISCARD"], dropped.args[0], {"bytes": len(frame)}
     except Passes:
@@ -124,7 +124,7 @@ def right(rng):
     units = rng.choice((1, 2, 16)) if elements else 2 if kind in (JOIN, LEAVE) else 0
     return Frame(
         kind=kind,
-        flags=rng.choice((0, RESEND, MARKED)) if kind == DATA else 0,
+        flags=rng.choice((0, RESEND, MARKED, OVERFLOW, COLLISION)) if kind == DATA else 0,
         priority=rng.getrandbits(8),
         element=rng.randrange(1, 8) if elements else 0,
         job=rng.getrandbits(16),

@@ -10,7 +10,7 @@ const OWN: Own = Own {
 };
 
 /// What the card was told of a member.
-type Told = [u32; 5];
+type Told = [u32; 6];
 
 /// Registers as a card has them.
 struct Fake {
@@ -147,6 +147,7 @@ impl Window for Fake {
                     at::MEMBER_IP,
                     at::MEMBER_UDP_PORT,
                     at::MEMBER_PORT,
+                    at::MEMBER_CHILD,
                 ];
                 let told = told.map(|register| self.get(register));
                 self.members
@@ -220,11 +221,11 @@ fn a_job_is_loaded_with_its_members() {
     assert_eq!(fake.members.len(), 5 + 3);
     assert_eq!(
         fake.members[&(0, 2)],
-        [0x0200, 0x0102, 0x0a00_0002, 6002, 2]
+        [0x0200, 0x0102, 0x0a00_0002, 6002, 2, 0]
     );
     assert_eq!(
         fake.members[&(1, 255)],
-        [0x0200, 0x0163, 0x0a00_0063, 6099, 3]
+        [0x0200, 0x0163, 0x0a00_0063, 6099, 3, 0]
     );
     assert_eq!(
         (fake.get(at::JOB_WORKERS), fake.get(at::JOB_PORTS)),
@@ -244,6 +245,20 @@ fn a_job_is_loaded_with_its_members() {
     assert_eq!(card.load(&roster(8, 1, 2)).expect("it fits"), Place(0));
     card.unload(JobId(1000)).expect("it was not there");
     assert_eq!(card.window.unloaded, [0]);
+}
+
+/// Flags of sums on DATA are theirs (TR-7).
+#[test]
+fn child_switches_are_told_apart_from_workers() {
+    let mut card = open();
+    let in_tree = roster(7, 3, 4).with_switches(0b1010);
+    card.load(&in_tree).expect("it fits");
+    card.load(&roster(9, 1, 2)).expect("it fits");
+    let children: Vec<_> = (card.window.members.iter())
+        .filter(|(_, told)| told[5] == at::BIT_MEMBER_CHILD)
+        .map(|(member, _)| *member)
+        .collect();
+    assert_eq!(children, [(0, 1), (0, 3)]);
 }
 
 #[test]

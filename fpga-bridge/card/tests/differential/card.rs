@@ -85,7 +85,7 @@ impl Rtl {
         self.0.write(address, value).map_err(failed)
     }
 
-    fn store(&mut self, select: u32, member: &Member) -> Result<(), String> {
+    fn store(&mut self, select: u32, member: &Member, is_child: bool) -> Result<(), String> {
         let (high, low) = words(member.mac);
         self.write(reg::MEMBER_SELECT, select)?;
         self.write(reg::MEMBER_MAC_HIGH, high)?;
@@ -93,6 +93,7 @@ impl Rtl {
         self.write(reg::MEMBER_IP, member.ip.to_bits())?;
         self.write(reg::MEMBER_UDP_PORT, member.udp_port.into())?;
         self.write(reg::MEMBER_PORT, member.port.0.into())?;
+        self.write(reg::MEMBER_CHILD, is_child.into())?;
         self.write(reg::MEMBER_COMMAND, reg::BIT_MEMBER_STORE)
     }
 
@@ -128,9 +129,9 @@ impl Card for Rtl {
         let ports = roster.ports.iter().fold(0, |mask, port| mask | 1 << port.0);
         self.write(reg::JOB_SELECT, place.into())?;
         for (rank, member) in (0..).zip(&roster.workers) {
-            self.store(rank, member)?;
+            self.store(rank, member, roster.switches >> rank & 1 != 0)?;
         }
-        self.store(0xff, &roster.ps)?;
+        self.store(0xff, &roster.ps, false)?;
         self.write(reg::JOB_NUMBER, roster.job.0.into())?;
         self.write(reg::JOB_EPOCH, roster.epoch.0.into())?;
         self.write(reg::JOB_UNITS, roster.units.into())?;

@@ -5,7 +5,7 @@ use super::card::Own;
 use super::reference::mac_at;
 use tally_engine::{DropReason, Member, PortId};
 use tally_wire::frame::{self, FrameError};
-use tally_wire::{Flags, Header, Kind, UdpFrame};
+use tally_wire::{Header, UdpFrame};
 
 /// What becomes of a frame.
 pub enum Fate {
@@ -43,17 +43,7 @@ pub fn classify(frame: &[u8], port: PortId, own: &Own) -> Fate {
     if shard >= own.shards {
         return Fate::Pass;
     }
-    // DATA with flags of child switches (TR-7), which no job of a card has: as with one that no
-    // DATA has.
-    let mut datagram = udp.datagram(frame).to_vec();
-    let of_sums = Flags::OVERFLOW.with(Flags::COLLISION);
-    if let [kind, flags, ..] = &mut datagram[..]
-        && *kind & 0xf == Kind::Data as u8
-        && *flags & of_sums.0 != 0
-    {
-        *flags |= Flags::FROM_PS.0;
-    }
-    let header = match Header::parse(&datagram) {
+    let header = match Header::parse(udp.datagram(frame)) {
         Ok(header) => header.received_with(udp.ecn),
         Err(error) => return Fate::Drop(error.into()),
     };

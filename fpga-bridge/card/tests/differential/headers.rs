@@ -6,10 +6,10 @@ use tally_engine::Roster;
 
 use tally_wire::{Element, Epoch, HEADERS_BYTES, JobId, Kind, Rank};
 
-/// A job of two workers.
+/// A job of a worker and a child switch.
 fn roster() -> Roster {
     let workers = (0..2).map(|n| member(n, n as u16)).collect();
-    Roster::new(JobId(7), Epoch(0x2a01), SECRET, 1, workers, member(9, 9))
+    Roster::new(JobId(7), Epoch(0x2a01), SECRET, 1, workers, member(9, 9)).with_switches(0b10)
 }
 
 /// A frame of each kind that a member may send, each byte of its payload `fill`.
@@ -62,7 +62,7 @@ pub fn every_byte() -> Vec<Step> {
 }
 
 /// One way in which a frame is wrong: the first byte that changes, and its new bytes. None of them
-/// is that of a good frame.
+/// is that of a good frame, but for flags that a child switch may send.
 type Wrong = (usize, &'static [u8]);
 
 /// At least one for each check of the switch.
@@ -104,6 +104,8 @@ fn wrongs() -> Vec<Wrong> {
         (42, &[0x27]),
         (42, &[0x28]),
         (43, &[0xff]),
+        (43, &[0x02]),
+        (43, &[0x20]),
         (45, &[0x0f]),
         (45, &[0xf0]),
         (46, &[9, 9]),
@@ -111,6 +113,7 @@ fn wrongs() -> Vec<Wrong> {
         (50, &[0, 0, 0, 2]),
         (54, &[5]),
         (54, &[0xfd]),
+        (54, &[0xfe]),
         (55, &[2]),
         (56, &[0, 0, 0, 0, 0, 0, 0, 3]),
     ]

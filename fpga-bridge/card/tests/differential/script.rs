@@ -183,10 +183,12 @@ pub struct Author {
     jobs: Vec<Job>,
     weights: Vec<(Move, u32)>,
     priorities: Vec<u8>,
-    /// Of a thousand: in rank order; payloads of extremes; element types mixed.
+    /// Of a thousand: in rank order; payloads of extremes; element types mixed; OVERFLOW, and
+    /// COLLISION, of a child switch.
     in_order: u32,
     extremes: u32,
     mixed: u32,
+    child_flags: u32,
     live_max: usize,
     epochs: u16,
     hosts: u32,
@@ -219,6 +221,7 @@ impl Author {
             in_order: rng.of(&[0, 500, 900, 1000]),
             extremes: rng.of(&[0, 300, 1000]),
             mixed: rng.of(&[0, 0, 20, 300]),
+            child_flags: rng.of(&[0, 20, 100, 500]),
             live_max: 1 + rng.index(12),
             epochs: rng.next() as u16,
             hosts: 0,
@@ -283,7 +286,10 @@ impl Author {
         };
         let members = (0..workers).map(|_| host(rng)).collect();
         let ps = host(rng);
+        let any_children = rng.next();
         let roster = Roster::new(job, Epoch(self.epochs), SECRET, units, members, ps);
+        let children = rng.of(&[0, 0, any_children, u64::MAX]) & roster.all();
+        let roster = roster.with_switches(children);
         // Where fragments begin: anywhere, but on the slots of the other jobs.
         let random = rng.next() as u32;
         let start = rng.of(&[0, 0xffff_fff0, 0x7fff_fff0, random]);
@@ -700,11 +706,13 @@ impl Author {
                     units,
                     mut workers,
                     mut ps,
+                    switches,
                     ..
                 } = job.roster.clone();
                 let at = self.rng.index(workers.len() + 1);
                 *workers.get_mut(at).unwrap_or(&mut ps) = moved;
-                job.roster = Roster::new(id, epoch, SECRET, units, workers, ps);
+                job.roster =
+                    Roster::new(id, epoch, SECRET, units, workers, ps).with_switches(switches);
                 let roster = Box::new(job.roster.clone());
                 self.script.push(Step::Load(place, roster));
             }
@@ -729,8 +737,14 @@ impl Author {
             job.element
         };
         let header = data(&job.roster, element, fragment, rank);
+        let is_child = job.roster.switches & header.rank.bit() != 0;
         let priority = self.priority();
-        let flags = Flags::MARKED.when(self.rng.chance(30));
+        // Workers send flags of sums (TR-7) only in error.
+        let of_sum = if is_child { self.child_flags } else { 3 };
+        let flags = Flags::MARKED
+            .when(self.rng.chance(30))
+            .with(Flags::OVERFLOW.when(self.rng.chance(of_sum)))
+            .with(Flags::COLLISION.when(self.rng.chance(of_sum)));
         Header {
             priority,
             flags,

@@ -31,6 +31,11 @@ mistakes! {
     ShardIgnored,
     UnitsIgnored,
     NackRankIgnored,
+    ChildIgnored,
+    ChildFlagsRefused,
+    ChildFlagsLost,
+    ChildFlagsOfFirst,
+    ChildFlagsOfLast,
     PaddingKept,
     OldTaken,
     OldOffByOne,
@@ -115,6 +120,8 @@ struct Slot {
     folded: u8,
     overflow: bool,
     marked: bool,
+    /// OVERFLOW and COLLISION of child switches.
+    of_children: u8,
     split: bool,
     sum: Vec<u8>,
 }
@@ -203,7 +210,7 @@ impl Table {
     fn admit(&self, from: &Member, header: &Header, shard: u16) -> Result<usize, DropReason> {
         let sender = match header.kind {
             Kind::Data | Kind::Probe => header.rank,
-            Kind::Result if header.rank != Rank::SWITCH => header.rank,
+            Kind::Result => header.rank,
             Kind::Remind | Kind::Nack => Rank::PS,
             _ => return Err(DropReason::NotForSwitch),
         };
@@ -213,6 +220,10 @@ impl Table {
             .iter()
             .position(of)
             .ok_or(DropReason::UnknownJob)?;
+        // No job of the card has a parent.
+        if sender == Rank::SWITCH {
+            return Err(DropReason::NotForSwitch);
+        }
         let job = self.job(place);
         let mut member = *job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
         if self.errs(Mistake::MemberPortIgnored) {
@@ -234,6 +245,15 @@ impl Table {
         let carries = matches!(header.kind, Kind::Data | Kind::Result);
         if carries && header.units != job.roster.units && !self.errs(Mistake::UnitsIgnored) {
             return Err(DropReason::Units);
+        }
+        // TR-7.
+        if header.kind == Kind::Data && header.flags.0 & OF_SUMS != 0 {
+            let is_child = job.roster.switches & header.rank.bit() != 0;
+            if !is_child && !self.errs(Mistake::ChildIgnored)
+                || self.errs(Mistake::ChildFlagsRefused)
+            {
+                return Err(DropReason::Reserved);
+            }
         }
         if header.kind == Kind::Nack
             && job.roster.all() & header.rank.bit() == 0
@@ -397,7 +417,7 @@ impl Table {
     fn flags_of(&self, slot: &Slot) -> u8 {
         let overflow = slot.overflow && !self.errs(Mistake::OverflowLost);
         let marked = slot.marked && !self.errs(Mistake::MarkLost);
-        (u8::from(overflow) * OVERFLOW) | (u8::from(marked) * MARKED)
+        (u8::from(overflow) * OVERFLOW) | (u8::from(marked) * MARKED) | slot.of_children
     }
 
     fn publish(&mut self, place: usize, header: &Header, payload: &[u8], keep: bool) {
@@ -510,6 +530,7 @@ impl Table {
                 folded: 0,
                 overflow: false,
                 marked: false,
+                of_children: 0,
                 split: elsewhere != 0 && !self.errs(Mistake::SplitForgotten),
                 sum: payload.to_vec(),
             });
@@ -528,7 +549,7 @@ impl Table {
         } else if slot.bitmap == all {
             let slot = self.slots[at].take().expect("looked at");
             self.count("results");
-            if slot.overflow {
+            if self.flags_of(&slot) & OVERFLOW != 0 {
                 self.count("overflows");
             }
             let header = Header {
@@ -628,6 +649,14 @@ impl Table {
                     }
                 }
             }
+        }
+        let of_child = header.flags.0 & OF_SUMS;
+        let is_first = slot.bitmap == 0;
+        match self.mistake {
+            Some(Mistake::ChildFlagsLost) => {}
+            Some(Mistake::ChildFlagsOfFirst) if !is_first => {}
+            Some(Mistake::ChildFlagsOfLast) => slot.of_children = of_child,
+            _ => slot.of_children |= of_child,
         }
         slot.bitmap |= header.bitmap;
         slot.marked |= header.flags.0 & MARKED != 0;
@@ -837,6 +866,7 @@ const FROM_PS: u8 = 0x04;
 const FINISHED: u8 = 0x08;
 const MARKED: u8 = 0x10;
 const COLLISION: u8 = 0x20;
+const OF_SUMS: u8 = OVERFLOW | COLLISION;
 
 impl Card for Table {
     fn set_own(&mut self, own: &Own) -> Result<(), String> {
