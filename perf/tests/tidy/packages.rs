@@ -5,7 +5,7 @@ use std::fs;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 26] = [
+pub const ORDER: [&str; 27] = [
     "perf",
     "crates/testkit",
     "crates/load",
@@ -31,16 +31,18 @@ pub const ORDER: [&str; 26] = [
     "crates/dpdk-sys",
     "crates/frame",
     "crates/kernels",
+    "crates/roce",
     "crates/wire",
 ];
 
 /// Packages that see no socket, clock, random source or log.
-const SANS_IO: [&str; 6] = [
+const SANS_IO: [&str; 7] = [
     "crates/engine",
     "crates/session",
     "crates/endpoint",
     "crates/frame",
     "crates/kernels",
+    "crates/roce",
     "crates/wire",
 ];
 
