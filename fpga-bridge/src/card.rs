@@ -180,7 +180,10 @@ impl<W: Window> Card<W> {
             return Err(Unfit::Payload { job, bytes, max });
         }
         let ports = roster.workers.iter().map(|worker| worker.port);
-        match ports.chain([roster.ps.port]).find(|port| port.0 >= PORTS) {
+        match ports
+            .chain([roster.servers[0].port])
+            .find(|port| port.0 >= PORTS)
+        {
             Some(port) => Err(Unfit::Port { job, port }),
             None => Ok(()),
         }
@@ -216,7 +219,7 @@ impl<W: Window> Card<W> {
             let is_child = roster.switches & rank.bit() != 0;
             writes.extend(member_registers(rank, member, is_child));
         }
-        writes.extend(member_registers(Rank::PS, &roster.ps, false));
+        writes.extend(member_registers(Rank::PS, &roster.servers[0], false));
         writes.extend(description);
         self.window.write_all(&writes)?;
         // Before the card is made to go by it.

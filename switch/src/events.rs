@@ -17,7 +17,7 @@ use tally_engine::{Counters, DropReason, Member, PortId};
 use tally_telemetry::Level;
 use tally_telemetry::tracing::{info, warn};
 use tally_wire::control::Reason;
-use tally_wire::{JobId, Rank};
+use tally_wire::{JobId, Part, Rank};
 
 /// Drops that have no honest cause in a network that works, beside claims.
 const SUSPICIOUS: [DropReason; 3] = [
@@ -43,10 +43,12 @@ pub fn port_name(ports: &[String], port: PortId) -> String {
     name.cloned().unwrap_or_else(|| port.0.to_string())
 }
 
-fn rank_name(rank: Rank) -> String {
-    match rank {
-        Rank::PS => "PS".into(),
-        Rank(rank) => format!("rank {rank}"),
+/// `rank 3`, `PS`, or of several `PS 1 of 0 to 3`.
+fn rank_name(rank: Rank, part: Part) -> String {
+    match (rank, part.count()) {
+        (Rank::PS, 1) => "PS".into(),
+        (Rank::PS, count) => format!("PS {} of 0 to {}", part.index(), count - 1),
+        (Rank(rank), _) => format!("rank {rank}"),
     }
 }
 
@@ -94,30 +96,48 @@ const fn refusal(reason: Reason) -> (&'static str, &'static str) {
             "parent",
             "this switch waits for its parent in the job's tree",
         ),
+        Reason::Parts => (
+            "parts",
+            "`parts` of a PS is not `parameter_servers` of the job here: give both one number",
+        ),
     }
 }
 
 /// Says what happened to a job or to a member.
 pub fn say(event: &Event, ports: &[String]) {
     match event {
-        Event::Joined { job, rank, member } => {
-            let (at, name) = (At::new(ports, member), rank_name(*rank));
-            info!(kind = "joined", job = job.0, rank = %rank_field(*rank), port = at.port,
+        Event::Joined {
+            job,
+            rank,
+            part,
+            member,
+        } => {
+            let (at, name) = (At::new(ports, member), rank_name(*rank, *part));
+            info!(kind = "joined", job = job.0, rank = %rank_field(*rank, *part), port = at.port,
                 mac = %member.mac, ip = %member.ip,
                 "job {}: {name} joined from {at}", job.0);
         }
-        Event::Left { job, rank, member } => {
-            let (at, name) = (At::new(ports, member), rank_name(*rank));
-            info!(kind = "left", job = job.0, rank = %rank_field(*rank), port = at.port,
+        Event::Left {
+            job,
+            rank,
+            part,
+            member,
+        } => {
+            let (at, name) = (At::new(ports, member), rank_name(*rank, *part));
+            info!(kind = "left", job = job.0, rank = %rank_field(*rank, *part), port = at.port,
                 mac = %member.mac, ip = %member.ip,
                 "job {}: {name} left, {at}", job.0);
         }
         Event::Lost {
             job,
             rank,
+            part,
             member,
             silent,
-        } => say_lost(*job, *rank, member.as_ref(), silent.as_secs_f64(), ports),
+        } => {
+            let silent_s = silent.as_secs_f64();
+            say_lost(*job, (*rank, *part), member.as_ref(), silent_s, ports);
+        }
         Event::Running {
             job,
             epoch,
@@ -129,13 +149,18 @@ pub fn say(event: &Event, ports: &[String]) {
                 job, epoch, "job {job}: running with {workers} workers, epoch {epoch}"
             );
         }
-        Event::Paused { job, epoch } => {
+        Event::Paused { job, epoch, part } => {
             let (job, epoch) = (job.0, epoch.0);
+            let which = match part.count() {
+                1 => String::new(),
+                count => format!(" {} of 0 to {}", part.index(), count - 1),
+            };
             warn!(
                 kind = "paused",
                 job,
                 epoch,
-                "job {job}: paused in epoch {epoch}: its parameter server is gone; start it again"
+                rank = %rank_field(Rank::PS, *part),
+                "job {job}: paused in epoch {epoch}: its parameter server{which} is gone; start it again"
             );
         }
         Event::Ended {
@@ -152,20 +177,26 @@ pub fn say(event: &Event, ports: &[String]) {
             allowed,
         } => {
             let (reason, what) = refusal(*reason);
-            let (at, name) = (At::new(ports, from), rank_name(*rank));
+            let (at, name) = (At::new(ports, from), rank_name(*rank, Part::ONLY));
             let numbers = match (found, allowed) {
                 (0, 0) => String::new(),
                 (found, allowed) => format!(" (found {found}, allowed {allowed})"),
             };
-            warn!(kind = "refused", job = job.0, rank = %rank_field(*rank), reason,
+            warn!(kind = "refused", job = job.0, rank = %rank_field(*rank, Part::ONLY), reason,
                 port = at.port, mac = %from.mac, ip = %from.ip,
                 "job {}: refused {name} from {at}: {reason}{numbers}: {what}", job.0);
         }
     }
 }
 
-fn say_lost(job: JobId, rank: Rank, member: Option<&Member>, silent_s: f64, ports: &[String]) {
-    let (job, name, rank) = (job.0, rank_name(rank), rank_field(rank));
+fn say_lost(
+    job: JobId,
+    (rank, part): (Rank, Part),
+    member: Option<&Member>,
+    silent_s: f64,
+    ports: &[String],
+) {
+    let (job, name, rank) = (job.0, rank_name(rank, part), rank_field(rank, part));
     let Some(member) = member else {
         warn!(
             kind = "lost",
@@ -190,7 +221,9 @@ fn say_ended(job: u16, epoch: u16, failure: Option<(Reason, Option<Rank>)>) {
         return;
     };
     let (reason, _) = refusal(reason);
-    let about = about.map_or_else(String::new, |rank| format!(" of {}", rank_name(rank)));
+    let about = about.map_or_else(String::new, |rank| {
+        format!(" of {}", rank_name(rank, Part::ONLY))
+    });
     warn!(
         kind = "ended",
         job, epoch, reason, "job {job}: epoch {epoch} has failed: {reason}{about}"
@@ -198,9 +231,9 @@ fn say_ended(job: u16, epoch: u16, failure: Option<(Reason, Option<Rank>)>) {
 }
 
 /// The value of the field `rank`.
-fn rank_field(rank: Rank) -> String {
+fn rank_field(rank: Rank, part: Part) -> String {
     match rank {
-        Rank::PS => "ps".into(),
+        Rank::PS => part.to_string(),
         Rank(rank) => rank.to_string(),
     }
 }

@@ -139,6 +139,7 @@ pub fn report(
                     left: job.left.count_ones(),
                 },
                 ps: job.ps,
+                parameter_servers: job.servers,
                 on_card: (card.as_ref()).is_some_and(|card| card.jobs.contains(&job.id.0)),
                 draining: job.draining,
                 tree: tree(&names, registry, &job, now),
@@ -212,6 +213,7 @@ fn members(ports: &[PortShape], members: Vec<registry::MemberStatus>) -> Vec<Mem
     let port = |port: PortId| ports.get(usize::from(port.0));
     let report = |it: registry::MemberStatus| MemberReport {
         rank: it.rank.is_worker().then_some(it.rank.0),
+        part: (it.part.count() > 1).then_some(it.part.index()),
         port: port(it.member.port).map_or_else(String::new, |port| port.name.clone()),
         mac: it.member.mac,
         ip: it.member.ip,

@@ -135,6 +135,8 @@ impl<L: Link> Server<L> {
         for served in &mut self.sessions {
             match self.jobs.iter().find(|it| it.id == served.job.id) {
                 None => served.session.leave(now),
+                // Another part is another membership: the new one follows once this has left.
+                Some(job) if job.part() != served.job.part() => served.session.leave(now),
                 Some(job) if *job != served.job => {
                     served.session.set_key(job.key.clone());
                     served.job = job.clone();
@@ -157,6 +159,7 @@ impl<L: Link> Server<L> {
             let mut config =
                 tally_endpoint::PsConfig::new(JobId(job.id), job.key.clone(), instance()?);
             config.port = self.port;
+            config.part = job.part();
             self.sessions.push(Served {
                 session: Ps::new(self.clock.now(), config, self.kernels),
                 job: job.clone(),
@@ -265,7 +268,12 @@ impl<L: Link> Server<L> {
 pub fn log_event(log: Log, who: &str, job: JobId, event: PsEvent) {
     let job = job.0;
     match event {
-        PsEvent::Joined => {
+        PsEvent::Joined { part } if part.count() > 1 => log.info(format_args!(
+            "{who}job {job}: joined as part {} of 0 to {}, waiting for workers",
+            part.index(),
+            part.count() - 1
+        )),
+        PsEvent::Joined { .. } => {
             log.info(format_args!("{who}job {job}: joined, waiting for workers"));
         }
         PsEvent::Running { epoch, workers } => log.info(format_args!(
@@ -297,7 +305,7 @@ pub fn log_event(log: Log, who: &str, job: JobId, event: PsEvent) {
 }
 
 fn report(session: &Ps) -> PsJobReport {
-    ps_job(session.job().0, session.stats())
+    ps_job(session.job().0, session.part(), session.stats())
 }
 
 /// The switch's MAC, if the ACCEPTs of all jobs that have one agree: each is under its own job's
@@ -439,5 +447,41 @@ mod tests {
         assert_eq!(switch_mac(sessions.iter(), Time(0)), Some(MAC));
         sessions.push(seated(9, OTHER));
         assert_eq!(switch_mac(sessions.iter(), Time(0)), None);
+    }
+
+    /// A job whose part is another one from now on is left, and joined anew with that.
+    #[test]
+    fn another_part_is_another_membership() {
+        let job = |part| PsJob {
+            part,
+            parts: 2,
+            ..PsJob::new(7, Key::new(&KEY).unwrap())
+        };
+        let config = PsConfig {
+            switch: crate::config::SwitchAddress::new(Ipv4Addr::new(10, 84, 0, 254)),
+            jobs: vec![job(0)],
+            transport: crate::config::Transport::udp(Ipv4Addr::new(10, 84, 0, 2)),
+            log: Default::default(),
+            metrics: None,
+        };
+        let (mut pinned, stop) = (Vec::new(), AtomicBool::new(false));
+        let link = Accepting {
+            answers: Vec::new(),
+            pinned: &mut pinned,
+            stop: &stop,
+        };
+        let mut server = Server::new(link, &config).unwrap();
+        let mut events = Vec::new();
+        for turn in 0..8 {
+            if turn == 3 {
+                server.set_jobs(vec![job(1)]).unwrap();
+            }
+            server.turn(&mut |_, event| events.push(event)).unwrap();
+        }
+        let joined = |part| PsEvent::Joined {
+            part: tally_wire::Part::new(part, 2).unwrap(),
+        };
+        assert_eq!(events, [joined(0), PsEvent::Left, joined(1)]);
+        assert_eq!(server.sessions[0].session.part().index(), 1);
     }
 }

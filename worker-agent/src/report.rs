@@ -9,6 +9,7 @@ use std::time::Duration;
 use tally_endpoint::{CongestionStats, PsStats, WorkerStats};
 use tally_schema::agent::report::{self, Congestion, Latency, PsJobReport, Retransmissions};
 use tally_session::Arithmetic;
+use tally_wire::Part;
 
 pub(crate) const fn arithmetic(arithmetic: Arithmetic) -> report::Arithmetic {
     match arithmetic {
@@ -64,9 +65,10 @@ pub(crate) fn latency(ns: &Histogram<u64>) -> Latency {
     }
 }
 
-pub(crate) const fn ps_job(job: u16, s: &PsStats) -> PsJobReport {
+pub(crate) fn ps_job(job: u16, part: Part, s: &PsStats) -> PsJobReport {
     PsJobReport {
         job,
+        part: (part.count() > 1).then_some(part.index()),
         partials: s.partials,
         duplicates: s.duplicates,
         overlaps: s.overlaps,

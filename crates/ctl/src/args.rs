@@ -219,6 +219,9 @@ pub enum Job {
         /// Slots that the job has at most
         #[arg(long, value_name = "SLOTS")]
         max_slots: Option<u32>,
+        /// Parameter servers of the job, each for a part of its fragments: 1, 2, 4, 8 or 16
+        #[arg(long, value_name = "COUNT")]
+        parameter_servers: Option<u8>,
         /// Version and form of the answer
         #[command(flatten)]
         expect: Expect,

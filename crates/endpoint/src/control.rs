@@ -161,8 +161,8 @@ impl Control {
 mod tests {
     use super::*;
     use core::net::Ipv4Addr;
-    use tally_wire::Mac;
     use tally_wire::control::{Role, State};
+    use tally_wire::{Mac, Part};
 
     fn key(byte: u8) -> Key {
         Key::new(&[byte; 16]).unwrap()
@@ -197,6 +197,7 @@ mod tests {
             awaiting: 0,
             salt: 0,
             tree: None,
+            part: Part::ONLY,
         };
         let mut out = [0; DATAGRAM_BYTES];
         control.emit_join(&join, &mut out);

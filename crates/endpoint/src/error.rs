@@ -34,6 +34,11 @@ pub enum Hint {
     /// The tenant has all the workers that it may have.
     #[error("the switch says that the tenant has {0} workers with this job, allowed are {1}")]
     TenantWorkers(u32, u32),
+    /// The switch has another number of parameter servers for the job (P-6).
+    #[error(
+        "the switch says that the job has {1} parameter servers, this one is configured as 1 of {0}"
+    )]
+    Parts(u32, u32),
     /// The switch waits for its parent in the job's tree (TR-22).
     #[error("the switch waits for its parent {}{}", .switch, Parents(*.reason))]
     Parent {

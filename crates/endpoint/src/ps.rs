@@ -8,7 +8,8 @@
 //! the first, and its answer to NACK would be dropped there as a duplicate.
 //!
 //! Memory: at most `4 · window` fragments (rounded up to a power of two) of one payload each, and
-//! of one payload for each worker while f32 fragments wait for their turn.
+//! of one payload for each worker while f32 fragments wait for their turn. Each of several servers
+//! needs its share of that (P-6).
 
 mod interface;
 mod table;
@@ -26,7 +27,7 @@ use tally_wire::control::{LeaveCode, Reason, Role, State as JobState};
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
     Accept, AuthTag, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
-    Mac, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
+    Mac, Part, Rank, Refuse, Time, UNIT_BYTES, all_ranks,
 };
 use timeout::{PERIOD_MAX, PERIOD_MIN, Timeout};
 
@@ -50,6 +51,7 @@ enum Phase {
 /// A parameter server's session. See the [crate's documentation](crate) for the polling order.
 pub struct Ps {
     port: u16,
+    part: Part,
     control: Control,
     kernels: Kernels,
     phase: Phase,
@@ -79,6 +81,7 @@ impl Ps {
         assert!(config.instance != 0);
         Self {
             port: config.port,
+            part: config.part,
             control: Control {
                 key: config.key,
                 next_key: None,
@@ -130,6 +133,12 @@ impl Ps {
     #[must_use]
     pub fn job(&self) -> JobId {
         self.control.job
+    }
+
+    /// The fragments that it completes.
+    #[must_use]
+    pub fn part(&self) -> Part {
+        self.part
     }
 
     /// Counters.
@@ -221,7 +230,7 @@ impl Ps {
         };
         let all = all_ranks(accept.workers);
         let sized = header.kind != Kind::Partial || payload.len() == table.payload_bytes();
-        if header.bitmap & !all != 0 || !sized {
+        if header.bitmap & !all != 0 || !sized || !self.part.has(header.fragment) {
             self.stats.foreign += 1;
             return;
         }
@@ -421,19 +430,24 @@ impl Ps {
         self.accepted = Some(accept);
         self.last_accept = now;
         let payload_bytes = usize::from(accept.units) * UNIT_BYTES;
-        let slots = (4 * usize::from(accept.window)).next_power_of_two();
+        let slots = table::slots(accept.window, self.part);
         let fits = |t: &Table| t.payload_bytes() == payload_bytes && t.slots() == slots;
         if payload_bytes > 0 && !self.table.as_ref().is_some_and(fits) {
             self.queue.clear();
             self.queue.reserve(slots);
-            self.table = Some(Table::new(accept.window, payload_bytes, self.kernels));
+            self.table = Some(Table::new(
+                accept.window,
+                payload_bytes,
+                self.kernels,
+                self.part,
+            ));
         }
         if before != Some(accept.state) || renewed {
             if accept.state == JobState::Running && !renewed {
                 self.next_control = self.next_control.max(now.after(ALIVE));
             }
             self.events.push_back(match accept.state {
-                JobState::Waiting => PsEvent::Joined,
+                JobState::Waiting => PsEvent::Joined { part: self.part },
                 JobState::Running => PsEvent::Running {
                     epoch,
                     workers: accept.workers,
@@ -454,6 +468,7 @@ impl Ps {
             Reason::TenantJobs => Hint::TenantJobs(refuse.found, refuse.allowed),
             Reason::TenantWorkers => Hint::TenantWorkers(refuse.found, refuse.allowed),
             Reason::Parent => Hint::of_parent(refuse),
+            Reason::Parts => Hint::Parts(refuse.found, refuse.allowed),
             Reason::Challenge => {
                 if self.control.challenge != refuse.challenge {
                     self.control.challenge = refuse.challenge;
@@ -554,6 +569,7 @@ impl Ps {
                 awaiting: 0,
                 salt: self.control.salt,
                 tree: None,
+                part: self.part,
             };
             self.control.emit_join(&join, out)
         };

@@ -427,7 +427,7 @@ impl<P: Platform> Egress<Datagram<P::Frame>> for Out<'_, P> {
         let context = &mut *self.context;
         context.platform.observe(Observed::Sent(header, &frame));
         let member = match to {
-            To::Ps => Some(&roster.ps),
+            To::Ps => Some(roster.server_of(header.fragment)),
             To::Worker(rank) => roster.member(rank),
             To::Parent => return self.send_to_parent(roster, header, frame),
         };

@@ -230,8 +230,9 @@ impl Offload {
                     let all = roster.ports.iter().fold(0, |all, &port| all | bit(port));
                     mask & !all == 0 && is_group
                 }
-                (Kind::Partial | Kind::NotHere, Rank::SWITCH) => is_member(&roster.ps),
-                (Kind::Probe, _) => is_member(&roster.ps),
+                (Kind::Partial | Kind::NotHere, Rank::SWITCH) | (Kind::Probe, _) => {
+                    is_member(roster.server_of(header.fragment))
+                }
                 (Kind::Nack, rank) => roster.member(rank).is_some_and(is_member),
                 _ => false,
             };

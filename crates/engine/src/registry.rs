@@ -71,6 +71,8 @@ pub struct JobConfig {
     pub workers: u8,
     /// The place of this switch in the job's tree, if it has one.
     pub tree: Option<Tree>,
+    /// Its parameter servers at this switch, by fragment: 1, 2, 4, 8 or 16.
+    pub servers: u8,
 }
 
 impl JobConfig {
@@ -195,13 +197,17 @@ pub struct JobStatus {
     pub joined: u64,
     /// Ranks that have left.
     pub left: u64,
-    /// Whether a PS has joined.
+    /// Whether all parameter servers have joined.
     pub ps: bool,
+    /// Parameter servers.
+    pub servers: u8,
+    /// The parts whose parameter servers have joined, as a bitmap.
+    pub servers_joined: u16,
     /// Whether no epoch may begin.
     pub draining: bool,
     /// Ranks that joined under the previous key.
     pub previous_key: u64,
-    /// Whether the PS did.
+    /// Whether a PS did.
     pub ps_previous_key: bool,
     /// The tenant that it is of, if a JOIN made it.
     pub tenant: Option<Arc<str>>,
@@ -287,7 +293,9 @@ impl Registry {
                 job.joined()
             },
             left: job.left,
-            ps: job.fixed || job.ps.is_some(),
+            ps: job.fixed || job.has_servers(),
+            servers: job.config.servers,
+            servers_joined: if job.fixed { 1 } else { job.servers_joined() },
             draining: job.draining,
             previous_key: job.previous_key(),
             ps_previous_key: job.ps_previous_key(),
@@ -295,7 +303,7 @@ impl Registry {
         })
     }
 
-    /// The members of a job that have joined, the PS last.
+    /// The members of a job that have joined, the parameter servers last.
     #[must_use]
     pub fn members(&self, id: JobId, now: Time) -> Vec<MemberStatus> {
         let job = self.jobs.get(&id);

@@ -1,6 +1,7 @@
 //! Who is a member of a running job: what the data path checks frames against.
 
 use std::net::Ipv4Addr;
+use tally_wire::part::is_count;
 use tally_wire::{Epoch, EpochSecret, FragmentId, JobId, Mac, Rank, all_ranks};
 
 /// A port of the switch.
@@ -71,8 +72,8 @@ pub struct Roster {
     pub units: u8,
     /// The workers, by rank; 1 to 64. In a tree, the node's hosts, then its child switches.
     pub workers: Vec<Member>,
-    /// The parameter server.
-    pub ps: Member,
+    /// The parameter servers, by part (P-6): 1, 2, 4, 8 or 16.
+    pub servers: Vec<Member>,
     /// The ports that have a worker, without repetition: where results leave.
     pub ports: Vec<PortId>,
     /// Workers that are child switches, as a bitmap: OVERFLOW and COLLISION are theirs on DATA
@@ -83,7 +84,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// A roster; `ports` follows from the workers.
+    /// A roster of a job with one PS; `ports` follows from the workers.
     #[must_use]
     pub fn new(
         job: JobId,
@@ -102,11 +103,21 @@ impl Roster {
             secret,
             units,
             workers,
-            ps,
+            servers: vec![ps],
             ports,
             switches: 0,
             uplink: None,
         }
+    }
+
+    /// The same with these parameter servers, by part.
+    ///
+    /// # Panics
+    /// If their number is not 1, 2, 4, 8 or 16.
+    #[must_use]
+    pub fn with_servers(self, servers: Vec<Member>) -> Self {
+        assert!(u8::try_from(servers.len()).is_ok_and(is_count));
+        Self { servers, ..self }
     }
 
     /// The same with child switches, as a bitmap of ranks.
@@ -135,14 +146,28 @@ impl Roster {
         all_ranks(self.workers.len() as u8)
     }
 
-    /// The member of that rank, the PS included.
+    /// The worker or child switch of that rank.
     #[inline]
     #[must_use]
     pub fn member(&self, rank: Rank) -> Option<&Member> {
+        self.workers.get(usize::from(rank.0))
+    }
+
+    /// The PS that completes this fragment (P-6).
+    #[inline]
+    #[must_use]
+    pub fn server_of(&self, fragment: FragmentId) -> &Member {
+        &self.servers[fragment.0 as usize & (self.servers.len() - 1)]
+    }
+
+    /// The member that says something of this fragment as that rank.
+    #[inline]
+    #[must_use]
+    pub fn sender(&self, rank: Rank, fragment: FragmentId) -> Option<&Member> {
         if rank == Rank::PS {
-            Some(&self.ps)
+            Some(self.server_of(fragment))
         } else {
-            self.workers.get(usize::from(rank.0))
+            self.member(rank)
         }
     }
 }

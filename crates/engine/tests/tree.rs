@@ -102,6 +102,11 @@ impl Random {
         let mut world = World::new(tree, window, in_turns, pools);
         // Half of them wrap.
         world.first = if rng.percent(50) { 0 } else { u32::MAX - 20 };
+        // Each node has parameter servers of its own: one, or several by fragment (P-6).
+        for at in 0..world.switches.len() {
+            let parts = [1, 1, 2, 4, 16][rng.below(5)];
+            world.set_parts(at, parts);
+        }
         Self {
             rng,
             world,
@@ -143,7 +148,8 @@ impl Random {
             }
             45 if self.rng.percent(10) => {
                 let at = self.node();
-                self.world.restart_ps(at);
+                let any = self.rng.below(16);
+                self.world.restart_ps(at, any);
             }
             46 if self.rng.percent(10) => self.restart(),
             47 if self.rng.percent(2) && self.world.epoch == 1 => self.new_epoch(),

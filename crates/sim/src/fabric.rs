@@ -68,6 +68,7 @@ pub fn job_config(
         key,
         previous_key: None,
         workers: of.hosts as u8,
+        servers: 1,
         tree: (tree.nodes.len() > 1).then_some(place),
     }
 }

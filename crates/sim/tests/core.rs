@@ -111,6 +111,7 @@ impl Jobs {
                     key: key(job),
                     workers: self.workers,
                     previous_key: None,
+                    servers: 1,
                     tree: None,
                 })
                 .collect(),

@@ -10,6 +10,7 @@ use crate::frame::Mac;
 use crate::header::{HEADER_BYTES, Kind};
 use crate::ids::{FragmentId, Rank};
 use crate::key::MAC_AT;
+use crate::part::Part;
 use crate::{MAX_UNITS, MAX_WORKERS, all_ranks};
 use core::net::Ipv4Addr;
 use thiserror::Error;
@@ -56,8 +57,11 @@ mod join {
     pub(super) const HAS_SENT: usize = 60;
     pub(super) const AWAITING: Field = 62..64;
     pub(super) const SALT: Field = 64..72;
+    /// Of a PS: its part, and the number of parts.
+    pub(super) const PART: usize = super::tree::join::END;
+    pub(super) const PARTS: usize = PART + 1;
     /// The bytes of all fields; the others are zero.
-    pub(super) const ALL: [Field; 2] = [0..WINDOW.end, SHAPE.start..super::tree::join::END];
+    pub(super) const ALL: [Field; 2] = [0..WINDOW.end, SHAPE.start..PARTS + 1];
 }
 
 /// Bytes of ACCEPT's fields.
@@ -206,6 +210,8 @@ pub struct Join {
     pub salt: u64,
     /// What a switch says, and a worker of a job of more than 64.
     pub tree: Option<JoinTree>,
+    /// Which of its node's parameter servers the PS is; of others [`Part::ONLY`].
+    pub part: Part,
 }
 
 impl Join {
@@ -242,6 +248,10 @@ impl Join {
             awaiting: be16(b, join::AWAITING),
             salt: be64(b, join::SALT),
             tree: JoinTree::read(b, role)?,
+            part: match (b[join::PART], b[join::PARTS]) {
+                (0, 0) => Part::ONLY,
+                (index, count) => Part::new(index, count).ok_or(ControlError)?,
+            },
         };
         let fits = match role {
             Role::Worker | Role::Switch => {
@@ -261,7 +271,8 @@ impl Join {
         let fits = fits
             && (join.running || join.sent.is_none())
             && (join.sent.is_some() || join.awaiting == 0)
-            && join.awaiting <= ALL_THE_TIME;
+            && join.awaiting <= ALL_THE_TIME
+            && (role == Role::Ps || (b[join::PART], b[join::PARTS]) == (0, 0));
         if fits && join.instance != 0 {
             Ok(join)
         } else {
@@ -293,6 +304,10 @@ impl Join {
         b[join::SALT].copy_from_slice(&self.salt.to_be_bytes());
         if let Some(tree) = &self.tree {
             tree.write(b);
+        }
+        // The only server says 0, 0.
+        if self.part != Part::ONLY {
+            (b[join::PART], b[join::PARTS]) = (self.part.index(), self.part.count());
         }
     }
 }

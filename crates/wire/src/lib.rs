@@ -37,6 +37,7 @@ mod key;
 pub mod lldp;
 mod mac;
 pub mod neighbour;
+pub mod part;
 pub mod roce;
 pub mod superframe;
 pub mod switchml;
@@ -49,6 +50,7 @@ pub use ecn::Ecn;
 pub use frame::{Addresses, FrameError, Mac, UdpFrame};
 pub use header::{Element, Flags, Header, HeaderError, Kind};
 pub use ids::{Epoch, FragmentId, JobId, Rank, Time};
+pub use part::Part;
 pub use train::Train;
 
 /// First UDP port of the switch unless configured (F-3).

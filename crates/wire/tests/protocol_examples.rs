@@ -15,7 +15,7 @@ use tally_wire::frame::{UDP_END, emit, group_of};
 use tally_wire::header::{CONTROL_UNITS, HEADER_BYTES};
 use tally_wire::{
     Accept, Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId,
-    Join, Key, Kind, Leave, Mac, Rank, RankRange, Refuse, UdpFrame,
+    Join, Key, Kind, Leave, Mac, Part, Rank, RankRange, Refuse, UdpFrame,
 };
 
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/PROTOCOL.md");
@@ -127,6 +127,7 @@ fn join(challenge: u64) -> Join {
         awaiting: 0,
         salt: if challenge == 0 { 0 } else { SALT },
         tree: None,
+        part: Part::ONLY,
     }
 }
 

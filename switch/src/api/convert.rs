@@ -31,7 +31,10 @@ pub(super) fn key(digits: &str) -> Result<Key, Status> {
 /// A job of its own.
 pub(super) fn job(job: Option<Job>) -> Result<JobSection, Status> {
     let job = job.ok_or_else(|| wrong("job", "none", "one"))?;
+    let servers = job.parameter_servers.unwrap_or(1);
+    let is_no_count = |_| wrong("parameter_servers", servers, "1, 2, 4, 8 or 16");
     Ok(JobSection {
+        parameter_servers: u8::try_from(servers).map_err(is_no_count)?,
         min_slots: job.min_slots,
         max_slots: job.max_slots,
         ..JobSection::new(id(job.id)?, key(&job.key)?, workers(job.workers)?)

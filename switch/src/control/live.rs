@@ -98,6 +98,7 @@ pub(crate) fn job_config(job: &JobSection) -> JobConfig {
         previous_key: job.previous_key.clone(),
         workers: job.workers,
         tree: trees::tree_config(job),
+        servers: job.parameter_servers,
     }
 }
 

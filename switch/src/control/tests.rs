@@ -10,8 +10,8 @@ use tally_kernels::Backend;
 use tally_schema::switch::config::{AddressConfig, Config, PortSection};
 use tally_wire::control::{DATAGRAM_BYTES, Role, State};
 use tally_wire::{
-    Accept, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Mac, Rank,
-    Refuse,
+    Accept, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Mac, Part,
+    Rank, Refuse,
 };
 
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -50,6 +50,7 @@ impl Rig {
             key: key(),
             workers: 2,
             previous_key: None,
+            servers: 1,
             tree: None,
         };
         let config = RegistryConfig {
@@ -124,6 +125,7 @@ impl Rig {
             awaiting: 0,
             salt: 0,
             tree: None,
+            part: Part::ONLY,
         };
         let header = Header {
             kind: Kind::Join,

@@ -332,7 +332,7 @@ impl Out {
 impl Egress<Frame> for Out {
     fn send(&mut self, roster: &Roster, to: To, header: &Header, buffer: Frame) {
         let to = match to {
-            To::Ps => roster.ps,
+            To::Ps => *roster.server_of(header.fragment),
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
             To::Parent => unreachable!("a card has no job with a parent"),
         };

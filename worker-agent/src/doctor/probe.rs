@@ -12,7 +12,7 @@ use tally_endpoint::Transmit;
 use tally_wire::control::{DATAGRAM_BYTES, Reason, Role};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Rank, Refuse,
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Part, Rank, Refuse,
 };
 
 /// For the answers.
@@ -159,6 +159,7 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         awaiting: 0,
         salt: 0,
         tree: None,
+        part: Part::ONLY,
     };
     join.emit(out);
     of.key.seal(out);

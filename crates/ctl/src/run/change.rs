@@ -45,6 +45,7 @@ async fn job(at: &TargetArguments, job: &Job) -> Result<(), Failure> {
             key_file,
             min_slots,
             max_slots,
+            parameter_servers,
             expect,
         } => {
             let job = JobMessage {
@@ -53,6 +54,7 @@ async fn job(at: &TargetArguments, job: &Job) -> Result<(), Failure> {
                 workers: (*workers).into(),
                 min_slots: *min_slots,
                 max_slots: *max_slots,
+                parameter_servers: parameter_servers.map(Into::into),
             };
             let mut session = Session::open(at).await?;
             let request = AddJobRequest {

@@ -41,7 +41,11 @@ pub(super) fn jobs(report: &Report) -> String {
             job.members.workers.to_string(),
             job.members.joined.to_string(),
             job.members.left.to_string(),
-            yes(job.ps),
+            if job.parameter_servers == 1 {
+                yes(job.ps)
+            } else {
+                job.servers_there()
+            },
             yes(job.on_card),
             job.tenant.clone().unwrap_or_else(|| NONE.into()),
             if job.previous_key.is_empty() {
@@ -67,6 +71,7 @@ pub(crate) fn awaited(job: &JobReport) -> String {
     match ranks.as_slice() {
         [] => NONE.into(),
         [ps] if ps == "ps" => "PS".into(),
+        [ps] if ps.starts_with("ps") => format!("PS {}", &ps[2..]),
         [one] => format!("rank {one}"),
         few if few.len() <= RANKS_SHOWN => format!("ranks {}", few.join(" ")),
         many => {

@@ -2,7 +2,7 @@
 
 use crate::error::{Hint, Ranks};
 use tally_wire::control::Reason;
-use tally_wire::{DEFAULT_PORT, Epoch, JobId, Key, Rank};
+use tally_wire::{DEFAULT_PORT, Epoch, JobId, Key, Part, Rank};
 
 /// Which job the parameter server serves.
 #[derive(Clone, Debug)]
@@ -15,10 +15,12 @@ pub struct PsConfig {
     pub instance: u64,
     /// First UDP port of the switch.
     pub port: u16,
+    /// The fragments that it completes.
+    pub part: Part,
 }
 
 impl PsConfig {
-    /// A configuration with the protocol's port.
+    /// The configuration of the job's only server, with the protocol's port.
     #[must_use]
     pub fn new(job: JobId, key: Key, instance: u64) -> Self {
         Self {
@@ -26,6 +28,7 @@ impl PsConfig {
             key,
             instance,
             port: DEFAULT_PORT,
+            part: Part::ONLY,
         }
     }
 }
@@ -34,7 +37,10 @@ impl PsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PsEvent {
     /// The switch has taken us in, and no incarnation runs.
-    Joined,
+    Joined {
+        /// As the server of these fragments.
+        part: Part,
+    },
     /// An incarnation runs.
     Running {
         /// Which.

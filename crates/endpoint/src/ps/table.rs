@@ -1,13 +1,14 @@
 //! What the parameter server holds of each fragment, in bounded memory.
 //!
-//! A ring indexed by fragment number, four windows long. Contributions can be under way for two
+//! A ring indexed by fragment number, four windows long; with several servers, by the number
+//! among the fragments of the part (P-6). Contributions can be under way for two
 //! windows of fragments at most (W-2, seen from the slowest and from the fastest worker), and
 //! results are kept for two more. A newer fragment that needs the slot of an older one evicts it:
 //! by W-2 all workers have the older one's result.
 
 use crate::lists::Lists;
 use tally_kernels::{Kernels, MAX_WORKERS};
-use tally_wire::{Element, Flags, FragmentId, Time};
+use tally_wire::{Element, Flags, FragmentId, Part, Time};
 
 /// Rounds of asking: the first is REMIND alone; each period is twice the one before.
 pub(super) const ROUNDS: usize = 13;
@@ -112,9 +113,16 @@ pub(super) enum Merged {
     Overlap { missing: u64 },
 }
 
+/// Slots for the fragments of a part, with windows of up to `window` fragments of all parts.
+pub(super) fn slots(window: u16, part: Part) -> usize {
+    let all = (4 * usize::from(window.max(1))).next_power_of_two();
+    (all / usize::from(part.count())).max(1)
+}
+
 pub(super) struct Table {
     pub(super) entries: Box<[Entry]>,
     pub(super) lists: Lists<ROUNDS>,
+    part: Part,
     payload_bytes: usize,
     spare: Vec<Box<[u8]>>,
     kernels: Kernels,
@@ -122,9 +130,10 @@ pub(super) struct Table {
 
 impl Table {
     /// For workers with windows of up to `window` fragments.
-    pub(super) fn new(window: u16, payload_bytes: usize, kernels: Kernels) -> Self {
-        let slots = (4 * usize::from(window.max(1))).next_power_of_two();
+    pub(super) fn new(window: u16, payload_bytes: usize, kernels: Kernels, part: Part) -> Self {
+        let slots = slots(window, part);
         Self {
+            part,
             entries: (0..slots).map(|_| Entry::free()).collect(),
             lists: Lists::new(slots),
             payload_bytes,
@@ -142,7 +151,7 @@ impl Table {
     }
 
     fn slot(&self, fragment: FragmentId) -> usize {
-        fragment.0 as usize & (self.entries.len() - 1)
+        self.part.number(fragment) as usize & (self.entries.len() - 1)
     }
 
     /// The slot that holds `fragment`.
@@ -170,7 +179,8 @@ impl Table {
             // Behind, but by no more than frames can be late: anything else is a fragment from
             // before half a turn of the numbers.
             let behind = i64::from(entry.fragment.ahead_of(fragment));
-            if (1..=2 * self.entries.len() as i64).contains(&behind) {
+            let span = self.entries.len() as i64 * i64::from(self.part.count());
+            if (1..=2 * span).contains(&behind) {
                 return None;
             }
             self.free(slot);

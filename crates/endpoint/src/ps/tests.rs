@@ -183,3 +183,33 @@ fn what_a_worker_asked_for_was_not_whole_by_itself() {
     let (before, after) = period_after(Flags::RESEND);
     assert!(after < before, "{before:?} {after:?}");
 }
+
+#[test]
+fn fragments_of_another_part_are_foreign() {
+    let key = Key::new(&[5; 16]).unwrap();
+    let part = Part::new(1, 2).unwrap();
+    let config = PsConfig {
+        part,
+        ..PsConfig::new(JOB, key, 77)
+    };
+    let mut ps = Ps::new(ms(0), config, Kernels::best());
+    accept(&mut ps, ms(0), MAC);
+    let mut out = [0; 512];
+    let sent = ps.poll_transmit(ms(0), &mut out).unwrap();
+    assert_eq!(Join::parse(&out[..sent.len]).unwrap().part, part);
+    for (fragment, foreign, probes) in [(0, 1, 0), (1, 1, 1), (2, 2, 1), (u32::MAX, 2, 2)] {
+        let probe = Header {
+            fragment: FragmentId(fragment),
+            ..header(Kind::Probe, 0, Flags::NONE)
+        };
+        let mut datagram = [0; HEADER_BYTES];
+        ps.control.seal(probe).emit(&mut datagram);
+        ps.handle_datagram(ms(1), Ecn::Ect0, &datagram);
+        assert_eq!((ps.stats().foreign, ps.stats().probes), (foreign, probes));
+    }
+    // It asks for its own only.
+    while let Some(sent) = ps.poll_transmit(ms(1), &mut out) {
+        let header = Header::parse(&out[..sent.len]).unwrap();
+        assert!(header.kind == Kind::Join || part.has(header.fragment));
+    }
+}

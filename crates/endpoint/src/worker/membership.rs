@@ -10,7 +10,8 @@ use crate::error::{Awaited, Hint, Ranks, TreeFailure, WorkerError};
 use core::time::Duration;
 use tally_wire::control::{JoinTree, LeaveCode, LeaveTree, Reason, Role, State};
 use tally_wire::{
-    Accept, Epoch, FragmentId, Join, Leave, MAX_WORKERS, Rank, RankRange, Refuse, Time, all_ranks,
+    Accept, Epoch, FragmentId, Join, Leave, MAX_WORKERS, Part, Rank, RankRange, Refuse, Time,
+    all_ranks,
 };
 
 /// How long LEAVE with an error is repeated without an answer.
@@ -91,7 +92,8 @@ impl Worker {
             return self.fail(WorkerError::InTree(Box::new(failure)));
         }
         let error = match refuse.reason {
-            Reason::UnknownJob | Reason::BadMac | Reason::Challenge => return,
+            // Nor is a worker told of the parts of parameter servers.
+            Reason::UnknownJob | Reason::BadMac | Reason::Challenge | Reason::Parts => return,
             Reason::RankTaken => return self.hint = Some(Hint::RankTaken),
             Reason::Draining => return self.hint = Some(Hint::Draining),
             Reason::TenantJobs => return self.hint = Some(Hint::TenantJobs(found, allowed)),
@@ -276,6 +278,7 @@ impl Worker {
                         rank: self.config.rank,
                         workers: self.config.workers,
                     }),
+                    part: Part::ONLY,
                 };
                 self.control.emit_join(&join, out)
             }

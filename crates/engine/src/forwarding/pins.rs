@@ -56,7 +56,7 @@ impl Pins {
         // A child switch is a neighbour, whose MAC is known by its links.
         let hosts = roster.workers.iter().enumerate();
         let hosts = hosts.filter(|(rank, _)| roster.switches >> rank & 1 == 0);
-        let members = hosts.map(|(_, host)| host).chain([&roster.ps]);
+        let members = hosts.map(|(_, host)| host).chain(&roster.servers);
         let members: Vec<_> = members
             .map(|member| (member.mac, place(member.port)))
             .collect();

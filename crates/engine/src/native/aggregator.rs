@@ -319,7 +319,8 @@ impl<B: Buffer> Aggregator<B> {
             _ => Some(header.rank),
         };
         if let Some(sender) = sender {
-            let member = job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
+            let member = job.roster.sender(sender, header.fragment);
+            let member = member.ok_or(DropReason::RankOutOfJob)?;
             if member != from {
                 return Err(DropReason::NotMember);
             }

@@ -582,6 +582,12 @@ impl ControllerConfig {
         if roster.is_in_tree() {
             return Err("it has a tree of switches, which the card does not serve".into());
         }
+        let servers = roster.servers.len();
+        if servers > 1 {
+            return Err(format!(
+                "it has {servers} parameter servers, the card serves jobs of 1"
+            ));
+        }
         let ring = card.ring();
         if u32::from(self.window) > ring / 2 {
             return Err(format!(

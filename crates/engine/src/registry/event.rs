@@ -3,7 +3,7 @@
 use crate::roster::Member;
 use std::time::Duration;
 use tally_wire::control::Reason;
-use tally_wire::{Epoch, JobId, Rank};
+use tally_wire::{Epoch, JobId, Part, Rank};
 
 /// Events that wait for [`Registry::take_events`](super::Registry::take_events) at most. Further
 /// ones are lost: an adapter that takes none has no use for them.
@@ -18,6 +18,8 @@ pub enum Event {
         job: JobId,
         /// As this rank.
         rank: Rank,
+        /// Of a PS, its part.
+        part: Part,
         /// From there.
         member: Member,
     },
@@ -27,6 +29,8 @@ pub enum Event {
         job: JobId,
         /// As this rank.
         rank: Rank,
+        /// Of a PS, its part.
+        part: Part,
         /// From there.
         member: Member,
     },
@@ -36,6 +40,8 @@ pub enum Event {
         job: JobId,
         /// As this rank.
         rank: Rank,
+        /// Of a PS, its part.
+        part: Part,
         /// It was there; not known of a worker that did not come back after a restart.
         member: Option<Member>,
         /// This long.
@@ -50,12 +56,14 @@ pub enum Event {
         /// Its workers.
         workers: u8,
     },
-    /// The PS of a running job is gone. The job resumes when one has come.
+    /// A PS of a running job is gone. The job resumes when another has come.
     Paused {
         /// This job.
         job: JobId,
         /// Its incarnation.
         epoch: Epoch,
+        /// The part without a PS.
+        part: Part,
     },
     /// All workers have left, or the epoch has failed.
     Ended {

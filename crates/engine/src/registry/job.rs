@@ -12,6 +12,7 @@ mod link;
 mod membership;
 mod node;
 mod parent;
+mod servers;
 mod silence;
 mod status;
 mod visit;
@@ -25,10 +26,11 @@ use super::event::{Event, Events};
 use super::{Action, JobConfig, RegistryConfig};
 use link::Link;
 use membership::Membership;
+use servers::Server;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tally_wire::control::{Reason, Shape, State};
-use tally_wire::{Epoch, EpochSecret, Key, Rank, Time, all_ranks};
+use tally_wire::{Epoch, EpochSecret, Key, Part, Rank, Time, all_ranks};
 
 /// Epochs that a new one of the same job differs from: frames of them may still be on their way.
 const RECENT_EPOCHS: usize = 256;
@@ -109,9 +111,8 @@ pub(super) struct Job {
     /// A worker brought the epoch along, under the switch's last start (J-4): others may have run
     /// it.
     pub(super) brought: bool,
-    pub(super) ps: Option<Membership>,
-    /// The epoch that the PS has confirmed (J-5).
-    pub(super) ps_incarnation: Incarnation,
+    /// The places of its parameter servers, by part.
+    servers: Vec<Server>,
     pub(super) ended: Option<Ending>,
     /// Members come from the configuration and stay.
     pub(super) fixed: bool,
@@ -147,8 +148,7 @@ impl Job {
             left: 0,
             resumed: None,
             brought: false,
-            ps: None,
-            ps_incarnation: Incarnation::NONE,
+            servers: servers::places(config.servers),
             ended: None,
             fixed: false,
             draining: false,
@@ -175,32 +175,20 @@ impl Job {
         memberships.fold(0, |bits, (rank, _)| bits | 1 << rank)
     }
 
-    /// The memberships with their ranks, the PS last.
+    /// The memberships with their ranks, the parameter servers last.
     fn memberships(&self) -> impl Iterator<Item = (Rank, &Membership)> {
         let workers = self.workers.iter().enumerate();
         let workers =
             workers.filter_map(|(r, membership)| Some((Rank(r as u8), membership.as_ref()?)));
-        workers.chain(self.ps.iter().map(|membership| (Rank::PS, membership)))
+        let servers = self.servers.iter();
+        let servers = servers.filter_map(|it| Some((Rank::PS, it.membership.as_ref()?)));
+        workers.chain(servers)
     }
 
     pub(super) fn challenge(&self, config: &RegistryConfig) -> u64 {
         let digest = config.derive(b"challenge", self.config.id, self.round);
         // Never 0: that is what a member says that has none.
         leading_u64(&digest) | 1
-    }
-
-    /// An epoch that runs resumes as soon as a PS has confirmed it again.
-    fn lose_ps(&mut self) {
-        self.round += 1;
-        self.ps = None;
-        self.ps_incarnation = Incarnation::NONE;
-        if self.phase == Phase::Running {
-            self.phase = Phase::Paused;
-            self.events.push(Event::Paused {
-                job: self.config.id,
-                epoch: self.incarnation.epoch,
-            });
-        }
     }
 
     /// Whether a member of this epoch has nothing to say any more: another is, or was, the last.
@@ -223,6 +211,7 @@ impl Job {
                 self.events.push(Event::Joined {
                     job: self.config.id,
                     rank: visit.rank,
+                    part: Part::ONLY,
                     member: visit.from,
                 });
                 Membership::new(visit, &self.config)
@@ -324,8 +313,9 @@ impl Job {
                 epoch: Epoch(u16::from_be_bytes([e0, e1])),
                 salt: leading_u64(&salt),
             };
-            let known = [Epoch(0), self.ps_incarnation.epoch];
-            if new.salt != 0 && !known.contains(&new.epoch) && !self.recent.contains(&new.epoch) {
+            let mut confirmed = self.servers.iter().map(|it| it.incarnation.epoch);
+            let is_known = new.epoch == Epoch(0) || confirmed.any(|it| it == new.epoch);
+            if new.salt != 0 && !is_known && !self.recent.contains(&new.epoch) {
                 return new;
             }
         }
@@ -343,9 +333,9 @@ impl Job {
         if !matches!(self.phase, Phase::Forming | Phase::Paused) || self.joined() != self.all() {
             return;
         }
-        let (Some(ps), Some(_), true) = (self.ps.clone(), self.agreed, self.all_ready()) else {
+        if !self.has_servers() || self.agreed.is_none() || !self.all_ready() {
             return;
-        };
+        }
         if self.phase == Phase::Forming && self.resumed.is_none() {
             // A parent renews for all.
             if self.may_have_run() && self.link.is_none() {
@@ -360,11 +350,9 @@ impl Job {
             {
                 return;
             }
-        } else if self.ps_incarnation != self.incarnation {
+        } else if !self.servers_confirmed() {
             if visit.rank != Rank::PS {
-                let to = self.to(Rank::PS, &ps);
-                let news = self.acceptance(visit.config, to, State::Waiting);
-                visit.actions.push(Action::Send(ps.member, news));
+                self.ask_servers(visit);
             }
             return;
         }
@@ -384,7 +372,10 @@ impl Job {
 
     /// Unsolicited ACCEPT to all members but the one that is answered.
     fn tell_all(&self, visit: &mut Visit<'_>, state: State) {
-        for (rank, membership) in self.memberships().filter(|(rank, _)| *rank != visit.rank) {
+        let is_other =
+            |it: &(Rank, &Membership)| it.0 != visit.rank || it.0 == Rank::PS && !it.1.is(visit);
+        let others: Vec<_> = self.memberships().filter(is_other).collect();
+        for (rank, membership) in others {
             let to = self.to(rank, membership);
             let news = self.acceptance(visit.config, to, state);
             visit.actions.push(Action::Send(membership.member, news));

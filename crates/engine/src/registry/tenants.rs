@@ -46,6 +46,7 @@ impl TenantConfig {
             previous_key: self.previous_key.clone(),
             workers,
             tree: None,
+            servers: 1,
         }
     }
 }

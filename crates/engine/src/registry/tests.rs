@@ -6,7 +6,7 @@ use crate::plain::host;
 use proptest::prelude::*;
 use tally_wire::control::{LeaveCode, Role, State};
 use tally_wire::frame::group_of;
-use tally_wire::{Accept, FragmentId, Rank, Refuse};
+use tally_wire::{Accept, FragmentId, Part, Rank, Refuse};
 
 mod attacks;
 mod behind;
@@ -16,6 +16,7 @@ mod events;
 mod incarnations;
 mod joining;
 mod leaving;
+mod servers;
 mod silence;
 mod status;
 mod tenants;
@@ -52,6 +53,7 @@ fn registry(config: RegistryConfig) -> Registry {
         key,
         workers: WORKERS,
         previous_key: None,
+        servers: 1,
         tree: None,
     };
     let jobs = vec![job(JOB, key()), job(JobId(8), Key::new(&[8; 16]).unwrap())];
@@ -114,6 +116,7 @@ impl Peer {
                 awaiting: 0,
                 salt: 0,
                 tree: None,
+                part: Part::ONLY,
             },
             heard: Vec::new(),
         }
@@ -139,6 +142,7 @@ impl Peer {
                 awaiting: 0,
                 salt: 0,
                 tree: None,
+                part: Part::ONLY,
             },
             heard: Vec::new(),
         }

@@ -234,6 +234,7 @@ fn registry(secret: u8) -> Registry {
         key: key(place),
         workers: WORKERS[place],
         previous_key: None,
+        servers: 1,
         tree: None,
     });
     Registry::new(config, jobs.collect())
@@ -678,7 +679,7 @@ impl World {
                         roster.workers.iter().copied().eq(ranks),
                         "a thief: {roster:?}"
                     );
-                    assert_eq!(roster.ps, home(Rank::PS), "a thief");
+                    assert_eq!(roster.servers, [home(Rank::PS)], "a thief");
                     let shared = Arc::new((*roster).clone());
                     self.switch.command(|| Command::Bind(Arc::clone(&shared)));
                     assert_eq!(self.switch.take(), [], "binding sends nothing");

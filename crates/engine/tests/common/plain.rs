@@ -134,7 +134,7 @@ impl Egress<Plain> for Wire {
             "sends a published frame's only buffer away"
         );
         let member = match to {
-            To::Ps => roster.ps,
+            To::Ps => *roster.server_of(header.fragment),
             To::Worker(rank) => roster.workers[usize::from(rank.0)],
             To::Parent => {
                 let uplink = roster.uplink.expect("sends up at the root");

@@ -32,7 +32,7 @@ pub struct Frame {
     pub payload: Vec<u8>,
 }
 
-/// A switch, and what its parameter server has.
+/// A switch, and what its parameter servers have.
 pub struct Switch {
     pub pool: PoolConfig,
     pub shards: Vec<Aggregator<Plain>>,
@@ -45,7 +45,8 @@ pub struct Switch {
     /// Of fragments, pieces that do not overlap, and whether they were asked for.
     pieces: BTreeMap<u32, (BTreeMap<u64, Vec<u8>>, bool)>,
     done: BTreeMap<u32, Vec<u8>>,
-    pub ps_host: u16,
+    /// Hosts of its parameter servers, by part.
+    servers: Vec<u16>,
 }
 
 #[derive(Default)]
@@ -98,7 +99,7 @@ impl World {
             up: BTreeSet::new(),
             pieces: BTreeMap::new(),
             done: BTreeMap::new(),
-            ps_host: 200 + 2 * at as u16,
+            servers: servers(at, 1),
         };
         let mut world = Self {
             switches: pools.into_iter().enumerate().map(switch).collect(),
@@ -158,12 +159,16 @@ impl World {
         let place = &self.tree[at];
         let hosts = place.hosts.iter().map(|&w| Node::Worker(w.into()));
         let children = place.children.iter().map(|&child| Node::Switch(child));
-        let members = hosts.chain(children).map(|node| self.member(node));
-        let (members, ps) = (members.collect(), self.member(Node::Ps(at)));
+        let members = hosts
+            .chain(children)
+            .map(|node| self.member(node, FragmentId(0)));
+        let members = members.collect();
+        let servers = self.switches[at].servers.iter();
+        let servers: Vec<_> = servers.map(|&number| host(number)).collect();
         let number = Epoch(epoch);
         let secret = self.secrets[usize::from(epoch)];
-        let roster = Roster::new(JOB, number, secret, 1, members, ps);
-        let mut roster = roster.with_switches(place.switches());
+        let roster = Roster::new(JOB, number, secret, 1, members, servers[0]);
+        let mut roster = roster.with_servers(servers).with_switches(place.switches());
         if let Some(parent) = place.parent {
             roster = roster.with_uplink(self.uplink(at, parent));
         }
@@ -186,16 +191,26 @@ impl World {
         let index = place.children.iter().position(|&child| child == at);
         let index = index.expect("its parent's child");
         Uplink {
-            parent: self.member(Node::Switch(parent)),
+            parent: self.member(Node::Switch(parent), FragmentId(0)),
             rank: Rank((place.hosts.len() + index) as u8),
             shards: self.switches[parent].pool.shards,
         }
     }
 
-    fn member(&self, node: Node) -> Member {
+    /// A node has so many parameter servers from now on.
+    pub fn set_parts(&mut self, at: usize, parts: u16) {
+        self.switches[at].servers = servers(at, parts);
+        self.bind(at, self.switches[at].epoch);
+    }
+
+    /// From where a node says something of a fragment, or where it is said to it.
+    fn member(&self, node: Node, fragment: FragmentId) -> Member {
         match node {
             Node::Worker(worker) => host(worker as u16),
-            Node::Ps(at) => host(self.switches[at].ps_host),
+            Node::Ps(at) => {
+                let servers = &self.switches[at].servers;
+                host(servers[fragment.0 as usize % servers.len()])
+            }
             // Base ports differ.
             Node::Switch(at) => host(300 + at as u16),
         }
@@ -263,7 +278,7 @@ impl World {
 
     fn switch(&mut self, at: usize, frame: Frame) {
         self.now = Time(self.now.0 + 1_000_000);
-        let from = self.member(frame.from);
+        let from = self.member(frame.from, frame.header.fragment);
         let Frame {
             header, payload, ..
         } = frame;
@@ -320,7 +335,7 @@ impl World {
                         let uplink = self.uplink(at, parent);
                         assert_eq!(member, uplink.shard_of(header.fragment));
                     } else {
-                        assert_eq!(member, self.member(to));
+                        assert_eq!(member, self.member(to, header.fragment));
                     }
                     self.send(from, to, header, payload);
                 }
@@ -446,7 +461,7 @@ impl World {
         }
     }
 
-    // --- Parameter servers (section 7), one for each node. ---
+    // --- Parameter servers (section 7): what all of a node have is in one place, by fragment. ---
 
     pub fn open_at_ps(&self, at: usize) -> Vec<u32> {
         self.switches[at].pieces.keys().copied().collect()
@@ -482,13 +497,18 @@ impl World {
         }
     }
 
-    /// A PS that comes back somewhere else and knows nothing.
-    pub fn restart_ps(&mut self, at: usize) {
+    /// One of a node's parameter servers comes back somewhere else and knows nothing; the others
+    /// keep what they have.
+    pub fn restart_ps(&mut self, at: usize, any: usize) {
         self.aggregate(at);
+        let first = self.first;
         let switch = &mut self.switches[at];
-        switch.pieces.clear();
-        switch.done.clear();
-        switch.ps_host ^= 1;
+        let parts = switch.servers.len();
+        let part = any % parts;
+        let is_others = |n: u32| first.wrapping_add(n) as usize % parts != part;
+        switch.pieces.retain(|&n, _| is_others(n));
+        switch.done.retain(|&n, _| is_others(n));
+        switch.servers[part] ^= 1;
         let epoch = switch.epoch;
         self.bind(at, epoch);
     }
@@ -547,6 +567,13 @@ impl World {
         };
         self.send(Node::Ps(at), Node::Switch(at), header, payload);
     }
+}
+
+/// The first hosts of so many parameter servers of a node.
+fn servers(at: usize, parts: u16) -> Vec<u16> {
+    (0..parts)
+        .map(|part| 400 + 32 * at as u16 + 2 * part)
+        .collect()
 }
 
 /// One shard's pool for the job, on its own.

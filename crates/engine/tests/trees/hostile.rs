@@ -8,7 +8,7 @@ use tally_wire::control::{
 };
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    AuthTag, Element, Epoch, Flags, FragmentId, Header, Join, Key, Kind, Mac, Rank, Refuse,
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, Join, Key, Kind, Mac, Part, Rank, Refuse,
 };
 
 fn header(kind: Kind, rank: u8) -> Header {
@@ -51,6 +51,7 @@ fn join(role: Role, key: &Key, rank: u8) -> Vec<u8> {
         awaiting: 0,
         salt: 0,
         tree: is_switch.then_some(JoinTree::Switch(below)),
+        part: Part::ONLY,
     };
     let mut datagram = vec![0; DATAGRAM_BYTES];
     header(Kind::Join, rank).emit(&mut datagram);

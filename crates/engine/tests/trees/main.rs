@@ -67,6 +67,33 @@ fn a_tree_forms_in_any_order_with_loss() {
     }
 }
 
+/// P-6: each node has parameter servers of its own, and waits for all of them.
+#[test]
+fn nodes_with_several_parameter_servers_wait_for_all_of_them() {
+    for missing in 0..7 {
+        let mut world = World::with_servers(missing as u64, &TWO, &[2, 1, 4]);
+        assert_eq!(world.servers.len(), 7);
+        world.loss = 50;
+        world.start_all();
+        world.servers[missing].ps = None;
+        world.run(ms(1500));
+        assert!(!world.all_run(), "{}", world.describe());
+        world.start_ps(missing);
+        world.run_until(ms(5000), World::all_run);
+        world.assert_one_epoch();
+        // One that dies pauses its node, and the epoch continues when another serves its part.
+        let epoch = world.switches[0].bound.as_ref().unwrap().epoch;
+        world.servers[missing].ps = None;
+        world.run(ms(7000));
+        let at = world.servers[missing].switch;
+        let phase = |it: &World| it.switches[at].registry.status().next().unwrap().phase;
+        assert_eq!(phase(&world), JobPhase::Paused);
+        world.start_ps(missing);
+        world.run_until(ms(3000), |it| phase(it) == JobPhase::Running);
+        assert_eq!(world.switches[0].bound.as_ref().unwrap().epoch, epoch);
+    }
+}
+
 /// TR-20: of more than 64 workers the global rank is not in the header.
 #[test]
 fn a_tree_of_more_than_64_workers_forms() {

@@ -13,7 +13,7 @@ use tally_engine::{
     Tree,
 };
 use tally_kernels::Kernels;
-use tally_wire::{Element, Header, JobId, Key, Mac, Rank, SwitchName, Time};
+use tally_wire::{Element, Header, JobId, Key, Mac, Part, Rank, SwitchName, Time};
 
 pub const JOB: JobId = JobId(7);
 const BASE: u16 = 31_249;
@@ -97,6 +97,7 @@ pub struct Host {
 
 pub struct Server {
     pub switch: usize,
+    pub part: Part,
     pub ps: Option<Ps>,
 }
 
@@ -172,6 +173,11 @@ fn registry(
 impl World {
     /// The switches, parents first; each has a PS. Global ranks as the trees give them.
     pub fn new(seed: u64, plan: &[Plan]) -> Self {
+        Self::with_servers(seed, plan, &vec![1; plan.len()])
+    }
+
+    /// As `new`, with so many parameter servers of each switch.
+    pub fn with_servers(seed: u64, plan: &[Plan], servers: &[u8]) -> Self {
         let ranks_below = |of: usize| -> u16 {
             let mut sum = vec![0; plan.len()];
             for (at, (_, parent, hosts)) in plan.iter().enumerate().rev() {
@@ -219,6 +225,7 @@ impl World {
                 key: job_key(),
                 previous_key: None,
                 workers: hosts,
+                servers: servers[at],
                 tree: Some(Tree {
                     total,
                     first: firsts[at],
@@ -251,10 +258,11 @@ impl World {
                 uplink: 200,
             });
             world.say_parent(at);
-            world.servers.push(Server {
+            world.servers.extend((0..servers[at]).map(|part| Server {
                 switch: at,
+                part: Part::new(part, servers[at]).unwrap(),
                 ps: None,
-            });
+            }));
         }
         let mut places = Vec::new();
         for (at, &(_, _, hosts)) in plan.iter().enumerate() {
@@ -303,7 +311,10 @@ impl World {
 
     pub fn start_ps(&mut self, at: usize) {
         self.instances += 1;
-        let config = PsConfig::new(JOB, job_key(), self.instances);
+        let config = PsConfig {
+            part: self.servers[at].part,
+            ..PsConfig::new(JOB, job_key(), self.instances)
+        };
         self.servers[at].ps = Some(Ps::new(self.now, config, Kernels::best()));
     }
 

@@ -21,7 +21,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::Path;
 use std::time::Duration;
 use tally_config::ConfigError;
-use tally_wire::{DEFAULT_PORT, JobId, Key, MAX_PAYLOAD_BYTES, MAX_WORKERS, Mac, UNIT_BYTES};
+use tally_wire::part::is_count;
+use tally_wire::{DEFAULT_PORT, JobId, Key, MAX_PAYLOAD_BYTES, MAX_WORKERS, Mac, Part, UNIT_BYTES};
 
 /// A worker's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -104,6 +105,47 @@ pub struct PsJob {
     #[serde(with = "crate::key")]
     #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
+    /// Which part of the job's fragments it completes, from 0.
+    #[serde(default, skip_serializing_if = "is_default_part")]
+    pub part: u8,
+    /// How many parts there are, each with a parameter server: `parameter_servers` in the switch's
+    /// configuration.
+    #[serde(default = "default_parts", skip_serializing_if = "is_default_parts")]
+    pub parts: u8,
+}
+
+impl PsJob {
+    /// A job of which this is the only parameter server.
+    #[must_use]
+    pub const fn new(id: u16, key: Key) -> Self {
+        Self {
+            id,
+            key,
+            part: 0,
+            parts: default_parts(),
+        }
+    }
+
+    /// Its part; of all fragments if the numbers make no sense, which
+    /// [`check`](PsConfig::check) refuses.
+    #[must_use]
+    pub fn part(&self) -> Part {
+        Part::new(self.part, self.parts).unwrap_or(Part::ONLY)
+    }
+}
+
+const fn default_parts() -> u8 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_default_part(part: &u8) -> bool {
+    *part == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_default_parts(parts: &u8) -> bool {
+    *parts == default_parts()
 }
 
 /// How frames get to the switch.
@@ -268,6 +310,22 @@ fn check_jobs(path: &Path, name: &str, jobs: impl Iterator<Item = u16>) -> Resul
     Ok(())
 }
 
+/// That each job of the list `name` has a part that there is.
+fn check_parts(path: &Path, name: &str, jobs: &[PsJob]) -> Result<(), ConfigError> {
+    for (i, PsJob { part, parts, .. }) in jobs.iter().enumerate() {
+        if !is_count(*parts) {
+            let key = format!("{name}[{i}].parts");
+            return Err(ConfigError::value(path, key, parts, "1, 2, 4, 8 or 16"));
+        }
+        if part >= parts {
+            let key = format!("{name}[{i}].part");
+            let allowed = format!("0 to {}, below `parts`", parts - 1);
+            return Err(ConfigError::value(path, key, part, allowed));
+        }
+    }
+    Ok(())
+}
+
 impl SwitchAddress {
     /// At the default UDP port.
     #[must_use]
@@ -378,7 +436,8 @@ impl PsConfig {
     /// The first one found.
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
         check_switch(path, &self.switch)?;
-        check_jobs(path, "jobs", self.jobs.iter().map(|job| job.id))
+        check_jobs(path, "jobs", self.jobs.iter().map(|job| job.id))?;
+        check_parts(path, "jobs", &self.jobs)
     }
 }
 
@@ -568,5 +627,23 @@ mod tests {
         );
         // Jobs are added while it runs.
         assert_eq!(ps(""), Ok(()));
+        let part = |part: &str| ps(&job.replace('}', &format!(", {part}}}")));
+        assert_eq!(part(r#""part": 3, "parts": 4"#), Ok(()));
+        for (wrong, problem) in [
+            (
+                r#""parts": 3"#,
+                "jobs[0].parts: found 3, expected 1, 2, 4, 8 or 16",
+            ),
+            (
+                r#""part": 2, "parts": 2"#,
+                "jobs[0].part: found 2, expected 0 to 1, below `parts`",
+            ),
+            (
+                r#""part": 1"#,
+                "jobs[0].part: found 1, expected 0 to 0, below `parts`",
+            ),
+        ] {
+            assert_eq!(part(wrong), Err(format!("p.json: {problem}")));
+        }
     }
 }

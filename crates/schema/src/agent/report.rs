@@ -226,6 +226,9 @@ pub struct PsReport {
 pub struct PsJobReport {
     /// The job.
     pub job: u16,
+    /// The part of its fragments, if there are several parameter servers; else absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u8>,
     /// Partials taken in.
     pub partials: u64,
     /// Partials that brought nothing new.

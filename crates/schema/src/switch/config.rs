@@ -20,6 +20,7 @@ pub use control::{ControlSection, ControlTcp};
 pub use diff::{Changes, Edit, Restart};
 pub use fabric::{FabricSection, LinkSection, PortRef};
 pub use jobs::{ChildSection, FixedMember, FixedMembers, JobSection, TreeSection};
+pub(crate) use jobs::{is_one, one};
 pub use limits::LimitsSection;
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};

@@ -172,8 +172,14 @@ pub struct JobReport {
     /// Its workers.
     #[serde(flatten)]
     pub members: JobMembers,
-    /// Whether its PS is there.
+    /// Whether all its parameter servers are there.
     pub ps: bool,
+    /// Its parameter servers.
+    #[serde(
+        default = "crate::switch::config::one",
+        skip_serializing_if = "crate::switch::config::is_one"
+    )]
+    pub parameter_servers: u8,
     /// Whether the card has it.
     #[serde(default)]
     pub on_card: bool,
@@ -192,7 +198,7 @@ pub struct JobReport {
     /// Bytes of a fragment, once its first worker has joined; 0 before.
     #[serde(default)]
     pub payload_bytes: u32,
-    /// Its members that have joined, the PS last.
+    /// Its members that have joined, the parameter servers last.
     #[serde(default)]
     pub ranks: Vec<MemberReport>,
 }

@@ -34,6 +34,7 @@ pub(super) fn job_config(options: &Options, job: usize, rotations: u8) -> JobCon
         key: key_of(job, rotations),
         previous_key: rotations.checked_sub(1).map(|before| key_of(job, before)),
         workers: options.jobs[job].workers,
+        servers: 1,
         tree: None,
     }
 }
@@ -60,6 +61,7 @@ fn job_of_sessions(options: &Options) -> Option<JobConfig> {
         key: key(place),
         workers,
         previous_key: None,
+        servers: 1,
         tree: None,
     })
 }

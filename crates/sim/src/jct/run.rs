@@ -89,6 +89,7 @@ impl Scenario {
             key: keys[job].clone(),
             workers: self.workers(job),
             previous_key: None,
+            servers: 1,
             tree: None,
         });
         SwitchConfig {

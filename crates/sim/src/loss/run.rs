@@ -364,6 +364,7 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
             key: key.clone(),
             workers: scenario.workers,
             previous_key: None,
+            servers: 1,
             tree: None,
         }],
         queue: QueueConfig::default(),

@@ -257,7 +257,10 @@ impl Opened {
         };
         match rng.below(9) {
             0 => {
-                let all = roster.ports.iter().chain([&roster.ps.port]);
+                let all = roster
+                    .ports
+                    .iter()
+                    .chain(roster.servers.iter().map(|it| &it.port));
                 let known = all.fold(0_u16, |mask, port| mask | 1 << port.0);
                 let foreign = (0..16).map(|bit| 1 << bit).filter(|bit| known & bit == 0);
                 let foreign: Vec<u16> = foreign.collect();
@@ -374,7 +377,7 @@ impl Registers for Window {
     }
 
     fn fits(&self, roster: &Roster) -> Result<(), String> {
-        let mut ports = roster.workers.iter().chain([&roster.ps]);
+        let mut ports = roster.workers.iter().chain(&roster.servers);
         match ports.find(|member| member.port.0 >= PORTS) {
             Some(member) => Err(format!("a member is behind port {}", member.port.0)),
             None => Ok(()),

@@ -150,7 +150,7 @@ impl Memory {
     }
 
     pub(super) fn bound(&self, roster: &Roster) {
-        let members = roster.workers.iter().chain([&roster.ps]);
+        let members = roster.workers.iter().chain(&roster.servers);
         let mut seen = self.seen.borrow_mut();
         seen.bound.insert(roster.job, members.copied().collect());
     }

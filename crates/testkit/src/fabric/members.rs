@@ -120,10 +120,7 @@ impl Fabric {
         ensure!(self.ps[at].is_none(), "{name} runs already");
         let jobs =
             (0..self.plan.jobs()).filter(|&job| self.plan.job_section(job, switch).is_some());
-        let jobs = jobs.map(|job| PsJob {
-            id: job_id(job),
-            key: key(job),
-        });
+        let jobs = jobs.map(|job| PsJob::new(job_id(job), key(job)));
         let config = PsConfig {
             switch: SwitchAddress::new(self.plan.ip(switch)),
             jobs: jobs.collect(),

@@ -38,10 +38,12 @@ pub enum Reason {
     TenantWorkers = 16,
     /// The switch waits for its parent in the job's tree, which refused with reason `found`.
     Parent = 17,
+    /// The PS is one of `found`, the node has `allowed`.
+    Parts = 18,
 }
 
 impl Reason {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Challenge,
         Self::UnknownJob,
         Self::BadMac,
@@ -59,6 +61,7 @@ impl Reason {
         Self::TenantJobs,
         Self::TenantWorkers,
         Self::Parent,
+        Self::Parts,
     ];
 
     /// The reason with this number, if there is one.
@@ -87,6 +90,7 @@ impl Reason {
                     | Self::TenantJobs
                     | Self::TenantWorkers
                     | Self::Parent
+                    | Self::Parts
             )
     }
 }

@@ -22,6 +22,7 @@ fn join() -> Join {
         awaiting: 1000,
         salt: 0xa1a2_a3a4_a5a6_a7a8,
         tree: None,
+        part: Part::ONLY,
     }
 }
 
@@ -544,4 +545,54 @@ proptest! {
             prop_assert_eq!(out, b);
         }
     }
+}
+
+#[test]
+fn a_ps_names_its_part_and_no_other_member_has_one() {
+    let ps = Join {
+        role: Role::Ps,
+        workers: 0,
+        units: 0,
+        running: false,
+        window: 0,
+        shape: [0; 32],
+        sent: None,
+        awaiting: 0,
+        ..join()
+    };
+    let at = HEADER_BYTES + join::PART;
+    for part in [
+        Part::ONLY,
+        Part::new(0, 2).unwrap(),
+        Part::new(15, 16).unwrap(),
+    ] {
+        let mut b = [0; DATAGRAM_BYTES];
+        let ps = Join { part, ..ps };
+        ps.emit(&mut b);
+        assert_eq!(Join::parse(&b), Ok(ps));
+        let bytes = [b[at], b[at + 1]];
+        if part == Part::ONLY {
+            assert_eq!(bytes, [0, 0], "as a PS that knows of no parts");
+            b[at + 1] = 1;
+            assert_eq!(Join::parse(&b), Ok(ps), "0 of 1 is the only one, too");
+        } else {
+            assert_eq!(bytes, [part.index(), part.count()]);
+        }
+    }
+    for bytes in [[1, 0], [0, 3], [1, 1], [2, 2], [16, 16], [0, 32], [0, 255]] {
+        let mut b = [0; DATAGRAM_BYTES];
+        ps.emit(&mut b);
+        b[at..at + 2].copy_from_slice(&bytes);
+        assert_eq!(Join::parse(&b), Err(ControlError), "{bytes:?}");
+    }
+    for [mut b, ..] in [of_trees(), [datagram_of(&join()); 6]] {
+        b[at..at + 2].copy_from_slice(&[0, 1]);
+        assert_eq!(Join::parse(&b), Err(ControlError), "not of a PS");
+    }
+}
+
+fn datagram_of(join: &Join) -> [u8; DATAGRAM_BYTES] {
+    let mut b = [0; DATAGRAM_BYTES];
+    join.emit(&mut b);
+    b
 }

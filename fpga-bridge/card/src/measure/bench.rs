@@ -182,7 +182,7 @@ impl Bench {
             Kind::Remind | Kind::Nack => Rank::PS,
             _ => header.rank,
         };
-        let from = roster.member(sender).unwrap_or(&roster.ps);
+        let from = roster.member(sender).unwrap_or(&roster.servers[0]);
         let addresses = Addresses {
             src_mac: from.mac,
             dst_mac: tags::port_mac(from.port),

@@ -131,7 +131,7 @@ impl Card for Rtl {
         for (rank, member) in (0..).zip(&roster.workers) {
             self.store(rank, member, roster.switches >> rank & 1 != 0)?;
         }
-        self.store(0xff, &roster.ps, false)?;
+        self.store(0xff, &roster.servers[0], false)?;
         self.write(reg::JOB_NUMBER, roster.job.0.into())?;
         self.write(reg::JOB_EPOCH, roster.epoch.0.into())?;
         self.write(reg::JOB_UNITS, roster.units.into())?;

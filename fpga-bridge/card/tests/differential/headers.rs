@@ -26,7 +26,7 @@ fn frame(roster: &Roster, kind: usize, fragment: u32, fill: u8) -> Vec<u8> {
     let from = match kind {
         0 | 5 | 6 => roster.workers[0],
         1 => roster.workers[1],
-        _ => roster.ps,
+        _ => roster.servers[0],
     };
     let payload = vec![fill; header.payload_bytes()];
     frame_of(&from, &header, &payload, &OWN)

@@ -705,14 +705,14 @@ impl Author {
                     epoch,
                     units,
                     mut workers,
-                    mut ps,
+                    mut servers,
                     switches,
                     ..
                 } = job.roster.clone();
                 let at = self.rng.index(workers.len() + 1);
-                *workers.get_mut(at).unwrap_or(&mut ps) = moved;
+                *workers.get_mut(at).unwrap_or(&mut servers[0]) = moved;
                 job.roster =
-                    Roster::new(id, epoch, SECRET, units, workers, ps).with_switches(switches);
+                    Roster::new(id, epoch, SECRET, units, workers, servers[0]).with_switches(switches);
                 let roster = Box::new(job.roster.clone());
                 self.script.push(Step::Load(place, roster));
             }
@@ -758,7 +758,7 @@ impl Author {
             Kind::Remind | Kind::Nack => Rank::PS,
             _ => header.rank,
         };
-        *roster.member(sender).unwrap_or(&roster.ps)
+        *roster.member(sender).unwrap_or(&roster.servers[0])
     }
 
     /// From the member that may say so.

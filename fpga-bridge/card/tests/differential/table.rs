@@ -225,7 +225,10 @@ impl Table {
             return Err(DropReason::NotForSwitch);
         }
         let job = self.job(place);
-        let mut member = *job.roster.member(sender).ok_or(DropReason::RankOutOfJob)?;
+        let mut member = *job
+            .roster
+            .sender(sender, header.fragment)
+            .ok_or(DropReason::RankOutOfJob)?;
         if self.errs(Mistake::MemberPortIgnored) {
             member.port = from.port;
         }
@@ -364,13 +367,13 @@ impl Table {
     }
 
     fn to_ps(&self, place: usize, header: &Header, payload: &[u8]) -> Vec<u8> {
-        let ps = self.job(place).roster.ps;
+        let ps = self.job(place).roster.servers[0];
         self.frame_to(ps.mac, ps.ip, ps.udp_port, header, payload)
     }
 
     fn send_to_ps(&mut self, place: usize, header: &Header, payload: &[u8]) {
         let frame = self.to_ps(place, header, payload);
-        self.leave(frame, 1 << self.job(place).roster.ps.port.0);
+        self.leave(frame, 1 << self.job(place).roster.servers[0].port.0);
     }
 
     /// PASS: the arrival goes out as PARTIAL.
@@ -782,7 +785,7 @@ impl Table {
             };
             let mut frame = self.to_ps(place, header, &[]);
             frame[54] = rank.0;
-            return self.leave(frame, 1 << self.job(place).roster.ps.port.0);
+            return self.leave(frame, 1 << self.job(place).roster.servers[0].port.0);
         }
         if missing == 0 && self.errs(Mistake::ProbeAloneDropped) {
             return;
@@ -835,7 +838,7 @@ impl Table {
                 let roster = &self.job(place).roster;
                 let to = match roster.workers.get(usize::from(header.rank.0)) {
                     Some(worker) if !self.errs(Mistake::NackToPs) => *worker,
-                    _ => roster.ps,
+                    _ => roster.servers[0],
                 };
                 let frame = self.frame_to(to.mac, to.ip, to.udp_port, header, &[]);
                 self.leave(frame, 1 << to.port.0);

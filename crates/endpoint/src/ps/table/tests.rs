@@ -4,7 +4,7 @@ use proptest::prelude::*;
 const T0: Time = Time(0);
 
 fn table(workers_window: u16) -> Table {
-    Table::new(workers_window, 64, Kernels::best())
+    Table::new(workers_window, 64, Kernels::best(), Part::ONLY)
 }
 
 fn f32_payload(value: f32) -> Vec<u8> {
@@ -178,4 +178,27 @@ proptest! {
         let want = f32_payload(fold(workers));
         prop_assert_eq!(t.entries[slot].result(), Some(&want[..]));
     }
+}
+
+#[test]
+fn a_part_has_its_share_of_the_slots_and_the_span_of_all() {
+    let part = Part::new(1, 4).unwrap();
+    let mut t = Table::new(16, 64, Kernels::best(), part);
+    assert_eq!((t.slots(), table(16).slots()), (16, 64));
+    assert_eq!(
+        Table::new(1, 64, Kernels::best(), Part::new(15, 16).unwrap()).slots(),
+        1
+    );
+    // Four windows of all fragments, 64, find room at once, also where numbers wrap.
+    let fragment = |n: u32| FragmentId(0xffff_ffe1_u32.wrapping_add(n));
+    for n in (0..64).step_by(4) {
+        assert!(part.has(fragment(n)));
+        let slot = t.find_or_take(T0, fragment(n), Element::I32, 0);
+        assert!(slot.is_some());
+    }
+    assert!((0..64).step_by(4).all(|n| t.find(fragment(n)).is_some()));
+    // The next one takes the place of the first, which is late from then on.
+    assert!(t.find_or_take(T0, fragment(64), Element::I32, 0).is_some());
+    assert!(t.find(fragment(0)).is_none());
+    assert!(t.find_or_take(T0, fragment(0), Element::I32, 0).is_none());
 }

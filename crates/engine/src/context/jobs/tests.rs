@@ -31,7 +31,7 @@ fn a_job_is_served_by_one_dialect_at_a_time() {
     assert_eq!(jobs.bind(&roster(1, host(9)), FIRST), (CARD, None));
     assert!(jobs.is_moved(JOB));
     let bound = jobs.serve(JOB, None, FIRST, 0).unwrap();
-    assert_eq!(bound.ps, host(9));
+    assert_eq!(bound.servers, [host(9)]);
     assert!(!jobs.is_moved(JOB) && jobs.serve(JOB, None, FIRST, 0).is_none());
 }
 

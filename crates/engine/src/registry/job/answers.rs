@@ -134,7 +134,7 @@ impl Job {
             window: self.window(config),
             joined: self.joined(),
             left: self.left,
-            ps: self.ps.is_some() && self.ps_incarnation == self.incarnation,
+            ps: self.servers_confirmed(),
             mac: config.mac,
             salt,
             wrapped,

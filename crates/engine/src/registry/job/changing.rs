@@ -39,12 +39,14 @@ impl Job {
         }
     }
 
-    /// Whether the job has this number of workers and this tree.
+    /// Whether the job has this number of workers and of parameter servers, and this tree.
     pub(in crate::registry) fn has_places_of(&self, config: &JobConfig) -> bool {
-        self.config.workers == config.workers && self.config.tree == config.tree
+        self.config.workers == config.workers
+            && self.config.servers == config.servers
+            && self.config.tree == config.tree
     }
 
-    /// Has other workers or another tree; those that wait lose their places.
+    /// Has other workers, parameter servers, or another tree; those that wait lose their places.
     pub(in crate::registry) fn replace(&mut self, config: JobConfig) {
         self.vacate_all();
         if self.phase == Phase::Forming {
@@ -53,6 +55,9 @@ impl Job {
         }
         self.workers = vec![None; usize::from(config.members())];
         self.link = Link::of(&config);
+        if self.config.servers != config.servers {
+            self.vacate_servers(config.servers);
+        }
         self.config = config;
     }
 
@@ -72,7 +77,7 @@ impl Job {
         actions: &mut Vec<Action>,
     ) {
         self.fail(config, Refusal::new(Reason::Removed), actions);
-        self.lose_ps();
+        self.vacate_servers(self.config.servers);
         self.removed = Some(now);
         self.tenant = None;
         self.draining = false;
@@ -101,8 +106,9 @@ impl Job {
         old.fold(0, |bits, (rank, _)| bits | rank.bit())
     }
 
-    /// Whether the PS joined under another key than the current one.
+    /// Whether a PS joined under another key than the current one.
     pub(in crate::registry) fn ps_previous_key(&self) -> bool {
-        (self.ps.as_ref()).is_some_and(|membership| membership.key != self.config.key)
+        self.served_parts()
+            .any(|(_, membership)| membership.key != self.config.key)
     }
 }

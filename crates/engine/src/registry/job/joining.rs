@@ -1,12 +1,11 @@
 //! JOIN: a member takes its place, keeps it, or is refused.
 
-use super::super::event::Event;
 use super::link::Wanted;
-use super::membership::{Membership, TAKEOVER};
+use super::membership::TAKEOVER;
 use super::visit::{Refusal, Visit};
 use super::{Agreed, Ending, Incarnation, Job, Phase};
+use tally_wire::Join;
 use tally_wire::control::{Below, JoinTree, Reason, Role, State};
-use tally_wire::{Join, Rank};
 
 /// When a JOIN that was not refused counts.
 enum Joined {
@@ -23,12 +22,12 @@ impl Job {
         }
         if join.challenge != self.challenge(visit.config) {
             // A host that only asks (`tally-agent doctor`) learns what it can set right.
-            let has_ps = u8::from(self.ps.is_some() || self.fixed);
+            let has_ps = u8::from(self.has_servers() || self.fixed);
             let call = Refusal::numbers(Reason::Challenge, has_ps, self.total());
             return self.refuse(visit, call);
         }
         let joined = match join.role {
-            Role::Ps => self.join_ps(visit, join),
+            Role::Ps => self.join_server(visit, join).map(|()| Joined::Now),
             Role::Worker | Role::Switch => self
                 .locate(visit, join)
                 .and_then(|()| self.join_worker(visit, join)),
@@ -50,55 +49,6 @@ impl Job {
             }
             Ok(Joined::Before) => self.accept(visit, State::Ended),
         }
-    }
-
-    fn join_ps(&mut self, visit: &Visit<'_>, join: &Join) -> Result<Joined, Refusal> {
-        if visit.rank != Rank::PS {
-            return Err(Refusal::numbers(
-                Reason::BadRank,
-                visit.rank.0,
-                self.members(),
-            ));
-        }
-        if ![0, self.members()].contains(&join.workers) {
-            return Err(Refusal::numbers(
-                Reason::Workers,
-                join.workers,
-                self.members(),
-            ));
-        }
-        if self.fixed {
-            return Err(Refusal::new(Reason::RankTaken));
-        }
-        match &self.ps {
-            Some(membership) if membership.is(visit) => {}
-            Some(membership) if visit.now.since(membership.heard) < TAKEOVER => {
-                return Err(Refusal::new(Reason::RankTaken));
-            }
-            Some(_) => {
-                // A new PS, or a late JOIN of the old one: the next challenge tells them apart.
-                self.lose_ps();
-                return Err(Refusal::new(Reason::Challenge));
-            }
-            None => self.lose_ps(),
-        }
-        if self.ps.is_none() {
-            self.events.push(Event::Joined {
-                job: self.config.id,
-                rank: visit.rank,
-                member: visit.from,
-            });
-        }
-        let before = self.ps.as_ref().map_or(0, |membership| membership.round);
-        self.ps = Some(Membership {
-            round: self.said(visit).unwrap_or(before),
-            ..Membership::new(visit, &self.config)
-        });
-        // What the same PS has confirmed, a JOIN that was overtaken does not take back.
-        if self.ps_incarnation != self.incarnation || self.incarnation == Incarnation::NONE {
-            self.ps_incarnation = visit.incarnation;
-        }
-        Ok(Joined::Now)
     }
 
     /// Whether the job, and the switch, have what a worker says that it has.

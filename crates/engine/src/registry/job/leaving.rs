@@ -6,7 +6,7 @@ use super::node::IN_HEADER;
 use super::visit::{Refusal, Visit};
 use super::{Incarnation, Job, Phase};
 use tally_wire::control::{LeaveCode, LeaveTree, Reason, State};
-use tally_wire::{Leave, Rank};
+use tally_wire::{Leave, Part, Rank};
 
 impl Job {
     pub(in crate::registry) fn leave(&mut self, visit: &mut Visit<'_>, leave: &Leave) {
@@ -37,14 +37,7 @@ impl Job {
         }
         let rank = visit.rank;
         if rank == Rank::PS {
-            if self
-                .ps
-                .as_ref()
-                .is_some_and(|membership| membership.is(visit))
-            {
-                self.say_left(visit);
-                self.lose_ps();
-            }
+            self.server_leaves(visit);
             return self.accept(visit, State::Ended);
         }
         let open = matches!(self.phase, Phase::Running | Phase::Paused);
@@ -65,7 +58,7 @@ impl Job {
         }
         if !finished {
             if has_joined {
-                self.say_left(visit);
+                self.say_left(visit, Part::ONLY);
             }
             if open {
                 let refusal = self.failure(visit, leave);
@@ -94,7 +87,7 @@ impl Job {
             it.ready = true;
         }
         if self.left & rank.bit() == 0 {
-            self.say_left(visit);
+            self.say_left(visit, Part::ONLY);
         }
         self.left |= rank.bit();
         if self.left == self.all() && self.link.is_none() {
@@ -147,10 +140,11 @@ impl Job {
         }
     }
 
-    fn say_left(&mut self, visit: &Visit<'_>) {
+    pub(super) fn say_left(&mut self, visit: &Visit<'_>, part: Part) {
         self.events.push(Event::Left {
             job: self.config.id,
             rank: visit.rank,
+            part,
             member: visit.from,
         });
     }

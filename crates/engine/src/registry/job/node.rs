@@ -170,7 +170,7 @@ impl Job {
             ranks: tree.ranks(self.config.workers),
             total: tree.total,
             awaited,
-            ps_missing: self.ps.is_none() || self.ps_missing_below(),
+            ps_missing: !self.has_servers() || self.ps_missing_below(),
             slowest: behind.map_or(0, |behind| self.straggler(&behind).0),
         };
         Some((below, behind))
@@ -192,7 +192,7 @@ impl Job {
             total: tree.total,
             elsewhere: None,
             ps_elsewhere: self.ps_missing_below()
-                || !is_host && self.ps.is_none()
+                || !is_host && !self.has_servers()
                 || theirs.is_some_and(|it| it.place.ps_elsewhere),
             has_run: runs || self.resumed.is_some(),
             slowest: 0,

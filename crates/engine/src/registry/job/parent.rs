@@ -13,7 +13,7 @@ use std::time::Duration;
 use tally_wire::control::{
     Cause, Concern, DATAGRAM_BYTES, JoinTree, LeaveCode, LeaveTree, Reason, Role, State,
 };
-use tally_wire::{FragmentId, Join, Kind, Leave, Refuse, Time};
+use tally_wire::{FragmentId, Join, Kind, Leave, Part, Refuse, Time};
 
 impl Job {
     /// Whether all at and below this node have joined and confirmed the epoch (TR-24).
@@ -22,9 +22,9 @@ impl Job {
             Phase::Running | Phase::Paused => true,
             Phase::Idle => false,
             Phase::Forming => {
-                let here = self.joined() == self.all() && self.all_ready() && self.ps.is_some();
+                let here = self.joined() == self.all() && self.all_ready() && self.has_servers();
                 here && if self.resumed.is_some() {
-                    self.ps_incarnation == self.incarnation
+                    self.servers_confirmed()
                 } else {
                     let mut all = self.memberships();
                     self.called == self.round && all.all(|(_, it)| it.round == self.round)
@@ -111,7 +111,12 @@ impl Job {
 
     /// The roster of the epoch, once all are there.
     pub(super) fn roster(&self) -> Option<Roster> {
-        let (ps, agreed) = (self.ps.as_ref()?, self.agreed?);
+        let agreed = self.agreed?;
+        let servers = self
+            .servers
+            .iter()
+            .map(|it| Some(it.membership.as_ref()?.member));
+        let servers: Vec<_> = servers.collect::<Option<_>>()?;
         let workers: Option<Vec<_>> = self
             .workers
             .iter()
@@ -123,9 +128,9 @@ impl Job {
             self.secret(),
             agreed.units,
             workers?,
-            ps.member,
+            *servers.first()?,
         );
-        let roster = roster.with_switches(self.switches());
+        let roster = roster.with_switches(self.switches()).with_servers(servers);
         let Some(link) = &self.link else {
             return Some(roster);
         };
@@ -537,6 +542,7 @@ impl Job {
             awaiting: sent.map_or(0, |it| it.awaiting),
             salt: incarnation.salt,
             tree: Some(JoinTree::Switch(below)),
+            part: Part::ONLY,
         };
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
         control_header(Kind::Join, job, incarnation.epoch, rank).emit(&mut *datagram);

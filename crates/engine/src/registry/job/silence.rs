@@ -7,7 +7,7 @@ use super::{Job, Phase};
 use crate::registry::{Action, RegistryConfig};
 use std::time::Duration;
 use tally_wire::control::Reason;
-use tally_wire::{Rank, Time};
+use tally_wire::{Part, Rank, Time};
 
 impl Job {
     /// When the member that has been silent longest was heard; those that left a job that runs may
@@ -31,8 +31,9 @@ impl Job {
 
     /// Time in which the switch could hear no member.
     pub(in crate::registry) fn postpone(&mut self, missed: Duration) {
-        let memberships = self.workers.iter_mut().flatten().chain(&mut self.ps);
-        let heard = memberships.map(|membership| &mut membership.heard);
+        self.postpone_servers(missed);
+        let workers = self.workers.iter_mut().flatten();
+        let heard = workers.map(|membership| &mut membership.heard);
         let link = self.link.as_mut().map(|link| &mut link.heard);
         heard
             .chain(&mut self.resumed)
@@ -49,15 +50,7 @@ impl Job {
     ) {
         self.look_for_parent(now, config, actions);
         let silent = |membership: &Membership| now.since(membership.heard) >= config.member_timeout;
-        if let Some(ps) = self.ps.as_ref().filter(|ps| silent(ps)) {
-            self.events.push(Event::Lost {
-                job: self.config.id,
-                rank: Rank::PS,
-                member: Some(ps.member),
-                silent: now.since(ps.heard),
-            });
-            self.lose_ps();
-        }
+        self.lose_silent_servers(now, config);
         if let Some(since) = self.resumed {
             // Those that left may be silent, as in a job that runs.
             let silent = |rank: &Rank| {
@@ -77,6 +70,7 @@ impl Job {
                     self.events.push(Event::Lost {
                         job: self.config.id,
                         rank: Rank(rank),
+                        part: Part::ONLY,
                         member: Some(lost.member),
                         silent: now.since(lost.heard),
                     });
@@ -104,6 +98,7 @@ impl Job {
         self.events.push(Event::Lost {
             job: self.config.id,
             rank,
+            part: Part::ONLY,
             member: membership.map(|membership| membership.member),
             silent: silence,
         });

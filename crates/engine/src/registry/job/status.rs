@@ -3,13 +3,15 @@
 use super::Job;
 use crate::roster::Member;
 use std::time::Duration;
-use tally_wire::{FragmentId, Rank, Time};
+use tally_wire::{FragmentId, Part, Rank, Time};
 
 /// One member of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Its rank; [`Rank::PS`] of the parameter server.
+    /// Its rank; [`Rank::PS`] of a parameter server.
     pub rank: Rank,
+    /// Which of the parameter servers it is.
+    pub part: Part,
     /// Where it is.
     pub member: Member,
     /// Time since its last heartbeat.
@@ -30,12 +32,13 @@ impl Job {
         self.agreed.map_or(0, |agreed| agreed.units)
     }
 
-    /// The members that have joined, the PS last. Fixed members do not join.
+    /// The members that have joined, the parameter servers last. Fixed members do not join.
     pub(in crate::registry) fn member_status(&self, now: Time) -> Vec<MemberStatus> {
         let sent = self.memberships().filter_map(|(_, it)| it.sent);
         let most = sent.reduce(|a, b| if a.ahead_of(b) >= 0 { a } else { b });
-        let status = |(rank, it): (Rank, &super::Membership)| MemberStatus {
+        let status = |(rank, part, it): (Rank, Part, &super::Membership)| MemberStatus {
             rank,
+            part,
             member: it.member,
             silent: now.since(it.heard),
             left: self.left & rank.bit() != 0,
@@ -43,6 +46,9 @@ impl Job {
             behind: (most.zip(it.sent)).map_or(0, |(most, sent)| most.ahead_of(sent).max(0) as u32),
             awaiting: it.awaiting,
         };
-        self.memberships().map(status).collect()
+        let workers = self.memberships().filter(|(rank, _)| rank.is_worker());
+        let workers = workers.map(|(rank, it)| (rank, Part::ONLY, it));
+        let servers = self.served_parts().map(|(part, it)| (Rank::PS, part, it));
+        workers.chain(servers).map(status).collect()
     }
 }

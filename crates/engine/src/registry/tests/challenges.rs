@@ -116,7 +116,7 @@ fn a_recorded_join_does_not_take_the_place_of_a_ps_that_has_gone() {
         let thief = net.raw(host(200), &recorded);
         net.carry_out(thief);
         assert!(
-            net.bound.iter().all(|roster| roster.ps == host(99)),
+            net.bound.iter().all(|roster| roster.servers == [host(99)]),
             "after {silent_ms} ms"
         );
         net.join(PS);

@@ -13,6 +13,7 @@ fn job(key: Key, previous_key: Option<Key>, workers: u8) -> JobConfig {
         key,
         previous_key,
         workers,
+        servers: 1,
         tree: None,
     }
 }

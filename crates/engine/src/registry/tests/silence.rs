@@ -49,7 +49,10 @@ fn another_ps_takes_the_place_after_silence_also_in_a_running_job() {
     assert_eq!(net.phase(), JobPhase::Running);
     assert_eq!(net.unbound, 0, "what the shards hold stays");
     assert_eq!(net.bound.len(), 2);
-    assert_eq!((net.bound[1].epoch, net.bound[1].ps), (epoch, host(98)));
+    assert_eq!(
+        (net.bound[1].epoch, net.bound[1].servers[0]),
+        (epoch, host(98))
+    );
     assert_eq!(net.bound[1].workers, net.bound[0].workers);
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Running));

@@ -11,7 +11,7 @@ use tally_wire::frame::{UDP_END, emit};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
     Addresses, AuthTag, Element, Epoch, Flags, FragmentId, HEADERS_BYTES, Header, JobId, Join,
-    Kind, Leave, Rank,
+    Kind, Leave, Part, Rank,
 };
 
 impl World {
@@ -31,6 +31,7 @@ impl World {
             awaiting: 0,
             salt: peer.salt,
             tree: None,
+            part: Part::ONLY,
         };
         sealed(peer, Kind::Join, |b| join.emit(b))
     }

@@ -143,7 +143,7 @@ impl World {
             _ => return,
         };
         let is_bound = match rank {
-            Rank::PS => roster.ps == sender,
+            Rank::PS => roster.servers[0] == sender,
             Rank(r) => roster.workers.get(usize::from(r)) == Some(&sender),
         };
         let fragment = header.fragment.0;
@@ -202,7 +202,7 @@ impl World {
         };
         let to = if is_to_group {
             None
-        } else if is_it(&roster.ps) {
+        } else if is_it(&roster.servers[0]) {
             Some(Rank::PS)
         } else {
             let rank = roster.workers.iter().position(is_it);

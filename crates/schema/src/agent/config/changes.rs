@@ -79,10 +79,15 @@ impl Entry for PsJob {
     }
 
     fn differs(&self, new: &Self) -> Vec<String> {
-        (self.key != new.key)
-            .then(|| "new key".to_owned())
-            .into_iter()
-            .collect()
+        let key = (self.key != new.key).then(|| "new key".to_owned());
+        let (before, after) = ((self.part, self.parts), (new.part, new.parts));
+        let part = (before != after).then(|| {
+            format!(
+                "part {} of {}, was {} of {}",
+                after.0, after.1, before.0, before.1
+            )
+        });
+        key.into_iter().chain(part).collect()
     }
 
     fn describe(&self) -> String {

@@ -3,8 +3,8 @@
 
 use super::{
     Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
-    check_frames, check_jobs, check_switch, default_payload_bytes, default_source_port,
-    default_window, mac,
+    check_frames, check_jobs, check_parts, check_switch, default_payload_bytes,
+    default_source_port, default_window, mac,
 };
 use crate::event::{LogSection, MetricsSection};
 use serde::de::{Deserializer, Error as _};
@@ -251,6 +251,8 @@ impl AgentConfig {
         check_jobs(path, "jobs", self.jobs.iter().map(|job| job.id))?;
         let ps_jobs = self.ps.iter().filter_map(|ps| ps.jobs.as_ref()).flatten();
         check_jobs(path, "ps.jobs", ps_jobs.map(|job| job.id))?;
+        let ps_jobs = self.ps.as_ref().and_then(|ps| ps.jobs.as_deref());
+        check_parts(path, "ps.jobs", ps_jobs.unwrap_or_default())?;
         for (i, job) in self.jobs.iter().enumerate() {
             // The worker's own checks, with this file's keys.
             self.worker(job, 0).check(path).map_err(|error| {
@@ -301,10 +303,7 @@ impl AgentConfig {
     #[must_use]
     pub fn parameter_server(&self) -> Option<PsConfig> {
         let jobs = self.ps.as_ref()?.jobs.clone();
-        let of_agent = |job: &AgentJob| PsJob {
-            id: job.id,
-            key: job.key.clone(),
-        };
+        let of_agent = |job: &AgentJob| PsJob::new(job.id, job.key.clone());
         Some(PsConfig {
             switch: self.switch,
             jobs: jobs.unwrap_or_else(|| self.jobs.iter().map(of_agent).collect()),

@@ -230,6 +230,15 @@ impl Config {
                     "a job without: a card serves no level of a tree",
                 );
             }
+            if job.parameter_servers > 1 {
+                return bad(
+                    &format!(
+                        "{number}, which has {} parameter servers",
+                        job.parameter_servers
+                    ),
+                    "a job with 1",
+                );
+            }
             if job.workers < WORKERS_MIN {
                 return bad(
                     &format!("{number}, which has 1 worker"),
@@ -252,7 +261,10 @@ impl super::JobSection {
     #[must_use]
     pub fn may_be_on_card(&self) -> bool {
         let is_limited = self.min_slots.is_some() || self.max_slots.is_some();
-        self.workers >= WORKERS_MIN && !is_limited && self.tree.is_none()
+        self.workers >= WORKERS_MIN
+            && !is_limited
+            && self.tree.is_none()
+            && self.parameter_servers == 1
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 use tally_config::ConfigError;
 use tally_engine::forwarding::ADDRESSES_MAX;
 use tally_engine::queue::CLASSES;
+use tally_wire::part::is_count;
 use tally_wire::{MAX_WORKERS, Mac, UNIT_BYTES};
 
 /// Ports at most.
@@ -230,6 +231,14 @@ impl Config {
                 let has_workers = (1..=MAX_WORKERS).contains(&usize::from(job.workers));
                 faults.test(!has_workers, key("workers"), &job.workers, "1 to 64");
             }
+            let (servers, is_fixed) = (job.parameter_servers, job.fixed.is_some());
+            let is_bad = !is_count(servers) || is_fixed && servers != 1;
+            let allowed = if is_fixed {
+                "1 in a job of fixed members"
+            } else {
+                "1, 2, 4, 8 or 16"
+            };
+            faults.test(is_bad, key("parameter_servers"), &servers, allowed);
             if let Some(fixed) = &job.fixed {
                 self.check_fixed(i, job.workers, fixed, faults);
             }

@@ -130,6 +130,11 @@ fn job_line(edit: &Edit<JobSection>) -> String {
                     [k[0].as_ref(), k[1].as_ref()]
                 }),
                 differs("workers", &before.workers, &after.workers),
+                differs(
+                    "parameter_servers",
+                    &before.parameter_servers,
+                    &after.parameter_servers,
+                ),
                 (before.tree != after.tree).then(|| match &after.tree {
                     None => "taken out of its tree".to_owned(),
                     Some(tree) => tree.describe(after.workers),

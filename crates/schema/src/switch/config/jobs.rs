@@ -27,6 +27,10 @@ pub struct JobSection {
     /// Its place in a tree of switches; without it, the switch is all that the job has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<TreeSection>,
+    /// Its parameter servers at this switch, each of which completes a part of the fragments: 1, 2,
+    /// 4, 8 or 16.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub parameter_servers: u8,
     /// Slots that the job has for certain, of all shards together; by default a little under `esa`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_slots: Option<u32>,
@@ -36,6 +40,15 @@ pub struct JobSection {
     /// Members that need not join, for load generators that replay captures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fixed: Option<FixedMembers>,
+}
+
+pub(crate) const fn one() -> u8 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+pub(crate) const fn is_one(count: &u8) -> bool {
+    *count == 1
 }
 
 /// Members known beforehand.
@@ -76,6 +89,7 @@ impl JobSection {
             previous_key: None,
             workers,
             tree: None,
+            parameter_servers: 1,
             min_slots: None,
             max_slots: None,
             fixed: None,

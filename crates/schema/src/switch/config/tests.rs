@@ -724,3 +724,22 @@ fn the_request_channel_is_closed_unless_it_is_asked_for() {
         }
     }
 }
+
+#[test]
+fn a_job_has_a_power_of_two_of_parameter_servers() {
+    let with = |count: u8| {
+        let job = format!(r#""workers": 4, "parameter_servers": {count}"#);
+        parse(&GOOD.replace(r#""workers": 4"#, &job)).map(|config| config.jobs[0].clone())
+    };
+    assert_eq!(parse(GOOD).unwrap().jobs[0].parameter_servers, 1);
+    for good in [1, 2, 4, 8, 16] {
+        let job = with(good).unwrap();
+        assert_eq!(job.parameter_servers, good);
+        assert_eq!(job.may_be_on_card(), good == 1);
+    }
+    for bad in [0, 3, 17, 32] {
+        let error = with(bad).unwrap_err();
+        assert!(error.contains("jobs[0].parameter_servers"), "{error}");
+        assert!(error.contains("1, 2, 4, 8 or 16"), "{error}");
+    }
+}

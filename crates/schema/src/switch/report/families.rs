@@ -37,7 +37,7 @@ const JOB_PHASE: Metric = state(
 const JOB_PS: Metric = state(
     "job_ps_present",
     "jobs[].ps",
-    "1 if the parameter server of the job has joined.",
+    "1 if all parameter servers of the job have joined.",
     &["job_id"],
     None,
 );

@@ -208,6 +208,23 @@ impl Display for PortReport {
     }
 }
 
+impl JobReport {
+    /// How many of its parameter servers there are, of how many: `1 of 2`.
+    #[must_use]
+    pub fn servers_there(&self) -> String {
+        let there = self.ranks.iter().filter(|it| it.part.is_some()).count();
+        format!("{there} of {}", self.parameter_servers)
+    }
+
+    fn servers_line(&self) -> String {
+        match (self.parameter_servers, self.ps) {
+            (1, true) => "with PS".into(),
+            (1, false) => "no PS".into(),
+            _ => format!("{} PSs", self.servers_there()),
+        }
+    }
+}
+
 impl Display for JobReport {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         writeln!(
@@ -219,7 +236,7 @@ impl Display for JobReport {
             self.members.joined,
             self.members.workers,
             self.members.left,
-            if self.ps { "with PS" } else { "no PS" },
+            self.servers_line(),
             if self.on_card { ", on the card" } else { "" }
         )?;
         if self.draining {

@@ -28,9 +28,12 @@ metrics! {
 /// One member of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// Its rank; absent for the PS.
+    /// Its rank; absent for a PS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<u8>,
+    /// The part of a PS, if there are several; else absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u8>,
     /// The port that it joined from.
     pub port: String,
     /// Its Ethernet address.
@@ -51,11 +54,14 @@ pub struct MemberReport {
 }
 
 impl MemberReport {
-    /// Its rank, or `ps`.
+    /// Its rank, or `ps`, or of several `ps0`, `ps1`.
     #[must_use]
     pub fn label(&self) -> String {
-        self.rank
-            .map_or_else(|| "ps".into(), |rank| rank.to_string())
+        match (self.rank, self.part) {
+            (Some(rank), _) => rank.to_string(),
+            (None, None) => "ps".into(),
+            (None, Some(part)) => format!("ps{part}"),
+        }
     }
 }
 
@@ -102,6 +108,19 @@ impl JobReport {
         )
     }
 
+    /// Parameter servers that have not joined.
+    fn missing_servers(&self) -> Vec<String> {
+        match self.parameter_servers {
+            _ if self.ps => Vec::new(),
+            1 => vec!["ps".into()],
+            parts => {
+                let is_there = |part: u8| self.ranks.iter().any(|it| it.part == Some(part));
+                let missing = (0..parts).filter(|&part| !is_there(part));
+                missing.map(|part| format!("ps{part}")).collect()
+            }
+        }
+    }
+
     /// The ranks that the job waits for, `ps` among them: those that have not joined, or that
     /// await results for a shorter time than others do (J-11). In a tree, global ranks, and names
     /// of switches below.
@@ -112,10 +131,14 @@ impl JobReport {
             JobPhase::Idle => Vec::new(),
             JobPhase::Waiting => {
                 let missing = (0..self.members.workers).filter(|&rank| !is_there(rank));
-                let ps = (!self.ps).then(|| "ps".to_owned());
-                missing.map(|rank| self.name_of(rank)).chain(ps).collect()
+                let missing = missing.map(|rank| self.name_of(rank));
+                missing.chain(self.missing_servers()).collect()
             }
-            JobPhase::Paused => vec!["ps".into()],
+            JobPhase::Paused => match &self.missing_servers()[..] {
+                // All are there, and one has not confirmed the epoch yet.
+                [] => vec!["ps".into()],
+                missing => missing.to_vec(),
+            },
             JobPhase::Running => {
                 let present = || self.ranks.iter().filter(|it| !it.left && it.rank.is_some());
                 let awaiting = present().map(|it| it.gauges.awaiting);

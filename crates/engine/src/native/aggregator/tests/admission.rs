@@ -202,7 +202,7 @@ fn a_roster_of_the_same_epoch_replaces_addresses_and_nothing_else() {
         finish(&mut w, 0, 7);
         w.data(1, 0, 1);
         let mut moved = roster(JOB, 3, 0);
-        moved.ps = host(99);
+        moved.servers = vec![host(99)];
         w.bind(moved);
         assert_eq!(w.taken(), 1, "the slot stays");
         assert_eq!(w.resend(0, 0, 0).len(), 1, "the ring stays");

@@ -174,3 +174,71 @@ fn a_result_of_a_worker_older_than_the_ring_is_dropped() {
     }
     w.dropped(DropReason::Late, |w| w.say(result_of(Rank(1), 0), 5));
 }
+
+// --- P-6: several servers. ---
+
+/// Job 7 with these servers, on `shards` shards of which this is the first.
+fn served_by(servers: &[Member], shards: u8) -> World {
+    let mut w = World::with(PoolConfig { shards, ..pool() });
+    w.bind(roster(JOB, 3, 0).with_servers(servers.to_vec()));
+    w
+}
+
+#[test]
+fn what_goes_to_the_ps_goes_to_the_server_of_the_fragment() {
+    let servers = [host(20), host(21), host(22), host(23)];
+    let mut w = served_by(&servers, 1);
+    // To whom the only frame goes, and what it is.
+    let only = |sent: Vec<Sent>| match &sent[..] {
+        [Sent::To(To::Ps, member, header, _)] => (*member, header.kind),
+        sent => panic!("{sent:?}"),
+    };
+    for fragment in [u32::MAX - 1, u32::MAX, 0, 1, 2, 3, 4, 5] {
+        let server = servers[fragment as usize % 4];
+        w.data(fragment, 0, 1);
+        let remind = ps(Kind::Remind, fragment);
+        let sent = w.handle(server, remind, &[]);
+        assert_eq!(only(sent), (server, Kind::Partial), "{fragment}");
+        // Nothing is left.
+        let sent = w.handle(server, remind, &[]);
+        assert_eq!(only(sent), (server, Kind::NotHere), "{fragment}");
+        let sent = w.probe(fragment, 1);
+        assert_eq!(only(sent), (server, Kind::Probe), "{fragment}");
+    }
+}
+
+#[test]
+fn a_server_says_nothing_of_fragments_of_another_part() {
+    let servers = [host(20), host(21)];
+    let mut w = served_by(&servers, 1);
+    w.data(0, 0, 1);
+    w.data(1, 0, 1);
+    for fragment in [0, 1] {
+        let other = servers[1 - fragment as usize];
+        let nack = Header {
+            kind: Kind::Nack,
+            rank: Rank(2),
+            ..ps(Kind::Remind, fragment)
+        };
+        let said = [
+            ps(Kind::Remind, fragment),
+            nack,
+            result_of(Rank::PS, fragment),
+        ];
+        for header in said {
+            w.dropped(DropReason::NotMember, |w| w.handle(other, header, &ints(5)));
+        }
+    }
+    assert_eq!(w.taken(), 2, "no slot was touched");
+    // Another server has the part from now on: the old one says nothing more, the other still does.
+    w.bind(roster(JOB, 3, 0).with_servers(vec![host(20), host(25)]));
+    for (from, fragment) in [(host(20), 0), (host(25), 1)] {
+        assert_eq!(
+            w.handle(from, result_of(Rank::PS, fragment), &ints(7))
+                .len(),
+            1
+        );
+    }
+    let remind = ps(Kind::Remind, 3);
+    w.dropped(DropReason::NotMember, |w| w.handle(host(21), remind, &[]));
+}
