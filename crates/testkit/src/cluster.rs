@@ -58,12 +58,12 @@ use leftovers::{PREFIX, remove_leftover_folders};
 use memif::Memif;
 use network::{Host, Wires};
 use serde::Serialize;
-use spec::hosts_of;
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tally_wire::part::is_count;
 
 /// A cluster, some of whose programs run. Jobs are numbered from 0, in the order of the
 /// specification.
@@ -77,7 +77,8 @@ pub struct Cluster {
     wires: Wires,
     cpus: Cpus,
     // Dropped in this order, before the wires.
-    ps: Vec<Option<Program>>,
+    /// By job and part.
+    ps: Vec<Vec<Option<Program>>>,
     switch: Option<Program>,
     /// The card that there may be, and its link.
     card: Option<card::CardLink>,
@@ -105,6 +106,11 @@ impl Cluster {
         for &workers in spec.jobs.iter().chain(&spec.switchml) {
             ensure!((1..=64).contains(&workers), "{workers} workers: 1 to 64");
         }
+        ensure!(
+            is_count(spec.parameter_servers),
+            "{} parameter servers: 1, 2, 4, 8 or 16",
+            spec.parameter_servers
+        );
         let hosts = spec.hosts();
         let hosts_max = HOSTS_MAX - usize::from(spec.card);
         ensure!(
@@ -149,7 +155,7 @@ impl Cluster {
                     wires.limit_queues(bytes)?;
                 }
                 if !spec.switchml.is_empty() {
-                    wires.join_controllers(hosts_of(&spec.jobs))?;
+                    wires.join_controllers(spec.hosts_of(spec.jobs.len()))?;
                 }
                 Wires::Namespaces(wires)
             }
@@ -158,7 +164,8 @@ impl Cluster {
                 spec.links().mtu,
             )),
         };
-        let ps = spec.jobs.iter().map(|_| None).collect();
+        let servers = || (0..spec.parameter_servers).map(|_| None).collect();
+        let ps = spec.jobs.iter().map(|_| servers()).collect();
         let controllers = switchml::controllers(&spec)?;
         let mtu = spec.links().mtu;
         let card = spec
@@ -215,7 +222,7 @@ impl Cluster {
     pub fn program(&self, process: Process) -> Option<&Program> {
         match process {
             Process::Switch => self.switch.as_ref(),
-            Process::Ps => self.ps.first()?.as_ref(),
+            Process::Ps => self.ps.first()?.last()?.as_ref(),
         }
     }
 

@@ -165,7 +165,7 @@ impl Served {
         let words: Vec<_> = line.split_whitespace().collect();
         match words[..] {
             ["kill", "switch"] => self.cluster.kill_switch(),
-            ["kill", "ps"] => self.cluster.kill_ps(JOB),
+            ["kill", "ps"] => self.cluster.kill_ps(JOB, 0),
             ["kill", name] => {
                 let agent = self.agent(name)?;
                 let program = self.agents[agent].take();

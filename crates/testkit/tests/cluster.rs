@@ -197,6 +197,42 @@ fn a_parameter_server_may_die_and_come_back_in_the_middle() {
     synthetic_is_exact(&cluster, 0, 2, "4000000");
 }
 
+/// P-6: each of two servers completes the fragments of its part, and the sums are exact also when
+/// one of them dies and another comes in its place.
+#[test]
+fn two_parameter_servers_share_the_fragments_and_one_may_die() {
+    let _alone = alone();
+    let may_restart = Network::for_this_user() == Network::Namespaces;
+    let mut cluster = Cluster::start(Spec {
+        parameter_servers: 2,
+        policy: PolicyName::None,
+        timeouts: PATIENT,
+        ..spec(2)
+    })
+    .unwrap();
+    let workers = cluster.start_workers(0, |_| synthetic("2000000")).unwrap();
+    in_the_middle(&cluster);
+    let job = &cluster.switch_report().unwrap().jobs[0];
+    assert_eq!((job.ps, job.parameter_servers), (true, 2));
+    let labels: Vec<_> = job.ranks.iter().map(|it| it.label()).collect();
+    assert_eq!(labels, ["0", "1", "ps0", "ps1"]);
+    if may_restart {
+        cluster.restart(Process::Ps).unwrap();
+    } else {
+        skipped("restart of a PS: needs root (a memif client connects once)");
+    }
+    for worker in workers {
+        worker.wait_ok(Duration::from_secs(60)).unwrap();
+    }
+    synthetic_is_exact(&cluster, 0, 2, "2000000");
+    let parts = cluster.stop_ps(0).unwrap();
+    for (part, report) in (0..).zip(&parts) {
+        let job = &report.jobs[0];
+        assert_eq!((job.part, job.foreign), (Some(part), 0), "{job:?}");
+        assert!(job.results > 300, "part {part} of some 2000: {job:?}");
+    }
+}
+
 #[test]
 fn the_switch_may_die_and_come_back_in_the_middle() {
     let _alone = alone();
@@ -386,7 +422,7 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
         std::thread::sleep(Duration::from_millis(50));
     }
     let mut server = cluster
-        .command_on(cluster.ps_host(0), "iperf3")
+        .command_on(cluster.ps_host(0, 0), "iperf3")
         .args(["-s", "-1"])
         .stdout(Stdio::null())
         .spawn()
@@ -394,14 +430,14 @@ fn hosts_ping_and_stream_through_the_switch_while_it_sums_and_the_dissector_read
     let start = Instant::now();
     let listeners = || {
         run(cluster
-            .command_on(cluster.ps_host(0), "ss")
+            .command_on(cluster.ps_host(0, 0), "ss")
             .args(["-Hltn", "sport = :5201"]))
     };
     while listeners().is_empty() {
         assert!(start.elapsed() < Duration::from_secs(20), "no iperf3");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let to_ps = cluster.ip(cluster.ps_host(0)).to_string();
+    let to_ps = cluster.ip(cluster.ps_host(0, 0)).to_string();
     let mut stream = cluster
         .command_on(cluster.worker_host(0, 1), "iperf3")
         .args(["-c", &to_ps, "-t", "4", "-b", "50M"])

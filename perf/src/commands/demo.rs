@@ -27,9 +27,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tally_engine::PolicyName;
 use tally_report::{Machine, Report};
+use tally_schema::agent::report::PsReport;
 use tally_schema::switch::report::Report as SwitchReport;
 use tally_testkit::cluster::{Cluster, Cpus, Network, Spec};
 use tally_testkit::fabric::Shape;
+use tally_wire::part::is_count;
 use workloads::workloads;
 
 /// Time that a run may take, besides a second for each million of elements and worker.
@@ -51,6 +53,10 @@ pub struct Args {
     /// below 0.9
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
+
+    /// Parameter servers of the job, each for a part of its fragments: 1, 2, 4, 8 or 16
+    #[arg(long, default_value_t = 1, value_name = "COUNT", conflicts_with_all = ["card", "fabric"])]
+    parameter_servers: u8,
 
     /// Policy of the switch
     #[arg(long, default_value_t, value_parser = policies())]
@@ -136,6 +142,11 @@ impl Args {
             "--payload {}: a multiple of 64 up to 8192",
             self.payload
         );
+        ensure!(
+            is_count(self.parameter_servers),
+            "--parameter-servers {}: 1, 2, 4, 8 or 16",
+            self.parameter_servers
+        );
         if let Some(restart) = &self.restart {
             match self.fabric {
                 Some(shape) => drop(fabric::restarted(restart, shape)?),
@@ -174,6 +185,7 @@ impl Args {
         Spec {
             network: self.network(),
             jobs: vec![self.workers],
+            parameter_servers: self.parameter_servers,
             cores: self.cores,
             card: self.card,
             payload_bytes: self.payload,
@@ -212,6 +224,7 @@ struct Parameters {
     network: Network,
     cpus: Cpus,
     workers: u8,
+    parameter_servers: u8,
     elements: u64,
     loss: f64,
     seed: u64,
@@ -226,7 +239,8 @@ struct Parameters {
 struct Results {
     rows: Vec<Row>,
     switch: SwitchReport,
-    ps: simd_json::OwnedValue,
+    /// By part.
+    ps: Vec<PsReport>,
 }
 
 /// Runs it.
@@ -269,6 +283,7 @@ pub fn run(args: &Args) -> Result<Report> {
         network,
         cpus,
         workers: args.workers,
+        parameter_servers: args.parameter_servers,
         elements: args.elements(),
         loss: args.loss,
         seed: args.seed,
@@ -307,6 +322,7 @@ mod tests {
         for good in [
             "",
             "--loss 0.89",
+            "--parameter-servers 2",
             "--card --network memif",
             "--restart both --network namespaces",
             "--fabric 2x2x2 --restart leaf2,spine1 --network namespaces",
@@ -315,6 +331,7 @@ mod tests {
         }
         for (bad, words) in [
             ("--loss 0.9", "below 0.9"),
+            ("--parameter-servers 3", "1, 2, 4, 8 or 16"),
             ("--payload 100", "multiple of 64"),
             ("--restart ps --network memif", "--network namespaces"),
             (

@@ -3,7 +3,6 @@
 use super::files::read_json;
 use super::identity::{HostId, SWITCH_IP, job_id, key};
 use super::process::Program;
-use super::spec::hosts_of;
 use super::{Cluster, loss};
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
@@ -27,13 +26,18 @@ impl Cluster {
     /// The host of a worker.
     #[must_use]
     pub fn worker_host(&self, job: usize, rank: u8) -> HostId {
-        HostId(hosts_of(&self.spec.jobs[..job]) + usize::from(rank))
+        HostId(self.spec.hosts_of(job) + usize::from(rank))
     }
 
-    /// The host of a job's parameter server.
+    /// The host of a job's parameter server for a part of its fragments.
     #[must_use]
-    pub fn ps_host(&self, job: usize) -> HostId {
-        HostId(hosts_of(&self.spec.jobs[..=job]) - 1)
+    pub fn ps_host(&self, job: usize, part: u8) -> HostId {
+        self.worker_host(job, self.spec.jobs[job] + part)
+    }
+
+    /// The parts that each job's fragments have.
+    pub(super) fn parts(&self) -> std::ops::Range<u8> {
+        0..self.spec.parameter_servers
     }
 
     /// What a worker is called in logs; its job is left out where there is one.
@@ -44,10 +48,14 @@ impl Cluster {
         }
     }
 
-    pub(super) fn ps_name(&self, job: usize) -> String {
+    pub(super) fn ps_name(&self, job: usize, part: u8) -> String {
+        let name = match self.spec.parameter_servers {
+            1 => "ps".to_owned(),
+            _ => format!("ps{part}"),
+        };
         match self.spec.jobs.len() {
-            1 => "ps".into(),
-            _ => format!("job{job}-ps"),
+            1 => name,
+            _ => format!("job{job}-{name}"),
         }
     }
 
@@ -120,19 +128,32 @@ impl Cluster {
         self.file(&format!("{}-report.json", self.worker_name(job, rank)))
     }
 
-    /// Starts the parameter server of a job, which must not run.
+    /// Starts the parameter servers of a job, which must not run.
+    ///
+    /// # Errors
+    /// If one cannot be started.
+    pub fn start_ps(&mut self, job: usize) -> Result<()> {
+        self.parts()
+            .try_for_each(|part| self.start_ps_of(job, part))
+    }
+
+    /// Starts the parameter server of a part of a job, which must not run.
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start_ps(&mut self, job: usize) -> Result<()> {
-        let name = self.ps_name(job);
-        ensure!(self.ps[job].is_none(), "{name} runs already");
-        let host = self.wires.host(self.ps_host(job));
+    pub fn start_ps_of(&mut self, job: usize, part: u8) -> Result<()> {
+        let name = self.ps_name(job, part);
+        ensure!(
+            self.ps[job][usize::from(part)].is_none(),
+            "{name} runs already"
+        );
+        let host = self.wires.host(self.ps_host(job, part));
         let config = PsConfig {
             switch: SwitchAddress::new(SWITCH_IP),
             jobs: vec![PsJob {
-                id: job_id(job),
-                key: key(job),
+                part,
+                parts: self.spec.parameter_servers,
+                ..PsJob::new(job_id(job), key(job))
             }],
             transport: host.transport.clone(),
             log: Default::default(),
@@ -141,44 +162,48 @@ impl Cluster {
         let path = self.write(&format!("{name}.json"), &config)?;
         let mut command = self.on_host(&host, "tally-agent");
         command.arg("ps").arg("--config").arg(path);
-        command.arg("--report").arg(self.ps_report_path(job));
+        command.arg("--report").arg(self.ps_report_path(job, part));
         self.add_loss(&mut command, job, loss::PS);
         let log = self.file(&format!("{name}.log"));
-        self.ps[job] = Some(Program::start(&name, command, &log)?);
+        self.ps[job][usize::from(part)] = Some(Program::start(&name, command, &log)?);
         Ok(())
     }
 
-    /// Stops the PS of a job and gives its report.
+    /// Stops the parameter servers of a job and gives their reports, by part.
     ///
     /// # Errors
-    /// If it does not run, does not stop, or says that it failed.
-    pub fn stop_ps(&mut self, job: usize) -> Result<simd_json::OwnedValue> {
-        self.running_ps(job)?.stop(Duration::from_secs(10))?;
-        read_json(&self.ps_report_path(job))
+    /// If one does not run, does not stop, or says that it failed.
+    pub fn stop_ps(&mut self, job: usize) -> Result<Vec<PsReport>> {
+        let mut reports = Vec::new();
+        for part in self.parts() {
+            self.running_ps(job, part)?.stop(Duration::from_secs(10))?;
+            reports.push(self.ps_report(job, part)?);
+        }
+        Ok(reports)
     }
 
-    /// Kills the parameter server of a job on the spot.
+    /// Kills the parameter server of a part of a job on the spot.
     ///
     /// # Errors
     /// If it does not run.
-    pub fn kill_ps(&mut self, job: usize) -> Result<()> {
-        self.running_ps(job)?.kill()
+    pub fn kill_ps(&mut self, job: usize, part: u8) -> Result<()> {
+        self.running_ps(job, part)?.kill()
     }
 
     /// The report of a PS that has been stopped.
     ///
     /// # Errors
     /// If there is none.
-    pub fn ps_report(&self, job: usize) -> Result<PsReport> {
-        read_json(&self.ps_report_path(job))
+    pub fn ps_report(&self, job: usize, part: u8) -> Result<PsReport> {
+        read_json(&self.ps_report_path(job, part))
     }
 
-    fn running_ps(&mut self, job: usize) -> Result<Program> {
-        let program = self.ps[job].take();
-        program.with_context(|| format!("the {} does not run", self.ps_name(job)))
+    fn running_ps(&mut self, job: usize, part: u8) -> Result<Program> {
+        let program = self.ps[job][usize::from(part)].take();
+        program.with_context(|| format!("the {} does not run", self.ps_name(job, part)))
     }
 
-    fn ps_report_path(&self, job: usize) -> PathBuf {
-        self.file(&format!("{}-report.json", self.ps_name(job)))
+    fn ps_report_path(&self, job: usize, part: u8) -> PathBuf {
+        self.file(&format!("{}-report.json", self.ps_name(job, part)))
     }
 }

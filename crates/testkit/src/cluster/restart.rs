@@ -18,7 +18,7 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 pub enum Process {
     /// The switch.
     Switch,
-    /// The parameter server of the first job.
+    /// The parameter server of the first job, of several the last.
     Ps,
 }
 
@@ -95,8 +95,9 @@ impl Cluster {
                 self.start_switch()?;
             }
             Process::Ps => {
-                self.kill_ps(0)?;
-                self.start_ps(0)?;
+                let last = self.spec.parameter_servers - 1;
+                self.kill_ps(0, last)?;
+                self.start_ps_of(0, last)?;
             }
         }
         Ok(start.elapsed())

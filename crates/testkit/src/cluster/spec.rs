@@ -15,6 +15,8 @@ pub struct Spec {
     pub network: Network,
     /// Workers of each job, 1 to 64.
     pub jobs: Vec<u8>,
+    /// Parameter servers of each job: 1, 2, 4, 8 or 16.
+    pub parameter_servers: u8,
     /// Workers of each SwitchML job that may run at the same time, 1 to 64. Each has a controller's
     /// address of its own.
     pub switchml: Vec<u8>,
@@ -73,6 +75,7 @@ impl Default for Spec {
         Self {
             network: Network::for_this_user(),
             jobs: vec![4],
+            parameter_servers: 1,
             switchml: Vec::new(),
             guests: 0,
             card: false,
@@ -102,7 +105,14 @@ impl Default for Spec {
 impl Spec {
     pub(super) fn hosts(&self) -> usize {
         let switchml = self.switchml.iter().map(|&workers| usize::from(workers));
-        hosts_of(&self.jobs) + switchml.sum::<usize>() + self.guests
+        self.hosts_of(self.jobs.len()) + switchml.sum::<usize>() + self.guests
+    }
+
+    /// Hosts of the first jobs: their workers and parameter servers.
+    pub(super) fn hosts_of(&self, jobs: usize) -> usize {
+        let servers = usize::from(self.parameter_servers);
+        let jobs = self.jobs[..jobs].iter();
+        jobs.map(|&workers| usize::from(workers) + servers).sum()
     }
 
     /// What its links are like.
@@ -119,9 +129,4 @@ impl Spec {
             rate_mbit: self.rate_mbit,
         }
     }
-}
-
-/// Hosts of some jobs: their workers and a PS for each.
-pub(super) fn hosts_of(jobs: &[u8]) -> usize {
-    jobs.iter().map(|&workers| usize::from(workers) + 1).sum()
 }

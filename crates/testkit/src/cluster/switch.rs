@@ -37,7 +37,9 @@ impl Cluster {
             for rank in 0..workers {
                 add(self.worker_name(job, rank), self.worker_host(job, rank));
             }
-            add(self.ps_name(job), self.ps_host(job));
+            for part in self.parts() {
+                add(self.ps_name(job, part), self.ps_host(job, part));
+            }
         }
         for (job, &workers) in self.spec.switchml.iter().enumerate() {
             for rank in 0..workers {
@@ -61,7 +63,10 @@ impl Cluster {
         config.pool.slots = self.spec.slots;
         let jobs = self.spec.jobs.iter().enumerate();
         config.jobs = jobs
-            .map(|(job, &workers)| JobSection::new(job_id(job), key(job), workers))
+            .map(|(job, &workers)| JobSection {
+                parameter_servers: self.spec.parameter_servers,
+                ..JobSection::new(job_id(job), key(job), workers)
+            })
             .collect();
         config.switchml = self.switchml_section();
         let card = self.card.as_ref();

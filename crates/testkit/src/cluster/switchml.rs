@@ -10,7 +10,7 @@ use super::files::read_json;
 use super::identity::{CONTROLLER_IP, HostId};
 use super::network::Network;
 use super::process::Program;
-use super::spec::{Spec, hosts_of};
+use super::spec::Spec;
 use crate::switchml::worker::{self, Outcome};
 use anyhow::{Context, Result, ensure};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -71,7 +71,7 @@ impl Cluster {
     pub fn switchml_host(&self, job: usize, rank: u8) -> HostId {
         let before = self.spec.switchml[..job].iter();
         let before = before.map(|&workers| usize::from(workers)).sum::<usize>();
-        HostId(hosts_of(&self.spec.jobs) + before + usize::from(rank))
+        HostId(self.spec.hosts_of(self.spec.jobs.len()) + before + usize::from(rank))
     }
 
     /// Where the workers of a SwitchML job find the controller. In namespaces only they do.

@@ -219,7 +219,7 @@ impl<'a> Bench<'a> {
         let reports: Vec<WorkerReport> = (0..args.workers)
             .map(|rank| cluster.worker_report(0, rank))
             .collect::<Result<_>>()?;
-        let ps = cluster.ps_report(0)?;
+        let ps = cluster.ps_report(0, 0)?;
         let mut counted = Counted::of(&reports, &ps, &wires, &switch)?;
         if case.is(Pattern::Queue) {
             // Superframes wait in those queues whole, so that the kernel's own count says little.
