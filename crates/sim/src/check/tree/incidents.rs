@@ -39,7 +39,11 @@ impl TreeScenario {
                 self.plan(world, now.after(lasting), Plan::TrunkHeals(switch));
             }
             TreeIncident::PsRestart { job, node, down } => {
-                if let Some(session) = self.ps[job][node].session.take() {
+                // One of several, or the only one.
+                let any = self.instances as usize;
+                let sessions = &mut self.ps[job][node].sessions;
+                let at = any % sessions.len();
+                if let Some(session) = sessions[at].take() {
                     world.kill(session);
                     self.plan(world, now.after(down), Plan::PsStarts { job, node });
                 }

@@ -28,9 +28,9 @@ use crate::world::{App, World, WorldConfig};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
-use tally_endpoint::Event;
+use tally_endpoint::{Event, PsConfig};
 use tally_engine::registry::JobPhase;
-use tally_wire::Time;
+use tally_wire::{Part, Time};
 
 /// How often the watchers look.
 const TICK: Duration = Duration::from_millis(20);
@@ -63,10 +63,12 @@ enum Phase {
     Drain,
 }
 
-/// A parameter server of a node.
-#[derive(Clone, Copy, Debug)]
+/// The parameter servers of a node, on one host.
+#[derive(Clone, Debug)]
 struct NodePs {
-    session: Option<SessionId>,
+    /// By part (P-6).
+    sessions: Vec<Option<SessionId>>,
+    /// Of the first; the others have the next UDP ports.
     address: Address,
 }
 
@@ -275,13 +277,24 @@ impl TreeScenario {
     }
 
     fn start_ps(&mut self, world: &mut World<Contributor>, job: usize, node: usize) {
-        let instance = self.instance();
-        let config = setup::ps_config(job, instance);
         let switch = SwitchId(self.options.jobs[job].switches[node] as u16);
-        let ps = &mut self.ps[job][node];
-        if ps.session.is_none() {
-            let kernels = tally_kernels::Kernels::best();
-            ps.session = Some(world.start_ps(switch, ps.address, config, kernels));
+        let kernels = tally_kernels::Kernels::best();
+        let parts = self.ps[job][node].sessions.len() as u8;
+        for index in 0..parts {
+            if self.ps[job][node].sessions[usize::from(index)].is_some() {
+                continue;
+            }
+            let config = PsConfig {
+                part: Part::new(index, parts).unwrap_or(Part::ONLY),
+                ..setup::ps_config(job, self.instance())
+            };
+            let ps = &mut self.ps[job][node];
+            let address = Address {
+                udp_port: ps.address.udp_port + u16::from(index),
+                ..ps.address
+            };
+            let session = world.start_ps(switch, address, config, kernels);
+            ps.sessions[usize::from(index)] = Some(session);
         }
     }
 

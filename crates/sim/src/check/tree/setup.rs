@@ -79,20 +79,21 @@ pub(super) fn hosts(
     let mut shared = BTreeMap::new();
     let mut udp_port = 50_000;
     let mut ps = Vec::new();
-    for job in &options.jobs {
+    for (n, job) in options.jobs.iter().enumerate() {
         let mut of_job = Vec::new();
-        for &at in &job.ps_at {
+        for (node, &at) in job.ps_at.iter().enumerate() {
             let mut add = || world.add_host(SwitchId(at as u16), link, link, ahead);
             let host = if options.shared_ps_host {
                 *shared.entry(at).or_insert_with(add)
             } else {
                 add()
             };
-            udp_port += 1;
+            let parts = usize::from(parts(options, n, node));
             of_job.push(NodePs {
-                session: None,
+                sessions: vec![None; parts],
                 address: Address { host, udp_port },
             });
+            udp_port += parts as u16;
         }
         ps.push(of_job);
     }
@@ -138,7 +139,18 @@ fn job_config(options: &TreeOptions, job: usize, node: usize) -> JobConfig {
     let of = &options.jobs[job];
     let switches = of.switches.iter().map(|&switch| SwitchId(switch as u16));
     let switches: Vec<_> = switches.collect();
-    fabric::job_config((job_id(job), key(job)), &of.tree, &switches, node)
+    JobConfig {
+        servers: parts(options, job, node),
+        ..fabric::job_config((job_id(job), key(job)), &of.tree, &switches, node)
+    }
+}
+
+/// Parameter servers of a node, by the seed alone: its switch and its hosts ask for them.
+fn parts(options: &TreeOptions, job: usize, node: usize) -> u8 {
+    let place = (job as u64) << 32 | node as u64;
+    let place = place.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let rng = &mut Rng::new(options.base.seed ^ 0x50_5350 ^ place);
+    rng.pick(&[1, 1, 2, 4])
 }
 
 /// Tells a switch where the parents of its nodes are.

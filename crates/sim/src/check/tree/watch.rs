@@ -179,11 +179,21 @@ impl Look<'_> {
                 let Some((udp, _)) = frame.udp() else { return };
                 let to = udp.addresses.dst_port;
                 let of_job = &self.scenario.ps[self.job];
-                let is_to =
-                    |ps: &super::NodePs| ps.address.host == host && ps.address.udp_port == to;
-                let Some(node) = of_job.iter().position(is_to) else {
+                let part_of = |ps: &super::NodePs| {
+                    let part = to.checked_sub(ps.address.udp_port).map(usize::from);
+                    part.filter(|&it| ps.address.host == host && it < ps.sessions.len())
+                };
+                let mut places = of_job.iter().enumerate();
+                let found = places.find_map(|(node, ps)| Some((node, ps, part_of(ps)?)));
+                let Some((node, ps, part)) = found else {
                     return;
                 };
+                let fragment = self.header.fragment.0 as usize;
+                self.require(
+                    fragment % ps.sessions.len() == part,
+                    Checker::ExactSum,
+                    "a PARTIAL comes to the PS of another part",
+                );
                 let (element, bitmap) = (self.header.element, self.header.bitmap);
                 let expected = self.tree.partial(node, self.seq, element, bitmap);
                 let right = self.node_at(from) == Some(node)
