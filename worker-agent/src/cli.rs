@@ -47,6 +47,8 @@ The configuration of a parameter server:
     "jobs": [{"id": 7, "key": "<32 to 128 hexadecimal digits>"}],
     "transport": {"type": "udp", "bind": "10.84.0.9:0"}
   }
+Of several parameter servers of a job each has its part: "part": 0, "parts": 2 in the first, "part": 1,
+"parts": 2 in the second, where the switch has "parameter_servers": 2 for the job.
 Transports are those of a worker: see tally-agent allreduce --help."#;
 
 const AGENT_CONFIG: &str = r#"

@@ -576,9 +576,6 @@ impl<C: Registers> Controller<C> {
 
 impl ControllerConfig {
     fn fits(&self, roster: &Roster, card: &impl Registers) -> Result<(), String> {
-        if !self.eligible.contains(&roster.job) {
-            return Err("one worker, or limits of slots".into());
-        }
         if roster.is_in_tree() {
             return Err("it has a tree of switches, which the card does not serve".into());
         }
@@ -587,6 +584,9 @@ impl ControllerConfig {
             return Err(format!(
                 "it has {servers} parameter servers, the card serves jobs of 1"
             ));
+        }
+        if !self.eligible.contains(&roster.job) {
+            return Err("one worker, or limits of slots".into());
         }
         let ring = card.ring();
         if u32::from(self.window) > ring / 2 {

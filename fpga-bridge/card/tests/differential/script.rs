@@ -711,8 +711,8 @@ impl Author {
                 } = job.roster.clone();
                 let at = self.rng.index(workers.len() + 1);
                 *workers.get_mut(at).unwrap_or(&mut servers[0]) = moved;
-                job.roster =
-                    Roster::new(id, epoch, SECRET, units, workers, servers[0]).with_switches(switches);
+                job.roster = Roster::new(id, epoch, SECRET, units, workers, servers[0])
+                    .with_switches(switches);
                 let roster = Box::new(job.roster.clone());
                 self.script.push(Step::Load(place, roster));
             }

@@ -341,3 +341,20 @@ fn a_job_with_a_tree_is_not_offloaded() {
         assert!(why.contains("tree of switches"), "{why}");
     }
 }
+
+#[test]
+fn a_job_with_several_parameter_servers_stays_in_software_and_says_why() {
+    let plain = (*roster(7, 1)).clone();
+    let servers = vec![plain.servers[0]; 2];
+    let mut rig = Rig::list(&[7]);
+    // Nor does its configuration let it go there: the reason is that, not another one.
+    let none = std::collections::BTreeSet::new();
+    rig.controller.set_jobs(rig.now, None, none);
+    rig.controller
+        .bind(rig.now, Arc::new(plain.with_servers(servers)));
+    for _ in 0..3 {
+        assert_eq!(rig.tick(), []);
+    }
+    let why = &rig.controller.unfit()[&JobId(7)];
+    assert!(why.contains("2 parameter servers"), "{why}");
+}
