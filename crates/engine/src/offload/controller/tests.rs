@@ -348,7 +348,7 @@ fn a_job_with_several_parameter_servers_stays_in_software_and_says_why() {
     let servers = vec![plain.servers[0]; 2];
     let mut rig = Rig::list(&[7]);
     // Nor does its configuration let it go there: the reason is that, not another one.
-    let none = std::collections::BTreeSet::new();
+    let none = BTreeSet::new();
     rig.controller.set_jobs(rig.now, None, none);
     rig.controller
         .bind(rig.now, Arc::new(plain.with_servers(servers)));
