@@ -277,7 +277,7 @@ pub fn run(args: &Args) -> Result<Report> {
     // The PS first: while it says goodbye, the switch must answer.
     let ps = cluster.stop_ps(0)?;
     let switch = cluster.stop_switch()?;
-    let table = summary::table(args, network, &cpus, &rows, &switch);
+    let table = summary::table(args, (network, &cpus), &rows, &switch, &ps);
     let targets = summary::targets(&rows, &switch);
     let parameters = Parameters {
         network,

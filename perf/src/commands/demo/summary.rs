@@ -4,6 +4,7 @@ use super::Args;
 use super::run::Row;
 use std::fmt::Write as _;
 use tally_report::Target;
+use tally_schema::agent::report::PsReport;
 use tally_schema::switch::report::Report as SwitchReport;
 use tally_testkit::cluster::{Cpus, Network};
 
@@ -65,10 +66,10 @@ fn card_targets(rows: &[Row]) -> Vec<Target> {
 
 pub fn table(
     args: &Args,
-    network: Network,
-    cpus: &Cpus,
+    (network, cpus): (Network, &Cpus),
     rows: &[Row],
     switch: &SwitchReport,
+    ps: &[PsReport],
 ) -> String {
     let mut out = String::new();
     let _ = writeln!(
@@ -117,6 +118,15 @@ pub fn table(
             row.p99_us,
             row.p999_us,
             row.from_card.map_or(String::new(), |n| format!("{n:>10}"))
+        );
+    }
+    if ps.len() > 1 {
+        let results = ps.iter().flat_map(|it| &it.jobs).map(|job| job.results);
+        let results: Vec<_> = results.map(|n| n.to_string()).collect();
+        let _ = writeln!(
+            out,
+            "\nfragments that each parameter server finished: {}",
+            results.join(", ")
         );
     }
     for killed in rows.iter().filter_map(|row| row.killed) {
