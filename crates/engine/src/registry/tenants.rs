@@ -172,7 +172,13 @@ impl Registry {
                 self.events.append(&mut job.events);
                 actions.push(Action::Forget(id));
             } else if is_own || job.removed.is_some() && tenant.has(id) {
-                job.config = tenant.job(id, job.config.workers);
+                let config = tenant.job(id, job.config.workers);
+                if job.has_places_of(&config) {
+                    job.config = config;
+                } else {
+                    // A removed job had a tree, or several parameter servers.
+                    job.replace(config);
+                }
                 job.tenant = Some(Arc::clone(&tenant.name));
                 job.removed = None;
             }

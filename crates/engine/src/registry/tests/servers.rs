@@ -209,3 +209,27 @@ fn the_number_of_servers_changes_only_while_the_job_does_not_run() {
     net.peers[PS].join.part = Part::ONLY;
     assert_eq!(net.join(PS).state(), Some(State::Waiting));
 }
+
+/// The number of a removed job with several servers becomes a tenant's, whose jobs have one.
+#[test]
+fn a_tenant_job_has_one_server_also_under_the_number_of_one_with_two() {
+    let mut net = net_of(2);
+    net.registry.remove(net.now, JOB);
+    let tenant = TenantConfig {
+        name: "lab".into(),
+        key: key(),
+        previous_key: None,
+        jobs: vec![JOB.0..=JOB.0],
+        max_jobs: 1,
+        max_workers: 8,
+    };
+    net.registry.set_tenant(net.now, tenant);
+    net.join(0);
+    assert_eq!(net.join(PS).reason(), Some(Reason::Parts));
+    net.peers[PS].join.part = Part::ONLY;
+    for peer in [PS, 1, 2, 0, PS] {
+        net.join(peer);
+    }
+    assert_eq!(net.phase(), JobPhase::Running);
+    assert_eq!(net.bound[0].servers, [host(99)]);
+}
