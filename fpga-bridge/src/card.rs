@@ -167,6 +167,9 @@ impl<W: Window> Card<W> {
     pub fn fits(&self, roster: &Roster) -> Result<(), Unfit> {
         let job = roster.job;
         let workers = roster.workers.len();
+        if roster.uplink.is_some() {
+            return Err(Unfit::Parent(job));
+        }
         if workers < 2 {
             return Err(Unfit::OneWorker(job));
         }

@@ -192,6 +192,9 @@ pub enum Unfit {
         /// The port.
         port: PortId,
     },
+    /// Sums of the job go to a parent switch.
+    #[error("job {}: its sums go to a parent switch, and a card serves only the root of a tree", .0.0)]
+    Parent(JobId),
     /// All places are taken.
     #[error("job {}: the card has {places} places, and all are taken", job.0)]
     Full {

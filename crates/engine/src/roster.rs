@@ -133,12 +133,6 @@ impl Roster {
         Self { uplink, ..self }
     }
 
-    /// Whether the job spans more switches than this.
-    #[must_use]
-    pub fn is_in_tree(&self) -> bool {
-        self.uplink.is_some() || self.switches != 0
-    }
-
     /// The bitmap with all ranks of the job.
     #[inline]
     #[must_use]

@@ -1,6 +1,6 @@
 use super::*;
 use std::collections::BTreeMap;
-use tally_engine::PortId;
+use tally_engine::{PortId, Uplink};
 
 const OWN: Own = Own {
     mac: Mac([0x02, 0, 0, 0, 0xfe, 1]),
@@ -266,7 +266,7 @@ fn an_epoch_keeps_its_place_and_another_begins_in_a_clear_one() {
     let mut card = open();
     card.load(&roster(7, 3, 2)).expect("it fits");
     let mut again = roster(7, 3, 2);
-    again.ps.ip = Ipv4Addr::new(10, 9, 9, 9);
+    again.servers[0].ip = Ipv4Addr::new(10, 9, 9, 9);
     card.load(&again).expect("only addresses");
     assert_eq!(card.window.unloaded, []);
     assert_eq!(card.window.members[&(0, 255)][2], 0x0a09_0909);
@@ -281,11 +281,16 @@ fn what_does_not_fit_is_not_tried() {
     let mut far = roster(1, 1, 2);
     far.workers[1].port = PortId(16);
     let mut far_ps = roster(1, 1, 2);
-    far_ps.ps.port = PortId(16);
+    far_ps.servers[0].port = PortId(16);
     let mut long = roster(1, 1, 2);
     long.units = 17;
     let before = card.window.accesses;
-    for unfit in [roster(1, 1, 1), roster(1, 1, 5), far, far_ps, long] {
+    let below = roster(1, 1, 2).with_uplink(Uplink {
+        parent: member(9, 2),
+        rank: Rank(0),
+        shards: 1,
+    });
+    for unfit in [roster(1, 1, 1), roster(1, 1, 5), far, far_ps, long, below] {
         let error = card.load(&unfit).expect_err("it does not fit");
         assert!(!error.is_failure(), "{error}");
         assert!(card.fits(&unfit).is_err());

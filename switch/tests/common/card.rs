@@ -57,7 +57,8 @@ struct Shared {
     stop: AtomicBool,
     /// Registers that were written.
     registers: Mutex<BTreeMap<u16, u32>>,
-    members: Mutex<BTreeMap<(u32, u32), Member>>,
+    /// With whether it is a child switch.
+    members: Mutex<BTreeMap<(u32, u32), (Member, bool)>>,
     /// By place.
     jobs: Mutex<BTreeMap<u32, Option<Roster>>>,
     changed: AtomicBool,
@@ -256,20 +257,24 @@ fn write(shared: &Shared, address: u16, value: u32) {
                 udp_port: at(reg::MEMBER_UDP_PORT) as u16,
             };
             let key = (place, at(reg::MEMBER_SELECT));
-            shared.members.lock().unwrap().insert(key, member);
+            let is_child = at(reg::MEMBER_CHILD) & reg::BIT_MEMBER_CHILD != 0;
+            (shared.members.lock().unwrap()).insert(key, (member, is_child));
         }
         reg::JOB_COMMAND => {
             let members = shared.members.lock().unwrap();
             let job = (value == reg::BIT_JOB_LOAD).then(|| {
-                let workers = (0..at(reg::JOB_WORKERS)).map(|rank| members[&(place, rank)]);
+                let ranks = 0..at(reg::JOB_WORKERS);
+                let workers = ranks.clone().map(|rank| members[&(place, rank)].0);
+                let children = ranks.filter(|rank| members[&(place, *rank)].1);
                 let roster = Roster::new(
                     JobId(at(reg::JOB_NUMBER) as u16),
                     Epoch(at(reg::JOB_EPOCH) as u16),
                     SECRET,
                     at(reg::JOB_UNITS) as u8,
                     workers.collect(),
-                    members[&(place, 255)],
-                );
+                    members[&(place, 255)].0,
+                )
+                .with_switches(children.fold(0, |children, rank| children | 1 << rank));
                 let mask = roster.ports.iter().fold(0, |mask, port| mask | 1 << port.0);
                 assert_eq!(mask, at(reg::JOB_PORTS));
                 roster

@@ -576,8 +576,12 @@ impl<C: Registers> Controller<C> {
 
 impl ControllerConfig {
     fn fits(&self, roster: &Roster, card: &impl Registers) -> Result<(), String> {
-        if roster.is_in_tree() {
-            return Err("it has a tree of switches, which the card does not serve".into());
+        if let Some(uplink) = &roster.uplink {
+            return Err(format!(
+                "its sums go to a parent switch at {}, and a card keeps none until the parent's \
+                 result: only the root of a tree may have a card",
+                uplink.parent.ip
+            ));
         }
         let servers = roster.servers.len();
         if servers > 1 {

@@ -23,6 +23,7 @@ mod reference;
 mod rng;
 mod script;
 mod table;
+mod tree;
 
 use card::{Rtl, Shape};
 use headers::{every_byte, every_pair};

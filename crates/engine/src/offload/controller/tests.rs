@@ -323,22 +323,30 @@ fn jobs_with_too_large_a_window_or_frames_do_not_fit() {
 }
 
 #[test]
-fn a_job_with_a_tree_is_not_offloaded() {
-    let plain = Roster::clone(&roster(7, 1));
-    let parent = plain.workers[0];
+fn the_root_of_a_tree_is_offloaded_and_a_switch_with_a_parent_is_not() {
+    let in_tree = Roster::clone(&roster(7, 1)).with_switches(0b10);
+    let mut rig = Rig::list(&[7]);
+    rig.controller.bind(rig.now, Arc::new(in_tree.clone()));
+    let mut requests = Vec::new();
+    for _ in 0..3 {
+        requests.extend(rig.tick());
+    }
+    assert_eq!(requests, [Request::Move(JobId(7), Epoch(1))]);
+    assert!(rig.controller.unfit().is_empty());
     let uplink = Uplink {
-        parent,
+        parent: in_tree.workers[0],
         rank: Rank(0),
         shards: 1,
     };
-    for in_tree in [plain.clone().with_uplink(uplink), plain.with_switches(0b10)] {
+    for below in [in_tree.clone(), in_tree.with_switches(0)] {
         let mut rig = Rig::list(&[7]);
-        rig.controller.bind(rig.now, Arc::new(in_tree));
+        let below = below.with_uplink(uplink);
+        rig.controller.bind(rig.now, Arc::new(below));
         for _ in 0..3 {
             assert_eq!(rig.tick(), []);
         }
         let why = &rig.controller.unfit()[&JobId(7)];
-        assert!(why.contains("tree of switches"), "{why}");
+        assert!(why.contains("parent switch at 10.0.0.1"), "{why}");
     }
 }
 

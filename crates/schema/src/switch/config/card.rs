@@ -224,10 +224,10 @@ impl Config {
             if !seen.insert(number) {
                 return bad(&format!("{number} a second time"), "each job once");
             }
-            if job.tree.is_some() {
+            if let Some(parent) = job.parent() {
                 return bad(
-                    &format!("{number}, which has a tree"),
-                    "a job without: a card serves no level of a tree",
+                    &format!("{number}, whose sums go to parent `{parent}`"),
+                    "a job without a tree, or whose root this switch is: a card has no parent",
                 );
             }
             if job.parameter_servers > 1 {
@@ -239,10 +239,13 @@ impl Config {
                     "a job with 1",
                 );
             }
-            if job.workers < WORKERS_MIN {
+            if job.members() < WORKERS_MIN {
                 return bad(
-                    &format!("{number}, which has 1 worker"),
-                    "a job of two workers or more",
+                    &format!(
+                        "{number}, which has {} worker or child switch",
+                        job.members()
+                    ),
+                    "a job of two workers or more, child switches included",
                 );
             }
             if !job.may_be_on_card() {
@@ -261,9 +264,9 @@ impl super::JobSection {
     #[must_use]
     pub fn may_be_on_card(&self) -> bool {
         let is_limited = self.min_slots.is_some() || self.max_slots.is_some();
-        self.workers >= WORKERS_MIN
+        self.members() >= WORKERS_MIN
             && !is_limited
-            && self.tree.is_none()
+            && self.parent().is_none()
             && self.parameter_servers == 1
     }
 }
@@ -301,6 +304,42 @@ mod tests {
         { "id": 7, "key": "00112233445566778899aabbccddeeff", "workers": 4 },
         { "id": 8, "key": "00112233445566778899aabbccdd0008", "workers": 1 },
         { "id": 9, "key": "00112233445566778899aabbccdd0009", "workers": 4, "max_slots": 5 }"#;
+
+    /// A switch with a card and one job in a tree.
+    fn in_tree(job: &str, listed: &str) -> Result<Config, String> {
+        let ports = format!(r#"{PORTS}, {{ "device": "net_null2" }}, {{ "device": "net_null3" }}"#);
+        let job = format!(r#"{{ "id": 7, "key": "00112233445566778899aabbccddeeff", {job} }}"#);
+        let rest = format!(
+            r#""name": "spine", "fabric": {{ "key": "9f1c7be02d5a4638a1b47c90e6d3f258", "links": [
+                {{ "port": 2, "switch": "leaf1", "up": false }},
+                {{ "port": 3, "switch": "core", "up": true }} ] }},
+            "card": {{ "port": "card", "registers": {{ "socket": "x" }}{listed} }}"#
+        );
+        parse(&ports, &job, &rest)
+    }
+
+    /// The root has what a card needs to serve; another node's sums would have to go up.
+    #[test]
+    fn a_card_serves_the_root_of_a_tree_and_no_switch_with_a_parent() {
+        let listed = r#", "jobs": [7]"#;
+        let children = r#""children": [ { "switch": "leaf1", "ranks": 2 } ]"#;
+        let root = |workers: u8| {
+            let total = workers + 2;
+            format!(r#""workers": {workers}, "tree": {{ "total": {total}, {children} }}"#)
+        };
+        let may = |config: Config| config.jobs[0].may_be_on_card();
+        assert!(may(in_tree(&root(1), listed).unwrap()));
+        // One child alone has no sum.
+        assert!(!may(in_tree(&root(0), "").unwrap()));
+        let names = ["card.jobs[0]", "1 worker or child switch"];
+        refused(in_tree(&root(0), listed), &names);
+        let below = format!(
+            r#""workers": 2, "tree": {{ "total": 8, "parent": "core", "rank": 0, {children} }}"#
+        );
+        assert!(!may(in_tree(&below, "").unwrap()));
+        let names = ["card.jobs[0]", "parent `core`", "whose root"];
+        refused(in_tree(&below, listed), &names);
+    }
 
     fn card(section: &str) -> Result<Config, String> {
         parse(PORTS, JOBS, &format!(r#""card": {{ {section} }}"#))

@@ -104,6 +104,12 @@ impl JobSection {
         self.workers.saturating_add(children)
     }
 
+    /// Name of the switch that its sums go to; none at the root, and without a tree.
+    #[must_use]
+    pub fn parent(&self) -> Option<&str> {
+        self.tree.as_ref()?.parent.as_deref()
+    }
+
     /// Workers at and below this switch.
     #[must_use]
     pub fn covered(&self) -> u32 {

@@ -1,0 +1,285 @@
+//! A tree whose root is the card: two leaves in software with two workers each, and a host beside
+//! them at the root.
+//!
+//! Leaves are cores of the switch. They send their sums to the card as to any parent, and pass its
+//! results down. The test is the switch at the root: it writes ports into MACs, verifies the tags
+//! of what goes to the card, and seals what comes back.
+
+use super::card::{Card, Own, Rtl};
+use super::common::platform::Memory;
+use super::common::switch::{Switch, forwarding, native, pool};
+use super::script::{OWN, SECRET, data, frame_of, member, word};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use tally_card::{Flaw, Model, Size};
+use tally_engine::offload::tags::{mask_of, port_mac};
+use tally_engine::{Command, Dialects, Member, PortId, Roster, SwitchAddress, Uplink};
+use tally_wire::frame::UDP_END;
+use tally_wire::{Element, Epoch, Flags, HEADERS_BYTES, Header, JobId, Kind, Mac, Rank, UdpFrame};
+
+const JOB: JobId = JobId(7);
+const EPOCH: Epoch = Epoch(0x2a01);
+/// Ports of a leaf: to its two workers, to its PS, and to the root.
+const WORKERS: [u16; 2] = [1, 2];
+const PS: u16 = 3;
+const UP: PortId = PortId(5);
+/// The root's ports to its host and to the leaves are their ranks.
+const HOST: u16 = 0;
+
+struct Leaf {
+    own: Own,
+    roster: Arc<Roster>,
+    switch: Switch<Dialects<Memory>>,
+}
+
+impl Leaf {
+    /// The leaf with this rank at the root.
+    fn new(rank: u8) -> Self {
+        let address = SwitchAddress {
+            mac: Mac([2, 0x54, 0x41, 0x4c, 0x4c, rank]),
+            ip: Ipv4Addr::new(10, 0, 254, rank),
+            base_port: OWN.base_port,
+        };
+        let config = forwarding(address, UP.0 + 1);
+        let mut switch = Switch::new(address, 1, &config, Memory::new(1514), |_| Dialects {
+            native: native(pool(1, 0, [JOB]), UP.0 + 1),
+            switchml: None,
+            offload: None,
+        });
+        let host = |port: u16| member(u32::from(rank) * 8 + u32::from(port), port);
+        let workers = WORKERS.map(host).to_vec();
+        let roster = Roster::new(JOB, EPOCH, SECRET, 1, workers, host(PS));
+        let parent = Member {
+            port: UP,
+            mac: OWN.mac,
+            ip: OWN.ip,
+            udp_port: OWN.base_port,
+        };
+        let roster = Arc::new(roster.with_uplink(Uplink {
+            parent,
+            rank: Rank(rank),
+            shards: OWN.shards as u8,
+        }));
+        switch.command(|| Command::Bind(Arc::clone(&roster)));
+        let own = Own {
+            mac: address.mac,
+            ip: address.ip,
+            base_port: address.base_port,
+            shards: 1,
+        };
+        Self {
+            own,
+            roster,
+            switch,
+        }
+    }
+
+    fn as_member(&self, port: u16) -> Member {
+        Member {
+            port: PortId(port),
+            mac: self.own.mac,
+            ip: self.own.ip,
+            udp_port: self.own.base_port,
+        }
+    }
+}
+
+/// Header and payload.
+type Received = (Header, Vec<u8>);
+
+struct Tree {
+    card: Rtl,
+    roster: Roster,
+    leaves: Vec<Leaf>,
+    /// Leaves whose next frame to the card, or from it, is lost.
+    lost_up: Option<usize>,
+    lost_down: Option<usize>,
+    /// RESULTs at hosts, by switch (0 is the root) and port.
+    results: BTreeMap<(usize, u16), Vec<Received>>,
+}
+
+fn parse(frame: &[u8]) -> Header {
+    let udp = UdpFrame::parse(frame).unwrap();
+    Header::parse_untagged(udp.datagram(frame)).unwrap()
+}
+
+impl Tree {
+    fn new() -> Self {
+        let leaves: Vec<_> = [1, 2].map(Leaf::new).into();
+        let mut members = vec![member(100, HOST)];
+        members.extend((1..).zip(&leaves).map(|(rank, leaf)| leaf.as_member(rank)));
+        let roster = Roster::new(JOB, EPOCH, SECRET, 1, members, member(101, PS));
+        let roster = roster.with_switches(0b110);
+        let mut card = Rtl(Model::with(Size::Small, 0));
+        card.set_own(&OWN).unwrap();
+        card.load(0, &roster).unwrap();
+        Self {
+            card,
+            roster,
+            leaves,
+            lost_up: None,
+            lost_down: None,
+            results: BTreeMap::new(),
+        }
+    }
+
+    /// A frame of a member of the root goes to the card.
+    fn at_root(&mut self, mut frame: Vec<u8>, port: u16) {
+        frame[..6].copy_from_slice(&port_mac(PortId(port)).0);
+        let datagram = UdpFrame::parse(&frame).unwrap();
+        let header = Header::parse(datagram.datagram(&frame)).unwrap();
+        assert!(SECRET.verifies(&header), "{header:?}");
+        self.card.offer(&frame, Flaw::None);
+        for frame in self.card.drain().unwrap() {
+            self.deliver(frame);
+        }
+    }
+
+    /// A frame of the card leaves by its ports.
+    fn deliver(&mut self, mut frame: Vec<u8>) {
+        let source = Mac(*frame[6..].first_chunk().unwrap());
+        let mask = mask_of(source).expect("it is generated by the card");
+        frame[6..12].copy_from_slice(&OWN.mac.0);
+        SECRET.seal(parse(&frame)).emit(&mut frame[UDP_END..]);
+        for port in (0..16).filter(|port| mask >> port & 1 != 0) {
+            if port == HOST {
+                self.record(0, port, &frame);
+                continue;
+            }
+            let leaf = usize::from(port) - 1;
+            assert!(leaf < self.leaves.len(), "port {port}: {:?}", parse(&frame));
+            if self.lost_down.take_if(|lost| *lost == leaf).is_none() {
+                self.at_leaf(leaf, UP, &frame);
+            }
+        }
+    }
+
+    fn at_leaf(&mut self, leaf: usize, port: PortId, frame: &[u8]) {
+        let switch = &mut self.leaves[leaf].switch;
+        let packet = switch.memory.packet(frame);
+        switch.receive(port, packet);
+        for (port, frame) in switch.take() {
+            if port != UP {
+                self.record(leaf + 1, port.0, &frame);
+            } else if self.lost_up.take_if(|lost| *lost == leaf).is_none() {
+                self.at_root(frame, leaf as u16 + 1);
+            }
+        }
+    }
+
+    fn record(&mut self, switch: usize, port: u16, frame: &[u8]) {
+        let header = parse(frame);
+        assert_eq!(header.kind, Kind::Result, "{header:?}");
+        let datagram = UdpFrame::parse(frame).unwrap();
+        let header = Header::parse(datagram.datagram(frame)).unwrap();
+        assert!(SECRET.verifies(&header), "{header:?}");
+        let payload = frame[HEADERS_BYTES..].to_vec();
+        let results = self.results.entry((switch, port)).or_default();
+        results.push((header, payload));
+    }
+
+    /// A worker's frame to its leaf.
+    fn of_worker(&mut self, leaf: usize, header: &Header, payload: &[u8]) {
+        let Leaf { own, roster, .. } = &self.leaves[leaf];
+        let from = roster.workers[usize::from(header.rank.0)];
+        let mut frame = frame_of(&from, &SECRET.seal(*header), payload, own);
+        frame[..6].copy_from_slice(&own.mac.0);
+        self.at_leaf(leaf, from.port, &frame);
+    }
+
+    fn probe(&mut self, leaf: usize, rank: u8, fragment: u32) {
+        let roster = &self.leaves[leaf].roster;
+        let header = word(roster, Kind::Probe, fragment, Rank(rank), 0);
+        self.of_worker(leaf, &header, &[]);
+    }
+}
+
+/// What a worker contributes, `n` of all, and the sum of two. OVERFLOW: an element saturated.
+fn contribution(element: Element, n: u32, fragment: u32, is_big: bool) -> Vec<u8> {
+    let word = |at: u32| match element {
+        Element::F32 => (0.1 + (fragment * 7 + at * 5 + n) as f32 / 3.0).to_le_bytes(),
+        Element::I32 if is_big => (i32::MAX - at as i32).to_be_bytes(),
+        _ => (fragment * 1001 + at * 77 + n * 13).to_be_bytes(),
+    };
+    (0..16).flat_map(word).collect()
+}
+
+fn add(element: Element, a: &[u8], b: &[u8]) -> (Vec<u8>, bool) {
+    let mut saturates = false;
+    let pairs = a.as_chunks().0.iter().zip(b.as_chunks().0);
+    let sum = |(&a, &b): (&[u8; 4], &[u8; 4])| match element {
+        Element::F32 => (f32::from_le_bytes(a) + f32::from_le_bytes(b)).to_le_bytes(),
+        Element::I32 => {
+            let (a, b) = (i32::from_be_bytes(a), i32::from_be_bytes(b));
+            saturates |= a.checked_add(b).is_none();
+            a.saturating_add(b).to_be_bytes()
+        }
+        _ => std::array::from_fn(|at| a[at].max(b[at])),
+    };
+    (pairs.flat_map(sum).collect(), saturates)
+}
+
+/// Sums go up from two leaves, results come down: each worker has the same bits, once. A sum that
+/// was lost on its way up, and a result on its way down, come again when a worker asks.
+#[test]
+fn the_card_is_the_root_of_a_tree() {
+    let mut tree = Tree::new();
+    for fragment in 0..60 {
+        let element = [Element::I32, Element::F32, Element::Scale][fragment as usize % 3];
+        // The first leaf's sum has OVERFLOW, which no worker may send.
+        let is_big = fragment % 2 == 0;
+        let part = |n: u32| contribution(element, n, fragment, is_big && n < 2);
+        let (first, over) = add(element, &part(0), &part(1));
+        let (second, over2) = add(element, &part(2), &part(3));
+        let (sum, over3) = add(element, &part(4), &first);
+        let (sum, over4) = add(element, &sum, &second);
+        let flags = Flags::OVERFLOW.when(over || over2 || over3 || over4);
+        assert_eq!(over, element == Element::I32 && is_big);
+
+        let loses_up = fragment % 5 == 1;
+        let loses_down = fragment % 5 == 3;
+        let header = data(&tree.roster, element, fragment, 0);
+        let frame = frame_of(&tree.roster.workers[0], &header, &part(4), &OWN);
+        tree.at_root(frame, HOST);
+        tree.lost_up = loses_up.then_some(1);
+        tree.lost_down = loses_down.then_some(0);
+        for (leaf, rank) in [(0, 1), (0, 0), (1, 0), (1, 1)] {
+            let header = data(&tree.leaves[leaf].roster, element, fragment, rank);
+            tree.of_worker(leaf, &header, &part(2 * leaf as u32 + u32::from(rank)));
+        }
+        if loses_up {
+            assert!(tree.results.is_empty(), "fragment {fragment} has no sum");
+            tree.probe(1, 1, fragment);
+        }
+        if loses_down {
+            assert_eq!(tree.results.len(), 3, "{:?}", tree.results.keys());
+            tree.probe(0, 0, fragment);
+        }
+        let results = std::mem::take(&mut tree.results);
+        let hosts: Vec<_> = results.keys().copied().collect();
+        assert_eq!(hosts, [(0, 0), (1, 1), (1, 2), (2, 1), (2, 2)]);
+        for (host, results) in results {
+            let [(header, payload)] = &results[..] else {
+                panic!("fragment {fragment}, host {host:?}: {results:?}");
+            };
+            assert_eq!(header.fragment.0, fragment);
+            assert_eq!((header.flags, payload), (flags, &sum), "host {host:?}");
+        }
+    }
+    for leaf in &tree.leaves {
+        let counters = leaf.switch.cores[0].dialects.native.aggregator().counters();
+        assert_eq!((counters.sums_up, counters.results_down), (60, 60));
+    }
+    let counts = tree.card.counters().unwrap();
+    let of = |name| {
+        let counters = tally_bridge::registers::COUNTERS;
+        counts[counters.iter().position(|(_, it)| *it == name).unwrap()]
+    };
+    assert_eq!((of("results"), of("contributions")), (60, 180));
+    assert_eq!((of("partials"), of("overflows")), (0, 10));
+    assert_eq!(
+        (of("probes"), of("probe_nacks"), of("results_again")),
+        (24, 12, 12)
+    );
+}
