@@ -121,13 +121,18 @@ const char *tally_version(void);
  * and at most as long as the thread. */
 const char *tally_last_error(void);
 
-/* The ranks that the same is about, bit n for rank n; 0 if it is about none, or they are not
- * known. */
+/* The ranks below 64 that the same is about, bit n for rank n; 0 if it is about none of these, or
+ * they are not known. */
 uint64_t tally_last_error_ranks(void);
 
+/* The same of a job of any size: the first run of ranks that follow one another. Returns how many
+ * they are, 0 if none is known, with the first of them in `*first`, which may be null. In a job of
+ * more than 64 workers, all that is known. */
+int tally_last_error_rank_range(int *first);
+
 /* Joins the job of number `job` (0 to 65535, in the agent's and the switch's configuration) as rank
- * `rank` (0 to workers - 1) of `workers` (1 to 64), through the agent that listens at `socket`
- * (null: TALLY_DEFAULT_SOCKET). Waits up to 10 s for an agent that is not there yet, up to 30 s for
+ * `rank` (0 to workers - 1) of `workers` (1 to 64 at one switch, to 4096 in a tree of switches),
+ * through the agent that listens at `socket` (null: TALLY_DEFAULT_SOCKET). Waits up to 10 s for an agent that is not there yet, up to 30 s for
  * the place of a process that has just ended, and never longer than `timeout_ms`, which is also for
  * the agent's answers later. Does not wait for the other ranks: one that is missing shows at the
  * first collective, as TALLY_ERROR_JOIN.

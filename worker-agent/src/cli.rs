@@ -124,7 +124,7 @@ pub(crate) struct AllreduceArgs {
     pub(crate) output: Option<PathBuf>,
     /// Rank of this worker, instead of that in the configuration.
     #[arg(long)]
-    pub(crate) rank: Option<u8>,
+    pub(crate) rank: Option<u16>,
     /// Operation on the tensors.
     #[arg(long, value_enum, default_value = "sum")]
     pub(crate) op: Op,
@@ -226,7 +226,7 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
     /// Path of the agent's socket.
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
+    #[arg(long, value_name = "PATH", env = "TALLY_SOCKET", default_value = DEFAULT_SOCKET)]
     pub(crate) socket: PathBuf,
     /// Output as JSON.
     #[arg(long)]
@@ -237,7 +237,13 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ControlArgs {
     /// Path of the agent's socket, as for `status`; its control socket is beside it.
-    #[arg(long, value_name = "PATH", global = true, default_value = DEFAULT_SOCKET)]
+    #[arg(
+        long,
+        value_name = "PATH",
+        global = true,
+        env = "TALLY_SOCKET",
+        default_value = DEFAULT_SOCKET
+    )]
     pub(crate) socket: PathBuf,
     /// Path of the agent's control socket, if the configuration has another one (`control.socket`).
     #[arg(long, value_name = "PATH", global = true)]
@@ -280,9 +286,9 @@ pub(crate) enum JobCommand {
 pub(crate) struct JobValues {
     /// Number of the job in the switch's configuration.
     pub(crate) id: u16,
-    /// Workers of the job, 1 to 64.
+    /// Workers of the job: 1 to 64 at one switch, to 4096 in a tree of switches.
     #[arg(long)]
-    pub(crate) workers: u8,
+    pub(crate) workers: u16,
     /// File with the job's key, 32 to 128 hexadecimal digits; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,

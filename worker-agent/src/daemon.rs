@@ -161,7 +161,7 @@ struct Agent {
     listener: Listener,
     began: Instant,
     /// By job and rank. The thread that serves one has the other clone, until all is over.
-    ranks: HashMap<(u16, u8), Arc<Shared>>,
+    ranks: HashMap<(u16, u16), Arc<Shared>>,
     /// If all processes share a port.
     port: Option<PortThread>,
     /// If a parameter server is configured.
@@ -489,7 +489,7 @@ impl Agent {
     }
 
     /// A rank that an agent before this one still serves, and that agent.
-    fn served_before(&mut self, job: u16, rank: u8) -> Option<(RankStatus, u32)> {
+    fn served_before(&mut self, job: u16, rank: u16) -> Option<(RankStatus, u32)> {
         if self.before.is_empty() {
             return None;
         }
@@ -517,7 +517,7 @@ impl Agent {
 
     fn status(&self) -> Status {
         let config = self.live.config();
-        let job = |id: u16, workers: u8| {
+        let job = |id: u16, workers: u16| {
             let ranks = self.ranks.iter().filter(|((job, _), _)| *job == id);
             let mut ranks: Vec<_> = ranks.map(|(_, it)| it.status()).collect();
             ranks.sort_by_key(|it| it.rank);

@@ -58,7 +58,7 @@ pub enum AgentError {
         /// The job.
         job: u16,
         /// Our rank.
-        rank: u8,
+        rank: u16,
         /// Why.
         source: WorkerError,
         /// What the link says about it.
@@ -138,7 +138,7 @@ impl AgentError {
     pub(crate) fn of_session(
         source: WorkerError,
         job: u16,
-        rank: u8,
+        rank: u16,
         began: bool,
         trouble: Option<String>,
         tensors: impl Fn(u64) -> Option<String>,

@@ -1,11 +1,11 @@
 //! How it goes, on standard error: a bar on a terminal, lines in a log.
 
-use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 use tally_agent::Observer;
 use tally_agent::log::{Level, Log};
-use tally_endpoint::{Members, Ranks};
+use tally_agent::session::missing;
+use tally_endpoint::Members;
 
 /// Between two lines in a log.
 const LINE_EVERY: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ pub(crate) struct Console {
     mode: Progress,
     log: Log,
     job: u16,
-    rank: u8,
+    rank: u16,
     began: Instant,
     last_line: Instant,
     /// The cursor is behind a bar.
@@ -37,7 +37,7 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    pub(crate) fn new(mode: Progress, log: Log, job: u16, rank: u8) -> Self {
+    pub(crate) fn new(mode: Progress, log: Log, job: u16, rank: u16) -> Self {
         let mode = match mode {
             Progress::Auto if std::io::stderr().is_terminal() => Progress::Bar,
             Progress::Auto => Progress::Plain,
@@ -74,21 +74,8 @@ impl Console {
 
 impl Observer for Console {
     fn waiting(&mut self, members: Members) {
-        let mut text = String::from("waiting for ");
-        if members.missing != 0 {
-            // Writing to a string does not fail.
-            let plural = if members.missing.is_power_of_two() {
-                ""
-            } else {
-                "s"
-            };
-            let _ = write!(text, "rank{plural} {}", Ranks(members.missing));
-        }
-        if !members.ps {
-            text.push_str(if members.missing == 0 { "" } else { " and " });
-            text.push_str("the parameter server");
-        }
-        self.line(&text);
+        let missing = missing(members).unwrap_or_default();
+        self.line(&format!("waiting for {missing}"));
     }
 
     fn running(&mut self, epoch: u16) {

@@ -22,7 +22,7 @@ use tally_schema::agent::report::Losses;
 use tally_schema::agent::status::Slowest;
 use tally_wire::Key;
 
-pub use report::SessionReport;
+pub use report::{SessionReport, missing};
 pub use tally_session::{
     Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, Mismatch, NAME_BYTES_MAX, Priority,
     Refused, SessionState, Ticket,
@@ -41,8 +41,8 @@ const GATHER_MAX: Duration = Duration::from_micros(500);
 /// A worker's session.
 pub struct Session {
     job: u16,
-    rank: u8,
-    workers: u8,
+    rank: u16,
+    workers: u16,
     window: u16,
     payload_bytes: u32,
     /// What `link` was opened by.
@@ -314,11 +314,12 @@ impl Session {
             collectives,
             waiting: session.waiting() as u64,
             behind: match worker.awaited() {
-                Awaited::Ranks(ranks) => ranks.iter().collect(),
-                Awaited::Range(_) | Awaited::NoRank | Awaited::Unknown => Vec::new(),
+                Awaited::Ranks(ranks) => ranks.iter().map(u16::from).collect(),
+                Awaited::Range(range) => range.iter().collect(),
+                Awaited::NoRank | Awaited::Unknown => Vec::new(),
             },
             slowest: worker.slowest().map(|it| Slowest {
-                rank: it.rank as u8,
+                rank: it.rank,
                 awaiting: f64::from(it.awaiting) / 1000.0,
                 ours: f64::from(it.ours) / 1000.0,
             }),
@@ -342,7 +343,7 @@ impl Session {
 }
 
 /// What the endpoint is to know of a session.
-fn worker_of(config: &WorkerConfig, rank: u8) -> Result<tally_endpoint::WorkerConfig, AgentError> {
+fn worker_of(config: &WorkerConfig, rank: u16) -> Result<tally_endpoint::WorkerConfig, AgentError> {
     let job = &config.job;
     let (id, key) = (job.job_id(), job.key.clone());
     let (shape, instance) = (tally_session::shape(config.payload_bytes), instance()?);

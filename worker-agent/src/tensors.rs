@@ -153,7 +153,7 @@ impl Tensors {
     /// One tensor called `gradient` with numbers that follow from seed and rank, so that large
     /// runs need no files. `reference/check.py` makes the same. No sum of up to 64 saturates.
     #[must_use]
-    pub fn synthetic(seed: u64, rank: u8, elements: usize, dtype: Dtype) -> Self {
+    pub fn synthetic(seed: u64, rank: u16, elements: usize, dtype: Dtype) -> Self {
         let start = seed
             .wrapping_mul(GOLDEN)
             .wrapping_add(u64::from(rank) << 40);

@@ -182,7 +182,7 @@ fn while_training(agent: &Agent, work: impl FnOnce()) -> Duration {
 }
 
 fn hello(agent: &Agent, job: u16, rank: u8) -> Result<Client, LocalError> {
-    let workers = agent.rig.workers;
+    let (rank, workers) = (rank.into(), agent.rig.workers.into());
     Client::connect(&agent.socket(), &Hello { job, rank, workers }, WAIT_MAX)
 }
 

@@ -9,6 +9,7 @@ use crate::error::{Class, Failure, LocalError};
 use crate::fallback::{Fallbacks, KIND_BYTES_MAX, is_kind};
 use crate::memory::{self, Mapping, Region};
 use crate::message::{FromProcess, MESSAGE_BYTES_MAX, NAME_BYTES_MAX, NO_REGION, VERSION};
+use crate::ranks::Ranks;
 use crate::socket::Seqpacket;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -480,7 +481,10 @@ impl Client {
             "agent at {} does not answer; `systemctl status tally-agent` and its log say why",
             self.path.display()
         );
-        Awaited { ranks: 0, text }
+        Awaited {
+            ranks: Ranks::NONE,
+            text,
+        }
     }
 
     /// A timeout's error, with what the agent knows of the cause; any other error as it is.

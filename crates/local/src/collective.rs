@@ -1,14 +1,19 @@
 //! Terms of both sides: a rank, a collective that it submits, and what its collectives wait for.
 
+use crate::ranks::Ranks;
+
+/// Workers of a job at most. A switch has 64 members; a tree of switches has more.
+pub const WORKERS_MAX: u16 = 4096;
+
 /// The rank that a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The job, by its number in the agent's configuration.
     pub job: u16,
     /// Its rank, from 0.
-    pub rank: u8,
-    /// How many workers the process takes the job to have, 1 to 64.
-    pub workers: u8,
+    pub rank: u16,
+    /// How many workers the process takes the job to have, 1 to [`WORKERS_MAX`].
+    pub workers: u16,
 }
 
 /// What becomes of the elements.
@@ -21,7 +26,7 @@ pub enum Operation {
     /// The root's elements, at all workers.
     Broadcast {
         /// Whose.
-        root: u8,
+        root: u16,
     },
     /// Nothing; it is done when all workers have submitted it.
     Barrier,
@@ -125,8 +130,8 @@ pub struct Submission {
 /// What a rank's oldest collective waits for, as far as its agent knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Awaited {
-    /// The missing ranks, bit `n` for rank `n`; 0 if none is missing, or they are not known.
-    pub ranks: u64,
+    /// The missing ranks; none if none is missing, or they are not known.
+    pub ranks: Ranks,
     /// The cause, in words.
     pub text: String,
 }

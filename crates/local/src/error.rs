@@ -1,6 +1,7 @@
 //! Errors, in words for the user who trains.
 
 use crate::collective::Awaited;
+use crate::ranks::Ranks;
 use std::fmt;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -82,8 +83,8 @@ impl Class {
 pub struct Failure {
     /// The kind of reason.
     pub class: Class,
-    /// The ranks that it is about, bit `n` for rank `n`; 0 if it is about none.
-    pub ranks: u64,
+    /// The ranks that it is about.
+    pub ranks: Ranks,
     /// The reason, in words.
     pub text: String,
 }
@@ -93,7 +94,7 @@ impl Failure {
     pub fn new(class: Class, text: impl Into<String>) -> Self {
         Self {
             class,
-            ranks: 0,
+            ranks: Ranks::NONE,
             text: text.into(),
         }
     }
@@ -121,7 +122,7 @@ pub enum LocalError {
         /// The job.
         job: u16,
         /// Our rank.
-        rank: u8,
+        rank: u16,
         /// Why.
         failure: Failure,
     },
@@ -131,7 +132,7 @@ pub enum LocalError {
         /// The job.
         job: u16,
         /// Our rank.
-        rank: u8,
+        rank: u16,
         /// Why.
         failure: Failure,
     },
@@ -146,7 +147,7 @@ pub enum LocalError {
         /// The job.
         job: u16,
         /// Our rank.
-        rank: u8,
+        rank: u16,
     },
     /// It takes longer than it may.
     #[error("job {job} rank {rank}: {what} takes more than {after:?}{}", Because(&awaited.text))]
@@ -154,7 +155,7 @@ pub enum LocalError {
         /// The job.
         job: u16,
         /// Our rank.
-        rank: u8,
+        rank: u16,
         /// What does.
         what: String,
         /// How long it was waited for.
@@ -170,7 +171,7 @@ pub enum LocalError {
         /// The job.
         job: u16,
         /// Our rank.
-        rank: u8,
+        rank: u16,
         /// What.
         what: String,
     },
@@ -368,10 +369,9 @@ impl JobError {
         }
     }
 
-    /// The ranks that it is about, bit `n` for rank `n`; 0 if it is about none, or they are not
-    /// known.
+    /// The ranks that it is about; none if it is about none, or they are not known.
     #[must_use]
-    pub fn ranks(&self) -> u64 {
+    pub fn ranks(&self) -> Ranks {
         match self {
             Self::Local {
                 error: LocalError::Refused { failure, .. } | LocalError::Failed { failure, .. },
@@ -381,7 +381,7 @@ impl JobError {
                 error: LocalError::Timeout { awaited, .. },
                 ..
             } => awaited.ranks,
-            _ => 0,
+            _ => Ranks::NONE,
         }
     }
 }

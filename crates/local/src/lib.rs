@@ -58,6 +58,7 @@ mod job;
 mod lock;
 mod memory;
 mod message;
+mod ranks;
 mod socket;
 mod status;
 mod succession;
@@ -66,13 +67,16 @@ mod tests;
 
 pub use agent::{Access, Caller, Limits, Listener, Peer, PendingPeer, Request, StatusClient};
 pub use client::Client;
-pub use collective::{Arithmetic, Awaited, Dtype, Hello, Operation, Priority, Submission};
+pub use collective::{
+    Arithmetic, Awaited, Dtype, Hello, Operation, Priority, Submission, WORKERS_MAX,
+};
 pub use connect::{PLACE_MAX, Retry, SEARCH_MAX};
 pub use error::{Class, Failure, JobError, Kind, LocalError};
 pub use fallback::{Fallbacks, KIND_BYTES_MAX, KINDS_MAX, OTHER_KIND};
 pub use job::{Block, Job};
 pub use memory::{Region, Span};
 pub use message::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, VERSION};
+pub use ranks::Ranks;
 pub use socket::Presence;
 pub use status::status;
 pub use succession::{Succession, TEXT_BYTES_MAX};

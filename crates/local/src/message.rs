@@ -3,11 +3,11 @@
 //!
 //! | byte 0 | from | then |
 //! |---|---|---|
-//! | 1 Hello | process | 0, version 2, magic 4, job 2, rank, workers |
+//! | 1 Hello | process | 0, version 2, magic 4, job 2, rank 2, workers 2 |
 //! | 2 Status | process | 0, version 2, magic 4 |
 //! | 3 Region | process | 0 0 0, id 4, bytes 8; with the memfd |
 //! | 4 Release | process | 0 0 0, id 4 |
-//! | 5 Submit | process | operation, root, dtype, arithmetic, flags, priority, name's length, region 4, index 2, of 2, ticket 8, at 8, elements 8, name |
+//! | 5 Submit | process | operation, dtype, arithmetic, root 2, flags, priority, name's length, 0 0 0, region 4, index 2, of 2, ticket 8, at 8, elements 8, name |
 //! | 6 Finish | process | 0 0 0 |
 //! | 7 Fallback | process | 0 0 0, count 8, kind of collective |
 //! | 8 Ask | process | 0 0 0, question 8 |
@@ -16,13 +16,16 @@
 //! | 66 Mapped | agent | 0 0 0, id 4 |
 //! | 67 Unmapped | agent | class, 0 0, id 4, text |
 //! | 68 Done | agent | 0 0 0, ticket 8 |
-//! | 69 Failed | agent | class, 0 0, ranks 8, text |
+//! | 69 Failed | agent | class, 0 0, ranks 8, first 2, end 2, text |
 //! | 70 Finished | agent | 0 0 0 |
 //! | 71 Text | agent | last, 0 0, text |
-//! | 72 Awaited | agent | 0 0 0, question 8, ranks 8, text |
+//! | 72 Awaited | agent | 0 0 0, question 8, ranks 8, first 2, end 2, text |
 //!
 //! Flags of Submit: 1, the priority is fixed, and index and of are 0; else the priority is 0. 2,
 //! more follow.
+//!
+//! Bit n of ranks is rank n. In a job of more than 64 workers ranks are 0, and first and end are a
+//! range of ranks; else both are 0. Refused has only ranks below 64.
 //!
 //! The first eight bytes of Hello and Status, and Refused as a whole, stay as they are in every
 //! version, so that versions can refuse each other in words.
@@ -30,16 +33,17 @@
 use crate::collective::{Arithmetic, Awaited, Dtype, Hello, Operation, Priority, Submission};
 use crate::error::{Class, Failure};
 use crate::fallback::is_kind;
+use crate::ranks::Ranks;
 
 /// The version of this interface. Both sides need the same one.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// The longest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 1024;
 /// The longest name of a collective, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
 const MAGIC: [u8; 4] = *b"tlly";
-const SUBMIT_BYTES: usize = 40;
+const SUBMIT_BYTES: usize = 44;
 const _: () = assert!(SUBMIT_BYTES + NAME_BYTES_MAX <= MESSAGE_BYTES_MAX);
 const FLAG_FIXED: u8 = 1;
 const FLAG_MORE: u8 = 2;
@@ -169,7 +173,7 @@ impl FromProcess {
                 if version != VERSION {
                     return Some(Self::Hello(version, None));
                 }
-                let (job, rank, workers) = (f.u16()?, f.u8()?, f.u8()?);
+                let (job, rank, workers) = (f.u16()?, f.u16()?, f.u16()?);
                 let hello = Hello { job, rank, workers };
                 Self::Hello(version, Some(hello))
             }
@@ -194,20 +198,22 @@ impl FromProcess {
                 Self::Release { id: f.u32()? }
             }
             5 => {
-                let operation = match (f.u8()?, f.u8()?) {
+                let operation = f.u8()?;
+                let dtype = *Dtype::ALL.get(usize::from(f.u8()?))?;
+                let arithmetic = *Arithmetic::ALL.get(usize::from(f.u8()?))?;
+                let operation = match (operation, f.u16()?) {
                     (0, 0) => Operation::Sum,
                     (1, 0) => Operation::Mean,
                     (2, root) => Operation::Broadcast { root },
                     (3, 0) => Operation::Barrier,
                     _ => return None,
                 };
-                let dtype = *Dtype::ALL.get(usize::from(f.u8()?))?;
-                let arithmetic = *Arithmetic::ALL.get(usize::from(f.u8()?))?;
                 let flags = f.u8()?;
                 if flags & !(FLAG_FIXED | FLAG_MORE) != 0 {
                     return None;
                 }
                 let (fixed, name_bytes) = (f.u8()?, f.u8()?);
+                f.zeros::<3>()?;
                 let region = f.u32()?;
                 let priority = match (flags & FLAG_FIXED != 0, fixed, f.u16()?, f.u16()?) {
                     (true, _, 0, 0) => Priority::Fixed(fixed),
@@ -260,7 +266,8 @@ impl FromProcess {
                 start(out, 1, *version);
                 if let Some(hello) = hello {
                     out.extend(hello.job.to_le_bytes());
-                    out.extend([hello.rank, hello.workers]);
+                    out.extend(hello.rank.to_le_bytes());
+                    out.extend(hello.workers.to_le_bytes());
                 }
             }
             Self::Status(version) => start(out, 2, *version),
@@ -292,8 +299,9 @@ impl FromProcess {
                 };
                 let more = if s.more_follow { FLAG_MORE } else { 0 };
                 let name = cut(&s.name, NAME_BYTES_MAX);
-                out.extend([5, operation, root, s.dtype as u8, s.arithmetic as u8]);
-                out.extend([is_fixed | more, fixed, name.len() as u8]);
+                out.extend([5, operation, s.dtype as u8, s.arithmetic as u8]);
+                out.extend(root.to_le_bytes());
+                out.extend([is_fixed | more, fixed, name.len() as u8, 0, 0, 0]);
                 out.extend(region.to_le_bytes());
                 out.extend(index.to_le_bytes());
                 out.extend(of.to_le_bytes());
@@ -334,7 +342,11 @@ impl FromAgent {
                     memory_bytes: f.u64()?,
                 }
             }
-            65 => Self::Refused(failure(&mut f)?),
+            65 => {
+                let (class, bits) = (class(&mut f)?, f.u64()?);
+                let (ranks, text) = (Ranks::of_bits(bits), f.text()?.to_owned());
+                Self::Refused(Failure { class, ranks, text })
+            }
             66 => {
                 f.zeros::<3>()?;
                 Self::Mapped { id: f.u32()? }
@@ -349,7 +361,11 @@ impl FromAgent {
                 f.zeros::<3>()?;
                 Self::Done { ticket: f.u64()? }
             }
-            69 => Self::Failed(failure(&mut f)?),
+            69 => {
+                let (class, ranks) = (class(&mut f)?, ranks(&mut f)?);
+                let text = f.text()?.to_owned();
+                Self::Failed(Failure { class, ranks, text })
+            }
             70 => {
                 f.zeros::<3>()?;
                 Self::Finished
@@ -362,7 +378,7 @@ impl FromAgent {
             }
             72 => {
                 f.zeros::<3>()?;
-                let (question, ranks) = (f.u64()?, f.u64()?);
+                let (question, ranks) = (f.u64()?, ranks(&mut f)?);
                 let text = f.text()?.to_owned();
                 let awaited = Awaited { ranks, text };
                 Self::Awaited { question, awaited }
@@ -388,7 +404,11 @@ impl FromAgent {
                 out.extend(regions.to_le_bytes());
                 out.extend(memory_bytes.to_le_bytes());
             }
-            Self::Refused(failure) => emit_failure(out, 65, failure),
+            Self::Refused(failure) => {
+                out.extend([65, failure.class as u8, 0, 0]);
+                out.extend(failure.ranks.bits().to_le_bytes());
+                emit_text(out, &failure.text);
+            }
             Self::Mapped { id } => {
                 out.extend([66, 0, 0, 0]);
                 out.extend(id.to_le_bytes());
@@ -402,7 +422,11 @@ impl FromAgent {
                 out.extend([68, 0, 0, 0]);
                 out.extend(ticket.to_le_bytes());
             }
-            Self::Failed(failure) => emit_failure(out, 69, failure),
+            Self::Failed(failure) => {
+                out.extend([69, failure.class as u8, 0, 0]);
+                emit_ranks(out, failure.ranks);
+                emit_text(out, &failure.text);
+            }
             Self::Finished => out.extend([70, 0, 0, 0]),
             Self::Text { last, text } => {
                 out.extend([71, u8::from(*last), 0, 0]);
@@ -411,7 +435,7 @@ impl FromAgent {
             Self::Awaited { question, awaited } => {
                 out.extend([72, 0, 0, 0]);
                 out.extend(question.to_le_bytes());
-                out.extend(awaited.ranks.to_le_bytes());
+                emit_ranks(out, awaited.ranks);
                 emit_text(out, &awaited.text);
             }
         }
@@ -424,17 +448,21 @@ fn start(out: &mut Vec<u8>, kind: u8, version: u16) {
     out.extend(MAGIC);
 }
 
-fn failure(f: &mut Fields<'_>) -> Option<Failure> {
+fn class(f: &mut Fields<'_>) -> Option<Class> {
     let class = Class::of(f.u8()?);
     f.zeros::<2>()?;
-    let (ranks, text) = (f.u64()?, f.text()?.to_owned());
-    Some(Failure { class, ranks, text })
+    Some(class)
 }
 
-fn emit_failure(out: &mut Vec<u8>, kind: u8, failure: &Failure) {
-    out.extend([kind, failure.class as u8, 0, 0]);
-    out.extend(failure.ranks.to_le_bytes());
-    emit_text(out, &failure.text);
+fn ranks(f: &mut Fields<'_>) -> Option<Ranks> {
+    Ranks::from_fields(f.u64()?, f.u16()?, f.u16()?)
+}
+
+fn emit_ranks(out: &mut Vec<u8>, ranks: Ranks) {
+    let (bits, first, end) = ranks.fields();
+    out.extend(bits.to_le_bytes());
+    out.extend(first.to_le_bytes());
+    out.extend(end.to_le_bytes());
 }
 
 fn emit_text(out: &mut Vec<u8>, text: &str) {

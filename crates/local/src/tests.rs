@@ -5,6 +5,7 @@
 mod connect;
 mod job;
 
+use crate::Ranks;
 use crate::memory::allocate;
 use crate::message::{FromAgent, FromProcess, NO_REGION};
 use crate::socket::{self, Seqpacket};
@@ -167,7 +168,10 @@ fn serve(pending: PendingPeer, stop: &AtomicBool, counts: &Counts) {
                 counts.fallbacks.lock().unwrap().add(&kind, count);
             }
             Ok(Some(Request::Ask { question })) => {
-                let (ranks, text) = (0b100, "waiting for w: rank 2 has not contributed".into());
+                let (ranks, text) = (
+                    Ranks::of_bits(0b100),
+                    "waiting for w: rank 2 has not contributed".into(),
+                );
                 peer.notify(question, Awaited { ranks, text });
             }
             Ok(Some(Request::Closed)) => {
@@ -340,6 +344,15 @@ fn versions_refuse_each_other_in_words() {
         assert!(failure.text.contains("one release"), "{}", failure.text);
         assert_eq!(receive(&socket), None);
     }
+    // What version 4 says, with its shorter fields.
+    let socket = Seqpacket::new().unwrap();
+    socket.connect(&agent.path()).unwrap();
+    let hello = b"\x01\0\x04\0tlly\x07\0\x01\x04";
+    socket.send(hello, None).unwrap();
+    let Some(FromAgent::Refused(failure)) = receive(&socket) else {
+        panic!("not refused");
+    };
+    assert!(failure.text.contains("version 4 of"), "{}", failure.text);
     let other = Hello { job: 8, ..HELLO };
     let error = Client::connect(&agent.path(), &other, LONG).unwrap_err();
     let text = error.to_string();

@@ -24,7 +24,7 @@ struct Member {
     file: String,
     job: u16,
     key: Key,
-    workers: Option<u8>,
+    workers: Option<u16>,
     payload_bytes: u32,
     switch: (Ipv4Addr, u16),
     address: Ipv4Addr,
@@ -113,8 +113,8 @@ fn the_examples_fit_together() {
                 let job = job.unwrap_or_else(|| panic!("{file}: job"));
                 assert_eq!(job.key, member.key, "{file}: key");
                 assert_eq!(
-                    member.workers.unwrap_or(job.workers),
-                    job.workers,
+                    member.workers.unwrap_or(job.workers.into()),
+                    u16::from(job.workers),
                     "{file}: workers"
                 );
                 assert!(

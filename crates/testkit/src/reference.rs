@@ -22,7 +22,7 @@ pub enum Inputs {
         /// As the workers were told.
         elements: u64,
         /// How many there are.
-        workers: u8,
+        workers: u16,
     },
 }
 

@@ -165,7 +165,7 @@ fn synthetic_is_exact(cluster: &Cluster, job: usize, workers: u8, elements: &str
         element: "f32",
         seed: 1,
         elements: elements.parse().unwrap(),
-        workers,
+        workers: workers.into(),
     };
     let outputs = (0..workers).map(|rank| cluster.output(job, rank));
     let verdict = reference().check("fixed", 1024, &inputs, outputs).unwrap();

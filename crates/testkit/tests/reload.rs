@@ -41,7 +41,7 @@ fn is_exact(cluster: &Cluster, job: usize, workers: u8, elements: &str) {
         element: "f32",
         seed: 1,
         elements: thousands * 1000,
-        workers,
+        workers: workers.into(),
     };
     let program =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../worker-agent/reference/check.py");

@@ -74,7 +74,7 @@ fn all_end_well(fabric: &Fabric, workers: Vec<Program>) {
 
 #[track_caller]
 fn is_exact(fabric: &Fabric, job: usize, elements: u64, arithmetic: &str) {
-    let total = fabric.spec().shape.total() as u8;
+    let total = fabric.spec().shape.total() as u16;
     let reference = Reference {
         program: project().join("worker-agent/reference/check.py"),
     };

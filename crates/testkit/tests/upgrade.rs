@@ -205,8 +205,8 @@ fn everything_restarts(server_in_agent: bool) {
         for rank in 0..WORKERS {
             let hello = Hello {
                 job: Cluster::job_id(0),
-                rank,
-                workers: WORKERS,
+                rank: rank.into(),
+                workers: WORKERS.into(),
             };
             let client = Client::connect(&cluster.agent_socket(0, rank), &hello, LONG).unwrap();
             let training = &training;

@@ -461,7 +461,7 @@ impl Bench {
                 seed,
                 element: "f32",
                 elements: work.elements,
-                workers: setting.workers,
+                workers: setting.workers.into(),
             };
             let reference = Reference {
                 program: self.args.reference.clone(),

@@ -353,7 +353,7 @@ impl Mixed<'_> {
                 seed: self.seed(number),
                 element: "f32",
                 elements: job.elements,
-                workers: job.workers,
+                workers: job.workers.into(),
             };
             let verdict = reference.check("fixed", PAYLOAD_BYTES, &inputs, outputs(number))?;
             if !verdict.exact {

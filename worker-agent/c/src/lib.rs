@@ -20,8 +20,8 @@ use std::ptr;
 use std::slice;
 use std::time::Duration;
 use tally_local::{
-    Arithmetic, Block, Dtype, Hello, Job, JobError, LocalError, Operation, Priority, Region,
-    Submission,
+    Arithmetic, Block, Dtype, Hello, Job, JobError, LocalError, Operation, Priority, Ranks, Region,
+    Submission, WORKERS_MAX,
 };
 
 /// `TALLY_OK`; all else is a [`Kind`](tally_local::Kind).
@@ -40,7 +40,7 @@ pub struct TallyRegion(Region);
 
 thread_local! {
     /// What went wrong last, and the ranks that it is about.
-    static LAST: RefCell<Option<(CString, u64)>> = const { RefCell::new(None) };
+    static LAST: RefCell<Option<(CString, Ranks)>> = const { RefCell::new(None) };
 }
 
 /// Does `what`, and turns what goes wrong into a code, with its words kept.
@@ -183,7 +183,7 @@ pub extern "C" fn tally_version() -> *const c_char {
 /// See `tally.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tally_last_error() -> *const c_char {
-    let of = |last: &RefCell<Option<(CString, u64)>>| {
+    let of = |last: &RefCell<Option<(CString, Ranks)>>| {
         let last = last.borrow();
         last.as_ref()
             .map_or(c"".as_ptr(), |(text, _)| text.as_ptr())
@@ -194,8 +194,31 @@ pub extern "C" fn tally_last_error() -> *const c_char {
 /// See `tally.h`.
 #[unsafe(no_mangle)]
 pub extern "C" fn tally_last_error_ranks() -> u64 {
-    let of = |last: &RefCell<Option<(CString, u64)>>| last.borrow().as_ref().map_or(0, |it| it.1);
-    LAST.try_with(of).unwrap_or(0)
+    last_ranks().bits()
+}
+
+/// See `tally.h`.
+///
+/// # Safety
+/// `first` is null, or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tally_last_error_rank_range(first: *mut c_int) -> c_int {
+    let Some((start, end)) = last_ranks().run() else {
+        return 0;
+    };
+    if !first.is_null() {
+        // SAFETY: the caller's.
+        unsafe { give(first, start.into()) };
+    }
+    (end - start).into()
+}
+
+fn last_ranks() -> Ranks {
+    let of = |last: &RefCell<Option<(CString, Ranks)>>| {
+        let last = last.borrow();
+        last.as_ref().map_or(Ranks::NONE, |it| it.1)
+    };
+    LAST.try_with(of).unwrap_or(Ranks::NONE)
 }
 
 /// See `tally.h`.
@@ -217,12 +240,13 @@ pub unsafe extern "C" fn tally_connect(
         let socket = unsafe { text(socket, DEFAULT_SOCKET) }?;
         let hello = Hello {
             job: small(job, "job", "0 to 65535")?,
-            rank: small(rank, "rank", "0 to 63")?,
-            workers: small(workers, "workers", "1 to 64")?,
+            rank: small(rank, "rank", "0 to 4095")?,
+            workers: small(workers, "workers", "1 to 4096")?,
         };
-        if !(1..=64).contains(&workers) || rank >= workers {
+        if !(1..=c_int::from(WORKERS_MAX)).contains(&workers) || rank >= workers {
             return Err(bad(format!(
-                "rank {rank} of {workers} workers: expected 1 to 64 workers, and a rank below that"
+                "rank {rank} of {workers} workers: expected 1 to {WORKERS_MAX} workers, and a rank \
+                 below that"
             )));
         }
         let timeout = millis(timeout_ms);
@@ -539,6 +563,32 @@ pub unsafe extern "C" fn tally_free(job: *mut TallyJob) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tally_local::Failure;
+
+    #[test]
+    fn ranks_of_a_wide_job_are_a_range() {
+        let fail = |ranks| {
+            guard(|| {
+                let (job, rank, text) = (7, 100, "why".to_owned());
+                let class = tally_local::Class::Member;
+                let failure = Failure { class, ranks, text };
+                Err(LocalError::Failed { job, rank, failure }.into())
+            });
+            let mut first = -1;
+            // SAFETY: `first` may be written, and null may be given.
+            let count = unsafe { tally_last_error_rank_range(&raw mut first) };
+            // SAFETY: as above.
+            assert_eq!(
+                unsafe { tally_last_error_rank_range(ptr::null_mut()) },
+                count
+            );
+            (tally_last_error_ranks(), first, count)
+        };
+        assert_eq!(fail(Ranks::of_range(70, 90)), (0, 70, 20));
+        assert_eq!(fail(Ranks::of_range(63, 65)), (1 << 63, 63, 2));
+        assert_eq!(fail(Ranks::of_bits(0b1011)), (0b1011, 0, 2));
+        assert_eq!(fail(Ranks::NONE), (0, -1, 0));
+    }
 
     #[test]
     fn a_panic_is_an_error_of_this_thread() {

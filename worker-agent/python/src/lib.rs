@@ -42,8 +42,7 @@ fn exception(py: Python<'_>, error: &JobError) -> PyErr {
         Kind::Timeout => "TimeoutError",
         Kind::AgentGone => "AgentGoneError",
     };
-    let bits = error.ranks();
-    let ranks: Vec<u8> = (0..64).filter(|rank| bits >> rank & 1 == 1).collect();
+    let ranks: Vec<u16> = error.ranks().iter().collect();
     let make = || {
         let ranks = PyTuple::new(py, ranks)?;
         let class = py.import("tally._errors")?.getattr(class)?;
@@ -111,8 +110,8 @@ impl PyJob {
         py: Python<'_>,
         socket: &str,
         job: u16,
-        rank: u8,
-        workers: u8,
+        rank: u16,
+        workers: u16,
         timeout_s: f64,
     ) -> PyResult<Self> {
         let hello = Hello { job, rank, workers };
@@ -145,7 +144,7 @@ impl PyJob {
         py: Python<'_>,
         elements: &Bound<'_, PyArray1<u8>>,
         operation: &str,
-        root: u8,
+        root: u16,
         dtype: &str,
         arithmetic: &str,
         place: (u16, u16),

@@ -240,7 +240,9 @@ def test_the_agent_refuses_in_words(cluster, tmp_path):
     with pytest.raises(tally.RefusedError, match="expects 3 workers"):
         tally.Job(JOB, 0, 3, at)
     with pytest.raises(tally.ArgumentError, match="workers"):
-        tally.Job(JOB, 0, 65, at)
+        tally.Job(JOB, 0, 4097, at)
+    with pytest.raises(tally.RefusedError, match="expects 4096 workers"):
+        tally.Job(JOB, 4095, 4096, at)
     with pytest.raises(tally.ConnectError, match="systemctl start tally-agent.*tally-agent doctor"):
         tally.Job(JOB, 0, 4, str(tmp_path / "none"), timeout=0.1)
     holder = tally.Job(JOB, 0, 4, at)
@@ -295,6 +297,15 @@ def test_an_exception_that_nobody_catches_fails_the_job_of_the_process(cluster):
             assert "as planned" in text
         else:
             assert "MemberError" in text and "rank 1" in text, text
+
+
+def test_the_environment_names_the_socket_for_all_calls(cluster, monkeypatch, tmp_path):
+    monkeypatch.setenv("TALLY_SOCKET", cluster.socket(0))
+    assert tally.status()["jobs"][0]["job"] == JOB
+    with pytest.raises(tally.RefusedError, match="no job 8"):
+        tally.Job(8, 0, 4)
+    with pytest.raises(tally.TallyError, match="none"):
+        tally.status(str(tmp_path / "none"), timeout=0.1)
 
 
 def test_what_the_environment_does_not_say_is_named(monkeypatch):

@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tally_local::LocalError;
+use tally_wire::MAX_TREE_WORKERS;
 use tokio::net::unix::UCred;
 use tokio::sync::oneshot;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -271,8 +272,9 @@ fn job_of(job: Option<Job>) -> Result<AgentJob, Status> {
         Status::invalid_argument(format!("{key}: found {found}, expected 0 to {most}"))
     };
     let id = id_of(job.id)?;
-    let workers = u8::try_from(job.workers);
-    let workers = workers.map_err(|_| number("job.workers", job.workers, 64))?;
+    let workers = u16::try_from(job.workers);
+    let most = u32::from(MAX_TREE_WORKERS);
+    let workers = workers.map_err(|_| number("job.workers", job.workers, most))?;
     let priority = match job.priority.map(|it| (it, u8::try_from(it))) {
         None => None,
         Some((_, Ok(priority))) => Some(priority),
@@ -396,8 +398,8 @@ mod tests {
                 "job.id: found 65536, expected 0 to 65535",
             ),
             (
-                job(7, KEY, 256, None),
-                "job.workers: found 256, expected 0 to 64",
+                job(7, KEY, 65536, None),
+                "job.workers: found 65536, expected 0 to 4096",
             ),
             (
                 job(7, KEY, 4, Some(256)),

@@ -3,15 +3,15 @@
 
 use crate::error::AgentError;
 use tally_endpoint::{Awaited, WorkerError};
-use tally_local::{Awaited as Cause, Class, Failure};
-use tally_wire::Rank;
+use tally_local::{Awaited as Cause, Class, Failure, Ranks};
+use tally_wire::{Rank, RankRange};
 
 impl From<&AgentError> for Failure {
     fn from(error: &AgentError) -> Self {
         let (class, ranks, hint) = match error {
             AgentError::Link(_) => (
                 Class::Link,
-                0,
+                Ranks::NONE,
                 "the agent's `transport` must suit this host",
             ),
             AgentError::Join { source, .. } => {
@@ -32,11 +32,11 @@ impl From<&AgentError> for Failure {
             }
             AgentError::Mismatch { source, .. } => {
                 let hint = "every rank must submit the same collectives in the same order";
-                (Class::Mismatch, source.ranks.0, hint)
+                (Class::Mismatch, Ranks::of_bits(source.ranks.0), hint)
             }
             AgentError::Silence { source, .. } => {
                 let ranks = ranks_of(source);
-                let hint = if ranks == 0 {
+                let hint = if ranks.is_empty() {
                     "see whether all ranks are alive and came to this collective, and `tally-switch --stats`"
                 } else {
                     "see what keeps it, or give it more time with the agents' `timeouts.stall_ms`"
@@ -46,10 +46,14 @@ impl From<&AgentError> for Failure {
             AgentError::Job { source, .. } => {
                 let hint = "see what that one's log says, and start the job again at all ranks";
                 let ranks = ranks_of(source);
-                (Class::Member, ranks, if ranks == 0 { "" } else { hint })
+                (
+                    Class::Member,
+                    ranks,
+                    if ranks.is_empty() { "" } else { hint },
+                )
             }
-            AgentError::Interrupted => (Class::Stopped, 0, ""),
-            _ => (Class::Other, 0, ""),
+            AgentError::Interrupted => (Class::Stopped, Ranks::NONE, ""),
+            _ => (Class::Other, Ranks::NONE, ""),
         };
         // The text for people names job and rank.
         let text = error.to_string();
@@ -72,7 +76,10 @@ impl From<&AgentError> for Failure {
 pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
     let Some((error, name)) = stall else {
         let text = "the agent has no collective of this process under way".into();
-        return Cause { ranks: 0, text };
+        return Cause {
+            ranks: Ranks::NONE,
+            text,
+        };
     };
     let ranks = ranks_of(&error);
     let text = match error {
@@ -95,24 +102,31 @@ pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
 }
 
 /// The ranks that an error is about.
-fn ranks_of(error: &WorkerError) -> u64 {
-    let one = |rank: &Option<Rank>| rank.filter(|it| it.0 < 64).map_or(0, |it| 1 << it.0);
+fn ranks_of(error: &WorkerError) -> Ranks {
+    let one = |rank: &Option<Rank>| {
+        let rank = rank.filter(|it| it.0 < 64).map(|it| u16::from(it.0));
+        rank.map_or(Ranks::NONE, |rank| Ranks::of_range(rank, rank + 1))
+    };
+    let range = |range: RankRange| Ranks::of_range(range.first(), range.end());
     match error {
-        WorkerError::NotStarted { missing, .. } => missing.0,
-        WorkerError::MemberLost { rank } | WorkerError::MemberFailed { rank, .. } => one(rank),
-        WorkerError::Stalled {
-            awaited: Awaited::Ranks(ranks),
+        WorkerError::NotStarted {
+            range: Some(missing),
             ..
-        }
-        | WorkerError::GaveUp { behind: ranks, .. } => ranks.0,
+        } => range(*missing),
+        WorkerError::NotStarted { missing, .. } => Ranks::of_bits(missing.0),
+        WorkerError::MemberLost { rank } | WorkerError::MemberFailed { rank, .. } => one(rank),
+        WorkerError::Stalled { awaited, .. } => match awaited {
+            Awaited::Ranks(ranks) => Ranks::of_bits(ranks.0),
+            Awaited::Range(ranks) => range(*ranks),
+            Awaited::NoRank | Awaited::Unknown => Ranks::NONE,
+        },
+        WorkerError::GaveUp { behind, .. } => Ranks::of_bits(behind.0),
         WorkerError::Payload { by, .. } | WorkerError::Shape { by } => one(by),
-        // Of a job of up to 64 workers all ranks fit.
-        WorkerError::InTree(it) => (it.concern.behind.or(it.concern.ranks))
-            .into_iter()
-            .flat_map(tally_wire::RankRange::iter)
-            .filter(|&rank| rank < 64)
-            .fold(0, |bits, rank| bits | 1 << rank),
-        _ => 0,
+        WorkerError::InTree(it) => {
+            let ranks = it.concern.behind.or(it.concern.ranks);
+            ranks.map_or(Ranks::NONE, range)
+        }
+        _ => Ranks::NONE,
     }
 }
 
@@ -121,9 +135,13 @@ mod tests {
     use super::*;
     use crate::session::Mismatch;
     use std::time::Duration;
-    use tally_endpoint::{Ranks, TreeFailure};
+    use tally_endpoint::{Ranks as Bits, TreeFailure};
+    use tally_wire::SwitchName;
     use tally_wire::control::{Concern, LeaveCode, Reason};
-    use tally_wire::{RankRange, SwitchName};
+
+    fn range(first: u16, end: u16) -> RankRange {
+        RankRange::new(first, end).unwrap()
+    }
 
     #[test]
     fn a_cause_names_the_collective_and_the_ranks_as_far_as_they_are_known() {
@@ -134,14 +152,14 @@ mod tests {
             ps_missing: false,
         };
         let name = || Some("layer1.weight".to_owned());
-        let known = cause(Some((stalled(Awaited::Ranks(Ranks(0b100))), name())));
-        assert_eq!(known.ranks, 0b100);
+        let known = cause(Some((stalled(Awaited::Ranks(Bits(0b100))), name())));
+        assert_eq!(known.ranks.bits(), 0b100);
         assert_eq!(
             known.text,
             "waiting for layer1.weight: no result for 2.3s, although the switch answers: rank 2 has not contributed"
         );
         let unknown = cause(Some((stalled(Awaited::Unknown), name())));
-        assert_eq!(unknown.ranks, 0);
+        assert!(unknown.ranks.is_empty());
         let text = unknown.text;
         assert!(text.contains("does not know which ranks"), "{text}");
         let silent = WorkerError::SwitchSilent {
@@ -152,15 +170,30 @@ mod tests {
         assert!(text.contains("silent for 2s"), "{text}");
         let not_started = WorkerError::NotStarted {
             after: Duration::from_secs(2),
-            missing: Ranks(0b1010),
+            missing: Bits(0b1010),
             range: None,
             ps_missing: false,
             hint: None,
         };
         let joining = cause(Some((not_started, None)));
-        assert_eq!(joining.ranks, 0b1010);
+        assert_eq!(joining.ranks.bits(), 0b1010);
         let text = joining.text;
         assert!(text.contains("ranks 1, 3 are missing"), "{text}");
+        let many = cause(Some((stalled(Awaited::Range(range(4000, 4096))), name())));
+        assert_eq!(many.ranks, Ranks::of_range(4000, 4096));
+        let text = many.text;
+        assert!(text.contains("ranks 4000 to 4095 have not"), "{text}");
+        let not_started = WorkerError::NotStarted {
+            after: Duration::from_secs(2),
+            missing: Bits(0),
+            range: Some(range(70, 90)),
+            ps_missing: false,
+            hint: None,
+        };
+        let joining = cause(Some((not_started, None)));
+        assert_eq!(joining.ranks, Ranks::of_range(70, 90));
+        let text = joining.text;
+        assert!(text.contains("ranks 70 to 89 are missing"), "{text}");
         assert!(cause(None).text.contains("no collective"));
     }
 
@@ -186,11 +219,14 @@ mod tests {
             Failure::from(&AgentError::of_session(source, 7, 1, false, None, |_| None))
         };
         let lost = failure(Reason::MemberLost, 5003);
-        assert_eq!((lost.class, lost.ranks), (Class::Member, 0xf00));
+        assert_eq!((lost.class, lost.ranks.bits()), (Class::Member, 0xf00));
         let want = "ranks 8 to 11 lost: switch \"leaf3\" silent for 5.003s";
         assert!(lost.text.starts_with(want), "{}", lost.text);
         let stalled = failure(Reason::MemberFailed, LeaveCode::Stalled as u32);
-        assert_eq!((stalled.class, stalled.ranks), (Class::Silence, 1 << 13));
+        assert_eq!(
+            (stalled.class, stalled.ranks.bits()),
+            (Class::Silence, 1 << 13)
+        );
         assert!(
             stalled.text.contains("rank 13 has not contributed"),
             "{}",
@@ -209,7 +245,10 @@ mod tests {
             },
         };
         let failure = Failure::from(&lost);
-        assert_eq!((failure.class, failure.ranks), (Class::Member, 0b100));
+        assert_eq!(
+            (failure.class, failure.ranks.bits()),
+            (Class::Member, 0b100)
+        );
         assert!(
             failure.text.starts_with("rank 2 has been silent"),
             "{}",
@@ -222,7 +261,7 @@ mod tests {
             rank: 0,
             source: WorkerError::NotStarted {
                 after: Duration::from_secs(1),
-                missing: Ranks(0b1010),
+                missing: Bits(0b1010),
                 range: None,
                 ps_missing: false,
                 hint: None,
@@ -230,7 +269,7 @@ mod tests {
             trouble: None,
         };
         let failure = Failure::from(&missing);
-        assert_eq!((failure.class, failure.ranks), (Class::Join, 0b1010));
+        assert_eq!((failure.class, failure.ranks.bits()), (Class::Join, 0b1010));
         assert!(
             failure.text.contains("ranks 1, 3 are missing"),
             "{}",
@@ -247,14 +286,17 @@ mod tests {
             source: WorkerError::Stalled {
                 after: Duration::from_secs(10),
                 fragment: 3,
-                awaited: Awaited::Ranks(Ranks(0b101)),
+                awaited: Awaited::Ranks(Bits(0b101)),
                 ps_missing: false,
             },
             tensors: Some("layer1.weight".into()),
             trouble: None,
         };
         let failure = Failure::from(&stalled);
-        assert_eq!((failure.class, failure.ranks), (Class::Silence, 0b101));
+        assert_eq!(
+            (failure.class, failure.ranks.bits()),
+            (Class::Silence, 0b101)
+        );
         assert!(
             failure.text.starts_with(
                 "waiting for layer1.weight: no result for 10s, although the switch answers: \
@@ -269,14 +311,17 @@ mod tests {
             source: Box::new(Mismatch {
                 ticket: 3,
                 ours: "a".into(),
-                ranks: Ranks(1 << 63),
-                differing: vec![(Ranks(1 << 63), "b".into())],
+                ranks: Bits(1 << 63),
+                differing: vec![(Bits(1 << 63), "b".into())],
                 majority: Some("a".into()),
                 unlike: None,
             }),
         };
         let failure = Failure::from(&differ);
-        assert_eq!((failure.class, failure.ranks), (Class::Mismatch, 1 << 63));
+        assert_eq!(
+            (failure.class, failure.ranks.bits()),
+            (Class::Mismatch, 1 << 63)
+        );
         assert!(failure.text.contains("rank 63"), "{}", failure.text);
     }
 }

@@ -184,7 +184,7 @@ mod tests {
         Live::new(path.to_owned(), AgentConfig::load(path).unwrap())
     }
 
-    fn job(id: u16, workers: u8) -> AgentJob {
+    fn job(id: u16, workers: u16) -> AgentJob {
         let key = "9192939495969798999a9b9c9d9e9fa0".parse().unwrap();
         AgentJob {
             id,
@@ -285,9 +285,9 @@ mod tests {
         );
         let none = change(&mut live, Change::Set(job(9, 3)), None).unwrap_err();
         assert!(none.contains("there is no job 9 (jobs: 7, 8)"), "{none}");
-        for bad in [job(9, 0), job(9, 65)] {
+        for bad in [job(9, 0), job(9, 4097)] {
             let error = change(&mut live, Change::Add(bad), None).unwrap_err();
-            assert!(error.contains("expected 1 to 64"), "{error}");
+            assert!(error.contains("expected 1 to 4096"), "{error}");
         }
         for _ in 0..2 {
             change(&mut live, Change::Remove(7), None).unwrap();

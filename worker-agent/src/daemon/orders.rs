@@ -42,7 +42,7 @@ pub(super) struct Answer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobLine {
     pub(super) id: u16,
-    pub(super) workers: u8,
+    pub(super) workers: u16,
     pub(super) priority: Option<u8>,
     /// Processes of it that the agent serves.
     pub(super) processes: usize,

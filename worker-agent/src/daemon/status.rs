@@ -2,11 +2,10 @@
 
 use super::warnings::{Host, Watch};
 use crate::config::WorkerConfig;
-use crate::session::{Session, SessionState};
+use crate::session::{Session, SessionState, missing};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tally_endpoint::{Members, Ranks};
 use tally_local::{Fallbacks, Operation, Presence};
 use tally_schema::agent::status::{Done, RankStatus};
 use tally_wire::Key;
@@ -28,7 +27,7 @@ pub(super) const fn count(done: &mut Done, operation: Operation) {
 pub(super) struct Shared {
     state: Mutex<State>,
     presence: Presence,
-    workers: u8,
+    workers: u16,
     /// The job's key as the configuration has it, for the thread to take if it is another one.
     key: Mutex<Key>,
     has_new_key: AtomicBool,
@@ -88,7 +87,7 @@ impl Shared {
     }
 
     /// Workers of its job.
-    pub(super) fn workers(&self) -> u8 {
+    pub(super) fn workers(&self) -> u16 {
         self.workers
     }
 
@@ -175,27 +174,12 @@ impl Shared {
 pub(super) fn words(state: SessionState) -> String {
     match state {
         SessionState::Joining(None) => "waiting for the switch".into(),
-        SessionState::Joining(Some(members)) => waiting_for(members),
+        SessionState::Joining(Some(members)) => {
+            let missing = missing(members).unwrap_or_else(|| "the job to begin".into());
+            format!("waiting for {missing}")
+        }
         SessionState::Running { epoch } => format!("running, epoch {epoch}"),
         SessionState::Finished => "left".into(),
         SessionState::Failed => "failed".into(),
     }
-}
-
-fn ranks_words(ranks: u64) -> Option<String> {
-    match ranks.count_ones() {
-        0 => None,
-        1 => Some(format!("rank {}", Ranks(ranks))),
-        _ => Some(format!("ranks {}", Ranks(ranks))),
-    }
-}
-
-fn waiting_for(Members { missing, ps, .. }: Members) -> String {
-    let ranks = ranks_words(missing);
-    let ps = (!ps).then(|| "the parameter server".to_owned());
-    let who: Vec<_> = ranks.into_iter().chain(ps).collect();
-    if who.is_empty() {
-        return "waiting for the job to begin".into();
-    }
-    format!("waiting for {}", who.join(" and "))
 }

@@ -17,8 +17,7 @@
 use crate::session::SessionReport;
 use std::fs;
 use std::time::{Duration, Instant};
-use tally_endpoint::Ranks;
-use tally_schema::agent::status::Slowest;
+use tally_schema::agent::status::{Slowest, ranks_text};
 
 /// Between two comparisons.
 const EVERY: Duration = Duration::from_secs(1);
@@ -89,9 +88,9 @@ pub(super) struct Watch {
     /// By cause.
     held: [Option<Held>; CAUSES.len()],
     /// Since when these ranks have been waited for.
-    behind: Option<(u64, Instant)>,
+    behind: Option<(Vec<u16>, Instant)>,
     /// Since when this rank has been the slowest by far.
-    slow: Option<(u8, Instant)>,
+    slow: Option<(u16, Instant)>,
     looked: Option<Instant>,
     /// The largest link window so far: it begins with what the switch serves, which may be less
     /// than is configured.
@@ -220,27 +219,25 @@ impl Watch {
     }
 
     fn who_is_behind(&mut self, now: Instant, report: &SessionReport) -> Option<(Cause, String)> {
-        let ranks = report
-            .behind
-            .iter()
-            .fold(0, |bits, rank| bits | 1_u64 << (rank & 63));
-        let (bits, since) = self
-            .behind
-            .filter(|(before, _)| before & ranks != 0)
-            .unwrap_or((ranks, now));
         // Those who were waited for all the time.
-        let bits = bits & ranks;
-        self.behind = (bits != 0).then_some((bits, since));
-        let waited = now.saturating_duration_since(since);
-        if bits == 0 || waited < BEHIND_FOR {
+        let held = self.behind.take().and_then(|(mut ranks, since)| {
+            ranks.retain(|rank| report.behind.contains(rank));
+            (!ranks.is_empty()).then_some((ranks, since))
+        });
+        let (ranks, since) = held.unwrap_or_else(|| (report.behind.clone(), now));
+        if ranks.is_empty() {
             return None;
         }
-        let s = if bits.is_power_of_two() { "" } else { "s" };
+        let waited = now.saturating_duration_since(since);
         let words = format!(
-            "all wait for rank{s} {}, for {:.0} s: see that rank's log and its program",
-            Ranks(bits),
+            "all wait for {}, for {:.0} s: see that rank's log and its program",
+            ranks_text(&ranks),
             (waited + EVERY).as_secs_f64()
         );
+        self.behind = Some((ranks, since));
+        if waited < BEHIND_FOR {
+            return None;
+        }
         Some((Cause::Behind, words))
     }
 }
@@ -539,7 +536,7 @@ mod tests {
             "{now:?}"
         );
         // A second of waiting in each step, for another one: no straggler.
-        let (said, _) = seconds(40, |second, r| r.behind = vec![(second / 2 % 4) as u8]);
+        let (said, _) = seconds(40, |second, r| r.behind = vec![(second / 2 % 4) as u16]);
         assert!(said.is_empty(), "{said:?}");
     }
 
@@ -555,7 +552,7 @@ mod tests {
         let (said, now) = seconds(30, |second, r| {
             r.slowest = match second {
                 // By turns: no one of them is slow.
-                0..10 => slowest((second % 3) as u8 + 1, 0.2, 0.6),
+                0..10 => slowest((second % 3) as u16 + 1, 0.2, 0.6),
                 // This one is us.
                 10..15 => slowest(0, 0.2, 0.2),
                 _ => slowest(2, 0.2, 0.5),

@@ -9,10 +9,11 @@
 use crate::link::{Link, LinkError};
 use std::time::{Duration, Instant};
 use tally_endpoint::Transmit;
-use tally_wire::control::{DATAGRAM_BYTES, Reason, Role};
+use tally_wire::control::{DATAGRAM_BYTES, JoinTree, Reason, Role};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Part, Rank, Refuse,
+    AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, MAX_WORKERS, Part,
+    Rank, Refuse,
 };
 
 /// For the answers.
@@ -29,7 +30,7 @@ const TRAINS: u32 = 3;
 pub(super) struct Asked {
     pub(super) job: JobId,
     pub(super) key: Key,
-    pub(super) workers: u8,
+    pub(super) workers: u16,
     pub(super) units: u8,
     pub(super) window: u16,
 }
@@ -38,7 +39,7 @@ pub(super) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     /// Its workers; `None` if the switch does not say.
-    pub(super) workers: Option<u8>,
+    pub(super) workers: Option<u16>,
     /// Whether its parameter server has joined.
     pub(super) has_ps: bool,
 }
@@ -146,11 +147,13 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         tag: AuthTag::NONE,
     };
     header.emit(out);
+    let is_wide = usize::from(of.workers) > MAX_WORKERS;
     let join = Join {
         instance,
         challenge: 0,
         role: Role::Worker,
-        workers: of.workers,
+        // A wide job's rank and workers are behind the header (TR-20).
+        workers: if is_wide { 0 } else { of.workers as u8 },
         units: of.units,
         running: false,
         window: of.window,
@@ -158,7 +161,10 @@ fn join(out: &mut [u8], of: &Asked, instance: u64) -> usize {
         sent: None,
         awaiting: 0,
         salt: 0,
-        tree: None,
+        tree: is_wide.then_some(JoinTree::Worker {
+            rank: 0,
+            workers: of.workers,
+        }),
         part: Part::ONLY,
     };
     join.emit(out);
@@ -180,7 +186,7 @@ fn answer(datagram: &[u8], of: &Asked, instance: u64) -> Option<Said> {
         Reason::BadMac => Said::OtherKey,
         _ if of.key.verify(datagram) => {
             let says = refuse.reason == Reason::Challenge;
-            let workers = u8::try_from(refuse.allowed).ok();
+            let workers = u16::try_from(refuse.allowed).ok();
             Said::Known(Job {
                 workers: workers.filter(|&n| says && n > 0),
                 has_ps: refuse.found > 0,
@@ -211,7 +217,14 @@ mod tests {
         assert!(asked().key.verify(&out));
         let join = Join::parse(&out).unwrap();
         assert_eq!((join.challenge, join.instance), (0, 9));
+        assert_eq!((join.workers, join.tree), (2, None));
         assert_eq!(Header::parse(&out).unwrap().epoch, Epoch(0));
+        let workers = 65;
+        let of = Asked { workers, ..asked() };
+        super::join(&mut out, &of, 9);
+        let join = Join::parse(&out).unwrap();
+        let tree = JoinTree::Worker { rank: 0, workers };
+        assert_eq!((join.workers, join.tree), (0, Some(tree)));
     }
 
     #[test]
@@ -249,7 +262,8 @@ mod tests {
         assert_eq!(ours(0, 4), known(Some(4), false));
         // As a switch says that does not know of these numbers.
         assert_eq!(ours(0, 0), known(None, false));
-        assert_eq!(ours(0, 4000), known(None, false));
+        assert_eq!(ours(1, 4096), known(Some(4096), true));
+        assert_eq!(ours(0, 70_000), known(None, false));
         let forged = refuse(challenge, 9, Some(&other), 0, 0);
         assert_eq!(said(forged), Some(Said::Forged));
         let hint = |reason, instance| said(refuse(reason, instance, None, 0, 0));

@@ -1,8 +1,9 @@
 //! What a session says of itself while it runs.
 
 use serde::Serialize;
+use tally_endpoint::{Members, Ranks};
 use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
-use tally_schema::agent::status::Slowest;
+use tally_schema::agent::status::{Slowest, ranks_text};
 
 /// What has become of a session, in numbers.
 #[derive(Clone, Debug, Serialize)]
@@ -13,9 +14,9 @@ pub struct SessionReport {
     /// Its incarnation, once it runs.
     pub epoch: Option<u16>,
     /// Our rank.
-    pub rank: u8,
+    pub rank: u16,
     /// Workers of the job.
-    pub workers: u8,
+    pub workers: u16,
     /// Bytes of elements in a frame.
     pub payload_bytes: u32,
     /// Fragments that may be unfinished.
@@ -25,7 +26,7 @@ pub struct SessionReport {
     /// Collectives that were submitted and are not done.
     pub waiting: u64,
     /// Ranks that the first of them waits for, once it has done so for about a second.
-    pub behind: Vec<u8>,
+    pub behind: Vec<u16>,
     /// The slowest rank, as far as all have said how much they wait.
     pub slowest: Option<Slowest>,
     /// Bytes of the buffers that have been fetched.
@@ -58,4 +59,45 @@ pub struct SessionReport {
     pub typical_us: Option<f64>,
     /// Timeout now.
     pub rto_us: f64,
+}
+
+/// The members that a job waits for, in words.
+#[must_use]
+pub fn missing(members: Members) -> Option<String> {
+    let ranks: Vec<_> = match members.range {
+        Some(range) => range.iter().collect(),
+        None => Ranks(members.missing).iter().map(u16::from).collect(),
+    };
+    let ps = "the parameter server";
+    match (ranks.is_empty(), members.ps) {
+        (true, true) => None,
+        (true, false) => Some(ps.into()),
+        (false, true) => Some(ranks_text(&ranks)),
+        (false, false) => Some(format!("{} and {ps}", ranks_text(&ranks))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tally_wire::RankRange;
+
+    #[test]
+    fn missing_members_are_named() {
+        let members = |bits, range: Option<(u16, u16)>, ps| Members {
+            joined: 0,
+            missing: bits,
+            range: range.and_then(|(first, end)| RankRange::new(first, end)),
+            ps,
+        };
+        let text = |it| missing(it).unwrap_or_default();
+        assert_eq!(missing(members(0, None, true)), None);
+        assert_eq!(text(members(0b101, None, true)), "ranks 0, 2");
+        let both = text(members(2, None, false));
+        assert_eq!(both, "rank 1 and the parameter server");
+        let many = text(members(0, Some((70, 90)), true));
+        assert_eq!(many, "ranks 70 to 89");
+        let one = text(members(0, Some((4095, 4096)), true));
+        assert_eq!(one, "rank 4095");
+    }
 }

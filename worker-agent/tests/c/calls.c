@@ -36,10 +36,12 @@ static void connecting(void) {
     BAD(tally_connect("\xff", 7, rank, workers, 1000, &none), TALLY_ERROR_ARGUMENT, "UTF-8");
     BAD(tally_connect(at, 65536, rank, workers, 1000, &none), TALLY_ERROR_ARGUMENT, "65536, expected 0 to 65535");
     BAD(tally_connect(at, -1, rank, workers, 1000, &none), TALLY_ERROR_ARGUMENT, "job: found -1");
-    BAD(tally_connect(at, 7, 256, workers, 1000, &none), TALLY_ERROR_ARGUMENT, "rank: found 256");
+    BAD(tally_connect(at, 7, 65536, workers, 1000, &none), TALLY_ERROR_ARGUMENT, "rank: found 65536");
     BAD(tally_connect(at, 7, 2, 2, 1000, &none), TALLY_ERROR_ARGUMENT, "rank 2 of 2 workers");
     BAD(tally_connect(at, 7, 0, 0, 1000, &none), TALLY_ERROR_ARGUMENT, "of 0 workers");
-    BAD(tally_connect(at, 7, 0, 65, 1000, &none), TALLY_ERROR_ARGUMENT, "of 65 workers");
+    BAD(tally_connect(at, 7, 0, 4097, 1000, &none), TALLY_ERROR_ARGUMENT, "of 4097 workers");
+    BAD(tally_connect(at, 7, 4096, 4096, 1000, &none), TALLY_ERROR_ARGUMENT, "rank 4096");
+    CHECK(tally_last_error_rank_range(NULL) == 0);
     BAD(tally_connect(at, 8, rank, workers, 1000, &none), TALLY_ERROR_REFUSED, "no job 8");
     BAD(tally_connect(at, 7, rank, 3, 1000, &none), TALLY_ERROR_REFUSED, "expects 3 workers");
     BAD(tally_connect("/none", 7, rank, workers, 0, &none), TALLY_ERROR_CONNECT, "cannot reach the agent at /none");

@@ -67,8 +67,8 @@ impl Agent {
     pub fn connect(&self, rank: u8) -> Result<Client, LocalError> {
         let hello = Hello {
             job: 7,
-            rank,
-            workers: self.rig.workers,
+            rank: rank.into(),
+            workers: self.rig.workers.into(),
         };
         Client::connect(&self.socket(), &hello, WAIT_MAX)
     }

@@ -4,7 +4,7 @@ use super::*;
 
 fn submission() -> Submission {
     Submission {
-        operation: Operation::Broadcast { root: 63 },
+        operation: Operation::Broadcast { root: 4095 },
         dtype: Dtype::Bf16,
         arithmetic: Arithmetic::Own,
         priority: Priority::Fixed(0),
@@ -16,8 +16,8 @@ fn submission() -> Submission {
 fn from_process() -> Vec<FromProcess> {
     let hello = Hello {
         job: 7,
-        rank: 3,
-        workers: 4,
+        rank: 4095,
+        workers: 4096,
     };
     let submit = |submission| FromProcess::Submit {
         region: 1,
@@ -63,8 +63,12 @@ fn from_process() -> Vec<FromProcess> {
 fn from_agent() -> Vec<FromAgent> {
     let failure = Failure {
         class: Class::Mismatch,
-        ranks: 1 << 63 | 2,
+        ranks: Ranks::of_bits(1 << 63 | 2),
         text: "warum?".into(),
+    };
+    let many = Failure {
+        ranks: Ranks::of_range(4000, 4096),
+        ..failure.clone()
     };
     vec![
         FromAgent::Welcome {
@@ -82,6 +86,7 @@ fn from_agent() -> Vec<FromAgent> {
         },
         FromAgent::Done { ticket: u64::MAX },
         FromAgent::Failed(failure),
+        FromAgent::Failed(many),
         FromAgent::Finished,
         FromAgent::Text {
             last: true,
@@ -90,7 +95,7 @@ fn from_agent() -> Vec<FromAgent> {
         FromAgent::Awaited {
             question: 6 << 40,
             awaited: Awaited {
-                ranks: 1 << 63 | 2,
+                ranks: Ranks::of_range(60, 70),
                 text: "warum?".into(),
             },
         },
@@ -115,13 +120,14 @@ fn what_is_written_is_read() {
 fn a_priority_that_cannot_be_is_no_message() {
     let mut good = Vec::new();
     from_process().last().unwrap().emit(&mut good);
-    assert_eq!(good[5..7], [0, 0], "place 2 of 3");
+    assert_eq!(good[6..8], [0, 0], "place 2 of 3");
     for (at, byte, why) in [
-        (5, 4, "no such flag"),
-        (5, 1, "fixed, with a place"),
-        (6, 1, "a place, with a fixed one"),
-        (12, 3, "behind the last"),
-        (14, 0, "of none"),
+        (6, 4, "no such flag"),
+        (6, 1, "fixed, with a place"),
+        (7, 1, "a place, with a fixed one"),
+        (9, 1, "not zero"),
+        (16, 3, "behind the last"),
+        (18, 0, "of none"),
     ] {
         let mut bad = good.clone();
         bad[at] = byte;

@@ -1,7 +1,9 @@
 //! A job that several threads share.
 
 use super::{ACCESS, Agent, HELLO, LONG, eventually, sum};
-use crate::{Awaited, Caller, Job, JobError, Kind, Limits, Listener, LocalError, Peer, Request};
+use crate::{
+    Awaited, Caller, Job, JobError, Kind, Limits, Listener, LocalError, Peer, Ranks, Request,
+};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -207,11 +209,17 @@ fn a_wait_that_ends_names_the_ranks_and_may_be_repeated() {
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| job.explain(late()));
         let asked = question(&mut peer);
-        let (ranks, text) = (0b1010, "ranks 1, 3 have not contributed".into());
+        let (ranks, text) = (
+            Ranks::of_bits(0b1010),
+            "ranks 1, 3 have not contributed".into(),
+        );
         peer.notify(asked, Awaited { ranks, text });
         let error = waiter.join().unwrap();
         assert!(error.is_late());
-        assert_eq!((error.kind(), error.ranks()), (Kind::Timeout, 0b1010));
+        assert_eq!(
+            (error.kind(), error.ranks()),
+            (Kind::Timeout, Ranks::of_bits(0b1010))
+        );
         assert_eq!(
             error.after(LONG).to_string(),
             "job 7 rank 1: `layer1` takes more than 20s: ranks 1, 3 have not contributed"
@@ -226,7 +234,7 @@ fn a_wait_that_ends_names_the_ranks_and_may_be_repeated() {
         folder.path().join("agent.sock").display()
     );
     assert!(error.to_string().contains(&want), "{error}");
-    assert_eq!((error.is_late(), error.ranks()), (true, 0));
+    assert_eq!((error.is_late(), error.ranks()), (true, Ranks::NONE));
     let asked = question(&mut peer);
     peer.notify(asked, Awaited::default());
     peer.complete(barrier);
@@ -260,12 +268,12 @@ fn a_client_s_wait_names_the_ranks_and_may_be_repeated() {
         let mut peer = pending.accept(Limits::default());
         let barrier = ticket(&mut peer);
         let asked = question(&mut peer);
-        let (ranks, text) = (0b1, "rank 0 has not contributed".into());
+        let (ranks, text) = (Ranks::of_bits(0b1), "rank 0 has not contributed".into());
         peer.notify(asked, Awaited { ranks, text });
         std::thread::sleep(Duration::from_millis(50));
         peer.complete(barrier);
         let error = JobError::from(client.join().unwrap());
-        assert_eq!(error.ranks(), 0b1, "{error}");
+        assert_eq!(error.ranks().bits(), 0b1, "{error}");
         assert!(error.to_string().ends_with(": rank 0 has not contributed"));
     });
 }

@@ -22,7 +22,9 @@ use std::path::Path;
 use std::time::Duration;
 use tally_config::ConfigError;
 use tally_wire::part::is_count;
-use tally_wire::{DEFAULT_PORT, JobId, Key, MAX_PAYLOAD_BYTES, MAX_WORKERS, Mac, Part, UNIT_BYTES};
+use tally_wire::{
+    DEFAULT_PORT, JobId, Key, MAX_PAYLOAD_BYTES, MAX_TREE_WORKERS, Mac, Part, UNIT_BYTES,
+};
 
 /// A worker's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -84,11 +86,12 @@ pub struct WorkerJob {
     #[serde(with = "crate::key")]
     #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
-    /// How many workers it has, 1 to 64.
-    pub workers: u8,
-    /// Which of them this is, from 0. May be given on the command line instead.
+    /// How many workers it has: 1 to 64 at one switch, to 4096 in a tree of switches.
+    pub workers: u16,
+    /// Which of them this is, from 0; in a tree, of all switches. May be given on the command line
+    /// instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank: Option<u8>,
+    pub rank: Option<u16>,
     /// Who gets a slot in the switch when there are not enough, and leaves a full port first: 0
     /// lowest to 255 highest. Without it each fragment's is computed from what the worker measures.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -297,6 +300,14 @@ fn check_frames(path: &Path, payload_bytes: u32, window: u16) -> Result<(), Conf
     Ok(())
 }
 
+fn check_workers(path: &Path, key: impl Into<String>, workers: u16) -> Result<(), ConfigError> {
+    if !(1..=MAX_TREE_WORKERS).contains(&workers) {
+        let allowed = format!("1 to {MAX_TREE_WORKERS}");
+        return Err(ConfigError::value(path, key, workers, allowed));
+    }
+    Ok(())
+}
+
 /// That the list `name` has each job once. It may be empty: jobs are added to daemons that run.
 fn check_jobs(path: &Path, name: &str, jobs: impl Iterator<Item = u16>) -> Result<(), ConfigError> {
     let mut seen = Vec::new();
@@ -390,15 +401,7 @@ impl WorkerConfig {
     pub fn check(&self, path: &Path) -> Result<(), ConfigError> {
         check_switch(path, &self.switch)?;
         let job = &self.job;
-        if !(1..=MAX_WORKERS).contains(&usize::from(job.workers)) {
-            let allowed = format!("1 to {MAX_WORKERS}");
-            return Err(ConfigError::value(
-                path,
-                "job.workers",
-                job.workers,
-                allowed,
-            ));
-        }
+        check_workers(path, "job.workers", job.workers)?;
         if let Some(rank) = job.rank
             && rank >= job.workers
         {
@@ -575,8 +578,8 @@ mod tests {
             ),
             (
                 "\"workers\": 4",
-                "\"workers\": 65",
-                "w.json: job.workers: found 65, expected 1 to 64",
+                "\"workers\": 4097",
+                "w.json: job.workers: found 4097, expected 1 to 4096",
             ),
             (
                 "1024",

@@ -68,9 +68,9 @@ pub struct Report {
     /// Its incarnation.
     pub epoch: u16,
     /// Our rank.
-    pub rank: u8,
+    pub rank: u16,
     /// Workers of the job.
-    pub workers: u8,
+    pub workers: u16,
     /// What it made of the tensors.
     pub op: Op,
     /// How it added them.

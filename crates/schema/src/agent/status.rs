@@ -42,7 +42,7 @@ pub struct JobStatus {
     /// Its number.
     pub job: u16,
     /// Its workers, on all hosts.
-    pub workers: u8,
+    pub workers: u16,
     /// Those of them that are on this one.
     pub ranks: Vec<RankStatus>,
 }
@@ -51,7 +51,7 @@ pub struct JobStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankStatus {
     /// Its rank.
-    pub rank: u8,
+    pub rank: u16,
     /// Its number in the agent's PID namespace; 0 if it has none there.
     pub pid: i32,
     /// Its user.
@@ -74,7 +74,7 @@ pub struct RankStatus {
     /// Collectives that are submitted and not done.
     pub under_way: u64,
     /// Ranks that the first of them waits for, once it has done so for about a second.
-    pub behind: Vec<u8>,
+    pub behind: Vec<u16>,
     /// The slowest rank, as far as all have said how much they wait.
     pub slowest: Option<Slowest>,
     /// Bytes of those that are done.
@@ -125,11 +125,25 @@ pub struct Done {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slowest {
     /// Which.
-    pub rank: u8,
+    pub rank: u16,
     /// The part of its time in which it awaits results, from 0 to 1.
     pub awaiting: f64,
     /// The part of ours.
     pub ours: f64,
+}
+
+/// Ranks in ascending order, as `rank 3`, or `ranks 1, 70 to 90`.
+#[must_use]
+pub fn ranks_text(ranks: &[u16]) -> String {
+    let mut text = if ranks.len() == 1 { "rank " } else { "ranks " }.to_owned();
+    let runs = ranks.chunk_by(|a, b| *b == a.wrapping_add(1));
+    // Two that follow one another are no shorter as a run.
+    let parts = runs.flat_map(|run| match run {
+        [first, _, .., last] => vec![format!("{first} to {last}")],
+        few => few.iter().map(u16::to_string).collect(),
+    });
+    text.push_str(&parts.collect::<Vec<_>>().join(", "));
+    text
 }
 
 /// Numbers by kind, as `all_gather 3, send 1`.
@@ -233,9 +247,7 @@ impl fmt::Display for Status {
                     writeln!(f, "    {all} collectives done by another library: {kinds}")?;
                 }
                 if !r.behind.is_empty() {
-                    let ranks: Vec<_> = r.behind.iter().map(u8::to_string).collect();
-                    let s = if ranks.len() > 1 { "s" } else { "" };
-                    writeln!(f, "    waiting for rank{s} {}", ranks.join(", "))?;
+                    writeln!(f, "    waiting for {}", ranks_text(&r.behind))?;
                 }
                 if let Some(slowest) = r.slowest {
                     writeln!(

@@ -46,7 +46,7 @@ impl Cluster {
         let served = AgentJob {
             id: job_id(job),
             key: key(job),
-            workers: self.spec.jobs[job],
+            workers: self.spec.jobs[job].into(),
             priority: None,
         };
         let transport = AgentTransport::Udp { bind: self.ip(at) };

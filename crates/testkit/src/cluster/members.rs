@@ -87,8 +87,8 @@ impl Cluster {
             job: WorkerJob {
                 id: job_id(job),
                 key: key.unwrap_or_else(|| self::key(job)),
-                workers: self.spec.jobs[job],
-                rank: Some(rank),
+                workers: self.spec.jobs[job].into(),
+                rank: Some(rank.into()),
                 priority: None,
             },
             transport: host.transport.clone(),

@@ -17,13 +17,13 @@ impl Fabric {
     }
 
     /// The file of a worker, with this suffix.
-    fn worker_file(&self, job: usize, rank: u8, suffix: &str) -> PathBuf {
+    fn worker_file(&self, job: usize, rank: u16, suffix: &str) -> PathBuf {
         self.file(&format!("job{job}-worker{rank}{suffix}"))
     }
 
     /// Where a worker writes its result.
     #[must_use]
-    pub fn output(&self, job: usize, rank: u8) -> PathBuf {
+    pub fn output(&self, job: usize, rank: u16) -> PathBuf {
         self.worker_file(job, rank, ".safetensors")
     }
 
@@ -31,7 +31,7 @@ impl Fabric {
     ///
     /// # Errors
     /// If there is none.
-    pub fn worker_report(&self, job: usize, rank: u8) -> Result<WorkerReport> {
+    pub fn worker_report(&self, job: usize, rank: u16) -> Result<WorkerReport> {
         read_json(&self.worker_file(job, rank, "-report.json"))
     }
 
@@ -43,9 +43,9 @@ impl Fabric {
     pub fn start_workers(
         &self,
         job: usize,
-        arguments: impl Fn(u8) -> Vec<String>,
+        arguments: impl Fn(u16) -> Vec<String>,
     ) -> Result<Vec<Program>> {
-        (0..self.spec.shape.total() as u8)
+        (0..self.spec.shape.total() as u16)
             .map(|rank| self.start_worker(job, rank, arguments(rank)))
             .collect()
     }
@@ -54,7 +54,7 @@ impl Fabric {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start_worker(&self, job: usize, rank: u8, arguments: Vec<String>) -> Result<Program> {
+    pub fn start_worker(&self, job: usize, rank: u16, arguments: Vec<String>) -> Result<Program> {
         let host = self.plan.host(HostRole::Worker(job, rank));
         let host = host.with_context(|| format!("job {job} has no rank {rank}"))?;
         let leaf = self.plan.leaf(self.plan.hosts()[host].leaf);
@@ -63,7 +63,7 @@ impl Fabric {
             job: WorkerJob {
                 id: job_id(job),
                 key: key(job),
-                workers: self.spec.shape.total() as u8,
+                workers: self.spec.shape.total() as u16,
                 rank: Some(rank),
                 priority: None,
             },

@@ -23,7 +23,7 @@ pub struct SwitchId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRole {
     /// The worker of a job with this rank.
-    Worker(usize, u8),
+    Worker(usize, u16),
     /// The parameter server of a switch.
     Ps(SwitchId),
     /// None of our programs.
@@ -75,7 +75,7 @@ impl Plan {
             for job in 0..spec.jobs {
                 for worker in 0..shape.workers {
                     let rank = leaf * shape.workers + worker;
-                    roles.push((leaf, HostRole::Worker(job, rank as u8)));
+                    roles.push((leaf, HostRole::Worker(job, rank as u16)));
                 }
             }
             if spec.jobs > 0 {

@@ -60,6 +60,7 @@ impl Drop for Program {
 
 /// A rank of a job, which has a number and so many workers, at the agent of this socket.
 pub fn connect(socket: &Path, (job, workers): (u16, u8), rank: u8) -> Client {
+    let (rank, workers) = (rank.into(), workers.into());
     let hello = Hello { job, rank, workers };
     let deadline = Instant::now() + LONG;
     loop {

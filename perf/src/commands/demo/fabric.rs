@@ -179,7 +179,7 @@ fn run_one(
     killed: &[SwitchId],
     restarts: &mut Vec<Restarted>,
 ) -> Result<Vec<Row>> {
-    let total = fabric.spec().shape.total() as u8;
+    let total = fabric.spec().shape.total() as u16;
     let jobs = fabric.plan().jobs();
     let seed = |job: usize| args.seed.wrapping_add(job as u64);
     let before: Vec<_> = (0..jobs)

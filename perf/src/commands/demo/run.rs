@@ -40,7 +40,7 @@ pub fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Resul
     let before = cluster.results()?;
     let card_before = card_results(cluster)?;
     let mut workers =
-        cluster.start_workers(0, |rank| arguments(args, workload, args.seed, rank))?;
+        cluster.start_workers(0, |rank| arguments(args, workload, args.seed, rank.into()))?;
     let (elements, element_bytes) = workload.size();
     let patience = PATIENCE + Duration::from_micros(elements * u64::from(args.workers));
     let restarts = match args.restart() {
@@ -101,7 +101,7 @@ pub fn run_one(args: &Args, cluster: &mut Cluster, workload: &Workload) -> Resul
 }
 
 /// What the worker of that rank is told of a workload.
-pub fn arguments(args: &Args, workload: &Workload, seed: u64, rank: u8) -> Vec<String> {
+pub fn arguments(args: &Args, workload: &Workload, seed: u64, rank: u16) -> Vec<String> {
     let mut arguments = vec!["--arithmetic".to_owned(), workload.arithmetic.to_owned()];
     match &workload.data {
         Data::Real(folder) => {
@@ -134,7 +134,7 @@ pub fn arguments(args: &Args, workload: &Workload, seed: u64, rank: u8) -> Vec<S
 
 /// Asks the reference.
 fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Verdict> {
-    let inputs = inputs(workload, args.seed, args.workers);
+    let inputs = inputs(workload, args.seed, args.workers.into());
     let reference = Reference {
         program: args.reference.clone(),
     };
@@ -143,7 +143,7 @@ fn check(args: &Args, cluster: &Cluster, workload: &Workload) -> Result<Verdict>
 }
 
 /// What the workers of a job sum.
-pub fn inputs(workload: &Workload, seed: u64, workers: u8) -> Inputs {
+pub fn inputs(workload: &Workload, seed: u64, workers: u16) -> Inputs {
     match &workload.data {
         Data::Real(folder) => Inputs::Files((0..workers).map(|rank| input(folder, rank)).collect()),
         &Data::Synthetic(elements, element) => Inputs::Synthetic {

@@ -107,6 +107,9 @@ pub fn workloads(args: &Args) -> Result<Vec<Workload>> {
     Ok(workloads)
 }
 
-pub fn input(folder: &Path, rank: u8) -> PathBuf {
-    folder.join(format!("rank{}.safetensors", rank % REAL_WORKERS))
+pub fn input(folder: &Path, rank: u16) -> PathBuf {
+    folder.join(format!(
+        "rank{}.safetensors",
+        rank % u16::from(REAL_WORKERS)
+    ))
 }

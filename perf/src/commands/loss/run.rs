@@ -274,7 +274,7 @@ impl<'a> Bench<'a> {
             seed: self.args.seed,
             element: "f32",
             elements: self.args.elements,
-            workers: self.args.workers,
+            workers: self.args.workers.into(),
         };
         let reference = Reference {
             program: self.args.reference.clone(),

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import numpy
 
 from . import _native
-from ._default import all_reduce, barrier, broadcast, init, shutdown
+from ._default import _socket_from_environment, all_reduce, barrier, broadcast, init, shutdown
 from ._errors import (
     AgentGoneError,
     ArgumentError,
@@ -98,13 +98,14 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def status(socket: str = DEFAULT_SOCKET, timeout: float = 5.0) -> dict[str, Any]:
-    """Status of the jobs and ranks of the agent at ``socket``.
+def status(socket: Optional[str] = None, timeout: float = 5.0) -> dict[str, Any]:
+    """Status of the jobs and ranks of the agent at ``socket``, by default ``TALLY_SOCKET``.
 
     The dictionary is that of ``tally-agent status --json``. Raises :class:`TallyError` if no agent
     answers within ``timeout`` seconds.
     """
-    return json.loads(_native.status(str(socket), float(timeout)))
+    socket = _socket_from_environment() if socket is None else str(socket)
+    return json.loads(_native.status(socket, float(timeout)))
 
 
 class Handle:
@@ -144,8 +145,8 @@ class Job:
 
     * ``job``: number of the job in the agent's and the switch's configuration.
     * ``rank``: 0 to ``workers - 1``.
-    * ``workers``: 1 to 64.
-    * ``socket``: path of the agent's socket.
+    * ``workers``: 1 to 64 at one switch, to 4096 in a tree of switches.
+    * ``socket``: path of the agent's socket, by default ``TALLY_SOCKET``, or :data:`DEFAULT_SOCKET`.
     * ``timeout``: seconds for connecting and for each collective. The agent's own ``timeouts``
       usually end a collective sooner.
 
@@ -167,13 +168,13 @@ class Job:
         job: int,
         rank: int,
         workers: int,
-        socket: str = DEFAULT_SOCKET,
+        socket: Optional[str] = None,
         timeout: float = 60.0,
     ) -> None:
         for name, value, low, high in (
             ("job", job, 0, 65535),
-            ("workers", workers, 1, 64),
-            ("rank", rank, 0, 63),
+            ("workers", workers, 1, 4096),
+            ("rank", rank, 0, 4095),
         ):
             if not low <= value <= high:
                 raise ArgumentError(f"{name}: found {value}, expected {low} to {high}")
@@ -181,7 +182,8 @@ class Job:
             raise ArgumentError(f"timeout: found {timeout}, expected more than 0 seconds")
         self.job, self.rank, self.workers = job, rank, workers
         self._count = itertools.count()
-        self._native = _native.Job(str(socket), job, rank, workers, float(timeout))
+        socket = _socket_from_environment() if socket is None else str(socket)
+        self._native = _native.Job(socket, job, rank, workers, float(timeout))
 
     def all_reduce(
         self,

@@ -76,7 +76,7 @@ def _init(
         _from_environment("TALLY_JOB", "job") if job is None else job,
         _from_environment("RANK", "rank") if rank is None else rank,
         _from_environment("WORLD_SIZE", "workers") if workers is None else workers,
-        _socket_from_environment() if socket is None else socket,
+        socket,
         timeout,
     )
     return _job

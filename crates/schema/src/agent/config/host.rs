@@ -183,8 +183,8 @@ pub struct AgentJob {
     #[serde(with = "crate::key")]
     #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
-    /// How many workers it has, 1 to 64.
-    pub workers: u8,
+    /// How many workers it has: 1 to 64 at one switch, to 4096 in a tree of switches.
+    pub workers: u16,
     /// The priority of collectives that have none of their own, as that of a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
@@ -336,7 +336,7 @@ impl AgentConfig {
 
     /// What a worker would be told that is rank `rank` of `job`.
     #[must_use]
-    pub fn worker(&self, job: &AgentJob, rank: u8) -> WorkerConfig {
+    pub fn worker(&self, job: &AgentJob, rank: u16) -> WorkerConfig {
         WorkerConfig {
             switch: self.switch,
             job: WorkerJob {
@@ -449,13 +449,13 @@ mod tests {
             ),
             (
                 "\"workers\": 2",
-                "\"workers\": 65",
-                "a.json: jobs[1].workers: found 65, expected 1 to 64",
+                "\"workers\": 4097",
+                "a.json: jobs[1].workers: found 4097, expected 1 to 4096",
             ),
             (
                 "\"workers\": 2",
                 "\"workers\": 0",
-                "a.json: jobs[1].workers: found 0, expected 1 to 64",
+                "a.json: jobs[1].workers: found 0, expected 1 to 4096",
             ),
             (
                 "\"jobs\"",
