@@ -69,7 +69,8 @@ import sys
 
 import numpy as np
 
-WORKERS_MAX = 64
+MEMBERS_MAX = 64
+WORKERS_MAX = 4096
 CHUNK_ELEMENTS = 1 << 15
 DIFFERENCES_SHOWN_MAX = 10
 CANONICAL_NAN = np.uint32(0x7FC00000)
@@ -262,7 +263,7 @@ def parsed_tree(text):
     def is_tree(node):
         if type(node) is int:
             return True
-        return isinstance(node, list) and 1 <= len(node) <= WORKERS_MAX and all(map(is_tree, node))
+        return isinstance(node, list) and 1 <= len(node) <= MEMBERS_MAX and all(map(is_tree, node))
 
     if not isinstance(tree, list) or not is_tree(tree):
         raise ValueError
@@ -278,7 +279,8 @@ def fixed_sum(contributions, fragment_elements):
     # do.
     largest = (by_fragment & np.uint32(0x7FFFFFFF)).max(axis=(0, 2))
     e = (largest >> np.uint32(23)).astype(np.int64)
-    c = (n - 1).bit_length()
+    # Above 128 workers rounding may reach the bound of an element.
+    c = (n if n > 128 else n - 1).bit_length()
     s = 31 - c - (np.maximum(e, 1) - 126)
     up = np.ldexp(1.0, s)[:, None]
     # Integers below 2^31 are exact in f64, and so are v * 2^s: 24 bits at exponents of f64.
@@ -418,6 +420,8 @@ def check(args):
         inputs, n = SyntheticInputs(args.synthetic, args.elements, args.element.upper()), args.workers
     if not 1 <= n <= WORKERS_MAX:
         raise Refused(f"{n} workers; a job has 1 to {WORKERS_MAX}")
+    if n > MEMBERS_MAX and not args.tree:
+        raise Refused(f"{n} workers; a job without --tree has 1 to {MEMBERS_MAX}")
     if args.tree and ranks_of(args.tree) != list(range(n)):
         raise Refused(f"--tree has the ranks {ranks_of(args.tree)}, a job of {n} has 0 to {n - 1} in their order")
     if len(args.outputs) != n:

@@ -38,7 +38,7 @@ impl FromStr for Shape {
     fn from_str(text: &str) -> Result<Self, String> {
         let parts: Vec<_> = text.split('x').map(str::parse).collect();
         let allowed = "spines x leaves x workers a leaf, as in 2x4x2: 1 to 8 spines, 1 to 16 leaves, \
-                       1 to 16 workers, 64 workers together";
+                       1 to 24 workers";
         let wrong = || format!("found `{text}`, expected {allowed}");
         let [Ok(spines), Ok(leaves), Ok(workers)] = parts[..] else {
             return Err(wrong());
@@ -48,10 +48,8 @@ impl FromStr for Shape {
             leaves,
             workers,
         };
-        let is_good = (1..=8).contains(&spines)
-            && (1..=16).contains(&leaves)
-            && (1..=16).contains(&workers)
-            && shape.total() <= 64;
+        let is_good =
+            (1..=8).contains(&spines) && (1..=16).contains(&leaves) && (1..=24).contains(&workers);
         is_good.then_some(shape).ok_or_else(wrong)
     }
 }
@@ -137,7 +135,7 @@ mod tests {
         assert_eq!((shape.spines, shape.leaves, shape.workers), (2, 4, 3));
         assert_eq!((shape.to_string(), shape.total()), ("2x4x3".to_owned(), 12));
         for bad in [
-            "", "2", "2x4", "2x4x2x1", "0x4x2", "2x0x2", "2x4x0", "2x4x17", "axbxc", "2x16x5",
+            "", "2", "2x4", "2x4x2x1", "0x4x2", "2x0x2", "2x4x0", "2x4x25", "axbxc", "2x17x5",
             "-1x2x2",
         ] {
             let error = bad.parse::<Shape>().unwrap_err();
