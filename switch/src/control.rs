@@ -200,7 +200,8 @@ impl Control {
     /// Says what happened to jobs and members, once it has been carried out.
     fn say_events(&mut self) {
         for event in self.registry.take_events() {
-            self.growth.say(&event);
+            let place = self.registry.tree(event.job());
+            self.growth.say(&event, place);
         }
     }
 

@@ -11,13 +11,13 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use tally_engine::counters::CLAIMS;
 use tally_engine::metrics::MetricSet as _;
-use tally_engine::registry::Event;
+use tally_engine::registry::{Event, Tree};
 use tally_engine::switchml::controller::{End, Event as SessionEvent};
 use tally_engine::{Counters, DropReason, Member, PortId};
 use tally_telemetry::Level;
 use tally_telemetry::tracing::{info, warn};
-use tally_wire::control::Reason;
-use tally_wire::{JobId, Part, Rank};
+use tally_wire::control::{Concern, Reason};
+use tally_wire::{JobId, MAX_WORKERS, Part, Rank};
 
 /// Drops that have no honest cause in a network that works, beside claims.
 const SUSPICIOUS: [DropReason; 3] = [
@@ -43,12 +43,70 @@ pub fn port_name(ports: &[String], port: PortId) -> String {
     name.cloned().unwrap_or_else(|| port.0.to_string())
 }
 
-/// `rank 3`, `PS`, or of several `PS 1 of 0 to 3`.
-fn rank_name(rank: Rank, part: Part) -> String {
-    match (rank, part.count()) {
-        (Rank::PS, 1) => "PS".into(),
-        (Rank::PS, count) => format!("PS {} of 0 to {}", part.index(), count - 1),
-        (Rank(rank), _) => format!("rank {rank}"),
+/// The place of the switch in the tree of a job, and its hosts there.
+pub type Place<'a> = Option<(&'a Tree, u8)>;
+
+/// What a member is called: in sentences, and as the value of the field `rank`.
+struct Name {
+    text: String,
+    field: String,
+}
+
+impl Name {
+    /// A member of a job by its local rank. In a tree a worker has its global rank, and a child
+    /// switch its name.
+    fn of(rank: Rank, part: Part, place: Place<'_>) -> Self {
+        let Some((tree, hosts)) = place.filter(|_| rank != Rank::PS) else {
+            return Self::claimed(rank, part);
+        };
+        match (tree.child(hosts, rank), tree.ranks_of(hosts, rank)) {
+            (Some(child), Some(ranks)) => Self {
+                text: format!("switch {} ({ranks})", child.switch.as_str()),
+                field: child.switch.as_str().to_owned(),
+            },
+            (None, Some(ranks)) => Self {
+                text: format!("{ranks} (local rank {})", rank.0),
+                field: ranks.first().to_string(),
+            },
+            (_, None) => Self::claimed(rank, part),
+        }
+    }
+
+    /// The rank as the header of a frame has it.
+    fn claimed(rank: Rank, part: Part) -> Self {
+        match (rank, part.count()) {
+            (Rank::PS, 1) => Self {
+                text: "PS".into(),
+                field: part.to_string(),
+            },
+            (Rank::PS, count) => Self {
+                text: format!("PS {} of 0 to {}", part.index(), count - 1),
+                field: part.to_string(),
+            },
+            (Rank(rank), _) => Self {
+                text: format!("rank {rank}"),
+                field: rank.to_string(),
+            },
+        }
+    }
+
+    /// A worker that was refused before its local rank was known.
+    fn refused(rank: Rank, place: Place<'_>, reason: Reason, found: u32) -> Self {
+        let is_wide = place.is_some_and(|(tree, _)| usize::from(tree.total) > MAX_WORKERS);
+        if rank == Rank::PS || !is_wide {
+            return Self::claimed(rank, Part::ONLY);
+        }
+        if reason == Reason::BadRank {
+            return Self {
+                text: format!("rank {found}"),
+                field: found.to_string(),
+            };
+        }
+        // Its header says 0 (TR-20).
+        Self {
+            text: "a worker".into(),
+            field: "unknown".into(),
+        }
     }
 }
 
@@ -104,7 +162,7 @@ const fn refusal(reason: Reason) -> (&'static str, &'static str) {
 }
 
 /// Says what happened to a job or to a member.
-pub fn say(event: &Event, ports: &[String]) {
+pub fn say(event: &Event, ports: &[String], place: Place<'_>) {
     match event {
         Event::Joined {
             job,
@@ -112,10 +170,10 @@ pub fn say(event: &Event, ports: &[String]) {
             part,
             member,
         } => {
-            let (at, name) = (At::new(ports, member), rank_name(*rank, *part));
-            info!(kind = "joined", job = job.0, rank = %rank_field(*rank, *part), port = at.port,
+            let (at, Name { text, field }) = (At::new(ports, member), Name::of(*rank, *part, place));
+            info!(kind = "joined", job = job.0, rank = field, port = at.port,
                 mac = %member.mac, ip = %member.ip,
-                "job {}: {name} joined from {at}", job.0);
+                "job {}: {text} joined from {at}", job.0);
         }
         Event::Left {
             job,
@@ -123,10 +181,10 @@ pub fn say(event: &Event, ports: &[String]) {
             part,
             member,
         } => {
-            let (at, name) = (At::new(ports, member), rank_name(*rank, *part));
-            info!(kind = "left", job = job.0, rank = %rank_field(*rank, *part), port = at.port,
+            let (at, Name { text, field }) = (At::new(ports, member), Name::of(*rank, *part, place));
+            info!(kind = "left", job = job.0, rank = field, port = at.port,
                 mac = %member.mac, ip = %member.ip,
-                "job {}: {name} left, {at}", job.0);
+                "job {}: {text} left, {at}", job.0);
         }
         Event::Lost {
             job,
@@ -135,8 +193,8 @@ pub fn say(event: &Event, ports: &[String]) {
             member,
             silent,
         } => {
-            let silent_s = silent.as_secs_f64();
-            say_lost(*job, (*rank, *part), member.as_ref(), silent_s, ports);
+            let name = Name::of(*rank, *part, place);
+            say_lost(*job, name, member.as_ref(), silent.as_secs_f64(), ports);
         }
         Event::Running {
             job,
@@ -167,36 +225,47 @@ pub fn say(event: &Event, ports: &[String]) {
             job,
             epoch,
             failure,
-        } => say_ended(job.0, epoch.0, *failure),
+            concern,
+        } => {
+            let about = concern.map(|it| concerned(&it)).or_else(|| {
+                let rank = (*failure)?.1?;
+                Some(Name::of(rank, Part::ONLY, place).text)
+            });
+            say_ended(job.0, epoch.0, failure.map(|it| it.0), about);
+        }
         Event::Refused {
             job,
             rank,
+            located,
             from,
             reason,
             found,
             allowed,
         } => {
+            let Name { text, field } = if *located {
+                Name::of(*rank, Part::ONLY, place)
+            } else {
+                Name::refused(*rank, place, *reason, *found)
+            };
             let (reason, what) = refusal(*reason);
-            let (at, name) = (At::new(ports, from), rank_name(*rank, Part::ONLY));
+            let at = At::new(ports, from);
             let numbers = match (found, allowed) {
                 (0, 0) => String::new(),
                 (found, allowed) => format!(" (found {found}, allowed {allowed})"),
             };
-            warn!(kind = "refused", job = job.0, rank = %rank_field(*rank, Part::ONLY), reason,
+            warn!(kind = "refused", job = job.0, rank = field, reason,
                 port = at.port, mac = %from.mac, ip = %from.ip,
-                "job {}: refused {name} from {at}: {reason}{numbers}: {what}", job.0);
+                "job {}: refused {text} from {at}: {reason}{numbers}: {what}", job.0);
         }
     }
 }
 
-fn say_lost(
-    job: JobId,
-    (rank, part): (Rank, Part),
-    member: Option<&Member>,
-    silent_s: f64,
-    ports: &[String],
-) {
-    let (job, name, rank) = (job.0, rank_name(rank, part), rank_field(rank, part));
+fn say_lost(job: JobId, name: Name, member: Option<&Member>, silent_s: f64, ports: &[String]) {
+    let job = job.0;
+    let Name {
+        text: name,
+        field: rank,
+    } = name;
     let Some(member) = member else {
         warn!(
             kind = "lost",
@@ -212,8 +281,14 @@ fn say_lost(
         "job {job}: {name} lost: silent for {silent_s:.1} s, {at}: look at that host and its link");
 }
 
-fn say_ended(job: u16, epoch: u16, failure: Option<(Reason, Option<Rank>)>) {
-    let Some((reason, about)) = failure else {
+/// The ranks and the switch that a failure in a tree concerns.
+fn concerned(Concern { ranks, switch, .. }: &Concern) -> String {
+    let ranks = ranks.map_or_else(String::new, |ranks| format!("{ranks} at "));
+    format!("{ranks}switch {}", switch.as_str())
+}
+
+fn say_ended(job: u16, epoch: u16, failure: Option<Reason>, about: Option<String>) {
+    let Some(reason) = failure else {
         info!(
             kind = "ended",
             job, epoch, "job {job}: epoch {epoch} has ended, all workers left"
@@ -221,21 +296,11 @@ fn say_ended(job: u16, epoch: u16, failure: Option<(Reason, Option<Rank>)>) {
         return;
     };
     let (reason, _) = refusal(reason);
-    let about = about.map_or_else(String::new, |rank| {
-        format!(" of {}", rank_name(rank, Part::ONLY))
-    });
+    let about = about.map_or_else(String::new, |about| format!(" of {about}"));
     warn!(
         kind = "ended",
         job, epoch, reason, "job {job}: epoch {epoch} has failed: {reason}{about}"
     );
-}
-
-/// The value of the field `rank`.
-fn rank_field(rank: Rank, part: Part) -> String {
-    match rank {
-        Rank::PS => part.to_string(),
-        Rank(rank) => rank.to_string(),
-    }
 }
 
 /// Where a host is, in words.
@@ -387,9 +452,9 @@ impl GrowthWatch {
 
     /// Says what happened to a job or to a member; of a refusal that repeats, the first and then
     /// one each `REPEATED_EVERY`.
-    pub fn say(&mut self, event: &Event) {
+    pub fn say(&mut self, event: &Event, place: Place<'_>) {
         if self.repeated.is_news(event, Instant::now()) {
-            say(event, &self.ports);
+            say(event, &self.ports, place);
         }
     }
 
@@ -465,12 +530,14 @@ fn lower(sentence: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tally_wire::Mac;
+    use tally_engine::registry::Child;
+    use tally_wire::{Mac, SwitchName};
 
     fn refused(rank: u8, reason: Reason) -> Event {
         Event::Refused {
             job: JobId(7),
             rank: Rank(rank),
+            located: true,
             from: Member {
                 port: PortId(0),
                 mac: Mac([2, 0, 0, 0, 0, 1]),
@@ -481,6 +548,42 @@ mod tests {
             found: 0,
             allowed: 0,
         }
+    }
+
+    #[test]
+    fn members_in_a_tree_have_global_ranks_and_switches_their_names() {
+        let child = |switch, ranks| Child {
+            switch: SwitchName::new(switch),
+            ranks,
+        };
+        let tree = |total| Tree {
+            total,
+            first: 24,
+            parent: None,
+            children: vec![child("leaf7", 1), child("leaf8", 24)],
+        };
+        let wide = tree(96);
+        let place: Place<'_> = Some((&wide, 3));
+        let shown = |it: Name| format!("{}; {}", it.text, it.field);
+        let of = |rank| shown(Name::of(Rank(rank), Part::ONLY, place));
+        assert_eq!(of(2), "rank 26 (local rank 2); 26");
+        assert_eq!(of(3), "switch leaf7 (rank 27); leaf7");
+        assert_eq!(of(4), "switch leaf8 (ranks 28 to 51); leaf8");
+        assert_eq!(shown(Name::of(Rank::PS, Part::ONLY, place)), "PS; ps");
+        assert_eq!(shown(Name::of(Rank(2), Part::ONLY, None)), "rank 2; 2");
+        let refused = |rank, place, reason| shown(Name::refused(Rank(rank), place, reason, 4000));
+        assert_eq!(refused(0, place, Reason::BadRank), "rank 4000; 4000");
+        assert_eq!(refused(0, place, Reason::Workers), "a worker; unknown");
+        let narrow = tree(60);
+        let place: Place<'_> = Some((&narrow, 3));
+        assert_eq!(refused(26, place, Reason::BadMac), "rank 26; 26");
+        let concern = Concern {
+            ranks: tally_wire::RankRange::new(70, 90),
+            switch: SwitchName::new("leaf9"),
+            whole: false,
+            behind: None,
+        };
+        assert_eq!(concerned(&concern), "ranks 70 to 89 at switch leaf9");
     }
 
     #[test]

@@ -183,7 +183,7 @@ pub enum WorkerError {
         workers: u32,
     },
     /// We expect another number of workers than the switch's configuration has.
-    #[error("we expect {expected} workers, but the job has {workers}")]
+    #[error("we expect {expected} workers, but the job has {workers}{}", NeedsTree(*.expected, *.workers))]
     Workers {
         /// Ours.
         expected: u32,
@@ -287,6 +287,22 @@ pub enum WorkerError {
     /// The user of the session ended it.
     #[error("given up")]
     GivenUp,
+}
+
+/// Why more workers than a switch has place for are not the job's.
+struct NeedsTree(u32, u32);
+
+impl fmt::Display for NeedsTree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let most = tally_wire::MAX_WORKERS as u32;
+        if self.0 <= most || self.1 > most {
+            return Ok(());
+        }
+        write!(
+            f,
+            ": a switch has {most} members, and a tree of switches more (docs/FABRIC.md)"
+        )
+    }
 }
 
 /// What did not happen: silence is no refusal.

@@ -367,6 +367,7 @@ impl Registry {
             rank: header.rank,
             wire_rank: header.rank,
             by_switch,
+            located: by_switch,
             incarnation: Incarnation::NONE,
             instance,
             key: key.as_ref(),

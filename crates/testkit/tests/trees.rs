@@ -10,7 +10,7 @@ mod common;
 use common::{alone, programs};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tally_testkit::cluster::{Ended, Network, Program, Timeouts};
 use tally_testkit::fabric::{Fabric, FabricSpec};
 use tally_testkit::reference::{Inputs, Reference};
@@ -179,6 +179,37 @@ fn a_missing_worker_of_another_leaf_is_named_by_its_global_rank() {
     for worker in workers {
         fails(&fabric, worker, &["rank 3"]);
     }
+}
+
+/// 66 workers, of which each leaf has 22: ranks do not fit a bitmap, nor the header (TR-20).
+#[test]
+fn more_workers_than_a_switch_has_members_sum_exactly() {
+    let _alone = alone();
+    let Some(fabric) = root_only(spec("1x3x22")) else {
+        return;
+    };
+    let start = |rank| {
+        let arguments = synthetic(2000, "fixed");
+        fabric.start_worker(0, rank, arguments).unwrap()
+    };
+    let mut workers = vec![start(0), start(30)];
+    for (rank, missing) in [(0, "ranks 1 to 21"), (30, "ranks 22 to 29")] {
+        let log = fabric.folder().join(format!("job0-worker{rank}.log"));
+        let said = || std::fs::read_to_string(&log).unwrap();
+        let until = Instant::now() + LONG;
+        while !said().contains(missing) {
+            assert!(Instant::now() < until, "no `{missing}` in:\n{}", said());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+    let leaf = fabric.plan().find("leaf2").unwrap();
+    let log = fabric.switch_log(leaf);
+    assert!(log.contains("rank 30 (local rank 8) joined"), "{log}");
+    workers.extend((1..66).filter(|&rank| rank != 30).map(start));
+    all_end_well(&fabric, workers);
+    is_exact(&fabric, 0, 2000, "fixed");
+    let report = fabric.worker_report(0, 65).unwrap();
+    assert_eq!((report.rank, report.workers), (65, 66));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::roster::Member;
 use std::time::Duration;
-use tally_wire::control::Reason;
+use tally_wire::control::{Concern, Reason};
 use tally_wire::{Epoch, JobId, Part, Rank};
 
 /// Events that wait for [`Registry::take_events`](super::Registry::take_events) at most. Further
@@ -73,6 +73,8 @@ pub enum Event {
         epoch: Epoch,
         /// Why it failed, and the rank that this is about.
         failure: Option<(Reason, Option<Rank>)>,
+        /// In a tree, the global ranks and the switch that the failure concerns.
+        concern: Option<Concern>,
     },
     /// A JOIN or LEAVE was refused. Neither those that only had to be said anew with another
     /// challenge, nor those of members that hear how their epoch has ended.
@@ -81,6 +83,8 @@ pub enum Event {
         job: JobId,
         /// As this rank.
         rank: Rank,
+        /// Whether that is a local rank; else it is the one of the frame's header (TR-20).
+        located: bool,
         /// From there.
         from: Member,
         /// For this reason.
@@ -90,6 +94,22 @@ pub enum Event {
         /// What it may bring.
         allowed: u32,
     },
+}
+
+impl Event {
+    /// The job that it happened to.
+    #[must_use]
+    pub const fn job(&self) -> JobId {
+        match self {
+            Self::Joined { job, .. }
+            | Self::Left { job, .. }
+            | Self::Lost { job, .. }
+            | Self::Running { job, .. }
+            | Self::Paused { job, .. }
+            | Self::Ended { job, .. }
+            | Self::Refused { job, .. } => *job,
+        }
+    }
 }
 
 /// Events, up to a bound.

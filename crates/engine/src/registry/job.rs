@@ -447,6 +447,7 @@ impl Job {
                 job: self.config.id,
                 epoch: self.incarnation.epoch,
                 failure: outcome.err().map(|why| (why.reason, why.about)),
+                concern: outcome.err().and_then(|why| why.concern),
             });
         }
         let challenge = self.challenge(config);

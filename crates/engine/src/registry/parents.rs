@@ -81,6 +81,7 @@ impl Registry {
             rank: Rank::SWITCH,
             wire_rank: header.rank,
             by_switch: false,
+            located: true,
             incarnation: Incarnation::NONE,
             instance: 0,
             key: None,

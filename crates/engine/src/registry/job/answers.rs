@@ -82,6 +82,7 @@ impl Job {
             visit.events.push(Event::Refused {
                 job: self.config.id,
                 rank: visit.rank,
+                located: visit.located,
                 from: visit.from,
                 reason: refusal.reason,
                 found: refusal.found,

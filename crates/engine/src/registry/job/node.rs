@@ -55,6 +55,7 @@ impl Job {
         match local.filter(|&local| local < u16::from(self.config.workers)) {
             Some(local) => {
                 visit.rank = Rank(local as u8);
+                visit.located = true;
                 Ok(())
             }
             None => Err(Refusal {

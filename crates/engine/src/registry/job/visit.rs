@@ -21,6 +21,8 @@ pub(in crate::registry) struct Visit<'a> {
     pub(in crate::registry) wire_rank: Rank,
     /// It is of a child switch, under the switch key.
     pub(in crate::registry) by_switch: bool,
+    /// `rank` is a local rank, not that of the header.
+    pub(in crate::registry) located: bool,
     pub(in crate::registry) incarnation: Incarnation,
     pub(in crate::registry) instance: u64,
     /// The one under which it is sealed, if it is one of the job's.
@@ -45,6 +47,7 @@ impl Visit<'_> {
         self.events.push(Event::Refused {
             job,
             rank: self.wire_rank,
+            located: self.located,
             from: self.from,
             reason,
             found: 0,

@@ -1,5 +1,6 @@
 //! What the types of the configuration do not say: ranges, names given twice, references.
 
+use super::jobs::SWITCH_WORKERS;
 use super::{AddressConfig, Config, FixedMembers, MAX_CORES, PortSection, QueueSection};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -229,7 +230,7 @@ impl Config {
                 self.check_tree(i, job, tree, faults);
             } else {
                 let has_workers = (1..=MAX_WORKERS).contains(&usize::from(job.workers));
-                faults.test(!has_workers, key("workers"), &job.workers, "1 to 64");
+                faults.test(!has_workers, key("workers"), &job.workers, SWITCH_WORKERS);
             }
             let (servers, is_fixed) = (job.parameter_servers, job.fixed.is_some());
             let is_bad = !is_count(servers) || is_fixed && servers != 1;

@@ -1,5 +1,6 @@
 //! Jobs that workers may join, and the place of the switch in the tree of each.
 
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 use tally_wire::{Key, Mac};
@@ -23,6 +24,7 @@ pub struct JobSection {
     #[schemars(with = "Option<crate::key::KeyText>")]
     pub previous_key: Option<Key>,
     /// Its workers at this switch, 1 to 64; with `tree`, 0 to 64.
+    #[serde(deserialize_with = "workers")]
     pub workers: u8,
     /// Its place in a tree of switches; without it, the switch is all that the job has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,6 +51,16 @@ pub(crate) const fn one() -> u8 {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
 pub(crate) const fn is_one(count: &u8) -> bool {
     *count == 1
+}
+
+/// Workers of a job at one switch.
+pub(super) const SWITCH_WORKERS: &str =
+    "1 to 64, the members of a switch; a tree of switches has more (docs/FABRIC.md)";
+
+fn workers<'de, D: Deserializer<'de>>(d: D) -> Result<u8, D::Error> {
+    let found = u32::deserialize(d)?;
+    u8::try_from(found)
+        .map_err(|_| D::Error::custom(format!("found {found}, expected {SWITCH_WORKERS}")))
 }
 
 /// Members known beforehand.

@@ -120,12 +120,17 @@ fn every_mistake_names_the_key_what_was_found_and_what_is_allowed() {
     refused(
         "\"workers\": 4",
         "\"workers\": 65",
-        &["jobs[0].workers", "65", "1 to 64"],
+        &["jobs[0].workers", "found 65", "1 to 64", "docs/FABRIC.md"],
     );
     refused(
         "\"workers\": 4",
         "\"workers\": 300",
-        &["jobs[0].workers", "300"],
+        &[
+            "jobs[0].workers",
+            "found 300",
+            "1 to 64",
+            "tree of switches",
+        ],
     );
     refused("0011223344", "00112233zz", &["jobs[0].key", "hexadecimal"]);
     refused(
