@@ -400,6 +400,13 @@ fn final_refusals_end_the_session_and_name_the_culprit() {
             "we expect 2 workers, but the job has 4",
         ),
         (
+            Reason::Workers,
+            255,
+            65,
+            4,
+            "we expect 65 workers, but the job has 4: a switch has 64 members, and a tree of switches more (docs/FABRIC.md)",
+        ),
+        (
             Reason::Payload,
             3,
             16,
