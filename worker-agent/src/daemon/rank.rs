@@ -404,7 +404,7 @@ fn collective(submission: Submission) -> Collective {
         kind: match submission.operation {
             Operation::Sum => CollectiveKind::Sum,
             Operation::Mean => CollectiveKind::Mean,
-            Operation::Broadcast { root } => CollectiveKind::Broadcast { root: root.into() },
+            Operation::Broadcast { root } => CollectiveKind::Broadcast { root },
             Operation::Barrier => CollectiveKind::Barrier,
         },
         dtype: match submission.dtype {
