@@ -19,6 +19,8 @@ pub struct Bridge {
     /// By number.
     pub ports: Vec<Port>,
     macs: BTreeMap<[u8; 6], PortId>,
+    /// Ports to members of groups; frames to other groups are flooded.
+    groups: BTreeMap<[u8; 6], Vec<PortId>>,
     is_down: bool,
 }
 
@@ -39,6 +41,12 @@ impl Bridge {
         PortId(self.ports.len() as u16 - 1)
     }
 
+    /// Has frames to a group leave by this port, and by others that were named for it alone, as
+    /// IGMP snooping does.
+    pub fn join(&mut self, group: Mac, port: PortId) {
+        self.groups.entry(group.0).or_default().push(port);
+    }
+
     /// The ports by which a frame leaves.
     fn route(&mut self, ingress: PortId, frame: &[u8]) -> Vec<PortId> {
         let Some((to, rest)) = frame.split_first_chunk::<6>() else {
@@ -49,6 +57,13 @@ impl Bridge {
         };
         if !Mac(*from).is_group() {
             self.macs.insert(*from, ingress);
+        }
+        if let Some(ports) = self.groups.get(to) {
+            return ports
+                .iter()
+                .copied()
+                .filter(|&port| port != ingress)
+                .collect();
         }
         match self.macs.get(to).filter(|_| !Mac(*to).is_group()) {
             Some(&port) if port == ingress => Vec::new(),
@@ -99,5 +114,10 @@ mod tests {
         bridge.start();
         assert_eq!(bridge.route(b, &frame(2, 4)), [a, c]);
         assert_eq!(bridge.route(b, &[0; 11]), []);
+        bridge.join(Mac([1; 6]), a);
+        bridge.join(Mac([1; 6]), c);
+        assert_eq!(bridge.route(b, &frame(1, 4)), [a, c]);
+        assert_eq!(bridge.route(a, &frame(1, 2)), [c], "not back");
+        assert_eq!(bridge.route(a, &frame(3, 2)), [b, c], "to another group");
     }
 }

@@ -6,16 +6,22 @@
 //! the scenario, which was fixed before anything was measured.
 //!
 //! [`models`] and [`training`] say what is computed and when it may be; [`feed`] what is summed,
-//! and checks it; [`run`] puts them on a simulated network; [`breakdown`] says where time went;
-//! [`sweep`] and [`summary`] make a comparison of many runs. [`command`] is the command line, and
-//! [`scale`] another use of the same: very many workers at a time.
+//! and checks it; [`scenario`] and `setup` what the network is; [`run`] has all of it happen;
+//! [`breakdown`] says where time went; [`sweep`] and [`summary`] make a comparison of many runs.
+//! [`leaf_spine`] compares ways to sum over leaves and a spine, and `ring` models rings of hosts.
+//! [`command`] is the command line, and [`scale`] another use of the same: very many workers at a
+//! time.
 
 pub mod breakdown;
 pub mod command;
 pub mod feed;
+pub mod leaf_spine;
 pub mod models;
+mod ring;
 pub mod run;
 pub mod scale;
+pub mod scenario;
+mod setup;
 pub mod summary;
 pub mod sweep;
 pub mod training;

@@ -6,13 +6,14 @@
 
 use super::feed::{Feed, Latency};
 use super::models::Plan;
-use crate::address::SessionId;
+use crate::address::{Node, SessionId};
 use crate::switch::Switch;
 use crate::world::World;
 use serde::Serialize;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
+use tally_engine::Counters;
 use tally_engine::metrics::MetricSet as _;
 
 /// What a worker was doing when it was looked at.
@@ -105,12 +106,10 @@ impl Samples {
         *count += 1;
     }
 
-    /// Looks at the pool.
-    pub(super) fn look_at_pool(&mut self, switch: &Switch) {
-        self.slots_in_use += switch
-            .shards()
-            .map(|s| s.slots_in_use() as u64)
-            .sum::<u64>();
+    /// Looks at all pools.
+    pub(super) fn look_at_pools(&mut self, switches: &[Switch]) {
+        let shards = switches.iter().flat_map(Switch::shards);
+        self.slots_in_use += shards.map(|s| s.slots_in_use() as u64).sum::<u64>();
         self.pool_samples += 1;
     }
 
@@ -150,6 +149,15 @@ impl Samples {
         samples.aggregation_window += u64::from(aggregation);
         samples.in_flight += in_flight;
     }
+}
+
+/// What the cores of all switches did.
+pub(super) fn counters(world: &World<Feed>) -> Counters {
+    let mut sum = Counters::default();
+    for switch in &world.switches {
+        sum.add(&switch.counters());
+    }
+    sum
 }
 
 /// The number of a session's host.
@@ -245,7 +253,7 @@ pub struct OfModel {
 }
 
 /// Where everything went.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Breakdown {
     /// By model.
     pub models: Vec<OfModel>,
@@ -262,7 +270,7 @@ impl Breakdown {
         let mut names: Vec<_> = jobs.iter().map(|j| j.plan.model.name()).collect();
         names.sort_unstable();
         names.dedup();
-        let counters = world.switches[0].counters();
+        let counters = counters(world);
         let drops = counters.drops.iter();
         let drops = drops.map(|(reason, frames)| (reason.name(), frames));
         Self {
@@ -291,12 +299,14 @@ struct PortSums {
 
 impl PortSums {
     fn add(&mut self, world: &World<Feed>, session: SessionId, seconds: f64) {
-        let host = host_of(world, session);
-        let switch = &world.switches[0];
+        let host = &world.hosts[host_of(world, session)];
+        let (node, port) = host.at;
         self.seconds += seconds;
-        self.bytes.0 += world.hosts[host].uplink.stats.wire_bytes;
-        self.bytes.1 += switch.ports[host].link.stats.wire_bytes;
-        let counters = switch.queue_counters(host);
+        self.bytes.0 += host.uplink.stats.wire_bytes;
+        self.bytes.1 += world.downlink(host.id).stats.wire_bytes;
+        let Node::Switch(switch) = node else { return };
+        let switch = &world.switches[usize::from(switch.0)];
+        let counters = switch.queue_counters(port.0.into());
         self.dropped += counters.dropped_total();
         self.marked += counters.ecn_marked;
         self.queue_max = counters.queue_frames_max.max(self.queue_max);

@@ -1,8 +1,9 @@
 //! The command line of `tally-sim jct`.
 
+use super::leaf_spine::{self, OfScheme};
 use super::run::{Outcome, run};
 use super::summary::{OfPoint, table, targets};
-use super::sweep::{POLICIES, Point, all, quick, sweep};
+use super::sweep::{Measured, POLICIES, Point, all, quick, sweep};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fs;
@@ -29,7 +30,7 @@ pub struct Args {
     #[arg(long)]
     out: Option<PathBuf>,
 
-    /// Name of a point to run, in place of all; may be repeated.
+    /// Name of a point, or of an axis, to run in place of all; may be repeated.
     #[arg(long = "point")]
     points: Vec<String>,
 
@@ -74,6 +75,7 @@ struct Parameters<'a> {
 #[derive(Serialize)]
 struct Results {
     points: Vec<OfPoint>,
+    leaf_spine: Vec<OfScheme>,
     runs: usize,
     wall_s: f64,
     /// Real time of the slowest run at the default point.
@@ -100,22 +102,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         None if args.quick => vec![1],
         None => (1..=args.seeds.max(1)).collect(),
     };
-    let mut points = if args.quick {
-        quick(scale, args.ways)
-    } else {
-        all(scale, args.ways)
-    };
-    if !args.points.is_empty() {
-        for name in &args.points {
-            let known = || {
-                let names: Vec<_> = points.iter().map(|p| p.name.as_str()).collect();
-                names.join(", ")
-            };
-            let found = points.iter().any(|p| p.name == *name);
-            ensure!(found, "no point {name}; there are: {}", known());
-        }
-        points.retain(|p| args.points.contains(&p.name));
-    }
+    let points = chosen(args, scale)?;
     let policies = if args.policies.is_empty() {
         POLICIES.to_vec()
     } else {
@@ -123,27 +110,35 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     };
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = args.threads.unwrap_or(cores);
-    let count = points.len() * policies.len() * seeds.len();
     if args.explain {
         return explain(&points, &policies, &seeds);
     }
     let told = |point: &Point, outcome: &Outcome| {
-        eprintln!(
-            "{} {} seed {}: {:.2} ms, {:.1} s",
-            point.name,
-            outcome.policy,
-            outcome.seed,
-            outcome.jct_ms(),
-            outcome.wall_s
-        );
+        if !args.quick {
+            eprintln!(
+                "{} {} seed {}: {:.2} ms, {:.1} s",
+                point.name,
+                outcome.policy,
+                outcome.seed,
+                outcome.jct_ms(),
+                outcome.wall_s
+            );
+        }
     };
-    let quiet = |_: &Point, _: &Outcome| ();
-    let measured = if args.quick {
-        sweep(points, &policies, &seeds, threads, &quiet)?
-    } else {
-        sweep(points, &policies, &seeds, threads, &told)?
+    let (fabric, points): (Vec<_>, Vec<_>) = points
+        .into_iter()
+        .partition(|p| p.scenario.fabric.is_some());
+    let measured = sweep(points, &policies, &seeds, threads, &told)?;
+    let schemes = sweep(fabric, of_fabric(&policies), &seeds, threads, &told)?;
+    let runs = |all: &[Measured]| {
+        all.iter()
+            .flat_map(|m| &m.outcomes)
+            .map(Vec::len)
+            .sum::<usize>()
     };
+    let count = runs(&measured) + runs(&schemes);
     let points: Vec<_> = measured.into_iter().map(OfPoint::new).collect();
+    let schemes = leaf_spine::schemes(schemes);
     if let Some(out) = &args.out {
         plots(&points, out)?;
     }
@@ -155,11 +150,12 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         .fold(0.0, f64::max);
     let wall_s = started.elapsed().as_secs_f64();
     let text = format!(
-        "scale 1/{scale}, ways {}, seeds {seeds:?}, every sum right\n\n{}\n{count} runs in {wall_s:.0} s on {threads} threads; \
+        "scale 1/{scale}, ways {}, seeds {seeds:?}, every sum right\n\n{}{}\n{count} runs in {wall_s:.0} s on {threads} threads; \
          the slowest at the default point took {default_run:.1} s\n",
         args.ways
             .map_or("as each policy has".to_owned(), |ways| ways.to_string()),
-        table(&points)
+        table(&points),
+        leaf_spine::table(&schemes)
     );
     let parameters = Parameters {
         scale,
@@ -167,9 +163,11 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         seeds: &seeds,
         threads,
     };
-    let targets = targets(&points, !args.quick);
+    let mut targets = targets(&points, !args.quick);
+    targets.extend(leaf_spine::targets(&schemes, !args.quick));
     let results = Results {
         points,
+        leaf_spine: schemes,
         runs: count,
         wall_s,
         default_run_wall_s: default_run,
@@ -178,9 +176,42 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The points that are asked for.
+fn chosen(args: &Args, scale: u64) -> Result<Vec<Point>> {
+    let mut points = if args.quick {
+        quick(scale, args.ways)
+    } else {
+        all(scale, args.ways)
+    };
+    points.extend(leaf_spine::points(scale));
+    let is_called =
+        |point: &Point, name: &String| point.name == *name || point.axes.contains(&name.as_str());
+    for name in &args.points {
+        let known = || {
+            let names: Vec<_> = points.iter().map(|p| p.name.as_str()).collect();
+            names.join(", ")
+        };
+        let found = points.iter().any(|point| is_called(point, name));
+        ensure!(found, "no point {name}; there are: {}", known());
+    }
+    if !args.points.is_empty() {
+        points.retain(|point| args.points.iter().any(|name| is_called(point, name)));
+    }
+    Ok(points)
+}
+
+/// The policy of switches in a fabric: one is enough, since schemes are compared there.
+fn of_fabric(policies: &[PolicyName]) -> &[PolicyName] {
+    &policies[..policies.len().min(1)]
+}
+
 /// Prints what each run did, one after another.
 fn explain(points: &[Point], policies: &[PolicyName], seeds: &[u64]) -> Result<ExitCode> {
     for point in points {
+        let policies = match point.scenario.fabric {
+            Some(_) => of_fabric(policies),
+            None => policies,
+        };
         for &policy in policies {
             for &seed in seeds {
                 let outcome = run(&point.scenario, policy, seed)?;

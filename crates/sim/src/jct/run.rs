@@ -1,36 +1,29 @@
-//! One run: jobs that train side by side, on one switch, with one policy and one seed.
+//! One run: jobs that train side by side, on one switch or a leaf-spine fabric, with one policy and
+//! one seed.
 //!
 //! Everything joins first; when all jobs run, each starts to compute after its own random time. The
 //! run ends when every worker has left. What it measures is in [`Outcome`].
 
-use super::breakdown::{Breakdown, Ended, Samples};
+use super::breakdown::{Breakdown, Ended, Samples, counters};
 use super::feed::Feed;
-use super::models::{Model, Plan};
+use super::models::Plan;
+use super::ring;
+pub use super::scenario::Scenario;
+use super::scenario::{Draws, FRAGMENT_BYTES, FRAME_BYTES, GBIT_PER_S, LeafSpine, Scheme, job_id};
+use super::setup::{DELAY, Sites, UNITS};
 use super::training::{Next, Then, Training};
-use crate::address::{Address, SessionId, SwitchId};
+use crate::address::{Address, Node, SessionId};
 use crate::link::LinkConfig;
-use crate::rng::Rng;
-use crate::switch::{Steering, SwitchConfig};
-use crate::world::{App, World, WorldConfig};
+use crate::world::{App, World};
 use anyhow::{Result, bail, ensure};
 use serde::Serialize;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tally_endpoint::{Event, Profile, PsConfig, WorkerConfig};
-use tally_engine::native::policy::Static;
-use tally_engine::queue::QueueConfig;
-use tally_engine::{JobConfig, PolicyName, PoolConfig, PoolJob, RegistryConfig};
+use tally_engine::PolicyName;
 use tally_kernels::Kernels;
-use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
+use tally_wire::{Key, Time};
 
-/// Payload that a fragment stands for.
-pub const FRAGMENT_BYTES: u64 = 1024;
-/// Units of the payload that is really summed.
-const UNITS: u8 = 1;
-/// Every link.
-const GBIT_PER_S: f64 = 100.0;
-/// One way, from a host to the switch or back.
-const DELAY: Duration = Duration::from_nanos(2500);
 /// What a host's adapter is given ahead of the wire: some ten frames.
 const AHEAD: Duration = Duration::from_micros(1);
 /// The UDP port of every session.
@@ -39,96 +32,6 @@ const UDP_PORT: u16 = 40_000;
 const LIMIT: Duration = Duration::from_secs(100);
 /// How often the breakdown looks at every worker.
 const SAMPLE: Duration = Duration::from_micros(20);
-
-/// What is simulated.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Scenario {
-    /// Models of the jobs, in turn.
-    #[serde(serialize_with = "names")]
-    pub mix: Vec<Model>,
-    /// Jobs.
-    pub jobs: usize,
-    /// Workers of the first job, of the second, and so on, in turn.
-    pub workers: Vec<u8>,
-    /// Slots of the pool.
-    pub slots: u32,
-    /// Slots that a fragment may be in; none: the policy's default.
-    pub ways: Option<u32>,
-    /// Fragments that a worker may have unfinished; the switch may serve fewer.
-    pub window: u16,
-    /// What parameters and computation are divided by.
-    pub scale: u64,
-    /// Iterations of each job.
-    pub iterations: u32,
-}
-
-fn names<S: serde::Serializer>(mix: &[Model], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(mix.iter().map(|m| m.name()))
-}
-
-impl Scenario {
-    /// Windows as the real switch serves them: no larger than the slots that a job may use.
-    #[must_use]
-    pub fn served_window(&self, policy: PolicyName) -> u16 {
-        let slots = match policy {
-            PolicyName::Static => Static::share(self.jobs, self.slots),
-            PolicyName::Esa | PolicyName::Fcfs => self.slots,
-            PolicyName::None => u32::MAX,
-        };
-        self.window.min(u16::try_from(slots).unwrap_or(u16::MAX))
-    }
-
-    fn workers(&self, job: usize) -> u8 {
-        self.workers[job % self.workers.len()]
-    }
-
-    fn switch(&self, policy: PolicyName, keys: &[Key]) -> SwitchConfig {
-        let window = self.served_window(policy);
-        let jobs = (0..self.jobs).map(|job| JobConfig {
-            id: job_id(job),
-            key: keys[job].clone(),
-            workers: self.workers(job),
-            previous_key: None,
-            servers: 1,
-            tree: None,
-        });
-        SwitchConfig {
-            pool: PoolConfig {
-                slots: self.slots,
-                ways: self.ways.unwrap_or(policy.default_ways()).min(self.slots),
-                held: 0,
-                window,
-                shards: 1,
-                shard: 0,
-                jobs: (0..self.jobs).map(job_id).map(PoolJob::unlimited).collect(),
-                policy,
-                places: 0,
-            },
-            registry: RegistryConfig {
-                mac: SwitchId(0).mac(),
-                base_port: DEFAULT_PORT,
-                shards: 1,
-                window,
-                units: UNITS,
-                member_timeout: Duration::from_secs(5),
-                secret: [7; 32],
-                fabric: None,
-            },
-            jobs: jobs.collect(),
-            queue: QueueConfig::default(),
-            control_delay: Duration::from_micros(20),
-            poll: None,
-            steering: Steering::Rules,
-            kernels: Kernels::best(),
-            forwarding: crate::switch::forwarding_config(0),
-            switchml: None,
-        }
-    }
-}
-
-const fn job_id(job: usize) -> JobId {
-    JobId(job as u16 + 1)
-}
 
 /// What a run measured of a job.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -162,6 +65,9 @@ pub struct Outcome {
     pub collisions: f64,
     /// Slots that were given up to a higher priority, of those taken.
     pub preemptions: f64,
+    /// Bytes up and down a leaf's uplinks, in gradients of a worker of each job.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uplinks: Option<(f64, f64)>,
     /// Where time and fragments went.
     pub breakdown: Breakdown,
     /// Events simulated.
@@ -425,7 +331,7 @@ impl App<Feed> for Run {
                 self.act(world, at, next);
             }
             Alarm::Sample => {
-                self.samples.look_at_pool(&world.switches[0]);
+                self.samples.look_at_pools(&world.switches);
                 for member in &self.members {
                     let runs = self.jobs[member.job].ends.is_none() && member.profile.is_some();
                     if runs {
@@ -446,23 +352,38 @@ impl App<Feed> for Run {
     }
 }
 
+impl Scenario {
+    fn outcome_of(&self, plan: &Plan, seconds: f64, ps_bits: f64) -> JobOutcome {
+        let iterations = f64::from(self.iterations);
+        let fragments = plan.fragments() as f64 * iterations;
+        JobOutcome {
+            model: plan.model.name(),
+            jct_ms: seconds * 1e3,
+            computation_ms: plan.computation().as_secs_f64() * iterations * 1e3,
+            sending_ms: fragments * FRAME_BYTES as f64 * 8e-6 / GBIT_PER_S,
+            goodput_gbit_per_s: fragments * FRAGMENT_BYTES as f64 * 8e-9 / seconds,
+            ps_link: ps_bits / (seconds * GBIT_PER_S * 1e9),
+        }
+    }
+}
+
 /// Runs a scenario.
 ///
 /// # Errors
 /// When a job does not end, a sum is wrong, or the engine has lost a frame.
 pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome> {
     let clock = Instant::now();
-    let mut rng = Rng::new(seed);
+    let draws = Draws::new(scenario, seed);
+    if let Some(fabric) = scenario.fabric
+        && matches!(fabric.scheme, Scheme::Ring | Scheme::RingScattered)
+    {
+        return run_rings(scenario, fabric, policy, seed, draws);
+    }
     let keys: Vec<_> = (0..scenario.jobs)
         .map(|job| Key::new(format!("the key of job {job:08}").as_bytes()))
         .collect::<Result<_, _>>()?;
-    let config = WorldConfig {
-        seed: rng.next(),
-        units_max: UNITS,
-        nominal_payload_bytes: Some(FRAGMENT_BYTES as u32),
-    };
-    let mut world = World::new(config, scenario.switch(policy, &keys));
-    let (mut app, plans) = start(scenario, &keys, &mut world, &mut rng);
+    let (mut world, sites) = Sites::build(scenario, policy, &keys, draws.world);
+    let mut app = start(scenario, &keys, &mut world, &sites, draws);
     let until = world.now.after(LIMIT);
     let ended = world.run(&mut app, until);
     if let Some(failure) = app.failure {
@@ -477,30 +398,38 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
         .map(|(_, feed)| feed.wrong)
         .sum();
     ensure!(wrong == 0, "{policy}, seed {seed}: {wrong} sums are wrong");
-    let lost = world.switches[0].ledger().lost();
+    let lost: u64 = world.switches.iter().map(|s| s.ledger().lost()).sum();
     ensure!(
         lost == 0,
-        "{policy}, seed {seed}: the engine lost {lost} frames"
+        "{policy}, seed {seed}: the engines lost {lost} frames"
     );
+    let outcome = Outcome {
+        wall_s: clock.elapsed().as_secs_f64(),
+        ..measure(scenario, &app, &world, &sites, policy, seed)
+    };
+    Ok(outcome)
+}
 
-    let frame_s = f64::from(crate::link::OVERHEAD_BYTES) + 22.0 + FRAGMENT_BYTES as f64;
-    let frame_s = frame_s * 8e-9 / GBIT_PER_S;
-    let jobs = app.jobs.iter().zip(&plans).map(|(job, plan)| {
-        let seconds = job.seconds();
-        let iterations = f64::from(scenario.iterations);
-        let fragments = plan.fragments() as f64 * iterations;
+/// What came of a run that has ended; the real time apart.
+fn measure(
+    scenario: &Scenario,
+    app: &Run,
+    world: &World<Feed>,
+    sites: &Sites,
+    policy: PolicyName,
+    seed: u64,
+) -> Outcome {
+    let jobs = app.jobs.iter().map(|job| {
         let ps_bits = (job.ps_bytes_end - job.ps_bytes) as f64 * 8.0;
-        JobOutcome {
-            model: plan.model.name(),
-            jct_ms: seconds * 1e3,
-            computation_ms: plan.computation().as_secs_f64() * iterations * 1e3,
-            sending_ms: fragments * frame_s * 1e3,
-            goodput_gbit_per_s: fragments * FRAGMENT_BYTES as f64 * 8e-9 / seconds,
-            ps_link: ps_bits / (seconds * GBIT_PER_S * 1e9),
-        }
+        scenario.outcome_of(&job.plan, job.seconds(), ps_bits)
     });
     let jobs = jobs.collect();
-    let counters = world.switches[0].counters();
+    let iterations = u64::from(scenario.iterations);
+    let fragments = |job: &Job| job.plan.fragments() * iterations;
+    let gradients: u64 = app.jobs.iter().map(fragments).sum();
+    let gradients = (gradients * FRAME_BYTES) as f64;
+    let uplinks = sites.uplink_bytes(world);
+    let counters = counters(world);
     let ended = app.jobs.iter().map(|job| Ended {
         plan: Rc::clone(&job.plan),
         workers: app.members[job.members.clone()]
@@ -508,24 +437,24 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
             .map(|m| m.session)
             .collect(),
         ps: job.ps,
-        fragments: job.plan.fragments() * u64::from(scenario.iterations),
+        fragments: fragments(job),
         seconds: job.seconds(),
     });
-    let breakdown = Breakdown::new(&app.samples, &ended.collect::<Vec<_>>(), &world);
+    let breakdown = Breakdown::new(&app.samples, &ended.collect::<Vec<_>>(), world);
     let share = |n: u64, of: u64| n as f64 / of.max(1) as f64;
-    Ok(Outcome {
+    // Of results, not of the sums that children send up.
+    let root = world.switches[0].counters();
+    Outcome {
         policy: policy.to_string(),
         seed,
         jobs,
-        from_ps: share(
-            counters.results_from_ps,
-            counters.results_from_ps + counters.results,
-        ),
+        from_ps: share(root.results_from_ps, root.results_from_ps + root.results),
         collisions: share(
             counters.collisions,
             counters.collisions + counters.contributions,
         ),
         preemptions: share(counters.preemptions, counters.slots_taken),
+        uplinks: uplinks.map(|(up, down)| (up / gradients, down / gradients)),
         breakdown,
         events: world.happened,
         simulated_ms: world
@@ -533,6 +462,38 @@ pub fn run(scenario: &Scenario, policy: PolicyName, seed: u64) -> Result<Outcome
             .since(app.begun.unwrap_or(world.now))
             .as_secs_f64()
             * 1e3,
+        wall_s: 0.0,
+    }
+}
+
+/// As [`run`], of rings on the hosts.
+fn run_rings(
+    scenario: &Scenario,
+    fabric: LeafSpine,
+    policy: PolicyName,
+    seed: u64,
+    draws: Draws,
+) -> Result<Outcome> {
+    let clock = Instant::now();
+    let plans = draws.plans.clone();
+    let mut jobs = Vec::new();
+    for (plan, time) in plans.iter().zip(ring::run(scenario, fabric, draws)) {
+        let Some(time) = time else {
+            bail!("ring, seed {seed}: a job has not ended");
+        };
+        jobs.push(scenario.outcome_of(plan, time.as_secs_f64(), 0.0));
+    }
+    Ok(Outcome {
+        policy: policy.to_string(),
+        seed,
+        simulated_ms: jobs.iter().map(|job| job.jct_ms).fold(0.0, f64::max),
+        jobs,
+        from_ps: 0.0,
+        collisions: 0.0,
+        preemptions: 0.0,
+        uplinks: Some(fabric.crossings(scenario.workers(0)).uplink),
+        breakdown: Breakdown::default(),
+        events: 0,
         wall_s: clock.elapsed().as_secs_f64(),
     })
 }
@@ -541,39 +502,55 @@ fn start(
     scenario: &Scenario,
     keys: &[Key],
     world: &mut World<Feed>,
-    rng: &mut Rng,
-) -> (Run, Vec<Rc<Plan>>) {
-    let plans: Vec<_> = (0..scenario.jobs)
-        .map(|job| scenario.mix[job % scenario.mix.len()])
-        .map(|model| Rc::new(Plan::new(model, scenario.scale, FRAGMENT_BYTES)))
-        .collect();
-    let longest = plans.iter().map(|p| p.computation()).max();
-    let longest = longest.unwrap_or_default().as_nanos() as u64;
-    let offsets = (0..scenario.jobs).map(|_| Duration::from_nanos(rng.below(longest.max(1))));
-    let offsets = offsets.collect();
+    sites: &Sites,
+    draws: Draws,
+) -> Run {
     let link = LinkConfig::new(GBIT_PER_S, DELAY);
-    let address = |world: &mut World<Feed>| Address {
-        host: world.add_host(SwitchId(0), link, link, AHEAD),
+    let address = |world: &mut World<Feed>, at: Node| Address {
+        host: world.add_host(at, link, link, AHEAD),
         udp_port: UDP_PORT,
     };
+    let mut rng = draws.rng;
+    // All cables first: the order of hosts is that of sessions.
+    let mut hosts = Vec::new();
+    for job in 0..scenario.jobs {
+        let workers = scenario.workers(job);
+        for rank in 0..workers {
+            let address = address(world, sites.of_worker(rank, workers).0);
+            let at = world.hosts[usize::from(address.host.0)].at;
+            sites.join_group(world, at, job_id(job));
+            hosts.push(address);
+        }
+    }
+    let mut ps_hosts = Vec::new();
+    for _ in 0..scenario.jobs {
+        ps_hosts.extend(
+            sites
+                .nodes
+                .iter()
+                .map(|&at| (at, address(world, at.into()))),
+        );
+    }
+    let ids: Vec<_> = (0..scenario.jobs).map(job_id).collect();
+    sites.introduce(world, &ids);
     let (mut jobs, mut members) = (Vec::new(), Vec::new());
-    for (number, plan) in plans.iter().enumerate() {
+    let mut hosts = hosts.into_iter();
+    for (number, (plan, of_job)) in draws.plans.iter().zip(draws.workers).enumerate() {
         let (job, workers) = (job_id(number), scenario.workers(number));
         let first = members.len();
-        for rank in 0..workers {
-            let address = address(world);
-            let instance = rng.next() | 1;
+        for ((rank, (instance, rng)), address) in (0..).zip(of_job).zip(&mut hosts) {
             let mut config =
                 WorkerConfig::new(job, keys[number].clone(), rank, workers, [0; 32], instance);
             config.units = UNITS;
             config.window = scenario.window;
             let feed = Feed::new(job, rank.into(), workers.into());
-            let session = world.start_worker(SwitchId(0), address, config, feed);
+            let at = sites.of_worker(rank, workers).1;
+            let session = world.start_worker(at, address, config, feed);
             debug_assert_eq!(session, session_of(members.len()));
             members.push(Member {
                 job: number,
                 session,
-                training: Training::new(Rc::clone(plan), scenario.iterations, rng.fork()),
+                training: Training::new(Rc::clone(plan), scenario.iterations, rng),
                 profile: None,
                 submitted: 0,
                 waits: None,
@@ -593,16 +570,21 @@ fn start(
         });
     }
     // After the workers, so that a worker's session has its own number among workers.
-    for (number, job) in jobs.iter_mut().enumerate() {
-        let address = address(world);
-        let config = PsConfig::new(job_id(number), keys[number].clone(), rng.next() | 1);
-        job.ps = world.start_ps(SwitchId(0), address, config, Kernels::best());
+    let of_jobs = ps_hosts.chunks(sites.nodes.len());
+    for (number, (job, of_job)) in jobs.iter_mut().zip(of_jobs).enumerate() {
+        for (node, &(at, address)) in of_job.iter().enumerate() {
+            let config = PsConfig::new(job_id(number), keys[number].clone(), rng.next() | 1);
+            let ps = world.start_ps(at, address, config, Kernels::best());
+            if node == 0 {
+                job.ps = ps;
+            }
+        }
     }
-    let samples = Samples::new(&plans);
-    let run = Run {
+    let samples = Samples::new(&draws.plans);
+    Run {
         jobs,
         members,
-        offsets,
+        offsets: draws.offsets,
         iterations: scenario.iterations,
         running: 0,
         left: 0,
@@ -610,6 +592,5 @@ fn start(
         finished: Vec::new(),
         samples,
         begun: None,
-    };
-    (run, plans)
+    }
 }

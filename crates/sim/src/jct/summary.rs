@@ -113,9 +113,12 @@ impl OfPoint {
     }
 }
 
-/// The table for people.
+/// The table for people; empty without points.
 #[must_use]
 pub fn table(points: &[OfPoint]) -> String {
+    if points.is_empty() {
+        return String::new();
+    }
     let mut text = String::from(
         "point          policy   JCT ms (least-most)         vgg19  resnet50   to esa (least-most)    \
          by PS  collided  preempted  PS link  Gbit/s\n",

@@ -67,6 +67,7 @@ pub fn middle(scale: u64, ways: Option<u32>) -> Scenario {
         window: 256,
         scale,
         iterations: 5,
+        fabric: None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! One job on a regular tree of switches, all of whose workers join at once.
 
 use super::super::feed::Feed;
+use super::super::scenario::{FRAGMENT_BYTES, GBIT_PER_S};
+use super::super::setup::{DELAY, Pool, UNITS, switch_config};
 use super::{Args, peak_memory_bytes};
 use crate::address::{Address, SessionId, SwitchId};
 use crate::fabric;
 use crate::link::LinkConfig;
 use crate::rng::Rng;
-use crate::switch::{Steering, SwitchConfig, forwarding_config};
 use crate::tree::Tree;
 use crate::world::{App, World, WorldConfig};
 use anyhow::{Result, bail, ensure};
@@ -14,23 +15,17 @@ use serde::Serialize;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tally_endpoint::{Event, PsConfig, WorkerConfig};
-use tally_engine::queue::QueueConfig;
-use tally_engine::{JobConfig, PolicyName, PoolConfig, PoolJob, RegistryConfig};
+use tally_engine::PolicyName;
 use tally_kernels::Kernels;
 use tally_report::{Machine, Report, Target};
-use tally_wire::{DEFAULT_PORT, JobId, Key, Time};
+use tally_wire::{JobId, Key, Time};
 
 const JOB: JobId = JobId(1);
-const UNITS: u8 = 1;
 const WINDOW: u16 = 64;
 /// The UDP port of workers; that of a node's parameter server is so much more.
 const UDP_PORT: u16 = 40_000;
-/// Payload that a fragment stands for.
-const FRAGMENT_BYTES: u32 = 1024;
 /// Joining and all that may take, in simulated time.
 const LIMIT: Duration = Duration::from_secs(60);
-/// One way over any cable.
-const DELAY: Duration = Duration::from_nanos(2500);
 /// Workers of a tree at most, over all its levels.
 const WORKERS_MAX: u64 = 4096;
 
@@ -107,40 +102,6 @@ impl App<Feed> for Run {
     }
 
     fn alarm(&mut self, _: &mut World<Feed>, _: u64) {}
-}
-
-fn switch_config(job: JobConfig, switch: SwitchId, slots: u32) -> SwitchConfig {
-    SwitchConfig {
-        pool: PoolConfig {
-            slots,
-            ways: PolicyName::Esa.default_ways().min(slots),
-            held: 0,
-            window: WINDOW,
-            shards: 1,
-            shard: 0,
-            jobs: vec![PoolJob::unlimited(JOB)],
-            policy: PolicyName::Esa,
-            places: 1,
-        },
-        registry: RegistryConfig {
-            mac: switch.mac(),
-            base_port: DEFAULT_PORT,
-            shards: 1,
-            window: WINDOW,
-            units: UNITS,
-            member_timeout: Duration::from_secs(5),
-            secret: [7; 32],
-            fabric: Some(fabric::own(switch)),
-        },
-        jobs: vec![job],
-        queue: QueueConfig::default(),
-        control_delay: Duration::from_micros(20),
-        poll: None,
-        steering: Steering::Rules,
-        kernels: Kernels::best(),
-        forwarding: forwarding_config(0),
-        switchml: None,
-    }
 }
 
 /// Simulates, and says what it took.
@@ -233,18 +194,24 @@ fn start(args: &Args, tree: &Tree) -> Result<(World<Feed>, Run)> {
     let switches: Vec<_> = (0..tree.nodes.len()).map(|n| SwitchId(n as u16)).collect();
     let config = |node: usize| {
         let job = fabric::job_config((JOB, key.clone()), tree, &switches, node);
-        switch_config(job, switches[node], args.slots)
+        let pool = Pool {
+            policy: PolicyName::Esa,
+            slots: args.slots,
+            ways: None,
+            window: WINDOW,
+        };
+        switch_config(switches[node], vec![job], pool, true)
     };
     let config_of_world = WorldConfig {
         seed: rng.next(),
         units_max: UNITS,
-        nominal_payload_bytes: Some(FRAGMENT_BYTES),
+        nominal_payload_bytes: Some(FRAGMENT_BYTES as u32),
     };
     let mut world = World::new(config_of_world, config(0));
     for node in 1..tree.nodes.len() {
         world.add_switch(config(node));
     }
-    let link = LinkConfig::new(100.0, DELAY);
+    let link = LinkConfig::new(GBIT_PER_S, DELAY);
     let above: Vec<_> = tree.nodes.iter().map(|node| node.parent).collect();
     let trunks = fabric::connect(&mut world, &above, (link, link));
     let hosts: Vec<_> = (0..tree.workers())
