@@ -24,6 +24,8 @@ pub struct Facts {
     pub window: u64,
     /// The fragment in which integers overflow.
     pub overflow: Option<u64>,
+    /// The node where they do, if it is one alone: all other sums fit.
+    overflow_node: Option<usize>,
     sums: RefCell<Sums>,
     /// The sums of each node, if the job has a tree.
     pub tree: Option<TreeSums>,
@@ -52,6 +54,7 @@ impl Facts {
             contributions,
             window: u64::from(options.window.min(switch_window)),
             overflow: options.overflow.filter(|_| number == job),
+            overflow_node: None,
             sums: RefCell::new(Sums::new(contributions, payload_bytes, span)),
             options: options.clone(),
             tree: None,
@@ -62,8 +65,11 @@ impl Facts {
     #[must_use]
     pub fn with_tree(self, tree: Rc<Tree>) -> Self {
         let payload_bytes = usize::from(self.options.units) * UNIT_BYTES;
+        let mut nodes = tree.nodes.iter();
+        let node = nodes.rposition(|node| node.parent.is_some() && node.hosts > 1);
         let tree = TreeSums::new(self.contributions, tree, payload_bytes);
         Self {
+            overflow_node: node.filter(|_| self.contributions.salt & 1 == 0),
             tree: Some(tree),
             ..self
         }
@@ -73,10 +79,14 @@ impl Facts {
     pub fn write(&self, rank: u8, seq: u64, payload: &mut [u8]) {
         if self.overflow == Some(seq) {
             let element = self.options.element(seq);
+            let overflows = self.overflow_node.is_none_or(|node| {
+                let tree = self.tree.as_ref().map(TreeSums::tree);
+                tree.is_some_and(|tree| tree.place(rank.into()).0 == node)
+            });
             for out in payload.chunks_exact_mut(element.bytes()) {
                 // The largest there is, big-endian.
-                out.fill(0xff);
-                out[0] = 0x7f;
+                out.fill(if overflows { 0xff } else { 0 });
+                out[0] &= 0x7f;
             }
         } else {
             let element = self.options.element(seq);

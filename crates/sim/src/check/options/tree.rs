@@ -8,11 +8,14 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 use tally_engine::PolicyName;
+use tally_wire::Element;
 
 /// Seeds that are a world with trees, in a million.
 const TREES_PPM: u32 = 250_000;
 /// What makes the draws of a seed's world of trees unlike those of its ordinary world.
 const APART: u64 = 0x7ee5_0f5e_ed00;
+/// The same of trouble that is added to a world with trees, whose other draws stay as they are.
+const ADDED: u64 = 0xadde_d7ee_0b1e;
 /// Longest time for which a switch or a trunk is down without a job noticing more than a delay.
 const DOWN_MS: u64 = 500;
 
@@ -66,6 +69,22 @@ pub enum TreeIncident {
         switch: usize,
         /// For so long.
         lasting: Duration,
+    },
+    /// Nothing arrives downward over the trunk above a switch: sums go up, and results are lost.
+    TrunkDeaf {
+        /// The lower one.
+        switch: usize,
+        /// For so long.
+        lasting: Duration,
+    },
+    /// What is sent on the trunk above a switch arrives late, and what is sent after it overtakes.
+    TrunkLate {
+        /// The lower one.
+        switch: usize,
+        /// For so long.
+        lasting: Duration,
+        /// So late.
+        by: Duration,
     },
     /// A node's parameter server dies, and after so long there is another.
     PsRestart {
@@ -140,6 +159,8 @@ pub struct TreeOptions {
     pub shared_ps_host: bool,
     /// What happens, and when after the start.
     pub incidents: Vec<(Duration, TreeIncident)>,
+    /// The same, and when after the first job has begun to run: in mid-fragment.
+    pub in_job: Vec<(Duration, TreeIncident)>,
 }
 
 impl TreeOptions {
@@ -199,9 +220,11 @@ impl TreeOptions {
             trunk_faults,
             shared_ps_host: rng.chance(500_000),
             incidents: Vec::new(),
+            in_job: Vec::new(),
         };
         if !quiet {
             options.draw_incidents(rng, doomed);
+            options.add_trouble(&mut Rng::new(seed ^ ADDED), doomed);
         }
         options
     }
@@ -236,6 +259,54 @@ impl TreeOptions {
             self.incidents
                 .push((at, TreeIncident::SubtreeDies { switch }));
             self.incidents.sort_by_key(|(at, _)| *at);
+        }
+    }
+
+    /// Adds what shows bugs that single incidents hardly ever do.
+    fn add_trouble(&mut self, rng: &mut Rng, doomed: Option<usize>) {
+        let lower = rng.between(1, self.above.len() as u64 - 1) as usize;
+        let us =
+            |rng: &mut Rng, least: u64, most: u64| Duration::from_micros(rng.between(least, most));
+        let most = rng.pick(&[100, 1_000, 20_000]);
+        let at = us(rng, 0, most);
+        if rng.chance(300_000) {
+            // Sums of an epoch come when the next one runs.
+            for _ in 0..rng.between(1, 3) {
+                let incident = TreeIncident::TrunkLate {
+                    switch: lower,
+                    lasting: us(rng, 100, 40_000),
+                    by: us(rng, 50_000, 1_500_000),
+                };
+                let at = at + us(rng, 0, 50_000);
+                self.in_job.push((at, incident));
+            }
+        }
+        let of = &mut self.jobs[0].options;
+        if rng.chance(100_000) && of.overflow.is_none() && of.workers > 1 {
+            let is_int =
+                |seq: &u64| matches!(of.element(*seq), Element::I32 | Element::I16 | Element::I8);
+            let fragments = of.first..of.first + of.fragments();
+            let ints: Vec<_> = fragments.filter(is_int).collect();
+            of.overflow = (!ints.is_empty()).then(|| rng.pick(&ints));
+        }
+        let long = self.incidents.iter().filter(|(_, it)| it.is_long()).count();
+        if rng.chance(250_000) && doomed.is_none() && long < super::LONG_INCIDENTS {
+            // Results that one child has not, and that no other switch has any more.
+            let lasting = us(rng, 5_000, 400_000);
+            let deaf = TreeIncident::TrunkDeaf {
+                switch: lower,
+                lasting,
+            };
+            self.in_job.push((at, deaf));
+            let down = us(rng, 100, 50_000);
+            let parent = self.above[lower];
+            let others = (0..self.above.len()).filter(|&switch| {
+                let is_sibling = self.above[switch] == parent && switch != lower;
+                is_sibling || Some(switch) == parent
+            });
+            let restart = |switch| TreeIncident::SwitchRestart { switch, down };
+            let others = others.map(|switch| (at + lasting / 2, restart(switch)));
+            self.in_job.extend(others.collect::<Vec<_>>());
         }
     }
 
@@ -293,7 +364,8 @@ impl fmt::Display for TreeOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{self:?}").replace("JobOptions {", "\n  JobOptions {");
         let text = text.replace("TreeJob {", "\n TreeJob {");
-        write!(f, "{}", text.replace(", incidents:", ",\n  incidents:"))
+        let text = text.replace(", incidents:", ",\n  incidents:");
+        write!(f, "{}", text.replace(", in_job:", ",\n  in_job:"))
     }
 }
 
@@ -396,8 +468,13 @@ mod tests {
         };
         assert!(has(&beside) > 20);
         assert!(has(&|o| o.jobs.iter().any(|job| job.switches.len() == 1)) > 5);
-        let dies = |incident: &TreeIncident| matches!(incident, TreeIncident::SubtreeDies { .. });
-        assert!(has(&|o| o.incidents.iter().any(|(_, i)| dies(i))) > 5);
+        let suffers = |is: fn(&TreeIncident) -> bool| {
+            let all = |o: &TreeOptions| [&o.incidents[..], &o.in_job[..]].concat();
+            has(&|o| all(o).iter().any(|(_, incident)| is(incident)))
+        };
+        assert!(suffers(|i| matches!(i, TreeIncident::SubtreeDies { .. })) > 5);
+        assert!(suffers(|i| matches!(i, TreeIncident::TrunkDeaf { .. })) > 5);
+        assert!(suffers(|i| matches!(i, TreeIncident::TrunkLate { .. })) > 10);
         for options in &drawn {
             assert!(options.jobs.iter().all(|job| job.tree.workers() <= 63));
         }

@@ -38,6 +38,19 @@ impl TreeScenario {
                 });
                 self.plan(world, now.after(lasting), Plan::TrunkHeals(switch));
             }
+            TreeIncident::TrunkDeaf { switch, lasting } => {
+                if let Some(trunk) = self.trunks[switch] {
+                    let down = world.link(trunk.above.into(), trunk.upper);
+                    down.cut_until = down.cut_until.max(now.after(lasting));
+                }
+            }
+            TreeIncident::TrunkLate {
+                switch,
+                lasting,
+                by,
+            } => self.change_trunk(world, switch, |link| {
+                (link.slow_until, link.spike) = (now.after(lasting), by);
+            }),
             TreeIncident::PsRestart { job, node, down } => {
                 // One of several, or the only one.
                 let any = self.instances as usize;

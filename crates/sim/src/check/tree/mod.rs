@@ -43,6 +43,7 @@ const DRAIN: Duration = Duration::from_millis(500);
 #[derive(Clone, Copy, Debug)]
 enum Plan {
     Incident(usize),
+    InJob(usize),
     SwitchStarts(usize),
     TrunkHeals(usize),
     PsStarts { job: usize, node: usize },
@@ -94,6 +95,8 @@ pub struct TreeScenario {
     /// The last results that switches have sent, for the spy.
     heard: VecDeque<Frame>,
     plans: Vec<Plan>,
+    /// Incidents of the first job that have been planned.
+    in_job_planned: usize,
     phase: Phase,
     quiet_since: Time,
     /// By switch.
@@ -138,6 +141,7 @@ impl TreeScenario {
             spy: places.spy,
             heard: VecDeque::new(),
             plans: Vec::new(),
+            in_job_planned: 0,
             phase: Phase::Safety,
             quiet_since: Time(0),
             custody: (0..switches).map(|n| Custody::new(SwitchId(n))).collect(),
@@ -170,6 +174,16 @@ impl TreeScenario {
         self.plan(world, world.now, Plan::Tick);
         if self.options.base.forged_per_s > 0 {
             self.plan(world, world.now, Plan::Forge);
+        }
+    }
+
+    /// The first job begins to run: what is to happen in mid-fragment does, once.
+    fn job_begins(&mut self, world: &mut World<Contributor>) {
+        let before = self.in_job_planned;
+        self.in_job_planned = self.options.in_job.len();
+        for n in before..self.in_job_planned {
+            let at = world.now.after(self.options.in_job[n].0);
+            self.plan(world, at, Plan::InJob(n));
         }
     }
 
@@ -361,6 +375,7 @@ impl TreeScenario {
         self.quiet_since = world.now;
         let good = |link: &mut Link| {
             link.config.faults = Faults::NONE;
+            link.slow_until = Time(0);
             // Queues that drop at once would be a fault that never ends.
             link.config.backlog_bytes = link.config.backlog_bytes.max(1_000_000);
         };
@@ -429,6 +444,10 @@ impl App<Contributor> for TreeScenario {
             Event::Running { epoch } => {
                 let incarnation = &mut self.incarnations[n];
                 incarnation.members[usize::from(rank)].has_run = true;
+                if incarnation.epoch.is_none() && incarnation.facts.job == 0 {
+                    self.job_begins(world);
+                }
+                let incarnation = &mut self.incarnations[n];
                 let known = *incarnation.epoch.get_or_insert(epoch);
                 self.findings.require(known == epoch, Checker::Outcome, || {
                     format!("incarnation {n}, rank {rank}: epoch {epoch:?}, others have {known:?}")
@@ -476,6 +495,9 @@ impl App<Contributor> for TreeScenario {
     fn alarm(&mut self, world: &mut World<Contributor>, token: u64) {
         match self.plans[token as usize] {
             Plan::Incident(n) => self.incident(world, self.options.incidents[n].1),
+            Plan::InJob(n) if self.phase == Phase::Safety => {
+                self.incident(world, self.options.in_job[n].1);
+            }
             Plan::SwitchStarts(switch) => self.start_switch(world, switch),
             Plan::TrunkHeals(switch) if self.phase == Phase::Safety => self.heal(world, switch),
             Plan::PsStarts { job, node } => self.start_ps(world, job, node),
@@ -500,7 +522,7 @@ impl App<Contributor> for TreeScenario {
                 let at = self.soon(world, gap.as_micros() as u64);
                 self.plan(world, at, Plan::Forge);
             }
-            Plan::TrunkHeals(_) | Plan::Forge => {}
+            Plan::TrunkHeals(_) | Plan::Forge | Plan::InJob(_) => {}
         }
         if self.findings.any() {
             world.stop();
