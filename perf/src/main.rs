@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    allreduce, bridge, card, compare, cores, datapath, demo, kernels, latency, loss, plot,
+    allreduce, bridge, card, compare, cores, datapath, demo, fabric, kernels, latency, loss, plot,
     policies, pool, switchml, training,
 };
 use tally_program::{errors, exit};
@@ -41,6 +41,8 @@ enum Command {
     Datapath(datapath::Args),
     /// All-reduces of real gradients through a real switch, compared bit for bit with a reference
     Demo(demo::Args),
+    /// All-reduces over a tree of switches on shaped links, beside one switch and Gloo's ring
+    Fabric(fabric::Args),
     /// Throughput of the summation kernels, beside memcpy of the same bytes
     Kernels(kernels::Args),
     /// Latency of the switch under light and heavy load, beside dpdk-testpmd's macswap
@@ -78,6 +80,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Cores(args) => cores::run(args)?,
         Command::Datapath(args) => datapath::run(args)?,
         Command::Demo(args) => demo::run(args)?,
+        Command::Fabric(args) => fabric::run(args)?,
         Command::Kernels(args) => kernels::run(args)?,
         Command::Latency(args) => latency::run(args)?,
         Command::Loss(args) => loss::run(args)?,

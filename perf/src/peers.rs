@@ -6,6 +6,7 @@
 //! report both in JSON.
 
 use anyhow::{Context, Result, anyhow, ensure};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -33,6 +34,29 @@ pub struct Installed {
     python: PathBuf,
     /// The version of torch, or of mpi4py.
     pub version: String,
+}
+
+/// A host of a peer's process: a network namespace.
+#[derive(Clone, Debug)]
+pub struct PeerHost {
+    /// Name of the namespace.
+    pub name: String,
+    /// Address.
+    pub ip: Ipv4Addr,
+}
+
+impl PeerHost {
+    /// The hosts of a cluster's network, in their order.
+    #[must_use]
+    pub fn all(hosts: &Namespaces) -> Vec<Self> {
+        let hosts = hosts.names()[1..].iter().enumerate();
+        hosts
+            .map(|(host, name)| Self {
+                name: name.clone(),
+                ip: host_address(host),
+            })
+            .collect()
+    }
 }
 
 /// One all-reduce after the other.
@@ -79,14 +103,14 @@ impl Peer {
         installed.ok_or_else(|| format!("not installed: {how}"))
     }
 
-    /// Runs it on the hosts, or without any on this one. Returns the seconds of each round, of
-    /// the slowest process.
+    /// Runs it, the process of rank r on `hosts[r]`; without hosts on this one. Returns the seconds
+    /// of each round, of the slowest process.
     ///
     /// # Errors
     /// If it is not installed, a process fails, or a sum is wrong.
     pub fn run(
         self,
-        hosts: Option<&Namespaces>,
+        hosts: &[PeerHost],
         folder: &Path,
         work: Work,
         patience: Duration,
@@ -123,7 +147,7 @@ impl Peer {
     fn start_gloo(
         self,
         python: &Path,
-        hosts: Option<&Namespaces>,
+        hosts: &[PeerHost],
         folder: &Path,
         work: Work,
     ) -> Result<Vec<Program>> {
@@ -133,8 +157,8 @@ impl Peer {
         } else {
             "ring"
         };
-        let (address, interface) = match hosts {
-            Some(_) => (host_address(0).to_string(), "eth0"),
+        let (address, interface) = match hosts.first() {
+            Some(host) => (host.ip.to_string(), "eth0"),
             None => ("127.0.0.1".to_owned(), "lo"),
         };
         let start = |rank| {
@@ -152,12 +176,7 @@ impl Peer {
 /// `mpirun`, which starts the processes. In namespaces it runs on the first host and reaches the
 /// others through a script in place of a remote shell. Each host has a name and a folder for
 /// temporary files of its own, so that processes do not find each other's shared memory.
-fn start_mpi(
-    python: &Path,
-    hosts: Option<&Namespaces>,
-    folder: &Path,
-    work: Work,
-) -> Result<Program> {
+fn start_mpi(python: &Path, hosts: &[PeerHost], folder: &Path, work: Work) -> Result<Program> {
     let script = write(folder, "mpi.py", MPI)?;
     let workers = work.workers.to_string();
     let mut command = on_host(hosts, 0, Path::new("mpirun"));
@@ -172,11 +191,10 @@ fn start_mpi(
         command.args(["--mca", name, value]);
     };
     match hosts {
-        Some(hosts) => {
-            let shell = remote_shell(hosts, folder, work.workers)?;
-            let all: Vec<_> = (0..usize::from(work.workers))
-                .map(|host| host_address(host).to_string())
-                .collect();
+        [] => mca("btl", "vader,self"),
+        hosts => {
+            let shell = remote_shell(hosts, folder)?;
+            let all: Vec<_> = hosts.iter().map(|host| host.ip.to_string()).collect();
             mca("plm_rsh_agent", &shell.display().to_string());
             mca("plm_rsh_no_tree_spawn", "1");
             mca("routed", "direct");
@@ -185,24 +203,18 @@ fn start_mpi(
             mca("oob_tcp_if_include", "eth0");
             command.args(["--map-by", "node", "-H", &all.join(",")]);
         }
-        None => mca("btl", "vader,self"),
     }
     command.args(["-n", &workers]).arg(python).arg(&script);
     command.args([&work.elements.to_string(), &work.rounds.to_string()]);
     Program::start("mpirun", command, &folder.join("mpirun.log"))
 }
 
-fn remote_shell(hosts: &Namespaces, folder: &Path, workers: u8) -> Result<PathBuf> {
+fn remote_shell(hosts: &[PeerHost], folder: &Path) -> Result<PathBuf> {
     let mut text = "#!/bin/sh\nhost=$1\nshift\ncase $host in\n".to_owned();
-    for host in 0..usize::from(workers) {
-        let own = folder.join(format!("host{host}"));
+    for (rank, PeerHost { name, ip }) in hosts.iter().enumerate() {
+        let own = folder.join(format!("host{rank}"));
         std::fs::create_dir_all(&own).with_context(|| own.display().to_string())?;
-        text += &format!(
-            "{}) name={} folder={} ;;\n",
-            host_address(host),
-            hosts.host_name(host),
-            own.display()
-        );
+        text += &format!("{ip}) name={name} folder={} ;;\n", own.display());
     }
     text += "esac\nexport TMPDIR=$folder\n\
              exec ip netns exec $name unshare --uts sh -c \"hostname $name; $*\"\n";
@@ -212,9 +224,13 @@ fn remote_shell(hosts: &Namespaces, folder: &Path, workers: u8) -> Result<PathBu
     Ok(script)
 }
 
-fn on_host(hosts: Option<&Namespaces>, host: usize, program: &Path) -> Command {
-    let prefix = hosts.map_or_else(Vec::new, |hosts| hosts.host_prefix(host));
-    prefixed(&prefix, program)
+fn on_host(hosts: &[PeerHost], rank: usize, program: &Path) -> Command {
+    let enter = |host: &PeerHost| {
+        ["ip", "netns", "exec", &host.name]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    prefixed(&hosts.get(rank).map(enter).unwrap_or_default(), program)
 }
 
 /// Where a peer's modules may be: the environment of the package tally, and the distribution.

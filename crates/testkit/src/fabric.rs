@@ -4,7 +4,8 @@
 //! `plan.rs` says who is who: names, addresses, links, and each job's tree. Programs run on one of
 //! two networks: `namespaces.rs` (root: a network namespace for each switch and each host, veth
 //! pairs between them) and `memif.rs` (any user: shared memory between the processes).
-//! `switches.rs` starts and ends switches, `members.rs` workers and parameter servers.
+//! `switches.rs` starts and ends switches, `members.rs` workers and parameter servers; `uplinks.rs`
+//! reads what leaves sent up.
 //!
 //! Each job has its own hosts: a worker host behind each leaf for each of its ranks there. The
 //! parameter servers of all jobs' nodes at one switch are one process. That of a spine is behind a
@@ -19,10 +20,12 @@ mod namespaces;
 mod plan;
 mod spec;
 mod switches;
+mod uplinks;
 
 pub use namespaces::{LinkEnd, Namespaces};
 pub use plan::{Host, HostRole, Link, Plan, SwitchId};
 pub use spec::{FabricSpec, Shape};
+pub use uplinks::Uplink;
 
 use crate::cluster::leftovers::{PREFIX, remove_leftover_folders};
 use crate::cluster::{Network, Program};
@@ -122,6 +125,17 @@ impl Fabric {
             Wires::Namespaces(wires) => Some(wires),
             Wires::Memif(_) => None,
         }
+    }
+
+    /// Joins the hosts by the kernel's bridges in place of our switches, over the links of one
+    /// spine: those of a second one would close a loop.
+    ///
+    /// # Errors
+    /// If the network is not one of namespaces, or what the machine refuses.
+    pub fn bridge(&self, spine: SwitchId) -> Result<()> {
+        let wires = self.namespaces();
+        let wires = wires.context("bridges need network namespaces (root)")?;
+        wires.bridge(&self.plan, spine)
     }
 
     /// The folder for files of this run.

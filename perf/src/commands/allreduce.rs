@@ -26,7 +26,7 @@
 //!   last turn against the reference, bit for bit.
 //! - The bits of a link are those of Ethernet frames without preamble, check sequence and gap.
 
-use crate::peers::{Peer, Work};
+use crate::peers::{Peer, PeerHost, Work};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -368,7 +368,8 @@ impl Bench {
                 if let Some(hosts) = &hosts {
                     hosts.bridge()?;
                 }
-                peer.run(hosts.as_ref(), self.folder.path(), work, patience)?
+                let hosts = hosts.as_ref().map(PeerHost::all).unwrap_or_default();
+                peer.run(&hosts, self.folder.path(), work, patience)?
             }
             None => self.turn_of_tally(setting, contender, work, patience, check)?,
         };

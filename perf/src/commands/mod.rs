@@ -8,6 +8,7 @@ pub mod compare;
 pub mod cores;
 pub mod datapath;
 pub mod demo;
+pub mod fabric;
 pub mod kernels;
 pub mod latency;
 pub mod loss;

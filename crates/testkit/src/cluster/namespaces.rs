@@ -56,9 +56,14 @@ pub enum Driver {
     AfPacket,
 }
 
-/// What a shaped link sends at once after a pause: two of the kernel's largest segments, so that it
-/// need not cut them up.
-const BURST_BYTES: u32 = 131_072;
+/// What a shaped link sends at once after a pause, at most: two of the kernel's largest segments, so
+/// that it need not cut them up.
+const BURST_BYTES_MAX: u32 = 131_072;
+/// The same at least: two of the longest frames.
+const BURST_BYTES_MIN: u32 = 18_432;
+/// Bytes of a burst by Mbit/s: about a millisecond. A longer one would make a slow link look as one
+/// of short delay, by which timeouts are chosen.
+const BURST_BYTES_PER_MBIT: u32 = 132;
 /// What may wait for a shaped link, unless it is limited.
 const WAITING_BYTES: u32 = 16 << 20;
 
@@ -335,13 +340,15 @@ pub(crate) fn shape(
     rate_mbit: u32,
     waiting_bytes: u32,
 ) -> Result<()> {
+    let burst = rate_mbit.saturating_mul(BURST_BYTES_PER_MBIT);
+    let burst = burst.clamp(BURST_BYTES_MIN, BURST_BYTES_MAX);
     check_run(
         Command::new("tc")
             .args([
                 "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf",
             ])
             .args(["rate", &format!("{rate_mbit}mbit")])
-            .args(["burst", &BURST_BYTES.to_string()])
+            .args(["burst", &burst.to_string()])
             .args(["limit", &waiting_bytes.to_string()]),
     )
 }

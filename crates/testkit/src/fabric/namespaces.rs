@@ -1,7 +1,7 @@
 //! The network of a fabric in network namespaces: one for each switch and each host, a veth pair
 //! for each link.
 
-use super::plan::{Plan, SwitchId};
+use super::plan::{Link, Plan, SwitchId};
 use super::spec::FabricSpec;
 use crate::cluster::commands::{check_run, ip};
 use crate::cluster::leftovers::PREFIX;
@@ -114,6 +114,30 @@ impl Namespaces {
         } = self.link_end(link, at);
         let state = if is_up { "up" } else { "down" };
         ip(&["-n", &namespace, "link", "set", &interface, state])
+    }
+
+    /// Joins all hosts by bridges of the kernel, one in each namespace of a leaf and of this spine.
+    pub(super) fn bridge(&self, plan: &Plan, spine: SwitchId) -> Result<()> {
+        for switch in plan.switches() {
+            if plan.is_spine(switch) && switch != spine {
+                continue;
+            }
+            let at = &self.switches[switch.0];
+            ip(&["-n", at, "link", "add", "bridge", "type", "bridge"])?;
+            let hosts = plan.hosts_of(switch).map(|(host, _)| host_port(host));
+            let links = plan.links_of(switch).filter(|&(link, _)| {
+                let Link {
+                    spine: top, number, ..
+                } = plan.links()[link];
+                (top, number) == (spine, 0)
+            });
+            let links = links.map(|(link, _)| link_port(link));
+            for port in hosts.chain(links) {
+                ip(&["-n", at, "link", "set", &port, "master", "bridge"])?;
+            }
+            ip(&["-n", at, "link", "set", "bridge", "up"])?;
+        }
+        Ok(())
     }
 
     /// Bytes that have left by a link at one of its switches.

@@ -11,7 +11,7 @@ use tally_report::{Machine, Report, Target};
 use tally_schema::agent::report::{Report as WorkerReport, Retransmissions};
 use tally_schema::switch::report::Report as SwitchReport;
 use tally_testkit::cluster::{Network, Program};
-use tally_testkit::fabric::{Fabric, FabricSpec, HostRole, Plan, Shape, SwitchId};
+use tally_testkit::fabric::{Fabric, FabricSpec, Plan, Shape, SwitchId, Uplink};
 use tally_testkit::reference::Reference;
 
 /// One all-reduce of one job.
@@ -40,16 +40,6 @@ struct Restarted {
     results: u64,
     fragments: u64,
     down_ms: f64,
-}
-
-/// What went by a leaf, from the switch's own counters.
-#[derive(Clone, Debug, Serialize)]
-struct Uplink {
-    leaf: String,
-    /// Bytes from workers.
-    from_workers: u64,
-    /// Bytes to switches above.
-    up: u64,
 }
 
 #[derive(Serialize)]
@@ -147,7 +137,7 @@ pub fn run(args: &Args, shape: Shape) -> Result<Report> {
     for switch in fabric.plan().switches() {
         switches.push(fabric.stop_switch(switch)?);
     }
-    let uplinks = uplinks(fabric.plan(), &switches);
+    let uplinks = fabric.plan().uplinks(&switches);
     let results = Results {
         rows,
         restarts,
@@ -284,29 +274,6 @@ fn restart(
     Ok(restarts)
 }
 
-/// What the leaves got from workers and sent up. A switch that was restarted counts from then on.
-fn uplinks(plan: &Plan, switches: &[SwitchReport]) -> Vec<Uplink> {
-    let leaves = plan.switches().filter(|&switch| !plan.is_spine(switch));
-    let of = |switch: SwitchId| {
-        let ports = &switches[switch.0].ports;
-        let workers = plan.hosts_of(switch);
-        let workers = workers.filter(|(_, host)| matches!(host.role, HostRole::Worker(..)));
-        let workers: Vec<_> = workers.map(|(n, _)| plan.host_name(n)).collect();
-        let links: Vec<_> = plan
-            .links_of(switch)
-            .map(|(n, _)| plan.link_name(n, switch))
-            .collect();
-        let from = ports.iter().filter(|port| workers.contains(&port.name));
-        let to = ports.iter().filter(|port| links.contains(&port.name));
-        Uplink {
-            leaf: plan.name(switch),
-            from_workers: from.map(|port| port.counters.rx_bytes).sum(),
-            up: to.map(|port| port.counters.tx_bytes).sum(),
-        }
-    };
-    leaves.map(of).collect()
-}
-
 fn targets(results: &Results) -> Vec<Target> {
     let wrong = results.rows.iter().filter(|row| !row.exact).count();
     let missing = results
@@ -384,7 +351,7 @@ fn table(parameters: &Parameters, plan: &Plan, results: &Results) -> String {
             uplink.leaf,
             uplink.from_workers as f64 / 1e6,
             uplink.up as f64 / 1e6,
-            100.0 * uplink.up as f64 / uplink.from_workers.max(1) as f64
+            100.0 * uplink.share()
         );
     }
     if !results.restarts.is_empty() {

@@ -3,7 +3,7 @@
 use super::cases::{Case, Contender, Pattern};
 use super::counted::{Counted, Resent, both, port_frames};
 use super::{Args, cases};
-use crate::peers::{Peer, Work};
+use crate::peers::{Peer, PeerHost, Work};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Serialize;
 use std::time::Duration;
@@ -354,7 +354,8 @@ impl<'a> Bench<'a> {
             elements: args.elements,
             rounds: 1,
         };
-        let seconds = peer.run(Some(&hosts), self.folder.path(), work, self.patience())?;
+        let all = PeerHost::all(&hosts);
+        let seconds = peer.run(&all, self.folder.path(), work, self.patience())?;
         let seconds = seconds.into_iter().sum();
         let wired = both(&hosts.wire_losses()?);
         Ok(Run {
