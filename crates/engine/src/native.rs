@@ -18,6 +18,7 @@ pub mod pool;
 mod ring;
 mod sent_to_ps;
 mod slot;
+mod sum_times;
 
 use crate::buffer::{Buffer, Egress, To};
 use crate::context::{Context, ControlFrame, job_of};

@@ -17,6 +17,7 @@ use crate::native::pool::{Limits, PoolConfig, PoolJob};
 use crate::native::ring::Ring;
 use crate::native::sent_to_ps::SentToPs;
 use crate::native::slot::{Slot, SlotKey};
+use crate::native::sum_times::SumTimes;
 use crate::roster::{Member, Roster};
 use out::clear;
 use std::ops::Range;
@@ -40,6 +41,8 @@ struct Job<B> {
     completion: Completion,
     placement: Placement,
     ring: Ring<B>,
+    /// From this node's sums to their results, where it has a parent.
+    sum_times: SumTimes,
     sent_to_ps: SentToPs,
     limits: Limits,
     /// Whose what it holds out of order is.
@@ -205,6 +208,7 @@ impl<B: Buffer> Aggregator<B> {
             },
             placement: self.policy.placement(id, index, &self.config),
             ring: if has_uplink { ring.with_notes() } else { ring },
+            sum_times: SumTimes::new(),
             sent_to_ps: SentToPs::new(self.config.ring_fragments(), self.shift),
             limits,
             owner: self.arena.owner(index),
@@ -279,10 +283,10 @@ impl<B: Buffer> Aggregator<B> {
         match header.kind {
             Kind::Data => self.contribution(now, place, header, buffer, egress),
             Kind::Result if header.rank == Rank::SWITCH => {
-                self.result_of_parent(place, header, buffer, egress);
+                self.result_of_parent(now, place, header, buffer, egress);
             }
             Kind::Nack if admission.is_parents => {
-                self.nack_of_parent(place, header, buffer, egress);
+                self.nack_of_parent(now, place, header, buffer, egress);
             }
             Kind::Result => self.result_of_member(header, buffer, egress),
             Kind::Probe => self.probe(header, buffer, egress),

@@ -3,7 +3,7 @@
 //! A node of a tree keeps its sums here, too, from when they are sent up until their results come
 //! (TR-1). It notes what their headers said, so that it can send them again.
 
-use tally_wire::{Element, Flags, FragmentId, Header};
+use tally_wire::{Element, Flags, FragmentId, Header, Time};
 
 /// Where a fragment stands relative to the ring.
 pub(crate) enum ResultState<'a, B> {
@@ -23,14 +23,17 @@ pub(crate) struct Note {
     pub(crate) element: Element,
     pub(crate) flags: Flags,
     pub(crate) priority: u8,
+    /// When a sum was sent, or begun; 0 if that is not known.
+    pub(crate) sent: Time,
 }
 
 impl Note {
-    pub(crate) const fn of(header: &Header) -> Self {
+    const fn of(header: &Header, sent: Time) -> Self {
         Self {
             element: header.element,
             flags: header.flags,
             priority: header.priority,
+            sent,
         }
     }
 }
@@ -88,6 +91,7 @@ impl<B> Ring<B> {
             element: Element::None,
             flags: Flags::NONE,
             priority: 0,
+            sent: Time(0),
         };
         Self {
             notes: vec![none; self.tags.len()].into_boxed_slice(),
@@ -133,21 +137,21 @@ impl<B> Ring<B> {
 
     /// As [`keep`](Self::keep), with what the header of the result says.
     pub(crate) fn keep_noted(&mut self, header: &Header, frame: B) -> Option<B> {
-        self.note(header);
+        self.note(header, Time(0));
         self.put(header.fragment, Entry::Result, frame)
     }
 
     /// Keeps the sum of an open fragment until its result comes, and gives back the frame that it
-    /// displaces.
-    pub(crate) fn keep_sum(&mut self, header: &Header, frame: B) -> Option<B> {
-        self.note(header);
+    /// displaces. `sent` is when it left, or when its first contribution came.
+    pub(crate) fn keep_sum(&mut self, header: &Header, sent: Time, frame: B) -> Option<B> {
+        self.note(header, sent);
         self.put(header.fragment, Entry::Sum, frame)
     }
 
-    fn note(&mut self, header: &Header) {
+    fn note(&mut self, header: &Header, sent: Time) {
         let at = self.index(header.fragment);
         if let Some(note) = self.notes.get_mut(at) {
-            *note = Note::of(header);
+            *note = Note::of(header, sent);
         }
     }
 
@@ -164,6 +168,23 @@ impl<B> Ring<B> {
             self.tags[at].entry = Entry::SumAsked;
         }
         before.entry == Entry::SumAsked
+    }
+
+    /// A kept sum has been sent again.
+    pub(crate) fn sent_again(&mut self, fragment: FragmentId, now: Time) {
+        let at = self.index(fragment);
+        if let Some(note) = self.notes.get_mut(at) {
+            note.sent = now;
+        }
+    }
+
+    /// When the kept sum was sent for which a result comes, if the parent has not asked for it.
+    pub(crate) fn sent_once(&self, fragment: FragmentId) -> Option<Time> {
+        let at = self.index(fragment);
+        let tag = self.tags[at];
+        let is_once = tag.entry == Entry::Sum && tag.fragment == fragment;
+        let sent = self.notes.get(at)?.sent;
+        (is_once && sent != Time(0)).then_some(sent)
     }
 
     #[inline]

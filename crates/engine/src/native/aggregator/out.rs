@@ -196,7 +196,7 @@ pub(super) fn send_up<B: Buffer>(
         ..*header
     };
     let frame = egress.send_up(&job.roster, &header, sum, born);
-    if let Some(displaced) = job.ring.keep_sum(&header, frame) {
+    if let Some(displaced) = job.ring.keep_sum(&header, born.unwrap_or_default(), frame) {
         egress.discard(displaced);
     }
 }

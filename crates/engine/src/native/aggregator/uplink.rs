@@ -11,7 +11,7 @@ use crate::counters::{Counters, DropReason};
 use crate::native::aggregator::out::clear;
 use crate::native::ring::ResultState;
 use crate::roster::Member;
-use tally_wire::{AuthTag, Element, Flags, Header, Kind, Rank};
+use tally_wire::{AuthTag, Element, Flags, Header, Kind, Rank, Time};
 
 impl<B> Job<B> {
     /// Whether a RESULT or NACK is the parent's: no member, and no other switch, may send it.
@@ -100,11 +100,17 @@ impl<B: Buffer> Aggregator<B> {
     /// TR-2: the parent has the result.
     pub(super) fn result_of_parent(
         &mut self,
+        now: Time,
         place: usize,
         header: &Header,
         buffer: B,
         egress: &mut impl Egress<B>,
     ) {
+        if let Some(job) = self.jobs[place].as_mut()
+            && let Some(sent) = job.ring.sent_once(header.fragment)
+        {
+            job.sum_times.sample(now.since(sent));
+        }
         self.publish_final(place, header, buffer, egress, |counters| {
             &mut counters.results_down
         });
@@ -198,6 +204,7 @@ impl<B: Buffer> Aggregator<B> {
     /// TR-5: the parent misses the node's sum, or no other child can send it the result.
     pub(super) fn nack_of_parent(
         &mut self,
+        now: Time,
         place: usize,
         header: &Header,
         buffer: B,
@@ -208,6 +215,8 @@ impl<B: Buffer> Aggregator<B> {
             return egress.discard(buffer);
         };
         let kept = job.kept_header(header);
+        let kept_at = job.ring.noted(header.fragment);
+        let kept_at = kept_at.map_or(Time(0), |note| note.sent);
         match (job.ring.state(header.fragment), kept) {
             (ResultState::Open, _) => {
                 let from = job.next_asked;
@@ -226,8 +235,13 @@ impl<B: Buffer> Aggregator<B> {
                 // A frame with a reference in a queue is most probably in flight. A driver may keep
                 // one that has left, though: so only the first time.
                 let is_queued = egress.is_queued(frame);
-                if job.ring.ask(header.fragment) || !is_queued {
+                let is_asked = job.ring.ask(header.fragment);
+                // Each worker that misses the result has the parent ask: one answer on its way
+                // serves them all.
+                let is_in_flight = job.sum_times.is_in_flight(kept_at, now);
+                if !is_in_flight && (is_asked || !is_queued) {
                     job.sum_up_again(&kept, &mut self.counters, egress);
+                    job.ring.sent_again(header.fragment, now);
                 }
             }
             _ => self.counters.drop(DropReason::Late),

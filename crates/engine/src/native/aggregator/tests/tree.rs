@@ -336,6 +336,36 @@ fn tr_5_a_sum_that_the_parent_misses_leaves_again_with_resend() {
 }
 
 #[test]
+fn tr_5_a_sum_that_was_sent_less_than_the_shortest_time_ago_is_in_flight() {
+    let mut w = world(PolicyName::Esa);
+    w.send_up(0, 3);
+    w.now = Time(5_000);
+    w.of_parent(result_down(0, Flags::NONE), 9);
+    w.send_up(1, 3);
+    // The workers of other children have the parent ask, one after the other.
+    for now in [5_000, 6_000, 8_999] {
+        w.now = Time(now);
+        assert_eq!(w.asked(1), [], "{now}");
+    }
+    w.now = Time(9_000);
+    let again = [to_parent(sum_header(1, Flags::RESEND), ints(3))];
+    assert_eq!(w.asked(1), again);
+    w.now = Time(12_999);
+    assert_eq!(w.asked(1), [], "it has just been sent again");
+    w.now = Time(13_000);
+    assert_eq!(w.asked(1), again);
+    let c = w.shard.counters();
+    assert_eq!((c.nacks_down, c.sums_up_again), (6, 2));
+    // What was sent twice says nothing of the path.
+    w.of_parent(result_down(1, Flags::NONE), 9);
+    w.send_up(2, 3);
+    w.now = Time(16_999);
+    assert_eq!(w.asked(2), []);
+    w.now = Time(17_000);
+    assert_eq!(w.asked(2).len(), 1);
+}
+
+#[test]
 fn tr_5_a_sum_in_a_queue_is_in_flight_the_first_time() {
     let mut w = world(PolicyName::Esa);
     w.wire.queued = true;
