@@ -1,4 +1,4 @@
-//! How long a node's sums take to their results: what a NACK of the parent may be answered by (TR-5).
+//! How long a node's sums take to their results: how often NACKs of the parent are answered (TR-5).
 //!
 //! Each worker that misses a result has the parent ask. Without a limit one late child would send
 //! its sum once for each of them, and the queues that this fills would make it later still.
