@@ -154,7 +154,7 @@ def cluster():
 
 
 def run(cluster, program, *arguments, **more):
-    return cluster.run([sys.executable, "-c", program, *arguments], timeout=120, **more)
+    return cluster.run_python(program, *arguments, **more)
 
 
 def test_callbacks_may_start_collectives_and_wait_for_them(cluster):

@@ -665,16 +665,16 @@ except (tally.TallyError, RuntimeError) as error:
 
 
 def test_tensors_of_every_kind(cluster):
-    for code, text in cluster.run([sys.executable, "-c", TENSORS]):
+    for code, text in cluster.run_python(TENSORS):
         assert code == 0 and text.endswith("all good\nand no more\n"), text
 
 
 def test_another_type_of_torchs(cluster):
-    for code, text in cluster.run([sys.executable, "-c", DIFFERS, "bfloat16"]):
+    for code, text in cluster.run_python(DIFFERS, "bfloat16"):
         assert code == 0 and text.startswith("MismatchError (2,)"), text
     # One that goes by Gloo, where that rank is alone: the others stop waiting for it, and it hears
     # of their ends.
-    for rank, (code, text) in enumerate(cluster.run([sys.executable, "-c", DIFFERS, "int64"])):
+    for rank, (code, text) in enumerate(cluster.run_python(DIFFERS, "int64")):
         if rank == 2:
             assert "RuntimeError" in text, text
         else:

@@ -217,7 +217,7 @@ def cluster():
 
 
 def run(cluster, program):
-    return cluster.run([sys.executable, "-c", program], timeout=120)
+    return cluster.run_python(program)
 
 
 def test_importing_the_package_does_not_import_torch():

@@ -6,7 +6,6 @@ TALLY_WRITE_SUPPORT=1 writes the column of this version of torch.
 import os
 import pathlib
 import re
-import sys
 
 import pytest
 from cluster import ROOT, Cluster
@@ -34,9 +33,9 @@ def results(tmp_path_factory):
     all_of = {}
     with Cluster(4) as cluster:
         for backend in ("tally", "gloo"):
-            command = [sys.executable, str(PROGRAM), backend, str(folder / backend)]
+            arguments = (backend, str(folder / backend))
             # Each row's warnings are recorded, so that each has to be given.
-            for rank, (code, text) in enumerate(cluster.run(command, timeout=240)):
+            for rank, (code, text) in enumerate(cluster.run_python(PROGRAM.read_text(), *arguments, timeout=240)):
                 assert code == 0, f"{backend} rank {rank}: {code}\n{text}\n{cluster.logs()}"
             all_of[backend] = [torch.load(folder / f"{backend}.{rank}", weights_only=True) for rank in range(4)]
     return all_of

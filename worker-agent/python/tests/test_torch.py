@@ -1,7 +1,6 @@
 """The backend "tally" against Gloo: the same program with either, one process for each rank."""
 
 import math
-import sys
 
 import pytest
 from cluster import Cluster
@@ -131,15 +130,13 @@ def losses(text):
 
 @pytest.mark.parametrize("arithmetic", ["native", "fixed"])
 def test_sums_are_those_of_gloo(cluster, arithmetic):
-    command = [sys.executable, "-c", SUMS, "tally"]
-    for text in texts(cluster.run(command, TALLY_ARITHMETIC=arithmetic)):
+    for text in texts(cluster.run_python(SUMS, "tally", TALLY_ARITHMETIC=arithmetic)):
         assert "all good tally" in text
 
 
 def test_ddp_trains_as_with_gloo(cluster):
-    command = [sys.executable, "-c", TRAINING]
-    ours = texts(cluster.run([*command, "tally"]))
-    theirs = texts(cluster.run([*command, "gloo"]))
+    ours = texts(cluster.run_python(TRAINING, "tally"))
+    theirs = texts(cluster.run_python(TRAINING, "gloo"))
     for rank, (our, their) in enumerate(zip(ours, theirs)):
         a, b = losses(our), losses(their)
         assert len(a) == len(b) == 30
@@ -152,7 +149,7 @@ def test_ddp_trains_as_with_gloo(cluster):
 
 
 def test_one_that_differs_is_named(cluster):
-    for text in texts(cluster.run([sys.executable, "-c", MISMATCH])):
+    for text in texts(cluster.run_python(MISMATCH)):
         assert "error:" in text and "rank 1" in text and "1001" in text and "(1,)" in text, text
 
 
@@ -164,7 +161,7 @@ def test_one_that_ends_in_training_ends_it_everywhere(cluster):
         os._exit(3)
     loss.backward()""",
     )
-    outcomes = cluster.run([sys.executable, "-c", program, "tally"], timeout=60)
+    outcomes = cluster.run_python(program, "tally", timeout=60)
     for rank, (code, text) in enumerate(outcomes):
         assert len(losses(text)) == 5, text
         if rank == 2:
