@@ -170,7 +170,8 @@ pub fn say(event: &Event, ports: &[String], place: Place<'_>) {
             part,
             member,
         } => {
-            let (at, Name { text, field }) = (At::new(ports, member), Name::of(*rank, *part, place));
+            let (at, Name { text, field }) =
+                (At::new(ports, member), Name::of(*rank, *part, place));
             info!(kind = "joined", job = job.0, rank = field, port = at.port,
                 mac = %member.mac, ip = %member.ip,
                 "job {}: {text} joined from {at}", job.0);
@@ -181,7 +182,8 @@ pub fn say(event: &Event, ports: &[String], place: Place<'_>) {
             part,
             member,
         } => {
-            let (at, Name { text, field }) = (At::new(ports, member), Name::of(*rank, *part, place));
+            let (at, Name { text, field }) =
+                (At::new(ports, member), Name::of(*rank, *part, place));
             info!(kind = "left", job = job.0, rank = field, port = at.port,
                 mac = %member.mac, ip = %member.ip,
                 "job {}: {text} left, {at}", job.0);
@@ -217,7 +219,7 @@ pub fn say(event: &Event, ports: &[String], place: Place<'_>) {
                 kind = "paused",
                 job,
                 epoch,
-                rank = %rank_field(Rank::PS, *part),
+                rank = %part,
                 "job {job}: paused in epoch {epoch}: its parameter server{which} is gone; start it again"
             );
         }
