@@ -10,8 +10,8 @@
 //! - `single`: a job of as many workers on one switch, with the same links of hosts.
 //! - `ring`, `ring-spread`: Gloo's ring over TCP. The kernel's bridges are in place of the switches
 //!   and use the links of one spine, as the tree does.
-//! - `ring-switched`, `ring-switched-spread`: the same through Tally's switches, as ordinary frames.
-//!   They spread the ring's flows over all spines.
+//! - `ring-switched`, `ring-switched-spread`: the same through Tally's switches, as ordinary
+//!   frames. They spread the ring's flows over all spines.
 //!
 //! The ranks of `ring` follow each other leaf by leaf: one flow of the ring leaves each leaf, which
 //! is the best order. The ranks of `spread` go around the leaves: every flow leaves its leaf, as
@@ -61,7 +61,7 @@ pub struct Args {
     shape: Vec<Shape>,
 
     /// Rate of each host's link, each way, in Mbit/s
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(4..))]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(4..))]
     rate: u32,
 
     /// Rates of each link between switches, each way, in Mbit/s, separated by commas [default: the
@@ -70,7 +70,7 @@ pub struct Args {
     uplink_rate: Option<Vec<u32>>,
 
     /// Elements of the vector, f32
-    #[arg(long, default_value_t = 5_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1_250_000, value_parser = clap::value_parser!(u64).range(1..))]
     elements: u64,
 
     /// Rounds, in each of which all contenders run
@@ -86,11 +86,12 @@ pub struct Args {
     beside: Option<Vec<Contender>>,
 
     /// MTU of all links
-    #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(1242..=9000))]
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(1242..=9000))]
     mtu: u16,
 
-    /// Window of a worker of Tally, in fragments
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    /// Window of a worker of Tally, in fragments; a longer one makes the queues of slow links
+    /// longer than timeouts
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     window: u16,
 
     /// A fabric of 2x2x2, a small vector, one round: a check that it works, not a measurement
@@ -233,11 +234,11 @@ mod tests {
             of("2x4x4", 100, 100),
         ];
         assert_eq!(settings(&["--rate", "100"]), expected);
-        let expected = [of("2x4x8", 1000, 1000), of("2x4x8", 1000, 2000)];
+        let expected = [of("2x4x8", 100, 100), of("2x4x8", 100, 200)];
         assert_eq!(settings(&["--shape", "2x4x8"]), expected);
         let one = ["--shape", "1x2x3", "--uplink-rate", "10"];
-        assert_eq!(settings(&one), [of("1x2x3", 1000, 10)]);
-        assert_eq!(settings(&["--quick"]), [of("2x2x2", 1000, 1000)]);
+        assert_eq!(settings(&one), [of("1x2x3", 100, 10)]);
+        assert_eq!(settings(&["--quick"]), [of("2x2x2", 100, 100)]);
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub enum Driver {
     AfPacket,
 }
 
-/// What a shaped link sends at once after a pause, at most: two of the kernel's largest segments, so
-/// that it need not cut them up.
+/// What a shaped link sends at once after a pause, at most: two of the kernel's largest segments,
+/// so that it need not cut them up.
 const BURST_BYTES_MAX: u32 = 131_072;
 /// The same at least: two of the longest frames.
 const BURST_BYTES_MIN: u32 = 18_432;
