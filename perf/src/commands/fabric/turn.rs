@@ -125,7 +125,7 @@ impl Bench {
     fn tree(&self, setting: Setting, round: u32) -> Result<(Vec<f64>, Vec<Uplink>)> {
         let mut fabric = Fabric::start(spec(setting))?;
         let workers = fabric.start_workers(0, |_| self.arguments(setting))?;
-        let ranks = 0..setting.shape.total() as u8;
+        let ranks = 0..setting.shape.total() as u16;
         wait(workers, self.patience(setting, Contender::Tree))?;
         let reports = ranks.clone().map(|rank| fabric.worker_report(0, rank));
         let seconds = self.slowest(&reports.collect::<Result<Vec<_>>>()?)?;
@@ -185,7 +185,7 @@ impl Bench {
         let plan = fabric.plan();
         let wires = fabric.namespaces().context("a network of namespaces")?;
         let hosts = setting.hosts_of_ring(order).into_iter().map(|rank| {
-            let host = plan.host(HostRole::Worker(0, rank));
+            let host = plan.host(HostRole::Worker(0, rank.into()));
             let host = host.with_context(|| format!("no host of rank {rank}"))?;
             Ok(PeerHost {
                 name: wires.host_name(host).to_owned(),
@@ -248,7 +248,7 @@ fn inputs(setting: Setting) -> Inputs {
         seed: SEED,
         element: "f32",
         elements: setting.elements,
-        workers: setting.shape.total() as u8,
+        workers: setting.shape.total() as u16,
     }
 }
 
