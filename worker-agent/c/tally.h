@@ -132,7 +132,8 @@ int tally_last_error_rank_range(int *first);
 
 /* Joins the job of number `job` (0 to 65535, in the agent's and the switch's configuration) as rank
  * `rank` (0 to workers - 1) of `workers` (1 to 64 at one switch, to 4096 in a tree of switches),
- * through the agent that listens at `socket` (null: TALLY_DEFAULT_SOCKET). Waits up to 10 s for an agent that is not there yet, up to 30 s for
+ * through the agent that listens at `socket` (null: TALLY_DEFAULT_SOCKET). Waits up to 10 s for an
+ * agent that is not there yet, up to 30 s for
  * the place of a process that has just ended, and never longer than `timeout_ms`, which is also for
  * the agent's answers later. Does not wait for the other ranks: one that is missing shows at the
  * first collective, as TALLY_ERROR_JOIN.

@@ -6,7 +6,7 @@ use tally_wire::roce::{Aeth, Opcode, Packet, Place, Psn, Syndrome, Verb};
 
 /// Code of the time that a sender is asked to wait for a buffer.
 const NOT_READY: u8 = 12;
-/// Code of an invalid request, and of a WRITE to what is not the memory.
+/// Codes of an invalid request, and of a WRITE outside of the memory.
 const INVALID_REQUEST: u8 = 1;
 const REMOTE_ACCESS: u8 = 2;
 

@@ -110,7 +110,7 @@ impl Pair {
         }
     }
 
-    /// Goes on until nothing is left to do, or for a second.
+    /// Runs until nothing is left to do, or for a second.
     fn run(&mut self) {
         let end = self.now.after(Duration::from_secs(1));
         while self.now < end {
@@ -142,7 +142,7 @@ fn send(bytes: Vec<u8>, immediate: Option<u32>) -> Message {
     }
 }
 
-/// A message that nobody else sends.
+/// A message that no other is equal to.
 fn text(side: usize, n: usize, bytes: usize) -> Vec<u8> {
     (0..bytes)
         .map(|at| (at * 7 + n * 31 + side * 101) as u8)
@@ -159,7 +159,7 @@ fn received(events: &[Event]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn messages_arrive_once_and_in_order_whatever_the_link_does() {
+fn messages_arrive_once_and_in_order_over_a_link_with_all_faults() {
     let lengths = [0, 1, 255, 256, 257, 511, 512, 2000, 3, 1024];
     let all = Faults {
         lost: 10,

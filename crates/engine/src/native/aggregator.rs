@@ -289,7 +289,7 @@ impl<B: Buffer> Aggregator<B> {
                 self.nack_of_parent(now, place, header, buffer, egress);
             }
             Kind::Result => self.result_of_member(header, buffer, egress),
-            Kind::Probe => self.probe(header, buffer, egress),
+            Kind::Probe => self.probe(now, header, buffer, egress),
             Kind::Remind => self.remind(header, buffer, egress),
             Kind::Nack => {
                 self.counters.nacks += 1;

@@ -3,7 +3,11 @@
 //! A node of a tree keeps its sums here, too, from when they are sent up until their results come
 //! (TR-1). It notes what their headers said, so that it can send them again.
 
+use core::time::Duration;
 use tally_wire::{Element, Flags, FragmentId, Header, Time};
+
+/// Bound of the time that a node waits before it repeats itself about a sum.
+const REPEAT_MAX: Duration = Duration::from_millis(50);
 
 /// Where a fragment stands relative to the ring.
 pub(crate) enum ResultState<'a, B> {
@@ -23,8 +27,12 @@ pub(crate) struct Note {
     pub(crate) element: Element,
     pub(crate) flags: Flags,
     pub(crate) priority: u8,
-    /// When a sum was sent, or begun; 0 if that is not known.
-    pub(crate) sent: Time,
+    /// When a sum was sent for the first time, or begun; 0 if that is not known.
+    sent: Time,
+    /// When it was sent for the last time.
+    sent_last: Time,
+    /// When the parent was last asked for its result; `sent` if it was not.
+    probed: Time,
 }
 
 impl Note {
@@ -34,7 +42,28 @@ impl Note {
             flags: header.flags,
             priority: header.priority,
             sent,
+            sent_last: sent,
+            probed: sent,
         }
+    }
+
+    /// Whether what was done about the sum at `last` may be done again. Its age has doubled since,
+    /// or it waits for [`REPEAT_MAX`].
+    fn is_due(&self, last: Time, now: Time) -> bool {
+        now.since(last) >= last.since(self.sent).min(REPEAT_MAX)
+    }
+
+    /// The age of a sum of which it is not known counts from when something was done about it.
+    fn did(&mut self, now: Time) -> Time {
+        if self.sent == Time(0) {
+            *self = Self {
+                sent: now,
+                sent_last: now,
+                probed: now,
+                ..*self
+            };
+        }
+        now
     }
 }
 
@@ -92,6 +121,8 @@ impl<B> Ring<B> {
             flags: Flags::NONE,
             priority: 0,
             sent: Time(0),
+            sent_last: Time(0),
+            probed: Time(0),
         };
         Self {
             notes: vec![none; self.tags.len()].into_boxed_slice(),
@@ -170,11 +201,32 @@ impl<B> Ring<B> {
         before.entry == Entry::SumAsked
     }
 
+    /// Whether the parent is to be asked for the result of a kept sum. If so, it is now.
+    ///
+    /// All workers below the node that miss the result ask for it, at about the same time.
+    pub(crate) fn probe_is_due(&mut self, fragment: FragmentId, now: Time) -> bool {
+        let at = self.index(fragment);
+        let Some(note) = self.notes.get_mut(at) else {
+            return true;
+        };
+        let is_due = note.is_due(note.probed, now);
+        if is_due {
+            note.probed = note.did(now);
+        }
+        is_due
+    }
+
+    /// When a kept sum was sent for the last time, if it may be sent again.
+    pub(crate) fn repeat_is_due(&self, fragment: FragmentId, now: Time) -> Option<Time> {
+        let note = self.noted(fragment)?;
+        note.is_due(note.sent_last, now).then_some(note.sent_last)
+    }
+
     /// A kept sum has been sent again.
     pub(crate) fn sent_again(&mut self, fragment: FragmentId, now: Time) {
         let at = self.index(fragment);
         if let Some(note) = self.notes.get_mut(at) {
-            note.sent = now;
+            note.sent_last = note.did(now);
         }
     }
 

@@ -41,7 +41,7 @@ impl<B: Buffer> Aggregator<B> {
             }
             ResultState::SentUp(_) if header.flags.has(Flags::RESEND) => {
                 // TR-3: its sender waits for the result.
-                self.probe_up(place, header, buffer, egress);
+                self.probe_up(now, place, header, buffer, egress);
                 return;
             }
             _ => {

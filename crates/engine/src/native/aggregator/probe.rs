@@ -4,11 +4,17 @@ use super::{Aggregator, find, key_of};
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::DropReason;
 use crate::native::ring::ResultState;
-use tally_wire::{Header, Kind, Rank};
+use tally_wire::{Header, Kind, Rank, Time};
 
 impl<B: Buffer> Aggregator<B> {
     /// S-7: a worker misses a result. It gets it, or a rank whose contribution is missing is asked.
-    pub(super) fn probe(&mut self, header: &Header, buffer: B, egress: &mut impl Egress<B>) {
+    pub(super) fn probe(
+        &mut self,
+        now: Time,
+        header: &Header,
+        buffer: B,
+        egress: &mut impl Egress<B>,
+    ) {
         self.counters.probes += 1;
         let place = usize::from(self.index[usize::from(header.job.0)]) - 1;
         let Some(job) = self.jobs[place].as_ref() else {
@@ -25,7 +31,7 @@ impl<B: Buffer> Aggregator<B> {
                 egress.republish(&job.roster, header.rank, frame);
                 egress.discard(buffer);
             }
-            ResultState::SentUp(_) => self.probe_up(place, header, buffer, egress),
+            ResultState::SentUp(_) => self.probe_up(now, place, header, buffer, egress),
             ResultState::Old => {
                 self.counters.drop(DropReason::Late);
                 egress.discard(buffer);

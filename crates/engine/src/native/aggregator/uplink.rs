@@ -179,15 +179,19 @@ impl<B: Buffer> Aggregator<B> {
     /// frame.
     pub(super) fn probe_up(
         &mut self,
+        now: Time,
         place: usize,
         header: &Header,
         buffer: B,
         egress: &mut impl Egress<B>,
     ) {
-        let job = self.jobs[place].as_ref();
-        let Some((job, uplink)) = job.and_then(|job| Some((job, job.roster.uplink?))) else {
+        let job = self.jobs[place].as_mut();
+        let Some((job, uplink)) = job.and_then(|job| job.roster.uplink.map(|it| (job, it))) else {
             return egress.discard(buffer);
         };
+        if !job.ring.probe_is_due(header.fragment, now) {
+            return egress.discard(buffer);
+        }
         self.counters.probes_up += 1;
         let probe = job.roster.secret.seal(Header {
             kind: Kind::Probe,
@@ -215,8 +219,7 @@ impl<B: Buffer> Aggregator<B> {
             return egress.discard(buffer);
         };
         let kept = job.kept_header(header);
-        let kept_at = job.ring.noted(header.fragment);
-        let kept_at = kept_at.map_or(Time(0), |note| note.sent);
+        let sent = job.ring.repeat_is_due(header.fragment, now);
         match (job.ring.state(header.fragment), kept) {
             (ResultState::Open, _) => {
                 let from = job.next_asked;
@@ -236,10 +239,10 @@ impl<B: Buffer> Aggregator<B> {
                 // one that has left, though: so only the first time.
                 let is_queued = egress.is_queued(frame);
                 let is_asked = job.ring.ask(header.fragment);
-                // Each worker that misses the result has the parent ask: one answer on its way
+                // Each child that misses the result has the parent ask: one answer on its way
                 // serves them all.
-                let is_in_flight = job.sum_times.is_in_flight(kept_at, now);
-                if !is_in_flight && (is_asked || !is_queued) {
+                let is_due = sent.is_some_and(|sent| !job.sum_times.is_in_flight(sent, now));
+                if is_due && (is_asked || !is_queued) {
                     job.sum_up_again(&kept, &mut self.counters, egress);
                     job.ring.sent_again(header.fragment, now);
                 }

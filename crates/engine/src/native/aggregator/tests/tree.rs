@@ -322,6 +322,28 @@ fn tr_4_a_probe_of_what_was_sent_up_goes_up_with_the_nodes_rank() {
 }
 
 #[test]
+fn tr_4_tr_5_what_is_repeated_about_a_sum_waits_for_its_age_to_double_or_50_ms() {
+    const MS: u64 = 1_000_000;
+    let mut w = world(PolicyName::Esa);
+    w.now = Time(1000 * MS);
+    w.send_up(1, 3);
+    let mut repeated = [Vec::new(), Vec::new()];
+    for ms in 1..=300 {
+        w.now = Time((1000 + ms) * MS);
+        // All workers of the node, and all of other children, miss the result all the time.
+        for rank in 0..3 {
+            let probes = w.probe(1, rank).len() + w.resend(1, rank, 3).len();
+            repeated[0].extend((0..probes).map(|_| ms));
+            repeated[1].extend(w.asked(1).iter().map(|_| ms));
+        }
+    }
+    let expected = [1, 2, 4, 8, 16, 32, 64, 114, 164, 214, 264];
+    assert_eq!(repeated, [expected; 2]);
+    let c = w.shard.counters();
+    assert_eq!((c.probes_up, c.sums_up_again), (11, 11));
+}
+
+#[test]
 fn tr_5_a_sum_that_the_parent_misses_leaves_again_with_resend() {
     for policy in ALL_POLICIES {
         let mut w = world(policy);
