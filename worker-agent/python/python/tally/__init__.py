@@ -146,7 +146,8 @@ class Job:
     * ``job``: number of the job in the agent's and the switch's configuration.
     * ``rank``: 0 to ``workers - 1``.
     * ``workers``: 1 to 64 at one switch, to 4096 in a tree of switches.
-    * ``socket``: path of the agent's socket, by default ``TALLY_SOCKET``, or :data:`DEFAULT_SOCKET`.
+    * ``socket``: path of the agent's socket; by default ``TALLY_SOCKET``, or
+      :data:`DEFAULT_SOCKET`.
     * ``timeout``: seconds for connecting and for each collective. The agent's own ``timeouts``
       usually end a collective sooner.
 
