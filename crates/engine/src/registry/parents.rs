@@ -97,7 +97,7 @@ impl Registry {
             }
             (Kind::Refuse, key) => {
                 if let Ok(refuse) = Refuse::parse(datagram) {
-                    job.refused_by_parent(&mut visit, key, &refuse);
+                    job.refused_by_parent(&mut visit, key, header.epoch, &refuse);
                 }
             }
             _ => {}

@@ -251,6 +251,7 @@ impl Job {
         &mut self,
         visit: &mut Visit<'_>,
         key: Option<&Key>,
+        epoch: Epoch,
         refuse: &Refuse,
     ) {
         let Some(link) = &mut self.link else { return };
@@ -260,6 +261,6 @@ impl Job {
         if let Some(key) = key {
             link.answered(visit, key);
         }
-        self.parent_refuses(visit, refuse);
+        self.parent_refuses(visit, epoch, refuse);
     }
 }

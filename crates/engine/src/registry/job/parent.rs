@@ -13,7 +13,7 @@ use std::time::Duration;
 use tally_wire::control::{
     Cause, Concern, DATAGRAM_BYTES, JoinTree, LeaveCode, LeaveTree, Reason, Role, State,
 };
-use tally_wire::{FragmentId, Join, Kind, Leave, Part, Refuse, Time};
+use tally_wire::{Epoch, FragmentId, Join, Kind, Leave, Part, Refuse, Time};
 
 impl Job {
     /// Whether all at and below this node have joined and confirmed the epoch (TR-24).
@@ -278,7 +278,12 @@ impl Job {
     }
 
     /// REFUSE of the parent, authentic unless it is a hint.
-    pub(in crate::registry) fn parent_refuses(&mut self, visit: &mut Visit<'_>, refuse: &Refuse) {
+    pub(in crate::registry) fn parent_refuses(
+        &mut self,
+        visit: &mut Visit<'_>,
+        epoch: Epoch,
+        refuse: &Refuse,
+    ) {
         let Some(link) = &mut self.link else { return };
         let reason = refuse.reason;
         if reason.is_hint() {
@@ -313,7 +318,7 @@ impl Job {
                     concern: refuse.concern,
                     ..self.of_parent(visit.config, reason)
                 };
-                self.parent_ends(visit, refusal);
+                self.parent_ends(visit, epoch, refusal);
             }
         }
     }
@@ -328,10 +333,21 @@ impl Job {
     }
 
     /// The parent refuses for good.
-    fn parent_ends(&mut self, visit: &mut Visit<'_>, refusal: Refusal) {
-        if self.phase == Phase::Idle {
+    fn parent_ends(&mut self, visit: &mut Visit<'_>, epoch: Epoch, refusal: Refusal) {
+        let is_idle = self.phase == Phase::Idle;
+        let incarnation = if is_idle {
             let wanted = (self.link.as_ref()).and_then(|link| link.wanted);
-            let incarnation = wanted.map_or(Incarnation::NONE, |it| it.incarnation);
+            wanted.map_or(Incarnation::NONE, |it| it.incarnation)
+        } else {
+            self.incarnation
+        };
+        // How an epoch has ended that this node has ended, too. It came late: those that ask now
+        // are in another one, or in none.
+        let has_ended = self.ended.is_some_and(|it| it.incarnation.epoch == epoch);
+        if has_ended && incarnation.epoch != epoch {
+            return;
+        }
+        if is_idle {
             return self.end_wanted(visit, incarnation, Err(refusal));
         }
         self.fail(visit.config, refusal, &mut visit.actions);
