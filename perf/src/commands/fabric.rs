@@ -183,6 +183,14 @@ pub fn run(args: &Args) -> Result<Report> {
         "tally-perf fabric shapes links of network namespaces: run it as root"
     );
     let args = args.effective();
+    for shape in &args.shape {
+        // One switch takes no more, and is a contender.
+        ensure!(
+            shape.total() <= 64,
+            "--shape {shape}: {} workers, allowed are up to 64",
+            shape.total()
+        );
+    }
     let mut cpus = Cpus::of_this_machine(1)?;
     cpus.share();
     let parameters = Parameters {

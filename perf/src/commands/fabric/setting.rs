@@ -134,7 +134,7 @@ impl Setting {
 
     /// For each rank of a ring, the rank of Tally's job that is on the same host: these are
     /// numbered leaf by leaf.
-    pub fn hosts_of_ring(self, order: Order) -> Vec<u8> {
+    pub fn hosts_of_ring(self, order: Order) -> Vec<u16> {
         let Shape {
             leaves, workers, ..
         } = self.shape;
@@ -143,7 +143,7 @@ impl Setting {
             Order::Spread => rank % leaves * workers + rank / leaves,
         };
         (0..self.shape.total())
-            .map(|rank| host(rank) as u8)
+            .map(|rank| host(rank) as u16)
             .collect()
     }
 }
