@@ -1,10 +1,11 @@
 //! Members and switches that die, jobs that are removed or drained, keys that change.
 
-use super::world::{JOB, World, job_key, ms};
+use super::world::{JOB, World, job_key, mac_of, ms};
 use super::{THREE, TWO, running};
 use tally_engine::JobConfig;
 use tally_engine::registry::JobPhase;
-use tally_wire::Key;
+use tally_wire::control::Reason;
+use tally_wire::{Header, Key, Kind, Refuse};
 
 /// TR-25: a worker dies: all others hear its rank and its switch in bounded time.
 #[test]
@@ -45,6 +46,39 @@ fn all_hear_which_worker_left_and_where() {
             "rank 6 left the job because it was interrupted, at switch \"leaf3\""
         );
     }
+}
+
+/// J-8: what a parent said of an epoch that has ended says nothing of the next one, when a slow
+/// link delivers it late: to a node that has no epoch yet, that forms one, and that runs.
+#[test]
+fn a_late_end_of_the_last_epoch_does_not_end_the_next_one() {
+    let mut world = running(8, &TWO);
+    world.take_record(2);
+    let now = world.now;
+    world.hosts[0].worker.as_mut().unwrap().0.interrupt(now);
+    world.run_until(ms(1500), |it| (1..4).all(|rank| it.error(rank).is_some()));
+    let is_end = |datagram: &Vec<u8>| {
+        let kind = Header::parse(datagram).unwrap().kind;
+        kind == Kind::Refuse && Refuse::parse(datagram).unwrap().reason == Reason::MemberFailed
+    };
+    let late = world.take_record(2).into_iter().filter(is_end);
+    let late: Vec<_> = late.collect();
+    assert!(!late.is_empty());
+    (0..4).for_each(|rank| world.start(rank));
+    let mut runs_for = 0;
+    for _ in 0..5000 {
+        world.run(ms(1));
+        for datagram in &late {
+            let actions = world.inject(2, world.switches[2].uplink, mac_of(0), datagram);
+            world.carry_out(2, actions);
+        }
+        runs_for += u32::from(world.all_run());
+        for rank in 0..4 {
+            assert!(world.error(rank).is_none(), "{}", world.error_text(rank));
+        }
+    }
+    assert!(runs_for > 1000, "{}", world.describe());
+    world.assert_one_epoch();
 }
 
 /// TR-25: a switch dies with all that is below it.
