@@ -185,7 +185,7 @@ impl Bench {
         let plan = fabric.plan();
         let wires = fabric.namespaces().context("a network of namespaces")?;
         let hosts = setting.hosts_of_ring(order).into_iter().map(|rank| {
-            let host = plan.host(HostRole::Worker(0, rank.into()));
+            let host = plan.host(HostRole::Worker(0, rank));
             let host = host.with_context(|| format!("no host of rank {rank}"))?;
             Ok(PeerHost {
                 name: wires.host_name(host).to_owned(),
