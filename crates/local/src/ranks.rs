@@ -96,7 +96,6 @@ impl fmt::Debug for Ranks {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 

@@ -7,7 +7,7 @@ use crate::registry::event::Event;
 use crate::registry::{Action, Datagram, RegistryConfig};
 use tally_wire::control::{Behind, DATAGRAM_BYTES, Reason, State};
 use tally_wire::frame::group_of;
-use tally_wire::{Accept, Key, Kind, Rank, Refuse};
+use tally_wire::{Accept, Epoch, Key, Kind, Rank, Refuse};
 
 /// Whom an answer is for.
 #[derive(Clone, Copy)]
@@ -17,6 +17,8 @@ pub(super) struct To<'a> {
     /// The rank in the header.
     wire_rank: Rank,
     instance: u64,
+    /// The epoch that a refusal is about.
+    epoch: Epoch,
     /// Under which it is sealed.
     key: &'a Key,
 }
@@ -27,6 +29,7 @@ impl Job {
             rank,
             wire_rank: self.wire_rank(rank),
             instance: membership.instance,
+            epoch: self.incarnation.epoch,
             key: &membership.key,
         }
     }
@@ -57,10 +60,20 @@ impl Job {
 
     /// The one whose datagram is being answered.
     fn visitor<'a>(&'a self, visit: &'a Visit<'_>) -> To<'a> {
+        // How an epoch has ended is said of that epoch: the answer may arrive in the next one.
+        let of_ended = self
+            .ended
+            .is_some_and(|it| it.incarnation == visit.incarnation);
+        let epoch = if of_ended {
+            visit.incarnation.epoch
+        } else {
+            self.incarnation.epoch
+        };
         To {
             rank: visit.rank,
             wire_rank: visit.wire_rank,
             instance: visit.instance,
+            epoch,
             key: visit.key(&self.config),
         }
     }
@@ -110,6 +123,7 @@ impl Job {
             rank,
             wire_rank,
             instance,
+            epoch: _,
             key,
         }: To<'_>,
         state: State,
@@ -157,6 +171,7 @@ impl Job {
             rank: _,
             wire_rank,
             instance,
+            epoch,
             key,
         }: To<'_>,
         refusal: Refusal,
@@ -171,7 +186,10 @@ impl Job {
         } = self.globalise(config, refusal);
         let challenge = self.challenge(config);
         let mut datagram = Box::new([0; DATAGRAM_BYTES]);
-        let epoch = self.incarnation.epoch;
+        let epoch = match reason {
+            Reason::Challenge => self.incarnation.epoch,
+            _ => epoch,
+        };
         control_header(Kind::Refuse, self.config.id, epoch, wire_rank).emit(&mut *datagram);
         Refuse {
             instance,

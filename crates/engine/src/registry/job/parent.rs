@@ -341,10 +341,11 @@ impl Job {
         } else {
             self.incarnation
         };
-        // How an epoch has ended that this node has ended, too. It came late: those that ask now
-        // are in another one, or in none.
-        let has_ended = self.ended.is_some_and(|it| it.incarnation.epoch == epoch);
-        if has_ended && incarnation.epoch != epoch {
+        // How another epoch has ended. It came late: those that ask now are in the next one, or in
+        // none.
+        let says_how = matches!(refusal.reason, Reason::MemberLost | Reason::MemberFailed)
+            || self.ended.is_some_and(|it| it.incarnation.epoch == epoch);
+        if says_how && incarnation.epoch != epoch {
             return;
         }
         if is_idle {
