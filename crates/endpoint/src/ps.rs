@@ -194,8 +194,12 @@ impl Ps {
             self.stats.foreign += 1;
             return;
         };
-        if header.job != self.control.job || self.is_closed() {
+        if header.job != self.control.job {
             self.stats.foreign += 1;
+            return;
+        }
+        if self.is_closed() {
+            self.stats.late += 1;
             return;
         }
         match header.kind {
