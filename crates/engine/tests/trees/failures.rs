@@ -48,8 +48,8 @@ fn all_hear_which_worker_left_and_where() {
     }
 }
 
-/// J-8: what a parent said of an epoch that has ended says nothing of the next one, when a slow
-/// link delivers it late: to a node that has no epoch yet, that forms one, and that runs.
+/// TR-25: how an epoch has ended says nothing of the next one, when a slow link delivers it late:
+/// to a node that has no epoch yet, that forms one, and that runs.
 #[test]
 fn a_late_end_of_the_last_epoch_does_not_end_the_next_one() {
     let mut world = running(8, &TWO);
