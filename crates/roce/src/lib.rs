@@ -6,14 +6,16 @@
 //! [`handle_timeout`](Connection::handle_timeout) or a post, [`poll_transmit`] until `None`,
 //! [`poll_event`] until `None`, then [`poll_timeout`].
 //!
-//! It does what a NIC does: messages are cut into packets of the path MTU; lost ones are sent
-//! again by go-back-N, after a negative acknowledgement or a timeout; a receiver without a buffer
-//! says when to try again; an error ends the connection. It has SEND and RDMA WRITE, with and
-//! without immediate data.
+//! The requester segments messages into packets of the path MTU, and retransmits by go-back-N after
+//! a NAK or a timeout. The responder acknowledges, answers RNR NAK without a posted buffer, and ends
+//! the connection with a NAK on an invalid packet. Verbs: SEND and RDMA WRITE, with and without
+//! immediate data.
 //!
-//! It has no connection management: both sides get numbers of queue pairs and first PSNs as
-//! arguments. It has no congestion control: it counts the CNPs that come and sends one for a frame
-//! with CE.
+//! Catches:
+//!
+//! * No connection management: queue pairs and first PSNs are arguments.
+//! * No congestion control: CNPs are counted, and one answers a frame with CE.
+//! * RNR NAKs are retried without limit. An address of RDMA WRITE is an offset in the memory.
 //!
 //! [`poll_transmit`]: Connection::poll_transmit
 //! [`poll_event`]: Connection::poll_event
@@ -40,37 +42,37 @@ const DEFAULT_PKEY: u16 = 0xffff;
 /// Least time between two CNPs, as NICs keep it.
 const CNP_EVERY: Duration = Duration::from_micros(50);
 
-/// How a connection is made.
+/// Parameters of a connection.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// From this side to the other. The destination port is [`PORT`].
+    /// Addresses from this side to the peer. The destination port is [`PORT`].
     pub addresses: Addresses,
     /// Queue pair of this side.
     pub local: QueuePair,
-    /// Queue pair of the other side.
+    /// Queue pair of the peer.
     pub remote: QueuePair,
     /// Bytes of payload in a packet but the last of a message: 256 to 4096, a power of two.
     pub mtu: usize,
     /// PSN of the first packet of this side.
     pub first: Psn,
-    /// PSN of the first packet of the other side.
+    /// PSN of the first packet of the peer.
     pub remote_first: Psn,
-    /// Packets that may be unacknowledged.
+    /// Maximum number of unacknowledged packets.
     pub in_flight: u32,
-    /// Time without an acknowledgement after which all is sent again.
+    /// Retransmission timeout.
     pub timeout: Duration,
-    /// Timeouts one after the other that end the connection.
+    /// Consecutive timeouts before the connection fails.
     pub retries: u32,
-    /// Memory that the other side may write, and its key.
+    /// Memory that the peer may write.
     pub memory: Vec<u8>,
     /// Key of the memory.
     pub rkey: u32,
 }
 
-/// What happened.
+/// Event of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The other side has acknowledged a whole message.
+    /// The peer has acknowledged a whole message.
     Sent(Posted),
     /// A SEND has filled a posted buffer.
     Received {
@@ -94,38 +96,38 @@ pub enum Event {
     Failed(Failure),
 }
 
-/// Why a connection has ended.
+/// Reason for which a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// No acknowledgement for as many timeouts as are configured.
-    #[error("the other side does not acknowledge")]
+    /// No acknowledgement within the configured number of timeouts.
+    #[error("the peer sent no acknowledgement within all retries")]
     Timeout,
-    /// The other side says that a packet of this one is wrong, by code.
-    #[error("the other side refuses a packet: code {0}")]
+    /// The peer refused a packet, by NAK code.
+    #[error("the peer refused a packet with NAK code {0}")]
     Refused(u8),
-    /// A packet of the other side is wrong; it is told so.
-    #[error("a packet of the other side is wrong")]
+    /// A packet of the peer was invalid, and was answered with a NAK.
+    #[error("the peer sent an invalid packet")]
     Invalid,
 }
 
-/// What came and left.
+/// Counters of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets of messages sent, those that were sent again included.
+    /// Packets of messages sent, retransmissions included.
     pub sent: u64,
-    /// Packets of messages that were sent again.
-    pub sent_again: u64,
-    /// Packets of messages that came in their order.
+    /// Packets of messages retransmitted.
+    pub retransmitted: u64,
+    /// Packets of messages received in order.
     pub received: u64,
-    /// Packets of messages that had come before.
+    /// Packets of messages received before.
     pub duplicates: u64,
-    /// Packets that came before an earlier one.
+    /// Packets received with a gap before them.
     pub out_of_order: u64,
     /// Negative acknowledgements received.
     pub naks: u64,
     /// Congestion notifications received.
     pub cnps: u64,
-    /// Frames with a wrong ICRC, or that are no packet of this connection's other side.
+    /// Frames with a wrong ICRC, or of another connection.
     pub dropped: u64,
 }
 
@@ -138,7 +140,7 @@ pub struct Connection {
     events: VecDeque<Event>,
     counters: Counters,
     failure: Option<Failure>,
-    /// When the last CNP left, and whether one is due.
+    /// When the last CNP was sent, and whether one is due.
     cnp: (Option<Time>, bool),
 }
 
@@ -146,7 +148,7 @@ impl Connection {
     /// A connection, ready to send and to receive.
     ///
     /// # Panics
-    /// If the MTU is none that a path may have, or nothing may be in flight.
+    /// If the MTU is not 256, 512, 1024, 2048 or 4096, or `in_flight` is 0 or above 2^22.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.mtu.is_power_of_two() && (256..=4096).contains(&config.mtu));
@@ -168,34 +170,34 @@ impl Connection {
         UDP_END + BTH_BYTES + 20 + self.config.mtu + ICRC_BYTES
     }
 
-    /// Sends a message behind those that were posted before.
+    /// Posts a message to send.
     pub fn post_send(&mut self, message: Message) -> Posted {
         self.requester.post(message)
     }
 
-    /// Gives a buffer for a message that the other side sends.
+    /// Posts a receive buffer.
     pub fn post_receive(&mut self, buffer: Vec<u8>) {
         self.responder.post(buffer);
     }
 
-    /// The memory that the other side may write.
+    /// The memory that the peer may write.
     pub fn memory(&mut self) -> &mut [u8] {
         &mut self.responder.memory
     }
 
-    /// What came and left so far.
+    /// The counters.
     #[must_use]
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Messages that are posted and not acknowledged.
+    /// Number of messages posted and not acknowledged.
     #[must_use]
     pub fn unacknowledged(&self) -> usize {
         self.requester.unacknowledged()
     }
 
-    /// Takes a frame. One that is not of this connection is counted and has no other effect.
+    /// Receives a frame. A frame of another connection is counted and has no other effect.
     pub fn receive(&mut self, frame: &[u8], now: Time) {
         if self.take(frame, now).is_none() {
             self.counters.dropped += 1;
@@ -276,9 +278,9 @@ impl Connection {
         }
         let (part, is_again) = self.requester.poll_part(now)?;
         self.counters.sent += 1;
-        self.counters.sent_again += u64::from(is_again);
+        self.counters.retransmitted += u64::from(is_again);
         let mut bth = self.bth(part.opcode, part.psn);
-        bth.asks_ack = part.asks_ack;
+        bth.ack_requested = part.ack_requested;
         bth.pad = (part.payload.len().wrapping_neg() & 3) as u8;
         let (extended, bytes) = part.extended();
         let payload = self.requester.payload(&part);
@@ -306,7 +308,7 @@ impl Connection {
             fecn: false,
             becn: false,
             qp: self.config.remote,
-            asks_ack: false,
+            ack_requested: false,
             psn,
         }
     }
@@ -315,7 +317,7 @@ impl Connection {
         write(&self.config.addresses, out, bth, extended, payload)
     }
 
-    /// What has happened since the last call.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -329,7 +331,7 @@ impl Connection {
         self.requester.timeout()
     }
 
-    /// Does what is due at `now`.
+    /// Handles the timeouts that have expired at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.failure.is_none() && self.requester.handle_timeout(now).is_err() {
             self.fail(Failure::Timeout);

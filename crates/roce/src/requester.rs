@@ -1,4 +1,4 @@
-//! The sending side: messages as packets, what is unacknowledged, and go-back-N.
+//! Requester: segments messages, keeps the unacknowledged ones, retransmits by go-back-N.
 
 use crate::Config;
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use tally_wire::Time;
 use tally_wire::roce::{IMMEDIATE_BYTES, Opcode, Place, Psn, RETH_BYTES, Reth, Syndrome, Verb};
 
-/// Packets after which the other side is asked to acknowledge, besides the last of a message.
+/// Packets between two requests of an acknowledgement, besides the last of a message.
 const ASK_EVERY: u32 = 32;
 
 /// A message to send.
@@ -15,7 +15,7 @@ const ASK_EVERY: u32 = 32;
 pub struct Message {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Address and key of the other side's memory: a WRITE. None: a SEND.
+    /// Address and key of the peer's memory: a WRITE. None: a SEND.
     pub to: Option<(u64, u32)>,
     /// Immediate data for the receiver.
     pub immediate: Option<u32>,
@@ -42,7 +42,7 @@ pub(crate) struct Part {
     at: usize,
     pub(crate) opcode: Opcode,
     pub(crate) psn: Psn,
-    pub(crate) asks_ack: bool,
+    pub(crate) ack_requested: bool,
     pub(crate) payload: Range<usize>,
     reth: Option<Reth>,
     immediate: Option<u32>,
@@ -84,9 +84,9 @@ pub(crate) struct Requester {
     next: Psn,
     fresh: Psn,
     end: Psn,
-    /// When all from `oldest` on is sent again.
+    /// When all from `oldest` on is retransmitted.
     deadline: Option<Time>,
-    /// Before it nothing is sent, since the receiver was not ready.
+    /// End of the wait that an RNR NAK asked for.
     waits_until: Option<Time>,
     timeouts: u32,
 }
@@ -130,7 +130,7 @@ impl Requester {
         self.pending.len()
     }
 
-    /// The next packet to send, and whether it was sent before.
+    /// The next packet to send, and whether it is a retransmission.
     pub(crate) fn poll_part(&mut self, now: Time) -> Option<(Part, bool)> {
         if self.waits_until.is_some_and(|until| now < until) {
             return None;
@@ -176,7 +176,7 @@ impl Requester {
                 has_immediate: immediate.is_some(),
             },
             psn: self.next,
-            asks_ack: is_last || is_window_full || self.next.get().is_multiple_of(ASK_EVERY),
+            ack_requested: is_last || is_window_full || self.next.get().is_multiple_of(ASK_EVERY),
             payload: start..(start + self.mtu).min(message.bytes.len()),
             reth: message.to.filter(|_| is_first).map(|(address, rkey)| Reth {
                 address,
@@ -203,7 +203,7 @@ impl Requester {
             Syndrome::Ack(_) => psn.after(1),
             _ => psn,
         };
-        // Of what is unacknowledged, and was sent: an old one says nothing new.
+        // A stale acknowledgement is of nothing that is in flight.
         let is_news = arrived.since(self.oldest) <= self.fresh.since(self.oldest);
         let mut complete = Vec::new();
         if is_news {
@@ -258,8 +258,33 @@ impl Requester {
     }
 }
 
-/// The time that a receiver without a buffer asks for: 10 us for each step of its code, a part of
-/// InfiniBand's table.
+/// The time before a retry that an RNR NAK asks for, by its code (InfiniBand, RNR NAK timer).
 fn not_ready_time(code: u8) -> Duration {
-    Duration::from_micros(10 * u64::from(code.max(1)))
+    /// In units of 10 us.
+    const TIMES: [u64; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(10 * TIMES[usize::from(code & 0x1f)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::not_ready_time;
+    use std::time::Duration;
+
+    #[test]
+    fn codes_of_not_ready_are_those_of_infiniband() {
+        let micros = [
+            (0, 655_360),
+            (1, 10),
+            (5, 60),
+            (12, 640),
+            (18, 5120),
+            (31, 491_520),
+        ];
+        for (code, time) in micros {
+            assert_eq!(not_ready_time(code), Duration::from_micros(time), "{code}");
+        }
+    }
 }

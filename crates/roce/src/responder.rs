@@ -1,10 +1,10 @@
-//! The receiving side: the order of packets, posted buffers and memory, and acknowledgements.
+//! Responder: checks the order of packets, writes buffers and memory, acknowledges.
 
 use crate::{Config, Counters, Event};
 use std::collections::VecDeque;
 use tally_wire::roce::{Aeth, Opcode, Packet, Place, Psn, Syndrome, Verb};
 
-/// Code of the time that a sender is asked to wait for a buffer.
+/// RNR NAK timer code: 0.64 ms.
 const NOT_READY: u8 = 12;
 /// Codes of an invalid request, and of a WRITE outside of the memory.
 const INVALID_REQUEST: u8 = 1;
@@ -94,7 +94,7 @@ impl Responder {
         }
         if psn != self.expected {
             counters.out_of_order += 1;
-            // Once a gap, or each packet behind it would have all sent again.
+            // One NAK a gap: each further one would make the requester retransmit everything.
             if !self.is_gap_told {
                 self.is_gap_told = true;
                 self.answer(self.expected, Syndrome::SequenceError);
@@ -107,14 +107,14 @@ impl Responder {
                 counters.received += 1;
                 self.is_gap_told = false;
                 self.expected = psn.after(1);
-                if packet.bth.asks_ack {
+                if packet.bth.ack_requested {
                     self.answer(psn, Syndrome::Ack(0));
                 }
                 Ok(event)
             }
-            // No buffer: the sender tries again.
+            // No buffer: RNR NAK, and the requester retries.
             Ok(None) => {
-                // Those behind it are no gap.
+                // The packets behind it are no gap.
                 self.is_gap_told = true;
                 self.answer(psn, Syndrome::NotReady(NOT_READY));
                 Ok(None)

@@ -210,8 +210,8 @@ pub struct Bth {
     pub becn: bool,
     /// Queue pair of the receiver.
     pub qp: QueuePair,
-    /// The receiver is asked to acknowledge it.
-    pub asks_ack: bool,
+    /// AckReq: the responder acknowledges it at once.
+    pub ack_requested: bool,
     /// Serial number.
     pub psn: Psn,
 }
@@ -241,7 +241,7 @@ impl Bth {
             fecn: b[field::CONGESTION] & 0x80 != 0,
             becn: b[field::CONGESTION] & 0x40 != 0,
             qp: QueuePair(be32(b, field::QP) & LOW_24),
-            asks_ack: last >> 31 != 0,
+            ack_requested: last >> 31 != 0,
             psn: Psn::new(last),
         })
     }
@@ -257,7 +257,7 @@ impl Bth {
         b[field::PKEY].copy_from_slice(&self.pkey.to_be_bytes());
         b[field::QP].copy_from_slice(&(self.qp.0 & LOW_24).to_be_bytes());
         b[field::CONGESTION] = u8::from(self.fecn) << 7 | u8::from(self.becn) << 6;
-        let last = u32::from(self.asks_ack) << 31 | self.psn.get();
+        let last = u32::from(self.ack_requested) << 31 | self.psn.get();
         b[field::ACK_PSN].copy_from_slice(&last.to_be_bytes());
         b
     }

@@ -6,8 +6,8 @@
 use core::time::Duration;
 use tally_wire::{Element, Flags, FragmentId, Header, Time};
 
-/// Bound of the time that a node waits before it repeats itself about a sum.
-const REPEAT_MAX: Duration = Duration::from_millis(50);
+/// Upper bound of the backoff between retransmissions about a sum (TR-4, TR-5).
+pub(crate) const REPEAT_MAX: Duration = Duration::from_millis(50);
 
 /// Where a fragment stands relative to the ring.
 pub(crate) enum ResultState<'a, B> {
@@ -27,11 +27,11 @@ pub(crate) struct Note {
     pub(crate) element: Element,
     pub(crate) flags: Flags,
     pub(crate) priority: u8,
-    /// When a sum was sent for the first time, or begun; 0 if that is not known.
+    /// When the sum was first sent, or its first contribution came; 0 if unknown.
     sent: Time,
-    /// When it was sent for the last time.
+    /// When the sum was last sent.
     sent_last: Time,
-    /// When the parent was last asked for its result; `sent` if it was not.
+    /// When a PROBE for the result was last sent; `sent` if none was.
     probed: Time,
 }
 
@@ -47,14 +47,14 @@ impl Note {
         }
     }
 
-    /// Whether what was done about the sum at `last` may be done again. Its age has doubled since,
-    /// or it waits for [`REPEAT_MAX`].
+    /// Whether the backoff since the transmission at `last` has expired: the age of the sum has
+    /// doubled, or [`REPEAT_MAX`] has passed.
     fn is_due(&self, last: Time, now: Time) -> bool {
         now.since(last) >= last.since(self.sent).min(REPEAT_MAX)
     }
 
-    /// The age of a sum of which it is not known counts from when something was done about it.
-    fn did(&mut self, now: Time) -> Time {
+    /// Notes a transmission about the sum. An unknown age counts from the first one.
+    fn note_transmission(&mut self, now: Time) -> Time {
         if self.sent == Time(0) {
             *self = Self {
                 sent: now,
@@ -173,7 +173,7 @@ impl<B> Ring<B> {
     }
 
     /// Keeps the sum of an open fragment until its result comes, and gives back the frame that it
-    /// displaces. `sent` is when it left, or when its first contribution came.
+    /// displaces. `sent` is when it was sent, or when its first contribution came; 0 if unknown.
     pub(crate) fn keep_sum(&mut self, header: &Header, sent: Time, frame: B) -> Option<B> {
         self.note(header, sent);
         self.put(header.fragment, Entry::Sum, frame)
@@ -201,9 +201,9 @@ impl<B> Ring<B> {
         before.entry == Entry::SumAsked
     }
 
-    /// Whether the parent is to be asked for the result of a kept sum. If so, it is now.
+    /// Whether PROBE for the result of a kept sum is due. If so, its backoff begins again.
     ///
-    /// All workers below the node that miss the result ask for it, at about the same time.
+    /// All workers below the node time out at about the same time.
     pub(crate) fn probe_is_due(&mut self, fragment: FragmentId, now: Time) -> bool {
         let at = self.index(fragment);
         let Some(note) = self.notes.get_mut(at) else {
@@ -211,22 +211,22 @@ impl<B> Ring<B> {
         };
         let is_due = note.is_due(note.probed, now);
         if is_due {
-            note.probed = note.did(now);
+            note.probed = note.note_transmission(now);
         }
         is_due
     }
 
-    /// When a kept sum was sent for the last time, if it may be sent again.
+    /// When a kept sum was last sent, if its retransmission is due.
     pub(crate) fn repeat_is_due(&self, fragment: FragmentId, now: Time) -> Option<Time> {
         let note = self.noted(fragment)?;
         note.is_due(note.sent_last, now).then_some(note.sent_last)
     }
 
-    /// A kept sum has been sent again.
+    /// A kept sum has been retransmitted.
     pub(crate) fn sent_again(&mut self, fragment: FragmentId, now: Time) {
         let at = self.index(fragment);
         if let Some(note) = self.notes.get_mut(at) {
-            note.sent_last = note.did(now);
+            note.sent_last = note.note_transmission(now);
         }
     }
 

@@ -1,15 +1,14 @@
-//! How long a node's sums take to their results: how often NACKs of the parent are answered (TR-5).
+//! Shortest time from a node's sum to its result: a younger sum is in flight (TR-5).
 //!
-//! Each worker that misses a result has the parent ask. Without a limit one late child would send
-//! its sum once for each of them, and the queues that this fills would make it later still.
+//! Each child that misses a result makes the parent send a NACK. Without a limit, a late child would
+//! retransmit its sum for each of them, and the queues that this fills would delay it further.
 
+use super::ring::REPEAT_MAX;
 use core::time::Duration;
 use tally_wire::Time;
 
 /// Number of samples of which the shortest counts; up to twice this number.
 const BLOCK: u32 = 64;
-/// Bound of the time in which a NACK is not answered.
-const LONGEST: Duration = Duration::from_millis(50);
 
 /// The shortest times from sums to their results, of the last samples.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +39,7 @@ impl SumTimes {
     /// Whether a sum that was sent then is still on its way, or its result is.
     pub(crate) fn is_in_flight(&self, sent: Time, now: Time) -> bool {
         let shortest = self.shortest[0].min(self.shortest[1]);
-        shortest != Duration::MAX && now.since(sent) < shortest.min(LONGEST)
+        shortest != Duration::MAX && now.since(sent) < shortest.min(REPEAT_MAX)
     }
 }
 

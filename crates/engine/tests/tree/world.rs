@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// A node has so many parameter servers from now on.
+    /// Sets the number of a node's parameter servers.
     pub fn set_parts(&mut self, at: usize, parts: u16) {
         self.switches[at].servers = servers(at, parts);
         self.bind(at, self.switches[at].epoch);
@@ -569,7 +569,7 @@ impl World {
     }
 }
 
-/// The first hosts of so many parameter servers of a node.
+/// The first hosts of a node's `count` parameter servers.
 fn servers(at: usize, parts: u16) -> Vec<u16> {
     (0..parts)
         .map(|part| 400 + 32 * at as u16 + 2 * part)

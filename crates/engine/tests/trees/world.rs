@@ -176,7 +176,7 @@ impl World {
         Self::with_servers(seed, plan, &vec![1; plan.len()])
     }
 
-    /// As `new`, with so many parameter servers of each switch.
+    /// As `new`, with the number of parameter servers of each switch.
     pub fn with_servers(seed: u64, plan: &[Plan], servers: &[u8]) -> Self {
         let ranks_below = |of: usize| -> u16 {
             let mut sum = vec![0; plan.len()];

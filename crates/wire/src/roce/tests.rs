@@ -111,7 +111,7 @@ fn a_write_says_where_it_goes() {
         fecn: true,
         becn: false,
         qp: QueuePair(0x00ab_cdef),
-        asks_ack: true,
+        ack_requested: true,
         psn: Psn::new(0xff_fffe),
     };
     datagram[..BTH_BYTES].copy_from_slice(&bth.emit());

@@ -239,8 +239,8 @@ impl<B: Buffer> Aggregator<B> {
                 // one that has left, though: so only the first time.
                 let is_queued = egress.is_queued(frame);
                 let is_asked = job.ring.ask(header.fragment);
-                // Each child that misses the result has the parent ask: one answer on its way
-                // serves them all.
+                // Each child that misses the result makes the parent send a NACK. One
+                // retransmission in flight serves them all.
                 let is_due = sent.is_some_and(|sent| !job.sum_times.is_in_flight(sent, now));
                 if is_due && (is_asked || !is_queued) {
                     job.sum_up_again(&kept, &mut self.counters, egress);

@@ -60,7 +60,7 @@ impl Job {
 
     /// The one whose datagram is being answered.
     fn visitor<'a>(&'a self, visit: &'a Visit<'_>) -> To<'a> {
-        // How an epoch has ended is said of that epoch: the answer may arrive in the next one.
+        // J-6: the end of an epoch has its number. The answer may arrive in the next epoch.
         let of_ended = self
             .ended
             .is_some_and(|it| it.incarnation == visit.incarnation);

@@ -341,8 +341,8 @@ impl Job {
         } else {
             self.incarnation
         };
-        // How another epoch has ended. It came late: those that ask now are in the next one, or in
-        // none.
+        // TR-25: the end of another epoch, delivered late. The members that ask now are in the next
+        // epoch, or in none.
         let says_how = matches!(refusal.reason, Reason::MemberLost | Reason::MemberFailed)
             || self.ended.is_some_and(|it| it.incarnation.epoch == epoch);
         if says_how && incarnation.epoch != epoch {

@@ -28,7 +28,7 @@ impl Server {
     };
 }
 
-/// Places of so many servers, at least one.
+/// Free places of `count` servers, at least one.
 pub(super) fn places(count: u8) -> Vec<Server> {
     (0..count.max(1)).map(|_| Server::NONE).collect()
 }
@@ -76,7 +76,7 @@ impl Job {
         }
     }
 
-    /// Has places of so many servers, all of them free.
+    /// Frees the places of all servers, and makes `count` of them.
     pub(super) fn vacate_servers(&mut self, count: u8) {
         (0..self.servers.len() as u8).for_each(|index| self.lose_server(index));
         self.servers = places(count);
