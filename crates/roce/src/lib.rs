@@ -7,9 +7,9 @@
 //! [`poll_event`] until `None`, then [`poll_timeout`].
 //!
 //! The requester segments messages into packets of the path MTU, and retransmits by go-back-N after
-//! a NAK or a timeout. The responder acknowledges, answers RNR NAK without a posted buffer, and ends
-//! the connection with a NAK on an invalid packet. Verbs: SEND and RDMA WRITE, with and without
-//! immediate data.
+//! a NAK or a timeout. The responder acknowledges, answers RNR NAK without a posted buffer, and
+//! ends the connection with a NAK on an invalid packet. Verbs: SEND and RDMA WRITE, with and
+//! without immediate data.
 //!
 //! Catches:
 //!

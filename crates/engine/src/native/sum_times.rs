@@ -1,7 +1,7 @@
 //! Shortest time from a node's sum to its result: a younger sum is in flight (TR-5).
 //!
-//! Each child that misses a result makes the parent send a NACK. Without a limit, a late child would
-//! retransmit its sum for each of them, and the queues that this fills would delay it further.
+//! Each child that misses a result makes the parent send a NACK. Without a limit, a late child
+//! would retransmit its sum for each of them. The queues that this fills would delay it further.
 
 use super::ring::REPEAT_MAX;
 use core::time::Duration;
