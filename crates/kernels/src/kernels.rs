@@ -84,6 +84,16 @@ impl Kernels {
         self.table.add_be_i32_many(acc, srcs);
     }
 
+    /// Adds every payload of `srcs` to `acc`, as little-endian `i32` elements, modulo 2^32. With no
+    /// sources nothing changes.
+    ///
+    /// NetReduce sums so.
+    #[inline]
+    pub fn add_le_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        check_all(acc.len(), srcs, ELEMENT_BYTES);
+        self.table.add_le_i32_many(acc, srcs);
+    }
+
     /// Adds `src` to `acc`, as little-endian `f32` elements.
     ///
     /// IEEE 754 addition, rounded to nearest, ties to even; subnormals are kept. Every NaN result

@@ -21,6 +21,7 @@
 //! |---|---|---|
 //! | [`sum_i32`](Kernels::sum_i32) | big-endian `i32` | saturating add |
 //! | [`add_be_i32`](Kernels::add_be_i32), [`add_be_i32_many`](Kernels::add_be_i32_many) | big-endian `i32` | wrapping add |
+//! | [`add_le_i32_many`](Kernels::add_le_i32_many) | little-endian `i32` | wrapping add |
 //! | [`sum_f32`](Kernels::sum_f32) | little-endian `f32` | IEEE 754 add, ties to even, one canonical NaN |
 //! | [`fold_f16`](Kernels::fold_f16), [`fold_bf16`](Kernels::fold_bf16) | little-endian `f16`, `bf16` | as `f32`, rounded once, one canonical NaN |
 //! | [`fold_i16`](Kernels::fold_i16), [`fold_i8`](Kernels::fold_i8) | big-endian `i16`, `i8` | exact, saturated once |

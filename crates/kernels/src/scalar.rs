@@ -33,6 +33,15 @@ pub(crate) fn add_be_i32_many(acc: &mut [u8], srcs: &[&[u8]]) {
     }
 }
 
+pub(crate) fn add_le_i32_many(acc: &mut [u8], srcs: &[&[u8]]) {
+    for src in srcs {
+        for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
+            let sum = i32::from_le_bytes(*acc).wrapping_add(i32::from_le_bytes(*src));
+            *acc = sum.to_le_bytes();
+        }
+    }
+}
+
 pub(crate) fn sum_f32(acc: &mut [u8], src: &[u8]) {
     for (acc, src) in elements_mut(acc).iter_mut().zip(elements(src)) {
         let sum = f32::from_le_bytes(*acc) + f32::from_le_bytes(*src);

@@ -21,6 +21,27 @@ pub const MAX_FUSED: usize = 8;
 /// With more sources an iteration has enough work.
 const UNROLL: usize = 4;
 
+/// Adds all sources, several in one pass, with a step that keeps no state.
+macro_rules! add_many {
+    ($step:ident, $s:ident, $acc:ident, $srcs:ident) => {
+        for group in $srcs.chunks(MAX_FUSED) {
+            match *group {
+                [a] => zip_with($s, $acc, [a], &mut [$step; UNROLL]),
+                [a, b] => zip_with($s, $acc, [a, b], &mut [$step]),
+                [a, b, c] => zip_with($s, $acc, [a, b, c], &mut [$step]),
+                [a, b, c, d] => zip_with($s, $acc, [a, b, c, d], &mut [$step]),
+                [a, b, c, d, e] => zip_with($s, $acc, [a, b, c, d, e], &mut [$step]),
+                [a, b, c, d, e, f] => zip_with($s, $acc, [a, b, c, d, e, f], &mut [$step]),
+                [a, b, c, d, e, f, g] => zip_with($s, $acc, [a, b, c, d, e, f, g], &mut [$step]),
+                [a, b, c, d, e, f, g, h] => {
+                    zip_with($s, $acc, [a, b, c, d, e, f, g, h], &mut [$step]);
+                }
+                _ => unreachable!("groups hold 1 to MAX_FUSED sources"),
+            }
+        }
+    };
+}
+
 #[inline(always)]
 pub(crate) fn sum_i32<S: Simd>(s: S, acc: &mut [u8], src: &[u8]) -> bool {
     fused_i32::<UNROLL, _, _>(s, acc, [src])
@@ -74,19 +95,12 @@ pub(crate) fn add_be_i32<S: Simd>(s: S, acc: &mut [u8], src: &[u8]) {
 
 #[inline(always)]
 pub(crate) fn add_be_i32_many<S: Simd>(s: S, acc: &mut [u8], srcs: &[&[u8]]) {
-    for group in srcs.chunks(MAX_FUSED) {
-        match *group {
-            [a] => zip_with(s, acc, [a], &mut [AddI32; UNROLL]),
-            [a, b] => zip_with(s, acc, [a, b], &mut [AddI32]),
-            [a, b, c] => zip_with(s, acc, [a, b, c], &mut [AddI32]),
-            [a, b, c, d] => zip_with(s, acc, [a, b, c, d], &mut [AddI32]),
-            [a, b, c, d, e] => zip_with(s, acc, [a, b, c, d, e], &mut [AddI32]),
-            [a, b, c, d, e, f] => zip_with(s, acc, [a, b, c, d, e, f], &mut [AddI32]),
-            [a, b, c, d, e, f, g] => zip_with(s, acc, [a, b, c, d, e, f, g], &mut [AddI32]),
-            [a, b, c, d, e, f, g, h] => zip_with(s, acc, [a, b, c, d, e, f, g, h], &mut [AddI32]),
-            _ => unreachable!("groups hold 1 to MAX_FUSED sources"),
-        }
-    }
+    add_many!(AddI32, s, acc, srcs);
+}
+
+#[inline(always)]
+pub(crate) fn add_le_i32_many<S: Simd>(s: S, acc: &mut [u8], srcs: &[&[u8]]) {
+    add_many!(AddLeI32, s, acc, srcs);
 }
 
 #[inline(always)]
@@ -168,6 +182,21 @@ impl<S: Simd, const K: usize> Step<S, K> for AddI32 {
             sum = s.add_i32(sum, s.swap_bytes_u32(src));
         }
         s.swap_bytes_u32(sum)
+    }
+}
+
+/// Little-endian wrapping sums.
+#[derive(Clone, Copy)]
+struct AddLeI32;
+
+impl<S: Simd, const K: usize> Step<S, K> for AddLeI32 {
+    #[inline(always)]
+    fn step(&mut self, s: S, acc: S::V, srcs: [S::V; K]) -> S::V {
+        let mut sum = acc;
+        for src in srcs {
+            sum = s.add_i32(sum, src);
+        }
+        sum
     }
 }
 

@@ -44,6 +44,7 @@ trait Op {
 
 struct SumI32;
 struct AddBeI32;
+struct AddLeI32;
 struct SumF32;
 struct MaxU8;
 
@@ -79,6 +80,26 @@ impl Op for AddBeI32 {
     }
     fn oracle(&self, acc: &[u8], srcs: &[&[u8]]) -> (Vec<u8>, bool) {
         (oracle::add_be_i32(acc, srcs), false)
+    }
+    fn fill(&self, rng: &mut Rng, bytes: usize) -> Vec<u8> {
+        rng.i32_payload(bytes)
+    }
+}
+
+impl Op for AddLeI32 {
+    fn name(&self) -> &'static str {
+        "add_le_i32"
+    }
+    fn run(&self, kernels: Kernels, acc: &mut [u8], src: &[u8]) -> bool {
+        kernels.add_le_i32_many(acc, &[src]);
+        false
+    }
+    fn run_many(&self, kernels: Kernels, acc: &mut [u8], srcs: &[&[u8]]) -> bool {
+        kernels.add_le_i32_many(acc, srcs);
+        false
+    }
+    fn oracle(&self, acc: &[u8], srcs: &[&[u8]]) -> (Vec<u8>, bool) {
+        (oracle::add_le_i32(acc, srcs), false)
     }
     fn fill(&self, rng: &mut Rng, bytes: usize) -> Vec<u8> {
         rng.i32_payload(bytes)
@@ -130,7 +151,7 @@ impl Op for MaxU8 {
     }
 }
 
-const OPS: [&dyn Op; 4] = [&SumI32, &AddBeI32, &SumF32, &MaxU8];
+const OPS: [&dyn Op; 5] = [&SumI32, &AddBeI32, &AddLeI32, &SumF32, &MaxU8];
 
 #[test]
 fn every_length_matches_the_oracle() {

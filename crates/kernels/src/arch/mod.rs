@@ -22,6 +22,7 @@ pub(crate) struct Table {
     sum_i32_many: unsafe fn(&mut [u8], &[&[u8]]) -> bool,
     add_be_i32: unsafe fn(&mut [u8], &[u8]),
     add_be_i32_many: unsafe fn(&mut [u8], &[&[u8]]),
+    add_le_i32_many: unsafe fn(&mut [u8], &[&[u8]]),
     sum_f32: unsafe fn(&mut [u8], &[u8]),
     sum_f32_many: unsafe fn(&mut [u8], &[&[u8]]),
     fold_f16: unsafe fn(&mut [u8], &[&[u8]]),
@@ -40,6 +41,7 @@ static SCALAR: Table = Table {
     sum_i32_many: scalar::sum_i32_many,
     add_be_i32: scalar::add_be_i32,
     add_be_i32_many: scalar::add_be_i32_many,
+    add_le_i32_many: scalar::add_le_i32_many,
     sum_f32: scalar::sum_f32,
     sum_f32_many: scalar::sum_f32_many,
     fold_f16: scalar::fold_f16,
@@ -124,6 +126,12 @@ impl Table {
     }
 
     #[inline]
+    pub(crate) fn add_le_i32_many(&self, acc: &mut [u8], srcs: &[&[u8]]) {
+        // SAFETY: the CPU has the instructions, by the invariant of `Table`.
+        unsafe { (self.add_le_i32_many)(acc, srcs) }
+    }
+
+    #[inline]
     pub(crate) fn sum_f32(&self, acc: &mut [u8], src: &[u8]) {
         // SAFETY: the CPU has the instructions, by the invariant of `Table`.
         unsafe { (self.sum_f32)(acc, src) }
@@ -198,6 +206,7 @@ macro_rules! shells {
             sum_i32_many,
             add_be_i32,
             add_be_i32_many,
+            add_le_i32_many,
             sum_f32,
             sum_f32_many,
             fold_f16,
@@ -228,6 +237,11 @@ macro_rules! shells {
         #[target_feature(enable = $features)]
         fn add_be_i32_many(acc: &mut [u8], srcs: &[&[u8]]) {
             $crate::sum::add_be_i32_many($isa(()), acc, srcs)
+        }
+
+        #[target_feature(enable = $features)]
+        fn add_le_i32_many(acc: &mut [u8], srcs: &[&[u8]]) {
+            $crate::sum::add_le_i32_many($isa(()), acc, srcs)
         }
 
         #[target_feature(enable = $features)]

@@ -43,6 +43,22 @@ pub fn add_be_i32(acc: &[u8], srcs: &[&[u8]]) -> Vec<u8> {
     out
 }
 
+/// Sums modulo 2^32, byte by byte from the lowest, which is first.
+pub fn add_le_i32(acc: &[u8], srcs: &[&[u8]]) -> Vec<u8> {
+    let mut out = acc.to_vec();
+    for src in srcs {
+        for at in (0..acc.len()).step_by(4) {
+            let mut carry = 0;
+            for i in at..at + 4 {
+                let digit = u16::from(out[i]) + u16::from(src[i]) + carry;
+                out[i] = (digit % 256) as u8;
+                carry = digit / 256;
+            }
+        }
+    }
+    out
+}
+
 /// A sum of two `f32` rounded to `f64` and again to `f32` is the one rounded once: 53 bits are at
 /// least 2 * 24 + 2 (Figueroa, "When is double rounding innocuous?", 1995), and sums that are
 /// subnormal in `f32` are exact.
