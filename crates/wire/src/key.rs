@@ -6,6 +6,7 @@ use crate::UNIT_BYTES;
 use crate::auth::{EpochSecret, MASK_LABEL, SECRET_LABEL, derivation};
 use crate::header::{CONTROL_UNITS, HEADER_BYTES};
 use crate::ids::{Epoch, JobId};
+use crate::netreduce::{RING_LABEL, RingId, RingSecret};
 use core::fmt;
 use hmac::{Hmac, KeyInit, Mac as _};
 use sha2::Sha256;
@@ -102,6 +103,16 @@ impl Key {
         let mut secret = [0; 16];
         secret.copy_from_slice(&digest[..16]);
         EpochSecret::new(secret)
+    }
+
+    /// The secret of the ring with this key (N-5).
+    #[must_use]
+    pub fn ring_secret(&self, ring: RingId) -> RingSecret {
+        let digest = self.labelled(RING_LABEL, &ring.0.to_be_bytes());
+        let digest = digest.finalize().into_bytes();
+        let mut secret = [0; 16];
+        secret.copy_from_slice(&digest[..16]);
+        RingSecret::new(secret)
     }
 
     /// The secret of an epoch that another key derives, for a member with this one (K-3).

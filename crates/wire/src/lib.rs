@@ -7,14 +7,15 @@
 //! * [`auth`]: the tag that authenticates a frame as one of its job;
 //! * [`control`]: the authenticated payloads of JOIN, ACCEPT, REFUSE and LEAVE.
 //!
-//! Six modules serve other traffic:
+//! Seven modules serve other traffic:
 //!
 //! * [`neighbour`]: ARP and ICMP echo replies for the switch's own address;
 //! * [`lldp`]: the switch's own LLDP frames, and those of its neighbours;
 //! * [`fabric`]: what switches of a fabric say to their neighbours;
 //! * [`encapsulation`]: the payload of ordinary frames behind VLAN tags;
 //! * [`switchml`]: the dialect of SwitchML, whose clients the switch serves;
-//! * [`roce`]: reliable connections of RoCEv2.
+//! * [`roce`]: reliable connections of RoCEv2;
+//! * [`netreduce`]: messages of rings of RoCEv2 hosts.
 //!
 //! Catches: `parse` never panics, on any input. `emit` panics when the buffer is shorter than the
 //! constant that its documentation names; that is a bug of the caller.
@@ -37,6 +38,7 @@ mod key;
 pub mod lldp;
 mod mac;
 pub mod neighbour;
+pub mod netreduce;
 pub mod part;
 pub mod roce;
 pub mod superframe;

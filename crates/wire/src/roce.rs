@@ -24,7 +24,7 @@ mod psn;
 #[cfg(test)]
 mod tests;
 
-pub use icrc::{is_sealed, seal};
+pub use icrc::{Shift, is_sealed, payload_crc, seal, seal_shared};
 pub use psn::Psn;
 
 use crate::field::{be16, be32};

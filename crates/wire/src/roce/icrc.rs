@@ -3,6 +3,10 @@
 //! CRC-32 as Ethernet's, over eight bytes of ones (InfiniBand's local route header), then the frame
 //! from IPv4 to the end of the pad, with ones in the type of service, TTL and checksum of IPv4, in
 //! the checksum of UDP, and in the byte with FECN and BECN. It is sent with the lowest byte first.
+//!
+//! A CRC is linear: that of headers and payload is the headers' CRC, shifted by the length of the
+//! payload, plus the payload's CRC. So packets with one payload and different headers share the
+//! pass over the payload ([`seal_shared`]).
 
 use super::{BTH_BYTES, ICRC_BYTES};
 use crate::field::{ipv4, udp};
@@ -11,9 +15,12 @@ use crate::frame::{ETHERNET_BYTES, UDP_END};
 /// Bytes from IPv4 to the end of the BTH, before which ones are put.
 const COPIED: usize = UDP_END - ETHERNET_BYTES + BTH_BYTES;
 const ONES: usize = 8;
+/// The polynomial of CRC-32 without its highest term, lowest term in the highest bit.
+const POLYNOMIAL: u32 = 0xedb8_8320;
 
-/// The ICRC of a frame from Ethernet to the end of its pad, which has at least a BTH.
-fn icrc(frame: &[u8]) -> [u8; ICRC_BYTES] {
+/// The CRC of a frame from Ethernet to `end`, masked as the ICRC wants it.
+#[inline]
+fn masked(frame: &[u8]) -> crc32fast::Hasher {
     let (headers, rest) = frame[ETHERNET_BYTES..].split_at(COPIED);
     let mut masked = [0xff; ONES + COPIED];
     masked[ONES..].copy_from_slice(headers);
@@ -26,7 +33,12 @@ fn icrc(frame: &[u8]) -> [u8; ICRC_BYTES] {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&masked);
     crc.update(rest);
-    crc.finalize().to_le_bytes()
+    crc
+}
+
+/// The ICRC of a frame from Ethernet to the end of its pad, which has at least a BTH.
+fn icrc(frame: &[u8]) -> [u8; ICRC_BYTES] {
+    masked(frame).finalize().to_le_bytes()
 }
 
 /// Splits a frame that ends with its ICRC.
@@ -52,4 +64,111 @@ pub fn seal(frame: &mut [u8]) {
 #[must_use]
 pub fn is_sealed(frame: &[u8]) -> bool {
     split(frame).is_some_and(|(front, found)| icrc(front) == found)
+}
+
+/// The CRC of a payload that several frames have, for [`seal_shared`].
+#[inline]
+#[must_use]
+pub fn payload_crc(payload: &[u8]) -> u32 {
+    crc32fast::hash(payload)
+}
+
+/// As [`seal`], of a frame whose payload behind the headers has this CRC, and the length of `shift`.
+///
+/// # Panics
+/// If the frame is shorter than its headers, that payload and the ICRC.
+#[inline]
+pub fn seal_shared(frame: &mut [u8], payload_crc: u32, shift: &Shift) {
+    let end = frame.len() - ICRC_BYTES;
+    let headers = masked(&frame[..end - shift.bytes]).finalize();
+    let value = shift.apply(headers) ^ payload_crc;
+    frame[end..].copy_from_slice(&value.to_le_bytes());
+}
+
+/// What a CRC becomes when a number of bytes follow, as tables: 4 KiB.
+#[derive(Clone, Debug)]
+pub struct Shift {
+    bytes: usize,
+    tables: [[u32; 256]; 4],
+}
+
+impl Shift {
+    /// The shift by this many bytes.
+    #[must_use]
+    pub fn new(bytes: usize) -> Self {
+        let by = power(8 * bytes as u64);
+        let mut tables = [[0; 256]; 4];
+        for (lane, table) in tables.iter_mut().enumerate() {
+            for bit in 0..8 {
+                let shifted = multiply(by, 1 << (8 * lane + bit));
+                for low in 0..1 << bit {
+                    table[1 << bit | low] = table[low] ^ shifted;
+                }
+            }
+        }
+        Self { bytes, tables }
+    }
+
+    /// Bytes that it shifts by.
+    #[inline]
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    #[inline]
+    fn apply(&self, crc: u32) -> u32 {
+        let [a, b, c, d] = crc.to_le_bytes().map(usize::from);
+        let [first, second, third, fourth] = &self.tables;
+        first[a] ^ second[b] ^ third[c] ^ fourth[d]
+    }
+}
+
+/// The product of two polynomials modulo that of the CRC; x^0 is the highest bit.
+fn multiply(a: u32, mut b: u32) -> u32 {
+    let mut product = 0;
+    for term in (0..32).rev() {
+        if a >> term & 1 != 0 {
+            product ^= b;
+        }
+        let carry = if b & 1 != 0 { POLYNOMIAL } else { 0 };
+        b = b >> 1 ^ carry;
+    }
+    product
+}
+
+/// x^n modulo the polynomial.
+fn power(mut n: u64) -> u32 {
+    let mut result = 1 << 31;
+    let mut square = 1 << 30;
+    while n > 0 {
+        if n & 1 != 0 {
+            result = multiply(result, square);
+        }
+        square = multiply(square, square);
+        n >>= 1;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_payload_gives_the_crc_of_the_whole() {
+        const LEAST: usize = ETHERNET_BYTES + COPIED;
+        let byte = |n: usize| (n * 151 / 8) as u8;
+        for headers in [LEAST, LEAST + 1, LEAST + 48] {
+            for payload in [0, 1, 4, 64, 255, 1024] {
+                let mut whole: std::vec::Vec<u8> =
+                    (0..headers + payload + ICRC_BYTES).map(byte).collect();
+                let mut shared = whole.clone();
+                seal(&mut whole);
+                let crc = payload_crc(&shared[headers..headers + payload]);
+                seal_shared(&mut shared, crc, &Shift::new(payload));
+                assert_eq!(shared, whole, "{headers} and {payload} bytes");
+            }
+        }
+    }
 }
