@@ -131,6 +131,7 @@ impl CoreReport {
         let DialectMetrics {
             native,
             switchml,
+            netreduce: _,
             offload,
         } = core.dialects;
         let mut counters = native.counters;

@@ -358,6 +358,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
         {
             Next::Done => Ok(()),
             Next::Job(job, frame) => self.pass_on(job, arrival, frame),
+            Next::Forward(frame) => self.forward(arrival.port, frame),
         }
     }
 
@@ -377,7 +378,7 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
             .receive(id, &mut self.context, arrival, frame)?
         {
             Next::Done => Ok(()),
-            Next::Job(..) => Err(DropReason::UnknownJob),
+            Next::Job(..) | Next::Forward(_) => Err(DropReason::UnknownJob),
         }
     }
 

@@ -169,6 +169,23 @@ drop_reasons! {
     SwitchmlSet = "switchml-set",
     /// Is a first contribution beyond `switchml.held`. Its client sends it again.
     SwitchmlHeld = "switchml-no-slot-memory",
+    /// Is a data packet between neighbours of a ring, with the ring DSCP, of no connection of the
+    /// ring: its switch, or its ring, began anew.
+    NetreduceUnknown = "netreduce-unknown",
+    /// Is to begin a message of a ring, and has no header of the ring that is due, or a wrong tag.
+    NetreduceHeader = "netreduce-header",
+    /// Is of an older epoch of its ring, or of one that has ended.
+    NetreduceEpoch = "netreduce-stale-epoch",
+    /// Differs in position, length, type or path MTU from what its message is.
+    NetreduceShape = "netreduce-shape",
+    /// Begins a message beyond two windows of its ring.
+    NetreduceWindow = "netreduce-window",
+    /// Is of a ring's connection, and came from another port or MAC than that.
+    NetreducePort = "netreduce-port",
+    /// Is a data packet of a ring with a wrong invariant CRC.
+    NetreduceIcrc = "netreduce-icrc",
+    /// Is a packet of a ring, to a host whose port is not known.
+    NetreduceNoRoute = "netreduce-no-route",
     /// Came from the card, and is of a kind that the card may not send.
     CardFrame = "card-frame",
     /// Came back from the card unchanged: the card does not have that job.

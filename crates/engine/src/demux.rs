@@ -23,7 +23,8 @@ pub enum Claim {
         /// at, and are never forwarded.
         any_mac: bool,
     },
-    /// UDP datagrams between other hosts. What the dialect does not keep it sends on itself.
+    /// UDP datagrams between other hosts. The dialect gives back what is ordinary traffic
+    /// ([`Next::Forward`](crate::dialect::Next::Forward)).
     Transit {
         /// Destination UDP ports.
         ports: RangeInclusive<u16>,

@@ -21,6 +21,8 @@ pub enum Next<F> {
     Done,
     /// It is of a job that another dialect serves, which gets it now.
     Job(JobId, F),
+    /// It is ordinary traffic between other hosts.
+    Forward(F),
 }
 
 /// One protocol. All methods but the first two have defaults that do nothing.

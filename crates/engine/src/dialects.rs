@@ -1,9 +1,10 @@
 //! The dialects of the switch: one row each.
 
 use crate::native::Native;
+use crate::netreduce::NetreduceDialect;
 use crate::offload::Offload;
 use crate::switchml::SwitchmlDialect;
-use crate::{native, offload, switchml};
+use crate::{native, netreduce, offload, switchml};
 
 crate::dialects! {
     /// Every dialect of the switch on one core.
@@ -18,6 +19,9 @@ crate::dialects! {
         /// SwitchML's clients, if the switch serves them.
         Switchml, SWITCHML, switchml: Option<Box<SwitchmlDialect<P>>>,
             switchml::Command, Option<switchml::Metrics>;
+        /// Rings of RoCEv2 hosts, if the switch serves them.
+        Netreduce, NETREDUCE, netreduce: Option<Box<NetreduceDialect<P>>>,
+            netreduce::Command, Option<netreduce::Metrics>;
         /// The card, if there is one.
         Offload, OFFLOAD, offload: Option<Box<Offload>>,
             offload::Command, Option<offload::CardTraffic>;

@@ -354,6 +354,17 @@ impl<F: Frame> Ports<F> {
         }
     }
 
+    /// As [`forward`](Self::forward), marked as by [`multicast`](Self::multicast); returns the
+    /// reference that is left.
+    #[inline]
+    pub fn forward_shared(&mut self, port: PortId, class: usize, frame: F) -> F {
+        if frame.wire_bytes() > self.longest_frame[usize::from(port.0)] {
+            self.frame_too_long += frame.wire_frames() as u64;
+            return frame;
+        }
+        self.multicast(&[port], class, frame)
+    }
+
     /// Sends a frame on all ports but the one it came from, closed ones, and those that are
     /// `spared`, by port; an empty slice spares none.
     pub fn flood(

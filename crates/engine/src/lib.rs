@@ -3,8 +3,8 @@
 //! * [`core`] is one data core: poll iterations, the order of checks, commands. It gives a frame to
 //!   the [`dialect`] that claims it ([`demux`]), and forwards all others ([`forwarding`]). All
 //!   leave by [`egress`]. Nanoseconds: no allocation after start, no lock, no clock, no division.
-//! * Dialects are [`native`] (Tally's protocol), [`switchml`], and [`offload`] (an FPGA card); the
-//!   list is [`dialects`](mod@dialects).
+//! * Dialects are [`native`] (Tally's protocol), [`switchml`], [`netreduce`] (rings of RoCEv2
+//!   hosts), and [`offload`] (an FPGA card); the list is [`dialects`](mod@dialects).
 //! * [`mod@metrics`] is the table of what is counted.
 //! * [`registry`] is control: who is a member of which job. It authenticates JOIN and LEAVE,
 //!   watches over silence and failure, and hands out a [`Roster`] when a job runs. Microseconds.
@@ -37,6 +37,7 @@ pub mod frame;
 pub mod guard;
 pub mod metrics;
 pub mod native;
+pub mod netreduce;
 pub mod offload;
 #[cfg(test)]
 #[allow(dead_code, reason = "shared with the integration tests")]

@@ -45,6 +45,7 @@ impl World {
                 },
                 PORTS,
             ),
+            netreduce: None,
             offload: None,
         });
         let roster = Roster::new(

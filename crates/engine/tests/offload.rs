@@ -50,6 +50,7 @@ impl World {
         let mut switch = Switch::new(ADDRESS, 1, &config, Memory::new(2048), |_| Dialects {
             native: native(pool(1, 0, [JOB]), PORTS),
             switchml: None,
+            netreduce: None,
             offload: Some(Box::new(Offload::new(
                 CARD,
                 Arc::clone(&pulse),

@@ -46,6 +46,7 @@ impl Leaf {
         let mut switch = Switch::new(ADDRESS, cores, &config, memory, |core| Dialects {
             native: native(pool(cores, core, [JOB]), PORTS),
             switchml: None,
+            netreduce: None,
             offload: None,
         });
         let secret = secret(JOB, EPOCH);

@@ -202,6 +202,7 @@ impl Switch {
                 let pool = Switchml::new(config, *kernels);
                 Box::new(SwitchmlDialect::new(pool, vec![true; ports]))
             }),
+            netreduce: None,
             offload: self.card.as_ref().map(CardPort::dialect),
         };
         let memory = self.memory.clone();

@@ -103,6 +103,7 @@ impl CoreBuilder<'_> {
         let dialects = Dialects {
             native: Native::new(aggregator, own.base_port, shards, config.ports_max()),
             switchml: self.switchml(number),
+            netreduce: None,
             offload,
         };
         let memory = Memory(self.pools.on(node_of_cpu(config.cores[number])).clone());

@@ -239,6 +239,7 @@ pub fn switchml_core(
     let dialects = Dialects {
         native: Native::new(aggregator, OWN.base_port, 1, ports),
         switchml,
+        netreduce: None,
         offload: None,
     };
     let ways = Ports::new(waiting, 2, STAGE_FRAMES);

@@ -311,6 +311,7 @@ impl World {
         let switch = Switch::new(ADDRESS, SHARDS, &ordinary, memory, |core| Dialects {
             native: native(config(core), PORTS),
             switchml: switchml(Clients::config(layout, core), PORTS),
+            netreduce: None,
             offload: None,
         });
         let mut peers = Vec::new();

@@ -315,6 +315,7 @@ pub fn run(bytes: &[u8]) -> Summary {
         switch: Switch::new(address, CORES, &config, memory, |core| Dialects {
             native: native(pool(CORES, core, [JobId(0), JobId(1)]), PORTS),
             switchml: None,
+            netreduce: None,
             offload: None,
         }),
         bound: BTreeMap::new(),

@@ -171,6 +171,7 @@ impl Card {
         let dialects = Dialects {
             native: Native::new(aggregator, address.base_port, 1, ports),
             switchml: None,
+            netreduce: None,
             offload: None,
         };
         let forwarding = Forwarding::new(&ForwardingConfig {

@@ -140,6 +140,7 @@ fn software(shape: Shape, shards: u8, jobs: &BTreeSet<JobId>) -> Software {
         |shard| Dialects {
             native: native(pool(shard), ports),
             switchml: None,
+            netreduce: None,
             offload: None,
         },
     )

@@ -45,6 +45,7 @@ impl Leaf {
         let mut switch = Switch::new(address, 1, &config, Memory::new(1514), |_| Dialects {
             native: native(pool(1, 0, [JOB]), UP.0 + 1),
             switchml: None,
+            netreduce: None,
             offload: None,
         });
         let host = |port: u16| member(u32::from(rank) * 8 + u32::from(port), port);

@@ -1,0 +1,93 @@
+//! NetReduce: sums for rings of RoCEv2 hosts, whose NICs keep the transport (`docs/NETREDUCE.md`).
+//!
+//! Member i of a ring sends its elements to member i+1 as messages of a reliable connection. The
+//! switch holds the packets of one offset, one of each member. When the last has come, it sums
+//! their elements and releases all of them with the sum in place of their elements and a new ICRC.
+//! Acknowledgements and retransmissions are the NICs' own.
+//!
+//! * [`dialect`] finds the ring of a packet.
+//! * [`ring`] is one ring: connections, messages, held packets and sums.
+//!
+//! Invariants:
+//!
+//! * Between neighbours of a ring, no packet with the ring DSCP leaves with elements that are not
+//!   the sum, unless its receiver ignores them: it has had the packet, or lacks one before it.
+//! * A contribution is in at most one sum, once.
+//! * A ring holds packets of at most two windows of messages.
+
+pub mod dialect;
+mod release;
+pub mod ring;
+
+pub use dialect::{Command, Metrics, NetreduceDialect};
+pub use ring::RingStatus;
+
+use crate::metrics;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+use tally_wire::netreduce::{RingId, RingSecret};
+
+/// Messages of a window (N-10), unless configured.
+pub const DEFAULT_WINDOW_MESSAGES: u8 = 2;
+/// Packets of a message at most, unless configured.
+pub const DEFAULT_MESSAGE_PACKETS: u16 = 170;
+
+/// A registered ring (N-1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingConfig {
+    /// Its number.
+    pub id: RingId,
+    /// What authenticates its headers.
+    pub secret: RingSecret,
+    /// Addresses by rank, 2 to 64.
+    pub members: Vec<Ipv4Addr>,
+    /// Messages that a member sends beyond the last sum that it has.
+    pub window_messages: u8,
+    /// Packets of a message at most.
+    pub message_packets: u16,
+}
+
+impl RingConfig {
+    /// Messages with state: two windows.
+    #[must_use]
+    pub const fn live_messages(&self) -> u32 {
+        2 * self.window_messages as u32
+    }
+
+    /// Packets that the ring holds at most, kept sums included.
+    #[must_use]
+    pub const fn held_max(&self) -> u64 {
+        let slots = self.live_messages() as u64 * self.message_packets as u64;
+        slots * self.members.len() as u64
+    }
+
+    /// The core that serves it.
+    #[must_use]
+    pub const fn core(&self, cores: u16) -> usize {
+        (self.id.0 % cores as u32) as usize
+    }
+}
+
+metrics! {
+    /// What one core did for rings.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct NetreduceCounters, labels [] {
+        /// Packets held as contributions.
+        pub contributions: u64 = counter "netreduce_contributions";
+        /// Sums made.
+        pub sums: u64 = counter "netreduce_sums";
+        /// Packets released with a sum when it was made.
+        pub released: u64 = counter "netreduce_released_frames" in Frames;
+        /// Copies of packets that were sent on with a kept sum.
+        pub sums_again: u64 = counter "netreduce_retransmitted_frames" in Frames;
+        /// Copies of messages whose state was freed, sent on as they were.
+        pub copies_passed: u64 = counter "netreduce_old_copies_frames" in Frames;
+        /// Packets behind a lost one that begins a message, sent on as they were.
+        pub ahead_passed: u64 = counter "netreduce_ahead_frames" in Frames;
+        /// Epochs begun.
+        pub epochs: u64 = counter "netreduce_epochs";
+        /// Rings whose state was freed because nothing came of what they waited for.
+        pub expired: u64 = counter "netreduce_expired";
+    }
+}

@@ -1,0 +1,332 @@
+//! NetReduce as a dialect: the ring of a packet, and the core that serves it.
+//!
+//! It claims RoCEv2's UDP port between other hosts. Packets without the ring DSCP, between hosts
+//! that are no neighbours in a ring, and of other services than RC are ordinary traffic; so are
+//! acknowledgements.
+//!
+//! A ring is served by one core. All packets of a connection come by one queue, so the core that
+//! receives its first message remembers to which core its other packets go.
+
+use super::ring::{Arrived, Ring, Step};
+use super::{NetreduceCounters, RingConfig, RingStatus};
+use crate::DropReason;
+use crate::context::Context;
+use crate::core::Reply;
+use crate::demux::{Arrival, Claim};
+use crate::dialect::{Dialect, Next};
+use crate::forwarding::Verdict;
+use crate::frame::{Frame, Platform};
+use crate::metrics;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tally_kernels::Kernels;
+use tally_wire::Time;
+use tally_wire::field::ipv4;
+use tally_wire::frame::UDP_END;
+use tally_wire::netreduce::{Channel, RingEpoch, RingHeader, RingId, RingSecret, ring_of};
+use tally_wire::roce::{Opcode, PORT, Packet, QueuePair, is_sealed};
+
+/// Opcodes of reliable connections, and the one of them that carries no data.
+const RC_OPCODES: std::ops::Range<u8> = 0..0x20;
+const ACK: u8 = 0x11;
+/// Silence after which a ring that waits for members is given up (N-12). NICs have given up by
+/// then: their longest usual retry takes seconds.
+pub const SILENCE: Duration = Duration::from_secs(60);
+/// How often rings are looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
+/// What control asks.
+pub enum Command {
+    /// Serve a ring; one with its number is replaced, and begins anew, if it differs.
+    Bind(Box<RingConfig>),
+    /// End a ring.
+    Unbind(RingId),
+    /// Say how the rings of this core are.
+    Rings(Reply<Vec<RingStatus>>),
+}
+
+metrics! {
+    /// What rings hold now.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct NetreduceUse, labels [] {
+        /// Packets held by rings, kept sums included.
+        pub held_in_use: u64 = gauge "netreduce_held_frames" in Frames;
+    }
+}
+
+/// What NetReduce did on one core.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// What it did.
+    pub counters: NetreduceCounters,
+    /// What it keeps.
+    pub in_use: NetreduceUse,
+    /// The rings of this core.
+    pub rings: Vec<RingStatus>,
+}
+
+/// One connection of a ring, as a core that receives its packets knows it.
+struct Route {
+    ring: RingId,
+    secret: RingSecret,
+    /// The core that serves the ring.
+    core: usize,
+    rank: u8,
+    /// The connection's epoch and queue pair, once its first message has begun.
+    at: Option<(RingEpoch, QueuePair)>,
+}
+
+/// NetReduce on one core.
+pub struct NetreduceDialect<P: Platform> {
+    /// Type of service of rings' packets, without ECN.
+    tos: u8,
+    kernels: Kernels,
+    /// By source and destination: the connections of all rings, those of other cores too.
+    routes: HashMap<(Ipv4Addr, Ipv4Addr), Vec<Route>>,
+    /// The rings of this core, by number.
+    rings: Vec<Ring<P::Frame>>,
+    counters: NetreduceCounters,
+    /// When rings are looked at next.
+    check_at: Option<Time>,
+}
+
+impl<P: Platform> NetreduceDialect<P> {
+    /// Without rings, for packets with this DSCP.
+    #[must_use]
+    pub fn new(dscp: u8, kernels: Kernels) -> Self {
+        Self {
+            tos: dscp << 2,
+            kernels,
+            routes: HashMap::new(),
+            rings: Vec::new(),
+            counters: NetreduceCounters::default(),
+            check_at: None,
+        }
+    }
+
+    /// What it did.
+    #[must_use]
+    pub fn counters(&self) -> &NetreduceCounters {
+        &self.counters
+    }
+
+    fn bind(&mut self, context: &mut Context<P>, config: RingConfig) {
+        let own = self.ring_at(config.id);
+        if let Ok(at) = own
+            && self.rings[at].config == config
+        {
+            return;
+        }
+        self.unbind(context, config.id);
+        let core = config.core(context.cores);
+        let members = config.members.len();
+        for (rank, &source) in config.members.iter().enumerate() {
+            let destination = config.members[(rank + 1) % members];
+            let routes = self.routes.entry((source, destination)).or_default();
+            routes.push(Route {
+                ring: config.id,
+                secret: config.secret,
+                core,
+                rank: rank as u8,
+                at: None,
+            });
+        }
+        if core == context.core {
+            let at = self.ring_at(config.id).unwrap_or_else(|at| at);
+            self.rings.insert(at, Ring::new(config));
+            self.check_at = self.check_at.or(Some(context.now.after(CHECK_EVERY)));
+        }
+    }
+
+    fn unbind(&mut self, context: &mut Context<P>, id: RingId) {
+        self.routes.retain(|_, routes| {
+            routes.retain(|route| route.ring != id);
+            !routes.is_empty()
+        });
+        if let Ok(at) = self.ring_at(id) {
+            self.rings.remove(at).free_all(context);
+        }
+        if self.rings.is_empty() {
+            self.check_at = None;
+        }
+    }
+
+    fn ring_at(&self, id: RingId) -> Result<usize, usize> {
+        self.rings.binary_search_by_key(&id, |ring| ring.config.id)
+    }
+
+    /// The ring, core and rank of a data packet between neighbours of a ring.
+    fn route(
+        &mut self,
+        packet: &Packet,
+        datagram: &[u8],
+        channel: &Channel,
+    ) -> Result<(RingId, usize, u8), DropReason> {
+        let routes = self.routes.get_mut(&(channel.source, channel.destination));
+        let routes = routes.ok_or(DropReason::NetreduceUnknown)?;
+        let qp = packet.bth.qp;
+        let known = (routes.iter()).position(|it| it.at.is_some_and(|(_, of)| of == qp));
+        let begins = matches!(packet.bth.opcode, Opcode::Message { place, .. } if place.begins());
+        let found = match (known, begins) {
+            (Some(at), false) => at,
+            (None, false) => return Err(DropReason::NetreduceUnknown),
+            (_, true) => {
+                let payload = &datagram[packet.payload.clone()];
+                let ring = ring_of(payload).ok_or(DropReason::NetreduceHeader)?;
+                let named = routes.iter().position(|it| it.ring == ring);
+                let named = named.ok_or(DropReason::NetreduceHeader)?;
+                if known != Some(named) {
+                    Self::learn(routes, named, known, payload, channel)?;
+                }
+                named
+            }
+        };
+        let route = &routes[found];
+        Ok((route.ring, route.core, route.rank))
+    }
+
+    /// Remembers the queue pair of a connection whose first message begins.
+    #[cold]
+    fn learn(
+        routes: &mut [Route],
+        named: usize,
+        known: Option<usize>,
+        payload: &[u8],
+        channel: &Channel,
+    ) -> Result<(), DropReason> {
+        let route = &mut routes[named];
+        let header = RingHeader::parse(payload, &route.secret, channel)
+            .map_err(|_| DropReason::NetreduceHeader)?;
+        if header.rank != route.rank {
+            return Err(DropReason::NetreduceHeader);
+        }
+        if header.message != 0 {
+            return Err(DropReason::NetreduceUnknown);
+        }
+        if (route.at).is_some_and(|(epoch, _)| epoch.is_after(header.epoch)) {
+            return Err(DropReason::NetreduceEpoch);
+        }
+        route.at = Some((header.epoch, channel.qp));
+        // The receiver has given the number of a queue pair that ended to another.
+        if let Some(known) = known {
+            routes[known].at = None;
+        }
+        Ok(())
+    }
+}
+
+impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
+    type Command = Command;
+    type Metrics = Metrics;
+
+    fn claims(&self) -> Vec<Claim> {
+        vec![Claim::Transit { ports: PORT..=PORT }]
+    }
+
+    #[inline(never)]
+    fn receive(
+        &mut self,
+        context: &mut Context<P>,
+        arrival: &Arrival,
+        frame: P::Frame,
+    ) -> Result<Next<P::Frame>, DropReason> {
+        let Some(udp) = &arrival.udp else {
+            return Ok(Next::Forward(frame));
+        };
+        let (source, destination) = (udp.addresses.src_ip, udp.addresses.dst_ip);
+        let bytes = frame.data();
+        if bytes[ipv4::TOS] & !3 != self.tos || !self.routes.contains_key(&(source, destination)) {
+            return Ok(Next::Forward(frame));
+        }
+        let datagram = udp.datagram(bytes);
+        if !(datagram.first()).is_some_and(|&it| RC_OPCODES.contains(&it) && it != ACK) {
+            return Ok(Next::Forward(frame));
+        }
+        let packet = Packet::parse(datagram).map_err(|_| DropReason::NetreduceUnknown)?;
+        let channel = Channel::of(udp, packet.bth.qp);
+        let (ring, core, rank) = self.route(&packet, datagram, &channel)?;
+        if core != context.core {
+            context.ports.hand_over(core, arrival.port, frame);
+            return Ok(Next::Done);
+        }
+        if frame.has_bad_checksum() {
+            return Err(DropReason::Checksum);
+        }
+        let mut frame = context.exclusive(frame)?;
+        // Padding of short frames.
+        if !frame.set_len(UDP_END + udp.datagram_bytes) {
+            return Err(DropReason::Length);
+        }
+        // It covers the headers too: a changed PSN would be another offset.
+        if !is_sealed(frame.data()) {
+            return Err(DropReason::NetreduceIcrc);
+        }
+        let bytes = frame.data_mut().ok_or(DropReason::NoBuffer)?;
+        let verdict =
+            (context.forwarding).classify_transit(context.now, arrival.port, bytes, &())?;
+        let egress = match verdict {
+            Verdict::Forward(egress) => Some(egress),
+            Verdict::Flood | Verdict::Local | Verdict::Answer => None,
+        };
+        let at = self
+            .ring_at(ring)
+            .map_err(|_| DropReason::NetreduceUnknown)?;
+        let arrived = Arrived {
+            frame,
+            packet: &packet,
+            channel,
+            port: arrival.port,
+            mac: udp.addresses.src_mac,
+            egress,
+        };
+        let step =
+            self.rings[at].receive(context, &mut self.counters, self.kernels, rank, arrived)?;
+        match step {
+            Step::Done => {}
+            Step::Pass(frame) => match egress {
+                Some(egress) => {
+                    let class = crate::egress::class_of_frame(frame.data());
+                    context.ports.forward(egress, class, frame);
+                }
+                None => return Err(DropReason::NetreduceNoRoute),
+            },
+        }
+        Ok(Next::Done)
+    }
+
+    fn command(&mut self, context: &mut Context<P>, command: Command) {
+        match command {
+            Command::Bind(config) => self.bind(context, *config),
+            Command::Unbind(id) => self.unbind(context, id),
+            Command::Rings(reply) => reply(self.rings.iter().map(Ring::status).collect()),
+        }
+    }
+
+    fn metrics(&self, _: &Context<P>) -> Metrics {
+        Metrics {
+            counters: self.counters,
+            in_use: NetreduceUse {
+                held_in_use: self.rings.iter().map(Ring::held).sum(),
+            },
+            rings: self.rings.iter().map(Ring::status).collect(),
+        }
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<Time> {
+        self.check_at
+    }
+
+    fn handle_timeout(&mut self, context: &mut Context<P>) {
+        self.check_at = Some(context.now.after(CHECK_EVERY));
+        for ring in &mut self.rings {
+            if ring.waits() && ring.last().after(SILENCE) <= context.now {
+                ring.expire(context);
+                self.counters.expired += 1;
+            }
+        }
+    }
+}

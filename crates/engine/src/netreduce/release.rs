@@ -1,0 +1,192 @@
+//! Sums of packets, and packets that leave with a sum.
+//!
+//! Cost of a slot of n packets: one pass of the kernels over n payloads, n - 1 copies of the sum,
+//! one CRC of the sum and n of headers, which [`Shift`] joins.
+
+use super::ring::{Held, Kept};
+use super::{NetreduceCounters, RingConfig};
+use crate::context::Context;
+use crate::egress::class_of_frame;
+use crate::forwarding::Verdict;
+use crate::frame::{Frame, Platform};
+use crate::{DropReason, PortId};
+use tally_kernels::Kernels;
+use tally_wire::field::{self, ipv4, udp};
+use tally_wire::frame::UDP_END;
+use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingHeader};
+use tally_wire::roce::{Bth, ICRC_BYTES, Shift, payload_crc, seal_shared};
+
+/// Payload lengths that occur in one message: of the first packet, of others, of the last.
+const SHIFTS: usize = 3;
+
+/// The shifts of CRCs by recent payload lengths.
+#[derive(Default)]
+pub(super) struct Shifts {
+    kept: Vec<Shift>,
+    /// Which one is replaced next.
+    oldest: usize,
+}
+
+impl Shifts {
+    fn by(&mut self, bytes: usize) -> &Shift {
+        let found = self.kept.iter().position(|shift| shift.bytes() == bytes);
+        let at = found.unwrap_or_else(|| self.make(bytes));
+        &self.kept[at]
+    }
+
+    #[cold]
+    fn make(&mut self, bytes: usize) -> usize {
+        if self.kept.len() < SHIFTS {
+            self.kept.push(Shift::new(bytes));
+            return self.kept.len() - 1;
+        }
+        let at = self.oldest;
+        self.oldest = (at + 1) % SHIFTS;
+        self.kept[at] = Shift::new(bytes);
+        at
+    }
+}
+
+/// A packet that leaves with a sum.
+pub(super) struct Release<'a> {
+    pub(super) config: &'a RingConfig,
+    pub(super) shifts: &'a mut Shifts,
+    pub(super) channel: Channel,
+    /// Whether it begins its message.
+    pub(super) begins: bool,
+}
+
+impl Release<'_> {
+    /// Puts a kept sum into a packet.
+    pub(super) fn write<F: Frame>(self, frame: &mut F, elements_at: u16, kept: &Kept<F>) {
+        let sum = elements(&kept.frame, kept.elements_at);
+        let bytes = frame.data_mut().expect("made exclusive when it came");
+        let at = usize::from(elements_at);
+        bytes[at..at + sum.len()].copy_from_slice(sum);
+        let length = sum.len();
+        self.finish(bytes, elements_at, length, kept.crc);
+    }
+
+    /// Writes header and ICRC of a packet that has the sum.
+    fn finish(self, bytes: &mut [u8], elements_at: u16, length: usize, crc: u32) {
+        // The ICRC takes its place; 0 says that there is none (RFC 768).
+        bytes[udp::CHECKSUM].fill(0);
+        if self.begins {
+            let at = usize::from(elements_at) - RING_HEADER_BYTES;
+            let header = RingHeader::parse(&bytes[at..], &self.config.secret, &self.channel);
+            let header = RingHeader {
+                is_summed: true,
+                ..header.expect("checked when it came")
+            };
+            let header = header.emit(&self.config.secret, &self.channel);
+            bytes[at..at + RING_HEADER_BYTES].copy_from_slice(&header);
+        }
+        seal_shared(bytes, crc, self.shifts.by(length));
+    }
+}
+
+fn elements(frame: &impl Frame, at: u16) -> &[u8] {
+    let data = frame.data();
+    &data[usize::from(at)..data.len() - ICRC_BYTES]
+}
+
+/// Adds the elements of all to those of the first, in the order of ranks.
+fn sum(kernels: Kernels, element: Element, sum: &mut [u8], others: &[&[u8]]) {
+    match element {
+        Element::I32 => kernels.add_le_i32_many(sum, others),
+        Element::F32 => kernels.sum_f32_many(sum, others),
+        Element::F16 => kernels.fold_f16(sum, others),
+        Element::Bf16 => kernels.fold_bf16(sum, others),
+    }
+}
+
+/// The connection of a packet that a ring holds.
+fn channel_of(bytes: &[u8]) -> Channel {
+    let headers = bytes.first_chunk::<UDP_END>().expect("a UDP frame");
+    let bth = Bth::parse(&bytes[UDP_END..]).expect("a packet of a message");
+    Channel {
+        source: field::ip(headers, ipv4::SRC),
+        destination: field::ip(headers, ipv4::DST),
+        qp: bth.qp,
+    }
+}
+
+/// Sums the packets of a slot, one of each rank, and sends all of them with the sum; returns what
+/// is kept of it.
+pub(super) fn release_all<P: Platform>(
+    context: &mut Context<P>,
+    counters: &mut NetreduceCounters,
+    kernels: Kernels,
+    config: &RingConfig,
+    shifts: &mut Shifts,
+    (element, begins): (Element, bool),
+    packets: &mut [Option<Held<P::Frame>>],
+) -> Option<Kept<P::Frame>> {
+    const NONE: &[u8] = &[];
+    let (first, others) = packets.split_first_mut()?;
+    let mut first = first.take().expect("all ranks' packets are held");
+    let mut sources = [NONE; tally_wire::MAX_WORKERS];
+    for (source, other) in sources.iter_mut().zip(others.iter()) {
+        let other = other.as_ref().expect("all ranks' packets are held");
+        *source = elements(&other.frame, other.elements_at);
+    }
+    let bytes = first.frame.data_mut().expect("made exclusive when it came");
+    let (at, end) = (usize::from(first.elements_at), bytes.len() - ICRC_BYTES);
+    let total = &mut bytes[at..end];
+    sum(kernels, element, total, &sources[..others.len()]);
+    let crc = payload_crc(total);
+    let length = total.len();
+    counters.sums += 1;
+    let release = Release {
+        config,
+        shifts,
+        channel: channel_of(bytes),
+        begins,
+    };
+    release.finish(bytes, first.elements_at, length, crc);
+    let egress = egress_of(context, &mut first);
+    let kept = Kept {
+        frame: match egress {
+            Some(egress) => {
+                counters.released += 1;
+                let class = class_of_frame(first.frame.data());
+                context.ports.forward_shared(egress, class, first.frame)
+            }
+            None => first.frame,
+        },
+        elements_at: first.elements_at,
+        crc,
+    };
+    for other in others.iter_mut() {
+        let mut other = other.take().expect("all ranks' packets are held");
+        let Some(egress) = egress_of(context, &mut other) else {
+            context.ports.recycle(other.frame);
+            continue;
+        };
+        let release = Release {
+            config,
+            shifts,
+            channel: channel_of(other.frame.data()),
+            begins,
+        };
+        release.write(&mut other.frame, other.elements_at, &kept);
+        counters.released += 1;
+        let class = class_of_frame(other.frame.data());
+        context.ports.forward(egress, class, other.frame);
+    }
+    Some(kept)
+}
+
+/// The port by which a packet leaves: when it came, its receiver may not have been heard yet.
+fn egress_of<P: Platform>(context: &mut Context<P>, held: &mut Held<P::Frame>) -> Option<PortId> {
+    held.egress.or_else(|| {
+        let bytes = held.frame.data_mut().expect("made exclusive when it came");
+        match (context.forwarding).classify_transit(context.now, held.port, bytes, &()) {
+            Ok(Verdict::Forward(egress)) => Some(egress),
+            _ => {
+                context.count_drop(DropReason::NetreduceNoRoute);
+                None
+            }
+        }
+    })
+}

@@ -1,0 +1,558 @@
+//! One ring: its connections, the messages of two windows, the packets that they hold.
+//!
+//! A PSN finds its message by the PSN of each message's first packet, which a connection notes, and
+//! its slot by the distance. Messages of a ring agree in element type, length and path MTU: the
+//! first that comes decides, others are dropped.
+//!
+//! Message k is freed when all members have sent in message k + N: then all have received k (N-9).
+//! So at most 2 N messages are live, and message k has entry k modulo 2 N.
+
+use super::release::{Release, Shifts};
+use super::{NetreduceCounters, RingConfig};
+use crate::context::Context;
+use crate::frame::{Frame, Platform};
+use crate::{DropReason, PortId};
+use tally_kernels::Kernels;
+use tally_wire::frame::UDP_END;
+use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
+use tally_wire::roce::{BTH_BYTES, Opcode, Packet, Place, Psn, QueuePair};
+use tally_wire::{Mac, Rank, Time, all_ranks};
+
+/// How a ring is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingStatus {
+    /// The ring.
+    pub id: RingId,
+    /// Number of members.
+    pub members: usize,
+    /// Its epoch, if one runs.
+    pub epoch: Option<RingEpoch>,
+    /// Messages whose state was freed: all members have them.
+    pub freed: u32,
+    /// The message that the fastest member has begun.
+    pub begun: Option<u32>,
+    /// Ranks that the oldest unfinished sum lacks.
+    pub missing: Vec<u8>,
+    /// Packets held, kept sums included.
+    pub held: u64,
+    /// Sums made since it was registered.
+    pub sums: u64,
+}
+
+/// A packet of a message, as a connection sends it.
+pub(super) struct Arrived<'a, F> {
+    pub(super) frame: F,
+    pub(super) packet: &'a Packet,
+    pub(super) channel: Channel,
+    /// From where it came.
+    pub(super) port: PortId,
+    pub(super) mac: Mac,
+    /// By which port it leaves, if that is known yet.
+    pub(super) egress: Option<PortId>,
+}
+
+/// What becomes of a packet that is not dropped.
+pub(super) enum Step<F> {
+    /// It is held, or left with its sum.
+    Done,
+    /// It leaves as it is.
+    Pass(F),
+}
+
+/// A connection from one member to the next.
+#[derive(Clone, Copy)]
+struct Connection {
+    qp: QueuePair,
+    port: PortId,
+    mac: Mac,
+    /// The message that it begins next, and the PSN of that.
+    next: u32,
+    end: Psn,
+}
+
+/// A held packet.
+pub(super) struct Held<F> {
+    pub(super) frame: F,
+    /// Where its elements begin in the frame.
+    pub(super) elements_at: u16,
+    pub(super) port: PortId,
+    pub(super) egress: Option<PortId>,
+}
+
+/// A sum that was made: the packet of rank 0 that has it, which is read-only.
+pub(super) struct Kept<F> {
+    pub(super) frame: F,
+    pub(super) elements_at: u16,
+    pub(super) crc: u32,
+}
+
+/// One offset of a message.
+struct Slot<F> {
+    /// Ranks whose packets are held.
+    bitmap: u64,
+    kept: Option<Kept<F>>,
+}
+
+/// What all members' messages of a number have in common.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    element: Element,
+    /// Bytes of header and elements.
+    bytes: u32,
+    /// Payload bytes of all packets but the last.
+    mtu: u16,
+    packets: u16,
+}
+
+/// A message.
+struct Message<F> {
+    shape: Option<Shape>,
+    /// Ranks that have begun it.
+    begun: u64,
+    /// By rank, the PSN of its first packet.
+    starts: Box<[Psn]>,
+    slots: Box<[Slot<F>]>,
+    /// By slot and rank.
+    held: Box<[Option<Held<F>>]>,
+}
+
+/// A ring on the core that serves it.
+pub(super) struct Ring<F> {
+    pub(super) config: RingConfig,
+    epoch: Option<RingEpoch>,
+    /// Its state was freed because its members fell silent; a newer epoch begins it again.
+    has_expired: bool,
+    /// The oldest live message.
+    base: u32,
+    connections: Box<[Option<Connection>]>,
+    /// By message number modulo the live messages.
+    messages: Box<[Message<F>]>,
+    shifts: Shifts,
+    /// Packets held, kept sums included, and unfinished ones among them.
+    held: u64,
+    unfinished: u64,
+    sums: u64,
+    /// When its last packet came.
+    last: Time,
+}
+
+/// Where in its connection a packet is.
+enum Position {
+    /// Of a message whose state was freed.
+    Freed,
+    /// A packet of a live message.
+    Live(u32, u32),
+    /// The first packet of the next message.
+    Next,
+    /// Behind that.
+    Ahead,
+}
+
+impl<F: Frame> Ring<F> {
+    pub(super) fn new(config: RingConfig) -> Self {
+        let members = config.members.len();
+        let slots = usize::from(config.message_packets);
+        let message = |_| Message {
+            shape: None,
+            begun: 0,
+            starts: vec![Psn::default(); members].into(),
+            slots: (0..slots)
+                .map(|_| Slot {
+                    bitmap: 0,
+                    kept: None,
+                })
+                .collect(),
+            held: (0..slots * members).map(|_| None).collect(),
+        };
+        Self {
+            epoch: None,
+            has_expired: false,
+            base: 0,
+            connections: vec![None; members].into(),
+            messages: (0..config.live_messages()).map(message).collect(),
+            shifts: Shifts::default(),
+            held: 0,
+            unfinished: 0,
+            sums: 0,
+            last: Time(0),
+            config,
+        }
+    }
+
+    pub(super) const fn last(&self) -> Time {
+        self.last
+    }
+
+    /// Whether a sum waits for members.
+    pub(super) const fn waits(&self) -> bool {
+        self.unfinished > 0
+    }
+
+    pub(super) const fn held(&self) -> u64 {
+        self.held
+    }
+
+    fn at(&self, message: u32) -> usize {
+        (message % self.config.live_messages()) as usize
+    }
+
+    pub(super) fn status(&self) -> RingStatus {
+        let fastest = self.connections.iter().flatten().map(|it| it.next).max();
+        let all = all_ranks(self.config.members.len() as u8);
+        let live = (self.base..fastest.unwrap_or(self.base)).map(|at| &self.messages[self.at(at)]);
+        let unfinished = live.flat_map(|message| {
+            let packets = message.shape.map_or(0, |shape| usize::from(shape.packets));
+            message.slots[..packets].iter()
+        });
+        let oldest = unfinished
+            .filter(|slot| slot.kept.is_none() && slot.bitmap != 0)
+            .map(|slot| all & !slot.bitmap)
+            .next()
+            .unwrap_or(0);
+        RingStatus {
+            id: self.config.id,
+            members: self.config.members.len(),
+            epoch: self.epoch.filter(|_| !self.has_expired),
+            freed: self.base,
+            begun: fastest.and_then(|next| next.checked_sub(1)),
+            missing: (0..64)
+                .filter(|&rank| oldest & Rank(rank).bit() != 0)
+                .collect(),
+            held: self.held,
+            sums: self.sums,
+        }
+    }
+
+    /// Takes a data packet of a member to the next one.
+    pub(super) fn receive<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+        kernels: Kernels,
+        rank: u8,
+        mut arrived: Arrived<'_, F>,
+    ) -> Result<Step<F>, DropReason> {
+        let packet = arrived.packet;
+        let (qp, psn) = (packet.bth.qp, packet.bth.psn);
+        let of_epoch = self.connections[usize::from(rank)].filter(|it| it.qp == qp);
+        let connection = match of_epoch {
+            Some(connection) => connection,
+            None => self.connect(context, counters, rank, &arrived)?,
+        };
+        if (connection.port, connection.mac) != (arrived.port, arrived.mac) {
+            return Err(DropReason::NetreducePort);
+        }
+        let position = self.locate(rank, &connection, psn);
+        let (message, slot) = match position {
+            Position::Freed => {
+                counters.copies_passed += 1;
+                return Ok(Step::Pass(arrived.frame));
+            }
+            Position::Ahead => {
+                counters.ahead_passed += 1;
+                return Ok(Step::Pass(arrived.frame));
+            }
+            Position::Live(message, slot) => (message, slot),
+            Position::Next => {
+                self.begin(context, rank, &arrived)?;
+                (connection.next, 0)
+            }
+        };
+        self.last = context.now;
+        let elements_at = self.check(message, slot, rank, &arrived)?;
+        let at = self.at(message);
+        let members = self.config.members.len();
+        let entry = &mut self.messages[at];
+        let found = &mut entry.slots[slot as usize];
+        if let Some(kept) = &found.kept {
+            let release = Release {
+                config: &self.config,
+                shifts: &mut self.shifts,
+                channel: arrived.channel,
+                begins: slot == 0,
+            };
+            let Some(egress) = arrived.egress else {
+                return Err(DropReason::NetreduceNoRoute);
+            };
+            release.write(&mut arrived.frame, elements_at, kept);
+            counters.sums_again += 1;
+            let class = crate::egress::class_of_frame(arrived.frame.data());
+            context.ports.forward(egress, class, arrived.frame);
+            return Ok(Step::Done);
+        }
+        let bit = Rank(rank).bit();
+        if found.bitmap & bit != 0 {
+            return Err(DropReason::Duplicate);
+        }
+        found.bitmap |= bit;
+        let row = slot as usize * members;
+        let held = Held {
+            frame: arrived.frame,
+            elements_at,
+            port: arrived.port,
+            egress: arrived.egress,
+        };
+        let before = entry.held[row + usize::from(rank)].replace(held);
+        assert!(before.is_none(), "a slot's bitmap lacks a held packet");
+        self.held += 1;
+        self.unfinished += 1;
+        counters.contributions += 1;
+        if found.bitmap == all_ranks(members as u8) {
+            let shape = entry.shape.expect("a message that has begun has a shape");
+            let rows = &mut entry.held[row..row + members];
+            found.kept = super::release::release_all(
+                context,
+                counters,
+                kernels,
+                &self.config,
+                &mut self.shifts,
+                (shape.element, slot == 0),
+                rows,
+            );
+            assert!(rows.iter().all(Option::is_none), "all have left");
+            self.held -= members as u64 - u64::from(found.kept.is_some());
+            self.unfinished -= members as u64;
+            self.sums += 1;
+        }
+        Ok(Step::Done)
+    }
+
+    /// Where a PSN is.
+    fn locate(&self, rank: u8, connection: &Connection, psn: Psn) -> Position {
+        if psn == connection.end {
+            return Position::Next;
+        }
+        if connection.end.is_before(psn) {
+            return Position::Ahead;
+        }
+        for number in (self.base..connection.next).rev() {
+            let message = &self.messages[self.at(number)];
+            let packets = message.shape.map_or(0, |shape| u32::from(shape.packets));
+            let offset = psn.since(message.starts[usize::from(rank)]);
+            if offset < packets {
+                return Position::Live(number, offset);
+            }
+        }
+        Position::Freed
+    }
+
+    /// Begins a connection, and an epoch if it is newer (N-6).
+    fn connect<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+        rank: u8,
+        arrived: &Arrived<'_, F>,
+    ) -> Result<Connection, DropReason> {
+        if !arrived.begins() {
+            return Err(DropReason::NetreduceUnknown);
+        }
+        let header = self.header(rank, arrived)?;
+        let is_newer = self.epoch.is_none_or(|it| header.epoch.is_after(it));
+        if !is_newer {
+            let is_free = self.connections[usize::from(rank)].is_none();
+            if self.epoch != Some(header.epoch) || !is_free || self.has_expired {
+                return Err(DropReason::NetreduceEpoch);
+            }
+        }
+        if header.message != 0 {
+            return Err(DropReason::NetreduceUnknown);
+        }
+        if is_newer {
+            self.free_all(context);
+            self.epoch = Some(header.epoch);
+            self.has_expired = false;
+            counters.epochs += 1;
+        }
+        let bth = &arrived.packet.bth;
+        let connection = Connection {
+            qp: bth.qp,
+            port: arrived.port,
+            mac: arrived.mac,
+            next: 0,
+            end: bth.psn,
+        };
+        self.connections[usize::from(rank)] = Some(connection);
+        Ok(connection)
+    }
+
+    /// The header of a packet that begins a message.
+    fn header(&self, rank: u8, arrived: &Arrived<'_, F>) -> Result<RingHeader, DropReason> {
+        let header = RingHeader::parse(arrived.payload(), &self.config.secret, &arrived.channel)
+            .map_err(|_| DropReason::NetreduceHeader)?;
+        if header.ring != self.config.id || header.rank != rank || header.is_summed {
+            return Err(DropReason::NetreduceHeader);
+        }
+        Ok(header)
+    }
+
+    /// Begins the next message of a connection with its first packet.
+    fn begin<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        rank: u8,
+        arrived: &Arrived<'_, F>,
+    ) -> Result<(), DropReason> {
+        if !arrived.begins() {
+            return Err(DropReason::NetreduceHeader);
+        }
+        let header = self.header(rank, arrived)?;
+        let connection = self.connections[usize::from(rank)].expect("a connection that was found");
+        if Some(header.epoch) != self.epoch || header.message != connection.next {
+            return Err(DropReason::NetreduceHeader);
+        }
+        let number = header.message;
+        // The epoch ends long before message numbers do: it has the bits of 24-bit PSNs.
+        if number - self.base >= self.config.live_messages() || number == u32::MAX {
+            return Err(DropReason::NetreduceWindow);
+        }
+        let shape = Self::shape(&header, arrived, self.config.message_packets)?;
+        let at = self.at(number);
+        let message = &mut self.messages[at];
+        if *message.shape.get_or_insert(shape) != shape {
+            return Err(DropReason::NetreduceShape);
+        }
+        let bth = &arrived.packet.bth;
+        message.starts[usize::from(rank)] = bth.psn;
+        message.begun |= Rank(rank).bit();
+        let has_all = message.begun == all_ranks(self.config.members.len() as u8);
+        self.connections[usize::from(rank)] = Some(Connection {
+            next: number + 1,
+            end: bth.psn.after(u32::from(shape.packets)),
+            ..connection
+        });
+        let window = u32::from(self.config.window_messages);
+        if has_all && let Some(freed) = number.checked_sub(window) {
+            while self.base <= freed {
+                self.free(context, self.base);
+                self.base += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The shape of the message that this packet begins.
+    fn shape(
+        header: &RingHeader,
+        arrived: &Arrived<'_, F>,
+        packets_max: u16,
+    ) -> Result<Shape, DropReason> {
+        let payload = arrived.payload().len() as u64;
+        let bytes = header.message_bytes();
+        let is_only = arrived.place() == Place::Only;
+        let fits = if is_only {
+            payload == bytes
+        } else {
+            payload < bytes && payload.is_power_of_two() && (256..=4096).contains(&payload)
+        };
+        let packets = if is_only { 1 } else { bytes.div_ceil(payload) };
+        if !fits || payload > 4096 || packets > u64::from(packets_max) {
+            return Err(DropReason::NetreduceShape);
+        }
+        Ok(Shape {
+            element: header.element,
+            bytes: bytes as u32,
+            mtu: payload as u16,
+            packets: packets as u16,
+        })
+    }
+
+    /// Checks a packet of a live message; says where its elements begin in the frame.
+    fn check(
+        &self,
+        message: u32,
+        slot: u32,
+        rank: u8,
+        arrived: &Arrived<'_, F>,
+    ) -> Result<u16, DropReason> {
+        let shape = self.messages[self.at(message)].shape;
+        let shape = shape.ok_or(DropReason::NetreduceShape)?;
+        let is_last = slot + 1 == u32::from(shape.packets);
+        let place = match (slot == 0, is_last) {
+            (true, true) => Place::Only,
+            (true, false) => Place::First,
+            (false, false) => Place::Middle,
+            (false, true) => Place::Last,
+        };
+        let bytes = if is_last {
+            shape.bytes - slot * u32::from(shape.mtu)
+        } else {
+            u32::from(shape.mtu)
+        };
+        let payload = arrived.payload().len();
+        if arrived.place() != place || payload as u64 != u64::from(bytes) {
+            return Err(DropReason::NetreduceShape);
+        }
+        let mut at = UDP_END + arrived.packet.payload.start;
+        if slot == 0 {
+            let header = self.header(rank, arrived)?;
+            if Some(header.epoch) != self.epoch || header.message != message {
+                return Err(DropReason::NetreduceHeader);
+            }
+            at += RING_HEADER_BYTES;
+        }
+        Ok(at as u16)
+    }
+
+    /// Frees a message.
+    fn free<P: Platform<Frame = F>>(&mut self, context: &mut Context<P>, number: u32) {
+        let at = self.at(number);
+        let message = &mut self.messages[at];
+        message.begun = 0;
+        if message.shape.take().is_none() {
+            return;
+        }
+        for slot in &mut message.slots {
+            slot.bitmap = 0;
+            if let Some(kept) = slot.kept.take() {
+                context.ports.recycle(kept.frame);
+                self.held -= 1;
+            }
+        }
+        for held in message.held.iter_mut().filter_map(Option::take) {
+            context.ports.recycle(held.frame);
+            self.held -= 1;
+            self.unfinished -= 1;
+        }
+    }
+
+    /// Frees all state but the epoch.
+    pub(super) fn free_all<P: Platform<Frame = F>>(&mut self, context: &mut Context<P>) {
+        for number in self.base..self.base + self.config.live_messages() {
+            self.free(context, number);
+        }
+        assert_eq!(
+            (self.held, self.unfinished),
+            (0, 0),
+            "held packets are counted"
+        );
+        self.connections.fill(None);
+        self.base = 0;
+    }
+
+    /// Gives up an epoch whose members fell silent (N-12).
+    pub(super) fn expire<P: Platform<Frame = F>>(&mut self, context: &mut Context<P>) {
+        self.free_all(context);
+        self.has_expired = true;
+    }
+}
+
+impl<F: Frame> Arrived<'_, F> {
+    fn place(&self) -> Place {
+        match self.packet.bth.opcode {
+            Opcode::Message { place, .. } => place,
+            Opcode::Ack | Opcode::Cnp => unreachable!("only messages are given to rings"),
+        }
+    }
+
+    pub(super) fn begins(&self) -> bool {
+        self.place().begins()
+    }
+
+    /// The payload of the packet.
+    pub(super) fn payload(&self) -> &[u8] {
+        let payload = &self.packet.payload;
+        debug_assert!(payload.start >= BTH_BYTES);
+        &self.frame.data()[UDP_END + payload.start..UDP_END + payload.end]
+    }
+}
