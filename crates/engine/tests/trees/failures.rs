@@ -2,8 +2,8 @@
 
 use super::world::{JOB, World, job_key, mac_of, ms};
 use super::{THREE, TWO, running};
-use tally_engine::JobConfig;
 use tally_engine::registry::JobPhase;
+use tally_engine::{Action, JobConfig};
 use tally_wire::control::Reason;
 use tally_wire::{Header, Key, Kind, Refuse};
 
@@ -78,6 +78,42 @@ fn a_late_end_of_the_last_epoch_does_not_end_the_next_one() {
         }
     }
     assert!(runs_for > 1000, "{}", world.describe());
+    world.assert_one_epoch();
+}
+
+/// J-6: a LEAVE of an epoch that has failed is answered with its end, under its number, also when
+/// the next epoch runs.
+#[test]
+fn a_late_leave_of_the_last_epoch_is_answered_under_its_number() {
+    let mut world = running(9, &TWO);
+    world.take_record(0);
+    let now = world.now;
+    world.hosts[0].worker.as_mut().unwrap().0.interrupt(now);
+    world.run_until(ms(1500), |it| (1..4).all(|rank| it.error(rank).is_some()));
+    let is_leave = |datagram: &Vec<u8>| Header::parse(datagram).unwrap().kind == Kind::Leave;
+    let late: Vec<_> = world.take_record(0).into_iter().filter(is_leave).collect();
+    (0..4).for_each(|rank| world.start(rank));
+    world.run_until(ms(6000), World::all_run);
+    let mut ends = 0;
+    for datagram in &late {
+        let last = Header::parse(datagram).unwrap().epoch;
+        // Of leaf1, at its port of the root.
+        let actions = world.inject(0, 101, mac_of(1), datagram);
+        for action in &actions {
+            let Action::Send(_, answer) = action else {
+                panic!("{action:?}");
+            };
+            let reason = Refuse::parse(&**answer).unwrap().reason;
+            if reason == Reason::MemberFailed {
+                assert_eq!(Header::parse(&**answer).unwrap().epoch, last);
+                ends += 1;
+            }
+        }
+        world.carry_out(0, actions);
+        world.run(ms(100));
+    }
+    assert!(ends > 0, "no LEAVE was answered with the end of its epoch");
+    assert!(world.all_run(), "{}", world.describe());
     world.assert_one_epoch();
 }
 
