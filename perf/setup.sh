@@ -67,6 +67,11 @@ look_for() {
     iputils-ping) what="ping" fedora=iputils && command -v ping ;;
     dpdk | dpdk-dev) what="dpdk-testpmd" fedora=dpdk && command -v dpdk-testpmd ;;
     util-linux) what="setpriv, unshare and chrt" && command -v setpriv && command -v unshare && command -v chrt ;;
+    qemu-system-x86) what="qemu-system-x86_64" fedora=qemu-system-x86-core && command -v qemu-system-x86_64 ;;
+    busybox-static) what="busybox" fedora=busybox && command -v busybox ;;
+    perftest) what="ib_write_bw" && command -v ib_write_bw ;;
+    ibverbs-providers) what="libibverbs's provider rxe" fedora=libibverbs &&
+        compgen -G '/usr/lib*/libibverbs/librxe-*' || compgen -G '/usr/lib*/*/libibverbs/librxe-*' ;;
     qemu-user) what="qemu-x86_64 and qemu-aarch64" && command -v qemu-x86_64 && command -v qemu-aarch64 ;;
     gcc-aarch64-linux-gnu) what="aarch64-linux-gnu-gcc" && command -v aarch64-linux-gnu-gcc ;;
     g++-aarch64-linux-gnu) what="aarch64-linux-gnu-g++" fedora=gcc-c++-aarch64-linux-gnu &&
@@ -118,6 +123,8 @@ RTL_PACKAGES=(yosys iverilog python3-dev make)
 PEER_PACKAGES=(openmpi-bin python3-mpi4py)
 # Cross compilers and emulator for AArch64.
 CROSS_PACKAGES=(gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user debootstrap)
+# What virtual machines that speak RoCEv2 are made of.
+ROCE_PACKAGES=(qemu-system-x86 busybox-static cpio perftest ibverbs-providers)
 # What a virtual environment needs, where python3 is Debian's.
 PYTHON_PACKAGES=(python3 python3-venv)
 

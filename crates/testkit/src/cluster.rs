@@ -8,9 +8,9 @@
 //! same on both except for the devices.
 //!
 //! [`Cluster`] has a file for each kind of program: `switch.rs`, `members.rs` (workers and
-//! parameter servers), `agents.rs`, `switchml.rs` and `card.rs`; guests are hosts without one
-//! (`guests.rs`). Faults are `loss.rs` (frames that members drop), `wire.rs` (frames that links
-//! drop) and `restart.rs`.
+//! parameter servers), `agents.rs`, `switchml.rs` and `card.rs`. Guests are hosts without one
+//! (`guests.rs`), or virtual machines (`machines.rs`). Faults are `loss.rs` (frames that members
+//! drop), `wire.rs` (frames that links drop) and `restart.rs`.
 //!
 //! Every worker and every parameter server is a host of its own. A memif host connects once in the
 //! life of the process at either end, so only namespaces carry restarts.
@@ -28,6 +28,7 @@ mod guests;
 mod identity;
 pub(crate) mod leftovers;
 mod loss;
+mod machines;
 mod members;
 mod memif;
 pub(crate) mod namespaces;
@@ -44,6 +45,7 @@ pub use commands::prefixed;
 pub use cpus::Cpus;
 pub use identity::{HostId, SWITCH_IP, host_address};
 pub use loss::LossPattern;
+pub use machines::Machine;
 pub use namespaces::{Driver, Links, Namespaces, allowed};
 pub use network::Network;
 pub use process::{Ended, Program};
