@@ -116,7 +116,7 @@ fn jobs_come_and_go_and_keys_rotate_while_others_sum() {
     resized.jobs[0].workers = 3;
     resized.jobs.remove(1);
     cluster
-        .reload_switch(&resized, "runs with 2 workers")
+        .reload_switch(&resized, "runs, its number of workers cannot change")
         .unwrap();
     let mut wider = both.clone();
     wider.window = 128;

@@ -11,6 +11,7 @@ use common::{alone, programs};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use tally_schema::switch::config::Config;
 use tally_testkit::cluster::{Ended, Network, Program, Timeouts};
 use tally_testkit::fabric::{Fabric, FabricSpec};
 use tally_testkit::reference::{Inputs, Reference};
@@ -259,4 +260,111 @@ fn a_leaf_and_a_spine_that_restart_lose_no_sum() {
     }
     all_end_well(&fabric, workers);
     is_exact(&fabric, 0, 400_000, "native");
+}
+
+/// A reload gives a job a child more, then another root; what a running job or a switch cannot
+/// take is refused.
+#[test]
+fn a_reload_changes_the_tree_of_a_job() {
+    let _alone = alone();
+    let mut fabric = Fabric::new(spec("2x2x1")).unwrap();
+    let of = |fabric: &Fabric, name: &str| fabric.plan().find(name).unwrap();
+    let [spine1, spine2, leaf1, leaf2] =
+        ["spine1", "spine2", "leaf1", "leaf2"].map(|name| of(&fabric, name));
+    for switch in [spine1, spine2, leaf1, leaf2] {
+        let mut config = fabric.switch_config(switch);
+        if let Some(tree) = config.jobs.first_mut().filter(|job| job.id == 7) {
+            let tree = tree.tree.as_mut().unwrap();
+            tree.total = 1;
+            tree.children.truncate(1);
+        }
+        if switch == leaf2 {
+            config.jobs.remove(0);
+        }
+        fabric.start_switch_with(switch, &config).unwrap();
+    }
+    for switch in [spine1, spine2, leaf1, leaf2] {
+        fabric.start_ps(switch).unwrap();
+    }
+    let early = fabric.start_worker(0, 0, synthetic(1000, "fixed")).unwrap();
+    fails(&fabric, early, &["we expect 2 workers, but the job has 1"]);
+    let reload = |fabric: &mut Fabric, switch, change: &dyn Fn(&mut Config), line: &str| {
+        let mut config = fabric.switch_config(switch);
+        change(&mut config);
+        if let Err(error) = fabric.reload_switch(switch, &config, line) {
+            panic!("{error:#}\n{}", logs(fabric));
+        }
+    };
+    reload(
+        &mut fabric,
+        leaf2,
+        &|_| (),
+        "job 7: added, 1 workers and 0 switches",
+    );
+    reload(
+        &mut fabric,
+        leaf1,
+        &|_| (),
+        "ranks 0 to 0 of 2, rank 0 at spine1",
+    );
+    reload(
+        &mut fabric,
+        spine1,
+        &|_| (),
+        "2 switches, ranks 0 to 1 of 2, root",
+    );
+    let workers = fabric
+        .start_workers(0, |_| synthetic(1_000_000, "fixed"))
+        .unwrap();
+    fabric.wait_for_results(spine1, 100, LONG).unwrap();
+    let moved = |config: &mut Config| {
+        let tree = config.jobs[0].tree.as_mut().unwrap();
+        tree.parent = Some("spine2".into());
+    };
+    let line = "nothing applied: job 7: runs, its tree cannot change";
+    reload(&mut fabric, leaf1, &moved, line);
+    let alone = |config: &mut Config| {
+        let fabric = config.fabric.as_mut().unwrap();
+        fabric.links.retain(|link| link.switch != "spine2");
+        config.jobs.truncate(1);
+    };
+    reload(&mut fabric, leaf1, &alone, "needs a restart: fabric.links");
+    let elsewhere = |config: &mut Config| {
+        let tree = config.jobs[0].tree.as_mut().unwrap();
+        tree.parent = Some("spine3".into());
+    };
+    let line = "nothing applied: ";
+    reload(&mut fabric, leaf2, &elsewhere, line);
+    let log = fabric.switch_log(leaf2);
+    assert!(log.contains("jobs[0].tree.parent: found `spine3`"), "{log}");
+    reload(&mut fabric, leaf1, &|_| (), "job 8: added");
+    all_end_well(&fabric, workers);
+    is_exact(&fabric, 0, 1_000_000, "fixed");
+    let section = fabric.plan().job_section(0, spine1).unwrap();
+    let root = |config: &mut Config| config.jobs.insert(0, section.clone());
+    reload(&mut fabric, spine2, &root, "job 7: added");
+    reload(
+        &mut fabric,
+        spine1,
+        &|config| config.jobs.clear(),
+        "job 7: removed",
+    );
+    for leaf in [leaf2, leaf1] {
+        reload(&mut fabric, leaf, &moved, " at spine2");
+    }
+    fabric.kill_ps(spine2).unwrap();
+    fabric.start_ps_for(spine2, &[0, 1]).unwrap();
+    for job in [0, 1] {
+        let workers = fabric
+            .start_workers(job, |_| synthetic(20_000, "fixed"))
+            .unwrap();
+        all_end_well(&fabric, workers);
+        is_exact(&fabric, job, 20_000, "fixed");
+    }
+    let report = fabric.switch_report(spine2).unwrap();
+    let places = report
+        .jobs
+        .iter()
+        .map(|job| job.tree.clone().unwrap().place());
+    assert_eq!(places.collect::<Vec<_>>(), ["root", "root"]);
 }

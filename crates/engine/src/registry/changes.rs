@@ -10,31 +10,32 @@ use std::time::Duration;
 use tally_wire::{JobId, Time};
 use thiserror::Error;
 
-/// A job that runs with another number of workers.
+/// A job that runs, and would have other places for members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
-    "job {}: runs with {workers} workers; drain it and wait until it is idle, or remove it",
+    "job {}: runs, its {part} cannot change; drain it and wait until it is idle, or remove it",
     .id.0
 )]
 pub struct Runs {
     /// Which.
     pub id: JobId,
-    /// With how many.
-    pub workers: u8,
+    /// What would change.
+    pub part: &'static str,
 }
 
 impl Registry {
     /// Whether [`set`](Self::set) takes this.
     ///
     /// # Errors
-    /// The job runs with another number of workers.
+    /// The job runs with other workers, parameter servers, or another tree.
     pub fn check(&self, config: &JobConfig) -> Result<(), Runs> {
-        match self.jobs.get(&config.id) {
-            Some(job) if job.runs() && !job.has_places_of(config) => Err(Runs {
+        let running = self.jobs.get(&config.id).filter(|job| job.runs());
+        match running.and_then(|job| job.differs_in(config)) {
+            Some(part) => Err(Runs {
                 id: config.id,
-                workers: job.config.workers,
+                part,
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
@@ -48,7 +49,7 @@ impl Registry {
         let serial = self.serial;
         let id = config.id;
         let job = (self.jobs.entry(id)).or_insert_with(|| Job::new(config.clone(), serial));
-        if job.has_places_of(&config) {
+        if job.differs_in(&config).is_none() {
             job.config = config;
         } else {
             job.replace(config);

@@ -173,7 +173,7 @@ impl Registry {
                 actions.push(Action::Forget(id));
             } else if is_own || job.removed.is_some() && tenant.has(id) {
                 let config = tenant.job(id, job.config.workers);
-                if job.has_places_of(&config) {
+                if job.differs_in(&config).is_none() {
                     job.config = config;
                 } else {
                     // A removed job had a tree, or several parameter servers.

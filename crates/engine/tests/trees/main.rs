@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod changes;
 mod failures;
 mod hostile;
 mod restarts;

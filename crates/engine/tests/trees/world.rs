@@ -8,6 +8,7 @@ use tally_endpoint::{
     Contribution, Delivery, Ecn, Event, Gradients, Ps, PsConfig, Worker, WorkerConfig, WorkerError,
     datagram_bytes,
 };
+use tally_engine::registry::Runs;
 use tally_engine::{
     Action, Child, Fabric, JobConfig, Member, Parent, PortId, Registry, RegistryConfig, Roster,
     Tree,
@@ -152,6 +153,52 @@ fn member(port: u16, mac: Mac) -> Member {
     }
 }
 
+/// The job at each of these switches, with so many parameter servers.
+fn trees(plan: &[Plan], servers: &[u8]) -> Vec<JobConfig> {
+    let mut ranks = vec![0_u16; plan.len()];
+    for (at, &(_, parent, hosts)) in plan.iter().enumerate().rev() {
+        ranks[at] += u16::from(hosts);
+        if let Some(parent) = parent {
+            ranks[parent] += ranks[at];
+        }
+    }
+    let mut firsts = vec![0_u16; plan.len()];
+    let mut configs = Vec::new();
+    for (at, &(_, parent, hosts)) in plan.iter().enumerate() {
+        let children_of = |of| (0..plan.len()).filter(move |&it| plan[it].1 == Some(of));
+        let mut next = firsts[at] + u16::from(hosts);
+        for child in children_of(at) {
+            firsts[child] = next;
+            next += ranks[child];
+        }
+        let parent = parent.map(|parent| {
+            let index = children_of(parent).position(|it| it == at).unwrap() as u8;
+            Parent {
+                switch: SwitchName::new(plan[parent].0),
+                rank: Rank(plan[parent].2 + index),
+            }
+        });
+        let children = children_of(at).map(|child| Child {
+            switch: SwitchName::new(plan[child].0),
+            ranks: ranks[child],
+        });
+        configs.push(JobConfig {
+            id: JOB,
+            key: job_key(),
+            previous_key: None,
+            workers: hosts,
+            servers: servers[at],
+            tree: Some(Tree {
+                total: ranks[0],
+                first: firsts[at],
+                parent,
+                children: children.collect(),
+            }),
+        });
+    }
+    configs
+}
+
 fn registry(
     config: &JobConfig,
     fabric: &Fabric,
@@ -178,19 +225,7 @@ impl World {
 
     /// As `new`, with the number of parameter servers of each switch.
     pub fn with_servers(seed: u64, plan: &[Plan], servers: &[u8]) -> Self {
-        let ranks_below = |of: usize| -> u16 {
-            let mut sum = vec![0; plan.len()];
-            for (at, (_, parent, hosts)) in plan.iter().enumerate().rev() {
-                sum[at] += u16::from(*hosts);
-                let own = sum[at];
-                if let Some(parent) = parent {
-                    sum[*parent] += own;
-                }
-            }
-            sum[of]
-        };
-        let total = ranks_below(0);
-        let mut firsts = vec![0_u16; plan.len()];
+        let configs = trees(plan, servers);
         let mut world = Self {
             now: Time(1_000_000_000),
             rng: Rng(seed),
@@ -203,42 +238,8 @@ impl World {
             instances: 1000,
             record: Vec::new(),
         };
-        for (at, &(name, parent, hosts)) in plan.iter().enumerate() {
-            let below: Vec<_> = (0..plan.len())
-                .filter(|&it| plan[it].1 == Some(at))
-                .collect();
-            let mut next = firsts[at] + u16::from(hosts);
-            for &child in &below {
-                firsts[child] = next;
-                next += ranks_below(child);
-            }
-            let place = parent.map(|parent| {
-                let mut siblings = (0..plan.len()).filter(|&it| plan[it].1 == Some(parent));
-                let index = siblings.position(|it| it == at).unwrap() as u8;
-                Parent {
-                    switch: SwitchName::new(plan[parent].0),
-                    rank: Rank(plan[parent].2 + index),
-                }
-            });
-            let config = JobConfig {
-                id: JOB,
-                key: job_key(),
-                previous_key: None,
-                workers: hosts,
-                servers: servers[at],
-                tree: Some(Tree {
-                    total,
-                    first: firsts[at],
-                    parent: place,
-                    children: below
-                        .iter()
-                        .map(|&child| Child {
-                            switch: SwitchName::new(plan[child].0),
-                            ranks: ranks_below(child),
-                        })
-                        .collect(),
-                }),
-            };
+        for (at, &(name, parent, _)) in plan.iter().enumerate() {
+            let config = configs[at].clone();
             let fabric = Fabric {
                 name: SwitchName::new(name),
                 key: fabric_key(),
@@ -266,9 +267,11 @@ impl World {
         }
         let mut places = Vec::new();
         for (at, &(_, _, hosts)) in plan.iter().enumerate() {
-            places.extend((0..hosts).map(|host| (firsts[at] + u16::from(host), at)));
+            let first = configs[at].tree.as_ref().unwrap().first;
+            places.extend((0..hosts).map(|host| (first + u16::from(host), at)));
         }
         places.sort_unstable();
+        let total = places.len() as u16;
         for (rank, switch) in places {
             let mut config = WorkerConfig::new(JOB, job_key(), rank, total, [9; 32], 1);
             config.units = UNITS;
@@ -291,6 +294,17 @@ impl World {
             let actions = registry.set_parent_address(now, JOB, address);
             self.carry_out(at, actions);
         }
+    }
+
+    /// Gives a switch its place in the tree of another plan of the same switches, unless its job
+    /// runs.
+    pub fn set_plan(&mut self, at: usize, plan: &[Plan]) -> Result<(), Runs> {
+        let config = trees(plan, &vec![1; plan.len()])[at].clone();
+        self.switches[at].registry.set(config.clone())?;
+        self.switches[at].config = config;
+        self.switches[at].parent = plan[at].1;
+        self.say_parent(at);
+        Ok(())
     }
 
     /// The way to the parent is another one of doubled links from now on.

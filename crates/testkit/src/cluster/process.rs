@@ -157,6 +157,18 @@ impl Program {
         )
     }
 
+    /// Has it read its file again, and waits until its log has `line` once more.
+    ///
+    /// # Errors
+    /// If it ends, or does not say so.
+    pub fn reload(&mut self, line: &str) -> Result<()> {
+        let count = |log: &str| log.matches(line).count();
+        let before = count(&self.log());
+        self.signal("HUP")?;
+        let what = format!("it says `{line}`");
+        self.wait_until(&what, Duration::from_secs(10), |log| count(log) > before)
+    }
+
     /// Kills it on the spot, as a crash would.
     ///
     /// # Errors

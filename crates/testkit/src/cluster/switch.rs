@@ -125,11 +125,7 @@ impl Cluster {
     pub fn reload_switch(&mut self, config: &Config, line: &str) -> Result<()> {
         self.write("switch.json", config)?;
         let program = self.switch.as_mut().context("the switch does not run")?;
-        let count = |log: &str| log.matches(line).count();
-        let before = count(&program.log());
-        program.signal("HUP")?;
-        let what = format!("it says `{line}`");
-        program.wait_until(&what, Duration::from_secs(10), |log| count(log) > before)
+        program.reload(line)
     }
 
     /// Stops the switch and gives its report.

@@ -95,18 +95,22 @@ impl Fabric {
 
     pub(super) fn start_all_ps(&mut self) -> Result<()> {
         for at in 0..self.ps.len() {
-            self.start_ps_at(at)?;
+            let (_, switch) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
+            self.start_ps(switch)?;
         }
         Ok(())
     }
 
-    /// Starts the parameter server of a switch, which must not run.
+    /// Starts the parameter server of a switch, which must not run, for the jobs of the switch.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn start_ps(&mut self, switch: SwitchId) -> Result<()> {
-        let at = self.ps_at(switch)?;
-        self.start_ps_at(at)
+        let jobs = 0..self.plan.jobs();
+        let jobs: Vec<_> = jobs
+            .filter(|&job| self.plan.job_section(job, switch).is_some())
+            .collect();
+        self.start_ps_for(switch, &jobs)
     }
 
     fn ps_at(&self, switch: SwitchId) -> Result<usize> {
@@ -114,13 +118,16 @@ impl Fabric {
         at.with_context(|| format!("{} has no parameter server", self.plan.name(switch)))
     }
 
-    fn start_ps_at(&mut self, at: usize) -> Result<()> {
-        let (host, switch) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
+    /// As [`start_ps`](Self::start_ps), for these jobs.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start_ps_for(&mut self, switch: SwitchId, jobs: &[usize]) -> Result<()> {
+        let at = self.ps_at(switch)?;
+        let (host, _) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
         let name = self.plan.host_name(host);
         ensure!(self.ps[at].is_none(), "{name} runs already");
-        let jobs =
-            (0..self.plan.jobs()).filter(|&job| self.plan.job_section(job, switch).is_some());
-        let jobs = jobs.map(|job| PsJob::new(job_id(job), key(job)));
+        let jobs = jobs.iter().map(|&job| PsJob::new(job_id(job), key(job)));
         let config = PsConfig {
             switch: SwitchAddress::new(self.plan.ip(switch)),
             jobs: jobs.collect(),

@@ -147,6 +147,19 @@ impl Fabric {
         Ok(())
     }
 
+    /// Gives a running switch another configuration and waits until its log has `line` once more.
+    ///
+    /// # Errors
+    /// If the switch does not run, ends, or does not say so.
+    pub fn reload_switch(&mut self, switch: SwitchId, config: &Config, line: &str) -> Result<()> {
+        let name = self.plan.name(switch);
+        self.write(&format!("{name}.json"), config)?;
+        let program = self.switches[switch.0].as_mut();
+        program
+            .with_context(|| format!("{name} does not run"))?
+            .reload(line)
+    }
+
     /// Kills a switch on the spot.
     ///
     /// # Errors

@@ -39,11 +39,17 @@ impl Job {
         }
     }
 
-    /// Whether the job has this number of workers and of parameter servers, and this tree.
-    pub(in crate::registry) fn has_places_of(&self, config: &JobConfig) -> bool {
-        self.config.workers == config.workers
-            && self.config.servers == config.servers
-            && self.config.tree == config.tree
+    /// What makes the places of members different from those of this configuration.
+    pub(in crate::registry) fn differs_in(&self, config: &JobConfig) -> Option<&'static str> {
+        if self.config.tree != config.tree {
+            Some("tree")
+        } else if self.config.workers != config.workers {
+            Some("number of workers")
+        } else if self.config.servers != config.servers {
+            Some("number of parameter servers")
+        } else {
+            None
+        }
     }
 
     /// Has other workers, parameter servers, or another tree; those that wait lose their places.

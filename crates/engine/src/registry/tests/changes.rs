@@ -220,7 +220,7 @@ fn the_number_of_workers_changes_only_while_the_job_does_not_run() {
     let two = || job(key(), None, 2);
     let runs = Runs {
         id: JOB,
-        workers: 3,
+        part: "number of workers",
     };
     assert_eq!(net.registry.set(two()), Err(runs));
     assert_eq!(net.phase(), JobPhase::Running);

@@ -5,7 +5,7 @@ use crate::switch::config::Config;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
-use tally_wire::fabric::SwitchId;
+use tally_wire::fabric::{REACH_MAX, SwitchId};
 
 /// What was found in the files of a fabric.
 #[derive(Debug, Default)]
@@ -151,7 +151,8 @@ fn check_ends(
     }
 }
 
-/// That no switch is above itself, and where hosts are not to be.
+/// That no switch is above itself, that a hello has room for the lowest tier, and where hosts are
+/// not to be.
 fn check_tiers(switches: &BTreeMap<&str, Switch<'_>>, found: &mut LinkFindings) {
     // The number of tiers below each: a switch whose lower ones are all known is the next.
     let mut tiers: BTreeMap<&str, usize> = BTreeMap::new();
@@ -184,6 +185,20 @@ fn check_tiers(switches: &BTreeMap<&str, Switch<'_>>, found: &mut LinkFindings) 
             .collect();
         let value = format!("`{}` above or below a loop of switches", switch.name);
         let allowed = format!("tiers; look at {}", names.join(", "));
+        found
+            .faults
+            .push(switch.fault("fabric.links".into(), value, &allowed));
+    }
+    let mut lowest = switches
+        .values()
+        .filter(|it| tiers.get(it.name) == Some(&0));
+    if let Some(switch) = lowest.nth(REACH_MAX) {
+        let value = format!(
+            "`{}`, number {} of the lowest tier by name",
+            switch.name,
+            REACH_MAX + 1
+        );
+        let allowed = format!("at most {REACH_MAX} switches without switches below");
         found
             .faults
             .push(switch.fault("fabric.links".into(), value, &allowed));

@@ -234,3 +234,38 @@ fn a_switch_that_is_above_itself_is_found() {
     );
     assert!(fault.contains("look at a, b, c"), "{fault}");
 }
+
+/// A hello names 256 switches of the lowest tier.
+#[test]
+fn more_leaves_than_a_hello_names_are_found() {
+    let numbered = |name: &str, n: usize, links: &[String]| {
+        let [high, low] = (n as u16).to_be_bytes();
+        let text = text(name, 0, &links.join(", "));
+        text.replace(
+            "02:00:00:00:00:00",
+            &format!("02:00:00:00:{high:02x}:{low:02x}"),
+        )
+        .replace("10.84.0.0", &format!("10.84.{high}.{low}"))
+    };
+    let fabric = |leaves: usize| {
+        let names: Vec<_> = (0..leaves).map(|n| format!("leaf{n:03}")).collect();
+        let mut files: Vec<_> = names
+            .iter()
+            .enumerate()
+            .map(|(n, name)| numbered(name, n, &[link("0", &format!("spine{}", n % 2), true)]))
+            .collect();
+        for spine in 0..2 {
+            let below = names.iter().skip(spine).step_by(2);
+            let links: Vec<_> = below.map(|leaf| link("0", leaf, false)).collect();
+            files.push(numbered(&format!("spine{spine}"), leaves + spine, &links));
+        }
+        findings(&files)
+    };
+    assert!(fabric(256).faults.is_empty());
+    let faults = fabric(257).faults;
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    let fault = faults[0].to_string();
+    let want = "256.json: fabric.links: found `leaf256`, number 257 of the lowest tier by name, \
+                expected at most 256 switches";
+    assert!(fault.contains(want), "{fault}");
+}
