@@ -20,10 +20,10 @@ use std::time::{Duration, Instant};
 use tally_api::proto::control_server::Control;
 use tally_api::proto::view_server::View;
 use tally_api::proto::{
-    AddJobRequest, AddPortRequest, CaptureRequest, Changed, ClearCountersRequest, DrainJobRequest,
-    JobRequest, MacEntry, MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest,
-    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest,
-    TenantRequest,
+    AddJobRequest, AddPortRequest, AddRingRequest, CaptureRequest, Changed, ClearCountersRequest,
+    DrainJobRequest, JobRequest, MacEntry, MacsReply, MacsRequest, ReloadRequest,
+    RemoveRingRequest, ReportReply, ReportRequest, RotateKeyRequest, RotateTenantKeyRequest,
+    SetJobRequest, SetPortRequest, TenantNameRequest, TenantRequest,
 };
 use tally_api::server::{
     Caller, Limits, ListenError, Listener, Rights, Running, Tls, UnixSocket, start,
@@ -304,6 +304,20 @@ impl Control for Handler {
         } = request.into_inner();
         let change = Change::RetireKey(convert::id(id)?);
         self.apply(&caller, expected_version, change).await
+    }
+
+    async fn add_ring(&self, request: tonic::Request<AddRingRequest>) -> Answer<Changed> {
+        let caller = Caller::with_control(&request)?;
+        let request = request.into_inner();
+        let change = Change::AddRing(Box::new(convert::ring(request.ring)?));
+        self.apply(&caller, request.expected_version, change).await
+    }
+
+    async fn remove_ring(&self, request: tonic::Request<RemoveRingRequest>) -> Answer<Changed> {
+        let caller = Caller::with_control(&request)?;
+        let request = request.into_inner();
+        let change = Change::RemoveRing(request.id);
+        self.apply(&caller, request.expected_version, change).await
     }
 
     async fn add_tenant(&self, request: tonic::Request<TenantRequest>) -> Answer<Changed> {

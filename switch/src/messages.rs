@@ -15,8 +15,8 @@ use tally_engine::native::PoolUse;
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::{QueueConfig, QueueCounters};
 use tally_engine::{
-    Command, Counters, DialectCommand, DialectMetrics, PortId, Reply, Roster, native, offload,
-    switchml,
+    Command, Counters, DialectCommand, DialectMetrics, PortId, Reply, Roster, native, netreduce,
+    offload, switchml,
 };
 use tally_schema::switch::config::CardJobs;
 use tally_schema::switch::report::LoadCounters;
@@ -78,6 +78,12 @@ impl From<switchml::Command> for CoreCommand {
     }
 }
 
+impl From<netreduce::Command> for CoreCommand {
+    fn from(command: netreduce::Command) -> Self {
+        Self::Core(Command::Dialect(DialectCommand::Netreduce(command)))
+    }
+}
+
 impl From<offload::Command> for CoreCommand {
     fn from(command: offload::Command) -> Self {
         Self::Core(Command::Dialect(DialectCommand::Offload(command)))
@@ -114,6 +120,8 @@ pub struct CoreReport {
     pub in_use: PoolUse,
     /// What it did for SwitchML, if the switch has that.
     pub switchml: Option<switchml::Metrics>,
+    /// What it did for rings, if the switch has them.
+    pub netreduce: Option<netreduce::Metrics>,
     /// What went between it and the card, if there is one.
     pub card: Option<CardTraffic>,
     /// MAC addresses by port, of all cores together.
@@ -131,7 +139,7 @@ impl CoreReport {
         let DialectMetrics {
             native,
             switchml,
-            netreduce: _,
+            netreduce,
             offload,
         } = core.dialects;
         let mut counters = native.counters;
@@ -146,6 +154,7 @@ impl CoreReport {
             residence_ns: native.residence_ns,
             in_use: native.in_use,
             switchml,
+            netreduce,
             card: offload,
             addresses: core.addresses,
             rare: core.rare,

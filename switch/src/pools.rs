@@ -75,8 +75,8 @@ pub fn frames(config: &Config) -> u32 {
     let rings = rings.next_power_of_two() * 2 + later * u32::from(config.served_window()) * 2;
     let bursts = config.cores.len() as u32 * 1024;
     let handover = frames_max(config.cores.len()) as u32;
-    let switchml = config.switchml_frames();
-    let all = ports + rings + config.slots() + config.held() + bursts + handover + switchml;
+    let others = config.switchml_frames() + config.netreduce_frames();
+    let all = ports + rings + config.slots() + config.held() + bursts + handover + others;
     all.next_power_of_two() - 1
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Its shape, as JSON and as lines, is [`tally_schema::switch::report`].
 
+mod rings;
 mod sessions;
 
 pub use crate::board::PortShape;
@@ -51,6 +52,8 @@ pub struct Shape {
     pub cores: Vec<usize>,
     /// SwitchML's sessions at one time and frames kept, at most, if the switch has SwitchML.
     pub switchml: Option<(u16, u32)>,
+    /// Frames that rings may hold, if the switch serves rings.
+    pub netreduce: Option<u32>,
 }
 
 impl Shape {
@@ -71,6 +74,7 @@ impl Shape {
                 .switchml
                 .as_ref()
                 .map(|section| (section.sessions, section.held)),
+            netreduce: config.netreduce.as_ref().map(|section| section.held),
         }
     }
 }
@@ -150,6 +154,7 @@ pub fn report(
             })
             .collect(),
         switchml: sessions::report(shape.switchml, up, &names, cores, directory),
+        netreduce: rings::report(shape.netreduce, cores),
         card: card.map(|card| card_report(card, cores)),
         fabric: shape.fabric.report(|port| {
             let name = names.get(usize::from(port));

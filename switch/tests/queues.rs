@@ -423,6 +423,7 @@ fn shown(core: &CoreReport) -> Report {
         board: Board::new(["a", "b", "c"].map(port)),
         cores: vec![0],
         switchml: None,
+        netreduce: None,
     };
     let config = RegistryConfig {
         mac: OWN.mac,

@@ -13,10 +13,10 @@ use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect};
 use tally_api::proto::control_server::Control;
 use tally_api::proto::view_server::View;
 use tally_api::proto::{
-    AddJobRequest, AddPortRequest, CaptureReply, CaptureRequest, Changed, ClearCountersRequest,
-    DrainJobRequest, JobRequest, MacsReply, MacsRequest, ReloadRequest, ReportReply, ReportRequest,
-    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest, TenantNameRequest,
-    TenantRequest,
+    AddJobRequest, AddPortRequest, AddRingRequest, CaptureReply, CaptureRequest, Changed,
+    ClearCountersRequest, DrainJobRequest, JobRequest, MacsReply, MacsRequest, ReloadRequest,
+    RemoveRingRequest, ReportReply, ReportRequest, RotateKeyRequest, RotateTenantKeyRequest,
+    SetJobRequest, SetPortRequest, TenantNameRequest, TenantRequest,
 };
 use tally_api::server::{
     Caller, Limits, ListenError, Listener, Rights, Running, Tls, UnixSocket, start,
@@ -88,6 +88,12 @@ impl Control for Echo {
         changed(&request)
     }
     async fn retire_tenant_key(&self, request: Request<TenantNameRequest>) -> Answer<Changed> {
+        changed(&request)
+    }
+    async fn add_ring(&self, request: Request<AddRingRequest>) -> Answer<Changed> {
+        changed(&request)
+    }
+    async fn remove_ring(&self, request: Request<RemoveRingRequest>) -> Answer<Changed> {
         changed(&request)
     }
     async fn add_port(&self, request: Request<AddPortRequest>) -> Answer<Changed> {

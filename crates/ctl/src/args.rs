@@ -87,6 +87,9 @@ pub enum Command {
     /// Adds, changes and removes tenants, whose workers make jobs by joining them
     #[command(subcommand)]
     Tenant(Tenant),
+    /// Adds and removes rings of RoCEv2 hosts (NetReduce)
+    #[command(subcommand)]
+    Ring(Ring),
     /// Adds ports, and takes them up and down
     #[command(subcommand)]
     Port(Port),
@@ -132,6 +135,8 @@ pub enum Part {
     Events,
     /// Sessions of SwitchML
     Sessions,
+    /// Rings of RoCEv2 hosts, and for whom each waits
+    Rings,
     /// The card
     Card,
 }
@@ -379,6 +384,39 @@ pub enum Tenant {
     Retire {
         /// Name of the tenant
         name: String,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+}
+
+/// Changes of rings.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Ring {
+    /// Adds a ring
+    Add {
+        /// Number of the ring
+        id: u32,
+        /// IPv4 addresses of its hosts by rank, with commas between
+        #[arg(long, value_name = "IP", required = true, value_delimiter = ',')]
+        members: Vec<std::net::Ipv4Addr>,
+        /// File with the ring's key, 32 to 128 hexadecimal digits; `-`: standard input
+        #[arg(long, value_name = "FILE")]
+        key_file: PathBuf,
+        /// Messages that a host sends beyond the last sum that it has [default: 2]
+        #[arg(long, value_name = "MESSAGES")]
+        window_messages: Option<u8>,
+        /// Packets of a message at most [default: 170]
+        #[arg(long, value_name = "PACKETS")]
+        message_packets: Option<u16>,
+        /// Version and form of the answer
+        #[command(flatten)]
+        expect: Expect,
+    },
+    /// Removes a ring; its packets are ordinary traffic from then on
+    Remove {
+        /// Number of the ring
+        id: u32,
         /// Version and form of the answer
         #[command(flatten)]
         expect: Expect,

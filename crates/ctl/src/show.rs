@@ -52,6 +52,7 @@ impl Snapshot {
             Part::Drops => parts::drops(report),
             Part::Events => parts::events(report),
             Part::Sessions => parts::sessions(report),
+            Part::Rings => parts::rings(report),
             Part::Card => parts::card(report),
         };
         if let Some(seconds) = self.cleared_s.filter(|_| part.counts()) {
@@ -78,6 +79,7 @@ impl Snapshot {
             Part::Drops => line(&r.drops),
             Part::Events => line(&r.events),
             Part::Sessions => line(&r.switchml),
+            Part::Rings => line(&r.netreduce),
             Part::Card => line(&r.card),
         }
     }

@@ -19,7 +19,7 @@ pub mod dialect;
 mod release;
 pub mod ring;
 
-pub use dialect::{Command, Metrics, NetreduceDialect};
+pub use dialect::{Command, Metrics, NetreduceDialect, NetreduceUse};
 pub use ring::RingStatus;
 
 use crate::metrics;
@@ -65,6 +65,24 @@ impl RingConfig {
     #[must_use]
     pub const fn core(&self, cores: u16) -> usize {
         (self.id.0 % cores as u32) as usize
+    }
+}
+
+metrics! {
+    /// What a ring did.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct RingCounters, labels ["ring"] {
+        /// Sums made for the ring.
+        pub sums: u64 = counter "netreduce_ring_sums";
+        /// Bytes of elements in them.
+        pub sum_bytes: u64 = counter "netreduce_ring_sum_bytes" in Bytes;
+        /// Messages that all members have received.
+        pub messages: u64 = counter "netreduce_ring_messages";
+        /// Packets that the ring holds, kept sums included.
+        pub held: u64 = gauge "netreduce_ring_held_frames" in Frames;
+        /// Members that its oldest unfinished sum waits for.
+        pub awaited: u64 = gauge "netreduce_ring_awaited";
     }
 }
 

@@ -1,10 +1,10 @@
 //! From messages to the configuration's types. What is wrong is refused by its key in the
 //! configuration; a key is in no text.
 
-use crate::config::{Config, JobSection, PortSection, TenantSection};
+use crate::config::{Config, JobSection, PortSection, RingSection, TenantSection};
 use crate::control::change::JobPatch;
 use std::fmt::Display;
-use tally_api::proto::{Job, Port, SetJobRequest, Tenant};
+use tally_api::proto::{Job, Port, Ring, SetJobRequest, Tenant};
 use tally_wire::Key;
 use tonic::Status;
 
@@ -87,6 +87,26 @@ pub(super) fn tenant(
     section.max_jobs = of("max_jobs", tenant.max_jobs, jobs)?;
     section.max_workers = of("max_workers", tenant.max_workers, workers)?;
     section.max_slots = slots;
+    Ok(section)
+}
+
+/// A ring, as an entry of `netreduce.rings`.
+pub(super) fn ring(ring: Option<Ring>) -> Result<RingSection, Status> {
+    let ring = ring.ok_or_else(|| wrong("ring", "none", "one"))?;
+    let member = |text: &String| {
+        let parsed = text.parse();
+        parsed.map_err(|_| wrong("members", format!("`{text}`"), "IPv4 addresses"))
+    };
+    let members = ring.members.iter().map(member).collect::<Result<_, _>>()?;
+    let mut section = RingSection::new(ring.id, key(&ring.key)?, members);
+    if let Some(messages) = ring.window_messages {
+        let is_no_count = |_| wrong("window_messages", messages, "1 to 16");
+        section.window_messages = u8::try_from(messages).map_err(is_no_count)?;
+    }
+    if let Some(packets) = ring.message_packets {
+        let is_no_count = |_| wrong("message_packets", packets, "1 to 4096");
+        section.message_packets = u16::try_from(packets).map_err(is_no_count)?;
+    }
     Ok(section)
 }
 

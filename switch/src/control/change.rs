@@ -5,7 +5,9 @@
 
 use super::error::ChangeError;
 use crate::ports::keeper::PortChange;
-use tally_schema::switch::config::{CardJobs, Config, JobSection, PortSection, TenantSection};
+use tally_schema::switch::config::{
+    CardJobs, Config, JobSection, PortSection, RingSection, TenantSection,
+};
 use tally_wire::Key;
 
 /// One change.
@@ -33,6 +35,10 @@ pub enum Change {
     RotateTenantKey(String, Key),
     /// A tenant's previous key is no longer valid.
     RetireTenantKey(String),
+    /// Add a ring. One that is there alike is no change.
+    AddRing(Box<RingSection>),
+    /// Remove a ring. One that is not there is no change.
+    RemoveRing(u32),
     /// Say which jobs a card may have.
     SetCardJobs(CardJobs),
     /// Add a port. One that is there alike is no change.
@@ -108,6 +114,18 @@ impl Change {
                 rotate(&mut tenant.key, &mut tenant.previous_key, key);
             }
             Self::RetireTenantKey(name) => tenant(&mut config, name)?.previous_key = None,
+            Self::AddRing(ring) => {
+                let rings = rings(&mut config)?;
+                match rings.iter().find(|other| other.id == ring.id) {
+                    None => rings.push((**ring).clone()),
+                    Some(other) if *other == **ring => {}
+                    Some(_) => {
+                        let why = format!("ring {}: there already, with other values", ring.id);
+                        return Err(ChangeError::Conflict(why));
+                    }
+                }
+            }
+            Self::RemoveRing(id) => rings(&mut config)?.retain(|ring| ring.id != *id),
             Self::SetCardJobs(jobs) => match &mut config.card {
                 Some(card) => card.jobs = jobs.clone(),
                 None => return Err(ChangeError::NotFound("card".into())),
@@ -135,6 +153,12 @@ fn rotate(key: &mut Key, previous: &mut Option<Key>, new: &Key) {
 fn job(config: &mut Config, id: u16) -> Result<&mut JobSection, ChangeError> {
     let job = config.jobs.iter_mut().find(|job| job.id == id);
     job.ok_or_else(|| ChangeError::NotFound(format!("job {id}")))
+}
+
+fn rings(config: &mut Config) -> Result<&mut Vec<RingSection>, ChangeError> {
+    let section = config.netreduce.as_mut();
+    let missing = || ChangeError::NotFound("netreduce, a section of the configuration".into());
+    section.map(|it| &mut it.rings).ok_or_else(missing)
 }
 
 fn tenant<'a>(config: &'a mut Config, name: &str) -> Result<&'a mut TenantSection, ChangeError> {

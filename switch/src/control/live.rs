@@ -22,11 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tally_engine::registry::TenantConfig;
-use tally_engine::{JobConfig, Reply, native};
+use tally_engine::{JobConfig, Reply, native, netreduce};
 use tally_schema::switch::config::{
     Changes, Config, Edit, JobSection, PortSection, TenantJob, TenantSection,
 };
 use tally_wire::JobId;
+use tally_wire::netreduce::RingId;
 
 type Answer = Result<Applied, ChangeError>;
 
@@ -423,6 +424,18 @@ impl Control {
             {
                 // It was checked, and nothing has come between.
                 log::line("change", error.to_string());
+            }
+        }
+        for edit in &changes.rings {
+            match edit {
+                Edit::Remove(ring) => {
+                    let id = RingId(ring.id);
+                    self.bus.send(|| netreduce::Command::Unbind(id));
+                }
+                Edit::Add(ring) | Edit::Set { after: ring, .. } => {
+                    let ring = ring.ring();
+                    (self.bus).send(|| netreduce::Command::Bind(Box::new(ring.clone())));
+                }
             }
         }
         if let Some(timeout) = changes.member_timeout_ms {

@@ -93,6 +93,7 @@ impl Rig {
                 board: crate::board::Board::default(),
                 cores: Vec::new(),
                 switchml: None,
+                netreduce: None,
             },
             epoch: Instant::now(),
             stop: Arc::clone(&stop),

@@ -1,6 +1,6 @@
 //! Data cores: what they are built from, and their threads.
 
-use crate::config::{Config, PortSection};
+use crate::config::{Config, PortSection, RingSection};
 use crate::control_queue::ControlSender;
 use crate::datapath::{Core, DataCore};
 use crate::drain::Drains;
@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use tally_dpdk::{Eal, EalThread};
 use tally_engine::native::Native;
+use tally_engine::netreduce::NetreduceDialect;
 use tally_engine::offload::{Offload, Pulse};
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlDialect};
@@ -103,7 +104,7 @@ impl CoreBuilder<'_> {
         let dialects = Dialects {
             native: Native::new(aggregator, own.base_port, shards, config.ports_max()),
             switchml: self.switchml(number),
-            netreduce: None,
+            netreduce: self.netreduce(number),
             offload,
         };
         let memory = Memory(self.pools.on(node_of_cpu(config.cores[number])).clone());
@@ -137,6 +138,14 @@ impl CoreBuilder<'_> {
         for (port, _) in quiet.filter(|&(_, quiet)| quiet) {
             dialect.set_quiet(PortId(port as u16));
         }
+        Some(Box::new(dialect))
+    }
+
+    fn netreduce(&self, number: usize) -> Option<Box<NetreduceDialect<Memory>>> {
+        let section = self.config.netreduce.as_ref()?;
+        let place = (number, self.config.cores.len() as u16);
+        let rings = section.rings.iter().map(RingSection::ring);
+        let dialect = NetreduceDialect::new(section.dscp, self.kernels, place, rings);
         Some(Box::new(dialect))
     }
 

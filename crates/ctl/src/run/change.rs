@@ -1,16 +1,19 @@
 //! Commands that change the switch.
 
 use super::print;
-use crate::args::{Command, Expect, Job, Key, Limit, Port, TargetArguments, Tenant, TenantLimits};
+use crate::args::{
+    Command, Expect, Job, Key, Limit, Port, Ring, TargetArguments, Tenant, TenantLimits,
+};
 use crate::session::{Failure, Session};
 use crate::table::plain;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use tally_api::proto::{
-    AddJobRequest, AddPortRequest, Changed, DrainJobRequest, Job as JobMessage, JobRequest,
-    Port as PortMessage, ReloadRequest, RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest,
-    SetPortRequest, Tenant as TenantMessage, TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, AddRingRequest, Changed, DrainJobRequest, Job as JobMessage,
+    JobRequest, Port as PortMessage, ReloadRequest, RemoveRingRequest, Ring as RingMessage,
+    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest,
+    Tenant as TenantMessage, TenantNameRequest, TenantRequest,
 };
 use tonic::{Response, Status};
 
@@ -23,6 +26,7 @@ pub(super) async fn change(at: &TargetArguments, command: &Command) -> Result<()
         Command::Job(job) => self::job(at, job).await,
         Command::Key(key) => self::key(at, key).await,
         Command::Port(port) => self::port(at, port).await,
+        Command::Ring(ring) => self::ring(at, ring).await,
         Command::Tenant(tenant) => self::tenant(at, tenant).await,
         Command::Reload { expect } => {
             let mut session = Session::open(at).await?;
@@ -162,6 +166,42 @@ async fn port(at: &TargetArguments, port: &Port) -> Result<(), Failure> {
     let mut session = Session::open(at).await?;
     let answer = session.client.control.set_port(request).await;
     session.print_change(answer, expect.json)
+}
+
+async fn ring(at: &TargetArguments, ring: &Ring) -> Result<(), Failure> {
+    match ring {
+        Ring::Add {
+            id,
+            members,
+            key_file,
+            window_messages,
+            message_packets,
+            expect,
+        } => {
+            let request = AddRingRequest {
+                ring: Some(RingMessage {
+                    id: *id,
+                    key: read_key(key_file)?,
+                    members: members.iter().map(ToString::to_string).collect(),
+                    window_messages: window_messages.map(Into::into),
+                    message_packets: message_packets.map(Into::into),
+                }),
+                expected_version: expect.expect,
+            };
+            let mut session = Session::open(at).await?;
+            let answer = session.client.control.add_ring(request).await;
+            session.print_change(answer, expect.json)
+        }
+        Ring::Remove { id, expect } => {
+            let request = RemoveRingRequest {
+                id: *id,
+                expected_version: expect.expect,
+            };
+            let mut session = Session::open(at).await?;
+            let answer = session.client.control.remove_ring(request).await;
+            session.print_change(answer, expect.json)
+        }
+    }
 }
 
 async fn tenant(at: &TargetArguments, tenant: &Tenant) -> Result<(), Failure> {

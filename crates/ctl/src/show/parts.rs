@@ -373,6 +373,29 @@ pub(super) fn utc(seconds: f64) -> String {
     )
 }
 
+pub(super) fn rings(report: &Report) -> String {
+    let Some(netreduce) = &report.netreduce else {
+        return "no netreduce\n".into();
+    };
+    let mut table = columns![
+        "ring" right, "members" right, "epoch" right, "messages" right, "sums" right,
+        "bytes" right, "held" right, "waits for" left,
+    ];
+    for ring in &netreduce.rings {
+        table.row([
+            ring.id.to_string(),
+            ring.members.len().to_string(),
+            ring.epoch.map_or_else(|| NONE.into(), |it| it.to_string()),
+            ring.counters.messages.to_string(),
+            ring.counters.sums.to_string(),
+            ring.counters.sum_bytes.to_string(),
+            ring.counters.held.to_string(),
+            ring.waits_for().unwrap_or_else(|| NONE.into()),
+        ]);
+    }
+    table.to_string()
+}
+
 pub(super) fn sessions(report: &Report) -> String {
     match &report.switchml {
         None => "this switch serves no SwitchML (`switchml` of its configuration)\n".into(),

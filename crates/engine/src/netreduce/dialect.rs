@@ -94,17 +94,26 @@ pub struct NetreduceDialect<P: Platform> {
 }
 
 impl<P: Platform> NetreduceDialect<P> {
-    /// Without rings, for packets with this DSCP.
+    /// With these rings, whose packets have this DSCP; `core` of `cores`.
     #[must_use]
-    pub fn new(dscp: u8, kernels: Kernels) -> Self {
-        Self {
+    pub fn new(
+        dscp: u8,
+        kernels: Kernels,
+        (core, cores): (usize, u16),
+        rings: impl IntoIterator<Item = RingConfig>,
+    ) -> Self {
+        let mut dialect = Self {
             tos: dscp << 2,
             kernels,
             routes: HashMap::new(),
             rings: Vec::new(),
             counters: NetreduceCounters::default(),
             check_at: None,
+        };
+        for ring in rings {
+            dialect.add(ring, core, cores, Time(0));
         }
+        dialect
     }
 
     /// What it did.
@@ -115,13 +124,16 @@ impl<P: Platform> NetreduceDialect<P> {
 
     fn bind(&mut self, context: &mut Context<P>, config: RingConfig) {
         let own = self.ring_at(config.id);
-        if let Ok(at) = own
-            && self.rings[at].config == config
-        {
+        if own.is_ok_and(|at| self.rings[at].config == config) {
             return;
         }
         self.unbind(context, config.id);
-        let core = config.core(context.cores);
+        self.add(config, context.core, context.cores, context.now);
+    }
+
+    /// Adds a ring whose number no other has.
+    fn add(&mut self, config: RingConfig, core: usize, cores: u16, now: Time) {
+        let serving = config.core(cores);
         let members = config.members.len();
         for (rank, &source) in config.members.iter().enumerate() {
             let destination = config.members[(rank + 1) % members];
@@ -129,15 +141,15 @@ impl<P: Platform> NetreduceDialect<P> {
             routes.push(Route {
                 ring: config.id,
                 secret: config.secret,
-                core,
+                core: serving,
                 rank: rank as u8,
                 at: None,
             });
         }
-        if core == context.core {
+        if serving == core {
             let at = self.ring_at(config.id).unwrap_or_else(|at| at);
             self.rings.insert(at, Ring::new(config));
-            self.check_at = self.check_at.or(Some(context.now.after(CHECK_EVERY)));
+            self.check_at = self.check_at.or(Some(now.after(CHECK_EVERY)));
         }
     }
 

@@ -8,10 +8,11 @@
 //! So at most 2 N messages are live, and message k has entry k modulo 2 N.
 
 use super::release::{Release, Shifts};
-use super::{NetreduceCounters, RingConfig};
+use super::{NetreduceCounters, RingConfig, RingCounters};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
+use std::net::Ipv4Addr;
 use tally_kernels::Kernels;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
@@ -23,20 +24,14 @@ use tally_wire::{Mac, Rank, Time, all_ranks};
 pub struct RingStatus {
     /// The ring.
     pub id: RingId,
-    /// Number of members.
-    pub members: usize,
+    /// Its members' addresses, by rank.
+    pub members: Vec<Ipv4Addr>,
     /// Its epoch, if one runs.
     pub epoch: Option<RingEpoch>,
-    /// Messages whose state was freed: all members have them.
-    pub freed: u32,
-    /// The message that the fastest member has begun.
-    pub begun: Option<u32>,
     /// Ranks that the oldest unfinished sum lacks.
     pub missing: Vec<u8>,
-    /// Packets held, kept sums included.
-    pub held: u64,
-    /// Sums made since it was registered.
-    pub sums: u64,
+    /// What it did.
+    pub counters: RingCounters,
 }
 
 /// A packet of a message, as a connection sends it.
@@ -131,7 +126,7 @@ pub(super) struct Ring<F> {
     /// Packets held, kept sums included, and unfinished ones among them.
     held: u64,
     unfinished: u64,
-    sums: u64,
+    counters: RingCounters,
     /// When its last packet came.
     last: Time,
 }
@@ -173,7 +168,7 @@ impl<F: Frame> Ring<F> {
             shifts: Shifts::default(),
             held: 0,
             unfinished: 0,
-            sums: 0,
+            counters: RingCounters::default(),
             last: Time(0),
             config,
         }
@@ -211,15 +206,16 @@ impl<F: Frame> Ring<F> {
             .unwrap_or(0);
         RingStatus {
             id: self.config.id,
-            members: self.config.members.len(),
+            members: self.config.members.clone(),
             epoch: self.epoch.filter(|_| !self.has_expired),
-            freed: self.base,
-            begun: fastest.and_then(|next| next.checked_sub(1)),
             missing: (0..64)
                 .filter(|&rank| oldest & Rank(rank).bit() != 0)
                 .collect(),
-            held: self.held,
-            sums: self.sums,
+            counters: RingCounters {
+                held: self.held,
+                awaited: u64::from(oldest.count_ones()),
+                ..self.counters
+            },
         }
     }
 
@@ -286,6 +282,7 @@ impl<F: Frame> Ring<F> {
         }
         found.bitmap |= bit;
         let row = slot as usize * members;
+        let arrived_bytes = arrived.elements(elements_at);
         let held = Held {
             frame: arrived.frame,
             elements_at,
@@ -300,6 +297,7 @@ impl<F: Frame> Ring<F> {
         if found.bitmap == all_ranks(members as u8) {
             let shape = entry.shape.expect("a message that has begun has a shape");
             let rows = &mut entry.held[row..row + members];
+            let bytes = u64::from(arrived_bytes);
             found.kept = super::release::release_all(
                 context,
                 counters,
@@ -312,7 +310,8 @@ impl<F: Frame> Ring<F> {
             assert!(rows.iter().all(Option::is_none), "all have left");
             self.held -= members as u64 - u64::from(found.kept.is_some());
             self.unfinished -= members as u64;
-            self.sums += 1;
+            self.counters.sums += 1;
+            self.counters.sum_bytes += bytes;
         }
         Ok(Step::Done)
     }
@@ -426,6 +425,7 @@ impl<F: Frame> Ring<F> {
             while self.base <= freed {
                 self.free(context, self.base);
                 self.base += 1;
+                self.counters.messages += 1;
             }
         }
         Ok(())
@@ -547,6 +547,11 @@ impl<F: Frame> Arrived<'_, F> {
 
     pub(super) fn begins(&self) -> bool {
         self.place().begins()
+    }
+
+    /// Bytes of its elements, which begin there in the frame.
+    fn elements(&self, at: u16) -> u16 {
+        (UDP_END + self.packet.payload.end) as u16 - at
     }
 
     /// The payload of the packet.

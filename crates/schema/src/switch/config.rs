@@ -10,6 +10,7 @@ mod diff;
 pub mod fabric;
 mod jobs;
 mod limits;
+mod netreduce;
 mod pool;
 mod switchml;
 mod tenants;
@@ -22,6 +23,7 @@ pub use fabric::{FabricSection, LinkSection, PortRef};
 pub use jobs::{ChildSection, FixedMember, FixedMembers, JobSection, TreeSection};
 pub(crate) use jobs::{is_one, one};
 pub use limits::LimitsSection;
+pub use netreduce::{NetreduceSection, RingSection};
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};
@@ -101,6 +103,9 @@ pub struct Config {
     /// SwitchML's clients; without it, there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switchml: Option<SwitchmlSection>,
+    /// Rings of RoCEv2 hosts (NetReduce); without it, there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub netreduce: Option<NetreduceSection>,
     /// The card that aggregates in hardware; without it, there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub card: Option<CardSection>,
@@ -499,6 +504,7 @@ impl Config {
             jobs: Vec::new(),
             tenants: Vec::new(),
             switchml: None,
+            netreduce: None,
             card: None,
             window: default_window(),
             member_timeout_ms: default_member_timeout_ms(),

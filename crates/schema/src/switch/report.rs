@@ -7,6 +7,7 @@ mod lines;
 mod link;
 mod load;
 mod member;
+mod rings;
 mod sessions;
 mod since;
 mod table;
@@ -18,6 +19,7 @@ pub use families::{RESIDENCE_BOUNDS_US, STATES};
 pub use link::{LinkCounters, NeighbourReport, NicCounters, PortState};
 pub use load::{LoadCounters, Stage, StageCycles};
 pub use member::{MemberGauges, MemberReport};
+pub use rings::{NetreduceLimits, NetreduceReport, RingReport};
 pub use sessions::{
     RankGauges, RankReport, SessionGauges, SessionReport, SwitchmlLimits, SwitchmlReport,
 };
@@ -317,6 +319,9 @@ pub struct Report {
     /// SwitchML's clients; absent if the switch has no SwitchML.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub switchml: Option<SwitchmlReport>,
+    /// Rings of RoCEv2 hosts; absent if the switch serves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netreduce: Option<NetreduceReport>,
     /// The card; absent if the switch has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<CardReport>,

@@ -72,6 +72,7 @@ impl Config {
             found.extend(self.check_card(path).err());
             found.extend(self.check_control(path).err());
             found.extend(self.check_switchml(path).err());
+            found.extend(self.check_netreduce(path).err());
         }
         found
     }

@@ -1,10 +1,10 @@
 //! What differs between two configurations: what a running switch applies, what needs a restart.
 //!
-//! Applied while the switch runs are jobs (but for `fixed`), tenants, `member_timeout_ms` and
-//! `card.jobs`. Everything else needs a restart: it has memory, threads or devices behind it. Such
+//! Applied while the switch runs are jobs (but for `fixed`), tenants, `netreduce.rings`,
+//! `member_timeout_ms` and `card.jobs`. Everything else needs a restart: it has memory, threads or devices behind it. Such
 //! a key is found by comparing the files' JSON, so a section that is new is not forgotten here.
 
-use super::{CardJobs, Config, JobSection, TenantSection};
+use super::{CardJobs, Config, JobSection, RingSection, TenantSection};
 use simd_json::OwnedValue;
 use simd_json::prelude::*;
 use std::collections::BTreeSet;
@@ -20,6 +20,8 @@ pub struct Changes {
     pub jobs: Vec<Edit<JobSection>>,
     /// Tenants.
     pub tenants: Vec<Edit<TenantSection>>,
+    /// Rings, if the switch has NetReduce.
+    pub rings: Vec<Edit<RingSection>>,
     /// How long a member may be silent.
     pub member_timeout_ms: Option<u64>,
     /// Jobs that a card may have.
@@ -68,6 +70,7 @@ impl Changes {
     pub fn is_empty(&self) -> bool {
         self.jobs.is_empty()
             && self.tenants.is_empty()
+            && self.rings.is_empty()
             && self.member_timeout_ms.is_none()
             && self.card_jobs.is_none()
     }
@@ -77,6 +80,7 @@ impl Changes {
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<_> = self.jobs.iter().map(job_line).collect();
         lines.extend(self.tenants.iter().map(tenant_line));
+        lines.extend(self.rings.iter().map(ring_line));
         if let Some(after) = self.member_timeout_ms {
             lines.push(format!("member_timeout_ms: set to {after}"));
         }
@@ -174,6 +178,32 @@ fn tenant_line(edit: &Edit<TenantSection>) -> String {
     }
 }
 
+fn ring_line(edit: &Edit<RingSection>) -> String {
+    match edit {
+        Edit::Add(ring) => format!("ring {}: added, {} members", ring.id, ring.members.len()),
+        Edit::Remove(ring) => format!("ring {}: removed", ring.id),
+        Edit::Set { before, after } => {
+            let parts = [
+                (before.key != after.key).then(|| "key replaced".to_owned()),
+                (before.members != after.members)
+                    .then(|| format!("{} members", after.members.len())),
+                differs(
+                    "window_messages",
+                    &before.window_messages,
+                    &after.window_messages,
+                ),
+                differs(
+                    "message_packets",
+                    &before.message_packets,
+                    &after.message_packets,
+                ),
+            ];
+            let parts: Vec<_> = parts.into_iter().flatten().collect();
+            format!("ring {}: begins anew: {}", after.id, parts.join(", "))
+        }
+    }
+}
+
 /// What happened to each of a list, by what tells its members apart.
 fn edits<T: Clone + PartialEq, K: PartialEq>(
     before: &[T],
@@ -255,6 +285,11 @@ impl Config {
             tenants: edits(&before.tenants, &after.tenants, |tenant| {
                 tenant.name.clone()
             }),
+            rings: match (&before.netreduce, &after.netreduce) {
+                (Some(before), Some(after)) => edits(&before.rings, &after.rings, |ring| ring.id),
+                // The section comes or goes with a restart.
+                _ => Vec::new(),
+            },
             member_timeout_ms: (before.member_timeout_ms != after.member_timeout_ms)
                 .then_some(after.member_timeout_ms),
             card_jobs,
@@ -270,6 +305,9 @@ impl Config {
         config.tenants = edited(&self.tenants, &changes.tenants, |tenant| {
             tenant.name.clone()
         });
+        if let Some(section) = &mut config.netreduce {
+            section.rings = edited(&section.rings, &changes.rings, |ring| ring.id);
+        }
         if let Some(timeout) = changes.member_timeout_ms {
             config.member_timeout_ms = timeout;
         }
@@ -286,6 +324,9 @@ impl Config {
             config.jobs.clear();
             config.tenants.clear();
             config.member_timeout_ms = 0;
+            if let Some(section) = &mut config.netreduce {
+                section.rings.clear();
+            }
             if let Some(card) = &mut config.card {
                 card.jobs = CardJobs::Auto;
             }

@@ -748,3 +748,74 @@ fn a_job_has_a_power_of_two_of_parameter_servers() {
         assert!(error.contains("1, 2, 4, 8 or 16"), "{error}");
     }
 }
+
+/// `GOOD` with a section of rings.
+fn with_netreduce(section: &str) -> String {
+    GOOD.replacen(
+        "\"jobs\"",
+        &format!("\"netreduce\": {section}, \"jobs\""),
+        1,
+    )
+}
+
+#[test]
+fn rings_have_a_window_and_the_memory_for_it() {
+    let key = "00112233445566778899aabbccddeeff";
+    let ring = format!(r#"{{"id": 7, "key": "{key}", "members": ["10.0.0.1", "10.0.0.2"]}}"#);
+    assert!(parse(GOOD).unwrap().rings().is_empty());
+    assert_eq!(parse(GOOD).unwrap().netreduce_frames(), 0);
+    let c = parse(&with_netreduce(&format!(r#"{{"rings": [{ring}]}}"#))).unwrap();
+    let section = c.netreduce.as_ref().unwrap();
+    assert_eq!((section.dscp, section.held), (28, 16384));
+    assert_eq!(c.netreduce_frames(), 16384);
+    let window = (c.rings()[0].window_messages, c.rings()[0].message_packets);
+    assert_eq!(window, (2, 170));
+    assert_eq!(c.rings()[0].ring().held_max(), 4 * 170 * 2);
+}
+
+#[test]
+fn every_mistake_in_a_ring_is_named() {
+    #[track_caller]
+    fn refused(section: &str, names: &[&str]) {
+        let error = parse(&with_netreduce(section)).expect_err(section);
+        for name in names {
+            assert!(error.contains(name), "`{error}` does not name `{name}`");
+        }
+    }
+    let ring = |id: u32, rest: &str| {
+        format!(r#"{{"id": {id}, "key": "00112233445566778899aabbccddeeff", {rest}}}"#)
+    };
+    let two = r#""members": ["10.0.0.1", "10.0.0.2"]"#;
+    let rings = |rings: &[String]| format!(r#"{{"rings": [{}]}}"#, rings.join(", "));
+    let with = |rest: &str| rings(&[ring(7, &format!("{two}, {rest}"))]);
+    refused(
+        r#"{"dscp": 64}"#,
+        &["netreduce.dscp", "found 64", "0 to 63"],
+    );
+    refused(r#"{"held": 0}"#, &["netreduce.held", "found 0"]);
+    refused(
+        &rings(&[ring(7, two), ring(7, two)]),
+        &["netreduce.rings[1].id", "7 a second time"],
+    );
+    refused(
+        &rings(&[ring(7, r#""members": ["10.0.0.1"]"#)]),
+        &["netreduce.rings[0].members", "1 members", "2 to 64"],
+    );
+    refused(
+        &rings(&[ring(7, r#""members": ["10.0.0.1", "10.0.0.1"]"#)]),
+        &["netreduce.rings[0].members", "10.0.0.1 a second time"],
+    );
+    refused(
+        &with(r#""window_messages": 17"#),
+        &["rings[0].window_messages", "found 17", "1 to 16"],
+    );
+    refused(
+        &with(r#""message_packets": 0"#),
+        &["rings[0].message_packets", "found 0", "1 to 4096"],
+    );
+    refused(
+        &with(r#""message_packets": 4096"#),
+        &["netreduce.held", "ring 7", "32768 frames"],
+    );
+    refused(&with(r#""window": 2"#), &["window"]);
+}

@@ -76,6 +76,9 @@ impl Display for Report {
         if let Some(switchml) = &self.switchml {
             write!(f, "{switchml}")?;
         }
+        if let Some(netreduce) = &self.netreduce {
+            write!(f, "{netreduce}")?;
+        }
         if let Some(card) = &self.card {
             write!(f, "{card}")?;
         }

@@ -6,13 +6,15 @@
 
 use super::{
     CardCounts, CardEvents, JobMembers, Latency, LinkCounters, LoadCounters, MemberGauges,
-    NicCounters, RankGauges, Report, SessionGauges, SwitchGauges, SwitchmlLimits, SwitchmlReport,
+    NetreduceLimits, NicCounters, RankGauges, Report, SessionGauges, SwitchGauges, SwitchmlLimits,
+    SwitchmlReport,
 };
 use std::collections::BTreeMap;
 use tally_engine::egress::{PortCounters, RareCounters};
 use tally_engine::forwarding::PortAddresses;
 use tally_engine::metrics::{Metric, MetricSet, Number};
 use tally_engine::native::PoolUse;
+use tally_engine::netreduce::{NetreduceCounters, NetreduceUse, RingCounters};
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
 use tally_engine::switchml::{RankCounters, SessionCounters, SwitchmlCounters, SwitchmlUse};
@@ -35,7 +37,7 @@ const fn at<T: MetricSet>(place: &'static str) -> Group {
 }
 
 /// All metrics of the switch.
-pub const TABLE: [Group; 24] = [
+pub const TABLE: [Group; 28] = [
     at::<SwitchGauges>(""),
     at::<PoolUse>(""),
     at::<Counters>("counters"),
@@ -57,6 +59,10 @@ pub const TABLE: [Group; 24] = [
     at::<SessionCounters>("switchml.sessions[]"),
     at::<RankCounters>("switchml.sessions[].ranks[]"),
     at::<RankGauges>("switchml.sessions[].ranks[]"),
+    at::<NetreduceCounters>("netreduce.counters"),
+    at::<NetreduceUse>("netreduce"),
+    at::<NetreduceLimits>("netreduce"),
+    at::<RingCounters>("netreduce.rings[]"),
     at::<CardEvents>("card"),
     at::<CardTraffic>("card"),
     at::<CardCounts>("card"),
@@ -108,6 +114,14 @@ impl Report {
         }
         if let Some(switchml) = &self.switchml {
             samples.add_switchml(switchml);
+        }
+        if let Some(netreduce) = &self.netreduce {
+            samples.add_named::<NetreduceCounters>(&netreduce.counters);
+            samples.add(&[], &netreduce.in_use);
+            samples.add(&[], &netreduce.limits);
+            for ring in &netreduce.rings {
+                samples.add(&[ring.id.to_string()], &ring.counters);
+            }
         }
         if let Some(card) = &self.card {
             samples.add(&[], &card.events);

@@ -21,12 +21,14 @@ fn a_report_has_the_keys_that_tools_rely_on() {
 fn parts_that_a_switch_lacks_are_left_out() {
     let mut report: Report = parse(GOLDEN);
     report.switchml = None;
+    report.netreduce = None;
     report.card = None;
     report.frames_missing = None;
     report.ports[0].rules_refused = None;
     let text = report.json();
     for key in [
         "\"switchml",
+        "\"netreduce",
         "\"card\"",
         "\"frames_missing",
         "\"rules_refused",

@@ -1,6 +1,8 @@
 //! What a reload applies, and what it says needs a restart.
 
-use super::super::{AddressConfig, FabricSection, IdRange, LinkSection, PortSection};
+use super::super::{
+    AddressConfig, FabricSection, IdRange, LinkSection, NetreduceSection, PortSection,
+};
 use super::*;
 use tally_wire::{Key, Mac};
 
@@ -35,6 +37,36 @@ fn what_is_alike_does_not_differ() {
     let changes = Config::diff(&config(), &config());
     assert_eq!(changes, Changes::default());
     assert!(changes.is_empty());
+}
+
+#[test]
+fn rings_are_applied_and_told() {
+    let ring = |id, byte| RingSection::new(id, key(byte), vec![[10, 0, 0, 1].into(); 2]);
+    let with = |rings: Vec<RingSection>| {
+        let mut config = config();
+        config.netreduce = Some(NetreduceSection {
+            rings,
+            ..NetreduceSection::default()
+        });
+        config
+    };
+    let before = with(vec![ring(1, 1), ring(2, 2)]);
+    let mut other = ring(2, 3);
+    other.window_messages = 4;
+    let after = with(vec![other, ring(3, 3)]);
+    let changes = Config::diff(&before, &after);
+    let lines = [
+        "ring 1: removed",
+        "ring 2: begins anew: key replaced, window_messages 2 to 4",
+        "ring 3: added, 2 members",
+    ];
+    assert_eq!(changes.lines(), lines);
+    assert_eq!(changes.restart, []);
+    assert_eq!(before.with(&changes), after);
+
+    let changes = Config::diff(&config(), &after);
+    assert!(changes.is_empty());
+    assert_eq!(changes.restart[0].key, "netreduce");
 }
 
 #[test]

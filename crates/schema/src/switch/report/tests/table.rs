@@ -5,6 +5,7 @@ use crate::switch::report::STATES;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use tally_engine::metrics::{Metric, MetricSet, Number, Unit};
+use tally_engine::netreduce::NetreduceCounters;
 use tally_engine::switchml::SwitchmlCounters;
 use tally_engine::{Counters, DropReason};
 
@@ -58,6 +59,13 @@ fn filled() -> Report {
     session.counters.fill(next);
     session.ranks[0].counters.fill(next);
     session.ranks[0].gauges.fill(next);
+    let netreduce = report.netreduce.as_mut().unwrap();
+    let mut counters = NetreduceCounters::default();
+    counters.fill(next);
+    netreduce.counters = counters.named().into_iter().map(by_name).collect();
+    netreduce.in_use.fill(next);
+    netreduce.limits.fill(next);
+    netreduce.rings[0].counters.fill(next);
     let card = report.card.as_mut().unwrap();
     card.events.fill(next);
     card.traffic.fill(next);
