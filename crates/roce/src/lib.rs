@@ -1,5 +1,5 @@
-//! A reliable connection (RC) of RoCEv2 in software, for tests, load and simulation where there is
-//! no NIC that speaks it.
+//! RoCEv2 hosts: a reliable connection (RC) in software, for tests, load and simulation where there
+//! is no NIC that speaks it, and members of [`ring`]s that a switch sums.
 //!
 //! Sans-IO: whole frames and moments are arguments. The order of calls is that of
 //! `tally_endpoint`: after [`receive`](Connection::receive),
@@ -23,13 +23,15 @@
 
 mod requester;
 mod responder;
+pub mod ring;
 
 use requester::Requester;
 pub use requester::{Message, Posted};
 use responder::{Answer, Responder};
 use std::collections::VecDeque;
 use std::time::Duration;
-use tally_wire::frame::{UDP_END, emit_udp};
+use tally_wire::field::ipv4;
+use tally_wire::frame::{UDP_END, emit_udp, internet_checksum};
 use tally_wire::roce::{
     Aeth, BTH_BYTES, Bth, CNP_BYTES, ICRC_BYTES, Opcode, PORT, Packet, Psn, QueuePair, Syndrome,
     is_sealed, seal,
@@ -63,6 +65,8 @@ pub struct Config {
     pub timeout: Duration,
     /// Consecutive timeouts before the connection fails.
     pub retries: u32,
+    /// DSCP of the frames that it sends.
+    pub dscp: u8,
     /// Memory that the peer may write.
     pub memory: Vec<u8>,
     /// Key of the memory.
@@ -284,13 +288,7 @@ impl Connection {
         bth.pad = (part.payload.len().wrapping_neg() & 3) as u8;
         let (extended, bytes) = part.extended();
         let payload = self.requester.payload(&part);
-        Some(write(
-            &self.config.addresses,
-            out,
-            bth,
-            &extended[..bytes],
-            payload,
-        ))
+        Some(self.write(out, bth, &extended[..bytes], payload))
     }
 
     fn write_answer(&self, answer: Answer, out: &mut [u8]) -> usize {
@@ -313,8 +311,20 @@ impl Connection {
         }
     }
 
+    /// Writes a whole frame and returns its length.
     fn write(&self, out: &mut [u8], bth: Bth, extended: &[u8], payload: &[u8]) -> usize {
-        write(&self.config.addresses, out, bth, extended, payload)
+        let pad = usize::from(bth.pad);
+        let bytes = BTH_BYTES + extended.len() + payload.len() + pad + ICRC_BYTES;
+        emit_udp(out, &self.config.addresses, bytes);
+        let frame = &mut out[..UDP_END + bytes];
+        set_dscp(frame, self.config.dscp);
+        let mut at = UDP_END;
+        for part in [&bth.emit()[..], extended, payload, &[0; 3][..pad]] {
+            frame[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        seal(frame);
+        frame.len()
     }
 
     /// The next event.
@@ -339,23 +349,10 @@ impl Connection {
     }
 }
 
-/// Writes a whole frame and returns its length.
-fn write(
-    addresses: &Addresses,
-    out: &mut [u8],
-    bth: Bth,
-    extended: &[u8],
-    payload: &[u8],
-) -> usize {
-    let pad = usize::from(bth.pad);
-    let bytes = BTH_BYTES + extended.len() + payload.len() + pad + ICRC_BYTES;
-    emit_udp(out, addresses, bytes);
-    let frame = &mut out[..UDP_END + bytes];
-    let mut at = UDP_END;
-    for part in [&bth.emit()[..], extended, payload, &[0; 3][..pad]] {
-        frame[at..at + part.len()].copy_from_slice(part);
-        at += part.len();
-    }
-    seal(frame);
-    frame.len()
+/// Sets the DSCP of a frame from Ethernet on, and the checksum of its IPv4 header.
+fn set_dscp(frame: &mut [u8], dscp: u8) {
+    frame[ipv4::TOS] = dscp << 2 | frame[ipv4::TOS] & 3;
+    frame[ipv4::CHECKSUM].fill(0);
+    let checksum = internet_checksum(&frame[ipv4::HEADER]);
+    frame[ipv4::CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }

@@ -36,6 +36,7 @@ fn config(from: u8, to: u8) -> Config {
         in_flight: 20,
         timeout: Duration::from_micros(500),
         retries: 50,
+        dscp: 10,
         memory: vec![0; MEMORY],
         rkey: RKEY,
     }
