@@ -230,10 +230,18 @@ impl<F: Frame> Ring<F> {
     ) -> Result<Step<F>, DropReason> {
         let packet = arrived.packet;
         let (qp, psn) = (packet.bth.qp, packet.bth.psn);
-        let of_epoch = self.connections[usize::from(rank)].filter(|it| it.qp == qp);
-        let connection = match of_epoch {
-            Some(connection) => connection,
-            None => self.connect(context, counters, rank, &arrived)?,
+        let header = match arrived.begins() {
+            true => Some(self.header(rank, &arrived)?),
+            false => None,
+        };
+        let is_newer = |header: RingHeader| self.epoch.is_none_or(|it| header.epoch.is_after(it));
+        let connection = self.connections[usize::from(rank)]
+            // A queue pair that is made anew may have its number again.
+            .filter(|it| it.qp == qp && !header.is_some_and(is_newer));
+        let connection = match (connection, header) {
+            (Some(connection), _) => connection,
+            (None, Some(header)) => self.connect(context, counters, rank, &header, &arrived)?,
+            (None, None) => return Err(DropReason::NetreduceUnknown),
         };
         if (connection.port, connection.mac) != (arrived.port, arrived.mac) {
             return Err(DropReason::NetreducePort);
@@ -250,12 +258,13 @@ impl<F: Frame> Ring<F> {
             }
             Position::Live(message, slot) => (message, slot),
             Position::Next => {
-                self.begin(context, rank, &arrived)?;
+                let header = header.ok_or(DropReason::NetreduceHeader)?;
+                self.begin(context, rank, &header, &arrived)?;
                 (connection.next, 0)
             }
         };
         self.last = context.now;
-        let elements_at = self.check(message, slot, rank, &arrived)?;
+        let elements_at = self.check(message, slot, header, &arrived)?;
         let at = self.at(message);
         let members = self.config.members.len();
         let entry = &mut self.messages[at];
@@ -341,12 +350,9 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
         rank: u8,
+        header: &RingHeader,
         arrived: &Arrived<'_, F>,
     ) -> Result<Connection, DropReason> {
-        if !arrived.begins() {
-            return Err(DropReason::NetreduceUnknown);
-        }
-        let header = self.header(rank, arrived)?;
         let is_newer = self.epoch.is_none_or(|it| header.epoch.is_after(it));
         if !is_newer {
             let is_free = self.connections[usize::from(rank)].is_none();
@@ -390,12 +396,9 @@ impl<F: Frame> Ring<F> {
         &mut self,
         context: &mut Context<P>,
         rank: u8,
+        header: &RingHeader,
         arrived: &Arrived<'_, F>,
     ) -> Result<(), DropReason> {
-        if !arrived.begins() {
-            return Err(DropReason::NetreduceHeader);
-        }
-        let header = self.header(rank, arrived)?;
         let connection = self.connections[usize::from(rank)].expect("a connection that was found");
         if Some(header.epoch) != self.epoch || header.message != connection.next {
             return Err(DropReason::NetreduceHeader);
@@ -405,7 +408,7 @@ impl<F: Frame> Ring<F> {
         if number - self.base >= self.config.live_messages() || number == u32::MAX {
             return Err(DropReason::NetreduceWindow);
         }
-        let shape = Self::shape(&header, arrived, self.config.message_packets)?;
+        let shape = Self::shape(header, arrived, self.config.message_packets)?;
         let at = self.at(number);
         let message = &mut self.messages[at];
         if *message.shape.get_or_insert(shape) != shape {
@@ -462,7 +465,7 @@ impl<F: Frame> Ring<F> {
         &self,
         message: u32,
         slot: u32,
-        rank: u8,
+        header: Option<RingHeader>,
         arrived: &Arrived<'_, F>,
     ) -> Result<u16, DropReason> {
         let shape = self.messages[self.at(message)].shape;
@@ -484,8 +487,7 @@ impl<F: Frame> Ring<F> {
             return Err(DropReason::NetreduceShape);
         }
         let mut at = UDP_END + arrived.packet.payload.start;
-        if slot == 0 {
-            let header = self.header(rank, arrived)?;
+        if let Some(header) = header {
             if Some(header.epoch) != self.epoch || header.message != message {
                 return Err(DropReason::NetreduceHeader);
             }

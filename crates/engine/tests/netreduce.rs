@@ -1,0 +1,754 @@
+//! Rings of RoCEv2 hosts at a switch: sums, copies, loss, and frames of others.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::platform::Memory;
+use common::switch::{ADDRESS, Switch, ask, forwarding, native, pool};
+use std::net::Ipv4Addr;
+use std::time::Duration;
+use tally_engine::netreduce::{
+    Command as NetreduceCommand, NetreduceCounters, NetreduceDialect, RingConfig, RingStatus,
+};
+use tally_engine::{Command, DialectCommand, Dialects, DropReason, PortId};
+use tally_kernels::Kernels;
+use tally_wire::field::udp;
+use tally_wire::frame::{UDP_END, emit_udp};
+use tally_wire::netreduce::{
+    Channel, DEFAULT_DSCP, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId, RingSecret,
+};
+use tally_wire::roce::{
+    BTH_BYTES, Bth, ICRC_BYTES, Opcode, PORT, Packet, Place, Psn, QueuePair, Verb, is_sealed, seal,
+};
+use tally_wire::{Addresses, Key, Mac, UdpFrame};
+
+const PORTS: u16 = 8;
+const FRAME_BYTES: usize = 1514;
+const RING: RingId = RingId(7);
+const EPOCH: RingEpoch = RingEpoch(40);
+const MTU: usize = 256;
+/// A host that is in no ring, at the last port.
+const STRANGER: usize = 7;
+
+fn secret() -> RingSecret {
+    Key::new(&[1; 16]).unwrap().ring_secret(RING)
+}
+
+fn mac(host: usize) -> Mac {
+    Mac([2, 0, 0, 0, 0, host as u8 + 1])
+}
+
+fn ip(host: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, host as u8 + 1)
+}
+
+fn ring(members: usize) -> RingConfig {
+    RingConfig {
+        id: RING,
+        secret: secret(),
+        members: (0..members).map(ip).collect(),
+        window_messages: 2,
+        message_packets: 4,
+    }
+}
+
+/// One packet of a member's connection to the next.
+#[derive(Clone)]
+struct Data {
+    rank: usize,
+    to: usize,
+    qp: QueuePair,
+    psn: Psn,
+    verb: Verb,
+    place: Place,
+    dscp: u8,
+    payload: Vec<u8>,
+}
+
+impl Data {
+    fn frame(&self) -> Vec<u8> {
+        let extended = match self.verb {
+            Verb::Write if self.place.begins() => 16,
+            _ => 0,
+        };
+        let bytes = BTH_BYTES + extended + self.payload.len() + ICRC_BYTES;
+        let mut frame = vec![0; UDP_END + bytes];
+        let addresses = Addresses {
+            src_mac: mac(self.rank),
+            dst_mac: mac(self.to),
+            src_ip: ip(self.rank),
+            dst_ip: ip(self.to),
+            src_port: 50_000,
+            dst_port: PORT,
+        };
+        emit_udp(&mut frame, &addresses, bytes);
+        frame[tally_wire::field::ipv4::TOS] |= self.dscp << 2;
+        frame[udp::CHECKSUM].fill(0x77);
+        fix_ip_checksum(&mut frame);
+        let bth = Bth {
+            opcode: Opcode::Message {
+                verb: self.verb,
+                place: self.place,
+                has_immediate: false,
+            },
+            is_solicited: false,
+            is_migrated: true,
+            pad: 0,
+            pkey: 0xffff,
+            fecn: false,
+            becn: false,
+            qp: self.qp,
+            ack_requested: true,
+            psn: self.psn,
+        };
+        frame[UDP_END..UDP_END + BTH_BYTES].copy_from_slice(&bth.emit());
+        let at = UDP_END + BTH_BYTES + extended;
+        frame[at..at + self.payload.len()].copy_from_slice(&self.payload);
+        seal(&mut frame);
+        frame
+    }
+}
+
+fn fix_ip_checksum(frame: &mut [u8]) {
+    use tally_wire::field::ipv4;
+    frame[ipv4::CHECKSUM].fill(0);
+    let sum = tally_wire::frame::internet_checksum(&frame[ipv4::HEADER]);
+    frame[ipv4::CHECKSUM].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// A member that sends messages of elements.
+struct Member {
+    rank: usize,
+    members: usize,
+    epoch: RingEpoch,
+    verb: Verb,
+    qp: QueuePair,
+    psn: Psn,
+    message: u32,
+}
+
+impl Member {
+    fn new(rank: usize, members: usize) -> Self {
+        Self {
+            rank,
+            members,
+            epoch: EPOCH,
+            verb: Verb::Send,
+            qp: QueuePair(0x100 + rank as u32),
+            // Near the wrap.
+            psn: Psn::new(0xff_fffe + rank as u32),
+            message: 0,
+        }
+    }
+
+    fn to(&self) -> usize {
+        (self.rank + 1) % self.members
+    }
+
+    fn channel(&self) -> Channel {
+        Channel {
+            source: ip(self.rank),
+            destination: ip(self.to()),
+            qp: self.qp,
+        }
+    }
+
+    fn header(&self, element: Element, bytes: usize) -> RingHeader {
+        RingHeader {
+            element,
+            rank: self.rank as u8,
+            is_summed: false,
+            ring: RING,
+            epoch: self.epoch,
+            message: self.message,
+            bytes: bytes as u32,
+        }
+    }
+
+    /// The packets of the next message.
+    fn message(&mut self, element: Element, elements: &[u8]) -> Vec<Data> {
+        let header = self.header(element, elements.len());
+        let mut payload = header.emit(&secret(), &self.channel()).to_vec();
+        payload.extend_from_slice(elements);
+        let parts: Vec<_> = payload.chunks(MTU).collect();
+        let packets = parts.iter().enumerate().map(|(i, part)| Data {
+            rank: self.rank,
+            to: self.to(),
+            qp: self.qp,
+            psn: self.psn.after(i as u32),
+            verb: self.verb,
+            place: match (i, parts.len() - 1 - i) {
+                (0, 0) => Place::Only,
+                (0, _) => Place::First,
+                (_, 0) => Place::Last,
+                _ => Place::Middle,
+            },
+            dscp: DEFAULT_DSCP,
+            payload: part.to_vec(),
+        });
+        let packets: Vec<_> = packets.collect();
+        self.psn = self.psn.after(packets.len() as u32);
+        self.message += 1;
+        packets
+    }
+}
+
+struct World {
+    switch: Switch<Dialects<Memory>>,
+    cores: u16,
+}
+
+impl World {
+    /// A switch with rings of so many members; all hosts have been heard.
+    fn new(cores: u8, members: &[usize]) -> Self {
+        let config = forwarding(ADDRESS, PORTS);
+        let memory = Memory::new(FRAME_BYTES);
+        let rings: Vec<_> = members.iter().map(|&members| ring(members)).collect();
+        let switch = Switch::new(ADDRESS, cores, &config, memory, |core| {
+            let place = (usize::from(core), u16::from(cores));
+            let dialect =
+                NetreduceDialect::new(DEFAULT_DSCP, Kernels::best(), place, rings.iter().cloned());
+            Dialects {
+                native: native(pool(cores, core, []), PORTS),
+                switchml: None,
+                netreduce: Some(Box::new(dialect)),
+                offload: None,
+            }
+        });
+        let mut world = Self {
+            switch,
+            cores: cores.into(),
+        };
+        world.greet();
+        world
+    }
+
+    fn greet(&mut self) {
+        for host in 0..usize::from(PORTS) {
+            let mut hello = vec![0xff; 60];
+            hello[6..12].copy_from_slice(&mac(host).0);
+            hello[12..14].copy_from_slice(&[0x88, 0xb5]);
+            self.send_from(host, &hello);
+        }
+        self.switch.take();
+    }
+
+    fn send_from(&mut self, port: usize, frame: &[u8]) {
+        let packet = self.switch.memory.packet(frame);
+        self.switch.receive(PortId(port as u16), packet);
+    }
+
+    /// What leaves when this packet has come.
+    fn send(&mut self, data: &Data) -> Vec<(PortId, Vec<u8>)> {
+        self.send_from(data.rank, &data.frame());
+        self.switch.take()
+    }
+
+    fn counters(&self) -> NetreduceCounters {
+        let at = RING.0 as usize % usize::from(self.cores);
+        let core = &self.switch.cores[at];
+        *core.dialects.netreduce.as_ref().unwrap().counters()
+    }
+
+    fn status(&mut self) -> RingStatus {
+        let core = RING.0 as usize % usize::from(self.cores);
+        let command = |reply| {
+            let command = DialectCommand::Netreduce(NetreduceCommand::Rings(reply));
+            self.switch.cores[core].command(Command::Dialect(command));
+        };
+        ask(command).remove(0)
+    }
+
+    #[track_caller]
+    fn assert_dropped(&mut self, port: usize, frame: &[u8], reason: DropReason) {
+        let before = self.dropped(reason);
+        self.send_from(port, frame);
+        let left = self.switch.take();
+        assert!(left.is_empty(), "{} frames left", left.len());
+        assert_eq!(
+            self.dropped(reason),
+            before + 1,
+            "{:?}",
+            self.switch.drops()
+        );
+    }
+
+    fn dropped(&self, reason: DropReason) -> u64 {
+        let drops = self.switch.drops();
+        (drops.iter().find(|(it, _)| *it == reason)).map_or(0, |&(_, count)| count)
+    }
+}
+
+fn i32s(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
+    values.into_iter().flat_map(i32::to_le_bytes).collect()
+}
+
+/// The payload of a frame that left, which is otherwise the one that came.
+#[track_caller]
+fn payload(sent: &Data, left: &[u8]) -> Vec<u8> {
+    assert!(is_sealed(left), "a wrong ICRC");
+    let udp = UdpFrame::parse(left).unwrap();
+    let packet = Packet::parse(udp.datagram(left)).unwrap();
+    let came = sent.frame();
+    let headers = UDP_END + packet.payload.start;
+    assert_eq!(left.len(), came.len());
+    assert_eq!(left[..udp::CHECKSUM.start], came[..udp::CHECKSUM.start]);
+    assert_eq!(
+        left[udp::CHECKSUM.end..headers],
+        came[udp::CHECKSUM.end..headers]
+    );
+    udp.datagram(left)[packet.payload].to_vec()
+}
+
+/// The elements of a frame that left with a sum.
+#[track_caller]
+fn sum_of(sent: &Data, left: &[u8]) -> Vec<u8> {
+    let payload = payload(sent, left);
+    assert_eq!(
+        left[udp::CHECKSUM],
+        [0, 0],
+        "UDP's checksum is not of the sum"
+    );
+    if !sent.place.begins() {
+        return payload;
+    }
+    let channel = Channel {
+        source: ip(sent.rank),
+        destination: ip(sent.to),
+        qp: sent.qp,
+    };
+    let header = RingHeader::parse(&payload, &secret(), &channel).unwrap();
+    assert!(header.is_summed);
+    assert_eq!(usize::from(header.rank), sent.rank);
+    payload[RING_HEADER_BYTES..].to_vec()
+}
+
+/// All members send a message; returns what they sent and what left.
+fn exchange(
+    world: &mut World,
+    members: &mut [Member],
+    element: Element,
+    elements: impl Fn(usize) -> Vec<u8>,
+) -> (Vec<Vec<Data>>, Vec<(PortId, Vec<u8>)>) {
+    let sent: Vec<_> = (members.iter_mut())
+        .map(|member| {
+            let elements = elements(member.rank);
+            member.message(element, &elements)
+        })
+        .collect();
+    let mut left = Vec::new();
+    for packets in sent.iter().rev() {
+        for packet in packets {
+            left.extend(world.send(packet));
+        }
+    }
+    (sent, left)
+}
+
+/// The frame to the successor of a rank at a place of its message.
+fn left_of<'a>(left: &'a [(PortId, Vec<u8>)], sent: &Data) -> &'a [u8] {
+    let is_it = |frame: &[u8]| {
+        let udp = UdpFrame::parse(frame).unwrap();
+        let bth = Bth::parse(udp.datagram(frame)).unwrap();
+        udp.addresses.src_ip == ip(sent.rank) && bth.psn == sent.psn
+    };
+    let mut found = left.iter().filter(|(_, frame)| is_it(frame));
+    let (port, frame) = found.next().expect("a packet of each member leaves");
+    assert_eq!(usize::from(port.0), sent.to);
+    assert!(found.next().is_none(), "once");
+    frame
+}
+
+fn element(rank: usize, at: i32) -> i32 {
+    (i32::MAX - 5).wrapping_add(rank as i32 * at)
+}
+
+#[test]
+fn every_packet_leaves_with_the_sum_of_all() {
+    for (cores, verb) in [
+        (1, Verb::Send),
+        (1, Verb::Write),
+        (2, Verb::Send),
+        (4, Verb::Write),
+    ] {
+        for n in [2, 3, 7] {
+            let mut world = World::new(cores, &[n]);
+            let mut members: Vec<_> = (0..n).map(|rank| Member::new(rank, n)).collect();
+            members.iter_mut().for_each(|member| member.verb = verb);
+            for bytes in [4, 220, 224, 228, 600, 992] {
+                let elements = |rank: usize| i32s((0..bytes / 4).map(|i| element(rank, i)));
+                let (sent, left) = exchange(&mut world, &mut members, Element::I32, elements);
+                let expected = i32s((0..bytes / 4).map(|i| {
+                    let parts = (0..n).map(|rank| element(rank, i));
+                    parts.fold(0, i32::wrapping_add)
+                }));
+                assert_eq!(left.len(), n * sent[0].len());
+                for packets in &sent {
+                    let parts = packets.iter().map(|it| sum_of(it, left_of(&left, it)));
+                    assert_eq!(
+                        parts.collect::<Vec<_>>().concat(),
+                        expected,
+                        "{bytes} bytes"
+                    );
+                }
+            }
+            assert_eq!(world.switch.drops(), [], "nothing is dropped");
+        }
+    }
+}
+
+#[test]
+fn sums_of_floats_are_in_the_order_of_ranks() {
+    let n = 4;
+    let values: [f32; 4] = [1e8, 3.25, -1e8, 7.5e-3];
+    let expected = values.iter().copied().reduce(|a, b| a + b).unwrap();
+    for start in 0..n {
+        let mut world = World::new(1, &[n]);
+        let mut left = Vec::new();
+        let mut sent = Vec::new();
+        for rank in (0..n).map(|i| (start + 3 * i) % n) {
+            let elements = values[rank].to_le_bytes().repeat(40);
+            let packets = Member::new(rank, n).message(Element::F32, &elements);
+            left.extend(world.send(&packets[0]));
+            sent.push(packets[0].clone());
+        }
+        for packet in &sent {
+            let sum = sum_of(packet, left_of(&left, packet));
+            assert_eq!(sum, expected.to_le_bytes().repeat(40));
+        }
+    }
+    for (element, one, expected) in [
+        (Element::F16, 0x3c00u16, 0x4400u16),
+        (Element::Bf16, 0x3f80, 0x4080),
+    ] {
+        let mut world = World::new(1, &[n]);
+        let mut members: Vec<_> = (0..n).map(|rank| Member::new(rank, n)).collect();
+        let ones = one.to_le_bytes().repeat(300);
+        let (sent, left) = exchange(&mut world, &mut members, element, |_| ones.clone());
+        let parts = sent[2].iter().map(|it| sum_of(it, left_of(&left, it)));
+        assert_eq!(
+            parts.collect::<Vec<_>>().concat(),
+            expected.to_le_bytes().repeat(300)
+        );
+    }
+}
+
+#[test]
+fn copies_are_dropped_before_the_sum_and_get_it_afterwards() {
+    let mut world = World::new(1, &[2]);
+    let [mut a, mut b] = [0, 1].map(|rank| Member::new(rank, 2));
+    let from_a = a.message(Element::I32, &i32s([1; 100]));
+    let from_b = b.message(Element::I32, &i32s([2; 100]));
+    for packet in &from_a {
+        assert!(world.send(packet).is_empty());
+        world.assert_dropped(0, &packet.frame(), DropReason::Duplicate);
+    }
+    // A copy with other elements: what counts is what came first.
+    let mut other = from_a[1].clone();
+    other.payload = i32s([99; 44]);
+    world.assert_dropped(0, &other.frame(), DropReason::Duplicate);
+    for packet in &from_b {
+        assert_eq!(world.send(packet).len(), 2);
+    }
+    for packet in from_a.iter().chain(&from_b).chain([&other]) {
+        let left = world.send(packet);
+        assert_eq!(left.len(), 1);
+        let sum = sum_of(packet, left_of(&left, packet));
+        assert_eq!(sum, i32s(vec![3; sum.len() / 4]));
+    }
+    assert_eq!(world.counters().sums_again, 5);
+    assert_eq!(world.counters().sums, 2);
+}
+
+#[test]
+fn state_is_freed_when_all_have_sent_a_window_later() {
+    let n = 3;
+    let mut world = World::new(1, &[n]);
+    let before = world.switch.memory.alive();
+    let mut members: Vec<_> = (0..n).map(|rank| Member::new(rank, n)).collect();
+    let elements = |rank: usize| i32s([rank as i32; 100]);
+    let (first, _) = exchange(&mut world, &mut members, Element::I32, elements);
+    exchange(&mut world, &mut members, Element::I32, elements);
+    let status = world.status();
+    assert_eq!(
+        (status.counters.held, status.counters.messages),
+        (4, 0),
+        "one sum a slot"
+    );
+    // Two of three have sent in message 2: message 0 is kept.
+    for member in &mut members[..2] {
+        world.send(&member.message(Element::I32, &elements(member.rank))[0]);
+    }
+    let left = world.send(&first[1][0]);
+    assert_eq!(sum_of(&first[1][0], &left[0].1), i32s([3; 56]));
+    let last = members[2].message(Element::I32, &elements(2));
+    assert_eq!(world.send(&last[0]).len(), n);
+    assert_eq!(world.status().counters.messages, 1);
+    // It is freed: its receiver has had it, and ignores the payload.
+    let left = world.send(&first[1][0]);
+    assert_eq!(left[0].1, first[1][0].frame(), "as it is");
+    assert_eq!(world.counters().copies_passed, 1);
+
+    let status = world.status();
+    assert_eq!(
+        world.switch.memory.alive() as u64,
+        before as u64 + status.counters.held
+    );
+    let unbind = || Command::Dialect(DialectCommand::Netreduce(NetreduceCommand::Unbind(RING)));
+    world.switch.command(unbind);
+    assert_eq!(
+        world.switch.memory.alive(),
+        before,
+        "a ring that ends frees all"
+    );
+}
+
+#[test]
+fn no_member_is_two_windows_ahead() {
+    let n = 2;
+    let mut world = World::new(1, &[n]);
+    let mut fast = Member::new(0, n);
+    for _ in 0..4 {
+        assert!(
+            world
+                .send(&fast.message(Element::I32, &i32s([1]))[0])
+                .is_empty()
+        );
+    }
+    let next = fast.message(Element::I32, &i32s([1]));
+    world.assert_dropped(0, &next[0].frame(), DropReason::NetreduceWindow);
+    assert_eq!(world.status().counters.held, 4);
+    assert_eq!(world.status().missing, [1]);
+}
+
+#[test]
+fn packets_behind_a_lost_first_one_pass_and_cannot_be_taken_for_it() {
+    let n = 2;
+    let mut world = World::new(1, &[n]);
+    let mut a = Member::new(0, n);
+    let zeroth = a.message(Element::I32, &i32s([1; 100]));
+    zeroth.iter().for_each(|it| drop(world.send(it)));
+    let next = a.message(Element::I32, &i32s([1; 200]));
+    // The first is lost before the switch. Its receiver answers NAK to what is behind.
+    let left = world.send(&next[1]);
+    assert_eq!(left[0].1, next[1].frame());
+    assert_eq!(world.counters().ahead_passed, 1);
+    // What stands in its place and is no first packet would be taken: it is dropped.
+    let mut forged = next[1].clone();
+    forged.psn = next[0].psn;
+    world.assert_dropped(0, &forged.frame(), DropReason::NetreduceHeader);
+    let mut forged = next[0].clone();
+    forged.payload[30] ^= 1;
+    world.assert_dropped(0, &forged.frame(), DropReason::NetreduceHeader);
+    // Nor may a message be left out.
+    let after = a.message(Element::I32, &i32s([1; 100]));
+    let mut early = after[0].clone();
+    early.psn = next[0].psn;
+    world.assert_dropped(0, &early.frame(), DropReason::NetreduceHeader);
+    assert!(world.send(&next[0]).is_empty(), "held");
+}
+
+#[test]
+fn data_of_no_connection_is_not_forwarded_between_neighbours() {
+    let n = 3;
+    let mut world = World::new(2, &[n]);
+    let mut a = Member::new(0, n);
+    let zeroth = a.message(Element::I32, &i32s([1; 100]));
+    let first = a.message(Element::I32, &i32s([1; 200]));
+    // As after a restart of the switch: a message under way, and one that begins.
+    world.assert_dropped(0, &zeroth[1].frame(), DropReason::NetreduceUnknown);
+    world.assert_dropped(0, &first[0].frame(), DropReason::NetreduceUnknown);
+    world.assert_dropped(0, &first[1].frame(), DropReason::NetreduceUnknown);
+    let mut plain = zeroth[0].clone();
+    plain.payload = vec![0; 64];
+    plain.place = Place::Only;
+    world.assert_dropped(0, &plain.frame(), DropReason::NetreduceHeader);
+    // READ requests of RC, too.
+    let mut read = plain.frame();
+    read[UDP_END] = 0x0c;
+    seal(&mut read);
+    world.assert_dropped(0, &read, DropReason::NetreduceUnknown);
+}
+
+#[test]
+fn other_traffic_of_rings_hosts_passes_untouched() {
+    let n = 3;
+    let mut world = World::new(2, &[n]);
+    let plain = Data {
+        rank: 0,
+        to: 1,
+        qp: QueuePair(0x55),
+        psn: Psn::new(1),
+        verb: Verb::Write,
+        place: Place::Only,
+        dscp: 0,
+        payload: vec![7; 64],
+    };
+    let other_class = plain.clone();
+    let to_a_stranger = Data {
+        to: STRANGER,
+        dscp: DEFAULT_DSCP,
+        ..plain.clone()
+    };
+    let backwards = Data {
+        rank: 1,
+        to: 0,
+        dscp: DEFAULT_DSCP,
+        ..plain.clone()
+    };
+    for data in [&other_class, &to_a_stranger, &backwards] {
+        let left = world.send(data);
+        assert_eq!(left, [(PortId(data.to as u16), data.frame())]);
+    }
+    // An acknowledgement, a CNP, and connection management (datagrams), in the ring's class.
+    for opcode in [0x11, 0x81, 0x64] {
+        let mut frame = Data {
+            dscp: DEFAULT_DSCP,
+            ..plain.clone()
+        }
+        .frame();
+        frame[UDP_END] = opcode;
+        seal(&mut frame);
+        world.send_from(0, &frame);
+        assert_eq!(world.switch.take(), [(PortId(1), frame)], "{opcode:#x}");
+    }
+    assert_eq!(world.switch.drops(), []);
+}
+
+#[test]
+fn a_connection_is_bound_to_its_port_and_mac() {
+    let n = 2;
+    let mut world = World::new(1, &[n]);
+    let mut a = Member::new(0, n);
+    let packets = a.message(Element::I32, &i32s([1; 100]));
+    world.send(&packets[0]);
+    world.assert_dropped(STRANGER, &packets[1].frame(), DropReason::NetreducePort);
+    let mut frame = packets[1].frame();
+    frame[6..12].copy_from_slice(&mac(STRANGER).0);
+    world.assert_dropped(0, &frame, DropReason::NetreducePort);
+    let mut frame = packets[1].frame();
+    frame[UDP_END + BTH_BYTES + 5] ^= 1;
+    world.assert_dropped(0, &frame, DropReason::NetreduceIcrc);
+    assert!(world.send(&packets[1]).is_empty());
+    assert_eq!(world.counters().contributions, 2);
+}
+
+#[test]
+fn messages_of_a_number_are_alike() {
+    let n = 2;
+    let mut world = World::new(1, &[n]);
+    let [mut a, mut b] = [0, 1].map(|rank| Member::new(rank, n));
+    let packets = a.message(Element::I32, &i32s([1; 100]));
+    packets.iter().for_each(|it| drop(world.send(it)));
+    for (element, count) in [(Element::F32, 100), (Element::I32, 101), (Element::I32, 20)] {
+        let mut other = Member::new(1, n);
+        let packets = other.message(element, &i32s(vec![1; count]));
+        world.assert_dropped(1, &packets[0].frame(), DropReason::NetreduceShape);
+    }
+    let packets = b.message(Element::I32, &i32s([1; 100]));
+    assert_eq!(world.send(&packets[0]).len(), 2);
+    // A packet of another length, or of another place than its number says.
+    let mut short = packets[1].clone();
+    short.payload.truncate(100);
+    world.assert_dropped(1, &short.frame(), DropReason::NetreduceShape);
+    let mut middle = packets[1].clone();
+    middle.place = Place::Middle;
+    world.assert_dropped(1, &middle.frame(), DropReason::NetreduceShape);
+    // Longer than rings' messages.
+    let mut c = Member::new(0, n);
+    c.epoch = RingEpoch(EPOCH.0 + 1);
+    c.psn = Psn::new(5);
+    let long = c.message(Element::I32, &i32s([1; 300]));
+    world.assert_dropped(0, &long[0].frame(), DropReason::NetreduceShape);
+}
+
+#[test]
+fn a_newer_epoch_ends_the_older_one() {
+    let n = 2;
+    let mut world = World::new(2, &[n]);
+    let alive = world.switch.memory.alive();
+    let [mut a, mut b] = [0, 1].map(|rank| Member::new(rank, n));
+    let old_a = a.message(Element::I32, &i32s([1; 100]));
+    let old_b = b.message(Element::I32, &i32s([2; 100]));
+    world.send(&old_a[0]);
+    world.send(&old_a[1]);
+    let again = |rank| {
+        let mut member = Member::new(rank, n);
+        member.epoch = RingEpoch(EPOCH.0 + 1);
+        // One queue pair was only reset: it has its number again.
+        member.qp = QueuePair(0x100 + 0x200 * rank as u32);
+        member
+    };
+    let [mut a, mut b] = [0, 1].map(again);
+    let new_a = a.message(Element::I32, &i32s([10; 100]));
+    let new_b = b.message(Element::I32, &i32s([20; 100]));
+    assert!(world.send(&new_a[0]).is_empty());
+    assert_eq!(
+        world.switch.memory.alive(),
+        alive + 1,
+        "the old one's packets are gone"
+    );
+    world.assert_dropped(1, &old_b[0].frame(), DropReason::NetreduceEpoch);
+    world.assert_dropped(1, &old_b[1].frame(), DropReason::NetreduceUnknown);
+    let left = world.send(&new_b[0]);
+    assert_eq!(sum_of(&new_b[0], left_of(&left, &new_b[0])), i32s([30; 56]));
+    world.assert_dropped(0, &old_a[0].frame(), DropReason::NetreduceHeader);
+    assert_eq!(world.counters().epochs, 2);
+}
+
+#[test]
+fn a_ring_that_falls_silent_while_it_waits_is_freed() {
+    let n = 2;
+    let mut world = World::new(1, &[n]);
+    let alive = world.switch.memory.alive();
+    let [mut a, mut b] = [0, 1].map(|rank| Member::new(rank, n));
+    let (sent, _) = {
+        let mut members = [a, b];
+        let out = exchange(&mut world, &mut members, Element::I32, |_| i32s([1; 100]));
+        [a, b] = members;
+        out
+    };
+    // Nothing waits: hosts compute for hours.
+    world.switch.now = world.switch.now.after(Duration::from_secs(7200));
+    world.switch.poll();
+    world.greet();
+    assert_eq!(world.send(&sent[0][1]).len(), 1);
+    let waiting = a.message(Element::I32, &i32s([1; 100]));
+    world.send(&waiting[0]);
+    world.switch.now = world.switch.now.after(Duration::from_secs(59));
+    world.switch.poll();
+    assert_eq!(world.status().missing, [1]);
+    world.switch.now = world.switch.now.after(Duration::from_secs(7));
+    world.switch.poll();
+    assert_eq!(world.counters().expired, 1);
+    assert_eq!(world.switch.memory.alive(), alive);
+    // The epoch does not begin again, a newer one does.
+    let late = b.message(Element::I32, &i32s([1; 100]));
+    world.assert_dropped(1, &late[0].frame(), DropReason::NetreduceEpoch);
+    world.assert_dropped(0, &sent[0][0].frame(), DropReason::NetreduceEpoch);
+    a = Member::new(0, n);
+    a.epoch = RingEpoch(EPOCH.0 + 1);
+    a.qp = QueuePair(0x300);
+    world.send(&a.message(Element::I32, &i32s([1; 100]))[0]);
+    assert_eq!(world.status().epoch, Some(a.epoch));
+}
+
+#[test]
+fn a_sum_waits_for_receivers_that_were_not_heard_before() {
+    let n = 3;
+    let mut world = World::new(1, &[n]);
+    for port in 0..PORTS {
+        world.switch.cores[0]
+            .context
+            .forwarding
+            .forget(PortId(port));
+    }
+    let mut members: Vec<_> = (0..n).map(|rank| Member::new(rank, n)).collect();
+    let (sent, left) = exchange(&mut world, &mut members, Element::I32, |_| i32s([1; 20]));
+    assert_eq!(left.len(), n);
+    for packets in &sent {
+        let sum = sum_of(&packets[0], left_of(&left, &packets[0]));
+        assert_eq!(sum, i32s([3; 20]));
+    }
+}
