@@ -194,6 +194,9 @@ impl Member {
     }
 }
 
+/// Frames that left, each with its port.
+type Left = Vec<(PortId, Vec<u8>)>;
+
 struct World {
     switch: Switch<Dialects<Memory>>,
     cores: u16,
@@ -240,7 +243,7 @@ impl World {
     }
 
     /// What leaves when this packet has come.
-    fn send(&mut self, data: &Data) -> Vec<(PortId, Vec<u8>)> {
+    fn send(&mut self, data: &Data) -> Left {
         self.send_from(data.rank, &data.frame());
         self.switch.take()
     }
@@ -330,7 +333,7 @@ fn exchange(
     members: &mut [Member],
     element: Element,
     elements: impl Fn(usize) -> Vec<u8>,
-) -> (Vec<Vec<Data>>, Vec<(PortId, Vec<u8>)>) {
+) -> (Vec<Vec<Data>>, Left) {
     let sent: Vec<_> = (members.iter_mut())
         .map(|member| {
             let elements = elements(member.rank);
@@ -347,7 +350,7 @@ fn exchange(
 }
 
 /// The frame to the successor of a rank at a place of its message.
-fn left_of<'a>(left: &'a [(PortId, Vec<u8>)], sent: &Data) -> &'a [u8] {
+fn left_of<'a>(left: &'a Left, sent: &Data) -> &'a [u8] {
     let is_it = |frame: &[u8]| {
         let udp = UdpFrame::parse(frame).unwrap();
         let bth = Bth::parse(udp.datagram(frame)).unwrap();
