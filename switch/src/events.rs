@@ -80,7 +80,7 @@ impl Name {
                 field: part.to_string(),
             },
             (Rank::PS, count) => Self {
-                text: format!("PS {} of 0 to {}", part.index(), count - 1),
+                text: format!("PS {} of {count}", part.index()),
                 field: part.to_string(),
             },
             (Rank(rank), _) => Self {
@@ -213,7 +213,7 @@ pub fn say(event: &Event, ports: &[String], place: Place<'_>) {
             let (job, epoch) = (job.0, epoch.0);
             let which = match part.count() {
                 1 => String::new(),
-                count => format!(" {} of 0 to {}", part.index(), count - 1),
+                count => format!(" {} of {count}", part.index()),
             };
             warn!(
                 kind = "paused",
@@ -572,6 +572,8 @@ mod tests {
         assert_eq!(of(3), "switch leaf7 (rank 27); leaf7");
         assert_eq!(of(4), "switch leaf8 (ranks 28 to 51); leaf8");
         assert_eq!(shown(Name::of(Rank::PS, Part::ONLY, place)), "PS; ps");
+        let part = Part::new(0, 2).unwrap();
+        assert_eq!(shown(Name::of(Rank::PS, part, place)), "PS 0 of 2; ps0");
         assert_eq!(shown(Name::of(Rank(2), Part::ONLY, None)), "rank 2; 2");
         let refused = |rank, place, reason| shown(Name::refused(Rank(rank), place, reason, 4000));
         assert_eq!(refused(0, place, Reason::BadRank), "rank 4000; 4000");

@@ -15,8 +15,8 @@ use tally_engine::native::PoolUse;
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::{QueueConfig, QueueCounters};
 use tally_engine::{
-    Command, Counters, DialectCommand, DialectMetrics, PortId, Reply, Roster, native, netreduce,
-    offload, switchml,
+    Command, Counters, DialectCommand, DialectMetrics, JobCounters, PortId, Reply, Roster, native,
+    netreduce, offload, switchml,
 };
 use tally_schema::switch::config::CardJobs;
 use tally_schema::switch::report::LoadCounters;
@@ -118,6 +118,8 @@ pub struct CoreReport {
     pub residence_ns: hdrhistogram::Histogram<u64>,
     /// What it uses of its pool shard.
     pub in_use: PoolUse,
+    /// What its pool shard did for each configured job.
+    pub jobs: Vec<(JobId, JobCounters)>,
     /// What it did for SwitchML, if the switch has that.
     pub switchml: Option<switchml::Metrics>,
     /// What it did for rings, if the switch has them.
@@ -153,6 +155,7 @@ impl CoreReport {
             queues: core.queues,
             residence_ns: native.residence_ns,
             in_use: native.in_use,
+            jobs: native.jobs,
             switchml,
             netreduce,
             card: offload,

@@ -20,14 +20,14 @@ use tally_engine::metrics::MetricSet;
 use tally_engine::native::PoolUse;
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
-use tally_engine::{Counters, PolicyName, PortId, Registry, registry};
+use tally_engine::{Counters, JobCounters, PolicyName, PortId, Registry, registry};
 use tally_kernels::Backend;
 use tally_schema::metrics::Histogram;
 use tally_schema::switch::report::{
     CardReport, ChildReport, CoreLoad, JobMembers, JobPhase, JobReport, Latency, MemberGauges,
     MemberReport, ParentReport, PortReport, RESIDENCE_BOUNDS_US, Report, SwitchGauges, TreeReport,
 };
-use tally_wire::{Rank, Time, UNIT_BYTES};
+use tally_wire::{JobId, Rank, Time, UNIT_BYTES};
 
 /// What does not change while the switch runs.
 #[derive(Clone, Debug)]
@@ -148,9 +148,10 @@ pub fn report(
                 draining: job.draining,
                 tree: tree(&names, registry, &job, now),
                 tenant: job.tenant.as_deref().map(str::to_owned),
-                previous_key: previous_key(&job),
+                previous_key: previous_key(&job, registry),
                 payload_bytes: u32::from(registry.payload_units(job.id)) * UNIT_BYTES as u32,
-                ranks: members(&names, registry.members(job.id, now)),
+                counters: job_counters(cores, job.id),
+                ranks: members(&names, registry, job.id, now),
             })
             .collect(),
         switchml: sessions::report(shape.switchml, up, &names, cores, directory),
@@ -207,17 +208,37 @@ fn tree(
 }
 
 /// The ranks that use the previous key of a job.
-fn previous_key(job: &registry::JobStatus) -> Vec<String> {
+fn previous_key(job: &registry::JobStatus, registry: &Registry) -> Vec<String> {
+    let first = registry.tree(job.id).map_or(0, |(tree, _)| tree.first);
     let ranks = (0..job.workers).filter(|rank| job.previous_key >> rank & 1 == 1);
     let ps = job.ps_previous_key.then(|| "ps".to_owned());
-    ranks.map(|rank| rank.to_string()).chain(ps).collect()
+    let ranks = ranks.map(|rank| (first + u16::from(rank)).to_string());
+    ranks.chain(ps).collect()
+}
+
+/// What the pool shards of all cores did for a job.
+fn job_counters(cores: &[CoreReport], id: JobId) -> JobCounters {
+    let of_cores = cores.iter().flat_map(|core| &core.jobs);
+    let mut all = JobCounters::default();
+    for (_, counters) in of_cores.filter(|(job, _)| *job == id) {
+        all.add(counters);
+    }
+    all
 }
 
 /// The members of a job.
-fn members(ports: &[PortShape], members: Vec<registry::MemberStatus>) -> Vec<MemberReport> {
+fn members(ports: &[PortShape], registry: &Registry, id: JobId, now: Time) -> Vec<MemberReport> {
     let port = |port: PortId| ports.get(usize::from(port.0));
+    let tree = registry.tree(id);
+    let rank = |local: Rank| match tree {
+        Some((tree, hosts)) => tree.ranks_of(hosts, local).map(|ranks| ranks.first()),
+        None => local.is_worker().then_some(u16::from(local.0)),
+    };
+    let switch = |local| tree.and_then(|(tree, hosts)| tree.child(hosts, local));
     let report = |it: registry::MemberStatus| MemberReport {
-        rank: it.rank.is_worker().then_some(it.rank.0),
+        rank: rank(it.rank),
+        local_rank: tree.and(it.rank.is_worker().then_some(it.rank.0)),
+        switch: switch(it.rank).map(|child| child.switch.as_str().to_owned()),
         part: (it.part.count() > 1).then_some(it.part.index()),
         port: port(it.member.port).map_or_else(String::new, |port| port.name.clone()),
         mac: it.member.mac,
@@ -231,7 +252,7 @@ fn members(ports: &[PortShape], members: Vec<registry::MemberStatus>) -> Vec<Mem
             behind: it.behind,
         },
     };
-    members.into_iter().map(report).collect()
+    registry.members(id, now).into_iter().map(report).collect()
 }
 
 /// What is counted by name.

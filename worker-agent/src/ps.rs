@@ -269,9 +269,9 @@ pub fn log_event(log: Log, who: &str, job: JobId, event: PsEvent) {
     let job = job.0;
     match event {
         PsEvent::Joined { part } if part.count() > 1 => log.info(format_args!(
-            "{who}job {job}: joined as part {} of 0 to {}, waiting for workers",
+            "{who}job {job}: joined as part {} of {}, waiting for workers",
             part.index(),
-            part.count() - 1
+            part.count()
         )),
         PsEvent::Joined { .. } => {
             log.info(format_args!("{who}job {job}: joined, waiting for workers"));

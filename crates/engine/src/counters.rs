@@ -2,6 +2,7 @@
 
 use crate::metrics;
 use crate::metrics::{Label, help};
+use serde::{Deserialize, Serialize};
 use std::ops::{Index, IndexMut};
 use tally_wire::{FrameError, HeaderError, switchml};
 
@@ -388,6 +389,26 @@ metrics! {
     parts {
         /// Frames dropped.
         pub drops: Drops;
+    }
+}
+
+metrics! {
+    /// What the pool shards did for one job since the switch has it, without what a card did.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(default)]
+    pub struct JobCounters, labels ["job_id"] {
+        /// Contributions of the job's members at the switch: summed, forwarded or dropped.
+        pub contributions: u64 = counter "job_contributions";
+        /// Fragments whose result the switch sent to the job's members.
+        pub results: u64 = counter "job_results";
+        /// Payload bytes of these results: the job's goodput.
+        pub payload_bytes: u64 = counter "job_payload_bytes" in Bytes;
+        /// Sums of the job sent to the parent switch, without copies.
+        pub sums_up: u64 = counter "job_sums_up";
+        /// Bytes of all frames with payload sent to the parent switch for the job.
+        pub uplink_bytes: u64 = counter "job_uplink_bytes" in Bytes;
+        /// Results of the job that came from the parent switch.
+        pub results_down: u64 = counter "job_results_down";
     }
 }
 

@@ -55,7 +55,7 @@ pub mod switchml;
 pub use crate::context::{Context, ControlFrame, ParentAddress, SwitchAddress};
 pub use crate::core::{Command, Core, CoreReport, Reply};
 pub use buffer::{Buffer, Egress, To};
-pub use counters::{Counters, DropReason, Drops};
+pub use counters::{Counters, DropReason, Drops, JobCounters};
 pub use dialects::{DialectCommand, DialectMetrics, Dialects};
 pub use egress::{Handover, Ports, Transmit};
 pub use forwarding::{Forwarding, ForwardingConfig};

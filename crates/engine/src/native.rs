@@ -28,7 +28,8 @@ use crate::frame::{Frame, Observed, Platform};
 use crate::metrics;
 use crate::queue::{class_of, class_of_header};
 use crate::{
-    Aggregator, Batch, Contribution, Counters, DropReason, Member, PoolJob, PortId, Roster,
+    Aggregator, Batch, Contribution, Counters, DropReason, JobCounters, Member, PoolJob, PortId,
+    Roster,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -81,6 +82,8 @@ pub struct Metrics {
     pub in_use: PoolUse,
     /// Nanoseconds from a fragment's first contribution to its result.
     pub residence_ns: hdrhistogram::Histogram<u64>,
+    /// What it did for each configured job.
+    pub jobs: Vec<(JobId, JobCounters)>,
 }
 
 /// What control asks of the native protocol.
@@ -314,6 +317,7 @@ impl<P: Platform> Dialect<P> for Native<P> {
                 held_in_use: self.aggregator.held_in_use(),
             },
             residence_ns: self.residence.histogram(),
+            jobs: self.aggregator.job_counters().collect(),
         }
     }
 

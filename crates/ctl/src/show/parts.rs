@@ -26,10 +26,19 @@ pub(super) fn jobs(report: &Report) -> String {
     }
     let mut table = columns![
         "job" right, "phase" left, "epoch" right, "workers" right, "joined" right, "left" right,
-        "ps" left, "card" left, "tenant" left, "old key" left, "waits for" left, "tree" left, "below" left,
+        "ps" left, "card" left, "tenant" left, "old key" left, "waits for" left, "results" right, "payload bytes" right, "tree" left, "below" left, "sums up" right,
+        "uplink bytes" right, "results down" right,
     ];
     let yes = |it: bool| if it { "yes" } else { "no" }.to_owned();
     for job in &report.jobs {
+        let has_parent = job.tree.as_ref().is_some_and(|tree| tree.parent.is_some());
+        let of_parent = |n: u64| {
+            if has_parent {
+                n.to_string()
+            } else {
+                NONE.into()
+            }
+        };
         table.row([
             job.id.to_string(),
             if job.draining {
@@ -54,12 +63,17 @@ pub(super) fn jobs(report: &Report) -> String {
                 job.previous_key.join(" ")
             },
             awaited(job),
+            job.counters.results.to_string(),
+            job.counters.payload_bytes.to_string(),
             job.tree
                 .as_ref()
                 .map_or_else(|| NONE.into(), TreeReport::place),
             job.tree
                 .as_ref()
                 .map_or_else(|| NONE.into(), TreeReport::below),
+            of_parent(job.counters.sums_up),
+            of_parent(job.counters.uplink_bytes),
+            of_parent(job.counters.results_down),
         ]);
     }
     table.to_string()

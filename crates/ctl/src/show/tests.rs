@@ -31,15 +31,15 @@ fn jobs_and_members_are_aligned() {
     shows(
         Part::Jobs,
         &[
-            "job  phase              epoch  workers  joined  left  ps   card  tenant  old key  waits for  tree              below",
-            "  7  running, draining      3        4       4     1  yes  yes   lab     1 ps     -          rank 1 at spine1  leafA",
+            "job  phase              epoch  workers  joined  left  ps   card  tenant  old key  waits for  results  payload bytes  tree              below  sums up  uplink bytes  results down",
+            "  7  running, draining      3        4       4     1  yes  yes   lab     5 ps     -               31          31744  rank 1 at spine1  leafA       32         35904            30",
         ],
     );
     shows(
         Part::Members,
         &[
             "job  rank  port  mac                ip          udp  silent s  fragment  behind  awaits  state",
-            "  7     0  a     02:00:00:00:00:01  10.84.0.1  4000       0.2        41       3    75 %  joined",
+            "  7     4  a     02:00:00:00:00:01  10.84.0.1  4000       0.2        41       3    75 %  joined",
         ],
     );
 }

@@ -11,7 +11,7 @@ const GOLDEN: &str = include_str!("../../../schema/golden/switch-report.json");
 fn snapshot(change: impl FnOnce(&mut Report)) -> Snapshot {
     let mut report: Report = simd_json::from_slice(&mut GOLDEN.as_bytes().to_vec()).unwrap();
     let mut second = report.jobs[0].ranks[0].clone();
-    second.rank = Some(1);
+    (second.rank, second.local_rank) = (Some(5), Some(1));
     report.jobs[0].ranks.push(second);
     change(&mut report);
     Snapshot {

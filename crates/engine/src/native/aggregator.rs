@@ -9,7 +9,8 @@
 //! Budget for a contribution: one line of the job's ring, one line of the slot, the two payloads.
 
 use crate::buffer::{Buffer, Egress, To};
-use crate::counters::{Counters, DropReason};
+use crate::counters::{Counters, DropReason, JobCounters};
+use crate::metrics::MetricSet as _;
 use crate::native::admission::{Admission, MAX_JOBS};
 use crate::native::held::{Arena, Owner};
 use crate::native::policy::{Completion, Placement, Policy};
@@ -22,7 +23,7 @@ use crate::roster::{Member, Roster};
 use out::clear;
 use std::ops::Range;
 use tally_kernels::Kernels;
-use tally_wire::{FragmentId, Header, JobId, Kind, Rank, Time};
+use tally_wire::{FragmentId, HEADERS_BYTES, Header, JobId, Kind, Rank, Time, UNIT_BYTES};
 
 mod allocate;
 mod configure;
@@ -33,6 +34,21 @@ mod out;
 mod probe;
 mod ps;
 mod uplink;
+
+/// What a job did in an epoch.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    /// Contributions that came: summed, forwarded or dropped.
+    arrivals: u64,
+    /// Results that left for the members.
+    results: u64,
+    /// Sums that left for the parent.
+    sums_up: u64,
+    /// Copies of them, and results that left for the parent.
+    again_up: u64,
+    /// Results that came from the parent.
+    results_down: u64,
+}
 
 struct Job<B> {
     roster: Roster,
@@ -51,8 +67,10 @@ struct Job<B> {
     slots: u32,
     /// The newest fragment that DATA or a result of it was of, in this shard.
     newest: Option<FragmentId>,
-    /// Contributions that came: summed, forwarded or dropped.
-    arrivals: u64,
+    /// Its configured place.
+    index: usize,
+    /// What it did in this epoch.
+    counts: Counts,
     /// The rank that is asked next when the parent asks and nothing says which rank is missing
     /// (TR-5).
     next_asked: Rank,
@@ -67,6 +85,20 @@ impl<B> Job<B> {
             .is_none_or(|newest| fragment.ahead_of(newest) > 0)
         {
             self.newest = Some(fragment);
+        }
+    }
+
+    /// What it did in this epoch, in the terms of reports.
+    fn counted(&self) -> JobCounters {
+        let payload = u64::from(self.roster.units) * UNIT_BYTES as u64;
+        JobCounters {
+            contributions: self.counts.arrivals,
+            results: self.counts.results,
+            payload_bytes: self.counts.results * payload,
+            sums_up: self.counts.sums_up,
+            uplink_bytes: (self.counts.sums_up + self.counts.again_up)
+                * (HEADERS_BYTES as u64 + payload),
+            results_down: self.counts.results_down,
         }
     }
 
@@ -98,6 +130,8 @@ pub struct Aggregator<B> {
     /// How often a roster has changed.
     rosters: u64,
     counters: Counters,
+    /// What jobs did in epochs that have ended, by place.
+    ended: Box<[JobCounters]>,
 }
 
 impl<B: Buffer> Aggregator<B> {
@@ -122,6 +156,7 @@ impl<B: Buffer> Aggregator<B> {
             slots: (0..config.slots).map(|_| Slot::free()).collect(),
             tags: vec![0; config.slots as usize].into_boxed_slice(),
             arena: Arena::with_minimums(config.held, configure::minimums(&places)),
+            ended: vec![JobCounters::default(); places.len()].into_boxed_slice(),
             places,
             index: vec![0; 1 << 16].into_boxed_slice(),
             jobs: Vec::new(),
@@ -135,6 +170,19 @@ impl<B: Buffer> Aggregator<B> {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// What it did for each configured job so far.
+    pub fn job_counters(&self) -> impl Iterator<Item = (JobId, JobCounters)> {
+        let configured = self.places.iter().zip(&self.ended);
+        configured.filter_map(|(place, ended)| {
+            let (id, mut all) = ((*place)?.id, *ended);
+            let running = allocate::place(&self.index, id);
+            if let Some(job) = running.and_then(|at| self.jobs[at].as_ref()) {
+                all.add(&job.counted());
+            }
+            Some((id, all))
+        })
     }
 
     /// For drops that the adapter decides on before the engine sees a frame.
@@ -214,7 +262,8 @@ impl<B: Buffer> Aggregator<B> {
             owner: self.arena.owner(index),
             slots: 0,
             newest: None,
-            arrivals: 0,
+            index,
+            counts: Counts::default(),
             next_asked: Rank(0),
             roster,
         };
@@ -234,6 +283,7 @@ impl<B: Buffer> Aggregator<B> {
         let Some(mut job) = place.checked_sub(1).and_then(|p| self.jobs[p].take()) else {
             return;
         };
+        self.ended[job.index].add(&job.counted());
         job.ring.drain().for_each(|frame| egress.discard(frame));
         for slot in &mut self.slots {
             if slot.key.is_some_and(|k| k.job == id) {

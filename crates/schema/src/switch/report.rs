@@ -31,12 +31,12 @@ use crate::metrics::Histogram;
 use crate::text;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use tally_engine::PolicyName;
 use tally_engine::egress::{PortCounters, RareCounters};
 use tally_engine::forwarding::PortAddresses;
 use tally_engine::metrics;
 use tally_engine::native::PoolUse;
 use tally_engine::queue::QueueCounters;
+use tally_engine::{JobCounters, PolicyName};
 use tally_kernels::Backend;
 
 /// Who puts a port's frames into the receive queues of the data cores.
@@ -200,6 +200,9 @@ pub struct JobReport {
     /// Bytes of a fragment, once its first worker has joined; 0 before.
     #[serde(default)]
     pub payload_bytes: u32,
+    /// What was summed of it here, without what a card did.
+    #[serde(default)]
+    pub counters: JobCounters,
     /// Its members that have joined, the parameter servers last.
     #[serde(default)]
     pub ranks: Vec<MemberReport>,

@@ -6,6 +6,7 @@
 
 use super::{Aggregator, Limits, PoolJob};
 use crate::buffer::Buffer;
+use crate::counters::JobCounters;
 use tally_wire::JobId;
 
 impl<B: Buffer> Aggregator<B> {
@@ -32,8 +33,10 @@ impl<B: Buffer> Aggregator<B> {
             .filter(|job| self.configured(job.id).is_none())
             .collect::<Vec<_>>()
         {
-            let free = self.places.iter_mut().find(|place| place.is_none());
-            *free.expect("no more jobs than places") = Some(*job);
+            let free = self.places.iter().position(Option::is_none);
+            let free = free.expect("no more jobs than places");
+            self.places[free] = Some(*job);
+            self.ended[free] = JobCounters::default();
         }
         self.arena.set_minimums(minimums(&self.places));
     }

@@ -30,7 +30,7 @@ impl<B: Buffer> Aggregator<B> {
         let Some(job) = self.jobs[place].as_mut() else {
             return;
         };
-        job.arrivals += 1;
+        job.counts.arrivals += 1;
         match job.ring.state(header.fragment) {
             ResultState::Open => {}
             ResultState::Finished(frame) if header.flags.has(Flags::RESEND) => {

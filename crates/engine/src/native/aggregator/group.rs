@@ -177,7 +177,7 @@ impl<B: Buffer> Aggregator<B> {
             return false;
         }
         job.has_reached(fragment);
-        job.arrivals += members.len as u64;
+        job.counts.arrivals += members.len as u64;
         slot.priority = slot.priority.max(members.priority);
         slot.flags = slot.flags.with(members.flags);
         if slot.element.is_ordered() && !members.in_order {

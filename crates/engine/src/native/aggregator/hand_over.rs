@@ -36,6 +36,6 @@ impl<B: Buffer> Aggregator<B> {
     /// dropped.
     pub fn arrivals(&self) -> impl Iterator<Item = (JobId, u64)> {
         let running = self.jobs.iter().flatten();
-        running.map(|job| (job.roster.job, job.arrivals))
+        running.map(|job| (job.roster.job, job.counts.arrivals))
     }
 }

@@ -145,6 +145,7 @@ pub(super) fn complete<B: Buffer>(
     match job.completion {
         Completion::Result => {
             counters.results += 1;
+            job.counts.results += 1;
             counters.overflows += u64::from(slot.flags.has(Flags::OVERFLOW));
             let header = job.roster.secret.seal(header);
             let frame = egress.publish(&job.roster, &header, sum, Some(slot.born));
@@ -187,6 +188,7 @@ pub(super) fn send_up<B: Buffer>(
         return egress.discard(sum);
     };
     counters.sums_up += 1;
+    job.counts.sums_up += 1;
     let header = Header {
         kind: Kind::Data,
         flags: Flags(header.flags.0 & !Flags::FROM_PS.0),

@@ -44,6 +44,7 @@ impl<B: Buffer> Aggregator<B> {
             // TR-1: it is the node's sum, not the result.
             return send_up(job, header, buffer, None, &mut self.counters, egress);
         }
+        job.counts.results += 1;
         self.counters.overflows += u64::from(header.flags.has(Flags::OVERFLOW));
         let flags = Flags(header.flags.0 & !Flags::FROM_PS.0);
         let header = job.roster.secret.seal(Header {

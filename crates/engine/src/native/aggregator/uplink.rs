@@ -5,7 +5,7 @@
 //! there are no timers here.
 
 use super::probe::Asked;
-use super::{Aggregator, Job, find, key_of};
+use super::{Aggregator, Counts, Job, find, key_of};
 use crate::buffer::{Buffer, Egress, To};
 use crate::counters::{Counters, DropReason};
 use crate::native::aggregator::out::clear;
@@ -66,12 +66,17 @@ impl<B> Job<B> {
     }
 
     /// Sends a copy of the kept sum to the parent.
-    fn sum_up_again(&self, header: &Header, counters: &mut Counters, egress: &mut impl Egress<B>)
-    where
+    fn sum_up_again(
+        &mut self,
+        header: &Header,
+        counters: &mut Counters,
+        egress: &mut impl Egress<B>,
+    ) where
         B: Buffer,
     {
         if let ResultState::SentUp(frame) = self.ring.state(header.fragment) {
             counters.sums_up_again += 1;
+            self.counts.again_up += 1;
             egress.copy_up(&self.roster, header, frame);
         }
     }
@@ -111,7 +116,8 @@ impl<B: Buffer> Aggregator<B> {
         {
             job.sum_times.sample(now.since(sent));
         }
-        self.publish_final(place, header, buffer, egress, |counters| {
+        self.publish_final(place, header, buffer, egress, |counters, job| {
+            job.results_down += 1;
             &mut counters.results_down
         });
     }
@@ -124,7 +130,7 @@ impl<B: Buffer> Aggregator<B> {
         header: &Header,
         buffer: B,
         egress: &mut impl Egress<B>,
-        counter: impl FnOnce(&mut Counters) -> &mut u64,
+        counter: impl for<'a> FnOnce(&'a mut Counters, &mut Counts) -> &'a mut u64,
     ) {
         let Some(job) = self.jobs[place].as_mut() else {
             return egress.discard(buffer);
@@ -139,7 +145,8 @@ impl<B: Buffer> Aggregator<B> {
             clear(&mut self.slots[at], &mut self.arena, egress);
             job.slots -= 1;
         }
-        *counter(&mut self.counters) += 1;
+        *counter(&mut self.counters, &mut job.counts) += 1;
+        job.counts.results += 1;
         self.counters.overflows += u64::from(header.flags.has(Flags::OVERFLOW));
         let frame = egress.publish(&job.roster, header, buffer, None);
         if let Some(displaced) = job.ring.keep_noted(header, frame) {
@@ -156,13 +163,14 @@ impl<B: Buffer> Aggregator<B> {
         buffer: B,
         egress: &mut impl Egress<B>,
     ) {
-        let Some(job) = self.jobs[place].as_ref() else {
+        let Some(job) = self.jobs[place].as_mut() else {
             return egress.discard(buffer);
         };
         let flags = Flags(header.flags.0 & !Flags::FROM_PS.0);
         let state = job.ring.state(header.fragment);
         if matches!(state, ResultState::Open | ResultState::SentUp(_)) {
             job.result_up(&Header { flags, ..*header }, &buffer, egress);
+            job.counts.again_up += 1;
             self.counters.results_up += 1;
         }
         let header = job.roster.secret.seal(Header {
@@ -170,7 +178,7 @@ impl<B: Buffer> Aggregator<B> {
             flags,
             ..*header
         });
-        self.publish_final(place, &header, buffer, egress, |counters| {
+        self.publish_final(place, &header, buffer, egress, |counters, _| {
             &mut counters.results_from_workers
         });
     }
@@ -233,6 +241,7 @@ impl<B: Buffer> Aggregator<B> {
             (ResultState::Finished(frame), Some(kept)) => {
                 self.counters.results_up += 1;
                 job.result_up(&kept, frame, egress);
+                job.counts.again_up += 1;
             }
             (ResultState::SentUp(frame), Some(kept)) => {
                 // A frame with a reference in a queue is most probably in flight. A driver may keep

@@ -255,6 +255,13 @@ impl Display for JobReport {
             let ranks = self.previous_key.join(" ");
             writeln!(f, "    with its previous key: {ranks}")?;
         }
+        let mut line = String::new();
+        each_value(&self.counters, |metric, _, number| {
+            let _ = write!(line, " {} {number}", metric.key);
+        });
+        if !line.is_empty() {
+            writeln!(f, "    counters{line}")?;
+        }
         self.ranks.iter().try_for_each(|rank| write!(f, "{rank}"))
     }
 }

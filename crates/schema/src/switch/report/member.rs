@@ -28,9 +28,16 @@ metrics! {
 /// One member of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MemberReport {
-    /// Its rank; absent for a PS.
+    /// Its rank in the whole job, or that of the first worker at or below a switch; absent for a
+    /// PS.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rank: Option<u8>,
+    pub rank: Option<u16>,
+    /// Its rank at this switch, in a tree; else absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local_rank: Option<u8>,
+    /// The name of a switch below; absent for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<String>,
     /// The part of a PS, if there are several; else absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<u8>,
@@ -54,13 +61,22 @@ pub struct MemberReport {
 }
 
 impl MemberReport {
-    /// Its rank, or `ps`, or of several `ps0`, `ps1`.
+    /// Its rank in the whole job, the name of a switch below, or `ps`, or of several `ps0`, `ps1`.
     #[must_use]
     pub fn label(&self) -> String {
-        match (self.rank, self.part) {
-            (Some(rank), _) => rank.to_string(),
-            (None, None) => "ps".into(),
-            (None, Some(part)) => format!("ps{part}"),
+        match (&self.switch, self.rank, self.part) {
+            (Some(switch), ..) => switch.clone(),
+            (None, Some(rank), _) => rank.to_string(),
+            (None, None, None) => "ps".into(),
+            (None, None, Some(part)) => format!("ps{part}"),
+        }
+    }
+
+    /// Whether it has this rank at the switch.
+    fn is_local(&self, rank: u8) -> bool {
+        match self.local_rank {
+            Some(local) => local == rank,
+            None => self.rank == Some(u16::from(rank)),
         }
     }
 }
@@ -75,7 +91,12 @@ impl Display for MemberReport {
         } = self.gauges;
         write!(
             f,
-            "    rank {:<4} {:<15} {} on {}, heard {silent_s:.1} s ago",
+            "    {} {:<4} {:<15} {} on {}, heard {silent_s:.1} s ago",
+            if self.switch.is_some() {
+                "switch"
+            } else {
+                "rank"
+            },
             self.label(),
             self.ip,
             self.mac,
@@ -126,7 +147,7 @@ impl JobReport {
     /// of switches below.
     #[must_use]
     pub fn waits_for(&self) -> Vec<String> {
-        let is_there = |rank: u8| self.ranks.iter().any(|it| it.rank == Some(rank));
+        let is_there = |rank: u8| self.ranks.iter().any(|it| it.is_local(rank));
         match self.phase {
             JobPhase::Idle => Vec::new(),
             JobPhase::Waiting => {
@@ -144,9 +165,7 @@ impl JobReport {
                 let awaiting = present().map(|it| it.gauges.awaiting);
                 let longest = awaiting.fold(0.0, f64::max);
                 let slow = present().filter(|it| it.gauges.awaiting + LAG <= longest);
-                let name =
-                    |it: &MemberReport| it.rank.map_or_else(|| it.label(), |r| self.name_of(r));
-                slow.map(name).collect()
+                slow.map(MemberReport::label).collect()
             }
         }
     }

@@ -18,7 +18,7 @@ use tally_engine::netreduce::{NetreduceCounters, NetreduceUse, RingCounters};
 use tally_engine::offload::CardTraffic;
 use tally_engine::queue::QueueCounters;
 use tally_engine::switchml::{RankCounters, SessionCounters, SwitchmlCounters, SwitchmlUse};
-use tally_engine::{Counters, Drops};
+use tally_engine::{Counters, Drops, JobCounters};
 
 /// Metrics that are at one place of the report.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ const fn at<T: MetricSet>(place: &'static str) -> Group {
 }
 
 /// All metrics of the switch.
-pub const TABLE: [Group; 28] = [
+pub const TABLE: [Group; 29] = [
     at::<SwitchGauges>(""),
     at::<PoolUse>(""),
     at::<Counters>("counters"),
@@ -51,6 +51,7 @@ pub const TABLE: [Group; 28] = [
     at::<LinkCounters>("ports[]"),
     at::<NicCounters>("ports[]"),
     at::<JobMembers>("jobs[]"),
+    at::<JobCounters>("jobs[].counters"),
     at::<MemberGauges>("jobs[].ranks[]"),
     at::<SwitchmlCounters>("switchml.counters"),
     at::<SwitchmlUse>("switchml"),
@@ -108,6 +109,7 @@ impl Report {
         }
         for job in &self.jobs {
             samples.add(&[job.id.to_string()], &job.members);
+            samples.add(&[job.id.to_string()], &job.counters);
             for member in &job.ranks {
                 samples.add(&[job.id.to_string(), member.label()], &member.gauges);
             }

@@ -68,8 +68,9 @@ fn lines_for_people_say_what_is_unusual() {
         "a            dropped by class, 0 to 7: 1 2 3 4 5 6 7 8\n",
         "job 7        running, epoch 3, 4 of 4 workers, 1 left, with PS, on the card\n",
         "    draining: begins no epoch\n    tree: rank 1 at spine1, ranks 4 to 8 of 16, by port up1, says running\n    switch leafA    \
-         joined, rank 3 here, ranks 7 to 8\n    of tenant lab\n    with its previous key: 1 ps\n",
-        "    rank 0    10.84.0.1       02:00:00:00:00:01 on a, heard 0.2 s ago, awaits 75.0 % of its time, 3 fragments \
+         joined, rank 3 here, ranks 7 to 8\n    of tenant lab\n    with its previous key: 5 ps\n    counters contributions 96 results 31 payload_bytes \
+         31744 sums_up 32 uplink_bytes 35904 results_down 30\n",
+        "    rank 4    10.84.0.1       02:00:00:00:00:01 on a, heard 0.2 s ago, awaits 75.0 % of its time, 3 fragments \
          behind\n",
         "card         failed, registers at /run/card.sock: a register read as all ones; ",
         "card         not for job 9: f64\n",
@@ -86,9 +87,9 @@ fn a_job_waits_for_ranks_that_are_missing_or_slow() {
     let mut job = parse::<Report>(GOLDEN).jobs.remove(0);
     job.tree = None;
     let member = job.ranks[0].clone();
-    let with = |rank: Option<u8>, awaiting: f64| {
+    let with = |rank: Option<u16>, awaiting: f64| {
         let mut it = member.clone();
-        it.rank = rank;
+        (it.rank, it.local_rank) = (rank, None);
         it.gauges.awaiting = awaiting;
         it
     };
@@ -113,7 +114,7 @@ fn a_job_of_several_parameter_servers_names_those_that_are_missing() {
     let line = |job: &JobReport| job.to_string().lines().next().unwrap().to_owned();
     assert!(line(&job).contains(", with PS, on"), "{}", line(&job));
     let mut server = job.ranks[0].clone();
-    (server.rank, server.part) = (None, Some(2));
+    (server.rank, server.local_rank, server.part) = (None, None, Some(2));
     assert_eq!(server.label(), "ps2");
     job.ranks = vec![server];
     (job.parameter_servers, job.ps, job.phase) = (4, false, JobPhase::Paused);

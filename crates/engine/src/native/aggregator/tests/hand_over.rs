@@ -80,3 +80,33 @@ fn arrivals_are_counted_by_job() {
     w.bind(roster(JOB, 3, 0));
     assert_eq!(w.shard.arrivals().next(), Some((JOB, 0)));
 }
+
+/// Counts of a job stay when its epoch ends, and begin anew with another configuration of it.
+#[test]
+fn what_a_job_did_is_counted_over_its_epochs() {
+    let mut w = World::new(PolicyName::Esa, 8);
+    let counted = |w: &World, job: JobId| {
+        let mut all = w.shard.job_counters();
+        all.find(|&(id, _)| id == job).unwrap().1
+    };
+    for epoch in 1..3 {
+        for fragment in 0..3 {
+            for rank in 0..3 {
+                w.data(fragment, rank, 1);
+            }
+        }
+        w.data(9, 0, 1);
+        let payload = u64::from(UNITS) * 64;
+        let want = JobCounters {
+            contributions: 10 * epoch,
+            results: 3 * epoch,
+            payload_bytes: 3 * epoch * payload,
+            ..JobCounters::default()
+        };
+        assert_eq!(counted(&w, JOB), want);
+        assert_eq!(counted(&w, OTHER), JobCounters::default());
+        w.shard.unbind(JOB, &mut w.wire);
+        assert_eq!(counted(&w, JOB), want);
+        w.bind(roster(JOB, 3, 0));
+    }
+}

@@ -119,6 +119,31 @@ fn tr_1_a_complete_sum_goes_up_and_not_to_the_members() {
     }
 }
 
+/// What went up and came down is counted by job, copies only as bytes.
+#[test]
+fn what_goes_up_and_down_is_counted_by_job() {
+    let mut w = world(PolicyName::Esa);
+    for fragment in 0..2 {
+        (0..3).for_each(|rank| drop(w.data(fragment, rank, 1)));
+    }
+    w.of_parent(result_down(0, Flags::NONE), 9);
+    w.dropped(DropReason::Late, |w| {
+        w.of_parent(result_down(0, Flags::NONE), 9)
+    });
+    w.say(result_of(Rank(1), 1), 9);
+    let (_, job) = w.shard.job_counters().find(|&(id, _)| id == JOB).unwrap();
+    let payload = u64::from(UNITS) * 64;
+    let want = JobCounters {
+        contributions: 6,
+        results: 2,
+        payload_bytes: 2 * payload,
+        sums_up: 2,
+        uplink_bytes: 3 * (64 + payload),
+        results_down: 1,
+    };
+    assert_eq!(job, want);
+}
+
 #[test]
 fn tr_1_where_a_ps_completes_its_result_goes_up() {
     for policy in ALL_POLICIES {

@@ -29,6 +29,7 @@ fn filled() -> Report {
     // First, because these have at most 255.
     report.jobs[0].members.fill(next);
     report.jobs[0].ranks[0].gauges.fill(next);
+    report.jobs[0].counters.fill(next);
     report.ports[0].link.fill(next);
     report.gauges.fill(next);
     report.in_use.fill(next);
