@@ -10,7 +10,7 @@ mod common;
 use common::{alone, programs};
 use std::path::PathBuf;
 use std::time::Duration;
-use tally_schema::switch::config::{NetreduceSection, RingSection};
+use tally_schema::switch::config::{Config, NetreduceSection, RingSection};
 use tally_testkit::cluster::{Cluster, Machine, Spec};
 
 /// A command of an emulated CPU that others share.
@@ -59,15 +59,21 @@ fn ring_of(machines: usize, wire_loss: Option<f64>) -> (Cluster, Vec<Machine>) {
         ..spec(machines)
     };
     let mut cluster = Cluster::new(spec).unwrap();
+    let config = config(&cluster, machines);
+    cluster.start_switch_with(&config).unwrap();
+    let machines = cluster.boot_guests(&image()).unwrap();
+    (cluster, machines)
+}
+
+/// The switch's configuration with that ring.
+fn config(cluster: &Cluster, machines: usize) -> Config {
     let members = (0..machines).map(|it| cluster.ip(cluster.guest_host(it)));
     let mut config = cluster.switch_config();
     config.netreduce = Some(NetreduceSection {
         rings: vec![RingSection::new(1, KEY.parse().unwrap(), members.collect())],
         ..NetreduceSection::default()
     });
-    cluster.start_switch_with(&config).unwrap();
-    let machines = cluster.boot_guests(&image()).unwrap();
-    (cluster, machines)
+    config
 }
 
 /// What the members of a ring of all machines print, each with these arguments.
@@ -224,6 +230,29 @@ fn a_member_that_dies_is_named_and_the_ring_forms_again() {
         let said = said[rank].as_ref().unwrap_err().to_string();
         let why = format!("ring 1: rank {rank}: rank 1 has died");
         assert!(said.contains(&why), "{said}");
+    }
+    for said in sum(&cluster, &mut machines, "--elements 100000 --rounds 3") {
+        assert!(said.contains("3 sums"), "{said}");
+    }
+}
+
+#[test]
+#[ignore = "boots virtual machines: ./test roce"]
+fn a_switch_that_restarts_ends_the_epoch_and_the_next_one_sums() {
+    let _alone = alone();
+    let (mut cluster, mut machines) = ring_cluster(2);
+    for (rank, machine) in machines.iter_mut().enumerate() {
+        let command = member(&cluster, rank, 2, "--elements 100000 --rounds 100000");
+        machine.start(&command).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(5));
+    let config = config(&cluster, 2);
+    cluster.kill_switch().unwrap();
+    cluster.start_switch_with(&config).unwrap();
+    for (rank, machine) in machines.iter_mut().enumerate() {
+        let said = machine.end(LONG).unwrap_err().to_string();
+        assert!(said.contains(&format!("ring 1: rank {rank}: ")), "{said}");
+        assert!(said.contains("retry counter exceeded"), "{said}");
     }
     for said in sum(&cluster, &mut machines, "--elements 100000 --rounds 3") {
         assert!(said.contains("3 sums"), "{said}");
