@@ -413,7 +413,7 @@ pub enum Ring {
         #[command(flatten)]
         expect: Expect,
     },
-    /// Removes a ring; its packets are ordinary traffic from then on
+    /// Removes a ring; its packets are dropped from then on
     Remove {
         /// Number of the ring
         id: u32,

@@ -170,8 +170,8 @@ drop_reasons! {
     SwitchmlSet = "switchml-set",
     /// Is a first contribution beyond `switchml.held`. Its client sends it again.
     SwitchmlHeld = "switchml-no-slot-memory",
-    /// Is a data packet between neighbours of a ring, with the ring DSCP, of no connection of the
-    /// ring: its switch, or its ring, began anew.
+    /// Is a data packet with the ring DSCP, of no known connection of a ring: its switch or ring
+    /// began anew, the ring was removed, or an application uses that DSCP.
     NetreduceUnknown = "netreduce-unknown",
     /// Is to begin a message of a ring, and has no header of the ring that is due, or a wrong tag.
     NetreduceHeader = "netreduce-header",

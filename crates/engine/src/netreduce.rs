@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //!
-//! * Between neighbours of a ring, no packet with the ring DSCP leaves with elements that are not
-//!   the sum, unless its receiver ignores them: it has had the packet, or lacks one before it.
+//! * No data packet with the ring DSCP leaves with elements that are not the sum, unless its receiver
+//!   never takes them: it has had the packet, or the PSN is out of its reach.
 //! * A contribution is in at most one sum, once.
 //! * A ring holds packets of at most two windows of messages.
 
@@ -101,7 +101,7 @@ metrics! {
         pub sums_again: u64 = counter "netreduce_retransmitted_frames" in Frames;
         /// Copies of messages whose state was freed, sent on as they were.
         pub copies_passed: u64 = counter "netreduce_old_copies_frames" in Frames;
-        /// Packets behind a lost one that begins a message, sent on as they were.
+        /// Packets behind a lost one that begins a message, sent on for the NAK alone.
         pub ahead_passed: u64 = counter "netreduce_ahead_frames" in Frames;
         /// Epochs begun.
         pub epochs: u64 = counter "netreduce_epochs";

@@ -1,8 +1,10 @@
 //! NetReduce as a dialect: the ring of a packet, and the core that serves it.
 //!
-//! It claims RoCEv2's UDP port between other hosts. Packets without the ring DSCP, between hosts
-//! that are no neighbours in a ring, and of other services than RC are ordinary traffic; so are
-//! acknowledgements.
+//! It claims RoCEv2's UDP port between other hosts. Packets without the ring DSCP and of other
+//! services than RC are ordinary traffic; so are acknowledgements. The ring DSCP is reserved (N-2):
+//! a data packet of no known connection of a ring is dropped, whatever its addresses. Its message
+//! may have begun with sums, before its ring was removed or the switch restarted, and its receiver
+//! would take it for one.
 //!
 //! A ring is served by one core. All packets of a connection come by one queue, so the core that
 //! receives its first message remembers to which core its other packets go.
@@ -170,7 +172,7 @@ impl<P: Platform> NetreduceDialect<P> {
         self.rings.binary_search_by_key(&id, |ring| ring.config.id)
     }
 
-    /// The ring, core and rank of a data packet between neighbours of a ring.
+    /// The ring, core and rank of a data packet with the ring DSCP.
     fn route(
         &mut self,
         packet: &Packet,
@@ -248,9 +250,8 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         let Some(udp) = &arrival.udp else {
             return Ok(Next::Forward(frame));
         };
-        let (source, destination) = (udp.addresses.src_ip, udp.addresses.dst_ip);
         let bytes = frame.data();
-        if bytes[ipv4::TOS] & !3 != self.tos || !self.routes.contains_key(&(source, destination)) {
+        if bytes[ipv4::TOS] & !3 != self.tos {
             return Ok(Next::Forward(frame));
         }
         let datagram = udp.datagram(bytes);

@@ -14,10 +14,12 @@ use tally_kernels::Kernels;
 use tally_wire::field::{self, ipv4, udp};
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingHeader};
-use tally_wire::roce::{Bth, ICRC_BYTES, Shift, payload_crc, seal_shared};
+use tally_wire::roce::{BTH_BYTES, Bth, ICRC_BYTES, Shift, payload_crc, seal, seal_shared};
 
 /// Payload lengths that occur in one message: of the first packet, of others, of the last.
 const SHIFTS: usize = 3;
+/// PSNs by which a packet is ahead of all that its receiver expects: less than half of their range.
+const OUT_OF_REACH: u32 = 1 << 22;
 
 /// The shifts of CRCs by recent payload lengths.
 #[derive(Default)]
@@ -83,6 +85,18 @@ impl Release<'_> {
         }
         seal_shared(bytes, crc, self.shifts.by(length));
     }
+}
+
+/// Advances the PSN of a packet that is not summed, so that its receiver answers NAK and never
+/// takes it: delayed until the packets before it have come, it would be the next one.
+pub(super) fn put_out_of_reach(frame: &mut impl Frame) {
+    let bytes = frame.data_mut().expect("made exclusive when it came");
+    let at = UDP_END..UDP_END + BTH_BYTES;
+    let mut bth = Bth::parse(&bytes[at.clone()]).expect("a packet of a message");
+    bth.psn = bth.psn.after(OUT_OF_REACH);
+    bytes[at].copy_from_slice(&bth.emit());
+    bytes[udp::CHECKSUM].fill(0);
+    seal(bytes);
 }
 
 fn elements(frame: &impl Frame, at: u16) -> &[u8] {

@@ -139,7 +139,7 @@ enum Position {
     Live(u32, u32),
     /// The first packet of the next message.
     Next,
-    /// Behind that.
+    /// Behind that: its first packet was lost before the switch (N-8).
     Ahead,
 }
 
@@ -254,6 +254,7 @@ impl<F: Frame> Ring<F> {
             }
             Position::Ahead => {
                 counters.ahead_passed += 1;
+                super::release::put_out_of_reach(&mut arrived.frame);
                 return Ok(Step::Pass(arrived.frame));
             }
             Position::Live(message, slot) => (message, slot),

@@ -24,8 +24,8 @@ const MAX_DSCP: u8 = 63;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NetreduceSection {
-    /// DSCP of the rings' packets, 0 to 63. Between neighbours of a ring, the switch forwards no
-    /// other data packets with it than those that it has summed.
+    /// DSCP of the rings' packets, 0 to 63. It is reserved: the switch drops all other RoCEv2 data
+    /// packets with it.
     #[serde(default = "default_dscp")]
     pub dscp: u8,
     /// Packets that all rings may hold, also those that are added while the switch runs.
