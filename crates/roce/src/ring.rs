@@ -17,6 +17,8 @@
 //! * An all-reduce is done when its sums have arrived. A NIC may still read the tensor, until its
 //!   sends have completed.
 //! * Only the first packet of a message shows that the switch has summed it.
+//! * A member whose messages are all acknowledged waits without limit for a predecessor that has
+//!   died. The rendezvous of the hosts tells it.
 //! * An error ends the epoch. The members connect new queue pairs, and each makes a new `Ring`.
 
 mod host;

@@ -113,6 +113,12 @@ impl Host {
         self.ring.pending()
     }
 
+    /// Number of messages posted and not acknowledged.
+    #[must_use]
+    pub fn unacknowledged(&self) -> usize {
+        self.to.unacknowledged()
+    }
+
     /// The counters of the connections to the successor and from the predecessor.
     #[must_use]
     pub const fn counters(&self) -> [&Counters; 2] {
@@ -173,7 +179,7 @@ impl Host {
         while !self.is_failed
             && let Some(event) = self.from.poll_event()
         {
-            self.from_predecessor(event);
+            self.take_event(event);
         }
         while !self.is_failed
             && let Some(event) = self.to.poll_event()
@@ -193,7 +199,7 @@ impl Host {
         self.post();
     }
 
-    fn from_predecessor(&mut self, event: crate::Event) {
+    fn take_event(&mut self, event: crate::Event) {
         let written;
         let message = match &event {
             crate::Event::Received { buffer, bytes, .. } => &buffer[..*bytes],
