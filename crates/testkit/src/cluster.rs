@@ -8,7 +8,7 @@
 //! same on both except for the devices.
 //!
 //! [`Cluster`] has a file for each kind of program: `switch.rs`, `members.rs` (workers and
-//! parameter servers), `agents.rs`, `switchml.rs` and `card.rs`. Guests are hosts without one
+//! parameter servers), `agents.rs`, `switchml.rs`, `rings.rs` and `card.rs`. Guests are hosts without one
 //! (`guests.rs`), or virtual machines (`machines.rs`). Faults are `loss.rs` (frames that members
 //! drop), `wire.rs` (frames that links drop) and `restart.rs`.
 //!
@@ -35,6 +35,7 @@ pub(crate) mod namespaces;
 mod network;
 mod process;
 mod restart;
+mod rings;
 mod spec;
 mod switch;
 mod switchml;
@@ -120,7 +121,7 @@ impl Cluster {
             "{hosts} workers and parameter servers: 1 to {hosts_max}"
         );
         let mut programs = vec!["tally-switch", "tally-agent"];
-        if !spec.switchml.is_empty() {
+        if !spec.switchml.is_empty() || spec.ring {
             programs.push("tally-testkit");
         }
         if spec.card {
@@ -249,8 +250,11 @@ impl Cluster {
     }
 
     fn write(&self, name: &str, config: &impl Serialize) -> Result<PathBuf> {
+        self.write_text(name, &simd_json::to_string(config)?)
+    }
+
+    fn write_text(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.file(name);
-        let text = simd_json::to_string(config)?;
         // It has keys.
         let mut options = std::fs::File::options();
         options.write(true).create(true).truncate(true).mode(0o600);

@@ -12,9 +12,11 @@
 //! installation.
 
 pub mod cluster;
+pub mod device;
 pub mod fabric;
 pub mod interactive;
 pub mod reference;
 pub mod replay;
+pub mod ring_worker;
 pub mod switchml;
 pub mod switchml_worker;

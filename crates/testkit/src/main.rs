@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_program::{errors, exit};
-use tally_testkit::{interactive, switchml_worker};
+use tally_testkit::{interactive, ring_worker, switchml_worker};
 
 /// Test support of Tally: a cluster on this machine, a worker of our own SwitchML client.
 #[derive(Parser)]
@@ -20,6 +20,8 @@ enum Command {
     /// ends (root)
     #[command(after_help = interactive::COMMANDS)]
     Cluster(interactive::Args),
+    /// Member of a NetReduce ring, with a RoCEv2 transport in software
+    RingWorker(ring_worker::Args),
     /// Worker of a SwitchML job that checks its sums
     SwitchmlWorker(switchml_worker::Args),
 }
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::Cluster(args) => interactive::run(args),
+        Command::RingWorker(args) => ring_worker::run(args),
         Command::SwitchmlWorker(args) => switchml_worker::run(args),
     }
 }

@@ -26,11 +26,13 @@
 //!   nothing of latency.
 
 mod captures;
+mod rings;
 mod slots;
 mod switch;
 mod testpmd;
 
 pub use captures::Captures;
+pub use rings::RingCaptures;
 pub use slots::SlotCaptures;
 pub use switch::statistics;
 pub use switch::{Running, Switch};

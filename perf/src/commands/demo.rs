@@ -7,6 +7,8 @@
 //! With `--card` the job is on a simulated FPGA card beside the switch. In a last all-reduce the
 //! card is killed: the job resumes in software.
 //!
+//! With `--dialect netreduce` the workers are a ring of RoCEv2 hosts, with a transport in software.
+//!
 //! With `--fabric` jobs have trees of switches: each leaf sums its workers, a spine the leaves.
 //!
 //! With `--restart` the switch, the parameter server or both are killed and started again in the
@@ -14,6 +16,7 @@
 
 mod fabric;
 mod faults;
+mod ring;
 mod run;
 mod summary;
 mod workloads;
@@ -45,7 +48,8 @@ pub struct Args {
     workers: u8,
 
     /// Elements of the synthetic tensor, with a suffix k, M or G; 0 for none [default: 4M, with
-    /// --card or --fabric 400k]
+    /// --card, --fabric or --dialect
+    /// netreduce 400k]
     #[arg(long, value_parser = parse_count)]
     elements: Option<u64>,
 
@@ -53,6 +57,11 @@ pub struct Args {
     /// below 0.9
     #[arg(long, default_value_t = 0.0)]
     loss: f64,
+
+    /// Protocol that the workers speak
+    #[arg(long, value_enum, default_value = "native",
+          conflicts_with_all = ["card", "fabric", "parameter_servers", "policy", "slots", "payload", "window"])]
+    dialect: Dialect,
 
     /// Parameter servers of the job, each for a part of its fragments: 1, 2, 4, 8 or 16
     #[arg(long, default_value_t = 1, value_name = "COUNT", conflicts_with_all = ["card", "fabric"])]
@@ -109,10 +118,19 @@ pub struct Args {
     reference: PathBuf,
 }
 
+/// A protocol that workers speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Dialect {
+    /// Tally's own
+    Native,
+    /// NetReduce: a ring of RoCEv2 hosts
+    Netreduce,
+}
+
 impl Args {
     fn elements(&self) -> u64 {
         // What a simulated card, or several switches on few CPUs, do in some seconds.
-        let is_slow = self.card || self.fabric.is_some();
+        let is_slow = self.card || self.fabric.is_some() || self.dialect == Dialect::Netreduce;
         let default = if is_slow { 400_000 } else { 4_000_000 };
         self.elements.unwrap_or(default)
     }
@@ -147,6 +165,18 @@ impl Args {
             "--parameter-servers {}: 1, 2, 4, 8 or 16",
             self.parameter_servers
         );
+        if self.dialect == Dialect::Netreduce {
+            ensure!(
+                self.workers >= 2,
+                "--workers {}: a ring has 2 to 64",
+                self.workers
+            );
+            ensure!(
+                self.restart.as_deref().is_none_or(|it| it == "switch"),
+                "--restart {}: with --dialect netreduce only `switch`",
+                self.restart.as_deref().unwrap_or_default()
+            );
+        }
         if let Some(restart) = &self.restart {
             match self.fabric {
                 Some(shape) => drop(fabric::restarted(restart, shape)?),
@@ -252,6 +282,9 @@ pub fn run(args: &Args) -> Result<Report> {
     if let Some(shape) = args.fabric {
         return fabric::run(args, shape);
     }
+    if args.dialect == Dialect::Netreduce {
+        return ring::run(args);
+    }
     let network = args.network();
     let workloads = workloads(args)?;
     eprintln!(
@@ -324,6 +357,7 @@ mod tests {
             "--loss 0.89",
             "--parameter-servers 2",
             "--card --network memif",
+            "--dialect netreduce --loss 0.01 --restart switch --network namespaces",
             "--restart both --network namespaces",
             "--fabric 2x2x2 --restart leaf2,spine1 --network namespaces",
         ] {
@@ -332,6 +366,11 @@ mod tests {
         for (bad, words) in [
             ("--loss 0.9", "below 0.9"),
             ("--parameter-servers 3", "1, 2, 4, 8 or 16"),
+            ("--dialect netreduce --workers 1", "a ring has 2 to 64"),
+            (
+                "--dialect netreduce --restart ps --network namespaces",
+                "only `switch`",
+            ),
             ("--payload 100", "multiple of 64"),
             ("--restart ps --network memif", "--network namespaces"),
             (

@@ -15,5 +15,6 @@ pub mod loss;
 pub mod plot;
 pub mod policies;
 pub mod pool;
+pub mod roce;
 pub mod switchml;
 pub mod training;

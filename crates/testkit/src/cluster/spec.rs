@@ -22,6 +22,8 @@ pub struct Spec {
     pub switchml: Vec<u8>,
     /// Hosts on which none of our programs runs, at ports of their own.
     pub guests: usize,
+    /// Whether the guests are a NetReduce ring.
+    pub ring: bool,
     /// Whether all jobs are on a simulated card.
     pub card: bool,
     /// Driver of the switch's ports, in namespaces.
@@ -78,6 +80,7 @@ impl Default for Spec {
             parameter_servers: 1,
             switchml: Vec::new(),
             guests: 0,
+            ring: false,
             card: false,
             driver: Driver::Packet,
             cores: 1,

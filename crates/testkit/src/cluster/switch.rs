@@ -69,6 +69,7 @@ impl Cluster {
             })
             .collect();
         config.switchml = self.switchml_section();
+        config.netreduce = self.spec.ring.then(|| self.netreduce_section());
         let card = self.card.as_ref();
         config.card = card.map(|link| link.section(self.spec.jobs.len()));
         config.window = self.spec.window;

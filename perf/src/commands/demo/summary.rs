@@ -10,12 +10,18 @@ use tally_testkit::cluster::{Cpus, Network};
 
 /// That all results are exact, no frame of the pool is lost, and the card did its part.
 pub fn targets(rows: &[Row], switch: &SwitchReport) -> Vec<Target> {
-    let wrong = rows.iter().filter(|row| !row.exact).count() as f64;
+    let mut targets = exactness(rows.iter().filter(|row| !row.exact).count(), switch);
+    targets.extend(card_targets(rows));
+    targets
+}
+
+/// That no result is wrong, and no frame of the pool is lost.
+pub fn exactness(wrong: usize, switch: &SwitchReport) -> Vec<Target> {
     let buffers_whole = switch.frames_missing == Some(0);
-    let mut targets = vec![
+    vec![
         Target::at_most(
             "inexact_runs",
-            wrong,
+            wrong as f64,
             "runs",
             0.0,
             "every worker's result against the reference, bit for bit",
@@ -27,9 +33,7 @@ pub fn targets(rows: &[Row], switch: &SwitchReport) -> Vec<Target> {
             0.0,
             "the switch's pool of frames is whole at its end",
         ),
-    ];
-    targets.extend(card_targets(rows));
-    targets
+    ]
 }
 
 /// That the card did the work until it was killed, and that the job resumed soon.

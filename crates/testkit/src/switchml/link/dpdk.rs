@@ -3,38 +3,19 @@
 //! own datagrams.
 
 use super::{Link, Peer};
+use crate::device::Device;
 use anyhow::{Result, bail};
 use std::time::Duration;
-use tally_dpdk::{
-    Eal, EalConfig, EalThread, Mbuf, Mempool, MempoolConfig, PortConfig, RxQueue, StartedPort,
-    TxQueue, connect, free_bulk,
-};
 use tally_wire::frame::UDP_END;
 use tally_wire::switchml::{FIRST_PORT, HEADERS_BYTES, Header, Size, emit_request};
 use tally_wire::{Addresses, UdpFrame};
 
-/// Frames in a burst.
-const BURST: usize = 32;
-const FRAMES: u32 = 2047;
-const CACHE_FRAMES: u32 = 64;
-const MEGABYTES: u32 = 64;
-/// How long a device may take to come up and its peer to appear.
-const START_PATIENCE: Duration = Duration::from_secs(20);
 /// The published client's first source port, which is the least of ours.
 const OWN_PORT_MIN: u16 = 4000;
-/// Looks at a device without frames before it sleeps in between.
-const LOOKS: u32 = 200;
-const SLEEP_MAX: Duration = Duration::from_micros(200);
 
 /// A device.
 pub struct DpdkLink {
-    // Queues and frames go before the port and the pool.
-    rx: RxQueue,
-    tx: TxQueue,
-    received: Vec<Mbuf>,
-    leaving: Vec<Mbuf>,
-    read: Vec<Mbuf>,
-    pool: Mempool,
+    device: Device,
     own: Peer,
     /// For a port that no earlier session had, nor a process before this one, if that can be
     /// helped.
@@ -42,9 +23,6 @@ pub struct DpdkLink {
     /// To the switch.
     addresses: Option<Addresses>,
     frame_bytes: usize,
-    idle: u32,
-    _port: tally_dpdk::Port<tally_dpdk::Started>,
-    _thread: EalThread,
 }
 
 impl DpdkLink {
@@ -54,39 +32,12 @@ impl DpdkLink {
     /// If DPDK does not let us, or the device's peer does not appear.
     pub fn open(device: &str, own: Peer, largest: Size) -> Result<Self> {
         let frame_bytes = HEADERS_BYTES + largest.payload_bytes();
-        let buffer_bytes = frame_bytes.max(2048) as u16;
-        let megabytes = MEGABYTES + FRAMES * (u32::from(buffer_bytes) + 512) / (1 << 20);
-        let eal = Eal::init(&EalConfig::no_huge(megabytes).for_device(device))?;
-        let thread = EalThread::register(&eal)?;
-        let pool = MempoolConfig {
-            frames: FRAMES,
-            cache_frames: CACHE_FRAMES,
-            frame_bytes_max: buffer_bytes,
-            socket: None,
-        };
-        let pool = Mempool::new(&eal, "switchml", &pool)?;
-        let config = PortConfig {
-            mtu: (frame_bytes > 1514).then_some(9000),
-            ..PortConfig::default()
-        };
-        let StartedPort { port, rx, tx } = connect(&eal, device, &config, &pool, START_PATIENCE)?;
-        let (Some(rx), Some(tx)) = (rx.into_iter().next(), tx.into_iter().next()) else {
-            bail!("{device}: no queues");
-        };
         Ok(Self {
-            rx,
-            tx,
-            received: Vec::with_capacity(BURST),
-            leaving: Vec::with_capacity(BURST),
-            read: Vec::with_capacity(BURST),
-            pool,
+            device: Device::open(device, frame_bytes)?,
             own,
             turns: getrandom::u32()? as u16,
             addresses: None,
             frame_bytes,
-            idle: 0,
-            _port: port,
-            _thread: thread,
         })
     }
 }
@@ -130,54 +81,29 @@ impl Link for DpdkLink {
         let Some(addresses) = self.addresses else {
             bail!("nowhere to send to");
         };
-        let mut sent = 0;
-        // What the driver has not taken goes first, and nothing is made until it has gone.
-        self.tx.burst(&mut self.leaving);
-        while self.leaving.len() < BURST {
-            let Some(mut mbuf) = self.pool.alloc() else {
-                break;
-            };
-            let Some(frame) = mbuf.append(self.frame_bytes) else {
-                bail!("a buffer is shorter than a frame");
-            };
+        self.device.send(self.frame_bytes, &mut |frame| {
             if fill(&mut frame[UDP_END..]).is_none() {
-                break;
+                return Ok(None);
             }
             let header = Header::parse(&frame[UDP_END..])?;
             emit_request(frame, &addresses, &header);
-            self.leaving.push(mbuf);
-            sent += 1;
-        }
-        self.tx.burst(&mut self.leaving);
-        Ok(sent)
+            Ok(Some(frame.len()))
+        })
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize> {
-        let n = self.rx.burst(&mut self.received, BURST);
         let expected = self.addresses.as_ref().map(reversed);
-        for mbuf in self.received.drain(..) {
-            if mbuf.is_contiguous()
-                && let Ok(udp) = UdpFrame::parse(mbuf.data())
+        Ok(self.device.receive(&mut |frame| {
+            if let Ok(udp) = UdpFrame::parse(frame)
                 && Some(udp.addresses) == expected
             {
-                take(udp.datagram(mbuf.data()));
+                take(udp.datagram(frame));
             }
-            self.read.push(mbuf);
-        }
-        free_bulk(&mut self.read);
-        if n > 0 {
-            self.idle = 0;
-        }
-        Ok(n)
+        }))
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<()> {
-        self.idle = self.idle.saturating_add(1);
-        if self.idle <= LOOKS {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(timeout.min(SLEEP_MAX));
-        }
+        self.device.wait(timeout);
         Ok(())
     }
 }
