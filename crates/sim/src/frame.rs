@@ -39,6 +39,14 @@ struct Body {
 thread_local! {
     /// Bodies out of use. A world lives on one thread.
     static FREE: RefCell<Vec<Rc<Body>>> = const { RefCell::new(Vec::new()) };
+    /// References that there are.
+    static LIVE: Cell<u64> = const { Cell::new(0) };
+}
+
+/// References to frames on this thread: in flight, in queues, held by switches.
+#[must_use]
+pub fn live() -> u64 {
+    LIVE.get()
 }
 
 /// What the engine has, and what disappeared in it.
@@ -82,6 +90,7 @@ pub const UNNUMBERED: u64 = u64::MAX;
 
 impl Frame {
     fn of(body: Rc<Body>) -> Self {
+        LIVE.set(LIVE.get() + 1);
         Self {
             body: Some(body),
             ledger: Cell::new(None),
@@ -209,6 +218,8 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
+        // At the end of the thread there is no number any more.
+        let _ = LIVE.try_with(|live| live.set(live.get() - 1));
         if let Some(counts) = self.ledger.take() {
             counts.live.set(counts.live.get() - 1);
             counts.lost.set(counts.lost.get() + 1);

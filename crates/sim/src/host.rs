@@ -7,6 +7,7 @@
 use crate::address::{Address, HostId, Node, Peer, SessionId, SwitchId};
 use crate::collectives::Process;
 use crate::link::{Link, LinkConfig};
+use crate::ring::Member;
 use crate::switchml::Client;
 use std::time::Duration;
 use tally_endpoint::{Gradients, Ps, Worker};
@@ -33,6 +34,8 @@ pub enum Kind<D> {
     Collectives(Box<Process>),
     /// A client of SwitchML.
     Switchml(Box<Client>),
+    /// A member of a ring.
+    Ring(Box<Member>),
     /// A process that has died.
     Dead,
 }

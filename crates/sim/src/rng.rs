@@ -55,6 +55,13 @@ impl Rng {
         ppm > 0 && self.below(MILLION as u64) < ppm as u64
     }
 
+    /// Puts them in another order, each as likely.
+    pub fn shuffle<T>(&mut self, all: &mut [T]) {
+        for n in (1..all.len()).rev() {
+            all.swap(n, self.below(n as u64 + 1) as usize);
+        }
+    }
+
     /// One of them.
     ///
     /// # Panics

@@ -14,6 +14,7 @@ mod card;
 mod config;
 mod memory;
 mod offload;
+mod ring;
 
 pub use card::{Card, CardConfig};
 pub use config::{PollConfig, Steering, SwitchConfig, forwarding_config};
@@ -32,6 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tally_engine::metrics::MetricSet as _;
 use tally_engine::native::{Datagram, Native};
+use tally_engine::netreduce::{NetreduceDialect, RingConfig};
 use tally_engine::switchml::{
     self, Session, Switchml, SwitchmlConfig, SwitchmlCounters, SwitchmlDialect, Whereabouts,
 };
@@ -114,6 +116,8 @@ pub struct Switch {
     is_up: bool,
     /// What the pool had for jobs that were removed.
     removed: Vec<PoolJob>,
+    /// The rings that it serves, also after a restart.
+    rings: Vec<RingConfig>,
 }
 
 impl Switch {
@@ -137,6 +141,7 @@ impl Switch {
             timer_at: None,
             is_up: true,
             removed: Vec::new(),
+            rings: Vec::new(),
             config,
         }
     }
@@ -202,7 +207,15 @@ impl Switch {
                 let pool = Switchml::new(config, *kernels);
                 Box::new(SwitchmlDialect::new(pool, vec![true; ports]))
             }),
-            netreduce: None,
+            netreduce: self.config.netreduce.map(|dscp| {
+                let dialect = NetreduceDialect::new(
+                    dscp,
+                    *kernels,
+                    (shard.into(), cores as u16),
+                    self.rings.clone(),
+                );
+                Box::new(dialect)
+            }),
             offload: self.card.as_ref().map(CardPort::dialect),
         };
         let memory = self.memory.clone();

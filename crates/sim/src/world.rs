@@ -19,6 +19,7 @@
 //! Apps must be deterministic, too: no time, no randomness but from a seed, no hash maps' order.
 
 mod app;
+mod guests;
 mod topology;
 
 pub use app::App;
@@ -32,9 +33,9 @@ use crate::frame::{Frame, HEADERS_ROOM, Origin};
 use crate::host::{Data, Host, Kind, Session};
 use crate::link::Arrivals;
 use crate::port::{Outside, arrival, has_elements, wire_bytes};
+use crate::ring;
 use crate::rng::Rng;
 use crate::switch::{Switch, SwitchConfig};
-use crate::switchml::{Client, Plan};
 use crate::trace::{Step, Trace};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -43,7 +44,7 @@ use tally_endpoint::{Transmit, datagram_bytes};
 use tally_engine::{JobConfig, Member};
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit_udp};
-use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size, is_port};
+use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size};
 use tally_wire::{Addresses, JobId, Time, UNIT_BYTES};
 
 enum News {
@@ -60,6 +61,8 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Units of the largest payload of any job.
     pub units_max: u8,
+    /// Path MTU of RoCE; 0 in a world without it.
+    pub mtu: usize,
     /// Payload bytes that element frames stand for on the wire; none: what they have.
     pub nominal_payload_bytes: Option<u32>,
 }
@@ -99,6 +102,7 @@ impl<D: Data> World<D> {
     pub fn new(config: WorldConfig, switch: SwitchConfig) -> Self {
         let room = datagram_bytes(config.units_max) + HEADERS_ROOM;
         let room = room.max(SWITCHML_BYTES + Size::B1024.payload_bytes());
+        let room = room.max(config.mtu + ring::HEADERS_BYTES);
         Self {
             now: Time(1_000_000),
             rng: Rng::new(config.seed),
@@ -156,24 +160,6 @@ impl<D: Data> World<D> {
         let job = config.job;
         let process = Process::new(self.now, config, script, self.rng.fork());
         self.start(switch, address, job, Kind::Collectives(Box::new(process)))
-    }
-
-    /// Starts a client of SwitchML.
-    pub fn start_switchml(&mut self, address: Address, plan: Plan, rank: usize) -> SessionId {
-        let switch = plan.switch;
-        let client = Box::new(Client::new(self.now, plan, rank, address));
-        self.start(switch, address, JobId(0), Kind::Switchml(client))
-    }
-
-    /// Binds a session of SwitchML on all cores of its switch; says whether there was room.
-    pub fn bind_switchml(&mut self, plan: &Plan) -> bool {
-        let (switch, mut outside) = self.split(plan.switch);
-        switch.bind_switchml(&plan.session, &mut outside)
-    }
-
-    /// Ends a session of SwitchML on all cores of its switch.
-    pub fn unbind_switchml(&mut self, plan: &Plan) {
-        self.switches[usize::from(plan.switch.0)].unbind_switchml(plan.session.id);
     }
 
     fn start(
@@ -291,7 +277,7 @@ impl<D: Data> World<D> {
                 Kind::Worker(worker, data) => worker.poll_transmit(now, room, data),
                 Kind::Ps(ps) => ps.poll_transmit(now, room),
                 Kind::Collectives(process) => process.poll_transmit(now, room),
-                Kind::Switchml(_) | Kind::Dead => None,
+                Kind::Switchml(_) | Kind::Ring(_) | Kind::Dead => None,
             };
             let len = match (sent, &mut session.kind) {
                 (Some(Transmit { len, port }), _) => {
@@ -300,6 +286,10 @@ impl<D: Data> World<D> {
                     UDP_END + len
                 }
                 (None, Kind::Switchml(client)) => match client.poll_transmit(now, bytes) {
+                    Some(len) => len,
+                    None => break,
+                },
+                (None, Kind::Ring(member)) => match member.poll_transmit(now, bytes) {
                     Some(len) => len,
                     None => break,
                 },
@@ -347,6 +337,7 @@ impl<D: Data> World<D> {
             }
             Kind::Collectives(process) => process.poll(now),
             Kind::Switchml(client) => client.poll_timeout(),
+            Kind::Ring(member) => member.poll_timeout(),
             Kind::Dead => None,
         };
         if let Some(at) = deadline
@@ -577,7 +568,7 @@ impl<D: Data> World<D> {
         }
         app.observe(self.now, Place::Host(id), &frame);
         let mut claimed = false;
-        if self.is_for_switchml(id, &frame) {
+        if self.is_for_switchml(id, &frame) || self.is_for_ring(id, &frame) {
             return;
         }
         let Some(ethernet::Received { from, to, at }) = ethernet::receive(frame.bytes(), id) else {
@@ -605,35 +596,11 @@ impl<D: Data> World<D> {
                 }
                 Kind::Ps(ps) => ps.handle_datagram(self.now, ecn, datagram),
                 Kind::Collectives(process) => process.handle_datagram(self.now, ecn, datagram),
-                Kind::Switchml(_) | Kind::Dead => {}
+                Kind::Switchml(_) | Kind::Ring(_) | Kind::Dead => {}
             }
             self.serve(session_id);
         }
         self.hosts[usize::from(id.0)].unclaimed += u64::from(!claimed);
-    }
-
-    /// Gives a frame from one of SwitchML's ports to the client that it is to.
-    fn is_for_switchml(&mut self, id: HostId, frame: &Frame) -> bool {
-        let Some((udp, _)) = frame.udp() else {
-            return false;
-        };
-        if !is_port(udp.addresses.src_port) {
-            return false;
-        }
-        for n in 0..self.hosts[usize::from(id.0)].sessions.len() {
-            let session_id = self.hosts[usize::from(id.0)].sessions[n];
-            let session = &mut self.sessions[session_id.0 as usize];
-            let own = session.address;
-            if let Kind::Switchml(client) = &mut session.kind
-                && (udp.addresses.dst_mac, udp.addresses.dst_ip) == (own.mac(), own.ip())
-                && udp.addresses.dst_port == own.udp_port
-            {
-                client.handle(self.now, &udp, frame.bytes());
-                self.serve(session_id);
-                return true;
-            }
-        }
-        false
     }
 
     fn wake(&mut self, id: SessionId) {
@@ -655,6 +622,7 @@ impl<D: Data> World<D> {
                 ps.handle_timeout(self.now);
             }
             Kind::Collectives(process) => process.handle_timeout(self.now),
+            Kind::Ring(member) => member.handle_timeout(self.now),
             _ => {}
         }
         self.serve(id);

@@ -122,6 +122,7 @@ impl Jobs {
             kernels: Kernels::best(),
             forwarding: tally_sim::switch::forwarding_config(1),
             switchml: None,
+            netreduce: None,
         }
     }
 
@@ -170,6 +171,7 @@ fn world_config() -> WorldConfig {
     WorldConfig {
         seed: 1,
         units_max: 1,
+        mtu: 0,
         nominal_payload_bytes: Some(1024),
     }
 }

@@ -64,6 +64,11 @@ struct Results {
     summed_in_switch: u64,
     summed_in_groups: u64,
     switchml_results: u64,
+    worlds_with_rings: u64,
+    ring_all_reduces: u64,
+    ring_epochs: u64,
+    ring_sums: u64,
+    ring_sums_again: u64,
     collectives: u64,
     worlds_with_card: u64,
     card_moves: u64,
@@ -123,6 +128,11 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         summed_in_switch: totals.summed,
         summed_in_groups: totals.grouped,
         switchml_results: totals.switchml,
+        worlds_with_rings: totals.rings,
+        ring_all_reduces: totals.ring_all_reduces,
+        ring_epochs: totals.ring_epochs,
+        ring_sums: totals.ring_sums,
+        ring_sums_again: totals.ring_sums_again,
         collectives: totals.collectives,
         worlds_with_card: totals.cards,
         card_moves: totals.moves,
@@ -172,6 +182,8 @@ fn table(results: &Results) -> String {
         "{} seeds, {} incarnations of jobs, {} incidents, {} fragments of workers, {} events\n\
          {} contributions summed in switches, {} of them with others of their poll iteration\n\
          {} results of SwitchML, {} collectives of sessions\n\
+         {} worlds with rings of RoCE hosts: {} epochs, {} all-reduces of members, {} sums of \
+         packets, {} of them sent again\n\
          {} worlds with a card: {} moves of jobs, {} failovers, {} results of cards, \
          {} hostile frames of cards\n\
          {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
@@ -186,6 +198,11 @@ fn table(results: &Results) -> String {
         results.summed_in_groups,
         results.switchml_results,
         results.collectives,
+        results.worlds_with_rings,
+        results.ring_epochs,
+        results.ring_all_reduces,
+        results.ring_sums,
+        results.ring_sums_again,
         results.worlds_with_card,
         results.card_moves,
         results.card_failovers,

@@ -17,6 +17,7 @@ pub mod fabric;
 pub mod findings;
 pub mod forge;
 pub mod options;
+pub mod ring;
 pub mod scenario;
 pub mod session;
 mod setup;
@@ -30,6 +31,7 @@ use data::Contributor;
 use findings::{Checker, Finding, Findings};
 use options::Options;
 use options::tree::TreeOptions;
+use ring::Rings;
 use scenario::Scenario;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,6 +68,16 @@ pub struct Totals {
     pub grouped: u64,
     /// Results of SwitchML, since the switch last started.
     pub switchml: u64,
+    /// Worlds with rings.
+    pub rings: u64,
+    /// All-reduces of rings that are done, over all ranks.
+    pub ring_all_reduces: u64,
+    /// Epochs of rings.
+    pub ring_epochs: u64,
+    /// Sums of packets of rings, since the switch last started.
+    pub ring_sums: u64,
+    /// Packets of rings that were answered with a kept sum, since the switch last started.
+    pub ring_sums_again: u64,
     /// Collectives of sessions that are done, over all ranks.
     pub collectives: u64,
     /// Worlds with a card.
@@ -103,6 +115,11 @@ impl Totals {
         self.summed += other.summed;
         self.grouped += other.grouped;
         self.switchml += other.switchml;
+        self.rings += other.rings;
+        self.ring_all_reduces += other.ring_all_reduces;
+        self.ring_epochs += other.ring_epochs;
+        self.ring_sums += other.ring_sums;
+        self.ring_sums_again += other.ring_sums_again;
         self.collectives += other.collectives;
         self.cards += other.cards;
         self.moves += other.moves;
@@ -201,6 +218,7 @@ fn run_options(options: Options, trace_records: usize) -> Outcome {
     let counters = || switches().map(Switch::counters);
     let card = world.switches[0].card.as_ref();
     let control = card.map(|card| card.totals).unwrap_or_default();
+    let (rings, of_rings) = (scenario.rings.as_ref(), world.switches[0].ring_counters());
     Outcome {
         seed,
         finding: findings.first(),
@@ -212,6 +230,11 @@ fn run_options(options: Options, trace_records: usize) -> Outcome {
             summed: counters().map(|c| c.contributions).sum(),
             grouped: counters().map(|c| c.grouped).sum(),
             switchml: switches().map(|s| s.switchml_counters().results).sum(),
+            rings: u64::from(rings.is_some()),
+            ring_all_reduces: rings.map_or(0, Rings::all_reduces),
+            ring_epochs: rings.map_or(0, Rings::epochs),
+            ring_sums: of_rings.sums,
+            ring_sums_again: of_rings.sums_again,
             collectives: scenario.sessions.as_ref().map_or(0, |it| it.done),
             cards: u64::from(card.is_some()),
             moves: control.offloaded + control.resumed,

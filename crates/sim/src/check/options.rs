@@ -2,6 +2,7 @@
 
 pub mod card;
 pub mod fabric;
+pub mod ring;
 pub mod session;
 pub mod tree;
 
@@ -11,6 +12,7 @@ use crate::rng::Rng;
 use crate::switch::{PollConfig, Steering};
 use card::CardOptions;
 use fabric::{FabricOptions, NEAR};
+use ring::RingsOptions;
 use session::SessionOptions;
 use std::fmt;
 use std::time::Duration;
@@ -272,6 +274,8 @@ pub struct Options {
     pub switchml: Option<SwitchmlOptions>,
     /// A job of sessions beside the others.
     pub sessions: Option<SessionOptions>,
+    /// Rings of RoCE hosts beside the jobs.
+    pub rings: Option<RingsOptions>,
     /// A card, which some of the jobs are offloaded to.
     pub card: Option<CardOptions>,
     /// How long faults happen.
@@ -383,6 +387,7 @@ impl Options {
                 None
             },
             fabric: None,
+            rings: RingsOptions::draw(seed, way, safety, quiet),
             card: None,
         };
         if rng.chance(TWO_SWITCHES_PPM) {

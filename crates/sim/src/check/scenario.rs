@@ -3,6 +3,7 @@
 
 mod changes;
 mod incidents;
+mod rings;
 mod sessions;
 mod watch;
 
@@ -15,8 +16,9 @@ use super::fabric::{self, Fabric};
 use super::findings::{Checker, Findings};
 use super::options::Options;
 use super::options::fabric::{FAR, FabricOptions, NEAR};
+use super::ring::Rings;
 use super::session::{self, Sessions};
-use super::setup::{job_id, link_config, switch_config};
+use super::setup::{job_id, link_config, switch_config, world_config};
 use super::switchml;
 use crate::address::{Address, HostId, Node, Place, SessionId, SwitchId};
 use crate::frame::{Frame, Origin};
@@ -24,7 +26,7 @@ use crate::host::Kind;
 use crate::link::{Faults, Link};
 use crate::rng::Rng;
 use crate::switch::{Did, Switch, Transit};
-use crate::world::{App, World, WorldConfig};
+use crate::world::{App, World};
 use changes::Changed;
 use std::rc::Rc;
 use std::time::Duration;
@@ -54,6 +56,8 @@ pub(super) enum Plan {
     JobReturns { job: usize },
     SafetyEnds,
     Session(session::Step),
+    RingTrouble(usize),
+    RingReturns { ring: usize },
     Forge,
     Tick,
     Drained,
@@ -104,6 +108,7 @@ pub struct Scenario {
     pub(super) expected_fragments: u64,
     pub(super) switchml: Option<switchml::Session>,
     pub(super) sessions: Option<Sessions>,
+    pub(super) rings: Option<Rings>,
 }
 
 impl Scenario {
@@ -112,14 +117,8 @@ impl Scenario {
     pub fn new(options: Options, findings: Findings) -> (World<Contributor>, Self) {
         let mut rng = Rng::new(options.seed ^ 0x5ce0_a210);
         let units_max = options.units_max();
-        let mut world = World::new(
-            WorldConfig {
-                seed: rng.next(),
-                units_max,
-                nominal_payload_bytes: None,
-            },
-            switch_config(&options, NEAR, units_max, &mut rng),
-        );
+        let config = world_config(&options, &mut rng);
+        let mut world = World::new(config, switch_config(&options, NEAR, units_max, &mut rng));
         let link = link_config(&options, options.faults);
         let fabric = options.fabric.as_ref();
         let mut fabric = fabric.map(|of| {
@@ -140,9 +139,7 @@ impl Scenario {
         let total = options.jobs.iter().map(|j| usize::from(j.workers)).sum();
         // A poll iteration goes by ports: ranks are not to be in the same order.
         let mut places: Vec<_> = (0..total).collect();
-        for n in (1..total).rev() {
-            places.swap(n, rng.below(n as u64 + 1) as usize);
-        }
+        rng.shuffle(&mut places);
         let mut hosts = vec![HostId(0); total];
         for host in 0..total {
             let worker = places.iter().position(|&place| place == host).unwrap_or(0);
@@ -168,6 +165,8 @@ impl Scenario {
             let nodes: Vec<Node> = nodes.collect();
             switchml::Session::new(&mut world, of, link, &nodes)
         });
+        let rings = options.rings.as_ref();
+        let rings = rings.map(|of| Rings::new(&mut world, of, link, rng.fork()));
         let spare = options.moving_ps().map(|job| {
             let (_, Address { host, .. }) = ps[job];
             let (node, _) = world.hosts[usize::from(host.0)].at;
@@ -204,6 +203,7 @@ impl Scenario {
             expected_fragments: 0,
             switchml,
             sessions,
+            rings,
             options,
         };
         scenario.begin(&mut world);
@@ -219,6 +219,7 @@ impl Scenario {
         }
         self.begin_switchml(world);
         self.begin_sessions(world);
+        self.begin_rings(world);
         for n in 0..self.options.incidents.len() {
             let at = world.now.after(self.options.incidents[n].0);
             self.plan(world, at, Plan::Incident(n));
@@ -423,6 +424,10 @@ impl Scenario {
         }
         self.look_at_sessions(world);
         is_done &= self.sessions.as_ref().is_none_or(Sessions::is_done);
+        if let Some(rings) = &mut self.rings {
+            rings.look(world, &self.findings);
+            is_done &= rings.is_done();
+        }
         if matches!(self.phase, Phase::Convergence | Phase::OnceMore) {
             watch::look_for_late(self, world);
             watch::look_for_starvation(self, world);
@@ -474,6 +479,9 @@ impl Scenario {
             self.check_empty(s, switch);
         }
         card::look_at_end(world, &self.findings);
+        if let Some(rings) = &mut self.rings {
+            rings.end(world, &self.findings);
+        }
         world.stop();
     }
 
@@ -607,6 +615,8 @@ impl App<Contributor> for Scenario {
                 }
             }
             Plan::Session(step) => self.session_step(world, step),
+            Plan::RingTrouble(n) => self.ring_trouble(world, n),
+            Plan::RingReturns { ring } => self.ring_returns(world, ring),
             Plan::SafetyEnds => self.safety_ends(world),
             Plan::Tick => self.tick(world),
             Plan::Drained => self.drained(world),

@@ -2,15 +2,18 @@
 
 use super::options::Options;
 use super::options::fabric::NEAR;
+use super::options::ring::RingsOptions;
 use crate::address::SwitchId;
 use crate::link::{Faults, LinkConfig};
 use crate::rng::Rng;
 use crate::switch::{SwitchConfig, forwarding_config};
+use crate::world::WorldConfig;
 use std::iter;
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::SwitchmlConfig;
 use tally_engine::{ForwardingConfig, JobConfig, Limits, PoolConfig, PoolJob, RegistryConfig};
 use tally_kernels::Kernels;
+use tally_wire::netreduce::DEFAULT_DSCP;
 use tally_wire::{DEFAULT_PORT, JobId, Key};
 
 /// MACs learnt at a port at most: more than there are hosts, and addresses of the hostile one.
@@ -64,6 +67,16 @@ fn job_of_sessions(options: &Options) -> Option<JobConfig> {
         servers: 1,
         tree: None,
     })
+}
+
+/// The configuration of the world of an ordinary scenario.
+pub(super) fn world_config(options: &Options, rng: &mut Rng) -> WorldConfig {
+    WorldConfig {
+        seed: rng.next(),
+        units_max: options.units_max(),
+        mtu: options.rings.as_ref().map_or(0, RingsOptions::mtu),
+        nominal_payload_bytes: None,
+    }
 }
 
 /// The configuration of a switch with its jobs.
@@ -136,6 +149,11 @@ pub(super) fn switch_config(
         steering: options.steering,
         kernels: Kernels::best(),
         forwarding: addresses(forwarding_config(rng.next())),
+        netreduce: options
+            .rings
+            .as_ref()
+            .filter(|_| switch == NEAR)
+            .map(|_| DEFAULT_DSCP),
         switchml: options
             .switchml
             .filter(|_| switch == NEAR)

@@ -79,6 +79,7 @@ pub(super) fn switch_config(
         kernels: Kernels::best(),
         forwarding: forwarding_config(0),
         switchml: None,
+        netreduce: None,
     }
 }
 
@@ -108,6 +109,7 @@ impl Sites {
         let config = WorldConfig {
             seed,
             units_max: UNITS,
+            mtu: 0,
             nominal_payload_bytes: Some(FRAGMENT_BYTES as u32),
         };
         let pool = |policy| Pool {

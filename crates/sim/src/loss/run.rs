@@ -338,6 +338,7 @@ fn switch(scenario: &Scenario, key: &Key) -> SwitchConfig {
     SwitchConfig {
         forwarding: crate::switch::forwarding_config(0),
         switchml: None,
+        netreduce: None,
         pool: PoolConfig {
             slots: SLOTS.max(u32::from(scenario.window).next_power_of_two()),
             ways: PolicyName::Esa.default_ways(),
@@ -382,6 +383,7 @@ fn world(scenario: &Scenario, seed: u64) -> Result<World<Feed>> {
     let config = WorldConfig {
         seed: rng.next(),
         units_max: UNITS,
+        mtu: 0,
         nominal_payload_bytes: Some(scenario.payload_bytes),
     };
     let mut world = World::new(config, switch(scenario, &key));

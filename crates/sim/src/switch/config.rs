@@ -49,6 +49,8 @@ pub struct SwitchConfig {
     pub forwarding: ForwardingConfig,
     /// SwitchML, if it is served; `shards` and `shard` are filled in.
     pub switchml: Option<SwitchmlConfig>,
+    /// DSCP of rings, if they are served.
+    pub netreduce: Option<u8>,
 }
 
 /// Forwarding with this random seed, and limits of addresses and floods that a hostile host

@@ -183,6 +183,7 @@ impl TreeOptions {
     fn draw_with(seed: u64, rng: &mut Rng) -> Self {
         let mut base = Options::draw(seed);
         (base.switchml, base.sessions, base.fabric, base.card) = (None, None, None, None);
+        base.rings = None;
         base.incidents.clear();
         base.limits.clear();
         base.policy = rng.pick(&PolicyName::ALL).1;

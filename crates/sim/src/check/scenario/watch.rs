@@ -6,6 +6,7 @@ use crate::address::Place;
 use crate::check::data::{Contributor, Facts};
 use crate::check::ending::Incarnation;
 use crate::check::findings::Checker;
+use crate::check::ring::Rings;
 use crate::check::session::Sessions;
 use crate::check::setup::job_id;
 use crate::check::switchml;
@@ -194,7 +195,8 @@ pub fn look_at_totals(scenario: &Scenario, world: &World<Contributor>) {
         // Each may be flooded.
         + scenario.options.forged_per_s * (10 + 4 * world.hosts.len() as u64) * seconds
         + scenario.switchml.as_ref().map_or(0, switchml::Session::events_max)
-        + scenario.sessions.as_ref().map_or(0, Sessions::events_max);
+        + scenario.sessions.as_ref().map_or(0, Sessions::events_max)
+        + (scenario.rings.as_ref()).map_or(0, |rings: &Rings| rings.events_max(seconds));
     scenario
         .findings
         .require(world.happened <= bound, Checker::Memory, || {

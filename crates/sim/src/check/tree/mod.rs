@@ -120,6 +120,7 @@ impl TreeScenario {
         let config = WorldConfig {
             seed: rng.next(),
             units_max,
+            mtu: 0,
             nominal_payload_bytes: None,
         };
         let (mut world, trunks) = setup::switches(&options, config, &mut rng);

@@ -205,6 +205,7 @@ fn start(args: &Args, tree: &Tree) -> Result<(World<Feed>, Run)> {
     let config_of_world = WorldConfig {
         seed: rng.next(),
         units_max: UNITS,
+        mtu: 0,
         nominal_payload_bytes: Some(FRAGMENT_BYTES as u32),
     };
     let mut world = World::new(config_of_world, config(0));
