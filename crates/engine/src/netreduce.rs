@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //!
-//! * No data packet with the ring DSCP leaves with elements that are not the sum, unless its receiver
-//!   never takes them: it has had the packet, or the PSN is out of its reach.
+//! * No data packet with the ring DSCP leaves with elements that are not the sum, unless its
+//!   receiver never takes them: it has had the packet, or the PSN is out of its reach.
 //! * A contribution is in at most one sum, once.
 //! * A ring holds packets of at most two windows of messages.
 

@@ -2,7 +2,7 @@
 //!
 //! It claims RoCEv2's UDP port between other hosts. Packets without the ring DSCP and of other
 //! services than RC are ordinary traffic; so are acknowledgements. The ring DSCP is reserved (N-2):
-//! a data packet of no known connection of a ring is dropped, whatever its addresses. Its message
+//! a data packet of no known connection of a ring is dropped, between all addresses. Its message
 //! may have begun with sums, before its ring was removed or the switch restarted, and its receiver
 //! would take it for one.
 //!

@@ -3,7 +3,6 @@
 //! Cost of a slot of n packets: one pass of the kernels over n payloads, n - 1 copies of the sum,
 //! one CRC of the sum and n of headers, which [`Shift`] joins.
 
-use super::ring::{Held, Kept};
 use super::{NetreduceCounters, RingConfig};
 use crate::context::Context;
 use crate::egress::class_of_frame;
@@ -49,6 +48,22 @@ impl Shifts {
     }
 }
 
+/// A held packet.
+pub(super) struct Held<F> {
+    pub(super) frame: F,
+    /// Where its elements begin in the frame.
+    pub(super) elements_at: u16,
+    pub(super) port: PortId,
+    pub(super) egress: Option<PortId>,
+}
+
+/// A sum that was made: the packet of rank 0 that has it, which is read-only.
+pub(super) struct CachedSum<F> {
+    pub(super) frame: F,
+    pub(super) elements_at: u16,
+    pub(super) crc: u32,
+}
+
 /// A packet that leaves with a sum.
 pub(super) struct Release<'a> {
     pub(super) config: &'a RingConfig,
@@ -60,7 +75,7 @@ pub(super) struct Release<'a> {
 
 impl Release<'_> {
     /// Puts a kept sum into a packet.
-    pub(super) fn write<F: Frame>(self, frame: &mut F, elements_at: u16, kept: &Kept<F>) {
+    pub(super) fn write<F: Frame>(self, frame: &mut F, elements_at: u16, kept: &CachedSum<F>) {
         let sum = elements(&kept.frame, kept.elements_at);
         let bytes = frame.data_mut().expect("made exclusive when it came");
         let at = usize::from(elements_at);
@@ -135,7 +150,7 @@ pub(super) fn release_all<P: Platform>(
     shifts: &mut Shifts,
     (element, begins): (Element, bool),
     packets: &mut [Option<Held<P::Frame>>],
-) -> Option<Kept<P::Frame>> {
+) -> Option<CachedSum<P::Frame>> {
     const NONE: &[u8] = &[];
     let (first, others) = packets.split_first_mut()?;
     let mut first = first.take().expect("all ranks' packets are held");
@@ -159,7 +174,7 @@ pub(super) fn release_all<P: Platform>(
     };
     release.finish(bytes, first.elements_at, length, crc);
     let egress = egress_of(context, &mut first);
-    let kept = Kept {
+    let kept = CachedSum {
         frame: match egress {
             Some(egress) => {
                 counters.released += 1;

@@ -7,7 +7,7 @@
 //! Message k is freed when all members have sent in message k + N: then all have received k (N-9).
 //! So at most 2 N messages are live, and message k has entry k modulo 2 N.
 
-use super::release::{Release, Shifts};
+use super::release::{CachedSum, Held, Release, Shifts};
 use super::{NetreduceCounters, RingConfig, RingCounters};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
@@ -65,27 +65,11 @@ struct Connection {
     end: Psn,
 }
 
-/// A held packet.
-pub(super) struct Held<F> {
-    pub(super) frame: F,
-    /// Where its elements begin in the frame.
-    pub(super) elements_at: u16,
-    pub(super) port: PortId,
-    pub(super) egress: Option<PortId>,
-}
-
-/// A sum that was made: the packet of rank 0 that has it, which is read-only.
-pub(super) struct Kept<F> {
-    pub(super) frame: F,
-    pub(super) elements_at: u16,
-    pub(super) crc: u32,
-}
-
 /// One offset of a message.
 struct Slot<F> {
     /// Ranks whose packets are held.
     bitmap: u64,
-    kept: Option<Kept<F>>,
+    kept: Option<CachedSum<F>>,
 }
 
 /// What all members' messages of a number have in common.
@@ -266,32 +250,56 @@ impl<F: Frame> Ring<F> {
         };
         self.last = context.now;
         let elements_at = self.check(message, slot, header, &arrived)?;
-        let at = self.at(message);
-        let members = self.config.members.len();
-        let entry = &mut self.messages[at];
-        let found = &mut entry.slots[slot as usize];
-        if let Some(kept) = &found.kept {
-            let release = Release {
-                config: &self.config,
-                shifts: &mut self.shifts,
-                channel: arrived.channel,
-                begins: slot == 0,
-            };
-            let Some(egress) = arrived.egress else {
-                return Err(DropReason::NetreduceNoRoute);
-            };
-            release.write(&mut arrived.frame, elements_at, kept);
-            counters.sums_again += 1;
-            let class = crate::egress::class_of_frame(arrived.frame.data());
-            context.ports.forward(egress, class, arrived.frame);
-            return Ok(Step::Done);
+        let at = (self.at(message), slot as usize, elements_at);
+        if self.messages[at.0].slots[at.1].kept.is_some() {
+            return self.send_again(context, counters, at, arrived);
         }
+        self.hold(context, counters, kernels, rank, at, arrived)
+    }
+
+    /// Sends a copy of a packet whose sum was made, with that sum.
+    fn send_again<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+        (message, slot, elements_at): (usize, usize, u16),
+        mut arrived: Arrived<'_, F>,
+    ) -> Result<Step<F>, DropReason> {
+        let kept = self.messages[message].slots[slot].kept.as_ref();
+        let kept = kept.expect("a slot whose sum was made");
+        let release = Release {
+            config: &self.config,
+            shifts: &mut self.shifts,
+            channel: arrived.channel,
+            begins: slot == 0,
+        };
+        let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
+        release.write(&mut arrived.frame, elements_at, kept);
+        counters.sums_again += 1;
+        let class = crate::egress::class_of_frame(arrived.frame.data());
+        context.ports.forward(egress, class, arrived.frame);
+        Ok(Step::Done)
+    }
+
+    /// Holds a contribution, and releases all of its slot if it is the last.
+    fn hold<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+        kernels: Kernels,
+        rank: u8,
+        (message, slot, elements_at): (usize, usize, u16),
+        arrived: Arrived<'_, F>,
+    ) -> Result<Step<F>, DropReason> {
+        let members = self.config.members.len();
+        let entry = &mut self.messages[message];
+        let found = &mut entry.slots[slot];
         let bit = Rank(rank).bit();
         if found.bitmap & bit != 0 {
             return Err(DropReason::Duplicate);
         }
         found.bitmap |= bit;
-        let row = slot as usize * members;
+        let row = slot * members;
         let arrived_bytes = arrived.elements(elements_at);
         let held = Held {
             frame: arrived.frame,

@@ -1,9 +1,10 @@
 //! Rings of RoCE hosts beside the jobs: every all-reduce is the exact fold, and a ring that fails
 //! begins another epoch.
 //!
-//! A ring whose connections have ended waits until all members that retransmit have noticed, and then
-//! makes new ones, as the rendezvous of its hosts would. It resumes with the first all-reduce that a
-//! member lacks. Contributions of epochs differ, so that one that was taken for another's shows.
+//! A ring whose connections have ended waits until all members that retransmit have noticed, and
+//! then makes new ones, as the rendezvous of its hosts would. It resumes with the first all-reduce
+//! that a member lacks. Contributions of epochs differ, so that one that was taken for another's
+//! shows.
 
 use super::data::Contributor;
 use super::findings::{Checker, Findings};
