@@ -627,12 +627,54 @@ mod tests {
         assert_eq!(repeated.0.len(), 1);
     }
 
+    /// What a core with two ports says that has seen no frame.
+    fn core() -> CoreReport {
+        CoreReport {
+            counters: Counters::default(),
+            ports: Vec::new(),
+            queues: Vec::new(),
+            residence_ns: hdrhistogram::Histogram::new(2).unwrap(),
+            in_use: Default::default(),
+            jobs: Vec::new(),
+            switchml: None,
+            netreduce: None,
+            card: None,
+            addresses: Vec::new(),
+            rare: vec![Default::default(); 2],
+            load: Default::default(),
+        }
+    }
+
     #[test]
     fn only_counters_that_grew_are_told() {
-        let ports = vec!["a".to_owned(), "b".to_owned()];
+        let claim = DropReason::SpoofedSwitch;
+        let mut cores = [core(), core()];
         let mut growth = Growth::default();
-        assert_eq!(growth.compare(&[]), []);
-        growth.look(&[], &ports);
+        assert_eq!(growth.compare(&cores), []);
+        cores[0].rare[1].claims[claim.claim().unwrap()] = 3;
+        cores[1].rare[1].claims[claim.claim().unwrap()] = 4;
+        cores[1].counters.drops[SUSPICIOUS[0]] = 5;
+        // One without a cause that is hostile.
+        cores[1].counters.drops[DropReason::Late] = 9;
+        let of_port = Grown {
+            port: Some(1),
+            reason: claim,
+            frames: 7,
+        };
+        let of_all = Grown {
+            port: None,
+            reason: SUSPICIOUS[0],
+            frames: 5,
+        };
+        assert_eq!(growth.compare(&cores), [of_port, of_all]);
+        assert_eq!(growth.compare(&cores), []);
+        cores[0].counters.drops[SUSPICIOUS[0]] = 1;
+        let more = Grown {
+            port: None,
+            reason: SUSPICIOUS[0],
+            frames: 1,
+        };
+        assert_eq!(growth.compare(&cores), [more]);
         assert_eq!(lower("Has a tag."), "has a tag");
     }
 }

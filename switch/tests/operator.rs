@@ -91,6 +91,29 @@ fn a_configuration_that_cannot_be_used_is_code_2_and_check_names_all_faults() {
     assert!(found.bad >= 2);
 }
 
+/// The example of a fabric: two spines, four leaves, two jobs with different roots.
+#[test]
+fn the_files_of_the_example_s_fabric_fit_together() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs/fabric");
+    let files = ["leaf1", "leaf2", "leaf3", "leaf4", "spine1", "spine2"];
+    let files = files.map(|name| folder.join(format!("switch-{name}.json")));
+    let check = |files: &[PathBuf]| {
+        let mut switch = Command::new(env!("CARGO_BIN_EXE_tally-switch"));
+        ended(switch.arg("--check").args(files).output().unwrap())
+    };
+    let (code, said, _) = check(&files);
+    assert_eq!(code, Some(0), "{said}");
+    let want = "6 switches, 8 links between them, 2 jobs with trees";
+    assert!(said.contains(want) && !said.contains("warning"), "{said}");
+    // Each of them is needed.
+    for at in 0..files.len() {
+        let mut some = files.to_vec();
+        some.remove(at);
+        let (code, said, _) = check(&some);
+        assert_ne!(code, Some(0), "without file {at}: {said}");
+    }
+}
+
 #[test]
 fn a_machine_that_cannot_do_it_is_code_1_of_a_check_and_4_of_a_start() {
     let place = Place::new(&format!(r#"{PORTS}, "cores": [4000]"#));

@@ -48,6 +48,33 @@ fn each_unit_waits_is_watched_and_starts_again() {
     }
 }
 
+/// The group of the units is the one that may open the NICs, and its members reach the agent.
+#[test]
+fn one_group_has_the_programs_the_nics_and_the_agent_s_socket() {
+    for (path, unit) in &units() {
+        assert_eq!(value(unit, "Group"), Some("tally"), "{}", path.display());
+        // Others pass the folder; the socket's own mode says who connects.
+        let mode = value(unit, "RuntimeDirectoryMode");
+        assert_eq!(mode, Some("0755"), "{}", path.display());
+    }
+    let rules = std::fs::read_to_string(configs().join("60-tally-vfio.rules")).unwrap();
+    let rules: Vec<_> = rules.lines().filter(|it| !it.starts_with('#')).collect();
+    let [rule] = rules[..] else {
+        panic!("{rules:?}");
+    };
+    // Not the container device /dev/vfio/vfio, which is everybody's by the kernel's own mode.
+    for part in [
+        "SUBSYSTEM==\"vfio\"",
+        "KERNEL!=\"vfio\"",
+        "GROUP=\"tally\"",
+        "MODE=\"0660\"",
+    ] {
+        assert!(rule.split(", ").any(|it| it == part), "{part} in {rule}");
+    }
+    let agent = std::fs::read_to_string(configs().join("agent-udp.json")).unwrap();
+    assert!(agent.contains(r#""access": { "mode": "0660" }"#), "{agent}");
+}
+
 #[test]
 fn a_stop_of_one_program_removes_no_other_s_folder() {
     let mut folders = Vec::new();

@@ -145,6 +145,32 @@ fn the_examples_fit_together() {
     }
 }
 
+/// Parameter servers of the fabric's example serve jobs that their switch has, by its key.
+#[test]
+fn the_parameter_servers_of_the_fabric_fit_its_switches() {
+    let mut switches = Vec::new();
+    let mut servers = Vec::new();
+    for entry in folder().join("fabric").read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("switch-") {
+            switches.push(Config::load(&path).unwrap());
+        } else {
+            servers.push((name, PsConfig::load(&path).unwrap()));
+        }
+    }
+    assert_eq!((switches.len(), servers.len()), (6, 2));
+    for (name, ps) in &servers {
+        let (address, port) = (ps.switch.address, ps.switch.port);
+        let mut all = switches.iter();
+        let switch = all.find(|it| (it.address.ip, it.address.udp_port) == (address, port));
+        let switch = switch.unwrap_or_else(|| panic!("{name}: no switch {address}:{port}"));
+        assert!(name.contains(switch.name.as_deref().unwrap()), "{name}");
+        let here = switch.jobs.iter().map(|it| (it.id, &it.key));
+        assert!(ps.jobs.iter().map(|it| (it.id, &it.key)).eq(here), "{name}");
+    }
+}
+
 /// Checks a JSON text with a schema: its faults, or `None` without Python's jsonschema.
 fn faults(schema: &str, text: &str) -> Option<String> {
     let folder = tempfile::tempdir().unwrap();
@@ -173,7 +199,9 @@ fn faults(schema: &str, text: &str) -> Option<String> {
 #[test]
 fn the_schemas_take_every_example_and_refuse_what_the_programs_refuse() {
     let mut files = 0;
-    for entry in folder().read_dir().unwrap() {
+    let folders = [folder(), folder().join("fabric")];
+    let entries = folders.iter().flat_map(|it| it.read_dir().unwrap());
+    for entry in entries {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let Some(kind) = name
@@ -204,5 +232,5 @@ fn the_schemas_take_every_example_and_refuse_what_the_programs_refuse() {
             assert_ne!(faults(&schema, &none).unwrap(), "", "{name}");
         }
     }
-    assert!(files >= 10, "{files}");
+    assert!(files >= 18, "{files}");
 }

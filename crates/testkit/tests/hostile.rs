@@ -314,6 +314,13 @@ fn forged_results_and_arp_in_tags_change_no_sum_and_no_neighbour() {
         "{spoofed} of {}",
         guest.counters.rx_frames
     );
+    // Nor is it silent about them.
+    let words = format!("from port {} as `spoofed-behind-tag`", guest.name);
+    let mut told = report.events.iter();
+    assert!(
+        told.any(|it| it.kind == "hostile" && it.text.contains(&words)),
+        "no `{words}` in {report}"
+    );
 }
 
 /// A datagram of the hostile host whose payload is [`MARK`].
