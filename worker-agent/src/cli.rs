@@ -2,11 +2,13 @@
 
 use crate::progress::Progress;
 use clap::{Args, Parser, Subcommand};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use tally_agent::config::{DEFAULT_SOCKET, control_socket_of};
 use tally_agent::link::loss::{Direction, Loss};
 use tally_agent::{Arithmetic, Dtype, Op};
 use tally_program::{Exit, VERSION, exit};
+use tally_wire::netreduce::DEFAULT_DSCP;
 
 const LOG: &str = "\
 TALLY_LOG in the environment says how much goes to standard error: error, warn, info (the default) or
@@ -77,6 +79,12 @@ pub(crate) enum Command {
     /// Sum tensors with the other workers of a job.
     #[command(after_help = codes(), after_long_help = codes_after(CONFIG))]
     Allreduce(AllreduceArgs),
+    /// Sum tensors with the other hosts of a ring, on NICs that speak RoCEv2 (NetReduce).
+    ///
+    /// The switch on their path sums, for which it needs the ring (`netreduce.rings`). libibverbs
+    /// is loaded when this runs.
+    #[command(after_help = codes())]
+    Ring(RingArgs),
     /// Serve jobs as their parameter server, until SIGINT or SIGTERM.
     #[command(after_help = codes(), after_long_help = codes_after(PS_CONFIG))]
     Ps(PsArgs),
@@ -165,6 +173,67 @@ pub(crate) struct AllreduceArgs {
     /// Display of progress; auto is a bar on a terminal, and lines elsewhere.
     #[arg(long, value_enum, default_value = "auto")]
     pub(crate) progress: Progress,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RingArgs {
+    /// Number of the ring in the switch's configuration.
+    #[arg(long, value_name = "N")]
+    pub(crate) ring: u32,
+    /// File with the ring's key, 32 to 128 hexadecimal digits; - is standard input.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key_file: PathBuf,
+    /// Rank of this host: its place in the ring's `members`.
+    #[arg(long, value_name = "N")]
+    pub(crate) rank: u8,
+    /// Number of the ring's members.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) members: u8,
+    /// IPv4 address of the RoCE device.
+    #[arg(long)]
+    pub(crate) address: Ipv4Addr,
+    /// Address and TCP port at which rank 0 listens for the others, such as 10.84.0.1:4790.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) coordinator: SocketAddr,
+    /// DSCP of the ring's packets, as the switch has it.
+    #[arg(long, default_value_t = DEFAULT_DSCP, value_parser = clap::value_parser!(u8).range(..64))]
+    pub(crate) dscp: u8,
+    /// Messages in flight, as the switch has it.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) window: u16,
+    /// Packets of a message, at most the number that the switch has.
+    #[arg(long, value_name = "N", default_value_t = 170, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) packets: u16,
+    /// Seconds to wait for the other members.
+    #[arg(long, value_name = "S", default_value_t = 60)]
+    pub(crate) join: u64,
+    /// Tensors to sum: a safetensors file of F32, F16, BF16 and I32 tensors.
+    #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
+    pub(crate) input: Option<PathBuf>,
+    /// Safetensors file for the result; written whole or not at all.
+    #[arg(long, value_name = "FILE", required_unless_present = "synthetic")]
+    pub(crate) output: Option<PathBuf>,
+    /// One tensor of synthetic data instead of an input.
+    #[arg(long, conflicts_with = "input", requires = "elements")]
+    pub(crate) synthetic: bool,
+    /// Elements of the synthetic tensor; K, M and G are 10^3, 10^6 and 10^9.
+    #[arg(long, value_name = "N", value_parser = count, default_value = "0", hide_default_value = true)]
+    pub(crate) elements: usize,
+    /// Type of the synthetic tensor.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "TYPE",
+        default_value = "f32",
+        requires = "synthetic"
+    )]
+    pub(crate) element: Dtype,
+    /// Random seed of the synthetic data, the same at all members.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Rounds: number of times that each tensor is summed, for measuring.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) repeat: u32,
 }
 
 /// Injected loss, for tests.

@@ -9,6 +9,7 @@ use tally_endpoint::WorkerError;
 use tally_local::LocalError;
 use tally_program::Exit;
 use tally_session::Mismatch;
+use tally_verbs::{Cause, MemberError};
 use tally_wire::control::{LeaveCode, Reason};
 use thiserror::Error;
 
@@ -102,6 +103,9 @@ pub enum AgentError {
         /// What the link says about it.
         trouble: Option<String>,
     },
+    /// A ring of RoCEv2 hosts has ended.
+    #[error(transparent)]
+    Ring(#[from] MemberError),
     /// SIGINT or SIGTERM.
     #[error("interrupted; the other workers have been told")]
     Interrupted,
@@ -224,6 +228,12 @@ impl AgentError {
             Self::Job { .. } | Self::Mismatch { .. } => Exit::Job,
             Self::Overflow { .. } => Exit::Overflow,
             Self::Silence { .. } => Exit::Silence,
+            Self::Ring(error) => match error.cause {
+                Cause::Device(_) | Cause::Listen(..) | Cause::Poll(_) => Exit::System,
+                Cause::Join(_) => Exit::Join,
+                Cause::Send { .. } | Cause::Receive { .. } => Exit::Silence,
+                Cause::Rendezvous(_) | Cause::Message { .. } | Cause::Ended => Exit::Job,
+            },
             Self::Interrupted => Exit::Interrupted,
         };
         exit.code()

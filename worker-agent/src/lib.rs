@@ -32,12 +32,14 @@ pub mod link;
 pub mod monitor;
 pub mod ps;
 pub mod report;
+mod ring;
 pub mod session;
 pub mod tensors;
 
 pub use allreduce::{Observer, Op, Options, allreduce};
 pub use error::AgentError;
 pub use ps::serve;
+pub use ring::{Summary, ring};
 pub use tally_schema::agent::config;
 pub use tally_session::{Arithmetic, Dtype};
 pub use tally_telemetry as log;

@@ -5,7 +5,9 @@ mod operator;
 mod progress;
 
 use clap::{CommandFactory, Parser};
-use cli::{AllreduceArgs, Cli, Command, DoctorArgs, LossArgs, PsArgs, ServeArgs, StatusArgs};
+use cli::{
+    AllreduceArgs, Cli, Command, DoctorArgs, LossArgs, PsArgs, RingArgs, ServeArgs, StatusArgs,
+};
 use progress::Console;
 use std::io::Write;
 use std::mem;
@@ -23,6 +25,8 @@ use tally_agent::{AgentError, Options, ps};
 use tally_program::service::{self, Watchdog};
 use tally_program::{Exit, documents};
 use tally_schema::agent::status::Status;
+use tally_verbs::RingId;
+use tally_verbs::rendezvous::RingConfig;
 
 fn main() -> ExitCode {
     match documents::write_if_asked(Cli::command()) {
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let outcome = match command {
         Command::Allreduce(args) => allreduce(&args, log).map(done),
+        Command::Ring(args) => ring(args).map(done),
         Command::Ps(args) => serve_ps(&args, log).map(done),
         Command::Serve(args) => serve(&args, log).map(done),
         Command::Status(args) => status(&args).map(done),
@@ -158,6 +163,43 @@ fn allreduce(args: &AllreduceArgs, log: Log) -> Result<(), AgentError> {
         again.timeout + again.early + again.nack,
         report.latency_us.p50,
         report.latency_us.p99,
+    );
+    Ok(())
+}
+
+fn ring(args: RingArgs) -> Result<(), AgentError> {
+    let key = operator::key(&args.key_file)?;
+    let ring = RingConfig {
+        ring: RingId(args.ring),
+        key: key.parse().map_err(|error| {
+            AgentError::Options(format!("{}: {error}", args.key_file.display()))
+        })?,
+        members: args.members,
+    };
+    let config = tally_verbs::Config {
+        dscp: args.dscp,
+        packets: args.packets,
+        window: args.window,
+        join_timeout: Duration::from_secs(args.join),
+        ..tally_verbs::Config::new(ring, args.rank, args.address, args.coordinator)
+    };
+    let input = match (&args.input, args.synthetic) {
+        (Some(path), _) => Tensors::read(path)?,
+        (None, _) => Tensors::synthetic(args.seed, args.rank.into(), args.elements, args.element),
+    };
+    let (output, summary) = tally_agent::ring(config, args.repeat, input)?;
+    if let Some(path) = &args.output {
+        output.write(path)?;
+    }
+    println!(
+        "ring {}: sum of {} elements from {} hosts on {} in {:.3} s, {:.3} Gbit/s; epoch {}",
+        args.ring,
+        summary.elements,
+        args.members,
+        summary.device,
+        summary.spent.as_secs_f64(),
+        summary.gbit_per_s,
+        summary.epoch,
     );
     Ok(())
 }

@@ -103,7 +103,7 @@ fn job_of(values: &JobValues) -> Result<Job, AgentError> {
 }
 
 /// The key in a file, which no other user may read.
-fn key(path: &Path) -> Result<String, AgentError> {
+pub(crate) fn key(path: &Path) -> Result<String, AgentError> {
     use std::os::unix::fs::PermissionsExt;
     let mut text = String::new();
     let read = if path == Path::new("-") {

@@ -47,6 +47,14 @@ pub enum TensorError {
         /// Its type.
         dtype: FileDtype,
     },
+    /// A type that a ring of RoCEv2 hosts does not sum.
+    #[error("tensor {tensor:?} is {dtype:?}; a ring sums F32, F16, BF16 and I32")]
+    Ring {
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        dtype: Dtype,
+    },
 }
 
 const fn of_file(dtype: FileDtype) -> Option<Dtype> {

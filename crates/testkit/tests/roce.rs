@@ -8,10 +8,11 @@
 mod common;
 
 use common::{alone, programs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_schema::switch::config::{Config, NetreduceSection, RingSection};
 use tally_testkit::cluster::{Cluster, Machine, Spec};
+use tally_testkit::reference::{Inputs, Reference};
 
 /// A command of an emulated CPU that others share.
 const LONG: Duration = Duration::from_secs(120);
@@ -189,6 +190,57 @@ fn rings_of_two_and_three_sum_every_type_exactly() {
         let bytes = 4 * (3 * 100_000 + 2 * 43_520 + 3 * 4 + 2 * 50_001 + 3 * 100_000);
         assert_eq!(report.rings[0].counters.sum_bytes, bytes, "{report}");
         assert_eq!(report.counters["sums_again"], 0, "{report}");
+    }
+}
+
+#[test]
+#[ignore = "boots virtual machines: ./test roce"]
+fn what_tally_agent_sums_in_a_ring_is_what_the_reference_does() {
+    let _alone = alone();
+    let (cluster, mut machines) = ring_cluster(3);
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let reference = Reference {
+        program: project.join("worker-agent/reference/check.py"),
+    };
+    for element in ["f32", "f16", "bf16", "i32"] {
+        let ip = |rank| cluster.ip(cluster.guest_host(rank));
+        for (rank, machine) in machines.iter_mut().enumerate() {
+            let command = format!(
+                "echo {KEY} | tally-agent ring --ring 1 --key-file - --rank {rank} --members 3 \
+                 --address {} --coordinator {}:4790 --synthetic --seed 5 --element {element} \
+                 --elements 5001 --repeat 2 --output /tmp/sum >&2 && od -An -v -tx1 /tmp/sum",
+                ip(rank),
+                ip(0)
+            );
+            machine.start(&command).unwrap();
+        }
+        let mut outputs = Vec::new();
+        for (rank, machine) in machines.iter_mut().enumerate() {
+            let said = machine.end(LONG).unwrap();
+            assert!(
+                said.contains("sum of 5001 elements from 3 hosts on rxe0"),
+                "{said}"
+            );
+            // Lines of bytes follow those of the program, which begin with a letter.
+            let dump = said.lines().filter(|line| line.starts_with(' '));
+            let bytes = dump.flat_map(str::split_whitespace);
+            let bytes: Vec<_> = bytes
+                .map(|it| u8::from_str_radix(it, 16).unwrap())
+                .collect();
+            let file = cluster
+                .folder()
+                .join(format!("{element}-{rank}.safetensors"));
+            std::fs::write(&file, bytes).unwrap();
+            outputs.push(file);
+        }
+        let inputs = Inputs::Synthetic {
+            seed: 5,
+            element,
+            elements: 5001,
+            workers: 3,
+        };
+        let verdict = reference.check("native", 1024, &inputs, outputs).unwrap();
+        assert!(verdict.exact, "{element}: {}", verdict.text);
     }
 }
 

@@ -95,7 +95,10 @@ pub enum Cause {
     /// The coordinator can't listen.
     #[error("coordinator on {0}: {1}")]
     Listen(SocketAddr, #[source] std::io::Error),
-    /// The other members.
+    /// The ring did not form.
+    #[error(transparent)]
+    Join(RendezvousError),
+    /// Another member has failed, died, or sums something else.
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     /// A send to the successor failed.
@@ -209,7 +212,8 @@ impl Member {
             &config.ring,
             &hello,
             config.join_timeout,
-        )?;
+        )
+        .map_err(Cause::Join)?;
         let mtu = usize::from(welcome.mtu);
         let Welcome {
             successor,
