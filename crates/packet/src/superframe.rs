@@ -7,6 +7,7 @@
 
 use tally_wire::field::{be16, ethernet, ipv4, udp};
 use tally_wire::frame::{ETHERNET_BYTES, ETHERTYPE_IPV4, UDP_END, internet_checksum};
+use tally_wire::roce;
 use tally_wire::superframe::{Segments, Superframe};
 
 /// Most datagrams in one, as the kernel has it (`UDP_MAX_SEGMENTS`).
@@ -89,7 +90,9 @@ impl Offload {
 }
 
 /// Whether a frame of `bytes` that begins with `head` may be a part of a superframe: UDP over IPv4,
-/// in one fragment, without options, padding and checksum, and its headers in one piece.
+/// in one fragment, without options, padding and checksum, and its headers in one piece. RoCEv2
+/// may not: where the kernel cuts a superframe it counts up IPv4's identification, which the ICRC
+/// covers.
 pub(crate) fn may_join(head: &[u8], bytes: usize) -> bool {
     let Some(h) = head.first_chunk::<UDP_END>() else {
         return false;
@@ -101,6 +104,7 @@ pub(crate) fn may_join(head: &[u8], bytes: usize) -> bool {
         && h[ipv4::PROTOCOL] == PROTOCOL_UDP
         && usize::from(be16(h, udp::LENGTH)) == bytes - UDP
         && be16(h, udp::CHECKSUM) == 0
+        && be16(h, udp::DST_PORT) != roce::PORT
         && bytes > UDP_END
 }
 
@@ -199,6 +203,13 @@ mod tests {
         assert_eq!(whole[38..40], (708_u16).to_be_bytes());
         assert_eq!(internet_checksum(&whole[14..34]), 0);
         assert_eq!(cut(&whole, 100), *head);
+    }
+
+    #[test]
+    fn packets_of_roce_travel_one_by_one() {
+        let mut f = frame(100);
+        f[udp::DST_PORT].copy_from_slice(&roce::PORT.to_be_bytes());
+        assert!(!may_join(&f, f.len()));
     }
 
     #[test]
