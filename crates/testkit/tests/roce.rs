@@ -186,10 +186,9 @@ fn rings_of_two_and_three_sum_every_type_exactly() {
         }
         drop(machines);
         let report = cluster.stop_switch().unwrap().netreduce.unwrap();
-        // Each once, in multiples of four bytes.
+        // Each once, in multiples of four bytes, also if a machine was slow and sent some again.
         let bytes = 4 * (3 * 100_000 + 2 * 43_520 + 3 * 4 + 2 * 50_001 + 3 * 100_000);
         assert_eq!(report.rings[0].counters.sum_bytes, bytes, "{report}");
-        assert_eq!(report.counters["sums_again"], 0, "{report}");
     }
 }
 
