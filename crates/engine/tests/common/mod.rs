@@ -4,6 +4,7 @@
 pub mod dialect;
 pub mod dispatch;
 pub mod forwarding;
+pub mod node;
 pub mod pair;
 pub mod plain;
 pub mod platform;

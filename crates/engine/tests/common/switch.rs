@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use tally_engine::SwitchAddress;
 use tally_engine::dialect::DialectSet;
 use tally_engine::forwarding::FloodLimits;
+use tally_engine::forwarding::fabric::Plan;
 use tally_engine::native::Native;
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlConfig, SwitchmlDialect};
@@ -117,9 +118,36 @@ impl<D: DialectSet<Memory>> Switch<D> {
         cores: u8,
         config: &ForwardingConfig,
         memory: Memory,
-        mut dialects: impl FnMut(u8) -> D,
+        dialects: impl FnMut(u8) -> D,
     ) -> Self {
         let forwarding = Forwarding::new(config);
+        Self::with(address, cores, config, &forwarding, memory, dialects)
+    }
+
+    /// As [`new`](Self::new), a part of a fabric whose links are dead at first.
+    ///
+    /// # Panics
+    /// As `new`.
+    pub fn in_fabric(
+        address: SwitchAddress,
+        cores: u8,
+        config: &ForwardingConfig,
+        plan: &Plan,
+        memory: Memory,
+        dialects: impl FnMut(u8) -> D,
+    ) -> Self {
+        let forwarding = Forwarding::in_fabric(config, plan, FloodLimits::each(0));
+        Self::with(address, cores, config, &forwarding, memory, dialects)
+    }
+
+    fn with(
+        address: SwitchAddress,
+        cores: u8,
+        config: &ForwardingConfig,
+        forwarding: &Forwarding,
+        memory: Memory,
+        mut dialects: impl FnMut(u8) -> D,
+    ) -> Self {
         let all = usize::from(cores);
         let core = |core: u8| {
             let queues = (0..config.ports).map(|port| match usize::from(port) % all {
