@@ -231,7 +231,7 @@ pub fn run(args: &Args) -> Result<()> {
         Some(path) => Tensors::read(path)?,
         None => Tensors::synthetic(args.seed, args.rank.into(), args.elements, args.element),
     };
-    // The kernel would answer with ICMP that nobody listens there.
+    // Without a socket at the port, the kernel answers packets with ICMP errors.
     let _sink = match args.interface {
         Some(_) => Some(UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?),
         None => None,

@@ -268,8 +268,8 @@ fn table(args: &Args, cpus: Cpus, no_macswap: Option<String>, rows: &[Row], crc:
     let Cpus { data, control } = cpus;
     let _ = writeln!(
         out,
-        "{WORKERS} members on {WORKERS} ports, one core: CPU {data} for each program in turn, CPU {control} for its \
-         control thread; {}\n{} rounds of {} s; median of the rounds, ratios with least and most",
+        "{WORKERS} members on {WORKERS} ports, one core: CPU {data} for each program in turn, CPU \
+         {control} for its control thread; {}\n{} rounds of {} s; median of the rounds, ratios with least and most",
         match args.memory {
             Memory::Ordinary => "ordinary pages",
             Memory::Hugepages => "hugepages",

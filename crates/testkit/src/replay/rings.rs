@@ -12,6 +12,8 @@ use super::captures::folder;
 use super::switch::{STOP_PATIENCE, Switch, statistics};
 use super::{CpuTime, Cpus, DESCRIPTORS, Rate, Replayed, WARM_UP, WORKERS, device};
 use anyhow::{Context, Result, ensure};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_load::capture::{SWITCH_IP, SWITCH_MAC, Writer, mtu, worker};
@@ -213,6 +215,8 @@ impl Switch {
         let (path, socket) = (file("switch.json"), file("switch.sock"));
         let config = captures.config(cpus, self.memory().of_switch(), &socket);
         tally_load::capture::config::write(&config, &path)?;
+        // It has a key.
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
         let program = self.start(&path, &file("switch.log"))?;
         std::thread::sleep(WARM_UP);
         let cpu_before = CpuTime::of(program.id())?;

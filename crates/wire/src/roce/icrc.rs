@@ -73,7 +73,7 @@ pub fn payload_crc(payload: &[u8]) -> u32 {
     crc32fast::hash(payload)
 }
 
-/// As [`seal`], of a frame whose payload behind the headers has this CRC, and the length of `shift`.
+/// As [`seal`], of a frame whose payload behind the headers has this CRC and the length of `shift`.
 ///
 /// # Panics
 /// If the frame is shorter than its headers, that payload and the ICRC.

@@ -1,8 +1,9 @@
 //! What differs between two configurations: what a running switch applies, what needs a restart.
 //!
 //! Applied while the switch runs are jobs (but for `fixed`), tenants, `netreduce.rings`,
-//! `member_timeout_ms` and `card.jobs`. Everything else needs a restart: it has memory, threads or devices behind it. Such
-//! a key is found by comparing the files' JSON, so a section that is new is not forgotten here.
+//! `member_timeout_ms` and `card.jobs`. Everything else needs a restart: it has memory, threads or
+//! devices behind it. Such a key is found by comparing the files' JSON, so a section that is new is
+//! not forgotten here.
 
 use super::{CardJobs, Config, JobSection, RingSection, TenantSection};
 use simd_json::OwnedValue;

@@ -183,7 +183,7 @@ impl Config {
                     "{}: ring {} and those before it hold up to {held} frames",
                     section.held, ring.id
                 );
-                return bad("held", &found, "as many as all rings together, or more");
+                return bad("held", &found, "at least what all rings may hold");
             }
         }
         Ok(())
