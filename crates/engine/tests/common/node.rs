@@ -7,7 +7,7 @@
 //! elsewhere, with wrong tags, repeated, or mutated; time passes, with hellos between the switches;
 //! switches start anew. The oracle:
 //!
-//! * nothing panics, and no two registries talk for ever;
+//! * nothing panics, and registries stop talking to each other;
 //! * a frame is dropped with one counter at most, and nothing leaves for one that is;
 //! * what leaves has the right tag; a result never leaves by the uplink's group, and only sums and
 //!   results leave upwards;
@@ -583,7 +583,7 @@ impl World {
             let Some((at, from, datagram)) = self.flying.pop_front() else {
                 return;
             };
-            assert!(n < MAX_DATAGRAMS, "they talk for ever");
+            assert!(n < MAX_DATAGRAMS, "more than {MAX_DATAGRAMS} datagrams");
             if at == NODE {
                 let header = Header::parse(&datagram).expect("a control header");
                 let mut bytes = frame(&to_switch(&from, ADDRESS.base_port), &header, 0);
