@@ -16,6 +16,10 @@
 //!   probed, and those that were probed before and have been waiting as long. If more are lost, the
 //!   next result shows them to be.
 //!
+//! A NACK does not say that a contribution is lost: it may wait in a queue of this host, for longer
+//! than any timeout on a slow link. It is retransmitted when a later one has its result, or when no
+//! result comes any more. To retransmit it sooner would lengthen the queue that it waits in.
+//!
 //! A wrong guess costs two frames without payload. On a fast path ([`Rtt::is_fast`]) both limits
 //! are shorter: at 100 Gbit/s a window of 256 fragments of 1 KiB is 22 µs, and a repair that takes
 //! longer stops all workers.
@@ -94,6 +98,8 @@ struct Entry {
     first_sent: Time,
     /// When its contribution was last sent.
     contributed: Time,
+    /// Which transmission of the session that was.
+    contribution: u64,
     /// When anything was last sent for it.
     last_sent: Time,
     /// Which transmission of the session that was.
@@ -155,9 +161,14 @@ pub(crate) struct Window {
     /// When something was last sent, and how often something was.
     last_sent: Time,
     transmissions: u64,
+    /// When a fragment last got its result, and when a result last was a duplicate.
+    last_result: Time,
+    last_duplicate: Time,
     /// The latest fragment sent once that has a result: when it was sent, and as which
     /// transmission.
     newest_fresh: (Time, u64),
+    /// The latest transmission of a contribution to a fragment that has a result.
+    newest_contribution: u64,
     /// When the latest fragment was last sent, of those that have a result.
     newest_finished: Time,
     /// How often limits that follow the median are doubled; results since it was decided, and those
@@ -174,6 +185,7 @@ impl Window {
         let done = Entry {
             first_sent: Time(0),
             contributed: Time(0),
+            contribution: 0,
             last_sent: Time(0),
             transmission: 0,
             list: 0,
@@ -194,7 +206,10 @@ impl Window {
             timeouts: 0,
             last_sent: Time(0),
             transmissions: 0,
+            last_result: Time(0),
+            last_duplicate: Time(0),
             newest_fresh: (Time(0), 0),
+            newest_contribution: 0,
             newest_finished: Time(0),
             caution: 0,
             results: 0,
@@ -267,6 +282,7 @@ impl Window {
         self.entries[slot] = Entry {
             first_sent: now,
             contributed: now,
+            contribution: self.transmissions,
             last_sent: now,
             transmission: self.transmissions,
             list: FRESH as u8,
@@ -308,6 +324,7 @@ impl Window {
         entry.last_sent = now;
         if again.cause == Cause::Nack {
             entry.contributed = now;
+            entry.contribution = self.transmissions;
         }
         entry.transmission = self.transmissions;
         entry.state = State::InFlight;
@@ -341,14 +358,12 @@ impl Window {
             return Taken::Foreign;
         };
         if seq < self.base {
-            self.count(true);
-            return Taken::Duplicate;
+            return self.duplicate(now);
         }
         let slot = self.slot(seq);
         let entry = self.entries[slot];
         if entry.state == State::Done {
-            self.count(true);
-            return Taken::Duplicate;
+            return self.duplicate(now);
         }
         if entry.element != element {
             return Taken::Foreign;
@@ -361,6 +376,7 @@ impl Window {
             self.base += 1;
         }
         self.timeouts = 0;
+        self.last_result = now;
         let latency = now.since(entry.first_sent);
         // Karn's rule: the result of what was sent twice measures nothing.
         if usize::from(entry.list) == FRESH {
@@ -373,6 +389,7 @@ impl Window {
         let answered = now.since(entry.last_sent) >= self.rtt.least();
         if usize::from(entry.list) == FRESH || answered {
             self.newest_finished = self.newest_finished.max(entry.last_sent);
+            self.newest_contribution = self.newest_contribution.max(entry.contribution);
             if usize::from(entry.list) == FRESH {
                 let this = (entry.last_sent, entry.transmission);
                 self.newest_fresh = self.newest_fresh.max(this);
@@ -380,6 +397,12 @@ impl Window {
             self.find_lost();
         }
         Taken::New { seq, latency }
+    }
+
+    fn duplicate(&mut self, now: Time) -> Taken {
+        self.last_duplicate = now;
+        self.count(true);
+        Taken::Duplicate
     }
 
     /// What the answer to a probe may take: the rank that is asked may be as busy as this one.
@@ -462,8 +485,7 @@ impl Window {
         match self.entries[slot].state {
             State::Done => Asked::Result { seq },
             State::Queued(Cause::Nack) => Asked::Data,
-            // it is still on its way, as far as the path's shortest time says.
-            _ if now.since(self.entries[slot].contributed) < self.rtt.least() => Asked::Nothing,
+            _ if self.is_in_flight(&self.entries[slot], now) => Asked::Nothing,
             State::Queued(_) => {
                 self.entries[slot].state = State::Queued(Cause::Nack);
                 Asked::Data
@@ -475,14 +497,29 @@ impl Window {
         }
     }
 
+    /// whether a contribution counts as in flight. Frames of one path come in order.
+    fn is_in_flight(&self, entry: &Entry, now: Time) -> bool {
+        let is_overtaken = entry.contribution < self.newest_contribution;
+        now.since(entry.contributed) < self.rtt.least()
+            || !is_overtaken && now.since(entry.contributed.max(self.last_result)) < self.rto()
+    }
+
     /// Whether the oldest unfinished fragment waits for its result and for nothing else.
     fn waits(&self) -> bool {
         self.base < self.next && self.entries[self.slot(self.base)].state == State::InFlight
     }
 
-    /// When the timeout passes.
+    /// When the timeout passes. A duplicate says that the last one was too short, and any result
+    /// that fragments sent once are still coming.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.waits().then(|| self.last_sent.after(self.rto()))
+        let is_fresh = usize::from(self.entries[self.slot(self.base)].list) == FRESH;
+        let last_result = if is_fresh {
+            self.last_result.max(self.last_duplicate)
+        } else {
+            self.last_duplicate
+        };
+        let last = self.last_sent.max(last_result);
+        self.waits().then(|| last.after(self.rto()))
     }
 
     /// Queues probes if the timeout has passed by `now`.

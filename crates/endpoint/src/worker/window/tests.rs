@@ -172,7 +172,10 @@ fn the_result_of_a_probe_says_little_of_fragments_sent_before_it() {
     for _ in 0..4 {
         send(&mut w, at(4));
     }
-    assert_eq!(w.asked(at(8), FragmentId(1)), Asked::Data);
+    // Both were asked for an RTO after they were sent.
+    for n in [1, 2] {
+        assert_eq!(w.asked(at(12), FragmentId(n)), Asked::Data);
+    }
     drain(&mut w, at(8));
     take(&mut w, at(12), 1);
     assert_eq!(
@@ -180,7 +183,7 @@ fn the_result_of_a_probe_says_little_of_fragments_sent_before_it() {
         [],
         "4 ms older, 1 ms and a path time are allowed"
     );
-    assert_eq!(w.asked(at(10), FragmentId(2)), Asked::Data);
+    assert_eq!(w.asked(at(20), FragmentId(2)), Asked::Data);
     drain(&mut w, at(10));
     take(&mut w, at(14), 2);
     let lost = [3, 4].map(|n| (n, Cause::Early));
@@ -422,13 +425,77 @@ fn a_nack_for_what_was_just_sent_is_not_answered() {
     send(&mut w, at(0));
     take(&mut w, at(4), 0);
     send(&mut w, at(5));
-    assert_eq!(w.asked(at(8), FragmentId(1)), Asked::Nothing, "on its way");
-    assert_eq!(w.asked(at(9), FragmentId(1)), Asked::Data);
-    assert_eq!(drain(&mut w, at(9)), [(1, Cause::Nack)]);
-    for ms in 9..13 {
-        assert_eq!(w.asked(at(ms), FragmentId(1)), Asked::Nothing, "{ms} ms");
+    let rto = w.rto().as_millis() as u64;
+    let mut sent = 5;
+    for _ in 0..2 {
+        let lost = sent + rto;
+        for ms in sent..lost {
+            assert_eq!(w.asked(at(ms), FragmentId(1)), Asked::Nothing, "{ms} ms");
+        }
+        assert_eq!(w.asked(at(lost), FragmentId(1)), Asked::Data);
+        assert_eq!(drain(&mut w, at(lost)), [(1, Cause::Nack)]);
+        sent = lost;
     }
-    assert_eq!(w.asked(at(13), FragmentId(1)), Asked::Data, "lost again");
+}
+
+/// a window waits in the queue of a slow link for longer than any timeout.
+#[test]
+fn a_contribution_is_in_flight_while_those_before_it_get_results() {
+    let mut w = Window::new(0, 99);
+    send(&mut w, at(0));
+    take(&mut w, at(4), 0);
+    for _ in 0..50 {
+        send(&mut w, at(10));
+    }
+    // The link takes 2 ms a frame.
+    for n in 1..49 {
+        let now = at(12 + 2 * u64::from(n));
+        assert_eq!(w.asked(now, FragmentId(49)), Asked::Nothing, "{now:?}");
+        take(&mut w, now, n);
+    }
+    take(&mut w, at(112), 50);
+    assert_eq!(w.asked(at(112), FragmentId(49)), Asked::Data, "overtaken");
+}
+
+/// the result of a retransmission overtakes, too, as nothing else may come.
+#[test]
+fn a_retransmission_that_was_lost_is_overtaken_by_others() {
+    let mut w = Window::new(0, 9);
+    send(&mut w, at(0));
+    take(&mut w, at(4), 0);
+    for _ in 0..3 {
+        send(&mut w, at(5));
+    }
+    for n in [1, 2] {
+        assert_eq!(w.asked(at(30), FragmentId(n)), Asked::Data);
+    }
+    assert_eq!(drain(&mut w, at(30)).len(), 2);
+    assert_eq!(w.asked(at(34), FragmentId(1)), Asked::Nothing);
+    take(&mut w, at(34), 2);
+    assert_eq!(w.asked(at(34), FragmentId(1)), Asked::Data);
+}
+
+/// the end of a message on a slow link, where results come and nothing is left to send.
+#[test]
+fn no_timeout_passes_while_results_come() {
+    let mut w = Window::new(0, 99);
+    send(&mut w, at(0));
+    take(&mut w, at(4), 0);
+    for _ in 0..20 {
+        send(&mut w, at(10));
+    }
+    for n in 1..=10 {
+        let now = at(12 + 2 * u64::from(n));
+        assert!(w.deadline().unwrap() > now);
+        take(&mut w, now, n);
+    }
+    w.expire(at(40));
+    assert_eq!(drain(&mut w, at(40)), [(11, Cause::Timeout)], "since 32 ms");
+    // It was probed: only a duplicate says that this was too early.
+    take(&mut w, at(42), 12);
+    assert_eq!(w.deadline(), Some(at(48)));
+    assert_eq!(take(&mut w, at(43), 12), Taken::Duplicate);
+    assert_eq!(w.deadline(), Some(at(51)));
 }
 
 /// A NACK for what waits to be probed makes it a retransmission.

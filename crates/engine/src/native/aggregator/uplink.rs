@@ -114,7 +114,7 @@ impl<B: Buffer> Aggregator<B> {
         if let Some(job) = self.jobs[place].as_mut()
             && let Some(sent) = job.ring.sent_once(header.fragment)
         {
-            job.sum_times.sample(now.since(sent));
+            job.sum_times.sample(sent, now);
         }
         self.publish_final(place, header, buffer, egress, |counters, job| {
             job.results_down += 1;
