@@ -1,5 +1,5 @@
-//! Arbitrary frames into a switch in the middle of a tree; the oracle and what a script's bytes mean
-//! are in `crates/engine/tests/common/node.rs`.
+//! Arbitrary frames into a switch in the middle of a tree. The oracle and what a script's bytes
+//! mean are in `crates/engine/tests/common/node.rs`.
 #![no_main]
 
 #[allow(dead_code, reason = "shared with the engine's tests")]

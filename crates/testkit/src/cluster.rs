@@ -8,9 +8,9 @@
 //! same on both except for the devices.
 //!
 //! [`Cluster`] has a file for each kind of program: `switch.rs`, `members.rs` (workers and
-//! parameter servers), `agents.rs`, `switchml.rs`, `rings.rs` and `card.rs`. Guests are hosts without one
-//! (`guests.rs`), or virtual machines (`machines.rs`). Faults are `loss.rs` (frames that members
-//! drop), `wire.rs` (frames that links drop) and `restart.rs`.
+//! parameter servers), `agents.rs`, `switchml.rs`, `rings.rs` and `card.rs`. Guests are hosts
+//! without one (`guests.rs`), or virtual machines (`machines.rs`). Faults are `loss.rs` (frames
+//! that members drop), `wire.rs` (frames that links drop) and `restart.rs`.
 //!
 //! Every worker and every parameter server is a host of its own. A memif host connects once in the
 //! life of the process at either end, so only namespaces carry restarts.

@@ -483,7 +483,7 @@ impl World {
             let actions = self.registries[NODE].handle(now, it.from, &it.header, &it.datagram[..]);
             self.carry_out(NODE, actions);
         }
-        self.settle();
+        self.carry_all();
     }
 
     /// What left the node by a port.
@@ -574,11 +574,11 @@ impl World {
         job_key().seal(&mut datagram);
         let (at, home) = (it.at, it.home);
         self.flying.push_back((at, home, datagram));
-        self.settle();
+        self.carry_all();
     }
 
     /// Until no datagram is on its way.
-    fn settle(&mut self) {
+    fn carry_all(&mut self) {
         for n in 0.. {
             let Some((at, from, datagram)) = self.flying.pop_front() else {
                 return;
@@ -703,7 +703,7 @@ impl World {
                 if is_due(&self.registries[at]) {
                     let actions = self.registries[at].handle_timeout(now);
                     self.carry_out(at, actions);
-                    self.settle();
+                    self.carry_all();
                 }
                 for port in plan(at).ports() {
                     self.links[at].set_carrier(now, port, true);
