@@ -229,7 +229,9 @@ fn two_parameter_servers_share_the_fragments_and_one_may_die() {
     for (part, report) in (0..).zip(&parts) {
         let job = &report.jobs[0];
         assert_eq!((job.part, job.foreign), (Some(part), 0), "{job:?}");
-        assert!(job.results > 300, "part {part} of some 2000: {job:?}");
+        // The last one counts from its restart on.
+        let least = if part == 1 && may_restart { 0 } else { 300 };
+        assert!(job.results > least, "part {part} of some 2000: {job:?}");
     }
 }
 
