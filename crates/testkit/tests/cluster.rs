@@ -210,7 +210,7 @@ fn two_parameter_servers_share_the_fragments_and_one_may_die() {
         ..spec(2)
     })
     .unwrap();
-    let workers = cluster.start_workers(0, |_| synthetic("2000000")).unwrap();
+    let workers = cluster.start_workers(0, |_| synthetic("8000000")).unwrap();
     in_the_middle(&cluster);
     let job = &cluster.switch_report().unwrap().jobs[0];
     assert_eq!((job.ps, job.parameter_servers), (true, 2));
@@ -224,14 +224,14 @@ fn two_parameter_servers_share_the_fragments_and_one_may_die() {
     for worker in workers {
         worker.wait_ok(Duration::from_secs(60)).unwrap();
     }
-    synthetic_is_exact(&cluster, 0, 2, "2000000");
+    synthetic_is_exact(&cluster, 0, 2, "8000000");
     let parts = cluster.stop_ps(0).unwrap();
     for (part, report) in (0..).zip(&parts) {
         let job = &report.jobs[0];
         assert_eq!((job.part, job.foreign), (Some(part), 0), "{job:?}");
         // The last one counts from its restart on.
         let least = if part == 1 && may_restart { 0 } else { 300 };
-        assert!(job.results > least, "part {part} of some 2000: {job:?}");
+        assert!(job.results > least, "part {part} of some 15,000: {job:?}");
     }
 }
 
