@@ -377,7 +377,7 @@ impl Member {
         next.into_iter().chain(self.host.poll_timeout()).min()
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         self.host.handle_timeout(now);
         self.take_events(now);

@@ -413,7 +413,7 @@ impl<F: Frame> Ring<F> {
             return Err(DropReason::NetreduceHeader);
         }
         let number = header.message;
-        // The epoch ends long before message numbers do: it has the bits of 24-bit PSNs.
+        // Message numbers do not wrap (N-6).
         if number - self.base >= self.config.live_messages() || number == u32::MAX {
             return Err(DropReason::NetreduceWindow);
         }
