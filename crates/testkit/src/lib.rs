@@ -15,6 +15,7 @@ pub mod cluster;
 pub mod device;
 pub mod fabric;
 pub mod interactive;
+pub mod losses;
 pub mod reference;
 pub mod replay;
 pub mod ring_worker;

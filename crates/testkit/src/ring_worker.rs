@@ -8,6 +8,7 @@
 //! sum all tensors again. The catch: each keeps its input until all have left.
 
 use crate::device::Device;
+use crate::losses::Losses;
 use crate::switchml::link::mac_of;
 use anyhow::{Context, Result, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -181,26 +182,6 @@ fn element(dtype: Dtype) -> Result<Element> {
     })
 }
 
-/// Losses on purpose.
-struct Losses {
-    /// A frame is lost when its random number is below.
-    threshold: u64,
-    state: u64,
-    lost: u64,
-}
-
-impl Losses {
-    /// Whether the next frame is lost. The generator is xorshift64*.
-    fn loses(&mut self) -> bool {
-        self.state ^= self.state >> 12;
-        self.state ^= self.state << 25;
-        self.state ^= self.state >> 27;
-        let is_lost = self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) < self.threshold;
-        self.lost += u64::from(is_lost);
-        is_lost
-    }
-}
-
 /// A member and what it needs for each epoch.
 struct Worker<'a> {
     args: &'a Args,
@@ -254,12 +235,7 @@ pub fn run(args: &Args) -> Result<()> {
             members: members as u8,
         },
         device: Device::open(&device, usize::from(args.mtu) + HEADERS_BYTES)?,
-        losses: Losses {
-            threshold: (args.loss.clamp(0.0, 1.0) * u64::MAX as f64) as u64,
-            state: (args.loss_seed * 64 + u64::from(args.rank)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                | 1,
-            lost: 0,
-        },
+        losses: Losses::new(args.loss, args.loss_seed * 64 + u64::from(args.rank)),
         own,
         clock: Instant::now(),
         last_epoch: None,

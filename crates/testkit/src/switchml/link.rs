@@ -6,6 +6,7 @@ mod kernel;
 pub use dpdk::DpdkLink;
 pub use kernel::{KernelLink, mac_of};
 
+use crate::losses::Losses;
 use anyhow::Result;
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -71,11 +72,7 @@ pub trait Link {
 /// A link that loses datagrams on purpose, each way, the same ones for the same seed.
 pub struct Lossy<L> {
     link: L,
-    /// One is lost when its random number is below.
-    threshold: u64,
-    state: u64,
-    /// How many were lost.
-    pub lost: u64,
+    losses: Losses,
 }
 
 impl<L: Link> Lossy<L> {
@@ -84,19 +81,15 @@ impl<L: Link> Lossy<L> {
     pub fn new(link: L, probability: f64, seed: u64) -> Self {
         Self {
             link,
-            threshold: (probability.clamp(0.0, 1.0) * u64::MAX as f64) as u64,
-            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            lost: 0,
+            losses: Losses::new(probability, seed),
         }
     }
-}
 
-/// Whether the next one is lost. The generator is xorshift64*.
-fn is_lost(state: &mut u64, threshold: u64) -> bool {
-    *state ^= *state >> 12;
-    *state ^= *state << 25;
-    *state ^= *state >> 27;
-    state.wrapping_mul(0x2545_f491_4f6c_dd1d) < threshold
+    /// How many were lost.
+    #[must_use]
+    pub const fn lost(&self) -> u64 {
+        self.losses.lost
+    }
 }
 
 impl<L: Link> Link for Lossy<L> {
@@ -105,34 +98,21 @@ impl<L: Link> Link for Lossy<L> {
     }
 
     fn send(&mut self, fill: &mut dyn FnMut(&mut [u8]) -> Option<usize>) -> Result<usize> {
-        let Self {
-            link,
-            threshold,
-            state,
-            lost,
-        } = self;
+        let Self { link, losses } = self;
         link.send(&mut |out| {
             loop {
                 let bytes = fill(out)?;
-                if !is_lost(state, *threshold) {
+                if !losses.loses() {
                     return Some(bytes);
                 }
-                *lost += 1;
             }
         })
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(&[u8])) -> Result<usize> {
-        let Self {
-            link,
-            threshold,
-            state,
-            lost,
-        } = self;
+        let Self { link, losses } = self;
         link.receive(&mut |datagram| {
-            if is_lost(state, *threshold) {
-                *lost += 1;
-            } else {
+            if !losses.loses() {
                 take(datagram);
             }
         })
@@ -187,7 +167,7 @@ mod tests {
             let mut got = 0;
             link.receive(&mut |_| got += 1).unwrap();
             let lost = 99 - got;
-            assert_eq!(link.lost, lost);
+            assert_eq!(link.lost(), lost);
             let expected = *expected.start().min(&99)..=*expected.end().min(&99);
             assert!(expected.contains(&lost), "{lost} at {probability}");
         }

@@ -66,7 +66,7 @@ pub fn run(
 ) -> Result<Outcome> {
     let Joined { session, switch } = control.join(member, session)?;
     link.turn_to(switch, member.size)?;
-    let lost_before = link.lost;
+    let lost_before = link.lost();
     let mut client = Client::new(Config {
         window: task.window,
         // What an earlier session of the same stations left on its way is not taken for results of
@@ -107,7 +107,7 @@ pub fn run(
         sent_again,
         duplicates,
         foreign,
-        lost: link.lost - lost_before,
+        lost: link.lost() - lost_before,
         digest: all,
     })
 }
