@@ -6,5 +6,6 @@
 
 pub mod commands;
 pub mod peers;
+pub mod rates;
 pub mod record;
 pub mod roofline;

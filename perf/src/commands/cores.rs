@@ -28,6 +28,7 @@
 //!   and on many machines whole cores (SMT). The rows of separate switches show how much that is.
 //! - A core without steering that waits for another one spins, and that counts as its time.
 
+use crate::rates;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -346,11 +347,6 @@ impl<'a> Bench<'a> {
             "to linear",
             "to separate"
         );
-        let ratio = |spread: Option<Spread>| {
-            spread.map_or("-".into(), |s| {
-                format!("{:.3} ({:.3}-{:.3})", s.median, s.min, s.max)
-            })
-        };
         for row in rows {
             let _ = writeln!(
                 out,
@@ -362,9 +358,9 @@ impl<'a> Bench<'a> {
                 row.frames_per_s.median / 1e6,
                 row.gbit_per_s,
                 row.cpu_share * 100.0,
-                ratio(Some(row.to_linear)),
-                ratio(row.to_separate),
-                ratio(row.to_steered)
+                rates::shown(Some(row.to_linear)),
+                rates::shown(row.to_separate),
+                rates::shown(row.to_steered)
             );
         }
         if !rows.iter().any(|row| row.case == "no steering") {
@@ -390,7 +386,7 @@ fn row(
             &mut rounds.map(|(ours, base)| ours.frames_per_s / (base.frames_per_s * times as f64)),
         )
     };
-    let frames_per_s = spread(&mut rates.iter().map(|rate| rate.frames_per_s))?;
+    let frames_per_s = rates::frames_per_s(rates)?;
     Some(Row {
         case,
         cores,
@@ -398,7 +394,7 @@ fn row(
         jobs: captures.shape.jobs,
         frames_per_s,
         gbit_per_s: frames_per_s.median * captures.shape.frame_bytes() as f64 * 8.0 / 1e9,
-        cpu_share: spread(&mut rates.iter().map(|rate| rate.cpu_share))?.median,
+        cpu_share: rates::cpu_share(rates)?,
         to_linear: ratio(alone, cores)?,
         to_separate: separate.and_then(|base| ratio(base, 1)),
         to_steered: steered.and_then(|base| ratio(base, 1)),

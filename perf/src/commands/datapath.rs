@@ -27,7 +27,7 @@
 //!   machines, virtual ones most of all, give a nominal one there; the ratio of two such figures
 //!   is right anyway.
 
-use crate::roofline;
+use crate::{rates, roofline};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -285,14 +285,8 @@ impl Bench<'_> {
         macswap: &[Rate],
         other: &[Rate],
     ) -> Option<Row> {
-        let spread =
-            |values: &mut dyn Iterator<Item = f64>| Spread::of(&values.collect::<Vec<_>>());
-        let ratio = |base: &[Rate]| {
-            let rounds = rates.iter().zip(base);
-            spread(&mut rounds.map(|(ours, base)| ours.frames_per_s / base.frames_per_s))
-        };
-        let frames_per_s = spread(&mut rates.iter().map(|rate| rate.frames_per_s))?;
-        let cpu_share = spread(&mut rates.iter().map(|rate| rate.cpu_share))?.median;
+        let frames_per_s = rates::frames_per_s(rates)?;
+        let cpu_share = rates::cpu_share(rates)?;
         let ns_per_frame = 1e9 / frames_per_s.median;
         Some(Row {
             program: program.to_owned(),
@@ -304,10 +298,10 @@ impl Bench<'_> {
             gbit_per_s: frames_per_s.median * captures.shape.frame_bytes() as f64 * 8.0 / 1e9,
             ns_per_frame,
             cycles_per_frame: self.cpu_mhz.map(|mhz| ns_per_frame * mhz / 1e3),
-            to_macswap: ratio(macswap),
+            to_macswap: rates::ratio(rates, macswap),
             sum_ns: None,
             to_roof: None,
-            to_other: ratio(other),
+            to_other: rates::ratio(rates, other),
         })
     }
 
@@ -386,11 +380,6 @@ impl Bench<'_> {
         );
         for row in rows {
             let Spread { median, min, max } = row.frames_per_s;
-            let ratio = |spread: Option<Spread>| {
-                spread.map_or("-".into(), |s| {
-                    format!("{:.3} ({:.3}-{:.3})", s.median, s.min, s.max)
-                })
-            };
             let _ = write!(
                 out,
                 "{:<13} {:<5} {:>7} {:>8.2} {:>9.1} {:>9.1} {:>10} {:>6.1}% {:>5.0}%  {:<19}  {:<19}  {} KiB",
@@ -404,12 +393,12 @@ impl Bench<'_> {
                     .map_or("-".into(), |cycles| format!("{cycles:.0}")),
                 (max - min) / median * 100.0,
                 row.cpu_share * 100.0,
-                ratio(row.to_macswap),
-                ratio(row.to_roof),
+                rates::shown(row.to_macswap),
+                rates::shown(row.to_roof),
                 row.capture_bytes >> 10
             );
             if row.program == "switch" && self.other.is_some() {
-                let _ = write!(out, ", to other switch {}", ratio(row.to_other));
+                let _ = write!(out, ", to other switch {}", rates::shown(row.to_other));
             }
             out.push('\n');
         }

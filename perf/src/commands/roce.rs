@@ -18,6 +18,7 @@
 //! - The native protocol sends one frame a port, which all share. A ring's packets have headers, a
 //!   copy of the sum and an ICRC of their own.
 
+use crate::rates;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -243,23 +244,18 @@ fn time_crc(mtu: u16) -> Crc {
     }
 }
 
-fn row(program: &'static str, mtu: u16, of: &[Rate], rates: &Rates) -> Option<Row> {
-    let spread = |values: &mut dyn Iterator<Item = f64>| Spread::of(&values.collect::<Vec<_>>());
-    let ratio = |base: &[Rate]| {
-        let rounds = of.iter().zip(base);
-        spread(&mut rounds.map(|(rate, base)| rate.frames_per_s / base.frames_per_s))
-    };
-    let frames_per_s = spread(&mut of.iter().map(|rate| rate.frames_per_s))?;
+fn row(program: &'static str, mtu: u16, of: &[Rate], all: &Rates) -> Option<Row> {
+    let frames_per_s = rates::frames_per_s(of)?;
     Some(Row {
         program,
         mtu,
         frames_per_s,
-        cpu_share: spread(&mut of.iter().map(|rate| rate.cpu_share))?.median,
+        cpu_share: rates::cpu_share(of)?,
         ns_per_frame: 1e9 / frames_per_s.median,
         goodput_gbit_per_s: frames_per_s.median * f64::from(mtu) * 8.0 / 1e9,
-        to_macswap: ratio(&rates.macswap),
-        to_native: ratio(&rates.native),
-        to_other: ratio(&rates.other),
+        to_macswap: rates::ratio(of, &all.macswap),
+        to_native: rates::ratio(of, &all.native),
+        to_other: rates::ratio(of, &all.other),
     })
 }
 
@@ -285,11 +281,6 @@ fn table(args: &Args, cpus: Cpus, no_macswap: Option<String>, rows: &[Row], crc:
         "\n{:<13} {:>6} {:>8} {:>9} {:>8} {:>6}  {:<19}  {:<19}",
         "program", "MTU", "Mframe/s", "ns/frame", "Gbit/s", "of CPU", "to macswap", "to native",
     );
-    let ratio = |spread: Option<Spread>| {
-        spread.map_or("-".into(), |s| {
-            format!("{:.3} ({:.3}-{:.3})", s.median, s.min, s.max)
-        })
-    };
     for row in rows {
         let _ = write!(
             out,
@@ -300,11 +291,11 @@ fn table(args: &Args, cpus: Cpus, no_macswap: Option<String>, rows: &[Row], crc:
             row.ns_per_frame,
             row.goodput_gbit_per_s,
             row.cpu_share * 100.0,
-            ratio(row.to_macswap),
-            ratio(row.to_native),
+            rates::shown(row.to_macswap),
+            rates::shown(row.to_native),
         );
         if row.program == "netreduce" && args.against.is_some() {
-            let _ = write!(out, "  to other switch {}", ratio(row.to_other));
+            let _ = write!(out, "  to other switch {}", rates::shown(row.to_other));
         }
         out.push('\n');
     }

@@ -24,6 +24,7 @@
 //! - A Tofino does not get slower with more workers, and a core does: goodput is that of all
 //!   workers together.
 
+use crate::rates;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -281,11 +282,6 @@ impl Bench<'_> {
             "ports",
         );
         for row in rows {
-            let ratio = |spread: Option<Spread>| {
-                spread.map_or("-".into(), |s| {
-                    format!("{:.3} ({:.3}-{:.3})", s.median, s.min, s.max)
-                })
-            };
             let _ = write!(
                 out,
                 "{:<13} {:>7} {:>8.2} {:>9.1} {:>8.1} {:>5.0}%  {:<19}  {:<19}  {:>7.2} of {:.1} Gbit/s",
@@ -295,13 +291,13 @@ impl Bench<'_> {
                 row.ns_per_frame,
                 row.goodput_gbit_per_s,
                 row.cpu_share * 100.0,
-                ratio(row.to_macswap),
-                ratio(row.to_native),
+                rates::shown(row.to_macswap),
+                rates::shown(row.to_native),
                 row.tofino_ports,
                 row.tofino_port_gbit_per_s,
             );
             if row.program == "switchml" && self.other.is_some() {
-                let _ = write!(out, ", to other switch {}", ratio(row.to_other));
+                let _ = write!(out, ", to other switch {}", rates::shown(row.to_other));
             }
             out.push('\n');
         }
@@ -314,14 +310,9 @@ fn row(
     size: Size,
     frame_bytes: usize,
     of: &[Rate],
-    rates: &Rates,
+    all: &Rates,
 ) -> Option<Row> {
-    let spread = |values: &mut dyn Iterator<Item = f64>| Spread::of(&values.collect::<Vec<_>>());
-    let ratio = |base: &[Rate]| {
-        let rounds = of.iter().zip(base);
-        spread(&mut rounds.map(|(rate, base)| rate.frames_per_s / base.frames_per_s))
-    };
-    let frames_per_s = spread(&mut of.iter().map(|rate| rate.frames_per_s))?;
+    let frames_per_s = rates::frames_per_s(of)?;
     let payload_bytes = size.payload_bytes();
     let goodput_gbit_per_s = frames_per_s.median * payload_bytes as f64 * 8.0 / 1e9;
     let ceiling = ceiling_gbit(payload_bytes);
@@ -330,12 +321,12 @@ fn row(
         payload_bytes: payload_bytes as u16,
         frame_bytes,
         frames_per_s,
-        cpu_share: spread(&mut of.iter().map(|rate| rate.cpu_share))?.median,
+        cpu_share: rates::cpu_share(of)?,
         ns_per_frame: 1e9 / frames_per_s.median,
         goodput_gbit_per_s,
-        to_macswap: ratio(&rates.macswap),
-        to_native: ratio(&rates.native),
-        to_other: ratio(&rates.others),
+        to_macswap: rates::ratio(of, &all.macswap),
+        to_native: rates::ratio(of, &all.native),
+        to_other: rates::ratio(of, &all.others),
         tofino_port_gbit_per_s: ceiling,
         tofino_ports: goodput_gbit_per_s / ceiling,
     })
