@@ -415,7 +415,10 @@ impl Accept {
                 be16(b, accept::AWAITING),
             ) {
                 (0, 0, Rank(0), 0) if !has_behind => None,
-                (_, 0, ..) if !has_behind => return Err(ControlError),
+                // Without a tree no flag tells: a rank is behind.
+                (_, ranks, ..) if !has_behind && (ranks == 0 || place.is_some()) => {
+                    return Err(ControlError);
+                }
                 (least, ranks, slowest, awaiting) => Some(Behind {
                     least: FragmentId(least),
                     ranks,
