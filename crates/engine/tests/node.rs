@@ -51,6 +51,8 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
     (0..12).for_each(|_| leave.extend([9, 12, 40, 1]));
     leave.extend(sums(2));
     stories.push(("leave-and-form", leave));
+    // A contribution of rank 0 made for a wrong tag, which DATA does not have, and the other two.
+    stories.push(("data-without-tag", vec![0, 7, 5, 7, 0, 0, 0, 1, 0, 4, 0, 2, 0, 4]));
     // All links are silent until they die, and come back.
     stories.push(("links-die", vec![0, 12, 200, 0, 12, 200, 1, 3, 0]));
     stories
@@ -82,6 +84,8 @@ fn seeds_reach_what_they_are_for() {
     assert_eq!((sums.binds, sums.up), (1, 8), "{sums:?}");
     // To two ports of hosts, and to the child's.
     assert_eq!(sums.results, 24, "{sums:?}");
+    let untagged = story("data-without-tag");
+    assert_eq!(untagged.up, 1, "{untagged:?}");
     let restarts = story("node-restarts");
     assert_eq!(restarts.binds, 2, "{restarts:?}");
     assert!(restarts.up >= 3, "{restarts:?}");

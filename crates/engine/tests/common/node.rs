@@ -428,7 +428,9 @@ impl World {
             7 => (member, Kind::Data, rank, ONE),
             _ => (member, Kind::Probe, rank, 0),
         };
-        let fill = if wrong.is_some() { FORGED } else { fill };
+        // DATA has no tag: what its member sends is its contribution.
+        let is_forged = wrong.is_some() && kind.has_tag();
+        let fill = if is_forged { FORGED } else { fill };
         let header = self.header(kind, rank, fragment);
         let header = wrong.unwrap_or_else(|| self.secret()).seal(header);
         let shard = u16::from(fragment) % u16::from(CORES);
