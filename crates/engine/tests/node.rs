@@ -52,7 +52,10 @@ fn stories() -> Vec<(&'static str, Vec<u8>)> {
     leave.extend(sums(2));
     stories.push(("leave-and-form", leave));
     // A contribution of rank 0 made for a wrong tag, which DATA does not have, and the other two.
-    stories.push(("data-without-tag", vec![0, 7, 5, 7, 0, 0, 0, 1, 0, 4, 0, 2, 0, 4]));
+    stories.push((
+        "data-without-tag",
+        vec![0, 7, 5, 7, 0, 0, 0, 1, 0, 4, 0, 2, 0, 4],
+    ));
     // All links are silent until they die, and come back.
     stories.push(("links-die", vec![0, 12, 200, 0, 12, 200, 1, 3, 0]));
     stories

@@ -335,13 +335,12 @@ impl Worker<'_> {
         self.report.naks = sender.naks;
         self.report.duplicates = receiver.duplicates;
         match &sums {
-            Ok(_) => {
-                self.enter(&client, &mut host, Call::Leave)?;
-                if let Some(coordinator) = coordinator {
-                    coordinator.join();
-                }
-            }
+            Ok(_) => self.enter(&client, &mut host, Call::Leave)?,
             Err(why) => client.fail(&format!("{why:#}")),
+        }
+        // It listens at the port that the next epoch's needs.
+        if let Some(coordinator) = coordinator {
+            coordinator.join();
         }
         sums
     }

@@ -311,6 +311,10 @@ impl Member {
             Err(cause) => {
                 drop(links);
                 self.client.fail(&cause.to_string());
+                // The next epoch's coordinator listens at the same port.
+                if let Some(coordinator) = self.coordinator.take() {
+                    coordinator.join();
+                }
                 Err(self.error(cause))
             }
         }

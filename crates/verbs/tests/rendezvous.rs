@@ -144,6 +144,32 @@ fn a_ring_that_forms_again_at_once_has_a_later_epoch() {
 }
 
 #[test]
+fn the_port_is_free_when_a_coordinator_has_failed_or_is_dropped() {
+    for is_dropped in [false, true] {
+        let (coordinator, address) = coordinator(2, LONG);
+        let joining = [0, 1].map(|rank| join(address, ring(2), hello(rank)));
+        let [first, other] = joining.map(|it| it.join().unwrap().unwrap().0);
+        if is_dropped {
+            drop(coordinator);
+        } else {
+            first.fail("no memory");
+            coordinator.join();
+        }
+        TcpListener::bind(address).unwrap();
+        let said = if is_dropped {
+            "it has ended the epoch"
+        } else {
+            "no memory"
+        };
+        assert_eq!(other.failure().to_string(), format!("rank 0: {said}"));
+    }
+    // Members are missing.
+    let (coordinator, address) = coordinator(2, LONG);
+    drop(coordinator);
+    TcpListener::bind(address).unwrap();
+}
+
+#[test]
 fn a_barrier_waits_for_the_last_member() {
     let (_coordinator, members) = formed(2);
     std::thread::scope(|scope| {

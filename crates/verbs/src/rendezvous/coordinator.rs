@@ -37,9 +37,11 @@ impl Default for Limits {
     }
 }
 
-/// A running coordinator of one epoch.
+/// A running coordinator of one epoch. When it is dropped, the epoch ends, and its listener is
+/// closed.
 pub struct Coordinator {
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
+    events: Sender<Event>,
 }
 
 impl Coordinator {
@@ -49,14 +51,32 @@ impl Coordinator {
     /// If the listener can't be used.
     pub fn start(listener: TcpListener, ring: RingConfig, limits: Limits) -> Result<Self> {
         listener.set_nonblocking(true)?;
+        let (events, incoming) = channel();
+        let connections = events.clone();
         let thread = std::thread::Builder::new().name("coordinator".into());
-        let thread = thread.spawn(move || run(&listener, ring, limits))?;
-        Ok(Self { thread })
+        let thread = thread.spawn(move || run(&listener, ring, limits, (&connections, &incoming)));
+        Ok(Self {
+            thread: Some(thread?),
+            events,
+        })
     }
 
     /// Waits for its end.
-    pub fn join(self) {
-        let _ = self.thread.join();
+    pub fn join(mut self) {
+        self.wait();
+    }
+
+    fn wait(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Dropped);
+        self.wait();
     }
 }
 
@@ -69,7 +89,11 @@ enum Event {
     Entered(Connection, Call),
     Failed(Connection, String),
     Ended(Connection),
+    /// Of no connection: the coordinator's process needs it no more.
+    Dropped,
 }
+
+const GONE: &str = "it has ended the epoch";
 
 /// Number of a connection: a rank that is taken may be asked for again.
 type Connection = u64;
@@ -81,14 +105,18 @@ struct Joined {
     stream: TcpStream,
 }
 
-fn run(listener: &TcpListener, ring: RingConfig, limits: Limits) {
+fn run(
+    listener: &TcpListener,
+    ring: RingConfig,
+    limits: Limits,
+    (events, incoming): (&Sender<Event>, &Receiver<Event>),
+) {
     let mut members: Vec<Option<Joined>> = (0..ring.members).map(|_| None).collect();
-    let (events, incoming) = channel();
     // The coordinator before this one may have chosen the epoch of this tick.
     std::thread::sleep(TICK);
-    let result = gather(listener, &ring, limits, &mut members, (&events, &incoming))
+    let result = gather(listener, &ring, limits, &mut members, (events, incoming))
         .and_then(|()| welcome(&ring, &members))
-        .and_then(|()| serve(&members, &incoming));
+        .and_then(|()| serve(&members, incoming));
     for (rank, member) in members.iter().enumerate() {
         let Some(member) = member else { continue };
         if let Err(failure) = &result
@@ -142,6 +170,7 @@ fn gather(
             }
             Ok(Event::Stranger) => strangers -= 1,
             Ok(Event::Entered(..)) | Err(_) => {}
+            Ok(Event::Dropped) => return Err(failed(0, GONE)),
             Ok(Event::Failed(of, why)) => {
                 if let Some(rank) = rank_of(members, of) {
                     return Err(failed(rank, &why));
@@ -253,6 +282,9 @@ fn ticks() -> u32 {
 fn serve(members: &[Option<Joined>], incoming: &Receiver<Event>) -> Outcome {
     let mut entered: Vec<Option<Call>> = vec![None; members.len()];
     while let Ok(event) = incoming.recv() {
+        if matches!(event, Event::Dropped) {
+            return Err(failed(0, GONE));
+        }
         let (Event::Entered(of, _) | Event::Failed(of, _) | Event::Ended(of)) = event else {
             continue;
         };
