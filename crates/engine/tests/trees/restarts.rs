@@ -203,3 +203,33 @@ fn a_new_parameter_server_resumes_its_node() {
         ends_well(&mut world, "new PSs");
     }
 }
+
+/// TR-26: what a leaf said of its PS before it left is not what is.
+#[test]
+fn a_leaf_that_has_left_misses_no_parameter_server() {
+    let mut world = running(6, &TWO);
+    for rank in [2, 3] {
+        let (worker, data) = world.hosts[rank].worker.as_mut().unwrap();
+        data.until = 0;
+        worker.submit(world.now, 4, 5);
+    }
+    // The last that leaf1 says while its workers run is that its PS is missing.
+    world.servers[1].ps = None;
+    let phase = |it: &World| it.switches[1].registry.status().next().unwrap().phase;
+    world.run_until(ms(8000), |it| phase(it) == JobPhase::Paused);
+    world.run(ms(700));
+    for rank in [0, 1] {
+        let (worker, _) = world.hosts[rank].worker.as_mut().unwrap();
+        worker.finish(world.now);
+    }
+    world.run(ms(1500));
+    assert!(world.error(0).is_none() && world.error(1).is_none());
+    for rank in [2, 3] {
+        let (worker, _) = world.hosts[rank].worker.as_ref().unwrap();
+        let text = worker.stall(world.now).unwrap().to_string();
+        assert!(
+            !text.contains("parameter server is missing"),
+            "{rank}: {text}"
+        );
+    }
+}

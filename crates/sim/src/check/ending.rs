@@ -5,7 +5,7 @@ use super::data::Facts;
 use crate::address::SessionId;
 use std::rc::Rc;
 use std::time::Duration;
-use tally_endpoint::WorkerError;
+use tally_endpoint::{Awaited, WorkerError};
 use tally_wire::control::LeaveCode;
 use tally_wire::{Epoch, Time};
 
@@ -31,6 +31,8 @@ pub struct Member {
     pub has_run: bool,
     /// Messages submitted.
     pub submitted: usize,
+    /// Whether it had all its results when the switch started last: it has left, and may linger.
+    pub had_left: bool,
 }
 
 /// One incarnation of a job, and what happened to it.
@@ -84,6 +86,16 @@ impl Incarnation {
         self.gone() | self.finished_before_switch()
     }
 
+    /// A switch of the job starts. `results` counts those of a worker that runs.
+    pub fn switch_started(&mut self, now: Time, results: impl Fn(SessionId) -> Option<u64>) {
+        self.switch_started_at = Some(now);
+        let fragments = self.facts.options.fragments();
+        for member in &mut self.members {
+            let results = member.session.and_then(&results);
+            member.had_left = results == Some(fragments);
+        }
+    }
+
     /// Ranks that had finished before the switch started last. It knows nothing of them, and they
     /// do not come back (J-7).
     fn finished_before_switch(&self) -> u64 {
@@ -92,7 +104,7 @@ impl Incarnation {
         };
         let finished = |(rank, m): (usize, &Member)| {
             let before = matches!(m.ending, Some((at, Ending::Finished)) if at <= start);
-            u64::from(before) << rank
+            u64::from(before || m.had_left) << rank
         };
         let finished = self.members.iter().enumerate().map(finished);
         finished.fold(0, |all, bit| all | bit)
@@ -126,6 +138,12 @@ impl Incarnation {
                 ps_missing: false,
                 ..
             } => missing.0 != 0 && missing.0 & !excused == 0,
+            // A fragment was lost with the switch, and no worker that has its result is left.
+            WorkerError::Stalled {
+                awaited: Awaited::NoRank,
+                ps_missing: false,
+                ..
+            } => lost != 0,
             _ => false,
         };
         if ok {

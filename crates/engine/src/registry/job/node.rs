@@ -138,9 +138,12 @@ impl Job {
         missing.fold(0, |bits, rank| bits | 1 << rank)
     }
 
-    /// Whether a node below misses its PS.
+    /// Whether a node below misses its PS. What a node said before it left is old.
     fn ps_missing_below(&self) -> bool {
-        let mut below = self.workers.iter().flatten().filter_map(|it| it.below);
+        let stay = (0..)
+            .zip(&self.workers)
+            .filter(|&(rank, _)| self.left >> rank & 1 == 0);
+        let mut below = stay.filter_map(|(_, it)| it.as_ref()?.below);
         below.any(|below| below.ps_missing)
     }
 

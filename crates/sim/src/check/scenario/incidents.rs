@@ -112,7 +112,8 @@ impl Scenario {
         for incarnation in &mut self.incarnations {
             let is_of = self.options.switch_of(incarnation.facts.job) == switch;
             if is_of && !incarnation.is_over() {
-                incarnation.switch_started_at = Some(world.now);
+                let results = |it| world.worker(it).map(|(_, data)| data.results);
+                incarnation.switch_started(world.now, results);
             }
         }
     }

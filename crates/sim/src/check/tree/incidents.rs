@@ -127,7 +127,8 @@ impl TreeScenario {
         for incarnation in &mut self.incarnations {
             let is_of = self.options.jobs[incarnation.facts.job].node_of(switch);
             if is_of.is_some() && !incarnation.is_over() {
-                incarnation.switch_started_at = Some(world.now);
+                let results = |it| world.worker(it).map(|(_, data)| data.results);
+                incarnation.switch_started(world.now, results);
             }
         }
     }
