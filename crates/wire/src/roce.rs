@@ -24,7 +24,7 @@ mod psn;
 #[cfg(test)]
 mod tests;
 
-pub use icrc::{Shift, is_sealed, payload_crc, seal, seal_shared};
+pub use icrc::{HeaderCrc, Shift, is_sealed, payload_crc, seal};
 pub use psn::Psn;
 
 use crate::field::{be16, be32};

@@ -9,7 +9,7 @@
 //! A ring is served by one core. All packets of a connection come by one queue, so the core that
 //! receives its first message remembers to which core its other packets go.
 
-use super::ring::{Arrived, Ring, Step};
+use super::ring::{Arrived, Ring};
 use super::{NetreduceCounters, RingConfig, RingStatus};
 use crate::DropReason;
 use crate::context::Context;
@@ -19,6 +19,7 @@ use crate::dialect::{Dialect, Next};
 use crate::forwarding::Verdict;
 use crate::frame::{Frame, Platform};
 use crate::metrics;
+use crate::queue::class_of;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -28,7 +29,7 @@ use tally_wire::Time;
 use tally_wire::field::ipv4;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, RingEpoch, RingHeader, RingId, RingSecret, ring_of};
-use tally_wire::roce::{Opcode, PORT, Packet, QueuePair, is_sealed};
+use tally_wire::roce::{Opcode, PORT, Packet, QueuePair};
 
 /// Opcodes of reliable connections, and the one of them that carries no data.
 const RC_OPCODES: std::ops::Range<u8> = 0..0x20;
@@ -150,7 +151,9 @@ impl<P: Platform> NetreduceDialect<P> {
         }
         if serving == core {
             let at = self.ring_at(config.id).unwrap_or_else(|at| at);
-            self.rings.insert(at, Ring::new(config));
+            let class = class_of(self.tos);
+            self.rings
+                .insert(at, Ring::new(config, self.kernels, class));
             self.check_at = self.check_at.or(Some(now.after(CHECK_EVERY)));
         }
     }
@@ -268,15 +271,16 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         if frame.has_bad_checksum() {
             return Err(DropReason::Checksum);
         }
+        let at = self
+            .ring_at(ring)
+            .map_err(|_| DropReason::NetreduceUnknown)?;
         let mut frame = context.exclusive(frame)?;
         // Padding of short frames.
         if !frame.set_len(UDP_END + udp.datagram_bytes) {
             return Err(DropReason::Length);
         }
         // It covers the headers too: a changed PSN would be another offset.
-        if !is_sealed(frame.data()) {
-            return Err(DropReason::NetreduceIcrc);
-        }
+        let headers = self.rings[at].check_icrc(frame.data(), &packet)?;
         let bytes = frame.data_mut().ok_or(DropReason::NoBuffer)?;
         let verdict =
             (context.forwarding).classify_transit(context.now, arrival.port, bytes, &())?;
@@ -284,29 +288,16 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
             Verdict::Forward(egress) => Some(egress),
             Verdict::Flood | Verdict::Local | Verdict::Answer => None,
         };
-        let at = self
-            .ring_at(ring)
-            .map_err(|_| DropReason::NetreduceUnknown)?;
         let arrived = Arrived {
             frame,
             packet: &packet,
+            headers,
             channel,
             port: arrival.port,
             mac: udp.addresses.src_mac,
             egress,
         };
-        let step =
-            self.rings[at].receive(context, &mut self.counters, self.kernels, rank, arrived)?;
-        match step {
-            Step::Done => {}
-            Step::Pass(frame) => match egress {
-                Some(egress) => {
-                    let class = crate::egress::class_of_frame(frame.data());
-                    context.ports.forward(egress, class, frame);
-                }
-                None => return Err(DropReason::NetreduceNoRoute),
-            },
-        }
+        self.rings[at].receive(context, &mut self.counters, rank, arrived)?;
         Ok(Next::Done)
     }
 

@@ -1,19 +1,18 @@
 //! Sums of packets, and packets that leave with a sum.
 //!
 //! Cost of a slot of n packets: one pass of the kernels over n payloads, n - 1 copies of the sum,
-//! one CRC of the sum and n of headers, which [`Shift`] joins.
+//! and one CRC of the sum. The headers' part of each ICRC is known since the packet came.
 
-use super::{NetreduceCounters, RingConfig};
+use super::NetreduceCounters;
 use crate::context::Context;
-use crate::egress::class_of_frame;
 use crate::forwarding::Verdict;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
 use tally_kernels::Kernels;
-use tally_wire::field::{self, ipv4, udp};
+use tally_wire::field::udp;
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingHeader};
-use tally_wire::roce::{BTH_BYTES, Bth, ICRC_BYTES, Shift, payload_crc, seal, seal_shared};
+use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingHeader, RingSecret};
+use tally_wire::roce::{BTH_BYTES, Bth, HeaderCrc, ICRC_BYTES, Shift, payload_crc, seal};
 
 /// Payload lengths that occur in one message: of the first packet, of others, of the last.
 const SHIFTS: usize = 3;
@@ -29,7 +28,15 @@ pub(super) struct Shifts {
 }
 
 impl Shifts {
-    fn by(&mut self, bytes: usize) -> &Shift {
+    /// That by so many bytes, if it is kept.
+    #[inline]
+    pub(super) fn known(&self, bytes: usize) -> Option<&Shift> {
+        self.kept.iter().find(|shift| shift.bytes() == bytes)
+    }
+
+    /// That by so many bytes. To make one takes microseconds: only for packets of a message whose
+    /// header was checked.
+    pub(super) fn by(&mut self, bytes: usize) -> &Shift {
         let found = self.kept.iter().position(|shift| shift.bytes() == bytes);
         let at = found.unwrap_or_else(|| self.make(bytes));
         &self.kept[at]
@@ -48,13 +55,25 @@ impl Shifts {
     }
 }
 
-/// A held packet.
+/// A packet with the headers that it leaves with, which waits for its sum.
 pub(super) struct Held<F> {
     pub(super) frame: F,
     /// Where its elements begin in the frame.
     pub(super) elements_at: u16,
+    /// What its headers are in its ICRC.
+    pub(super) headers: HeaderCrc,
     pub(super) port: PortId,
     pub(super) egress: Option<PortId>,
+}
+
+impl<F: Frame> Held<F> {
+    /// Replaces the elements, and writes the ICRC.
+    pub(super) fn write(&mut self, sum: &[u8], crc: u32) {
+        let bytes = self.frame.data_mut().expect("made exclusive when it came");
+        let (at, end) = (usize::from(self.elements_at), bytes.len() - ICRC_BYTES);
+        bytes[at..end].copy_from_slice(sum);
+        bytes[end..].copy_from_slice(&self.headers.with(crc));
+    }
 }
 
 /// A sum that was made: the packet of rank 0 that has it, which is read-only.
@@ -64,41 +83,30 @@ pub(super) struct CachedSum<F> {
     pub(super) crc: u32,
 }
 
-/// A packet that leaves with a sum.
-pub(super) struct Release<'a> {
-    pub(super) config: &'a RingConfig,
-    pub(super) shifts: &'a mut Shifts,
-    pub(super) channel: Channel,
-    /// Whether it begins its message.
-    pub(super) begins: bool,
+impl<F: Frame> CachedSum<F> {
+    pub(super) fn elements(&self) -> &[u8] {
+        elements(&self.frame, self.elements_at)
+    }
 }
 
-impl Release<'_> {
-    /// Puts a kept sum into a packet.
-    pub(super) fn write<F: Frame>(self, frame: &mut F, elements_at: u16, kept: &CachedSum<F>) {
-        let sum = elements(&kept.frame, kept.elements_at);
-        let bytes = frame.data_mut().expect("made exclusive when it came");
-        let at = usize::from(elements_at);
-        bytes[at..at + sum.len()].copy_from_slice(sum);
-        let length = sum.len();
-        self.finish(bytes, elements_at, length, kept.crc);
-    }
-
-    /// Writes header and ICRC of a packet that has the sum.
-    fn finish(self, bytes: &mut [u8], elements_at: u16, length: usize, crc: u32) {
-        // The ICRC takes its place; 0 says that there is none (RFC 768).
-        bytes[udp::CHECKSUM].fill(0);
-        if self.begins {
-            let at = usize::from(elements_at) - RING_HEADER_BYTES;
-            let header = RingHeader::parse(&bytes[at..], &self.config.secret, &self.channel);
-            let header = RingHeader {
-                is_summed: true,
-                ..header.expect("checked when it came")
-            };
-            let header = header.emit(&self.config.secret, &self.channel);
-            bytes[at..at + RING_HEADER_BYTES].copy_from_slice(&header);
-        }
-        seal_shared(bytes, crc, self.shifts.by(length));
+/// Writes what changes in the headers of a packet that leaves with a sum. A packet that begins its
+/// message has a ring header.
+pub(super) fn write_headers(
+    bytes: &mut [u8],
+    elements_at: u16,
+    header: Option<&RingHeader>,
+    secret: &RingSecret,
+    channel: &Channel,
+) {
+    // The ICRC takes its place; 0 says that there is none (RFC 768).
+    bytes[udp::CHECKSUM].fill(0);
+    if let Some(header) = header {
+        let header = RingHeader {
+            is_summed: true,
+            ..*header
+        };
+        let at = usize::from(elements_at) - RING_HEADER_BYTES;
+        bytes[at..at + RING_HEADER_BYTES].copy_from_slice(&header.emit(secret, channel));
     }
 }
 
@@ -129,26 +137,13 @@ fn sum(kernels: Kernels, element: Element, sum: &mut [u8], others: &[&[u8]]) {
     }
 }
 
-/// The connection of a packet that a ring holds.
-fn channel_of(bytes: &[u8]) -> Channel {
-    let headers = bytes.first_chunk::<UDP_END>().expect("a UDP frame");
-    let bth = Bth::parse(&bytes[UDP_END..]).expect("a packet of a message");
-    Channel {
-        source: field::ip(headers, ipv4::SRC),
-        destination: field::ip(headers, ipv4::DST),
-        qp: bth.qp,
-    }
-}
-
 /// Sums the packets of a slot, one of each rank, and sends all of them with the sum; returns what
 /// is kept of it.
 pub(super) fn release_all<P: Platform>(
     context: &mut Context<P>,
     counters: &mut NetreduceCounters,
-    kernels: Kernels,
-    config: &RingConfig,
-    shifts: &mut Shifts,
-    (element, begins): (Element, bool),
+    (kernels, element): (Kernels, Element),
+    class: usize,
     packets: &mut [Option<Held<P::Frame>>],
 ) -> Option<CachedSum<P::Frame>> {
     const NONE: &[u8] = &[];
@@ -164,21 +159,13 @@ pub(super) fn release_all<P: Platform>(
     let total = &mut bytes[at..end];
     sum(kernels, element, total, &sources[..others.len()]);
     let crc = payload_crc(total);
-    let length = total.len();
+    bytes[end..].copy_from_slice(&first.headers.with(crc));
     counters.sums += 1;
-    let release = Release {
-        config,
-        shifts,
-        channel: channel_of(bytes),
-        begins,
-    };
-    release.finish(bytes, first.elements_at, length, crc);
     let egress = egress_of(context, &mut first);
     let kept = CachedSum {
         frame: match egress {
             Some(egress) => {
                 counters.released += 1;
-                let class = class_of_frame(first.frame.data());
                 context.ports.forward_shared(egress, class, first.frame)
             }
             None => first.frame,
@@ -192,15 +179,8 @@ pub(super) fn release_all<P: Platform>(
             context.ports.recycle(other.frame);
             continue;
         };
-        let release = Release {
-            config,
-            shifts,
-            channel: channel_of(other.frame.data()),
-            begins,
-        };
-        release.write(&mut other.frame, other.elements_at, &kept);
+        other.write(kept.elements(), crc);
         counters.released += 1;
-        let class = class_of_frame(other.frame.data());
         context.ports.forward(egress, class, other.frame);
     }
     Some(kept)

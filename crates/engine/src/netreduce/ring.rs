@@ -7,7 +7,7 @@
 //! Message k is freed when all members have sent in message k + N: then all have received k (N-9).
 //! So at most 2 N messages are live, and message k has entry k modulo 2 N.
 
-use super::release::{CachedSum, Held, Release, Shifts};
+use super::release::{CachedSum, Held, Shifts, release_all, write_headers};
 use super::{NetreduceCounters, RingConfig, RingCounters};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
@@ -16,7 +16,7 @@ use std::net::Ipv4Addr;
 use tally_kernels::Kernels;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
-use tally_wire::roce::{BTH_BYTES, Opcode, Packet, Place, Psn, QueuePair};
+use tally_wire::roce::{BTH_BYTES, HeaderCrc, Opcode, Packet, Place, Psn, QueuePair, is_sealed};
 use tally_wire::{Mac, Rank, Time, all_ranks};
 
 /// How a ring is.
@@ -38,20 +38,14 @@ pub struct RingStatus {
 pub(super) struct Arrived<'a, F> {
     pub(super) frame: F,
     pub(super) packet: &'a Packet,
+    /// What its headers are in its ICRC, if the shift by its elements was known.
+    pub(super) headers: Option<HeaderCrc>,
     pub(super) channel: Channel,
     /// From where it came.
     pub(super) port: PortId,
     pub(super) mac: Mac,
     /// By which port it leaves, if that is known yet.
     pub(super) egress: Option<PortId>,
-}
-
-/// What becomes of a packet that is not dropped.
-pub(super) enum Step<F> {
-    /// It is held, or left with its sum.
-    Done,
-    /// It leaves as it is.
-    Pass(F),
 }
 
 /// A connection from one member to the next.
@@ -98,6 +92,9 @@ struct Message<F> {
 /// A ring on the core that serves it.
 pub(super) struct Ring<F> {
     pub(super) config: RingConfig,
+    kernels: Kernels,
+    /// The class of its packets at ports.
+    class: usize,
     epoch: Option<RingEpoch>,
     /// Its state was freed because its members fell silent; a newer epoch begins it again.
     has_expired: bool,
@@ -128,7 +125,7 @@ enum Position {
 }
 
 impl<F: Frame> Ring<F> {
-    pub(super) fn new(config: RingConfig) -> Self {
+    pub(super) fn new(config: RingConfig, kernels: Kernels, class: usize) -> Self {
         let members = config.members.len();
         let slots = usize::from(config.message_packets);
         let message = |_| Message {
@@ -154,6 +151,8 @@ impl<F: Frame> Ring<F> {
             unfinished: 0,
             counters: RingCounters::default(),
             last: Time(0),
+            kernels,
+            class,
             config,
         }
     }
@@ -208,10 +207,9 @@ impl<F: Frame> Ring<F> {
         &mut self,
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
-        kernels: Kernels,
         rank: u8,
         mut arrived: Arrived<'_, F>,
-    ) -> Result<Step<F>, DropReason> {
+    ) -> Result<(), DropReason> {
         let packet = arrived.packet;
         let (qp, psn) = (packet.bth.qp, packet.bth.psn);
         let header = match arrived.begins() {
@@ -234,12 +232,12 @@ impl<F: Frame> Ring<F> {
         let (message, slot) = match position {
             Position::Freed => {
                 counters.copies_passed += 1;
-                return Ok(Step::Pass(arrived.frame));
+                return self.pass(context, arrived);
             }
             Position::Ahead => {
                 counters.ahead_passed += 1;
                 super::release::put_out_of_reach(&mut arrived.frame);
-                return Ok(Step::Pass(arrived.frame));
+                return self.pass(context, arrived);
             }
             Position::Live(message, slot) => (message, slot),
             Position::Next => {
@@ -252,9 +250,66 @@ impl<F: Frame> Ring<F> {
         let elements_at = self.check(message, slot, header, &arrived)?;
         let at = (self.at(message), slot as usize, elements_at);
         if self.messages[at.0].slots[at.1].kept.is_some() {
-            return self.send_again(context, counters, at, arrived);
+            return self.send_again(context, counters, at, header, arrived);
         }
-        self.hold(context, counters, kernels, rank, at, arrived)
+        self.hold(context, counters, rank, at, header, arrived)
+    }
+
+    /// Sends a packet as it is.
+    fn pass<P: Platform<Frame = F>>(
+        &self,
+        context: &mut Context<P>,
+        arrived: Arrived<'_, F>,
+    ) -> Result<(), DropReason> {
+        let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
+        context.ports.forward(egress, self.class, arrived.frame);
+        Ok(())
+    }
+
+    /// Checks the ICRC of a packet in a frame without padding.
+    pub(super) fn check_icrc(
+        &self,
+        frame: &[u8],
+        packet: &Packet,
+    ) -> Result<Option<HeaderCrc>, DropReason> {
+        let is_first = matches!(packet.bth.opcode, Opcode::Message { place, .. } if place.begins());
+        let header_bytes = if is_first { RING_HEADER_BYTES } else { 0 };
+        let elements = packet.payload.len().saturating_sub(header_bytes);
+        let checked = match self.shifts.known(elements) {
+            Some(shift) => HeaderCrc::of_sealed(frame, shift).map(Some),
+            None => is_sealed(frame).then_some(None),
+        };
+        checked.ok_or(DropReason::NetreduceIcrc)
+    }
+
+    /// A packet with the headers that it leaves with, when it has its sum.
+    fn prepare(
+        &mut self,
+        elements_at: u16,
+        header: Option<RingHeader>,
+        mut arrived: Arrived<'_, F>,
+    ) -> Held<F> {
+        let bytes = (arrived.frame.data_mut()).expect("made exclusive when it came");
+        let secret = &self.config.secret;
+        write_headers(
+            bytes,
+            elements_at,
+            header.as_ref(),
+            secret,
+            &arrived.channel,
+        );
+        let elements = usize::from(arrived.elements(elements_at));
+        let headers = match (header, arrived.headers) {
+            (None, Some(headers)) => headers,
+            _ => HeaderCrc::of(arrived.frame.data(), self.shifts.by(elements)),
+        };
+        Held {
+            frame: arrived.frame,
+            elements_at,
+            headers,
+            port: arrived.port,
+            egress: arrived.egress,
+        }
     }
 
     /// Sends a copy of a packet whose sum was made, with that sum.
@@ -263,22 +318,17 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
         (message, slot, elements_at): (usize, usize, u16),
-        mut arrived: Arrived<'_, F>,
-    ) -> Result<Step<F>, DropReason> {
+        header: Option<RingHeader>,
+        arrived: Arrived<'_, F>,
+    ) -> Result<(), DropReason> {
+        let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
+        let mut copy = self.prepare(elements_at, header, arrived);
         let kept = self.messages[message].slots[slot].kept.as_ref();
         let kept = kept.expect("a slot whose sum was made");
-        let release = Release {
-            config: &self.config,
-            shifts: &mut self.shifts,
-            channel: arrived.channel,
-            begins: slot == 0,
-        };
-        let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
-        release.write(&mut arrived.frame, elements_at, kept);
+        copy.write(kept.elements(), kept.crc);
         counters.sums_again += 1;
-        let class = crate::egress::class_of_frame(arrived.frame.data());
-        context.ports.forward(egress, class, arrived.frame);
-        Ok(Step::Done)
+        context.ports.forward(egress, self.class, copy.frame);
+        Ok(())
     }
 
     /// Holds a contribution, and releases all of its slot if it is the last.
@@ -286,52 +336,41 @@ impl<F: Frame> Ring<F> {
         &mut self,
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
-        kernels: Kernels,
         rank: u8,
         (message, slot, elements_at): (usize, usize, u16),
+        header: Option<RingHeader>,
         arrived: Arrived<'_, F>,
-    ) -> Result<Step<F>, DropReason> {
+    ) -> Result<(), DropReason> {
         let members = self.config.members.len();
-        let entry = &mut self.messages[message];
-        let found = &mut entry.slots[slot];
+        let found = &mut self.messages[message].slots[slot];
         let bit = Rank(rank).bit();
         if found.bitmap & bit != 0 {
             return Err(DropReason::Duplicate);
         }
         found.bitmap |= bit;
+        let is_full = found.bitmap == all_ranks(members as u8);
         let row = slot * members;
-        let arrived_bytes = arrived.elements(elements_at);
-        let held = Held {
-            frame: arrived.frame,
-            elements_at,
-            port: arrived.port,
-            egress: arrived.egress,
-        };
+        let bytes = u64::from(arrived.elements(elements_at));
+        let held = self.prepare(elements_at, header, arrived);
+        let entry = &mut self.messages[message];
         let before = entry.held[row + usize::from(rank)].replace(held);
         assert!(before.is_none(), "a slot's bitmap lacks a held packet");
         self.held += 1;
         self.unfinished += 1;
         counters.contributions += 1;
-        if found.bitmap == all_ranks(members as u8) {
+        if is_full {
             let shape = entry.shape.expect("a message that has begun has a shape");
             let rows = &mut entry.held[row..row + members];
-            let bytes = u64::from(arrived_bytes);
-            found.kept = super::release::release_all(
-                context,
-                counters,
-                kernels,
-                &self.config,
-                &mut self.shifts,
-                (shape.element, slot == 0),
-                rows,
-            );
+            let how = (self.kernels, shape.element);
+            let kept = release_all(context, counters, how, self.class, rows);
             assert!(rows.iter().all(Option::is_none), "all have left");
-            self.held -= members as u64 - u64::from(found.kept.is_some());
+            self.held -= members as u64 - u64::from(kept.is_some());
+            entry.slots[slot].kept = kept;
             self.unfinished -= members as u64;
             self.counters.sums += 1;
             self.counters.sum_bytes += bytes;
         }
-        Ok(Step::Done)
+        Ok(())
     }
 
     /// Where a PSN is.

@@ -6,7 +6,8 @@
 //!
 //! A CRC is linear: that of headers and payload is the headers' CRC, shifted by the length of the
 //! payload, plus the payload's CRC. So packets with one payload and different headers share the
-//! pass over the payload ([`seal_shared`]).
+//! pass over the payload, and a payload that is replaced needs none over the headers
+//! ([`HeaderCrc`]).
 
 use super::{BTH_BYTES, ICRC_BYTES};
 use crate::field::{ipv4, udp};
@@ -32,7 +33,9 @@ fn masked(frame: &[u8]) -> crc32fast::Hasher {
     masked[at(UDP_END + super::field::CONGESTION)] = 0xff;
     let mut crc = crc32fast::Hasher::new();
     crc.update(&masked);
-    crc.update(rest);
+    if !rest.is_empty() {
+        crc.update(rest);
+    }
     crc
 }
 
@@ -66,23 +69,49 @@ pub fn is_sealed(frame: &[u8]) -> bool {
     split(frame).is_some_and(|(front, found)| icrc(front) == found)
 }
 
-/// The CRC of a payload that several frames have, for [`seal_shared`].
+/// The CRC of a payload that several frames have, for [`HeaderCrc::with`].
 #[inline]
 #[must_use]
 pub fn payload_crc(payload: &[u8]) -> u32 {
     crc32fast::hash(payload)
 }
 
-/// As [`seal`], of a frame whose payload behind the headers has this CRC and the length of `shift`.
-///
-/// # Panics
-/// If the frame is shorter than its headers, that payload and the ICRC.
-#[inline]
-pub fn seal_shared(frame: &mut [u8], payload_crc: u32, shift: &Shift) {
-    let end = frame.len() - ICRC_BYTES;
-    let headers = masked(&frame[..end - shift.bytes]).finalize();
-    let value = shift.apply(headers) ^ payload_crc;
-    frame[end..].copy_from_slice(&value.to_le_bytes());
+/// What the headers of a frame are in its ICRC: with the CRC of a payload it is the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderCrc(u32);
+
+impl HeaderCrc {
+    /// That of a frame whose payload behind the headers has the length of `shift`.
+    ///
+    /// # Panics
+    /// If the frame is shorter than its headers, that payload and the ICRC.
+    #[inline]
+    #[must_use]
+    pub fn of(frame: &[u8], shift: &Shift) -> Self {
+        let end = frame.len() - ICRC_BYTES - shift.bytes;
+        Self(shift.apply(masked(&frame[..end]).finalize()))
+    }
+
+    /// As [`of`](Self::of), if the frame ends with its ICRC.
+    #[inline]
+    #[must_use]
+    pub fn of_sealed(frame: &[u8], shift: &Shift) -> Option<Self> {
+        let (front, found) = split(frame)?;
+        let payload_at = front.len().checked_sub(shift.bytes)?;
+        if payload_at < ETHERNET_BYTES + COPIED {
+            return None;
+        }
+        let headers = Self::of(frame, shift);
+        let crc = payload_crc(&front[payload_at..]);
+        (headers.with(crc) == found).then_some(headers)
+    }
+
+    /// The ICRC of these headers and a payload with this CRC.
+    #[inline]
+    #[must_use]
+    pub const fn with(self, payload_crc: u32) -> [u8; ICRC_BYTES] {
+        (self.0 ^ payload_crc).to_le_bytes()
+    }
 }
 
 /// What a CRC becomes when a number of bytes follow, as tables: 4 KiB.
@@ -165,10 +194,26 @@ mod tests {
                     (0..headers + payload + ICRC_BYTES).map(byte).collect();
                 let mut shared = whole.clone();
                 seal(&mut whole);
+                let shift = Shift::new(payload);
                 let crc = payload_crc(&shared[headers..headers + payload]);
-                seal_shared(&mut shared, crc, &Shift::new(payload));
+                let icrc = HeaderCrc::of(&shared, &shift).with(crc);
+                assert_eq!(HeaderCrc::of_sealed(&shared, &shift), None);
+                shared[headers + payload..].copy_from_slice(&icrc);
                 assert_eq!(shared, whole, "{headers} and {payload} bytes");
+                let sealed = HeaderCrc::of_sealed(&whole, &shift);
+                assert_eq!(sealed, Some(HeaderCrc::of(&shared, &shift)));
             }
         }
+    }
+
+    #[test]
+    fn a_frame_that_is_shorter_than_headers_and_payload_is_not_sealed() {
+        let mut frame = [0x77; ETHERNET_BYTES + COPIED + 64 + ICRC_BYTES];
+        seal(&mut frame);
+        assert!(HeaderCrc::of_sealed(&frame, &Shift::new(64)).is_some());
+        for bytes in [65, frame.len(), 4096] {
+            assert_eq!(HeaderCrc::of_sealed(&frame, &Shift::new(bytes)), None);
+        }
+        assert_eq!(HeaderCrc::of_sealed(&frame[..3], &Shift::new(0)), None);
     }
 }
