@@ -293,7 +293,6 @@ impl Forwarding {
             field::mac(header, ethernet::SRC),
         );
         let inside = claims::check(frame, self.mac, self.ip)?;
-        let Tables { macs, .. } = &*self.tables;
         let place = self.enter(port, source)?;
         let answers = |frame: &mut [u8]| {
             let fabric = self.fabric.as_ref();
@@ -310,19 +309,7 @@ impl Forwarding {
             return Err(DropReason::ClaimsMember);
         }
         let now_s = seconds(now);
-        let mut to = if destination.is_group() {
-            None
-        } else {
-            let known = self.pins.port_of(destination);
-            let known = known.or_else(|| macs.port_of(destination, now_s));
-            known.or_else(|| proxy.port_of(destination))
-        };
-        if let Some(fabric) = &self.fabric {
-            if !fabric.is_live(port) && !is_link_local(destination) {
-                return Err(DropReason::FabricLink);
-            }
-            to = fabric.route(port, to, frame)?;
-        }
+        let to = self.way_to(now_s, port, destination, frame, proxy)?;
         if to.is_none() {
             self.admit_flood(now, port, destination, frame)?;
         }
@@ -333,6 +320,56 @@ impl Forwarding {
             Some(to) => Ok(Verdict::Forward(to)),
             None => Ok(Verdict::Flood),
         }
+    }
+
+    /// The port by which a frame from `port` leaves, closed or not; `None`: it is flooded.
+    #[inline]
+    fn way_to(
+        &self,
+        now_s: u32,
+        port: PortId,
+        destination: Mac,
+        frame: &[u8],
+        proxy: &impl Proxy,
+    ) -> Result<Option<PortId>, DropReason> {
+        let place = if destination.is_group() {
+            None
+        } else {
+            let known = self.pins.port_of(destination);
+            let known = known.or_else(|| self.tables.macs.port_of(destination, now_s));
+            known.or_else(|| proxy.port_of(destination))
+        };
+        let Some(fabric) = &self.fabric else {
+            return Ok(place);
+        };
+        if !fabric.is_live(port) && !is_link_local(destination) {
+            return Err(DropReason::FabricLink);
+        }
+        fabric.route(port, place, frame)
+    }
+
+    /// As [`classify_transit`](Self::classify_transit), of an IPv4 frame with the headers of one
+    /// that it forwarded from this port, if it still forwards them to one port. Else nothing is
+    /// done.
+    #[inline]
+    #[must_use]
+    pub fn forwards_again(&self, now: Time, port: PortId, frame: &[u8]) -> Option<PortId> {
+        let header: &[u8; ETHERNET_BYTES] = frame.first_chunk()?;
+        let (destination, source) = (
+            field::mac(header, ethernet::DST),
+            field::mac(header, ethernet::SRC),
+        );
+        let place = self.enter(port, source).ok()?;
+        if !self.pins.allow(source, place) {
+            return None;
+        }
+        let now_s = seconds(now);
+        let to = self.way_to(now_s, port, destination, frame, &()).ok()??;
+        if to == port || self.tables.ports.is_closed(to) {
+            return None;
+        }
+        self.learn(now_s, port, source);
+        Some(to)
     }
 
     /// Turns a frame to the switch's MAC, in which `found` is not as Tally's datagrams are, into

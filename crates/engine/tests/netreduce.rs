@@ -790,3 +790,113 @@ fn a_sum_waits_for_receivers_that_were_not_heard_before() {
         assert_eq!(sum, i32s([3; 20]));
     }
 }
+
+/// Frames from the port of rank 0: messages with all that may be between their packets.
+fn mixed_burst(members: usize) -> Vec<Vec<u8>> {
+    let mut member = Member::new(0, members);
+    let mut frames = Vec::new();
+    for bytes in [600, 4, 992, 600] {
+        let packets = member.message(Element::I32, &i32s((0..bytes / 4).map(|i| element(0, i))));
+        for packet in &packets {
+            let frame = packet.frame();
+            let mut wrong = frame.clone();
+            wrong[UDP_END + BTH_BYTES + 3] ^= 1;
+            let ordinary = Data {
+                dscp: 0,
+                ..packet.clone()
+            };
+            let of_another = Data {
+                qp: QueuePair(0x999),
+                ..packet.clone()
+            };
+            let mut padded = frame.clone();
+            padded.extend_from_slice(&[0; 9]);
+            frames.extend([wrong, padded, frame, ordinary.frame(), of_another.frame()]);
+        }
+        frames.extend(packets.last().map(Data::frame));
+    }
+    // Behind a message that was lost.
+    member.message(Element::I32, &i32s([1; 9]));
+    frames.extend(
+        member.message(Element::I32, &i32s([1; 200]))[1..]
+            .iter()
+            .map(Data::frame),
+    );
+    frames
+}
+
+#[test]
+fn a_burst_is_what_its_frames_are_one_by_one() {
+    let n = 2;
+    for cores in [1, 2, 4] {
+        let outcome = |is_burst: bool| {
+            let mut world = World::new(cores, &[n]);
+            let frames = mixed_burst(n);
+            let unbind = || {
+                let other = NetreduceCommand::Unbind(RingId(RING.0 + 1));
+                Command::Dialect(DialectCommand::Netreduce(other))
+            };
+            if is_burst {
+                let packets = frames.iter().map(|frame| world.switch.memory.packet(frame));
+                let packets = packets.collect();
+                world.switch.receive_burst(PortId(0), packets);
+            } else {
+                for frame in &frames {
+                    // No core remembers the connection.
+                    world.switch.command(unbind);
+                    world.send_from(0, frame);
+                }
+            }
+            let mut left = world.switch.take();
+            let mut other = Member::new(1, n);
+            for bytes in [600, 4, 992, 600] {
+                let elements = i32s((0..bytes / 4).map(|i| element(1, i)));
+                for packet in other.message(Element::I32, &elements) {
+                    left.extend(world.send(&packet));
+                }
+            }
+            (left, world.switch.drops(), world.counters())
+        };
+        let expected = outcome(false);
+        assert!(
+            expected.2.sums > 5 && expected.2.ahead_passed == 3,
+            "{expected:?}"
+        );
+        let found = outcome(true);
+        assert_eq!(found, expected, "{cores} cores");
+    }
+}
+
+#[test]
+fn a_receiver_that_moved_is_followed() {
+    let n = 2;
+    let mut world = World::new(1, &[n]);
+    let [mut a, mut b] = [0, 1].map(|rank| Member::new(rank, n));
+    let mut messages = || {
+        let [a, b] = [&mut a, &mut b].map(|it| it.message(Element::I32, &i32s([1; 120])));
+        (a, b)
+    };
+    let (from_a, from_b) = messages();
+    from_b.iter().for_each(|it| drop(world.send(it)));
+    let burst = |world: &mut World, packets: &[Data]| {
+        let frames = packets
+            .iter()
+            .map(|it| world.switch.memory.packet(&it.frame()));
+        let frames = frames.collect();
+        world.switch.receive_burst(PortId(0), frames);
+        let left = world.switch.take();
+        let from_a = |frame: &[u8]| UdpFrame::parse(frame).unwrap().addresses.src_ip == ip(0);
+        let left = left.into_iter().filter(|(_, frame)| from_a(frame));
+        left.map(|(port, _)| port).collect::<Vec<_>>()
+    };
+    assert_eq!(burst(&mut world, &from_a), [PortId(1); 2]);
+    // As a virtual machine does; its connection stays at its port.
+    let mut hello = vec![0xff; 60];
+    hello[6..12].copy_from_slice(&mac(1).0);
+    hello[12..15].copy_from_slice(&[0x88, 0xb5, 1]);
+    let (from_a, from_b) = messages();
+    from_b.iter().for_each(|it| drop(world.send(it)));
+    world.send_from(STRANGER, &hello);
+    world.switch.take();
+    assert_eq!(burst(&mut world, &from_a), [PortId(STRANGER as u16); 2]);
+}

@@ -21,11 +21,13 @@
 
 mod icrc;
 mod psn;
+mod template;
 #[cfg(test)]
 mod tests;
 
 pub use icrc::{HeaderCrc, Shift, is_sealed, payload_crc, seal};
 pub use psn::Psn;
+pub use template::ConnectionTemplate;
 
 use crate::field::{be16, be32};
 use core::ops::Range;

@@ -8,10 +8,13 @@
 //!
 //! A ring is served by one core. All packets of a connection come by one queue, so the core that
 //! receives its first message remembers to which core its other packets go.
+//!
+//! Fast path: a port's packets mostly come from one member. The flow cache remembers the headers of
+//! the last one, and what was found out by them. It holds until a connection or a ring changes. The
+//! way out is looked up once for a burst.
 
 use super::ring::{Arrived, Ring};
 use super::{NetreduceCounters, RingConfig, RingStatus};
-use crate::DropReason;
 use crate::context::Context;
 use crate::core::Reply;
 use crate::demux::{Arrival, Claim};
@@ -20,16 +23,17 @@ use crate::forwarding::Verdict;
 use crate::frame::{Frame, Platform};
 use crate::metrics;
 use crate::queue::class_of;
+use crate::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 use tally_kernels::Kernels;
-use tally_wire::Time;
 use tally_wire::field::ipv4;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, RingEpoch, RingHeader, RingId, RingSecret, ring_of};
-use tally_wire::roce::{Opcode, PORT, Packet, QueuePair};
+use tally_wire::roce::{ConnectionTemplate, Opcode, PORT, Packet, QueuePair};
+use tally_wire::{Mac, Time};
 
 /// Opcodes of reliable connections, and the one of them that carries no data.
 const RC_OPCODES: std::ops::Range<u8> = 0..0x20;
@@ -82,6 +86,115 @@ struct Route {
     at: Option<(RingEpoch, QueuePair)>,
 }
 
+/// The last data packet of a port: those like it are of the same connection.
+struct Flow {
+    template: ConnectionTemplate,
+    ring: RingId,
+    /// The core that serves the ring, and the ring's index if that is this one.
+    core: usize,
+    at: usize,
+    rank: u8,
+    channel: Channel,
+    mac: Mac,
+}
+
+impl Flow {
+    /// That of a frame with a packet of a ring; `None` if it is shorter than any other.
+    fn new(
+        frame: &[u8],
+        (ring, rank, core): (RingId, u8, usize),
+        at: Result<usize, usize>,
+        channel: Channel,
+        mac: Mac,
+    ) -> Option<Self> {
+        Some(Self {
+            template: ConnectionTemplate::new(frame)?,
+            ring,
+            core,
+            at: at.unwrap_or(usize::MAX),
+            rank,
+            channel,
+            mac,
+        })
+    }
+
+    /// The packet in a frame, and its datagram's bytes, if it is of the connection.
+    #[inline]
+    fn packet_of(&self, frame: &impl Frame) -> Option<(Packet, usize)> {
+        if frame.wire_frames() > 1 || !frame.is_contiguous() {
+            return None;
+        }
+        let (packet, datagram_bytes) = self.template.packet_of(frame.data())?;
+        let begins = matches!(packet.bth.opcode, Opcode::Message { place, .. } if place.begins());
+        if begins {
+            let payload = UDP_END + packet.payload.start..UDP_END + packet.payload.end;
+            // Two rings may have the same hosts.
+            if ring_of(&frame.data()[payload]) != Some(self.ring) {
+                return None;
+            }
+        }
+        Some((packet, datagram_bytes))
+    }
+
+    /// Gives packets of the connection to another core; returns the first frame that is none.
+    fn hand_over<P: Platform>(
+        &self,
+        context: &mut Context<P>,
+        port: PortId,
+        frames: &mut impl Iterator<Item = P::Frame>,
+    ) -> Option<P::Frame> {
+        for frame in frames {
+            if self.packet_of(&frame).is_none() {
+                return Some(frame);
+            }
+            context.ports.hand_over(self.core, port, frame);
+        }
+        None
+    }
+
+    /// Takes a packet of the connection. Returns a frame that is none, or that may have to be
+    /// dropped or flooded.
+    #[inline]
+    fn take<P: Platform>(
+        &self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+        ring: &mut Ring<P::Frame>,
+        (port, egress): (PortId, &mut Option<PortId>),
+        mut frame: P::Frame,
+    ) -> Option<P::Frame> {
+        let Some((packet, datagram_bytes)) = self.packet_of(&frame) else {
+            return Some(frame);
+        };
+        // It has its length only if it is not shared.
+        if frame.has_bad_checksum() || !frame.set_len(UDP_END + datagram_bytes) {
+            return Some(frame);
+        }
+        let Ok(headers) = ring.check_icrc(frame.data(), &packet) else {
+            return Some(frame);
+        };
+        if egress.is_none() {
+            *egress = (context.forwarding).forwards_again(context.now, port, frame.data());
+        }
+        if egress.is_none() {
+            return Some(frame);
+        }
+        let arrived = Arrived {
+            frame,
+            packet: &packet,
+            headers,
+            channel: self.channel,
+            port,
+            mac: self.mac,
+            egress: *egress,
+        };
+        if let Err(reason) = ring.receive(context, counters, self.rank, arrived) {
+            context.count_drop(reason);
+        }
+        None
+    }
+}
+
 /// NetReduce on one core.
 pub struct NetreduceDialect<P: Platform> {
     /// Type of service of rings' packets, without ECN.
@@ -91,6 +204,8 @@ pub struct NetreduceDialect<P: Platform> {
     routes: HashMap<(Ipv4Addr, Ipv4Addr), Vec<Route>>,
     /// The rings of this core, by number.
     rings: Vec<Ring<P::Frame>>,
+    /// By port.
+    flows: Vec<Option<Flow>>,
     counters: NetreduceCounters,
     /// When rings are looked at next.
     check_at: Option<Time>,
@@ -110,6 +225,7 @@ impl<P: Platform> NetreduceDialect<P> {
             kernels,
             routes: HashMap::new(),
             rings: Vec::new(),
+            flows: Vec::new(),
             counters: NetreduceCounters::default(),
             check_at: None,
         };
@@ -134,8 +250,18 @@ impl<P: Platform> NetreduceDialect<P> {
         self.add(config, context.core, context.cores, context.now);
     }
 
+    /// Remembers the connection of a packet from this port.
+    fn remember(&mut self, port: PortId, flow: Option<Flow>) {
+        let at = usize::from(port.0);
+        if at >= self.flows.len() {
+            self.flows.resize_with(at + 1, || None);
+        }
+        self.flows[at] = flow;
+    }
+
     /// Adds a ring whose number no other has.
     fn add(&mut self, config: RingConfig, core: usize, cores: u16, now: Time) {
+        self.flows.clear();
         let serving = config.core(cores);
         let members = config.members.len();
         for (rank, &source) in config.members.iter().enumerate() {
@@ -159,6 +285,7 @@ impl<P: Platform> NetreduceDialect<P> {
     }
 
     fn unbind(&mut self, context: &mut Context<P>, id: RingId) {
+        self.flows.clear();
         self.routes.retain(|_, routes| {
             routes.retain(|route| route.ring != id);
             !routes.is_empty()
@@ -197,6 +324,7 @@ impl<P: Platform> NetreduceDialect<P> {
                 let named = named.ok_or(DropReason::NetreduceHeader)?;
                 if known != Some(named) {
                     Self::learn(routes, named, known, payload, channel)?;
+                    self.flows.clear();
                 }
                 named
             }
@@ -264,16 +392,23 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         let packet = Packet::parse(datagram).map_err(|_| DropReason::NetreduceUnknown)?;
         let channel = Channel::of(udp, packet.bth.qp);
         let (ring, core, rank) = self.route(&packet, datagram, &channel)?;
+        let at = self.ring_at(ring);
+        let flow = Flow::new(
+            bytes,
+            (ring, rank, core),
+            at,
+            channel,
+            udp.addresses.src_mac,
+        );
         if core != context.core {
+            self.remember(arrival.port, flow);
             context.ports.hand_over(core, arrival.port, frame);
             return Ok(Next::Done);
         }
+        let at = at.map_err(|_| DropReason::NetreduceUnknown)?;
         if frame.has_bad_checksum() {
             return Err(DropReason::Checksum);
         }
-        let at = self
-            .ring_at(ring)
-            .map_err(|_| DropReason::NetreduceUnknown)?;
         let mut frame = context.exclusive(frame)?;
         // Padding of short frames.
         if !frame.set_len(UDP_END + udp.datagram_bytes) {
@@ -288,6 +423,7 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
             Verdict::Forward(egress) => Some(egress),
             Verdict::Flood | Verdict::Local | Verdict::Answer => None,
         };
+        self.remember(arrival.port, flow);
         let arrived = Arrived {
             frame,
             packet: &packet,
@@ -299,6 +435,37 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         };
         self.rings[at].receive(context, &mut self.counters, rank, arrived)?;
         Ok(Next::Done)
+    }
+
+    #[inline(always)]
+    fn receive_cached(
+        &mut self,
+        context: &mut Context<P>,
+        port: PortId,
+        frames: &mut impl Iterator<Item = P::Frame>,
+    ) -> Option<P::Frame> {
+        let Some(Some(flow)) = self.flows.get(usize::from(port.0)) else {
+            return frames.next();
+        };
+        if flow.core != context.core {
+            return flow.hand_over(context, port, frames);
+        }
+        let Some(ring) = self.rings.get_mut(flow.at) else {
+            return frames.next();
+        };
+        let mut egress = None;
+        for frame in frames {
+            if let Some(frame) = flow.take(
+                context,
+                &mut self.counters,
+                ring,
+                (port, &mut egress),
+                frame,
+            ) {
+                return Some(frame);
+            }
+        }
+        None
     }
 
     fn command(&mut self, context: &mut Context<P>, command: Command) {
