@@ -154,6 +154,7 @@ impl Opcode {
         }
     }
 
+    #[inline(always)]
     const fn from_bits(bits: u8) -> Option<Self> {
         let verb = match bits {
             0..=5 => Verb::Send,
@@ -176,6 +177,7 @@ impl Opcode {
     }
 
     /// Bytes between the BTH and the payload.
+    #[inline]
     #[must_use]
     pub const fn extended_bytes(self) -> usize {
         match self {
@@ -223,7 +225,7 @@ impl Bth {
     ///
     /// # Errors
     /// [`RoceError::Truncated`], [`RoceError::Version`], or [`RoceError::Opcode`].
-    #[inline]
+    #[inline(always)]
     pub fn parse(datagram: &[u8]) -> Result<Self, RoceError> {
         let Some(b) = datagram.first_chunk::<BTH_BYTES>() else {
             return Err(RoceError::Truncated);
@@ -387,7 +389,7 @@ impl Packet {
     ///
     /// # Errors
     /// All but [`RoceError::Syndrome`].
-    #[inline]
+    #[inline(always)]
     pub fn parse(datagram: &[u8]) -> Result<Self, RoceError> {
         let bth = Bth::parse(datagram)?;
         let start = BTH_BYTES + bth.opcode.extended_bytes();
@@ -405,6 +407,16 @@ impl Packet {
             bth,
             payload: start..end - pad,
         })
+    }
+
+    /// Where in its message it is; `None` if it is of none.
+    #[inline]
+    #[must_use]
+    pub const fn place(&self) -> Option<Place> {
+        match self.bth.opcode {
+            Opcode::Message { place, .. } => Some(place),
+            Opcode::Ack | Opcode::Cnp => None,
+        }
     }
 
     /// The header of a WRITE that begins here.

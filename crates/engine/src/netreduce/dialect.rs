@@ -32,7 +32,7 @@ use tally_kernels::Kernels;
 use tally_wire::field::ipv4;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, RingEpoch, RingHeader, RingId, RingSecret, ring_of};
-use tally_wire::roce::{ConnectionTemplate, Opcode, PORT, Packet, QueuePair};
+use tally_wire::roce::{ConnectionTemplate, PORT, Packet, Place, QueuePair};
 use tally_wire::{Mac, Time};
 
 /// Opcodes of reliable connections, and the one of them that carries no data.
@@ -119,21 +119,21 @@ impl Flow {
     }
 
     /// The packet in a frame, and its datagram's bytes, if it is of the connection.
-    #[inline]
-    fn packet_of(&self, frame: &impl Frame) -> Option<(Packet, usize)> {
+    #[inline(always)]
+    fn packet_of(&self, frame: &impl Frame) -> Option<(Place, Packet, usize)> {
         if frame.wire_frames() > 1 || !frame.is_contiguous() {
             return None;
         }
         let (packet, datagram_bytes) = self.template.packet_of(frame.data())?;
-        let begins = matches!(packet.bth.opcode, Opcode::Message { place, .. } if place.begins());
-        if begins {
+        let place = packet.place()?;
+        if place.begins() {
             let payload = UDP_END + packet.payload.start..UDP_END + packet.payload.end;
             // Two rings may have the same hosts.
             if ring_of(&frame.data()[payload]) != Some(self.ring) {
                 return None;
             }
         }
-        Some((packet, datagram_bytes))
+        Some((place, packet, datagram_bytes))
     }
 
     /// Gives packets of the connection to another core; returns the first frame that is none.
@@ -154,7 +154,7 @@ impl Flow {
 
     /// Takes a packet of the connection. Returns a frame that is none, or that may have to be
     /// dropped or flooded.
-    #[inline]
+    #[inline(never)]
     fn take<P: Platform>(
         &self,
         context: &mut Context<P>,
@@ -163,14 +163,14 @@ impl Flow {
         (port, egress): (PortId, &mut Option<PortId>),
         mut frame: P::Frame,
     ) -> Option<P::Frame> {
-        let Some((packet, datagram_bytes)) = self.packet_of(&frame) else {
+        let Some((place, packet, datagram_bytes)) = self.packet_of(&frame) else {
             return Some(frame);
         };
         // It has its length only if it is not shared.
         if frame.has_bad_checksum() || !frame.set_len(UDP_END + datagram_bytes) {
             return Some(frame);
         }
-        let Ok(headers) = ring.check_icrc(frame.data(), &packet) else {
+        let Ok(headers) = ring.check_icrc(frame.data(), place, packet.payload.len()) else {
             return Some(frame);
         };
         if egress.is_none() {
@@ -181,7 +181,9 @@ impl Flow {
         }
         let arrived = Arrived {
             frame,
-            packet: &packet,
+            place,
+            psn: packet.bth.psn,
+            payload: packet.payload,
             headers,
             channel: self.channel,
             port,
@@ -313,7 +315,7 @@ impl<P: Platform> NetreduceDialect<P> {
         let routes = routes.ok_or(DropReason::NetreduceUnknown)?;
         let qp = packet.bth.qp;
         let known = (routes.iter()).position(|it| it.at.is_some_and(|(_, of)| of == qp));
-        let begins = matches!(packet.bth.opcode, Opcode::Message { place, .. } if place.begins());
+        let begins = packet.place().is_some_and(Place::begins);
         let found = match (known, begins) {
             (Some(at), false) => at,
             (None, false) => return Err(DropReason::NetreduceUnknown),
@@ -390,6 +392,7 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
             return Ok(Next::Forward(frame));
         }
         let packet = Packet::parse(datagram).map_err(|_| DropReason::NetreduceUnknown)?;
+        let place = packet.place().ok_or(DropReason::NetreduceUnknown)?;
         let channel = Channel::of(udp, packet.bth.qp);
         let (ring, core, rank) = self.route(&packet, datagram, &channel)?;
         let at = self.ring_at(ring);
@@ -415,7 +418,7 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
             return Err(DropReason::Length);
         }
         // It covers the headers too: a changed PSN would be another offset.
-        let headers = self.rings[at].check_icrc(frame.data(), &packet)?;
+        let headers = self.rings[at].check_icrc(frame.data(), place, packet.payload.len())?;
         let bytes = frame.data_mut().ok_or(DropReason::NoBuffer)?;
         let verdict =
             (context.forwarding).classify_transit(context.now, arrival.port, bytes, &())?;
@@ -426,7 +429,9 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         self.remember(arrival.port, flow);
         let arrived = Arrived {
             frame,
-            packet: &packet,
+            place,
+            psn: packet.bth.psn,
+            payload: packet.payload,
             headers,
             channel,
             port: arrival.port,

@@ -13,10 +13,11 @@ use crate::context::Context;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use tally_kernels::Kernels;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
-use tally_wire::roce::{BTH_BYTES, HeaderCrc, Opcode, Packet, Place, Psn, QueuePair, is_sealed};
+use tally_wire::roce::{BTH_BYTES, HeaderCrc, Place, Psn, QueuePair, is_sealed};
 use tally_wire::{Mac, Rank, Time, all_ranks};
 
 /// How a ring is.
@@ -35,10 +36,13 @@ pub struct RingStatus {
 }
 
 /// A packet of a message, as a connection sends it.
-pub(super) struct Arrived<'a, F> {
+pub(super) struct Arrived<F> {
     pub(super) frame: F,
-    pub(super) packet: &'a Packet,
-    /// What its headers are in its ICRC, if the shift by its elements was known.
+    pub(super) place: Place,
+    pub(super) psn: Psn,
+    /// Where in the datagram the payload is.
+    pub(super) payload: Range<usize>,
+    /// What the headers are in the ICRC, if the shift by its elements was known.
     pub(super) headers: Option<HeaderCrc>,
     pub(super) channel: Channel,
     /// From where it came.
@@ -208,10 +212,8 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
         rank: u8,
-        mut arrived: Arrived<'_, F>,
+        mut arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
-        let packet = arrived.packet;
-        let (qp, psn) = (packet.bth.qp, packet.bth.psn);
         let header = match arrived.begins() {
             true => Some(self.header(rank, &arrived)?),
             false => None,
@@ -219,7 +221,7 @@ impl<F: Frame> Ring<F> {
         let is_newer = |header: RingHeader| self.epoch.is_none_or(|it| header.epoch.is_after(it));
         let connection = self.connections[usize::from(rank)]
             // A queue pair that is made anew may have its number again.
-            .filter(|it| it.qp == qp && !header.is_some_and(is_newer));
+            .filter(|it| it.qp == arrived.channel.qp && !header.is_some_and(is_newer));
         let connection = match (connection, header) {
             (Some(connection), _) => connection,
             (None, Some(header)) => self.connect(context, counters, rank, &header, &arrived)?,
@@ -228,7 +230,7 @@ impl<F: Frame> Ring<F> {
         if (connection.port, connection.mac) != (arrived.port, arrived.mac) {
             return Err(DropReason::NetreducePort);
         }
-        let position = self.locate(rank, &connection, psn);
+        let position = self.locate(rank, &connection, arrived.psn);
         let (message, slot) = match position {
             Position::Freed => {
                 counters.copies_passed += 1;
@@ -247,6 +249,7 @@ impl<F: Frame> Ring<F> {
             }
         };
         self.last = context.now;
+        let header = header.as_ref();
         let elements_at = self.check(message, slot, header, &arrived)?;
         let at = (self.at(message), slot as usize, elements_at);
         if self.messages[at.0].slots[at.1].kept.is_some() {
@@ -259,7 +262,7 @@ impl<F: Frame> Ring<F> {
     fn pass<P: Platform<Frame = F>>(
         &self,
         context: &mut Context<P>,
-        arrived: Arrived<'_, F>,
+        arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
         let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
         context.ports.forward(egress, self.class, arrived.frame);
@@ -267,14 +270,15 @@ impl<F: Frame> Ring<F> {
     }
 
     /// Checks the ICRC of a packet in a frame without padding.
+    #[inline]
     pub(super) fn check_icrc(
         &self,
         frame: &[u8],
-        packet: &Packet,
+        place: Place,
+        payload_bytes: usize,
     ) -> Result<Option<HeaderCrc>, DropReason> {
-        let is_first = matches!(packet.bth.opcode, Opcode::Message { place, .. } if place.begins());
-        let header_bytes = if is_first { RING_HEADER_BYTES } else { 0 };
-        let elements = packet.payload.len().saturating_sub(header_bytes);
+        let header_bytes = if place.begins() { RING_HEADER_BYTES } else { 0 };
+        let elements = payload_bytes.saturating_sub(header_bytes);
         let checked = match self.shifts.known(elements) {
             Some(shift) => HeaderCrc::of_sealed(frame, shift).map(Some),
             None => is_sealed(frame).then_some(None),
@@ -283,21 +287,16 @@ impl<F: Frame> Ring<F> {
     }
 
     /// A packet with the headers that it leaves with, when it has its sum.
+    #[inline(always)]
     fn prepare(
         &mut self,
         elements_at: u16,
-        header: Option<RingHeader>,
-        mut arrived: Arrived<'_, F>,
+        header: Option<&RingHeader>,
+        mut arrived: Arrived<F>,
     ) -> Held<F> {
         let bytes = (arrived.frame.data_mut()).expect("made exclusive when it came");
         let secret = &self.config.secret;
-        write_headers(
-            bytes,
-            elements_at,
-            header.as_ref(),
-            secret,
-            &arrived.channel,
-        );
+        write_headers(bytes, elements_at, header, secret, &arrived.channel);
         let elements = usize::from(arrived.elements(elements_at));
         let headers = match (header, arrived.headers) {
             (None, Some(headers)) => headers,
@@ -318,8 +317,8 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
         (message, slot, elements_at): (usize, usize, u16),
-        header: Option<RingHeader>,
-        arrived: Arrived<'_, F>,
+        header: Option<&RingHeader>,
+        arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
         let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
         let mut copy = self.prepare(elements_at, header, arrived);
@@ -338,8 +337,8 @@ impl<F: Frame> Ring<F> {
         counters: &mut NetreduceCounters,
         rank: u8,
         (message, slot, elements_at): (usize, usize, u16),
-        header: Option<RingHeader>,
-        arrived: Arrived<'_, F>,
+        header: Option<&RingHeader>,
+        arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
         let members = self.config.members.len();
         let found = &mut self.messages[message].slots[slot];
@@ -353,8 +352,9 @@ impl<F: Frame> Ring<F> {
         let bytes = u64::from(arrived.elements(elements_at));
         let held = self.prepare(elements_at, header, arrived);
         let entry = &mut self.messages[message];
-        let before = entry.held[row + usize::from(rank)].replace(held);
-        assert!(before.is_none(), "a slot's bitmap lacks a held packet");
+        let place = &mut entry.held[row + usize::from(rank)];
+        assert!(place.is_none(), "a slot's bitmap lacks a held packet");
+        *place = Some(held);
         self.held += 1;
         self.unfinished += 1;
         counters.contributions += 1;
@@ -399,7 +399,7 @@ impl<F: Frame> Ring<F> {
         counters: &mut NetreduceCounters,
         rank: u8,
         header: &RingHeader,
-        arrived: &Arrived<'_, F>,
+        arrived: &Arrived<F>,
     ) -> Result<Connection, DropReason> {
         let is_newer = self.epoch.is_none_or(|it| header.epoch.is_after(it));
         if !is_newer {
@@ -417,20 +417,19 @@ impl<F: Frame> Ring<F> {
             self.has_expired = false;
             counters.epochs += 1;
         }
-        let bth = &arrived.packet.bth;
         let connection = Connection {
-            qp: bth.qp,
+            qp: arrived.channel.qp,
             port: arrived.port,
             mac: arrived.mac,
             next: 0,
-            end: bth.psn,
+            end: arrived.psn,
         };
         self.connections[usize::from(rank)] = Some(connection);
         Ok(connection)
     }
 
     /// The header of a packet that begins a message.
-    fn header(&self, rank: u8, arrived: &Arrived<'_, F>) -> Result<RingHeader, DropReason> {
+    fn header(&self, rank: u8, arrived: &Arrived<F>) -> Result<RingHeader, DropReason> {
         let header = RingHeader::parse(arrived.payload(), &self.config.secret, &arrived.channel)
             .map_err(|_| DropReason::NetreduceHeader)?;
         if header.ring != self.config.id || header.rank != rank || header.is_summed {
@@ -445,7 +444,7 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         rank: u8,
         header: &RingHeader,
-        arrived: &Arrived<'_, F>,
+        arrived: &Arrived<F>,
     ) -> Result<(), DropReason> {
         let connection = self.connections[usize::from(rank)].expect("a connection that was found");
         if Some(header.epoch) != self.epoch || header.message != connection.next {
@@ -462,13 +461,12 @@ impl<F: Frame> Ring<F> {
         if *message.shape.get_or_insert(shape) != shape {
             return Err(DropReason::NetreduceShape);
         }
-        let bth = &arrived.packet.bth;
-        message.starts[usize::from(rank)] = bth.psn;
+        message.starts[usize::from(rank)] = arrived.psn;
         message.begun |= Rank(rank).bit();
         let has_all = message.begun == all_ranks(self.config.members.len() as u8);
         self.connections[usize::from(rank)] = Some(Connection {
             next: number + 1,
-            end: bth.psn.after(u32::from(shape.packets)),
+            end: arrived.psn.after(u32::from(shape.packets)),
             ..connection
         });
         let window = u32::from(self.config.window_messages);
@@ -485,12 +483,12 @@ impl<F: Frame> Ring<F> {
     /// The shape of the message that this packet begins.
     fn shape(
         header: &RingHeader,
-        arrived: &Arrived<'_, F>,
+        arrived: &Arrived<F>,
         packets_max: u16,
     ) -> Result<Shape, DropReason> {
         let payload = arrived.payload().len() as u64;
         let bytes = header.message_bytes();
-        let is_only = arrived.place() == Place::Only;
+        let is_only = arrived.place == Place::Only;
         let fits = if is_only {
             payload == bytes
         } else {
@@ -513,8 +511,8 @@ impl<F: Frame> Ring<F> {
         &self,
         message: u32,
         slot: u32,
-        header: Option<RingHeader>,
-        arrived: &Arrived<'_, F>,
+        header: Option<&RingHeader>,
+        arrived: &Arrived<F>,
     ) -> Result<u16, DropReason> {
         let shape = self.messages[self.at(message)].shape;
         let shape = shape.ok_or(DropReason::NetreduceShape)?;
@@ -531,10 +529,10 @@ impl<F: Frame> Ring<F> {
             u32::from(shape.mtu)
         };
         let payload = arrived.payload().len();
-        if arrived.place() != place || payload as u64 != u64::from(bytes) {
+        if arrived.place != place || payload as u64 != u64::from(bytes) {
             return Err(DropReason::NetreduceShape);
         }
-        let mut at = UDP_END + arrived.packet.payload.start;
+        let mut at = UDP_END + arrived.payload.start;
         if let Some(header) = header {
             if Some(header.epoch) != self.epoch || header.message != message {
                 return Err(DropReason::NetreduceHeader);
@@ -587,26 +585,19 @@ impl<F: Frame> Ring<F> {
     }
 }
 
-impl<F: Frame> Arrived<'_, F> {
-    fn place(&self) -> Place {
-        match self.packet.bth.opcode {
-            Opcode::Message { place, .. } => place,
-            Opcode::Ack | Opcode::Cnp => unreachable!("only messages are given to rings"),
-        }
-    }
-
+impl<F: Frame> Arrived<F> {
     pub(super) fn begins(&self) -> bool {
-        self.place().begins()
+        self.place.begins()
     }
 
     /// Bytes of its elements, which begin there in the frame.
     fn elements(&self, at: u16) -> u16 {
-        (UDP_END + self.packet.payload.end) as u16 - at
+        (UDP_END + self.payload.end) as u16 - at
     }
 
     /// The payload of the packet.
     pub(super) fn payload(&self) -> &[u8] {
-        let payload = &self.packet.payload;
+        let payload = &self.payload;
         debug_assert!(payload.start >= BTH_BYTES);
         &self.frame.data()[UDP_END + payload.start..UDP_END + payload.end]
     }

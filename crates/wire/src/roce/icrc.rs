@@ -16,21 +16,42 @@ use crate::frame::{ETHERNET_BYTES, UDP_END};
 /// Bytes from IPv4 to the end of the BTH, before which ones are put.
 const COPIED: usize = UDP_END - ETHERNET_BYTES + BTH_BYTES;
 const ONES: usize = 8;
+/// Where the ones are put in a frame: over what is before IPv4.
+const ONES_AT: usize = ETHERNET_BYTES - ONES;
+/// Bits that count as ones, from there on.
+const MASK: [u8; ONES + COPIED] = {
+    let mut mask = [0; ONES + COPIED];
+    let fields = [
+        ONES_AT..ETHERNET_BYTES,
+        ipv4::TOS..ipv4::TOS + 1,
+        ipv4::TTL..ipv4::TTL + 1,
+        ipv4::CHECKSUM,
+        udp::CHECKSUM,
+        UDP_END + super::field::CONGESTION..UDP_END + super::field::CONGESTION + 1,
+    ];
+    let mut i = 0;
+    while i < fields.len() {
+        let mut at = fields[i].start;
+        while at < fields[i].end {
+            mask[at - ONES_AT] = 0xff;
+            at += 1;
+        }
+        i += 1;
+    }
+    mask
+};
 /// The polynomial of CRC-32 without its highest term, lowest term in the highest bit.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// The CRC of a frame from Ethernet to `end`, masked as the ICRC wants it.
 #[inline]
 fn masked(frame: &[u8]) -> crc32fast::Hasher {
-    let (headers, rest) = frame[ETHERNET_BYTES..].split_at(COPIED);
-    let mut masked = [0xff; ONES + COPIED];
-    masked[ONES..].copy_from_slice(headers);
-    let at = |byte: usize| ONES + byte - ETHERNET_BYTES;
-    masked[at(ipv4::TOS)] = 0xff;
-    masked[at(ipv4::TTL)] = 0xff;
-    masked[at(ipv4::CHECKSUM.start)..at(ipv4::CHECKSUM.end)].fill(0xff);
-    masked[at(udp::CHECKSUM.start)..at(udp::CHECKSUM.end)].fill(0xff);
-    masked[at(UDP_END + super::field::CONGESTION)] = 0xff;
+    let (headers, rest) = frame[ONES_AT..].split_at(ONES + COPIED);
+    // In one pass: bytes written one by one and read together wait for the store buffer.
+    let mut masked = MASK;
+    for (masked, byte) in masked.iter_mut().zip(headers) {
+        *masked |= byte;
+    }
     let mut crc = crc32fast::Hasher::new();
     crc.update(&masked);
     if !rest.is_empty() {

@@ -47,7 +47,7 @@ impl ConnectionTemplate {
     /// Addresses, UDP ports, DSCP and queue pair are then equal, and
     /// [`UdpFrame::parse`](crate::UdpFrame::parse) and [`Packet::parse`] give the same. `None`:
     /// the frame must be parsed.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn packet_of(&self, frame: &[u8]) -> Option<(Packet, usize)> {
         let headers = frame.first_chunk::<{ template::BYTES }>()?;
