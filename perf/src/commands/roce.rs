@@ -33,8 +33,9 @@ use tally_wire::roce::payload_crc;
 
 /// Share of the native protocol's packets per second that a ring should reach.
 const TARGET_NATIVE: f64 = 0.6;
-/// Fragments of the native captures' runs.
-const RUN_FRAGMENTS: u16 = 64;
+/// Fragments of the native captures' runs, of which there are three: as many frames as a ring's
+/// captures have. The driver reads them from memory, so it takes longer with more.
+const RUN_FRAGMENTS: u16 = (RingCaptures::FRAMES / 3) as u16;
 /// Bytes over which a CRC and a copy are timed.
 const TIMED_BYTES: usize = 256 << 20;
 

@@ -33,9 +33,9 @@ use tally_wire::roce::{
 use tally_wire::{Addresses, Key};
 
 const RING: RingId = RingId(7);
-/// Packets of a message, and messages of an epoch.
+/// Packets of a message, and messages of an epoch. Two windows of them are an epoch.
 const PACKETS: usize = 32;
-const MESSAGES: u32 = 16;
+const MESSAGES: u32 = 4;
 const EPOCHS: u32 = 3;
 
 const _: () = assert!((PACKETS * MESSAGES as usize).is_multiple_of(BURST));
@@ -88,6 +88,9 @@ impl RingCaptures {
             folder,
         })
     }
+
+    /// Frames of each member.
+    pub const FRAMES: usize = EPOCHS as usize * MESSAGES as usize * PACKETS;
 
     /// Bytes of each frame.
     #[must_use]
