@@ -5,7 +5,7 @@ use std::fs;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 28] = [
+pub const ORDER: [&str; 29] = [
     "perf",
     "crates/testkit",
     "crates/load",
@@ -16,6 +16,7 @@ pub const ORDER: [&str; 28] = [
     "worker-agent",
     "worker-agent/c",
     "crates/sim",
+    "crates/planner",
     "crates/report",
     "crates/telemetry",
     "crates/schema",
@@ -37,7 +38,8 @@ pub const ORDER: [&str; 28] = [
 ];
 
 /// Packages that see no socket, clock, random source or log.
-const SANS_IO: [&str; 7] = [
+const SANS_IO: [&str; 8] = [
+    "crates/planner",
     "crates/engine",
     "crates/session",
     "crates/endpoint",
