@@ -28,6 +28,7 @@ struct Column {
 #[derive(Default)]
 pub struct Simplex {
     columns: Vec<Column>,
+    /// The inverse of the basis, by column.
     inverse: Vec<Vec<f64>>,
     basis: Vec<Basic>,
     /// Values of the basis.
@@ -39,26 +40,24 @@ impl Simplex {
     /// Adds a row, which the current solution must satisfy, and returns its index.
     pub fn add_row(&mut self, coefficients: &[(usize, f64)], limit: f64) -> usize {
         let row = self.inverse.len();
-        let mut last = vec![0.0; row + 1];
-        last[row] = 1.0;
         let mut value = limit;
-        for inverse in &mut self.inverse {
-            inverse.push(0.0);
-        }
+        let mut last = vec![0.0; row];
         for &(column, coefficient) in coefficients {
             self.columns[column].entries.push((row, coefficient));
-            if let Some(at) = self
-                .basis
-                .iter()
-                .position(|basic| *basic == Basic::Column(column))
-            {
+            let mut basis = self.basis.iter();
+            if let Some(at) = basis.position(|basic| *basic == Basic::Column(column)) {
                 value -= coefficient * self.value[at];
-                for (cell, inverse) in last.iter_mut().zip(&self.inverse[at]) {
-                    *cell -= coefficient * inverse;
+                for (cell, inverse) in last.iter_mut().zip(&self.inverse) {
+                    *cell -= coefficient * inverse[at];
                 }
             }
         }
-        self.inverse.push(last);
+        for (inverse, cell) in self.inverse.iter_mut().zip(last) {
+            inverse.push(cell);
+        }
+        let mut unit = vec![0.0; row + 1];
+        unit[row] = 1.0;
+        self.inverse.push(unit);
         self.basis.push(Basic::Slack(row));
         self.slack_in_basis.push(true);
         self.value.push(value.max(0.0));
@@ -91,18 +90,17 @@ impl Simplex {
 
     /// The dual values, by row.
     pub fn duals(&self) -> Vec<f64> {
-        let mut duals = vec![0.0; self.inverse.len()];
-        for (basic, inverse) in self.basis.iter().zip(&self.inverse) {
-            if let Basic::Column(column) = *basic {
-                let cost = self.columns[column].cost;
-                if cost != 0.0 {
-                    for (dual, cell) in duals.iter_mut().zip(inverse) {
-                        *dual += cost * cell;
-                    }
-                }
-            }
-        }
-        duals
+        let costs = self
+            .basis
+            .iter()
+            .enumerate()
+            .filter_map(|(at, basic)| match *basic {
+                Basic::Column(column) => Some((at, self.columns[column].cost)),
+                Basic::Slack(_) => None,
+            });
+        let costs: Vec<_> = costs.filter(|of| of.1 != 0.0).collect();
+        let dual = |inverse: &Vec<f64>| costs.iter().map(|&(at, cost)| cost * inverse[at]).sum();
+        self.inverse.iter().map(dual).collect()
     }
 
     /// Solves from the current solution; false if the limit of pivots came first.
@@ -152,17 +150,17 @@ impl Simplex {
     }
 
     fn direction(&self, entering: Basic) -> Vec<f64> {
-        let one;
-        let entries = match entering {
+        let column = match entering {
             Basic::Column(column) => &self.columns[column].entries,
-            Basic::Slack(row) => {
-                one = vec![(row, 1.0)];
-                &one
-            }
+            Basic::Slack(row) => return self.inverse[row].clone(),
         };
-        let rows = self.inverse.iter();
-        rows.map(|inverse| entries.iter().map(|&(row, cell)| inverse[row] * cell).sum())
-            .collect()
+        let mut direction = vec![0.0; self.inverse.len()];
+        for &(row, cell) in column {
+            for (slope, inverse) in direction.iter_mut().zip(&self.inverse[row]) {
+                *slope += cell * inverse;
+            }
+        }
+        direction
     }
 
     fn leaving(&self, direction: &[f64]) -> Option<(usize, f64)> {
@@ -187,19 +185,15 @@ impl Simplex {
             *value = (*value - step * slope).max(0.0);
         }
         self.value[leaving] = step;
-        let scale = 1.0 / direction[leaving];
-        for cell in &mut self.inverse[leaving] {
-            *cell *= scale;
-        }
-        let pivot = std::mem::take(&mut self.inverse[leaving]);
-        for (inverse, &slope) in self.inverse.iter_mut().zip(direction) {
-            if slope != 0.0 && !inverse.is_empty() {
-                for (cell, of_pivot) in inverse.iter_mut().zip(&pivot) {
-                    *cell -= slope * of_pivot;
+        for inverse in &mut self.inverse {
+            if inverse[leaving] != 0.0 {
+                let cell = inverse[leaving] / direction[leaving];
+                for (other, slope) in inverse.iter_mut().zip(direction) {
+                    *other -= slope * cell;
                 }
+                inverse[leaving] = cell;
             }
         }
-        self.inverse[leaving] = pivot;
         for (basic, is_in) in [(self.basis[leaving], false), (entering, true)] {
             match basic {
                 Basic::Slack(row) => self.slack_in_basis[row] = is_in,
