@@ -16,6 +16,7 @@ pub mod check;
 mod choice;
 mod exact;
 pub mod examples;
+mod fewer;
 pub mod generate;
 mod grid;
 mod inart;

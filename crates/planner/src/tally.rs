@@ -1,21 +1,25 @@
 //! Tally's own plan: trees of any depth for all jobs at once, mixed by column generation.
 //!
-//! The first candidates are those of the simple algorithms, so that the plan is never below theirs.
-//! Then prices ask for better trees until none improves, or the bound of the prices is reached. The
-//! plan's `bound` holds for all plans in the model: any trees, any split, any routes.
+//! The first candidates are those of the simple algorithms; in large networks only GRID's and trees
+//! of the workers' own switches. Then prices ask for better trees until none improves, or the bound
+//! of the prices is reached. The plan's `bound` holds for all plans in the model: any trees, any
+//! split, any routes.
 
-use crate::master::{Candidate, Fixed, Master, Pricer, Prices};
+use crate::master::{Candidate, Master, Pricer, Prices};
 use crate::model::{Error, Node, Problem};
 use crate::network::{Network, Paths};
 use crate::options::{Algorithm, Options};
 use crate::plan::{JobPlan, Plan};
 use crate::price::{Raw, Tor, Trees};
 use crate::trees::Builder;
-use crate::{choice, grid};
+use crate::{choice, fewer, grid};
 use std::collections::BTreeSet;
 
 /// Part of the best level that a plan with fewer changes must reach.
 const ENOUGH: f64 = 0.95;
+
+/// Number of switches up to which all simple algorithms give first candidates.
+const SMALL: usize = 24;
 
 /// First candidates of some jobs.
 fn seeds(problem: &Problem, network: &Network, jobs: &[usize]) -> Vec<Candidate> {
@@ -50,8 +54,10 @@ fn seeds(problem: &Problem, network: &Network, jobs: &[usize]) -> Vec<Candidate>
         }
     }
     candidates.extend(grid::exact(problem, network));
-    candidates.extend(choice::tor_whole(problem, network));
-    candidates.extend(choice::switchml(problem, network));
+    if network.switches <= SMALL {
+        candidates.extend(choice::tor_whole(problem, network));
+        candidates.extend(choice::switchml(problem, network));
+    }
     candidates.retain(|candidate| jobs.contains(&candidate.job));
     candidates
 }
@@ -85,23 +91,7 @@ fn solve(
     {
         return plan;
     }
-    fewer(problem, network, options, &plan)
-}
-
-/// A plan with the trees of another's largest shares.
-fn fewer(problem: &Problem, network: &Network, options: &Options, plan: &Plan) -> Plan {
-    let mut master = Master::new(problem, network);
-    for (job, planned) in plan.jobs.iter().enumerate() {
-        let mut shares: Vec<_> = planned.shares.iter().collect();
-        shares.sort_by(|a, b| b.fraction.total_cmp(&a.fraction));
-        for share in shares.into_iter().take(options.trees.max(1)) {
-            master.add(Candidate::of(job, share.tree.clone()));
-        }
-    }
-    master.solve(&mut Fixed, 1);
-    let mut fewer = master.plan(&plan.algorithm, !plan.cut_off);
-    fewer.bound = plan.bound;
-    fewer
+    fewer::plan(problem, network, &plan, options.trees.max(1))
 }
 
 /// A plan that follows another one.

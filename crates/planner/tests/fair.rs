@@ -178,3 +178,22 @@ fn a_dead_switch_moves_its_jobs() {
     assert!(after.plan.rate([1.0; 8]) > 0.0);
     assert!(users.iter().all(|user| after.moved.contains(user)));
 }
+
+#[test]
+fn few_trees_are_few() {
+    let problem = generate::inart(20, false, 2);
+    let all = tally(&problem);
+    assert!(all.jobs[0].shares.len() > 8);
+    let mut last = 0.0;
+    for trees in [1, 4, 8] {
+        let options = Options {
+            trees,
+            ..Options::default()
+        };
+        let plan = plan(&problem, Algorithm::Tally, &options).unwrap();
+        check(&problem, &plan).unwrap();
+        assert!(plan.jobs[0].shares.len() <= trees);
+        assert!(plan.jobs[0].rate > last && plan.jobs[0].rate < all.jobs[0].rate);
+        last = plan.jobs[0].rate;
+    }
+}
