@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use tally_perf::commands::{
-    allreduce, bridge, card, compare, cores, datapath, demo, fabric, kernels, latency, loss, plot,
-    policies, pool, roce, switchml, training,
+    allreduce, bridge, card, compare, cores, datapath, demo, fabric, kernels, latency, loss, plan,
+    plot, policies, pool, roce, switchml, training,
 };
 use tally_program::{errors, exit};
 
@@ -49,6 +49,8 @@ enum Command {
     Latency(latency::Args),
     /// All-reduces over lossy links, beside SwitchML's clients and Gloo over TCP on the same links
     Loss(loss::Args),
+    /// Rates that plans for many switches predict, by algorithm, and the time to plan
+    Plan(plan::Args),
     /// The plots in the docs, drawn from records
     Plot(plot::Args),
     /// Completion times of jobs that share a switch with little memory, under each policy
@@ -86,6 +88,7 @@ fn run(cli: &Cli) -> Result<ExitCode> {
         Command::Kernels(args) => kernels::run(args)?,
         Command::Latency(args) => latency::run(args)?,
         Command::Loss(args) => loss::run(args)?,
+        Command::Plan(args) => plan::run(args)?,
         Command::Plot(args) => plot::run(args)?,
         Command::Policies(args) => policies::run(args)?,
         Command::Pool(args) => pool::run(args)?,

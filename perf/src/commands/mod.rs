@@ -12,6 +12,7 @@ pub mod fabric;
 pub mod kernels;
 pub mod latency;
 pub mod loss;
+pub mod plan;
 pub mod plot;
 pub mod policies;
 pub mod pool;
