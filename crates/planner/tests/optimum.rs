@@ -321,17 +321,16 @@ fn all_trees(problem: &Problem, job: usize, server: usize) -> Vec<Tree> {
     trees
 }
 
-/// The highest level of any mixture of all trees.
-fn best_mixture(problem: &Problem) -> f64 {
+/// A program over all trees of all jobs, with the variables of each job.
+fn all_mixtures(problem: &Problem) -> (microlp::Problem, Vec<Vec<microlp::Variable>>) {
     let mut lp = microlp::Problem::new(OptimizationDirection::Maximize);
-    let level = lp.add_var(1.0, (0.0, f64::INFINITY));
     let mut rows = std::collections::BTreeMap::<Resource, Vec<(microlp::Variable, f64)>>::new();
-    for job in 0..problem.jobs.len() {
-        let mut sum = vec![(level, -problem.jobs[job].weight)];
+    let mut rates = vec![Vec::new(); problem.jobs.len()];
+    for (job, rates) in rates.iter_mut().enumerate() {
         for server in 0..problem.topology.servers.len() {
             for tree in all_trees(problem, job, server) {
                 let rate = lp.add_var(0.0, (0.0, f64::INFINITY));
-                sum.push((rate, 1.0));
+                rates.push(rate);
                 let plan = unit(
                     problem,
                     job,
@@ -345,13 +344,71 @@ fn best_mixture(problem: &Problem) -> f64 {
                 }
             }
         }
-        lp.add_constraint(sum, ComparisonOp::Ge, 0.0);
     }
     for (resource, terms) in rows {
         lp.add_constraint(terms, ComparisonOp::Le, limit(problem, resource));
     }
+    (lp, rates)
+}
+
+fn highest(lp: &microlp::Problem) -> f64 {
     let outcome = lp.solve().expect("a program with a solution");
     outcome.into_solution().expect("no limit").objective()
+}
+
+/// The highest level of any mixture of all trees.
+fn best_mixture(problem: &Problem) -> f64 {
+    let (mut lp, rates) = all_mixtures(problem);
+    let level = lp.add_var(1.0, (0.0, f64::INFINITY));
+    for (job, rates) in problem.jobs.iter().zip(&rates) {
+        let rates = rates.iter().map(|&rate| (rate, 1.0));
+        let sum: Vec<_> = rates.chain([(level, -job.weight)]).collect();
+        lp.add_constraint(sum, ComparisonOp::Ge, 0.0);
+    }
+    highest(&lp)
+}
+
+/// The highest rate of a job while no job of its level or below it has less than in the plan.
+fn best_rate(problem: &Problem, plan: &Plan, job: usize) -> f64 {
+    let (mut lp, rates) = all_mixtures(problem);
+    let level = |job: usize| plan.jobs[job].rate / problem.jobs[job].weight;
+    let rate = lp.add_var(1.0, (0.0, f64::INFINITY));
+    let of_job = rates[job].iter().map(|&part| (part, 1.0));
+    let of_job: Vec<_> = of_job.chain([(rate, -1.0)]).collect();
+    lp.add_constraint(of_job, ComparisonOp::Ge, 0.0);
+    let others = (0..problem.jobs.len()).filter(|&other| other != job);
+    for other in others.filter(|&other| level(other) <= level(job) * (1.0 + 1e-5)) {
+        let sum: Vec<_> = rates[other].iter().map(|&part| (part, 1.0)).collect();
+        let least = plan.jobs[other].rate * (1.0 - 1e-6);
+        lp.add_constraint(sum, ComparisonOp::Ge, least);
+    }
+    highest(&lp)
+}
+
+#[test]
+fn tally_is_fair() {
+    let mut levels = 0;
+    for seed in 0..25 {
+        let mut random = Random::new(seed);
+        let sizes = [1 + random.below(3), 2, 1 + random.below(2)];
+        let jobs = 2 + random.below(2);
+        let mut problem = problem(&mut random, sizes, jobs, (3.0, 9.0));
+        for host in &mut problem.topology.hosts {
+            host.rate = random.between(0.5, 8.0);
+        }
+        let plan = plan(&problem, Algorithm::Tally, &Options::default()).unwrap();
+        check(&problem, &plan).unwrap();
+        for job in 0..jobs {
+            let (found, best) = (plan.jobs[job].rate, best_rate(&problem, &plan, job));
+            assert!(
+                best <= found * (1.0 + 1e-4),
+                "seed {seed}, job {job}: {found}, not {best}"
+            );
+        }
+        let level = |job: usize| plan.jobs[job].rate / problem.jobs[job].weight;
+        levels += usize::from((1..jobs).any(|job| (level(job) / level(0) - 1.0).abs() > 0.01));
+    }
+    assert!(levels > 3, "{levels} problems with several levels");
 }
 
 #[test]
