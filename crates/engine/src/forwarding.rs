@@ -214,6 +214,13 @@ impl Forwarding {
         self.tables.macs.learn_told(mac, place, now_s, seen_s);
     }
 
+    /// The other links by which frames of a host may come that came by this port: what is behind
+    /// other switches takes several ways, each flow one.
+    pub fn beside(&self, port: PortId) -> impl Iterator<Item = PortId> + '_ {
+        let fabric = self.fabric.as_deref().into_iter();
+        fabric.flat_map(move |fabric| fabric.beside(port))
+    }
+
     /// The place of a port, unless a host behind it claims to be a switch of the fabric.
     #[inline]
     fn enter(&self, port: PortId, source: Mac) -> Result<PortId, DropReason> {

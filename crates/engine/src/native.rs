@@ -28,8 +28,8 @@ use crate::frame::{Frame, Observed, Platform};
 use crate::metrics;
 use crate::queue::{class_of, class_of_header};
 use crate::{
-    Aggregator, Batch, Contribution, Counters, DropReason, JobCounters, Member, PoolJob, PortId,
-    Roster,
+    Admission, Aggregator, Batch, Contribution, Counters, DropReason, JobCounters, Member, PoolJob,
+    PortId, Roster,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -158,6 +158,31 @@ impl<P: Platform> Native<P> {
         }
     }
 
+    /// As the aggregator admits: a member behind other switches, which joined over another link to
+    /// the same place. Each of its flows takes one way. A result of the parent comes by the
+    /// parent's own link alone.
+    ///
+    /// # Errors
+    /// Why not.
+    #[cold]
+    fn admit_detour(
+        &self,
+        context: &Context<P>,
+        from: &Member,
+        header: &Header,
+    ) -> Result<Admission, DropReason> {
+        let is_parents = header.kind == Kind::Result && header.rank == Rank::SWITCH;
+        let links = context.forwarding.beside(from.port);
+        let admit = |port| {
+            let from = Member { port, ..*from };
+            self.aggregator.admit(&from, header)
+        };
+        let mut admitted = links.filter(|_| !is_parents).map(admit);
+        admitted
+            .find(|it| *it != Err(DropReason::NotMember))
+            .unwrap_or(Err(DropReason::NotMember))
+    }
+
     /// Sums what has come in.
     #[inline]
     fn aggregate_batch(&mut self, context: &mut Context<P>) {
@@ -231,7 +256,10 @@ impl<P: Platform> Dialect<P> for Native<P> {
             context.ports.hand_over(shard, arrival.port, frame);
             return Ok(Next::Done);
         }
-        let admission = self.aggregator.admit(&from, &header)?;
+        let admission = match self.aggregator.admit(&from, &header) {
+            Err(DropReason::NotMember) => self.admit_detour(context, &from, &header)?,
+            admitted => admitted?,
+        };
         let contribution = Contribution::new(admission, &header);
         if let Some(contribution) = contribution {
             self.flows[usize::from(arrival.port.0)] =

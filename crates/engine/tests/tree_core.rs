@@ -11,6 +11,7 @@ use common::switch::{ADDRESS, Switch, forwarding, frame, native, pool, to_switch
 use common::{Rng, seeds};
 use std::sync::Arc;
 use tally_engine::context::ParentAddress;
+use tally_engine::forwarding::fabric::{Link, Plan};
 use tally_engine::{Command, ControlFrame, Dialects, DropReason, Member, PortId, Roster, Uplink};
 use tally_wire::frame::{UDP_END, group_of};
 use tally_wire::header::CONTROL_UNITS;
@@ -420,6 +421,47 @@ fn c_1_a_sum_that_joins_a_long_queue_is_marked() {
     let marked = sums.filter(|(_, bytes)| bytes[15] & 3 == 3).count();
     assert!(marked > 0, "CE");
     leaf.end();
+}
+
+/// A PS behind another switch to which ports 3 and 4 lead: it joined by port 3, and each of its
+/// flows takes one of the two.
+#[test]
+fn a_member_behind_two_links_is_known_by_both() {
+    let link = |port| Link {
+        port: PortId(port),
+        switch: "leaf1".into(),
+        is_up: false,
+    };
+    let plan = Plan::new([link(3), link(4)]);
+    let config = forwarding(ADDRESS, PORTS);
+    let memory = Memory::new(1514);
+    let mut switch = Switch::in_fabric(ADDRESS, 2, &config, &plan, memory, |core| Dialects {
+        native: native(pool(2, core, [JOB]), PORTS),
+        switchml: None,
+        netreduce: None,
+        offload: None,
+    });
+    let secret = secret(JOB, EPOCH);
+    let roster = Roster::new(JOB, EPOCH, secret, 1, vec![host(1), host(2)], host(3));
+    let roster = Arc::new(roster);
+    switch.command(|| Command::Bind(Arc::clone(&roster)));
+    let mut root = Leaf { switch };
+    let result = |fragment| {
+        let header = header(Kind::Result, Rank::PS, fragment);
+        let port = ADDRESS.base_port + fragment as u16 % 2;
+        frame(&to_switch(&host(3), port), &header, 7)
+    };
+    for (fragment, port) in [(0, 3), (1, 4), (2, 4), (3, 3)] {
+        let sent = root.receive(port, &result(fragment));
+        let ports: Vec<_> = sent.iter().map(|(port, _)| port.0).collect();
+        assert!(ports.contains(&1) && ports.contains(&2), "{ports:?}");
+    }
+    for port in [1, 2, 5] {
+        root.refused(port, &result(4));
+    }
+    // Nor is another member known there.
+    assert_eq!(root.refused(4, &data(1, 4, 1)), DropReason::NotMember);
+    root.end();
 }
 
 /// Frames of all kinds, of all senders, with bytes changed, from any port. No buffer is lost, and

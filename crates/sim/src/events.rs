@@ -41,6 +41,8 @@ pub enum Event {
     Control(SwitchId),
     /// The deadline of a switch's registry.
     SwitchTimer(SwitchId),
+    /// A switch listens to the others of its fabric.
+    Fabric(SwitchId),
     /// The app's.
     Alarm(u64),
 }

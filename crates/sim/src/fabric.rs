@@ -5,6 +5,7 @@ use crate::host::Data;
 use crate::link::LinkConfig;
 use crate::tree::Tree;
 use crate::world::World;
+use tally_engine::forwarding::fabric::{Link, Plan};
 use tally_engine::{Child, Fabric as Own, JobConfig, Parent, PortId, Tree as Place};
 use tally_wire::{DEFAULT_PORT, JobId, Key, Rank, SwitchName};
 
@@ -91,6 +92,26 @@ pub fn connect<D: Data>(
         })
     });
     trunks.collect()
+}
+
+/// Has the switches of a world find each other by hellos: `trunks` are those above each switch.
+pub fn join<D: Data>(world: &mut World<D>, trunks: &[Vec<Trunk>]) {
+    let mut links: Vec<Vec<Link>> = trunks.iter().map(|_| Vec::new()).collect();
+    for (lower, trunk) in trunks.iter().enumerate().flat_map(|(lower, of)| {
+        let of = of.iter();
+        of.map(move |trunk| (SwitchId(lower as u16), trunk))
+    }) {
+        let link = |port, switch, is_up| Link {
+            port,
+            switch: name(switch).as_str().to_owned(),
+            is_up,
+        };
+        links[usize::from(lower.0)].push(link(trunk.lower, trunk.above, true));
+        links[usize::from(trunk.above.0)].push(link(trunk.upper, lower, false));
+    }
+    for (switch, links) in links.into_iter().enumerate() {
+        world.join_fabric(SwitchId(switch as u16), Plan::new(links));
+    }
 }
 
 /// Tells a switch where the parent of its nodes of these jobs is, as a hello would.

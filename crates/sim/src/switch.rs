@@ -12,6 +12,7 @@
 
 mod card;
 mod config;
+mod links;
 mod memory;
 mod offload;
 mod ring;
@@ -118,6 +119,8 @@ pub struct Switch {
     removed: Vec<PoolJob>,
     /// The rings that it serves, also after a restart.
     rings: Vec<RingConfig>,
+    /// The fabric that it is a part of, if it is.
+    links: Option<links::Links>,
 }
 
 impl Switch {
@@ -142,6 +145,7 @@ impl Switch {
             is_up: true,
             removed: Vec::new(),
             rings: Vec::new(),
+            links: None,
             config,
         }
     }
@@ -157,10 +161,14 @@ impl Switch {
         if !self.cores.is_empty() {
             return;
         }
-        let forwarding = Forwarding::new(&ForwardingConfig {
+        let config = ForwardingConfig {
             ports: self.ports.len() as u16,
             ..self.config.forwarding.clone()
-        });
+        };
+        let forwarding = match &self.links {
+            Some(links) => links.forwarding(&config),
+            None => Forwarding::new(&config),
+        };
         let shards = self.config.pool.shards;
         let core = |shard| self.core(shard, forwarding.clone());
         self.cores = (0..shards).map(core).collect();
@@ -240,6 +248,9 @@ impl Switch {
         self.timer_at = None;
         if let Some(card) = &mut self.card {
             card.stop();
+        }
+        if let Some(links) = &mut self.links {
+            links.stop();
         }
     }
 
@@ -442,8 +453,16 @@ impl Switch {
         };
         match self.config.steering {
             _ if cores == 1 => 0,
-            Steering::Owner => usize::from(port.0) % cores,
+            Steering::Owner => self.core_of_port(port),
             Steering::Rules => frame.udp().and_then(|(udp, _)| shard(udp)).unwrap_or(0),
+        }
+    }
+
+    /// A core that sends by a port.
+    fn core_of_port(&self, port: PortId) -> usize {
+        match self.config.steering {
+            Steering::Owner => usize::from(port.0) % self.cores.len(),
+            Steering::Rules => 0,
         }
     }
 

@@ -531,6 +531,10 @@ impl<D: Data> World<D> {
                 let (switch, mut outside) = self.split(id);
                 switch.handle_timer(&mut outside);
             }
+            Event::Fabric(id) => {
+                let (switch, mut outside) = self.split(id);
+                switch.handle_fabric(&mut outside);
+            }
         }
     }
 

@@ -254,6 +254,15 @@ impl Table {
         self.port(port).map_or(port, |it| it.place)
     }
 
+    /// The other links to the place of a port, alive or not; none of a port of hosts.
+    pub fn beside(&self, port: PortId) -> impl Iterator<Item = PortId> + '_ {
+        let of = self.port(port).filter(|it| it.side != Side::Hosts);
+        let place = of.map(|it| it.place);
+        let links = (0..).map(PortId).zip(&self.ports);
+        let links = links.filter(move |(_, it)| it.side != Side::Hosts && Some(it.place) == place);
+        links.map(|(link, _)| link).filter(move |it| *it != port)
+    }
+
     /// Whether a port leads to hosts, or to a switch that is heard.
     #[inline]
     #[must_use]

@@ -80,6 +80,7 @@ struct Results {
     worlds_of_two_switches: u64,
     trunk_frames: u64,
     worlds_of_trees: u64,
+    worlds_with_loops: u64,
     events: u64,
     simulated_s: u64,
     wall_s: f64,
@@ -144,6 +145,7 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         worlds_of_two_switches: totals.fabrics,
         trunk_frames: totals.trunk,
         worlds_of_trees: totals.trees,
+        worlds_with_loops: totals.loops,
         events: totals.events,
         simulated_s: totals.simulated_ms / 1000,
         wall_s: start.elapsed().as_secs_f64(),
@@ -187,7 +189,8 @@ fn table(results: &Results) -> String {
          {} worlds with a card: {} moves of jobs, {} failovers, {} results of cards, \
          {} hostile frames of cards\n\
          {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
-         {} worlds of two switches, {} frames over their trunks; {} worlds of trees\n\
+         {} worlds of two switches, {} frames over their trunks; {} worlds of trees, \
+         {} of them with loops\n\
          {} simulated seconds in {:.1} s\n",
         results.seeds_run,
         results.incarnations,
@@ -213,6 +216,7 @@ fn table(results: &Results) -> String {
         results.worlds_of_two_switches,
         results.trunk_frames,
         results.worlds_of_trees,
+        results.worlds_with_loops,
         results.simulated_s,
         results.wall_s
     )

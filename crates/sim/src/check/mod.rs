@@ -100,6 +100,8 @@ pub struct Totals {
     pub trunk: u64,
     /// Worlds with trees of switches.
     pub trees: u64,
+    /// Of them, worlds whose trunks are double.
+    pub loops: u64,
     /// Incarnations of jobs.
     pub incarnations: u64,
     /// Things that went wrong on purpose.
@@ -131,6 +133,7 @@ impl Totals {
         self.fabrics += other.fabrics;
         self.trunk += other.trunk;
         self.trees += other.trees;
+        self.loops += other.loops;
         self.incarnations += other.incarnations;
         self.incidents += other.incidents;
     }
@@ -185,6 +188,7 @@ fn play(
 #[must_use]
 pub fn run_tree(options: TreeOptions, trace_records: usize) -> Outcome {
     let (seed, incidents) = (options.base.seed, options.incidents.len());
+    let loops = u64::from(options.has_loops);
     let findings = Findings::default();
     let (mut world, mut scenario) = TreeScenario::new(options, findings.clone());
     let limit = scenario.deadline();
@@ -201,6 +205,7 @@ pub fn run_tree(options: TreeOptions, trace_records: usize) -> Outcome {
             summed: counters().map(|c| c.contributions).sum(),
             grouped: counters().map(|c| c.grouped).sum(),
             trees: 1,
+            loops,
             incarnations: scenario.incarnations.len() as u64,
             incidents: incidents as u64,
             ..Totals::default()
@@ -246,6 +251,7 @@ fn run_options(options: Options, trace_records: usize) -> Outcome {
             fabrics: scenario.fabric.is_some().into(),
             trunk: scenario.fabric.as_ref().map_or(0, |of| of.frames(&world)),
             trees: 0,
+            loops: 0,
             incarnations: scenario.incarnations.len() as u64,
             incidents: scenario.options.incidents.len() as u64,
         },

@@ -10,6 +10,7 @@ use crate::port::Port;
 use crate::switch::{CardSetup, Switch, SwitchConfig};
 use std::time::Duration;
 use tally_engine::PortId;
+use tally_engine::forwarding::fabric::Plan;
 
 impl<D: Data> World<D> {
     /// Adds another switch without ports.
@@ -74,6 +75,15 @@ impl<D: Data> World<D> {
         let at_a = self.add_port(a, a_to_b, b.port(at_b));
         self.add_port(b, b_to_a, a.port(at_a));
         (at_a, at_b)
+    }
+
+    /// Makes a switch a part of a fabric, with these links.
+    ///
+    /// # Panics
+    /// If it has received a frame or command already.
+    pub fn join_fabric(&mut self, switch: SwitchId, plan: Plan) {
+        self.switches[usize::from(switch.0)].join_fabric(plan);
+        self.events.push(self.now, Event::Fabric(switch));
     }
 
     /// Connects a host to the next port of a switch.

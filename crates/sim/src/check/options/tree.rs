@@ -16,6 +16,10 @@ const TREES_PPM: u32 = 250_000;
 const APART: u64 = 0x7ee5_0f5e_ed00;
 /// The same of trouble that is added to a world with trees, whose other draws stay as they are.
 const ADDED: u64 = 0xadde_d7ee_0b1e;
+/// The same of loops.
+const LOOPED: u64 = 0x100b_ed7e_e000;
+/// Worlds with trees whose switches are joined in loops, in a million.
+const LOOPS_PPM: u32 = 400_000;
 /// Longest time for which a switch or a trunk is down without a job noticing more than a delay.
 const DOWN_MS: u64 = 500;
 
@@ -86,6 +90,15 @@ pub enum TreeIncident {
         /// So late.
         by: Duration,
     },
+    /// Nothing arrives over one of the trunks above a switch.
+    CableDown {
+        /// The lower one.
+        switch: usize,
+        /// Which of its trunks.
+        cable: usize,
+        /// For so long.
+        lasting: Duration,
+    },
     /// A node's parameter server dies, and after so long there is another.
     PsRestart {
         /// Whose.
@@ -155,6 +168,8 @@ pub struct TreeOptions {
     pub trunk_delay: Duration,
     /// What trunks do to frames during the safety phase, upward and downward.
     pub trunk_faults: [Faults; 2],
+    /// Whether all trunks are double. Hellos find the ways then.
+    pub has_loops: bool,
     /// The parameter servers at a switch share a host.
     pub shared_ps_host: bool,
     /// What happens, and when after the start.
@@ -219,6 +234,7 @@ impl TreeOptions {
             jobs,
             trunk_delay,
             trunk_faults,
+            has_loops: Rng::new(seed ^ LOOPED).chance(LOOPS_PPM),
             shared_ps_host: rng.chance(500_000),
             incidents: Vec::new(),
             in_job: Vec::new(),
@@ -226,8 +242,26 @@ impl TreeOptions {
         if !quiet {
             options.draw_incidents(rng, doomed);
             options.add_trouble(&mut Rng::new(seed ^ ADDED), doomed);
+            if options.has_loops {
+                options.add_detours(&mut Rng::new(seed ^ LOOPED ^ ADDED));
+            }
         }
         options
+    }
+
+    /// Adds what frames go round: a cable that is cut.
+    fn add_detours(&mut self, rng: &mut Rng) {
+        let safety = self.base.safety.as_micros() as u64;
+        for _ in 0..rng.between(1, 4) {
+            let at = Duration::from_micros(rng.below(safety + 1));
+            let incident = TreeIncident::CableDown {
+                switch: rng.between(1, self.above.len() as u64 - 1) as usize,
+                cable: rng.below(2) as usize,
+                lasting: Duration::from_millis(rng.between(10, 3_000)),
+            };
+            self.incidents.push((at, incident));
+        }
+        self.incidents.sort_by_key(|(at, _)| *at);
     }
 
     fn draw_incidents(&mut self, rng: &mut Rng, doomed: Option<usize>) {
@@ -476,6 +510,8 @@ mod tests {
         assert!(suffers(|i| matches!(i, TreeIncident::SubtreeDies { .. })) > 5);
         assert!(suffers(|i| matches!(i, TreeIncident::TrunkDeaf { .. })) > 5);
         assert!(suffers(|i| matches!(i, TreeIncident::TrunkLate { .. })) > 10);
+        assert!(has(&|o| o.has_loops) > 20);
+        assert!(suffers(|i| matches!(i, TreeIncident::CableDown { .. })) > 10);
         for options in &drawn {
             assert!(options.jobs.iter().all(|job| job.tree.workers() <= 63));
         }

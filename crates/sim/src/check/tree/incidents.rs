@@ -29,17 +29,27 @@ impl TreeScenario {
             }
             TreeIncident::SubtreeDies { switch } => self.kill_subtree(world, switch),
             TreeIncident::TrunkDown { switch, lasting } => {
-                self.change_trunk(world, switch, |link| link.cut_until = now.after(lasting));
+                self.change_trunks(world, switch, |link| link.cut_until = now.after(lasting));
+            }
+            TreeIncident::CableDown {
+                switch,
+                cable,
+                lasting,
+            } => {
+                let port = self.trunks[switch][cable].lower;
+                world.change_trunk(SwitchId(switch as u16).into(), port, |link| {
+                    link.cut_until = link.cut_until.max(now.after(lasting));
+                });
             }
             TreeIncident::TrunkLoss { switch, lasting } => {
-                self.change_trunk(world, switch, |link| {
+                self.change_trunks(world, switch, |link| {
                     let faults = &mut link.config.faults;
                     faults.loss_ppm = faults.loss_ppm.max(BAD_TRUNK_PPM);
                 });
                 self.plan(world, now.after(lasting), Plan::TrunkHeals(switch));
             }
             TreeIncident::TrunkDeaf { switch, lasting } => {
-                if let Some(trunk) = self.trunks[switch] {
+                for trunk in &self.trunks[switch] {
                     let down = world.link(trunk.above.into(), trunk.upper);
                     down.cut_until = down.cut_until.max(now.after(lasting));
                 }
@@ -48,7 +58,7 @@ impl TreeScenario {
                 switch,
                 lasting,
                 by,
-            } => self.change_trunk(world, switch, |link| {
+            } => self.change_trunks(world, switch, |link| {
                 (link.slow_until, link.spike) = (now.after(lasting), by);
             }),
             TreeIncident::PsRestart { job, node, down } => {
@@ -89,26 +99,26 @@ impl TreeScenario {
         }
     }
 
-    fn change_trunk(
+    /// Changes all trunks above a switch.
+    pub(super) fn change_trunks(
         &self,
         world: &mut World<Contributor>,
         switch: usize,
         change: impl Fn(&mut Link),
     ) {
-        if let Some(trunk) = self.trunks[switch] {
-            world.change_trunk(SwitchId(switch as u16).into(), trunk.lower, change);
+        for trunk in &self.trunks[switch] {
+            world.change_trunk(SwitchId(switch as u16).into(), trunk.lower, &change);
         }
     }
 
-    /// Has a trunk lose no more frames than at the start.
+    /// Has the trunks above a switch lose no more frames than at the start.
     pub(super) fn heal(&self, world: &mut World<Contributor>, switch: usize) {
-        let Some(trunk) = self.trunks[switch] else {
-            return;
-        };
         let [up, down] = self.options.trunk_faults;
-        let (lower, upper) = (SwitchId(switch as u16), trunk.above);
-        world.link(lower.into(), trunk.lower).config.faults = up;
-        world.link(upper.into(), trunk.upper).config.faults = down;
+        for trunk in &self.trunks[switch] {
+            let (lower, upper) = (SwitchId(switch as u16), trunk.above);
+            world.link(lower.into(), trunk.lower).config.faults = up;
+            world.link(upper.into(), trunk.upper).config.faults = down;
+        }
     }
 
     fn stop_switch(&mut self, world: &mut World<Contributor>, switch: usize) {

@@ -81,8 +81,8 @@ pub struct TreeScenario {
     pub incarnations: Vec<Incarnation>,
     /// By job, its incarnation that lives or lived last.
     current: Vec<usize>,
-    /// By switch; none above the first.
-    trunks: Vec<Option<Trunk>>,
+    /// By switch, those above it.
+    trunks: Vec<Vec<Trunk>>,
     /// By job and node.
     ps: Vec<Vec<NodePs>>,
     /// By job and global rank.
@@ -383,10 +383,8 @@ impl TreeScenario {
         for host in 0..world.hosts.len() {
             world.change_cables(HostId(host as u16), good);
         }
-        for (lower, trunk) in self.trunks.iter().enumerate() {
-            if let Some(trunk) = trunk {
-                world.change_trunk(SwitchId(lower as u16).into(), trunk.lower, good);
-            }
+        for lower in 0..self.trunks.len() {
+            self.change_trunks(world, lower, good);
         }
     }
 

@@ -27,12 +27,12 @@ pub(super) struct Places {
     pub spy: Option<(HostId, usize)>,
 }
 
-/// The world with its switches, and the trunks between them.
+/// The world with its switches, and by switch the trunks above it.
 pub(super) fn switches(
     options: &TreeOptions,
     config: WorldConfig,
     rng: &mut Rng,
-) -> (World<Contributor>, Vec<Option<Trunk>>) {
+) -> (World<Contributor>, Vec<Vec<Trunk>>) {
     let config_of = |switch, rng: &mut Rng| node_config(options, switch, rng);
     let mut world = World::new(config, config_of(0, rng));
     for switch in 1..options.above.len() {
@@ -47,7 +47,16 @@ pub(super) fn switches(
         faults,
         ..link
     });
-    let trunks = fabric::connect(&mut world, &options.above, (up, down));
+    let mut trunks = vec![Vec::new(); options.above.len()];
+    for _ in 0..1 + usize::from(options.has_loops) {
+        let connected = fabric::connect(&mut world, &options.above, (up, down));
+        for (of, trunk) in trunks.iter_mut().zip(connected) {
+            of.extend(trunk);
+        }
+    }
+    if options.has_loops {
+        fabric::join(&mut world, &trunks);
+    }
     (world, trunks)
 }
 
@@ -153,20 +162,24 @@ fn parts(options: &TreeOptions, job: usize, node: usize) -> u8 {
     rng.pick(&[1, 1, 2, 4])
 }
 
-/// Tells a switch where the parents of its nodes are.
+/// Tells a switch where the parents of its nodes are, unless hellos do.
 pub(super) fn introduce(
     options: &TreeOptions,
     world: &mut World<Contributor>,
-    trunks: &[Option<Trunk>],
+    trunks: &[Vec<Trunk>],
     switch: usize,
 ) {
+    if options.has_loops {
+        return;
+    }
     let jobs = options.jobs.iter().enumerate();
     let jobs = jobs.filter(|(_, of)| {
         let node = of.node_of(switch);
         node.is_some_and(|node| of.tree.nodes[node].parent.is_some())
     });
     let jobs: Vec<_> = jobs.map(|(job, _)| job_id(job)).collect();
-    fabric::introduce(world, SwitchId(switch as u16), trunks[switch], &jobs);
+    let trunk = trunks[switch].first().copied();
+    fabric::introduce(world, SwitchId(switch as u16), trunk, &jobs);
 }
 
 /// What a worker's process is started with.
