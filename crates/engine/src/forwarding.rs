@@ -214,23 +214,31 @@ impl Forwarding {
         self.tables.macs.learn_told(mac, place, now_s, seen_s);
     }
 
-    /// The other links by which frames of a host may come that came by this port: what is behind
-    /// other switches takes several ways, each flow one.
+    /// The other ports at which a host may be known whose frames come by this one: from behind
+    /// other switches each flow takes one of several ways.
     pub fn beside(&self, port: PortId) -> impl Iterator<Item = PortId> + '_ {
         let fabric = self.fabric.as_deref().into_iter();
         fabric.flat_map(move |fabric| fabric.beside(port))
     }
 
-    /// The place of a port, unless a host behind it claims to be a switch of the fabric.
+    /// Refuses the frame of a host that claims to be a switch of the fabric.
     #[inline]
-    fn enter(&self, port: PortId, source: Mac) -> Result<PortId, DropReason> {
-        let Some(fabric) = &self.fabric else {
-            return Ok(port);
-        };
-        if fabric.side(port) == Side::Hosts && fabric.is_switch(source) {
-            return Err(DropReason::SpoofedSwitch);
+    fn check_switch(&self, port: PortId, source: Mac) -> Result<(), DropReason> {
+        match &self.fabric {
+            Some(fabric) if fabric.side(port) == Side::Hosts && fabric.is_switch(source) => {
+                Err(DropReason::SpoofedSwitch)
+            }
+            _ => Ok(()),
         }
-        Ok(fabric.place(port))
+    }
+
+    /// Whether a member, if `source` is one, may be behind this port.
+    #[inline]
+    fn may_be_behind(&self, port: PortId, source: Mac) -> bool {
+        match &self.fabric {
+            None => self.pins.allow(source, port),
+            Some(fabric) => (self.pins).allow_where(source, |pin| fabric.may_come(pin, port)),
+        }
     }
 
     /// Notes that a frame from `source` came by a port.
@@ -300,7 +308,7 @@ impl Forwarding {
             field::mac(header, ethernet::SRC),
         );
         let inside = claims::check(frame, self.mac, self.ip)?;
-        let place = self.enter(port, source)?;
+        self.check_switch(port, source)?;
         let answers = |frame: &mut [u8]| {
             let fabric = self.fabric.as_ref();
             neighbour::answer_arp(frame, self.mac, self.ip)
@@ -312,7 +320,7 @@ impl Forwarding {
             self.learn_if_allowed(now, port, source);
             return Ok(Verdict::Answer);
         }
-        if !self.pins.allow(source, place) {
+        if !self.may_be_behind(port, source) {
             return Err(DropReason::ClaimsMember);
         }
         let now_s = seconds(now);
@@ -366,8 +374,8 @@ impl Forwarding {
             field::mac(header, ethernet::DST),
             field::mac(header, ethernet::SRC),
         );
-        let place = self.enter(port, source).ok()?;
-        if !self.pins.allow(source, place) {
+        self.check_switch(port, source).ok()?;
+        if !self.may_be_behind(port, source) {
             return None;
         }
         let now_s = seconds(now);
@@ -393,7 +401,7 @@ impl Forwarding {
     ) -> Result<(), DropReason> {
         let header: &[u8; ETHERNET_BYTES] = frame.first_chunk().ok_or(DropReason::Truncated)?;
         let source = field::mac(header, ethernet::SRC);
-        self.enter(port, source)?;
+        self.check_switch(port, source)?;
         let is_answered = match found {
             FrameError::NotIpv4 => neighbour::answer_arp(frame, self.mac, self.ip),
             FrameError::NotUdp => neighbour::answer_echo(frame, self.mac, self.ip),
@@ -410,8 +418,7 @@ impl Forwarding {
     /// Learns who asked the switch. A member that has moved to another port is answered there too:
     /// its JOIN moves the pin.
     fn learn_if_allowed(&self, now: Time, port: PortId, source: Mac) {
-        let place = self.fabric.as_ref().map_or(port, |it| it.place(port));
-        if self.pins.allow(source, place) {
+        if self.may_be_behind(port, source) {
             self.learn(seconds(now), port, source);
         }
     }

@@ -11,7 +11,7 @@ use common::switch::{ADDRESS, Switch, forwarding, frame, native, pool, to_switch
 use common::{Rng, seeds};
 use std::sync::Arc;
 use tally_engine::context::ParentAddress;
-use tally_engine::forwarding::fabric::{Link, Plan};
+use tally_engine::forwarding::fabric::{FloodSets, Link, NeighbourState, Plan, Table};
 use tally_engine::{Command, ControlFrame, Dialects, DropReason, Member, PortId, Roster, Uplink};
 use tally_wire::frame::{UDP_END, group_of};
 use tally_wire::header::CONTROL_UNITS;
@@ -423,19 +423,11 @@ fn c_1_a_sum_that_joins_a_long_queue_is_marked() {
     leaf.end();
 }
 
-/// A PS behind another switch to which ports 3 and 4 lead: it joined by port 3, and each of its
-/// flows takes one of the two.
-#[test]
-fn a_member_behind_two_links_is_known_by_both() {
-    let link = |port| Link {
-        port: PortId(port),
-        switch: "leaf1".into(),
-        is_up: false,
-    };
-    let plan = Plan::new([link(3), link(4)]);
+/// A root whose PS has joined by port 3, which leads to another switch.
+fn root(plan: &Plan) -> Leaf {
     let config = forwarding(ADDRESS, PORTS);
     let memory = Memory::new(1514);
-    let mut switch = Switch::in_fabric(ADDRESS, 2, &config, &plan, memory, |core| Dialects {
+    let mut switch = Switch::in_fabric(ADDRESS, 2, &config, plan, memory, |core| Dialects {
         native: native(pool(2, core, [JOB]), PORTS),
         switchml: None,
         netreduce: None,
@@ -445,22 +437,71 @@ fn a_member_behind_two_links_is_known_by_both() {
     let roster = Roster::new(JOB, EPOCH, secret, 1, vec![host(1), host(2)], host(3));
     let roster = Arc::new(roster);
     switch.command(|| Command::Bind(Arc::clone(&roster)));
-    let mut root = Leaf { switch };
-    let result = |fragment| {
-        let header = header(Kind::Result, Rank::PS, fragment);
-        let port = ADDRESS.base_port + fragment as u16 % 2;
-        frame(&to_switch(&host(3), port), &header, 7)
-    };
+    Leaf { switch }
+}
+
+fn below(port: u16, switch: &str) -> Link {
+    Link {
+        port: PortId(port),
+        switch: switch.into(),
+        is_up: false,
+    }
+}
+
+/// A result of the root's PS.
+fn of_ps(fragment: u32) -> Vec<u8> {
+    let header = header(Kind::Result, Rank::PS, fragment);
+    let port = ADDRESS.base_port + fragment as u16 % 2;
+    frame(&to_switch(&host(3), port), &header, 7)
+}
+
+/// Ports 3 and 4 lead to one switch: each flow of the PS behind it takes one of them.
+#[test]
+fn a_member_behind_two_links_is_known_by_both() {
+    let mut root = root(&Plan::new([below(3, "leaf1"), below(4, "leaf1")]));
     for (fragment, port) in [(0, 3), (1, 4), (2, 4), (3, 3)] {
-        let sent = root.receive(port, &result(fragment));
+        let sent = root.receive(port, &of_ps(fragment));
         let ports: Vec<_> = sent.iter().map(|(port, _)| port.0).collect();
         assert!(ports.contains(&1) && ports.contains(&2), "{ports:?}");
     }
     for port in [1, 2, 5] {
-        root.refused(port, &result(4));
+        assert_eq!(root.refused(port, &of_ps(4)), DropReason::NotMember);
     }
     // Nor is another member known there.
     assert_eq!(root.refused(4, &data(1, 4, 1)), DropReason::NotMember);
+    root.end();
+}
+
+/// Two switches below reach the same hosts, and a third one others: the PS comes by either of the
+/// two, with results and with frames to other hosts.
+#[test]
+fn a_member_behind_two_switches_is_known_by_both() {
+    let names = ["spine1", "spine2", "spine3"];
+    let plan = Plan::new((3..).zip(names).map(|(port, name)| below(port, name)));
+    let mut root = root(&plan);
+    let states = [vec![1], vec![0], vec![]].into_iter().enumerate();
+    let states = states.map(|(at, covers)| NeighbourState {
+        live: vec![PortId(3 + at as u16)],
+        mac: Some(Mac([2, 0, 0, 0, 7, at as u8])),
+        covers,
+        ..NeighbourState::default()
+    });
+    let states: Vec<_> = states.collect();
+    let table = Arc::new(Table::new(&plan, &states, &FloodSets::default(), 1));
+    root.switch.command(|| Command::Fabric(Arc::clone(&table)));
+    let to_host = Addresses {
+        dst_mac: host(1).mac,
+        dst_ip: host(1).ip,
+        ..to_switch(&host(3), 9)
+    };
+    let ordinary = frame(&to_host, &header(Kind::Remind, Rank::PS, 0), 0);
+    for (fragment, port) in [(0, 3), (1, 4), (2, 4)] {
+        assert!(!root.receive(port, &of_ps(fragment)).is_empty(), "{port}");
+        let sent = root.receive(port, &ordinary);
+        assert!(matches!(sent[..], [(PortId(1), _)]), "{port}: {sent:?}");
+    }
+    assert_eq!(root.refused(5, &of_ps(3)), DropReason::NotMember);
+    assert_eq!(root.refused(5, &ordinary), DropReason::ClaimsMember);
     root.end();
 }
 

@@ -254,13 +254,34 @@ impl Table {
         self.port(port).map_or(port, |it| it.place)
     }
 
-    /// The other links to the place of a port, alive or not; none of a port of hosts.
+    /// Whether frames of a host that is known at the port `known` may come by `port`, alive or not:
+    /// both lead to the same place, or to switches below, and all hosts behind the second are
+    /// behind the first as well.
+    #[inline]
+    #[must_use]
+    pub fn may_come(&self, known: PortId, port: PortId) -> bool {
+        known == port || self.is_detour(known, port)
+    }
+
+    #[cold]
+    fn is_detour(&self, known: PortId, port: PortId) -> bool {
+        let Some((known, port)) = self.port(known).zip(self.port(port)) else {
+            return false;
+        };
+        match (known.side, port.side) {
+            (Side::Up, Side::Up) => true,
+            (Side::Down, Side::Down) => {
+                known.neighbour == port.neighbour
+                    || self.covers[known.neighbour].contains(&port.neighbour)
+            }
+            _ => false,
+        }
+    }
+
+    /// The other ports at which a host may be known whose frames come by this one.
     pub fn beside(&self, port: PortId) -> impl Iterator<Item = PortId> + '_ {
-        let of = self.port(port).filter(|it| it.side != Side::Hosts);
-        let place = of.map(|it| it.place);
-        let links = (0..).map(PortId).zip(&self.ports);
-        let links = links.filter(move |(_, it)| it.side != Side::Hosts && Some(it.place) == place);
-        links.map(|(link, _)| link).filter(move |it| *it != port)
+        let links = (0..self.ports.len()).map(|at| PortId(at as u16));
+        links.filter(move |&known| known != port && self.may_come(known, port))
     }
 
     /// Whether a port leads to hosts, or to a switch that is heard.
@@ -293,24 +314,17 @@ impl Table {
         if self.is_switch(source) {
             return false;
         }
-        let Some(Port {
-            side: Side::Down,
-            neighbour,
-            place,
-            ..
-        }) = self.port(port)
-        else {
+        if self.side(port) != Side::Down {
+            return true;
+        }
+        let place = self.place(port);
+        let Some(old) = known().filter(|old| *old != place) else {
             return true;
         };
-        let Some(old) = known().filter(|old| old != place) else {
-            return true;
-        };
-        let stays = self.port(old).is_some_and(|it| {
-            it.side == Side::Down
-                && !self.by_neighbour[it.neighbour].is_empty()
-                && self.covers[it.neighbour].contains(neighbour)
-        });
-        !stays
+        let is_reached = self
+            .port(old)
+            .is_some_and(|it| it.side == Side::Down && !self.by_neighbour[it.neighbour].is_empty());
+        !(is_reached && self.may_come(old, port))
     }
 
     /// The port by which a frame from `ingress` to a host at `place` leaves, or to a neighbour;

@@ -96,8 +96,15 @@ impl Pins {
     #[inline]
     #[must_use]
     pub fn allow(&self, mac: Mac, port: PortId) -> bool {
+        self.allow_where(mac, |pin| pin == port)
+    }
+
+    /// The same, if its frames may come from where it is pinned by other ports than that.
+    #[inline]
+    #[must_use]
+    pub fn allow_where(&self, mac: Mac, may_come: impl Fn(PortId) -> bool) -> bool {
         let pins = self.find(mac);
-        pins.is_none_or(|pins| pins.iter().any(|pin| pin.port == port))
+        pins.is_none_or(|pins| pins.iter().any(|pin| may_come(pin.port)))
     }
 
     /// The port at which `mac` is pinned.
