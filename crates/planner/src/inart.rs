@@ -56,7 +56,16 @@ struct Program {
     choices: Vec<Choice>,
 }
 
-impl Inart<'_> {
+impl<'a> Inart<'a> {
+    fn new(problem: &'a Problem, network: &'a Network, routes: &'a Routes, job: usize) -> Self {
+        Self {
+            builder: Builder { problem, network },
+            routes,
+            job,
+            scale: scale(problem),
+        }
+    }
+
     fn stream(&self, from: Node, to: Node) -> Option<Stream> {
         self.builder.routed(self.routes, from, to)
     }
@@ -214,16 +223,9 @@ pub fn rounded(problem: &Problem, network: &Network, options: &Options) -> Resul
     let mut candidates = Vec::new();
     let mut bound = f64::INFINITY;
     for job in 0..problem.jobs.len() {
-        let builder = Builder { problem, network };
-        let units = builder.groups(job).into_iter();
+        let inart = Inart::new(problem, network, &routes, job);
+        let units = inart.builder.groups(job).into_iter();
         let units: Vec<_> = units.map(|(_, workers)| Unit { workers }).collect();
-        let scale = scale(problem);
-        let inart = Inart {
-            builder,
-            routes: &routes,
-            job,
-            scale,
-        };
         if inart.cable() <= 0.0 {
             continue;
         }
@@ -234,7 +236,7 @@ pub fn rounded(problem: &Problem, network: &Network, options: &Options) -> Resul
             Err(error) => return Err(failed("r-inart", &error)),
         };
         let Ok(solution) = solution else { continue };
-        bound = bound.min(scale / solution.objective() / problem.jobs[job].weight);
+        bound = bound.min(inart.scale / solution.objective() / problem.jobs[job].weight);
         let value = |variable| solution.var_value(variable).max(0.0);
         let parts: Vec<_> = program.servers.iter().map(|&part| value(part)).collect();
         // By server and unit: receivers, and their parts.
@@ -285,20 +287,13 @@ pub fn exact(
     let mut is_cut_off = false;
     let mut fallback = None;
     for (job, of_job) in problem.jobs.iter().enumerate() {
-        let builder = Builder { problem, network };
-        let scale = scale(problem);
+        let inart = Inart::new(problem, network, &routes, job);
         let workers = of_job.workers.iter();
         let units: Vec<_> = workers
             .map(|&worker| Unit {
                 workers: vec![worker],
             })
             .collect();
-        let inart = Inart {
-            builder,
-            routes: &routes,
-            job,
-            scale,
-        };
         if inart.cable() <= 0.0 {
             continue;
         }
@@ -322,7 +317,7 @@ pub fn exact(
         };
         is_cut_off |= solution.status() != microlp::SolutionStatus::Optimal;
         if let Some(least) = solution.stats().best_bound {
-            bound = bound.min(scale / least / of_job.weight);
+            bound = bound.min(inart.scale / least / of_job.weight);
         }
         let parts: Vec<_> = program
             .servers

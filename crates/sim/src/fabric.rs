@@ -97,17 +97,18 @@ pub fn connect<D: Data>(
 /// Has the switches of a world find each other by hellos: `trunks` are those above each switch.
 pub fn join<D: Data>(world: &mut World<D>, trunks: &[Vec<Trunk>]) {
     let mut links: Vec<Vec<Link>> = trunks.iter().map(|_| Vec::new()).collect();
-    for (lower, trunk) in trunks.iter().enumerate().flat_map(|(lower, of)| {
-        let of = of.iter();
-        of.map(move |trunk| (SwitchId(lower as u16), trunk))
-    }) {
-        let link = |port, switch, is_up| Link {
-            port,
-            switch: name(switch).as_str().to_owned(),
-            is_up,
-        };
-        links[usize::from(lower.0)].push(link(trunk.lower, trunk.above, true));
-        links[usize::from(trunk.above.0)].push(link(trunk.upper, lower, false));
+    let link = |port, switch, is_up| Link {
+        port,
+        switch: name(switch).as_str().to_owned(),
+        is_up,
+    };
+    for (at, trunks) in trunks.iter().enumerate() {
+        let lower = SwitchId(at as u16);
+        for trunk in trunks {
+            let above = usize::from(trunk.above.0);
+            links[at].push(link(trunk.lower, trunk.above, true));
+            links[above].push(link(trunk.upper, lower, false));
+        }
     }
     for (switch, links) in links.into_iter().enumerate() {
         world.join_fabric(SwitchId(switch as u16), Plan::new(links));
