@@ -98,8 +98,8 @@ fn header_of(frame: &[u8]) -> Option<[u8; ETHERNET_BYTES]> {
 struct Hosts<'a, P, D>(&'a D, std::marker::PhantomData<P>);
 
 impl<P: Platform, D: DialectSet<P>> Proxy for Hosts<'_, P, D> {
-    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
-        self.0.answer_arp(frame, ingress)
+    fn answer_arp(&self, frame: &mut [u8], hears: &dyn Fn(PortId) -> bool) -> bool {
+        self.0.answer_arp(frame, hears)
     }
 
     fn port_of(&self, mac: Mac) -> Option<PortId> {
@@ -410,9 +410,10 @@ impl<P: Platform, D: DialectSet<P>> Core<P, D> {
                     Mac([a, b, c, d, e, f])
                 });
                 (context.forwarding).admit_more_floods(context.now, port, destination, more)?;
-                self.spared.fill(false);
-                self.dialects.spare_floods(&mut self.spared);
                 let forwarding = &context.forwarding;
+                self.spared.fill(false);
+                let is_link = |to| forwarding.is_link(to);
+                self.dialects.spare_floods(&mut self.spared, &is_link);
                 let is_closed =
                     |to| forwarding.ports().is_closed(to) || !forwarding.may_flood(port, to);
                 context.ports.flood(port, frame, &self.spared, is_closed);

@@ -94,9 +94,10 @@ pub trait Dialect<P: Platform> {
     /// What [`poll_timeout`](Self::poll_timeout) asked for is due.
     fn handle_timeout(&mut self, _context: &mut Context<P>) {}
 
-    /// Turns an ARP request for a host that the dialect answers for into the reply (`true`).
+    /// Turns an ARP request for a host that the dialect answers for into the reply (`true`). Not
+    /// for one at a port that `hears` the request itself.
     #[inline]
-    fn answer_arp(&self, _frame: &mut [u8], _ingress: PortId) -> bool {
+    fn answer_arp(&self, _frame: &mut [u8], _hears: &dyn Fn(PortId) -> bool) -> bool {
         false
     }
 
@@ -106,9 +107,10 @@ pub trait Dialect<P: Platform> {
         None
     }
 
-    /// Sets the ports that frames are not flooded to.
+    /// Sets the ports that frames are not flooded to. `is_link` says which lead to switches, and so
+    /// to other hosts than the one that is known there.
     #[inline]
-    fn spare_floods(&self, _spared: &mut [bool]) {}
+    fn spare_floods(&self, _spared: &mut [bool], _is_link: &dyn Fn(PortId) -> bool) {}
 }
 
 /// A dialect that may be absent.
@@ -202,18 +204,18 @@ impl<P: Platform, T: Dialect<P>> Dialect<P> for Option<Box<T>> {
         }
     }
 
-    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
+    fn answer_arp(&self, frame: &mut [u8], hears: &dyn Fn(PortId) -> bool) -> bool {
         let dialect = self.as_ref();
-        dialect.is_some_and(|dialect| dialect.answer_arp(frame, ingress))
+        dialect.is_some_and(|dialect| dialect.answer_arp(frame, hears))
     }
 
     fn port_of(&self, mac: Mac) -> Option<PortId> {
         self.as_ref().and_then(|dialect| dialect.port_of(mac))
     }
 
-    fn spare_floods(&self, spared: &mut [bool]) {
+    fn spare_floods(&self, spared: &mut [bool], is_link: &dyn Fn(PortId) -> bool) {
         if let Some(dialect) = self {
-            dialect.spare_floods(spared);
+            dialect.spare_floods(spared, is_link);
         }
     }
 }
@@ -282,13 +284,13 @@ pub trait DialectSet<P: Platform> {
     fn handle_timeout(&mut self, context: &mut Context<P>);
 
     /// See [`Dialect::answer_arp`].
-    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool;
+    fn answer_arp(&self, frame: &mut [u8], hears: &dyn Fn(PortId) -> bool) -> bool;
 
     /// See [`Dialect::port_of`].
     fn port_of(&self, mac: Mac) -> Option<PortId>;
 
     /// See [`Dialect::spare_floods`]; of all.
-    fn spare_floods(&self, spared: &mut [bool]);
+    fn spare_floods(&self, spared: &mut [bool], is_link: &dyn Fn(PortId) -> bool);
 }
 
 /// Makes a [`DialectSet`] of a list. A row is: variant of the command, constant, field, type,
@@ -465,8 +467,12 @@ macro_rules! dialects {
                     )+
                 }
 
-                fn answer_arp(&self, frame: &mut [u8], ingress: $crate::PortId) -> bool {
-                    $($crate::dialect::Dialect::<$p>::answer_arp(&self.$field, frame, ingress))||+
+                fn answer_arp(
+                    &self,
+                    frame: &mut [u8],
+                    hears: &dyn Fn($crate::PortId) -> bool,
+                ) -> bool {
+                    $($crate::dialect::Dialect::<$p>::answer_arp(&self.$field, frame, hears))||+
                 }
 
                 fn port_of(&self, mac: tally_wire::Mac) -> Option<$crate::PortId> {
@@ -478,8 +484,12 @@ macro_rules! dialects {
                     known
                 }
 
-                fn spare_floods(&self, spared: &mut [bool]) {
-                    $($crate::dialect::Dialect::<$p>::spare_floods(&self.$field, spared);)+
+                fn spare_floods(
+                    &self,
+                    spared: &mut [bool],
+                    is_link: &dyn Fn($crate::PortId) -> bool,
+                ) {
+                    $($crate::dialect::Dialect::<$p>::spare_floods(&self.$field, spared, is_link);)+
                 }
             }
         };

@@ -112,6 +112,8 @@ struct Heard {
     udp_port: u16,
     tier: u8,
     reach: BTreeSet<SwitchId>,
+    /// All that it ever reached.
+    reached: BTreeSet<SwitchId>,
 }
 
 /// The fabric as one switch sees it.
@@ -251,12 +253,15 @@ impl Fabric {
             || heard.reach != reach
             || heard.mac != Some(hello.mac)
             || heard.tier != hello.tier;
+        let mut reached = std::mem::take(&mut heard.reached);
+        reached.extend(&reach);
         *heard = Heard {
             mac: Some(hello.mac),
             ip: Some(hello.ip),
             udp_port: hello.udp_port,
             tier: hello.tier,
             reach,
+            reached,
         };
         if is_new {
             let event = FabricEvent::Alive(self.links[at].port, planned.switch.clone());
@@ -377,6 +382,7 @@ impl Fabric {
                 .iter()
                 .any(|it| it.neighbour == at && it.is_live()),
             reach: heard.reach.clone(),
+            reached: heard.reached.clone(),
         })
     }
 

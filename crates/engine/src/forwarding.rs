@@ -88,9 +88,9 @@ pub enum Verdict {
 
 /// Hosts that the switch speaks for, besides itself.
 pub trait Proxy {
-    /// Turns an ARP request for one of them, from `ingress`, into its answer, and says so with
-    /// `true`.
-    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool;
+    /// Turns an ARP request for one of them into its answer, and says so with `true`. Not if it is
+    /// known at a port that `hears` the request itself.
+    fn answer_arp(&self, frame: &mut [u8], hears: &dyn Fn(PortId) -> bool) -> bool;
 
     /// The port of one of them that the table has forgotten.
     fn port_of(&self, mac: Mac) -> Option<PortId>;
@@ -98,7 +98,7 @@ pub trait Proxy {
 
 /// None.
 impl Proxy for () {
-    fn answer_arp(&self, _: &mut [u8], _: PortId) -> bool {
+    fn answer_arp(&self, _: &mut [u8], _: &dyn Fn(PortId) -> bool) -> bool {
         false
     }
 
@@ -221,6 +221,29 @@ impl Forwarding {
         fabric.flat_map(move |fabric| fabric.beside(port))
     }
 
+    /// Whether frames of a host that is known at the port `known` may come by `port`.
+    #[inline]
+    #[must_use]
+    pub fn may_come(&self, known: PortId, port: PortId) -> bool {
+        match &self.fabric {
+            None => known == port,
+            Some(fabric) => fabric.may_come(known, port),
+        }
+    }
+
+    /// Whether a port leads to hosts, or to a switch that is heard.
+    #[inline]
+    #[must_use]
+    pub fn is_live(&self, port: PortId) -> bool {
+        (self.fabric.as_deref()).is_none_or(|fabric| fabric.is_live(port))
+    }
+
+    /// Whether a port leads to a switch.
+    #[must_use]
+    pub fn is_link(&self, port: PortId) -> bool {
+        (self.fabric.as_deref()).is_some_and(|fabric| fabric.side(port) != Side::Hosts)
+    }
+
     /// Refuses the frame of a host that claims to be a switch of the fabric.
     #[inline]
     fn check_switch(&self, port: PortId, source: Mac) -> Result<(), DropReason> {
@@ -235,15 +258,12 @@ impl Forwarding {
     /// Whether a member, if `source` is one, may be behind this port.
     #[inline]
     fn may_be_behind(&self, port: PortId, source: Mac) -> bool {
-        match &self.fabric {
-            None => self.pins.allow(source, port),
-            Some(fabric) => (self.pins).allow_where(source, |pin| fabric.may_come(pin, port)),
-        }
+        (self.pins).allow(source, |pin| self.may_come(pin, port))
     }
 
     /// Notes that a frame from `source` came by a port.
     #[inline]
-    fn learn(&self, now_s: u32, port: PortId, source: Mac) {
+    pub(crate) fn learn(&self, now_s: u32, port: PortId, source: Mac) {
         let macs = &self.tables.macs;
         match &self.fabric {
             None => macs.learn(source, port, now_s),
@@ -312,7 +332,7 @@ impl Forwarding {
         let answers = |frame: &mut [u8]| {
             let fabric = self.fabric.as_ref();
             neighbour::answer_arp(frame, self.mac, self.ip)
-                || proxy.answer_arp(frame, port)
+                || proxy.answer_arp(frame, &|known| self.may_come(known, port))
                 || fabric.is_some_and(|it| it.side(port) == Side::Hosts && it.answer_arp(frame))
         };
         if inside.ethertype == ETHERTYPE_ARP && answers(frame) {

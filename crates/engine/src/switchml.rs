@@ -19,14 +19,14 @@
 //!
 //! Any other contribution sets the rank's bit here and clears it in the other set, which is empty
 //! when it has no bits left: its buffer goes back at once. The n-th contribution sends the result
-//! to all, with its own job and packet number, to the address from which each rank last sent for
-//! this slot.
+//! to all, with its own job and packet number, to the address and the way from which each rank last
+//! sent for this slot: behind other switches, it has several.
 //!
 //! Each worker is told a MAC address of the switch that no other knows ([`Session::switch_macs`]).
 //! A frame counts as the worker's only if it is sent there: any host can forge addresses of other
-//! hosts, but cannot guess this one. The first such frame says behind which port the worker is. A
-//! second port with the same secret ends the session: the secret was copied, and nothing tells
-//! which of the two is the worker.
+//! hosts, but cannot guess this one. The first such frame says behind which port the worker is. The
+//! same secret from a port by which no frame of that host comes ends the session
+//! ([`Switchml::note_conflict`]): it was copied, and nothing tells which of the two is the worker.
 //!
 //! The accumulator is the buffer of the first contribution. A complete sum is never written again:
 //! it may be on its way out for as long as it is here.
@@ -36,7 +36,7 @@
 //! after another would give.
 //!
 //! Budget for a set's contributions in an iteration: one line each of the table of hosts, the
-//! session, the rank, the slot (both sets) and the ranks' UDP ports for it; the two payloads, one
+//! session, the rank, the slot (both sets) and the ranks' ports for it; the two payloads, one
 //! of which was just received. No copy but the sum's own reading and writing, and for a first
 //! contribution not that.
 //!
@@ -48,7 +48,7 @@
 //! * A result stays in its buffer until its workers use the other set, so idle sessions hold a
 //!   buffer for each slot that they used. [`SwitchmlConfig::held`] bounds all of them; `room` says
 //!   who may still keep one.
-//! * Slots are a session's own, and allocated when it is bound, 64 bytes each and 4 for each of its
+//! * Slots are a session's own, and allocated when it is bound, 64 bytes each and 6 for each of its
 //!   workers: the one thing that this module allocates after its start.
 
 use crate::buffer::Buffer;
@@ -313,8 +313,9 @@ impl<B: Buffer> Switchml<B> {
         Some(bound.session.id)
     }
 
-    /// Another shard knows the worker that was admitted behind the first of these ports, and its
-    /// frame came in on the second: as if it had come in here on both.
+    /// The worker that was admitted spoke first behind the first of these ports, and its frame came
+    /// in on the second, by which no frame comes from behind the first: the session sums nothing
+    /// any more.
     #[cold]
     pub fn note_conflict(&mut self, admission: Admission, ports: [PortId; 2]) {
         if let Some(Some(bound)) = self.sessions.get_mut(usize::from(admission.place)) {

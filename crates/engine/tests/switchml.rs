@@ -6,7 +6,7 @@
 mod common;
 
 use common::pair::{Pair, session, station, told};
-use common::table::Verdict;
+use common::table::{Verdict, WAYS};
 use common::{Rng, seeds};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn one_seed(seed: u64, totals: &mut [u64; DropReason::ALL.len() + 3]) {
                 exponents: [rng.next() as i8, rng.next() as i8],
             };
             let mut arrival = Arrival {
-                port: PortId(u16::from(from.mac.0[5])),
+                port: PortId(u16::from(from.mac.0[5]) + WAYS * rng.below(2) as u16),
                 udp_port: 4000 + rng.below(4) as u16,
                 own_port: 0xbee0 + rng.below(2) as u16,
                 tos: rng.next() as u8,

@@ -5,13 +5,14 @@
 
 mod common;
 
+use common::fabric::{below, table};
 use common::plain::{host, secret};
 use common::platform::Memory;
 use common::switch::{ADDRESS, Switch, forwarding, frame, native, pool, to_switch};
 use common::{Rng, seeds};
 use std::sync::Arc;
 use tally_engine::context::ParentAddress;
-use tally_engine::forwarding::fabric::{FloodSets, Link, NeighbourState, Plan, Table};
+use tally_engine::forwarding::fabric::Plan;
 use tally_engine::{Command, ControlFrame, Dialects, DropReason, Member, PortId, Roster, Uplink};
 use tally_wire::frame::{UDP_END, group_of};
 use tally_wire::header::CONTROL_UNITS;
@@ -440,14 +441,6 @@ fn root(plan: &Plan) -> Leaf {
     Leaf { switch }
 }
 
-fn below(port: u16, switch: &str) -> Link {
-    Link {
-        port: PortId(port),
-        switch: switch.into(),
-        is_up: false,
-    }
-}
-
 /// A result of the root's PS.
 fn of_ps(fragment: u32) -> Vec<u8> {
     let header = header(Kind::Result, Rank::PS, fragment);
@@ -479,15 +472,7 @@ fn a_member_behind_two_switches_is_known_by_both() {
     let names = ["spine1", "spine2", "spine3"];
     let plan = Plan::new((3..).zip(names).map(|(port, name)| below(port, name)));
     let mut root = root(&plan);
-    let states = [vec![1], vec![0], vec![]].into_iter().enumerate();
-    let states = states.map(|(at, covers)| NeighbourState {
-        live: vec![PortId(3 + at as u16)],
-        mac: Some(Mac([2, 0, 0, 0, 7, at as u8])),
-        covers,
-        ..NeighbourState::default()
-    });
-    let states: Vec<_> = states.collect();
-    let table = Arc::new(Table::new(&plan, &states, &FloodSets::default(), 1));
+    let table = table(&plan, &[(&[3], &[1]), (&[4], &[0]), (&[5], &[])]);
     root.switch.command(|| Command::Fabric(Arc::clone(&table)));
     let to_host = Addresses {
         dst_mac: host(1).mac,
@@ -500,6 +485,11 @@ fn a_member_behind_two_switches_is_known_by_both() {
         let sent = root.receive(port, &ordinary);
         assert!(matches!(sent[..], [(PortId(1), _)]), "{port}: {sent:?}");
     }
+    // The link that it joined over dies.
+    let table = common::fabric::table(&plan, &[(&[], &[1]), (&[4], &[0]), (&[5], &[])]);
+    root.switch.command(|| Command::Fabric(Arc::clone(&table)));
+    assert!(!root.receive(4, &of_ps(4)).is_empty());
+    assert!(!root.receive(4, &ordinary).is_empty());
     assert_eq!(root.refused(5, &of_ps(3)), DropReason::NotMember);
     assert_eq!(root.refused(5, &ordinary), DropReason::ClaimsMember);
     root.end();

@@ -26,6 +26,8 @@ pub struct Neighbour {
     pub is_live: bool,
     /// Switches of the lowest tier that it reaches for this switch.
     pub reach: BTreeSet<SwitchId>,
+    /// All that it ever reached.
+    pub reached: BTreeSet<SwitchId>,
 }
 
 /// What is chosen: numbers of neighbours.
@@ -102,16 +104,20 @@ impl Choice {
     #[must_use]
     pub fn states(&self, neighbours: &[Neighbour]) -> Vec<NeighbourState> {
         let of = |(at, it): (usize, &Neighbour)| {
-            let is_covered = |(other, its): &(usize, &Neighbour)| {
-                *other != at && its.is_live && !its.is_up && its.reach.is_subset(&it.reach)
+            let others = neighbours.iter().enumerate();
+            let others = others.filter(|(other, its)| *other != at && !its.is_up && !it.is_up);
+            let covers =
+                |its: &Neighbour| it.is_live && its.is_live && its.reach.is_subset(&it.reach);
+            let covered =
+                |its: &Neighbour| !its.reached.is_empty() && its.reached.is_subset(&it.reached);
+            let numbers = |is_one: &dyn Fn(&Neighbour) -> bool| {
+                let those = others.clone().filter(|(_, its)| is_one(its));
+                those.map(|(other, _)| other).collect()
             };
-            let covers = neighbours.iter().enumerate().filter(is_covered);
             NeighbourState {
                 is_equal: self.equals.contains(&at),
-                covers: match it.is_live && !it.is_up {
-                    true => covers.map(|(other, _)| other).collect(),
-                    false => Vec::new(),
-                },
+                covers: numbers(&covers),
+                covered: numbers(&|its| covers(its) || covered(its)),
                 ..NeighbourState::default()
             }
         };

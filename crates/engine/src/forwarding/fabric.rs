@@ -129,6 +129,9 @@ pub struct NeighbourState {
     pub is_equal: bool,
     /// Below: numbers of the neighbours all of whose switches it reaches as well.
     pub covers: Vec<usize>,
+    /// Below: these, and the neighbours all of whose switches, at any time, it has reached as well,
+    /// which stay when links die.
+    pub covered: Vec<usize>,
 }
 
 /// Neighbours to which floods go, by where they came from: numbers in the plan.
@@ -164,6 +167,8 @@ pub struct Table {
     macs: Box<[(u64, usize)]>,
     /// By neighbour, whose place stays when frames come by another's.
     covers: Box<[Box<[usize]>]>,
+    /// By neighbour, by which others frames of hosts may come that are known there.
+    covered: Box<[Box<[usize]>]>,
     /// By ingress (hosts, above, each neighbour): by port, whether a flood leaves by it.
     floods: Box<[Box<[bool]>]>,
 }
@@ -224,6 +229,7 @@ impl Table {
             addresses: addresses.collect(),
             macs,
             covers: states.iter().map(|it| it.covers.clone().into()).collect(),
+            covered: states.iter().map(|it| it.covered.clone().into()).collect(),
             floods: floods.into_iter().chain(below).collect(),
             ports,
         }
@@ -255,8 +261,8 @@ impl Table {
     }
 
     /// Whether frames of a host that is known at the port `known` may come by `port`, alive or not:
-    /// both lead to the same place, or to switches below, and all hosts behind the second are
-    /// behind the first as well.
+    /// both lead to the same place, or to switches below, and all hosts behind the second are or
+    /// were behind the first as well.
     #[inline]
     #[must_use]
     pub fn may_come(&self, known: PortId, port: PortId) -> bool {
@@ -272,7 +278,7 @@ impl Table {
             (Side::Up, Side::Up) => true,
             (Side::Down, Side::Down) => {
                 known.neighbour == port.neighbour
-                    || self.covers[known.neighbour].contains(&port.neighbour)
+                    || self.covered[known.neighbour].contains(&port.neighbour)
             }
             _ => false,
         }
@@ -321,10 +327,13 @@ impl Table {
         let Some(old) = known().filter(|old| *old != place) else {
             return true;
         };
-        let is_reached = self
-            .port(old)
-            .is_some_and(|it| it.side == Side::Down && !self.by_neighbour[it.neighbour].is_empty());
-        !(is_reached && self.may_come(old, port))
+        let by = self.port(port).map(|it| it.neighbour);
+        let stays = self.port(old).zip(by).is_some_and(|(it, by)| {
+            it.side == Side::Down
+                && !self.by_neighbour[it.neighbour].is_empty()
+                && (it.neighbour == by || self.covers[it.neighbour].contains(&by))
+        });
+        !stays
     }
 
     /// The port by which a frame from `ingress` to a host at `place` leaves, or to a neighbour;

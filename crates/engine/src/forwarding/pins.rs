@@ -92,17 +92,11 @@ impl Pins {
         }
     }
 
-    /// Whether `mac` may be the source of a frame from `port`.
+    /// Whether `mac` may be the source of a frame from a port by which frames of hosts may come
+    /// that are pinned at others.
     #[inline]
     #[must_use]
-    pub fn allow(&self, mac: Mac, port: PortId) -> bool {
-        self.allow_where(mac, |pin| pin == port)
-    }
-
-    /// The same, if its frames may come from where it is pinned by other ports than that.
-    #[inline]
-    #[must_use]
-    pub fn allow_where(&self, mac: Mac, may_come: impl Fn(PortId) -> bool) -> bool {
+    pub fn allow(&self, mac: Mac, may_come: impl Fn(PortId) -> bool) -> bool {
         let pins = self.find(mac);
         pins.is_none_or(|pins| pins.iter().any(|pin| may_come(pin.port)))
     }
@@ -134,6 +128,10 @@ mod tests {
         Mac([2, 0, 0, 0, 0, n])
     }
 
+    fn allows(pins: &Pins, n: u8, port: u16) -> bool {
+        pins.allow(mac(n), |pin| pin == PortId(port))
+    }
+
     fn member(n: u8, port: u16) -> Member {
         Member {
             port: PortId(port),
@@ -160,28 +158,28 @@ mod tests {
         let mut pins = Pins::default();
         let roster = roster(7, &[(1, 1), (2, 2)], (3, 3)).with_switches(0b10);
         pins.bind(&roster, |port| port);
-        assert!(!pins.allow(mac(1), PortId(9)) && !pins.allow(mac(3), PortId(9)));
+        assert!(!allows(&pins, 1, 9) && !allows(&pins, 3, 9));
         // It may have several links, and sends frames of its own by each.
-        assert!(pins.allow(mac(2), PortId(9)));
+        assert!(allows(&pins, 2, 9));
         pins.unbind(JobId(7));
-        assert!(pins.allow(mac(1), PortId(9)));
+        assert!(allows(&pins, 1, 9));
     }
 
     #[test]
     fn members_are_pinned_from_bind_to_unbind() {
         let mut pins = Pins::default();
-        assert!(pins.allow(mac(1), PortId(9)));
+        assert!(allows(&pins, 1, 9));
         pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 3)), |port| port);
         for n in 1..=3 {
             assert_eq!(pins.port_of(mac(n)), Some(PortId(n.into())));
-            assert!(pins.allow(mac(n), PortId(n.into())));
-            assert!(!pins.allow(mac(n), PortId(9)));
+            assert!(allows(&pins, n, n.into()));
+            assert!(!allows(&pins, n, 9));
         }
-        assert!(pins.allow(mac(4), PortId(9)));
+        assert!(allows(&pins, 4, 9));
         pins.unbind(JobId(8));
-        assert!(!pins.allow(mac(1), PortId(9)), "another job");
+        assert!(!allows(&pins, 1, 9), "another job");
         pins.unbind(JobId(7));
-        assert!(pins.allow(mac(1), PortId(9)));
+        assert!(allows(&pins, 1, 9));
         assert!(pins.by_mac.is_empty());
     }
 
@@ -191,7 +189,7 @@ mod tests {
         pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 3)), |port| port);
         pins.bind(&roster(7, &[(1, 1), (2, 2)], (3, 5)), |port| port);
         assert_eq!(pins.port_of(mac(3)), Some(PortId(5)));
-        assert!(!pins.allow(mac(3), PortId(3)));
+        assert!(!allows(&pins, 3, 3));
         assert_eq!(pins.port_of(mac(1)), Some(PortId(1)));
         pins.unbind(JobId(7));
         assert!(pins.by_mac.is_empty());
@@ -207,7 +205,7 @@ mod tests {
         // Another tenant, who says it is that host: the host keeps its port.
         pins.bind(&roster(9, &[(1, 6)], (4, 6)), |port| port);
         assert_eq!(pins.port_of(mac(1)), Some(PortId(1)));
-        assert!(pins.allow(mac(1), PortId(1)) && !pins.allow(mac(1), PortId(7)));
+        assert!(allows(&pins, 1, 1) && !allows(&pins, 1, 7));
         pins.unbind(JobId(8));
         assert_eq!(pins.port_of(mac(1)), Some(PortId(6)));
     }

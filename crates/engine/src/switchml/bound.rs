@@ -20,10 +20,10 @@ use tally_wire::{MAX_WORKERS, Mac, Time};
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Worker {
-    /// Where its replies go. The UDP ports are those of its last reply.
+    /// Where its replies go. The ports are those of its last reply.
     pub(super) to: Destination,
-    /// Whether `to` has the port that its first frame came in on.
-    pub(super) has_port: bool,
+    /// By which port of the switch its last frame came.
+    pub(super) port: PortId,
     /// Frames with its addresses that were not to `own_mac`, and the port of the last.
     pub(super) forged: u64,
     pub(super) forged_from: Option<PortId>,
@@ -45,7 +45,7 @@ impl Worker {
                 own_port: 0,
                 own_mac,
             },
-            has_port: false,
+            port: PortId(0),
             forged: 0,
             forged_from: None,
             frames: 0,
@@ -60,16 +60,11 @@ impl Worker {
         }
     }
 
-    /// The port that its first frame came in on.
-    #[inline]
-    pub(super) fn port(&self) -> Option<PortId> {
-        self.has_port.then_some(self.to.port)
-    }
-
     /// Where a reply goes, of a worker that sent from there. Written in place: a copy would be read
     /// in other sizes than it was written, and wait for the store buffer.
     #[inline]
     pub(super) fn destination(&mut self, sender: Sender) -> &Destination {
+        self.to.port = sender.port;
         self.to.udp_port = sender.udp_port;
         self.to.own_port = sender.own_port;
         &self.to
@@ -130,8 +125,7 @@ impl<B: Buffer> Bound<B> {
         }
     }
 
-    /// Whether each contribution of a row comes from another rank, all of which the sum lacks, and
-    /// from the port of that rank.
+    /// Whether each contribution of a row comes from another rank, all of which the sum lacks.
     #[inline]
     fn is_plain(&mut self, row: &mut Row<B>) -> bool {
         let Some(slot) = self.slots.get_mut(usize::from(row.key.at)) else {
@@ -142,16 +136,14 @@ impl<B: Buffer> Bound<B> {
             Some(_) => set.bitmap | set.summed,
             None => 0,
         };
-        let (mut twice, mut moved) = (0, self.conflict.is_some());
+        let mut twice = 0;
         let len = row.len();
         for contribution in row.part_mut(0..len).0 {
             let bit = bit(contribution.rank());
             twice |= ranks & bit;
             ranks |= bit;
-            let worker = self.workers.get(usize::from(contribution.rank()));
-            moved |= worker.is_none_or(|w| w.port() != Some(contribution.port()));
         }
-        twice == 0 && !moved
+        twice == 0 && self.conflict.is_none()
     }
 
     /// Takes one contribution of a row: the table.
@@ -195,17 +187,8 @@ impl<B: Buffer> Bound<B> {
         ) else {
             return Err(DropReason::SwitchmlSlot);
         };
-        if !worker.has_port {
-            (worker.to.port, worker.has_port) = (arrival.port, true);
-        }
-        let port = worker.to.port;
-        if port != arrival.port && self.conflict.is_none() {
-            self.conflict = Some(Conflict {
-                rank,
-                ports: [port, arrival.port],
-            });
-        }
-        // One of the two is not the worker, and it may be in sums: nothing is summed any more.
+        // One of the two ports is not the worker's, and it may be in sums: nothing is summed any
+        // more.
         if self.conflict.is_some() {
             return Err(DropReason::SwitchmlPort);
         }
@@ -246,9 +229,10 @@ impl<B: Buffer> Bound<B> {
         else {
             return;
         };
+        let sender = sender(&contribution.arrival());
         worker.frames += 1;
         worker.last = now;
-        let sender = sender(&contribution.arrival());
+        worker.port = sender.port;
         // It seldom changes, and a line that is not written need not go back to memory.
         if *last != sender {
             *last = sender;
@@ -365,6 +349,7 @@ const fn bit(rank: u8) -> u64 {
 #[inline]
 const fn sender(arrival: &Arrival) -> Sender {
     Sender {
+        port: arrival.port,
         udp_port: arrival.udp_port,
         own_port: arrival.own_port,
     }
@@ -378,8 +363,8 @@ impl<B> Bound<B> {
                 forged: worker.forged,
                 ..RankCounters::default()
             },
-            last: worker.has_port.then_some(worker.last),
-            port: worker.port(),
+            last: (worker.frames > 0).then_some(worker.last),
+            port: (worker.frames > 0).then_some(worker.port),
             forged_from: worker.forged_from,
         });
         let mut status = SessionStatus {

@@ -28,7 +28,7 @@ use crate::context::Context;
 use crate::core::Reply;
 use crate::demux::{self, Claim};
 use crate::dialect::{Dialect, Next};
-use crate::forwarding::MacTable;
+use crate::forwarding::Forwarding;
 use crate::frame::{Frame, Observed, Platform};
 use crate::queue::class_of;
 use crate::{DropReason, PortId};
@@ -109,7 +109,7 @@ pub struct SwitchmlDialect<P: Platform> {
     /// All members, those of other shards too.
     members: Members,
     /// By port, the sender of its last frame, and the second.
-    seen: Vec<(Mac, u32)>,
+    seen: Vec<Option<(Admission, u32)>>,
     /// By port.
     flows: Vec<Option<Flow>>,
     /// Frames for replies, with any contents.
@@ -126,7 +126,7 @@ impl<P: Platform> SwitchmlDialect<P> {
         Self {
             pool,
             members: Members::new(chains.len()),
-            seen: vec![(Mac::default(), 0); chains.len()],
+            seen: vec![None; chains.len()],
             flows: chains.iter().map(|_| None).collect(),
             stock: Vec::with_capacity(STOCK_FRAMES),
             chains,
@@ -150,8 +150,8 @@ impl<P: Platform> SwitchmlDialect<P> {
         self.members.set_quiet(port);
     }
 
-    /// Notes where a member is, if it is not somewhere else. Its frames come one after the other,
-    /// so mostly this is known.
+    /// Notes where a member is, unless it spoke first from where frames do not come this way. Its
+    /// frames come one after the other, so mostly this is known.
     #[inline]
     fn notice(
         &mut self,
@@ -159,20 +159,21 @@ impl<P: Platform> SwitchmlDialect<P> {
         mac: Mac,
         port: PortId,
         now_s: u32,
-        macs: &MacTable,
+        forwarding: &Forwarding,
     ) -> Result<(), DropReason> {
+        let seen = Some((admission, now_s));
         let at = usize::from(port.0);
-        if self.seen[at] == (mac, now_s) {
+        if self.seen[at] == seen {
             return Ok(());
         }
         let id = self.pool.session_of(admission);
         let known = id.and_then(|id| self.members.spoke(id, admission.rank(), port));
-        if let Some(first) = known.filter(|&first| first != port) {
+        if let Some(first) = known.filter(|&first| !forwarding.may_come(first, port)) {
             self.pool.note_conflict(admission, [first, port]);
             return Err(DropReason::SwitchmlPort);
         }
-        self.seen[at] = (mac, now_s);
-        macs.learn(mac, port, now_s);
+        self.seen[at] = seen;
+        forwarding.learn(now_s, port, mac);
         Ok(())
     }
 }
@@ -219,7 +220,7 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
                 }
             })?;
         let now_s = second(context.now);
-        self.notice(admission, from.mac, port, now_s, context.forwarding.macs())?;
+        self.notice(admission, from.mac, port, now_s, &context.forwarding)?;
         let arrival = Arrival {
             port,
             udp_port: addresses.src_port,
@@ -308,8 +309,6 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
                 let bound = self.pool.bind(Arc::clone(&session), &mut out);
                 if bound {
                     self.members.bind(&session, whereabouts);
-                    // Of the new session, no worker has been seen.
-                    self.seen.fill((Mac::default(), 0));
                 }
                 reply(bound);
             }
@@ -335,16 +334,16 @@ impl<P: Platform> Dialect<P> for SwitchmlDialect<P> {
         }
     }
 
-    fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
-        self.members.answer_arp(frame, ingress)
+    fn answer_arp(&self, frame: &mut [u8], hears: &dyn Fn(PortId) -> bool) -> bool {
+        self.members.answer_arp(frame, hears)
     }
 
     fn port_of(&self, mac: Mac) -> Option<PortId> {
         self.members.port_of(mac)
     }
 
-    fn spare_floods(&self, spared: &mut [bool]) {
-        self.members.spare_floods(spared);
+    fn spare_floods(&self, spared: &mut [bool], is_link: &dyn Fn(PortId) -> bool) {
+        self.members.spare_floods(spared, is_link);
     }
 }
 

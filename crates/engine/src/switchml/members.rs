@@ -117,8 +117,9 @@ impl Members {
         self.entries.iter().flat_map(Entry::spoken)
     }
 
-    /// Sets the ports that are quiet or have a member behind them.
-    pub fn spare_floods(&self, spared: &mut [bool]) {
+    /// Sets the ports that are quiet, and those that have a member behind them: not links, which
+    /// lead to other hosts, too.
+    pub fn spare_floods(&self, spared: &mut [bool], is_link: &dyn Fn(PortId) -> bool) {
         for (spared, _) in spared
             .iter_mut()
             .zip(&self.quiet)
@@ -126,7 +127,7 @@ impl Members {
         {
             *spared = true;
         }
-        for (_, port) in self.spoken() {
+        for (_, port) in self.spoken().filter(|&(_, port)| !is_link(port)) {
             if let Some(spared) = spared.get_mut(usize::from(port.0)) {
                 *spared = true;
             }
@@ -141,10 +142,9 @@ impl Members {
         member.map(|(_, port)| port)
     }
 
-    /// Turns an ARP request for a member behind another port than `ingress` into that member's
-    /// reply, and says so with `true`; leaves anything else alone. Behind the same port, it hears
-    /// the question itself.
-    pub fn answer_arp(&self, frame: &mut [u8], ingress: PortId) -> bool {
+    /// Turns an ARP request for a member into that member's reply, and says so with `true`; leaves
+    /// anything else alone. Behind a port that `hears` the question, it answers itself.
+    pub fn answer_arp(&self, frame: &mut [u8], hears: &dyn Fn(PortId) -> bool) -> bool {
         if frame.len() < arp::TARGET.end {
             return false;
         }
@@ -155,7 +155,7 @@ impl Members {
         else {
             return false;
         };
-        port != ingress && neighbour::answer_arp(frame, mac, ip)
+        !hears(port) && neighbour::answer_arp(frame, mac, ip)
     }
 }
 
@@ -175,7 +175,7 @@ mod tests {
 
     fn spared(members: &Members) -> [bool; 3] {
         let mut spared = [false; 3];
-        members.spare_floods(&mut spared);
+        members.spare_floods(&mut spared, &|_| false);
         spared
     }
 
@@ -265,7 +265,7 @@ mod tests {
         let ask = |wanted: u8, ingress: u16| {
             let mut frame = arp_request(asker, own_ip, station(wanted).ip);
             let before = frame;
-            let answered = members.answer_arp(&mut frame, PortId(ingress));
+            let answered = members.answer_arp(&mut frame, &|port| port == PortId(ingress));
             assert_eq!(answered, frame != before);
             answered.then_some(frame)
         };
@@ -277,10 +277,10 @@ mod tests {
         assert_eq!(ask(2, 0), None, "not spoken yet");
         assert_eq!(ask(8, 0), None, "no member");
         let mut short = [0; 41];
-        assert!(!members.answer_arp(&mut short, PortId(0)));
+        assert!(!members.answer_arp(&mut short, &|_| false));
         // An answer is no question.
         let mut answer = answer;
         answer[38..42].copy_from_slice(&station(1).ip.octets());
-        assert!(!members.answer_arp(&mut answer, PortId(0)));
+        assert!(!members.answer_arp(&mut answer, &|_| false));
     }
 }

@@ -1,5 +1,6 @@
 //! A slot with its two sets, in one line of the cache.
 
+use crate::PortId;
 use std::time::Duration;
 use tally_wire::Time;
 
@@ -26,8 +27,10 @@ impl Ticks {
 /// From where a rank last sent for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sender {
+    /// By which port of the switch.
+    pub(super) port: PortId,
     pub(super) udp_port: u16,
-    /// To which port of the switch.
+    /// To which UDP port of the switch.
     pub(super) own_port: u16,
 }
 

@@ -99,12 +99,12 @@ pub struct SessionStatus {
     pub ranks: Vec<RankStatus>,
 }
 
-/// A worker's secret was used from two ports of the switch.
+/// A worker's secret was used from two ports of the switch, by which no one host's frames come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// Whose.
     pub rank: u8,
-    /// The ports, in the order of their first frames as far as that is known.
+    /// The ports, in the order of their first frames.
     pub ports: [PortId; 2],
 }
 
@@ -116,7 +116,7 @@ pub struct RankStatus {
     pub counters: RankCounters,
     /// When the last of its frames came.
     pub last: Option<Time>,
-    /// The port of the switch that it is bound to.
+    /// The port of the switch that it came in on.
     pub port: Option<PortId>,
     /// The port that the last forged frame came in on.
     pub forged_from: Option<PortId>,
@@ -128,19 +128,11 @@ impl SessionStatus {
         assert_eq!(self.id, other.id);
         self.counters.add(&other.counters);
         self.conflict = self.conflict.or(other.conflict);
-        for (rank, (mine, theirs)) in self.ranks.iter_mut().zip(&other.ranks).enumerate() {
-            if let (Some(here), Some(there)) = (mine.port, theirs.port)
-                && here != there
-            {
-                let conflict = Conflict {
-                    rank: rank as u8,
-                    ports: [here, there],
-                };
-                self.conflict.get_or_insert(conflict);
-            }
+        for (mine, theirs) in self.ranks.iter_mut().zip(&other.ranks) {
             mine.counters.add(&theirs.counters);
-            mine.last = mine.last.max(theirs.last);
-            mine.port = mine.port.or(theirs.port);
+            if theirs.last > mine.last {
+                (mine.last, mine.port) = (theirs.last, theirs.port);
+            }
             mine.forged_from = mine.forged_from.or(theirs.forged_from);
         }
     }

@@ -375,27 +375,18 @@ fn a_host_with_a_workers_addresses_but_not_its_secret_changes_nothing() {
 fn a_secret_that_two_ports_have_ends_all_sums() {
     let mut world = World::of(2);
     world.say(0, &header(false, [0; 2]), 1).expect("taken");
-    let elsewhere = Arrival {
-        port: PortId(9),
-        ..arrival(0)
-    };
-    let other_slot = Header {
-        slot: 6,
-        ..header(false, [0; 2])
-    };
-    let copied = world.say_from(0, &elsewhere, &other_slot, 1);
-    assert_eq!(copied, Err(DropReason::SwitchmlPort));
+    let admission = world.shard.admit(&route(0), &header(false, [0; 2]));
+    let ports = [PortId(0), PortId(9)];
+    world
+        .shard
+        .note_conflict(admission.expect("a worker"), ports);
     // Whichever of the two is the worker: the sum that it is in is never told to anybody.
     for n in [1, 0] {
         let late = world.say(n, &header(false, [0; 2]), 2);
         assert_eq!(late, Err(DropReason::SwitchmlPort));
     }
     let status = world.status(1, Duration::ZERO);
-    let conflict = Conflict {
-        rank: 0,
-        ports: [PortId(0), PortId(9)],
-    };
-    assert_eq!(status.conflict, Some(conflict));
+    assert_eq!(status.conflict, Some(Conflict { rank: 0, ports }));
     assert_eq!(
         (status.counters.results, status.ranks[0].counters.frames),
         (0, 1)
@@ -405,10 +396,38 @@ fn a_secret_that_two_ports_have_ends_all_sums() {
     assert_eq!(world.say(1, &header(false, [0; 2]), 1), Ok(vec![]));
 }
 
+/// Behind other switches a worker has several ways: a reply takes that of the worker's last frame
+/// for the slot.
 #[test]
-fn two_shards_that_know_a_worker_at_two_ports_say_so() {
-    let at = |port, forged: u64| {
+fn a_reply_leaves_by_the_port_that_its_slot_was_last_sent_for() {
+    let mut world = World::of(2);
+    let by = |port| Arrival {
+        port: PortId(port),
+        ..arrival(0)
+    };
+    let this = header(false, [0; 2]);
+    let other_slot = Header { slot: 6, ..this };
+    world.say_from(0, &by(7), &this, 1).expect("taken");
+    world.say_from(0, &by(8), &other_slot, 1).expect("taken");
+    // Its link has died.
+    let again = world.say_from(0, &by(9), &this, 1);
+    assert_eq!(again, Err(DropReason::Duplicate));
+    let port = |replies: Vec<Reply>| replies[0].to.port;
+    assert_eq!(world.say(1, &other_slot, 1).map(port), Ok(PortId(8)));
+    assert_eq!(world.say(1, &this, 1).map(port), Ok(PortId(9)));
+    let again = world.say_from(0, &by(7), &this, 1);
+    assert_eq!(again.map(port), Ok(PortId(7)));
+    assert_eq!(
+        world.status(1, Duration::ZERO).ranks[0].port,
+        Some(PortId(7))
+    );
+}
+
+#[test]
+fn the_shard_that_heard_a_worker_last_says_where_it_is() {
+    let at = |port, now: u64, forged: u64| {
         let mut world = World::of(1);
+        world.now = Time(now);
         let arrival = Arrival {
             port: PortId(port),
             ..arrival(0)
@@ -421,13 +440,14 @@ fn two_shards_that_know_a_worker_at_two_ports_say_so() {
         }
         world.status(1, Duration::ZERO)
     };
-    let mut same = at(3, 0);
-    same.add(&at(3, 2));
-    assert_eq!(same.conflict, None);
-    assert_eq!(same.ranks[0].counters.forged, 2);
-    same.add(&at(4, 0));
-    let ports = [PortId(3), PortId(4)];
-    assert_eq!(same.conflict, Some(Conflict { rank: 0, ports }));
+    for (first, second) in [(1, 2), (2, 1)] {
+        let mut both = at(first as u16, first, 0);
+        both.add(&at(second as u16, second, 2));
+        assert_eq!(both.ranks[0].port, Some(PortId(2)));
+        assert_eq!(both.ranks[0].last, Some(Time(2)));
+        assert_eq!(both.ranks[0].counters.forged, 2);
+        assert_eq!(both.conflict, None);
+    }
 }
 
 #[test]

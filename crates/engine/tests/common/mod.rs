@@ -3,6 +3,7 @@
 
 pub mod dialect;
 pub mod dispatch;
+pub mod fabric;
 pub mod forwarding;
 pub mod node;
 pub mod pair;

@@ -6,6 +6,7 @@ use super::table::{Table, Verdict};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+use tally_engine::DropReason;
 use tally_engine::switchml::{
     Arrival, HostAddress, Route, Session, SessionId, SessionStatus, Switchml, SwitchmlConfig,
 };
@@ -85,13 +86,18 @@ impl Pair {
     ) -> Verdict {
         let before = *self.shard.counters();
         let admitted = self.shard.admit(route, header);
-        match admitted {
-            Ok(admission) => {
+        match (admitted, self.table.other_port(route, arrival.port)) {
+            // As the dialect does.
+            (Ok(admission), Some(known)) => {
+                self.shard.note_conflict(admission, [known, arrival.port]);
+                self.shard.count_drop(DropReason::SwitchmlPort);
+            }
+            (Ok(admission), None) => {
                 let buffer = self.ledger.frame(payload);
                 self.shard
                     .handle(self.now, admission, arrival, header, buffer, &mut self.wire);
             }
-            Err(reason) => self.shard.count_drop(reason),
+            (Err(reason), _) => self.shard.count_drop(reason),
         }
         let verdict = self.table.arrive(route, arrival, header, payload);
         let replies = std::mem::take(&mut self.wire.replies);

@@ -3,8 +3,8 @@
 //! types.
 
 use std::collections::{BTreeMap, BTreeSet};
-use tally_engine::DropReason;
 use tally_engine::switchml::{Arrival, Destination, Route, Session, SwitchmlConfig};
+use tally_engine::{DropReason, PortId};
 use tally_wire::switchml::Header;
 
 /// What a frame leads to.
@@ -59,8 +59,12 @@ struct Bound {
     is_copied: bool,
     sets: BTreeMap<(u16, bool), Set>,
     /// By slot and rank.
-    senders: BTreeMap<(u16, usize), (u16, u16)>,
+    senders: BTreeMap<(u16, usize), (PortId, u16, u16)>,
 }
+
+/// The second port by which frames of a host come that is known at the first, behind other
+/// switches.
+pub const WAYS: u16 = 1000;
 
 impl Bound {
     fn kept(&self) -> u32 {
@@ -69,9 +73,9 @@ impl Bound {
     }
 
     fn destination(&self, slot: u16, rank: usize) -> Destination {
-        let (udp_port, own_port) = self.senders[&(slot, rank)];
+        let (port, udp_port, own_port) = self.senders[&(slot, rank)];
         Destination {
-            port: tally_engine::PortId(self.ports[&rank]),
+            port,
             mac: self.session.workers[rank].mac,
             ip: self.session.workers[rank].ip,
             udp_port,
@@ -136,6 +140,18 @@ impl Table {
             let bound = bound.expect("a bound session");
             bound.ports.entry(rank).or_insert(port);
         }
+    }
+
+    /// The port at which a station is known, if its frames do not come by this one.
+    pub fn other_port(&self, route: &Route, port: PortId) -> Option<PortId> {
+        let seats = self.bound.iter().rev();
+        let mut seats = seats.filter_map(|bound| {
+            let mut workers = bound.session.workers.iter();
+            Some((bound, workers.rposition(|it| *it == route.from)?))
+        });
+        let (bound, rank) = seats.next()?;
+        let known = *bound.ports.get(&rank)?;
+        (known % WAYS != port.0 % WAYS).then_some(PortId(known))
     }
 
     /// Buffers that are kept.
@@ -207,12 +223,12 @@ impl Table {
             return Verdict::Dropped(Why::Shard);
         }
         let port = *bound.ports.entry(rank).or_insert(arrival.port.0);
-        bound.is_copied |= port != arrival.port.0;
+        bound.is_copied |= port % WAYS != arrival.port.0 % WAYS;
         if bound.is_copied {
             return Verdict::Dropped(Why::SwitchmlPort);
         }
         let slot = header.slot;
-        let sender = (arrival.udp_port, arrival.own_port);
+        let sender = (arrival.port, arrival.udp_port, arrival.own_port);
         bound.senders.insert((slot, rank), sender);
 
         let own = bound.kept();

@@ -65,6 +65,31 @@ fn in_whole_fabrics_all_reach_all_and_each_flood_comes_once() {
     all_reach_all(&mut world, "three tiers");
 }
 
+/// A host in a pod may come by both switches of the pod to a core above, also when one of them has
+/// lost a leaf or is dead; never by those of the other pod.
+#[test]
+fn hosts_come_by_all_switches_that_ever_reached_them() {
+    let mut world = World::new(&three_tiers(1));
+    let ports = || (0..4).map(PortId);
+    let check = |world: &World, what: &str| {
+        let core = &world.switches[8].forwarding;
+        for (known, port) in ports().flat_map(|known| ports().map(move |port| (known, port))) {
+            let is_same_pod = known.0 / 2 == port.0 / 2;
+            let may_come = core.may_come(known, port);
+            assert_eq!(may_come, is_same_pod, "{what}: {known:?}, {port:?}");
+        }
+    };
+    world.run(1500);
+    check(&world, "whole");
+    // Middle 4 and its leaf 0, then the middle as a whole.
+    world.wires[0].is_cut = true;
+    world.run(1000);
+    check(&world, "without a leaf");
+    world.switches[4].is_on = false;
+    world.run(1000);
+    check(&world, "without a switch");
+}
+
 #[test]
 fn any_link_and_any_upper_switch_may_die_in_a_redundant_fabric() {
     let topologies = [
