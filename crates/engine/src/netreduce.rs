@@ -5,7 +5,7 @@
 //! their elements and releases all of them with the sum in place of their elements and a new ICRC.
 //! Acknowledgements and retransmissions are the NICs' own.
 //!
-//! * [`dialect`] finds the ring of a packet.
+//! * [`dialect`] finds the ring of a packet, by the [`Connections`] that all cores share.
 //! * [`ring`] is one ring: connections, messages, held packets and sums.
 //!
 //! Invariants:
@@ -15,16 +15,19 @@
 //! * A contribution is in at most one sum, once.
 //! * A ring holds packets of at most two windows of messages.
 
+mod connections;
 pub mod dialect;
 mod release;
 pub mod ring;
 
+pub use connections::Connections;
 pub use dialect::{Command, Metrics, NetreduceDialect, NetreduceUse};
 pub use ring::RingStatus;
 
 use crate::metrics;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use tally_wire::netreduce::{RingId, RingSecret};
 
 /// Messages of a window (N-10), unless configured.
@@ -45,6 +48,25 @@ pub struct RingConfig {
     pub window_messages: u8,
     /// Packets of a message at most.
     pub message_packets: u16,
+}
+
+/// A ring as all cores of a switch serve it together: clones are the same one.
+#[derive(Clone, Debug)]
+pub struct ServedRing {
+    /// What is registered.
+    pub config: RingConfig,
+    /// Its members' connections.
+    pub connections: Arc<Connections>,
+}
+
+impl From<RingConfig> for ServedRing {
+    /// One without connections.
+    fn from(config: RingConfig) -> Self {
+        Self {
+            connections: Arc::new(Connections::new(config.members.len())),
+            config,
+        }
+    }
 }
 
 impl RingConfig {

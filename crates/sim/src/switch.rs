@@ -34,7 +34,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tally_engine::metrics::MetricSet as _;
 use tally_engine::native::{Datagram, Native};
-use tally_engine::netreduce::{NetreduceDialect, RingConfig};
+use tally_engine::netreduce::{NetreduceDialect, ServedRing};
 use tally_engine::switchml::{
     self, Session, Switchml, SwitchmlConfig, SwitchmlCounters, SwitchmlDialect, Whereabouts,
 };
@@ -118,7 +118,7 @@ pub struct Switch {
     /// What the pool had for jobs that were removed.
     removed: Vec<PoolJob>,
     /// The rings that it serves, also after a restart.
-    rings: Vec<RingConfig>,
+    rings: Vec<ServedRing>,
     /// The fabric that it is a part of, if it is.
     links: Option<links::Links>,
 }
@@ -169,6 +169,10 @@ impl Switch {
             Some(links) => links.forwarding(&config),
             None => Forwarding::new(&config),
         };
+        // A restarted switch knows no connection.
+        for ring in &mut self.rings {
+            *ring = ring.config.clone().into();
+        }
         let shards = self.config.pool.shards;
         let core = |shard| self.core(shard, forwarding.clone());
         self.cores = (0..shards).map(core).collect();

@@ -21,8 +21,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use tally_engine::netreduce::{self, ServedRing};
 use tally_engine::registry::TenantConfig;
-use tally_engine::{JobConfig, Reply, native, netreduce};
+use tally_engine::{JobConfig, Reply, native};
 use tally_schema::switch::config::{
     Changes, Config, Edit, JobSection, PortSection, TenantJob, TenantSection,
 };
@@ -433,7 +434,7 @@ impl Control {
                     self.bus.send(|| netreduce::Command::Unbind(id));
                 }
                 Edit::Add(ring) | Edit::Set { after: ring, .. } => {
-                    let ring = ring.ring();
+                    let ring = ServedRing::from(ring.ring());
                     (self.bus).send(|| netreduce::Command::Bind(Box::new(ring.clone())));
                 }
             }

@@ -1,6 +1,6 @@
 //! Data cores: what they are built from, and their threads.
 
-use crate::config::{Config, PortSection, RingSection};
+use crate::config::{Config, PortSection};
 use crate::control_queue::ControlSender;
 use crate::datapath::{Core, DataCore};
 use crate::drain::Drains;
@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 use tally_dpdk::{Eal, EalThread};
 use tally_engine::native::Native;
-use tally_engine::netreduce::NetreduceDialect;
+use tally_engine::netreduce::{NetreduceDialect, ServedRing};
 use tally_engine::offload::{Offload, Pulse};
 use tally_engine::queue::QueueConfig;
 use tally_engine::switchml::{Switchml, SwitchmlDialect};
@@ -69,11 +69,12 @@ impl CoreBuilder<'_> {
         commands: Vec<Receiver<CoreCommand>>,
     ) -> Result<Vec<JoinHandle<CoreReport>>> {
         let mut threads = Vec::new();
+        let served: Vec<_> = self.rings().collect();
         let rings = handover(commands.len());
         for (number, ((rings, commands), queues)) in
             rings.into_iter().zip(commands).zip(queues).enumerate()
         {
-            let core = self.core(number, queues, rings, commands)?;
+            let core = self.core(number, queues, rings, commands, &served)?;
             threads.push(self.spawn(number, core)?);
         }
         Ok(threads)
@@ -85,6 +86,7 @@ impl CoreBuilder<'_> {
         queues: CoreQueues,
         (inbox, outbox): (Inbox, Outbox),
         commands: Receiver<CoreCommand>,
+        served: &[ServedRing],
     ) -> Result<DataCore> {
         let (config, own) = (self.config, self.own);
         let cores = config.cores.len();
@@ -104,7 +106,7 @@ impl CoreBuilder<'_> {
         let dialects = Dialects {
             native: Native::new(aggregator, own.base_port, shards, config.ports_max()),
             switchml: self.switchml(number),
-            netreduce: self.netreduce(number),
+            netreduce: self.netreduce(number, served),
             offload,
         };
         let memory = Memory(self.pools.on(node_of_cpu(config.cores[number])).clone());
@@ -141,10 +143,21 @@ impl CoreBuilder<'_> {
         Some(Box::new(dialect))
     }
 
-    fn netreduce(&self, number: usize) -> Option<Box<NetreduceDialect<Memory>>> {
+    /// The rings of all cores.
+    fn rings(&self) -> impl Iterator<Item = ServedRing> {
+        let section = self.config.netreduce.iter();
+        let rings = section.flat_map(|section| &section.rings);
+        rings.map(|ring| ServedRing::from(ring.ring()))
+    }
+
+    fn netreduce(
+        &self,
+        number: usize,
+        served: &[ServedRing],
+    ) -> Option<Box<NetreduceDialect<Memory>>> {
         let section = self.config.netreduce.as_ref()?;
         let place = (number, self.config.cores.len() as u16);
-        let rings = section.rings.iter().map(RingSection::ring);
+        let rings = served.iter().cloned();
         let dialect = NetreduceDialect::new(section.dscp, self.kernels, place, rings);
         Some(Box::new(dialect))
     }

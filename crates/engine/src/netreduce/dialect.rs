@@ -6,15 +6,15 @@
 //! may have begun with sums, before its ring was removed or the switch restarted, and its receiver
 //! would take it for one.
 //!
-//! A ring is served by one core. All packets of a connection come by one queue, so the core that
-//! receives its first message remembers to which core its other packets go.
+//! A ring is served by one core. All cores know its connections ([`Connections`]): whichever
+//! receives a packet hands it over. While no link dies, that is one core for each connection.
 //!
 //! Fast path: a port's packets mostly come from one member. The flow cache remembers the headers of
-//! the last one, and what was found out by them. It holds until a connection or a ring changes. The
-//! way out is looked up once for a burst.
+//! the last one, and what was found out by them. It holds until its connection or a ring changes.
+//! The way out is looked up once for a burst.
 
 use super::ring::{Arrived, Ring};
-use super::{NetreduceCounters, RingConfig, RingStatus};
+use super::{Connections, NetreduceCounters, RingStatus, ServedRing};
 use crate::context::Context;
 use crate::core::Reply;
 use crate::demux::{Arrival, Claim};
@@ -27,6 +27,7 @@ use crate::{DropReason, PortId};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 use tally_kernels::Kernels;
 use tally_wire::field::ipv4;
@@ -47,7 +48,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// What control asks.
 pub enum Command {
     /// Serve a ring; one with its number is replaced, and begins anew, if it differs.
-    Bind(Box<RingConfig>),
+    Bind(Box<ServedRing>),
     /// End a ring.
     Unbind(RingId),
     /// Say how the rings of this core are.
@@ -82,8 +83,15 @@ struct Route {
     /// The core that serves the ring.
     core: usize,
     rank: u8,
-    /// The connection's epoch and queue pair, once its first message has begun.
-    at: Option<(RingEpoch, QueuePair)>,
+    connections: Arc<Connections>,
+}
+
+impl Route {
+    /// Whether its connection has this queue pair.
+    fn has(&self, qp: QueuePair) -> bool {
+        let known = self.connections.get(self.rank);
+        known.is_some_and(|(_, known)| known == qp)
+    }
 }
 
 /// The last data packet of a port: those like it are of the same connection.
@@ -96,26 +104,37 @@ struct Flow {
     rank: u8,
     channel: Channel,
     mac: Mac,
+    /// Where the connection is known, and as what.
+    connections: Arc<Connections>,
+    connection: (RingEpoch, QueuePair),
 }
 
 impl Flow {
     /// That of a frame with a packet of a ring; `None` if it is shorter than any other.
     fn new(
         frame: &[u8],
-        (ring, rank, core): (RingId, u8, usize),
+        route: &Route,
         at: Result<usize, usize>,
         channel: Channel,
         mac: Mac,
     ) -> Option<Self> {
         Some(Self {
             template: ConnectionTemplate::new(frame)?,
-            ring,
-            core,
+            ring: route.ring,
+            core: route.core,
             at: at.unwrap_or(usize::MAX),
-            rank,
+            rank: route.rank,
             channel,
             mac,
+            connections: Arc::clone(&route.connections),
+            connection: route.connections.get(route.rank)?,
         })
+    }
+
+    /// Whether its connection is still the ring's.
+    #[inline]
+    fn is_current(&self) -> bool {
+        self.connections.get(self.rank) == Some(self.connection)
     }
 
     /// The packet in a frame, and its datagram's bytes, if it is of the connection.
@@ -220,7 +239,7 @@ impl<P: Platform> NetreduceDialect<P> {
         dscp: u8,
         kernels: Kernels,
         (core, cores): (usize, u16),
-        rings: impl IntoIterator<Item = RingConfig>,
+        rings: impl IntoIterator<Item = ServedRing>,
     ) -> Self {
         let mut dialect = Self {
             tos: dscp << 2,
@@ -243,13 +262,13 @@ impl<P: Platform> NetreduceDialect<P> {
         &self.counters
     }
 
-    fn bind(&mut self, context: &mut Context<P>, config: RingConfig) {
-        let own = self.ring_at(config.id);
-        if own.is_ok_and(|at| self.rings[at].config == config) {
+    fn bind(&mut self, context: &mut Context<P>, ring: ServedRing) {
+        let own = self.ring_at(ring.config.id);
+        if own.is_ok_and(|at| self.rings[at].config == ring.config) {
             return;
         }
-        self.unbind(context, config.id);
-        self.add(config, context.core, context.cores, context.now);
+        self.unbind(context, ring.config.id);
+        self.add(ring, context.core, context.cores, context.now);
     }
 
     /// Remembers the connection of a packet from this port.
@@ -262,8 +281,12 @@ impl<P: Platform> NetreduceDialect<P> {
     }
 
     /// Adds a ring whose number no other has.
-    fn add(&mut self, config: RingConfig, core: usize, cores: u16, now: Time) {
+    fn add(&mut self, ring: ServedRing, core: usize, cores: u16, now: Time) {
         self.flows.clear();
+        let ServedRing {
+            config,
+            connections,
+        } = ring;
         let serving = config.core(cores);
         let members = config.members.len();
         for (rank, &source) in config.members.iter().enumerate() {
@@ -274,7 +297,7 @@ impl<P: Platform> NetreduceDialect<P> {
                 secret: config.secret,
                 core: serving,
                 rank: rank as u8,
-                at: None,
+                connections: Arc::clone(&connections),
             });
         }
         if serving == core {
@@ -304,17 +327,16 @@ impl<P: Platform> NetreduceDialect<P> {
         self.rings.binary_search_by_key(&id, |ring| ring.config.id)
     }
 
-    /// The ring, core and rank of a data packet with the ring DSCP.
+    /// The connection of a data packet with the ring DSCP.
     fn route(
-        &mut self,
+        &self,
         packet: &Packet,
         datagram: &[u8],
         channel: &Channel,
-    ) -> Result<(RingId, usize, u8), DropReason> {
-        let routes = self.routes.get_mut(&(channel.source, channel.destination));
+    ) -> Result<&Route, DropReason> {
+        let routes = self.routes.get(&(channel.source, channel.destination));
         let routes = routes.ok_or(DropReason::NetreduceUnknown)?;
-        let qp = packet.bth.qp;
-        let known = (routes.iter()).position(|it| it.at.is_some_and(|(_, of)| of == qp));
+        let known = routes.iter().position(|it| it.has(packet.bth.qp));
         let begins = packet.place().is_some_and(Place::begins);
         let found = match (known, begins) {
             (Some(at), false) => at,
@@ -326,25 +348,23 @@ impl<P: Platform> NetreduceDialect<P> {
                 let named = named.ok_or(DropReason::NetreduceHeader)?;
                 if known != Some(named) {
                     Self::learn(routes, named, known, payload, channel)?;
-                    self.flows.clear();
                 }
                 named
             }
         };
-        let route = &routes[found];
-        Ok((route.ring, route.core, route.rank))
+        Ok(&routes[found])
     }
 
     /// Remembers the queue pair of a connection whose first message begins.
     #[cold]
     fn learn(
-        routes: &mut [Route],
+        routes: &[Route],
         named: usize,
         known: Option<usize>,
         payload: &[u8],
         channel: &Channel,
     ) -> Result<(), DropReason> {
-        let route = &mut routes[named];
+        let route = &routes[named];
         let header = RingHeader::parse(payload, &route.secret, channel)
             .map_err(|_| DropReason::NetreduceHeader)?;
         if header.rank != route.rank {
@@ -353,13 +373,14 @@ impl<P: Platform> NetreduceDialect<P> {
         if header.message != 0 {
             return Err(DropReason::NetreduceUnknown);
         }
-        if (route.at).is_some_and(|(epoch, _)| epoch.is_after(header.epoch)) {
+        let begins = (route.connections).begin(route.rank, header.epoch, channel.qp);
+        if !begins {
             return Err(DropReason::NetreduceEpoch);
         }
-        route.at = Some((header.epoch, channel.qp));
         // The receiver has given the number of a queue pair that ended to another.
         if let Some(known) = known {
-            routes[known].at = None;
+            let ended = &routes[known];
+            ended.connections.end(ended.rank, channel.qp);
         }
         Ok(())
     }
@@ -394,15 +415,10 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         let packet = Packet::parse(datagram).map_err(|_| DropReason::NetreduceUnknown)?;
         let place = packet.place().ok_or(DropReason::NetreduceUnknown)?;
         let channel = Channel::of(udp, packet.bth.qp);
-        let (ring, core, rank) = self.route(&packet, datagram, &channel)?;
-        let at = self.ring_at(ring);
-        let flow = Flow::new(
-            bytes,
-            (ring, rank, core),
-            at,
-            channel,
-            udp.addresses.src_mac,
-        );
+        let route = self.route(&packet, datagram, &channel)?;
+        let (core, rank) = (route.core, route.rank);
+        let at = self.ring_at(route.ring);
+        let flow = Flow::new(bytes, route, at, channel, udp.addresses.src_mac);
         if core != context.core {
             self.remember(arrival.port, flow);
             context.ports.hand_over(core, arrival.port, frame);
@@ -449,7 +465,8 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         port: PortId,
         frames: &mut impl Iterator<Item = P::Frame>,
     ) -> Option<P::Frame> {
-        let Some(Some(flow)) = self.flows.get(usize::from(port.0)) else {
+        let flow = self.flows.get(usize::from(port.0)).and_then(Option::as_ref);
+        let Some(flow) = flow.filter(|flow| flow.is_current()) else {
             return frames.next();
         };
         if flow.core != context.core {

@@ -186,9 +186,11 @@ pub(super) fn release_all<P: Platform>(
     Some(kept)
 }
 
-/// The port by which a packet leaves: when it came, its receiver may not have been heard yet.
+/// The port by which a packet leaves: when it came, its receiver may not have been heard yet, and
+/// the link to its receiver may have died since.
 fn egress_of<P: Platform>(context: &mut Context<P>, held: &mut Held<P::Frame>) -> Option<PortId> {
-    held.egress.or_else(|| {
+    let live = (held.egress).filter(|&egress| context.forwarding.is_live(egress));
+    live.or_else(|| {
         let bytes = held.frame.data_mut().expect("made exclusive when it came");
         match (context.forwarding).classify_transit(context.now, held.port, bytes, &()) {
             Ok(Verdict::Forward(egress)) => Some(egress),

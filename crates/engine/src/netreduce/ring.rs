@@ -227,7 +227,8 @@ impl<F: Frame> Ring<F> {
             (None, Some(header)) => self.connect(context, counters, rank, &header, &arrived)?,
             (None, None) => return Err(DropReason::NetreduceUnknown),
         };
-        if (connection.port, connection.mac) != (arrived.port, arrived.mac) {
+        let may_come = (context.forwarding).may_come(connection.port, arrived.port);
+        if !may_come || connection.mac != arrived.mac {
             return Err(DropReason::NetreducePort);
         }
         let position = self.locate(rank, &connection, arrived.psn);

@@ -9,6 +9,7 @@ pub mod node;
 pub mod pair;
 pub mod plain;
 pub mod platform;
+pub mod ring;
 pub mod sums;
 pub mod switch;
 pub mod table;

@@ -3,13 +3,14 @@
 use super::Switch;
 use crate::port::Outside;
 use tally_engine::metrics::MetricSet as _;
-use tally_engine::netreduce::{self, NetreduceCounters, RingConfig, RingStatus};
+use tally_engine::netreduce::{self, NetreduceCounters, RingConfig, RingStatus, ServedRing};
 use tally_engine::{Command, DialectCommand};
 use tally_wire::netreduce::RingId;
 
 impl Switch {
     /// Serves a ring: now, once there are cores, and after a restart.
     pub(crate) fn bind_ring(&mut self, ring: RingConfig, out: &mut Outside<'_>) {
+        let ring = ServedRing::from(ring);
         self.rings.push(ring.clone());
         self.begin_all(out);
         self.command_ring(|| netreduce::Command::Bind(Box::new(ring.clone())));
@@ -17,7 +18,7 @@ impl Switch {
 
     /// Ends a ring.
     pub(crate) fn unbind_ring(&mut self, id: RingId, out: &mut Outside<'_>) {
-        self.rings.retain(|ring| ring.id != id);
+        self.rings.retain(|ring| ring.config.id != id);
         self.begin_all(out);
         self.command_ring(|| netreduce::Command::Unbind(id));
         for core in &mut self.cores {
