@@ -204,7 +204,7 @@ pub enum WorkerError {
         by: Option<Rank>,
     },
     /// Another worker has another shape (D-1).
-    #[error("{} has another payload size or another version of sessions than we do: run one release of Tally at all ranks", ByRank(*.by))]
+    #[error("{} has another payload size, another `ranks_per_host` or another version of sessions than we do: run one release of Tally with the same values at all ranks", ByRank(*.by))]
     Shape {
         /// Who.
         by: Option<Rank>,

@@ -377,8 +377,7 @@ impl Worker {
                 self.stats.duplicates += 1;
             }
             Taken::New { seq, .. } if header.flags.has(Flags::OVERFLOW) => {
-                let error = WorkerError::Overflow { fragment: seq };
-                self.leave_with(now, LeaveCode::Overflow, seq, error);
+                self.overflow(now, seq);
             }
             Taken::New { seq, latency } => {
                 let from_ps = header.flags.has(Flags::FROM_PS);
@@ -485,6 +484,11 @@ impl Worker {
             return Some(self.emit(out, &header));
         }
         let contribution = io.contribute(again.seq, self.payload(out));
+        // Elements that their owner has changed meanwhile.
+        if contribution == Contribution::Overflow {
+            self.overflow(now, again.seq);
+            return None;
+        }
         assert_eq!(contribution, Contribution::Ready(again.element), "W-3");
         let flags = Flags::RESEND;
         Some(self.emit_data(out, again.seq, again.element, again.priority, flags))
@@ -519,8 +523,13 @@ impl Worker {
         if seq == self.end || !open {
             return None;
         }
-        let Contribution::Ready(element) = io.contribute(seq, self.payload(out)) else {
-            return None;
+        let element = match io.contribute(seq, self.payload(out)) {
+            Contribution::Ready(element) => element,
+            Contribution::NotReady => return None,
+            Contribution::Overflow => {
+                self.overflow(now, seq);
+                return None;
+            }
         };
         while self.submissions.front().is_some_and(|s| s.end <= seq) {
             self.submissions.pop_front();
@@ -529,6 +538,12 @@ impl Worker {
         self.window.sent_new(now, element, priority);
         self.stats.fragments += 1;
         Some(self.emit_data(out, seq, element, priority, Flags::NONE))
+    }
+
+    /// Ends the job for all: an integer of fragment `seq` left its range.
+    fn overflow(&mut self, now: Time, seq: u64) {
+        let error = WorkerError::Overflow { fragment: seq };
+        self.leave_with(now, LeaveCode::Overflow, seq, error);
     }
 
     fn payload<'a>(&self, out: &'a mut [u8]) -> &'a mut [u8] {

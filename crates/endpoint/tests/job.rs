@@ -425,7 +425,7 @@ fn final_refusals_end_the_session_and_name_the_culprit() {
             2,
             0,
             0,
-            "rank 2 has another payload size or another version of sessions",
+            "rank 2 has another payload size, another `ranks_per_host` or another version of sessions",
         ),
         (
             Reason::Window,
@@ -713,6 +713,29 @@ fn an_overflow_ends_the_job_for_all_and_names_the_fragment() {
             }
         }
         assert!(own >= 1);
+    }
+}
+
+#[test]
+fn a_contribution_that_overflowed_before_it_was_sent_ends_the_job_for_all() {
+    let mut world = World::new(&Plan::quiet(3));
+    world.workers[1].1.overflows = Some(70);
+    world.submit(500);
+    world.finish();
+    world.run_to_end(60 * SECOND);
+    assert_eq!(
+        world.error(1),
+        Some(&WorkerError::Overflow { fragment: 70 })
+    );
+    for rank in [0, 2] {
+        let error = world.error(rank);
+        let Some(WorkerError::MemberFailed { code, fragment, .. }) = error else {
+            panic!("rank {rank}: {error:?}");
+        };
+        assert_eq!((*code, *fragment), (Some(LeaveCode::Overflow), Some(70)));
+    }
+    for (_, data) in &world.workers {
+        assert!(!data.results.contains_key(&70), "no sum without rank 1");
     }
 }
 

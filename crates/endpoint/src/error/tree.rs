@@ -75,7 +75,7 @@ impl fmt::Display for TreeFailure {
             ),
             (Reason::Shape, Some(ranks)) => write!(
                 f,
-                "{ranks} ({name:?}) has another payload size or another version of sessions than we do: run one release of Tally at all ranks"
+                "{ranks} ({name:?}) has another payload size, another `ranks_per_host` or another version of sessions than we do: run one release of Tally with the same values at all ranks"
             ),
             (Reason::StaleEpoch, _) => {
                 write!(

@@ -74,6 +74,9 @@ pub enum Contribution {
     Ready(Element),
     /// It depends on a result that has not come; ask again after the next one.
     NotReady,
+    /// There is none: an integer of it left its range before it was sent. The job ends as at a
+    /// result that overflowed.
+    Overflow,
 }
 
 /// How a result came.

@@ -96,6 +96,8 @@ pub struct Data {
     pub depends: Option<u64>,
     /// This fragment's i32 are as large as can be.
     pub overflowing: Option<u64>,
+    /// This fragment has no contribution: it overflows before.
+    pub overflows: Option<u64>,
     asked: u64,
     base: u64,
     pub results: BTreeMap<u64, (Element, Vec<u8>)>,
@@ -128,6 +130,9 @@ impl Gradients for Data {
         {
             assert_eq!(seq, self.asked, "what was ready stays so");
             return Contribution::NotReady;
+        }
+        if self.overflows == Some(seq) {
+            return Contribution::Overflow;
         }
         self.asked = self.asked.max(seq + 1);
         if self.overflowing == Some(seq) {
@@ -217,6 +222,7 @@ impl World {
                 window: u64::from(plan.window),
                 depends: plan.depends,
                 overflowing: None,
+                overflows: None,
                 asked: plan.first,
                 base: plan.first,
                 results: BTreeMap::new(),
