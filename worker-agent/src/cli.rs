@@ -355,9 +355,12 @@ pub(crate) enum JobCommand {
 pub(crate) struct JobValues {
     /// Number of the job in the switch's configuration.
     pub(crate) id: u16,
-    /// Workers of the job: 1 to 64 at one switch, to 4096 in a tree of switches.
+    /// Ranks of the job: 1 to 64 workers at one switch, to 4096 in a tree of switches.
     #[arg(long)]
     pub(crate) workers: u16,
+    /// Ranks of each host that are one worker of the switch, 1 to 64.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) ranks_per_host: u16,
     /// File with the job's key, 32 to 128 hexadecimal digits; - is standard input.
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,

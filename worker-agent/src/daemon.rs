@@ -1,10 +1,11 @@
 //! The agent of a host: takes part in jobs for the processes that train on it.
 //!
 //! One thread lets processes in, at the socket, and tells the status. Each process has a session of
-//! its own: what it asks for, what comes from the network and its timers are the events of one loop
-//! (`rank.rs`). Over the kernel's UDP each session has a thread and a socket, so that none can keep
-//! another waiting. A DPDK port belongs to one thread, on which all sessions take turns
-//! (`port.rs`). If a session fails, so does its process alone.
+//! its own, or shares it with the other ranks of this host that are one worker: what they ask for,
+//! what comes from the network and its timers are the events of one loop (`worker.rs`). Over the
+//! kernel's UDP each session has a thread and a socket, so that none can keep another waiting. A
+//! DPDK port belongs to one thread, on which all sessions take turns (`port.rs`). If a session
+//! fails, so do its processes alone.
 //!
 //! # The catches
 //!
@@ -14,6 +15,7 @@
 mod control;
 mod execute;
 mod failure;
+mod gather;
 mod live;
 mod orders;
 #[cfg(feature = "dpdk")]
@@ -23,6 +25,7 @@ mod server;
 mod status;
 mod succession;
 mod warnings;
+mod worker;
 
 use crate::config::{AgentConfig, AgentJob, AgentTransport};
 use crate::doctor::{self, Room};
@@ -52,6 +55,7 @@ use tally_local::{
 };
 use tally_program::service::{self, Watchdog};
 use tally_schema::agent::status::{JobStatus, RankStatus, Status};
+use worker::Mailbox;
 
 /// How long to wait at most before looking at the stop flag again.
 const IDLE_MAX: Duration = Duration::from_millis(100);
@@ -162,6 +166,9 @@ struct Agent {
     began: Instant,
     /// By job and rank. The thread that serves one has the other clone, until all is over.
     ranks: HashMap<(u16, u16), Arc<Shared>>,
+    /// Workers that wait for more processes of this host, by job and first rank. The thread of one
+    /// has the other clone, until all is over.
+    workers: HashMap<(u16, u16), Arc<Mailbox>>,
     /// If all processes share a port.
     port: Option<PortThread>,
     /// If a parameter server is configured.
@@ -217,6 +224,7 @@ impl Agent {
             listener,
             began: Instant::now(),
             ranks: HashMap::new(),
+            workers: HashMap::new(),
             port,
             server,
             answering: Arc::default(),
@@ -362,14 +370,16 @@ impl Agent {
     /// Forgets those whose session is over.
     fn reap(&mut self) {
         self.ranks.retain(|_, shared| Arc::strong_count(shared) > 1);
+        self.workers
+            .retain(|_, mailbox| Arc::strong_count(mailbox) > 1);
     }
 
     fn admit(&mut self, pending: PendingPeer) {
         let Hello { job, rank, .. } = pending.hello();
         let (pid, uid) = (pending.pid(), pending.uid());
         let name = format!("job {job} rank {rank}");
-        let worker = match self.check(&pending.hello()) {
-            Ok(of) => self.live.config().worker(&of, rank),
+        let of = match self.check(&pending.hello()) {
+            Ok(of) => of,
             Err(failure) => {
                 let why = &failure.text;
                 self.log
@@ -378,26 +388,36 @@ impl Agent {
                 return;
             }
         };
+        let config = self.live.config();
         let limits = Limits {
             regions: REGIONS_MAX,
-            memory_bytes: u64::from(self.live.config().memory_mib) << 20,
+            memory_bytes: u64::from(config.memory_mib) << 20,
             ..Limits::default()
         };
-        let shared = Arc::new(Shared::new(&worker, pid, uid, pending.presence()));
+        let worker = config.worker(&of, rank);
+        let parts = of.ranks_per_host;
+        let first = rank - rank % parts;
+        let shared = Arc::new(Shared::new(&worker, (rank, of.workers), &pending));
         let task = Task {
-            name: name.clone(),
+            name: match parts {
+                1 => name.clone(),
+                _ => format!("job {job} ranks {first} to {}", first + parts - 1),
+            },
             config: worker,
+            first,
+            parts,
             loss: self.loss.map(|loss| Loss {
-                seed: loss.seed + u64::from(rank),
+                seed: loss.seed + u64::from(first),
                 ..loss
             }),
-            shared: shared.clone(),
             stop: self.stop.clone(),
             log: self.log,
         };
         // The peer is made in its thread: nothing of a process's own making is dropped in this one.
         let process = PendingProcess {
             task,
+            rank,
+            shared: shared.clone(),
             pending,
             limits,
         };
@@ -407,11 +427,7 @@ impl Agent {
                 .pending_processes
                 .try_send(process)
                 .map_err(|why| why.to_string()),
-            None => std::thread::Builder::new()
-                .name(format!("{job}.{rank}"))
-                .spawn(move || process.run())
-                .map(drop)
-                .map_err(|why| why.to_string()),
+            None => self.begin(process),
         };
         match begun {
             Ok(()) => {
@@ -424,6 +440,25 @@ impl Agent {
                 .log
                 .error(format_args!("{name}: no thread for process {pid}: {why}")),
         }
+    }
+
+    /// Gives a process to the thread of its worker, or to a new one.
+    fn begin(&mut self, process: PendingProcess) -> Result<(), String> {
+        let (job, first) = (process.task.config.job.id, process.task.first);
+        let process = match self.workers.get(&(job, first)) {
+            Some(mailbox) => match mailbox.put(process) {
+                None => return Ok(()),
+                Some(process) => process,
+            },
+            None => process,
+        };
+        let mailbox = Mailbox::new();
+        self.workers.insert((job, first), mailbox.clone());
+        std::thread::Builder::new()
+            .name(format!("{job}.{first}"))
+            .spawn(move || process.run(&mailbox))
+            .map(drop)
+            .map_err(|why| why.to_string())
     }
 
     /// The job that a process may take part in.
@@ -470,6 +505,15 @@ impl Agent {
                 let text = format!("process {pid} is that rank already");
                 Failure::new(Class::Taken, text)
             });
+        }
+        let of_host = |(id, it): &(u16, u16)| {
+            *id == job && it / of.ranks_per_host == rank / of.ranks_per_host
+        };
+        let mut others = self.ranks.iter().filter(|(at, _)| of_host(at));
+        if let Some(((_, other), _)) = others.find(|(_, it)| it.is_leaving()) {
+            let text =
+                format!("rank {other} of this host has just ended and is leaving; try again");
+            return Err(Failure::new(Class::Leaving, text));
         }
         if let Some((served, agent)) = self.served_before(job, rank) {
             let text = format!(

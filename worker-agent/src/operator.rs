@@ -99,6 +99,7 @@ fn job_of(values: &JobValues) -> Result<Job, AgentError> {
         key: key(&values.key_file)?,
         workers: values.workers.into(),
         priority: values.priority.map(u32::from),
+        ranks_per_host: Some(values.ranks_per_host.into()),
     })
 }
 
@@ -130,12 +131,12 @@ pub(crate) fn key(path: &Path) -> Result<String, AgentError> {
 
 fn list_text(version: u64, jobs: &[JobLine]) -> String {
     let mut text = format!("configuration version {version}\n");
-    text += "   job  workers  priority  processes here\n";
+    text += "   job  workers  ranks per host  priority  processes here\n";
     for job in jobs {
         let priority = job.priority.map_or("computed".into(), |it| it.to_string());
         text += &format!(
-            "{:>6}  {:>7}  {:>8}  {:>14}\n",
-            job.id, job.workers, priority, job.processes
+            "{:>6}  {:>7}  {:>14}  {:>8}  {:>14}\n",
+            job.id, job.workers, job.ranks_per_host, priority, job.processes
         );
     }
     text
@@ -145,8 +146,8 @@ fn list_json(version: u64, jobs: &[JobLine]) -> String {
     let job = |it: &JobLine| {
         let priority = it.priority.map_or("null".into(), |it| it.to_string());
         format!(
-            r#"{{"id": {}, "workers": {}, "priority": {priority}, "processes": {}}}"#,
-            it.id, it.workers, it.processes
+            r#"{{"id": {}, "workers": {}, "ranks_per_host": {}, "priority": {priority}, "processes": {}}}"#,
+            it.id, it.workers, it.ranks_per_host, it.processes
         )
     };
     let jobs: Vec<_> = jobs.iter().map(job).collect();
@@ -170,17 +171,19 @@ mod tests {
             workers: 4,
             priority,
             processes: 2,
+            ranks_per_host: 2,
         };
         let jobs = [line(7, None), line(65535, Some(9))];
         assert_eq!(
             list_text(3, &jobs),
-            "configuration version 3\n   job  workers  priority  processes here\n     \
-             7        4  computed               2\n 65535        4         9               2\n"
+            "configuration version 3\n   job  workers  ranks per host  priority  processes here\n     \
+             7        4               2  computed               2\n 65535        4               2         9               2\n"
         );
         let mut json = list_json(3, &jobs).into_bytes();
         let read = simd_json::to_owned_value(&mut json).unwrap();
         assert_eq!(read["jobs"][1]["priority"].as_u64(), Some(9));
         assert!(read["jobs"][0]["priority"].is_null());
+        assert_eq!(read["jobs"][0]["ranks_per_host"].as_u64(), Some(2));
         assert_eq!(read["version"].as_u64(), Some(3));
         assert_eq!(list_json(1, &[]), "{\"version\": 1, \"jobs\": []}\n");
     }

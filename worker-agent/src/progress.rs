@@ -74,7 +74,7 @@ impl Console {
 
 impl Observer for Console {
     fn waiting(&mut self, members: Members) {
-        let missing = missing(members).unwrap_or_default();
+        let missing = missing(members, 1).unwrap_or_default();
         self.line(&format!("waiting for {missing}"));
     }
 

@@ -22,10 +22,10 @@ use tally_schema::agent::report::Losses;
 use tally_schema::agent::status::Slowest;
 use tally_wire::Key;
 
-pub use report::{SessionReport, missing};
+pub use report::{SessionReport, missing, ranks_of};
 pub use tally_session::{
-    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, Mismatch, NAME_BYTES_MAX, Priority,
-    Refused, SessionState, Ticket,
+    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, Mismatch, NAME_BYTES_MAX, Parts,
+    Priority, Refused, SessionState, Ticket,
 };
 
 /// How long to wait at most before looking at the stop flag again.
@@ -43,6 +43,8 @@ pub struct Session {
     job: u16,
     rank: u16,
     workers: u16,
+    /// Ranks that this worker is, and each other.
+    parts: u16,
     window: u16,
     payload_bytes: u32,
     /// What `link` was opened by.
@@ -65,34 +67,40 @@ impl Session {
     pub fn open(config: &WorkerConfig, loss: Option<Loss>) -> Result<Self, AgentError> {
         let (group, units) = (Some(Group::of(config)), Some(config.units()));
         let link = open_link(&config.transport, config.switch, group, units)?;
-        Self::over(losing(link, loss), config)
+        Self::over(losing(link, loss), config, 1)
     }
 
-    /// As [`open`](Self::open), over a link that is open.
+    /// As [`open`](Self::open), over a link that is open, with buffers of `parts` parts: the
+    /// worker is that many ranks.
     ///
     /// # Errors
     /// If the system gives no random number.
     ///
     /// # Panics
     /// As [`open`](Self::open).
-    pub fn over(link: Box<dyn Link>, config: &WorkerConfig) -> Result<Self, AgentError> {
+    pub fn over(
+        link: Box<dyn Link>,
+        config: &WorkerConfig,
+        parts: u16,
+    ) -> Result<Self, AgentError> {
         let job = &config.job;
         let rank = job
             .rank
             .expect("the caller has made sure that there is a rank");
         let clock = Clock::start();
-        let worker = worker_of(config, rank)?;
+        let worker = worker_of(config, rank, parts)?;
         Ok(Self {
             job: job.id,
             rank,
             workers: job.workers,
+            parts,
             window: config.window,
             payload_bytes: config.payload_bytes,
             transport: config.transport.clone(),
             link,
             is_broken: false,
             clock,
-            session: tally_session::Session::new(clock.now(), worker, job.priority),
+            session: tally_session::Session::new(clock.now(), worker, parts, job.priority),
         })
     }
 
@@ -307,19 +315,22 @@ impl Session {
         SessionReport {
             job: self.job,
             epoch: session.epoch(),
-            rank: self.rank,
-            workers: self.workers,
+            rank: self.rank * self.parts,
+            workers: self.workers * self.parts,
             payload_bytes: self.payload_bytes,
             window: self.window,
             collectives,
             waiting: session.waiting() as u64,
-            behind: match worker.awaited() {
-                Awaited::Ranks(ranks) => ranks.iter().map(u16::from).collect(),
-                Awaited::Range(range) => range.iter().collect(),
-                Awaited::NoRank | Awaited::Unknown => Vec::new(),
-            },
+            behind: ranks_of(
+                &match worker.awaited() {
+                    Awaited::Ranks(ranks) => ranks.iter().map(u16::from).collect::<Vec<_>>(),
+                    Awaited::Range(range) => range.iter().collect(),
+                    Awaited::NoRank | Awaited::Unknown => Vec::new(),
+                },
+                self.parts,
+            ),
             slowest: worker.slowest().map(|it| Slowest {
-                rank: it.rank,
+                rank: it.rank * self.parts,
                 awaiting: f64::from(it.awaiting) / 1000.0,
                 ours: f64::from(it.ours) / 1000.0,
             }),
@@ -343,10 +354,15 @@ impl Session {
 }
 
 /// What the endpoint is to know of a session.
-fn worker_of(config: &WorkerConfig, rank: u16) -> Result<tally_endpoint::WorkerConfig, AgentError> {
+fn worker_of(
+    config: &WorkerConfig,
+    rank: u16,
+    parts: u16,
+) -> Result<tally_endpoint::WorkerConfig, AgentError> {
     let job = &config.job;
     let (id, key) = (job.job_id(), job.key.clone());
-    let (shape, instance) = (tally_session::shape(config.payload_bytes), instance()?);
+    let shape = tally_session::shape(config.payload_bytes, parts);
+    let instance = instance()?;
     let mut session =
         tally_endpoint::WorkerConfig::new(id, key, rank, job.workers, shape, instance);
     session.units = config.units();

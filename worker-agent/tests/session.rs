@@ -567,7 +567,7 @@ impl Link for Pinned {
 fn the_mac_that_accept_gives_is_pinned() {
     let rig = Rig::new(1, Habits::default(), true);
     let (link, pin) = Pinned::open(&rig);
-    let mut session = Session::over(Box::new(link), &rig.worker(0)).unwrap();
+    let mut session = Session::over(Box::new(link), &rig.worker(0), 1).unwrap();
     session.turn().unwrap();
     assert_eq!(pin.get(), None, "before ACCEPT");
     let runs = |s: &mut Session| matches!(s.state(), SessionState::Running { .. });

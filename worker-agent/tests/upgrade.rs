@@ -233,7 +233,7 @@ fn jobs_come_and_go_at_the_control_socket() {
         );
         let text = good(&call(&agent, &["job", "list"], ""));
         assert!(
-            text.contains("     8        3         9               1\n"),
+            text.contains("     8        3               1         9               1\n"),
             "{text}"
         );
         let text = good(&call(&agent, &["job", "list", "--json"], ""));

@@ -30,6 +30,64 @@ pub trait Elements: Any + Send {
     /// # Panics
     /// May, if there is no room.
     fn write(&mut self, at: usize, from: &[u8]);
+
+    /// Ranks whose elements these are. The contribution is their sum, and each gets the result.
+    fn parts(&self) -> usize {
+        1
+    }
+
+    /// As [`read`](Self::read), of one of the [`parts`](Self::parts); `read` is of the first.
+    ///
+    /// # Panics
+    /// As `read`.
+    fn read_part(&self, part: usize, at: usize, into: &mut [u8]) {
+        debug_assert_eq!(part, 0);
+        self.read(at, into);
+    }
+}
+
+/// Elements of the ranks of one host, in the order in which they are summed: that of ranks. The
+/// first is the root's in a broadcast from this host.
+pub struct Parts<E>(Vec<E>);
+
+impl<E: Elements> Parts<E> {
+    /// Of each rank its elements.
+    ///
+    /// # Panics
+    /// If there are none, or of different lengths.
+    #[must_use]
+    pub fn new(parts: Vec<E>) -> Self {
+        let bytes = parts.first().map(Elements::bytes);
+        assert!(
+            bytes.is_some() && parts.iter().all(|it| Some(it.bytes()) == bytes),
+            "parts of one collective"
+        );
+        Self(parts)
+    }
+}
+
+impl<E: Elements> Elements for Parts<E> {
+    fn bytes(&self) -> usize {
+        self.0[0].bytes()
+    }
+
+    fn read(&self, at: usize, into: &mut [u8]) {
+        self.0[0].read(at, into);
+    }
+
+    fn write(&mut self, at: usize, from: &[u8]) {
+        for part in &mut self.0 {
+            part.write(at, from);
+        }
+    }
+
+    fn parts(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read_part(&self, part: usize, at: usize, into: &mut [u8]) {
+        self.0[part].read(at, into);
+    }
 }
 
 impl Elements for Vec<u8> {
@@ -116,7 +174,7 @@ impl Collective {
         }
     }
 
-    /// Whether it makes sense on `bytes` bytes among `workers` ranks.
+    /// Whether it makes sense on `bytes` bytes among `workers` ranks of a job.
     ///
     /// # Errors
     /// The first reason why it does not.

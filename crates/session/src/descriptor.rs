@@ -262,6 +262,40 @@ impl Table {
     }
 }
 
+/// Ranks of one host that bring different collectives: those outside the majority, or all without
+/// one, and what each brings, in words. None if all bring the same. `brought` has the rank, the
+/// collective and its bytes.
+#[must_use]
+pub fn differing(brought: &[(u16, &Collective, usize)]) -> Option<(Vec<u16>, String)> {
+    let mut groups: Vec<(Record, &str, Vec<u16>)> = Vec::new();
+    for (rank, collective, bytes) in brought {
+        let record = Record::new(collective, *bytes);
+        match groups.iter_mut().find(|(of, ..)| *of == record) {
+            Some((.., ranks)) => ranks.push(*rank),
+            None => groups.push((record, &collective.name, vec![*rank])),
+        }
+    }
+    if groups.len() < 2 {
+        return None;
+    }
+    let said: Vec<_> = groups
+        .iter()
+        .map(|(record, name, ranks)| match ranks[..] {
+            [rank] => format!("rank {rank} brings {record} called {name:?}"),
+            _ => {
+                let ranks: Vec<_> = ranks.iter().map(u16::to_string).collect();
+                format!("ranks {} bring {record} called {name:?}", ranks.join(", "))
+            }
+        })
+        .collect();
+    let is_majority = |ranks: &[u16]| 2 * ranks.len() > brought.len();
+    let minority = groups
+        .into_iter()
+        .filter(|(.., ranks)| !is_majority(ranks))
+        .flat_map(|(.., ranks)| ranks);
+    Some((minority.collect(), said.join(", ")))
+}
+
 /// Ranks do not bring the same collective. None of its elements was given to anybody.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(

@@ -25,9 +25,10 @@ mod session;
 mod stream;
 
 pub use collective::{
-    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Priority, Refused,
-    Ticket,
+    Collective, CollectiveKind, Done, ELEMENTS_MAX, Elements, NAME_BYTES_MAX, Parts, Priority,
+    Refused, Ticket,
 };
-pub use descriptor::Mismatch;
+pub use descriptor::{Mismatch, differing};
 pub use dtype::{Arithmetic, Dtype};
+pub use payload::PARTS_MAX;
 pub use session::{Session, SessionState, shape};

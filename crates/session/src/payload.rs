@@ -11,22 +11,30 @@
 //! Bytes and plain elements are copied once between buffer and payload, and turned round there
 //! where the wire has the other byte order. All others are converted on the way, one payload at a
 //! time.
+//!
+//! A buffer of several ranks is summed on the way, one payload at a time and in the order of its
+//! parts: plain elements as the switch sums them, all others as f32.
 
 mod convert;
 mod fixed;
+mod parts;
 
 use crate::collective::{Collective, CollectiveKind, Elements};
 use crate::dtype::{Arithmetic, Dtype};
 pub(crate) use convert::Tools;
 use convert::{divide, emit, is_turned, turn_round};
 use fixed::Fixed;
+pub use parts::PARTS_MAX;
 use tally_endpoint::Contribution;
 use tally_endpoint::stream::Part;
 use tally_kernels::ELEMENT_BYTES;
 use tally_wire::Element;
 
 enum Travel {
-    Bytes { root: u16 },
+    /// From this worker.
+    Bytes {
+        root: u16,
+    },
     Plain,
     Widened,
     Quantized(Fixed),
@@ -68,9 +76,10 @@ pub(crate) struct Message {
 }
 
 impl Message {
+    /// Of one of `workers`, whose buffer has `parts` ranks as those of all.
     pub(crate) fn new(
         collective: &Collective,
-        bytes: usize,
+        (bytes, parts): (usize, u16),
         workers: u16,
         payload_bytes: usize,
     ) -> Self {
@@ -78,7 +87,7 @@ impl Message {
         let elements = bytes / dtype.bytes();
         let narrow = matches!(dtype, Dtype::F16 | Dtype::Bf16);
         let travel = match (collective.kind, collective.arithmetic) {
-            (CollectiveKind::Broadcast { root }, _) => Travel::Bytes { root },
+            (CollectiveKind::Broadcast { root }, _) => Travel::Bytes { root: root / parts },
             (CollectiveKind::Barrier, _) => Travel::Plain,
             _ if dtype.is_int() => Travel::Plain,
             (_, Arithmetic::Fixed) => Travel::Quantized(Fixed::new(elements, payload_bytes)),
@@ -90,6 +99,8 @@ impl Message {
             Travel::Widened | Travel::Quantized(_) => ELEMENT_BYTES,
         };
         let is_mean = collective.kind == CollectiveKind::Mean;
+        // At most what a configuration may have, and the same at every worker (D-1).
+        let ranks = workers * parts;
         Self {
             travel,
             layout: Layout {
@@ -97,8 +108,8 @@ impl Message {
                 elements,
                 per_fragment: payload_bytes / size,
             },
-            // With one worker nothing is divided, so that a NaN keeps its bits.
-            divisor: (is_mean && workers > 1).then_some(workers),
+            // With one rank nothing is divided, so that a NaN keeps its bits.
+            divisor: (is_mean && ranks > 1).then_some(ranks),
         }
     }
 
@@ -142,7 +153,12 @@ impl Message {
             }
             Travel::Plain => {
                 let used = layout.copy(index, buffer, payload);
-                turn_round(layout.dtype, &mut payload[..used]);
+                let payload = &mut payload[..used];
+                turn_round(layout.dtype, payload);
+                let (at, _) = layout.range(index);
+                if tools.add_parts(layout.dtype, buffer, at, payload) {
+                    return Contribution::Overflow;
+                }
             }
             Travel::Widened => {
                 let floats = tools.load(layout.dtype, buffer, layout.range(index));
@@ -185,8 +201,8 @@ impl Message {
         let (layout, by) = (self.layout, self.divisor);
         let dtype = layout.dtype;
         match &mut self.travel {
-            // It is what we sent.
-            Travel::Bytes { root } if *root == tools.rank => {}
+            // It is what we sent, and the one rank that is here has it.
+            Travel::Bytes { root } if *root == tools.rank && buffer.parts() == 1 => {}
             Travel::Bytes { .. } => {
                 let (at, count) = layout.range(index);
                 let size = dtype.bytes();

@@ -69,6 +69,8 @@ pub enum SessionState {
 /// A worker's session.
 pub struct Session {
     workers: u16,
+    /// Ranks of each worker.
+    parts: u16,
     /// Of collectives without one of their own; else a profile's.
     priority: Option<u8>,
     worker: Worker,
@@ -90,19 +92,21 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that begins to join `now`. `priority` takes the place of a profile's.
+    /// A session that begins to join `now`, with buffers of `parts` parts. `priority` takes the
+    /// place of a profile's.
     ///
     /// # Panics
     /// If `config` does not have the [`shape`] of sessions, or counts its fragments from another
     /// number than 0.
     #[must_use]
-    pub fn new(now: Time, config: WorkerConfig, priority: Option<u8>) -> Self {
+    pub fn new(now: Time, config: WorkerConfig, parts: u16, priority: Option<u8>) -> Self {
         let payload_bytes = usize::from(config.units) * UNIT_BYTES;
-        assert_eq!(config.shape, shape(payload_bytes as u32));
+        assert_eq!(config.shape, shape(payload_bytes as u32, parts));
         assert_eq!(config.first_fragment, 0);
         let (rank, workers) = (config.rank, config.workers);
         Self {
             workers,
+            parts,
             priority,
             stream: Stream::new(rank, workers, config.window, payload_bytes),
             worker: Worker::new(now, config),
@@ -125,13 +129,17 @@ impl Session {
     ///
     /// # Errors
     /// If it makes no sense, or comes after [`finish`](Self::finish) or an error.
+    ///
+    /// # Panics
+    /// If the buffer does not have the session's number of parts.
     pub fn submit(
         &mut self,
         now: Time,
         collective: Collective,
         buffer: Box<dyn Elements>,
     ) -> Result<Ticket, Refused> {
-        collective.check(buffer.bytes(), self.workers)?;
+        assert_eq!(buffer.parts(), usize::from(self.parts));
+        collective.check(buffer.bytes(), self.workers * self.parts)?;
         if self.finishing || self.is_over() {
             return Err(Refused::Over);
         }
@@ -340,11 +348,14 @@ impl Session {
     }
 }
 
-/// What all members of a job must agree on when they join (D-1).
+/// What all members of a job must agree on when they join (D-1): with `parts` ranks each.
 #[must_use]
-pub fn shape(payload_bytes: u32) -> Shape {
+pub fn shape(payload_bytes: u32, parts: u16) -> Shape {
     let mut hash = Sha256::new();
     hash.update("tally session 1");
     hash.update(payload_bytes.to_le_bytes());
+    if parts > 1 {
+        hash.update(parts.to_le_bytes());
+    }
     hash.finalize().into()
 }

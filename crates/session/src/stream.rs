@@ -100,7 +100,8 @@ impl Stream {
         buffer: Box<dyn Elements>,
     ) -> (Ticket, u64) {
         let bytes = buffer.bytes();
-        let message = Message::new(&collective, bytes, self.workers, self.payload_bytes);
+        let of = (bytes, buffer.parts() as u16);
+        let message = Message::new(&collective, of, self.workers, self.payload_bytes);
         let data = self.end + descriptor::fragments(self.workers, self.payload_bytes);
         let end = data + message.fragments();
         let ticket = Ticket(self.submitted);

@@ -342,7 +342,7 @@ impl Process {
     pub fn new(now: Time, config: WorkerConfig, script: Rc<Script>, rng: Rng) -> Self {
         Self {
             rank: config.rank as u8,
-            session: Session::new(now, config, None),
+            session: Session::new(now, config, 1, None),
             script,
             rng,
             submitted: 0,

@@ -7,7 +7,7 @@
 
 use super::live::{Change, Refusal};
 use super::orders::{Answer, Asked, Order, OrderError};
-use crate::config::{AgentConfig, AgentJob};
+use crate::config::{AgentConfig, AgentJob, RANKS_PER_HOST_MAX};
 use crate::control::proto::agent_server::{Agent, AgentServer};
 use crate::control::proto::{
     AddJobRequest, Changed, DrainReply, DrainRequest, Job, JobLine, ListJobsReply, ListJobsRequest,
@@ -280,6 +280,9 @@ fn job_of(job: Option<Job>) -> Result<AgentJob, Status> {
         Some((_, Ok(priority))) => Some(priority),
         Some((found, Err(_))) => return Err(number("job.priority", found, 255)),
     };
+    let each = job.ranks_per_host.unwrap_or(1);
+    let ranks_per_host = u16::try_from(each)
+        .map_err(|_| number("job.ranks_per_host", each, RANKS_PER_HOST_MAX.into()))?;
     // The key's error names no digit of it.
     let key = job.key.parse();
     let key = key.map_err(|why| Status::invalid_argument(format!("job.key: {why}")))?;
@@ -287,6 +290,7 @@ fn job_of(job: Option<Job>) -> Result<AgentJob, Status> {
         id,
         key,
         workers,
+        ranks_per_host,
         priority,
     })
 }
@@ -313,6 +317,7 @@ impl Agent for Desk {
             workers: it.workers.into(),
             priority: it.priority.map(u32::from),
             processes: count(it.processes),
+            ranks_per_host: it.ranks_per_host.into(),
         });
         Ok(Response::new(ListJobsReply {
             version: answer.version,
@@ -387,6 +392,7 @@ mod tests {
                 key,
                 workers,
                 priority,
+                ranks_per_host: None,
             }))
             .map_err(|it| it.message().to_owned())
         };

@@ -115,6 +115,7 @@ impl Agent {
         let line = |of: &AgentJob| JobLine {
             id: of.id,
             workers: of.workers,
+            ranks_per_host: of.ranks_per_host,
             priority: of.priority,
             processes: self.ranks.keys().filter(|(job, _)| *job == of.id).count(),
         };

@@ -71,9 +71,50 @@ impl From<&AgentError> for Failure {
     }
 }
 
+/// The error, for processes of a worker that is `parts` ranks: its ranks are those of the job.
+pub(super) fn failure_of(error: &AgentError, parts: u16) -> Failure {
+    let failure = Failure::from(error);
+    Failure {
+        ranks: of_workers(failure.ranks, parts),
+        text: with_hosts(failure.text, parts),
+        ..failure
+    }
+}
+
+/// The ranks that workers are, `parts` each; without those behind the first run, if any is above
+/// the first 64.
+fn of_workers(workers: Ranks, parts: u16) -> Ranks {
+    if parts == 1 {
+        return workers;
+    }
+    let of = |worker: u16| worker * parts..(worker + 1) * parts;
+    if workers.iter().flat_map(of).all(|rank| rank < 64) {
+        let bits = workers
+            .iter()
+            .flat_map(of)
+            .fold(0, |bits, rank| bits | 1 << rank);
+        return Ranks::of_bits(bits);
+    }
+    let run = workers.run();
+    run.map_or(Ranks::NONE, |(first, end)| {
+        Ranks::of_range(first * parts, end * parts)
+    })
+}
+
+/// A text in which ranks are those of the switch, said so.
+fn with_hosts(text: String, parts: u16) -> String {
+    match parts {
+        1 => text,
+        _ => format!(
+            "{text} (ranks here are hosts: rank 1 is ranks {parts} to {} of the job)",
+            2 * parts - 1
+        ),
+    }
+}
+
 /// What a process's oldest collective waits for, from
 /// [`Session::stall`](crate::session::Session::stall).
-pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
+pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>, parts: u16) -> Cause {
     let Some((error, name)) = stall else {
         let text = "the agent has no collective of this process under way".into();
         return Cause {
@@ -81,7 +122,7 @@ pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
             text,
         };
     };
-    let ranks = ranks_of(&error);
+    let ranks = of_workers(ranks_of(&error), parts);
     let text = match error {
         WorkerError::Stalled {
             after,
@@ -98,6 +139,7 @@ pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>) -> Cause {
         Some(name) => format!("waiting for {name}: {text}"),
         None => text,
     };
+    let text = with_hosts(text, parts);
     Cause { ranks, text }
 }
 
@@ -144,6 +186,29 @@ mod tests {
     }
 
     #[test]
+    fn ranks_of_hosts_are_those_of_the_job() {
+        let bits = |workers: u64, parts| of_workers(Ranks::of_bits(workers), parts).bits();
+        assert_eq!(bits(0b101, 1), 0b101);
+        assert_eq!(bits(0b101, 2), 0b11_0011);
+        assert_eq!(of_workers(Ranks::NONE, 4), Ranks::NONE);
+        let run = |workers, parts| of_workers(workers, parts).run();
+        assert_eq!(run(Ranks::of_bits(1 << 40), 2), Some((80, 82)));
+        assert_eq!(run(Ranks::of_bits(1 << 63), 64), Some((4032, 4096)));
+        assert_eq!(run(Ranks::of_range(100, 103), 8), Some((800, 824)));
+        let lost = AgentError::Job {
+            job: 7,
+            source: WorkerError::MemberLost {
+                rank: Some(Rank(1)),
+            },
+        };
+        let failure = failure_of(&lost, 4);
+        assert_eq!(failure.ranks.bits(), 0b1111_0000);
+        let hosts = "(ranks here are hosts: rank 1 is ranks 4 to 7 of the job)";
+        assert!(failure.text.ends_with(hosts), "{}", failure.text);
+        assert_eq!(failure_of(&lost, 1), Failure::from(&lost));
+    }
+
+    #[test]
     fn a_cause_names_the_collective_and_the_ranks_as_far_as_they_are_known() {
         let stalled = |awaited| WorkerError::Stalled {
             after: Duration::from_millis(2300),
@@ -152,13 +217,13 @@ mod tests {
             ps_missing: false,
         };
         let name = || Some("layer1.weight".to_owned());
-        let known = cause(Some((stalled(Awaited::Ranks(Bits(0b100))), name())));
+        let known = cause(Some((stalled(Awaited::Ranks(Bits(0b100))), name())), 1);
         assert_eq!(known.ranks.bits(), 0b100);
         assert_eq!(
             known.text,
             "waiting for layer1.weight: no result for 2.3s, although the switch answers: rank 2 has not contributed"
         );
-        let unknown = cause(Some((stalled(Awaited::Unknown), name())));
+        let unknown = cause(Some((stalled(Awaited::Unknown), name())), 1);
         assert!(unknown.ranks.is_empty());
         let text = unknown.text;
         assert!(text.contains("does not know which ranks"), "{text}");
@@ -166,7 +231,7 @@ mod tests {
             after: Duration::from_secs(2),
             hint: None,
         };
-        let text = cause(Some((silent, None))).text;
+        let text = cause(Some((silent, None)), 1).text;
         assert!(text.contains("silent for 2s"), "{text}");
         let not_started = WorkerError::NotStarted {
             after: Duration::from_secs(2),
@@ -175,11 +240,14 @@ mod tests {
             ps_missing: false,
             hint: None,
         };
-        let joining = cause(Some((not_started, None)));
+        let joining = cause(Some((not_started, None)), 1);
         assert_eq!(joining.ranks.bits(), 0b1010);
         let text = joining.text;
         assert!(text.contains("ranks 1, 3 are missing"), "{text}");
-        let many = cause(Some((stalled(Awaited::Range(range(4000, 4096))), name())));
+        let many = cause(
+            Some((stalled(Awaited::Range(range(4000, 4096))), name())),
+            1,
+        );
         assert_eq!(many.ranks, Ranks::of_range(4000, 4096));
         let text = many.text;
         assert!(text.contains("ranks 4000 to 4095 have not"), "{text}");
@@ -190,11 +258,11 @@ mod tests {
             ps_missing: false,
             hint: None,
         };
-        let joining = cause(Some((not_started, None)));
+        let joining = cause(Some((not_started, None)), 1);
         assert_eq!(joining.ranks, Ranks::of_range(70, 90));
         let text = joining.text;
         assert!(text.contains("ranks 70 to 89 are missing"), "{text}");
-        assert!(cause(None).text.contains("no collective"));
+        assert!(cause(None, 1).text.contains("no collective"));
     }
 
     /// TR-25: a failure elsewhere in a tree has the class of the same failure without one.

@@ -190,6 +190,7 @@ mod tests {
             id,
             key,
             workers,
+            ranks_per_host: 1,
             priority: None,
         }
     }

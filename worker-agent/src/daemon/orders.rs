@@ -43,6 +43,7 @@ pub(super) struct Answer {
 pub(super) struct JobLine {
     pub(super) id: u16,
     pub(super) workers: u16,
+    pub(super) ranks_per_host: u16,
     pub(super) priority: Option<u8>,
     /// Processes of it that the agent serves.
     pub(super) processes: usize,

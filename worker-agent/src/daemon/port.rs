@@ -15,8 +15,9 @@
 //! * While the device is being opened, for seconds if its peer answers badly, no process has a
 //!   turn.
 
-use super::rank::{IDLE_MAX, LOOK_EVERY, PendingProcess, Rank, Turn, crashed};
+use super::rank::PendingProcess;
 use super::server::{PortServer, WHO};
+use super::worker::{IDLE_MAX, LOOK_EVERY, Turn, Worker, crashed, watch};
 use crate::config::{AgentConfig, PsJob, Transport};
 use crate::error::AgentError;
 use crate::link::dpdk::{DpdkPort, Dropped};
@@ -26,10 +27,9 @@ use crate::link::udp::Group;
 use crate::link::{Link, LinkError};
 use crate::log::Log;
 use crate::ps::{self, Server};
-use crate::session::Session;
 use crossbeam_channel::Receiver;
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use std::mem;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -72,7 +72,7 @@ pub(super) fn serve(
     let units = server.is_none().then(|| config.units());
     let switch = config.switch.address;
     let port = DpdkPort::new(eal, device, local, *port, switch, units)?;
-    let sockets = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(watching)?;
+    let sockets = watch()?;
     let server = match server {
         Some(it) => {
             let link = losing(Box::new(port.link(None)), it.loss);
@@ -84,7 +84,7 @@ pub(super) fn serve(
         port,
         server,
         sockets,
-        ranks: Vec::new(),
+        workers: Vec::new(),
         is_lost: false,
         next_look: Instant::now(),
         dropped: Dropped::default(),
@@ -104,9 +104,9 @@ struct Crowd {
     port: DpdkPort,
     /// The parameter server at this port, if it has one.
     server: Option<Served>,
-    /// All processes' sockets, by their places among the ranks.
+    /// All processes' sockets, by the places of their workers.
     sockets: Epoll,
-    ranks: Vec<Option<Member>>,
+    workers: Vec<Option<Member>>,
     /// Whether the device has been lost, as the log says.
     is_lost: bool,
     next_look: Instant,
@@ -120,9 +120,9 @@ struct Crowd {
 type Served = (Server<Box<dyn Link>>, Receiver<Vec<PsJob>>);
 
 struct Member {
-    rank: Rank,
+    worker: Worker,
     name: String,
-    /// Whether its socket is to be looked at.
+    /// Whether its sockets are to be looked at.
     look: bool,
 }
 
@@ -148,9 +148,9 @@ impl Crowd {
                 }
                 self.look(all)?;
             }
-            // The first rank finds the most room in the device.
+            // The first worker finds the most room in the device.
             first += 1;
-            let n = self.ranks.len();
+            let n = self.workers.len();
             is_busy = false;
             for at in (0..n).map(|i| (first + i) % n) {
                 is_busy |= self.turn(at, now);
@@ -159,14 +159,14 @@ impl Crowd {
             if is_busy {
                 continue;
             }
-            let is_empty = self.ranks.iter().all(Option::is_none);
+            let is_empty = self.workers.iter().all(Option::is_none);
             if is_empty && stop.load(Ordering::Relaxed) {
                 match &mut self.server {
                     Some((server, _)) if !server.is_over() => server.stop(),
                     _ => return Ok(()),
                 }
             }
-            let timeouts = self.ranks.iter().flatten().map(|it| it.rank.idle_for());
+            let timeouts = self.workers.iter().flatten().map(|it| it.worker.idle_for());
             let server = self.server.iter().map(|(it, _)| it.idle_for(IDLE_MAX));
             if let Some(timeout) = timeouts.chain(server).min() {
                 self.port.wait(timeout, Some(self.sockets.0.as_fd()))?;
@@ -260,33 +260,34 @@ impl Crowd {
     }
 
     fn begin(&mut self, process: PendingProcess) {
-        let PendingProcess {
-            task,
-            pending,
-            limits,
-        } = process;
-        let peer = pending.accept(limits);
-        let link = self.port.link(Some(Group::of(&task.config).address));
-        let link = losing(Box::new(link), task.loss);
-        let free = self.ranks.iter().position(Option::is_none);
-        let at = free.unwrap_or(self.ranks.len());
-        let readable = EpollEvent::new(EpollFlags::EPOLLIN, at as u64);
-        let watched = self.sockets.add(peer.as_fd(), readable).map_err(watching);
-        let session = watched
-            .map_err(AgentError::from)
-            .and_then(|()| Session::over(link, &task.config));
-        let session = match session {
-            Ok(session) => session,
-            Err(error) => return task.fail(peer, &error),
+        let mut workers = self.workers.iter_mut().flatten();
+        if let Some(member) = workers.find(|it| it.worker.waits_for(&process.task)) {
+            return member.worker.admit(process);
+        }
+        let link = self
+            .port
+            .link(Some(Group::of(&process.task.config).address));
+        let link = losing(Box::new(link), process.task.loss);
+        let name = process.task.name.clone();
+        let worker = match watch() {
+            Ok(sockets) => Worker::new(link, sockets, process),
+            Err(error) => return process.fail(&error.into()),
         };
+        let free = self.workers.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.workers.len());
+        let readable = EpollEvent::new(EpollFlags::EPOLLIN, at as u64);
+        if let Err(why) = self.sockets.add(worker.sockets(), readable) {
+            // All are looked at every 50 ms.
+            self.log.error(format_args!("{name}: {}", watching(why)));
+        }
         let member = Some(Member {
-            name: task.name.clone(),
-            rank: Rank::new(task, session, peer),
+            name,
+            worker,
             look: true,
         });
         match free {
-            Some(free) => self.ranks[free] = member,
-            None => self.ranks.push(member),
+            Some(free) => self.workers[free] = member,
+            None => self.workers.push(member),
         }
     }
 
@@ -299,11 +300,11 @@ impl Crowd {
             Err(error) => return Err(watching(error).into()),
         };
         for event in &events[..n] {
-            if let Some(Some(member)) = self.ranks.get_mut(event.data() as usize) {
+            if let Some(Some(member)) = self.workers.get_mut(event.data() as usize) {
                 member.look = true;
             }
         }
-        for member in self.ranks.iter_mut().flatten() {
+        for member in self.workers.iter_mut().flatten() {
             member.look |= all;
         }
         Ok(())
@@ -312,17 +313,17 @@ impl Crowd {
     /// Whether it had something to do. A session that crashes takes no other with it: what they
     /// share is as it was between two calls, or holds frames that count as lost.
     fn turn(&mut self, at: usize, now: Instant) -> bool {
-        let Some(member) = &mut self.ranks[at] else {
+        let Some(member) = &mut self.workers[at] else {
             return false;
         };
         let look = mem::take(&mut member.look);
-        match catch_unwind(AssertUnwindSafe(|| member.rank.turn(now, look))) {
+        match catch_unwind(AssertUnwindSafe(|| member.worker.turn(now, look))) {
             Ok(Turn::Busy) => return true,
             Ok(Turn::Idle) => return false,
             Ok(Turn::Over) => {}
             Err(_) => crashed(self.log, &member.name),
         }
-        let over = self.ranks[at].take();
+        let over = self.workers[at].take();
         if catch_unwind(AssertUnwindSafe(|| drop(over))).is_err() {
             self.log.error("a session crashed once more in its end");
         }

@@ -2,11 +2,11 @@
 
 use super::warnings::{Host, Watch};
 use crate::config::WorkerConfig;
-use crate::session::{Session, SessionState, missing};
+use crate::session::{CollectiveKind, Session, SessionState, missing};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tally_local::{Fallbacks, Operation, Presence};
+use tally_local::{Fallbacks, PendingPeer, Presence};
 use tally_schema::agent::status::{Done, RankStatus};
 use tally_wire::Key;
 
@@ -14,11 +14,11 @@ use tally_wire::Key;
 const EVERY: Duration = Duration::from_millis(250);
 
 /// Counts a collective that is done.
-pub(super) const fn count(done: &mut Done, operation: Operation) {
-    let kind = match operation {
-        Operation::Sum | Operation::Mean => &mut done.all_reduce,
-        Operation::Broadcast { .. } => &mut done.broadcast,
-        Operation::Barrier => &mut done.barrier,
+pub(super) const fn count(done: &mut Done, kind: CollectiveKind) {
+    let kind = match kind {
+        CollectiveKind::Sum | CollectiveKind::Mean => &mut done.all_reduce,
+        CollectiveKind::Broadcast { .. } => &mut done.broadcast,
+        CollectiveKind::Barrier => &mut done.barrier,
     };
     *kind += 1;
 }
@@ -43,16 +43,21 @@ struct State {
 }
 
 impl Shared {
-    pub(super) fn new(worker: &WorkerConfig, pid: i32, uid: u32, presence: Presence) -> Self {
+    /// Of rank `rank` among `workers`.
+    pub(super) fn new(
+        worker: &WorkerConfig,
+        (rank, workers): (u16, u16),
+        pending: &PendingPeer,
+    ) -> Self {
         let now = Instant::now();
         let state = State {
             came: now,
             looked: now,
             is_leaving: false,
             status: RankStatus {
-                rank: worker.job.rank.unwrap_or_default(),
-                pid,
-                uid,
+                rank,
+                pid: pending.pid(),
+                uid: pending.uid(),
                 window: worker.window,
                 state: "opening its link".into(),
                 ..RankStatus::default()
@@ -62,8 +67,8 @@ impl Shared {
         };
         Self {
             state: Mutex::new(state),
-            presence,
-            workers: worker.job.workers,
+            presence: pending.presence(),
+            workers,
             key: Mutex::new(worker.job.key.clone()),
             has_new_key: AtomicBool::new(false),
         }
@@ -86,7 +91,7 @@ impl Shared {
         is_new.then(|| key().clone())
     }
 
-    /// Workers of its job.
+    /// Ranks of its job.
     pub(super) fn workers(&self) -> u16 {
         self.workers
     }
@@ -110,6 +115,14 @@ impl Shared {
         let mut state = self.state();
         state.is_leaving = true;
         state.status.state = "leaving".into();
+    }
+
+    /// What it waits for before there is a session.
+    pub(super) fn say_state(&self, words: &str) {
+        let mut state = self.state();
+        if state.status.state != words {
+            state.status.state = words.into();
+        }
     }
 
     pub(super) fn status(&self) -> RankStatus {
@@ -170,12 +183,12 @@ impl Shared {
     }
 }
 
-/// What a session does or waits for.
-pub(super) fn words(state: SessionState) -> String {
+/// What a session does or waits for, whose workers are `parts` ranks each.
+pub(super) fn words(state: SessionState, parts: u16) -> String {
     match state {
         SessionState::Joining(None) => "waiting for the switch".into(),
         SessionState::Joining(Some(members)) => {
-            let missing = missing(members).unwrap_or_else(|| "the job to begin".into());
+            let missing = missing(members, parts).unwrap_or_else(|| "the job to begin".into());
             format!("waiting for {missing}")
         }
         SessionState::Running { epoch } => format!("running, epoch {epoch}"),

@@ -261,6 +261,7 @@ impl Retired {
                         key: hex(job.key.as_bytes()),
                         workers: job.workers.into(),
                         priority: job.priority.map(u32::from),
+                        ranks_per_host: Some(job.ranks_per_host.into()),
                     };
                     // It refuses a job that it never had.
                     let _ = agent.set_job(job, None);

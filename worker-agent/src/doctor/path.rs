@@ -205,7 +205,7 @@ fn asked(config: &AgentConfig) -> Vec<probe::Asked> {
         probe::Asked {
             job: worker.job.job_id(),
             key: job.key.clone(),
-            workers: job.workers,
+            workers: job.hosts(),
             units: worker.units(),
             window: worker.window,
         }
@@ -371,7 +371,7 @@ pub(super) fn verdicts(
                 let fix = format!(
                     "correct jobs[].id in {file}; or {{\"id\": {id}, \"key\": …, \"workers\": {}}} under `jobs` in the \
                      switch's configuration, then there: systemctl reload tally-switch",
-                    job.workers
+                    job.hosts()
                 );
                 Check::bad("job", found, fix)
             }
@@ -401,12 +401,17 @@ pub(super) fn verdicts(
 fn known(job: &AgentJob, on: probe::Job, file: &str) -> Check {
     let id = job.id;
     match on.workers {
-        Some(workers) if workers != job.workers => {
+        Some(workers) if workers != job.hosts() => {
+            let each = job.ranks_per_host;
+            let ours = match each {
+                1 => job.workers.to_string(),
+                _ => format!("{} ({} ranks, {each} a host)", job.hosts(), job.workers),
+            };
             let found = format!(
-                "{id}: the switch has {workers} workers, and {file} has {}: none can join",
-                job.workers
+                "{id}: the switch has {workers} workers, and {file} has {ours}: none can join"
             );
-            let fix = format!("\"workers\": {workers} of job {id} in {file}, or at the switch");
+            let ranks = u32::from(workers) * u32::from(each);
+            let fix = format!("\"workers\": {ranks} of job {id} in {file}, or at the switch");
             Check::bad("job", found, fix)
         }
         Some(workers) if !on.has_ps => {

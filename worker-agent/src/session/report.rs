@@ -13,9 +13,9 @@ pub struct SessionReport {
     pub job: u16,
     /// Its incarnation, once it runs.
     pub epoch: Option<u16>,
-    /// Our rank.
+    /// Our rank, the first of several.
     pub rank: u16,
-    /// Workers of the job.
+    /// Ranks of the job.
     pub workers: u16,
     /// Bytes of elements in a frame.
     pub payload_bytes: u32,
@@ -61,13 +61,14 @@ pub struct SessionReport {
     pub rto_us: f64,
 }
 
-/// The members that a job waits for, in words.
+/// The members that a job waits for, in words. Each worker is `parts` ranks.
 #[must_use]
-pub fn missing(members: Members) -> Option<String> {
-    let ranks: Vec<_> = match members.range {
+pub fn missing(members: Members, parts: u16) -> Option<String> {
+    let workers: Vec<_> = match members.range {
         Some(range) => range.iter().collect(),
         None => Ranks(members.missing).iter().map(u16::from).collect(),
     };
+    let ranks = ranks_of(&workers, parts);
     let ps = "the parameter server";
     match (ranks.is_empty(), members.ps) {
         (true, true) => None,
@@ -75,6 +76,13 @@ pub fn missing(members: Members) -> Option<String> {
         (false, true) => Some(ranks_text(&ranks)),
         (false, false) => Some(format!("{} and {ps}", ranks_text(&ranks))),
     }
+}
+
+/// The ranks that workers are, `parts` each.
+#[must_use]
+pub fn ranks_of(workers: &[u16], parts: u16) -> Vec<u16> {
+    let of = |worker: &u16| worker * parts..(worker + 1) * parts;
+    workers.iter().flat_map(of).collect()
 }
 
 #[cfg(test)]
@@ -90,8 +98,8 @@ mod tests {
             range: range.and_then(|(first, end)| RankRange::new(first, end)),
             ps,
         };
-        let text = |it| missing(it).unwrap_or_default();
-        assert_eq!(missing(members(0, None, true)), None);
+        let text = |it| missing(it, 1).unwrap_or_default();
+        assert_eq!(missing(members(0, None, true), 1), None);
         assert_eq!(text(members(0b101, None, true)), "ranks 0, 2");
         let both = text(members(2, None, false));
         assert_eq!(both, "rank 1 and the parameter server");
@@ -99,5 +107,7 @@ mod tests {
         assert_eq!(many, "ranks 70 to 89");
         let one = text(members(0, Some((4095, 4096)), true));
         assert_eq!(one, "rank 4095");
+        let of_hosts = missing(members(0b101, None, true), 2);
+        assert_eq!(of_hosts.unwrap(), "ranks 0, 1, 4, 5");
     }
 }

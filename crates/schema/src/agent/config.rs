@@ -11,7 +11,7 @@ mod host;
 pub use changes::Changes;
 pub use host::{
     Access, AgentConfig, AgentJob, AgentPs, AgentTransport, Control, DEFAULT_SOCKET, Mode,
-    control_socket_of,
+    RANKS_PER_HOST_MAX, control_socket_of,
 };
 
 use crate::event::{LogSection, MetricsSection};

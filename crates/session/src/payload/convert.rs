@@ -7,6 +7,13 @@ use half::{bf16, f16};
 use tally_kernels::{CANONICAL_NAN, Kernels, Scale};
 use zerocopy::IntoBytes;
 
+/// Room for the elements of the ranks behind the first; none until a buffer has several parts.
+#[derive(Default)]
+pub(super) struct PartsRoom {
+    pub(super) bytes: Vec<u8>,
+    pub(super) sums: Vec<f32>,
+}
+
 /// What conversions need, the same for all collectives of a session.
 pub(crate) struct Tools {
     pub(super) rank: u16,
@@ -18,6 +25,7 @@ pub(crate) struct Tools {
     pub(super) floats: Vec<f32>,
     pub(super) f16s: Vec<f16>,
     pub(super) bf16s: Vec<bf16>,
+    pub(super) parts: PartsRoom,
 }
 
 impl Tools {
@@ -32,6 +40,7 @@ impl Tools {
             floats: vec![0.0; most],
             f16s: vec![f16::ZERO; most],
             bf16s: vec![bf16::ZERO; most],
+            parts: PartsRoom::default(),
         }
     }
 
@@ -39,29 +48,43 @@ impl Tools {
         self.bytes.len()
     }
 
-    /// Reads floats of the buffer: `count`, from element `at` on.
+    /// Reads floats of the buffer, summed over its parts: `count`, from element `at` on.
     pub(super) fn load(
         &mut self,
         dtype: Dtype,
         buffer: &dyn Elements,
         (at, count): (usize, usize),
     ) -> &[f32] {
+        self.load_part(dtype, buffer, 0, (at, count));
+        if buffer.parts() > 1 {
+            self.load_others(dtype, buffer, (at, count));
+        }
+        &self.floats[..count]
+    }
+
+    /// Reads floats of one part of the buffer.
+    pub(super) fn load_part(
+        &mut self,
+        dtype: Dtype,
+        buffer: &dyn Elements,
+        part: usize,
+        (at, count): (usize, usize),
+    ) {
         let at = at * dtype.bytes();
         let floats = &mut self.floats[..count];
         match dtype {
             Dtype::F16 => {
                 let halves = &mut self.f16s[..count];
-                buffer.read(at, halves.as_mut_bytes());
+                buffer.read_part(part, at, halves.as_mut_bytes());
                 halves.convert_to_f32_slice(floats);
             }
             Dtype::Bf16 => {
                 let halves = &mut self.bf16s[..count];
-                buffer.read(at, halves.as_mut_bytes());
+                buffer.read_part(part, at, halves.as_mut_bytes());
                 halves.convert_to_f32_slice(floats);
             }
-            _ => buffer.read(at, floats.as_mut_bytes()),
+            _ => buffer.read_part(part, at, floats.as_mut_bytes()),
         }
-        floats
     }
 
     /// Makes `floats` of `count` elements as they travel.

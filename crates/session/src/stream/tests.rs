@@ -4,6 +4,7 @@
 
 #[path = "../../../endpoint/tests/common/mod.rs"]
 mod common;
+mod hosts;
 
 use super::*;
 use crate::collective::CollectiveKind;
@@ -220,9 +221,17 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
 
 /// What the elements must become, as numbers.
 fn expected(collective: &Collective, inputs: &[Vec<u8>]) -> Vec<f64> {
+    let all: Vec<_> = inputs
+        .iter()
+        .map(|b| numbers(collective.dtype, b))
+        .collect();
+    expected_of(collective, &all, inputs.len())
+}
+
+/// The same, of what workers bring, with a mean over `ranks`.
+fn expected_of(collective: &Collective, all: &[Vec<f64>], ranks: usize) -> Vec<f64> {
     let dtype = collective.dtype;
-    let all: Vec<_> = inputs.iter().map(|b| numbers(dtype, b)).collect();
-    let n = inputs.len() as f64;
+    let n = ranks as f64;
     let is_mean = collective.kind == CollectiveKind::Mean && n > 1.0;
     let narrow = |v: f32| match dtype {
         Dtype::F16 => f16::from_f32(v).to_f64(),
@@ -270,7 +279,7 @@ fn expected(collective: &Collective, inputs: &[Vec<u8>]) -> Vec<f64> {
             })
             .collect();
     }
-    let c = inputs.len().next_power_of_two().trailing_zeros() as i32;
+    let c = all.len().next_power_of_two().trailing_zeros() as i32;
     let mut sums = Vec::new();
     for start in each.step_by(PAYLOAD / 4) {
         let range = start..all[0].len().min(start + PAYLOAD / 4);

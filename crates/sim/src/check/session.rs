@@ -207,7 +207,7 @@ impl Sessions {
             return;
         }
         let (job, workers) = (self.job, self.options.workers);
-        let shape = tally_session::shape(run.script.payload_bytes as u32);
+        let shape = tally_session::shape(run.script.payload_bytes as u32, 1);
         let mut config = WorkerConfig::new(job_id(job), key(job), rank, workers, shape, instance);
         config.units = self.options.units;
         config.window = self.options.window;

@@ -47,6 +47,7 @@ impl Cluster {
             id: job_id(job),
             key: key(job),
             workers: self.spec.jobs[job].into(),
+            ranks_per_host: 1,
             priority: None,
         };
         let transport = AgentTransport::Udp { bind: self.ip(at) };

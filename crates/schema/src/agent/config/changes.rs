@@ -60,6 +60,10 @@ impl Entry for AgentJob {
         if self.workers != new.workers {
             what.push(format!("workers {} -> {}", self.workers, new.workers));
         }
+        let (old, each) = (self.ranks_per_host, new.ranks_per_host);
+        if old != each {
+            what.push(format!("ranks_per_host {old} -> {each}"));
+        }
         if self.priority != new.priority {
             let words = |it: Option<u8>| it.map_or("computed".to_owned(), |it| it.to_string());
             let (old, new) = (words(self.priority), words(new.priority));

@@ -3,7 +3,7 @@
 
 use super::{
     Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
-    check_frames, check_jobs, check_parts, check_switch, default_payload_bytes,
+    check_frames, check_jobs, check_parts, check_switch, check_workers, default_payload_bytes,
     default_source_port, default_window, mac,
 };
 use crate::event::{LogSection, MetricsSection};
@@ -16,6 +16,9 @@ use tally_wire::{Key, Mac, UNIT_BYTES};
 
 /// Where processes find the agent, unless it is configured.
 pub const DEFAULT_SOCKET: &str = "/run/tally/agent/agent.sock";
+
+/// Ranks of a host that can be one worker: what the kernels fold at once.
+pub const RANKS_PER_HOST_MAX: u16 = 64;
 
 /// An agent's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -183,8 +186,12 @@ pub struct AgentJob {
     #[serde(with = "crate::key")]
     #[schemars(with = "crate::key::KeyText")]
     pub key: Key,
-    /// How many workers it has: 1 to 64 at one switch, to 4096 in a tree of switches.
+    /// Ranks of the job: 1 to 64 workers at one switch, to 4096 in a tree of switches.
     pub workers: u16,
+    /// Ranks of each host that are one worker of the switch, 1 to 64: with N of them `workers` here
+    /// is N times that of the switch. Rank r is on host r / N.
+    #[serde(default = "default_ranks_per_host", skip_serializing_if = "is_one")]
+    pub ranks_per_host: u16,
     /// The priority of collectives that have none of their own, as that of a worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
@@ -208,6 +215,38 @@ const fn default_memory_mib() -> u32 {
 
 const fn default_processes() -> u16 {
     64
+}
+
+const fn default_ranks_per_host() -> u16 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_one(ranks_per_host: &u16) -> bool {
+    *ranks_per_host == 1
+}
+
+impl AgentJob {
+    /// Workers that the switch has.
+    #[must_use]
+    pub const fn hosts(&self) -> u16 {
+        self.workers / self.ranks_per_host
+    }
+
+    fn check(&self, path: &Path, i: usize) -> Result<(), ConfigError> {
+        let (workers, each) = (self.workers, self.ranks_per_host);
+        check_workers(path, format!("jobs[{i}].workers"), workers)?;
+        let key = format!("jobs[{i}].ranks_per_host");
+        if !(1..=RANKS_PER_HOST_MAX).contains(&each) {
+            let allowed = format!("1 to {RANKS_PER_HOST_MAX}");
+            return Err(ConfigError::value(path, key, each, allowed));
+        }
+        if !workers.is_multiple_of(each) {
+            let allowed = format!("a divisor of {workers}, the job's workers");
+            return Err(ConfigError::value(path, key, each, allowed));
+        }
+        Ok(())
+    }
 }
 
 impl AgentConfig {
@@ -254,6 +293,7 @@ impl AgentConfig {
         let ps_jobs = self.ps.as_ref().and_then(|ps| ps.jobs.as_deref());
         check_parts(path, "ps.jobs", ps_jobs.unwrap_or_default())?;
         for (i, job) in self.jobs.iter().enumerate() {
+            job.check(path, i)?;
             // The worker's own checks, with this file's keys.
             self.worker(job, 0).check(path).map_err(|error| {
                 let ConfigError::Content { path, key, problem } = error else {
@@ -334,7 +374,8 @@ impl AgentConfig {
         }
     }
 
-    /// What a worker would be told that is rank `rank` of `job`.
+    /// What the worker would be told that has rank `rank` of `job`: at the switch its number is
+    /// that of the host.
     #[must_use]
     pub fn worker(&self, job: &AgentJob, rank: u16) -> WorkerConfig {
         WorkerConfig {
@@ -342,8 +383,8 @@ impl AgentConfig {
             job: WorkerJob {
                 id: job.id,
                 key: job.key.clone(),
-                workers: job.workers,
-                rank: Some(rank),
+                workers: job.hosts(),
+                rank: Some(rank / job.ranks_per_host),
                 priority: job.priority,
             },
             transport: self.transport_of_one(),
@@ -393,6 +434,27 @@ mod tests {
         assert_eq!(agent(&open).unwrap().access.mode, Mode(0o666));
     }
 
+    #[test]
+    fn a_host_of_several_ranks_is_one_worker() {
+        let of = |each: &str| agent(&AGENT.replacen("4,", &format!("4, {each},"), 1));
+        let config = of(r#""ranks_per_host": 2"#).unwrap();
+        let worker = |rank| config.worker(&config.jobs[0], rank).job;
+        assert_eq!(
+            [0, 1, 2, 3].map(|it| worker(it).rank),
+            [0, 0, 1, 1].map(Some)
+        );
+        assert_eq!((worker(3).workers, config.jobs[0].hosts()), (2, 2));
+        for (wrong, allowed) in [
+            (0, "1 to 64"),
+            (65, "1 to 64"),
+            (3, "a divisor of 4, the job's workers"),
+        ] {
+            let error = of(&format!("\"ranks_per_host\": {wrong}")).unwrap_err();
+            let want = format!("jobs[0].ranks_per_host: found {wrong}, expected {allowed}");
+            assert!(error.ends_with(&want), "{error}");
+        }
+    }
+
     /// Every key, none with its default.
     #[test]
     fn a_configuration_is_written_as_it_was_read() {
@@ -403,7 +465,8 @@ mod tests {
             "transport": {"type": "dpdk", "eal": {"memory": "hugepages", "megabytes": 128},
                           "device": "0000:01:00.0", "mac": "02:00:00:00:00:01", "address": "10.84.0.1",
                           "port": 5000},
-            "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "priority": 3}],
+            "jobs": [{"id": 7, "key": "000102030405060708090a0b0c0d0e0f", "workers": 4, "ranks_per_host": 2,
+                      "priority": 3}],
             "payload_bytes": 2048, "window": 64,
             "timeouts": {"join_ms": 1, "stall_ms": 2, "linger_ms": 3},
             "memory_mib": 64, "processes": 8,

@@ -1,0 +1,140 @@
+//! How a worker ends, and what its processes, the log and the other workers hear of it.
+
+use super::{LEAVE_WITHIN, Turn, Worker, numbers};
+use crate::daemon::failure::failure_of;
+use crate::error::AgentError;
+use crate::log::Level;
+use std::time::Instant;
+use tally_local::{Class, Failure, Peer, Ranks};
+
+/// Why a worker is served no longer.
+pub(super) enum End {
+    /// All processes wanted to leave, and have.
+    Left,
+    /// Its session has failed.
+    Failed(AgentError),
+    /// A process has ended without a word.
+    Closed(usize),
+    /// A process does not keep to the interface.
+    Misbehaved(usize, Failure),
+    /// The ranks of this host do not come together.
+    Apart(Failure),
+    /// The agent is to stop.
+    Stopped,
+}
+
+impl Worker {
+    pub(super) fn end(&mut self, now: Instant, end: End) -> Turn {
+        for rank in self.ranks.iter().flatten() {
+            rank.shared.leave();
+        }
+        if let Some(session) = &self.session
+            && self.task.log.says(Level::Debug)
+        {
+            self.task.say(Level::Debug, numbers(session));
+        }
+        self.notify(&end);
+        let Some(session) = &mut self.session else {
+            return Turn::Over;
+        };
+        match end {
+            End::Left | End::Failed(_) => return Turn::Over,
+            End::Closed(_) | End::Misbehaved(..) | End::Apart(_) => session.give_up(),
+            End::Stopped => session.interrupt(),
+        }
+        self.leave_by = Some(now + LEAVE_WITHIN);
+        Turn::Busy
+    }
+
+    /// Says to the processes and the log why it ends.
+    fn notify(&mut self, end: &End) {
+        let parts = self.task.parts;
+        let failure = match end {
+            End::Left => {
+                for mut peer in self.take_peers() {
+                    peer.finished();
+                }
+                return self.task.say(Level::Info, "left");
+            }
+            End::Failed(error) => {
+                let failure = failure_of(error, parts);
+                match parts {
+                    1 => self.task.say(Level::Error, error),
+                    _ => self.task.say(Level::Error, &failure.text),
+                }
+                failure
+            }
+            End::Apart(failure) => {
+                self.task.say(Level::Error, &failure.text);
+                failure.clone()
+            }
+            End::Closed(index) => {
+                let text = format!("{} ended without leaving the job", self.name_of(*index));
+                self.task.say(Level::Error, &text);
+                // It hears no more.
+                self.take_peer(*index);
+                self.failure_of_member(*index, &text)
+            }
+            End::Misbehaved(index, failure) => {
+                let text = match parts {
+                    1 => failure.text.clone(),
+                    _ => format!("{}: {}", self.name_of(*index), failure.text),
+                };
+                self.task.say(Level::Error, &text);
+                if let Some(mut peer) = self.take_peer(*index) {
+                    peer.fail(failure);
+                }
+                self.failure_of_member(*index, &text)
+            }
+            End::Stopped => {
+                let text =
+                    "the agent was stopped; when it is back, start the job again at all ranks";
+                Failure::new(Class::Stopped, text)
+            }
+        };
+        for mut peer in self.take_peers() {
+            peer.fail(&failure);
+        }
+    }
+
+    fn take_peer(&mut self, index: usize) -> Option<Peer> {
+        self.ranks.get_mut(index)?.as_mut()?.peer.take()
+    }
+
+    fn take_peers(&mut self) -> Vec<Peer> {
+        let ranks = self.ranks.iter_mut().flatten();
+        ranks.filter_map(|it| it.peer.take()).collect()
+    }
+
+    /// The process of the rank at `index`, as the log and the others of its host know it.
+    fn name_of(&self, index: usize) -> String {
+        match self.ranks.get(index) {
+            Some(Some(it)) if self.task.parts > 1 => {
+                format!("rank {} (process {} of this host)", it.rank, it.pid)
+            }
+            _ => "the process".into(),
+        }
+    }
+
+    /// What the others of its host hear of the rank at `index`.
+    fn failure_of_member(&self, index: usize, text: &str) -> Failure {
+        Failure {
+            class: Class::Member,
+            ranks: set_of(&[self.task.first + index as u16]),
+            text: format!(
+                "{text}; see what that one's log says, and start the job again at all ranks"
+            ),
+        }
+    }
+}
+
+/// Some ranks of a host, as errors have them: without those behind the first run, if any is above
+/// the first 64.
+pub(super) fn set_of(ranks: &[u16]) -> Ranks {
+    if ranks.iter().all(|&rank| rank < 64) {
+        return Ranks::of_bits(ranks.iter().fold(0, |bits, rank| bits | 1 << rank));
+    }
+    let first = ranks.first().copied().unwrap_or_default();
+    let run = (first..).zip(ranks).take_while(|(a, b)| a == *b).count();
+    Ranks::of_range(first, first + run as u16)
+}
