@@ -53,20 +53,23 @@ local TAG_BYTES = 8
 local ELEMENT = { [0] = "none", [1] = "i32", [2] = "f32", [3] = "scale", [4] = "f16", [5] = "bf16", [6] = "i16", [7] = "i8" }
 local I32, F32, SCALE, F16, BF16, I16, I8 = 1, 2, 3, 4, 5, 6, 7
 local ELEMENT_BYTES = { [I32] = 4, [F32] = 4, [SCALE] = 1, [F16] = 2, [BF16] = 2, [I16] = 2, [I8] = 1 }
-local ROLE = { [0] = "worker", [1] = "PS" }
+local ROLE = { [0] = "worker", [1] = "PS", [2] = "switch" }
 local RUNNING = { [0] = "no", [1] = "yes" }
 local STATE = { [0] = "waiting", [1] = "running", [2] = "ended" }
 local LEAVE_CODE = { [0] = "finished", [1] = "failed", [2] = "overflow", [3] = "interrupted",
   [4] = "stalled" }
+local LEAVE_ROLE = { [0] = "worker or PS", [2] = "switch" }
 local REASON = {
   [1] = "CHALLENGE", [2] = "UNKNOWN_JOB", [3] = "BAD_MAC", [4] = "BAD_RANK", [5] = "WORKERS", [6] = "PAYLOAD",
   [7] = "SHAPE", [8] = "RANK_TAKEN", [9] = "MEMBER_LOST", [10] = "MEMBER_FAILED", [11] = "STALE_EPOCH",
   [12] = "WINDOW", [13] = "REMOVED", [14] = "DRAINING", [15] = "TENANT_JOBS", [16] = "TENANT_WORKERS",
+  [17] = "PARENT", [18] = "PARTS",
 }
 local FINALITY = {
   [1] = "not final: say it again with this challenge", [2] = "hint, without a MAC", [3] = "hint, without a MAC",
   [4] = "final", [5] = "final", [6] = "final", [7] = "final", [8] = "not final", [9] = "final", [10] = "final",
   [11] = "final", [12] = "final", [13] = "final", [14] = "not final", [15] = "not final", [16] = "not final",
+  [17] = "not final", [18] = "not final",
 }
 local RANK = { [SWITCH] = "switch", [PS] = "parameter server" }
 for r = 0, 63 do RANK[r] = "worker" end
@@ -117,6 +120,24 @@ local f = {
   has_sent = ProtoField.uint8("tally.has_sent", "Says how far it is", base.DEC, RUNNING),
   awaiting = ProtoField.uint16("tally.awaiting", "Awaits results, of 1000 parts of the time"),
   slowest = ProtoField.uint8("tally.slowest", "Slowest rank"),
+  ready = ProtoField.uint8("tally.ready", "Ready", base.DEC, RUNNING),
+  first_rank = ProtoField.uint16("tally.first_rank", "First global rank"),
+  job_workers = ProtoField.uint16("tally.job_workers", "Workers of the job"),
+  node_ranks = ProtoField.uint16("tally.node_ranks", "Global ranks of the node"),
+  behind_from = ProtoField.uint16("tally.behind_from", "First global rank missing or behind"),
+  behind_to = ProtoField.uint16("tally.behind_to", "One past the last"),
+  ps_missing = ProtoField.uint8("tally.ps_missing", "A parameter server at or below it is missing", base.DEC, RUNNING),
+  slowest_in_tree = ProtoField.uint16("tally.slowest_in_tree", "Global rank of the slowest"),
+  part = ProtoField.uint8("tally.part", "Part"),
+  parts = ProtoField.uint8("tally.parts", "Parts"),
+  tree = ProtoField.uint8("tally.tree", "Tree", base.HEX),
+  local_rank = ProtoField.uint8("tally.local_rank", "Local rank"),
+  node_hosts = ProtoField.uint8("tally.node_hosts", "Hosts of the node"),
+  about_from = ProtoField.uint16("tally.about_from", "About the first global rank"),
+  about_to = ProtoField.uint16("tally.about_to", "One past the last"),
+  switch_name = ProtoField.string("tally.switch_name", "Switch"),
+  leave_role = ProtoField.uint8("tally.leave_role", "Role", base.DEC, LEAVE_ROLE),
+  below = ProtoField.uint8("tally.below", "Reason for which the job failed below", base.DEC, REASON),
   state = ProtoField.uint8("tally.state", "State", base.DEC, STATE),
   shards = ProtoField.uint8("tally.shards", "Shards"),
   base_port = ProtoField.uint16("tally.base_port", "Base port"),
@@ -184,20 +205,32 @@ local RULE = {
   [JOIN] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "role", ROLE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "running", RUNNING }, { 20, 2, "window" }, { 24, 32, "shape" },
-    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING }, { 62, 2, "awaiting" }, { 64, 8, "salt" } } },
+    { 56, 4, "sent" }, { 60, 1, "has_sent", RUNNING }, { 61, 1, "ready", RUNNING }, { 62, 2, "awaiting" },
+    { 64, 8, "salt" }, { 72, 2, "first_rank" }, { 74, 2, "job_workers" }, { 76, 2, "node_ranks" },
+    { 78, 2, "behind_from" }, { 80, 2, "behind_to" }, { 82, 1, "ps_missing", RUNNING },
+    { 84, 2, "slowest_in_tree" }, { 86, 1, "part" }, { 87, 1, "parts" } } },
   [ACCEPT] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "state", STATE }, { 17, 1, "workers" },
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
     { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 41, 1, "slowest" }, { 42, 2, "awaiting" },
     { 44, 4, "group" },
-    { 48, 4, "least" }, { 56, 8, "behind" }, { 64, 6, "switch_mac" }, { 72, 8, "salt" },
-    { 80, 16, "wrapped" }, { 96, 1, "has_wrapped", RUNNING } } },
+    { 48, 4, "least" }, { 52, 2, "slowest_in_tree" }, { 56, 8, "behind" }, { 64, 6, "switch_mac" },
+    { 72, 8, "salt" }, { 80, 16, "wrapped" }, { 96, 1, "has_wrapped", RUNNING }, { 97, 1, "tree" },
+    { 98, 1, "local_rank" }, { 99, 1, "node_hosts" }, { 100, 2, "first_rank" }, { 102, 2, "job_workers" },
+    { 104, 2, "behind_from" }, { 106, 2, "behind_to" } } },
   [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {
     { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "reason", REASON }, { 17, 1, "about" },
-    { 20, 4, "found" }, { 24, 4, "allowed" }, { 32, 8, "behind" } } },
+    { 18, 1, "tree" }, { 20, 4, "found" }, { 24, 4, "allowed" }, { 28, 2, "behind_from" }, { 30, 2, "behind_to" },
+    { 32, 8, "behind" }, { 40, 2, "about_from" }, { 42, 2, "about_to" }, { 48, 64, "switch_name" } } },
   [LEAVE] = { flags = 0, rank = is_member, bitmap = "none", control = {
-    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 20, 4, "failed_fragment" },
-    { 24, 8, "behind" }, { 32, 8, "salt" } } },
+    { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 17, 1, "leave_role" },
+    { 18, 1, "tree" }, { 20, 4, "failed_fragment" }, { 24, 8, "behind" }, { 32, 8, "salt" },
+    { 40, 2, "behind_from" }, { 42, 2, "behind_to" }, { 44, 2, "first_rank" } },
+    -- of a switch below which the job failed: what its members were told
+    control_below = { { 0, 8, "instance" }, { 8, 8, "challenge" }, { 16, 1, "code", LEAVE_CODE }, { 17, 1, "leave_role" },
+      { 18, 1, "tree" }, { 19, 1, "below", REASON }, { 20, 4, "allowed" }, { 24, 4, "found" },
+      { 28, 2, "behind_from" }, { 30, 2, "behind_to" }, { 32, 8, "salt" },
+      { 40, 2, "about_from" }, { 42, 2, "about_to" }, { 48, 64, "switch_name" } } },
   [DATA] = { flags = 0x33, rank = is_worker, bitmap = "own", elements = true },
   [RESULT] = { flags = 0x36, rank = is_anyone, bitmap = "tag", elements = true },
   [PARTIAL] = { flags = 0x33, rank = is_switch, bitmap = "some", elements = true },
@@ -385,14 +418,37 @@ local function unlisted_bytes(range, fields)
   return found
 end
 
+-- Bytes that are not printable ASCII as \xNN.
+local function switch_name(range)
+  local escaped = function(c) return string.format("\\x%02x", c:byte()) end
+  return (range:raw():match("^[^%z]*"):gsub("[^ -~]", escaped))
+end
+
+local function refusal_text(reason, values, range)
+  local text = REASON[reason] or "reason " .. reason
+  if values.about and values.about ~= 255 then text = text .. " about rank " .. values.about end
+  if values.about_to > values.about_from then
+    local last = values.about_to - 1
+    text = text .. (last > values.about_from and string.format(" about ranks %d-%d", values.about_from, last)
+      or " about rank " .. last)
+  end
+  local name = switch_name(range(48, 64))
+  if name ~= "" then text = text .. " at " .. name end
+  if values.found ~= 0 or values.allowed ~= 0 then
+    text = text .. string.format(" (found %d, allowed %d)", values.found, values.allowed)
+  end
+  return text
+end
+
 -- Returns a few words for the info column.
 local function add_control(tree, range, header, rule)
   local body = tree:add(tally, range, TYPE[header.type] .. " payload")
   local values = {}
-  for _, field in ipairs(rule.control) do
+  local fields = rule.control_below and range(19, 1):uint() ~= 0 and rule.control_below or rule.control
+  for _, field in ipairs(fields) do
     local at, size, name, names = field[1], field[2], field[3], field[4]
     local part = range(at, size)
-    local item = body:add(f[name], part)
+    local item = name == "switch_name" and body:add(f[name], part, switch_name(part)) or body:add(f[name], part)
     if size <= 4 then values[name] = part:uint() end
     if names and not names[values[name]] then
       complain(tree, item, x.control, string.format("%s %d is not in use", name, values[name]))
@@ -409,24 +465,28 @@ local function add_control(tree, range, header, rule)
     end
     if name == "about" and values.about == 255 then item:append_text(" (none)") end
   end
-  local strays = unlisted_bytes(range, rule.control)
+  local strays = unlisted_bytes(range, fields)
   if #strays > 0 then
     body:add_proto_expert_info(x.unlisted, "payload bytes that should be 0: " .. table.concat(strays, " "))
   end
   body:add(f.mac, range(MAC_AT, 16))
 
   if header.type == JOIN then
-    if values.role == 1 then return header.rank ~= PS and "as PS" or nil end
-    return string.format("of %d workers, %d units, window %d", values.workers, values.job_units, values.window)
+    if values.role == 1 then
+      local part = values.parts > 1 and string.format("part %d of %d", values.part, values.parts)
+      return header.rank ~= PS and "as PS" or part or nil
+    elseif values.role == 2 then
+      return string.format("as switch of ranks %d-%d of %d workers", values.first_rank,
+        values.first_rank + values.node_ranks - 1, values.job_workers)
+    end
+    local global = values.job_workers > 0 and string.format("(global rank %d of %d) ", values.first_rank, values.job_workers) or ""
+    return string.format("%sof %d workers, %d units, window %d", global, values.workers, values.job_units, values.window)
   elseif header.type == ACCEPT then
     return string.format("%s epoch %d", STATE[values.state] or "state " .. values.state, header.epoch)
   elseif header.type == REFUSE then
-    local text = REASON[values.reason] or "reason " .. values.reason
-    if values.about ~= 255 then text = text .. " about rank " .. values.about end
-    if values.found ~= 0 or values.allowed ~= 0 then
-      text = text .. string.format(" (found %d, allowed %d)", values.found, values.allowed)
-    end
-    return text
+    return refusal_text(values.reason, values, range)
+  elseif values.below then
+    return "failed below: " .. refusal_text(values.below, values, range)
   end
   local text = LEAVE_CODE[values.code] or "code " .. values.code
   local is_about_one = values.code == 2 or values.code == 4

@@ -22,6 +22,7 @@ import math
 import os
 import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -30,6 +31,7 @@ import tempfile
 import time
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "tally.lua"
+SPECIFICATION = SCRIPT.parents[1] / "PROTOCOL.md"
 PORT, SHARDS = 31249, 16
 FAILURES_SHOWN_MAX = 5
 SEPARATOR, LIST = "\x1f", "\x1e"
@@ -44,22 +46,39 @@ SWITCH, PS = 254, 255
 CONTROL_FIELDS = {
     JOIN: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "role"), (17, "B", "workers"), (18, "B", "job_units"),
            (19, "B", "running"), (20, "H", "window"), (24, "32s", "shape"), (56, "I", "sent"), (60, "B", "has_sent"),
-           (62, "H", "awaiting"), (64, "Q", "salt")],
+           (61, "B", "ready"), (62, "H", "awaiting"), (64, "Q", "salt"), (72, "H", "first_rank"), (74, "H", "job_workers"),
+           (76, "H", "node_ranks"), (78, "H", "behind_from"), (80, "H", "behind_to"), (82, "B", "ps_missing"),
+           (84, "H", "slowest_in_tree"), (86, "B", "part"), (87, "B", "parts")],
     ACCEPT: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "state"), (17, "B", "workers"),
              (18, "B", "job_units"), (19, "B", "shards"), (20, "H", "base_port"), (22, "H", "window"),
              (24, "Q", "joined"), (32, "Q", "left"), (40, "B", "ps_joined"), (41, "B", "slowest"),
              (42, "H", "awaiting"), (44, "4s", "group"),
-             (48, "I", "least"), (56, "Q", "behind"), (64, "6s", "switch_mac"), (72, "Q", "salt"),
-             (80, "16s", "wrapped"), (96, "B", "has_wrapped")],
-    REFUSE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "reason"), (17, "B", "about"), (20, "I", "found"),
-             (24, "I", "allowed"), (32, "Q", "behind")],
-    LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (20, "I", "failed_fragment"),
-            (24, "Q", "behind"), (32, "Q", "salt")],
+             (48, "I", "least"), (52, "H", "slowest_in_tree"), (56, "Q", "behind"), (64, "6s", "switch_mac"), (72, "Q", "salt"),
+             (80, "16s", "wrapped"), (96, "B", "has_wrapped"), (97, "B", "tree"), (98, "B", "local_rank"),
+             (99, "B", "node_hosts"), (100, "H", "first_rank"), (102, "H", "job_workers"), (104, "H", "behind_from"),
+             (106, "H", "behind_to")],
+    REFUSE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "reason"), (17, "B", "about"), (18, "B", "tree"),
+             (20, "I", "found"), (24, "I", "allowed"), (28, "H", "behind_from"), (30, "H", "behind_to"), (32, "Q", "behind"),
+             (40, "H", "about_from"), (42, "H", "about_to"), (48, "64s", "switch_name")],
+    LEAVE: [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (17, "B", "leave_role"), (18, "B", "tree"),
+            (20, "I", "failed_fragment"), (24, "Q", "behind"), (32, "Q", "salt"), (40, "H", "behind_from"),
+            (42, "H", "behind_to"), (44, "H", "first_rank")],
 }  # fmt: skip
+# LEAVE of a switch below which the job failed: byte 19 says so.
+BELOW_AT = 19
+LEAVE_BELOW = [(0, "Q", "instance"), (8, "Q", "challenge"), (16, "B", "code"), (17, "B", "leave_role"), (18, "B", "tree"),
+               (19, "B", "below"), (20, "I", "allowed"), (24, "I", "found"), (28, "H", "behind_from"), (30, "H", "behind_to"),
+               (32, "Q", "salt"), (40, "H", "about_from"), (42, "H", "about_to"), (48, "64s", "switch_name")]  # fmt: skip
+
+
+def control_fields(kind, payload):
+    return LEAVE_BELOW if kind == LEAVE and payload[BELOW_AT] else CONTROL_FIELDS[kind]
+
+
 SHOWN = (
     ["version", "type", "flags", "flags.resend", "flags.overflow", "flags.from_ps", "flags.finished", "flags.marked",
      "flags.collision", "priority", "element", "job", "epoch", "fragment", "rank", "units", "bitmap", "contributions", "tag", "i32", "f32", "scale", "f16", "bf16", "i16", "i8", "mac"]
-    + sorted({name for fields in CONTROL_FIELDS.values() for _, _, name in fields})
+    + sorted({name for fields in [*CONTROL_FIELDS.values(), LEAVE_BELOW] for _, _, name in fields})
 )  # fmt: skip
 
 
@@ -117,7 +136,7 @@ def expected_fields(udp_payload):
     if kind == PARTIAL:
         want["tag"] = list(struct.unpack(">Q", payload[-8:]))
     if kind in CONTROL_FIELDS:
-        for at, code, name in CONTROL_FIELDS[kind]:
+        for at, code, name in control_fields(kind, payload):
             want[name] = list(struct.unpack_from(">" + code, payload, at))
         want["mac"] = [payload[112:]]
     elif element == I32:
@@ -147,7 +166,8 @@ FLAGS = {
 WORKERS, MEMBERS = set(range(64)), set(range(64)) | {PS}
 RANKS = {JOIN: MEMBERS, ACCEPT: MEMBERS, REFUSE: MEMBERS, LEAVE: MEMBERS, DATA: WORKERS, RESULT: MEMBERS | {SWITCH},
          PARTIAL: {SWITCH}, REMIND: {PS}, NOT_HERE: {SWITCH}, NACK: WORKERS, PROBE: WORKERS}  # fmt: skip
-LIMITS = {"role": (0, 1), "running": (0, 1), "state": (0, 2), "reason": (1, 16), "code": (0, 4), "has_sent": (0, 1), "has_wrapped": (0, 1)}
+LIMITS = {"role": (0, 2), "running": (0, 1), "state": (0, 2), "reason": (1, 18), "code": (0, 4), "has_sent": (0, 1),
+          "has_wrapped": (0, 1), "ready": (0, 1), "ps_missing": (0, 1), "below": (1, 18)}  # fmt: skip
 
 
 def bytes_of(udp_payload):
@@ -196,7 +216,7 @@ def datagram_is_well_formed(udp_payload):
         return False
     if units != 2:
         return False
-    values = {name: struct.unpack_from(">" + code, payload, at)[0] for at, code, name in CONTROL_FIELDS[kind]}
+    values = {name: struct.unpack_from(">" + code, payload, at)[0] for at, code, name in control_fields(kind, payload)}
     if values["instance"] == 0 and kind != REFUSE:
         return False
     return all(low <= values[name] <= high for name, (low, high) in LIMITS.items() if name in values)
@@ -206,6 +226,8 @@ def same(name, text, value):
     """Whether tshark's `text` says `value`."""
     if name == "group":
         return text == ".".join(str(b) for b in value)
+    if name == "switch_name":
+        return text == "".join(chr(b) if 32 <= b < 127 else f"\\x{b:02x}" for b in value.split(b"\0")[0])
     if isinstance(value, bytes):
         return bytes.fromhex(text.replace(":", "")) == value
     if isinstance(value, float):
@@ -233,6 +255,8 @@ class Checks:
         for name in SHOWN:
             values = [value for datagram in datagrams for value in datagram[name]]
             shown = row[f"tally.{name}"]
+            if name == "switch_name":  # tshark shows nothing of an empty one
+                values = [value for value in values if value[0]]
             holds = len(shown) == len(values) and all(same(name, t, v) for t, v in zip(shown, values))
             self.that(holds, f"frame {number}: tally.{name} is {shown}, expected {values}")
 
@@ -309,7 +333,7 @@ def tally(kind, *, version=2, flags=0, priority=9, element=NONE, job=7, epoch=3,
 
 def control(kind, **values):
     body = bytearray(112)
-    for at, code, name in CONTROL_FIELDS[kind]:
+    for at, code, name in LEAVE_BELOW if "below" in values else CONTROL_FIELDS[kind]:
         struct.pack_into(">" + code, body, at, values.get(name, bytes(32) if "s" in code else 0))
     return bytes(body) + bytes(range(0xA0, 0xB0))
 
@@ -338,6 +362,12 @@ GOOD = [
      tally(JOIN, payload=control(JOIN, **ids, workers=8, job_units=16, window=512, running=1, sent=2**32 - 1, has_sent=1,
                                  awaiting=999)), 0, 0),
     ("JOIN job 7 PS", tally(JOIN, rank=PS, payload=control(JOIN, **ids, role=1)), 0, 0),
+    ("JOIN job 7 PS part 3 of 4", tally(JOIN, rank=PS, payload=control(JOIN, **ids, role=1, part=3, parts=4)), 0, 0),
+    ("JOIN job 7 rank 2 as switch of ranks 8-11 of 16 workers",
+     tally(JOIN, payload=control(JOIN, **ids, role=2, ready=1, first_rank=8, job_workers=16, node_ranks=4, behind_from=9,
+                                 behind_to=10, ps_missing=1, slowest_in_tree=10)), 0, 0),
+    ("JOIN job 7 rank 2 (global rank 4095 of 4096) of 0 workers, 16 units, window 9",
+     tally(JOIN, payload=control(JOIN, **ids, job_units=16, window=9, first_rank=4095, job_workers=4096)), 0, 0),
     ("ACCEPT job 7 rank 2 running epoch 3",
      tally(ACCEPT, payload=control(ACCEPT, **ids, state=1, workers=64, job_units=16, shards=4, base_port=PORT, window=900,
                                    joined=2**64 - 1, left=1 << 63 | 5, ps_joined=1, group=bytes([239, 84, 0, 7]))), 0, 1),
@@ -362,13 +392,25 @@ GOOD = [
           (12, "WINDOW", {"about": 255, "found": 4000, "allowed": 512}, " (found 4000, allowed 512)"),
           (13, "REMOVED", {"about": 255}, ""), (14, "DRAINING", {"about": 255}, ""),
           (15, "TENANT_JOBS", {"about": 255, "found": 5, "allowed": 4}, " (found 5, allowed 4)"),
-          (16, "TENANT_WORKERS", {"about": 255, "found": 65, "allowed": 64}, " (found 65, allowed 64)")]],
+          (16, "TENANT_WORKERS", {"about": 255, "found": 65, "allowed": 64}, " (found 65, allowed 64)"),
+          (17, "PARENT", {"about": 255, "tree": 1, "switch_name": b"spine1"}, " at spine1"),
+          (18, "PARTS", {"about": 255, "found": 2, "allowed": 4}, " (found 2, allowed 4)"),
+          (9, "MEMBER_LOST", {"about": 255, "tree": 3, "about_from": 8, "about_to": 12, "switch_name": b"leaf3"},
+           " about ranks 8-11 at leaf3"),
+          (10, "MEMBER_FAILED", {"about": 255, "tree": 1, "found": 4, "about_from": 9, "about_to": 10, "behind_from": 3,
+                                 "behind_to": 5, "switch_name": bytes(range(65, 91)) + bytes(range(97, 123)) + b"012345678901"},
+           " about rank 9 at ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678901 (found 4, allowed 0)")]],
     ("LEAVE job 7 rank 2 finished", tally(LEAVE, payload=control(LEAVE, **ids)), 0, 0),
     ("LEAVE job 7 rank 2 failed", tally(LEAVE, payload=control(LEAVE, **ids, code=1)), 0, 0),
     ("LEAVE job 7 rank 2 overflow in fragment 4711",
      tally(LEAVE, payload=control(LEAVE, **ids, code=2, failed_fragment=4711)), 0, 0),
     ("LEAVE job 7 rank 2 stalled in fragment 4711",
      tally(LEAVE, payload=control(LEAVE, **ids, code=4, failed_fragment=4711, behind=1 << 63 | 5)), 0, 0),
+    ("LEAVE job 7 rank 2 stalled in fragment 0",
+     tally(LEAVE, payload=control(LEAVE, **ids, code=4, tree=1, behind_from=70, behind_to=72, first_rank=66)), 0, 0),
+    ("LEAVE job 7 rank 2 failed below: MEMBER_LOST about rank 9 at leaf3 (found 0, allowed 5000)",
+     tally(LEAVE, payload=control(LEAVE, **ids, code=1, leave_role=2, tree=1, below=9, allowed=5000, about_from=9, about_to=10,
+                                  behind_from=1, behind_to=2, switch_name=b"leaf3")), 0, 0),
     ("LEAVE job 7 PS interrupted", tally(LEAVE, rank=PS, payload=control(LEAVE, **ids, code=3)), 0, 0),
     ("DATA job 7 rank 2 fragment 4711 f32 RESEND",
      tally(DATA, flags=RESEND, element=F32, fragment=4711, bitmap=4, payload=f32s), 4711 % 16, 0),
@@ -457,11 +499,12 @@ BAD = [
     ("DATA of rank 2 does not have the bitmap of ranks 2-3", tally(DATA, **{**data, "bitmap": 12}), {}),
     ("PARTIAL of switch does not have the bitmap of no rank", tally(PARTIAL, **{**result, "bitmap": 0}), {}),
     ("PARTIAL of switch does not have the bitmap of ranks 0,2", tally(PARTIAL, **{**result, "bitmap": 5}), {}),
-    ("role 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, role=2)), {}),
+    ("role 3 is not in use", tally(JOIN, payload=control(JOIN, **ids, role=3)), {}),
     ("running 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, running=2)), {}),
     ("the instance is 0", tally(JOIN, payload=control(JOIN)), {}),
     ("state 3 is not in use", tally(ACCEPT, payload=control(ACCEPT, **ids, state=3)), {}),
-    ("reason 17 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=17)), {}),
+    ("reason 19 is not in use", tally(REFUSE, payload=control(REFUSE, **ids, reason=19)), {}),
+    ("below 19 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, below=19)), {}),
     ("reason 0 is not in use", tally(REFUSE, payload=control(REFUSE, **ids)), {}),
     ("has_sent 2 is not in use", tally(JOIN, payload=control(JOIN, **ids, has_sent=2)), {}),
     ("code 5 is not in use", tally(LEAVE, payload=control(LEAVE, **ids, code=5)), {}),
@@ -517,6 +560,33 @@ def check_bad(start, folder):
     found = tshark(start, path, ["frame.number"], "-Y", "tally.malformed")
     checks.that(len(found) == sum(1 for _, octets, _ in BAD if octets), f"the filter finds {len(found)}")
     return checks.verdict("malformed frames")
+
+
+def check_specification(start, folder):
+    """The fields are those of section 4, and its examples neither malformed nor strange."""
+    checks, path, text = Checks(), folder / "examples.pcap", SPECIFICATION.read_text()
+    section = text.split("\n## 4.")[1].split("\n## ")[0]
+    for kind, fields in CONTROL_FIELDS.items():
+        table = section.split(f"\n{TYPES[kind]}\n\n")[1].split("\n\n")[0]
+        rows = re.findall(r"^\| (\d+) \| (\d+) \|", table, re.MULTILINE)
+        listed = {byte for at, size in rows for byte in range(int(at), int(at) + int(size))}
+        known = {byte for at, code, _ in fields + (LEAVE_BELOW if kind == LEAVE else [])
+                 for byte in range(at, at + struct.calcsize(">" + code))}  # fmt: skip
+        missing = sorted((listed | set(range(48, 112)) if kind == LEAVE else listed) ^ known)
+        checks.that(not missing, f"{TYPES[kind]}: bytes {missing} are in one of table and dissector")
+    examples = re.findall(r"\n### ([^\n]*)\n\n```text\n(.*?)```", text.split("\n## 10.")[1], re.DOTALL)
+    frames = []
+    for name, lines in examples:
+        octets = bytes.fromhex("".join(line.split("|")[0] for line in lines.splitlines()))
+        frames.append(octets if name.endswith("the whole frame") else frame(octets))
+    write_pcap(path, frames)
+    rows = tshark(start, path, ROW)
+    checks.that(len(rows) == len(examples) > 20, f"{len(rows)} frames of {len(examples)}")
+    for row, (name, _), octets in zip(rows, examples, frames):
+        strange = [m for m in row["_ws.expert.message"] if not m.startswith("Refused: ")]
+        checks.that(not row["tally.malformed"] and not strange, f"{name}: {row['tally.malformed']} {strange}")
+        checks.frame(name, row, octets[42:])
+    return checks.verdict("examples of the specification")
 
 
 def check_warnings(start, folder):
@@ -594,6 +664,7 @@ def main():
             check_good(start, folder, PORT, []),
             check_good(start, folder, 40100, ["-o", "tally.port:40100"]),
             check_bad(start, folder),
+            check_specification(start, folder),
             check_warnings(start, folder),
             check_truncated_captures(start, folder),
             check_fuzz(start, folder),
