@@ -85,19 +85,19 @@ SHOWN = (
 # --- tshark ------------------------------------------------------------------------------
 
 
-def tshark_with_lua(folder):
-    """The beginning of a command line on which tshark runs tally.lua."""
-    script = pathlib.Path(shutil.copy(SCRIPT, folder))  # Uid 65534 may not reach the checkout
+def tshark_with_lua(folder, dissector, field):
+    """The beginning of a command line on which tshark runs a dissector that has this field."""
+    script = pathlib.Path(shutil.copy(dissector, folder))  # Uid 65534 may not reach the checkout
     script.chmod(0o644)
     as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "HOME=/nonexistent"]
     empty = folder / "empty.pcap"
     write_pcap(empty, [])
     for start in [[], as_user] if os.geteuid() == 0 else [[]]:
-        command = start + ["tshark", "-X", f"lua_script:{script}", "-r", str(empty), "-Y", "tally.type"]
+        command = start + ["tshark", "-X", f"lua_script:{script}", "-r", str(empty), "-Y", field]
         tried = subprocess.run(command, capture_output=True, text=True)
         if tried.returncode == 0:  # it knows the field
             return start + ["tshark", "-n", "-X", f"lua_script:{script}"]
-    sys.exit(f"test.py: tshark does not load {SCRIPT}:\n{tried.stderr}")
+    sys.exit(f"test.py: tshark does not load {dissector}:\n{tried.stderr}")
 
 
 def tshark(start, capture, fields, *options):
@@ -655,7 +655,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="tally-wireshark-") as name:
         folder = pathlib.Path(name)
         folder.chmod(0o755)  # tshark may run as another user
-        start = tshark_with_lua(folder)
+        start = tshark_with_lua(folder, SCRIPT, "tally.type")
         if args.capture:
             capture = pathlib.Path(shutil.copyfile(args.capture, folder / args.capture.name))
             capture.chmod(0o644)

@@ -191,6 +191,38 @@ fn frames_of_a_job_reach_tshark_and_its_sums_stay_exact() {
 }
 
 #[test]
+fn packets_of_a_ring_are_shown_with_their_messages() {
+    let _alone = alone();
+    let cluster = Cluster::start(Spec {
+        jobs: Vec::new(),
+        guests: 3,
+        ring: true,
+        programs: programs(),
+        ..Spec::default()
+    })
+    .unwrap();
+    let file = cluster.folder().join("ring.pcapng");
+    let mut child = capture(&cluster, "--snaplen 9000 --seconds 3600", &file);
+    let arguments = |_| {
+        ["--synthetic", "--elements", "60000"]
+            .map(str::to_owned)
+            .to_vec()
+    };
+    for member in cluster.start_ring(arguments).unwrap() {
+        member.wait_ok(Duration::from_secs(60)).unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let output = Command::new("/usr/bin/python3")
+        .arg(project().join("docs/wireshark/test_netreduce.py"))
+        .arg(&file)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
 fn drops_have_their_reason_and_a_port_is_a_filter() {
     if !is_root() {
         // Past the harness, which keeps what a passing test prints.
