@@ -214,8 +214,8 @@ local RULE = {
     { 18, 1, "job_units" }, { 19, 1, "shards" }, { 20, 2, "base_port" }, { 22, 2, "window" },
     { 24, 8, "joined" }, { 32, 8, "left" }, { 40, 1, "ps_joined" }, { 41, 1, "slowest" }, { 42, 2, "awaiting" },
     { 44, 4, "group" },
-    { 48, 4, "least" }, { 52, 2, "slowest_in_tree" }, { 56, 8, "behind" }, { 64, 6, "switch_mac" },
-    { 72, 8, "salt" }, { 80, 16, "wrapped" }, { 96, 1, "has_wrapped", RUNNING }, { 97, 1, "tree" },
+    { 48, 4, "least" }, { 52, 2, "slowest_in_tree" }, { 54, 1, "part" }, { 55, 1, "parts" },
+    { 56, 8, "behind" }, { 64, 6, "switch_mac" }, { 72, 8, "salt" }, { 80, 16, "wrapped" }, { 96, 1, "has_wrapped", RUNNING }, { 97, 1, "tree" },
     { 98, 1, "local_rank" }, { 99, 1, "node_hosts" }, { 100, 2, "first_rank" }, { 102, 2, "job_workers" },
     { 104, 2, "behind_from" }, { 106, 2, "behind_to" } } },
   [REFUSE] = { flags = 0, rank = is_member, bitmap = "none", control = {

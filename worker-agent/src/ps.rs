@@ -350,7 +350,7 @@ mod tests {
             window: 4,
             joined: 0,
             left: 0,
-            ps: true,
+            missing_ps: None,
             group: Ipv4Addr::new(239, 84, 0, 7),
             behind: None,
             mac,

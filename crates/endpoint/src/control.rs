@@ -217,7 +217,7 @@ mod tests {
             window: 8,
             joined: 0,
             left: 0,
-            ps: true,
+            missing_ps: None,
             group: Ipv4Addr::new(239, 84, 0, 7),
             behind: None,
             mac: Mac([2, 0, 0, 0, 0, 1]),

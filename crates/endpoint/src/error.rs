@@ -7,7 +7,7 @@ pub use tree::TreeFailure;
 use core::fmt;
 use core::time::Duration;
 use tally_wire::control::{LeaveCode, Reason};
-use tally_wire::{Rank, RankRange, Refuse};
+use tally_wire::{Part, Rank, RankRange, Refuse};
 use thiserror::Error;
 
 /// Something that the switch said without a valid HMAC, or that may yet change: worth telling when
@@ -159,7 +159,7 @@ pub enum WorkerError {
     /// The job never got all its members.
     #[error(
         "the job did not start within {after:?}: {}{}",
-        Missing(*.missing, *.range, *.ps_missing), Also(.hint)
+        Missing(*.missing, *.range, *.missing_ps), Also(.hint)
     )]
     NotStarted {
         /// How long it was waited for.
@@ -169,8 +169,8 @@ pub enum WorkerError {
         missing: Ranks,
         /// Of a job of more than 64 workers, ranks that have not joined; others may be missing.
         range: Option<RankRange>,
-        /// Whether the parameter server has not joined.
-        ps_missing: bool,
+        /// The parameter server that has not joined, if one has not.
+        missing_ps: Option<Part>,
         /// The last thing heard besides, if anything was.
         hint: Option<Hint>,
     },
@@ -255,7 +255,7 @@ pub enum WorkerError {
         hint: Option<Hint>,
     },
     /// The switch answers, but no result comes.
-    #[error("no result for {after:?}, although the switch answers: {}", Suspect(*.awaited, *.ps_missing))]
+    #[error("no result for {after:?}, although the switch answers: {}", Suspect(*.awaited, *.missing_ps))]
     Stalled {
         /// For how long.
         after: Duration,
@@ -263,8 +263,8 @@ pub enum WorkerError {
         fragment: u64,
         /// Whom it waits for.
         awaited: Awaited,
-        /// Whether the switch says that the parameter server is missing.
-        ps_missing: bool,
+        /// The parameter server that is missing, if the switch says so of one.
+        missing_ps: Option<Part>,
     },
     /// Another worker left, because it had waited in vain for what some have not contributed.
     #[error("{} gave up waiting{}: {}", ByRank(*.rank), ForUs(*.ours), Tardy(*.behind))]
@@ -339,26 +339,43 @@ impl fmt::Display for Except<'_> {
     }
 }
 
-struct Missing(Ranks, Option<RankRange>, bool);
+struct Missing(Ranks, Option<RankRange>, Option<Part>);
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(range) = self.1 {
             let verb = if range.count() == 1 { "is" } else { "are" };
-            let ps = if self.2 {
-                " and so is a parameter server"
-            } else {
-                ""
+            write!(f, "{range} {verb} missing")?;
+            return match self.2 {
+                None => Ok(()),
+                Some(Part::ONLY) => f.write_str(" and so is a parameter server"),
+                Some(part) => write!(f, " and so is {}", Server(part)),
             };
-            return write!(f, "{range} {verb} missing{ps}");
         }
-        match (self.0.0.count_ones(), self.2) {
-            (0, false) => write!(f, "all have joined, but the switch does not say so"),
-            (0, true) => write!(f, "the parameter server is missing"),
-            (1, false) => write!(f, "rank {} is missing", self.0),
-            (_, false) => write!(f, "ranks {} are missing", self.0),
-            (1, true) => write!(f, "rank {} and the parameter server are missing", self.0),
-            (_, true) => write!(f, "ranks {} and the parameter server are missing", self.0),
+        match (self.0.0.count_ones(), self.2.map(Server)) {
+            (0, None) => write!(f, "all have joined, but the switch does not say so"),
+            (0, Some(ps)) => write!(f, "{ps} is missing"),
+            (1, None) => write!(f, "rank {} is missing", self.0),
+            (_, None) => write!(f, "ranks {} are missing", self.0),
+            (1, Some(ps)) => write!(f, "rank {} and {ps} are missing", self.0),
+            (_, Some(ps)) => write!(f, "ranks {} and {ps} are missing", self.0),
+        }
+    }
+}
+
+/// A parameter server in words, with its part if there are several.
+#[derive(Clone, Copy, Debug)]
+pub struct Server(pub Part);
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.count() {
+            1 => f.write_str("the parameter server"),
+            count => write!(
+                f,
+                "the parameter server of part {} of {count}",
+                self.0.index()
+            ),
         }
     }
 }
@@ -389,24 +406,24 @@ impl fmt::Display for Left {
     }
 }
 
-struct Suspect(Awaited, bool);
+struct Suspect(Awaited, Option<Part>);
 
 impl fmt::Display for Suspect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0, self.1) {
-            (Awaited::Ranks(ranks), false) => Tardy(ranks).fmt(f),
-            (Awaited::Ranks(ranks), true) => {
-                write!(f, "{}, and the parameter server is missing", Tardy(ranks))
+        match (self.0, self.1.map(Server)) {
+            (Awaited::Ranks(ranks), None) => Tardy(ranks).fmt(f),
+            (Awaited::Ranks(ranks), Some(ps)) => {
+                write!(f, "{}, and {ps} is missing", Tardy(ranks))
             }
             (Awaited::Range(range), _) => {
                 let verb = if range.count() == 1 { "has" } else { "have" };
                 write!(f, "{range} {verb} not contributed")
             }
-            (_, true) => f.write_str("the parameter server is missing"),
-            (Awaited::NoRank, false) => f.write_str(
+            (_, Some(ps)) => write!(f, "{ps} is missing"),
+            (Awaited::NoRank, None) => f.write_str(
                 "every rank has contributed, and the sum comes neither from the switch nor from the parameter server",
             ),
-            (Awaited::Unknown, false) => {
+            (Awaited::Unknown, None) => {
                 f.write_str("another worker does not contribute, or the network loses too much")
             }
         }

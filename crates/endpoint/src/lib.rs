@@ -39,7 +39,7 @@ mod rtt;
 mod worker;
 
 use core::time::Duration;
-pub use error::{Awaited, Hint, Ranks, ShortName, TreeFailure, WorkerError};
+pub use error::{Awaited, Hint, Ranks, Server, ShortName, TreeFailure, WorkerError};
 pub use profile::Profile;
 pub use ps::{Ps, PsConfig, PsEvent, PsStats};
 pub use tally_wire::{Ecn, Time};

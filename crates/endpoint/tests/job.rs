@@ -8,7 +8,7 @@ use common::{Faults, Plan, Rng, World};
 use std::time::Duration;
 use tally_endpoint::{Awaited, Event, Hint, PsEvent, Ranks, WorkerError};
 use tally_wire::control::{LeaveCode, Reason};
-use tally_wire::{AuthTag, Epoch, Mac, Rank};
+use tally_wire::{AuthTag, Epoch, Mac, Part, Rank};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -312,7 +312,7 @@ fn missing_members_are_named() {
     let error = world.error(0).unwrap();
     let missing = Ranks(0b10010);
     assert!(
-        matches!(error, WorkerError::NotStarted { missing: m, ps_missing: true, .. } if *m == missing)
+        matches!(error, WorkerError::NotStarted { missing: m, missing_ps: Some(Part::ONLY), .. } if *m == missing)
     );
     assert_eq!(
         error.to_string(),
@@ -322,6 +322,19 @@ fn missing_members_are_named() {
         world.events[0]
             .iter()
             .any(|e| matches!(e, Event::Waiting(m) if m.joined == 0b1101))
+    );
+}
+
+/// Of several parameter servers, the error names the part of the first that is missing.
+#[test]
+fn a_missing_server_of_several_is_named_by_its_part() {
+    let mut world = World::new(&Plan::quiet(2));
+    world.switch.part = Part::new(1, 2).unwrap();
+    world.silent.push(255);
+    world.run_to_end(60 * SECOND);
+    assert_eq!(
+        world.error(0).unwrap().to_string(),
+        "the job did not start within 30s: the parameter server of part 1 of 2 is missing"
     );
 }
 
@@ -339,7 +352,7 @@ fn who_waited_too_is_not_named_as_missing() {
         let error = world.error(rank).unwrap();
         let missing = Ranks(0b010);
         assert!(
-            matches!(error, WorkerError::NotStarted { missing: m, ps_missing: false, .. } if *m == missing),
+            matches!(error, WorkerError::NotStarted { missing: m, missing_ps: None, .. } if *m == missing),
             "{error}"
         );
     }
@@ -561,7 +574,7 @@ fn a_job_that_stalls_says_that_the_switch_answers() {
         after,
         fragment: 0,
         awaited: Awaited::NoRank,
-        ps_missing: false,
+        missing_ps: None,
     };
     assert_eq!(world.error(0), Some(&want));
     let said = "no result for 10s, although the switch answers: every rank has contributed, and the sum comes neither \
@@ -626,7 +639,7 @@ fn ranks_that_do_not_come_are_named_to_all() {
                 after: 10 * SECOND,
                 fragment,
                 awaited: Awaited::Ranks(behind),
-                ps_missing: false,
+                missing_ps: None,
             };
             for rank in [0, 2] {
                 let error = world.error(rank).unwrap();

@@ -33,7 +33,7 @@ fn seated() -> Ps {
         window: 4,
         joined: all_ranks(WORKERS),
         left: 0,
-        ps: true,
+        missing_ps: None,
         group: Ipv4Addr::new(239, 84, 0, 7),
         behind: None,
         mac: Mac([2, 0, 0, 0, 0, 1]),

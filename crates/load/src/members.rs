@@ -81,7 +81,7 @@ impl Members {
                 window: switch.window,
                 joined: all_ranks(workers),
                 left: 0,
-                ps: true,
+                missing_ps: None,
                 group: group_of(plan.id),
                 behind: None,
                 mac: switch.mac,

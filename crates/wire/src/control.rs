@@ -81,17 +81,16 @@ mod accept {
     pub(super) const AWAITING: Field = 42..44;
     pub(super) const GROUP: Field = 44..48;
     pub(super) const LEAST: Field = 48..52;
+    /// Of the first PS that is missing: its part, and the number of parts.
+    pub(super) const PART: usize = super::tree::accept::SLOWEST.end;
+    pub(super) const PARTS: usize = PART + 1;
     pub(super) const BEHIND: Field = 56..64;
     pub(super) const MAC: Field = 64..70;
     pub(super) const SALT: Field = 72..80;
     pub(super) const WRAPPED: Field = 80..96;
     pub(super) const IS_WRAPPED: usize = 96;
     /// The bytes of all fields; the others are zero.
-    pub(super) const ALL: [Field; 3] = [
-        0..super::tree::accept::SLOWEST.end,
-        BEHIND.start..MAC.end,
-        SALT.start..super::tree::accept::END,
-    ];
+    pub(super) const ALL: [Field; 2] = [0..MAC.end, SALT.start..super::tree::accept::END];
 }
 
 /// Bytes of REFUSE's fields.
@@ -365,8 +364,8 @@ pub struct Accept {
     pub joined: u64,
     /// Ranks that have left.
     pub left: u64,
-    /// Whether the PS has joined this epoch.
-    pub ps: bool,
+    /// The first part whose PS has not joined this epoch.
+    pub missing_ps: Option<Part>,
     /// Multicast group of results.
     pub group: Ipv4Addr,
     /// The ranks that are behind, once all workers have reported `sent`.
@@ -406,7 +405,13 @@ impl Accept {
             window: be16(b, accept::WINDOW),
             joined: be64(b, accept::JOINED),
             left: be64(b, accept::LEFT),
-            ps: b[accept::PS] == 1,
+            missing_ps: match (b[accept::PS], b[accept::PART], b[accept::PARTS]) {
+                (1, 0, 0) => None,
+                (0, 0, 0) => Some(Part::ONLY),
+                // Of one server zeros: as in releases without parts.
+                (0, index, count @ 2..) => Some(Part::new(index, count).ok_or(ControlError)?),
+                _ => return Err(ControlError),
+            },
             group: ip(b, accept::GROUP),
             behind: match (
                 be32(b, accept::LEAST),
@@ -443,7 +448,6 @@ impl Accept {
                 .checked_add(u16::from(accept.shards))
                 .is_some()
             && accept.window >= 1
-            && b[accept::PS] <= 1
             && accept.group.is_multicast()
             && !accept.mac.is_group()
             && accept.mac != Mac::default()
@@ -475,7 +479,11 @@ impl Accept {
         b[accept::WINDOW].copy_from_slice(&self.window.to_be_bytes());
         b[accept::JOINED].copy_from_slice(&self.joined.to_be_bytes());
         b[accept::LEFT].copy_from_slice(&self.left.to_be_bytes());
-        b[accept::PS] = u8::from(self.ps);
+        match self.missing_ps {
+            None => b[accept::PS] = 1,
+            Some(Part::ONLY) => {}
+            Some(part) => (b[accept::PART], b[accept::PARTS]) = (part.index(), part.count()),
+        }
         b[accept::GROUP].copy_from_slice(&self.group.octets());
         b[accept::MAC].copy_from_slice(&self.mac.0);
         b[accept::SALT].copy_from_slice(&self.salt.to_be_bytes());

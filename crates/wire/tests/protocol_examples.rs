@@ -143,7 +143,7 @@ fn accept() -> Accept {
         window: 256,
         joined: 0b111,
         left: 0,
-        ps: true,
+        missing_ps: None,
         group: group_of(JOB),
         behind: None,
         mac: SWITCH.0,
@@ -292,6 +292,13 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     };
     let living = sealed(control(Kind::Join, EPOCH), false, |b| alive.emit(b));
     assert_eq!(Join::parse(&living), Ok(alive));
+    let paused = Accept {
+        state: State::Waiting,
+        missing_ps: Part::new(1, 2),
+        ..accept()
+    };
+    let incomplete = sealed(control(Kind::Accept, EPOCH), false, |b| paused.emit(b));
+    assert_eq!(Accept::parse(&incomplete), Ok(paused));
     let waiting = Accept {
         behind: Some(Behind {
             least: FragmentId(5),
@@ -337,6 +344,7 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
         ("REFUSE, PAYLOAD", refused),
         ("REFUSE, BAD_MAC, a hint", hinted),
         ("JOIN, heartbeat", living),
+        ("ACCEPT, waiting for the PS of part 1 of 2", incomplete),
         ("ACCEPT, rank 1 is behind", awaited),
         ("REFUSE, MEMBER_FAILED, rank 0 stalled", told),
         ("LEAVE, overflow", left),

@@ -127,7 +127,7 @@ pub(super) fn cause(stall: Option<(WorkerError, Option<String>)>, parts: u16) ->
         WorkerError::Stalled {
             after,
             awaited: Awaited::Unknown,
-            ps_missing: false,
+            missing_ps: None,
             ..
         } => format!(
             "no result for {after:?}, although the switch answers; the agent does not know which ranks are missing, \
@@ -214,7 +214,7 @@ mod tests {
             after: Duration::from_millis(2300),
             fragment: 3,
             awaited,
-            ps_missing: false,
+            missing_ps: None,
         };
         let name = || Some("layer1.weight".to_owned());
         let known = cause(Some((stalled(Awaited::Ranks(Bits(0b100))), name())), 1);
@@ -237,7 +237,7 @@ mod tests {
             after: Duration::from_secs(2),
             missing: Bits(0b1010),
             range: None,
-            ps_missing: false,
+            missing_ps: None,
             hint: None,
         };
         let joining = cause(Some((not_started, None)), 1);
@@ -255,7 +255,7 @@ mod tests {
             after: Duration::from_secs(2),
             missing: Bits(0),
             range: Some(range(70, 90)),
-            ps_missing: false,
+            missing_ps: None,
             hint: None,
         };
         let joining = cause(Some((not_started, None)), 1);
@@ -331,7 +331,7 @@ mod tests {
                 after: Duration::from_secs(1),
                 missing: Bits(0b1010),
                 range: None,
-                ps_missing: false,
+                missing_ps: None,
                 hint: None,
             },
             trouble: None,
@@ -355,7 +355,7 @@ mod tests {
                 after: Duration::from_secs(10),
                 fragment: 3,
                 awaited: Awaited::Ranks(Bits(0b101)),
-                ps_missing: false,
+                missing_ps: None,
             },
             tensors: Some("layer1.weight".into()),
             trouble: None,

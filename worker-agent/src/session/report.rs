@@ -1,7 +1,7 @@
 //! What a session says of itself while it runs.
 
 use serde::Serialize;
-use tally_endpoint::{Members, Ranks};
+use tally_endpoint::{Members, Ranks, Server};
 use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
 use tally_schema::agent::status::{Slowest, ranks_text};
 
@@ -69,12 +69,11 @@ pub fn missing(members: Members, parts: u16) -> Option<String> {
         None => Ranks(members.missing).iter().map(u16::from).collect(),
     };
     let ranks = ranks_of(&workers, parts);
-    let ps = "the parameter server";
-    match (ranks.is_empty(), members.ps) {
-        (true, true) => None,
-        (true, false) => Some(ps.into()),
-        (false, true) => Some(ranks_text(&ranks)),
-        (false, false) => Some(format!("{} and {ps}", ranks_text(&ranks))),
+    match (ranks.is_empty(), members.missing_ps.map(Server)) {
+        (true, None) => None,
+        (true, Some(ps)) => Some(ps.to_string()),
+        (false, None) => Some(ranks_text(&ranks)),
+        (false, Some(ps)) => Some(format!("{} and {ps}", ranks_text(&ranks))),
     }
 }
 
@@ -88,26 +87,28 @@ pub fn ranks_of(workers: &[u16], parts: u16) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tally_wire::RankRange;
+    use tally_wire::{Part, RankRange};
 
     #[test]
     fn missing_members_are_named() {
-        let members = |bits, range: Option<(u16, u16)>, ps| Members {
+        let members = |bits, range: Option<(u16, u16)>, missing_ps| Members {
             joined: 0,
             missing: bits,
             range: range.and_then(|(first, end)| RankRange::new(first, end)),
-            ps,
+            missing_ps,
         };
         let text = |it| missing(it, 1).unwrap_or_default();
-        assert_eq!(missing(members(0, None, true), 1), None);
-        assert_eq!(text(members(0b101, None, true)), "ranks 0, 2");
-        let both = text(members(2, None, false));
+        assert_eq!(missing(members(0, None, None), 1), None);
+        assert_eq!(text(members(0b101, None, None)), "ranks 0, 2");
+        let both = text(members(2, None, Some(Part::ONLY)));
         assert_eq!(both, "rank 1 and the parameter server");
-        let many = text(members(0, Some((70, 90)), true));
+        let one_of_four = text(members(0, None, Part::new(3, 4)));
+        assert_eq!(one_of_four, "the parameter server of part 3 of 4");
+        let many = text(members(0, Some((70, 90)), None));
         assert_eq!(many, "ranks 70 to 89");
-        let one = text(members(0, Some((4095, 4096)), true));
+        let one = text(members(0, Some((4095, 4096)), None));
         assert_eq!(one, "rank 4095");
-        let of_hosts = missing(members(0b101, None, true), 2);
+        let of_hosts = missing(members(0b101, None, None), 2);
         assert_eq!(of_hosts.unwrap(), "ranks 0, 1, 4, 5");
     }
 }

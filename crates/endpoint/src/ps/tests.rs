@@ -33,7 +33,7 @@ fn accept(ps: &mut Ps, now: Time, mac: Mac) {
         window: 4,
         joined: 0b11,
         left: 0,
-        ps: true,
+        missing_ps: None,
         group: [239, 84, 0, 3].into(),
         behind: None,
         mac,

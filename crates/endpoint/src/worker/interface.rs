@@ -4,7 +4,7 @@ use super::CongestionStats;
 use crate::error::WorkerError;
 use core::time::Duration;
 use tally_wire::control::Shape;
-use tally_wire::{DEFAULT_PORT, Element, Epoch, JobId, Key, RankRange};
+use tally_wire::{DEFAULT_PORT, Element, Epoch, JobId, Key, Part, RankRange};
 
 /// What a worker wants to take part in, and how.
 #[derive(Clone, Debug)]
@@ -132,8 +132,9 @@ pub struct Members {
     pub missing: u64,
     /// Of a job of more than 64 workers, ranks that have not; others may be missing.
     pub range: Option<RankRange>,
-    /// Whether the PS has; in a tree, those of all switches.
-    pub ps: bool,
+    /// The PS that has not, if one has not: its part, or [`Part::ONLY`] of one at another switch of
+    /// the tree.
+    pub missing_ps: Option<Part>,
 }
 
 /// What was sent because a frame seemed lost.

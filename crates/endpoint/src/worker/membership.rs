@@ -294,13 +294,14 @@ impl Worker {
 pub(super) fn members(accept: &Accept) -> Members {
     let place = accept.place;
     let elsewhere = place.and_then(|place| place.elsewhere);
+    let is_elsewhere = place.is_some_and(|place| place.ps_elsewhere);
     let missing = all_ranks(accept.workers) & !accept.joined;
     let missing = Global::of(place, missing, elsewhere);
     Members {
         joined: Global::of(place, accept.joined, None).ranks.0,
         missing: missing.ranks.0,
         range: missing.range,
-        ps: accept.ps && !place.is_some_and(|place| place.ps_elsewhere),
+        missing_ps: accept.missing_ps.or(is_elsewhere.then_some(Part::ONLY)),
     }
 }
 

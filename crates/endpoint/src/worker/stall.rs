@@ -49,7 +49,7 @@ impl Worker {
             after,
             fragment: self.window.base(),
             awaited: self.awaited(),
-            ps_missing: self.members().is_some_and(|it| !it.ps),
+            missing_ps: self.members().and_then(|it| it.missing_ps),
         }
     }
 
@@ -63,12 +63,12 @@ impl Worker {
                 // Not those that came and gave up waiting, as we do now, unless no other is to
                 // blame.
                 let never = members.missing & !self.came;
-                let others = never != 0 || !members.ps || members.range.is_some();
+                let others = never != 0 || members.missing_ps.is_some() || members.range.is_some();
                 WorkerError::NotStarted {
                     after,
                     missing: Ranks(if others { never } else { members.missing }),
                     range: members.range,
-                    ps_missing: !members.ps,
+                    missing_ps: members.missing_ps,
                     hint: self.hint,
                 }
             }

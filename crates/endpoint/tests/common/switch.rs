@@ -8,7 +8,7 @@ use tally_wire::control::{Behind, DATAGRAM_BYTES, LeaveCode, Reason, Role, State
 use tally_wire::header::HEADER_BYTES;
 use tally_wire::{
     Accept, AuthTag, Ecn, Element, Epoch, Flags, FragmentId, Header, JobId, Join, Key, Kind, Leave,
-    Mac, Rank, Refuse, all_ranks,
+    Mac, Part, Rank, Refuse, all_ranks,
 };
 
 pub const JOB: JobId = JobId(7);
@@ -133,6 +133,8 @@ pub struct Switch {
     /// How far workers are (J-10).
     sent: BTreeMap<u8, (u32, u16)>,
     left: u64,
+    /// The part of the PS that it misses when none has joined.
+    pub part: Part,
     held: BTreeMap<u32, Held>,
     done: BTreeMap<u32, (Element, Vec<u8>, Flags)>,
     /// Ranks whose contributions went to the PS.
@@ -158,6 +160,7 @@ impl Switch {
             members: BTreeMap::new(),
             sent: BTreeMap::new(),
             left: 0,
+            part: Part::ONLY,
             held: BTreeMap::new(),
             done: BTreeMap::new(),
             sent_to_ps: BTreeMap::new(),
@@ -254,7 +257,7 @@ impl Switch {
             window: 64,
             joined: joined.fold(0, |bits, r| bits | 1 << r),
             left: self.left,
-            ps: self.members.contains_key(&255),
+            missing_ps: (!self.members.contains_key(&255)).then_some(self.part),
             group: tally_wire::frame::group_of(JOB),
             behind: self.behind().filter(|_| member != 255),
             mac: self.mac,

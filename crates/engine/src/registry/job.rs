@@ -350,7 +350,7 @@ impl Job {
             {
                 return;
             }
-        } else if !self.servers_confirmed() {
+        } else if self.missing_server().is_some() {
             if visit.rank != Rank::PS {
                 self.ask_servers(visit);
             }

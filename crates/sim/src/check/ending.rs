@@ -135,13 +135,13 @@ impl Incarnation {
             WorkerError::MemberLost { rank } => bit(rank) & excused != 0,
             WorkerError::NotStarted {
                 missing,
-                ps_missing: false,
+                missing_ps: None,
                 ..
             } => missing.0 != 0 && missing.0 & !excused == 0,
             // A fragment was lost with the switch, and no worker that has its result is left.
             WorkerError::Stalled {
                 awaited: Awaited::NoRank,
-                ps_missing: false,
+                missing_ps: None,
                 ..
             } => lost != 0,
             _ => false,

@@ -38,7 +38,7 @@ fn accept() -> Accept {
         window: 256,
         joined: u64::MAX,
         left: 3,
-        ps: true,
+        missing_ps: None,
         group: Ipv4Addr::new(239, 84, 0, 7),
         behind: Some(Behind {
             least: FragmentId(0x1122_3344),
@@ -100,6 +100,16 @@ fn round_trips() {
     let [j, a, r, l] = sealed();
     assert_eq!(Join::parse(&j), Ok(join()));
     assert_eq!(Accept::parse(&a), Ok(accept()));
+    let parts = (0..5).flat_map(|k| (0..1 << k).map(move |index| (index, 1 << k)));
+    for (index, count) in parts {
+        let accept = Accept {
+            missing_ps: Part::new(index, count),
+            ..accept()
+        };
+        let mut b = [0xa5; DATAGRAM_BYTES];
+        accept.emit(&mut b);
+        assert_eq!(Accept::parse(&b), Ok(accept));
+    }
     assert_eq!(Refuse::parse(&r), Ok(refuse()));
     assert_eq!(Leave::parse(&l), Ok(leave()));
 }
@@ -270,6 +280,23 @@ fn how_far_a_worker_is_may_be_left_out_but_not_half() {
         Accept::parse(&changed(1, &none[3..])).is_err(),
         "only the slowest"
     );
+    // A part that is missing although all have joined, the only one, and none of 4.
+    for bad in [
+        &[(54, 1)][..],
+        &[(55, 2)],
+        &[(40, 0), (54, 1)],
+        &[(40, 0), (55, 1)],
+        &[(40, 0), (55, 3)],
+        &[(40, 0), (54, 4), (55, 4)],
+        &[(40, 0), (55, 32)],
+        &[(40, 2)],
+    ] {
+        assert!(Accept::parse(&changed(1, bad)).is_err(), "{bad:?}");
+    }
+    let missing = |changes: &[_]| Accept::parse(&changed(1, changes)).map(|it| it.missing_ps);
+    assert_eq!(missing(&[(40, 0)]), Ok(Some(Part::ONLY)));
+    let third = missing(&[(40, 0), (54, 3), (55, 4)]);
+    assert_eq!(third, Ok(Part::new(3, 4)));
     for (at, value) in [(52, 1), (41, 64), (41, 254), (42, 4)] {
         assert!(
             Accept::parse(&changed(1, &[(at, value)])).is_err(),

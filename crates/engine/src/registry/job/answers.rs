@@ -149,7 +149,7 @@ impl Job {
             window: self.window(config),
             joined: self.joined(),
             left: self.left,
-            ps: self.servers_confirmed(),
+            missing_ps: self.missing_server(),
             mac: config.mac,
             salt,
             wrapped,

@@ -24,7 +24,7 @@ impl Job {
             Phase::Forming => {
                 let here = self.joined() == self.all() && self.all_ready() && self.has_servers();
                 here && if self.resumed.is_some() {
-                    self.servers_confirmed()
+                    self.missing_server().is_none()
                 } else {
                     let mut all = self.memberships();
                     self.called == self.round && all.all(|(_, it)| it.round == self.round)

@@ -45,10 +45,12 @@ impl Job {
         joined.rev().fold(0, |bits, is| bits << 1 | u16::from(is))
     }
 
-    /// Whether all servers have joined and confirmed the job's epoch.
-    pub(super) fn servers_confirmed(&self) -> bool {
-        let mut servers = self.servers.iter();
-        servers.all(|it| it.membership.is_some() && it.incarnation == self.incarnation)
+    /// The first part whose server has not joined, or not confirmed the job's epoch.
+    pub(super) fn missing_server(&self) -> Option<Part> {
+        let is_there = |it: &Server| it.membership.is_some() && it.incarnation == self.incarnation;
+        let mut servers = (0..).zip(&self.servers);
+        let missing = servers.find(|(_, it)| !is_there(it));
+        missing.map(|(index, _)| self.part(index))
     }
 
     /// The members that serve, with their parts.

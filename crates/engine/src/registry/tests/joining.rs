@@ -24,7 +24,7 @@ fn a_job_forms_and_runs() {
         (3, 8, 2, 31249)
     );
     assert_eq!((accept.window, accept.joined, accept.left), (64, 1, 0));
-    assert!(!accept.ps);
+    assert!(accept.missing_ps.is_some());
     assert_eq!(accept.group, group_of(JOB));
     assert_eq!(accept.mac, SWITCH);
     assert_ne!((net.peers[0].epoch, accept.salt), (Epoch(0), 0));
@@ -55,7 +55,7 @@ fn a_job_forms_and_runs() {
     assert_eq!(net.peers[PS].heard.len(), heard[PS] + 3);
     for peer in &net.peers {
         assert_eq!(peer.last().state(), Some(State::Running), "told at once");
-        assert!(acceptance(peer.last()).ps);
+        assert!(acceptance(peer.last()).missing_ps.is_none());
         assert_eq!(
             (peer.epoch, peer.join.salt),
             (net.peers[0].epoch, accept.salt)
@@ -79,7 +79,7 @@ fn a_ps_that_is_there_first_hears_of_the_epoch_when_all_workers_are() {
         panic!()
     };
     assert_eq!((epoch, accept.state), (net.peers[0].epoch, State::Waiting));
-    assert!(!accept.ps, "this epoch it has not joined");
+    assert!(accept.missing_ps.is_some(), "this epoch it has not joined");
     assert_eq!(last.state(), Some(State::Running), "said once more");
 }
 
@@ -114,7 +114,10 @@ fn a_join_of_the_ps_that_was_overtaken_does_not_take_its_confirmation_back() {
     assert_eq!(net.phase(), JobPhase::Running);
     let actions = net.raw(host(99), &early);
     net.carry_out(actions);
-    assert!(acceptance(net.join(0)).ps, "it has joined this epoch");
+    assert!(
+        acceptance(net.join(0)).missing_ps.is_none(),
+        "it has joined this epoch"
+    );
 }
 
 // --- J-5: the confirmation round. ---

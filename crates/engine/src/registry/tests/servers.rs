@@ -49,7 +49,7 @@ fn a_job_runs_once_the_server_of_each_part_has_joined_and_confirmed() {
         assert_eq!(net.bound[0].servers, [host(99), host(98)], "by part");
         for peer in &net.peers {
             let accept = acceptance(peer.last());
-            assert!(accept.ps && accept.state == State::Running);
+            assert!(accept.missing_ps.is_none() && accept.state == State::Running);
         }
     }
     let mut net = net_of(16);
@@ -64,7 +64,7 @@ fn a_job_runs_once_the_server_of_each_part_has_joined_and_confirmed() {
 fn a_member_hears_of_a_ps_when_all_are_there() {
     let mut net = net_of(2);
     net.join(SECOND);
-    assert!(!acceptance(net.join(0)).ps);
+    assert_eq!(acceptance(net.join(0)).missing_ps, Part::new(0, 2));
     assert_eq!(net.status().servers_joined, 0b10);
     // What one who only asks is told: as if there were none.
     net.peers[1].join.challenge = 1;

@@ -240,7 +240,7 @@ fn the_loss_of_the_ps_pauses_the_job_until_it_is_back() {
     net.pass_alive(ms(5500), &[0, 1, 2]);
     assert_eq!((net.phase(), net.unbound), (JobPhase::Paused, 0));
     assert_eq!(net.peers[0].last().state(), Some(State::Waiting));
-    assert!(!acceptance(net.peers[0].last()).ps);
+    assert!(acceptance(net.peers[0].last()).missing_ps.is_some());
     net.pass_alive(ms(20_000), &[0, 1, 2]);
     assert_eq!(net.phase(), JobPhase::Paused);
     // The same process, which was only cut off.
