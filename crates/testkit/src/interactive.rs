@@ -37,6 +37,10 @@ pub struct Args {
     #[arg(long)]
     agents: Option<u8>,
 
+    /// Ranks of each host, one worker of the switch and one agent; rank r uses agent r / N
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "agents")]
+    ranks_per_host: u8,
+
     /// MTU of all links
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
@@ -104,19 +108,25 @@ struct Served {
     agents: Vec<Option<Program>>,
     cluster: Cluster,
     workers: u8,
+    ranks_per_host: u8,
 }
 
 impl Served {
     fn start(args: &Args) -> Result<Self> {
         let &Args { workers, .. } = args;
-        let agents = args.agents.unwrap_or(workers);
+        let each = args.ranks_per_host;
+        ensure!(
+            each > 0 && workers.is_multiple_of(each),
+            "--ranks-per-host {each}: a divisor of {workers}, the number of workers"
+        );
+        let agents = args.agents.unwrap_or(workers / each);
         ensure!(
             (1..=workers).contains(&agents),
             "--agents {agents}: 1 to {workers}, the number of workers"
         );
         let mut spec = Spec {
             network: Network::Namespaces,
-            jobs: vec![workers],
+            jobs: vec![workers / each],
             share_cpus: true,
             mtu: Some(args.mtu),
             payload_bytes: args.payload,
@@ -132,11 +142,27 @@ impl Served {
             spec.programs = programs.clone();
         }
         let cluster = Cluster::start(spec)?;
-        let agents = (0..agents).map(|rank| cluster.start_agent(JOB, rank).map(Some));
-        Ok(Self {
-            agents: agents.collect::<Result<_>>()?,
+        let mut served = Self {
+            agents: (0..agents).map(|_| None).collect(),
             cluster,
             workers,
+            ranks_per_host: each,
+        };
+        for agent in 0..agents.into() {
+            served.agents[agent] = Some(served.agent_at(agent, None)?);
+        }
+        Ok(served)
+    }
+
+    fn agent_at(&self, agent: usize, key: Option<&str>) -> Result<Program> {
+        let key = key.map(str::parse).transpose()?;
+        self.cluster.start_agent_where(JOB, agent as u8, |config| {
+            let job = &mut config.jobs[0];
+            job.workers = self.workers.into();
+            job.ranks_per_host = self.ranks_per_host.into();
+            if let Some(key) = key {
+                job.key = key;
+            }
         })
     }
 
@@ -151,7 +177,11 @@ impl Served {
             folder: self.cluster.folder().to_owned(),
             job: Cluster::job_id(JOB),
             sockets: (0..self.workers)
-                .map(|rank| self.cluster.agent_socket(JOB, rank % agents))
+                .map(|rank| match self.ranks_per_host {
+                    1 => rank % agents,
+                    each => rank / each,
+                })
+                .map(|agent| self.cluster.agent_socket(JOB, agent))
                 .collect(),
             namespaces: self.cluster.namespaces().to_vec(),
             pids: running
@@ -184,12 +214,7 @@ impl Served {
     fn start_agent(&mut self, name: &str, key: Option<&str>) -> Result<()> {
         let at = self.agent(name)?;
         ensure!(self.agents[at].is_none(), "{name} runs already");
-        let rank = at as u8;
-        let program = match key {
-            Some(key) => self.cluster.start_agent_with(JOB, rank, key.parse()?)?,
-            None => self.cluster.start_agent(JOB, rank)?,
-        };
-        self.agents[at] = Some(program);
+        self.agents[at] = Some(self.agent_at(at, key)?);
         Ok(())
     }
 

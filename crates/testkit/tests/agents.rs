@@ -35,6 +35,8 @@ const PROCESS: &str = "TALLY_TEST_AGENT";
 
 /// A switch, a parameter server, and two agents.
 struct Stage {
+    /// Ranks of job A at each agent, if they are one worker there; else 1.
+    ranks_per_host: u8,
     switch: Option<Program>,
     ps: Option<Program>,
     agents: Vec<Program>,
@@ -44,8 +46,13 @@ struct Stage {
 
 impl Stage {
     fn new(arguments: &[&str]) -> Self {
+        Self::with(1, arguments)
+    }
+
+    fn with(ranks_per_host: u8, arguments: &[&str]) -> Self {
         let folder = tempfile::Builder::new().prefix("tally-agents-").tempdir();
         let mut stage = Self {
+            ranks_per_host,
             folder: folder.unwrap(),
             switch: None,
             ps: None,
@@ -87,16 +94,24 @@ impl Stage {
             format!(r#"{{ "name": "p{id}", "device": "{device}" }}"#)
         };
         let ports: Vec<_> = (0..=AGENTS).map(port).collect();
-        let jobs = [A, B].map(|(id, workers, _)| {
+        let each = |id| if id == A.0 { self.ranks_per_host } else { 1 };
+        let of_switch = [A, B].map(|(id, workers, _)| {
+            let workers = workers / each(id);
             format!(r#"{{ "id": {id}, "key": "{KEY}{id:04x}", "workers": {workers} }}"#)
         });
-        let jobs = jobs.join(",");
+        let of_agents = [A, B].map(|(id, workers, _)| {
+            format!(
+                r#"{{ "id": {id}, "key": "{KEY}{id:04x}", "workers": {workers}, "ranks_per_host": {} }}"#,
+                each(id)
+            )
+        });
         write(
             "switch.json",
             format!(
                 r#"{{ "address": {{ "mac": "02:54:41:4c:4c:59", "ip": "10.84.0.254" }},
-                     "ports": [{}], "jobs": [{jobs}], "stats_socket": "{}" }}"#,
+                     "ports": [{}], "jobs": [{}], "stats_socket": "{}" }}"#,
                 ports.join(","),
+                of_switch.join(","),
                 self.file("switch.stat").display()
             ),
         );
@@ -111,9 +126,10 @@ impl Stage {
         };
         for agent in 0..AGENTS {
             let text = format!(
-                r#"{{ "socket": "{}", {}, "jobs": [{jobs}] }}"#,
+                r#"{{ "socket": "{}", {}, "jobs": [{}] }}"#,
                 self.socket(agent).display(),
-                host(agent)
+                host(agent),
+                of_agents.join(",")
             );
             write(&format!("agent{agent}.json"), text);
         }
@@ -268,11 +284,14 @@ fn kill_one(stage: &Stage) {
         unreachable!("a process was killed");
     });
     process.into_inner().unwrap().wait().unwrap();
-    for error in errors {
+    for (rank, error) in (0..).zip(errors) {
         let LocalError::Failed { failure, .. } = &error else {
             panic!("{error}");
         };
-        let want = (Class::Member, 1 << last);
+        // Ranks of other hosts know the host.
+        let of_host = stage.ranks_per_host > 1 && rank < A.2;
+        let ranks = if of_host { 0b1100 } else { 1 << last };
+        let want = (Class::Member, ranks);
         assert_eq!((failure.class, failure.ranks.bits()), want, "{error}");
     }
 }
@@ -302,7 +321,11 @@ fn two_jobs(stage: &Stage) {
         });
         stage.at(A, A.1, |rank, client| sums(A.1, rank, client));
         kill_one(stage);
-        stage.agents[1].logs("job 7 rank 3: the process ended without leaving the job", 1);
+        let who = match stage.ranks_per_host {
+            1 => "job 7 rank 3: the process ended without leaving the job",
+            _ => "job 7 ranks 2 to 3: rank 3 (process ",
+        };
+        stage.agents[1].logs(who, 1);
         stage.at(A, A.1, |rank, client| sums(A.1, rank, client));
         enough.store(true, Ordering::Relaxed);
         let steps = b.join().unwrap();
@@ -320,6 +343,16 @@ fn processes_of_two_jobs_share_the_ports_of_two_agents() {
     for agent in &stage.agents {
         assert_eq!(agent.log().matches("the port is open").count(), 1);
     }
+    stage.end();
+}
+
+/// Job A has one worker at each agent, of two processes; job B has one of one process.
+#[test]
+fn a_job_of_hosts_of_several_ranks_and_a_flat_one_share_the_ports() {
+    let _alone = alone();
+    let stage = Stage::with(2, &["--loss", "0.01"]);
+    two_jobs(&stage);
+    two_jobs(&stage);
     stage.end();
 }
 

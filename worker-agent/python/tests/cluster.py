@@ -40,8 +40,9 @@ def programs() -> pathlib.Path:
 class Cluster:
     """A switch, a parameter server and agents on `hosts` hosts, for one job of `workers`.
 
-    Rank r's agent is that of host r modulo `hosts`. Frames of an `mtu` of 9000 carry 8 KiB, others
-    1 KiB.
+    Rank r's agent is that of host r modulo `hosts`; with `ranks_per_host` that of host r //
+    `ranks_per_host`, and each host is one worker of the switch. Frames of an `mtu` of 9000 carry 8
+    KiB, others 1 KiB.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class Cluster:
         stall_ms: int = 10_000,
         mtu: int = 1500,
         memory_mib: int = 1024,
+        ranks_per_host: int = 1,
     ):
         self.workers = workers
-        self.hosts = hosts or workers
+        self.hosts = hosts or workers // ranks_per_host
         options = {
             "workers": workers,
-            "agents": self.hosts,
+            **({"agents": self.hosts} if ranks_per_host == 1 else {"ranks-per-host": ranks_per_host}),
             "mtu": mtu,
             "payload": 8192 if mtu >= 9000 else 1024,
             "join-ms": join_ms,

@@ -15,10 +15,23 @@ from ranks import at_all, good
 
 @pytest.fixture(scope="module")
 def cluster():
-    # Two ranks on each of two hosts.
+    # Two ranks on each of two hosts, each a worker.
     with Cluster(4, hosts=2, join_ms=5000, stall_ms=3000) as cluster:
         yield cluster
         print(cluster.logs())
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    # The same, with the ranks of a host as one worker.
+    with Cluster(4, ranks_per_host=2, join_ms=5000, stall_ms=3000) as cluster:
+        yield cluster
+        print(cluster.logs())
+
+
+@pytest.fixture(params=["cluster", "hosts"])
+def either(request):
+    return request.getfixturevalue(request.param)
 
 
 def of_rank(rank, size, dtype):
@@ -27,7 +40,7 @@ def of_rank(rank, size, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int16", "int8"])
-def test_sums_and_means_are_exact(cluster, dtype):
+def test_sums_and_means_are_exact(either, dtype):
     sizes = [0, 1, 3, 255, 1000, 70_001]
 
     def work(job):
@@ -39,7 +52,7 @@ def test_sums_and_means_are_exact(cluster, dtype):
 
     wants = [sum(of_rank(rank, size, "int64") for rank in range(4)) for size in sizes]
     mean = sum(of_rank(rank, 500, "int64") for rank in range(4)) / 4
-    for sums, means in good(at_all(cluster, work)):
+    for sums, means in good(at_all(either, work)):
         for got, want in zip(sums, wants):
             assert got.dtype == dtype
             numpy.testing.assert_array_equal(got.astype("int64"), want)
@@ -47,7 +60,7 @@ def test_sums_and_means_are_exact(cluster, dtype):
 
 
 @pytest.mark.parametrize("arithmetic", ["native", "own", "fixed"])
-def test_floats_of_any_size_and_shape(cluster, arithmetic):
+def test_floats_of_any_size_and_shape(either, arithmetic):
     def of(rank):
         values = numpy.random.default_rng(rank).standard_normal((50, 21))
         return values.astype("float32")
@@ -55,7 +68,7 @@ def test_floats_of_any_size_and_shape(cluster, arithmetic):
     def work(job):
         return job.all_reduce(of(job.rank), arithmetic=arithmetic, name="weights")
 
-    got = good(at_all(cluster, work))
+    got = good(at_all(either, work))
     want = sum(of(rank).astype("float64") for rank in range(4))
     for it in got:
         assert it.shape == (50, 21)
@@ -64,19 +77,19 @@ def test_floats_of_any_size_and_shape(cluster, arithmetic):
         assert it.tobytes() == got[0].tobytes()
 
 
-def test_nan_and_infinity_arrive_everywhere(cluster):
+def test_nan_and_infinity_arrive_everywhere(either):
     def work(job):
         array = numpy.zeros(3000, "float32")
         array[10] = numpy.nan if job.rank == 2 else 1
         array[2000] = numpy.inf if job.rank == 1 else 1
         return job.all_reduce(array)
 
-    for got in good(at_all(cluster, work)):
+    for got in good(at_all(either, work)):
         assert numpy.isnan(got[10]) and got[2000] == numpy.inf
         assert numpy.isfinite(numpy.delete(got, [10, 2000])).all()
 
 
-def test_broadcast_and_barrier(cluster):
+def test_broadcast_and_barrier(either):
     def work(job):
         before = [time.monotonic()]
         time.sleep(0.1 * job.rank)
@@ -86,7 +99,7 @@ def test_broadcast_and_barrier(cluster):
         got = [job.broadcast(of_rank(job.rank, 777, "int16"), root) for root in range(4)]
         return before[1], after, got
 
-    outcomes = good(at_all(cluster, work))
+    outcomes = good(at_all(either, work))
     assert min(after for _, after, _ in outcomes) >= max(before for before, _, _ in outcomes)
     for _, _, got in outcomes:
         for root in range(4):
@@ -156,6 +169,24 @@ def test_one_that_differs_is_named(cluster):
         assert "layer1.weight" in str(error) and "1001" in str(error) and "rank 2" in str(error)
 
 
+def test_one_of_a_host_that_differs_is_named(hosts):
+    def work(job):
+        size = 1001 if job.rank == 2 else 1000
+        job.all_reduce(numpy.ones(size, "float32"), name="layer1.weight")
+
+    for rank, error in enumerate(at_all(hosts, work)):
+        # Two differ from each other. The other host hears no more than which host it was.
+        assert isinstance(error, tally.MismatchError if rank > 1 else tally.MemberError), error
+        assert error.ranks == (2, 3), error
+        assert rank < 2 or "rank 2 brings a sum of 1001 F32" in str(error), error
+
+
+def test_one_of_a_host_that_never_comes_is_named(hosts):
+    for rank, error in zip([0, 1, 2], at_all(hosts, lambda job: job.barrier(), but=[3])):
+        assert isinstance(error, tally.JoinError), error
+        assert error.ranks == ((3,) if rank == 2 else (2, 3)), error
+
+
 def test_one_that_never_comes_is_named(cluster):
     began = time.monotonic()
     for error in at_all(cluster, lambda job: job.barrier(), but=[3]):
@@ -204,12 +235,12 @@ def test_one_that_does_not_come_is_named_with_the_tensor(cluster):
             assert seconds[rank] < 5, seconds
 
 
-def test_integers_that_do_not_fit(cluster):
-    errors = at_all(cluster, lambda job: job.all_reduce(numpy.full(100, 2**30, "int32")))
+def test_integers_that_do_not_fit(either):
+    errors = at_all(either, lambda job: job.all_reduce(numpy.full(100, 2**30, "int32")))
     assert all(isinstance(it, OverflowError) and isinstance(it, tally.OverflowError) for it in errors), errors
 
 
-def test_arrays_that_cannot_be_and_then_one_that_can(cluster):
+def test_arrays_that_cannot_be_and_then_one_that_can(either):
     read_only = numpy.ones(3, "float32")
     read_only.flags.writeable = False
 
@@ -229,7 +260,7 @@ def test_arrays_that_cannot_be_and_then_one_that_can(cluster):
             job.broadcast(numpy.ones(4, "float32"), 4)
         return job.all_reduce(numpy.ones(4, "float32"))
 
-    for got in good(at_all(cluster, work)):
+    for got in good(at_all(either, work)):
         numpy.testing.assert_array_equal(got, [4, 4, 4, 4])
 
 
@@ -254,7 +285,7 @@ def test_the_agent_refuses_in_words(cluster, tmp_path):
     assert tally.status(at)["jobs"][0]["job"] == JOB
 
 
-def test_memory_is_used_again_and_bounded(cluster):
+def test_memory_is_used_again_and_bounded(either):
     def work(job):
         for _ in range(30):
             job.all_reduce(numpy.ones(300_000, "float32"))
@@ -262,7 +293,7 @@ def test_memory_is_used_again_and_bounded(cluster):
             job.all_reduce(numpy.ones((1 << 30) + 8, "int8"))
         return job.all_reduce(numpy.ones(3, "int8"))
 
-    for got in good(at_all(cluster, work)):
+    for got in good(at_all(either, work)):
         numpy.testing.assert_array_equal(got, [4, 4, 4])
 
 

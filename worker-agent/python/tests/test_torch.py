@@ -124,17 +124,29 @@ def cluster():
         print(cluster.logs())
 
 
+@pytest.fixture(scope="module")
+def hosts():
+    # Two ranks on each of two hosts, which are two workers.
+    with Cluster(4, ranks_per_host=2) as cluster:
+        yield cluster
+        print(cluster.logs())
+
+
 def losses(text):
     return [float(line.split()[1]) for line in text.splitlines() if line.startswith("loss ")]
 
 
 @pytest.mark.parametrize("arithmetic", ["native", "fixed"])
-def test_sums_are_those_of_gloo(cluster, arithmetic):
+@pytest.mark.parametrize("kind", ["cluster", "hosts"])
+def test_sums_are_those_of_gloo(request, kind, arithmetic):
+    cluster = request.getfixturevalue(kind)
     for text in texts(cluster.run_python(SUMS, "tally", TALLY_ARITHMETIC=arithmetic)):
         assert "all good tally" in text
 
 
-def test_ddp_trains_as_with_gloo(cluster):
+@pytest.mark.parametrize("kind", ["cluster", "hosts"])
+def test_ddp_trains_as_with_gloo(request, kind):
+    cluster = request.getfixturevalue(kind)
     ours = texts(cluster.run_python(TRAINING, "tally"))
     theirs = texts(cluster.run_python(TRAINING, "gloo"))
     for rank, (our, their) in enumerate(zip(ours, theirs)):

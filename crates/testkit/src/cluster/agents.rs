@@ -8,7 +8,6 @@ use anyhow::{Result, ensure};
 use std::path::PathBuf;
 use std::time::Duration;
 use tally_schema::agent::config::{AgentConfig, AgentJob, AgentTransport, SwitchAddress};
-use tally_wire::Key;
 
 impl Cluster {
     /// Starts the agent of a worker's host, which serves training processes there, in namespaces.
@@ -16,15 +15,7 @@ impl Cluster {
     /// # Errors
     /// If it cannot be started.
     pub fn start_agent(&self, job: usize, rank: u8) -> Result<Program> {
-        self.start_agent_with(job, rank, key(job))
-    }
-
-    /// The same, with a key that may not be the job's.
-    ///
-    /// # Errors
-    /// If it cannot be started.
-    pub fn start_agent_with(&self, job: usize, rank: u8, key: Key) -> Result<Program> {
-        self.start_agent_where(job, rank, |config| config.jobs[0].key = key)
+        self.start_agent_where(job, rank, |_| {})
     }
 
     /// The same, with a configuration that `change` has changed.
