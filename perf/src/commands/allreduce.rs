@@ -26,6 +26,8 @@
 //!   last turn against the reference, bit for bit.
 //! - The bits of a link are those of Ethernet frames without preamble, check sequence and gap.
 
+mod hosts;
+
 use crate::peers::{Peer, PeerHost, Work};
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -53,9 +55,14 @@ const WINDOW_UNSHAPED: u16 = 32;
 /// What is measured.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// Numbers of workers, separated by commas
+    /// Numbers of workers, with --ranks-per-host of hosts, separated by commas
     #[arg(long, value_delimiter = ',', default_values_t = [2, 4, 8], value_parser = clap::value_parser!(u8).range(2..=64))]
     workers: Vec<u8>,
+
+    /// Ranks of each host, separated by commas: compare them as workers and as one worker a host,
+    /// in place of the contenders
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "beside", value_parser = clap::value_parser!(u16).range(2..=64))]
+    ranks_per_host: Vec<u16>,
 
     /// Elements of the vector, f32
     #[arg(long, default_value_t = 25_000_000, value_parser = clap::value_parser!(u64).range(1..))]
@@ -211,6 +218,9 @@ pub fn run(args: &Args) -> Result<Report> {
     if args.quick {
         (args.workers, args.elements) = (vec![2], 250_000);
         (args.turns, args.rounds) = (1, 2);
+    }
+    if !args.ranks_per_host.is_empty() {
+        return hosts::run(&args);
     }
     let bench = Bench {
         folder: tempfile::Builder::new()
