@@ -7,9 +7,9 @@
 --
 -- Filters to begin with:
 --
---     netreduce.malformed                              first packets that the switch drops for their form
+--     netreduce.malformed                              first packets dropped for their form
 --     netreduce.ring == 7 && netreduce.message == 12   all packets of one message
---     netreduce.flags.summed                           first packets that the switch released with the sum
+--     netreduce.flags.summed                           first packets released with the sum
 --     netreduce.packet && netreduce.copy               packets whose PSN was seen before
 --
 -- Only a message's first packet has the ring's header. Those behind it are known by their PSN, if
