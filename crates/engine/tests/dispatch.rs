@@ -10,7 +10,7 @@ use common::{Rng, seeds};
 #[test]
 fn random_scripts() {
     let mut all = Summary::default();
-    for seed in seeds(1800) {
+    for seed in seeds(450) {
         println!("seed {seed}");
         let mut rng = Rng(seed);
         let len = rng.below(900);
@@ -30,14 +30,14 @@ fn random_scripts() {
     println!("{all:?}");
     if std::env::var("TALLY_SEED").is_err() {
         // That scripts get somewhere.
-        assert!(all.drops > 10_000 && all.frames > 2 * all.drops, "{all:?}");
-        assert!(all.replies > 500 && all.forwarded > 1000, "{all:?}");
+        assert!(all.drops > 2500 && all.frames > 2 * all.drops, "{all:?}");
+        assert!(all.replies > 125 && all.forwarded > 250, "{all:?}");
         assert!(
-            all.results > 1000 && all.partials > 5000 && all.binds > 2000,
+            all.results > 250 && all.partials > 1250 && all.binds > 500,
             "{all:?}"
         );
         assert!(
-            all.nacks > 1000 && all.probes_to_ps > 50 && all.forged > 500,
+            all.nacks > 250 && all.probes_to_ps > 12 && all.forged > 125,
             "{all:?}"
         );
     }
