@@ -28,7 +28,9 @@ use std::time::{Duration, Instant};
 use tally_endpoint::Hint;
 use tally_local::{Awaited, Class, Failure, Request};
 use tally_schema::agent::status::ranks_text;
-pub(super) use thread::{Mailbox, crashed};
+pub(super) use thread::Mailbox;
+#[cfg(feature = "dpdk")]
+pub(super) use thread::crashed;
 
 /// Between two looks at processes' sockets, while the network is busy.
 pub(super) const LOOK_EVERY: Duration = Duration::from_micros(20);
