@@ -8,8 +8,8 @@
 //! reads what leaves sent up.
 //!
 //! Each job has its own hosts: a worker host behind each leaf for each of its ranks there. The
-//! parameter servers of all jobs' nodes at one switch are one process. That of a spine is behind a
-//! leaf, as hosts are.
+//! parameter server of all jobs' nodes at one switch is one process; of several, each has a part of
+//! the fragments. That of a spine is behind a leaf, as hosts are.
 //!
 //! The catch: all switches poll, so they back off where CPUs are few. A fabric removes what it made
 //! when the value goes away, as a [`cluster`](crate::cluster) does.

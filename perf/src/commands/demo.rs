@@ -63,8 +63,9 @@ pub struct Args {
           conflicts_with_all = ["card", "fabric", "parameter_servers", "policy", "slots", "payload", "window"])]
     dialect: Dialect,
 
-    /// Parameter servers of the job, each for a part of its fragments: 1, 2, 4, 8 or 16
-    #[arg(long, default_value_t = 1, value_name = "COUNT", conflicts_with_all = ["card", "fabric"])]
+    /// Parameter servers of the job, with --fabric of each switch, each for a part of the
+    /// fragments: 1, 2, 4, 8 or 16
+    #[arg(long, default_value_t = 1, value_name = "COUNT", conflicts_with_all = ["card"])]
     parameter_servers: u8,
 
     /// Policy of the switch
@@ -360,6 +361,7 @@ mod tests {
             "--dialect netreduce --loss 0.01 --restart switch --network namespaces",
             "--restart both --network namespaces",
             "--fabric 2x2x2 --restart leaf2,spine1 --network namespaces",
+            "--fabric 2x2x2 --parameter-servers 2",
         ] {
             assert_eq!(check(good), Ok(()), "{good}");
         }

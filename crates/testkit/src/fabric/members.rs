@@ -5,6 +5,7 @@ use super::plan::{HostRole, SwitchId, job_id, key};
 use crate::cluster::files::read_json;
 use crate::cluster::{Program, prefixed};
 use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -94,14 +95,11 @@ impl Fabric {
     }
 
     pub(super) fn start_all_ps(&mut self) -> Result<()> {
-        for at in 0..self.ps.len() {
-            let (_, switch) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
-            self.start_ps(switch)?;
-        }
-        Ok(())
+        let switches: BTreeSet<_> = (self.plan.ps_hosts()).map(|(_, of, _)| of).collect();
+        switches.into_iter().try_for_each(|it| self.start_ps(it))
     }
 
-    /// Starts the parameter server of a switch, which must not run, for the jobs of the switch.
+    /// Starts the parameter servers of a switch, which must not run, for the jobs of the switch.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -113,9 +111,14 @@ impl Fabric {
         self.start_ps_for(switch, &jobs)
     }
 
-    fn ps_at(&self, switch: SwitchId) -> Result<usize> {
-        let at = self.plan.ps_hosts().position(|(_, of)| of == switch);
-        at.with_context(|| format!("{} has no parameter server", self.plan.name(switch)))
+    /// The places of a switch's parameter servers, with their hosts and parts.
+    fn ps_of(&self, switch: SwitchId) -> Result<Vec<(usize, usize, u8)>> {
+        let all = self.plan.ps_hosts().enumerate();
+        let own = all.filter(|(_, (_, of, _))| *of == switch);
+        let own: Vec<_> = own.map(|(at, (host, _, part))| (at, host, part)).collect();
+        let name = self.plan.name(switch);
+        ensure!(!own.is_empty(), "{name} has no parameter server");
+        Ok(own)
     }
 
     /// As [`start_ps`](Self::start_ps), for these jobs.
@@ -123,37 +126,43 @@ impl Fabric {
     /// # Errors
     /// If it cannot be started.
     pub fn start_ps_for(&mut self, switch: SwitchId, jobs: &[usize]) -> Result<()> {
-        let at = self.ps_at(switch)?;
-        let (host, _) = self.plan.ps_hosts().nth(at).context("a PS's host")?;
-        let name = self.plan.host_name(host);
-        ensure!(self.ps[at].is_none(), "{name} runs already");
-        let jobs = jobs.iter().map(|&job| PsJob::new(job_id(job), key(job)));
-        let config = PsConfig {
-            switch: SwitchAddress::new(self.plan.ip(switch)),
-            jobs: jobs.collect(),
-            transport: self.transport(host),
-            log: Default::default(),
-            metrics: None,
-        };
-        let path = self.write(&format!("{name}.json"), &config)?;
-        let mut command = self.command_on(host, "tally-agent");
-        command.arg("ps").arg("--config").arg(path);
-        self.add_loss(&mut command, host);
-        let log = self.file(&format!("{name}.log"));
-        self.ps[at] = Some(Program::start(&name, command, &log)?);
+        for (at, host, part) in self.ps_of(switch)? {
+            let name = self.plan.host_name(host);
+            ensure!(self.ps[at].is_none(), "{name} runs already");
+            let jobs = jobs.iter().map(|&job| PsJob {
+                part,
+                parts: self.spec.parameter_servers,
+                ..PsJob::new(job_id(job), key(job))
+            });
+            let config = PsConfig {
+                switch: SwitchAddress::new(self.plan.ip(switch)),
+                jobs: jobs.collect(),
+                transport: self.transport(host),
+                log: Default::default(),
+                metrics: None,
+            };
+            let path = self.write(&format!("{name}.json"), &config)?;
+            let mut command = self.command_on(host, "tally-agent");
+            command.arg("ps").arg("--config").arg(path);
+            self.add_loss(&mut command, host);
+            let log = self.file(&format!("{name}.log"));
+            self.ps[at] = Some(Program::start(&name, command, &log)?);
+        }
         Ok(())
     }
 
-    /// Kills the parameter server of a switch on the spot.
+    /// Kills the parameter servers of a switch on the spot.
     ///
     /// # Errors
-    /// If it does not run.
+    /// If one does not run.
     pub fn kill_ps(&mut self, switch: SwitchId) -> Result<()> {
-        let at = self.ps_at(switch)?;
-        self.ps[at]
-            .take()
-            .context("the parameter server does not run")?
-            .kill()
+        for (at, _, _) in self.ps_of(switch)? {
+            let program = self.ps[at].take();
+            program
+                .context("the parameter server does not run")?
+                .kill()?;
+        }
+        Ok(())
     }
 
     /// Stops all parameter servers.

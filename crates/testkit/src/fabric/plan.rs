@@ -24,8 +24,8 @@ pub struct SwitchId(pub usize);
 pub enum HostRole {
     /// The worker of a job with this rank.
     Worker(usize, u16),
-    /// The parameter server of a switch.
-    Ps(SwitchId),
+    /// The parameter server of a switch for this part of the fragments.
+    Ps(SwitchId, u8),
     /// None of our programs.
     Guest(usize),
 }
@@ -59,6 +59,7 @@ pub struct Link {
 pub struct Plan {
     shape: Shape,
     jobs: usize,
+    parameter_servers: u8,
     hosts: Vec<Host>,
     links: Vec<Link>,
 }
@@ -78,11 +79,11 @@ impl Plan {
                     roles.push((leaf, HostRole::Worker(job, rank as u16)));
                 }
             }
-            if spec.jobs > 0 {
-                roles.push((leaf, HostRole::Ps(SwitchId(shape.spines + leaf))));
-            }
-            for spine in (0..shape.spines.min(spec.jobs)).filter(|it| it % shape.leaves == leaf) {
-                roles.push((leaf, HostRole::Ps(SwitchId(spine))));
+            let own = (spec.jobs > 0).then_some(shape.spines + leaf);
+            let spines = (0..shape.spines.min(spec.jobs)).filter(|it| it % shape.leaves == leaf);
+            for switch in own.into_iter().chain(spines) {
+                let parts = 0..spec.parameter_servers;
+                roles.extend(parts.map(|part| (leaf, HostRole::Ps(SwitchId(switch), part))));
             }
             roles.extend((0..spec.guests).map(|guest| (leaf, HostRole::Guest(guest))));
         }
@@ -110,6 +111,7 @@ impl Plan {
         Ok(Self {
             shape,
             jobs: spec.jobs,
+            parameter_servers: spec.parameter_servers,
             hosts: hosts.collect(),
             links,
         })
@@ -172,11 +174,11 @@ impl Plan {
         hosts.filter(move |(_, host)| self.leaf(host.leaf) == switch)
     }
 
-    /// The hosts of parameter servers with their switches, by their numbers.
-    pub fn ps_hosts(&self) -> impl Iterator<Item = (usize, SwitchId)> {
+    /// The hosts of parameter servers with their switches and parts, by their numbers.
+    pub fn ps_hosts(&self) -> impl Iterator<Item = (usize, SwitchId, u8)> {
         let hosts = self.hosts.iter().enumerate();
         hosts.filter_map(|(n, host)| match host.role {
-            HostRole::Ps(switch) => Some((n, switch)),
+            HostRole::Ps(switch, part) => Some((n, switch, part)),
             _ => None,
         })
     }
@@ -193,7 +195,10 @@ impl Plan {
         let Host { leaf, role, .. } = self.hosts[host];
         match role {
             HostRole::Worker(job, rank) => format!("job{job}-worker{rank}"),
-            HostRole::Ps(switch) => format!("ps-{}", self.name(switch)),
+            HostRole::Ps(switch, _) if self.parameter_servers == 1 => {
+                format!("ps-{}", self.name(switch))
+            }
+            HostRole::Ps(switch, part) => format!("ps{part}-{}", self.name(switch)),
             HostRole::Guest(guest) => format!("guest{guest}-leaf{}", leaf + 1),
         }
     }
@@ -286,6 +291,7 @@ impl Plan {
         };
         Some(JobSection {
             tree: Some(tree),
+            parameter_servers: self.parameter_servers,
             ..JobSection::new(job_id(job), key(job), hosts as u8)
         })
     }
@@ -361,6 +367,7 @@ mod tests {
                 shape: shape.parse().unwrap(),
                 links: 2,
                 jobs: 3,
+                parameter_servers: 2,
                 guests: 1,
                 ..FabricSpec::default()
             };

@@ -65,6 +65,8 @@ pub struct FabricSpec {
     pub links: usize,
     /// Jobs. The root of job j is spine j, counted around.
     pub jobs: usize,
+    /// Parameter servers of each node of a job, each with a part of the fragments.
+    pub parameter_servers: u8,
     /// Hosts behind each leaf on which none of our programs runs.
     pub guests: usize,
     /// MTU of all links.
@@ -108,6 +110,7 @@ impl Default for FabricSpec {
             },
             links: 1,
             jobs: 2,
+            parameter_servers: 1,
             guests: 0,
             mtu: 1500,
             host_mbit: None,

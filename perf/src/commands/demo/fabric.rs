@@ -47,6 +47,7 @@ struct Parameters {
     fabric: Shape,
     network: Network,
     jobs: usize,
+    parameter_servers: u8,
     elements: u64,
     loss: f64,
     seed: u64,
@@ -85,6 +86,7 @@ fn spec(args: &Args, shape: Shape) -> FabricSpec {
         network: args.network(),
         shape,
         jobs: shape.spines,
+        parameter_servers: args.parameter_servers,
         payload_bytes: args.payload,
         mtu: if args.payload + 78 <= 1500 {
             1500
@@ -106,8 +108,12 @@ pub fn run(args: &Args, shape: Shape) -> Result<Report> {
     let names = args.restart.as_deref();
     let killed = names.map_or_else(|| Ok(Vec::new()), |names| restarted(names, shape))?;
     eprintln!(
-        "starting {} switches and a parameter server for each ({})",
+        "starting {} switches and {} for each ({})",
         shape.spines + shape.leaves,
+        match args.parameter_servers {
+            1 => "a parameter server".to_owned(),
+            several => format!("{several} parameter servers"),
+        },
         network.describe()
     );
     let mut fabric = Fabric::start(spec(args, shape))?;
@@ -148,6 +154,7 @@ pub fn run(args: &Args, shape: Shape) -> Result<Report> {
         fabric: shape,
         network,
         jobs: fabric.plan().jobs(),
+        parameter_servers: args.parameter_servers,
         elements: args.elements(),
         loss: args.loss,
         seed: args.seed,
