@@ -158,8 +158,8 @@ drop_reasons! {
     /// Has the addresses of a SwitchML worker, and is not to the switch address that this worker
     /// was told.
     SwitchmlForged = "switchml-forged",
-    /// Is to a SwitchML worker's secret address from a second port, or of a session in which that
-    /// happened.
+    /// Is to a SwitchML worker's secret address from a port by which the worker's frames do not
+    /// come, or of a session in which that happened.
     SwitchmlPort = "switchml-port",
     /// Has another SwitchML packet size than its session, or an unknown one.
     SwitchmlSize = "switchml-size",
@@ -181,7 +181,8 @@ drop_reasons! {
     NetreduceShape = "netreduce-shape",
     /// Begins a message beyond two windows of its ring.
     NetreduceWindow = "netreduce-window",
-    /// Is of a ring's connection, and came from another port or MAC than that.
+    /// Is of a ring's connection, and came from another MAC, or a port by which frames of that host
+    /// do not come.
     NetreducePort = "netreduce-port",
     /// Is a data packet of a ring with a wrong invariant CRC.
     NetreduceIcrc = "netreduce-icrc",
