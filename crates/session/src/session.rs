@@ -359,3 +359,16 @@ pub fn shape(payload_bytes: u32, parts: u16) -> Shape {
     }
     hash.finalize().into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::shape;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn members_that_differ_in_payload_or_ranks_a_host_have_other_shapes() {
+        let settings = [(1024, 1), (1024, 2), (1024, 3), (1408, 1), (1408, 2)];
+        let shapes: BTreeSet<_> = settings.map(|(p, n)| shape(p, n)).into();
+        assert_eq!(shapes.len(), settings.len());
+    }
+}

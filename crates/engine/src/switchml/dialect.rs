@@ -150,8 +150,9 @@ impl<P: Platform> SwitchmlDialect<P> {
         self.members.set_quiet(port);
     }
 
-    /// Notes where a member is, unless it spoke first from where frames do not come this way. Its
-    /// frames come one after the other, so mostly this is known.
+    /// Notes where a member is. Refuses the frame if the member spoke first behind a port whose
+    /// hosts' frames do not come by this one. Its frames come one after the other, so mostly this
+    /// is known.
     #[inline]
     fn notice(
         &mut self,

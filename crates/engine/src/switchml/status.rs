@@ -99,7 +99,7 @@ pub struct SessionStatus {
     pub ranks: Vec<RankStatus>,
 }
 
-/// A worker's secret was used from two ports of the switch, by which no one host's frames come.
+/// A worker's secret was used from two ports of the switch that do not both lead to its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// Whose.
