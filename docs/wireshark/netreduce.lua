@@ -128,8 +128,7 @@ local function message_of(connection, psn)
   end
 end
 
--- A number of 16 bits, the lower ones a fraction. As in tally.lua: each file is installed by
--- itself.
+-- A number of 16 bits, the lower ones a fraction. As in tally.lua: each file is installed alone.
 local function half_value(bits, fraction_bits)
   local places, exponents = 2 ^ fraction_bits, 2 ^ (15 - fraction_bits)
   local sign = bits >= 0x8000 and -1 or 1

@@ -313,9 +313,9 @@ impl<B: Buffer> Switchml<B> {
         Some(bound.session.id)
     }
 
-    /// The worker that was admitted spoke first behind the first of these ports, and this frame came
-    /// in on the second, which does not lead to hosts behind the first: the session sums nothing any
-    /// more.
+    /// The worker that was admitted spoke first behind the first of these ports, and this frame
+    /// came in on the second, which does not lead to hosts behind the first: the session sums
+    /// nothing any more.
     #[cold]
     pub fn note_conflict(&mut self, admission: Admission, ports: [PortId; 2]) {
         if let Some(Some(bound)) = self.sessions.get_mut(usize::from(admission.place)) {
