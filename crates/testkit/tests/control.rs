@@ -94,13 +94,15 @@ fn an_operator_sees_and_changes_a_running_switch() {
     let _alone = alone();
     let cluster = cluster();
     let job = Cluster::job_id(0);
-    let arguments = ["--synthetic", "--elements", "20M", "--seed", "1"].map(str::to_owned);
+    let arguments = ["--synthetic", "--elements", "40M", "--seed", "1"].map(str::to_owned);
     let workers: Vec<_> = (0..2)
         .map(|rank| cluster.start_worker(0, rank, arguments.to_vec()).unwrap())
         .collect();
     cluster
         .wait_for_results(1000, Duration::from_secs(60))
         .unwrap();
+    // The job lasts as long as this takes.
+    workers[0].signal("STOP").unwrap();
 
     // Seen.
     for part in
@@ -202,6 +204,8 @@ fn an_operator_sees_and_changes_a_running_switch() {
     assert!(watch.wait().unwrap().success());
 
     // None of it touched the job that runs.
+    assert!(ctl(&cluster, "show jobs", "").contains("running"));
+    workers[0].signal("CONT").unwrap();
     for worker in workers {
         worker.wait_ok(Duration::from_secs(120)).unwrap();
     }

@@ -8,9 +8,11 @@
 mod common;
 
 use common::{alone, programs};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tally_schema::switch::config::{Config, NetreduceSection, RingSection};
+use tally_schema::switch::report::Report as SwitchReport;
 use tally_testkit::cluster::{Cluster, Machine, Spec};
 use tally_testkit::reference::{Inputs, Reference};
 
@@ -20,21 +22,8 @@ const LONG: Duration = Duration::from_secs(120);
 const MESSAGES: u32 = 100;
 const MESSAGE_BYTES: u32 = 65_536;
 const PATH_MTU: u32 = 1024;
-
-fn spec(machines: usize) -> Spec {
-    Spec {
-        jobs: Vec::new(),
-        guests: machines,
-        programs: programs(),
-        ..Spec::default()
-    }
-}
-
-fn cluster(machines: usize) -> (Cluster, Vec<Machine>) {
-    let cluster = Cluster::start(spec(machines)).unwrap();
-    let machines = cluster.boot_guests(&image()).unwrap();
-    (cluster, machines)
-}
+/// The key of all rings here.
+const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
 /// Where `guest/image` has written kernel and initial RAM disk.
 fn image() -> PathBuf {
@@ -43,52 +32,90 @@ fn image() -> PathBuf {
     image
 }
 
+/// Virtual machines at a switch. To boot one takes longer than most of what they do.
+struct Lab {
+    machines: Vec<Machine>,
+    cluster: Cluster,
+}
+
+impl Lab {
+    /// Over links that lose this share of frames each way.
+    fn boot(machines: usize, wire_loss: Option<f64>) -> Self {
+        let spec = Spec {
+            jobs: Vec::new(),
+            guests: machines,
+            programs: programs(),
+            wire_loss,
+            ..Spec::default()
+        };
+        let mut cluster = Cluster::new(spec).unwrap();
+        cluster.start_switch().unwrap();
+        let machines = cluster.boot_guests(&image()).unwrap();
+        Self { machines, cluster }
+    }
+
+    /// Another switch in place of the one that runs. It sums for a ring of the first `members`
+    /// machines; with none, it only forwards.
+    fn restart_switch(&mut self, members: usize) -> SwitchReport {
+        let report = self.cluster.stop_switch().unwrap();
+        self.cluster
+            .start_switch_with(&self.config(members))
+            .unwrap();
+        report
+    }
+
+    fn config(&self, members: usize) -> Config {
+        let mut config = self.cluster.switch_config();
+        if members > 0 {
+            let addresses = (0..members).map(|it| self.ip(it)).collect();
+            config.netreduce = Some(NetreduceSection {
+                rings: vec![RingSection::new(1, KEY.parse().unwrap(), addresses)],
+                ..NetreduceSection::default()
+            });
+        }
+        config
+    }
+
+    fn ip(&self, machine: usize) -> Ipv4Addr {
+        self.cluster.ip(self.cluster.guest_host(machine))
+    }
+
+    /// The command line of a member of a ring of the first `members` machines.
+    fn member(&self, rank: usize, members: usize, arguments: &str) -> String {
+        format!(
+            "ring --key {KEY} --rank {rank} --members {members} --address {} \
+             --coordinator {}:4790 {arguments}",
+            self.ip(rank),
+            self.ip(0)
+        )
+    }
+
+    /// Starts these members.
+    fn start(&mut self, members: usize, arguments: &str) {
+        for rank in 0..members {
+            let command = self.member(rank, members, arguments);
+            self.machines[rank].start(&command).unwrap();
+        }
+    }
+
+    /// What they print, and how they fail.
+    fn ends(&mut self, members: usize) -> Vec<Result<String, String>> {
+        let machines = self.machines[..members].iter_mut();
+        let ends = machines.map(|it| it.end(LONG).map_err(|error| error.to_string()));
+        ends.collect()
+    }
+
+    /// What members print that sum.
+    fn sum(&mut self, members: usize, arguments: &str) -> Vec<String> {
+        self.start(members, arguments);
+        let said = self.ends(members).into_iter();
+        said.map(|it| it.unwrap()).collect()
+    }
+}
+
 /// The command line of a test of perftest. IPv4 is the second address of the device.
 fn perftest(test: &str) -> String {
     format!("{test} -d rxe0 -x 1 -m {PATH_MTU} -s {MESSAGE_BYTES} -n {MESSAGES} -F")
-}
-
-/// A switch that sums for a ring of all machines.
-fn ring_cluster(machines: usize) -> (Cluster, Vec<Machine>) {
-    ring_of(machines, None)
-}
-
-/// The same, over links that lose this share of frames each way.
-fn ring_of(machines: usize, wire_loss: Option<f64>) -> (Cluster, Vec<Machine>) {
-    let spec = Spec {
-        wire_loss,
-        ..spec(machines)
-    };
-    let mut cluster = Cluster::new(spec).unwrap();
-    let config = config(&cluster, machines);
-    cluster.start_switch_with(&config).unwrap();
-    let machines = cluster.boot_guests(&image()).unwrap();
-    (cluster, machines)
-}
-
-/// The switch's configuration with that ring.
-fn config(cluster: &Cluster, machines: usize) -> Config {
-    let members = (0..machines).map(|it| cluster.ip(cluster.guest_host(it)));
-    let mut config = cluster.switch_config();
-    config.netreduce = Some(NetreduceSection {
-        rings: vec![RingSection::new(1, KEY.parse().unwrap(), members.collect())],
-        ..NetreduceSection::default()
-    });
-    config
-}
-
-/// What the members of a ring of all machines print, each with these arguments.
-fn sum(cluster: &Cluster, machines: &mut [Machine], arguments: &str) -> Vec<String> {
-    let members = machines.len();
-    for (rank, machine) in machines.iter_mut().enumerate() {
-        machine
-            .start(&member(cluster, rank, members, arguments))
-            .unwrap();
-    }
-    let said = machines
-        .iter_mut()
-        .map(|machine| machine.end(LONG).unwrap());
-    said.collect()
 }
 
 /// Starts perftest's server in a machine, for one client.
@@ -111,19 +138,38 @@ fn served(machine: &mut Machine, test: &str) {
 
 #[test]
 #[ignore = "boots virtual machines: ./test roce"]
-fn messages_of_rdma_rxe_cross_the_switch() {
+fn machines_at_a_switch() {
     let _alone = alone();
-    let (mut cluster, mut machines) = cluster(2);
-    let server = cluster.ip(cluster.guest_host(0));
+    let mut lab = Lab::boot(3, None);
+    let cases: [(&str, fn(&mut Lab)); 8] = [
+        ("messages of rdma_rxe cross the switch", messages_cross),
+        ("a ring says what was not summed", not_summed),
+        ("a ring of two sums every type", |lab| every_type(lab, 2)),
+        ("a ring of three sums every type", |lab| every_type(lab, 3)),
+        ("sums are the reference's", sums_are_the_reference_s),
+        ("a ring and perftest share the switch", ring_and_perftest),
+        ("a member dies, and the ring forms again", member_dies),
+        (
+            "a switch restarts, and the next epoch sums",
+            switch_restarts,
+        ),
+    ];
+    for (name, case) in cases {
+        println!("{name}");
+        case(&mut lab);
+    }
+}
+
+fn messages_cross(lab: &mut Lab) {
+    let server = lab.ip(0);
     let tests = ["ib_send_bw", "ib_write_bw"];
     for test in tests {
-        serve(&mut machines[0], test);
+        serve(&mut lab.machines[0], test);
         let client = format!("{} {server}", perftest(test));
-        machines[1].run(&client, LONG).unwrap();
-        served(&mut machines[0], test);
+        lab.machines[1].run(&client, LONG).unwrap();
+        served(&mut lab.machines[0], test);
     }
-    drop(machines);
-    let report = cluster.stop_switch().unwrap();
+    let report = lab.restart_switch(0);
     let ports = &report.ports;
     let sent = (tests.len() as u32 * MESSAGES * MESSAGE_BYTES / PATH_MTU).into();
     assert!(ports[1].counters.rx_frames > sent && ports[0].counters.tx_frames > sent);
@@ -132,31 +178,9 @@ fn messages_of_rdma_rxe_cross_the_switch() {
     assert_eq!((ports[0].tx_dropped, ports[1].tx_dropped), (0, 0));
 }
 
-/// The key of all rings here.
-const KEY: &str = "000102030405060708090a0b0c0d0e0f";
-
-/// The command line of a member of a ring of all machines.
-fn member(cluster: &Cluster, rank: usize, members: usize, arguments: &str) -> String {
-    let ip = |rank| cluster.ip(cluster.guest_host(rank));
-    format!(
-        "ring --key {KEY} --rank {rank} --members {members} --address {} --coordinator {}:4790 \
-         {arguments}",
-        ip(rank),
-        ip(0)
-    )
-}
-
-#[test]
-#[ignore = "boots virtual machines: ./test roce"]
-fn a_ring_says_that_its_messages_were_not_summed() {
-    let _alone = alone();
-    let (cluster, mut machines) = cluster(2);
-    for (rank, machine) in machines.iter_mut().enumerate() {
-        let command = member(&cluster, rank, 2, "--elements 1000");
-        machine.start(&command).unwrap();
-    }
-    let said = machines.iter_mut().map(|machine| machine.end(LONG));
-    let said: Vec<_> = said.map(|it| it.unwrap_err().to_string()).collect();
+fn not_summed(lab: &mut Lab) {
+    lab.start(2, "--elements 1000");
+    let said: Vec<_> = lab.ends(2).into_iter().map(Result::unwrap_err).collect();
     // Each has the message of the other, or has heard from it that it has failed.
     let why = "message was not summed by the switch";
     for (rank, said) in said.iter().enumerate() {
@@ -166,56 +190,47 @@ fn a_ring_says_that_its_messages_were_not_summed() {
     assert!(said.iter().any(|it| it.contains("from rank")), "{said:?}");
 }
 
-#[test]
-#[ignore = "boots virtual machines: ./test roce"]
-fn rings_of_two_and_three_sum_every_type_exactly() {
-    let _alone = alone();
-    for members in [2, 3] {
-        let (mut cluster, mut machines) = ring_cluster(members);
-        // Whole messages, a tensor shorter than a packet, and halves of which one is over.
-        for arguments in [
-            "--element f32 --elements 100000 --rounds 3",
-            "--element i32 --elements 43520 --rounds 2",
-            "--element f16 --elements 7",
-            "--element bf16 --elements 100001 --rounds 2",
-            "--element f32 --elements 100000 --packets 5",
-        ] {
-            for said in sum(&cluster, &mut machines, arguments) {
-                assert!(said.contains("right"), "{said}");
-            }
+fn every_type(lab: &mut Lab, members: usize) {
+    lab.restart_switch(members);
+    // Whole messages, a tensor shorter than a packet, and halves of which one is over.
+    for arguments in [
+        "--element f32 --elements 100000 --rounds 3",
+        "--element i32 --elements 43520 --rounds 2",
+        "--element f16 --elements 7",
+        "--element bf16 --elements 100001 --rounds 2",
+        "--element f32 --elements 100000 --packets 5",
+    ] {
+        for said in lab.sum(members, arguments) {
+            assert!(said.contains("right"), "{said}");
         }
-        drop(machines);
-        let report = cluster.stop_switch().unwrap().netreduce.unwrap();
-        // Each once, in multiples of four bytes, also if a machine was slow and sent some again.
-        let bytes = 4 * (3 * 100_000 + 2 * 43_520 + 3 * 4 + 2 * 50_001 + 3 * 100_000);
-        assert_eq!(report.rings[0].counters.sum_bytes, bytes, "{report}");
     }
+    let report = lab.restart_switch(members).netreduce.unwrap();
+    // Each once, in multiples of four bytes, also if a machine was slow and sent some again.
+    let bytes = 4 * (3 * 100_000 + 2 * 43_520 + 3 * 4 + 2 * 50_001 + 3 * 100_000);
+    assert_eq!(report.rings[0].counters.sum_bytes, bytes, "{report}");
 }
 
-#[test]
-#[ignore = "boots virtual machines: ./test roce"]
-fn what_tally_agent_sums_in_a_ring_is_what_the_reference_does() {
-    let _alone = alone();
-    let (cluster, mut machines) = ring_cluster(3);
+/// Of `tally-agent ring`.
+fn sums_are_the_reference_s(lab: &mut Lab) {
+    lab.restart_switch(3);
     let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let reference = Reference {
         program: project.join("worker-agent/reference/check.py"),
     };
     for element in ["f32", "f16", "bf16", "i32"] {
-        let ip = |rank| cluster.ip(cluster.guest_host(rank));
-        for (rank, machine) in machines.iter_mut().enumerate() {
+        for rank in 0..3 {
             let command = format!(
                 "echo {KEY} | tally-agent ring --ring 1 --key-file - --rank {rank} --members 3 \
                  --address {} --coordinator {}:4790 --synthetic --seed 5 --element {element} \
                  --elements 5001 --repeat 2 --output /tmp/sum >&2 && od -An -v -tx1 /tmp/sum",
-                ip(rank),
-                ip(0)
+                lab.ip(rank),
+                lab.ip(0)
             );
-            machine.start(&command).unwrap();
+            lab.machines[rank].start(&command).unwrap();
         }
         let mut outputs = Vec::new();
-        for (rank, machine) in machines.iter_mut().enumerate() {
-            let said = machine.end(LONG).unwrap();
+        for (rank, said) in lab.ends(3).into_iter().enumerate() {
+            let said = said.unwrap();
             assert!(
                 said.contains("sum of 5001 elements from 3 hosts on rxe0"),
                 "{said}"
@@ -226,9 +241,8 @@ fn what_tally_agent_sums_in_a_ring_is_what_the_reference_does() {
             let bytes: Vec<_> = bytes
                 .map(|it| u8::from_str_radix(it, 16).unwrap())
                 .collect();
-            let file = cluster
-                .folder()
-                .join(format!("{element}-{rank}.safetensors"));
+            let file = format!("{element}-{rank}.safetensors");
+            let file = lab.cluster.folder().join(file);
             std::fs::write(&file, bytes).unwrap();
             outputs.push(file);
         }
@@ -243,69 +257,56 @@ fn what_tally_agent_sums_in_a_ring_is_what_the_reference_does() {
     }
 }
 
-#[test]
-#[ignore = "boots virtual machines: ./test roce"]
-fn a_ring_and_perftest_share_the_switch() {
-    let _alone = alone();
-    let (mut cluster, mut machines) = ring_cluster(3);
-    let server = cluster.ip(cluster.guest_host(0));
+fn ring_and_perftest(lab: &mut Lab) {
+    lab.restart_switch(3);
+    let server = lab.ip(0);
     let test = "ib_write_bw";
-    serve(&mut machines[0], test);
+    serve(&mut lab.machines[0], test);
     let client = format!("{} {server} >/tmp/client 2>&1 & echo", perftest(test));
-    machines[1].run(&client, LONG).unwrap();
-    let said = sum(&cluster, &mut machines, "--elements 100000 --rounds 5");
+    lab.machines[1].run(&client, LONG).unwrap();
+    let said = lab.sum(3, "--elements 100000 --rounds 5");
     assert!(said.iter().all(|it| it.contains("5 sums")), "{said:?}");
-    served(&mut machines[0], test);
-    drop(machines);
-    let report = cluster.stop_switch().unwrap();
+    served(&mut lab.machines[0], test);
+    let report = lab.restart_switch(3);
     assert!(report.netreduce.unwrap().rings[0].counters.sums > 0);
 }
 
-#[test]
-#[ignore = "boots virtual machines: ./test roce"]
-fn a_member_that_dies_is_named_and_the_ring_forms_again() {
-    let _alone = alone();
-    let (cluster, mut machines) = ring_cluster(3);
-    for (rank, machine) in machines.iter_mut().enumerate() {
-        let command = member(&cluster, rank, 3, "--elements 100000 --rounds 100000");
+fn member_dies(lab: &mut Lab) {
+    lab.restart_switch(3);
+    for rank in 0..3 {
+        let command = lab.member(rank, 3, "--elements 100000 --rounds 100000");
         let command = if rank == 1 {
             format!("({command} >/tmp/ring 2>&1 & sleep 3; kill -9 $!; cat /tmp/ring)")
         } else {
             command
         };
-        machine.start(&command).unwrap();
+        lab.machines[rank].start(&command).unwrap();
     }
-    let said: Vec<_> = machines.iter_mut().map(|it| it.end(LONG)).collect();
+    let said = lab.ends(3);
     assert!(said[1].as_ref().unwrap().contains("epoch"), "{said:?}");
     for rank in [0, 2] {
-        let said = said[rank].as_ref().unwrap_err().to_string();
+        let said = said[rank].as_ref().unwrap_err();
         let why = format!("ring 1: rank {rank}: rank 1 has died");
         assert!(said.contains(&why), "{said}");
     }
-    for said in sum(&cluster, &mut machines, "--elements 100000 --rounds 3") {
+    for said in lab.sum(3, "--elements 100000 --rounds 3") {
         assert!(said.contains("3 sums"), "{said}");
     }
 }
 
-#[test]
-#[ignore = "boots virtual machines: ./test roce"]
-fn a_switch_that_restarts_ends_the_epoch_and_the_next_one_sums() {
-    let _alone = alone();
-    let (mut cluster, mut machines) = ring_cluster(2);
-    for (rank, machine) in machines.iter_mut().enumerate() {
-        let command = member(&cluster, rank, 2, "--elements 100000 --rounds 100000");
-        machine.start(&command).unwrap();
-    }
+fn switch_restarts(lab: &mut Lab) {
+    lab.restart_switch(2);
+    lab.start(2, "--elements 100000 --rounds 100000");
     std::thread::sleep(Duration::from_secs(5));
-    let config = config(&cluster, 2);
-    cluster.kill_switch().unwrap();
-    cluster.start_switch_with(&config).unwrap();
-    for (rank, machine) in machines.iter_mut().enumerate() {
-        let said = machine.end(LONG).unwrap_err().to_string();
+    lab.cluster.kill_switch().unwrap();
+    let config = lab.config(2);
+    lab.cluster.start_switch_with(&config).unwrap();
+    for (rank, said) in lab.ends(2).into_iter().enumerate() {
+        let said = said.unwrap_err();
         assert!(said.contains(&format!("ring 1: rank {rank}: ")), "{said}");
         assert!(said.contains("retry counter exceeded"), "{said}");
     }
-    for said in sum(&cluster, &mut machines, "--elements 100000 --rounds 3") {
+    for said in lab.sum(2, "--elements 100000 --rounds 3") {
         assert!(said.contains("3 sums"), "{said}");
     }
 }
@@ -314,19 +315,19 @@ fn a_switch_that_restarts_ends_the_epoch_and_the_next_one_sums() {
 #[ignore = "boots virtual machines: ./test roce"]
 fn sums_over_links_that_lose_packets_are_exact() {
     let _alone = alone();
-    let (mut cluster, mut machines) = ring_of(3, Some(0.005));
-    for said in sum(&cluster, &mut machines, "--elements 100000 --rounds 3") {
+    let mut lab = Lab::boot(3, Some(0.005));
+    lab.restart_switch(3);
+    for said in lab.sum(3, "--elements 100000 --rounds 3") {
         assert!(said.contains("3 sums"), "{said}");
     }
-    drop(machines);
-    let losses = cluster.wire_losses().unwrap();
+    let losses = lab.cluster.wire_losses().unwrap();
     let lost: u64 = losses
         .iter()
         .map(|it| it.to_switch.long + it.to_host.long)
         .sum();
     assert!(lost > 0, "{losses:?}");
     // Retransmissions are in no sum.
-    let report = cluster.stop_switch().unwrap().netreduce.unwrap();
+    let report = lab.restart_switch(0).netreduce.unwrap();
     assert_eq!(report.rings[0].counters.sum_bytes, 3 * 400_000, "{report}");
     assert!(report.counters["sums_again"] > 0, "{report}");
 }

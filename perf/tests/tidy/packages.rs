@@ -1,6 +1,7 @@
 //! Packages: what each may use, and where `unsafe` may be.
 
 use std::fs;
+use std::process::Command;
 
 use super::files::{self, read, root, sources};
 
@@ -211,4 +212,47 @@ fn the_simulator_and_the_fuzz_targets_have_all_checks_on() {
             assert!(settings.contains(setting), "{profile}: {setting}");
         }
     }
+}
+
+/// What a package's dependencies are built with, "name version [features]".
+fn built_with(arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
+    command.args([
+        "tree",
+        "--locked",
+        "--prefix",
+        "none",
+        "--format",
+        "{p} [{f}]",
+    ]);
+    let output = command
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    // A package of ours has its folder in the line.
+    let others = text.lines().filter(|line| !line.contains(" (/"));
+    others.map(|line| line.replace(" (*)", "")).collect()
+}
+
+/// A feature that only another program or a test asks for would build all of this twice.
+#[test]
+fn programs_and_tests_share_builds() {
+    let programs = [
+        "tally-switch",
+        "tally-load",
+        "tally-ctl",
+        "tally-c",
+        "tally-agent",
+    ];
+    let installed = programs.iter().flat_map(|name| ["--package", name]);
+    let installed: Vec<_> = ["--edges", "normal"].into_iter().chain(installed).collect();
+    let all = built_with(&["--workspace", "--edges", "normal,dev"]);
+    let mut alone = built_with(&installed);
+    assert!(alone.len() > 100, "{alone:?}");
+    alone.retain(|line| !all.contains(line));
+    assert!(alone.is_empty(), "built once more: {alone:?}");
 }
