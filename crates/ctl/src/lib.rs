@@ -7,7 +7,7 @@
 //! | [`capture`] | frames as pcapng |
 //! | [`run`] | from a command to calls, and from answers to lines |
 //! | [`session`] | the connection to a switch, and what may go wrong with it |
-//! | [`show`], [`table`] | parts of a report as tables and JSON |
+//! | [`show`] | parts of a report as tables and JSON |
 //! | [`top`] | the live view of a terminal |
 
 pub mod args;
@@ -15,5 +15,4 @@ pub mod capture;
 pub mod run;
 pub mod session;
 pub mod show;
-pub mod table;
 pub mod top;

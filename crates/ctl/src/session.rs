@@ -2,13 +2,13 @@
 
 use crate::args::TargetArguments;
 use crate::show::{Mac, Snapshot};
-use crate::table::plain;
 use std::io;
 use std::path::PathBuf;
 use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect};
 use tally_api::proto::{MacsRequest, ReportRequest};
 use tally_api::{CONTROL_SOCKET, VIEW_SOCKET};
 use tally_program::Exit;
+use tally_program::table::plain;
 use thiserror::Error;
 use tonic::{Code, Status};
 

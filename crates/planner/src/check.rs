@@ -121,7 +121,8 @@ fn opposite(way: Resource) -> Resource {
 }
 
 /// The rate of a resource without background load.
-fn limit(problem: &Problem, resource: Resource) -> f64 {
+#[must_use]
+pub fn limit(problem: &Problem, resource: Resource) -> f64 {
     let topology = &problem.topology;
     let rate = match resource {
         Resource::Forward(at) | Resource::Backward(at) => topology.links[at].rate,

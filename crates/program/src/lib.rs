@@ -6,11 +6,13 @@
 //! | [`service`] | readiness and the watchdog of systemd |
 //! | [`documents`] | man pages and completions, made from the command line's own description |
 //! | [`errors`] | the words of an error and of what caused it, each once |
+//! | [`table`] | tables of aligned columns |
 
 pub mod documents;
 pub mod errors;
 pub mod exit;
 pub mod service;
+pub mod table;
 
 pub use exit::Exit;
 

@@ -62,9 +62,14 @@ impl FromStr for File {
 }
 
 fn text<T: JsonSchema>(program: &str) -> String {
+    of::<T>(&format!("Configuration of {program}"))
+}
+
+/// The schema of a file that is read into a `T`, as JSON.
+#[must_use]
+pub fn of<T: JsonSchema>(title: &str) -> String {
     let settings = SchemaSettings::draft2020_12().with_transform(KeyFiles);
     let mut schema = settings.into_generator().into_root_schema_for::<T>();
-    let title = format!("Configuration of {program}");
     schema.insert("title".into(), title.into());
     format!("{:#}\n", schema.as_value())
 }

@@ -6,9 +6,10 @@ use std::process::Command;
 use super::files::{self, read, root, sources};
 
 /// Packages from the top; each may use those after it.
-pub const ORDER: [&str; 29] = [
+pub const ORDER: [&str; 30] = [
     "perf",
     "crates/testkit",
+    "crates/controller",
     "crates/load",
     "crates/ctl",
     "switch",
@@ -245,6 +246,7 @@ fn programs_and_tests_share_builds() {
         "tally-switch",
         "tally-load",
         "tally-ctl",
+        "tally-controller",
         "tally-c",
         "tally-agent",
     ];

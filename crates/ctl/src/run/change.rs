@@ -5,7 +5,6 @@ use crate::args::{
     Command, Expect, Job, Key, Limit, Port, Ring, TargetArguments, Tenant, TenantLimits,
 };
 use crate::session::{Failure, Session};
-use crate::table::plain;
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -15,6 +14,7 @@ use tally_api::proto::{
     RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest,
     Tenant as TenantMessage, TenantNameRequest, TenantRequest,
 };
+use tally_program::table::plain;
 use tonic::{Response, Status};
 
 /// Bytes of the longest file of a key: 128 digits, and lines around them.

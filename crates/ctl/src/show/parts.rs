@@ -1,12 +1,12 @@
 //! The parts of a report, one function each.
 
 use super::Mac;
-use crate::columns;
-use crate::table::plain;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tally_engine::DropReason;
 use tally_engine::native::PoolUse;
+use tally_program::columns;
+use tally_program::table::plain;
 use tally_schema::switch::report::{JobReport, Latency, MemberReport, Report, Stage, TreeReport};
 
 /// What stands for a figure that is not known.

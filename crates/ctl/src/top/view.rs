@@ -2,12 +2,12 @@
 
 use super::{JobRate, PortRate, Rates, Screen};
 use crate::show::awaited;
-use crate::table::plain;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Cell, Paragraph, Row, Table};
+use tally_program::table::plain;
 
 /// Columns of the bar of a core's load.
 const BAR: usize = 20;

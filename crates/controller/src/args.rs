@@ -1,0 +1,132 @@
+//! The command line of `tally-controller`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+use tally_planner::{Algorithm, Options};
+use tally_program::exit::{self, Exit};
+
+/// How it may end.
+const EXITS: [Exit; 4] = [Exit::Done, Exit::Failure, Exit::Usage, Exit::File];
+
+/// Plans which switches sum for which jobs of a fleet.
+///
+/// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. Nothing is sent
+/// to a switch.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "tally-controller", version = tally_program::VERSION, after_help = exit::help(&EXITS))]
+pub struct Arguments {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Plans all jobs: trees, routes, rates, and what binds
+    Plan(PlanArguments),
+    /// Checks a plan: that it sums each gradient once and overloads nothing
+    Check {
+        /// The fleet
+        fleet: PathBuf,
+        /// The plan: what `plan --json` printed
+        plan: PathBuf,
+    },
+    /// Says what binds a job, and what one more core, link, switch or parameter server would bring
+    Explain {
+        /// The job
+        job: String,
+        /// Where the fleet is
+        #[command(flatten)]
+        source: Source,
+    },
+    /// Draws a fleet with the loads of a plan, as SVG
+    Picture {
+        /// Where the fleet is
+        #[command(flatten)]
+        source: Source,
+        /// The plan: what `plan --json` printed; by default the one that `plan` makes
+        #[arg(long, value_name = "FILE")]
+        plan: Option<PathBuf>,
+        /// The file to write; `-` is standard output
+        #[arg(long, value_name = "FILE", default_value = "-")]
+        output: PathBuf,
+    },
+    /// Prints a worked example as a file
+    Example {
+        /// Which
+        name: Example,
+    },
+    /// Prints the JSON Schema of a fleet's file
+    Schema,
+}
+
+/// Where the fleet is.
+#[derive(Clone, Debug, Args)]
+#[group(required = true, multiple = false)]
+pub struct Source {
+    /// The fleet's file
+    pub fleet: Option<PathBuf>,
+    /// A worked example in place of a file
+    #[arg(long, value_name = "NAME")]
+    pub example: Option<Example>,
+}
+
+/// Options of `plan`.
+#[derive(Clone, Debug, Args)]
+pub struct PlanArguments {
+    /// Where the fleet is
+    #[command(flatten)]
+    pub source: Source,
+
+    /// Algorithms, separated by commas; docs/PLANNING.md describes them
+    ///
+    /// By default tally; for an example, those that its paper compares, and tally.
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = algorithm)]
+    pub algorithm: Vec<Algorithm>,
+
+    /// The plan that runs, what `plan --json` printed: jobs move only where they must
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["algorithm", "example"])]
+    pub before: Option<PathBuf>,
+
+    /// Most trees of a job in a plan of tally
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub trees: Option<u16>,
+
+    /// Seed of the algorithms that round at random
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u64,
+
+    /// Prints one JSON document: the plan, or a list of plans if there are several algorithms
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl PlanArguments {
+    /// For the planner.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        let all = Options::default();
+        Options {
+            seed: self.seed,
+            trees: self.trees.map_or(all.trees, usize::from),
+            ..all
+        }
+    }
+}
+
+/// A worked example of a paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Example {
+    /// GRID, figure 1: three switches, eight workers, one parameter server
+    GridFig1,
+    /// InArt, figure 1: two switches, six workers, two parameter servers
+    InartFig1,
+}
+
+fn algorithm(name: &str) -> Result<Algorithm, String> {
+    name.parse().map_err(|_| {
+        let names = Algorithm::ALL.map(Algorithm::name).join(", ");
+        format!("expected one of {names}")
+    })
+}

@@ -1,0 +1,293 @@
+//! What each command does.
+
+use crate::args::{Arguments, Command, Example, PlanArguments, Source};
+use crate::document::Document;
+use crate::explain;
+use crate::fleet::{Fleet, Unit};
+use crate::{picture, show};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use tally_config::ConfigError;
+use tally_planner::check::{Fault, check};
+use tally_planner::{Algorithm, Options, Plan, Problem, examples, plan, replan};
+use tally_program::Exit;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A file does not fit.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// There is no plan.
+    #[error(transparent)]
+    Planner(#[from] tally_planner::Error),
+    /// A plan is wrong.
+    #[error("{}: {fault}", path.display())]
+    Fault {
+        /// The plan's file.
+        path: PathBuf,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// A plan of ours is wrong.
+    #[error("{algorithm}: the plan is wrong, which is a bug: {fault}")]
+    Bug {
+        /// Who made it.
+        algorithm: String,
+        /// What is wrong.
+        fault: Fault,
+    },
+    /// A job that the fleet does not have.
+    #[error("job {found}: not in the fleet, which has {names}")]
+    Job {
+        /// The name given.
+        found: String,
+        /// The names there are.
+        names: String,
+    },
+    /// A plan for other jobs.
+    #[error("{}: its jobs are {found}; those of the fleet are {expected}", path.display())]
+    Jobs {
+        /// The plan's file.
+        path: PathBuf,
+        /// Names in the plan.
+        found: String,
+        /// Names in the fleet.
+        expected: String,
+    },
+    /// What was asked for cannot be written.
+    #[error("{path}: {error}")]
+    Write {
+        /// Where to.
+        path: String,
+        /// The kernel's reason.
+        error: io::Error,
+    },
+}
+
+impl Failure {
+    /// The program's exit code.
+    #[must_use]
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
+            Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
+            Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } => Exit::Failure,
+        }
+    }
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// Why it cannot.
+pub fn run(arguments: &Arguments) -> Result<(), Failure> {
+    match &arguments.command {
+        Command::Plan(arguments) => run_plan(arguments),
+        Command::Check { fleet, plan } => run_check(fleet, plan),
+        Command::Explain { job, source } => run_explain(job, source),
+        Command::Picture {
+            source,
+            plan,
+            output,
+        } => run_picture(source, plan.as_deref(), output),
+        Command::Example { name } => {
+            let (fleet, _) = example(*name);
+            print(&json(&fleet))
+        }
+        Command::Schema => {
+            let title = "Fleet of tally-controller";
+            print(&tally_schema::json_schema::of::<Fleet>(title))
+        }
+    }
+}
+
+fn run_plan(arguments: &PlanArguments) -> Result<(), Failure> {
+    let (fleet, problem) = load(&arguments.source)?;
+    let options = arguments.options();
+    if let Some(before) = &arguments.before {
+        return run_replan(&fleet, &problem, before, &options, arguments.json);
+    }
+    let algorithms = match (&arguments.algorithm[..], arguments.source.example) {
+        ([], None) => vec![Algorithm::Tally],
+        ([], Some(example)) => compared(example),
+        (given, _) => given.to_vec(),
+    };
+    let mut plans = Vec::new();
+    for algorithm in algorithms {
+        let plan = plan(&problem, algorithm, &options)?;
+        plans.push(Document::of(
+            &problem,
+            &checked(&problem, plan)?,
+            fleet.unit,
+        ));
+    }
+    if arguments.json {
+        return match &plans[..] {
+            [one] => print(&json(one)),
+            all => print(&json(&all)),
+        };
+    }
+    let mut text = String::new();
+    if plans.len() > 1 {
+        text += &show::comparison(&plans);
+        text += "\n";
+    }
+    let all: Vec<_> = plans.iter().map(show::plan).collect();
+    print(&(text + &all.join("\n")))
+}
+
+/// Plans from a plan that runs, and says what moves.
+fn run_replan(
+    fleet: &Fleet,
+    problem: &Problem,
+    before: &Path,
+    options: &Options,
+    is_json: bool,
+) -> Result<(), Failure> {
+    let (document, running) = Document::load(before, &problem.topology)?;
+    let names: Vec<_> = document.jobs.iter().map(|it| it.name.clone()).collect();
+    let replanned = replan(problem, &running, &names, options)?;
+    let plan = checked(problem, replanned.plan)?;
+    let new = Document::of(problem, &plan, fleet.unit);
+    if is_json {
+        return print(&json(&new));
+    }
+    let moved: Vec<_> = replanned
+        .moved
+        .iter()
+        .map(|&at| &problem.jobs[at].name)
+        .collect();
+    let gone = names
+        .iter()
+        .filter(|name| !problem.jobs.iter().any(|job| job.name == **name));
+    let mut text = show::moves(&document, &new, &moved);
+    for name in gone {
+        text += &format!("{name} ends\n");
+    }
+    print(&format!("{text}\n{}", show::plan(&new)))
+}
+
+fn run_check(fleet: &Path, path: &Path) -> Result<(), Failure> {
+    let (fleet, problem) = Fleet::load(fleet)?;
+    let (document, plan) = plan_of(path, &problem)?;
+    check(&problem, &plan).map_err(|fault| Failure::Fault {
+        path: path.to_owned(),
+        fault,
+    })?;
+    print(&format!(
+        "{} jobs, {} {}: feasible\n",
+        document.jobs.len(),
+        show::rate(document.level),
+        fleet.unit
+    ))
+}
+
+fn run_explain(job: &str, source: &Source) -> Result<(), Failure> {
+    let (fleet, problem) = load(source)?;
+    let at = problem.jobs.iter().position(|it| it.name == job);
+    let at = at.ok_or_else(|| Failure::Job {
+        found: job.to_owned(),
+        names: names_of(&problem),
+    })?;
+    let explanation = explain::explain(&fleet, &problem, at, &Options::default())?;
+    print(&explain::text(&fleet, &problem, at, &explanation))
+}
+
+fn run_picture(source: &Source, path: Option<&Path>, output: &Path) -> Result<(), Failure> {
+    let (fleet, problem) = load(source)?;
+    let plan = match path {
+        Some(path) => plan_of(path, &problem)?.1,
+        None => plan(&problem, Algorithm::Tally, &Options::default())?,
+    };
+    let svg = picture::svg(&problem, Some(&plan), fleet.unit);
+    if output == Path::new("-") {
+        return print(&svg);
+    }
+    tally_config::write_whole(output, svg).map_err(|error| Failure::Write {
+        path: output.display().to_string(),
+        error,
+    })
+}
+
+/// A plan's file, for these jobs.
+fn plan_of(path: &Path, problem: &Problem) -> Result<(Document, Plan), Failure> {
+    let (document, plan) = Document::load(path, &problem.topology)?;
+    let found: Vec<_> = document.jobs.iter().map(|it| it.name.as_str()).collect();
+    let expected: Vec<_> = problem.jobs.iter().map(|it| it.name.as_str()).collect();
+    if found != expected {
+        return Err(Failure::Jobs {
+            path: path.to_owned(),
+            found: found.join(", "),
+            expected: expected.join(", "),
+        });
+    }
+    Ok((document, plan))
+}
+
+fn names_of(problem: &Problem) -> String {
+    let names: Vec<_> = problem.jobs.iter().map(|it| it.name.as_str()).collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn load(source: &Source) -> Result<(Fleet, Problem), Failure> {
+    match (&source.fleet, source.example) {
+        (Some(path), _) => Ok(Fleet::load(path)?),
+        (None, Some(name)) => Ok(example(name)),
+        (None, None) => unreachable!("clap asks for one of them"),
+    }
+}
+
+fn example(name: Example) -> (Fleet, Problem) {
+    let problem = match name {
+        Example::GridFig1 => examples::grid_fig1(),
+        Example::InartFig1 => examples::inart_fig1(),
+    };
+    (Fleet::of(&problem, Unit::Gigabit), problem)
+}
+
+/// What an example's paper compares, and ours.
+fn compared(example: Example) -> Vec<Algorithm> {
+    let theirs = match example {
+        Example::GridFig1 => [Algorithm::Tor, Algorithm::GridExact],
+        Example::InartFig1 => [Algorithm::TorWhole, Algorithm::InartExact],
+    };
+    [Algorithm::None]
+        .into_iter()
+        .chain(theirs)
+        .chain([Algorithm::Tally])
+        .collect()
+}
+
+/// No plan leaves without its check.
+fn checked(problem: &Problem, plan: Plan) -> Result<Plan, Failure> {
+    match check(problem, &plan) {
+        Ok(()) => Ok(plan),
+        Err(fault) => Err(Failure::Bug {
+            algorithm: plan.algorithm,
+            fault,
+        }),
+    }
+}
+
+fn json(value: &impl serde::Serialize) -> String {
+    // Types of ours, which have no map with other keys than text.
+    let text = serde_json::to_string_pretty(value);
+    text.expect("a value of ours is JSON") + "\n"
+}
+
+/// Prints. A reader that has gone is no failure.
+fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Write {
+            path: "standard output".to_owned(),
+            error,
+        }),
+        _ => Ok(()),
+    }
+}
