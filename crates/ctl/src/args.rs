@@ -212,7 +212,7 @@ pub enum Job {
     Add {
         /// Number of the job
         id: u16,
-        /// Workers of the job, 1 to 64
+        /// Workers of the job, 1 to 64; those at this switch, 0 to 64, with --total
         #[arg(long)]
         workers: u8,
         /// File with the job's key, 32 to 128 hexadecimal digits; `-`: standard input
@@ -227,6 +227,9 @@ pub enum Job {
         /// Parameter servers of the job, each for a part of its fragments: 1, 2, 4, 8 or 16
         #[arg(long, value_name = "COUNT")]
         parameter_servers: Option<u8>,
+        /// Its place in a tree of switches
+        #[command(flatten)]
+        tree: Tree,
         /// Version and form of the answer
         #[command(flatten)]
         expect: Expect,
@@ -267,6 +270,35 @@ pub enum Job {
         #[command(flatten)]
         expect: Expect,
     },
+}
+
+/// The place of a switch in the tree of a job.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Tree {
+    /// Workers of a job whose tree has several switches, 1 to 4096
+    #[arg(long, value_name = "WORKERS")]
+    pub total: Option<u16>,
+    /// Global rank of the first worker at or below this switch
+    #[arg(long, value_name = "RANK", requires = "total", default_value_t = 0)]
+    pub first: u16,
+    /// Name of the switch above; without it, this is the root
+    #[arg(long, value_name = "SWITCH", requires = "total", requires = "rank")]
+    pub parent: Option<String>,
+    /// Local rank of this switch there
+    #[arg(long, requires = "parent")]
+    pub rank: Option<u8>,
+    /// A switch below, and the number of workers at and below it; again for each
+    #[arg(long, value_name = "SWITCH=WORKERS", requires = "total", value_parser = child)]
+    pub child: Vec<(String, u16)>,
+}
+
+/// A switch and a number of workers.
+fn child(text: &str) -> Result<(String, u16), String> {
+    let parsed = text.rsplit_once('=').and_then(|(switch, ranks)| {
+        let ranks = ranks.parse().ok()?;
+        (!switch.is_empty()).then(|| (switch.to_owned(), ranks))
+    });
+    parsed.ok_or_else(|| "expected SWITCH=WORKERS, as in leaf1=4".to_owned())
 }
 
 /// Changes of keys.

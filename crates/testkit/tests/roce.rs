@@ -136,12 +136,15 @@ fn served(machine: &mut Machine, test: &str) {
     assert!(said.contains("BW average"), "{said}");
 }
 
+/// What it shows, and how.
+type Case = (&'static str, fn(&mut Lab));
+
 #[test]
 #[ignore = "boots virtual machines: ./test roce"]
 fn machines_at_a_switch() {
     let _alone = alone();
     let mut lab = Lab::boot(3, None);
-    let cases: [(&str, fn(&mut Lab)); 8] = [
+    let cases: [Case; 8] = [
         ("messages of rdma_rxe cross the switch", messages_cross),
         ("a ring says what was not summed", not_summed),
         ("a ring of two sums every type", |lab| every_type(lab, 2)),

@@ -10,10 +10,11 @@ mod common;
 use common::{alone, programs};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tally_schema::switch::config::Config;
 use tally_testkit::cluster::{Ended, Network, Program, Timeouts};
-use tally_testkit::fabric::{Fabric, FabricSpec};
+use tally_testkit::fabric::{Fabric, FabricSpec, SwitchId};
 use tally_testkit::reference::{Inputs, Reference};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -260,6 +261,76 @@ fn a_leaf_and_a_spine_that_restart_lose_no_sum() {
     }
     all_end_well(&fabric, workers);
     is_exact(&fabric, 0, 400_000, "native");
+}
+
+/// Switches that know no job are told of one by request, each its place, and it sums exactly.
+#[test]
+fn a_tree_is_made_by_request() {
+    let _alone = alone();
+    let mut fabric = Fabric::new(spec("1x2x2")).unwrap();
+    let switches: Vec<_> = fabric.plan().switches().collect();
+    for &switch in &switches {
+        let mut config = fabric.switch_config(switch);
+        config.jobs.clear();
+        fabric.start_switch_with(switch, &config).unwrap();
+    }
+    for &switch in &switches {
+        let job = fabric.switch_config(switch).jobs.remove(0);
+        let tree = job.tree.unwrap();
+        let (id, workers, total) = (job.id, job.workers, tree.total);
+        let mut line = format!("job add {id} --workers {workers} --total {total} --key-file -");
+        if let (Some(parent), Some(rank)) = (&tree.parent, tree.rank) {
+            line += &format!(" --first {} --parent {parent} --rank {rank}", tree.first);
+        }
+        for child in &tree.children {
+            line += &format!(" --child {}={}", child.switch, child.ranks);
+        }
+        let said = ctl(&fabric, switch, &line, KEY).unwrap();
+        assert!(said.contains(&format!("of {total}, ")), "{said}");
+        // A place that is there alike is no change, and another one is refused.
+        let said = ctl(&fabric, switch, &line, KEY).unwrap();
+        assert!(said.starts_with("nothing to change"), "{said}");
+        let other = line.replace("--total 4", "--total 5");
+        let said = ctl(&fabric, switch, &other, KEY).unwrap_err();
+        assert!(said.contains("job 7"), "{said}");
+        fabric.start_ps(switch).unwrap();
+    }
+    for (wrong, word) in [
+        ("--total 4 --child moon=4", "moon"),
+        ("--total 4 --parent moon --rank 0", "moon"),
+        ("--total 70000", "70000"),
+        ("--total 4 --child leaf1", "SWITCH=WORKERS"),
+        ("--child leaf1=4", "--total"),
+        ("--total 4 --parent leaf1", "--rank"),
+    ] {
+        let line = format!("job add 8 --workers 0 --key-file - {wrong}");
+        let said = ctl(&fabric, switches[0], &line, KEY).unwrap_err();
+        assert!(said.contains(word), "{wrong}: {said}");
+    }
+    let workers = fabric.start_workers(0, |_| synthetic(100_000, "fixed"));
+    all_end_well(&fabric, workers.unwrap());
+    is_exact(&fabric, 0, 100_000, "fixed");
+}
+
+/// The key of the first job of a fabric.
+const KEY: &str = "00112233445566778899aabbccddeeff";
+
+/// What `tallyctl` prints at a switch, or its error.
+fn ctl(fabric: &Fabric, switch: SwitchId, line: &str, input: &str) -> Result<String, String> {
+    let mut command = Command::new(programs().join("tallyctl"));
+    command.arg("--socket").arg(fabric.control_socket(switch));
+    command.args(line.split(' ')).stdin(Stdio::piped());
+    let streams = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = streams.spawn().unwrap();
+    // One that refuses its arguments does not read it.
+    let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    if output.status.success() {
+        Ok(text(output.stdout))
+    } else {
+        Err(text(output.stderr))
+    }
 }
 
 /// A reload gives a job a child more, then another root; what a running job or a switch cannot

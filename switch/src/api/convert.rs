@@ -1,10 +1,12 @@
 //! From messages to the configuration's types. What is wrong is refused by its key in the
 //! configuration; a key is in no text.
 
-use crate::config::{Config, JobSection, PortSection, RingSection, TenantSection};
+use crate::config::{
+    ChildSection, Config, JobSection, PortSection, RingSection, TenantSection, TreeSection,
+};
 use crate::control::change::JobPatch;
 use std::fmt::Display;
-use tally_api::proto::{Job, Port, Ring, SetJobRequest, Tenant};
+use tally_api::proto::{Job, Port, Ring, SetJobRequest, Tenant, Tree};
 use tally_wire::Key;
 use tonic::Status;
 
@@ -35,9 +37,30 @@ pub(super) fn job(job: Option<Job>) -> Result<JobSection, Status> {
     let is_no_count = |_| wrong("parameter_servers", servers, "1, 2, 4, 8 or 16");
     Ok(JobSection {
         parameter_servers: u8::try_from(servers).map_err(is_no_count)?,
+        tree: job.tree.map(tree).transpose()?,
         min_slots: job.min_slots,
         max_slots: job.max_slots,
         ..JobSection::new(id(job.id)?, key(&job.key)?, workers(job.workers)?)
+    })
+}
+
+/// The place of this switch in the tree of a job.
+fn tree(tree: Tree) -> Result<TreeSection, Status> {
+    let number =
+        |what: &str, found: u32| u16::try_from(found).map_err(|_| wrong(what, found, "0 to 65535"));
+    let children = tree.children.into_iter().map(|child| {
+        Ok::<_, Status>(ChildSection {
+            ranks: number("tree.children.ranks", child.ranks)?,
+            switch: child.switch,
+        })
+    });
+    let rank = |rank| u8::try_from(rank).map_err(|_| wrong("tree.rank", rank, "0 to 63"));
+    Ok(TreeSection {
+        total: number("tree.total", tree.total)?,
+        first: number("tree.first", tree.first)?,
+        parent: tree.parent,
+        children: children.collect::<Result<_, _>>()?,
+        rank: tree.rank.map(rank).transpose()?,
     })
 }
 

@@ -50,7 +50,7 @@ class Cluster:
         workers: int,
         hosts: int | None = None,
         join_ms: int = 20_000,
-        stall_ms: int = 10_000,
+        stall_ms: int = 30_000,
         mtu: int = 1500,
         memory_mib: int = 1024,
         ranks_per_host: int = 1,

@@ -16,7 +16,7 @@ from ranks import at_all, good
 @pytest.fixture(scope="module")
 def cluster():
     # Two ranks on each of two hosts, each a worker.
-    with Cluster(4, hosts=2, join_ms=5000, stall_ms=3000) as cluster:
+    with Cluster(4, hosts=2, join_ms=8000, stall_ms=5000) as cluster:
         yield cluster
         print(cluster.logs())
 
@@ -24,7 +24,7 @@ def cluster():
 @pytest.fixture(scope="module")
 def hosts():
     # The same, with the ranks of a host as one worker.
-    with Cluster(4, ranks_per_host=2, join_ms=5000, stall_ms=3000) as cluster:
+    with Cluster(4, ranks_per_host=2, join_ms=8000, stall_ms=5000) as cluster:
         yield cluster
         print(cluster.logs())
 
@@ -110,7 +110,7 @@ def test_broadcast_and_barrier_do_not_wait_but_their_handles_do(cluster):
     def work(job):
         began = time.monotonic()
         if job.rank == 3:
-            time.sleep(0.5)
+            time.sleep(2)
         barrier = job.barrier_async()
         arrays = [of_rank(job.rank, 777, "float32") for _ in range(4)]
         handles = [job.broadcast_async(array, root) for root, array in enumerate(arrays)]
@@ -125,7 +125,7 @@ def test_broadcast_and_barrier_do_not_wait_but_their_handles_do(cluster):
 
     outcomes = good(at_all(cluster, work))
     for rank, (submitted, waited, got) in enumerate(outcomes):
-        assert rank == 3 or submitted < 0.4 <= waited, (rank, submitted, waited)
+        assert rank == 3 or submitted < 1.9 <= waited, (rank, submitted, waited)
         for root in range(4):
             numpy.testing.assert_array_equal(got[root], of_rank(root, 777, "float32"))
 
@@ -217,7 +217,7 @@ def test_one_that_does_not_come_is_named_with_the_tensor(cluster):
         began = time.monotonic()
         if job.rank == 2:
             # Longer than the others wait, and then it comes after all.
-            time.sleep(5.5)
+            time.sleep(10)
         try:
             job.all_reduce(numpy.ones(1000, "float32"), name="layer1.weight")
         finally:
@@ -231,8 +231,8 @@ def test_one_that_does_not_come_is_named_with_the_tensor(cluster):
             assert "gave up waiting for us" in str(error), error
         else:
             assert "waiting for layer1.weight" in str(error), error
-            # The stall timeout, and two seconds.
-            assert seconds[rank] < 5, seconds
+            # The stall timeout, and not until it comes.
+            assert seconds[rank] < 9.5, seconds
 
 
 def test_integers_that_do_not_fit(either):

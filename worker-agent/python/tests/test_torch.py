@@ -177,7 +177,7 @@ def test_one_that_ends_in_training_ends_it_everywhere(cluster):
         os._exit(3)
     loss.backward()""",
     )
-    outcomes = cluster.run_python(program, "tally", timeout=60)
+    outcomes = cluster.run_python(program, "tally")
     for rank, (code, text) in enumerate(outcomes):
         assert len(losses(text)) == 5, text
         if rank == 2:

@@ -2,17 +2,17 @@
 
 use super::print;
 use crate::args::{
-    Command, Expect, Job, Key, Limit, Port, Ring, TargetArguments, Tenant, TenantLimits,
+    Command, Expect, Job, Key, Limit, Port, Ring, TargetArguments, Tenant, TenantLimits, Tree,
 };
 use crate::session::{Failure, Session};
 use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use tally_api::proto::{
-    AddJobRequest, AddPortRequest, AddRingRequest, Changed, DrainJobRequest, Job as JobMessage,
-    JobRequest, Port as PortMessage, ReloadRequest, RemoveRingRequest, Ring as RingMessage,
-    RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest,
-    Tenant as TenantMessage, TenantNameRequest, TenantRequest,
+    AddJobRequest, AddPortRequest, AddRingRequest, Changed, Child, DrainJobRequest,
+    Job as JobMessage, JobRequest, Port as PortMessage, ReloadRequest, RemoveRingRequest,
+    Ring as RingMessage, RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest,
+    Tenant as TenantMessage, TenantNameRequest, TenantRequest, Tree as TreeMessage,
 };
 use tally_program::table::plain;
 use tonic::{Response, Status};
@@ -50,6 +50,7 @@ async fn job(at: &TargetArguments, job: &Job) -> Result<(), Failure> {
             min_slots,
             max_slots,
             parameter_servers,
+            tree,
             expect,
         } => {
             let job = JobMessage {
@@ -59,6 +60,7 @@ async fn job(at: &TargetArguments, job: &Job) -> Result<(), Failure> {
                 min_slots: *min_slots,
                 max_slots: *max_slots,
                 parameter_servers: parameter_servers.map(Into::into),
+                tree: tree_message(tree),
             };
             let mut session = Session::open(at).await?;
             let request = AddJobRequest {
@@ -104,6 +106,21 @@ async fn job(at: &TargetArguments, job: &Job) -> Result<(), Failure> {
             session.print_change(answer, expect.json)
         }
     }
+}
+
+/// The place of the switch in the job's tree, if it has one.
+fn tree_message(tree: &Tree) -> Option<TreeMessage> {
+    let children = tree.child.iter().map(|(switch, ranks)| Child {
+        switch: switch.clone(),
+        ranks: (*ranks).into(),
+    });
+    Some(TreeMessage {
+        total: tree.total?.into(),
+        first: tree.first.into(),
+        parent: tree.parent.clone(),
+        rank: tree.rank.map(Into::into),
+        children: children.collect(),
+    })
 }
 
 async fn key(at: &TargetArguments, key: &Key) -> Result<(), Failure> {
