@@ -30,5 +30,5 @@ pub use collective::{
 };
 pub use descriptor::{Mismatch, differing};
 pub use dtype::{Arithmetic, Dtype};
-pub use payload::PARTS_MAX;
+pub use payload::{Converter, Overflow, PARTS_MAX, Whole};
 pub use session::{Session, SessionState, shape};

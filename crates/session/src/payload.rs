@@ -18,6 +18,7 @@
 mod convert;
 mod fixed;
 mod parts;
+mod whole;
 
 use crate::collective::{Collective, CollectiveKind, Elements};
 use crate::dtype::{Arithmetic, Dtype};
@@ -29,6 +30,7 @@ use tally_endpoint::Contribution;
 use tally_endpoint::stream::Part;
 use tally_kernels::ELEMENT_BYTES;
 use tally_wire::Element;
+pub use whole::{Converter, Overflow, Whole};
 
 enum Travel {
     /// From this worker.
