@@ -74,7 +74,7 @@ pub use connect::{PLACE_MAX, Retry, SEARCH_MAX};
 pub use error::{Class, Failure, JobError, Kind, LocalError};
 pub use fallback::{Fallbacks, KIND_BYTES_MAX, KINDS_MAX, OTHER_KIND};
 pub use job::{Block, Job};
-pub use memory::{Region, Span};
+pub use memory::{Region, SharedMemory, Span};
 pub use message::{MESSAGE_BYTES_MAX, NAME_BYTES_MAX, VERSION};
 pub use ranks::Ranks;
 pub use socket::Presence;

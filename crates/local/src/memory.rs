@@ -149,6 +149,43 @@ impl Region {
     }
 }
 
+/// A region at the agent, for a device that reads and writes it: mapped until its last clone is
+/// dropped. There are no references to its bytes.
+#[derive(Clone)]
+pub struct SharedMemory(Arc<Mapping>);
+
+impl SharedMemory {
+    /// Its first byte.
+    #[must_use]
+    pub fn start(&self) -> NonNull<u8> {
+        self.0.start
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+
+    /// Whether the process still shares it, or a collective is on it.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+impl PartialEq for SharedMemory {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for SharedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedMemory({} bytes)", self.bytes())
+    }
+}
+
 /// A part of a region, at the agent: the elements of one collective.
 pub struct Span {
     /// None has no bytes.
@@ -182,6 +219,13 @@ impl Span {
             at: 0,
             bytes: 0,
         }
+    }
+
+    /// The region, and where in it the span begins; none without bytes.
+    #[must_use]
+    pub fn memory(&self) -> Option<(SharedMemory, usize)> {
+        let mapping = self.mapping.clone().filter(|_| self.bytes > 0)?;
+        Some((SharedMemory(mapping), self.at))
     }
 
     /// Its length.
@@ -506,7 +550,14 @@ mod tests {
             let read = std::panic::AssertUnwindSafe(|| span.read(at, &mut vec![0; bytes]));
             assert!(std::panic::catch_unwind(read).is_err(), "{at} {bytes}");
         }
+        let (memory, at) = span.memory().unwrap();
+        assert_eq!((memory.bytes(), at), (4096, 4000));
+        // SAFETY: inside the region, which nobody else accesses here.
+        assert_eq!(unsafe { memory.start().add(4095).read() }, 7);
+        drop((span, mapping));
+        assert!(!memory.is_in_use());
         let mut nothing = Span::empty();
+        assert!(nothing.memory().is_none());
         nothing.read(0, &mut []);
         nothing.write(0, &[]);
     }

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use tally_agent::Dtype;
 use tally_agent::tensors::Tensors;
 use tally_roce::ring::{self, Event, Host, HostConfig, message_bytes};
+use tally_verbs::Stop;
 use tally_verbs::rendezvous::{Call, Client, Coordinator, Hello, Limits, RingConfig, Welcome};
 use tally_wire::netreduce::{Channel, DEFAULT_DSCP, Element, RingEpoch, RingId};
 use tally_wire::roce::{PORT, Psn, QueuePair, Verb};
@@ -323,8 +324,13 @@ impl Worker<'_> {
             window: self.args.window,
             last_epoch: self.last_epoch,
         };
-        let (client, welcome) =
-            Client::join(self.args.coordinator, &self.ring, &hello, JOIN_PATIENCE)?;
+        let (client, welcome) = Client::join(
+            self.args.coordinator,
+            &self.ring,
+            &hello,
+            JOIN_PATIENCE,
+            &Stop::default(),
+        )?;
         self.last_epoch = Some(welcome.epoch);
         self.report.epochs += 1;
         let mut host = self.connect(&hello, &welcome)?;

@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use tally_local::SharedMemory;
 
 /// Addresses of a device that are looked at.
 const GIDS_MAX: usize = 256;
@@ -193,16 +194,92 @@ fn gid_of(
         .copied()
 }
 
-/// Zeroed bytes that the device may read and write.
-pub struct Memory {
+/// Bytes that the device may read and write.
+pub(crate) struct Registration {
     mr: NonNull<ibv_mr>,
     start: NonNull<u8>,
-    layout: Layout,
+    bytes: usize,
     device: Arc<Device>,
 }
 
-// SAFETY: it owns its bytes and its registration.
-unsafe impl Send for Memory {}
+// SAFETY: it is memory that belongs to no thread, and its registration.
+unsafe impl Send for Registration {}
+
+impl Registration {
+    /// # Safety
+    /// The bytes are mapped until it is dropped.
+    unsafe fn new(
+        device: &Arc<Device>,
+        start: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<Self, VerbsError> {
+        // SAFETY: the domain is the device's, and the bytes are mapped until after `dereg_mr`.
+        let mr = unsafe {
+            (device.library.reg_mr)(
+                device.pd.as_ptr(),
+                start.as_ptr().cast(),
+                bytes,
+                sys::IBV_ACCESS_LOCAL_WRITE,
+            )
+        };
+        let mr = NonNull::new(mr).ok_or_else(|| last_error("ibv_reg_mr"))?;
+        Ok(Self {
+            mr,
+            start,
+            bytes,
+            device: device.clone(),
+        })
+    }
+
+    pub(crate) fn is_of(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.device, device)
+    }
+
+    /// Part of a work request.
+    ///
+    /// # Panics
+    /// If the range is not in the memory.
+    pub(crate) fn part(&self, start: usize, bytes: usize) -> sys::ibv_sge {
+        assert!(start <= self.bytes && bytes <= self.bytes - start);
+        sys::ibv_sge {
+            addr: self.start.as_ptr() as u64 + start as u64,
+            length: u32::try_from(bytes).expect("a part of a message"),
+            // SAFETY: registered until `drop`.
+            lkey: unsafe { self.mr.as_ref() }.lkey,
+        }
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: registered in `new`. The caller of `post_send` and `post_receive` keeps memory
+        // whose parts are posted.
+        unsafe { (self.device.library.dereg_mr)(self.mr.as_ptr()) };
+    }
+}
+
+/// Allocated bytes.
+struct Allocation {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: it owns its bytes.
+unsafe impl Send for Allocation {}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `Memory::new` with that layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Zeroed bytes that the device may read and write.
+pub struct Memory {
+    // Dropped in this order.
+    registration: Registration,
+    allocation: Allocation,
+}
 
 impl Memory {
     /// Allocates and registers memory, at the beginning of a page.
@@ -220,26 +297,12 @@ impl Memory {
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout);
         };
-        // SAFETY: the domain is the device's, and the bytes are allocated until after `dereg_mr`.
-        let mr = unsafe {
-            (device.library.reg_mr)(
-                device.pd.as_ptr(),
-                start.as_ptr().cast(),
-                bytes,
-                sys::IBV_ACCESS_LOCAL_WRITE,
-            )
-        };
-        let Some(mr) = NonNull::new(mr) else {
-            let error = last_error("ibv_reg_mr");
-            // SAFETY: allocated above with that layout.
-            unsafe { dealloc(start.as_ptr(), layout) };
-            return Err(error);
-        };
+        let allocation = Allocation { start, layout };
+        // SAFETY: `allocation` is dropped after the registration.
+        let registration = unsafe { Registration::new(device, start, bytes) }?;
         Ok(Self {
-            mr,
-            start,
-            layout,
-            device: device.clone(),
+            registration,
+            allocation,
         })
     }
 
@@ -248,7 +311,7 @@ impl Memory {
     /// # Panics
     /// If the range is not in the memory.
     pub(crate) fn write(&mut self, start: usize, bytes: &[u8]) {
-        let part = self.part(start, bytes.len());
+        let part = self.registration.part(start, bytes.len());
         // SAFETY: the part is in the memory, and no other reference to it is held.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), part.addr as *mut u8, bytes.len()) };
     }
@@ -258,29 +321,15 @@ impl Memory {
     /// # Panics
     /// If the range is not in the memory.
     pub(crate) fn read(&self, start: usize, bytes: &mut [u8]) {
-        let part = self.part(start, bytes.len());
+        let part = self.registration.part(start, bytes.len());
         // SAFETY: as in `write`.
         unsafe {
             std::ptr::copy_nonoverlapping(part.addr as *const u8, bytes.as_mut_ptr(), bytes.len());
         }
     }
 
-    pub(crate) fn is_of(&self, device: &Arc<Device>) -> bool {
-        Arc::ptr_eq(&self.device, device)
-    }
-
-    /// Part of a work request.
-    ///
-    /// # Panics
-    /// If the range is not in the memory.
-    pub(crate) fn part(&self, start: usize, bytes: usize) -> sys::ibv_sge {
-        assert!(start <= self.layout.size() && bytes <= self.layout.size() - start);
-        sys::ibv_sge {
-            addr: self.start.as_ptr() as u64 + start as u64,
-            length: u32::try_from(bytes).expect("a part of a message"),
-            // SAFETY: registered until `drop`.
-            lkey: unsafe { self.mr.as_ref() }.lkey,
-        }
+    pub(crate) const fn registration(&self) -> &Registration {
+        &self.registration
     }
 }
 
@@ -288,26 +337,49 @@ impl Deref for Memory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        let Allocation { start, layout } = &self.allocation;
         // SAFETY: allocated and initialised. The caller of `QueuePair::post_receive` excludes
         // others from posted parts.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), layout.size()) }
     }
 }
 
 impl DerefMut for Memory {
     fn deref_mut(&mut self) -> &mut [u8] {
+        let Allocation { start, layout } = &self.allocation;
         // SAFETY: as for `deref`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), layout.size()) }
     }
 }
 
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: registered and allocated in `new`. The caller of `post_send` and
-        // `post_receive` keeps memory whose parts are posted.
-        unsafe {
-            (self.device.library.dereg_mr)(self.mr.as_ptr());
-            dealloc(self.start.as_ptr(), self.layout);
-        }
+/// Memory that another process shares, which the device may read and write.
+pub struct Region {
+    // Dropped in this order.
+    registration: Registration,
+    memory: SharedMemory,
+}
+
+impl Region {
+    /// Registers it.
+    ///
+    /// # Errors
+    /// As [`Memory::new`].
+    pub fn new(device: &Arc<Device>, memory: SharedMemory) -> Result<Self, VerbsError> {
+        // SAFETY: it is mapped until the last clone of `memory` is dropped, of which ours is one.
+        let registration = unsafe { Registration::new(device, memory.start(), memory.bytes()) }?;
+        Ok(Self {
+            registration,
+            memory,
+        })
+    }
+
+    /// What is registered.
+    #[must_use]
+    pub const fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    pub(crate) const fn registration(&self) -> &Registration {
+        &self.registration
     }
 }

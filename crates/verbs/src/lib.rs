@@ -17,11 +17,13 @@ mod library;
 mod member;
 mod queue;
 pub mod rendezvous;
+mod stop;
 pub mod sys;
 
-pub use device::{Device, Memory};
+pub use device::{Device, Memory, Region};
 pub use member::{Cause, Config, Member, MemberError};
 pub use queue::{Completion, CompletionQueue, Failed, Peer, QueuePair};
+pub use stop::Stop;
 pub use tally_wire::netreduce::{Element, RingEpoch, RingId};
 
 use std::net::Ipv4Addr;

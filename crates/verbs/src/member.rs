@@ -4,17 +4,19 @@
 //! work request. Its receive has a header of its own and the same range: the sum replaces the
 //! contribution.
 
-use crate::VerbsError;
-use crate::device::{Device, Memory};
+use crate::device::{Device, Memory, Region, Registration};
 use crate::queue::{Completion, CompletionQueue, Failed, Part, Peer, QueuePair};
 use crate::rendezvous::{
     Call, Client, Coordinator, Hello, Limits, RendezvousError, RingConfig, Welcome,
 };
+use crate::{Stop, VerbsError};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
+use tally_local::SharedMemory;
 use tally_roce::ring::{self, AllReduce, Post, Ring, RingError, message_bytes};
 use tally_wire::netreduce::{
     Channel, DEFAULT_DSCP, Element, GRANULE_BYTES, RING_HEADER_BYTES, RingEpoch, RingId,
@@ -51,8 +53,13 @@ pub struct Config {
     pub window: u16,
     /// Maximum time until all members have come.
     pub join_timeout: Duration,
+    /// Maximum time until all members have come to an all-reduce, from the first one on; without it,
+    /// they wait forever. Rank 0's counts.
+    pub stall_timeout: Option<Duration>,
     /// Last epoch of this member.
     pub last_epoch: Option<RingEpoch>,
+    /// Ends the epoch when it is set.
+    pub stop: Stop,
 }
 
 impl Config {
@@ -68,7 +75,9 @@ impl Config {
             packets: 170,
             window: 2,
             join_timeout: Limits::default().join,
+            stall_timeout: None,
             last_epoch: None,
+            stop: Stop::default(),
         }
     }
 }
@@ -190,6 +199,7 @@ impl Member {
             let listener = TcpListener::bind(address).map_err(listen)?;
             let limits = Limits {
                 join: config.join_timeout,
+                stall: config.stall_timeout,
                 ..Limits::default()
             };
             Some(Coordinator::start(listener, config.ring.clone(), limits).map_err(listen)?)
@@ -212,6 +222,7 @@ impl Member {
             &config.ring,
             &hello,
             config.join_timeout,
+            &config.stop,
         )
         .map_err(Cause::Join)?;
         let mtu = usize::from(welcome.mtu);
@@ -290,6 +301,14 @@ impl Member {
         Memory::new(&self.device, bytes).map_err(|error| self.error(error.into()))
     }
 
+    /// Memory that another process shares, for the device.
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor).
+    pub fn region(&self, memory: SharedMemory) -> Result<Region, MemberError> {
+        Region::new(&self.device, memory).map_err(|error| self.error(error.into()))
+    }
+
     /// Replaces the elements of the tensor by their sums over all members. Waits until all members
     /// have called it with the same type and length.
     ///
@@ -299,11 +318,57 @@ impl Member {
     /// # Panics
     /// If the tensor is of another device, or ends in a part of an element.
     pub fn all_reduce(&mut self, tensor: &mut Memory, element: Element) -> Result<(), MemberError> {
+        let range = 0..tensor.len();
+        self.all_reduce_part(tensor, range, element, "")
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), of a part of a tensor. The members' names for it must be
+    /// alike.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Panics
+    /// As [`all_reduce`](Self::all_reduce), and if the range is not in the tensor.
+    pub fn all_reduce_part(
+        &mut self,
+        tensor: &mut Memory,
+        range: Range<usize>,
+        element: Element,
+        name: &str,
+    ) -> Result<(), MemberError> {
+        self.sum((tensor.registration(), range), element, name)
+    }
+
+    /// As [`all_reduce_part`](Self::all_reduce_part), in memory of another process, which leaves the
+    /// range alone meanwhile. What it does to it spoils that sum alone.
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce).
+    ///
+    /// # Panics
+    /// As [`all_reduce_part`](Self::all_reduce_part).
+    pub fn all_reduce_region(
+        &mut self,
+        region: &mut Region,
+        range: Range<usize>,
+        element: Element,
+        name: &str,
+    ) -> Result<(), MemberError> {
+        self.sum((region.registration(), range), element, name)
+    }
+
+    fn sum(
+        &mut self,
+        tensor: (&Registration, Range<usize>),
+        element: Element,
+        name: &str,
+    ) -> Result<(), MemberError> {
         // Dropped on an error and in a panic, before `tensor` can be used again.
         let Some(mut links) = self.links.take() else {
             return Err(self.error(Cause::Ended));
         };
-        match self.run(&mut links, tensor, element) {
+        match self.run(&mut links, &tensor, element, name) {
             Ok(()) => {
                 self.links = Some(links);
                 Ok(())
@@ -332,21 +397,28 @@ impl Member {
         left.map_err(|error| self.error(error.into()))
     }
 
-    fn run(&self, links: &mut Links, tensor: &mut Memory, element: Element) -> Result<(), Cause> {
-        let bytes = tensor.len();
-        self.client.enter(Call::AllReduce {
+    fn run(
+        &self,
+        links: &mut Links,
+        (tensor, range): &(&Registration, Range<usize>),
+        element: Element,
+        name: &str,
+    ) -> Result<(), Cause> {
+        let bytes = range.len();
+        let call = Call::AllReduce {
             element,
             bytes: bytes as u64,
-        })?;
+        };
+        self.client.enter_as(call, name)?;
         let number = links.ring.submit(element, bytes);
         let mut done: Option<AllReduce> = None;
         loop {
             while links.unsent < links.send_slots
                 && let Some(post) = links.ring.poll_post()
             {
-                // SAFETY: the tensor is borrowed by `all_reduce` until all completions have come
-                // or the queue pairs are dropped.
-                unsafe { links.post(&post, tensor) }?;
+                // SAFETY: the tensor is borrowed by the caller of `sum`, mutably, until all
+                // completions have come or the queue pairs are dropped.
+                unsafe { links.post(&post, tensor, range.start) }?;
             }
             done = done.or_else(|| links.ring.poll_done());
             // The NIC may read the tensor until its sends are acknowledged.
@@ -431,7 +503,12 @@ impl Links {
     ///
     /// # Safety
     /// As for [`QueuePair::post_send`], of `tensor`.
-    unsafe fn post(&mut self, post: &Post, tensor: &Memory) -> Result<(), VerbsError> {
+    unsafe fn post(
+        &mut self,
+        post: &Post,
+        tensor: &Registration,
+        start: usize,
+    ) -> Result<(), VerbsError> {
         let message = post.message;
         let of = |slots: usize| message as usize % slots * SLOT_BYTES;
         let send = of(self.send_slots);
@@ -439,11 +516,12 @@ impl Links {
         // The pad, if any, is zero since the memory was made.
         self.headers.write(send, &post.header);
         let range = &post.span.range;
+        let headers = self.headers.registration();
         let parts = |slot: usize| -> [Part<'_>; 3] {
             [
-                (&self.headers, slot, RING_HEADER_BYTES),
-                (tensor, range.start, range.len()),
-                (&self.headers, slot + RING_HEADER_BYTES, post.span.pad),
+                (headers, slot, RING_HEADER_BYTES),
+                (tensor, start + range.start, range.len()),
+                (headers, slot + RING_HEADER_BYTES, post.span.pad),
             ]
         };
         // SAFETY: the caller's promise for the tensor. No receive is pending in this slot, since

@@ -1,6 +1,6 @@
 //! Queue pairs of reliable connections, and the completions of what is posted on them.
 
-use crate::device::{Device, Memory, gid};
+use crate::device::{Device, Registration, gid};
 use crate::sys::{
     self, ibv_ah_attr, ibv_comp_channel, ibv_cq, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_cap,
     ibv_qp_init_attr, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
@@ -390,8 +390,8 @@ impl QueuePair {
     }
 }
 
-/// Memory, and start and length in it.
-pub(crate) type Part<'a> = (&'a Memory, usize, usize);
+/// Registered memory, and start and length in it.
+pub(crate) type Part<'a> = (&'a Registration, usize, usize);
 
 impl Drop for QueuePair {
     fn drop(&mut self) {

@@ -99,6 +99,9 @@ pub enum Call {
     Leave,
 }
 
+/// Bytes of a call's name that the others compare, at most.
+pub const NAME_BYTES_MAX: usize = 512;
+
 impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -120,6 +123,9 @@ pub enum RendezvousError {
     /// A frame that makes no sense.
     #[error("unexpected frame of type {0} from the coordinator")]
     Unexpected(u8),
+    /// [`Stop`](crate::Stop) was set.
+    #[error("it was stopped")]
+    Stopped,
     /// The ring has failed, by the coordinator's words.
     #[error("{0}")]
     Failed(String),

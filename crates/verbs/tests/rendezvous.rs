@@ -9,12 +9,14 @@ use std::time::Duration;
 use tally_verbs::rendezvous::{
     Call, Client, Coordinator, Hello, Limits, RendezvousError, RingConfig, Welcome,
 };
-use tally_verbs::{Element, RingEpoch, RingId};
+use tally_verbs::{Element, RingEpoch, RingId, Stop};
 use tally_wire::roce::{Psn, QueuePair};
 
 const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 /// Until all members have come, where they do.
 const LONG: Duration = Duration::from_secs(30);
+/// Until all have come to an all-reduce.
+const STALL: Duration = Duration::from_secs(2);
 const CALL: Call = Call::AllReduce {
     element: Element::F32,
     bytes: 4096,
@@ -51,6 +53,7 @@ fn coordinator(members: u8, join: Duration) -> (Coordinator, SocketAddr) {
         join,
         hello: Duration::from_millis(500),
         strangers: 4,
+        stall: Some(STALL),
     };
     let coordinator = Coordinator::start(listener, ring(members), limits).unwrap();
     (coordinator, address)
@@ -59,7 +62,7 @@ fn coordinator(members: u8, join: Duration) -> (Coordinator, SocketAddr) {
 type Joined = Result<(Client, Welcome), RendezvousError>;
 
 fn join(address: SocketAddr, ring: RingConfig, hello: Hello) -> JoinHandle<Joined> {
-    std::thread::spawn(move || Client::join(address, &ring, &hello, LONG))
+    std::thread::spawn(move || Client::join(address, &ring, &hello, LONG, &Stop::default()))
 }
 
 /// The members of a ring that has formed.
@@ -299,4 +302,79 @@ fn windows_that_differ_are_an_error_of_both() {
     for joining in [first, join(address, ring(2), other)] {
         assert_eq!(joining.join().unwrap().err().unwrap().to_string(), why);
     }
+}
+
+#[test]
+fn calls_of_different_names_are_different() {
+    let (_coordinator, members) = formed(2);
+    let said = std::thread::scope(|scope| {
+        let names = ["mean of \"w\"", "sum of \"w\""];
+        let entering = members.iter().zip(names);
+        let entering = entering.map(|((it, _), name)| scope.spawn(|| it.enter_as(CALL, name)));
+        let entering: Vec<_> = entering.collect();
+        let ends = entering.into_iter().map(|it| it.join().unwrap());
+        ends.map(|it| it.unwrap_err().to_string())
+            .collect::<Vec<_>>()
+    });
+    let expected =
+        "rank 0 sums 4096 bytes of F32 (mean of \"w\"), rank 1 4096 bytes of F32 (sum of \"w\")";
+    assert_eq!(said, [expected, expected]);
+}
+
+#[test]
+fn a_straggler_is_named_and_one_that_leaves_may_wait() {
+    let (coordinator, members) = formed(3);
+    // Longer than a straggler may take.
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| members[0].0.enter(Call::Leave));
+        std::thread::sleep(STALL + Duration::from_millis(500));
+        assert!(!leaving.is_finished());
+        let others = members[1..].iter();
+        let others = others.map(|(it, _)| scope.spawn(|| it.enter(Call::Leave)));
+        for it in others.collect::<Vec<_>>() {
+            it.join().unwrap().unwrap();
+        }
+        leaving.join().unwrap().unwrap();
+    });
+    coordinator.join();
+    let (_coordinator, members) = formed(3);
+    let said = members[1].0.enter_as(CALL, "w").unwrap_err().to_string();
+    let what = "4096 bytes of F32 (w) within 2s";
+    assert_eq!(said, format!("ranks that did not come to {what}: 0, 2"));
+}
+
+#[test]
+fn a_member_is_stopped_while_it_waits() {
+    // Nobody listens there.
+    let absent: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let (_coordinator, alone) = coordinator(2, LONG);
+    for (address, name) in [(absent, "without a coordinator"), (alone, "for others")] {
+        let stop = Stop::default();
+        let joining = {
+            let stop = stop.clone();
+            std::thread::spawn(move || Client::join(address, &ring(2), &hello(1), LONG, &stop))
+        };
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!joining.is_finished(), "{name}");
+        stop.set();
+        let stopped = joining.join().unwrap();
+        assert!(matches!(stopped, Err(RendezvousError::Stopped)), "{name}");
+    }
+    // In a barrier, and before one.
+    let (_coordinator, address) = coordinator(2, LONG);
+    let stop = Stop::default();
+    let other = join(address, ring(2), hello(0));
+    let (member, _) = Client::join(address, &ring(2), &hello(1), LONG, &stop).unwrap();
+    let (other, _) = other.join().unwrap().unwrap();
+    std::thread::scope(|scope| {
+        let entering = scope.spawn(|| member.enter(CALL));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!entering.is_finished());
+        stop.set();
+        let stopped = entering.join().unwrap();
+        assert!(matches!(stopped, Err(RendezvousError::Stopped)));
+    });
+    assert!(matches!(member.enter(CALL), Err(RendezvousError::Stopped)));
+    let said = other.enter(CALL).unwrap_err().to_string();
+    assert_eq!(said, "rank 1 has died");
 }

@@ -3,9 +3,10 @@
 use super::client::prepare;
 use super::frame::{self, Nonce, kind};
 use super::{Call, Hello, Neighbour, RingConfig, Welcome};
+use std::fmt;
 use std::io::{ErrorKind, Result};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tally_wire::netreduce::RingEpoch;
@@ -25,6 +26,8 @@ pub struct Limits {
     pub hello: Duration,
     /// Connections that have not said it, at once.
     pub strangers: usize,
+    /// Until all members have entered an all-reduce, from the first one on; without it, forever.
+    pub stall: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -33,6 +36,7 @@ impl Default for Limits {
             join: Duration::from_secs(60),
             hello: Duration::from_secs(10),
             strangers: 128,
+            stall: None,
         }
     }
 }
@@ -86,11 +90,27 @@ enum Event {
     Hello(Box<Joined>),
     /// It is none.
     Stranger,
-    Entered(Connection, Call),
+    Entered(Connection, Entry),
     Failed(Connection, String),
     Ended(Connection),
     /// Of no connection: the coordinator's process needs it no more.
     Dropped,
+}
+
+/// What a member has entered with.
+#[derive(PartialEq)]
+struct Entry {
+    call: Call,
+    name: String,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name.as_str() {
+            "" => self.call.fmt(f),
+            name => write!(f, "{} ({name})", self.call),
+        }
+    }
 }
 
 const GONE: &str = "it has ended the epoch";
@@ -116,7 +136,7 @@ fn run(
     std::thread::sleep(TICK);
     let result = gather(listener, &ring, limits, &mut members, (events, incoming))
         .and_then(|()| welcome(&ring, &members))
-        .and_then(|()| serve(&members, incoming));
+        .and_then(|()| serve(&members, limits.stall, incoming));
     for (rank, member) in members.iter().enumerate() {
         let Some(member) = member else { continue };
         if let Err(failure) = &result
@@ -279,9 +299,24 @@ fn ticks() -> u32 {
 }
 
 /// Barriers, until all members have left.
-fn serve(members: &[Option<Joined>], incoming: &Receiver<Event>) -> Outcome {
-    let mut entered: Vec<Option<Call>> = vec![None; members.len()];
-    while let Ok(event) = incoming.recv() {
+fn serve(
+    members: &[Option<Joined>],
+    stall: Option<Duration>,
+    incoming: &Receiver<Event>,
+) -> Outcome {
+    let mut entered: Vec<Option<Entry>> = members.iter().map(|_| None).collect();
+    // Of the first one that has entered an all-reduce.
+    let mut deadline: Option<Instant> = None;
+    loop {
+        let event = match deadline {
+            None => incoming.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(at) => incoming.recv_timeout(at.saturating_duration_since(Instant::now())),
+        };
+        let event = match event {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => return Err(missing(&entered, stall).into()),
+        };
         if matches!(event, Event::Dropped) {
             return Err(failed(0, GONE));
         }
@@ -292,27 +327,46 @@ fn serve(members: &[Option<Joined>], incoming: &Receiver<Event>) -> Outcome {
             continue;
         };
         match event {
-            Event::Entered(_, call) => entered[usize::from(rank)] = Some(call),
+            Event::Entered(_, entry) => {
+                if entry.call != Call::Leave && deadline.is_none() {
+                    deadline = stall.map(|it| Instant::now() + it);
+                }
+                entered[usize::from(rank)] = Some(entry);
+            }
             Event::Failed(_, why) => return Err(failed(rank, &why)),
             _ => return Err(format!("rank {rank} has died").into()),
         }
         if !entered.iter().all(Option::is_some) {
             continue;
         }
+        deadline = None;
         let calls: Vec<_> = entered.iter_mut().filter_map(Option::take).collect();
-        if let Some(rank) = calls.iter().position(|call| *call != calls[0]) {
-            let (first, other) = (calls[0], calls[rank]);
+        if let Some(rank) = calls.iter().position(|it| *it != calls[0]) {
+            let (first, other) = (&calls[0], &calls[rank]);
             return Err(format!("rank 0 sums {first}, rank {rank} {other}").into());
         }
         for (rank, member) in members.iter().flatten().enumerate() {
             frame::write(&member.stream, kind::GO, &[])
                 .map_err(|error| failed(rank as u8, &error.to_string()))?;
         }
-        if calls[0] == Call::Leave {
+        if calls[0].call == Call::Leave {
             return Ok(());
         }
     }
     Err("no connection is left".to_owned().into())
+}
+
+/// Who has not come to what the others have entered.
+fn missing(entered: &[Option<Entry>], stall: Option<Duration>) -> String {
+    let ranks = entered.iter().enumerate().filter(|(_, it)| it.is_none());
+    let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();
+    let what = entered.iter().flatten().next();
+    let what = what.map_or_else(String::new, ToString::to_string);
+    let limit = stall.unwrap_or_default();
+    format!(
+        "ranks that did not come to {what} within {limit:?}: {}",
+        ranks.join(", ")
+    )
 }
 
 fn rank_of(members: &[Option<Joined>], connection: Connection) -> Option<u8> {
@@ -346,7 +400,7 @@ fn listen(
     loop {
         let event = match frame::read(&stream) {
             Ok(frame) if frame.kind == kind::ENTER => match frame::parse_call(&frame.body) {
-                Some(call) => Event::Entered(connection, call),
+                Some((call, name)) => Event::Entered(connection, Entry { call, name }),
                 None => Event::Failed(connection, "an unknown call".into()),
             },
             Ok(frame) if frame.kind == kind::FAILED => {

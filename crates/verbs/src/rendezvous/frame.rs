@@ -1,6 +1,6 @@
 //! Frames of the rendezvous: length (u16), type (u8), body; all big-endian.
 
-use super::{Call, Hello, Neighbour, RingConfig, Welcome};
+use super::{Call, Hello, NAME_BYTES_MAX, Neighbour, RingConfig, Welcome};
 use hmac::{Hmac, KeyInit, Mac as _};
 use sha2::Sha256;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -181,25 +181,28 @@ pub(super) fn open_welcome(ring: &RingConfig, nonces: [&Nonce; 2], body: &[u8]) 
 /// In the place of an element's number: the end of the epoch.
 const LEAVE: u8 = 0xff;
 
-pub(super) fn emit_call(call: Call) -> Vec<u8> {
+pub(super) fn emit_call(call: Call, name: &str) -> Vec<u8> {
     let (element, bytes) = match call {
         Call::AllReduce { element, bytes } => (element as u8, bytes),
         Call::Leave => (LEAVE, 0),
     };
     let mut body = vec![element];
     body.extend_from_slice(&bytes.to_be_bytes());
+    body.extend_from_slice(&name.as_bytes()[..name.len().min(NAME_BYTES_MAX)]);
     body
 }
 
-pub(super) fn parse_call(body: &[u8]) -> Option<Call> {
+/// A call and its name.
+pub(super) fn parse_call(body: &[u8]) -> Option<(Call, String)> {
     let mut rest = Fields(body);
     let element = rest.take::<1>()?[0];
     let bytes = u64::from_be_bytes(rest.take()?);
+    let name = String::from_utf8_lossy(rest.0).into_owned();
     if element == LEAVE {
-        return Some(Call::Leave);
+        return Some((Call::Leave, name));
     }
     let element = *Element::ALL.get(usize::from(element))?;
-    Some(Call::AllReduce { element, bytes })
+    Some((Call::AllReduce { element, bytes }, name))
 }
 
 /// Fields one behind the other.
