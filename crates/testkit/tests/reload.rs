@@ -99,6 +99,8 @@ fn jobs_come_and_go_and_keys_rotate_while_others_sum() {
     cluster.start_ps(1).unwrap();
     let mut workers = cluster.start_workers(0, |_| synthetic(LONG)).unwrap();
     cluster.wait_for_results(200, PATIENCE).unwrap();
+    // It sums for as long as the changes take.
+    workers[0].signal("STOP").unwrap();
     // A job more, twice in a row.
     cluster.reload_switch(&both, "job 8: added").unwrap();
     cluster
@@ -136,6 +138,7 @@ fn jobs_come_and_go_and_keys_rotate_while_others_sum() {
             "it sums while the switch changes"
         );
     }
+    workers[0].signal("CONT").unwrap();
     all_end_well(cluster.start_workers(1, |_| synthetic(SHORT)).unwrap());
     is_exact(&cluster, 1, 1, SHORT);
     all_end_well(workers);
@@ -150,9 +153,11 @@ fn jobs_come_and_go_and_keys_rotate_while_others_sum() {
     let workers = cluster.start_workers(0, |_| synthetic(LONG)).unwrap();
     let results = cluster.switch_report().unwrap().counters["results"];
     cluster.wait_for_results(results + 200, PATIENCE).unwrap();
+    workers[0].signal("STOP").unwrap();
     let mut without = rotated.clone();
     without.jobs.remove(0);
     cluster.reload_switch(&without, "job 7: removed").unwrap();
+    workers[0].signal("CONT").unwrap();
     for worker in workers {
         fails(worker, "the job was removed from the switch");
     }

@@ -296,14 +296,14 @@ fn a_tree_is_made_by_request() {
         fabric.start_ps(switch).unwrap();
     }
     for (wrong, word) in [
-        ("--total 4 --child moon=4", "moon"),
+        ("--total 4 --child moon=3", "moon"),
         ("--total 4 --parent moon --rank 0", "moon"),
         ("--total 70000", "70000"),
         ("--total 4 --child leaf1", "SWITCH=WORKERS"),
-        ("--child leaf1=4", "--total"),
+        ("--child leaf1=3", "--total"),
         ("--total 4 --parent leaf1", "--rank"),
     ] {
-        let line = format!("job add 8 --workers 0 --key-file - {wrong}");
+        let line = format!("job add 8 --workers 1 --key-file - {wrong}");
         let said = ctl(&fabric, switches[0], &line, KEY).unwrap_err();
         assert!(said.contains(word), "{wrong}: {said}");
     }
