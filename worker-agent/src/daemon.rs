@@ -21,13 +21,15 @@ mod orders;
 #[cfg(feature = "dpdk")]
 mod port;
 mod rank;
+mod ring;
 mod server;
 mod status;
 mod succession;
 mod warnings;
+mod wire;
 mod worker;
 
-use crate::config::{AgentConfig, AgentJob, AgentTransport};
+use crate::config::{AgentConfig, AgentJob, AgentRing, AgentTransport};
 use crate::doctor::{self, Room};
 use crate::error::AgentError;
 use crate::link::LinkError;
@@ -378,7 +380,7 @@ impl Agent {
         let Hello { job, rank, .. } = pending.hello();
         let (pid, uid) = (pending.pid(), pending.uid());
         let name = format!("job {job} rank {rank}");
-        let of = match self.check(&pending.hello()) {
+        let (of, ring) = match self.check(&pending.hello()) {
             Ok(of) => of,
             Err(failure) => {
                 let why = &failure.text;
@@ -404,6 +406,7 @@ impl Agent {
                 _ => format!("job {job} ranks {first} to {}", first + parts - 1),
             },
             config: worker,
+            ring,
             first,
             parts,
             loss: self.loss.map(|loss| Loss {
@@ -423,11 +426,11 @@ impl Agent {
         };
         let begun = match &self.port {
             // There is room for all that may be here.
-            Some(port) => port
+            Some(port) if process.task.ring.is_none() => port
                 .pending_processes
                 .try_send(process)
                 .map_err(|why| why.to_string()),
-            None => self.begin(process),
+            _ => self.begin(process),
         };
         match begun {
             Ok(()) => {
@@ -461,8 +464,8 @@ impl Agent {
             .map_err(|why| why.to_string())
     }
 
-    /// The job that a process may take part in.
-    fn check(&mut self, hello: &Hello) -> Result<AgentJob, Failure> {
+    /// The job that a process may take part in, and the ring that it is, if it is one.
+    fn check(&mut self, hello: &Hello) -> Result<(AgentJob, Option<AgentRing>), Failure> {
         let Hello { job, rank, workers } = *hello;
         let config = self.live.config();
         if self.retired.is_some() {
@@ -473,7 +476,9 @@ impl Agent {
             let text = "the agent takes no new processes: it is drained (`tally-agent drain --cancel` ends that)";
             return Err(Failure::new(Class::Stopped, text));
         }
-        let jobs = &config.jobs;
+        let ring = config.rings.iter().find(|it| it.id == job).cloned();
+        let rings = config.rings.iter().map(AgentRing::job);
+        let jobs: Vec<_> = config.jobs.iter().cloned().chain(rings).collect();
         let Some(of) = jobs.iter().find(|it| it.id == job).cloned() else {
             let known: Vec<_> = jobs.iter().map(|it| it.id.to_string()).collect();
             let text = format!(
@@ -529,7 +534,7 @@ impl Agent {
             );
             return Err(Failure::new(Class::Limit, text));
         }
-        Ok(of)
+        Ok((of, ring))
     }
 
     /// A rank that an agent before this one still serves, and that agent.
@@ -571,11 +576,9 @@ impl Agent {
                 ranks,
             }
         };
-        let mut jobs: Vec<_> = config
-            .jobs
-            .iter()
-            .map(|of| job(of.id, of.workers))
-            .collect();
+        let rings = config.rings.iter().map(|of| job(of.id, of.workers));
+        let jobs = config.jobs.iter().map(|of| job(of.id, of.workers));
+        let mut jobs: Vec<_> = jobs.chain(rings).collect();
         // Those that were removed while processes take part in them.
         for ((id, _), shared) in &self.ranks {
             if !jobs.iter().any(|it| it.job == *id) {

@@ -24,6 +24,7 @@ mod interface;
 mod local;
 mod path;
 mod probe;
+mod ring;
 mod tool;
 
 use crate::config::{AgentConfig, AgentTransport, Transport};
@@ -52,14 +53,26 @@ pub(crate) fn obstacle(transport: &Transport, payload_bytes: u32) -> Option<Stri
     path::too_long(&interface::name_of(*bind.ip())?, payload_bytes as usize)
 }
 
+fn listed(names: impl Iterator<Item = String>) -> String {
+    let names: Vec<_> = names.collect();
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
+}
+
 /// Looks at all that an agent with the configuration at `path` needs. Takes less than ten seconds.
 #[must_use]
 pub fn examine(path: &Path) -> Diagnosis {
     let mut checks = Vec::new();
     let config = match AgentConfig::load(path) {
         Ok(config) => {
-            let jobs: Vec<_> = config.jobs.iter().map(|it| it.id.to_string()).collect();
-            let found = format!("{}: jobs {}", path.display(), jobs.join(", "));
+            let jobs = config.jobs.iter().map(|it| it.id.to_string());
+            let mut found = format!("{}: jobs {}", path.display(), listed(jobs));
+            if !config.rings.is_empty() {
+                let rings = config.rings.iter().map(|it| it.id.to_string());
+                found += &format!(", rings {}", listed(rings));
+            }
             checks.push(Check::good("configuration", found));
             Some(config)
         }
@@ -73,9 +86,12 @@ pub fn examine(path: &Path) -> Diagnosis {
         let (check, agent) = local::agent(&config.socket, path);
         checks.push(check);
         match &config.transport {
+            // There is nothing to ask the switch for.
+            _ if config.jobs.is_empty() => {}
             AgentTransport::Udp { bind } => interface::examine(config, path, *bind, &mut checks),
             AgentTransport::Dpdk { .. } => device::examine(config, path, agent, &mut checks),
         }
+        ring::examine(config, path, &mut checks);
     }
     let count = |verdict| checks.iter().filter(|it| it.verdict == verdict).count();
     Diagnosis {

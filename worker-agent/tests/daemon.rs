@@ -567,3 +567,55 @@ fn a_configuration_is_checked_before_anything_else() {
         "{text}"
     );
 }
+
+/// A process cannot tell a ring from a job until it hears what the ring lacks on this host. The
+/// agent's jobs do not.
+#[test]
+fn a_ring_on_a_host_without_its_device_fails_in_words() {
+    let agent = Agent::changed(Rig::new(1, Habits::default(), true), &[], |folder| {
+        let file = folder.join("agent.json");
+        let text = std::fs::read_to_string(&file).unwrap();
+        let ring = r#""rings": [{"id": 8, "key": "f0f102030405060708090a0b0c0d0e0f", "workers": 2,
+            "address": "192.0.2.1", "coordinator": {"address": "127.0.0.1"}}], "payload_bytes""#;
+        write_config(&file, &text.replace("\"payload_bytes\"", ring));
+    });
+    let hello = |workers| Hello {
+        job: 8,
+        rank: 1,
+        workers,
+    };
+    let refused = Client::connect(&agent.socket(), &hello(3), LONG).err();
+    let refused = refused.unwrap().to_string();
+    assert!(refused.contains("has 2 for job 8"), "{refused}");
+    let mut process = Client::connect(&agent.socket(), &hello(2), LONG).unwrap();
+    let ticket = process.barrier("start").unwrap();
+    let failed = process.wait(ticket, Some(LONG)).unwrap_err();
+    let LocalError::Failed { failure, .. } = failed else {
+        panic!("{failed}");
+    };
+    assert_eq!(failure.class, Class::Link, "{}", failure.text);
+    // Without libibverbs it names that.
+    let lacks = [
+        "no RoCE device has the IPv4 address 192.0.2.1",
+        "libibverbs",
+    ];
+    assert!(
+        lacks.iter().any(|it| failure.text.contains(it)),
+        "{}",
+        failure.text
+    );
+    assert!(
+        failure.text.contains("see `rings[].address`"),
+        "{}",
+        failure.text
+    );
+    agent.logs("job 8 rank 1: ring 8: rank 1: ");
+    let sums = agent.all(|rank, mut client| {
+        let region = client.region(4096).unwrap();
+        put(&region, 0, &whole(rank, 10));
+        let ticket = client.submit(&region, 0, 10, &sum("w")).unwrap();
+        client.wait(ticket, Some(LONG)).unwrap();
+        get(&region, 0, 10)
+    });
+    assert_eq!(sums, [sum_of_whole(1, 10)]);
+}

@@ -144,12 +144,15 @@ type Case = (&'static str, fn(&mut Lab));
 fn machines_at_a_switch() {
     let _alone = alone();
     let mut lab = Lab::boot(3, None);
-    let cases: [Case; 8] = [
+    let cases: [Case; 11] = [
         ("messages of rdma_rxe cross the switch", messages_cross),
         ("a ring says what was not summed", not_summed),
         ("a ring of two sums every type", |lab| every_type(lab, 2)),
         ("a ring of three sums every type", |lab| every_type(lab, 3)),
         ("sums are the reference's", sums_are_the_reference_s),
+        ("agents sum for processes in a ring", agents_sum),
+        ("hosts of two ranks are a ring", hosts_of_two_ranks),
+        ("an agent names what a ring lacks", agents_fail),
         ("a ring and perftest share the switch", ring_and_perftest),
         ("a member dies, and the ring forms again", member_dies),
         (
@@ -258,6 +261,127 @@ fn sums_are_the_reference_s(lab: &mut Lab) {
         let verdict = reference.check("native", 1024, &inputs, outputs).unwrap();
         assert!(verdict.exact, "{element}: {}", verdict.text);
     }
+}
+
+/// The agent's configuration of a host of ring 1.
+fn agent(lab: &Lab, rank: usize, workers: usize, ranks_per_host: usize) -> String {
+    let (address, first) = (lab.ip(rank), lab.ip(0));
+    format!(
+        r#"{{"socket": "/tmp/agent.sock", "switch": {{"address": "{first}"}}, "jobs": [],
+            "transport": {{"type": "udp", "bind": "{address}"}},
+            "timeouts": {{"join_ms": 10000, "stall_ms": 20000}},
+            "rings": [{{"id": 1, "key": "{KEY}", "workers": {workers},
+                "ranks_per_host": {ranks_per_host}, "address": "{address}",
+                "coordinator": {{"address": "{first}"}}}}]}}"#
+    )
+    .replace('\n', " ")
+}
+
+/// Starts an agent at a host, the C example as each rank of the host in `ranks`, and shows what all
+/// of them said when the ranks have ended.
+fn train(lab: &mut Lab, host: usize, config: &str, workers: usize, ranks: &[usize], elements: u32) {
+    let mut command = format!(
+        "umask 077; echo '{config}' >/tmp/agent.json; \
+         tally-agent serve --config /tmp/agent.json >/tmp/agent.log 2>&1 & agent=$!; \
+         until [ -S /tmp/agent.sock ]; do sleep 0.1; done; \
+         export TALLY_SOCKET=/tmp/agent.sock TALLY_JOB=1 WORLD_SIZE={workers}; "
+    );
+    for rank in ranks {
+        command +=
+            &format!("RANK={rank} all_reduce {elements} >/tmp/rank{rank} 2>&1 & r{rank}=$!; ");
+    }
+    command += "failed=0; ";
+    for rank in ranks {
+        command += &format!("wait $r{rank} || failed=1; cat /tmp/rank{rank}; ");
+    }
+    command += "kill $agent; wait $agent; cat /tmp/agent.log; exit $failed";
+    lab.machines[host].start(&command).unwrap();
+}
+
+/// Of processes that know nothing of rings. Their tensors are in memory that the NIC reads, and a
+/// mean goes through the agent's.
+fn agents_sum(lab: &mut Lab) {
+    lab.restart_switch(3);
+    for rank in 0..3 {
+        let config = agent(lab, rank, 3, 1);
+        train(lab, rank, &config, 3, &[rank], 100_001);
+    }
+    for (rank, said) in lab.ends(3).into_iter().enumerate() {
+        let said = said.unwrap();
+        assert!(said.contains(&format!("rank {rank}: libtally ")), "{said}");
+        assert!(
+            said.contains("summed 100001 elements over 3 ranks, whose mean rank is 1"),
+            "{said}"
+        );
+        assert!(said.contains("running in a ring"), "{said}");
+    }
+    let report = lab.restart_switch(3).netreduce.unwrap();
+    // The sum, and three floats for the mean.
+    assert_eq!(
+        report.rings[0].counters.sum_bytes,
+        4 * 100_001 + 12,
+        "{report}"
+    );
+}
+
+fn hosts_of_two_ranks(lab: &mut Lab) {
+    lab.restart_switch(2);
+    for host in 0..2 {
+        let config = agent(lab, host, 4, 2);
+        train(lab, host, &config, 4, &[2 * host, 2 * host + 1], 50_000);
+    }
+    for said in lab.ends(2) {
+        let said = said.unwrap();
+        let sums = said.matches("summed 50000 elements over 4 ranks, whose mean rank is 1.5");
+        assert_eq!(sums.count(), 2, "{said}");
+    }
+    // As many bytes as of one rank.
+    let report = lab.restart_switch(2).netreduce.unwrap();
+    assert_eq!(
+        report.rings[0].counters.sum_bytes,
+        4 * 50_000 + 12,
+        "{report}"
+    );
+}
+
+fn agents_fail(lab: &mut Lab) {
+    lab.restart_switch(2);
+    // The other host never comes.
+    let config = agent(lab, 0, 2, 1);
+    train(lab, 0, &config, 2, &[0], 1000);
+    let said = lab.machines[0].end(LONG).unwrap_err().to_string();
+    assert!(
+        said.contains("ring 1: rank 0: ranks missing after 10 s: 1"),
+        "{said}"
+    );
+    // Ranks that bring different tensors.
+    for rank in 0..2 {
+        let config = agent(lab, rank, 2, 1);
+        train(lab, rank, &config, 2, &[rank], 1000 + rank as u32);
+    }
+    let why =
+        r#"rank 0 sums 4000 bytes of F32 (sum of "gradients", F32), rank 1 4004 bytes of F32"#;
+    for said in lab.ends(2) {
+        let said = said.unwrap_err();
+        assert!(said.contains(why), "{said}");
+    }
+    // The doctor finds the device.
+    let config = agent(lab, 0, 2, 1);
+    let command = format!(
+        "umask 077; echo '{config}' >/tmp/agent.json; tally-agent doctor --config /tmp/agent.json || true"
+    );
+    let said = lab.machines[0].run(&command, LONG).unwrap();
+    let found = format!("1: rxe0 has {}, and payloads of up to", lab.ip(0));
+    assert!(said.contains(&found), "{said}");
+    // An address that no device has.
+    let ours = format!(r#""ranks_per_host": 1, "address": "{}""#, lab.ip(0));
+    let absent = r#""ranks_per_host": 1, "address": "192.0.2.1""#;
+    let config = agent(lab, 0, 2, 1).replace(&ours, absent);
+    train(lab, 0, &config, 2, &[0], 1000);
+    let said = lab.machines[0].end(LONG).unwrap_err().to_string();
+    let why =
+        "no RoCE device has the IPv4 address 192.0.2.1; devices found: rxe0; see `rings[].address`";
+    assert!(said.contains(why), "{said}");
 }
 
 fn ring_and_perftest(lab: &mut Lab) {

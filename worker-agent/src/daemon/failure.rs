@@ -4,6 +4,7 @@
 use crate::error::AgentError;
 use tally_endpoint::{Awaited, WorkerError};
 use tally_local::{Awaited as Cause, Class, Failure, Ranks};
+use tally_verbs::Cause as RingCause;
 use tally_wire::{Rank, RankRange};
 
 impl From<&AgentError> for Failure {
@@ -52,6 +53,37 @@ impl From<&AgentError> for Failure {
                     if ranks.is_empty() { "" } else { hint },
                 )
             }
+            AgentError::Ring(error) => match error.cause {
+                RingCause::Device(_) => (
+                    Class::Link,
+                    Ranks::NONE,
+                    "see `rings[].address` of the agent, `rdma link`, and the agent's limit of locked memory \
+                     (LimitMEMLOCK=infinity)",
+                ),
+                RingCause::Listen(..) => (
+                    Class::Link,
+                    Ranks::NONE,
+                    "see `rings[].coordinator` of the agent: each ring needs a port of its own",
+                ),
+                RingCause::Join(_) => (
+                    Class::Join,
+                    Ranks::NONE,
+                    "start all ranks of the ring within the agents' `timeouts.join_ms`",
+                ),
+                RingCause::Send { .. } | RingCause::Receive { .. } => (
+                    Class::Silence,
+                    Ranks::NONE,
+                    "see whether the switch serves the ring (`tallyctl show rings`), and start again at all ranks",
+                ),
+                RingCause::Rendezvous(_)
+                | RingCause::Message { .. }
+                | RingCause::Poll(_)
+                | RingCause::Ended => (
+                    Class::Member,
+                    Ranks::NONE,
+                    "see what that one's log says, and start again at all ranks",
+                ),
+            },
             AgentError::Interrupted => (Class::Stopped, Ranks::NONE, ""),
             _ => (Class::Other, Ranks::NONE, ""),
         };

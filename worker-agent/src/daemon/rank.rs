@@ -1,7 +1,7 @@
 //! One process: the worker that it is, or is one of, and how far it is.
 
 use super::status::Shared;
-use crate::config::WorkerConfig;
+use crate::config::{AgentRing, WorkerConfig};
 use crate::link::loss::Loss;
 use crate::log::{Level, Log};
 use std::fmt::Display;
@@ -17,6 +17,8 @@ pub(super) struct Task {
     /// The job, and the rank or ranks, for the log.
     pub(super) name: String,
     pub(super) config: WorkerConfig,
+    /// The ring that sums, in place of the job.
+    pub(super) ring: Option<AgentRing>,
     /// The first rank that it is, and how many.
     pub(super) first: u16,
     pub(super) parts: u16,

@@ -2,7 +2,7 @@
 
 use super::warnings::{Host, Watch};
 use crate::config::WorkerConfig;
-use crate::session::{CollectiveKind, Session, SessionState, missing};
+use crate::session::{CollectiveKind, SessionReport, SessionState, missing};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -144,7 +144,7 @@ impl Shared {
     pub(super) fn look(
         &self,
         now: Instant,
-        session: &Session,
+        report: impl FnOnce() -> SessionReport,
         words: &str,
         done: Done,
     ) -> Vec<String> {
@@ -154,7 +154,7 @@ impl Shared {
             return Vec::new();
         }
         state.looked = now;
-        let r = session.report();
+        let r = report();
         let warnings = state.watch.look(now, &r, Host::now);
         let s = &mut state.status;
         s.gbit_per_s = (r.bytes - s.bytes) as f64 * 8.0 / since.as_secs_f64() / 1e9;

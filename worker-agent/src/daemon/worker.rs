@@ -1,4 +1,4 @@
-//! One worker of a job: the processes that it is, and their session.
+//! One worker of a job: the processes that it is, and their wire.
 //!
 //! A worker is one rank, or all ranks of this host (ADR 43). Each turn takes what the processes
 //! have submitted and what has come from the network, and tells the processes what is done. When
@@ -14,12 +14,15 @@ mod thread;
 use super::failure::cause;
 use super::gather::{Brought, Gather};
 use super::rank::{InRegion, LocalRank, PendingProcess, Task, collective};
-use super::status::{count, words};
-use crate::config::SwitchAddress;
+use super::ring::RingSession;
+use super::status::count;
+use super::wire::Wire;
+use crate::config::{AgentRing, SwitchAddress};
 use crate::link::{Link, LinkError};
 use crate::log::Level;
-use crate::session::{CollectiveKind, Parts, Refused, Session, SessionState, Ticket};
-use end::{End, set_of};
+use crate::session::{CollectiveKind, Refused, Session, SessionReport, SessionState, Ticket};
+pub(super) use end::End;
+use end::set_of;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -60,12 +63,20 @@ pub(super) enum Turn {
     Over,
 }
 
+/// How a worker's elements get to be summed.
+pub(super) enum Way {
+    /// In a job, over this link.
+    Link(Box<dyn Link>),
+    /// In this ring.
+    Ring(AgentRing),
+}
+
 /// Processes that take part in a job as one worker.
 pub(super) struct Worker {
     task: Task,
-    /// Until there is a session.
-    link: Option<Box<dyn Link>>,
-    session: Option<Session>,
+    /// Until the wire is there.
+    way: Option<Way>,
+    wire: Option<Box<dyn Wire>>,
     /// In the order of ranks; those that have come.
     ranks: Vec<Option<LocalRank>>,
     /// All processes' sockets.
@@ -84,11 +95,11 @@ pub(super) struct Worker {
 
 impl Worker {
     /// A worker whose first process has come.
-    pub(super) fn new(link: Box<dyn Link>, sockets: Epoll, process: PendingProcess) -> Self {
+    pub(super) fn new(way: Way, sockets: Epoll, process: PendingProcess) -> Self {
         let task = process.task.clone();
         let mut worker = Self {
-            link: Some(link),
-            session: None,
+            way: Some(way),
+            wire: None,
             ranks: (0..task.parts).map(|_| None).collect(),
             sockets,
             gather: Gather::new(task.first, task.parts),
@@ -106,7 +117,7 @@ impl Worker {
 
     /// Whether ranks of the host are missing, and can come.
     pub(super) fn is_incomplete(&self) -> bool {
-        self.session.is_none() && self.leave_by.is_none() && self.ranks.iter().any(Option::is_none)
+        self.wire.is_none() && self.leave_by.is_none() && self.ranks.iter().any(Option::is_none)
     }
 
     /// Whether it waits for a process of this task.
@@ -147,13 +158,13 @@ impl Worker {
     /// Does what there is to do, with a look at the processes' sockets or without.
     pub(super) fn turn(&mut self, now: Instant, look: bool) -> Turn {
         if let Some(deadline) = self.leave_by {
-            let Some(session) = &mut self.session else {
+            let Some(wire) = &mut self.wire else {
                 return Turn::Over;
             };
-            if now >= deadline || session.is_finished() {
+            if now >= deadline || wire.is_finished() {
                 return Turn::Over;
             }
-            return match session.turn() {
+            return match wire.turn() {
                 Ok(true) => Turn::Busy,
                 Ok(false) => Turn::Idle,
                 Err(_) => Turn::Over,
@@ -169,22 +180,22 @@ impl Worker {
     /// How long there is nothing to do on account of time.
     #[cfg(feature = "dpdk")]
     pub(super) fn idle_for(&self) -> Duration {
-        let session = self.session.as_ref();
-        session.map_or(INCOMPLETE_MAX, |it| it.idle_for(IDLE_MAX))
+        let wire = self.wire.as_ref();
+        wire.map_or(INCOMPLETE_MAX, |it| it.idle_for(IDLE_MAX))
     }
 
     /// Waits until there may be something to do.
     fn wait(&mut self) -> Turn {
-        let Some(session) = &mut self.session else {
+        let Some(wire) = &mut self.wire else {
             let most = EpollTimeout::try_from(INCOMPLETE_MAX).unwrap_or(EpollTimeout::ZERO);
             // A signal ends it early.
             let _ = self.sockets.wait(&mut [EpollEvent::empty()], most);
             return Turn::Idle;
         };
-        match session.wait_or(IDLE_MAX, Some(self.sockets.0.as_fd())) {
+        match wire.wait_or(IDLE_MAX, self.sockets.0.as_fd()) {
             Ok(()) => Turn::Idle,
             Err(_) if self.leave_by.is_some() => Turn::Over,
-            Err(error) => self.end(Instant::now(), End::Failed(error)),
+            Err(end) => self.end(Instant::now(), end),
         }
     }
 
@@ -194,17 +205,17 @@ impl Worker {
             return Err(End::Stopped);
         }
         self.take_key();
-        if self.session.is_none() {
+        if self.wire.is_none() {
             self.open(now)?;
         }
         let mut is_busy = look && self.take_requests(now)?;
         self.submit(now)?;
         self.finish();
-        let Some(session) = &mut self.session else {
+        let Some(wire) = &mut self.wire else {
             return Ok(is_busy);
         };
-        is_busy |= session.turn().map_err(End::Failed)?;
-        while let Some(done) = session.done() {
+        is_busy |= wire.turn()?;
+        while let Some(done) = wire.done() {
             // Nothing of ours is in their memory any more when the processes hear of it.
             drop(done.buffer);
             let Ticket(ticket) = done.ticket;
@@ -217,7 +228,7 @@ impl Worker {
                 }
             }
         }
-        if session.is_finished() {
+        if wire.is_finished() {
             return Err(End::Left);
         }
         self.report(now);
@@ -230,8 +241,8 @@ impl Worker {
         let Some(key) = keys.into_iter().next() else {
             return;
         };
-        match &mut self.session {
-            Some(session) => session.set_key(key),
+        match &mut self.wire {
+            Some(wire) => wire.set_key(key),
             None => self.task.config.job.key = key,
         }
         let what = "the job has a new key; the session takes it as soon as the switch has it";
@@ -245,7 +256,7 @@ impl Worker {
             .filter(|(_, it)| it.is_none())
             .map(|(rank, _)| rank)
             .collect();
-        let Some(link) = self.link.take_if(|_| missing.is_empty()) else {
+        let Some(way) = self.way.take_if(|_| missing.is_empty()) else {
             let state = format!("waiting for {} of this host", ranks_text(&missing));
             let shared = self.ranks.iter().flatten().map(|it| &it.shared);
             shared.for_each(|it| it.say_state(&state));
@@ -262,15 +273,21 @@ impl Worker {
             let class = Class::Join;
             return Err(End::Apart(Failure { class, ranks, text }));
         };
-        let session = Session::over(link, &self.task.config, self.task.parts);
-        self.session = Some(session.map_err(End::Failed)?);
+        let opened: Result<Box<dyn Wire>, _> = match way {
+            Way::Link(link) => Session::over(link, &self.task.config, self.task.parts)
+                .map(|it| -> Box<dyn Wire> { Box::new(it) }),
+            Way::Ring(ring) => {
+                RingSession::start(&self.task, &ring).map(|it| -> Box<dyn Wire> { Box::new(it) })
+            }
+        };
+        self.wire = Some(opened.map_err(End::Failed)?);
         self.began = now;
         Ok(())
     }
 
     /// Submits what all ranks have brought.
     fn submit(&mut self, now: Instant) -> Result<(), End> {
-        let Some(session) = &mut self.session else {
+        let Some(wire) = &mut self.wire else {
             return Ok(());
         };
         while let Some(all) = self.gather.pop() {
@@ -289,7 +306,7 @@ impl Worker {
                 all.swap(0, root.into());
             }
             let parts = all.into_iter().map(|it| InRegion(it.span)).collect();
-            let submitted = session.submit(collective, Box::new(Parts::new(parts)));
+            let submitted = wire.submit(collective, parts);
             // It has been checked when it came.
             let Ticket(ticket) = submitted.map_err(|why| {
                 End::Misbehaved(0, Failure::new(Class::Malformed, why.to_string()))
@@ -336,8 +353,8 @@ impl Worker {
     /// Leaves when all ranks have finished; those that finish before the others need not wait.
     fn finish(&mut self) {
         if self.ranks.iter().flatten().all(|it| it.is_finishing) {
-            if let Some(session) = &mut self.session {
-                session.finish();
+            if let Some(wire) = &mut self.wire {
+                wire.finish();
             }
             return;
         }
@@ -354,18 +371,18 @@ impl Worker {
 
     /// Tells the log and the status how it goes.
     fn report(&mut self, now: Instant) {
-        let Some(session) = &self.session else {
+        let Some(wire) = &self.wire else {
             return;
         };
-        let state = session.state();
+        let state = wire.state();
         if self.state != Some(state) {
             self.state = Some(state);
-            self.state_words = words(state, self.task.parts);
+            self.state_words = wire.words(self.task.parts);
             if state != SessionState::Joining(None) {
                 self.task.say(Level::Info, &self.state_words);
             }
         }
-        if let Some(hint) = session.hint()
+        if let Some(hint) = wire.hint()
             && self.hint.replace(hint) != Some(hint)
         {
             let what = refused(hint, self.task.config.switch);
@@ -373,7 +390,7 @@ impl Worker {
         }
         for (i, rank) in self.ranks.iter().flatten().enumerate() {
             let shared = &rank.shared;
-            let warnings = shared.look(now, session, &self.state_words, rank.done);
+            let warnings = shared.look(now, || wire.report(), &self.state_words, rank.done);
             // They are the session's.
             for warning in warnings.iter().filter(|_| i == 0) {
                 self.task.say(Level::Warn, warning);
@@ -458,8 +475,9 @@ impl Worker {
 
     /// What the oldest collective waits for: the network, or ranks of this host.
     fn awaited(&self, now: Instant) -> Awaited {
-        if let Some(stall) = self.session.as_ref().and_then(Session::stall) {
-            return cause(Some(stall), self.task.parts);
+        let parts = self.task.parts;
+        if let Some(awaited) = self.wire.as_ref().and_then(|it| it.awaited(parts)) {
+            return awaited;
         }
         let ranks = (self.task.first..).zip(&self.ranks);
         let absent = ranks.filter(|(_, it)| it.is_none());
@@ -499,9 +517,8 @@ fn refused(hint: Hint, switch: SwitchAddress) -> String {
 }
 
 /// What a session has done.
-fn numbers(session: &Session) -> String {
-    let r = session.report();
-    let again = r.retransmissions;
+fn numbers(r: &SessionReport) -> String {
+    let again = &r.retransmissions;
     format!(
         "{} collectives of {} bytes; {} fragments, {} results from the switch, {} from the parameter server; sent \
          again: {} at a timeout, {} early, {} asked for; {} duplicates, {} late, {} foreign; rounds: {}, {} marked, \

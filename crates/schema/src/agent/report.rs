@@ -144,7 +144,7 @@ pub struct Retransmissions {
 }
 
 /// Congestion, by its two causes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, Default)]
 pub struct Congestion {
     /// Windows of results.
     pub rounds: u64,
@@ -163,7 +163,7 @@ pub struct Congestion {
 }
 
 /// Percentiles in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, Default)]
 pub struct Latency {
     /// Half are below.
     pub p50: f64,

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tally_local::{Class, Failure, Peer, Ranks};
 
 /// Why a worker is served no longer.
-pub(super) enum End {
+pub(in crate::daemon) enum End {
     /// All processes wanted to leave, and have.
     Left,
     /// Its session has failed.
@@ -28,19 +28,26 @@ impl Worker {
         for rank in self.ranks.iter().flatten() {
             rank.shared.leave();
         }
-        if let Some(session) = &self.session
+        if let Some(wire) = &self.wire
             && self.task.log.says(Level::Debug)
         {
-            self.task.say(Level::Debug, numbers(session));
+            self.task.say(Level::Debug, numbers(&wire.report()));
         }
-        self.notify(&end);
-        let Some(session) = &mut self.session else {
-            return Turn::Over;
+        // What processes hear of is not written any more.
+        let is_over = match (&mut self.wire, &end) {
+            (None, _) | (_, End::Left | End::Failed(_)) => true,
+            (Some(wire), End::Closed(_) | End::Misbehaved(..) | End::Apart(_)) => {
+                wire.give_up();
+                false
+            }
+            (Some(wire), End::Stopped) => {
+                wire.interrupt();
+                false
+            }
         };
-        match end {
-            End::Left | End::Failed(_) => return Turn::Over,
-            End::Closed(_) | End::Misbehaved(..) | End::Apart(_) => session.give_up(),
-            End::Stopped => session.interrupt(),
+        self.notify(&end);
+        if is_over {
+            return Turn::Over;
         }
         self.leave_by = Some(now + LEAVE_WITHIN);
         Turn::Busy

@@ -1,8 +1,9 @@
 //! A worker's thread, over the kernel's UDP, and how its processes get there.
 
-use super::{LOOK_EVERY, Turn, Worker, watch};
+use super::{LOOK_EVERY, Turn, Way, Worker, watch};
 use crate::daemon::rank::PendingProcess;
 use crate::error::AgentError;
+use crate::link::LinkError;
 use crate::link::loss::losing;
 use crate::link::open_link;
 use crate::link::udp::Group;
@@ -64,14 +65,11 @@ impl PendingProcess {
     }
 
     fn serve(self, mailbox: &Mailbox) {
-        let config = &self.task.config;
-        let (group, units) = (Some(Group::of(config)), Some(config.units()));
-        let link = open_link(&config.transport, config.switch, group, units);
-        let (link, sockets) = match link.and_then(|link| Ok((link, watch()?))) {
-            Ok((link, sockets)) => (losing(link, self.task.loss), sockets),
+        let (way, sockets) = match self.way().and_then(|way| Ok((way, watch()?))) {
+            Ok(opened) => opened,
             Err(error) => return self.fail(&error.into()),
         };
-        let mut worker = Worker::new(link, sockets, self);
+        let mut worker = Worker::new(way, sockets, self);
         let (mut looked, mut is_busy) = (Instant::now(), false);
         loop {
             let now = Instant::now();
@@ -95,6 +93,17 @@ impl PendingProcess {
                 return;
             }
         }
+    }
+
+    /// Its ring, or a link to its switch.
+    fn way(&self) -> Result<Way, LinkError> {
+        if let Some(ring) = &self.task.ring {
+            return Ok(Way::Ring(ring.clone()));
+        }
+        let config = &self.task.config;
+        let (group, units) = (Some(Group::of(config)), Some(config.units()));
+        let link = open_link(&config.transport, config.switch, group, units)?;
+        Ok(Way::Link(losing(link, self.task.loss)))
     }
 
     /// There is no session.

@@ -3,7 +3,7 @@
 //! [`AgentConfig::apply`] and [`PsConfig::apply`] take over what a daemon that runs can change, and
 //! say what it cannot. Both configurations have passed their check.
 
-use super::{AgentConfig, AgentJob, PsConfig, PsJob};
+use super::{AgentConfig, AgentJob, AgentRing, PsConfig, PsJob};
 use std::fmt::Display;
 
 /// What a changed configuration means for a daemon that runs.
@@ -77,6 +77,30 @@ impl Entry for AgentJob {
     }
 }
 
+impl Entry for AgentRing {
+    fn id(&self) -> u16 {
+        self.id
+    }
+
+    fn differs(&self, new: &Self) -> Vec<String> {
+        let mut what = self.job().differs(&new.job());
+        let alike = Self {
+            key: new.key.clone(),
+            workers: new.workers,
+            ranks_per_host: new.ranks_per_host,
+            ..self.clone()
+        };
+        if alike != *new {
+            what.push("new address, coordinator or messages".to_owned());
+        }
+        what
+    }
+
+    fn describe(&self) -> String {
+        self.job().describe()
+    }
+}
+
 impl Entry for PsJob {
     fn id(&self) -> u16 {
         self.id
@@ -139,6 +163,7 @@ impl AgentConfig {
         changes.restart("transport", &self.transport, &new.transport);
         changes.restart("payload_bytes", &self.payload_bytes, &new.payload_bytes);
         jobs("job", &mut self.jobs, new.jobs, &mut changes);
+        jobs("ring", &mut self.rings, new.rings, &mut changes);
         changes.value("window", &mut self.window, new.window);
         changes.value("memory_mib", &mut self.memory_mib, new.memory_mib);
         changes.value("processes", &mut self.processes, new.processes);
@@ -221,6 +246,12 @@ mod tests {
             ["job 7: workers 4 -> 5, priority computed -> 3"]
         );
         assert_eq!(applied("f001", "f101"), ["job 8: new key"]);
+        let ring = r#"{"id": 9, "key": "000102030405060708090a0b0c0d0e0f", "workers": 2,
+            "address": "10.84.0.1", "coordinator": {"address": "10.84.0.1"}}"#;
+        assert_eq!(
+            applied(r#""jobs""#, &format!(r#""rings": [{ring}], "jobs""#)),
+            ["ring 9: added, 2 workers"]
+        );
         assert_eq!(
             applied(r#""jobs""#, r#""window": 64, "processes": 3, "jobs""#)[..1],
             ["window: 256 -> 64, for processes that come from now on"]

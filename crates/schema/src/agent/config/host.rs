@@ -2,7 +2,7 @@
 //! part in.
 
 use super::{
-    Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
+    AgentRing, Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
     check_frames, check_jobs, check_parts, check_switch, check_workers, default_payload_bytes,
     default_source_port, default_window, mac,
 };
@@ -36,6 +36,9 @@ pub struct AgentConfig {
     pub transport: AgentTransport,
     /// The jobs that processes may take part in.
     pub jobs: Vec<AgentJob>,
+    /// Rings of RoCEv2 hosts (NetReduce) that processes may take part in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rings: Vec<AgentRing>,
     /// Bytes of elements in a frame: a multiple of 64, up to 8192.
     #[serde(default = "default_payload_bytes")]
     pub payload_bytes: u32,
@@ -217,12 +220,12 @@ const fn default_processes() -> u16 {
     64
 }
 
-const fn default_ranks_per_host() -> u16 {
+pub(super) const fn default_ranks_per_host() -> u16 {
     1
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_one(ranks_per_host: &u16) -> bool {
+pub(super) const fn is_one(ranks_per_host: &u16) -> bool {
     *ranks_per_host == 1
 }
 
@@ -259,6 +262,7 @@ impl AgentConfig {
             switch,
             transport,
             jobs,
+            rings: Vec::new(),
             payload_bytes: default_payload_bytes(),
             window: default_window(),
             timeouts: Timeouts::default(),
@@ -303,6 +307,19 @@ impl AgentConfig {
                 let key = of_job.map_or(key.clone(), |it| format!("jobs[{i}].{it}"));
                 ConfigError::Content { path, key, problem }
             })?;
+        }
+        check_jobs(path, "rings", self.rings.iter().map(|ring| ring.id))?;
+        for (i, ring) in self.rings.iter().enumerate() {
+            if self.jobs.iter().any(|job| job.id == ring.id) {
+                let allowed = "a number of its own: a job has it";
+                return Err(ConfigError::value(
+                    path,
+                    format!("rings[{i}].id"),
+                    ring.id,
+                    allowed,
+                ));
+            }
+            ring.check(path, i)?;
         }
         if self.jobs.is_empty() {
             check_frames(path, self.payload_bytes, self.window)?;
