@@ -210,7 +210,12 @@ fn the_schemas_take_every_example_and_refuse_what_the_programs_refuse() {
         else {
             continue;
         };
-        let schema = kind.parse::<File>().unwrap().schema();
+        let Ok(file) = kind.parse::<File>() else {
+            // Of `tally-controller`, which tests its own.
+            assert_eq!(name, "fleet.json");
+            continue;
+        };
+        let schema = file.schema();
         let text = std::fs::read_to_string(&path).unwrap();
         let Some(found) = faults(&schema, &text) else {
             // Past the harness, which keeps to itself what passing tests say.
