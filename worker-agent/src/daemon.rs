@@ -477,7 +477,7 @@ impl Agent {
             return Err(Failure::new(Class::Stopped, text));
         }
         let ring = config.rings.iter().find(|it| it.id == job).cloned();
-        let rings = config.rings.iter().map(AgentRing::job);
+        let rings = config.rings.iter().map(AgentJob::from);
         let jobs: Vec<_> = config.jobs.iter().cloned().chain(rings).collect();
         let Some(of) = jobs.iter().find(|it| it.id == job).cloned() else {
             let known: Vec<_> = jobs.iter().map(|it| it.id.to_string()).collect();

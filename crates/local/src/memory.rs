@@ -552,7 +552,7 @@ mod tests {
         }
         let (memory, at) = span.memory().unwrap();
         assert_eq!((memory.bytes(), at), (4096, 4000));
-        // SAFETY: inside the region, which nobody else accesses here.
+        // SAFETY: inside the region, which no one else accesses here.
         assert_eq!(unsafe { memory.start().add(4095).read() }, 7);
         drop((span, mapping));
         assert!(!memory.is_in_use());

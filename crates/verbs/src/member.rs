@@ -53,8 +53,8 @@ pub struct Config {
     pub window: u16,
     /// Maximum time until all members have come.
     pub join_timeout: Duration,
-    /// Maximum time until all members have come to an all-reduce, from the first one on; without it,
-    /// they wait forever. Rank 0's counts.
+    /// Maximum time until all members have come to an all-reduce, from the first one on. Without it
+    /// they wait without limit. Rank 0's counts.
     pub stall_timeout: Option<Duration>,
     /// Last epoch of this member.
     pub last_epoch: Option<RingEpoch>,
@@ -322,8 +322,8 @@ impl Member {
         self.all_reduce_part(tensor, range, element, "")
     }
 
-    /// As [`all_reduce`](Self::all_reduce), of a part of a tensor. The members' names for it must be
-    /// alike.
+    /// As [`all_reduce`](Self::all_reduce), of a part of a tensor. The members' names for it must
+    /// be alike.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
@@ -340,8 +340,8 @@ impl Member {
         self.sum((tensor.registration(), range), element, name)
     }
 
-    /// As [`all_reduce_part`](Self::all_reduce_part), in memory of another process, which leaves the
-    /// range alone meanwhile. What it does to it spoils that sum alone.
+    /// As [`all_reduce_part`](Self::all_reduce_part), in memory of another process, which leaves
+    /// the range alone meanwhile. What it does to it spoils that sum alone.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).

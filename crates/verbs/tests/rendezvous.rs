@@ -345,7 +345,7 @@ fn a_straggler_is_named_and_one_that_leaves_may_wait() {
 
 #[test]
 fn a_member_is_stopped_while_it_waits() {
-    // Nobody listens there.
+    // No program listens there.
     let absent: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let (_coordinator, alone) = coordinator(2, LONG);
     for (address, name) in [(absent, "without a coordinator"), (alone, "for others")] {

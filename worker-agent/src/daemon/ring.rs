@@ -14,8 +14,7 @@
 //! * One collective is under way at a time, in the order of submission. Priorities have no meaning.
 
 use super::rank::{InRegion, Task};
-use super::wire::Wire;
-use super::worker::End;
+use super::wire::{End, Wire};
 use crate::config::AgentRing;
 use crate::error::AgentError;
 use crate::link::LinkError;
@@ -211,6 +210,7 @@ impl Wire for RingSession {
         Ok(())
     }
 
+    #[cfg(feature = "dpdk")]
     fn idle_for(&self, most: Duration) -> Duration {
         most
     }

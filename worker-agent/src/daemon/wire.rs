@@ -4,15 +4,31 @@
 use super::failure::cause;
 use super::rank::InRegion;
 use super::status::words;
-use super::worker::End;
+use crate::error::AgentError;
 use crate::session::{
     Collective, Done, Parts, Refused, Session, SessionReport, SessionState, Ticket,
 };
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use tally_endpoint::Hint;
-use tally_local::Awaited;
+use tally_local::{Awaited, Failure};
 use tally_wire::Key;
+
+/// Why a worker is served no longer.
+pub(super) enum End {
+    /// All processes wanted to leave, and have.
+    Left,
+    /// Its session has failed.
+    Failed(AgentError),
+    /// A process has ended without a word.
+    Closed(usize),
+    /// A process does not keep to the interface.
+    Misbehaved(usize, Failure),
+    /// The ranks of this host do not come together.
+    Apart(Failure),
+    /// The agent is to stop.
+    Stopped,
+}
 
 /// What sums the collectives of one worker. As a [`Session`], it is driven by its owner.
 pub(super) trait Wire {
@@ -24,6 +40,7 @@ pub(super) trait Wire {
     /// read.
     fn wait_or(&mut self, most: Duration, wake: BorrowedFd<'_>) -> Result<(), End>;
     /// How long there is nothing to do on account of time, up to `most`.
+    #[cfg(feature = "dpdk")]
     fn idle_for(&self, most: Duration) -> Duration;
     /// The next collective that is done.
     fn done(&mut self) -> Option<Done>;
@@ -65,6 +82,7 @@ impl Wire for Session {
         Self::wait_or(self, most, Some(wake)).map_err(End::Failed)
     }
 
+    #[cfg(feature = "dpdk")]
     fn idle_for(&self, most: Duration) -> Duration {
         Self::idle_for(self, most)
     }

@@ -7,14 +7,15 @@
 
 mod changes;
 mod host;
+mod ranks;
 mod ring;
 
 pub use changes::Changes;
 pub use host::{
     Access, AgentConfig, AgentJob, AgentPs, AgentTransport, Control, DEFAULT_SOCKET, Mode,
-    RANKS_PER_HOST_MAX, control_socket_of,
+    control_socket_of,
 };
-use host::{default_ranks_per_host, is_one};
+pub use ranks::RANKS_PER_HOST_MAX;
 pub use ring::{AgentRing, CoordinatorAddress};
 
 use crate::event::{LogSection, MetricsSection};

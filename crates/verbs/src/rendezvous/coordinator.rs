@@ -26,7 +26,7 @@ pub struct Limits {
     pub hello: Duration,
     /// Connections that have not said it, at once.
     pub strangers: usize,
-    /// Until all members have entered an all-reduce, from the first one on; without it, forever.
+    /// Until all members have entered an all-reduce, from the first one on; no limit by default.
     pub stall: Option<Duration>,
 }
 

@@ -2,26 +2,10 @@
 
 use super::{LEAVE_WITHIN, Turn, Worker, numbers};
 use crate::daemon::failure::failure_of;
-use crate::error::AgentError;
+use crate::daemon::wire::End;
 use crate::log::Level;
 use std::time::Instant;
 use tally_local::{Class, Failure, Peer, Ranks};
-
-/// Why a worker is served no longer.
-pub(in crate::daemon) enum End {
-    /// All processes wanted to leave, and have.
-    Left,
-    /// Its session has failed.
-    Failed(AgentError),
-    /// A process has ended without a word.
-    Closed(usize),
-    /// A process does not keep to the interface.
-    Misbehaved(usize, Failure),
-    /// The ranks of this host do not come together.
-    Apart(Failure),
-    /// The agent is to stop.
-    Stopped,
-}
 
 impl Worker {
     pub(super) fn end(&mut self, now: Instant, end: End) -> Turn {

@@ -83,7 +83,7 @@ impl Entry for AgentRing {
     }
 
     fn differs(&self, new: &Self) -> Vec<String> {
-        let mut what = self.job().differs(&new.job());
+        let mut what = AgentJob::from(self).differs(&AgentJob::from(new));
         let alike = Self {
             key: new.key.clone(),
             workers: new.workers,
@@ -97,7 +97,7 @@ impl Entry for AgentRing {
     }
 
     fn describe(&self) -> String {
-        self.job().describe()
+        AgentJob::from(self).describe()
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the agent of a host is told: its socket, its switch, and the jobs that processes may take
 //! part in.
 
+use super::ranks::{RANKS_PER_HOST_MAX, default_ranks_per_host, is_one};
 use super::{
     AgentRing, Eal, PsConfig, PsJob, SwitchAddress, Timeouts, Transport, WorkerConfig, WorkerJob,
     check_frames, check_jobs, check_parts, check_switch, check_workers, default_payload_bytes,
@@ -16,9 +17,6 @@ use tally_wire::{Key, Mac, UNIT_BYTES};
 
 /// Where processes find the agent, unless it is configured.
 pub const DEFAULT_SOCKET: &str = "/run/tally/agent/agent.sock";
-
-/// Ranks of a host that can be one worker: what the kernels fold at once.
-pub const RANKS_PER_HOST_MAX: u16 = 64;
 
 /// An agent's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
@@ -220,13 +218,17 @@ const fn default_processes() -> u16 {
     64
 }
 
-pub(super) const fn default_ranks_per_host() -> u16 {
-    1
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-pub(super) const fn is_one(ranks_per_host: &u16) -> bool {
-    *ranks_per_host == 1
+impl From<&AgentRing> for AgentJob {
+    /// The ring as processes see it.
+    fn from(ring: &AgentRing) -> Self {
+        Self {
+            id: ring.id,
+            key: ring.key.clone(),
+            workers: ring.workers,
+            ranks_per_host: ring.ranks_per_host,
+            priority: None,
+        }
+    }
 }
 
 impl AgentJob {

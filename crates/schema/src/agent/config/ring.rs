@@ -1,6 +1,6 @@
 //! A ring of RoCEv2 hosts (NetReduce), as the agents of its hosts are told about it.
 
-use super::{AgentJob, RANKS_PER_HOST_MAX, default_ranks_per_host, is_one};
+use super::ranks::{RANKS_PER_HOST_MAX, default_ranks_per_host, is_one};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -84,18 +84,6 @@ impl AgentRing {
         self.workers / self.ranks_per_host
     }
 
-    /// As processes see it.
-    #[must_use]
-    pub fn job(&self) -> AgentJob {
-        AgentJob {
-            id: self.id,
-            key: self.key.clone(),
-            workers: self.workers,
-            ranks_per_host: self.ranks_per_host,
-            priority: None,
-        }
-    }
-
     pub(super) fn check(&self, path: &Path, i: usize) -> Result<(), ConfigError> {
         let wrong = |name: &str, found: &dyn std::fmt::Display, allowed: String| {
             Err(ConfigError::value(
@@ -152,7 +140,7 @@ impl AgentRing {
 
 #[cfg(test)]
 mod tests {
-    use super::super::AgentConfig;
+    use super::super::{AgentConfig, AgentJob};
     use std::path::Path;
 
     fn agent(ring: &str) -> Result<AgentConfig, String> {
@@ -182,7 +170,7 @@ mod tests {
         assert_eq!((ring.hosts(), ring.dscp), (2, 28));
         assert_eq!((ring.message_packets, ring.window_messages), (170, 2));
         assert_eq!(ring.coordinator.port, 4790);
-        let job = ring.job();
+        let job = AgentJob::from(ring);
         assert_eq!((job.id, job.workers, job.hosts()), (8, 8, 2));
     }
 
