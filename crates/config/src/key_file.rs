@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::load;
     use serde::Deserialize;
-    use std::fs::{Permissions, create_dir, set_permissions, write};
+    use std::fs::{Permissions, create_dir, remove_file, set_permissions, write};
     use std::os::unix::fs::PermissionsExt;
 
     #[derive(Debug, Deserialize)]
@@ -193,6 +193,8 @@ mod tests {
 
         fn key(&self, name: &str, text: &str, mode: u32) {
             let path = self.folder.path().join(name);
+            // One before may be read-only, also for its owner.
+            let _ = remove_file(&path);
             write(&path, text).unwrap();
             set_permissions(path, Permissions::from_mode(mode)).unwrap();
         }
