@@ -12,6 +12,7 @@
 //! * A user who may connect may be any rank of any of the configured jobs. Agents of tenants who do
 //!   not trust each other need sockets, configurations and groups of their own.
 
+mod communicator;
 mod control;
 mod execute;
 mod failure;
@@ -26,7 +27,6 @@ mod server;
 mod status;
 mod succession;
 mod warnings;
-mod wire;
 mod worker;
 
 use crate::config::{AgentConfig, AgentJob, AgentRing, AgentTransport};

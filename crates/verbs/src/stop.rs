@@ -16,7 +16,7 @@ struct State {
 }
 
 impl Stop {
-    /// The member's call fails within two seconds, and so does each later one.
+    /// Makes the member's call fail within two seconds, and each later one at once.
     pub fn set(&self) {
         let stream = self.0.stream.lock();
         let stream = stream.unwrap_or_else(PoisonError::into_inner);
@@ -33,7 +33,7 @@ impl Stop {
         self.0.is_set.load(Ordering::SeqCst)
     }
 
-    /// Has this connection ended when it is set, which it may be already.
+    /// Shuts this connection down when it is set, also if it is set already.
     pub(crate) fn ends(&self, stream: &TcpStream) -> std::io::Result<()> {
         let clone = stream.try_clone()?;
         let place = self.0.stream.lock();

@@ -17,7 +17,7 @@
 
 use super::rank::PendingProcess;
 use super::server::{PortServer, WHO};
-use super::worker::{IDLE_MAX, LOOK_EVERY, Turn, Way, Worker, crashed, watch};
+use super::worker::{CommunicatorConfig, IDLE_MAX, LOOK_EVERY, Turn, Worker, crashed, watch};
 use crate::config::{AgentConfig, PsJob, Transport};
 use crate::error::AgentError;
 use crate::link::dpdk::{DpdkPort, Dropped};
@@ -270,7 +270,7 @@ impl Crowd {
         let link = losing(Box::new(link), process.task.loss);
         let name = process.task.name.clone();
         let worker = match watch() {
-            Ok(sockets) => Worker::new(Way::Link(link), sockets, process),
+            Ok(sockets) => Worker::new(CommunicatorConfig::Link(link), sockets, process),
             Err(error) => return process.fail(&error.into()),
         };
         let free = self.workers.iter().position(Option::is_none);

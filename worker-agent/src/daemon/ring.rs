@@ -13,8 +13,8 @@
 //!   job.
 //! * One collective is under way at a time, in the order of submission. Priorities have no meaning.
 
+use super::communicator::{Communicator, End};
 use super::rank::{InRegion, Task};
-use super::wire::{End, Wire};
 use crate::config::AgentRing;
 use crate::error::AgentError;
 use crate::link::LinkError;
@@ -30,7 +30,6 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tally_endpoint::Hint;
 use tally_local::{Awaited, Class, Failure, Ranks};
-use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
 use tally_session::{Converter, Overflow, Whole};
 use tally_verbs::rendezvous::RingConfig;
 use tally_verbs::{Config, Member, MemberError, Memory, Region, RingEpoch, RingId, Stop};
@@ -41,16 +40,16 @@ const SCRATCH_BYTES: usize = 64 << 10;
 /// For a member to end that was stopped. One that is about to connect takes longest.
 const STOP_WITHIN: Duration = Duration::from_secs(3);
 
-/// A collective for the member.
-struct Order {
+/// A collective for the ring's thread.
+struct Request {
     ticket: Ticket,
     collective: Collective,
     parts: Vec<InRegion>,
     began: Instant,
 }
 
-/// What the member says.
-enum Said {
+/// Event of the ring's thread.
+enum Event {
     Joined(RingEpoch),
     Done(Done),
     Left,
@@ -72,8 +71,8 @@ impl From<MemberError> for Cause {
 /// A worker's ring. When it is dropped, its member ends.
 pub(super) struct RingSession {
     /// None once it was told to finish.
-    orders: Option<Sender<Order>>,
-    said: Receiver<Said>,
+    requests: Option<Sender<Request>>,
+    events: Receiver<Event>,
     wake: UnixStream,
     stop: Stop,
     state: SessionState,
@@ -92,28 +91,28 @@ impl RingSession {
             return Err(AgentError::Options(text.into()));
         }
         let system = |why| LinkError::system("the ring's thread", why);
-        let (orders, incoming) = channel();
-        let (sender, said) = channel();
+        let (requests, incoming) = channel();
+        let (sender, events) = channel();
         let (wake, waker) = UnixStream::pair().map_err(system)?;
         wake.set_nonblocking(true).map_err(system)?;
         waker.set_nonblocking(true).map_err(system)?;
         let stop = Stop::default();
         let config = config(task, ring, stop.clone());
-        let voice = Voice {
-            said: sender,
+        let notifier = Notifier {
+            events: sender,
             waker,
         };
         let (ranks, host) = (task.ranks(), task.first..task.first + task.parts);
         let member = move || {
-            let end = serve(config, ranks, &host, &incoming, &voice);
-            voice.say(end.map_or_else(Said::Failed, |()| Said::Left));
+            let end = serve(config, ranks, &host, &incoming, &notifier);
+            notifier.notify(end.map_or_else(Event::Failed, |()| Event::Left));
         };
         let name = format!("ring {}", ring.id);
         let thread = std::thread::Builder::new().name(name).spawn(member);
         thread.map_err(system)?;
         Ok(Self {
-            orders: Some(orders),
-            said,
+            requests: Some(requests),
+            events,
             wake,
             stop,
             state: SessionState::Joining(None),
@@ -124,21 +123,21 @@ impl RingSession {
         })
     }
 
-    fn take(&mut self, said: Said) -> Result<(), End> {
-        match said {
-            Said::Joined(epoch) => {
+    fn take(&mut self, event: Event) -> Result<(), End> {
+        match event {
+            Event::Joined(epoch) => {
                 // The state's number is short.
                 let epoch = epoch.0 as u16;
                 self.state = SessionState::Running { epoch };
             }
-            Said::Done(done) => {
+            Event::Done(done) => {
                 self.names.pop_front();
                 self.report.collectives += 1;
                 self.report.bytes += done.buffer.bytes() as u64;
                 self.done.push_back(done);
             }
-            Said::Left => self.state = SessionState::Finished,
-            Said::Failed(cause) => {
+            Event::Left => self.state = SessionState::Finished,
+            Event::Failed(cause) => {
                 self.state = SessionState::Failed;
                 return Err(match cause {
                     Cause::Ring(error) => End::Failed(error.into()),
@@ -153,7 +152,7 @@ impl RingSession {
         Ok(())
     }
 
-    /// Whether the member is at work.
+    /// Whether the member has ended.
     const fn is_over(&self) -> bool {
         matches!(self.state, SessionState::Finished | SessionState::Failed)
     }
@@ -167,28 +166,28 @@ impl Drop for RingSession {
     }
 }
 
-impl Wire for RingSession {
+impl Communicator for RingSession {
     fn submit(&mut self, collective: Collective, parts: Vec<InRegion>) -> Result<Ticket, Refused> {
-        let orders = self.orders.as_ref().ok_or(Refused::Over)?;
+        let requests = self.requests.as_ref().ok_or(Refused::Over)?;
         let ticket = Ticket(self.submitted);
         self.submitted += 1;
         self.names.push_back(collective.name.clone());
-        let order = Order {
+        let request = Request {
             ticket,
             collective,
             parts,
             began: Instant::now(),
         };
-        // A member that has ended has said why.
-        let _ = orders.send(order);
+        // A thread that has ended has sent its reason.
+        let _ = requests.send(request);
         Ok(ticket)
     }
 
     fn turn(&mut self) -> Result<bool, End> {
         let mut is_busy = false;
         while !self.is_over() {
-            match self.said.try_recv() {
-                Ok(said) => self.take(said)?,
+            match self.events.try_recv() {
+                Ok(event) => self.take(event)?,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     self.state = SessionState::Failed;
@@ -220,19 +219,19 @@ impl Wire for RingSession {
     }
 
     fn finish(&mut self) {
-        self.orders = None;
+        self.requests = None;
     }
 
     /// Waits until the NIC has left the processes' memory alone.
     fn interrupt(&mut self) {
         self.stop.set();
-        self.orders = None;
+        self.requests = None;
         let deadline = Instant::now() + STOP_WITHIN;
         while !self.is_over() {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.said.recv_timeout(left) {
-                Ok(Said::Failed(_) | Said::Left) | Err(_) => self.state = SessionState::Finished,
-                Ok(Said::Joined(_) | Said::Done(_)) => {}
+            match self.events.recv_timeout(left) {
+                Ok(Event::Failed(_) | Event::Left) | Err(_) => self.state = SessionState::Finished,
+                Ok(Event::Joined(_) | Event::Done(_)) => {}
             }
         }
     }
@@ -304,59 +303,38 @@ fn config(task: &Task, ring: &AgentRing, stop: Stop) -> Config {
 fn empty_report(task: &Task) -> SessionReport {
     SessionReport {
         job: task.config.job.id,
-        epoch: None,
         rank: task.first,
         workers: task.ranks(),
-        payload_bytes: 0,
-        window: 0,
-        collectives: 0,
-        waiting: 0,
-        behind: Vec::new(),
-        slowest: None,
-        bytes: 0,
-        fragments: 0,
-        from_switch: 0,
-        from_ps: 0,
-        retransmissions: Retransmissions::default(),
-        results_resent: 0,
-        duplicates: 0,
-        late: 0,
-        foreign: 0,
-        priority_min: None,
-        priority_max: None,
-        congestion: Congestion::default(),
-        latency_us: Latency::default(),
-        typical_us: None,
-        rto_us: 0.0,
+        ..SessionReport::default()
     }
 }
 
-/// Tells the worker's thread.
-struct Voice {
-    said: Sender<Said>,
+/// Notifies the worker's thread.
+struct Notifier {
+    events: Sender<Event>,
     waker: UnixStream,
 }
 
-impl Voice {
-    fn say(&self, said: Said) {
-        // A worker that has gone does not hear it.
-        let _ = self.said.send(said);
+impl Notifier {
+    fn notify(&self, event: Event) {
+        // The worker may have ended.
+        let _ = self.events.send(event);
         // Full is awake enough.
         let _ = (&self.waker).write(&[1]);
     }
 }
 
-/// Is the member, until there are no more orders.
+/// Body of the ring's thread: joins, then sums request after request until there are no more.
 fn serve(
     config: Config,
     ranks: u16,
     host: &std::ops::Range<u16>,
-    orders: &Receiver<Order>,
-    voice: &Voice,
+    requests: &Receiver<Request>,
+    notifier: &Notifier,
 ) -> Result<(), Cause> {
     let member = Member::join(config)?;
-    voice.say(Said::Joined(member.epoch()));
-    let mut adder = Adder {
+    notifier.notify(Event::Joined(member.epoch()));
+    let mut thread = RingThread {
         member,
         ranks,
         host: host.clone(),
@@ -364,14 +342,14 @@ fn serve(
         scratch: None,
         converter: Converter::default(),
     };
-    for order in orders {
-        voice.say(Said::Done(adder.run(order)?));
+    for request in requests {
+        notifier.notify(Event::Done(thread.run(request)?));
     }
-    Ok(adder.member.leave()?)
+    Ok(thread.member.leave()?)
 }
 
-/// The member, and memory that its NIC knows.
-struct Adder {
+/// Member of the ring, and memory that is registered with its NIC.
+struct RingThread {
     member: Member,
     ranks: u16,
     host: std::ops::Range<u16>,
@@ -380,14 +358,14 @@ struct Adder {
     converter: Converter,
 }
 
-impl Adder {
-    fn run(&mut self, order: Order) -> Result<Done, Cause> {
-        let Order {
+impl RingThread {
+    fn run(&mut self, request: Request) -> Result<Done, Cause> {
+        let Request {
             ticket,
             collective,
             parts,
             began,
-        } = order;
+        } = request;
         let bytes = parts[0].0.bytes();
         let whole = Whole::new(&collective, bytes, self.ranks);
         let name = described(&collective);

@@ -345,52 +345,24 @@ fn compare(before: &Seen, now: &Seen, report: &SessionReport, window: u32) -> Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
+    use tally_schema::agent::report::Congestion;
 
     fn report() -> SessionReport {
         SessionReport {
             job: 7,
             epoch: Some(1),
-            rank: 0,
             workers: 4,
             payload_bytes: 1024,
             window: 256,
-            collectives: 0,
             waiting: 1,
-            behind: Vec::new(),
-            slowest: None,
-            bytes: 0,
-            fragments: 0,
-            from_switch: 0,
-            from_ps: 0,
-            retransmissions: Retransmissions {
-                timeout: 0,
-                early: 0,
-                nack: 0,
-            },
-            results_resent: 0,
-            duplicates: 0,
-            late: 0,
-            foreign: 0,
-            priority_min: None,
-            priority_max: None,
             congestion: Congestion {
-                rounds: 0,
-                rounds_marked: 0,
-                rounds_collided: 0,
                 link_window: 256,
                 link_window_min: 256,
                 aggregation_window: 256,
                 aggregation_window_min: 256,
+                ..Congestion::default()
             },
-            latency_us: Latency {
-                p50: 0.0,
-                p99: 0.0,
-                p99_9: 0.0,
-                max: 0.0,
-            },
-            typical_us: None,
-            rto_us: 0.0,
+            ..SessionReport::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! One worker of a job: the processes that it is, and their wire.
+//! One worker of a job: the processes that it is, and their communicator.
 //!
 //! A worker is one rank, or all ranks of this host (ADR 43). Each turn takes what the processes
 //! have submitted and what has come from the network, and tells the processes what is done. When
@@ -11,12 +11,12 @@
 mod end;
 mod thread;
 
+use super::communicator::{Communicator, End};
 use super::failure::cause;
 use super::gather::{Brought, Gather};
 use super::rank::{InRegion, LocalRank, PendingProcess, Task, collective};
 use super::ring::RingSession;
 use super::status::count;
-use super::wire::{End, Wire};
 use crate::config::{AgentRing, SwitchAddress};
 use crate::link::{Link, LinkError};
 use crate::log::Level;
@@ -62,20 +62,20 @@ pub(super) enum Turn {
     Over,
 }
 
-/// How a worker's elements get to be summed.
-pub(super) enum Way {
-    /// In a job, over this link.
+/// What a worker's communicator is opened from.
+pub(super) enum CommunicatorConfig {
+    /// A link to the switch of a job.
     Link(Box<dyn Link>),
-    /// In this ring.
+    /// A ring of RoCEv2 hosts.
     Ring(AgentRing),
 }
 
 /// Processes that take part in a job as one worker.
 pub(super) struct Worker {
     task: Task,
-    /// Until the wire is there.
-    way: Option<Way>,
-    wire: Option<Box<dyn Wire>>,
+    /// None once the communicator is open.
+    config: Option<CommunicatorConfig>,
+    communicator: Option<Box<dyn Communicator>>,
     /// In the order of ranks; those that have come.
     ranks: Vec<Option<LocalRank>>,
     /// All processes' sockets.
@@ -94,11 +94,11 @@ pub(super) struct Worker {
 
 impl Worker {
     /// A worker whose first process has come.
-    pub(super) fn new(way: Way, sockets: Epoll, process: PendingProcess) -> Self {
+    pub(super) fn new(config: CommunicatorConfig, sockets: Epoll, process: PendingProcess) -> Self {
         let task = process.task.clone();
         let mut worker = Self {
-            way: Some(way),
-            wire: None,
+            config: Some(config),
+            communicator: None,
             ranks: (0..task.parts).map(|_| None).collect(),
             sockets,
             gather: Gather::new(task.first, task.parts),
@@ -116,7 +116,9 @@ impl Worker {
 
     /// Whether ranks of the host are missing, and can come.
     pub(super) fn is_incomplete(&self) -> bool {
-        self.wire.is_none() && self.leave_by.is_none() && self.ranks.iter().any(Option::is_none)
+        self.communicator.is_none()
+            && self.leave_by.is_none()
+            && self.ranks.iter().any(Option::is_none)
     }
 
     /// Whether it waits for a process of this task.
@@ -157,13 +159,13 @@ impl Worker {
     /// Does what there is to do, with a look at the processes' sockets or without.
     pub(super) fn turn(&mut self, now: Instant, look: bool) -> Turn {
         if let Some(deadline) = self.leave_by {
-            let Some(wire) = &mut self.wire else {
+            let Some(communicator) = &mut self.communicator else {
                 return Turn::Over;
             };
-            if now >= deadline || wire.is_finished() {
+            if now >= deadline || communicator.is_finished() {
                 return Turn::Over;
             }
-            return match wire.turn() {
+            return match communicator.turn() {
                 Ok(true) => Turn::Busy,
                 Ok(false) => Turn::Idle,
                 Err(_) => Turn::Over,
@@ -179,19 +181,19 @@ impl Worker {
     /// How long there is nothing to do on account of time.
     #[cfg(feature = "dpdk")]
     pub(super) fn idle_for(&self) -> Duration {
-        let wire = self.wire.as_ref();
-        wire.map_or(INCOMPLETE_MAX, |it| it.idle_for(IDLE_MAX))
+        let communicator = self.communicator.as_ref();
+        communicator.map_or(INCOMPLETE_MAX, |it| it.idle_for(IDLE_MAX))
     }
 
     /// Waits until there may be something to do.
     fn wait(&mut self) -> Turn {
-        let Some(wire) = &mut self.wire else {
+        let Some(communicator) = &mut self.communicator else {
             let most = EpollTimeout::try_from(INCOMPLETE_MAX).unwrap_or(EpollTimeout::ZERO);
             // A signal ends it early.
             let _ = self.sockets.wait(&mut [EpollEvent::empty()], most);
             return Turn::Idle;
         };
-        match wire.wait_or(IDLE_MAX, self.sockets.0.as_fd()) {
+        match communicator.wait_or(IDLE_MAX, self.sockets.0.as_fd()) {
             Ok(()) => Turn::Idle,
             Err(_) if self.leave_by.is_some() => Turn::Over,
             Err(end) => self.end(Instant::now(), end),
@@ -204,17 +206,17 @@ impl Worker {
             return Err(End::Stopped);
         }
         self.take_key();
-        if self.wire.is_none() {
+        if self.communicator.is_none() {
             self.open(now)?;
         }
         let mut is_busy = look && self.take_requests(now)?;
         self.submit(now)?;
         self.finish();
-        let Some(wire) = &mut self.wire else {
+        let Some(communicator) = &mut self.communicator else {
             return Ok(is_busy);
         };
-        is_busy |= wire.turn()?;
-        while let Some(done) = wire.done() {
+        is_busy |= communicator.turn()?;
+        while let Some(done) = communicator.done() {
             // Nothing of ours is in their memory any more when the processes hear of it.
             drop(done.buffer);
             let Ticket(ticket) = done.ticket;
@@ -227,7 +229,7 @@ impl Worker {
                 }
             }
         }
-        if wire.is_finished() {
+        if communicator.is_finished() {
             return Err(End::Left);
         }
         self.report(now);
@@ -240,8 +242,8 @@ impl Worker {
         let Some(key) = keys.into_iter().next() else {
             return;
         };
-        match &mut self.wire {
-            Some(wire) => wire.set_key(key),
+        match &mut self.communicator {
+            Some(communicator) => communicator.set_key(key),
             None => self.task.config.job.key = key,
         }
         let what = "the job has a new key; the session takes it as soon as the switch has it";
@@ -255,7 +257,7 @@ impl Worker {
             .filter(|(_, it)| it.is_none())
             .map(|(rank, _)| rank)
             .collect();
-        let Some(way) = self.way.take_if(|_| missing.is_empty()) else {
+        let Some(config) = self.config.take_if(|_| missing.is_empty()) else {
             let state = format!("waiting for {} of this host", ranks_text(&missing));
             let shared = self.ranks.iter().flatten().map(|it| &it.shared);
             shared.for_each(|it| it.say_state(&state));
@@ -272,21 +274,22 @@ impl Worker {
             let class = Class::Join;
             return Err(End::Apart(Failure { class, ranks, text }));
         };
-        let opened: Result<Box<dyn Wire>, _> = match way {
-            Way::Link(link) => Session::over(link, &self.task.config, self.task.parts)
-                .map(|it| -> Box<dyn Wire> { Box::new(it) }),
-            Way::Ring(ring) => {
-                RingSession::start(&self.task, &ring).map(|it| -> Box<dyn Wire> { Box::new(it) })
+        let opened: Result<Box<dyn Communicator>, _> = match config {
+            CommunicatorConfig::Link(link) => {
+                Session::over(link, &self.task.config, self.task.parts)
+                    .map(|it| -> Box<dyn Communicator> { Box::new(it) })
             }
+            CommunicatorConfig::Ring(ring) => RingSession::start(&self.task, &ring)
+                .map(|it| -> Box<dyn Communicator> { Box::new(it) }),
         };
-        self.wire = Some(opened.map_err(End::Failed)?);
+        self.communicator = Some(opened.map_err(End::Failed)?);
         self.began = now;
         Ok(())
     }
 
     /// Submits what all ranks have brought.
     fn submit(&mut self, now: Instant) -> Result<(), End> {
-        let Some(wire) = &mut self.wire else {
+        let Some(communicator) = &mut self.communicator else {
             return Ok(());
         };
         while let Some(all) = self.gather.pop() {
@@ -305,7 +308,7 @@ impl Worker {
                 all.swap(0, root.into());
             }
             let parts = all.into_iter().map(|it| InRegion(it.span)).collect();
-            let submitted = wire.submit(collective, parts);
+            let submitted = communicator.submit(collective, parts);
             // It has been checked when it came.
             let Ticket(ticket) = submitted.map_err(|why| {
                 End::Misbehaved(0, Failure::new(Class::Malformed, why.to_string()))
@@ -352,8 +355,8 @@ impl Worker {
     /// Leaves when all ranks have finished; those that finish before the others need not wait.
     fn finish(&mut self) {
         if self.ranks.iter().flatten().all(|it| it.is_finishing) {
-            if let Some(wire) = &mut self.wire {
-                wire.finish();
+            if let Some(communicator) = &mut self.communicator {
+                communicator.finish();
             }
             return;
         }
@@ -370,18 +373,18 @@ impl Worker {
 
     /// Tells the log and the status how it goes.
     fn report(&mut self, now: Instant) {
-        let Some(wire) = &self.wire else {
+        let Some(communicator) = &self.communicator else {
             return;
         };
-        let state = wire.state();
+        let state = communicator.state();
         if self.state != Some(state) {
             self.state = Some(state);
-            self.state_words = wire.words(self.task.parts);
+            self.state_words = communicator.words(self.task.parts);
             if state != SessionState::Joining(None) {
                 self.task.say(Level::Info, &self.state_words);
             }
         }
-        if let Some(hint) = wire.hint()
+        if let Some(hint) = communicator.hint()
             && self.hint.replace(hint) != Some(hint)
         {
             let what = refused(hint, self.task.config.switch);
@@ -389,7 +392,7 @@ impl Worker {
         }
         for (i, rank) in self.ranks.iter().flatten().enumerate() {
             let shared = &rank.shared;
-            let warnings = shared.look(now, || wire.report(), &self.state_words, rank.done);
+            let warnings = shared.look(now, || communicator.report(), &self.state_words, rank.done);
             // They are the session's.
             for warning in warnings.iter().filter(|_| i == 0) {
                 self.task.say(Level::Warn, warning);
@@ -475,7 +478,7 @@ impl Worker {
     /// What the oldest collective waits for: the network, or ranks of this host.
     fn awaited(&self, now: Instant) -> Awaited {
         let parts = self.task.parts;
-        if let Some(awaited) = self.wire.as_ref().and_then(|it| it.awaited(parts)) {
+        if let Some(awaited) = self.communicator.as_ref().and_then(|it| it.awaited(parts)) {
             return awaited;
         }
         let ranks = (self.task.first..).zip(&self.ranks);

@@ -6,7 +6,7 @@ use tally_schema::agent::report::{Congestion, Latency, Retransmissions};
 use tally_schema::agent::status::{Slowest, ranks_text};
 
 /// What has become of a session, in numbers.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 #[non_exhaustive]
 pub struct SessionReport {
     /// The job.

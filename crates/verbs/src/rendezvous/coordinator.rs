@@ -356,7 +356,7 @@ fn serve(
     Err("no connection is left".to_owned().into())
 }
 
-/// Who has not come to what the others have entered.
+/// The error of a stall: what the first member has entered, and ranks that have not.
 fn missing(entered: &[Option<Entry>], stall: Option<Duration>) -> String {
     let ranks = entered.iter().enumerate().filter(|(_, it)| it.is_none());
     let ranks: Vec<_> = ranks.map(|(rank, _)| rank.to_string()).collect();

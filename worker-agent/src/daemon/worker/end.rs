@@ -1,8 +1,8 @@
 //! How a worker ends, and what its processes, the log and the other workers hear of it.
 
 use super::{LEAVE_WITHIN, Turn, Worker, numbers};
+use crate::daemon::communicator::End;
 use crate::daemon::failure::failure_of;
-use crate::daemon::wire::End;
 use crate::log::Level;
 use std::time::Instant;
 use tally_local::{Class, Failure, Peer, Ranks};
@@ -12,20 +12,20 @@ impl Worker {
         for rank in self.ranks.iter().flatten() {
             rank.shared.leave();
         }
-        if let Some(wire) = &self.wire
+        if let Some(communicator) = &self.communicator
             && self.task.log.says(Level::Debug)
         {
-            self.task.say(Level::Debug, numbers(&wire.report()));
+            self.task.say(Level::Debug, numbers(&communicator.report()));
         }
         // What processes hear of is not written any more.
-        let is_over = match (&mut self.wire, &end) {
+        let is_over = match (&mut self.communicator, &end) {
             (None, _) | (_, End::Left | End::Failed(_)) => true,
-            (Some(wire), End::Closed(_) | End::Misbehaved(..) | End::Apart(_)) => {
-                wire.give_up();
+            (Some(communicator), End::Closed(_) | End::Misbehaved(..) | End::Apart(_)) => {
+                communicator.give_up();
                 false
             }
-            (Some(wire), End::Stopped) => {
-                wire.interrupt();
+            (Some(communicator), End::Stopped) => {
+                communicator.interrupt();
                 false
             }
         };

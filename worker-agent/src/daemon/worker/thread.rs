@@ -1,6 +1,6 @@
 //! A worker's thread, over the kernel's UDP, and how its processes get there.
 
-use super::{LOOK_EVERY, Turn, Way, Worker, watch};
+use super::{CommunicatorConfig, LOOK_EVERY, Turn, Worker, watch};
 use crate::daemon::rank::PendingProcess;
 use crate::error::AgentError;
 use crate::link::LinkError;
@@ -65,11 +65,11 @@ impl PendingProcess {
     }
 
     fn serve(self, mailbox: &Mailbox) {
-        let (way, sockets) = match self.way().and_then(|way| Ok((way, watch()?))) {
+        let (communicator, sockets) = match self.communicator().and_then(|it| Ok((it, watch()?))) {
             Ok(opened) => opened,
             Err(error) => return self.fail(&error.into()),
         };
-        let mut worker = Worker::new(way, sockets, self);
+        let mut worker = Worker::new(communicator, sockets, self);
         let (mut looked, mut is_busy) = (Instant::now(), false);
         loop {
             let now = Instant::now();
@@ -96,14 +96,14 @@ impl PendingProcess {
     }
 
     /// Its ring, or a link to its switch.
-    fn way(&self) -> Result<Way, LinkError> {
+    fn communicator(&self) -> Result<CommunicatorConfig, LinkError> {
         if let Some(ring) = &self.task.ring {
-            return Ok(Way::Ring(ring.clone()));
+            return Ok(CommunicatorConfig::Ring(ring.clone()));
         }
         let config = &self.task.config;
         let (group, units) = (Some(Group::of(config)), Some(config.units()));
         let link = open_link(&config.transport, config.switch, group, units)?;
-        Ok(Way::Link(losing(link, self.task.loss)))
+        Ok(CommunicatorConfig::Link(losing(link, self.task.loss)))
     }
 
     /// There is no session.

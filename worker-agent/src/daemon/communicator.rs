@@ -1,5 +1,5 @@
-//! How a worker's collectives are summed: as a job of Tally's protocol, or in a ring of RoCEv2
-//! hosts.
+//! Communicator: sums the collectives of one worker, in a job of Tally's protocol ([`Session`]) or in
+//! a ring of RoCEv2 hosts ([`RingSession`](super::ring::RingSession)).
 
 use super::failure::cause;
 use super::rank::InRegion;
@@ -30,8 +30,8 @@ pub(super) enum End {
     Stopped,
 }
 
-/// What sums the collectives of one worker. As a [`Session`], it is driven by its owner.
-pub(super) trait Wire {
+/// Sums the collectives of one worker. Its owner drives it, as it drives a [`Session`].
+pub(super) trait Communicator {
     /// Takes a collective on the memory of each rank of this host; that of the root is first.
     fn submit(&mut self, collective: Collective, parts: Vec<InRegion>) -> Result<Ticket, Refused>;
     /// Does what there is to do; says whether there was something.
@@ -69,7 +69,7 @@ pub(super) trait Wire {
     }
 }
 
-impl Wire for Session {
+impl Communicator for Session {
     fn submit(&mut self, collective: Collective, parts: Vec<InRegion>) -> Result<Ticket, Refused> {
         Self::submit(self, collective, Box::new(Parts::new(parts)))
     }
