@@ -179,6 +179,12 @@ impl Connection {
         self.requester.post(message)
     }
 
+    /// Writes a part of a message that was posted. Where it is sent again, it is sent so: a NIC
+    /// reads the memory whenever it sends.
+    pub fn overwrite(&mut self, number: Posted, at: usize, bytes: &[u8]) {
+        self.requester.overwrite(number, at, bytes);
+    }
+
     /// Posts a receive buffer.
     pub fn post_receive(&mut self, buffer: Vec<u8>) {
         self.responder.post(buffer);

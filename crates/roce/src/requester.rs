@@ -126,6 +126,14 @@ impl Requester {
         number
     }
 
+    /// Writes a part of a message that may be sent again.
+    pub(crate) fn overwrite(&mut self, number: Posted, at: usize, bytes: &[u8]) {
+        let of = |it: &&mut Pending| it.number == number;
+        if let Some(pending) = self.pending.iter_mut().find(of) {
+            pending.message.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
     pub(crate) fn unacknowledged(&self) -> usize {
         self.pending.len()
     }

@@ -13,7 +13,10 @@
 //! Catches:
 //!
 //! * A sum may overwrite the contribution in place: the switch answers a retransmission with the
-//!   sum that it keeps. After an error the tensor is neither contribution nor sum.
+//!   sum that it keeps. A switch that has restarted keeps none. So the first message of an epoch has
+//!   no tensor's elements, and others follow when it is acknowledged ([`Ring::sent`]): the switch
+//!   learns a connection by that message alone.
+//! * After an error the tensor is neither contribution nor sum.
 //! * An all-reduce is done when its sums have arrived. A NIC may still read the tensor, until its
 //!   sends have completed.
 //! * Only the first packet of a message shows that the switch has summed it.
@@ -57,6 +60,10 @@ pub struct Config {
     /// Messages that may be posted without their sum (N-10).
     pub window: u32,
 }
+
+/// The elements of an epoch's first message (N-15): one zero.
+const OPENING: Element = Element::I32;
+const OPENING_BYTES: usize = GRANULE;
 
 /// Bytes of the elements of a message of this many packets.
 #[must_use]
@@ -166,15 +173,26 @@ impl Pending {
     }
 }
 
+/// The span of an epoch's first message, before this all-reduce.
+const fn opening(all_reduce: AllReduce) -> Span {
+    Span {
+        all_reduce,
+        range: 0..0,
+        pad: OPENING_BYTES,
+    }
+}
+
 /// A member of a ring in one epoch.
 #[derive(Debug)]
 pub struct Ring {
     config: Config,
     pending: VecDeque<Pending>,
     submitted: u64,
-    /// Messages posted, and messages whose sum has arrived.
+    /// Messages posted, and messages whose sum has arrived; the opening one is among them.
     posted: u64,
     summed: u64,
+    /// The successor has acknowledged the opening message.
+    is_open: bool,
 }
 
 impl Ring {
@@ -195,6 +213,7 @@ impl Ring {
             submitted: 0,
             posted: 0,
             summed: 0,
+            is_open: false,
         }
     }
 
@@ -233,9 +252,15 @@ impl Ring {
             return None;
         }
         let pending = self.pending.iter_mut().find(|it| it.posted < it.bytes)?;
-        let span = pending.span(pending.posted, message_bytes);
-        pending.posted = span.range.end;
-        let element = pending.element;
+        let (element, span) = if self.posted == 0 {
+            (OPENING, opening(pending.number))
+        } else if self.is_open {
+            let span = pending.span(pending.posted, message_bytes);
+            pending.posted = span.range.end;
+            (pending.element, span)
+        } else {
+            return None;
+        };
         let message = self.posted as u32;
         self.posted += 1;
         let header = RingHeader {
@@ -254,6 +279,11 @@ impl Ring {
         })
     }
 
+    /// The successor has acknowledged this message.
+    pub const fn sent(&mut self, message: u32) {
+        self.is_open |= message == 0;
+    }
+
     /// Takes the message that the predecessor's connection has delivered, from its first bytes and
     /// the length of the whole. Returns where its elements go.
     ///
@@ -264,15 +294,22 @@ impl Ring {
         let header = RingHeader::parse(front, secret, from)?;
         self.check(&header)?;
         let message_bytes = self.config.message_bytes;
-        let pending = self.pending.iter_mut().find(|it| it.summed < it.posted);
+        if self.posted == self.summed {
+            return Err(RingError::Unposted(header.message));
+        }
+        let is_due = |it: &&mut Pending| it.summed < it.bytes;
+        let pending = self.pending.iter_mut().find(is_due);
         let pending = pending.ok_or(RingError::Unposted(header.message))?;
-        if header.element != pending.element {
+        let (element, span) = match self.summed {
+            0 => (OPENING, opening(pending.number)),
+            _ => (pending.element, pending.span(pending.summed, message_bytes)),
+        };
+        if header.element != element {
             return Err(RingError::Element {
                 found: header.element,
-                expected: pending.element,
+                expected: element,
             });
         }
-        let span = pending.span(pending.summed, message_bytes);
         let expected = span.range.len() + span.pad;
         for found in [
             header.bytes as usize,
@@ -282,7 +319,7 @@ impl Ring {
                 return Err(RingError::Bytes { found, expected });
             }
         }
-        pending.summed = span.range.end;
+        pending.summed += span.range.len();
         self.summed += 1;
         Ok(span)
     }
@@ -320,6 +357,11 @@ impl Ring {
             });
         }
         Ok(())
+    }
+
+    /// Number of messages whose sum has arrived.
+    pub(crate) const fn summed(&self) -> u64 {
+        self.summed
     }
 
     /// The next all-reduce whose sums have all arrived, in the order of submission.

@@ -187,12 +187,19 @@ impl Switch {
                 RingHeader::parse(&frame[payload.clone()], &secret(), &channel_of).unwrap();
             assert!(!header.is_summed && usize::from(header.rank) == rank);
             if self.known[rank].iter().all(|it| it.first != psn) {
+                if header.message as usize != self.known[rank].len() {
+                    // N-12: after a restart it knows none of the connections.
+                    return Vec::new();
+                }
                 self.known[rank].push(Known { header, first: psn });
             }
         }
         let packets = |known: &Known| known.header.message_bytes().div_ceil(MTU as u64) as u32;
         let is_in = |known: &&Known| psn.since(known.first) < packets(known);
         let Some(&Known { header, first }) = self.known[rank].iter().rfind(is_in) else {
+            if self.known[rank].is_empty() {
+                return Vec::new();
+            }
             // Ahead of a message whose first packet is lost. It is not forwarded as it is: its
             // receiver would take it if it came behind that packet's retransmission.
             return vec![ahead(frame)];
@@ -262,6 +269,10 @@ struct World {
     up: VecDeque<(Time, Vec<u8>)>,
     down: VecDeque<(Time, Vec<u8>)>,
     dead: Option<usize>,
+    /// Frames that hosts receive until the switch dies, and restarts before they notice.
+    until_restart: Option<usize>,
+    /// Until then the switch is down.
+    down_until: Time,
     faults: Faults,
     rng: Rng,
     now: Time,
@@ -281,6 +292,8 @@ impl World {
             up: VecDeque::new(),
             down: VecDeque::new(),
             dead: None,
+            until_restart: None,
+            down_until: Time(0),
             faults,
             rng: Rng(seed * 2 + 1),
             now: Time(1),
@@ -330,6 +343,9 @@ impl World {
             self.now = self.now.max(next);
             while let Some(at) = self.up.iter().position(|(at, _)| *at <= self.now) {
                 let (_, frame) = self.up.remove(at).unwrap();
+                if self.now < self.down_until {
+                    continue;
+                }
                 for frame in self.switch.receive(frame) {
                     for arrives in self.fly() {
                         self.down.push_back((arrives, frame.clone()));
@@ -342,6 +358,10 @@ impl World {
                 if self.dead != Some(to) {
                     self.hosts[to].receive(&frame, self.now);
                 }
+                self.until_restart = self.until_restart.map(|frames| frames.saturating_sub(1));
+                if self.until_restart == Some(0) {
+                    self.restart_switch();
+                }
             }
             let now = self.now;
             let dead = self.dead;
@@ -350,6 +370,15 @@ impl World {
                 host.handle_timeout(now);
             }
         }
+    }
+
+    fn restart_switch(&mut self) {
+        self.until_restart = None;
+        self.down_until = self.now.after(TIMEOUT / 2);
+        self.up.clear();
+        self.down.clear();
+        self.switch.known.iter_mut().for_each(Vec::clear);
+        self.switch.slots.clear();
     }
 
     fn submit(&mut self, number: usize, element: Element, bytes: usize) {
@@ -419,6 +448,44 @@ fn every_all_reduce_is_the_sum_of_all_over_links_with_faults() {
     }
 }
 
+/// N-15: a NIC that sends a packet again reads the memory again, and there may be a sum by then. A
+/// switch that has forgotten the ring must not take it for a contribution.
+#[test]
+fn a_restart_of_the_switch_at_any_frame_ends_the_epoch_or_changes_no_sum() {
+    let n = 3;
+    let work = [(Element::I32, 4), (Element::I32, 2 * MTU)];
+    let mut failed = 0;
+    for verb in [Verb::Send, Verb::Write] {
+        for frames in 1..40 {
+            let mut world = World::new(n, verb, Faults::default(), 1);
+            for (number, (element, bytes)) in work.into_iter().enumerate() {
+                world.submit(number, element, bytes);
+            }
+            world.until_restart = Some(frames);
+            world.run();
+            for (rank, events) in world.events.iter().enumerate() {
+                for event in events {
+                    let Event::Done { all_reduce, tensor } = event else {
+                        failed += 1;
+                        continue;
+                    };
+                    let (element, bytes) = work[all_reduce.0 as usize];
+                    let number = all_reduce.0 as usize;
+                    let all: Vec<_> = (0..n)
+                        .map(|rank| contribution(element, rank, number, bytes))
+                        .collect();
+                    let parts: Vec<_> = all.iter().map(Vec::as_slice).collect();
+                    assert!(
+                        *tensor == fold(element, &parts),
+                        "{verb:?} {frames} rank {rank}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(failed > 0, "no restart hit a message under way");
+}
+
 #[test]
 fn a_host_that_dies_ends_all_others_in_bounded_time() {
     let mut world = World::new(4, Verb::Send, Faults::default(), 1);
@@ -448,6 +515,35 @@ fn a_message_that_no_switch_has_summed_is_refused() {
     );
 }
 
+/// The header of an epoch's first message, as a rank sends it.
+fn opening(rank: u8) -> RingHeader {
+    RingHeader {
+        element: Element::I32,
+        rank,
+        is_summed: false,
+        ring: RING,
+        epoch: EPOCH,
+        message: 0,
+        bytes: 4,
+    }
+}
+
+/// Posts the first message of the epoch of rank 0 of 3, and has it acknowledged and summed.
+fn open(ring: &mut Ring) {
+    let post = ring.poll_post().unwrap();
+    let header = RingHeader::parse(&post.header, &secret(), &channel(0, 3)).unwrap();
+    assert_eq!((header, post.message), (opening(0), 0));
+    assert_eq!((post.span.range, post.span.pad), (0..0, 4));
+    assert_eq!(ring.poll_post(), None, "it is not acknowledged");
+    ring.sent(0);
+    let summed = RingHeader {
+        is_summed: true,
+        ..opening(2)
+    };
+    let front = summed.emit(&secret(), &channel(2, 3));
+    assert_eq!(ring.received(&front, 36).map(|it| it.range), Ok(0..0));
+}
+
 #[test]
 fn the_window_bounds_what_is_posted_without_its_sum() {
     let mut ring = Ring::new(ring_config(0, 3));
@@ -466,6 +562,7 @@ fn the_window_bounds_what_is_posted_without_its_sum() {
         span(first, 3 * message..3 * message + 4, 0),
         span(second, 0..6, 2),
     ];
+    open(&mut ring);
     let mut posts = Vec::new();
     for sum in 0..5 {
         posts.extend(std::iter::from_fn(|| ring.poll_post()));
@@ -477,10 +574,10 @@ fn the_window_bounds_what_is_posted_without_its_sum() {
             is_summed: false,
             ring: RING,
             epoch: EPOCH,
-            message: sum as u32,
+            message: sum as u32 + 1,
             bytes: [message, message, message, 4, 8][sum] as u32,
         };
-        assert_eq!((header, posts[sum].message), (expected, sum as u32));
+        assert_eq!((header, posts[sum].message), (expected, sum as u32 + 1));
         assert_eq!(posts[sum].span, spans[sum]);
         let summed = RingHeader {
             rank: 2,
@@ -509,12 +606,21 @@ fn a_message_that_is_not_the_next_sum_is_an_error() {
         is_summed: true,
         ring: RING,
         epoch: EPOCH,
-        message: 0,
+        message: 1,
         bytes: 8,
     };
     let received = |header: RingHeader, channel: &Channel, bytes: usize| {
         let mut ring = Ring::new(ring_config(0, 2));
         ring.submit(Element::F32, 8);
+        ring.poll_post().unwrap();
+        ring.sent(0);
+        let summed = RingHeader {
+            is_summed: true,
+            ..opening(1)
+        };
+        let front = summed.emit(&secret(), &self::channel(1, 2));
+        ring.received(&front, 36)
+            .unwrap_or_else(|error| panic!("{error}"));
         ring.poll_post().unwrap();
         ring.received(&header.emit(&secret(), channel), bytes)
     };
@@ -551,12 +657,12 @@ fn a_message_that_is_not_the_next_sum_is_an_error() {
         ),
         (
             RingHeader {
-                message: 1,
+                message: 2,
                 ..right
             },
             RingError::Message {
-                found: 1,
-                expected: 0,
+                found: 2,
+                expected: 1,
             },
         ),
         (
@@ -589,7 +695,11 @@ fn a_message_that_is_not_the_next_sum_is_an_error() {
     }
     let mut ring = Ring::new(ring_config(0, 2));
     ring.submit(Element::F32, 8);
-    let front = right.emit(&secret(), &own);
+    let early = RingHeader {
+        message: 0,
+        ..right
+    };
+    let front = early.emit(&secret(), &own);
     assert_eq!(ring.received(&front, 40), Err(RingError::Unposted(0)));
     let truncated = RingError::Header(RingHeaderError::Truncated);
     assert_eq!(ring.received(&front[..31], 31), Err(truncated));

@@ -460,13 +460,13 @@ impl Member {
         let members = self.config.ring.members;
         if id & RECEIVE == 0 {
             links.unsent -= 1;
-            return result
-                .map(|_| ())
-                .map_err(|Failed { text, .. }| Cause::Send {
+            return result.map(|_| links.ring.sent(id as u32)).map_err(
+                |Failed { text, .. }| Cause::Send {
                     rank: (self.config.rank + 1) % members,
                     address: self.welcome.successor.address,
                     text,
-                });
+                },
+            );
         }
         let rank = (self.config.rank + members - 1) % members;
         let address = self.welcome.predecessor.address;
@@ -513,7 +513,7 @@ impl Links {
         let of = |slots: usize| message as usize % slots * SLOT_BYTES;
         let send = of(self.send_slots);
         let receive = self.send_slots * SLOT_BYTES + of(self.receive_slots);
-        // The pad, if any, is zero since the memory was made.
+        // The pad, if any, is zero: nothing is written there.
         self.headers.write(send, &post.header);
         let range = &post.span.range;
         let headers = self.headers.registration();

@@ -1,7 +1,7 @@
 //! A member of a ring on two software connections, which copy what they carry.
 
 use super::{AllReduce, Config, Ring, RingError};
-use crate::{Connection, Counters, Message};
+use crate::{Connection, Counters, Message, Posted};
 use std::collections::VecDeque;
 use tally_wire::Time;
 use tally_wire::frame::UDP_END;
@@ -184,8 +184,10 @@ impl Host {
         while !self.is_failed
             && let Some(event) = self.to.poll_event()
         {
-            if let crate::Event::Failed(failure) = event {
-                self.fail(Failure::Successor(failure));
+            match event {
+                crate::Event::Sent(Posted(message)) => self.ring.sent(message as u32),
+                crate::Event::Failed(failure) => self.fail(Failure::Successor(failure)),
+                crate::Event::Received { .. } | crate::Event::Written { .. } => {}
             }
         }
         if self.is_failed {
@@ -210,6 +212,7 @@ impl Host {
             crate::Event::Sent(_) => return,
             crate::Event::Failed(failure) => return self.fail(Failure::Predecessor(*failure)),
         };
+        let number = self.ring.summed();
         match self.ring.received(message, message.len()) {
             Ok(span) => {
                 let mut tensors = self.tensors.iter_mut();
@@ -217,7 +220,10 @@ impl Host {
                     .find(|(number, _)| *number == span.all_reduce)
                     .expect("the tensor of an all-reduce that is not done");
                 let elements = &message[RING_HEADER_BYTES..];
-                tensor[span.range.clone()].copy_from_slice(&elements[..span.range.len()]);
+                let sum = &elements[..span.range.len()];
+                tensor[span.range].copy_from_slice(sum);
+                // The successor may still lack it, and a NIC has no other copy.
+                (self.to).overwrite(Posted(number), RING_HEADER_BYTES, sum);
             }
             Err(error) => self.fail(Failure::Message(error)),
         }
