@@ -17,6 +17,7 @@
 
 mod connections;
 pub mod dialect;
+mod messages;
 mod release;
 pub mod ring;
 

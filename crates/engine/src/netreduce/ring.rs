@@ -1,13 +1,13 @@
-//! One ring: its connections, the messages of two windows, the packets that they hold.
+//! One ring: its connections, and what becomes of their packets.
 //!
 //! A PSN finds its message by the PSN of each message's first packet, which a connection notes, and
-//! its slot by the distance. Messages of a ring agree in element type, length and path MTU: the
-//! first that comes decides, others are dropped.
+//! its slot by the distance.
 //!
 //! Message k is freed when all members have sent in message k + N: then all have received k (N-9).
-//! So at most 2 N messages are live, and message k has entry k modulo 2 N.
+//! So at most 2 N messages are live.
 
-use super::release::{CachedSum, Held, Shifts, release_all, write_headers};
+use super::messages::{Messages, Shape};
+use super::release::{Held, Shifts, release_all, write_headers};
 use super::{NetreduceCounters, RingConfig, RingCounters};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
@@ -16,9 +16,9 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use tally_kernels::Kernels;
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
+use tally_wire::netreduce::{Channel, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
 use tally_wire::roce::{BTH_BYTES, HeaderCrc, Place, Psn, QueuePair, is_sealed};
-use tally_wire::{Mac, Rank, Time, all_ranks};
+use tally_wire::{Mac, Rank, Time};
 
 /// How a ring is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,36 +63,6 @@ struct Connection {
     end: Psn,
 }
 
-/// One offset of a message.
-struct Slot<F> {
-    /// Ranks whose packets are held.
-    bitmap: u64,
-    kept: Option<CachedSum<F>>,
-}
-
-/// What all members' messages of a number have in common.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Shape {
-    element: Element,
-    /// Bytes of header and elements.
-    bytes: u32,
-    /// Payload bytes of all packets but the last.
-    mtu: u16,
-    packets: u16,
-}
-
-/// A message.
-struct Message<F> {
-    shape: Option<Shape>,
-    /// Ranks that have begun it.
-    begun: u64,
-    /// By rank, the PSN of its first packet.
-    starts: Box<[Psn]>,
-    slots: Box<[Slot<F>]>,
-    /// By slot and rank.
-    held: Box<[Option<Held<F>>]>,
-}
-
 /// A ring on the core that serves it.
 pub(super) struct Ring<F> {
     pub(super) config: RingConfig,
@@ -102,15 +72,11 @@ pub(super) struct Ring<F> {
     epoch: Option<RingEpoch>,
     /// Its state was freed because its members fell silent; a newer epoch begins it again.
     has_expired: bool,
-    /// The oldest live message.
-    base: u32,
     connections: Box<[Option<Connection>]>,
-    /// By message number modulo the live messages.
-    messages: Box<[Message<F>]>,
+    messages: Messages<F>,
+    /// By message number modulo the live messages, and rank: the PSN of the first packet.
+    starts: Box<[Psn]>,
     shifts: Shifts,
-    /// Packets held, kept sums included, and unfinished ones among them.
-    held: u64,
-    unfinished: u64,
     counters: RingCounters,
     /// When its last packet came.
     last: Time,
@@ -131,28 +97,14 @@ enum Position {
 impl<F: Frame> Ring<F> {
     pub(super) fn new(config: RingConfig, kernels: Kernels, class: usize) -> Self {
         let members = config.members.len();
-        let slots = usize::from(config.message_packets);
-        let message = |_| Message {
-            shape: None,
-            begun: 0,
-            starts: vec![Psn::default(); members].into(),
-            slots: (0..slots)
-                .map(|_| Slot {
-                    bitmap: 0,
-                    kept: None,
-                })
-                .collect(),
-            held: (0..slots * members).map(|_| None).collect(),
-        };
+        let live = config.live_messages();
         Self {
             epoch: None,
             has_expired: false,
-            base: 0,
             connections: vec![None; members].into(),
-            messages: (0..config.live_messages()).map(message).collect(),
+            messages: Messages::new(members, live, config.message_packets),
+            starts: vec![Psn::default(); live as usize * members].into(),
             shifts: Shifts::default(),
-            held: 0,
-            unfinished: 0,
             counters: RingCounters::default(),
             last: Time(0),
             kernels,
@@ -167,30 +119,24 @@ impl<F: Frame> Ring<F> {
 
     /// Whether a sum waits for members.
     pub(super) const fn waits(&self) -> bool {
-        self.unfinished > 0
+        self.messages.waits()
     }
 
     pub(super) const fn held(&self) -> u64 {
-        self.held
+        self.messages.held()
     }
 
-    fn at(&self, message: u32) -> usize {
-        (message % self.config.live_messages()) as usize
+    /// Where the PSN of a message's first packet is.
+    #[inline]
+    fn start(&self, message: u32, rank: u8) -> usize {
+        let live = self.config.live_messages();
+        (message % live) as usize * self.config.members.len() + usize::from(rank)
     }
 
     pub(super) fn status(&self) -> RingStatus {
         let fastest = self.connections.iter().flatten().map(|it| it.next).max();
-        let all = all_ranks(self.config.members.len() as u8);
-        let live = (self.base..fastest.unwrap_or(self.base)).map(|at| &self.messages[self.at(at)]);
-        let unfinished = live.flat_map(|message| {
-            let packets = message.shape.map_or(0, |shape| usize::from(shape.packets));
-            message.slots[..packets].iter()
-        });
-        let oldest = unfinished
-            .filter(|slot| slot.kept.is_none() && slot.bitmap != 0)
-            .map(|slot| all & !slot.bitmap)
-            .next()
-            .unwrap_or(0);
+        let oldest = fastest.and_then(|end| self.messages.awaited(end));
+        let oldest = oldest.unwrap_or(0);
         RingStatus {
             id: self.config.id,
             members: self.config.members.clone(),
@@ -199,7 +145,7 @@ impl<F: Frame> Ring<F> {
                 .filter(|&rank| oldest & Rank(rank).bit() != 0)
                 .collect(),
             counters: RingCounters {
-                held: self.held,
+                held: self.held(),
                 awaited: u64::from(oldest.count_ones()),
                 ..self.counters
             },
@@ -252,8 +198,8 @@ impl<F: Frame> Ring<F> {
         self.last = context.now;
         let header = header.as_ref();
         let elements_at = self.check(message, slot, header, &arrived)?;
-        let at = (self.at(message), slot as usize, elements_at);
-        if self.messages[at.0].slots[at.1].kept.is_some() {
+        let at = (message, slot as usize, elements_at);
+        if self.messages.kept(message, at.1).is_some() {
             return self.send_again(context, counters, at, header, arrived);
         }
         self.hold(context, counters, rank, at, header, arrived)
@@ -317,13 +263,13 @@ impl<F: Frame> Ring<F> {
         &mut self,
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
-        (message, slot, elements_at): (usize, usize, u16),
+        (message, slot, elements_at): (u32, usize, u16),
         header: Option<&RingHeader>,
         arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
         let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
         let mut copy = self.prepare(elements_at, header, arrived);
-        let kept = self.messages[message].slots[slot].kept.as_ref();
+        let kept = self.messages.kept(message, slot);
         let kept = kept.expect("a slot whose sum was made");
         copy.write(kept.elements(), kept.crc);
         counters.sums_again += 1;
@@ -337,37 +283,23 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         counters: &mut NetreduceCounters,
         rank: u8,
-        (message, slot, elements_at): (usize, usize, u16),
+        (message, slot, elements_at): (u32, usize, u16),
         header: Option<&RingHeader>,
         arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
-        let members = self.config.members.len();
-        let found = &mut self.messages[message].slots[slot];
-        let bit = Rank(rank).bit();
-        if found.bitmap & bit != 0 {
-            return Err(DropReason::Duplicate);
-        }
-        found.bitmap |= bit;
-        let is_full = found.bitmap == all_ranks(members as u8);
-        let row = slot * members;
+        let rank = usize::from(rank);
+        self.messages.lacks(message, slot, rank)?;
         let bytes = u64::from(arrived.elements(elements_at));
         let held = self.prepare(elements_at, header, arrived);
-        let entry = &mut self.messages[message];
-        let place = &mut entry.held[row + usize::from(rank)];
-        assert!(place.is_none(), "a slot's bitmap lacks a held packet");
-        *place = Some(held);
-        self.held += 1;
-        self.unfinished += 1;
+        let is_full = self.messages.hold(message, slot, rank, held);
         counters.contributions += 1;
         if is_full {
-            let shape = entry.shape.expect("a message that has begun has a shape");
-            let rows = &mut entry.held[row..row + members];
+            let shape = self.messages.shape(message);
+            let shape = shape.expect("a message that has begun has a shape");
             let how = (self.kernels, shape.element);
-            let kept = release_all(context, counters, how, self.class, rows);
-            assert!(rows.iter().all(Option::is_none), "all have left");
-            self.held -= members as u64 - u64::from(kept.is_some());
-            entry.slots[slot].kept = kept;
-            self.unfinished -= members as u64;
+            let row = self.messages.row(message, slot);
+            let kept = release_all(context, counters, how, self.class, row);
+            self.messages.keep(message, slot, kept);
             self.counters.sums += 1;
             self.counters.sum_bytes += bytes;
         }
@@ -382,10 +314,10 @@ impl<F: Frame> Ring<F> {
         if connection.end.is_before(psn) {
             return Position::Ahead;
         }
-        for number in (self.base..connection.next).rev() {
-            let message = &self.messages[self.at(number)];
-            let packets = message.shape.map_or(0, |shape| u32::from(shape.packets));
-            let offset = psn.since(message.starts[usize::from(rank)]);
+        for number in (self.messages.base()..connection.next).rev() {
+            let shape = self.messages.shape(number);
+            let packets = shape.map_or(0, |shape| u32::from(shape.packets));
+            let offset = psn.since(self.starts[self.start(number, rank)]);
             if offset < packets {
                 return Position::Live(number, offset);
             }
@@ -453,30 +385,21 @@ impl<F: Frame> Ring<F> {
         }
         let number = header.message;
         // Message numbers do not wrap (N-6).
-        if number - self.base >= self.config.live_messages() || number == u32::MAX {
+        if number == u32::MAX {
             return Err(DropReason::NetreduceWindow);
         }
         let shape = Self::shape(header, arrived, self.config.message_packets)?;
-        let at = self.at(number);
-        let message = &mut self.messages[at];
-        if *message.shape.get_or_insert(shape) != shape {
-            return Err(DropReason::NetreduceShape);
-        }
-        message.starts[usize::from(rank)] = arrived.psn;
-        message.begun |= Rank(rank).bit();
-        let has_all = message.begun == all_ranks(self.config.members.len() as u8);
+        let have_all_begun = self.messages.begin(number, usize::from(rank), shape)?;
+        let start = self.start(number, rank);
+        self.starts[start] = arrived.psn;
         self.connections[usize::from(rank)] = Some(Connection {
             next: number + 1,
             end: arrived.psn.after(u32::from(shape.packets)),
             ..connection
         });
         let window = u32::from(self.config.window_messages);
-        if has_all && let Some(freed) = number.checked_sub(window) {
-            while self.base <= freed {
-                self.free(context, self.base);
-                self.base += 1;
-                self.counters.messages += 1;
-            }
+        if have_all_begun && let Some(received) = number.checked_sub(window) {
+            self.counters.messages += self.messages.free_through(context, received);
         }
         Ok(())
     }
@@ -515,7 +438,7 @@ impl<F: Frame> Ring<F> {
         header: Option<&RingHeader>,
         arrived: &Arrived<F>,
     ) -> Result<u16, DropReason> {
-        let shape = self.messages[self.at(message)].shape;
+        let shape = self.messages.shape(message);
         let shape = shape.ok_or(DropReason::NetreduceShape)?;
         let is_last = slot + 1 == u32::from(shape.packets);
         let place = match (slot == 0, is_last) {
@@ -543,40 +466,10 @@ impl<F: Frame> Ring<F> {
         Ok(at as u16)
     }
 
-    /// Frees a message.
-    fn free<P: Platform<Frame = F>>(&mut self, context: &mut Context<P>, number: u32) {
-        let at = self.at(number);
-        let message = &mut self.messages[at];
-        message.begun = 0;
-        if message.shape.take().is_none() {
-            return;
-        }
-        for slot in &mut message.slots {
-            slot.bitmap = 0;
-            if let Some(kept) = slot.kept.take() {
-                context.ports.recycle(kept.frame);
-                self.held -= 1;
-            }
-        }
-        for held in message.held.iter_mut().filter_map(Option::take) {
-            context.ports.recycle(held.frame);
-            self.held -= 1;
-            self.unfinished -= 1;
-        }
-    }
-
     /// Frees all state but the epoch.
     pub(super) fn free_all<P: Platform<Frame = F>>(&mut self, context: &mut Context<P>) {
-        for number in self.base..self.base + self.config.live_messages() {
-            self.free(context, number);
-        }
-        assert_eq!(
-            (self.held, self.unfinished),
-            (0, 0),
-            "held packets are counted"
-        );
+        self.messages.free_all(context);
         self.connections.fill(None);
-        self.base = 0;
     }
 
     /// Gives up an epoch whose members fell silent (N-12).
