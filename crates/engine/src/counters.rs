@@ -173,6 +173,8 @@ drop_reasons! {
     /// Is a data packet with the ring DSCP, of no known connection of a ring: its switch or ring
     /// began anew, the ring was removed, or an application uses that DSCP.
     NetreduceUnknown = "netreduce-unknown",
+    /// Is a data packet with the DSCP of packets that a switch has summed, from a host.
+    NetreduceReleased = "netreduce-released",
     /// Is to begin a message of a ring, and has no header of the ring that is due, or a wrong tag.
     NetreduceHeader = "netreduce-header",
     /// Is of an older epoch of its ring, or of one that has ended.

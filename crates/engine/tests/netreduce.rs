@@ -5,7 +5,7 @@
 mod common;
 
 use common::ring::{
-    Data, EPOCH, Left, Member, PORTS, RING, STRANGER, World, i32s, ip, mac, sum_of,
+    Data, EPOCH, Left, Member, PORTS, RING, STRANGER, World, i32s, ip, mac, released, sum_of,
 };
 use std::time::Duration;
 use tally_engine::netreduce::Command as NetreduceCommand;
@@ -13,7 +13,7 @@ use tally_engine::{Command, DialectCommand, DropReason, PortId};
 use tally_wire::UdpFrame;
 use tally_wire::field::udp;
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{DEFAULT_DSCP, Element, RingEpoch, RingId};
+use tally_wire::netreduce::{DEFAULT_DSCP, Element, RingEpoch, RingId, released_dscp};
 use tally_wire::roce::{BTH_BYTES, Bth, Place, Psn, QueuePair, Verb, seal};
 
 /// All members send a message; returns what they sent and what left.
@@ -179,7 +179,7 @@ fn state_is_freed_when_all_have_sent_a_window_later() {
     assert_eq!(world.status().counters.messages, 1);
     // It is freed: its receiver has had it, and ignores the payload.
     let left = world.send(&first[1][0]);
-    assert_eq!(left[0].1, first[1][0].frame(), "as it is");
+    assert_eq!(left[0].1, released(&first[1][0]).frame());
     assert_eq!(world.counters().copies_passed, 1);
 
     let status = world.status();
@@ -226,7 +226,7 @@ fn packets_behind_a_lost_first_one_pass_and_cannot_be_taken_for_it() {
     let left = world.send(&next[1]);
     // Its PSN is one that the receiver never comes to: a delayed one that comes behind the first
     // packet's retransmission would be taken for a sum.
-    let mut far = next[1].clone();
+    let mut far = released(&next[1]);
     far.psn = far.psn.after(1 << 22);
     let mut far = far.frame();
     far[udp::CHECKSUM].fill(0);
@@ -321,7 +321,7 @@ fn other_traffic_of_rings_hosts_passes_untouched() {
     let backwards = Data {
         rank: 1,
         to: 0,
-        dscp: DEFAULT_DSCP + 1,
+        dscp: DEFAULT_DSCP + 2,
         ..plain.clone()
     };
     for data in [&other_class, &to_a_stranger, &backwards] {
@@ -341,6 +341,25 @@ fn other_traffic_of_rings_hosts_passes_untouched() {
         assert_eq!(world.switch.take(), [(PortId(1), frame)], "{opcode:#x}");
     }
     assert_eq!(world.switch.drops(), []);
+}
+
+/// N-2: else a host could send elements in the middle of a message whose beginning is a sum.
+#[test]
+fn a_host_cannot_send_what_looks_summed() {
+    let mut world = World::new(2, &[3]);
+    for place in [Place::First, Place::Middle, Place::Only] {
+        let released = Data {
+            rank: 0,
+            to: STRANGER,
+            qp: QueuePair(0x55),
+            psn: Psn::new(1),
+            verb: Verb::Write,
+            place,
+            dscp: released_dscp(DEFAULT_DSCP),
+            payload: vec![7; 64],
+        };
+        world.assert_dropped(0, &released.frame(), DropReason::NetreduceReleased);
+    }
 }
 
 #[test]

@@ -6,11 +6,13 @@
 mod common;
 
 use common::fabric::{above, below, table};
-use common::ring::{Data, Member, RING, STRANGER, World, i32s, mac, ring, secret, sum_of};
+use common::ring::{
+    Data, Member, RING, STRANGER, World, i32s, mac, released, ring, secret, sum_of,
+};
 use std::sync::Arc;
-use tally_engine::DropReason;
 use tally_engine::forwarding::fabric::{Plan, Table};
 use tally_engine::netreduce::RingConfig;
+use tally_engine::{DropReason, PortId};
 use tally_wire::UdpFrame;
 use tally_wire::netreduce::{Element, RingId};
 
@@ -157,6 +159,20 @@ fn a_connection_is_still_refused_where_its_member_is_not() {
     world.assert_dropped(6, &frame, DropReason::NetreducePort);
     world.send_from(6, &packets[1].frame());
     assert_eq!(world.counters().contributions, 2);
+}
+
+/// A switch serves rings and is in the way of another one's sums.
+#[test]
+fn sums_of_another_switch_pass_from_links() {
+    let [links, ..] = Links::all();
+    let mut world = links.world(1, 2);
+    let packets = Member::new(0, 2).message(Element::I32, &i32s([1; 150]));
+    for packet in packets {
+        let released = released(&packet);
+        world.send_from(LINKS[0].into(), &released.frame());
+        assert_eq!(world.switch.take(), [(PortId(1), released.frame())]);
+    }
+    assert_eq!(world.counters().contributions, 0);
 }
 
 /// The receiver gives a queue pair's number to a connection of another ring: what a core found out

@@ -20,6 +20,11 @@ use thiserror::Error;
 pub const RING_HEADER_BYTES: usize = 32;
 /// DSCP of the packets of rings, unless configured (N-2). Class 3, as RoCE's usual 26.
 pub const DEFAULT_DSCP: u8 = 28;
+/// The DSCP of the packets that a switch has let go, by that of rings (N-2).
+#[must_use]
+pub const fn released_dscp(dscp: u8) -> u8 {
+    dscp ^ 1
+}
 /// Minimum and maximum number of members of a ring.
 pub const MEMBERS: core::ops::RangeInclusive<usize> = 2..=crate::MAX_WORKERS;
 /// A message has a whole number of these bytes of elements.

@@ -1,10 +1,11 @@
 //! NetReduce as a dialect: the ring of a packet, and the core that serves it.
 //!
-//! It claims RoCEv2's UDP port between other hosts. Packets without the ring DSCP and of other
+//! It claims RoCEv2's UDP port between other hosts. Packets without a DSCP of rings and of other
 //! services than RC are ordinary traffic; so are acknowledgements. The ring DSCP is reserved (N-2):
 //! a data packet of no known connection of a ring is dropped, between all addresses. Its message
 //! may have begun with sums, before its ring was removed or the switch restarted, and its receiver
-//! would take it for one.
+//! would take it for one. What the switch lets go has another DSCP, with which other switches of
+//! the fabric forward it.
 //!
 //! A ring is served by one core. All cores know its connections ([`Connections`]): whichever
 //! receives a packet hands it over. While no link dies, that is one core for each connection.
@@ -32,7 +33,9 @@ use std::time::Duration;
 use tally_kernels::Kernels;
 use tally_wire::field::ipv4;
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{Channel, RingEpoch, RingHeader, RingId, RingSecret, ring_of};
+use tally_wire::netreduce::{
+    Channel, RingEpoch, RingHeader, RingId, RingSecret, released_dscp, ring_of,
+};
 use tally_wire::roce::{ConnectionTemplate, PORT, Packet, Place, QueuePair};
 use tally_wire::{Mac, Time};
 
@@ -218,8 +221,9 @@ impl Flow {
 
 /// NetReduce on one core.
 pub struct NetreduceDialect<P: Platform> {
-    /// Type of service of rings' packets, without ECN.
+    /// Types of service without ECN: of rings' packets, and of those that a switch has let go.
     tos: u8,
+    released_tos: u8,
     kernels: Kernels,
     /// By source and destination: the connections of all rings, those of other cores too.
     routes: HashMap<(Ipv4Addr, Ipv4Addr), Vec<Route>>,
@@ -243,6 +247,7 @@ impl<P: Platform> NetreduceDialect<P> {
     ) -> Self {
         let mut dialect = Self {
             tos: dscp << 2,
+            released_tos: released_dscp(dscp) << 2,
             kernels,
             routes: HashMap::new(),
             rings: Vec::new(),
@@ -405,12 +410,19 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
             return Ok(Next::Forward(frame));
         };
         let bytes = frame.data();
-        if bytes[ipv4::TOS] & !3 != self.tos {
+        let tos = bytes[ipv4::TOS] & !3;
+        if tos != self.tos && tos != self.released_tos {
             return Ok(Next::Forward(frame));
         }
         let datagram = udp.datagram(bytes);
         if !(datagram.first()).is_some_and(|&it| RC_OPCODES.contains(&it) && it != ACK) {
             return Ok(Next::Forward(frame));
+        }
+        if tos == self.released_tos {
+            return match context.forwarding.is_link(arrival.port) {
+                true => Ok(Next::Forward(frame)),
+                false => Err(DropReason::NetreduceReleased),
+            };
         }
         let packet = Packet::parse(datagram).map_err(|_| DropReason::NetreduceUnknown)?;
         let place = packet.place().ok_or(DropReason::NetreduceUnknown)?;

@@ -9,9 +9,11 @@ use crate::forwarding::Verdict;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
 use tally_kernels::Kernels;
-use tally_wire::field::udp;
+use tally_wire::field::{ipv4, udp};
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{Channel, Element, RING_HEADER_BYTES, RingHeader, RingSecret};
+use tally_wire::netreduce::{
+    Channel, Element, RING_HEADER_BYTES, RingHeader, RingSecret, released_dscp,
+};
 use tally_wire::roce::{BTH_BYTES, Bth, HeaderCrc, ICRC_BYTES, Shift, payload_crc, seal};
 
 /// Payload lengths that occur in one message: of the first packet, of others, of the last.
@@ -89,6 +91,21 @@ impl<F: Frame> CachedSum<F> {
     }
 }
 
+/// Gives a packet the DSCP of those that the switch has let go. The ICRC does not cover it.
+#[inline]
+pub(super) fn mark_released(bytes: &mut [u8]) {
+    let (tos, ecn) = (bytes[ipv4::TOS], bytes[ipv4::TOS] & 3);
+    let released = released_dscp(tos >> 2) << 2 | ecn;
+    bytes[ipv4::TOS] = released;
+    // RFC 1624. The high byte of the word stays.
+    let [high, low] = [bytes[ipv4::CHECKSUM.start], bytes[ipv4::CHECKSUM.start + 1]];
+    let old = u32::from(!u16::from_be_bytes([high, low]));
+    let sum = old + u32::from(!u16::from(tos)) + u32::from(released);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    bytes[ipv4::CHECKSUM].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+}
+
 /// Writes what changes in the headers of a packet that leaves with a sum. A packet that begins its
 /// message has a ring header.
 pub(super) fn write_headers(
@@ -98,6 +115,7 @@ pub(super) fn write_headers(
     secret: &RingSecret,
     channel: &Channel,
 ) {
+    mark_released(bytes);
     // The ICRC takes its place; 0 says that there is none (RFC 768).
     bytes[udp::CHECKSUM].fill(0);
     if let Some(header) = header {

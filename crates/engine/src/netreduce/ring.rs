@@ -205,13 +205,15 @@ impl<F: Frame> Ring<F> {
         self.hold(context, counters, rank, at, header, arrived)
     }
 
-    /// Sends a packet as it is.
+    /// Sends a packet with its own elements.
     fn pass<P: Platform<Frame = F>>(
         &self,
         context: &mut Context<P>,
-        arrived: Arrived<F>,
+        mut arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
         let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
+        let bytes = (arrived.frame.data_mut()).expect("made exclusive when it came");
+        super::release::mark_released(bytes);
         context.ports.forward(egress, self.class, arrived.frame);
         Ok(())
     }

@@ -17,6 +17,7 @@ use tally_wire::field::udp;
 use tally_wire::frame::{UDP_END, emit_udp};
 use tally_wire::netreduce::{
     Channel, DEFAULT_DSCP, Element, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId, RingSecret,
+    released_dscp,
 };
 use tally_wire::roce::{
     BTH_BYTES, Bth, ICRC_BYTES, Opcode, PORT, Packet, Place, Psn, QueuePair, Verb, is_sealed, seal,
@@ -107,6 +108,14 @@ impl Data {
         frame[at..at + self.payload.len()].copy_from_slice(&self.payload);
         seal(&mut frame);
         frame
+    }
+}
+
+/// A packet as it leaves when the switch lets it go.
+pub fn released(data: &Data) -> Data {
+    Data {
+        dscp: released_dscp(data.dscp),
+        ..data.clone()
     }
 }
 
@@ -329,7 +338,7 @@ pub fn payload(sent: &Data, left: &[u8]) -> Vec<u8> {
     assert!(is_sealed(left), "a wrong ICRC");
     let udp = UdpFrame::parse(left).unwrap();
     let packet = Packet::parse(udp.datagram(left)).unwrap();
-    let came = sent.frame();
+    let came = released(sent).frame();
     let headers = UDP_END + packet.payload.start;
     assert_eq!(left.len(), came.len());
     assert_eq!(left[..udp::CHECKSUM.start], came[..udp::CHECKSUM.start]);
