@@ -8,6 +8,12 @@
 //! The header is the beginning of a message's payload, and so of its first packet. Its tag (N-5)
 //! covers all fields and the connection. Multi-byte fields are big-endian, elements little-endian.
 
+mod partial;
+
+pub use partial::{
+    PARTIAL_HEADER_BYTES, PARTIAL_PORT, PartialError, PartialHeader, PartialKind, ring_of_partial,
+};
+
 use crate::UdpFrame;
 use crate::field::{Field, be32, be64};
 use crate::roce::QueuePair;
