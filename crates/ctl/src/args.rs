@@ -293,6 +293,14 @@ pub struct Tree {
 }
 
 /// A switch and a number of workers.
+fn leaf(text: &str) -> Result<(String, u8), String> {
+    let parsed = text.rsplit_once('=').and_then(|(switch, members)| {
+        let members = members.parse().ok()?;
+        (!switch.is_empty()).then(|| (switch.to_owned(), members))
+    });
+    parsed.ok_or_else(|| "expected SWITCH=MEMBERS, as in leaf1=4".to_owned())
+}
+
 fn child(text: &str) -> Result<(String, u16), String> {
     let parsed = text.rsplit_once('=').and_then(|(switch, ranks)| {
         let ranks = ranks.parse().ok()?;
@@ -441,6 +449,14 @@ pub enum Ring {
         /// Packets of a message at most [default: 170]
         #[arg(long, value_name = "PACKETS")]
         message_packets: Option<u16>,
+        /// Name of the switch that sums what the leaves send; with `--leaves`, and the same at all
+        /// switches of the tree
+        #[arg(long, value_name = "SWITCH", requires = "leaves")]
+        root: Option<String>,
+        /// Switches with the ring's hosts in the order of ranks, and how many each has, with commas
+        /// between
+        #[arg(long, value_name = "SWITCH=MEMBERS", requires = "root", value_delimiter = ',', value_parser = leaf)]
+        leaves: Vec<(String, u8)>,
         /// Version and form of the answer
         #[command(flatten)]
         expect: Expect,

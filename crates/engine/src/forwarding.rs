@@ -244,6 +244,12 @@ impl Forwarding {
         (self.fabric.as_deref()).is_some_and(|fabric| fabric.side(port) != Side::Hosts)
     }
 
+    /// Whether the switch at the other end of a link has this MAC.
+    #[must_use]
+    pub fn is_neighbour(&self, port: PortId, mac: Mac) -> bool {
+        (self.fabric.as_deref()).is_some_and(|fabric| fabric.is_neighbour(port, mac))
+    }
+
     /// Refuses the frame of a host that claims to be a switch of the fabric.
     #[inline]
     fn check_switch(&self, port: PortId, source: Mac) -> Result<(), DropReason> {

@@ -5,8 +5,13 @@
 //! their elements and releases all of them with the sum in place of their elements and a new ICRC.
 //! Acknowledgements and retransmissions are the NICs' own.
 //!
+//! In a tree the members are those of several switches, its leaves. Each sums its own members'
+//! packets, sends the partial sum to the root, and releases the packets with the total.
+//!
 //! * [`dialect`] finds the ring of a packet, by the [`Connections`] that all cores share.
-//! * [`ring`] is one ring: connections, messages, held packets and sums.
+//! * [`ring`] is one ring with members: connections, held packets and sums.
+//! * [`uplink`] is a leaf's way to the root.
+//! * [`root`] sums what leaves send.
 //!
 //! Invariants:
 //!
@@ -20,6 +25,8 @@ pub mod dialect;
 mod messages;
 mod release;
 pub mod ring;
+pub mod root;
+mod uplink;
 
 pub use connections::Connections;
 pub use dialect::{Command, Metrics, NetreduceDialect, NetreduceUse};
@@ -28,7 +35,9 @@ pub use ring::RingStatus;
 use crate::metrics;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::sync::Arc;
+use tally_wire::SwitchName;
 use tally_wire::netreduce::{RingId, RingSecret};
 
 /// Messages of a window (N-10), unless configured.
@@ -49,6 +58,30 @@ pub struct RingConfig {
     pub window_messages: u8,
     /// Packets of a message at most.
     pub message_packets: u16,
+    /// The switch's part in it.
+    pub role: RingRole,
+}
+
+/// The part of a switch in a ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RingRole {
+    /// It sums for all members.
+    #[default]
+    Alone,
+    /// A leaf of a tree: it sums for the members of some ranks (N-16).
+    Leaf {
+        /// Its number.
+        number: u8,
+        /// Their ranks.
+        ranks: Range<u8>,
+        /// The root, a switch above.
+        root: SwitchName,
+    },
+    /// The root of a tree: it sums what leaves send.
+    Root {
+        /// Their names, by number.
+        leaves: Vec<SwitchName>,
+    },
 }
 
 /// A ring as all cores of a switch serve it together: clones are the same one.
@@ -71,17 +104,40 @@ impl From<RingConfig> for ServedRing {
 }
 
 impl RingConfig {
-    /// Messages with state: two windows.
+    /// Messages with state: two windows, and three at a leaf (N-18).
     #[must_use]
     pub const fn live_messages(&self) -> u32 {
-        2 * self.window_messages as u32
+        let windows = match self.role {
+            RingRole::Alone | RingRole::Root { .. } => 2,
+            RingRole::Leaf { .. } => 3,
+        };
+        windows * self.window_messages as u32
+    }
+
+    /// Ranks of the members whose packets the switch sums.
+    #[must_use]
+    pub fn ranks(&self) -> Range<u8> {
+        match &self.role {
+            RingRole::Alone => 0..self.members.len() as u8,
+            RingRole::Leaf { ranks, .. } => ranks.clone(),
+            RingRole::Root { .. } => 0..0,
+        }
+    }
+
+    /// Packets of a slot: one of each member, or of each leaf at the root.
+    #[must_use]
+    pub fn contributors(&self) -> usize {
+        match &self.role {
+            RingRole::Root { leaves } => leaves.len(),
+            RingRole::Alone | RingRole::Leaf { .. } => self.ranks().len(),
+        }
     }
 
     /// Packets that the ring holds at most, kept sums included.
     #[must_use]
-    pub const fn held_max(&self) -> u64 {
-        let slots = self.live_messages() as u64 * self.message_packets as u64;
-        slots * self.members.len() as u64
+    pub fn held_max(&self) -> u64 {
+        let slots = u64::from(self.live_messages()) * u64::from(self.message_packets);
+        slots * self.contributors() as u64
     }
 
     /// The core that serves it.
@@ -104,7 +160,7 @@ metrics! {
         pub messages: u64 = counter "netreduce_ring_messages";
         /// Packets that the ring holds, kept sums included.
         pub held: u64 = gauge "netreduce_ring_held_frames" in Frames;
-        /// Members that its oldest unfinished sum waits for.
+        /// Members that its oldest unfinished sum waits for; at the root of a tree, leaves.
         pub awaited: u64 = gauge "netreduce_ring_awaited";
     }
 }
@@ -114,7 +170,7 @@ metrics! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
     #[serde(default)]
     pub struct NetreduceCounters, labels [] {
-        /// Packets held as contributions.
+        /// Packets held as contributions, and at the root partial sums.
         pub contributions: u64 = counter "netreduce_contributions";
         /// Sums made.
         pub sums: u64 = counter "netreduce_sums";
@@ -128,6 +184,10 @@ metrics! {
         pub ahead_passed: u64 = counter "netreduce_ahead_frames" in Frames;
         /// Epochs begun.
         pub epochs: u64 = counter "netreduce_epochs";
+        /// Partial sums that a leaf sent to the root.
+        pub partials: u64 = counter "netreduce_partials_frames" in Frames;
+        /// Partial sums that a leaf sent again, since no total came.
+        pub partials_again: u64 = counter "netreduce_repeated_partials_frames" in Frames;
         /// Rings whose state was freed because nothing came of what they waited for.
         pub expired: u64 = counter "netreduce_expired";
     }

@@ -17,7 +17,8 @@ use tally_engine::{Command, ControlFrame, Dialects, DropReason, Member, PortId, 
 use tally_wire::frame::{UDP_END, group_of};
 use tally_wire::header::CONTROL_UNITS;
 use tally_wire::{
-    Addresses, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank, UdpFrame,
+    Addresses, AuthTag, Element, Epoch, Flags, FragmentId, Header, JobId, Kind, Mac, Rank,
+    SwitchName, UdpFrame,
 };
 
 const JOB: JobId = JobId(7);
@@ -368,6 +369,7 @@ fn tr_8_a_nack_of_the_parent_may_come_at_any_shards_port() {
 fn answers_of_a_parent_go_to_control_and_those_of_others_are_dropped() {
     let mut leaf = Leaf::new(2);
     let other = ParentAddress {
+        name: SwitchName::new(""),
         mac: Mac([2, 0, 0, 0, 8, 8]),
         ip: [10, 8, 8, 8].into(),
     };

@@ -43,7 +43,7 @@ use tally_engine::{
     DropReason, Forwarding, ForwardingConfig, Handover, JobConfig, Member, ParentAddress,
     PoolConfig, PoolJob, PortId, Ports, Registry, SwitchAddress, Transmit, native,
 };
-use tally_wire::{JobId, Time, UdpFrame};
+use tally_wire::{JobId, SwitchName, Time, UdpFrame};
 
 /// JOIN and LEAVE on their way to the registry at most.
 const CONTROL_FRAMES: usize = 256;
@@ -544,6 +544,7 @@ impl Switch {
     pub(crate) fn introduce(&mut self, jobs: &[JobId], parent: Member, out: &mut Outside<'_>) {
         self.ready();
         let address = ParentAddress {
+            name: SwitchName::new(""),
             mac: parent.mac,
             ip: parent.ip,
         };

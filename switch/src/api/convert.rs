@@ -2,11 +2,12 @@
 //! configuration; a key is in no text.
 
 use crate::config::{
-    ChildSection, Config, JobSection, PortSection, RingSection, TenantSection, TreeSection,
+    ChildSection, Config, JobSection, PortSection, RingLeafSection, RingSection, RingTreeSection,
+    TenantSection, TreeSection,
 };
 use crate::control::change::JobPatch;
 use std::fmt::Display;
-use tally_api::proto::{Job, Port, Ring, SetJobRequest, Tenant, Tree};
+use tally_api::proto::{Job, Port, Ring, RingLeaf, SetJobRequest, Tenant, Tree};
 use tally_wire::Key;
 use tonic::Status;
 
@@ -129,6 +130,19 @@ pub(super) fn ring(ring: Option<Ring>) -> Result<RingSection, Status> {
     if let Some(packets) = ring.message_packets {
         let is_no_count = |_| wrong("message_packets", packets, "1 to 4096");
         section.message_packets = u16::try_from(packets).map_err(is_no_count)?;
+    }
+    if let Some(tree) = ring.tree {
+        let leaf = |leaf: RingLeaf| {
+            let is_no_count = |_| wrong("tree.leaves.members", leaf.members, "1 to 64");
+            let members = u8::try_from(leaf.members).map_err(is_no_count)?;
+            let switch = leaf.switch;
+            Ok(RingLeafSection { switch, members })
+        };
+        let leaves = tree.leaves.into_iter().map(leaf);
+        section.tree = Some(RingTreeSection {
+            root: tree.root,
+            leaves: leaves.collect::<Result<_, Status>>()?,
+        });
     }
     Ok(section)
 }

@@ -434,7 +434,8 @@ impl Control {
                     self.bus.send(|| netreduce::Command::Unbind(id));
                 }
                 Edit::Add(ring) | Edit::Set { after: ring, .. } => {
-                    let ring = ServedRing::from(ring.ring());
+                    let ring = ring.ring(self.live.running.name.as_deref());
+                    let ring = ServedRing::from(ring);
                     (self.bus).send(|| netreduce::Command::Bind(Box::new(ring.clone())));
                 }
             }

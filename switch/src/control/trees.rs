@@ -46,9 +46,8 @@ impl Parents {
     fn update(&mut self, above: &[NeighbourStatus]) -> Vec<(PortId, ParentAddress)> {
         let mut news = Vec::new();
         for switch in above {
-            let NeighbourStatus { mac, ip, .. } = *switch;
+            let address = ParentAddress::from(switch);
             for &port in &switch.links {
-                let address = ParentAddress { mac, ip };
                 if self.0.insert(port, address) != Some(address) {
                     news.push((port, address));
                 }

@@ -1,11 +1,12 @@
 //! What the configurations of all switches of a fabric say of each other.
 //!
 //! Each file is checked by itself first. Then links must be in the files of both ends, and the
-//! trees of jobs must fit together.
+//! trees of jobs and of rings must fit together.
 
 use super::fix;
 use crate::config::fabric::check_links;
-use crate::config::{Config, check_trees};
+use crate::config::{Config, check_ring_trees, check_trees};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use tally_config::ConfigError;
 use tally_schema::doctor::{Check, Diagnosis, Verdict};
@@ -32,6 +33,7 @@ pub fn examine(paths: &[PathBuf]) -> Diagnosis {
         let warnings = links.warnings.into_iter();
         checks.extend(warnings.map(|it| Check::warning("fabric", it, "docs/FABRIC.md")));
         checks.extend(check_trees(&files).iter().map(bad));
+        checks.extend(check_ring_trees(&files).iter().map(bad));
     }
     let count =
         |checks: &[Check], verdict| checks.iter().filter(|it| it.verdict == verdict).count();
@@ -60,12 +62,19 @@ fn summary(files: &[(PathBuf, Config)]) -> String {
         .map(|(_, config)| config.fabric_links().count());
     let jobs = files.iter().flat_map(|(_, config)| &config.jobs);
     let trees = jobs.filter(|job| job.tree.as_ref().is_some_and(|it| it.parent.is_none()));
-    format!(
+    let rings = files.iter().flat_map(|(_, config)| config.rings());
+    let rings = rings.filter(|ring| ring.tree.is_some()).map(|ring| ring.id);
+    let rings: BTreeSet<_> = rings.collect();
+    let mut text = format!(
         "{} switches, {} links between them, {} jobs with trees",
         files.len(),
         links.sum::<usize>() / 2,
         trees.count()
-    )
+    );
+    if !rings.is_empty() {
+        text.push_str(&format!(", {} rings with trees", rings.len()));
+    }
+    text
 }
 
 #[cfg(test)]

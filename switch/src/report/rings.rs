@@ -3,7 +3,7 @@
 use super::by_name;
 use crate::messages::CoreReport;
 use tally_engine::metrics::MetricSet as _;
-use tally_engine::netreduce::{NetreduceCounters, NetreduceUse, RingStatus};
+use tally_engine::netreduce::{NetreduceCounters, NetreduceUse, RingRole, RingStatus};
 use tally_schema::switch::report::{NetreduceLimits, NetreduceReport, RingReport};
 
 /// The sum of what the cores say; `None` if the switch serves no rings. They may hold `held`
@@ -28,11 +28,22 @@ pub(super) fn report(held: Option<u32>, cores: &[CoreReport]) -> Option<Netreduc
 }
 
 fn ring(status: &RingStatus) -> RingReport {
+    let (root, leaves) = match &status.role {
+        RingRole::Alone => (None, Vec::new()),
+        RingRole::Leaf { root, .. } => (Some(root.as_str().to_owned()), Vec::new()),
+        RingRole::Root { leaves } => {
+            let names = leaves.iter().map(|leaf| leaf.as_str().to_owned());
+            (None, names.collect())
+        }
+    };
     RingReport {
         id: status.id.0,
         members: status.members.iter().map(ToString::to_string).collect(),
         epoch: status.epoch.map(|epoch| epoch.0),
         missing: status.missing.clone(),
+        root,
+        awaits_root: status.awaits_root,
+        leaves,
         counters: status.counters,
     }
 }

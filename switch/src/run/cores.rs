@@ -147,7 +147,8 @@ impl CoreBuilder<'_> {
     fn rings(&self) -> impl Iterator<Item = ServedRing> {
         let section = self.config.netreduce.iter();
         let rings = section.flat_map(|section| &section.rings);
-        rings.map(|ring| ServedRing::from(ring.ring()))
+        let name = self.config.name.as_deref();
+        rings.map(move |ring| ServedRing::from(ring.ring(name)))
     }
 
     fn netreduce(

@@ -11,8 +11,9 @@ use std::path::Path;
 use tally_api::proto::{
     AddJobRequest, AddPortRequest, AddRingRequest, Changed, Child, DrainJobRequest,
     Job as JobMessage, JobRequest, Port as PortMessage, ReloadRequest, RemoveRingRequest,
-    Ring as RingMessage, RotateKeyRequest, RotateTenantKeyRequest, SetJobRequest, SetPortRequest,
-    Tenant as TenantMessage, TenantNameRequest, TenantRequest, Tree as TreeMessage,
+    Ring as RingMessage, RingLeaf, RingTree, RotateKeyRequest, RotateTenantKeyRequest,
+    SetJobRequest, SetPortRequest, Tenant as TenantMessage, TenantNameRequest, TenantRequest,
+    Tree as TreeMessage,
 };
 use tally_program::table::plain;
 use tonic::{Response, Status};
@@ -193,8 +194,18 @@ async fn ring(at: &TargetArguments, ring: &Ring) -> Result<(), Failure> {
             key_file,
             window_messages,
             message_packets,
+            root,
+            leaves,
             expect,
         } => {
+            let leaf = |(switch, members): &(String, u8)| RingLeaf {
+                switch: switch.clone(),
+                members: (*members).into(),
+            };
+            let tree = root.as_ref().map(|root| RingTree {
+                root: root.clone(),
+                leaves: leaves.iter().map(leaf).collect(),
+            });
             let request = AddRingRequest {
                 ring: Some(RingMessage {
                     id: *id,
@@ -202,6 +213,7 @@ async fn ring(at: &TargetArguments, ring: &Ring) -> Result<(), Failure> {
                     members: members.iter().map(ToString::to_string).collect(),
                     window_messages: window_messages.map(Into::into),
                     message_packets: message_packets.map(Into::into),
+                    tree,
                 }),
                 expected_version: expect.expect,
             };

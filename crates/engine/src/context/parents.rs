@@ -8,15 +8,17 @@
 //! names its own. An entry stays when its jobs end: late results of theirs are of an unknown job,
 //! not a host's claim.
 
-use crate::{PortId, Roster};
+use crate::{Member, PortId, Roster};
 use std::net::Ipv4Addr;
 use tally_wire::field::{self, ethernet, ipv4};
 use tally_wire::frame::{ETHERTYPE_IPV4, UDP_END};
-use tally_wire::{JobId, Mac};
+use tally_wire::{JobId, Mac, SwitchName};
 
-/// The addresses of a parent switch.
+/// Name and addresses of a parent switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ParentAddress {
+    /// Its name; empty if only the roster of a job names it.
+    pub name: SwitchName,
     /// Ethernet address.
     pub mac: Mac,
     /// IPv4 address.
@@ -43,17 +45,34 @@ impl Parents {
 
     /// Names the parent of a job.
     pub(crate) fn bind(&mut self, roster: &Roster) {
-        if let Some(uplink) = &roster.uplink {
-            let (mac, ip) = (uplink.parent.mac, uplink.parent.ip);
-            self.set(uplink.parent.port, Some(ParentAddress { mac, ip }));
+        let Some(uplink) = &roster.uplink else {
+            return;
+        };
+        let Member { port, mac, ip, .. } = uplink.parent;
+        if !self.is_parent(port, mac, ip) {
+            let name = SwitchName::new("");
+            self.set(port, Some(ParentAddress { name, mac, ip }));
         }
+    }
+
+    fn get(&self, port: PortId) -> Option<&ParentAddress> {
+        self.by_port.get(usize::from(port.0))?.as_ref()
+    }
+
+    /// The links to the parent of this name.
+    pub(crate) fn links<'a>(
+        &'a self,
+        name: &'a SwitchName,
+    ) -> impl Iterator<Item = (PortId, &'a ParentAddress)> + Clone {
+        let ports = (0..self.by_port.len()).map(|at| PortId(at as u16));
+        let all = ports.filter_map(|port| Some((port, self.get(port)?)));
+        all.filter(move |(_, parent)| parent.name == *name)
     }
 
     /// Whether frames from this port with these addresses are a parent's.
     #[must_use]
     pub fn is_parent(&self, port: PortId, mac: Mac, ip: Ipv4Addr) -> bool {
-        let entry = self.by_port.get(usize::from(port.0)).copied().flatten();
-        entry == Some(ParentAddress { mac, ip })
+        (self.get(port)).is_some_and(|parent| (parent.mac, parent.ip) == (mac, ip))
     }
 
     /// Whether the frame is a parent's to the group of a job.
@@ -89,17 +108,23 @@ mod tests {
     use super::*;
     use tally_wire::frame::group_of;
 
-    const PARENT: ParentAddress = ParentAddress {
-        mac: Mac([2, 0, 0, 0, 0, 9]),
-        ip: Ipv4Addr::new(10, 0, 0, 9),
-    };
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+
+    fn parent(name: &str) -> ParentAddress {
+        ParentAddress {
+            name: SwitchName::new(name),
+            mac: MAC,
+            ip: IP,
+        }
+    }
 
     fn frame(to: Ipv4Addr) -> Vec<u8> {
         let mut frame = vec![0; UDP_END];
         frame[ethernet::DST].copy_from_slice(&Mac::of_group(to).0);
-        frame[ethernet::SRC].copy_from_slice(&PARENT.mac.0);
+        frame[ethernet::SRC].copy_from_slice(&MAC.0);
         frame[ethernet::ETHERTYPE].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-        frame[ipv4::SRC].copy_from_slice(&PARENT.ip.octets());
+        frame[ipv4::SRC].copy_from_slice(&IP.octets());
         frame[ipv4::DST].copy_from_slice(&to.octets());
         frame
     }
@@ -109,7 +134,7 @@ mod tests {
         let good = frame(group_of(JobId(0x1234)));
         let mut parents = Parents::default();
         assert!(!parents.claims(PortId(3), &good), "no parent is known");
-        parents.set(PortId(3), Some(PARENT));
+        parents.set(PortId(3), Some(parent("")));
         assert!(parents.claims(PortId(3), &good));
         assert!(!parents.claims(PortId(2), &good) && !parents.claims(PortId(4), &good));
         for at in [0, 6, 12, 26, 30, 31] {
@@ -121,6 +146,22 @@ mod tests {
         assert!(!parents.claims(PortId(3), &good[..UDP_END - 1]));
         parents.set(PortId(3), None);
         assert!(!parents.claims(PortId(3), &good));
+    }
+
+    #[test]
+    fn links_are_those_of_a_name() {
+        let mut parents = Parents::default();
+        parents.set(PortId(3), Some(parent("a")));
+        parents.set(PortId(5), Some(parent("a")));
+        parents.set(PortId(4), Some(parent("b")));
+        let links = |name| -> Vec<_> {
+            let name = SwitchName::new(name);
+            parents.links(&name).map(|(port, _)| port.0).collect()
+        };
+        assert_eq!(
+            (links("a"), links("b"), links("c")),
+            (vec![3, 5], vec![4], vec![])
+        );
     }
 
     #[test]

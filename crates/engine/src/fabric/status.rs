@@ -1,10 +1,10 @@
 //! What the fabric says of itself: for reports, and for those who send to neighbours.
 
 use super::Problem;
-use crate::PortId;
+use crate::{ParentAddress, PortId};
 use std::net::Ipv4Addr;
 use std::time::Duration;
-use tally_wire::Mac;
+use tally_wire::{Mac, SwitchName};
 
 /// One link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,4 +44,14 @@ pub struct NeighbourStatus {
     pub udp_port: u16,
     /// The live links to it, at least one.
     pub links: Vec<PortId>,
+}
+
+impl From<&NeighbourStatus> for ParentAddress {
+    fn from(status: &NeighbourStatus) -> Self {
+        Self {
+            name: SwitchName::new(&status.switch),
+            mac: status.mac,
+            ip: status.ip,
+        }
+    }
 }

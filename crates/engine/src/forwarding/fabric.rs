@@ -311,6 +311,13 @@ impl Table {
         self.neighbour(mac).is_some()
     }
 
+    /// Whether the neighbour at this port has this MAC.
+    #[must_use]
+    pub fn is_neighbour(&self, port: PortId, mac: Mac) -> bool {
+        let at = self.port(port).filter(|it| it.side != Side::Hosts);
+        at.is_some_and(|it| self.neighbour(mac) == Some(it.neighbour))
+    }
+
     /// Whether addresses are learnt at a port from frames of this source.
     ///
     /// Not those of neighbours, which hellos name. Nor of hosts at the place of a neighbour that

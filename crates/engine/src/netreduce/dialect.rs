@@ -15,7 +15,8 @@
 //! The way out is looked up once for a burst.
 
 use super::ring::{Arrived, Ring};
-use super::{Connections, NetreduceCounters, RingStatus, ServedRing};
+use super::root::Root;
+use super::{Connections, NetreduceCounters, RingRole, RingStatus, ServedRing};
 use crate::context::Context;
 use crate::core::Reply;
 use crate::demux::{Arrival, Claim};
@@ -34,10 +35,11 @@ use tally_kernels::Kernels;
 use tally_wire::field::ipv4;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{
-    Channel, RingEpoch, RingHeader, RingId, RingSecret, released_dscp, ring_of,
+    Channel, PARTIAL_PORT, PartialHeader, RingEpoch, RingHeader, RingId, RingSecret, released_dscp,
+    ring_of, ring_of_partial,
 };
 use tally_wire::roce::{ConnectionTemplate, PORT, Packet, Place, QueuePair};
-use tally_wire::{Mac, Time};
+use tally_wire::{Mac, Time, UdpFrame};
 
 /// Opcodes of reliable connections, and the one of them that carries no data.
 const RC_OPCODES: std::ops::Range<u8> = 0..0x20;
@@ -219,6 +221,13 @@ impl Flow {
     }
 }
 
+/// A ring with a tree, as a core knows it that receives its partial sums and totals.
+struct Tree {
+    secret: RingSecret,
+    /// The core that serves the ring.
+    core: usize,
+}
+
 /// NetReduce on one core.
 pub struct NetreduceDialect<P: Platform> {
     /// Types of service without ECN: of rings' packets, and of those that a switch has let go.
@@ -227,8 +236,12 @@ pub struct NetreduceDialect<P: Platform> {
     kernels: Kernels,
     /// By source and destination: the connections of all rings, those of other cores too.
     routes: HashMap<(Ipv4Addr, Ipv4Addr), Vec<Route>>,
-    /// The rings of this core, by number.
+    /// The rings of this core with members, by number.
     rings: Vec<Ring<P::Frame>>,
+    /// The rings of this core of which the switch is the root.
+    roots: Vec<Root<P::Frame>>,
+    /// The rings with trees, those of other cores too.
+    trees: HashMap<RingId, Tree>,
     /// By port.
     flows: Vec<Option<Flow>>,
     counters: NetreduceCounters,
@@ -251,6 +264,8 @@ impl<P: Platform> NetreduceDialect<P> {
             kernels,
             routes: HashMap::new(),
             rings: Vec::new(),
+            roots: Vec::new(),
+            trees: HashMap::new(),
             flows: Vec::new(),
             counters: NetreduceCounters::default(),
             check_at: None,
@@ -268,8 +283,9 @@ impl<P: Platform> NetreduceDialect<P> {
     }
 
     fn bind(&mut self, context: &mut Context<P>, ring: ServedRing) {
-        let own = self.ring_at(ring.config.id);
-        if own.is_ok_and(|at| self.rings[at].config == ring.config) {
+        let configs = self.rings.iter().map(|ring| &ring.config);
+        let mut configs = configs.chain(self.roots.iter().map(|root| &root.config));
+        if configs.any(|config| *config == ring.config) {
             return;
         }
         self.unbind(context, ring.config.id);
@@ -294,22 +310,38 @@ impl<P: Platform> NetreduceDialect<P> {
         } = ring;
         let serving = config.core(cores);
         let members = config.members.len();
-        for (rank, &source) in config.members.iter().enumerate() {
-            let destination = config.members[(rank + 1) % members];
+        for rank in config.ranks() {
+            let source = config.members[usize::from(rank)];
+            let destination = config.members[(usize::from(rank) + 1) % members];
             let routes = self.routes.entry((source, destination)).or_default();
             routes.push(Route {
                 ring: config.id,
                 secret: config.secret,
                 core: serving,
-                rank: rank as u8,
+                rank,
                 connections: Arc::clone(&connections),
             });
+        }
+        if config.role != RingRole::Alone {
+            let secret = config.secret;
+            let tree = Tree {
+                secret,
+                core: serving,
+            };
+            self.trees.insert(config.id, tree);
         }
         if serving == core {
             let at = self.ring_at(config.id).unwrap_or_else(|at| at);
             let class = class_of(self.tos);
-            self.rings
-                .insert(at, Ring::new(config, self.kernels, class));
+            match config.role {
+                RingRole::Root { .. } => {
+                    self.roots.push(Root::new(config, self.kernels, class));
+                }
+                RingRole::Alone | RingRole::Leaf { .. } => {
+                    let ring = Ring::new(config, self.kernels, class);
+                    self.rings.insert(at, ring);
+                }
+            }
             self.check_at = self.check_at.or(Some(now.after(CHECK_EVERY)));
         }
     }
@@ -320,12 +352,21 @@ impl<P: Platform> NetreduceDialect<P> {
             routes.retain(|route| route.ring != id);
             !routes.is_empty()
         });
+        self.trees.remove(&id);
         if let Ok(at) = self.ring_at(id) {
             self.rings.remove(at).free_all(context);
         }
-        if self.rings.is_empty() {
+        if let Some(at) = self.roots.iter().position(|root| root.config.id == id) {
+            self.roots.remove(at).free_all(context);
+        }
+        if self.rings.is_empty() && self.roots.is_empty() {
             self.check_at = None;
         }
+    }
+
+    fn statuses(&self) -> Vec<RingStatus> {
+        let rings = self.rings.iter().map(Ring::status);
+        rings.chain(self.roots.iter().map(Root::status)).collect()
     }
 
     fn ring_at(&self, id: RingId) -> Result<usize, usize> {
@@ -358,6 +399,46 @@ impl<P: Platform> NetreduceDialect<P> {
             }
         };
         Ok(&routes[found])
+    }
+
+    /// Takes a partial sum or a total of another switch.
+    fn receive_partial(
+        &mut self,
+        context: &mut Context<P>,
+        (port, udp): (PortId, &UdpFrame),
+        frame: P::Frame,
+    ) -> Result<Next<P::Frame>, DropReason> {
+        let datagram = udp.datagram(frame.data());
+        let id = ring_of_partial(datagram).ok_or(DropReason::NetreduceHeader)?;
+        let tree = self.trees.get(&id).ok_or(DropReason::NetreduceUnknown)?;
+        let from = &udp.addresses;
+        // Members have the ring's key, too: it must come from a switch.
+        if !context.forwarding.is_neighbour(port, from.src_mac) {
+            return Err(DropReason::NetreducePort);
+        }
+        if tree.core != context.core {
+            context.ports.hand_over(tree.core, port, frame);
+            return Ok(Next::Done);
+        }
+        let header = PartialHeader::parse(datagram, &tree.secret, (from.src_ip, from.dst_ip))
+            .map_err(|_| DropReason::NetreduceHeader)?;
+        let mut frame = context.exclusive(frame)?;
+        if !frame.set_len(UDP_END + udp.datagram_bytes) {
+            return Err(DropReason::Length);
+        }
+        let counters = &mut self.counters;
+        if let Some(root) = self.roots.iter_mut().find(|root| root.config.id == id) {
+            root.receive(context, counters, &header, (port, frame, *udp))?;
+            return Ok(Next::Done);
+        }
+        let at = self.rings.binary_search_by_key(&id, |ring| ring.config.id);
+        let ring = &mut self.rings[at.map_err(|_| DropReason::NetreduceUnknown)?];
+        let root = ring.root().ok_or(DropReason::NetreduceUnknown)?;
+        if !context.parents.links(root).any(|(link, _)| link == port) {
+            return Err(DropReason::NetreducePort);
+        }
+        ring.receive_total(context, counters, &header, frame)?;
+        Ok(Next::Done)
     }
 
     /// Remembers the queue pair of a connection whose first message begins.
@@ -396,7 +477,11 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
     type Metrics = Metrics;
 
     fn claims(&self) -> Vec<Claim> {
-        vec![Claim::Transit { ports: PORT..=PORT }]
+        let partials = Claim::Local {
+            ports: PARTIAL_PORT..=PARTIAL_PORT,
+            any_mac: false,
+        };
+        vec![Claim::Transit { ports: PORT..=PORT }, partials]
     }
 
     #[inline(never)]
@@ -409,6 +494,9 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         let Some(udp) = &arrival.udp else {
             return Ok(Next::Forward(frame));
         };
+        if udp.addresses.dst_port == PARTIAL_PORT {
+            return self.receive_partial(context, (arrival.port, udp), frame);
+        }
         let bytes = frame.data();
         let tos = bytes[ipv4::TOS] & !3;
         if tos != self.tos && tos != self.released_tos {
@@ -506,7 +594,7 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         match command {
             Command::Bind(config) => self.bind(context, *config),
             Command::Unbind(id) => self.unbind(context, id),
-            Command::Rings(reply) => reply(self.rings.iter().map(Ring::status).collect()),
+            Command::Rings(reply) => reply(self.statuses()),
         }
     }
 
@@ -514,22 +602,41 @@ impl<P: Platform> Dialect<P> for NetreduceDialect<P> {
         Metrics {
             counters: self.counters,
             in_use: NetreduceUse {
-                held_in_use: self.rings.iter().map(Ring::held).sum(),
+                held_in_use: self.rings.iter().map(Ring::held).sum::<u64>()
+                    + self.roots.iter().map(Root::held).sum::<u64>(),
             },
-            rings: self.rings.iter().map(Ring::status).collect(),
+            rings: self.statuses(),
         }
     }
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        self.check_at
+        if self.trees.is_empty() {
+            return self.check_at;
+        }
+        let repeats = self.rings.iter().filter_map(Ring::due);
+        repeats.chain(self.check_at).min()
     }
 
     fn handle_timeout(&mut self, context: &mut Context<P>) {
-        self.check_at = Some(context.now.after(CHECK_EVERY));
         for ring in &mut self.rings {
-            if ring.waits() && ring.last().after(SILENCE) <= context.now {
+            ring.repeat(context, &mut self.counters);
+        }
+        if self.check_at.is_none_or(|at| context.now < at) {
+            return;
+        }
+        self.check_at = Some(context.now.after(CHECK_EVERY));
+        let now = context.now;
+        let is_silent = |last: Time| last.after(SILENCE) <= now;
+        for ring in &mut self.rings {
+            if ring.waits() && is_silent(ring.last()) {
                 ring.expire(context);
+                self.counters.expired += 1;
+            }
+        }
+        for root in &mut self.roots {
+            if root.waits() && is_silent(root.last()) {
+                root.expire(context);
                 self.counters.expired += 1;
             }
         }

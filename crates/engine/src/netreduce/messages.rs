@@ -123,6 +123,17 @@ impl<F: Frame> Messages<F> {
         self.entries[self.at(number)].slots[slot].kept.as_ref()
     }
 
+    /// Whether a slot has its sum, or is free again.
+    pub(super) fn is_done(&self, number: u32, slot: usize) -> bool {
+        number < self.base || self.kept(number, slot).is_some()
+    }
+
+    /// Whether a slot has the packets of all contributors, and no sum.
+    pub(super) fn is_full(&self, number: u32, slot: usize) -> bool {
+        let found = &self.entries[self.at(number)].slots[slot];
+        found.bitmap == all_ranks(self.contributors as u8) && found.kept.is_none()
+    }
+
     /// Whether a slot lacks this contributor.
     ///
     /// # Errors

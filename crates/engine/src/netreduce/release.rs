@@ -18,6 +18,8 @@ use tally_wire::roce::{BTH_BYTES, Bth, HeaderCrc, ICRC_BYTES, Shift, payload_crc
 
 /// Payload lengths that occur in one message: of the first packet, of others, of the last.
 const SHIFTS: usize = 3;
+/// Why a slot's packets are there.
+const ALL_HELD: &str = "the packets of all contributors are held";
 /// PSNs by which a packet is ahead of all that its receiver expects: less than half of their range.
 const OUT_OF_REACH: u32 = 1 << 22;
 
@@ -69,6 +71,10 @@ pub(super) struct Held<F> {
 }
 
 impl<F: Frame> Held<F> {
+    pub(super) fn elements(&self) -> &[u8] {
+        elements(&self.frame, self.elements_at)
+    }
+
     /// Replaces the elements, and writes the ICRC.
     pub(super) fn write(&mut self, sum: &[u8], crc: u32) {
         let bytes = self.frame.data_mut().expect("made exclusive when it came");
@@ -78,7 +84,7 @@ impl<F: Frame> Held<F> {
     }
 }
 
-/// A sum that was made: the packet of rank 0 that has it, which is read-only.
+/// A sum that was made: a packet that has it, which is read-only.
 pub(super) struct CachedSum<F> {
     pub(super) frame: F,
     pub(super) elements_at: u16,
@@ -155,28 +161,46 @@ fn sum(kernels: Kernels, element: Element, sum: &mut [u8], others: &[&[u8]]) {
     }
 }
 
-/// Sums the packets of a slot, one of each rank, and sends all of them with the sum; returns what
-/// is kept of it.
+/// Adds the elements of a slot's packets to those of the first.
+#[inline]
+pub(super) fn fold<F: Frame>(
+    (kernels, element): (Kernels, Element),
+    packets: &mut [Option<Held<F>>],
+) {
+    const NONE: &[u8] = &[];
+    let Some((first, others)) = packets.split_first_mut() else {
+        return;
+    };
+    let mut sources = [NONE; tally_wire::MAX_WORKERS];
+    for (source, other) in sources.iter_mut().zip(others.iter()) {
+        *source = other.as_ref().expect(ALL_HELD).elements();
+    }
+    let first = first.as_mut().expect(ALL_HELD);
+    let bytes = first.frame.data_mut().expect("made exclusive when it came");
+    let (at, end) = (usize::from(first.elements_at), bytes.len() - ICRC_BYTES);
+    sum(
+        kernels,
+        element,
+        &mut bytes[at..end],
+        &sources[..others.len()],
+    );
+}
+
+/// Sums the packets of a slot, one of each contributor, and sends all of them with the sum; returns
+/// what is kept of it.
 pub(super) fn release_all<P: Platform>(
     context: &mut Context<P>,
     counters: &mut NetreduceCounters,
-    (kernels, element): (Kernels, Element),
+    how: (Kernels, Element),
     class: usize,
     packets: &mut [Option<Held<P::Frame>>],
 ) -> Option<CachedSum<P::Frame>> {
-    const NONE: &[u8] = &[];
+    fold(how, packets);
     let (first, others) = packets.split_first_mut()?;
-    let mut first = first.take().expect("all ranks' packets are held");
-    let mut sources = [NONE; tally_wire::MAX_WORKERS];
-    for (source, other) in sources.iter_mut().zip(others.iter()) {
-        let other = other.as_ref().expect("all ranks' packets are held");
-        *source = elements(&other.frame, other.elements_at);
-    }
+    let mut first = first.take().expect(ALL_HELD);
+    let crc = payload_crc(first.elements());
     let bytes = first.frame.data_mut().expect("made exclusive when it came");
-    let (at, end) = (usize::from(first.elements_at), bytes.len() - ICRC_BYTES);
-    let total = &mut bytes[at..end];
-    sum(kernels, element, total, &sources[..others.len()]);
-    let crc = payload_crc(total);
+    let end = bytes.len() - ICRC_BYTES;
     bytes[end..].copy_from_slice(&first.headers.with(crc));
     counters.sums += 1;
     let egress = egress_of(context, &mut first);
@@ -191,17 +215,28 @@ pub(super) fn release_all<P: Platform>(
         elements_at: first.elements_at,
         crc,
     };
-    for other in others.iter_mut() {
-        let mut other = other.take().expect("all ranks' packets are held");
-        let Some(egress) = egress_of(context, &mut other) else {
-            context.ports.recycle(other.frame);
+    send_all(context, counters, class, &kept, others);
+    Some(kept)
+}
+
+/// Sends packets with a sum.
+pub(super) fn send_all<P: Platform>(
+    context: &mut Context<P>,
+    counters: &mut NetreduceCounters,
+    class: usize,
+    sum: &CachedSum<P::Frame>,
+    packets: &mut [Option<Held<P::Frame>>],
+) {
+    for packet in packets {
+        let mut packet = packet.take().expect(ALL_HELD);
+        let Some(egress) = egress_of(context, &mut packet) else {
+            context.ports.recycle(packet.frame);
             continue;
         };
-        other.write(kept.elements(), crc);
+        packet.write(sum.elements(), sum.crc);
         counters.released += 1;
-        context.ports.forward(egress, class, other.frame);
+        context.ports.forward(egress, class, packet.frame);
     }
-    Some(kept)
 }
 
 /// The port by which a packet leaves: when it came, its receiver may not have been heard yet, and

@@ -4,11 +4,15 @@
 //! its slot by the distance.
 //!
 //! Message k is freed when all members have sent in message k + N: then all have received k (N-9).
-//! So at most 2 N messages are live.
+//! So at most 2 N messages are live. A leaf of a tree knows that by the first total of message
+//! k + N. Its members may have received all of a message of which it has had no total, so at most
+//! 3 N messages are live (N-18).
 
 use super::messages::{Messages, Shape};
-use super::release::{Held, Shifts, release_all, write_headers};
-use super::{NetreduceCounters, RingConfig, RingCounters};
+use super::release::{CachedSum, Held, Shifts, fold, release_all, send_all, write_headers};
+use super::root::{ELEMENTS_AT, shape_of};
+use super::uplink::Uplink;
+use super::{NetreduceCounters, RingConfig, RingCounters, RingRole};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
@@ -16,9 +20,11 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use tally_kernels::Kernels;
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{Channel, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId};
-use tally_wire::roce::{BTH_BYTES, HeaderCrc, Place, Psn, QueuePair, is_sealed};
-use tally_wire::{Mac, Rank, Time};
+use tally_wire::netreduce::{
+    Channel, PartialHeader, PartialKind, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId,
+};
+use tally_wire::roce::{BTH_BYTES, HeaderCrc, ICRC_BYTES, Place, Psn, QueuePair, is_sealed};
+use tally_wire::{Mac, Rank, SwitchName, Time};
 
 /// How a ring is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,10 +33,14 @@ pub struct RingStatus {
     pub id: RingId,
     /// Its members' addresses, by rank.
     pub members: Vec<Ipv4Addr>,
+    /// The switch's part in it.
+    pub role: RingRole,
     /// Its epoch, if one runs.
     pub epoch: Option<RingEpoch>,
-    /// Ranks that the oldest unfinished sum lacks.
+    /// Ranks that the oldest unfinished sum lacks; at the root of a tree, numbers of leaves.
     pub missing: Vec<u8>,
+    /// The oldest unfinished sum lacks no rank of this leaf, and waits for the root.
+    pub awaits_root: bool,
     /// What it did.
     pub counters: RingCounters,
 }
@@ -74,6 +84,10 @@ pub(super) struct Ring<F> {
     has_expired: bool,
     connections: Box<[Option<Connection>]>,
     messages: Messages<F>,
+    /// The first rank whose packets are summed here.
+    first: u8,
+    /// The way to the root, at a leaf of a tree.
+    uplink: Option<Uplink>,
     /// By message number modulo the live messages, and rank: the PSN of the first packet.
     starts: Box<[Psn]>,
     shifts: Shifts,
@@ -97,12 +111,18 @@ enum Position {
 impl<F: Frame> Ring<F> {
     pub(super) fn new(config: RingConfig, kernels: Kernels, class: usize) -> Self {
         let members = config.members.len();
-        let live = config.live_messages();
+        let (live, contributors) = (config.live_messages(), config.contributors());
+        let uplink = match &config.role {
+            RingRole::Leaf { number, root, .. } => Some(Uplink::new(*number, *root)),
+            RingRole::Alone | RingRole::Root { .. } => None,
+        };
         Self {
+            first: config.ranks().start,
+            uplink,
             epoch: None,
             has_expired: false,
             connections: vec![None; members].into(),
-            messages: Messages::new(members, live, config.message_packets),
+            messages: Messages::new(contributors, live, config.message_packets),
             starts: vec![Psn::default(); live as usize * members].into(),
             shifts: Shifts::default(),
             counters: RingCounters::default(),
@@ -136,17 +156,19 @@ impl<F: Frame> Ring<F> {
     pub(super) fn status(&self) -> RingStatus {
         let fastest = self.connections.iter().flatten().map(|it| it.next).max();
         let oldest = fastest.and_then(|end| self.messages.awaited(end));
-        let oldest = oldest.unwrap_or(0);
+        let missing = oldest.unwrap_or(0) << self.first;
         RingStatus {
             id: self.config.id,
             members: self.config.members.clone(),
+            role: self.config.role.clone(),
             epoch: self.epoch.filter(|_| !self.has_expired),
+            awaits_root: oldest == Some(0),
             missing: (0..64)
-                .filter(|&rank| oldest & Rank(rank).bit() != 0)
+                .filter(|&rank| missing & Rank(rank).bit() != 0)
                 .collect(),
             counters: RingCounters {
                 held: self.held(),
-                awaited: u64::from(oldest.count_ones()),
+                awaited: u64::from(missing.count_ones()),
                 ..self.counters
             },
         }
@@ -289,21 +311,103 @@ impl<F: Frame> Ring<F> {
         header: Option<&RingHeader>,
         arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
-        let rank = usize::from(rank);
-        self.messages.lacks(message, slot, rank)?;
+        let own = usize::from(rank - self.first);
+        self.messages.lacks(message, slot, own)?;
         let bytes = u64::from(arrived.elements(elements_at));
         let held = self.prepare(elements_at, header, arrived);
-        let is_full = self.messages.hold(message, slot, rank, held);
+        let is_full = self.messages.hold(message, slot, own, held);
         counters.contributions += 1;
         if is_full {
             let shape = self.messages.shape(message);
             let shape = shape.expect("a message that has begun has a shape");
             let how = (self.kernels, shape.element);
             let row = self.messages.row(message, slot);
+            if let Some(uplink) = &mut self.uplink {
+                fold(how, row);
+                let epoch = self.epoch.expect("a packet is held in an epoch");
+                let ring = (&self.config, epoch, self.class);
+                uplink.send(context, counters, ring, &mut self.messages, (message, slot));
+                return Ok(());
+            }
             let kept = release_all(context, counters, how, self.class, row);
             self.messages.keep(message, slot, kept);
             self.counters.sums += 1;
             self.counters.sum_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// When partial sums are sent to the root again, if any wait.
+    #[inline]
+    pub(super) fn due(&self) -> Option<Time> {
+        self.uplink.as_ref().and_then(Uplink::due)
+    }
+
+    /// Sends partial sums to the root again that are due.
+    pub(super) fn repeat<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+    ) {
+        if let (Some(uplink), Some(epoch)) = (&mut self.uplink, self.epoch) {
+            let ring = (&self.config, epoch, self.class);
+            uplink.repeat(context, counters, ring, &mut self.messages);
+        }
+    }
+
+    /// The root, if this is a leaf.
+    pub(super) fn root(&self) -> Option<&SwitchName> {
+        self.uplink.as_ref().map(Uplink::root)
+    }
+
+    /// Takes a total of the root, in an exclusive frame without padding: releases the packets of
+    /// its slot with it.
+    pub(super) fn receive_total<P: Platform<Frame = F>>(
+        &mut self,
+        context: &mut Context<P>,
+        counters: &mut NetreduceCounters,
+        header: &PartialHeader,
+        frame: F,
+    ) -> Result<(), DropReason> {
+        let (message, slot) = (header.message, usize::from(header.packet));
+        let leaf = self.uplink.as_ref().map(Uplink::leaf);
+        if header.kind != PartialKind::Total || leaf != Some(header.leaf) {
+            return Err(DropReason::NetreduceHeader);
+        }
+        if self.epoch != Some(header.epoch) || self.has_expired {
+            return Err(DropReason::NetreduceEpoch);
+        }
+        let age = message.wrapping_sub(self.messages.base());
+        if age >= self.config.live_messages() {
+            return Err(DropReason::Duplicate);
+        }
+        let elements = header.elements();
+        let is_whole = frame.data().len() == ELEMENTS_AT + elements + ICRC_BYTES;
+        if !is_whole || self.messages.shape(message) != Some(shape_of(header)) {
+            return Err(DropReason::NetreduceShape);
+        }
+        let is_full = self.messages.is_full(message, slot);
+        if !is_full {
+            return Err(DropReason::Duplicate);
+        }
+        let shift = self.shifts.by(elements);
+        let headers = HeaderCrc::of_sealed(frame.data(), shift);
+        let headers = headers.ok_or(DropReason::NetreduceIcrc)?;
+        let crc = headers.payload_crc(frame.data());
+        let total = CachedSum {
+            frame,
+            elements_at: ELEMENTS_AT as u16,
+            crc,
+        };
+        let row = self.messages.row(message, slot);
+        send_all(context, counters, self.class, &total, row);
+        self.messages.keep(message, slot, Some(total));
+        counters.sums += 1;
+        self.counters.sums += 1;
+        self.counters.sum_bytes += elements as u64;
+        let window = u32::from(self.config.window_messages);
+        if let Some(received) = message.checked_sub(window) {
+            self.counters.messages += self.messages.free_through(context, received);
         }
         Ok(())
     }
@@ -391,7 +495,8 @@ impl<F: Frame> Ring<F> {
             return Err(DropReason::NetreduceWindow);
         }
         let shape = Self::shape(header, arrived, self.config.message_packets)?;
-        let have_all_begun = self.messages.begin(number, usize::from(rank), shape)?;
+        let own = usize::from(rank - self.first);
+        let have_all_begun = self.messages.begin(number, own, shape)?;
         let start = self.start(number, rank);
         self.starts[start] = arrived.psn;
         self.connections[usize::from(rank)] = Some(Connection {
@@ -400,7 +505,11 @@ impl<F: Frame> Ring<F> {
             ..connection
         });
         let window = u32::from(self.config.window_messages);
-        if have_all_begun && let Some(received) = number.checked_sub(window) {
+        let is_leaf = self.uplink.is_some();
+        if !is_leaf
+            && have_all_begun
+            && let Some(received) = number.checked_sub(window)
+        {
             self.counters.messages += self.messages.free_through(context, received);
         }
         Ok(())
@@ -472,6 +581,9 @@ impl<F: Frame> Ring<F> {
     pub(super) fn free_all<P: Platform<Frame = F>>(&mut self, context: &mut Context<P>) {
         self.messages.free_all(context);
         self.connections.fill(None);
+        if let Some(uplink) = &mut self.uplink {
+            uplink.clear();
+        }
     }
 
     /// Gives up an epoch whose members fell silent (N-12).

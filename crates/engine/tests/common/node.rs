@@ -239,11 +239,12 @@ impl World {
                 offload: None,
             }
         });
-        let ParentAddress { mac, ip } = ParentAddress {
+        let parent = ParentAddress {
+            name: SwitchName::new(""),
             mac: PARENT.mac,
             ip: PARENT.ip,
         };
-        switch.command(|| Command::Parent(PARENT.port, Some(ParentAddress { mac, ip })));
+        switch.command(|| Command::Parent(PARENT.port, Some(parent)));
         let places = [
             (ROOT, Rank(0), 10),
             (ROOT, Rank::PS, 11),

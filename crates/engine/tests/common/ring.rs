@@ -8,10 +8,10 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tally_engine::forwarding::fabric::{Plan, Table};
 use tally_engine::netreduce::{
-    Command as NetreduceCommand, NetreduceCounters, NetreduceDialect, RingConfig, RingStatus,
-    ServedRing,
+    Command as NetreduceCommand, NetreduceCounters, NetreduceDialect, RingConfig, RingRole,
+    RingStatus, ServedRing,
 };
-use tally_engine::{Command, DialectCommand, Dialects, DropReason, PortId};
+use tally_engine::{Command, DialectCommand, Dialects, DropReason, PortId, SwitchAddress};
 use tally_kernels::Kernels;
 use tally_wire::field::udp;
 use tally_wire::frame::{UDP_END, emit_udp};
@@ -51,6 +51,7 @@ pub fn ring(members: usize) -> RingConfig {
         members: (0..members).map(ip).collect(),
         window_messages: 2,
         message_packets: 4,
+        role: RingRole::Alone,
     }
 }
 
@@ -253,11 +254,22 @@ impl World {
 
     /// A switch of a fabric with these rings, of whose members none has been heard.
     pub fn in_fabric(cores: u8, rings: &[RingConfig], plan: &Plan, table: &Arc<Table>) -> Self {
-        let config = forwarding(ADDRESS, PORTS);
+        Self::in_fabric_at(ADDRESS, cores, rings, plan, table)
+    }
+
+    /// As [`in_fabric`](Self::in_fabric), with these addresses.
+    pub fn in_fabric_at(
+        address: SwitchAddress,
+        cores: u8,
+        rings: &[RingConfig],
+        plan: &Plan,
+        table: &Arc<Table>,
+    ) -> Self {
+        let config = forwarding(address, PORTS);
         let memory = Memory::new(FRAME_BYTES);
         let dialects = dialects(cores, rings);
         let mut world = Self {
-            switch: Switch::in_fabric(ADDRESS, cores, &config, plan, memory, dialects),
+            switch: Switch::in_fabric(address, cores, &config, plan, memory, dialects),
             cores: cores.into(),
         };
         world.set_links(table);

@@ -23,7 +23,9 @@ pub use fabric::{FabricSection, LinkSection, PortRef};
 pub use jobs::{ChildSection, FixedMember, FixedMembers, JobSection, TreeSection};
 pub(crate) use jobs::{is_one, one};
 pub use limits::LimitsSection;
-pub use netreduce::{NetreduceSection, RingSection};
+pub use netreduce::{
+    NetreduceSection, RingLeafSection, RingSection, RingTreeSection, check_ring_trees,
+};
 pub use pool::PoolSection;
 pub use switchml::{Listen, Network, SwitchmlSection};
 pub use tenants::{IdRange, TenantJob, TenantSection};

@@ -18,7 +18,7 @@ use crate::rng::Rng;
 use crate::world::World;
 use std::rc::Rc;
 use std::time::Duration;
-use tally_engine::netreduce::RingConfig;
+use tally_engine::netreduce::{RingConfig, RingRole};
 use tally_wire::netreduce::{RingEpoch, RingId};
 use tally_wire::{Key, Time};
 
@@ -184,6 +184,7 @@ impl Rings {
                     members: members.iter().map(|member| member.ip()).collect(),
                     window_messages: of.window,
                     message_packets: of.packets,
+                    role: RingRole::Alone,
                 },
                 done: vec![0; members.len()],
                 members,

@@ -53,9 +53,8 @@ impl Links {
     /// What the cores do not know of the switches above.
     fn news(&mut self, above: &[NeighbourStatus]) -> Vec<(PortId, ParentAddress)> {
         let all = above.iter().flat_map(|switch| {
-            let NeighbourStatus { mac, ip, .. } = *switch;
-            let links = switch.links.iter();
-            links.map(move |&port| (port, ParentAddress { mac, ip }))
+            let address = ParentAddress::from(switch);
+            switch.links.iter().map(move |&port| (port, address))
         });
         all.filter(|&(port, address)| self.parents.insert(port, address) != Some(address))
             .collect()

@@ -38,7 +38,7 @@ impl Cluster {
     pub fn netreduce_section(&self) -> NetreduceSection {
         let ring = RingSection::new(RING, key(0), self.ring_members());
         NetreduceSection {
-            held: ring.ring().held_max() as u32,
+            held: ring.ring(None).held_max() as u32,
             rings: vec![ring],
             ..NetreduceSection::default()
         }

@@ -127,6 +127,17 @@ impl HeaderCrc {
         (headers.with(crc) == found).then_some(headers)
     }
 
+    /// The CRC of the payload of a frame with these headers, which ends with its ICRC.
+    ///
+    /// # Panics
+    /// If the frame is shorter than an ICRC.
+    #[inline]
+    #[must_use]
+    pub fn payload_crc(self, frame: &[u8]) -> u32 {
+        let (_, icrc) = split(frame).expect("a frame with its ICRC");
+        self.0 ^ u32::from_le_bytes(icrc)
+    }
+
     /// The ICRC of these headers and a payload with this CRC.
     #[inline]
     #[must_use]

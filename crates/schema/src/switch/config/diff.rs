@@ -198,6 +198,7 @@ fn ring_line(edit: &Edit<RingSection>) -> String {
                     &before.message_packets,
                     &after.message_packets,
                 ),
+                (before.tree != after.tree).then(|| "another tree".to_owned()),
             ];
             let parts: Vec<_> = parts.into_iter().flatten().collect();
             format!("ring {}: begins anew: {}", after.id, parts.join(", "))

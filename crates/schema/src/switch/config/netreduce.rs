@@ -1,7 +1,12 @@
 //! Rings of RoCEv2 hosts, for which the switch sums (NetReduce, `docs/NETREDUCE.md`).
 //!
 //! Without the section the switch takes RoCEv2 for ordinary traffic. `held` is packet memory: a
-//! ring holds at most two windows of messages, a packet of each member.
+//! ring holds at most two windows of messages, a packet of each member. A leaf of a tree holds at
+//! most three, of its own members, and the root two, of each leaf.
+
+mod tree;
+
+pub use tree::{RingLeafSection, RingTreeSection, check_ring_trees};
 
 use super::{Config, ConfigError};
 use serde::{Deserialize, Serialize};
@@ -57,6 +62,9 @@ pub struct RingSection {
         skip_serializing_if = "is_default_packets"
     )]
     pub message_packets: u16,
+    /// Switches that sum together, if its hosts are at several. All of them have the same section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tree: Option<RingTreeSection>,
 }
 
 impl RingSection {
@@ -69,19 +77,23 @@ impl RingSection {
             members,
             window_messages: DEFAULT_WINDOW_MESSAGES,
             message_packets: DEFAULT_MESSAGE_PACKETS,
+            tree: None,
         }
     }
 
-    /// The ring, as the engine takes it.
+    /// The ring, as the engine of the switch of this name takes it.
     #[must_use]
-    pub fn ring(&self) -> RingConfig {
+    pub fn ring(&self, switch: Option<&str>) -> RingConfig {
         let id = RingId(self.id);
+        let tree = self.tree.as_ref().zip(switch);
+        let role = tree.and_then(|(tree, name)| tree.role(name));
         RingConfig {
             id,
             secret: self.key.ring_secret(id),
             members: self.members.clone(),
             window_messages: self.window_messages,
             message_packets: self.message_packets,
+            role: role.unwrap_or_default(),
         }
     }
 }
@@ -177,7 +189,10 @@ impl Config {
                 let allowed = format!("1 to {MAX_PACKETS} packets");
                 return bad(&key("message_packets"), &ring.message_packets, &allowed);
             }
-            held += ring.ring().held_max();
+            if let Some(tree) = &ring.tree {
+                self.check_ring_tree(path, i, ring, tree)?;
+            }
+            held += ring.ring(self.name.as_deref()).held_max();
             if held > u64::from(section.held) {
                 let found = format!(
                     "{}: ring {} and those before it hold up to {held} frames",

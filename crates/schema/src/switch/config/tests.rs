@@ -770,7 +770,7 @@ fn rings_have_a_window_and_the_memory_for_it() {
     assert_eq!(c.netreduce_frames(), 16384);
     let window = (c.rings()[0].window_messages, c.rings()[0].message_packets);
     assert_eq!(window, (2, 170));
-    assert_eq!(c.rings()[0].ring().held_max(), 4 * 170 * 2);
+    assert_eq!(c.rings()[0].ring(None).held_max(), 4 * 170 * 2);
 }
 
 #[test]

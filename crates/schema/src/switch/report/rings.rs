@@ -41,9 +41,19 @@ pub struct RingReport {
     /// Its epoch; absent while none runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u32>,
-    /// Ranks whose packets the oldest unfinished sum lacks.
+    /// Ranks whose packets the oldest unfinished sum lacks; at the root of a tree, indices of
+    /// `leaves`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<u8>,
+    /// Name of the root of its tree, if this switch is a leaf.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<String>,
+    /// The oldest unfinished sum has all packets of this leaf, and waits for the root.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub awaits_root: bool,
+    /// Names of the leaves of its tree, if this switch is the root.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leaves: Vec<String>,
     /// What it did.
     #[serde(flatten)]
     pub counters: RingCounters,
@@ -79,20 +89,32 @@ impl Display for RingReport {
             self.counters.messages, self.counters.sums, self.counters.sum_bytes, self.counters.held
         )?;
         if let Some(waiting) = self.waits_for() {
-            write!(
-                f,
-                "; WAITS for {} members: {waiting}",
-                self.counters.awaited
-            )?;
+            let kind = match self.leaves.is_empty() {
+                true => "members",
+                false => "leaves",
+            };
+            match self.counters.awaited {
+                0 => write!(f, "; WAITS for {waiting}")?,
+                count => write!(f, "; WAITS for {count} {kind}: {waiting}")?,
+            }
         }
         Ok(())
     }
 }
 
 impl RingReport {
-    /// The ranks that it waits for, with their addresses.
+    /// The ranks that it waits for, with their addresses, or switches of its tree.
     #[must_use]
     pub fn waits_for(&self) -> Option<String> {
+        if self.awaits_root {
+            let root = self.root.as_deref().unwrap_or_default();
+            return Some(format!("the root, {root}"));
+        }
+        let leaf = |&at: &u8| self.leaves.get(usize::from(at)).cloned();
+        let leaves: Vec<_> = self.missing.iter().filter_map(leaf).collect();
+        if !leaves.is_empty() {
+            return Some(leaves.join(", "));
+        }
         let name = |&rank: &u8| match self.members.get(usize::from(rank)) {
             Some(address) => format!("rank {rank} ({address})"),
             None => format!("rank {rank}"),
