@@ -188,7 +188,8 @@ drop_reasons! {
     NetreducePort = "netreduce-port",
     /// Is a data packet of a ring with a wrong invariant CRC.
     NetreduceIcrc = "netreduce-icrc",
-    /// Is a packet of a ring, to a host whose port is not known.
+    /// Is a packet of a ring, to a host that cannot be reached now, or a partial sum to such a
+    /// root.
     NetreduceNoRoute = "netreduce-no-route",
     /// Came from the card, and is of a kind that the card may not send.
     CardFrame = "card-frame",

@@ -31,6 +31,8 @@ pub enum Event {
     CardCommand(SwitchId, usize),
     /// A core of a switch polls.
     Poll(SwitchId, usize),
+    /// The deadline of a core's dialects.
+    CoreTimer(SwitchId, usize),
     /// A port of a switch can send its next frame.
     PortIdle(SwitchId, PortId),
     /// A host's cable can take more.

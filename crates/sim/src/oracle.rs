@@ -7,6 +7,7 @@ pub use tree::TreeSums;
 
 use crate::rng::{MILLION, mix};
 use half::{bf16, f16};
+use std::ops::Range;
 use tally_wire::Element;
 
 /// Whose i16 and i8 make up for whose, so that the sum of all fits.
@@ -200,6 +201,43 @@ impl Contributions {
     pub fn write_sum(&self, seq: u64, element: Element, payload: &mut [u8]) {
         let all = u64::MAX >> (64 - self.workers.clamp(1, 64));
         self.write_partial(seq, element, all, payload);
+    }
+
+    /// Writes the sum of f32, f16 or bf16 over a tree of switches: each leaf adds its ranks and
+    /// rounds, then the root adds what leaves have and rounds.
+    pub fn write_sum_of_leaves(
+        &self,
+        leaves: &[Range<u8>],
+        seq: u64,
+        element: Element,
+        payload: &mut [u8],
+    ) {
+        let of_leaf = |ranks: &Range<u8>| {
+            let mut partial = vec![0; payload.len()];
+            let bitmap = ranks.clone().fold(0, |bits, rank| bits | 1 << rank);
+            self.write_partial(seq, element, bitmap, &mut partial);
+            partial
+        };
+        let partials: Vec<_> = leaves.iter().map(of_leaf).collect();
+        let width = if element == Element::F32 { 4 } else { 2 };
+        let read = |word: &[u8]| match (element, word) {
+            (Element::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+            (Element::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
+            (_, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+            _ => unreachable!("a word of its element"),
+        };
+        for (at, out) in payload.chunks_exact_mut(width).enumerate() {
+            let words = partials.iter().map(|it| read(&it[at * width..][..width]));
+            let sum = words.reduce(|sum, word| sum + word).unwrap_or(0.0);
+            match element {
+                Element::F16 if sum.is_nan() => out.copy_from_slice(&[0x00, 0x7e]),
+                Element::F16 => out.copy_from_slice(&f16::from_f32(sum).to_le_bytes()),
+                Element::Bf16 if sum.is_nan() => out.copy_from_slice(&[0xc0, 0x7f]),
+                Element::Bf16 => out.copy_from_slice(&bf16::from_f32(sum).to_le_bytes()),
+                _ if sum.is_nan() => out.copy_from_slice(&[0x00, 0x00, 0xc0, 0x7f]),
+                _ => out.copy_from_slice(&sum.to_le_bytes()),
+            }
+        }
     }
 
     /// The fold of f16 or bf16 in f32, before it is rounded.

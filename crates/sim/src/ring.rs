@@ -5,6 +5,7 @@ use crate::address::{Address, SwitchId};
 use crate::oracle::Contributions;
 use crate::rng::{Rng, mix};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tally_engine::netreduce::RingConfig;
@@ -79,6 +80,8 @@ pub struct Plan {
     members: Vec<Address>,
     /// By rank, the connection to the successor: this end, and that of the successor.
     connections: Vec<[End; 2]>,
+    /// Ranks at each leaf of a tree of switches; none without a tree.
+    leaves: Vec<Range<u8>>,
     work: Rc<Work>,
     /// The first all-reduce of the epoch.
     first: usize,
@@ -106,6 +109,7 @@ impl Plan {
         Self {
             switch,
             connections: connections.collect(),
+            leaves: Vec::new(),
             ring: ring.clone(),
             epoch,
             members: members.to_vec(),
@@ -117,6 +121,12 @@ impl Plan {
                 infinite_ppm: work.infinite_ppm,
             },
         }
+    }
+
+    /// With the members of these ranks at each leaf of a tree.
+    #[must_use]
+    pub fn over(self, leaves: Vec<Range<u8>>) -> Self {
+        Self { leaves, ..self }
     }
 
     /// Where a member is.
@@ -217,10 +227,15 @@ impl Plan {
         })
     }
 
-    /// What the all-reduce must give: wrapping, or folded in the order of ranks.
+    /// What the all-reduce must give: wrapping, or folded in the order of ranks, by a tree at each
+    /// leaf and then at the root.
     fn sum(&self, number: usize) -> Vec<u8> {
         let (element, bytes) = self.work.all_reduces[number];
         Self::fill(bytes, number, |chunk, out| match float(element) {
+            Some(float) if !self.leaves.is_empty() => {
+                let leaves = &self.leaves;
+                (self.contributions).write_sum_of_leaves(leaves, chunk, float, out);
+            }
             Some(float) => self.contributions.write_sum(chunk, float, out),
             None => {
                 for (at, word) in out.chunks_exact_mut(4).enumerate() {

@@ -59,6 +59,8 @@ struct Core {
     pending: BTreeSet<u16>,
     /// The beginning of its next poll iteration has been scheduled.
     is_due: bool,
+    /// When its dialects' deadline is looked at.
+    timer_at: Option<Time>,
 }
 
 /// One core's ways out.
@@ -238,6 +240,7 @@ impl Switch {
             rx: (0..ports).map(|_| VecDeque::new()).collect(),
             pending: BTreeSet::new(),
             is_due: false,
+            timer_at: None,
         }
     }
 
@@ -407,6 +410,29 @@ impl Switch {
         for port in std::mem::take(&mut self.waiting) {
             self.arm(number, port, out);
         }
+        let Core { core, timer_at, .. } = &mut self.cores[number];
+        if let Some(at) = core.poll_timeout()
+            && timer_at.is_none_or(|timer| at < timer)
+        {
+            let at = at.max(out.now);
+            *timer_at = Some(at);
+            out.events.push(at, Event::CoreTimer(self.id, number));
+        }
+    }
+
+    /// The deadline of a core's dialects.
+    pub(crate) fn handle_core_timer(&mut self, number: usize, out: &mut Outside<'_>) {
+        // Of a switch that has been stopped meanwhile, there is none.
+        let Some(core) = self.cores.get_mut(number) else {
+            return;
+        };
+        if core.timer_at != Some(out.now) {
+            return;
+        }
+        core.timer_at = None;
+        core.core.begin(out.now);
+        self.transmit(number, out);
+        self.wake_inboxes(out);
     }
 
     /// Has a port's queues looked at when its link is idle, if something waits on this core.

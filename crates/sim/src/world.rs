@@ -44,6 +44,8 @@ use tally_endpoint::{Transmit, datagram_bytes};
 use tally_engine::{JobConfig, Member};
 use tally_kernels::Kernels;
 use tally_wire::frame::{UDP_END, emit_udp};
+use tally_wire::netreduce::PARTIAL_HEADER_BYTES;
+use tally_wire::roce::ICRC_BYTES;
 use tally_wire::switchml::{HEADERS_BYTES as SWITCHML_BYTES, Size};
 use tally_wire::{Addresses, JobId, Time, UNIT_BYTES};
 
@@ -103,6 +105,7 @@ impl<D: Data> World<D> {
         let room = datagram_bytes(config.units_max) + HEADERS_ROOM;
         let room = room.max(SWITCHML_BYTES + Size::B1024.payload_bytes());
         let room = room.max(config.mtu + ring::HEADERS_BYTES);
+        let room = room.max(config.mtu + UDP_END + PARTIAL_HEADER_BYTES + ICRC_BYTES);
         Self {
             now: Time(1_000_000),
             rng: Rng::new(config.seed),
@@ -522,6 +525,10 @@ impl<D: Data> World<D> {
             Event::PortIdle(id, port) => {
                 let (switch, mut outside) = self.split(id);
                 switch.handle_port_idle(port, &mut outside);
+            }
+            Event::CoreTimer(id, core) => {
+                let (switch, mut outside) = self.split(id);
+                switch.handle_core_timer(core, &mut outside);
             }
             Event::Control(id) => {
                 let (switch, mut outside) = self.split(id);

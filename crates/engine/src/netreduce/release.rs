@@ -203,16 +203,24 @@ pub(super) fn release_all<P: Platform>(
     let end = bytes.len() - ICRC_BYTES;
     bytes[end..].copy_from_slice(&first.headers.with(crc));
     counters.sums += 1;
-    let egress = egress_of(context, &mut first);
-    let kept = CachedSum {
-        frame: match egress {
-            Some(egress) => {
+    let elements_at = first.elements_at;
+    let live = (first.egress).filter(|&egress| context.forwarding.is_live(egress));
+    let frame = match live {
+        Some(egress) => {
+            counters.released += 1;
+            context.ports.forward_shared(egress, class, first.frame)
+        }
+        None => {
+            let kept = first.frame.share();
+            if seek(context, class, first.frame, first.port) {
                 counters.released += 1;
-                context.ports.forward_shared(egress, class, first.frame)
             }
-            None => first.frame,
-        },
-        elements_at: first.elements_at,
+            kept
+        }
+    };
+    let kept = CachedSum {
+        frame,
+        elements_at,
         crc,
     };
     send_all(context, counters, class, &kept, others);
@@ -229,28 +237,56 @@ pub(super) fn send_all<P: Platform>(
 ) {
     for packet in packets {
         let mut packet = packet.take().expect(ALL_HELD);
-        let Some(egress) = egress_of(context, &mut packet) else {
-            context.ports.recycle(packet.frame);
-            continue;
-        };
         packet.write(sum.elements(), sum.crc);
-        counters.released += 1;
-        context.ports.forward(egress, class, packet.frame);
+        let (port, egress) = (packet.port, packet.egress);
+        if leave(context, class, packet.frame, (port, egress)) {
+            counters.released += 1;
+        }
     }
 }
 
-/// The port by which a packet leaves: when it came, its receiver may not have been heard yet, and
-/// the link to its receiver may have died since.
-fn egress_of<P: Platform>(context: &mut Context<P>, held: &mut Held<P::Frame>) -> Option<PortId> {
-    let live = (held.egress).filter(|&egress| context.forwarding.is_live(egress));
-    live.or_else(|| {
-        let bytes = held.frame.data_mut().expect("made exclusive when it came");
-        match (context.forwarding).classify_transit(context.now, held.port, bytes, &()) {
-            Ok(Verdict::Forward(egress)) => Some(egress),
-            _ => {
-                context.count_drop(DropReason::NetreduceNoRoute);
-                None
-            }
+/// Sends a packet from `port` by the port that is known. When it came, its receiver may not have been heard
+/// yet, and the link to its receiver may have died since; to an unknown receiver it is flooded, as
+/// any frame. Says whether it left.
+#[inline]
+pub(super) fn leave<P: Platform>(
+    context: &mut Context<P>,
+    class: usize,
+    frame: P::Frame,
+    (port, egress): (PortId, Option<PortId>),
+) -> bool {
+    match egress.filter(|&egress| context.forwarding.is_live(egress)) {
+        Some(egress) => {
+            context.ports.forward(egress, class, frame);
+            true
         }
-    })
+        None => seek(context, class, frame, port),
+    }
+}
+
+#[cold]
+fn seek<P: Platform>(
+    context: &mut Context<P>,
+    class: usize,
+    frame: P::Frame,
+    port: PortId,
+) -> bool {
+    // A shared frame is only read: it is no ARP request, which would be answered in place.
+    let mut headers = [0; UDP_END];
+    headers.copy_from_slice(&frame.data()[..UDP_END]);
+    let forwarding = &context.forwarding;
+    match forwarding.classify_transit(context.now, port, &mut headers, &()) {
+        Ok(Verdict::Forward(egress)) => context.ports.forward(egress, class, frame),
+        Ok(Verdict::Flood) => {
+            let is_closed =
+                |to| forwarding.ports().is_closed(to) || !forwarding.may_flood(port, to);
+            context.ports.flood(port, frame, &[], is_closed);
+        }
+        _ => {
+            context.count_drop(DropReason::NetreduceNoRoute);
+            context.ports.recycle(frame);
+            return false;
+        }
+    }
+    true
 }

@@ -9,7 +9,7 @@
 //! 3 N messages are live (N-18).
 
 use super::messages::{Messages, Shape};
-use super::release::{CachedSum, Held, Shifts, fold, release_all, send_all, write_headers};
+use super::release::{CachedSum, Held, Shifts, fold, leave, release_all, send_all, write_headers};
 use super::root::{ELEMENTS_AT, shape_of};
 use super::uplink::Uplink;
 use super::{NetreduceCounters, RingConfig, RingCounters, RingRole};
@@ -233,10 +233,10 @@ impl<F: Frame> Ring<F> {
         context: &mut Context<P>,
         mut arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
-        let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
         let bytes = (arrived.frame.data_mut()).expect("made exclusive when it came");
         super::release::mark_released(bytes);
-        context.ports.forward(egress, self.class, arrived.frame);
+        let (port, egress) = (arrived.port, arrived.egress);
+        leave(context, self.class, arrived.frame, (port, egress));
         Ok(())
     }
 
@@ -291,13 +291,13 @@ impl<F: Frame> Ring<F> {
         header: Option<&RingHeader>,
         arrived: Arrived<F>,
     ) -> Result<(), DropReason> {
-        let egress = arrived.egress.ok_or(DropReason::NetreduceNoRoute)?;
+        let way = (arrived.port, arrived.egress);
         let mut copy = self.prepare(elements_at, header, arrived);
         let kept = self.messages.kept(message, slot);
         let kept = kept.expect("a slot whose sum was made");
         copy.write(kept.elements(), kept.crc);
         counters.sums_again += 1;
-        context.ports.forward(egress, self.class, copy.frame);
+        leave(context, self.class, copy.frame, way);
         Ok(())
     }
 

@@ -69,6 +69,8 @@ struct Results {
     ring_epochs: u64,
     ring_sums: u64,
     ring_sums_again: u64,
+    ring_trees: u64,
+    ring_partials_again: u64,
     collectives: u64,
     worlds_with_card: u64,
     card_moves: u64,
@@ -134,6 +136,8 @@ pub fn run_args(args: &Args, json: bool) -> Result<ExitCode> {
         ring_epochs: totals.ring_epochs,
         ring_sums: totals.ring_sums,
         ring_sums_again: totals.ring_sums_again,
+        ring_trees: totals.ring_trees,
+        ring_partials_again: totals.ring_partials_again,
         collectives: totals.collectives,
         worlds_with_card: totals.cards,
         card_moves: totals.moves,
@@ -185,7 +189,7 @@ fn table(results: &Results) -> String {
          {} contributions summed in switches, {} of them with others of their poll iteration\n\
          {} results of SwitchML, {} collectives of sessions\n\
          {} worlds with rings of RoCE hosts: {} epochs, {} all-reduces of members, {} sums of \
-         packets, {} of them sent again\n\
+         packets, {} of them sent again; {} rings over trees, {} partial sums again\n\
          {} worlds with a card: {} moves of jobs, {} failovers, {} results of cards, \
          {} hostile frames of cards\n\
          {} whole frames of hostile and ordinary hosts, {} of them forwarded or answered\n\
@@ -206,6 +210,8 @@ fn table(results: &Results) -> String {
         results.ring_all_reduces,
         results.ring_sums,
         results.ring_sums_again,
+        results.ring_trees,
+        results.ring_partials_again,
         results.worlds_with_card,
         results.card_moves,
         results.card_failovers,

@@ -193,6 +193,8 @@ impl Fabric {
             | Err(
                 DropReason::StormBroadcast | DropReason::StormMulticast | DropReason::StormUnknown,
             ) => true,
+            // A host that moves and says the same again within half a second.
+            Err(DropReason::Loop) if !self.truth.contains_key(&(switch, transit.source.0)) => true,
             Ok(Verdict::Local) | Err(_) => known.is_none(),
         };
         findings.require(right, Checker::Forwarding, || {

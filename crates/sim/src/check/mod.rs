@@ -78,6 +78,10 @@ pub struct Totals {
     pub ring_sums: u64,
     /// Packets of rings that were answered with a kept sum, since the switch last started.
     pub ring_sums_again: u64,
+    /// Rings over trees of switches.
+    pub ring_trees: u64,
+    /// Partial sums that leaves sent again.
+    pub ring_partials_again: u64,
     /// Collectives of sessions that are done, over all ranks.
     pub collectives: u64,
     /// Worlds with a card.
@@ -122,6 +126,8 @@ impl Totals {
         self.ring_epochs += other.ring_epochs;
         self.ring_sums += other.ring_sums;
         self.ring_sums_again += other.ring_sums_again;
+        self.ring_trees += other.ring_trees;
+        self.ring_partials_again += other.ring_partials_again;
         self.collectives += other.collectives;
         self.cards += other.cards;
         self.moves += other.moves;
@@ -194,11 +200,20 @@ pub fn run_tree(options: TreeOptions, trace_records: usize) -> Outcome {
     let limit = scenario.deadline();
     play(&mut world, &mut scenario, &findings, limit, trace_records);
     let counters = || world.switches.iter().map(Switch::counters);
+    let of_rings = || world.switches.iter().map(Switch::ring_counters);
+    let rings = scenario.rings.as_ref();
     Outcome {
         seed,
         finding: findings.first(),
         trace: world.trace.as_ref().map(ToString::to_string),
         totals: Totals {
+            rings: u64::from(rings.is_some()),
+            ring_trees: rings.map_or(0, Rings::trees),
+            ring_all_reduces: rings.map_or(0, Rings::all_reduces),
+            ring_epochs: rings.map_or(0, Rings::epochs),
+            ring_sums: of_rings().map(|it| it.sums).sum(),
+            ring_sums_again: of_rings().map(|it| it.sums_again).sum(),
+            ring_partials_again: of_rings().map(|it| it.partials_again).sum(),
             simulated_ms: world.now.0 / 1_000_000,
             events: world.happened,
             fragments: scenario.expected_fragments,
@@ -240,6 +255,8 @@ fn run_options(options: Options, trace_records: usize) -> Outcome {
             ring_epochs: rings.map_or(0, Rings::epochs),
             ring_sums: of_rings.sums,
             ring_sums_again: of_rings.sums_again,
+            ring_trees: 0,
+            ring_partials_again: 0,
             collectives: scenario.sessions.as_ref().map_or(0, |it| it.done),
             cards: u64::from(card.is_some()),
             moves: control.offloaded + control.resumed,

@@ -8,14 +8,14 @@
 
 use super::data::Contributor;
 use super::findings::{Checker, Findings};
-use super::options::fabric::NEAR;
 use super::options::ring::{RingIncident, RingOptions, RingsOptions};
-use crate::address::{Address, HostId, SessionId};
-use crate::frame;
+use crate::address::{Address, HostId, SessionId, SwitchId};
 use crate::link::LinkConfig;
 use crate::ring::{Member, Plan};
 use crate::rng::Rng;
 use crate::world::World;
+use crate::{fabric, frame};
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tally_engine::netreduce::{RingConfig, RingRole};
@@ -33,6 +33,8 @@ const EVENTS: u64 = 500_000;
 struct Ring {
     options: RingOptions,
     config: RingConfig,
+    /// Its switches, and the part of each. The first has members.
+    roles: Vec<(SwitchId, RingRole)>,
     members: Vec<Address>,
     epoch: RingEpoch,
     /// By rank, in this epoch.
@@ -67,6 +69,49 @@ impl Ring {
         self.done.iter().all(|&done| done == all)
     }
 
+    /// Ranks at each leaf; none without a tree.
+    fn leaves(&self) -> Vec<Range<u8>> {
+        let ranks = |role: &RingRole| match role {
+            RingRole::Leaf { ranks, .. } => Some(ranks.clone()),
+            RingRole::Alone | RingRole::Root { .. } => None,
+        };
+        let roles = self.roles.iter();
+        roles.filter_map(|(_, role)| ranks(role)).collect()
+    }
+
+    /// The ring, as each of its switches has it.
+    fn configs(&self) -> Vec<(SwitchId, RingConfig)> {
+        let config = |role: &RingRole| RingConfig {
+            role: role.clone(),
+            ..self.config.clone()
+        };
+        let roles = self.roles.iter();
+        roles.map(|(at, role)| (*at, config(role))).collect()
+    }
+
+    fn bind(&self, world: &mut World<Contributor>) {
+        for (switch, config) in self.configs() {
+            world.bind_ring(switch, config);
+        }
+    }
+
+    /// Packets that a switch may hold for it.
+    fn held_max(&self, switch: SwitchId) -> u64 {
+        let configs = self.configs().into_iter();
+        let mut own = configs.filter(|(at, _)| *at == switch);
+        own.next().map_or(0, |(_, config)| config.held_max())
+    }
+
+    /// Packets that its switches hold for it; `None` where it is not served.
+    fn held(&self, world: &World<Contributor>) -> Vec<Option<u64>> {
+        let of = |(switch, _): &(SwitchId, RingRole)| {
+            let rings = world.switches[usize::from(switch.0)].rings();
+            let mut own = rings.into_iter().filter(|it| it.id == self.config.id);
+            own.next().map(|it| it.counters.held)
+        };
+        self.roles.iter().map(of).collect()
+    }
+
     /// Takes note of what members have done.
     fn note(&mut self, world: &World<Contributor>) {
         for (rank, &session) in self.sessions.iter().enumerate() {
@@ -87,15 +132,16 @@ impl Ring {
         self.epoch = RingEpoch(self.epoch.0.wrapping_add(1));
         let (id, epoch) = (self.config.id, self.epoch.0);
         world.note(|| format!("ring {id}: epoch {epoch} from all-reduce {first} on"));
-        let plan = Rc::new(Plan::new(
-            NEAR,
+        let plan = Plan::new(
+            self.roles[0].0,
             &self.config,
             &self.members,
             self.epoch,
             &self.options.work,
             first,
             rng,
-        ));
+        );
+        let plan = Rc::new(plan.over(self.leaves()));
         let ranks = 0..self.members.len();
         self.sessions = ranks.map(|rank| world.start_member(&plan, rank)).collect();
         self.progress = (0, world.now);
@@ -148,6 +194,36 @@ impl Ring {
     }
 }
 
+/// The parts of switches in a ring whose members are at these, by rank.
+fn roles(at: impl Iterator<Item = SwitchId>, root: SwitchId) -> Vec<(SwitchId, RingRole)> {
+    let mut leaves: Vec<(SwitchId, Range<u8>)> = Vec::new();
+    for (rank, switch) in at.enumerate() {
+        let rank = rank as u8;
+        match leaves.last_mut() {
+            Some((last, ranks)) if *last == switch => ranks.end = rank + 1,
+            _ => leaves.push((switch, rank..rank + 1)),
+        }
+    }
+    if let [(switch, _)] = leaves[..] {
+        return vec![(switch, RingRole::Alone)];
+    }
+    let names = leaves.iter().map(|(switch, _)| fabric::name(*switch));
+    let of_root = RingRole::Root {
+        leaves: names.collect(),
+    };
+    let leaf = |(number, (switch, ranks)): (usize, &(SwitchId, Range<u8>))| {
+        let role = RingRole::Leaf {
+            number: number as u8,
+            ranks: ranks.clone(),
+            root: fabric::name(root),
+        };
+        (*switch, role)
+    };
+    let mut all: Vec<_> = leaves.iter().enumerate().map(leaf).collect();
+    all.push((root, of_root));
+    all
+}
+
 /// The rings of a world.
 pub struct Rings {
     options: RingsOptions,
@@ -159,20 +235,26 @@ pub struct Rings {
 }
 
 impl Rings {
-    /// Connects the hosts to the first switch.
+    /// Connects the hosts, each to a switch. `root` is above these, if they are several.
     #[must_use]
     pub fn new(
         world: &mut World<Contributor>,
         options: &RingsOptions,
         link: LinkConfig,
+        (at, root): (&[SwitchId], SwitchId),
         mut rng: Rng,
     ) -> Self {
-        let hosts = (0..options.hosts).map(|_| world.add_host(NEAR, link, link, Duration::ZERO));
+        let hosts = at.iter();
+        let hosts = hosts.map(|&switch| world.add_host(switch, link, link, Duration::ZERO));
         let hosts: Vec<_> = hosts.collect();
         let rings = options.rings.iter().enumerate().map(|(n, of)| {
             let id = RingId(n as u32 + 1);
             let key = Key::new(&[rng.next() as u8; 32]).expect("32 bytes make a key");
-            let members = of.members.iter().map(|&host| Address {
+            // The ranks of a leaf are behind each other.
+            let mut ranked = of.members.clone();
+            ranked.sort_by_key(|&host| at[host]);
+            let roles = roles(ranked.iter().map(|&host| at[host]), root);
+            let members = ranked.iter().map(|&host| Address {
                 host: hosts[host],
                 udp_port: MEMBER_PORT,
             });
@@ -193,7 +275,11 @@ impl Rings {
                 is_served: true,
                 progress: (0, Time(0)),
                 failed_at: None,
-                options: of.clone(),
+                options: RingOptions {
+                    members: ranked,
+                    ..of.clone()
+                },
+                roles,
             }
         });
         let rings = rings.collect();
@@ -209,7 +295,7 @@ impl Rings {
     /// Has the switch serve the rings, and begins their first epochs.
     pub fn begin(&mut self, world: &mut World<Contributor>) {
         for ring in &mut self.rings {
-            world.bind_ring(NEAR, ring.config.clone());
+            ring.bind(world);
             ring.begin(world, &mut self.rng);
             self.epochs += 1;
         }
@@ -263,21 +349,18 @@ impl Rings {
             return;
         }
         let id = ring.config.id;
-        let held = |world: &World<Contributor>| {
-            let rings = world.switches[0].rings();
-            rings
-                .into_iter()
-                .find(|it| it.id == id)
-                .map(|it| it.counters.held)
-        };
-        let (held_before, frames_before) = (held(world), frame::live());
-        world.unbind_ring(NEAR, id);
+        let (held, frames_before) = (ring.held(world), frame::live());
+        for (switch, _) in &ring.roles {
+            world.unbind_ring(*switch, id);
+        }
         let freed = frames_before - frame::live();
-        findings.require(held(world).is_none(), Checker::Leak, || {
-            format!("the switch still has ring {id}, which was removed")
+        let still = ring.held(world);
+        findings.require(still.iter().all(Option::is_none), Checker::Leak, || {
+            format!("a switch still has ring {id}, which was removed")
         });
-        findings.require(freed == held_before.unwrap_or(0), Checker::Leak, || {
-            format!("ring {id} held {held_before:?} packets and freed {freed}")
+        let all: u64 = held.iter().flatten().sum();
+        findings.require(freed == all, Checker::Leak, || {
+            format!("ring {id} held {held:?} packets and freed {freed}")
         });
     }
 
@@ -285,25 +368,24 @@ impl Rings {
     pub fn add(&mut self, world: &mut World<Contributor>, n: usize) {
         let ring = &mut self.rings[n];
         if !std::mem::replace(&mut ring.is_served, true) {
-            world.bind_ring(NEAR, ring.config.clone());
+            ring.bind(world);
             ring.progress.1 = world.now;
         }
     }
 
     /// Looks at results, at what the switch holds, and for members that notice nothing.
     pub fn look(&mut self, world: &mut World<Contributor>, findings: &Findings) {
-        for status in world.switches[0].rings() {
-            let ring = self.rings.iter().find(|ring| ring.config.id == status.id);
-            let most = ring.map_or(0, |ring| {
-                let slots = 2 * u64::from(ring.options.window) * u64::from(ring.options.packets);
-                slots * ring.members.len() as u64
-            });
-            findings.require(status.counters.held <= most, Checker::Memory, || {
-                format!(
-                    "ring {} holds {} packets of {most}",
-                    status.id, status.counters.held
-                )
-            });
+        for (at, switch) in world.switches.iter().enumerate() {
+            for status in switch.rings() {
+                let ring = self.rings.iter().find(|ring| ring.config.id == status.id);
+                let most = ring.map_or(0, |ring| ring.held_max(SwitchId(at as u16)));
+                findings.require(status.counters.held <= most, Checker::Memory, || {
+                    format!(
+                        "ring {} holds {} packets of {most} at switch {at}",
+                        status.id, status.counters.held
+                    )
+                });
+            }
         }
         for ring in &mut self.rings {
             if ring.look(world, findings) {
@@ -331,6 +413,15 @@ impl Rings {
     pub fn all_reduces(&self) -> u64 {
         let done = self.rings.iter().flat_map(|ring| &ring.done);
         done.map(|&done| done as u64).sum()
+    }
+
+    /// Rings over several switches.
+    #[must_use]
+    pub fn trees(&self) -> u64 {
+        self.rings
+            .iter()
+            .filter(|ring| ring.roles.len() > 1)
+            .count() as u64
     }
 
     /// Epochs begun.

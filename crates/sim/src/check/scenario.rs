@@ -166,7 +166,10 @@ impl Scenario {
             switchml::Session::new(&mut world, of, link, &nodes)
         });
         let rings = options.rings.as_ref();
-        let rings = rings.map(|of| Rings::new(&mut world, of, link, rng.fork()));
+        let rings = rings.map(|of| {
+            let at = vec![NEAR; of.hosts];
+            Rings::new(&mut world, of, link, (&at, NEAR), rng.fork())
+        });
         let spare = options.moving_ps().map(|job| {
             let (_, Address { host, .. }) = ps[job];
             let (node, _) = world.hosts[usize::from(host.0)].at;

@@ -1,5 +1,6 @@
 //! Options of a world with trees of switches.
 
+use super::ring::RingsOptions;
 use super::{JobOptions, MS, Options, in_time};
 use crate::link::Faults;
 use crate::rng::Rng;
@@ -18,6 +19,8 @@ const APART: u64 = 0x7ee5_0f5e_ed00;
 const ADDED: u64 = 0xadde_d7ee_0b1e;
 /// The same of loops.
 const LOOPED: u64 = 0x100b_ed7e_e000;
+/// The same of where rings are.
+const RINGED: u64 = 0x4e7_7ee5;
 /// Worlds with trees whose switches are joined in loops, in a million.
 const LOOPS_PPM: u32 = 400_000;
 /// Longest time for which a switch or a trunk is down without a job noticing more than a delay.
@@ -170,6 +173,9 @@ pub struct TreeOptions {
     pub trunk_faults: [Faults; 2],
     /// Whether all trunks are double. Hellos find the ways then.
     pub has_loops: bool,
+    /// Rings, by host of a ring the switch below the first that it is at: with loops alone, where
+    /// switches say who they are.
+    pub rings: Option<(RingsOptions, Vec<usize>)>,
     /// The parameter servers at a switch share a host.
     pub shared_ps_host: bool,
     /// What happens, and when after the start.
@@ -235,10 +241,14 @@ impl TreeOptions {
             trunk_delay,
             trunk_faults,
             has_loops: Rng::new(seed ^ LOOPED).chance(LOOPS_PPM),
+            rings: None,
             shared_ps_host: rng.chance(500_000),
             incidents: Vec::new(),
             in_job: Vec::new(),
         };
+        if options.has_loops {
+            options.draw_rings(way, quiet);
+        }
         if !quiet {
             options.draw_incidents(rng, doomed);
             options.add_trouble(&mut Rng::new(seed ^ ADDED), doomed);
@@ -247,6 +257,18 @@ impl TreeOptions {
             }
         }
         options
+    }
+
+    /// Draws rings over the switches below the first.
+    fn draw_rings(&mut self, way: Duration, quiet: bool) {
+        let seed = self.base.seed ^ LOOPED;
+        self.rings = RingsOptions::draw(seed, way, self.base.safety, quiet).map(|rings| {
+            let rng = &mut Rng::new(seed ^ RINGED);
+            let leaves = (1..self.above.len()).filter(|&at| self.above[at] == Some(0));
+            let leaves: Vec<_> = leaves.collect();
+            let at = (0..rings.hosts).map(|_| rng.pick(&leaves)).collect();
+            (rings, at)
+        });
     }
 
     /// Adds what frames go round: a cable that is cut.
@@ -512,6 +534,7 @@ mod tests {
         assert!(suffers(|i| matches!(i, TreeIncident::TrunkLate { .. })) > 10);
         assert!(has(&|o| o.has_loops) > 20);
         assert!(suffers(|i| matches!(i, TreeIncident::CableDown { .. })) > 10);
+        assert!(has(&|o| o.rings.is_some()) > 5);
         for options in &drawn {
             assert!(options.jobs.iter().all(|job| job.tree.workers() <= 63));
         }

@@ -17,6 +17,7 @@ use super::data::{Contributor, Facts};
 use super::ending::{Ending, Incarnation, Member, SLACK};
 use super::findings::{Checker, Findings};
 use super::options::tree::TreeOptions;
+use super::ring::Rings;
 use super::setup::job_id;
 use crate::address::{Address, HostId, Place, SessionId, SwitchId};
 use crate::fabric::Trunk;
@@ -50,6 +51,8 @@ enum Plan {
     WorkerStarts { incarnation: usize, rank: u8 },
     Submit { incarnation: usize, rank: u8 },
     Launch { job: usize, after: usize },
+    RingTrouble(usize),
+    RingReturns(usize),
     SafetyEnds,
     Forge,
     Tick,
@@ -90,6 +93,8 @@ pub struct TreeScenario {
     /// By session: incarnation and rank.
     workers: Vec<Option<(usize, u8)>>,
     forger: HostId,
+    /// Rings beside the jobs.
+    pub rings: Option<Rings>,
     /// A hostile host at another switch than the first, and that switch.
     spy: Option<(HostId, usize)>,
     /// The last results that switches have sent, for the spy.
@@ -120,11 +125,12 @@ impl TreeScenario {
         let config = WorldConfig {
             seed: rng.next(),
             units_max,
-            mtu: 0,
+            mtu: options.rings.as_ref().map_or(0, |(rings, _)| rings.mtu()),
             nominal_payload_bytes: None,
         };
         let (mut world, trunks) = setup::switches(&options, config, &mut rng);
         let places = setup::hosts(&options, &mut world, &mut rng);
+        let rings = setup::rings(&options, &mut world);
         for switch in 0..options.above.len() {
             setup::introduce(&options, &mut world, &trunks, switch);
         }
@@ -139,6 +145,7 @@ impl TreeScenario {
             hosts: places.workers,
             workers: Vec::new(),
             forger: places.forger,
+            rings,
             spy: places.spy,
             heard: VecDeque::new(),
             plans: Vec::new(),
@@ -169,6 +176,12 @@ impl TreeScenario {
         for n in 0..self.options.incidents.len() {
             let at = world.now.after(self.options.incidents[n].0);
             self.plan(world, at, Plan::Incident(n));
+        }
+        if let Some(rings) = &mut self.rings {
+            rings.begin(world);
+            for (n, at) in rings.troubles(world.now).into_iter().enumerate() {
+                self.plan(world, at, Plan::RingTrouble(n));
+            }
         }
         let end = world.now.after(self.options.base.safety);
         self.plan(world, end, Plan::SafetyEnds);
@@ -347,11 +360,15 @@ impl TreeScenario {
 
     fn all_over(&self) -> bool {
         let is_over = |&n: &usize| self.incarnations[n].is_over();
-        self.down == 0 && self.launches == 0 && self.current.iter().all(is_over)
+        let are_done = self.rings.as_ref().is_none_or(Rings::is_done);
+        self.down == 0 && self.launches == 0 && are_done && self.current.iter().all(is_over)
     }
 
     fn tick(&mut self, world: &mut World<Contributor>) {
         watch::look_at_totals(self, world);
+        if let Some(rings) = &mut self.rings {
+            rings.look(world, &self.findings);
+        }
         if matches!(self.phase, Phase::Convergence | Phase::OnceMore) {
             watch::look_for_late(self, world);
             watch::look_for_starvation(self, world);
@@ -398,6 +415,9 @@ impl TreeScenario {
     }
 
     fn drained(&mut self, world: &mut World<Contributor>) {
+        if let Some(rings) = &mut self.rings {
+            rings.end(world, &self.findings);
+        }
         self.check_ledger(world);
         for (s, switch) in world.switches.iter().enumerate() {
             self.check_empty(s, switch);
@@ -508,6 +528,18 @@ impl App<Contributor> for TreeScenario {
                 self.launches -= 1;
                 if self.current[job] == after {
                     self.launch(world, job);
+                }
+            }
+            Plan::RingTrouble(n) => {
+                let rings = self.rings.as_mut();
+                let back = rings.and_then(|rings| rings.trouble(world, &self.findings, n));
+                if let Some((ring, at)) = back {
+                    self.plan(world, at, Plan::RingReturns(ring));
+                }
+            }
+            Plan::RingReturns(ring) => {
+                if let Some(rings) = &mut self.rings {
+                    rings.add(world, ring);
                 }
             }
             Plan::SafetyEnds => self.safety_ends(world),

@@ -4,6 +4,7 @@ use super::NodePs;
 use crate::address::{Address, HostId, SwitchId};
 use crate::check::data::Contributor;
 use crate::check::options::tree::TreeOptions;
+use crate::check::ring::Rings;
 use crate::check::setup::{ADDRESSES, job_id, key, link_config, switch_config};
 use crate::fabric::{self, Trunk};
 use crate::link::LinkConfig;
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tally_endpoint::{PsConfig, WorkerConfig};
 use tally_engine::{JobConfig, PoolJob};
+use tally_wire::netreduce::DEFAULT_DSCP;
 
 /// Where processes may run.
 pub(super) struct Places {
@@ -123,6 +125,15 @@ pub(super) fn hosts(
     }
 }
 
+/// Connects the hosts of rings to the switches below the first, which is the root.
+pub(super) fn rings(options: &TreeOptions, world: &mut World<Contributor>) -> Option<Rings> {
+    let (rings, at) = options.rings.as_ref()?;
+    let link = link_config(&options.base, options.base.faults);
+    let at: Vec<_> = at.iter().map(|&switch| SwitchId(switch as u16)).collect();
+    let rng = Rng::new(options.base.seed ^ 0x4e7_7ee5);
+    Some(Rings::new(world, rings, link, (&at, SwitchId(0)), rng))
+}
+
 /// The configuration of a switch with its jobs.
 fn node_config(options: &TreeOptions, switch: usize, rng: &mut Rng) -> SwitchConfig {
     let id = SwitchId(switch as u16);
@@ -140,6 +151,7 @@ fn node_config(options: &TreeOptions, switch: usize, rng: &mut Rng) -> SwitchCon
     config.pool.places = config.jobs.len() as u16;
     config.forwarding.addresses = ADDRESSES;
     config.registry.fabric = Some(fabric::own(id));
+    config.netreduce = options.rings.as_ref().map(|_| DEFAULT_DSCP);
     config
 }
 

@@ -271,7 +271,8 @@ pub(super) fn look_at_totals(scenario: &TreeScenario, world: &World<Contributor>
     let bound = fragments * EVENTS_PER_FRAGMENT
         + 1_000_000
         + seconds * (hosts + switches + 5) * 400
-        + forged * (10 + 4 * (hosts + switches)) * seconds;
+        + forged * (10 + 4 * (hosts + switches)) * seconds
+        + (scenario.rings.as_ref()).map_or(0, |rings| 4 * rings.events_max(seconds));
     let findings = &scenario.findings;
     findings.require(world.happened <= bound, Checker::Memory, || {
         let happened = world.happened;
