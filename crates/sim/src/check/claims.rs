@@ -112,6 +112,9 @@ pub fn look_at_transit(findings: &Findings, switch: SwitchId, transit: &Transit,
         (Ok(_), _) => true,
         // No bound member has that address: it is the host's that claimed it last.
         (Err(DropReason::Reflection), None) => true,
+        // Another host has repeated the very frame within half a second, before the member was
+        // bound (`forwarding/recent.rs`).
+        (Err(DropReason::Loop), None) => true,
         // The hostile host may be behind the same port, too, or the destination.
         (Err(_), _) => sight.shared == Some(ingress),
     };
