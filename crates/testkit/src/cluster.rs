@@ -35,7 +35,7 @@ pub(crate) mod namespaces;
 mod network;
 mod process;
 mod restart;
-mod rings;
+pub(crate) mod rings;
 mod spec;
 mod switch;
 mod switchml;

@@ -4,8 +4,8 @@
 //! `plan.rs` says who is who: names, addresses, links, and each job's tree. Programs run on one of
 //! two networks: `namespaces.rs` (root: a network namespace for each switch and each host, veth
 //! pairs between them) and `memif.rs` (any user: shared memory between the processes).
-//! `switches.rs` starts and ends switches, `members.rs` workers and parameter servers; `uplinks.rs`
-//! reads what leaves sent up.
+//! `switches.rs` starts and ends switches, `members.rs` workers and parameter servers, `rings.rs`
+//! members of a ring; `uplinks.rs` reads what leaves sent up.
 //!
 //! Each job has its own hosts: a worker host behind each leaf for each of its ranks there. The
 //! parameter server of all jobs' nodes at one switch is one process; of several, each has a part of
@@ -18,6 +18,7 @@ mod members;
 mod memif;
 mod namespaces;
 mod plan;
+mod rings;
 mod spec;
 mod switches;
 mod uplinks;
@@ -169,8 +170,11 @@ impl Fabric {
     }
 
     fn write(&self, name: &str, config: &impl Serialize) -> Result<PathBuf> {
+        self.write_text(name, &simd_json::to_string(config)?)
+    }
+
+    fn write_text(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.file(name);
-        let text = simd_json::to_string(config)?;
         // It has keys.
         let mut options = std::fs::File::options();
         options.write(true).create(true).truncate(true).mode(0o600);

@@ -60,7 +60,7 @@ pub struct Args {
 
     /// Protocol that the workers speak
     #[arg(long, value_enum, default_value = "native",
-          conflicts_with_all = ["card", "fabric", "parameter_servers", "policy", "slots", "payload", "window"])]
+          conflicts_with_all = ["card", "parameter_servers", "policy", "slots", "payload", "window"])]
     dialect: Dialect,
 
     /// Parameter servers of the job, with --fabric of each switch, each for a part of the
@@ -78,7 +78,8 @@ pub struct Args {
     restart: Option<String>,
 
     /// Fabric of switches, SPINESxLEAVESxWORKERS behind each leaf, in place of one switch; a job
-    /// for each spine, which is the root of its tree
+    /// for each spine, which is the root of its tree; with --dialect netreduce one ring over 2 or
+    /// more leaves and the first spine
     #[arg(long, value_name = "SHAPE", conflicts_with_all = ["card", "workers", "cores"])]
     fabric: Option<Shape>,
 
@@ -150,6 +151,11 @@ impl Args {
         self.network.unwrap_or_else(Network::for_this_user)
     }
 
+    /// Members of a ring.
+    fn members(&self) -> usize {
+        self.fabric.map_or(self.workers.into(), Shape::total)
+    }
+
     fn check(&self) -> Result<()> {
         ensure!(
             (0.0..0.9).contains(&self.loss),
@@ -167,13 +173,22 @@ impl Args {
             self.parameter_servers
         );
         if self.dialect == Dialect::Netreduce {
+            let members = self.members();
             ensure!(
-                self.workers >= 2,
-                "--workers {}: a ring has 2 to 64",
-                self.workers
+                (2..=64).contains(&members),
+                "--workers or --fabric: a ring of {members}; it has 2 to 64"
             );
             ensure!(
-                self.restart.as_deref().is_none_or(|it| it == "switch"),
+                self.fabric.is_none_or(|shape| shape.leaves >= 2),
+                "--fabric: a ring over several switches needs 2 leaves or more"
+            );
+            let is_one = self.restart.as_deref().is_none_or(|it| !it.contains(','));
+            ensure!(
+                self.fabric.is_none() || is_one,
+                "--restart: with --dialect netreduce one switch"
+            );
+            ensure!(
+                self.fabric.is_some() || self.restart.as_deref().is_none_or(|it| it == "switch"),
                 "--restart {}: with --dialect netreduce only `switch`",
                 self.restart.as_deref().unwrap_or_default()
             );
@@ -280,11 +295,11 @@ struct Results {
 /// If anything could not be run. A wrong sum is no error of the run: it is in the report.
 pub fn run(args: &Args) -> Result<Report> {
     args.check()?;
-    if let Some(shape) = args.fabric {
-        return fabric::run(args, shape);
-    }
     if args.dialect == Dialect::Netreduce {
         return ring::run(args);
+    }
+    if let Some(shape) = args.fabric {
+        return fabric::run(args, shape);
     }
     let network = args.network();
     let workloads = workloads(args)?;
@@ -360,6 +375,7 @@ mod tests {
             "--card --network memif",
             "--dialect netreduce --loss 0.01 --restart switch --network namespaces",
             "--restart both --network namespaces",
+            "--dialect netreduce --fabric 1x2x2 --restart leaf1 --network namespaces",
             "--fabric 2x2x2 --restart leaf2,spine1 --network namespaces",
             "--fabric 2x2x2 --parameter-servers 2",
         ] {
@@ -368,7 +384,20 @@ mod tests {
         for (bad, words) in [
             ("--loss 0.9", "below 0.9"),
             ("--parameter-servers 3", "1, 2, 4, 8 or 16"),
-            ("--dialect netreduce --workers 1", "a ring has 2 to 64"),
+            (
+                "--dialect netreduce --workers 1",
+                "a ring of 1; it has 2 to 64",
+            ),
+            ("--dialect netreduce --fabric 1x4x24", "a ring of 96"),
+            ("--dialect netreduce --fabric 1x1x4", "2 leaves or more"),
+            (
+                "--dialect netreduce --fabric 1x2x2 --restart leaf1,spine1 --network namespaces",
+                "one switch",
+            ),
+            (
+                "--dialect netreduce --fabric 1x2x2 --restart switch --network namespaces",
+                "spine1, leaf1, leaf2",
+            ),
             (
                 "--dialect netreduce --restart ps --network namespaces",
                 "only `switch`",

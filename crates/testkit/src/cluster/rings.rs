@@ -11,14 +11,68 @@ use super::process::Program;
 use crate::ring_worker::RingWorkerReport;
 use anyhow::{Context, Result};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use tally_schema::agent::config::Transport;
 use tally_schema::switch::config::{NetreduceSection, RingSection};
+use tally_wire::{Key, Mac};
 
 /// The number of the ring.
 const RING: u32 = 7;
 /// Where rank 0 listens in its namespace.
 const COORDINATOR_PORT: u16 = 4790;
+
+/// What all members of a ring are started with.
+pub(crate) struct RingArguments<'a> {
+    pub(crate) ring: u32,
+    /// By rank.
+    pub(crate) members: &'a [Ipv4Addr],
+    pub(crate) macs: Vec<Mac>,
+    pub(crate) coordinator: SocketAddr,
+    pub(crate) key_file: &'a Path,
+}
+
+impl RingArguments<'_> {
+    /// Adds the arguments of a member on a host with this transport.
+    pub(crate) fn add_to(&self, command: &mut Command, rank: usize, transport: &Transport) {
+        fn list<T: ToString>(all: &[T]) -> String {
+            let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+            all.join(",")
+        }
+        command.arg("ring-worker");
+        command.args(["--ring", &self.ring.to_string()]);
+        command.arg("--key-file").arg(self.key_file);
+        command.args(["--rank", &rank.to_string()]);
+        command.args(["--members", &list(self.members)]);
+        command.args(["--coordinator", &self.coordinator.to_string()]);
+        match transport {
+            Transport::Dpdk { device, .. } => {
+                command.args(["--device", device, "--macs", &list(&self.macs)]);
+            }
+            Transport::Udp { .. } => {
+                command.args(["--interface", "eth0"]);
+            }
+        }
+    }
+}
+
+/// Where rank 0 of a ring listens for the others: over memif, where hosts have no kernel's network,
+/// on the loopback interface.
+pub(crate) fn coordinator(network: Network, first: Ipv4Addr) -> Result<SocketAddr> {
+    match network {
+        Network::Namespaces => Ok((first, COORDINATOR_PORT).into()),
+        Network::Memif => {
+            let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
+            Ok(free.local_addr()?)
+        }
+    }
+}
+
+/// The hexadecimal digits of a key.
+pub(crate) fn digits(key: &Key) -> String {
+    let bytes = key.as_bytes().iter();
+    bytes.fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+}
 
 /// What a member is called in logs.
 fn name(rank: usize) -> String {
@@ -50,43 +104,23 @@ impl Cluster {
     /// If one cannot be started.
     pub fn start_ring(&self, arguments: impl Fn(usize) -> Vec<String>) -> Result<Vec<Program>> {
         let members = self.ring_members();
-        let coordinator: SocketAddr = match self.spec.network {
-            Network::Namespaces => (members[0], COORDINATOR_PORT).into(),
-            Network::Memif => {
-                let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
-                free.local_addr()?
-            }
-        };
-        let list: Vec<_> = members.iter().map(ToString::to_string).collect();
-        let digits = key(0)
-            .as_bytes()
-            .iter()
-            .fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-        let key_file = self.write_text("ring.key", &digits)?;
+        let coordinator = coordinator(self.spec.network, members[0])?;
+        let key_file = self.write_text("ring.key", &digits(&key(0)))?;
         let start = |rank: usize| {
             let id = self.guest_host(rank);
             let host = self.wires.host(id);
             let report = self.ring_report_path(rank);
             let _ = std::fs::remove_file(&report);
             let mut command = self.on_host(&host, "tally-testkit");
-            command
-                .arg("ring-worker")
-                .args(["--ring", &RING.to_string()]);
-            command.arg("--key-file").arg(&key_file);
-            command.args(["--rank", &rank.to_string()]);
-            command.args(["--members", &list.join(",")]);
-            command.args(["--coordinator", &coordinator.to_string()]);
-            match &host.transport {
-                Transport::Dpdk { device, .. } => {
-                    let first = self.guest_host(0).0;
-                    let macs = (0..members.len()).map(|at| host_mac(first + at).to_string());
-                    let macs: Vec<_> = macs.collect();
-                    command.args(["--device", device, "--macs", &macs.join(",")]);
-                }
-                Transport::Udp { .. } => {
-                    command.args(["--interface", "eth0"]);
-                }
-            }
+            let first = self.guest_host(0).0;
+            let ring = RingArguments {
+                ring: RING,
+                members: &members,
+                macs: (0..members.len()).map(|at| host_mac(first + at)).collect(),
+                coordinator,
+                key_file: &key_file,
+            };
+            ring.add_to(&mut command, rank, &host.transport);
             command.arg("--output").arg(self.ring_output(rank));
             command.arg("--report").arg(&report).args(arguments(rank));
             let name = name(rank);

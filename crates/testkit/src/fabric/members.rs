@@ -13,7 +13,7 @@ use tally_schema::agent::config::{PsConfig, PsJob, SwitchAddress, WorkerConfig, 
 use tally_schema::agent::report::Report as WorkerReport;
 
 impl Fabric {
-    fn command_on(&self, host: usize, program: &str) -> Command {
+    pub(super) fn command_on(&self, host: usize, program: &str) -> Command {
         prefixed(&self.host_prefix(host), &self.spec.programs.join(program))
     }
 

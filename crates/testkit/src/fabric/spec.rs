@@ -69,6 +69,8 @@ pub struct FabricSpec {
     pub parameter_servers: u8,
     /// Hosts behind each leaf on which none of our programs runs.
     pub guests: usize,
+    /// A NetReduce ring of all guests, over all leaves and the first spine.
+    pub ring: bool,
     /// MTU of all links.
     pub mtu: u16,
     /// Rate of a host's link each way, in Mbit/s, in namespaces; by default not limited.
@@ -112,6 +114,7 @@ impl Default for FabricSpec {
             jobs: 2,
             parameter_servers: 1,
             guests: 0,
+            ring: false,
             mtu: 1500,
             host_mbit: None,
             uplink_mbit: None,

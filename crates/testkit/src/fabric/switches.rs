@@ -31,6 +31,7 @@ impl Fabric {
         let jobs = (0..plan.jobs()).filter_map(|job| plan.job_section(job, switch));
         config.jobs = jobs.collect();
         config.window = self.spec.window;
+        config.netreduce = self.netreduce_section(switch);
         if let Some(ms) = self.spec.member_timeout_ms {
             config.member_timeout_ms = ms;
         }

@@ -285,27 +285,7 @@ fn restart(
 
 fn targets(results: &Results) -> Vec<Target> {
     let wrong = results.rows.iter().filter(|row| !row.exact).count();
-    let missing = results
-        .switches
-        .iter()
-        .filter(|it| it.frames_missing != Some(0))
-        .count();
-    vec![
-        Target::at_most(
-            "inexact_runs",
-            wrong as f64,
-            "runs",
-            0.0,
-            "every worker's result against the reference, bit for bit",
-        ),
-        Target::at_most(
-            "buffers_missing",
-            missing as f64,
-            "switches",
-            0.0,
-            "each switch's pool of frames is whole at its end",
-        ),
-    ]
+    super::summary::exactness(wrong, &results.switches)
 }
 
 fn table(parameters: &Parameters, plan: &Plan, results: &Results) -> String {
