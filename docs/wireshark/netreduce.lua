@@ -11,6 +11,9 @@
 --     netreduce.ring == 7 && netreduce.message == 12   all packets of one message
 --     netreduce.flags.summed                           first packets released with the sum
 --     netreduce.packet && netreduce.copy               packets whose PSN was seen before
+--     netreduce.kind == 1 && netreduce.leaf == 0       partial sums of the first leaf of a tree
+--
+-- Between switches of a tree, partial sums and totals have headers of their own (UDP port 4792).
 --
 -- Only a message's first packet has the ring's header. Those behind it are known by their PSN, if
 -- the capture has the first one. A capture of both ports has a packet twice, with the contribution
@@ -18,6 +21,10 @@
 
 local HEADER_BYTES = 32
 local MAGIC = 0x544e5231
+local PARTIAL_PORT, PARTIAL_MAGIC, PARTIAL_HEADER_BYTES, ICRC_BYTES = 4792, 0x544e5031, 36, 4
+local PARTIAL, TOTAL = 1, 2
+local KIND = { [PARTIAL] = "PARTIAL", [TOTAL] = "TOTAL" }
+local LEAF_MAX = 63
 local PSN_MODULUS = 2 ^ 24
 local RANK_MAX = 63
 local MESSAGE_MAX = 2 ^ 32 - 2
@@ -47,6 +54,10 @@ local f = {
   message = ProtoField.uint32("netreduce.message", "Message"),
   bytes = ProtoField.uint32("netreduce.bytes", "Bytes of elements"),
   tag = ProtoField.uint64("netreduce.tag", "Tag", base.HEX),
+  kind = ProtoField.uint8("netreduce.kind", "Kind", base.DEC, KIND),
+  leaf = ProtoField.uint8("netreduce.leaf", "Leaf"),
+  mtu = ProtoField.uint16("netreduce.mtu", "Payload bytes of a packet"),
+  icrc = ProtoField.uint32("netreduce.icrc", "ICRC", base.HEX),
   packet = ProtoField.uint32("netreduce.packet", "Packet of the message"),
   packets = ProtoField.uint32("netreduce.packets", "Packets of the message"),
   first = ProtoField.framenum("netreduce.first", "First packet of the message in frame"),
@@ -238,4 +249,61 @@ local function dissect(tvb, pinfo, root)
   return true
 end
 
+-- What is wrong with a header of a partial sum (N-17), or nothing.
+local function partial_mistakes(header, element_bytes)
+  local mistakes = {}
+  local function check(is_right, field, text, ...)
+    if not is_right then mistakes[#mistakes + 1] = { field, string.format(text, ...) } end
+  end
+  check(header.reserved == 0, "kind", "byte 4 is not 0")
+  check(KIND[header.kind], "kind", "kind %d is not in use", header.kind)
+  check(header.leaf <= LEAF_MAX, "leaf", "leaf %d is above %d", header.leaf, LEAF_MAX)
+  check(ELEMENT[header.element], "element", "element %d is not in use", header.element)
+  check(header.message <= MESSAGE_MAX, "message", "message numbers do not wrap")
+  check(header.bytes > 0 and header.bytes % 4 == 0, "bytes", "%d bytes of elements", header.bytes)
+  local whole = HEADER_BYTES + header.bytes
+  local is_packet = header.mtu > 0 and header.packet * header.mtu < whole
+  check(is_packet, "packet", "packet %d of a message of %d bytes", header.packet, whole)
+  if is_packet then
+    local payload = math.min(whole - header.packet * header.mtu, header.mtu)
+    local expected = payload - (header.packet == 0 and HEADER_BYTES or 0)
+    check(element_bytes == expected, "bytes", "%d bytes of elements, not %d", element_bytes, expected)
+  end
+  return mistakes
+end
+
+local partial = Proto("netreduce_partial", "NetReduce partial sum")
+
+function partial.dissector(tvb, pinfo, root)
+  if tvb:len() < PARTIAL_HEADER_BYTES or tvb(0, 4):uint() ~= PARTIAL_MAGIC then return 0 end
+  local header = {
+    reserved = tvb(4, 1):uint(), kind = tvb(5, 1):uint(), leaf = tvb(6, 1):uint(), element = tvb(7, 1):uint(),
+    message = tvb(16, 4):uint(), bytes = tvb(20, 4):uint(), mtu = tvb(24, 2):uint(), packet = tvb(26, 2):uint(),
+  }
+  pinfo.cols.protocol = "NetReduce"
+  local tree = root:add(netreduce, tvb(), "NetReduce partial sum")
+  tree:add(f.magic, tvb(0, 4))
+  local items = { kind = tree:add(f.kind, tvb(5, 1)), leaf = tree:add(f.leaf, tvb(6, 1)), element = tree:add(f.element, tvb(7, 1)) }
+  tree:add(f.ring, tvb(8, 4))
+  tree:add(f.epoch, tvb(12, 4))
+  items.message = tree:add(f.message, tvb(16, 4))
+  items.bytes = tree:add(f.bytes, tvb(20, 4))
+  tree:add(f.mtu, tvb(24, 2))
+  items.packet = tree:add(f.packet, tvb(26, 2))
+  tree:add(f.tag, tvb(28, 8))
+  local behind = tvb:reported_len() - PARTIAL_HEADER_BYTES
+  for _, mistake in ipairs(partial_mistakes(header, math.max(0, behind - ICRC_BYTES))) do
+    complain(tree, items[mistake[1]], mistake[2])
+  end
+  local elements = math.min(tvb:len() - PARTIAL_HEADER_BYTES, behind - ICRC_BYTES)
+  if elements > 0 then add_elements(tree, tvb(PARTIAL_HEADER_BYTES, elements), header.element) end
+  if behind >= ICRC_BYTES and tvb:len() == tvb:reported_len() then
+    tree:add_le(f.icrc, tvb(tvb:len() - ICRC_BYTES, ICRC_BYTES))
+  end
+  pinfo.cols.info = string.format("%s ring %d epoch %d message %d leaf %d packet %d %s", KIND[header.kind] or "unknown",
+    tvb(8, 4):uint(), tvb(12, 4):uint(), header.message, header.leaf, header.packet + 1, ELEMENT[header.element] or "unknown")
+  return tvb:len()
+end
+
 netreduce:register_heuristic("infiniband.payload", dissect)
+DissectorTable.get("udp.port"):add(PARTIAL_PORT, partial)

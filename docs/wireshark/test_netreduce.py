@@ -29,7 +29,7 @@ WRITE = {"first": 6, "middle": 7, "last": 8, "only": 10}
 IMMEDIATE = {"first": 0, "middle": 1, "last": 3, "only": 5}
 RETH, IMMEDIATE_DATA, ACKNOWLEDGE = struct.pack(">QII", 0x1000, 7, 4096), struct.pack(">I", 9), 17
 TAG = 0x0123456789ABCDEF
-FIELDS = ["magic", "element", "rank", "flags", "flags.summed", "ring", "epoch", "message", "bytes", "tag", "packet", "packets",
+FIELDS = ["kind", "leaf", "mtu", "icrc", "magic", "element", "rank", "flags", "flags.summed", "ring", "epoch", "message", "bytes", "tag", "packet", "packets",
           "first", "copy", "i32", "f32", "f16", "bf16", "malformed"]  # fmt: skip
 ROW = ["frame.number", "_ws.col.Info", "_ws.lua.error", "_ws.malformed"] + [f"netreduce.{name}" for name in FIELDS]
 
@@ -38,8 +38,17 @@ def packet(opcode, psn, payload, *, qp=0x12, source=1, destination=2):
     """Ethernet to ICRC. No reader checks the ICRC here, so it is 0."""
     bth = struct.pack(">BBHII", opcode, 0x40, 0xFFFF, qp, psn & 0xFFFFFF)
     extended = RETH if opcode in (6, 10) else IMMEDIATE_DATA if opcode in (3, 5) else b""
-    udp_payload = bth + extended + payload + bytes(4)
-    udp = struct.pack(">HHHH", 49152, 4791, 8 + len(udp_payload), 0)
+    return datagram(4791, bth + extended + payload + bytes(4), source, destination)
+
+
+def partial(payload, *, kind=1, leaf=1, element=I32, zero=0, number=3, count=0, mtu=256, which=0):
+    """A partial sum or a total, whose ICRC is 0x04030201."""
+    header = struct.pack(">IBBBBIIIIHHQ", 0x544E5031, zero, kind, leaf, element, 7, 5, number, count, mtu, which, TAG)
+    return datagram(4792, header + payload + bytes((1, 2, 3, 4)), 9, 8)
+
+
+def datagram(port, udp_payload, source, destination):
+    udp = struct.pack(">HHHH", 49152, port, 8 + len(udp_payload), 0)
     ip = struct.pack(">BBHHHBBH4s4s", 0x45, 28 << 2, 28 + len(udp_payload), 1, 0x4000, 64, 17, 0,
                      bytes([10, 84, 0, source]), bytes([10, 84, 0, destination]))  # fmt: skip
     ip = ip[:10] + struct.pack(">H", checksum(ip)) + ip[12:]
@@ -86,6 +95,14 @@ def good():
     add(message(4, struct.pack("<2e", 1.5, -0.25), message=4, element=F16, opcodes=WRITE), 4, 1, "f16", psn=4, f16=[1.5, -0.25])
     add(message(5, bytes.fromhex("c03f80be"), message=5, element=BF16), 5, 1, "bf16", psn=5, bf16=[1.5, -0.25])
     add(message(6, i32s(0, 200), message=6, opcodes=IMMEDIATE), 6, 4, "i32", psn=6)
+    # Between switches: the first, a middle and the last packet of a message, and the only one.
+    of = {"count": 800, "mtu": 256}
+    want = {"kind": [1], "leaf": [1], "mtu": [256], "packet": [0], "tag": [TAG], "icrc": [0x04030201]}
+    frames.append(("PARTIAL ring 7 epoch 5 message 3 leaf 1 packet 1 i32", partial(i32s(0, 56), **of), want))
+    frames.append(("TOTAL ring 7 epoch 5 message 3 leaf 0 packet 3 i32", partial(i32s(5, 64), kind=2, leaf=0, which=2, **of), {"kind": [2]}))
+    frames.append(("PARTIAL ring 7 epoch 5 message 3 leaf 1 packet 4 i32", partial(i32s(0, 16), which=3, **of), {"i32": list(range(16))}))
+    only = partial(struct.pack("<2e", 1.5, -0.25), element=F16, count=4, mtu=36)
+    frames.append(("PARTIAL ring 7 epoch 5 message 3 leaf 1 packet 1 f16", only, {"f16": [1.5, -0.25]}))
     return frames
 
 
@@ -98,6 +115,7 @@ ORDINARY = [
     packet(SEND["middle"], 11, bytes(256), qp=0x55),
     packet(SEND["middle"], 14, bytes(256)),
     packet(ACKNOWLEDGE, 10, bytes(4)),
+    datagram(4792, bytes(64), 1, 2),
 ]
 
 BAD = [
@@ -110,6 +128,18 @@ BAD = [
     ("0 bytes of elements", header(count=0), "only"),
     ("36 bytes of header and elements in a packet of 40", header(count=4) + bytes(8), "only"),
     ("36 bytes of header and elements need no packet behind this one", header(count=4) + bytes(4), "first"),
+]
+
+
+BAD_PARTIAL = [
+    ("byte 4 is not 0", {"zero": 1}),
+    ("kind 3 is not in use", {"kind": 3}),
+    ("leaf 64 is above 63", {"leaf": 64}),
+    ("element 4 is not in use", {"element": 4}),
+    ("message numbers do not wrap", {"number": 2**32 - 1}),
+    ("6 bytes of elements", {"count": 6}),
+    ("packet 1 of a message of 36 bytes", {"which": 1}),
+    ("4 bytes of elements, not 8", {"count": 8, "mtu": 40}),
 ]
 
 
@@ -143,6 +173,10 @@ def check_bad(start, folder):
     checks, path = Checks(), folder / "bad.pcap"
     write_pcap(path, [packet(SEND[kind], 100 + i, payload) for i, (_, payload, kind) in enumerate(BAD)])
     for row, (complaint, _, _) in zip(tshark(start, path, ROW), BAD, strict=True):
+        checks.that(complaint in row["netreduce.malformed"], f"{row['netreduce.malformed']}, expected {complaint!r}")
+        checks.that(not row["_ws.lua.error"], f"{complaint}: {row['_ws.lua.error']}")
+    write_pcap(path, [partial(bytes(4), **{"count": 4, "mtu": 36} | fields) for _, fields in BAD_PARTIAL])
+    for row, (complaint, _) in zip(tshark(start, path, ROW), BAD_PARTIAL, strict=True):
         checks.that(complaint in row["netreduce.malformed"], f"{row['netreduce.malformed']}, expected {complaint!r}")
         checks.that(not row["_ws.lua.error"], f"{complaint}: {row['_ws.lua.error']}")
     return checks.verdict("malformed packets")
