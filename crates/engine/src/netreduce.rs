@@ -8,10 +8,10 @@
 //! In a tree the members are those of several switches, its leaves. Each sums its own members'
 //! packets, sends the partial sum to the root, and releases the packets with the total.
 //!
-//! * [`dialect`] finds the ring of a packet, by the [`Connections`] that all cores share.
-//! * [`ring`] is one ring with members: connections, held packets and sums.
-//! * [`uplink`] is a leaf's way to the root.
-//! * [`root`] sums what leaves send.
+//! * `dialect` finds the ring of a packet, by the [`Connections`] that all cores share.
+//! * `ring` is one ring with members: their connections.
+//! * `uplink` is a leaf's way to the root; `root` sums what leaves send.
+//! * `messages` has what rings hold, `release` sums it and sends it.
 //!
 //! Invariants:
 //!
@@ -24,13 +24,12 @@ mod connections;
 pub mod dialect;
 mod messages;
 mod release;
-pub mod ring;
-pub mod root;
+mod ring;
+mod root;
 mod uplink;
 
 pub use connections::Connections;
 pub use dialect::{Command, Metrics, NetreduceDialect, NetreduceUse};
-pub use ring::RingStatus;
 
 use crate::metrics;
 use serde::{Deserialize, Serialize};
@@ -38,7 +37,7 @@ use std::net::Ipv4Addr;
 use std::ops::Range;
 use std::sync::Arc;
 use tally_wire::SwitchName;
-use tally_wire::netreduce::{RingId, RingSecret};
+use tally_wire::netreduce::{RingEpoch, RingId, RingSecret};
 
 /// Messages of a window (N-10), unless configured.
 pub const DEFAULT_WINDOW_MESSAGES: u8 = 2;
@@ -91,6 +90,25 @@ pub struct ServedRing {
     pub config: RingConfig,
     /// Its members' connections.
     pub connections: Arc<Connections>,
+}
+
+/// How a ring is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingStatus {
+    /// The ring.
+    pub id: RingId,
+    /// Its members' addresses, by rank.
+    pub members: Vec<Ipv4Addr>,
+    /// The switch's part in it.
+    pub role: RingRole,
+    /// Its epoch, if one runs.
+    pub epoch: Option<RingEpoch>,
+    /// Ranks that the oldest unfinished sum lacks; at the root of a tree, numbers of leaves.
+    pub missing: Vec<u8>,
+    /// The oldest unfinished sum lacks no rank of this leaf, and waits for the root.
+    pub awaits_root: bool,
+    /// What it did.
+    pub counters: RingCounters,
 }
 
 impl From<RingConfig> for ServedRing {

@@ -138,7 +138,7 @@ struct Tree {
     /// Frames to hosts: leaf, port, frame.
     left: Vec<(usize, u16, Vec<u8>)>,
     seed: u64,
-    /// Of 100 frames between switches that are for switches, so many are lost.
+    /// How many of 100 frames between switches, that are for switches, are lost.
     lost: u64,
 }
 
@@ -163,7 +163,7 @@ impl Tree {
     }
 
     /// Carries frames between switches until none moves.
-    fn settle(&mut self) {
+    fn carry(&mut self) {
         let mut moving = VecDeque::new();
         loop {
             for (at, world) in self.switches.iter_mut().enumerate() {
@@ -188,7 +188,7 @@ impl Tree {
 
     fn send(&mut self, data: &Data) {
         self.switches[leaf_of(data.rank)].send_from(data.rank, &data.frame());
-        self.settle();
+        self.carry();
     }
 
     /// Time passes, and partial sums are sent again.
@@ -197,7 +197,7 @@ impl Tree {
             world.switch.now = world.switch.now.after(Duration::from_millis(millis));
             world.switch.poll();
         }
-        self.settle();
+        self.carry();
     }
 
     /// The elements with which a packet left to its receiver, if it has: once.

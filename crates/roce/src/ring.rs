@@ -13,9 +13,9 @@
 //! Catches:
 //!
 //! * A sum may overwrite the contribution in place: the switch answers a retransmission with the
-//!   sum that it keeps. A switch that has restarted keeps none. So the first message of an epoch has
-//!   no tensor's elements, and others follow when it is acknowledged ([`Ring::sent`]): the switch
-//!   learns a connection by that message alone.
+//!   sum that it keeps. A switch that has restarted keeps none. So the first message of an epoch
+//!   has no tensor's elements, and others follow when it is acknowledged ([`Ring::sent`]): the
+//!   switch learns a connection by that message alone.
 //! * After an error the tensor is neither contribution nor sum.
 //! * An all-reduce is done when its sums have arrived. A NIC may still read the tensor, until its
 //!   sends have completed.

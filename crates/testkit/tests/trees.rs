@@ -77,6 +77,19 @@ fn all_end_well(fabric: &Fabric, workers: Vec<Program>) {
 #[track_caller]
 fn is_exact(fabric: &Fabric, job: usize, elements: u64, arithmetic: &str) {
     let total = fabric.spec().shape.total() as u16;
+    let outputs = (0..total).map(|rank| fabric.output(job, rank));
+    are_exact(fabric, outputs, elements, arithmetic);
+}
+
+/// Outputs of the ranks behind all leaves.
+#[track_caller]
+fn are_exact(
+    fabric: &Fabric,
+    outputs: impl Iterator<Item = PathBuf>,
+    elements: u64,
+    arithmetic: &str,
+) {
+    let total = fabric.spec().shape.total() as u16;
     let reference = Reference {
         program: project().join("worker-agent/reference/check.py"),
     };
@@ -86,7 +99,6 @@ fn is_exact(fabric: &Fabric, job: usize, elements: u64, arithmetic: &str) {
         elements,
         workers: total,
     };
-    let outputs = (0..total).map(|rank| fabric.output(job, rank));
     let tree = fabric.plan().ranks();
     let verdict = reference
         .check_tree(&tree, arithmetic, 1024, &inputs, outputs)
@@ -310,6 +322,77 @@ fn a_tree_is_made_by_request() {
     let workers = fabric.start_workers(0, |_| synthetic(100_000, "fixed"));
     all_end_well(&fabric, workers.unwrap());
     is_exact(&fabric, 0, 100_000, "fixed");
+}
+
+/// The same for a ring of RoCEv2 hosts: it sums over leaves and spine, and a spine that does not
+/// know it is named.
+#[test]
+fn a_ring_over_a_tree_is_made_by_request() {
+    let _alone = alone();
+    let mut fabric = Fabric::new(FabricSpec {
+        jobs: 0,
+        guests: 2,
+        ring: true,
+        ..spec("1x2x2")
+    })
+    .unwrap();
+    let switches: Vec<_> = fabric.plan().switches().collect();
+    for &switch in &switches {
+        let mut config = fabric.switch_config(switch);
+        config.netreduce.as_mut().unwrap().rings.clear();
+        fabric.start_switch_with(switch, &config).unwrap();
+    }
+    let ring = fabric.switch_config(switches[0]).rings()[0].clone();
+    let members: Vec<_> = ring.members.iter().map(ToString::to_string).collect();
+    let members = members.join(",");
+    let add = format!("ring add 7 --members {members} --key-file -");
+    for (wrong, word) in [
+        ("--root spine1", "--leaves"),
+        ("--root spine1 --leaves leaf1", "SWITCH=MEMBERS"),
+        (
+            "--root spine1 --leaves leaf1=2,leaf2=1",
+            "3 members of leaves",
+        ),
+        ("--root spine1 --leaves leaf1=2,moon=2", "moon"),
+    ] {
+        let said = ctl(&fabric, switches[0], &format!("{add} {wrong}"), KEY).unwrap_err();
+        assert!(said.contains(word), "{wrong}: {said}");
+    }
+    let (root, leaves) = switches.split_first().unwrap();
+    let add = format!("{add} --root spine1 --leaves leaf1=2,leaf2=2");
+    for &leaf in leaves {
+        ctl(&fabric, leaf, &add, KEY).unwrap();
+    }
+    let programs = fabric.start_ring(|_| {
+        let sum = ["--synthetic", "--elements", "100000", "--seed", "1"];
+        [&sum[..], &["--retries", "9"]]
+            .concat()
+            .into_iter()
+            .map(str::to_owned)
+            .collect()
+    });
+    let until = Instant::now() + LONG;
+    while !ctl(&fabric, leaves[0], "show rings", "")
+        .unwrap()
+        .contains("the root, spine1")
+    {
+        assert!(Instant::now() < until, "leaf1 waits for nothing");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    ctl(&fabric, *root, &add, KEY).unwrap();
+    all_end_well(&fabric, programs.unwrap());
+    let outputs = (0..4).map(|rank| fabric.ring_output(rank));
+    are_exact(&fabric, outputs, 100_000, "native");
+    let shown = ctl(&fabric, *root, "show rings", "").unwrap();
+    assert!(shown.lines().count() == 2, "{shown}");
+    ctl(&fabric, *root, "ring remove 7", "").unwrap();
+    assert_eq!(
+        ctl(&fabric, *root, "show rings", "")
+            .unwrap()
+            .lines()
+            .count(),
+        1
+    );
 }
 
 /// The key of the first job of a fabric.

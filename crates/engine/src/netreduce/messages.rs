@@ -8,7 +8,7 @@ use super::release::{CachedSum, Held};
 use crate::DropReason;
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
-use tally_wire::netreduce::Element;
+use tally_wire::netreduce::{Element, PartialHeader, RING_HEADER_BYTES};
 use tally_wire::{Rank, all_ranks};
 
 /// What all messages of a number have in common.
@@ -20,6 +20,18 @@ pub(super) struct Shape {
     /// Payload bytes of all packets but the last.
     pub(super) mtu: u16,
     pub(super) packets: u16,
+}
+
+impl Shape {
+    /// That of the message that a partial sum is of.
+    pub(super) fn of_partial(header: &PartialHeader) -> Self {
+        Self {
+            element: header.element,
+            bytes: RING_HEADER_BYTES as u32 + header.bytes,
+            mtu: header.mtu,
+            packets: header.packets().min(u32::from(u16::MAX)) as u16,
+        }
+    }
 }
 
 /// One packet offset of a message.

@@ -245,9 +245,9 @@ pub(super) fn send_all<P: Platform>(
     }
 }
 
-/// Sends a packet from `port` by the port that is known. When it came, its receiver may not have been heard
-/// yet, and the link to its receiver may have died since; to an unknown receiver it is flooded, as
-/// any frame. Says whether it left.
+/// Sends a packet that came by `port`. When it came, its receiver may not have been heard yet, and
+/// the link to its receiver may have died since; to an unknown receiver it is flooded, as any
+/// frame. Says whether it left.
 #[inline]
 pub(super) fn leave<P: Platform>(
     context: &mut Context<P>,

@@ -10,40 +10,19 @@
 
 use super::messages::{Messages, Shape};
 use super::release::{CachedSum, Held, Shifts, fold, leave, release_all, send_all, write_headers};
-use super::root::{ELEMENTS_AT, shape_of};
-use super::uplink::Uplink;
-use super::{NetreduceCounters, RingConfig, RingCounters, RingRole};
+use super::uplink::{ELEMENTS_AT, Uplink};
+use super::{NetreduceCounters, RingConfig, RingCounters, RingRole, RingStatus};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
-use std::net::Ipv4Addr;
 use std::ops::Range;
 use tally_kernels::Kernels;
 use tally_wire::frame::UDP_END;
 use tally_wire::netreduce::{
-    Channel, PartialHeader, PartialKind, RING_HEADER_BYTES, RingEpoch, RingHeader, RingId,
+    Channel, PartialHeader, PartialKind, RING_HEADER_BYTES, RingEpoch, RingHeader,
 };
 use tally_wire::roce::{BTH_BYTES, HeaderCrc, ICRC_BYTES, Place, Psn, QueuePair, is_sealed};
 use tally_wire::{Mac, Rank, SwitchName, Time};
-
-/// How a ring is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RingStatus {
-    /// The ring.
-    pub id: RingId,
-    /// Its members' addresses, by rank.
-    pub members: Vec<Ipv4Addr>,
-    /// The switch's part in it.
-    pub role: RingRole,
-    /// Its epoch, if one runs.
-    pub epoch: Option<RingEpoch>,
-    /// Ranks that the oldest unfinished sum lacks; at the root of a tree, numbers of leaves.
-    pub missing: Vec<u8>,
-    /// The oldest unfinished sum lacks no rank of this leaf, and waits for the root.
-    pub awaits_root: bool,
-    /// What it did.
-    pub counters: RingCounters,
-}
 
 /// A packet of a message, as a connection sends it.
 pub(super) struct Arrived<F> {
@@ -383,7 +362,7 @@ impl<F: Frame> Ring<F> {
         }
         let elements = header.elements();
         let is_whole = frame.data().len() == ELEMENTS_AT + elements + ICRC_BYTES;
-        if !is_whole || self.messages.shape(message) != Some(shape_of(header)) {
+        if !is_whole || self.messages.shape(message) != Some(Shape::of_partial(header)) {
             return Err(DropReason::NetreduceShape);
         }
         let is_full = self.messages.is_full(message, slot);

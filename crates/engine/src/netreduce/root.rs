@@ -10,22 +10,17 @@
 
 use super::messages::{Messages, Shape};
 use super::release::{Held, Shifts, release_all};
-use super::ring::RingStatus;
-use super::{NetreduceCounters, RingConfig, RingCounters};
+use super::uplink::ELEMENTS_AT;
+use super::{NetreduceCounters, RingConfig, RingCounters, RingStatus};
 use crate::context::Context;
 use crate::frame::{Frame, Platform};
 use crate::{DropReason, PortId};
 use tally_kernels::Kernels;
 use tally_wire::field::{ethernet, ipv4, udp};
 use tally_wire::frame::UDP_END;
-use tally_wire::netreduce::{
-    PARTIAL_HEADER_BYTES, PartialHeader, PartialKind, RING_HEADER_BYTES, RingEpoch,
-};
-use tally_wire::roce::{HeaderCrc, is_sealed};
+use tally_wire::netreduce::{PartialHeader, PartialKind, RingEpoch};
+use tally_wire::roce::{HeaderCrc, ICRC_BYTES, is_sealed};
 use tally_wire::{Time, UdpFrame};
-
-/// Where the elements of a partial sum begin in its frame.
-pub(super) const ELEMENTS_AT: usize = UDP_END + PARTIAL_HEADER_BYTES;
 
 /// The root of a ring on the core that serves it.
 pub(super) struct Root<F> {
@@ -41,16 +36,6 @@ pub(super) struct Root<F> {
     shifts: Shifts,
     counters: RingCounters,
     last: Time,
-}
-
-/// The shape of the message that a partial sum is of.
-pub(super) fn shape_of(header: &PartialHeader) -> Shape {
-    Shape {
-        element: header.element,
-        bytes: RING_HEADER_BYTES as u32 + header.bytes,
-        mtu: header.mtu,
-        packets: header.packets().min(u32::from(u16::MAX)) as u16,
-    }
 }
 
 impl<F: Frame> Root<F> {
@@ -111,11 +96,11 @@ impl<F: Frame> Root<F> {
     ) -> Result<(), DropReason> {
         let (message, slot) = (header.message, usize::from(header.packet));
         let leaf = usize::from(header.leaf);
-        let shape = shape_of(header);
+        let shape = Shape::of_partial(header);
         if header.kind != PartialKind::Partial || leaf >= self.leaves {
             return Err(DropReason::NetreduceHeader);
         }
-        let is_whole = frame.data().len() == ELEMENTS_AT + header.elements() + ICRC;
+        let is_whole = frame.data().len() == ELEMENTS_AT + header.elements() + ICRC_BYTES;
         if !is_whole || shape.packets > self.config.message_packets {
             return Err(DropReason::NetreduceShape);
         }
@@ -206,5 +191,3 @@ impl<F: Frame> Root<F> {
         self.has_expired = true;
     }
 }
-
-const ICRC: usize = tally_wire::roce::ICRC_BYTES;

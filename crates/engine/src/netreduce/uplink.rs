@@ -23,6 +23,9 @@ const REPEAT_AFTER: Duration = Duration::from_millis(4);
 /// Times that it doubles: up to 256 ms.
 const DOUBLINGS: u32 = 6;
 
+/// Where the elements of a partial sum or a total begin in its frame.
+pub(super) const ELEMENTS_AT: usize = UDP_END + PARTIAL_HEADER_BYTES;
+
 /// A slot that has no total yet.
 struct Waiting {
     message: u32,

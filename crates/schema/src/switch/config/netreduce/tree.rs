@@ -81,7 +81,7 @@ impl Config {
         let members: usize = leaves.iter().map(|leaf| usize::from(leaf.members)).sum();
         if members != ring.members.len() {
             let found = format!("{members} members of leaves");
-            let allowed = format!("as many as the ring has, {}", ring.members.len());
+            let allowed = format!("{}, the members of the ring", ring.members.len());
             return bad("leaves", &found, &allowed);
         }
         let name = self.name.as_deref().unwrap_or_default();
