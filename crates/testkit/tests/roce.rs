@@ -22,6 +22,8 @@ const LONG: Duration = Duration::from_secs(120);
 const MESSAGES: u32 = 100;
 const MESSAGE_BYTES: u32 = 65_536;
 const PATH_MTU: u32 = 1024;
+/// Elements with which a ring begins each epoch (N-15).
+const OPENING_BYTES: u64 = 4;
 /// The key of all rings here.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f";
 
@@ -42,7 +44,7 @@ impl Lab {
     /// Over links that lose this share of frames each way.
     fn boot(machines: usize, wire_loss: Option<f64>) -> Self {
         let spec = Spec {
-            jobs: Vec::new(),
+            jobs: vec![2],
             guests: machines,
             programs: programs(),
             wire_loss,
@@ -144,7 +146,7 @@ type Case = (&'static str, fn(&mut Lab));
 fn machines_at_a_switch() {
     let _alone = alone();
     let mut lab = Lab::boot(3, None);
-    let cases: [Case; 11] = [
+    let cases: [Case; 12] = [
         ("messages of rdma_rxe cross the switch", messages_cross),
         ("a ring says what was not summed", not_summed),
         ("a ring of two sums every type", |lab| every_type(lab, 2)),
@@ -159,6 +161,7 @@ fn machines_at_a_switch() {
             "a switch restarts, and the next epoch sums",
             switch_restarts,
         ),
+        ("what a bit costs the CPU of a host", cpu_of_hosts),
     ];
     for (name, case) in cases {
         println!("{name}");
@@ -176,7 +179,8 @@ fn messages_cross(lab: &mut Lab) {
         served(&mut lab.machines[0], test);
     }
     let report = lab.restart_switch(0);
-    let ports = &report.ports;
+    // The machines' are the last ones.
+    let ports = &report.ports[report.ports.len() - lab.machines.len()..];
     let sent = (tests.len() as u32 * MESSAGES * MESSAGE_BYTES / PATH_MTU).into();
     assert!(ports[1].counters.rx_frames > sent && ports[0].counters.tx_frames > sent);
     // Acknowledgements come back.
@@ -213,6 +217,7 @@ fn every_type(lab: &mut Lab, members: usize) {
     let report = lab.restart_switch(members).netreduce.unwrap();
     // Each once, in multiples of four bytes, also if a machine was slow and sent some again.
     let bytes = 4 * (3 * 100_000 + 2 * 43_520 + 3 * 4 + 2 * 50_001 + 3 * 100_000);
+    let bytes = bytes + 5 * OPENING_BYTES;
     assert_eq!(report.rings[0].counters.sum_bytes, bytes, "{report}");
 }
 
@@ -319,7 +324,7 @@ fn agents_sum(lab: &mut Lab) {
     // The sum, and three floats for the mean.
     assert_eq!(
         report.rings[0].counters.sum_bytes,
-        4 * 100_001 + 12,
+        OPENING_BYTES + 4 * 100_001 + 12,
         "{report}"
     );
 }
@@ -339,7 +344,7 @@ fn hosts_of_two_ranks(lab: &mut Lab) {
     let report = lab.restart_switch(2).netreduce.unwrap();
     assert_eq!(
         report.rings[0].counters.sum_bytes,
-        4 * 50_000 + 12,
+        OPENING_BYTES + 4 * 50_000 + 12,
         "{report}"
     );
 }
@@ -438,6 +443,58 @@ fn switch_restarts(lab: &mut Lab) {
     }
 }
 
+/// By a ring, whose transport is the kernel's here (`rdma_rxe`), and by sockets. It is the
+/// emulator's CPU time, of what more rounds take.
+fn cpu_of_hosts(lab: &mut Lab) {
+    lab.restart_switch(2);
+    lab.cluster.start_ps(0).unwrap();
+    let job = lab.config(0).jobs.remove(0);
+    let digits = job.key.as_bytes().iter();
+    let digits = digits.fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    let switch = lab.config(0).address.ip;
+    let sum = |rounds: u32| format!("--synthetic --elements 500K --repeat {rounds}");
+    let ring = |lab: &Lab, rank: usize, rounds| {
+        format!(
+            "echo {KEY} | tally-agent ring --ring 1 --key-file - --rank {rank} --members 2 \
+             --address {} --coordinator {}:4790 {} --output /tmp/sum",
+            lab.ip(rank),
+            lab.ip(0),
+            sum(rounds)
+        )
+    };
+    let sockets = |lab: &Lab, rank: usize, rounds| {
+        format!(
+            "umask 077; echo '{{\"switch\": {{\"address\": \"{switch}\"}}, \"job\": {{\"id\": {}, \
+             \"key\": \"{digits}\", \"workers\": 2, \"rank\": {rank}}}, \"transport\": \
+             {{\"type\": \"udp\", \"bind\": \"{}:0\"}}}}' >/tmp/worker.json; \
+             tally-agent allreduce --config /tmp/worker.json --arithmetic native {} --output /tmp/sum",
+            job.id,
+            lab.ip(rank),
+            sum(rounds)
+        )
+    };
+    let [few, many] = [1, 9];
+    let mut cost = |command: &dyn Fn(&Lab, usize, u32) -> String| {
+        let mut took = |rounds| {
+            let before = lab.machines[0].cpu_time().unwrap();
+            for rank in 0..2 {
+                let command = command(lab, rank, rounds);
+                lab.machines[rank].start(&command).unwrap();
+            }
+            lab.ends(2).into_iter().for_each(|said| drop(said.unwrap()));
+            lab.machines[0].cpu_time().unwrap() - before
+        };
+        let more = took(few);
+        let more = took(many).saturating_sub(more);
+        let gbit = f64::from(many - few) * 500_000.0 * 32.0 / 1e9;
+        more.as_secs_f64() / gbit
+    };
+    let [ring, sockets] = [cost(&ring), cost(&sockets)];
+    let ratio = ring / sockets;
+    println!("CPU s a Gbit: ring {ring:.2}, sockets {sockets:.2}; ratio {ratio:.2}");
+    assert!(ring > 0.0 && sockets > 0.0);
+}
+
 #[test]
 #[ignore = "boots virtual machines: ./test roce"]
 fn sums_over_links_that_lose_packets_are_exact() {
@@ -455,6 +512,7 @@ fn sums_over_links_that_lose_packets_are_exact() {
     assert!(lost > 0, "{losses:?}");
     // Retransmissions are in no sum.
     let report = lab.restart_switch(0).netreduce.unwrap();
-    assert_eq!(report.rings[0].counters.sum_bytes, 3 * 400_000, "{report}");
+    let bytes = OPENING_BYTES + 3 * 400_000;
+    assert_eq!(report.rings[0].counters.sum_bytes, bytes, "{report}");
     assert!(report.counters["sums_again"] > 0, "{report}");
 }

@@ -187,7 +187,7 @@ impl Uplink {
         head.copy_from_slice(&header.emit(&config.secret, way));
         rest[..elements.len()].copy_from_slice(elements);
         seal(out);
-        context.ports.send(port, class, frame);
+        context.ports.forward(port, class, frame);
         Ok(())
     }
 }

@@ -25,7 +25,7 @@ const BRIDGE: &str = "bridge0";
 /// A running virtual machine. It ends with the value.
 pub struct Machine {
     name: String,
-    _program: Program,
+    program: Program,
     channel: BufReader<UnixStream>,
 }
 
@@ -104,7 +104,7 @@ impl Cluster {
         };
         Ok(Machine {
             name,
-            _program: program,
+            program,
             channel,
         })
     }
@@ -129,6 +129,19 @@ fn bridge(namespace: &str, mtu: &str) -> Result<()> {
 }
 
 impl Machine {
+    /// CPU time that the emulator has used.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.program.id()))?;
+        // Behind the name, which may have spaces.
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        let ticks = fields.split_whitespace().skip(11).take(2);
+        let ticks = ticks.map(str::parse::<u64>).sum::<Result<u64, _>>();
+        Ok(Duration::from_millis(10 * ticks.context("CPU time")?))
+    }
+
     /// Runs a command of its shell and returns its output.
     ///
     /// # Errors
