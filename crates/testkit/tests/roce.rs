@@ -473,7 +473,7 @@ fn cpu_of_hosts(lab: &mut Lab) {
             sum(rounds)
         )
     };
-    let [few, many] = [1, 9];
+    let [few, many] = [1, 5];
     let mut cost = |command: &dyn Fn(&Lab, usize, u32) -> String| {
         let mut took = |rounds| {
             let before = lab.machines[0].cpu_time().unwrap();
