@@ -1,5 +1,8 @@
 # Sourced by ./demo and ./test: sees to it that what they need is installed.
 
+# Python keeps what it compiles, whatever the environment says: PyTorch takes seconds to compile.
+export PYTHONDONTWRITEBYTECODE=
+
 # need PACKAGE...: installs the Debian packages that are missing. Without root, names them and
 # exits. On another distribution, looks for their contents, names what is missing, and exits.
 need() {

@@ -338,6 +338,7 @@ impl Client {
         self.until("room for a collective", None, |it| {
             it.under_way.len() < most
         })?;
+        self.release()?;
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         let message = FromProcess::Submit {

@@ -11,8 +11,8 @@ use crate::message::{FromAgent, FromProcess, NO_REGION};
 use crate::socket::{self, Seqpacket};
 use crate::{
     Access, Arithmetic, Awaited, Caller, Class, Client, Dtype, Failure, Fallbacks, Hello, Limits,
-    Listener, LocalError, MESSAGE_BYTES_MAX, Operation, Peer, PendingPeer, Priority, Request, Span,
-    Submission, VERSION, status,
+    Listener, LocalError, MESSAGE_BYTES_MAX, Operation, Peer, PendingPeer, Priority, Request,
+    SharedMemory, Span, Submission, VERSION, status,
 };
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -62,6 +62,8 @@ struct Counts {
     closed: AtomicUsize,
     malformed: AtomicUsize,
     fallbacks: Mutex<Fallbacks>,
+    /// Where collectives were.
+    memory: Mutex<Vec<SharedMemory>>,
 }
 
 impl Agent {
@@ -158,6 +160,8 @@ fn serve(pending: PendingPeer, stop: &AtomicBool, counts: &Counts) {
                 ticket, mut span, ..
             })) => {
                 add_one(&mut span);
+                let place = span.memory().map(|(memory, _)| memory);
+                counts.memory.lock().unwrap().extend(place);
                 peer.complete(ticket);
             }
             Ok(Some(Request::Finish)) => {
@@ -324,6 +328,22 @@ fn regions_have_limits_and_dropped_ones_do_not_count() {
         client.region(1 << 20).unwrap();
     }
     agent.serves();
+}
+
+#[test]
+fn a_dropped_region_is_released_before_the_next_collective() {
+    let agent = Agent::new();
+    let mut client = agent.client();
+    let [first, second] = [(); 2].map(|()| client.region(1000).unwrap());
+    let ticket = client.submit(&first, 0, 1, &sum("w")).unwrap();
+    client.wait(ticket, Some(LONG)).unwrap();
+    let memory = agent.counts.memory.lock().unwrap()[0].clone();
+    agent.counts.memory.lock().unwrap().clear();
+    assert!(memory.is_in_use());
+    drop(first);
+    let ticket = client.submit(&second, 0, 1, &sum("w")).unwrap();
+    client.wait(ticket, Some(LONG)).unwrap();
+    assert!(!memory.is_in_use());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use tally_testkit::cluster::{Cluster, Machine, Spec};
 use tally_testkit::reference::{Inputs, Reference};
 
 /// A command of an emulated CPU that others share.
-const LONG: Duration = Duration::from_secs(120);
+const LONG: Duration = Duration::from_secs(300);
 /// Messages of perftest, in numbers and bytes, and the longest payload of a packet.
 const MESSAGES: u32 = 100;
 const MESSAGE_BYTES: u32 = 65_536;
@@ -52,7 +52,10 @@ impl Lab {
         };
         let mut cluster = Cluster::new(spec).unwrap();
         cluster.start_switch().unwrap();
-        let machines = cluster.boot_guests(&image()).unwrap();
+        let folders = ["examples", "packages"].map(|it| programs().join(it));
+        let folders = folders.map(|it| it.canonicalize().unwrap().display().to_string());
+        let machines = cluster.boot_guests(&image(), &folders.join(":"));
+        let machines = machines.unwrap();
         Self { machines, cluster }
     }
 
@@ -125,7 +128,7 @@ fn serve(machine: &mut Machine, test: &str) {
     let server = perftest(test);
     // Until its TCP port 18515 listens.
     let command = format!(
-        "{server} >/tmp/{test} 2>&1 & \
+        "{server} >/run/{test} 2>&1 & \
          until grep -q ':4853 00000000:0000 0A' /proc/net/tcp*; do sleep 0.1; done"
     );
     machine.run(&command, LONG).unwrap();
@@ -133,7 +136,7 @@ fn serve(machine: &mut Machine, test: &str) {
 
 /// Waits for the end of perftest's server.
 fn served(machine: &mut Machine, test: &str) {
-    let command = format!("while pidof {test} >/dev/null; do sleep 0.1; done; cat /tmp/{test}");
+    let command = format!("while pidof {test} >/dev/null; do sleep 0.1; done; cat /run/{test}");
     let said = machine.run(&command, LONG).unwrap();
     assert!(said.contains("BW average"), "{said}");
 }
@@ -146,7 +149,7 @@ type Case = (&'static str, fn(&mut Lab));
 fn machines_at_a_switch() {
     let _alone = alone();
     let mut lab = Lab::boot(3, None);
-    let cases: [Case; 12] = [
+    let cases: [Case; 14] = [
         ("messages of rdma_rxe cross the switch", messages_cross),
         ("a ring says what was not summed", not_summed),
         ("a ring of two sums every type", |lab| every_type(lab, 2)),
@@ -154,6 +157,11 @@ fn machines_at_a_switch() {
         ("sums are the reference's", sums_are_the_reference_s),
         ("agents sum for processes in a ring", agents_sum),
         ("hosts of two ranks are a ring", hosts_of_two_ranks),
+        ("numpy sums in a ring", numpy_sums),
+        (
+            "regions are registered until they are freed",
+            regions_are_registered,
+        ),
         ("an agent names what a ring lacks", agents_fail),
         ("a ring and perftest share the switch", ring_and_perftest),
         ("a member dies, and the ring forms again", member_dies),
@@ -233,7 +241,7 @@ fn sums_are_the_reference_s(lab: &mut Lab) {
             let command = format!(
                 "echo {KEY} | tally-agent ring --ring 1 --key-file - --rank {rank} --members 3 \
                  --address {} --coordinator {}:4790 --synthetic --seed 5 --element {element} \
-                 --elements 5001 --repeat 2 --output /tmp/sum >&2 && od -An -v -tx1 /tmp/sum",
+                 --elements 5001 --repeat 2 --output /run/sum >&2 && od -An -v -tx1 /run/sum",
                 lab.ip(rank),
                 lab.ip(0)
             );
@@ -272,7 +280,7 @@ fn sums_are_the_reference_s(lab: &mut Lab) {
 fn agent(lab: &Lab, rank: usize, workers: usize, ranks_per_host: usize) -> String {
     let (address, first) = (lab.ip(rank), lab.ip(0));
     format!(
-        r#"{{"socket": "/tmp/agent.sock", "switch": {{"address": "{first}"}}, "jobs": [],
+        r#"{{"socket": "/run/agent.sock", "switch": {{"address": "{first}"}}, "jobs": [],
             "transport": {{"type": "udp", "bind": "{address}"}},
             "timeouts": {{"join_ms": 10000, "stall_ms": 20000}},
             "rings": [{{"id": 1, "key": "{KEY}", "workers": {workers},
@@ -282,24 +290,24 @@ fn agent(lab: &Lab, rank: usize, workers: usize, ranks_per_host: usize) -> Strin
     .replace('\n', " ")
 }
 
-/// Starts an agent at a host, the C example as each rank of the host in `ranks`, and shows what all
-/// of them said when the ranks have ended.
-fn train(lab: &mut Lab, host: usize, config: &str, workers: usize, ranks: &[usize], elements: u32) {
+/// Starts an agent at a host, and a program as each rank of the host in `ranks`; shows what all of
+/// them said when the ranks have ended.
+fn train(lab: &mut Lab, host: usize, config: &str, workers: usize, ranks: &[usize], program: &str) {
     let mut command = format!(
-        "umask 077; echo '{config}' >/tmp/agent.json; \
-         tally-agent serve --config /tmp/agent.json >/tmp/agent.log 2>&1 & agent=$!; \
-         until [ -S /tmp/agent.sock ]; do sleep 0.1; done; \
-         export TALLY_SOCKET=/tmp/agent.sock TALLY_JOB=1 WORLD_SIZE={workers}; "
+        "umask 077; echo '{config}' >/run/agent.json; \
+         tally-agent serve --config /run/agent.json >/run/agent.log 2>&1 & agent=$!; \
+         until [ -S /run/agent.sock ]; do sleep 0.1; done; \
+         export TALLY_SOCKET=/run/agent.sock TALLY_JOB=1 WORLD_SIZE={workers}; "
     );
     for rank in ranks {
-        command +=
-            &format!("RANK={rank} all_reduce {elements} >/tmp/rank{rank} 2>&1 & r{rank}=$!; ");
+        command += &format!("RANK={rank} {program} >/run/rank{rank} 2>&1 & r{rank}=$!; ");
     }
     command += "failed=0; ";
     for rank in ranks {
-        command += &format!("wait $r{rank} || failed=1; cat /tmp/rank{rank}; ");
+        command += &format!("wait $r{rank} || failed=1; cat /run/rank{rank}; ");
     }
-    command += "kill $agent; wait $agent; cat /tmp/agent.log; exit $failed";
+    command += "echo left $(rdma resource show mr | grep -c 'comm ring 1'); ";
+    command += "kill $agent; wait $agent; cat /run/agent.log; exit $failed";
     lab.machines[host].start(&command).unwrap();
 }
 
@@ -309,7 +317,7 @@ fn agents_sum(lab: &mut Lab) {
     lab.restart_switch(3);
     for rank in 0..3 {
         let config = agent(lab, rank, 3, 1);
-        train(lab, rank, &config, 3, &[rank], 100_001);
+        train(lab, rank, &config, 3, &[rank], "all_reduce 100001");
     }
     for (rank, said) in lab.ends(3).into_iter().enumerate() {
         let said = said.unwrap();
@@ -333,7 +341,14 @@ fn hosts_of_two_ranks(lab: &mut Lab) {
     lab.restart_switch(2);
     for host in 0..2 {
         let config = agent(lab, host, 4, 2);
-        train(lab, host, &config, 4, &[2 * host, 2 * host + 1], 50_000);
+        train(
+            lab,
+            host,
+            &config,
+            4,
+            &[2 * host, 2 * host + 1],
+            "all_reduce 50000",
+        );
     }
     for said in lab.ends(2) {
         let said = said.unwrap();
@@ -349,11 +364,86 @@ fn hosts_of_two_ranks(lab: &mut Lab) {
     );
 }
 
+/// What a Python program says at each of two machines.
+fn python(lab: &mut Lab, environment: &str, program: &str) -> (Vec<String>, SwitchReport) {
+    lab.restart_switch(2);
+    // A link to the interpreter, which finds the packages beside the link.
+    let python = programs().canonicalize().unwrap();
+    let python = python.join("../python-venv/bin/python");
+    let project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let project = project.canonicalize().unwrap();
+    let (python, project) = (python.display(), project.display());
+    let command = format!("{environment} {python} {project}/{program}");
+    for rank in 0..2 {
+        // One machine may take longer to import than the other.
+        let config = agent(lab, rank, 2, 1).replace(r#""join_ms": 10000"#, r#""join_ms": 60000"#);
+        train(lab, rank, &config, 2, &[rank], &command);
+    }
+    let said: Vec<_> = lab.ends(2).into_iter().map(|it| it.unwrap()).collect();
+    for said in &said {
+        assert!(said.contains("running in a ring"), "{said}");
+        // Nothing of a process that has left is registered with the NIC.
+        assert!(said.contains("left 0"), "{said}");
+    }
+    (said, lab.restart_switch(2))
+}
+
+/// Of a program that knows nothing of rings.
+fn numpy_sums(lab: &mut Lab) {
+    let program = "worker-agent/python/tests/fresh_numpy.py";
+    let (said, report) = python(lab, "", program);
+    assert!(
+        said.iter().all(|it| it.contains("sums are right")),
+        "{said:?}"
+    );
+    assert_eq!(
+        report.netreduce.unwrap().rings[0].counters.sum_bytes,
+        OPENING_BYTES + 4 * 1000
+    );
+}
+
+fn regions_are_registered(lab: &mut Lab) {
+    let library = programs().canonicalize().unwrap().join("libtally.so");
+    let program = format!("crates/testkit/guest/regions.py {}", library.display());
+    let (said, _) = python(lab, "", &program);
+    for said in said {
+        let counts = said.lines().find_map(|it| it.strip_prefix("registered: "));
+        let counts: Vec<u32> = counts
+            .unwrap()
+            .split(' ')
+            .map(|it| it.parse().unwrap())
+            .collect();
+        // Each at its first sum, until the first call after it was freed.
+        assert_eq!(counts[1..], [counts[0] + 1, counts[0]], "{said}");
+    }
+}
+
+#[test]
+#[ignore = "boots virtual machines: ./test roce_torch"]
+fn pytorch_trains_in_a_ring() {
+    let _alone = alone();
+    let mut lab = Lab::boot(2, None);
+    // PyTorch's own connections, between the machines.
+    let environment = format!(
+        "MASTER_ADDR={} MASTER_PORT=29500 GLOO_SOCKET_IFNAME=eth0",
+        lab.ip(0)
+    );
+    let program = "worker-agent/python/tests/fresh_ddp.py";
+    let (said, report) = python(&mut lab, &environment, program);
+    assert!(
+        said.iter().all(|it| it.contains("sums are right")),
+        "{said:?}"
+    );
+    // 20 steps with the gradients of nine parameters, and a sum of eight.
+    let sums = report.netreduce.unwrap().rings[0].counters.sum_bytes;
+    assert!(sums >= OPENING_BYTES + 4 * (20 * 9 + 8), "{sums}");
+}
+
 fn agents_fail(lab: &mut Lab) {
     lab.restart_switch(2);
     // The other host never comes.
     let config = agent(lab, 0, 2, 1);
-    train(lab, 0, &config, 2, &[0], 1000);
+    train(lab, 0, &config, 2, &[0], "all_reduce 1000");
     let said = lab.machines[0].end(LONG).unwrap_err().to_string();
     assert!(
         said.contains("ring 1: rank 0: ranks missing after 10 s: 1"),
@@ -362,7 +452,8 @@ fn agents_fail(lab: &mut Lab) {
     // Ranks that bring different tensors.
     for rank in 0..2 {
         let config = agent(lab, rank, 2, 1);
-        train(lab, rank, &config, 2, &[rank], 1000 + rank as u32);
+        let program = format!("all_reduce {}", 1000 + rank);
+        train(lab, rank, &config, 2, &[rank], &program);
     }
     let why =
         r#"rank 0 sums 4000 bytes of F32 (sum of "gradients", F32), rank 1 4004 bytes of F32"#;
@@ -373,7 +464,7 @@ fn agents_fail(lab: &mut Lab) {
     // The doctor finds the device.
     let config = agent(lab, 0, 2, 1);
     let command = format!(
-        "umask 077; echo '{config}' >/tmp/agent.json; tally-agent doctor --config /tmp/agent.json || true"
+        "umask 077; echo '{config}' >/run/agent.json; tally-agent doctor --config /run/agent.json || true"
     );
     let said = lab.machines[0].run(&command, LONG).unwrap();
     let found = format!("1: rxe0 has {}, and payloads of up to", lab.ip(0));
@@ -382,7 +473,7 @@ fn agents_fail(lab: &mut Lab) {
     let ours = format!(r#""ranks_per_host": 1, "address": "{}""#, lab.ip(0));
     let absent = r#""ranks_per_host": 1, "address": "192.0.2.1""#;
     let config = agent(lab, 0, 2, 1).replace(&ours, absent);
-    train(lab, 0, &config, 2, &[0], 1000);
+    train(lab, 0, &config, 2, &[0], "all_reduce 1000");
     let said = lab.machines[0].end(LONG).unwrap_err().to_string();
     let why =
         "no RoCE device has the IPv4 address 192.0.2.1; devices found: rxe0; see `rings[].address`";
@@ -394,7 +485,7 @@ fn ring_and_perftest(lab: &mut Lab) {
     let server = lab.ip(0);
     let test = "ib_write_bw";
     serve(&mut lab.machines[0], test);
-    let client = format!("{} {server} >/tmp/client 2>&1 & echo", perftest(test));
+    let client = format!("{} {server} >/run/client 2>&1 & echo", perftest(test));
     lab.machines[1].run(&client, LONG).unwrap();
     let said = lab.sum(3, "--elements 100000 --rounds 5");
     assert!(said.iter().all(|it| it.contains("5 sums")), "{said:?}");
@@ -408,7 +499,7 @@ fn member_dies(lab: &mut Lab) {
     for rank in 0..3 {
         let command = lab.member(rank, 3, "--elements 100000 --rounds 100000");
         let command = if rank == 1 {
-            format!("({command} >/tmp/ring 2>&1 & sleep 3; kill -9 $!; cat /tmp/ring)")
+            format!("({command} >/run/ring 2>&1 & sleep 3; kill -9 $!; cat /run/ring)")
         } else {
             command
         };
@@ -456,7 +547,7 @@ fn cpu_of_hosts(lab: &mut Lab) {
     let ring = |lab: &Lab, rank: usize, rounds| {
         format!(
             "echo {KEY} | tally-agent ring --ring 1 --key-file - --rank {rank} --members 2 \
-             --address {} --coordinator {}:4790 {} --output /tmp/sum",
+             --address {} --coordinator {}:4790 {} --output /run/sum",
             lab.ip(rank),
             lab.ip(0),
             sum(rounds)
@@ -466,8 +557,8 @@ fn cpu_of_hosts(lab: &mut Lab) {
         format!(
             "umask 077; echo '{{\"switch\": {{\"address\": \"{switch}\"}}, \"job\": {{\"id\": {}, \
              \"key\": \"{digits}\", \"workers\": 2, \"rank\": {rank}}}, \"transport\": \
-             {{\"type\": \"udp\", \"bind\": \"{}:0\"}}}}' >/tmp/worker.json; \
-             tally-agent allreduce --config /tmp/worker.json --arithmetic native {} --output /tmp/sum",
+             {{\"type\": \"udp\", \"bind\": \"{}:0\"}}}}' >/run/worker.json; \
+             tally-agent allreduce --config /run/worker.json --arithmetic native {} --output /run/sum",
             job.id,
             lab.ip(rank),
             sum(rounds)

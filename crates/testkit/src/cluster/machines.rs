@@ -2,8 +2,9 @@
 //! speaks RoCEv2 (`rdma_rxe`), which kernels of test machines often lack.
 //!
 //! A machine takes its guest's address and namespace: a bridge there joins its TAP interface and
-//! the link to the switch. It runs on an emulated CPU, so it needs no KVM. Commands go in and come
-//! out by its second serial port (`guest/init`), its kernel's messages by the first.
+//! the link to the switch. It runs on an emulated CPU, so it needs no KVM. It has the files of the
+//! host, and keeps what it writes to itself; `/run` is empty at first. Commands go in and come out
+//! by its second serial port (`guest/init`), its kernel's messages by the first.
 
 use super::commands::{ip, prefixed};
 use super::identity::{HostId, address, host_mac};
@@ -31,13 +32,14 @@ pub struct Machine {
 
 impl Cluster {
     /// Boots a virtual machine in the place of each guest and waits until all take commands.
-    /// `image` is the folder that `guest/image` wrote.
+    /// `image` is the folder that `guest/image` wrote; commands are looked for in `programs` first,
+    /// folders separated by colons.
     ///
     /// # Errors
     /// If the network has no namespaces, or a machine does not boot; with the end of its log.
-    pub fn boot_guests(&self, image: &Path) -> Result<Vec<Machine>> {
+    pub fn boot_guests(&self, image: &Path, programs: &str) -> Result<Vec<Machine>> {
         let guests = 0..self.spec.guests;
-        let boot = |guest| self.boot_guest(guest, image);
+        let boot = |guest| self.boot_guest(guest, image, programs);
         let mut machines = guests.map(boot).collect::<Result<Vec<_>>>()?;
         for machine in &mut machines {
             let ready = machine.line(Instant::now() + BOOT)?;
@@ -46,7 +48,7 @@ impl Cluster {
         Ok(machines)
     }
 
-    fn boot_guest(&self, guest: usize, image: &Path) -> Result<Machine> {
+    fn boot_guest(&self, guest: usize, image: &Path, programs: &str) -> Result<Machine> {
         let host = self.guest_host(guest);
         let Wires::Namespaces(wires) = &self.wires else {
             bail!("virtual machines need network namespaces");
@@ -59,16 +61,20 @@ impl Cluster {
         let mut command = prefixed(&wires.host_prefix(number), Path::new("qemu-system-x86_64"));
         command
             .args(["-nodefaults", "-no-user-config", "-no-reboot"])
-            .args(["-display", "none", "-accel", "tcg", "-m", "512"])
+            .args([
+                "-display", "none", "-accel", "tcg", "-cpu", "max", "-m", "1024",
+            ])
             .arg("-kernel")
             .arg(image.join("vmlinuz"))
             .arg("-initrd")
             .arg(image.join("initrd"))
             .arg("-append")
             .arg(format!(
-                "console=ttyS0 panic=-1 quiet ADDRESS={}/24 MTU={mtu}",
+                "console=ttyS0 panic=-1 quiet ADDRESS={}/24 MTU={mtu} PROGRAMS=\"{programs}\"",
                 address(host)
             ))
+            .arg("-virtfs")
+            .arg("local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap")
             .arg("-serial")
             .arg(format!(
                 "file:{}",
