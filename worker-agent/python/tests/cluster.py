@@ -11,6 +11,7 @@ they only need an agent's socket. Needs root.
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import os
@@ -156,23 +157,8 @@ class Cluster:
             "environments": [self.environment(rank) | more for rank in range(self.workers)],
             "outputs": [str(output) for output in outputs],
         }
-        # In a session of its own, which ends with it.
-        parent = subprocess.Popen(
-            [sys.executable, str(pathlib.Path(__file__).with_name("fork.py"))],
-            env=self.environment(0) | more,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            codes, _ = parent.communicate(json.dumps(given).encode(), timeout + 60)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(parent.pid, signal.SIGKILL)
-            parent.wait()
-        if parent.returncode:
-            raise RuntimeError(f"fork.py ended with {parent.returncode}: see above")
-        return [(code, output.read_text()) for code, output in zip(json.loads(codes), outputs)]
+        codes = Forks.ask(given, timeout + 60)
+        return [(code, output.read_text()) for code, output in zip(codes, outputs)]
 
     def start_agent(self, host: int, key: str = "") -> None:
         """In place of a killed one; with another key of the job, if one is given."""
@@ -216,6 +202,47 @@ class Cluster:
         if "error" in answer:
             raise RuntimeError(f"tally-testkit: {answer['error']}")
         self.state = answer
+
+
+class Forks:
+    """The process of `fork.py`, for all clusters of this one."""
+
+    process: subprocess.Popen | None = None
+
+    @classmethod
+    def ask(cls, given: dict, seconds: float) -> list[int]:
+        if cls.process is None:
+            # In a session of its own: Ctrl-C is for this process, which ends it.
+            cls.process = subprocess.Popen(
+                [sys.executable, str(pathlib.Path(__file__).with_name("fork.py"))],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            atexit.register(cls.stop)
+        answer = b""
+        try:
+            cls.process.stdin.write(json.dumps(given).encode() + b"\n")
+            cls.process.stdin.flush()
+            ready, _, _ = select.select([cls.process.stdout], [], [], seconds)
+            answer = cls.process.stdout.readline() if ready else b""
+        finally:
+            if not answer:
+                cls.stop()
+        if not answer:
+            raise RuntimeError(f"fork.py has ended, or gave no answer in {seconds} s: see above")
+        return json.loads(answer)
+
+    @classmethod
+    def stop(cls) -> None:
+        """Ends it and the ranks that it has started."""
+        process, cls.process = cls.process, None
+        if process is not None:
+            process.terminate()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
 
 
 def main() -> int:

@@ -1,29 +1,48 @@
-"""Runs a Python program at every rank, each in a child of one process that has imported torch: the
+"""Runs Python programs at every rank, each in a child of one process that has imported torch: the
 import takes longer than most programs of the tests.
 
-Reads a JSON object from its standard input: `source`, `arguments`, `timeout` in seconds, and for
-each rank its `environments` and the path of its output in `outputs`. Prints the ranks' exit codes,
-as `subprocess` would give them.
+Reads lines from its standard input, each a JSON object: `source`, `arguments`, `timeout` in seconds,
+and for each rank its `environments` and the path of its output in `outputs`. Prints the ranks' exit
+codes, as `subprocess` would give them. The children have a process group of their own, which ends
+with them; SIGTERM ends it, too.
 """
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import time
 
+# The second one is what optimizers import when they are first used.
+import torch._dynamo  # noqa: F401
 import torch.distributed  # noqa: F401
 
 
 def main():
-    given = json.load(sys.stdin)
-    children = []
-    for environment, output in zip(given["environments"], given["outputs"]):
-        child = os.fork()
-        if child == 0:
-            return become(given, environment, output)
-        children.append(child)
-    print(json.dumps(codes(children, given["timeout"])))
+    for line in sys.stdin:
+        given = json.loads(line)
+        children = []
+        signal.signal(signal.SIGTERM, lambda *_: (end(children), os._exit(1)))
+        for environment, output in zip(given["environments"], given["outputs"]):
+            child = os.fork()
+            if child == 0:
+                os.setpgid(0, children[0] if children else 0)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                return become(given, environment, output)
+            # Here too, since the next child may come first.
+            with contextlib.suppress(PermissionError, ProcessLookupError):
+                os.setpgid(child, children[0] if children else child)
+            children.append(child)
+        print(json.dumps(codes(children, given["timeout"])), flush=True)
+        end(children)
+    return None
+
+
+def end(children):
+    """What is left of their group."""
+    with contextlib.suppress(IndexError, ProcessLookupError):
+        os.killpg(children[0], signal.SIGKILL)
 
 
 def become(given, environment, output):
