@@ -1,14 +1,14 @@
 //! `apply`: makes running switches follow a plan.
 //!
-//! It reads all switches, refuses what they cannot do, and makes the changes of [`changes`] one
-//! after the other, each for the version of the configuration that it has read. At the end it reads
-//! all switches again. An error may leave it half done: the same command then does the rest.
+//! [`prepare`] reads all switches and refuses what they cannot do. [`Work::carry_out`] makes the
+//! changes of [`changes`] one after the other, each for the version of the configuration that was
+//! read, and reads all switches again. An error may leave it half done: the same command then does
+//! the rest.
 
 use crate::changes::{self, Action, Change, JobChange, Reason, Roles};
 use crate::fleet::Fleet;
 use crate::remote::{self, Remote, RemoteError, reach};
 use crate::roles::{self, JobTree, Refusal, Role};
-use crate::run::Failure;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -27,8 +27,6 @@ const STALE: Duration = Duration::from_millis(30);
 /// How to apply a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Changes nothing.
-    pub dry_run: bool,
     /// How long jobs whose trees change may take to end.
     pub drain: Duration,
     /// Whether jobs that still run then are ended.
@@ -38,16 +36,19 @@ pub struct Options {
 /// Why switches do not follow the plan.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    /// The fleet's file lacks what is needed to apply a plan.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// The plan asks for what Tally's switches cannot do.
-    #[error("{0}; nothing is changed")]
+    #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A switch, before anything is changed.
-    #[error("{0}; nothing is changed")]
-    Before(#[from] RemoteError),
+    /// A switch does not answer, or refuses, before anything is changed.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// A job of that number is not the fleet's.
     #[error(
         "job {job}: switch {switch} has the number {id} for a job of tenant {tenant}; give the job \
-         another number; nothing is changed"
+         another number"
     )]
     Tenant {
         /// The job.
@@ -62,8 +63,7 @@ pub enum ApplyError {
     /// A job that runs on.
     #[error(
         "job {job}: still {phase} at switch {switch} after {seconds} s ({joined} of {members} \
-         members); stop its workers, give it more time with --drain, or end it with --end-running; \
-         nothing is changed"
+         members); stop its workers, give it more time with --drain, or end it with --end-running"
     )]
     Runs {
         /// The job.
@@ -92,6 +92,14 @@ pub enum ApplyError {
     /// Switches report something else at the end.
     #[error("switches do not report the plan after all changes were made:\n{0}")]
     Differs(String),
+}
+
+impl ApplyError {
+    /// Whether no tree has been changed.
+    #[must_use]
+    pub const fn is_before_changes(&self) -> bool {
+        !matches!(self, Self::Stopped { .. } | Self::Differs(_))
+    }
 }
 
 /// What is to be done for a job.
@@ -252,7 +260,7 @@ pub struct MadeChange {
 }
 
 /// The work: what there is, what is wanted, and the switches.
-struct Work<'a> {
+pub struct Work<'a> {
     fleet: &'a Fleet,
     names: Vec<String>,
     wanted: Vec<Wanted>,
@@ -262,17 +270,18 @@ struct Work<'a> {
     down: Vec<String>,
 }
 
-/// Computes the changes, says them with `told`, and makes them.
+/// Reads all switches, and computes the changes.
 ///
 /// # Errors
-/// Why the switches do not follow the plan.
-pub async fn apply(
-    (fleet, problem): (&Fleet, &Problem),
+/// What the file lacks, why a switch cannot be read, or what the switches cannot do.
+pub async fn prepare<'a>(
+    (fleet, problem): (&'a Fleet, &Problem),
     path: &Path,
     plan: &Plan,
-    options: Options,
-    told: impl FnOnce(&Outcome) -> Result<(), Failure>,
-) -> Result<Outcome, Failure> {
+) -> Result<Work<'a>, ApplyError> {
+    for (job, planned) in problem.jobs.iter().zip(&plan.jobs) {
+        roles::only_share(job, planned)?;
+    }
     let passed = roles::passed(&problem.topology, plan);
     check_file(fleet, &passed, path)?;
     for (at, job) in fleet.jobs.iter().enumerate() {
@@ -282,22 +291,9 @@ pub async fn apply(
             return Err(ConfigError::value(path, key, "none", allowed).into());
         }
     }
-    let (switches, down) = switches(fleet, path, &passed)
-        .await
-        .map_err(ApplyError::Before)?;
-    let wanted = wanted(fleet, problem, plan, &switches).map_err(ApplyError::Refused)?;
-    let mut work = Work::new(fleet, wanted, switches, down)?;
-    let outcome = work.outcome(options.dry_run);
-    told(&outcome)?;
-    if options.dry_run {
-        return Ok(outcome);
-    }
-    if !work.changes.is_empty() {
-        work.drain(options).await?;
-        work.make().await?;
-    }
-    work.verify().await?;
-    Ok(outcome)
+    let (switches, down) = switches(fleet, path, &passed).await?;
+    let wanted = wanted(fleet, problem, plan, &switches)?;
+    Work::new(fleet, wanted, switches, down)
 }
 
 /// The switches that answer, and those that are down as the fleet's file says.
@@ -373,7 +369,9 @@ impl<'a> Work<'a> {
             .expect("a switch that answers")
     }
 
-    fn outcome(&self, dry_run: bool) -> Outcome {
+    /// What is to be done.
+    #[must_use]
+    pub fn outcome(&self, dry_run: bool) -> Outcome {
         let jobs = self.wanted.iter().zip(&self.jobs).map(|(job, change)| {
             let workers = job.tree.workers.iter().map(|it| WorkerOutcome {
                 name: self.fleet.hosts[it.host].name.clone(),
@@ -408,6 +406,20 @@ impl<'a> Work<'a> {
             changes: changes.collect(),
             down: self.down.clone(),
         }
+    }
+
+    /// Makes the changes, and verifies that all switches report the plan.
+    ///
+    /// # Errors
+    /// Why they do not.
+    pub async fn carry_out(&mut self, options: Options) -> Result<(), ApplyError> {
+        if self.changes.is_empty() {
+            // That is what they have just reported.
+            return Ok(());
+        }
+        self.drain(options).await?;
+        self.make().await?;
+        self.verify().await
     }
 
     /// Has jobs that lose roles begin no epoch, and waits until they do not run.

@@ -23,7 +23,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use tally_planner::check::{limit, loads};
-use tally_planner::{Job, JobPlan, Node, Plan, Problem, Resource, Stream, Topology};
+use tally_planner::{Job, JobPlan, Node, Plan, Problem, Resource, Share, Stream, Topology};
 use tally_schema::switch::config::TOTAL_MAX;
 use tally_schema::switch::report::{FabricLinkReport, JobReport};
 
@@ -310,6 +310,22 @@ pub fn passed(topology: &Topology, plan: &Plan) -> BTreeSet<usize> {
     streams.flat_map(|it| path(topology, it)).collect()
 }
 
+/// The one share of a job.
+///
+/// # Errors
+/// If there are several, or none.
+pub fn only_share<'a>(job: &Job, planned: &'a JobPlan) -> Result<&'a Share, Refusal> {
+    let name = || job.name.clone();
+    match &planned.shares[..] {
+        [share] => Ok(share),
+        [] => Err(Refusal::NoTree { job: name() }),
+        shares => Err(Refusal::Shares {
+            job: name(),
+            shares: shares.len(),
+        }),
+    }
+}
+
 /// The tree that a plan has for a job, and the fabric: `links` has the links that a switch reports.
 ///
 /// # Errors
@@ -321,15 +337,7 @@ pub fn tree<'a>(
     parameter_servers: u8,
     links: impl Fn(usize) -> &'a [FabricLinkReport],
 ) -> Result<JobTree, Refusal> {
-    let name = || job.name.clone();
-    let share = match &planned.shares[..] {
-        [share] => share,
-        [] => return Err(Refusal::NoTree { job: name() }),
-        shares => {
-            let (job, shares) = (name(), shares.len());
-            return Err(Refusal::Shares { job, shares });
-        }
-    };
+    let share = only_share(job, planned)?;
     let mut shape = Shape::new(topology, job);
     share.tree.streams.iter().for_each(|it| shape.add(it));
     shape.prune();

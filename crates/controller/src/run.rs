@@ -58,12 +58,12 @@ pub enum Failure {
         /// Names in the fleet.
         expected: String,
     },
-    /// Switches do not follow a plan.
+    /// Switches do not follow a plan, and are as they were.
+    #[error("{0}; nothing is changed")]
+    Unchanged(ApplyError),
+    /// Switches do not follow a plan, or do not say whether.
     #[error(transparent)]
-    Apply(#[from] ApplyError),
-    /// A switch does not say what it does.
-    #[error(transparent)]
-    Remote(#[from] RemoteError),
+    Apply(ApplyError),
     /// Switches report something else than the plan.
     #[error("{}: not all switches report this plan; `apply` makes them", path.display())]
     Differs {
@@ -90,27 +90,28 @@ impl Failure {
         match self {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
-            Self::Apply(ApplyError::Before(error) | ApplyError::Stopped { error, .. })
-            | Self::Remote(error) => exit_of(error),
+            Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
             Self::Runtime(_) => Exit::System,
-            Self::Planner(_)
-            | Self::Fault { .. }
-            | Self::Bug { .. }
-            | Self::Differs { .. }
-            | Self::Apply(_) => Exit::Failure,
+            Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
+                Exit::Failure
+            }
         }
     }
 }
 
-/// The code of a switch's error.
-fn exit_of(error: &RemoteError) -> Exit {
+/// The code of an error of switches.
+fn exit_of(error: &ApplyError) -> Exit {
     match error {
-        RemoteError::Connect {
-            error: ConnectError::File { .. },
-            ..
-        } => Exit::File,
-        RemoteError::Connect { .. } => Exit::System,
-        RemoteError::Version { .. } | RemoteError::Call { .. } => Exit::Failure,
+        ApplyError::Config(_) => Exit::Usage,
+        ApplyError::Remote(error) | ApplyError::Stopped { error, .. } => match error {
+            RemoteError::Connect {
+                error: ConnectError::File { .. },
+                ..
+            } => Exit::File,
+            RemoteError::Connect { .. } => Exit::System,
+            RemoteError::Version { .. } | RemoteError::Call { .. } => Exit::Failure,
+        },
+        _ => Exit::Failure,
     }
 }
 
@@ -226,19 +227,20 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
     let path = &arguments.fleet;
     let (fleet, problem) = Fleet::load_with_keys(path)?;
     let plan = feasible(&arguments.plan, &problem)?;
-    let options = apply::Options {
-        dry_run: arguments.dry_run,
-        drain: arguments.drain,
-        end_running: arguments.end_running,
-    };
-    let told = |outcome: &apply::Outcome| {
-        if arguments.json {
-            return Ok(());
-        }
-        print(&apply::text(outcome))
-    };
-    let applied = apply::apply((&fleet, &problem), path, &plan, options, told);
-    let outcome = runtime()?.block_on(applied)?;
+    let runtime = runtime()?;
+    let prepared = runtime.block_on(apply::prepare((&fleet, &problem), path, &plan));
+    let mut work = prepared.map_err(failed)?;
+    let outcome = work.outcome(arguments.dry_run);
+    if !arguments.json {
+        print(&apply::text(&outcome))?;
+    }
+    if !arguments.dry_run {
+        let options = apply::Options {
+            drain: arguments.drain,
+            end_running: arguments.end_running,
+        };
+        runtime.block_on(work.carry_out(options)).map_err(failed)?;
+    }
     if arguments.json {
         print(&json(&outcome))
     } else {
@@ -246,11 +248,19 @@ fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
     }
 }
 
+fn failed(error: ApplyError) -> Failure {
+    match error {
+        ApplyError::Config(error) => Failure::Config(error),
+        error if error.is_before_changes() => Failure::Unchanged(error),
+        error => Failure::Apply(error),
+    }
+}
+
 fn run_status(path: &Path, plan: Option<&Path>, is_json: bool) -> Result<(), Failure> {
     let (fleet, problem) = Fleet::load(path)?;
     let planned = plan.map(|it| feasible(it, &problem)).transpose()?;
     let read = status::status((&fleet, &problem), path, planned.as_ref());
-    let found = runtime()?.block_on(read)?;
+    let found = runtime()?.block_on(read).map_err(Failure::Apply)?;
     if is_json {
         print(&json(&found))?;
     } else {

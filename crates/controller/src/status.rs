@@ -3,7 +3,6 @@
 use crate::apply::{ApplyError, Wanted, check_file, switches, wanted};
 use crate::fleet::Fleet;
 use crate::roles::{self, Role};
-use crate::run::Failure;
 use serde::Serialize;
 use std::path::Path;
 use tally_planner::{Plan, Problem};
@@ -54,13 +53,13 @@ pub async fn status(
     (fleet, problem): (&Fleet, &Problem),
     path: &Path,
     plan: Option<&Plan>,
-) -> Result<Status, Failure> {
+) -> Result<Status, ApplyError> {
     let passed = plan.map(|plan| roles::passed(&problem.topology, plan));
     let passed = passed.unwrap_or_default();
     check_file(fleet, &passed, path)?;
     let (switches, down) = switches(fleet, path, &passed).await?;
     let wanted = plan.map(|plan| wanted(fleet, problem, plan, &switches));
-    let wanted = wanted.transpose().map_err(ApplyError::Refused)?;
+    let wanted = wanted.transpose()?;
     let mut roles = Vec::new();
     for (nth, job) in fleet.jobs.iter().enumerate() {
         let id = job.id.unwrap_or_default();

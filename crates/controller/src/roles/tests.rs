@@ -573,3 +573,59 @@ fn a_link_that_the_fabric_does_not_have_is_refused_with_the_end_that_lacks_it() 
         assert!(error.contains(words), "{error}");
     }
 }
+
+/// Fleets with a PS at each spine, as docs/PLANNING.md advises, and links of very different rates.
+/// What cannot be applied joins two spines by a leaf.
+#[test]
+fn most_plans_of_leaf_spine_fleets_have_trees() {
+    let mut random = tally_planner::random::Random::new(3);
+    let mut good = 0;
+    for _ in 0..100 {
+        let (leaves, spines) = (2 + random.below(3), 1 + random.below(3));
+        let leaf_names: Vec<_> = (0..leaves).map(|n| format!("leaf{n}")).collect();
+        let spine_names: Vec<_> = (0..spines).map(|n| format!("spine{n}")).collect();
+        let names = leaf_names.iter().chain(&spine_names);
+        let switches: Vec<_> = names.map(|it| (it.as_str(), 60.0)).collect();
+        let links = leaf_names.iter().flat_map(|leaf| {
+            let links = spine_names.iter().map(|it| (leaf.as_str(), it.as_str()));
+            links.collect::<Vec<_>>()
+        });
+        let hosts: Vec<_> = (0..leaves * 4).map(|n| format!("h{n}")).collect();
+        let hosts = hosts.iter().enumerate();
+        let hosts: Vec<_> = hosts
+            .map(|(n, host)| (host.as_str(), leaf_names[n / 4].as_str()))
+            .collect();
+        let servers: Vec<_> = spine_names.iter().map(|it| format!("ps-{it}")).collect();
+        let servers = servers.iter().zip(&spine_names);
+        let servers: Vec<_> = servers.map(|(ps, it)| (ps.as_str(), it.as_str())).collect();
+        let links: Vec<_> = links.collect();
+        let mut problem = problem(&switches, &links, &hosts, &servers);
+        for link in &mut problem.topology.links {
+            link.rate = random.between(5.0, 40.0);
+        }
+        let count = 1 + random.below(3);
+        problem.jobs = (0..count)
+            .map(|n| Job {
+                name: format!("job{n}"),
+                workers: {
+                    let workers = 2 + random.below(hosts.len() - 1);
+                    random.sample(hosts.len(), workers)
+                },
+                ..problem.jobs[0].clone()
+            })
+            .collect();
+        let plan = planned(&problem, Algorithm::Tally);
+        let links = fabric(&problem);
+        let trees = problem.jobs.iter().zip(&plan.jobs);
+        let trees =
+            trees.map(|(job, planned)| tree(&problem.topology, job, planned, 1, |at| &links[at]));
+        let trees: Result<Vec<_>, _> = trees.collect();
+        let done = trees.and_then(|trees| check_capacity(&problem, &plan, &trees));
+        match done {
+            Ok(()) => good += 1,
+            Err(Refusal::Parents { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(good >= 80, "{good} of 100");
+}
