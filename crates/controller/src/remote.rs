@@ -21,6 +21,19 @@ pub enum RemoteError {
         /// Why.
         error: ConnectError,
     },
+    /// Another switch than the fleet's is there.
+    #[error(
+        "switch {switch}: {place} is switch {found}; see `switches[].control` of the fleet and \
+         `name` of the switch"
+    )]
+    Name {
+        /// The switch.
+        switch: String,
+        /// Where it is.
+        place: String,
+        /// Its name.
+        found: String,
+    },
     /// Another version of the configuration runs.
     #[error(
         "switch {switch}: {what}: {why}; another controller or operator changes this switch: see \
@@ -110,6 +123,13 @@ impl Remote {
                 error,
             })?;
         let (version, report) = read(&name, &mut client).await?;
+        if let Some(found) = report.name.as_ref().filter(|it| **it != name) {
+            return Err(RemoteError::Name {
+                switch: name,
+                place: target.to_string(),
+                found: plain(found),
+            });
+        }
         Ok(Self {
             name,
             client,

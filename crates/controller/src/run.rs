@@ -109,7 +109,9 @@ fn exit_of(error: &ApplyError) -> Exit {
                 ..
             } => Exit::File,
             RemoteError::Connect { .. } => Exit::System,
-            RemoteError::Version { .. } | RemoteError::Call { .. } => Exit::Failure,
+            RemoteError::Name { .. } | RemoteError::Version { .. } | RemoteError::Call { .. } => {
+                Exit::Failure
+            }
         },
         _ => Exit::Failure,
     }

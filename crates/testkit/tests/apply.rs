@@ -332,6 +332,19 @@ fn running_switches_follow_a_plan_and_the_next_one() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text.matches("no such job").count(), 3, "{text}");
 
+    // A file that mixes up two switches.
+    let text = std::fs::read_to_string(fleet).unwrap();
+    let text = text
+        .replace("spine1-c", "X")
+        .replace("spine2-c", "spine1-c");
+    let mixed = site.write("mixed-fleet.json", &text.replace('X', "spine2-c"));
+    let output = site.call(&["apply", &mixed, plan]);
+    site.refused(
+        &output,
+        1,
+        &["switch spine", "-control.sock is switch spine"],
+    );
+
     site.apply(&first, &["job job0 begins", "3 changes made: all switches"]);
     assert_eq!(site.with(7), ["spine1", "leaf1", "leaf2"]);
     site.sums(&[0]);

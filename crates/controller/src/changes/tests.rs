@@ -49,7 +49,7 @@ fn make(state: &mut [Roles], change: &Change) {
         Action::Add => roles.insert(change.switch, change.role.clone()),
     };
     let expected = (change.action == Action::Remove).then(|| change.role.clone());
-    assert_eq!(before, expected, "a change of what is not so");
+    assert_eq!(before, expected, "a change of another role");
 }
 
 fn is_part(roles: &Roles, of: &Roles) -> bool {
