@@ -32,6 +32,8 @@ use tally_wire::{JobId, Rank, Time, UNIT_BYTES};
 /// What does not change while the switch runs.
 #[derive(Clone, Debug)]
 pub struct Shape {
+    /// Name of the switch, if it has one.
+    pub name: Option<String>,
     /// Version of the configuration that runs, which the control thread counts on.
     pub config_version: Arc<AtomicU64>,
     /// Policy of the pool.
@@ -61,6 +63,7 @@ impl Shape {
     #[must_use]
     pub fn new(config: &Config, kernel: Backend, ports: Vec<PortShape>) -> Self {
         Self {
+            name: config.name.clone(),
             config_version: Arc::new(AtomicU64::new(1)),
             policy: config.pool.policy,
             kernel,
@@ -106,6 +109,7 @@ pub fn report(
     let drops = counters.drops.iter().filter(|&(_, frames)| frames > 0);
     let now = Time(up.as_nanos() as u64);
     Report {
+        name: shape.name.clone(),
         config_version: shape.config_version.load(Relaxed),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         gauges: SwitchGauges {

@@ -413,6 +413,7 @@ fn shown(core: &CoreReport) -> Report {
         ..PortShape::default()
     };
     let shape = Shape {
+        name: None,
         config_version: std::sync::Arc::default(),
         policy: PolicyName::Esa,
         kernel: Backend::Scalar,

@@ -17,6 +17,7 @@ use tokio::net::UnixStream;
 use tonic::codegen::BoxFuture;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status};
 use tower_service::Service;
 
 /// Longest wait for a connection.
@@ -129,6 +130,22 @@ pub async fn connect(target: &Target) -> Result<Client, ConnectError> {
         view: ViewClient::new(channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX),
         control: ControlClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX),
     })
+}
+
+/// Why a call failed: what the switch said, or why it said nothing.
+#[must_use]
+pub fn reason(status: &Status) -> String {
+    let said = status.message();
+    match status.code() {
+        Code::Unimplemented => {
+            "the switch does not know this request: it is older than this program".into()
+        }
+        Code::Unknown | Code::Cancelled | Code::Internal if said.is_empty() => "no answer".into(),
+        Code::Unknown => format!(
+            "the switch ended the connection without an answer (it stopped, or this user has too many clients): {said}"
+        ),
+        _ => said.to_owned(),
+    }
 }
 
 fn ready(endpoint: Endpoint) -> Endpoint {

@@ -38,6 +38,17 @@ pub(crate) fn resolve(config: &Path, document: &mut OwnedValue) -> Result<(), Co
     folders.visit(document, "")
 }
 
+/// Takes the names of keys' files out of a document. Nothing is read.
+pub(crate) fn remove(value: &mut OwnedValue) {
+    if let Some(list) = value.as_array_mut() {
+        list.iter_mut().for_each(remove);
+    }
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|name, value| key_of(name).is_none() || value.as_str().is_none());
+        object.iter_mut().for_each(|(_, value)| remove(value));
+    }
+}
+
 struct Folders<'a> {
     config: &'a Path,
     credentials: Option<&'a Path>,
@@ -295,6 +306,30 @@ mod tests {
         assert_eq!(folders.read("7.key").unwrap(), GOOD);
         place.key("credentials/7.key", GOOD, 0o444);
         assert!(folders.read("7.key").unwrap_err().contains("mode 0444"));
+    }
+
+    #[test]
+    fn a_reader_without_rights_to_keys_reads_the_rest() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Jobs {
+            jobs: Vec<Keyless>,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Keyless {
+            id: u16,
+        }
+        let place = Place::new(r#""key_file": "7.key""#);
+        let path = place.folder.path().join("c.json");
+        let jobs = crate::load_without_key_files::<Jobs>(&path).unwrap();
+        assert_eq!(jobs.jobs[0].id, 7);
+        // What is in the file itself is no secret of another one's.
+        let inside = Place::new(&format!(r#""key": "{GOOD}""#));
+        let path = inside.folder.path().join("c.json");
+        set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        let error = crate::load_without_key_files::<Jobs>(&path).unwrap_err();
+        assert!(error.to_string().contains("key"), "{error}");
     }
 
     #[test]

@@ -103,7 +103,29 @@ impl ConfigError {
 pub fn load<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T, ConfigError> {
     let path = path.as_ref();
     let (text, file) = read(path)?;
-    parse_file(path, &text, Some(&file))
+    parse_file(path, &text, Some(&file), KeyFiles::Read)
+}
+
+/// As [`load`], for a reader that needs no keys: `key_file` and its like are not read, and the `T`
+/// has no key of theirs.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_without_key_files<T: DeserializeOwned>(
+    path: impl AsRef<Path>,
+) -> Result<T, ConfigError> {
+    let path = path.as_ref();
+    let (text, file) = read(path)?;
+    parse_file(path, &text, Some(&file), KeyFiles::Leave)
+}
+
+/// What becomes of members that name files of keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyFiles {
+    /// The keys take their place.
+    Read,
+    /// They are taken out.
+    Leave,
 }
 
 /// The text of a file, and what it is.
@@ -149,7 +171,7 @@ pub fn load_all<T: DeserializeOwned>(path: impl AsRef<Path>) -> (Option<T>, Vec<
 /// # Errors
 /// As for [`load`], without those of reading and of the mode.
 pub fn parse<T: DeserializeOwned>(path: impl AsRef<Path>, text: &[u8]) -> Result<T, ConfigError> {
-    parse_file(path.as_ref(), text, None)
+    parse_file(path.as_ref(), text, None, KeyFiles::Read)
 }
 
 /// That each job in `document` has a key of its own that cannot be guessed, as a file is held to;
@@ -165,11 +187,14 @@ fn parse_file<T: DeserializeOwned>(
     path: &Path,
     text: &[u8],
     file: Option<&Metadata>,
+    key_files: KeyFiles,
 ) -> Result<T, ConfigError> {
     let mut document = document(path, text)?;
     let inside = keys::find(&document);
-    if file.is_some() {
-        key_file::resolve(path, &mut document)?;
+    match key_files {
+        KeyFiles::Leave => key_file::remove(&mut document),
+        KeyFiles::Read if file.is_some() => key_file::resolve(path, &mut document)?,
+        KeyFiles::Read => {}
     }
     let keys = keys::find(&document);
     let parsed =

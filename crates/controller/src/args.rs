@@ -2,16 +2,23 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 use tally_planner::{Algorithm, Options};
 use tally_program::exit::{self, Exit};
 
 /// How it may end.
-const EXITS: [Exit; 4] = [Exit::Done, Exit::Failure, Exit::Usage, Exit::File];
+const EXITS: [Exit; 5] = [
+    Exit::Done,
+    Exit::Failure,
+    Exit::Usage,
+    Exit::File,
+    Exit::System,
+];
 
-/// Plans which switches sum for which jobs of a fleet.
+/// Plans which switches sum for which jobs of a fleet, and applies plans.
 ///
-/// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. Nothing is sent
-/// to a switch.
+/// A fleet is a file: switches, links, hosts, parameter servers and jobs, by names. Only `apply`
+/// changes switches, and only `apply` and `status` connect to them.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "tally-controller", version = tally_program::VERSION, after_help = exit::help(&EXITS))]
 pub struct Arguments {
@@ -31,6 +38,18 @@ pub enum Command {
         fleet: PathBuf,
         /// The plan: what `plan --json` printed
         plan: PathBuf,
+    },
+    /// Makes running switches follow a plan
+    Apply(ApplyArguments),
+    /// Shows what running switches do for the jobs of a fleet, beside a plan
+    Status {
+        /// The fleet
+        fleet: PathBuf,
+        /// The plan: what `plan --json` printed
+        plan: Option<PathBuf>,
+        /// Prints one JSON document
+        #[arg(long)]
+        json: bool,
     },
     /// Says what binds a job, and what one more core, link, switch or parameter server would bring
     Explain {
@@ -112,6 +131,42 @@ impl PlanArguments {
             trees: self.trees.map_or(all.trees, usize::from),
             ..all
         }
+    }
+}
+
+/// Options of `apply`.
+#[derive(Clone, Debug, Args)]
+pub struct ApplyArguments {
+    /// The fleet, with `switches[].control`, and `id` and `key_file` of its jobs
+    pub fleet: PathBuf,
+
+    /// The plan: what `plan --trees 1 --json` printed
+    pub plan: PathBuf,
+
+    /// Shows the changes without making them
+    #[arg(long)]
+    pub dry_run: bool,
+
+    /// Time for running jobs to end before their trees change, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub drain: Duration,
+
+    /// Ends jobs that still run after that time
+    #[arg(long)]
+    pub end_running: bool,
+
+    /// Prints one JSON document
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let allowed = || "expected a number of seconds from 0 to 86400".to_owned();
+    let seconds: f64 = text.parse().map_err(|_| allowed())?;
+    if (0.0..=86_400.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(allowed())
     }
 }
 

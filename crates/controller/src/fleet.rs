@@ -4,10 +4,11 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tally_config::ConfigError;
 use tally_planner as planner;
 use tally_planner::{Element, Node, Problem, Resource, Topology};
+use tally_wire::Key;
 
 use crate::names;
 
@@ -65,6 +66,21 @@ pub struct Fleet {
     /// Whether results load the way back, as they do in Tally.
     #[serde(default = "yes")]
     pub results: bool,
+    /// What the controller and switches at TCP ports show each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+}
+
+/// Files of mutual TLS. Paths are relative to the folder of the fleet's file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The controller's certificate, PEM.
+    pub certificate: PathBuf,
+    /// The key of the certificate, PEM.
+    pub key: PathBuf,
+    /// The authority of the switches' certificates, PEM.
+    pub ca: PathBuf,
 }
 
 /// A switch.
@@ -82,6 +98,13 @@ pub struct Switch {
     /// Capacity that a bit of 16-bit elements takes, relative to one of 32-bit elements.
     #[serde(default = "one")]
     pub narrow_cost: f64,
+    /// Where it takes requests: path of a Unix socket, or HOST:PORT. Without it, no plan is applied
+    /// to the switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<String>,
+    /// Name in its certificate, if it is not HOST.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server_name: Option<String>,
 }
 
 /// A cable between two switches.
@@ -123,6 +146,26 @@ pub struct Job {
     /// Share of a bottleneck relative to other jobs.
     #[serde(default = "one")]
     pub weight: f64,
+    /// Its number at the switches. `apply` needs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u16>,
+    /// Its key: 32 to 128 hexadecimal digits; or `key_file`, a file with them. `apply` needs it.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "tally_schema::key::option"
+    )]
+    #[schemars(with = "Option<tally_schema::key::KeyText>")]
+    pub key: Option<Key>,
+    /// Slots that it has for certain at each switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_slots: Option<u32>,
+    /// Slots that it has at most at each switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_slots: Option<u32>,
+    /// Its parameter servers at each switch: 1, 2, 4, 8 or 16.
+    #[serde(default = "one_server", skip_serializing_if = "is_one_server")]
+    pub parameter_servers: u8,
 }
 
 /// Load of other traffic, which the jobs cannot have.
@@ -171,6 +214,15 @@ fn one_core() -> u32 {
     1
 }
 
+const fn one_server() -> u8 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_one_server(count: &u8) -> bool {
+    *count == 1
+}
+
 fn f32_element() -> Element {
     Element::F32
 }
@@ -180,11 +232,21 @@ fn element_schema(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl Fleet {
-    /// Reads a file.
+    /// Reads a file for planning. Files of keys are not read.
     ///
     /// # Errors
     /// The first thing in it that does not fit.
     pub fn load(path: &Path) -> Result<(Self, Problem), ConfigError> {
+        let fleet: Self = tally_config::load_without_key_files(path)?;
+        let problem = fleet.problem(path)?;
+        Ok((fleet, problem))
+    }
+
+    /// Reads a file with the keys of its jobs.
+    ///
+    /// # Errors
+    /// The first thing in it that does not fit, or the file of a key.
+    pub fn load_with_keys(path: &Path) -> Result<(Self, Problem), ConfigError> {
         let fleet: Self = tally_config::load(path)?;
         let problem = fleet.problem(path)?;
         Ok((fleet, problem))
@@ -208,6 +270,8 @@ impl Fleet {
             capacity: it.capacity,
             cores: one_core(),
             narrow_cost: it.narrow_cost,
+            control: None,
+            server_name: None,
         });
         let links = topology.links.iter().map(|it| Link {
             between: [switch(it.a), switch(it.b)],
@@ -220,6 +284,11 @@ impl Fleet {
             bytes: it.bytes,
             element: it.element,
             weight: it.weight,
+            id: None,
+            key: None,
+            min_slots: None,
+            max_slots: None,
+            parameter_servers: one_server(),
         });
         Self {
             unit,
@@ -230,6 +299,7 @@ impl Fleet {
             jobs: jobs.collect(),
             background: Background::default(),
             results: problem.results,
+            tls: None,
         }
     }
 
@@ -329,12 +399,38 @@ impl<'a> Checked<'a> {
         }
     }
 
+    /// An address of a control interface: another one than that of each other switch.
+    fn control(&self, key: &str, control: &str) -> Result<(), ConfigError> {
+        let is_path = control.contains('/');
+        let port = control.rsplit_once(':');
+        let port = port.filter(|(host, _)| !host.is_empty());
+        let port = port.and_then(|(_, port)| port.parse::<u16>().ok());
+        if !is_path && port.is_none() {
+            let allowed = "a path of a Unix socket with a `/`, or HOST:PORT";
+            return self.wrong(key, format!("`{control}`"), allowed);
+        }
+        if !is_path && self.fleet.tls.is_none() {
+            let allowed = "`tls` in this file, because a TCP port takes callers with a certificate";
+            return self.wrong(key, format!("`{control}`"), allowed);
+        }
+        let switches = self.fleet.switches.iter();
+        let same = switches.filter(|it| it.control.as_deref() == Some(control));
+        if same.count() > 1 {
+            let found = format!("`{control}` once more");
+            return self.wrong(key, found, "an address of its own for each switch");
+        }
+        Ok(())
+    }
+
     fn topology(&self) -> Result<Topology, ConfigError> {
         let mut topology = Topology::default();
         for (at, switch) in self.fleet.switches.iter().enumerate() {
             let key = |field: &str| format!("switches[{at}].{field}");
             if switch.cores == 0 {
                 return self.wrong(key("cores"), 0, "1 or more");
+            }
+            if let Some(control) = &switch.control {
+                self.control(&key("control"), control)?;
             }
             topology.switches.push(planner::Switch {
                 name: switch.name.clone(),
@@ -384,9 +480,23 @@ impl<'a> Checked<'a> {
 
     fn jobs(&self) -> Result<Vec<planner::Job>, ConfigError> {
         let mut names = BTreeSet::new();
+        let mut ids = BTreeSet::new();
         let mut jobs = Vec::new();
         for (at, job) in self.fleet.jobs.iter().enumerate() {
             let key = |field: &str| format!("jobs[{at}].{field}");
+            if let Some(id) = job.id
+                && !ids.insert(id)
+            {
+                return self.wrong(
+                    key("id"),
+                    format!("{id} once more"),
+                    "a number of its own for each job",
+                );
+            }
+            let servers = job.parameter_servers;
+            if !servers.is_power_of_two() || servers > 16 {
+                return self.wrong(key("parameter_servers"), servers, "1, 2, 4, 8 or 16");
+            }
             if !names.insert(&job.name) {
                 let found = format!("`{}` once more", job.name);
                 return self.wrong(key("name"), found, "a name that no other job has");

@@ -1,13 +1,21 @@
-//! A fleet's plan: read from files with names, made by `tally-planner`, shown, explained and drawn.
+//! A fleet's plan: read from files with names, made by `tally-planner`, shown, explained, drawn,
+//! and applied to running switches.
 //!
 //! [`fleet`] is the file that people write. [`document`] is a plan as a file, by the same names, so
-//! that it can be reviewed and compared. Definitions: docs/PLANNING.md.
+//! that it can be reviewed and compared. [`roles`] makes of a plan what each switch does for a job,
+//! [`changes`] the order of changes; both without I/O. [`apply`] makes the changes at the switches
+//! of [`remote`]. Definitions: docs/PLANNING.md.
 
+pub mod apply;
 pub mod args;
+pub mod changes;
 pub mod document;
 pub mod explain;
 pub mod fleet;
 pub mod names;
 pub mod picture;
+pub mod remote;
+pub mod roles;
 pub mod run;
 pub mod show;
+pub mod status;

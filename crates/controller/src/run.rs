@@ -1,12 +1,15 @@
 //! What each command does.
 
-use crate::args::{Arguments, Command, Example, PlanArguments, Source};
+use crate::apply::{self, ApplyError};
+use crate::args::{ApplyArguments, Arguments, Command, Example, PlanArguments, Source};
 use crate::document::Document;
 use crate::explain;
 use crate::fleet::{Fleet, Unit};
-use crate::{picture, show};
+use crate::remote::RemoteError;
+use crate::{picture, show, status};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use tally_api::client::ConnectError;
 use tally_config::ConfigError;
 use tally_planner::check::{Fault, check};
 use tally_planner::{Algorithm, Options, Plan, Problem, examples, plan, replan};
@@ -55,6 +58,21 @@ pub enum Failure {
         /// Names in the fleet.
         expected: String,
     },
+    /// Switches do not follow a plan, and are as they were.
+    #[error("{0}; nothing is changed")]
+    Unchanged(ApplyError),
+    /// Switches do not follow a plan, or do not say whether.
+    #[error(transparent)]
+    Apply(ApplyError),
+    /// Switches report something else than the plan.
+    #[error("{}: not all switches report this plan; `apply` makes them", path.display())]
+    Differs {
+        /// The plan's file.
+        path: PathBuf,
+    },
+    /// The machine gives no runtime.
+    #[error("no runtime: {0}")]
+    Runtime(io::Error),
     /// What was asked for cannot be written.
     #[error("{path}: {error}")]
     Write {
@@ -72,8 +90,30 @@ impl Failure {
         match self {
             Self::Config(ConfigError::Read { .. }) | Self::Write { .. } => Exit::File,
             Self::Config(_) | Self::Job { .. } | Self::Jobs { .. } => Exit::Usage,
-            Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } => Exit::Failure,
+            Self::Unchanged(error) | Self::Apply(error) => exit_of(error),
+            Self::Runtime(_) => Exit::System,
+            Self::Planner(_) | Self::Fault { .. } | Self::Bug { .. } | Self::Differs { .. } => {
+                Exit::Failure
+            }
         }
+    }
+}
+
+/// The code of an error of switches.
+fn exit_of(error: &ApplyError) -> Exit {
+    match error {
+        ApplyError::Config(_) => Exit::Usage,
+        ApplyError::Remote(error) | ApplyError::Stopped { error, .. } => match error {
+            RemoteError::Connect {
+                error: ConnectError::File { .. },
+                ..
+            } => Exit::File,
+            RemoteError::Connect { .. } => Exit::System,
+            RemoteError::Name { .. } | RemoteError::Version { .. } | RemoteError::Call { .. } => {
+                Exit::Failure
+            }
+        },
+        _ => Exit::Failure,
     }
 }
 
@@ -85,6 +125,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &arguments.command {
         Command::Plan(arguments) => run_plan(arguments),
         Command::Check { fleet, plan } => run_check(fleet, plan),
+        Command::Apply(arguments) => run_apply(arguments),
+        Command::Status { fleet, plan, json } => run_status(fleet, plan.as_deref(), *json),
         Command::Explain { job, source } => run_explain(job, source),
         Command::Picture {
             source,
@@ -181,6 +223,74 @@ fn run_check(fleet: &Path, path: &Path) -> Result<(), Failure> {
         show::rate(document.level),
         fleet.unit
     ))
+}
+
+fn run_apply(arguments: &ApplyArguments) -> Result<(), Failure> {
+    let path = &arguments.fleet;
+    let (fleet, problem) = Fleet::load_with_keys(path)?;
+    let plan = feasible(&arguments.plan, &problem)?;
+    let runtime = runtime()?;
+    let prepared = runtime.block_on(apply::prepare((&fleet, &problem), path, &plan));
+    let mut work = prepared.map_err(failed)?;
+    let outcome = work.outcome(arguments.dry_run);
+    if !arguments.json {
+        print(&apply::text(&outcome))?;
+    }
+    if !arguments.dry_run {
+        let options = apply::Options {
+            drain: arguments.drain,
+            end_running: arguments.end_running,
+        };
+        runtime.block_on(work.carry_out(options)).map_err(failed)?;
+    }
+    if arguments.json {
+        print(&json(&outcome))
+    } else {
+        print(&apply::end(&outcome))
+    }
+}
+
+fn failed(error: ApplyError) -> Failure {
+    match error {
+        ApplyError::Config(error) => Failure::Config(error),
+        error if error.is_before_changes() => Failure::Unchanged(error),
+        error => Failure::Apply(error),
+    }
+}
+
+fn run_status(path: &Path, plan: Option<&Path>, is_json: bool) -> Result<(), Failure> {
+    let (fleet, problem) = Fleet::load(path)?;
+    let planned = plan.map(|it| feasible(it, &problem)).transpose()?;
+    let read = status::status((&fleet, &problem), path, planned.as_ref());
+    let found = runtime()?.block_on(read).map_err(Failure::Apply)?;
+    if is_json {
+        print(&json(&found))?;
+    } else {
+        print(&status::text(&found))?;
+    }
+    match plan {
+        Some(path) if found.follows == Some(false) => Err(Failure::Differs {
+            path: path.to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A plan's file that passes the check.
+fn feasible(path: &Path, problem: &Problem) -> Result<Plan, Failure> {
+    let (_, plan) = plan_of(path, problem)?;
+    match check(problem, &plan) {
+        Ok(()) => Ok(plan),
+        Err(fault) => Err(Failure::Fault {
+            path: path.to_owned(),
+            fault,
+        }),
+    }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().map_err(Failure::Runtime)
 }
 
 fn run_explain(job: &str, source: &Source) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -379,4 +380,90 @@ fn the_schema_takes_the_fleet_of_configs_and_names_all_of_its_keys() {
         let file = folder.changed("\"bf16\"", &element.to_string());
         prints(&["plan", &file]);
     }
+}
+
+/// The fleet of configs/ with keys of jobs beside it, and its plan of one tree for each job.
+fn to_apply(folder: &Folder, from: &str, to: &str) -> [String; 2] {
+    let fleet = folder.changed(from, to);
+    for (name, key) in [
+        ("vision", "9f8e7d6c5b4a39281706f5e4d3c2b1a0"),
+        ("language", OTHER),
+    ] {
+        let path = folder.write(&format!("{name}.key"), key);
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(path, mode).unwrap();
+    }
+    let plan = prints(&["plan", &fleet, "--trees", "1", "--json"]);
+    [fleet, folder.write("plan.json", &plan)]
+}
+
+const OTHER: &str = "1a2b3c4d5e6f708192a3b4c5d6e7f809";
+
+#[test]
+fn what_applying_a_plan_needs_is_named_with_its_place() {
+    let folder = Folder::new();
+    for (from, to, words) in [
+        ("\"id\": 7, ", "", ["jobs[0].id", "number of the job"]),
+        (
+            "\"key_file\": \"vision.key\", ",
+            "",
+            ["jobs[0].key", "`key_file`"],
+        ),
+        ("vision.key", "none.key", ["jobs[0].key_file", "none.key"]),
+        (
+            ", \"control\": \"spine1.example:31300\"",
+            "",
+            ["switches[3].control", "spine1"],
+        ),
+    ] {
+        let [fleet, plan] = to_apply(&folder, from, to);
+        fails(&["apply", &fleet, &plan], 2, &words);
+    }
+    for (from, to, words) in [
+        ("\"id\": 8", "\"id\": 7", ["jobs[1].id", "7 once more"]),
+        (
+            "leaf2.example:31300",
+            "leaf1.example:31300",
+            ["switches[0].control", "an address of its own"],
+        ),
+        (
+            "leaf2.example:31300",
+            "leaf2.sock",
+            ["switches[1].control", "HOST:PORT"],
+        ),
+        ("\"tls\": {", "\"tls\": {\"x\": 1, ", ["tls", "x"]),
+        (
+            "\"id\": 7",
+            "\"id\": 7, \"parameter_servers\": 3",
+            ["jobs[0].parameter_servers", "16"],
+        ),
+    ] {
+        fails(&["plan", &folder.changed(from, to)], 2, &words);
+    }
+}
+
+#[test]
+fn a_plan_that_cannot_be_applied_is_refused_without_a_switch() {
+    let folder = Folder::new();
+    let [fleet, plan] = to_apply(&folder, "leaf1.example:31300", "./leaf1.sock");
+    // No switch is at the socket; certificates are missing at the others.
+    let output = call(&["apply", &fleet, &plan]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(3 | 4)), "{error}");
+    assert!(error.contains("switch ") && error.contains("nothing is changed"));
+    let shares = prints(&["plan", &fleet, "--json"]);
+    let shares = folder.write("shares.json", &shares);
+    let words = [
+        "job vision",
+        "shares, expected 1",
+        "--trees 1",
+        "nothing is changed",
+    ];
+    fails(&["apply", &fleet, &shares], 1, &words);
+    fails(&["apply", &fleet, &plan, "--drain=-1"], 2, &["86400"]);
+    fails(
+        &["status", &fleet, "/none/plan.json"],
+        3,
+        &["/none/plan.json"],
+    );
 }

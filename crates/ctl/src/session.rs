@@ -4,7 +4,7 @@ use crate::args::TargetArguments;
 use crate::show::{Mac, Snapshot};
 use std::io;
 use std::path::PathBuf;
-use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect};
+use tally_api::client::{Client, ConnectError, Target, TcpTarget, connect, reason};
 use tally_api::proto::{MacsRequest, ReportRequest};
 use tally_api::{CONTROL_SOCKET, VIEW_SOCKET};
 use tally_program::Exit;
@@ -19,7 +19,7 @@ pub enum Failure {
     #[error("{0}")]
     Connect(#[from] ConnectError),
     /// The switch refuses, or its answer never came.
-    #[error("{place}: {}", explain(status))]
+    #[error("{place}: {}", plain(&reason(status)))]
     Call {
         /// Which switch.
         place: String,
@@ -58,23 +58,6 @@ impl Failure {
             Self::Connect(ConnectError::File { .. }) => Exit::File,
             Self::Connect(_) | Self::Io { .. } => Exit::System,
         }
-    }
-}
-
-/// What the switch said, or why it said nothing.
-fn explain(status: &Status) -> String {
-    match status.code() {
-        Code::Unimplemented => {
-            "the switch does not know this request: it is older than this tallyctl".into()
-        }
-        Code::Unknown | Code::Cancelled | Code::Internal if status.message().is_empty() => {
-            "no answer".into()
-        }
-        Code::Unknown => format!(
-            "the switch ended the connection without an answer (it stopped, or this user has too many clients): {}",
-            plain(status.message())
-        ),
-        _ => plain(status.message()),
     }
 }
 

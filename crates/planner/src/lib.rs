@@ -27,7 +27,7 @@ mod network;
 mod options;
 mod plan;
 mod price;
-mod random;
+pub mod random;
 mod simplex;
 mod tally;
 mod trees;

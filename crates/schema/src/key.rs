@@ -1,32 +1,45 @@
-//! Keys of jobs, which are shown in configurations only: `#[serde(with = "crate::key")]`.
+//! Keys of jobs, which are shown in configurations only: `#[serde(with = "tally_schema::key")]`.
 
 use crate::{hex, text};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tally_wire::Key;
 
-pub(crate) fn serialize<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
+/// Writes the digits.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn serialize<S: Serializer>(key: &Key, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&hex::Hex(key.as_bytes()))
 }
 
-pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
+/// Reads the digits.
+///
+/// # Errors
+/// What is no key.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Key, D::Error> {
     text::deserialize(deserializer)
 }
 
-/// A key that need not be there: `#[serde(with = "crate::key::option")]`.
-pub(crate) mod option {
+/// A key that need not be there: `#[serde(with = "tally_schema::key::option")]`.
+pub mod option {
     use super::{Deserialize, Deserializer, Key, Serialize, Serializer};
 
     #[derive(Serialize, Deserialize)]
     struct Text(#[serde(with = "super")] Key);
 
-    pub(crate) fn serialize<S: Serializer>(
-        key: &Option<Key>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    /// Writes the digits, or nothing.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(key: &Option<Key>, serializer: S) -> Result<S::Ok, S::Error> {
         key.clone().map(Text).serialize(serializer)
     }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+    /// Reads the digits, or nothing.
+    ///
+    /// # Errors
+    /// What is no key.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Key>, D::Error> {
         let text = Option::<Text>::deserialize(deserializer)?;
@@ -35,7 +48,7 @@ pub(crate) mod option {
 }
 
 /// How a key looks in a schema.
-pub(crate) struct KeyText;
+pub struct KeyText;
 
 /// The digits of a key.
 pub(crate) const PATTERN: &str = "^([0-9a-fA-F]{2}){16,64}$";

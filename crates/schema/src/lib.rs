@@ -14,7 +14,7 @@ pub use agent::doctor;
 pub mod event;
 mod hex;
 pub mod json_schema;
-mod key;
+pub mod key;
 pub mod metrics;
 pub mod switch;
 mod text;

@@ -83,6 +83,7 @@ impl Rig {
             conflicts: None,
             watch: Watch::new(Arc::new(Directory::default()), Vec::new()),
             shape: Shape {
+                name: None,
                 config_version: Arc::default(),
                 policy: PolicyName::Esa,
                 kernel: Backend::Scalar,

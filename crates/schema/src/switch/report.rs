@@ -280,6 +280,9 @@ metrics! {
 pub struct Report {
     /// Version of the program.
     pub version: String,
+    /// Name of the switch; absent without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Version of the configuration that runs; the first is 1.
     #[serde(default)]
     pub config_version: u64,

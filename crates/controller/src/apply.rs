@@ -1,0 +1,663 @@
+//! `apply`: makes running switches follow a plan.
+//!
+//! [`prepare`] reads all switches and refuses what they cannot do. [`Work::carry_out`] makes the
+//! changes of [`changes`] one after the other, each for the version of the configuration that was
+//! read, and reads all switches again. An error may leave it half done: the same command then does
+//! the rest.
+
+use crate::changes::{self, Action, Change, JobChange, Reason, Roles};
+use crate::fleet::Fleet;
+use crate::remote::{self, Remote, RemoteError, reach};
+use crate::roles::{self, JobTree, Refusal, Role};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tally_config::ConfigError;
+use tally_planner::{JobPlan, Node, Plan, Problem};
+use tally_program::columns;
+use tally_schema::switch::report::JobPhase;
+
+/// Time between two looks at jobs that end.
+const LOOK: Duration = Duration::from_millis(100);
+/// A switch may give a report of this age. Afterwards it has the changes made before.
+const STALE: Duration = Duration::from_millis(30);
+
+/// How to apply a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long jobs whose trees change may take to end.
+    pub drain: Duration,
+    /// Whether jobs that still run then are ended.
+    pub end_running: bool,
+}
+
+/// Why switches do not follow the plan.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// The fleet's file lacks what is needed to apply a plan.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The plan asks for what Tally's switches cannot do.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A switch does not answer, or refuses, before anything is changed.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    /// A job of that number is not the fleet's.
+    #[error(
+        "job {job}: switch {switch} has the number {id} for a job of tenant {tenant}; give the job \
+         another number"
+    )]
+    Tenant {
+        /// The job.
+        job: String,
+        /// The switch.
+        switch: String,
+        /// The number.
+        id: u16,
+        /// The tenant.
+        tenant: String,
+    },
+    /// A job that runs on.
+    #[error(
+        "job {job}: still {phase} at switch {switch} after {seconds} s ({joined} of {members} \
+         members); stop its workers, give it more time with --drain, or end it with --end-running"
+    )]
+    Runs {
+        /// The job.
+        job: String,
+        /// A switch at which it runs.
+        switch: String,
+        /// What it does there.
+        phase: JobPhase,
+        /// Members that have joined.
+        joined: u32,
+        /// Members.
+        members: u8,
+        /// How long it was waited for.
+        seconds: f64,
+    },
+    /// A switch, after some changes.
+    #[error("{error}; {done} of {all} changes are made: run the command again for the rest")]
+    Stopped {
+        /// What happened.
+        error: RemoteError,
+        /// Changes made.
+        done: usize,
+        /// Changes of the whole list.
+        all: usize,
+    },
+    /// Switches report something else at the end.
+    #[error("switches do not report the plan after all changes were made:\n{0}")]
+    Differs(String),
+}
+
+impl ApplyError {
+    /// Whether no tree has been changed.
+    #[must_use]
+    pub const fn is_before_changes(&self) -> bool {
+        !matches!(self, Self::Stopped { .. } | Self::Differs(_))
+    }
+}
+
+/// What is to be done for a job.
+pub(crate) struct Wanted {
+    pub(crate) name: String,
+    pub(crate) id: u16,
+    pub(crate) tree: JobTree,
+    /// Switches that sum another number of streams than planned: how many, and the plan's.
+    pub(crate) differing: Vec<(usize, usize, usize)>,
+}
+
+/// What a plan needs of the fleet's file: numbers of jobs, and addresses of their switches.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn check_file(
+    fleet: &Fleet,
+    passed: &BTreeSet<usize>,
+    path: &Path,
+) -> Result<(), ConfigError> {
+    for (at, job) in fleet.jobs.iter().enumerate() {
+        if job.id.is_none() {
+            let allowed = "the number of the job at the switches, 0 to 65535";
+            return Err(ConfigError::value(
+                path,
+                format!("jobs[{at}].id"),
+                "none",
+                allowed,
+            ));
+        }
+    }
+    for &at in passed {
+        let switch = &fleet.switches[at];
+        if switch.control.is_none() {
+            let key = format!("switches[{at}].control");
+            let found = format!("none for {}", switch.name);
+            let allowed = "a Unix socket or HOST:PORT, because streams of the plan pass it";
+            return Err(ConfigError::value(path, key, found, allowed));
+        }
+    }
+    Ok(())
+}
+
+/// The trees of all jobs of a fleet.
+///
+/// # Errors
+/// What the switches cannot do.
+pub(crate) fn wanted(
+    fleet: &Fleet,
+    problem: &Problem,
+    plan: &Plan,
+    switches: &[Option<Remote>],
+) -> Result<Vec<Wanted>, Refusal> {
+    let links = |at: usize| {
+        let remote = switches[at].as_ref();
+        remote.map_or(&[][..], |it| &it.report.fabric[..])
+    };
+    let mut all = Vec::new();
+    for (at, job) in fleet.jobs.iter().enumerate() {
+        let (problem_job, planned) = (&problem.jobs[at], &plan.jobs[at]);
+        let servers = job.parameter_servers;
+        let tree = roles::tree(&problem.topology, problem_job, planned, servers, links)?;
+        all.push(tree);
+    }
+    roles::check_capacity(problem, plan, &all)?;
+    let jobs = fleet.jobs.iter().zip(&plan.jobs).zip(all);
+    let wanted = jobs.map(|((job, planned), tree)| Wanted {
+        name: job.name.clone(),
+        id: job.id.unwrap_or_default(),
+        differing: differing(planned, &tree),
+        tree,
+    });
+    Ok(wanted.collect())
+}
+
+/// Switches that sum another number of streams than planned.
+fn differing(planned: &JobPlan, tree: &JobTree) -> Vec<(usize, usize, usize)> {
+    let mut sums = BTreeMap::<usize, (usize, usize)>::new();
+    for &(at, streams) in &tree.sums {
+        sums.entry(at).or_default().0 = streams;
+    }
+    for share in &planned.shares {
+        for stream in &share.tree.streams {
+            if let Node::Switch(at) = stream.to {
+                sums.entry(at).or_default().1 += 1;
+            }
+        }
+    }
+    let sums = sums.into_iter().filter(|(_, (now, then))| now != then);
+    sums.map(|(at, (now, then))| (at, now, then)).collect()
+}
+
+/// What is done, or would be.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// Whether it was only computed.
+    pub dry_run: bool,
+    /// Jobs, in the order of the fleet's file.
+    pub jobs: Vec<JobOutcome>,
+    /// Changes in their order.
+    pub changes: Vec<MadeChange>,
+    /// Names of switches that the fleet has with capacity 0, and that do not answer.
+    pub down: Vec<String>,
+}
+
+/// A job, and why it changes.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobOutcome {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: u16,
+    /// Why it changes.
+    pub reason: Reason,
+    /// The same in words.
+    pub why: String,
+    /// Its workers by rank.
+    pub workers: Vec<WorkerOutcome>,
+    /// Switches that sum another number of streams than planned.
+    pub sums: Vec<Sums>,
+}
+
+/// A switch that sums another number of streams of a job than planned.
+#[derive(Clone, Debug, Serialize)]
+pub struct Sums {
+    /// Name of the switch.
+    pub switch: String,
+    /// Streams that it sums.
+    pub streams: usize,
+    /// Streams that the plan has it sum.
+    pub planned: usize,
+}
+
+/// Where a worker joins.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerOutcome {
+    /// Its name.
+    pub name: String,
+    /// Its global rank.
+    pub rank: u16,
+    /// Name of its switch.
+    pub switch: String,
+}
+
+/// A change of a switch.
+#[derive(Clone, Debug, Serialize)]
+pub struct MadeChange {
+    /// Name of the job.
+    pub job: String,
+    /// Its number.
+    pub id: u16,
+    /// Name of the switch.
+    pub switch: String,
+    /// What is done.
+    pub action: Action,
+    /// The role that goes or comes.
+    pub role: Role,
+}
+
+/// The work: what there is, what is wanted, and the switches.
+pub struct Work<'a> {
+    fleet: &'a Fleet,
+    names: Vec<String>,
+    wanted: Vec<Wanted>,
+    switches: Vec<Option<Remote>>,
+    jobs: Vec<JobChange>,
+    changes: Vec<Change>,
+    down: Vec<String>,
+}
+
+/// Reads all switches, and computes the changes.
+///
+/// # Errors
+/// What the file lacks, why a switch cannot be read, or what the switches cannot do.
+pub async fn prepare<'a>(
+    (fleet, problem): (&'a Fleet, &Problem),
+    path: &Path,
+    plan: &Plan,
+) -> Result<Work<'a>, ApplyError> {
+    for (job, planned) in problem.jobs.iter().zip(&plan.jobs) {
+        roles::only_share(job, planned)?;
+    }
+    let passed = roles::passed(&problem.topology, plan);
+    check_file(fleet, &passed, path)?;
+    for (at, job) in fleet.jobs.iter().enumerate() {
+        if job.key.is_none() {
+            let key = format!("jobs[{at}].key");
+            let allowed = "the key of the job, or `key_file` with the name of a file that has it";
+            return Err(ConfigError::value(path, key, "none", allowed).into());
+        }
+    }
+    let (switches, down) = switches(fleet, path, &passed).await?;
+    let wanted = wanted(fleet, problem, plan, &switches)?;
+    Work::new(fleet, wanted, switches, down)
+}
+
+/// The switches that answer, and those that are down as the fleet's file says.
+pub(crate) async fn switches(
+    fleet: &Fleet,
+    path: &Path,
+    passed: &BTreeSet<usize>,
+) -> Result<(Vec<Option<Remote>>, Vec<String>), RemoteError> {
+    let mut switches = Vec::new();
+    let mut down = Vec::new();
+    for (at, reached) in reach(fleet, path).await.into_iter().enumerate() {
+        let switch = &fleet.switches[at];
+        switches.push(match reached {
+            None => None,
+            Some(Ok(remote)) => Some(remote),
+            Some(Err(RemoteError::Connect { .. }))
+                if switch.capacity == 0.0 && !passed.contains(&at) =>
+            {
+                down.push(switch.name.clone());
+                None
+            }
+            Some(Err(error)) => return Err(error),
+        });
+    }
+    Ok((switches, down))
+}
+
+impl<'a> Work<'a> {
+    fn new(
+        fleet: &'a Fleet,
+        wanted: Vec<Wanted>,
+        switches: Vec<Option<Remote>>,
+        down: Vec<String>,
+    ) -> Result<Self, ApplyError> {
+        let names: Vec<_> = fleet.switches.iter().map(|it| it.name.clone()).collect();
+        let mut jobs = Vec::new();
+        for job in &wanted {
+            let mut now = Roles::new();
+            for (at, remote) in switches.iter().enumerate() {
+                let Some(report) = remote.as_ref().and_then(|it| it.job(job.id)) else {
+                    continue;
+                };
+                if let Some(tenant) = &report.tenant {
+                    return Err(ApplyError::Tenant {
+                        job: job.name.clone(),
+                        switch: names[at].clone(),
+                        id: job.id,
+                        tenant: tenant.clone(),
+                    });
+                }
+                now.insert(at, Role::reported(report));
+            }
+            jobs.push(JobChange {
+                now,
+                wanted: job.tree.roles.clone(),
+            });
+        }
+        Ok(Self {
+            fleet,
+            changes: changes::changes(&jobs, &names),
+            names,
+            wanted,
+            switches,
+            jobs,
+            down,
+        })
+    }
+
+    fn remote(&mut self, switch: usize) -> &mut Remote {
+        // Roles are read from those that answer, and wanted of those only.
+        self.switches[switch]
+            .as_mut()
+            .expect("a switch that answers")
+    }
+
+    /// What is to be done.
+    #[must_use]
+    pub fn outcome(&self, dry_run: bool) -> Outcome {
+        let jobs = self.wanted.iter().zip(&self.jobs).map(|(job, change)| {
+            let workers = job.tree.workers.iter().map(|it| WorkerOutcome {
+                name: self.fleet.hosts[it.host].name.clone(),
+                rank: it.rank,
+                switch: self.names[it.switch].clone(),
+            });
+            let sums = job.differing.iter();
+            let sums = sums.map(|&(at, streams, planned)| Sums {
+                switch: self.names[at].clone(),
+                streams,
+                planned,
+            });
+            JobOutcome {
+                name: job.name.clone(),
+                id: job.id,
+                reason: change.reason(),
+                why: why(change, &self.names),
+                workers: workers.collect(),
+                sums: sums.collect(),
+            }
+        });
+        let changes = self.changes.iter().map(|change| MadeChange {
+            job: self.wanted[change.job].name.clone(),
+            id: self.wanted[change.job].id,
+            switch: self.names[change.switch].clone(),
+            action: change.action,
+            role: change.role.clone(),
+        });
+        Outcome {
+            dry_run,
+            jobs: jobs.collect(),
+            changes: changes.collect(),
+            down: self.down.clone(),
+        }
+    }
+
+    /// Makes the changes, and verifies that all switches report the plan.
+    ///
+    /// # Errors
+    /// Why they do not.
+    pub async fn carry_out(&mut self, options: Options) -> Result<(), ApplyError> {
+        if self.changes.is_empty() {
+            // That is what they have just reported.
+            return Ok(());
+        }
+        self.drain(options).await?;
+        self.make().await?;
+        self.verify().await
+    }
+
+    /// Has jobs that lose roles begin no epoch, and waits until they do not run.
+    async fn drain(&mut self, options: Options) -> Result<(), ApplyError> {
+        let removed = self.changes.iter().filter(|it| it.action == Action::Remove);
+        let removed: Vec<_> = removed.cloned().collect();
+        let mut drained = Vec::new();
+        let done = self.drain_all(&removed, options, &mut drained).await;
+        if done.is_err() {
+            for (switch, job) in drained {
+                let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
+                // The first error is the one to tell.
+                let _ = self.remote(switch).undo_drain(&name, id).await;
+            }
+        }
+        done
+    }
+
+    async fn drain_all(
+        &mut self,
+        removed: &[Change],
+        options: Options,
+        drained: &mut Vec<(usize, usize)>,
+    ) -> Result<(), ApplyError> {
+        let roots = removed.iter().filter(|it| it.role.parent().is_none());
+        for &Change { job, switch, .. } in roots {
+            let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
+            let was_draining = self.remote(switch).job(id).is_some_and(|it| it.draining);
+            self.remote(switch).drain(&name, id).await?;
+            if !was_draining {
+                drained.push((switch, job));
+            }
+        }
+        let start = Instant::now();
+        tokio::time::sleep(STALE).await;
+        loop {
+            let Some(error) = self.running(removed, options.drain).await? else {
+                return Ok(());
+            };
+            if start.elapsed() >= options.drain {
+                return if options.end_running {
+                    Ok(())
+                } else {
+                    Err(error)
+                };
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// A job that is to be removed somewhere and still runs there.
+    async fn running(
+        &mut self,
+        removed: &[Change],
+        waited: Duration,
+    ) -> Result<Option<ApplyError>, ApplyError> {
+        for &Change { job, switch, .. } in removed {
+            let (name, id) = (self.wanted[job].name.clone(), self.wanted[job].id);
+            let at = self.names[switch].clone();
+            let remote = self.remote(switch);
+            remote.refresh().await?;
+            let report = remote.job(id);
+            if let Some(report) = report.filter(|it| it.phase != JobPhase::Idle) {
+                return Ok(Some(ApplyError::Runs {
+                    job: name,
+                    switch: at,
+                    phase: report.phase,
+                    joined: report.members.joined,
+                    members: report.members.workers,
+                    seconds: waited.as_secs_f64(),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Makes all changes.
+    async fn make(&mut self) -> Result<(), ApplyError> {
+        let changes = self.changes.clone();
+        let all = changes.len();
+        let mut is_adding = false;
+        for (done, change) in changes.iter().enumerate() {
+            if change.action == Action::Add && !is_adding {
+                is_adding = true;
+                // Another controller may have begun to add another tree.
+                let looked = self.refresh().await;
+                looked.map_err(|error| ApplyError::Stopped { error, done, all })?;
+            }
+            let made = self.change(change).await;
+            made.map_err(|error| ApplyError::Stopped { error, done, all })?;
+        }
+        Ok(())
+    }
+
+    async fn change(&mut self, change: &Change) -> Result<(), RemoteError> {
+        let Wanted { name, id, .. } = &self.wanted[change.job];
+        let (name, id) = (name.clone(), *id);
+        match change.action {
+            Action::Remove => self.remote(change.switch).remove(&name, id).await,
+            Action::Add => {
+                let job = &self.fleet.jobs[change.job];
+                let mut message = remote::message(&change.role);
+                message.id = id.into();
+                message.key = job.key.as_ref().map(digits).unwrap_or_default();
+                (message.min_slots, message.max_slots) = (job.min_slots, job.max_slots);
+                self.remote(change.switch).add(&name, message).await
+            }
+        }
+    }
+
+    /// Reads all switches, none of which may have been changed by others.
+    async fn refresh(&mut self) -> Result<(), RemoteError> {
+        tokio::time::sleep(STALE).await;
+        for remote in self.switches.iter_mut().flatten() {
+            remote.refresh().await?;
+        }
+        Ok(())
+    }
+
+    /// That all switches report the plan.
+    async fn verify(&mut self) -> Result<(), ApplyError> {
+        let all = self.changes.len();
+        let looked = self.refresh().await;
+        looked.map_err(|error| ApplyError::Stopped {
+            error,
+            done: all,
+            all,
+        })?;
+        let mut text = String::new();
+        for job in &self.wanted {
+            for (at, remote) in self.switches.iter().enumerate() {
+                let Some(remote) = remote else { continue };
+                let found = remote.job(job.id).map(Role::reported);
+                let wanted = job.tree.roles.iter().find(|(it, _)| *it == at);
+                let wanted = wanted.map(|(_, role)| role);
+                if found.as_ref() != wanted {
+                    let (job, switch) = (&job.name, &self.names[at]);
+                    let found = shown(found.as_ref());
+                    let wanted = shown(wanted);
+                    let _ = writeln!(
+                        text,
+                        "  job {job}: switch {switch}: found {found}; expected {wanted}"
+                    );
+                }
+            }
+        }
+        if text.is_empty() {
+            Ok(())
+        } else {
+            Err(ApplyError::Differs(text.trim_end().to_owned()))
+        }
+    }
+}
+
+fn shown(role: Option<&Role>) -> String {
+    role.map_or_else(|| "no such job".to_owned(), ToString::to_string)
+}
+
+fn digits(key: &tally_wire::Key) -> String {
+    key.as_bytes()
+        .iter()
+        .map(|it| format!("{it:02x}"))
+        .collect()
+}
+
+/// Why a job changes, in words.
+fn why(change: &JobChange, names: &[String]) -> String {
+    let name = |at: usize| &names[at];
+    match change.reason() {
+        Reason::Same => "its switches report the plan".to_owned(),
+        Reason::Begins => "no switch has it".to_owned(),
+        Reason::Moves => {
+            let mut wanted = change.wanted.iter();
+            let other = wanted.find_map(|(at, role)| {
+                let now = change.now.get(at).filter(|now| *now != role)?;
+                Some(format!("{} has: {now}", name(*at)))
+            });
+            other.unwrap_or_default()
+        }
+        Reason::Repaired => {
+            let wanted = &change.wanted;
+            let lacks = wanted.iter().filter(|(at, _)| !change.now.contains_key(at));
+            let lacks = lacks.map(|(at, _)| format!("{} lacks it", name(*at)));
+            let strays = change.now.keys();
+            let strays = strays.filter(|at| wanted.iter().all(|(it, _)| it != *at));
+            let strays = strays.map(|at| format!("{} is not in its tree", name(*at)));
+            lacks.chain(strays).collect::<Vec<_>>().join(", ")
+        }
+    }
+}
+
+/// What is to be done, for people.
+#[must_use]
+pub fn text(outcome: &Outcome) -> String {
+    let mut text = String::new();
+    for job in &outcome.jobs {
+        let what = match job.reason {
+            Reason::Same => "stays",
+            Reason::Begins => "begins",
+            Reason::Moves => "moves",
+            Reason::Repaired => "is repaired",
+        };
+        let _ = writeln!(text, "job {} {what}: {}", job.name, job.why);
+        for it in &job.sums {
+            let _ = writeln!(
+                text,
+                "  {} sums {} of its streams, {} in the plan",
+                it.switch, it.streams, it.planned
+            );
+        }
+    }
+    for switch in &outcome.down {
+        let _ = writeln!(
+            text,
+            "switch {switch} does not answer, and has capacity 0: left out"
+        );
+    }
+    if !outcome.changes.is_empty() {
+        let mut table = columns!["job" left, "change" left, "switch" left, "role" left];
+        for change in &outcome.changes {
+            table.row([
+                change.job.clone(),
+                change.action.name().to_owned(),
+                change.switch.clone(),
+                change.role.to_string(),
+            ]);
+        }
+        let _ = write!(text, "\n{table}");
+    }
+    text
+}
+
+/// How it ended, for people.
+#[must_use]
+pub fn end(outcome: &Outcome) -> String {
+    match (outcome.changes.len(), outcome.dry_run) {
+        (0, _) => "nothing to change: all switches report the plan\n".to_owned(),
+        (n, true) => format!("\n{n} changes to make; none is made\n"),
+        (n, false) => format!("\n{n} changes made: all switches report the plan\n"),
+    }
+}
